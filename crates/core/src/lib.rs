@@ -1,0 +1,23 @@
+//! The words and the decisions of offleash.
+//!
+//! What a sandbox is asked to be ([`spec`]), what that resolves to ([`plan`]), what happens in it ([`exec`]) and what
+//! is reported afterwards ([`record`]); and the pure decisions: which path, variable, command a policy allows.
+//!
+//! Deliberately not here: I/O, async, clocks, randomness. Every other room uses this one; it uses none of them.
+
+pub mod command;
+pub mod env;
+pub mod error;
+pub mod exec;
+pub mod id;
+pub mod level;
+pub mod limits;
+pub mod path_rules;
+pub mod plan;
+pub mod policy;
+pub mod protected;
+pub mod record;
+pub mod spec;
+pub mod srt;
+pub mod text;
+pub mod units;

@@ -1,0 +1,113 @@
+//! What a spec resolved to: nothing optional is left open, and a backend only carries it out.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::id::RunId;
+use crate::level::{Degrade, Level};
+use crate::limits::Limits;
+use crate::spec::{Access, IdChoice};
+use crate::units::Bytes;
+
+/// Everything a backend needs to make one sandbox.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The run that the sandbox belongs to.
+    pub id: RunId,
+    /// The level it is made at.
+    pub level: Level,
+    /// Whether weaker enforcement is acceptable.
+    pub degrade: Degrade,
+    /// The file system, in the order in which it is assembled: a later entry covers an earlier one.
+    pub entries: Vec<Entry>,
+    /// User and group inside.
+    pub user: User,
+    /// How ids are mapped.
+    pub ids: IdChoice,
+    /// Host name inside.
+    pub hostname: String,
+    /// Resource limits.
+    pub limits: Limits,
+    /// Whether processes inside may trace each other.
+    pub allow_ptrace: bool,
+    /// When not empty: the only files, as paths inside, that may be executed.
+    pub executables: Vec<PathBuf>,
+    /// The directory of this run in the state directory, where a backend may keep what the run leaves.
+    pub run_directory: PathBuf,
+}
+
+/// The user that commands run as.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    /// User id inside.
+    pub uid: u32,
+    /// Group id inside.
+    pub gid: u32,
+    /// Login name.
+    pub name: String,
+    /// Home directory inside.
+    pub home: PathBuf,
+}
+
+/// One piece of the sandbox's file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Absolute path inside, free of `.`, `..` and symbolic links.
+    pub target: PathBuf,
+    /// What is there.
+    pub node: Node,
+    /// Which rule put it there, for `explain` and for denials.
+    pub rule: String,
+}
+
+/// What is at a path inside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Node {
+    /// A host file or directory.
+    Bind {
+        /// The host's path, resolved.
+        source: PathBuf,
+        /// Read-only or read-write.
+        access: Access,
+    },
+    /// A host directory below a writable layer.
+    Overlay {
+        /// The host's directory, resolved.
+        lower: PathBuf,
+        /// The writable layer's directory, which exists and holds `upper` and `work`.
+        layer: PathBuf,
+    },
+    /// An empty directory in memory.
+    Tmpfs {
+        /// Size limit.
+        size: Option<Bytes>,
+        /// Inode limit.
+        inodes: Option<u64>,
+        /// Permission bits.
+        mode: u32,
+    },
+    /// A fresh `/proc`.
+    Proc,
+    /// A minimal `/dev`.
+    Dev,
+    /// A directory of the root.
+    Directory,
+    /// A symbolic link.
+    Symlink {
+        /// What it says.
+        to: PathBuf,
+    },
+    /// A small file that we write.
+    File {
+        /// Its contents.
+        contents: Vec<u8>,
+    },
+    /// Something that a rule hides: an empty file or directory nobody can read or replace.
+    Hidden {
+        /// Whether a directory is hidden.
+        directory: bool,
+    },
+}
+
+/// The environment of a command.
+pub type Environment = Vec<(OsString, OsString)>;

@@ -1,0 +1,204 @@
+//! The record of one run: what `--json` and `--report` write and what an audit line sums up.
+
+use std::collections::BTreeMap;
+
+use crate::id::RunId;
+use crate::level::Level;
+use crate::limits::LimitName;
+use crate::text::Text;
+
+/// The version of the record's form; a field that changes its meaning raises it.
+pub const RECORD_VERSION: u32 = 1;
+
+/// One run, from start to end.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub struct RunRecord {
+    /// Version of this form.
+    pub version: u32,
+    /// The run's id.
+    pub id: RunId,
+    /// Program and arguments.
+    pub command: Vec<Text>,
+    /// RFC 3339, UTC.
+    pub started_at: String,
+    /// Level that held the code.
+    pub level: Level,
+    /// What was enforced, by name, and by which means.
+    pub enforced: BTreeMap<String, String>,
+    /// What was asked for and could not be enforced, each with its reason.
+    pub not_enforced: BTreeMap<String, String>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The exit code of offleash itself.
+    pub exit_code: u8,
+    /// What the command wrote to standard output; the empty text when it was not captured.
+    pub stdout: Captured,
+    /// What the command wrote to standard error.
+    pub stderr: Captured,
+    /// What was used.
+    pub usage: Usage,
+    /// Limits that were hit, whether they ended the run or only refused a request.
+    pub limits_hit: Vec<LimitHit>,
+    /// What was refused, and by which rule.
+    pub denials: Vec<Denial>,
+    /// Changes in the workspace; absent without one.
+    pub changes: Option<ChangeSummary>,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Outcome {
+    /// The command returned.
+    Exited {
+        /// Its code.
+        code: u8,
+    },
+    /// A signal ended the command.
+    Signaled {
+        /// Number.
+        signal: i32,
+        /// Name, such as `SIGTERM`.
+        name: String,
+    },
+    /// A limit ended the run.
+    LimitExceeded {
+        /// Which.
+        limit: LimitName,
+        /// Its value in its unit (bytes, milliseconds, count).
+        value: u64,
+    },
+    /// The kernel, or our watcher, ended it for using more memory than allowed.
+    OutOfMemory {
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// No such command inside.
+    CommandNotFound {
+        /// Where it exists on the host, if it does.
+        hint: Option<String>,
+    },
+    /// The command is not executable.
+    NotExecutable {
+        /// Why.
+        reason: String,
+    },
+    /// A rule of the policy refused the command.
+    CommandDenied {
+        /// The rule.
+        rule: String,
+    },
+    /// The user interrupted it.
+    Interrupted {
+        /// The signal.
+        signal: i32,
+    },
+    /// The sandbox could not be made or was lost.
+    Failed {
+        /// Why.
+        message: String,
+    },
+}
+
+impl Outcome {
+    /// The exit code of offleash: the command's own; 124 wall time; 125 our failure; 126 and 127 as shells do;
+    /// 128 + N by signal, to which every other limit belongs, because it kills.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Outcome::Exited { code } => *code,
+            Outcome::Signaled { signal, .. } | Outcome::Interrupted { signal } => {
+                128_u8.saturating_add(u8::try_from(*signal).unwrap_or(127))
+            }
+            Outcome::LimitExceeded { limit: LimitName::WallTime, .. } => 124,
+            Outcome::LimitExceeded { .. } | Outcome::OutOfMemory { .. } => 137,
+            Outcome::CommandNotFound { .. } => 127,
+            Outcome::NotExecutable { .. } | Outcome::CommandDenied { .. } => 126,
+            Outcome::Failed { .. } => 125,
+        }
+    }
+}
+
+/// Output kept for the record.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct Captured {
+    /// The text, or base64 of the bytes when they are not UTF-8.
+    pub data: String,
+    /// `utf-8` or `base64`.
+    pub encoding: String,
+    /// How many bytes the command wrote.
+    pub bytes: u64,
+    /// Whether `data` holds fewer than that.
+    pub truncated: bool,
+}
+
+/// What a run used.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct Usage {
+    /// From the request to the end, in milliseconds.
+    pub wall_ms: u64,
+    /// CPU time in user mode, in microseconds.
+    pub user_cpu_us: u64,
+    /// CPU time in the kernel, in microseconds.
+    pub system_cpu_us: u64,
+    /// Largest memory use in bytes, where it can be known.
+    pub peak_memory_bytes: Option<u64>,
+    /// Largest number of processes and threads, where it can be known.
+    pub peak_pids: Option<u64>,
+    /// Bytes read from storage.
+    pub read_bytes: u64,
+    /// Bytes written to storage.
+    pub written_bytes: u64,
+    /// Bytes that the changes in the workspace take.
+    pub workspace_bytes: Option<u64>,
+}
+
+/// A limit that was hit.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct LimitHit {
+    /// Which.
+    pub limit: LimitName,
+    /// Its value in its unit.
+    pub value: u64,
+    /// `killed` when it ended the run, `refused` when single requests failed.
+    pub effect: LimitEffect,
+}
+
+/// What hitting a limit did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LimitEffect {
+    /// The run was ended.
+    Killed,
+    /// Single requests failed with an error that the program saw.
+    Refused,
+}
+
+/// Something that was refused.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Denial {
+    /// What kind of thing: `syscall`, `path`, `env`, `command`, `network`.
+    pub subject: String,
+    /// The thing itself: a system call's name, a path, a variable.
+    pub name: Text,
+    /// The rule that decided.
+    pub rule: String,
+    /// How often.
+    pub count: u64,
+}
+
+/// Changes in the workspace, counted.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct ChangeSummary {
+    /// New files, directories and links.
+    pub added: u64,
+    /// Files with other contents.
+    pub modified: u64,
+    /// Files, directories and links that are gone.
+    pub deleted: u64,
+    /// Permission changes only.
+    pub mode: u64,
+    /// Whether they were written back already.
+    pub applied: bool,
+    /// Protected names among them, which are not applied unless named.
+    pub protected: Vec<Text>,
+}

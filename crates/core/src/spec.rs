@@ -1,0 +1,115 @@
+//! What was asked for: the one form that every door (command line, policy file, later REST and MCP) builds.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::command::CommandRules;
+use crate::env::EnvRules;
+use crate::level::{Degrade, Level, LevelChoice};
+use crate::limits::Limits;
+use crate::path_rules::PathRules;
+
+/// A sandbox as its owner described it; paths are the host's, not yet resolved.
+#[derive(Debug, Clone, Default)]
+pub struct SandboxSpec {
+    /// Which level.
+    pub level: LevelChoice,
+    /// The floor below which nothing runs.
+    pub min_level: Option<Level>,
+    /// Whether a weaker enforcement than asked for is acceptable.
+    pub degrade: Degrade,
+    /// The workspace; `None` means none.
+    pub workspace: Option<WorkspaceSpec>,
+    /// Further host paths.
+    pub mounts: Vec<MountSpec>,
+    /// Further empty directories.
+    pub tmpfs: Vec<TmpfsSpec>,
+    /// Toolchains by name (`pyenv`) or by path, granted read-only.
+    pub toolchains: Vec<OsString>,
+    /// Rules of the file system.
+    pub paths: PathRules,
+    /// Which executables may be run.
+    pub commands: CommandRules,
+    /// Which variables are passed and set.
+    pub env: EnvRules,
+    /// Resource limits.
+    pub limits: Limits,
+    /// The network.
+    pub network: NetworkSpec,
+    /// How user ids are mapped.
+    pub ids: IdChoice,
+    /// Whether processes in the sandbox may trace each other (debuggers, strace).
+    pub allow_ptrace: bool,
+}
+
+/// The directory that the code works in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkspaceSpec {
+    /// The host's directory; it has the same path inside.
+    pub path: PathBuf,
+    /// What happens to changes.
+    pub mode: WorkspaceMode,
+}
+
+/// What happens to changes in the workspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WorkspaceMode {
+    /// They are kept aside until `apply` or `discard`.
+    #[default]
+    Overlay,
+    /// They are kept aside and applied when the run ends, protected names excepted.
+    Rw,
+    /// There are none: the workspace is read-only.
+    Ro,
+}
+
+/// Read-only or read-write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Access {
+    /// Read only.
+    #[default]
+    Ro,
+    /// Read and write, on the host itself.
+    Rw,
+}
+
+/// A host path made visible in the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountSpec {
+    /// The host's path.
+    pub source: PathBuf,
+    /// The absolute path inside.
+    pub target: PathBuf,
+    /// Read-only unless asked otherwise.
+    pub access: Access,
+}
+
+/// An empty directory in memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TmpfsSpec {
+    /// The absolute path inside.
+    pub target: PathBuf,
+    /// Its size; the `tmp` limit when absent.
+    pub size: Option<crate::units::Bytes>,
+}
+
+/// What the sandbox may reach over the network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NetworkSpec {
+    /// Nothing but itself.
+    #[default]
+    None,
+}
+
+/// How user ids are mapped into the sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IdChoice {
+    /// One user id and one group id: all that code without capabilities can use.
+    #[default]
+    Single,
+    /// 65,536 ids, from the subordinate ids of the caller or, for root, from an unused range.
+    Range,
+}

@@ -1,0 +1,12 @@
+//! Where code runs: the traits of a level, and one folder for each level.
+//!
+//! A [`Backend`](sandbox::Backend) makes a [`Sandbox`](sandbox::Sandbox) from a `core::plan::Plan`; the sandbox runs commands and reports
+//! events. Deliberately not here: which level to take and what to grant (that is decided before, in `manager` and
+//! `core`), and anything that prints.
+
+pub mod error;
+pub mod guest_image;
+pub mod limits;
+pub mod probe;
+pub mod process;
+pub mod sandbox;
