@@ -1,0 +1,120 @@
+//! How byte strings are laid down: as a length and the bytes, in one copy, where serde would go byte by byte.
+//!
+//! Lists of byte strings are bounded in number too, because one byte on the wire becomes a whole `Vec` in memory.
+
+use std::fmt;
+
+use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
+use serde::ser::{Error as _, SerializeSeq, Serializer};
+use serde::{Deserialize, Serialize};
+
+use crate::message::MAX_STRINGS;
+
+/// A byte string that is laid down in one piece.
+struct Piece(Vec<u8>);
+
+/// The same, borrowed, for writing.
+struct PieceRef<'a>(&'a [u8]);
+
+struct PieceVisitor;
+
+impl Visitor<'_> for PieceVisitor {
+    type Value = Vec<u8>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("bytes")
+    }
+
+    fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
+        Ok(bytes.to_vec())
+    }
+}
+
+impl<'de> Deserialize<'de> for Piece {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserialize(deserializer).map(Piece)
+    }
+}
+
+impl Serialize for PieceRef<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.0)
+    }
+}
+
+pub(crate) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bytes(bytes)
+}
+
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+    deserializer.deserialize_bytes(PieceVisitor)
+}
+
+/// A list that refuses to grow beyond [`MAX_STRINGS`]; `Wire` is one entry as read, `Kept` as kept.
+struct ListVisitor<Wire, Kept>(fn(Wire) -> Kept);
+
+impl<'de, Wire: Deserialize<'de>, Kept> Visitor<'de> for ListVisitor<Wire, Kept> {
+    type Value = Vec<Kept>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of byte strings")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<Kept>, A::Error> {
+        // The announced length is not used to allocate: it is the sender's claim, and the entries may not follow.
+        let mut kept = Vec::new();
+        while let Some(entry) = list.next_element::<Wire>()? {
+            if kept.len() == MAX_STRINGS {
+                return Err(A::Error::custom("too many strings"));
+            }
+            kept.push(self.0(entry));
+        }
+        Ok(kept)
+    }
+}
+
+fn serialize_list<'a, S, T: 'a, Wire: Serialize>(
+    list: &'a [T],
+    wire: fn(&'a T) -> Wire,
+    serializer: S,
+) -> Result<S::Ok, S::Error>
+where
+    S: Serializer,
+{
+    if list.len() > MAX_STRINGS {
+        return Err(S::Error::custom("too many strings"));
+    }
+    let mut sequence = serializer.serialize_seq(Some(list.len()))?;
+    for entry in list {
+        sequence.serialize_element(&wire(entry))?;
+    }
+    sequence.end()
+}
+
+/// `Vec<Vec<u8>>`.
+pub(crate) mod list {
+    use super::{Deserializer, ListVisitor, Piece, PieceRef, Serializer, serialize_list};
+
+    pub(crate) fn serialize<S: Serializer>(list: &[Vec<u8>], serializer: S) -> Result<S::Ok, S::Error> {
+        serialize_list(list, |entry| PieceRef(entry), serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<u8>>, D::Error> {
+        deserializer.deserialize_seq(ListVisitor(|piece: Piece| piece.0))
+    }
+}
+
+/// `Vec<(Vec<u8>, Vec<u8>)>`.
+pub(crate) mod pairs {
+    use super::{Deserializer, ListVisitor, Piece, PieceRef, Serializer, serialize_list};
+
+    type Pair = (Vec<u8>, Vec<u8>);
+
+    pub(crate) fn serialize<S: Serializer>(list: &[Pair], serializer: S) -> Result<S::Ok, S::Error> {
+        serialize_list(list, |(name, value)| (PieceRef(name), PieceRef(value)), serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pair>, D::Error> {
+        deserializer.deserialize_seq(ListVisitor(|(name, value): (Piece, Piece)| (name.0, value.0)))
+    }
+}
