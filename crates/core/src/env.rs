@@ -1,0 +1,455 @@
+//! Decides which variables of the host's environment a sandbox sees.
+//!
+//! Pure: an allowlist. Nothing is passed unless a rule says so, and what looks like a secret or reaches into the
+//! dynamic loader is passed only when it is named in full, never by a pattern. The variables that every sandbox has
+//! (`PATH`, `HOME`, `USER` …) are set by planning.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::str::FromStr;
+
+use crate::glob::Glob;
+use crate::text::Text;
+
+/// What is passed without being asked for: language, time zone and what the terminal can do.
+pub const DEFAULT_PASS: [&str; 7] = ["COLORTERM", "LANG", "LANGUAGE", "LC_*", "NO_COLOR", "TERM", "TZ"];
+
+/// Which variables are passed from the host, and which are set.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EnvRules {
+    /// Passed in addition to [`DEFAULT_PASS`].
+    pub pass: Vec<EnvPattern>,
+    /// Set to a value; wins over what is passed.
+    pub set: Vec<(OsString, OsString)>,
+}
+
+/// A decision and the rule that made it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnvVerdict {
+    /// Whether the sandbox sees the variable.
+    pub passed: bool,
+    /// The rule, such as `env.pass: CI`.
+    pub rule: String,
+}
+
+/// The variables of a sandbox as far as rules decide them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ResolvedEnv {
+    /// Names and values, by name.
+    pub variables: Vec<(OsString, OsString)>,
+    /// Names of the host that look like secrets and were withheld.
+    pub withheld: Vec<OsString>,
+}
+
+/// A variable that cannot exist.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EnvError {
+    /// The name is empty.
+    #[error("the name of an environment variable is empty")]
+    EmptyName,
+    /// The name contains `=`, which ends it.
+    #[error("the name of environment variable `{0}` contains `=`")]
+    EqualsInName(Text),
+    /// The name contains a NUL byte, which ends everything.
+    #[error("the name of environment variable `{0}` contains a NUL byte")]
+    NulInName(Text),
+    /// The value contains a NUL byte.
+    #[error("the value of environment variable `{name}` contains a NUL byte")]
+    NulInValue {
+        /// The variable.
+        name: Text,
+    },
+    /// A wildcard cannot be read.
+    #[error("environment variable pattern `{pattern}`: {reason}")]
+    Wildcard {
+        /// The pattern.
+        pattern: Text,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl EnvRules {
+    /// Adds a rule as flags write it: `NAME` passes a variable (or several, with wildcards), `NAME=VALUE` sets one.
+    ///
+    /// # Errors
+    /// When the name is empty or either part has a NUL byte.
+    pub fn add(&mut self, assignment: &OsStr) -> Result<(), EnvError> {
+        let bytes = assignment.as_bytes();
+        match bytes.iter().position(|byte| *byte == b'=') {
+            Some(end) => {
+                let value = OsStr::from_bytes(&bytes[end + 1..]);
+                self.assign(OsStr::from_bytes(&bytes[..end]), value)
+            }
+            None => {
+                self.pass.push(EnvPattern::parse(bytes)?);
+                Ok(())
+            }
+        }
+    }
+
+    /// Sets a variable.
+    ///
+    /// # Errors
+    /// When no such variable can exist.
+    pub fn assign(&mut self, name: &OsStr, value: &OsStr) -> Result<(), EnvError> {
+        check_variable(name, value)?;
+        self.set.push((name.to_owned(), value.to_owned()));
+        Ok(())
+    }
+
+    /// Whether the sandbox sees the host's variable `name`.
+    pub fn decide(&self, name: &OsStr) -> EnvVerdict {
+        let shown = Text::from(name);
+        if self.set.iter().any(|(set, _)| set == name) {
+            return EnvVerdict {
+                passed: true,
+                rule: format!("env.set: {shown}"),
+            };
+        }
+        if self.pass.iter().any(|pattern| pattern.is_exactly(name)) {
+            return EnvVerdict {
+                passed: true,
+                rule: format!("env.pass: {shown}"),
+            };
+        }
+        if let Some(word) = secret_word(name) {
+            let rule =
+                format!("withheld: the name looks like a secret (`{word}`) and env.pass does not name it in full");
+            return EnvVerdict { passed: false, rule };
+        }
+        if is_loader_variable(name) {
+            let rule = "withheld: it changes what programs load and env.pass does not name it in full".to_owned();
+            return EnvVerdict { passed: false, rule };
+        }
+        if let Some(pattern) = self.pass.iter().find(|pattern| pattern.matches(name)) {
+            return EnvVerdict {
+                passed: true,
+                rule: format!("env.pass: {pattern}"),
+            };
+        }
+        if let Some(pattern) = default_patterns().find(|pattern| pattern.matches(name)) {
+            return EnvVerdict {
+                passed: true,
+                rule: format!("default: {pattern}"),
+            };
+        }
+        EnvVerdict {
+            passed: false,
+            rule: "default: not in the allowlist".to_owned(),
+        }
+    }
+
+    /// The variables that come from `host` and from `set`; later assignments win.
+    pub fn resolve(&self, host: impl IntoIterator<Item = (OsString, OsString)>) -> ResolvedEnv {
+        let mut variables = BTreeMap::new();
+        let mut withheld = Vec::new();
+        for (name, value) in host {
+            if self.decide(&name).passed {
+                variables.insert(name, value);
+            } else if secret_word(&name).is_some() {
+                withheld.push(name);
+            }
+        }
+        variables.extend(self.set.iter().cloned());
+        withheld.sort();
+        ResolvedEnv {
+            variables: variables.into_iter().collect(),
+            withheld,
+        }
+    }
+}
+
+fn default_patterns() -> impl Iterator<Item = EnvPattern> {
+    DEFAULT_PASS
+        .iter()
+        .filter_map(|text| EnvPattern::parse(text.as_bytes()).ok())
+}
+
+/// Checks that a variable can exist.
+///
+/// # Errors
+/// The name is empty or has `=` or NUL, or the value has NUL.
+pub fn check_variable(name: &OsStr, value: &OsStr) -> Result<(), EnvError> {
+    check_name(name.as_bytes())?;
+    if value.as_bytes().contains(&0) {
+        return Err(EnvError::NulInValue { name: Text::from(name) });
+    }
+    Ok(())
+}
+
+fn check_name(name: &[u8]) -> Result<(), EnvError> {
+    if name.is_empty() {
+        Err(EnvError::EmptyName)
+    } else if name.contains(&0) {
+        Err(EnvError::NulInName(Text::from(name)))
+    } else if name.contains(&b'=') {
+        Err(EnvError::EqualsInName(Text::from(name)))
+    } else {
+        Ok(())
+    }
+}
+
+/// The name of a variable, or several with wildcards: `CI`, `MYAPP_*`. Letter case matters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnvPattern {
+    text: OsString,
+    glob: Glob,
+}
+
+impl EnvPattern {
+    /// Reads a pattern.
+    ///
+    /// # Errors
+    /// When it is empty, contains `=` or NUL, or a wildcard cannot be read.
+    pub fn parse(text: &[u8]) -> Result<Self, EnvError> {
+        check_name(text)?;
+        let glob = Glob::parse(text).map_err(|error| EnvError::Wildcard {
+            pattern: Text::from(text),
+            reason: error.to_string(),
+        })?;
+        Ok(Self {
+            text: OsString::from_vec(text.to_vec()),
+            glob,
+        })
+    }
+
+    /// Whether `name` is meant.
+    pub fn matches(&self, name: &OsStr) -> bool {
+        self.glob.matches(name.as_bytes())
+    }
+
+    /// Whether this is `name` itself, without wildcards.
+    fn is_exactly(&self, name: &OsStr) -> bool {
+        self.glob.literal().is_some_and(|literal| literal == name.as_bytes())
+    }
+}
+
+impl FromStr for EnvPattern {
+    type Err = EnvError;
+
+    fn from_str(text: &str) -> Result<Self, EnvError> {
+        Self::parse(text.as_bytes())
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for EnvPattern {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
+    }
+}
+
+impl fmt::Display for EnvPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Text::from(self.text.as_os_str()).fmt(f)
+    }
+}
+
+/// Words that make a name look like a secret when they stand alone between `_`, `-`, `.` and digits.
+const SECRET_WORDS: [&str; 22] = [
+    "AUTH",
+    "AUTHORIZATION",
+    "CERT",
+    "CREDS",
+    "DSN",
+    "JWT",
+    "KEY",
+    "KEYS",
+    "OAUTH",
+    "OTP",
+    "PASS",
+    "PAT",
+    "PIN",
+    "PRIVATE",
+    "PW",
+    "PWD",
+    "SALT",
+    "SAS",
+    "SESSION",
+    "SID",
+    "XAUTHORITY",
+    "BEARER",
+];
+
+/// Words that make a name look like a secret wherever they stand (`PGPASSWORD`, `MYTOKEN`).
+const SECRET_PARTS: [&str; 12] = [
+    "TOKEN",
+    "SECRET",
+    "PASSWORD",
+    "PASSWD",
+    "PASSPHRASE",
+    "PASSCODE",
+    "CREDENTIAL",
+    "COOKIE",
+    "APIKEY",
+    "DATABASE_URL",
+    "CONNECTION_STRING",
+    "SIGNATURE",
+];
+
+/// Names that have such a word and are no secrets.
+const NOT_SECRET: [&str; 2] = ["PWD", "OLDPWD"];
+
+/// The word that makes `name` look like a secret, if one does.
+pub fn secret_word(name: &OsStr) -> Option<&'static str> {
+    let upper = name.as_bytes().to_ascii_uppercase();
+    if NOT_SECRET.iter().any(|harmless| harmless.as_bytes() == upper) {
+        return None;
+    }
+    let contains = |part: &&&str| upper.windows(part.len()).any(|window| window == part.as_bytes());
+    let stands_alone = |word: &&&str| {
+        upper
+            .split(|byte| !byte.is_ascii_alphabetic())
+            .any(|part| part == word.as_bytes())
+    };
+    SECRET_PARTS
+        .iter()
+        .find(contains)
+        .or_else(|| SECRET_WORDS.iter().find(stands_alone))
+        .copied()
+}
+
+/// Variables by which whoever sets them runs code in every program that starts.
+const LOADER_VARIABLES: [&str; 17] = [
+    "LD_*",
+    "DYLD_*",
+    "GLIBC_TUNABLES",
+    "GCONV_PATH",
+    "LOCPATH",
+    "BASH_ENV",
+    "ENV",
+    "BASH_FUNC_*",
+    "SHELLOPTS",
+    "PYTHONSTARTUP",
+    "PYTHONHOME",
+    "PYTHONPATH",
+    "PERL5OPT",
+    "PERL5LIB",
+    "RUBYOPT",
+    "NODE_OPTIONS",
+    "*JAVA*_OPTIONS",
+];
+
+/// Whether a variable makes programs load or run something.
+pub fn is_loader_variable(name: &OsStr) -> bool {
+    let matches = |text: &&str| Glob::parse(text.as_bytes()).is_ok_and(|glob| glob.matches(name.as_bytes()));
+    LOADER_VARIABLES.iter().any(|text| matches(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rules(pass: &[&str]) -> EnvRules {
+        EnvRules {
+            pass: pass.iter().map(|text| text.parse().unwrap()).collect(),
+            set: Vec::new(),
+        }
+    }
+
+    fn passed(pass: &[&str], name: &str) -> bool {
+        rules(pass).decide(OsStr::new(name)).passed
+    }
+
+    #[test]
+    fn the_default_is_a_short_allowlist() {
+        for name in ["LANG", "LC_ALL", "TERM", "NO_COLOR", "TZ"] {
+            assert!(passed(&[], name), "{name}");
+        }
+        for name in ["PATH", "HOME", "DISPLAY", "SSH_AUTH_SOCK", "LANGX", "XTERM", "", "lang"] {
+            assert!(!passed(&[], name), "{name}");
+        }
+    }
+
+    #[test]
+    fn secrets_are_passed_only_when_named_in_full() {
+        for name in [
+            "GITHUB_TOKEN",
+            "AWS_SECRET_ACCESS_KEY",
+            "PGPASSWORD",
+            "MYSQL_PWD",
+            "OPENAI_API_KEY",
+            "npm_config_token",
+            "SSH_AUTH_SOCK",
+            "DBUS_SESSION_BUS_ADDRESS",
+            "DATABASE_URL",
+            "X_PAT",
+            "KEY2",
+        ] {
+            assert!(!passed(&["*"], name), "{name}");
+            assert!(passed(&[name], name), "{name}");
+        }
+        for name in [
+            "GIT_AUTHOR_NAME",
+            "KEYBOARD",
+            "MONKEY",
+            "PWD",
+            "COMPASS",
+            "PATTERN",
+            "CI",
+        ] {
+            assert!(passed(&["*"], name), "{name}");
+        }
+    }
+
+    #[test]
+    fn loader_variables_are_passed_only_when_named_in_full() {
+        for name in [
+            "LD_PRELOAD",
+            "LD_LIBRARY_PATH",
+            "GLIBC_TUNABLES",
+            "BASH_ENV",
+            "NODE_OPTIONS",
+            "JAVA_TOOL_OPTIONS",
+        ] {
+            assert!(!passed(&["*"], name), "{name}");
+            assert!(passed(&[name], name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_set_wins_and_what_was_withheld_is_told() {
+        let mut rules = rules(&["*"]);
+        rules.add(OsStr::new("A=1=2")).unwrap();
+        rules.add(OsStr::new("A=3")).unwrap();
+        let host = [("A", "host"), ("B", "b"), ("MY_TOKEN", "t")].map(|(name, value)| (name.into(), value.into()));
+        let resolved = rules.resolve(host);
+        assert_eq!(resolved.variables, [("A".into(), "3".into()), ("B".into(), "b".into())]);
+        assert_eq!(resolved.withheld, ["MY_TOKEN"]);
+    }
+
+    #[test]
+    fn variables_that_cannot_exist_are_refused() {
+        let mut rules = EnvRules::default();
+        assert_eq!(rules.add(OsStr::new("")), Err(EnvError::EmptyName));
+        assert_eq!(rules.add(OsStr::new("=x")), Err(EnvError::EmptyName));
+        assert_eq!(
+            rules.add(OsStr::new("A\0")),
+            Err(EnvError::NulInName(Text::from("A\0")))
+        );
+        assert_eq!(
+            rules.add(OsStr::new("A=\0")),
+            Err(EnvError::NulInValue { name: Text::from("A") })
+        );
+        assert_eq!(
+            rules.assign(OsStr::new("A=B"), OsStr::new("")),
+            Err(EnvError::EqualsInName(Text::from("A=B")))
+        );
+        assert!("A[".parse::<EnvPattern>().is_err());
+        assert_eq!(rules, EnvRules::default());
+    }
+
+    proptest! {
+        #[test]
+        fn no_pattern_with_a_wildcard_passes_a_secret(prefix in "[A-Z]{0,4}", pattern in "[A-Z_*?]{0,6}\\*") {
+            let name = format!("{prefix}_TOKEN");
+            prop_assert!(!passed(&[&pattern], &name));
+        }
+    }
+}

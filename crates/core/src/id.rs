@@ -50,8 +50,14 @@ impl TryFrom<String> for RunId {
 
     fn try_from(text: String) -> Result<Self, RunIdError> {
         let starts_well = text.starts_with(|first: char| first.is_ascii_lowercase());
-        let rest_well = text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
-        if starts_well && rest_well && text.len() <= 32 { Ok(Self(text)) } else { Err(RunIdError(text)) }
+        let rest_well = text
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+        if starts_well && rest_well && text.len() <= 32 {
+            Ok(Self(text))
+        } else {
+            Err(RunIdError(text))
+        }
     }
 }
 
@@ -84,7 +90,16 @@ mod tests {
 
     #[test]
     fn paths_and_upper_case_are_refused() {
-        for bad in ["", "..", "a/b", "R1", "1a", "a\n", "é", "abcdefghijklmnopqrstuvwxyzabcdefg"] {
+        for bad in [
+            "",
+            "..",
+            "a/b",
+            "R1",
+            "1a",
+            "a\n",
+            "é",
+            "abcdefghijklmnopqrstuvwxyzabcdefg",
+        ] {
             assert!(bad.parse::<RunId>().is_err(), "{bad:?}");
         }
     }

@@ -44,7 +44,10 @@ impl std::str::FromStr for Level {
     type Err = LevelError;
 
     fn from_str(text: &str) -> Result<Self, LevelError> {
-        Level::ALL.into_iter().find(|level| level.name() == text).ok_or_else(|| LevelError(text.to_owned()))
+        Level::ALL
+            .into_iter()
+            .find(|level| level.name() == text)
+            .ok_or_else(|| LevelError(text.to_owned()))
     }
 }
 

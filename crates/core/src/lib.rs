@@ -9,6 +9,7 @@ pub mod command;
 pub mod env;
 pub mod error;
 pub mod exec;
+mod glob;
 pub mod id;
 pub mod level;
 pub mod limits;

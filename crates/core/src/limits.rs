@@ -1,6 +1,13 @@
 //! Resource limits: what is bounded, by default to what, and under which name.
 
-use crate::units::{Bytes, CpuCount, Millis};
+use std::fmt;
+use std::str::FromStr;
+
+use crate::text::Text;
+use crate::units::{Bytes, CpuCount, Millis, UnitError};
+
+/// The word that lifts a limit.
+pub const UNLIMITED: &str = "unlimited";
 
 /// The bounds of one run. `None` means that the owner lifted the limit by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,4 +85,485 @@ pub enum LimitName {
     OpenFiles,
     /// [`Limits::output`]
     Output,
+}
+
+/// In what a limit is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitUnit {
+    /// CPUs, in thousandths.
+    Cpus,
+    /// Time, in milliseconds.
+    Time,
+    /// Bytes.
+    Size,
+    /// Things.
+    Count,
+}
+
+/// One row of the table from which flags, policy keys, `explain` and the reference are made.
+#[derive(Debug, Clone, Copy)]
+pub struct LimitRow {
+    /// The limit.
+    pub name: LimitName,
+    /// Its name in policies and records.
+    pub word: &'static str,
+    /// Its flag, with the dashes.
+    pub flag: &'static str,
+    /// In what it is counted.
+    pub unit: LimitUnit,
+    /// The smallest value that is accepted, in the smallest unit.
+    pub least: u64,
+    /// Why nothing smaller is accepted.
+    pub why_least: &'static str,
+    /// The largest value that is accepted, in the smallest unit.
+    pub most: u64,
+    /// What it bounds, as one sentence without a full stop.
+    pub doc: &'static str,
+}
+
+const SIZE_MOST: u64 = i64::MAX.unsigned_abs();
+const TIME_MOST: u64 = 10 * 366 * 24 * 3_600_000;
+
+const fn row(name: LimitName, words: (&'static str, &'static str), unit: LimitUnit, doc: &'static str) -> LimitRow {
+    let most = match unit {
+        LimitUnit::Cpus => 4_096_000,
+        LimitUnit::Time => TIME_MOST,
+        LimitUnit::Size | LimitUnit::Count => SIZE_MOST,
+    };
+    LimitRow {
+        name,
+        word: words.0,
+        flag: words.1,
+        unit,
+        least: 0,
+        why_least: "",
+        most,
+        doc,
+    }
+}
+
+impl LimitRow {
+    const fn at_least(self, least: u64, why_least: &'static str) -> Self {
+        Self {
+            least,
+            why_least,
+            ..self
+        }
+    }
+
+    const fn at_most(self, most: u64) -> Self {
+        Self { most, ..self }
+    }
+
+    /// Reads a value in the smallest unit of this limit.
+    fn parse(&self, text: &str) -> Result<u64, LimitError> {
+        let unit_error = |cause| LimitError::Unit {
+            limit: self.name,
+            cause,
+        };
+        let value = match self.unit {
+            LimitUnit::Cpus => text.parse::<CpuCount>().map_err(unit_error)?.millis,
+            LimitUnit::Time => text.parse::<Millis>().map_err(unit_error)?.0,
+            LimitUnit::Size => text.parse::<Bytes>().map_err(unit_error)?.0,
+            LimitUnit::Count => parse_count(text).ok_or_else(|| self.not_a_count(text))?,
+        };
+        if value < self.least {
+            return Err(LimitError::TooSmall {
+                limit: self.name,
+                given: Text::from(text),
+                least: self.show(self.least),
+                why: self.why_least,
+            });
+        }
+        if value > self.most {
+            return Err(LimitError::TooLarge {
+                limit: self.name,
+                given: Text::from(text),
+                most: self.show(self.most),
+            });
+        }
+        Ok(value)
+    }
+
+    fn not_a_count(&self, text: &str) -> LimitError {
+        LimitError::NotACount {
+            limit: self.name,
+            given: Text::from(text),
+        }
+    }
+
+    /// A value of this limit as text that parses back.
+    pub fn show(&self, value: u64) -> String {
+        match self.unit {
+            LimitUnit::Cpus => CpuCount { millis: value }.to_string(),
+            LimitUnit::Time => Millis(value).to_string(),
+            LimitUnit::Size => Bytes(value).to_string(),
+            LimitUnit::Count => value.to_string(),
+        }
+    }
+}
+
+fn parse_count(text: &str) -> Option<u64> {
+    // `u64::from_str` accepts a plus sign, which no other unit does.
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if digits { text.parse().ok() } else { None }
+}
+
+/// Every limit, in the order of [`LimitName::ALL`].
+pub const LIMITS: [LimitRow; 12] = [
+    row(
+        LimitName::Cpus,
+        ("cpus", "--cpus"),
+        LimitUnit::Cpus,
+        "CPUs that may be used at once; all of them by default",
+    )
+    .at_least(10, "the kernel divides a CPU no finer"),
+    row(
+        LimitName::CpuTime,
+        ("cpu_time", "--cpu-time"),
+        LimitUnit::Time,
+        "CPU time of all processes together",
+    )
+    .at_least(1, "no command starts in no time"),
+    row(
+        LimitName::WallTime,
+        ("wall_time", "--wall-time"),
+        LimitUnit::Time,
+        "time from start to end",
+    )
+    .at_least(1, "no command starts in no time"),
+    row(
+        LimitName::Memory,
+        ("memory", "--memory"),
+        LimitUnit::Size,
+        "memory of all processes together: anonymous, page cache, files in memory and kernel memory",
+    )
+    .at_least(8 << 20, "with less, not even the sandbox's own first process starts"),
+    row(
+        LimitName::Swap,
+        ("swap", "--swap"),
+        LimitUnit::Size,
+        "swap on top of memory",
+    ),
+    row(
+        LimitName::Pids,
+        ("pids", "--pids"),
+        LimitUnit::Count,
+        "processes and threads",
+    )
+    .at_least(
+        4,
+        "a shell with one command needs as many with the sandbox's own first process",
+    )
+    .at_most(4_194_304),
+    row(
+        LimitName::Workspace,
+        ("workspace", "--workspace-size"),
+        LimitUnit::Size,
+        "bytes that changes in the workspace take on disk",
+    )
+    .at_least(
+        64 << 10,
+        "the empty layer takes some; a workspace that may not change is `ro`",
+    ),
+    row(
+        LimitName::Inodes,
+        ("inodes", "--inodes"),
+        LimitUnit::Count,
+        "files, directories and links that changes in the workspace consist of",
+    )
+    .at_least(
+        16,
+        "the empty layer takes some; a workspace that may not change is `ro`",
+    ),
+    row(
+        LimitName::FileSize,
+        ("file_size", "--file-size"),
+        LimitUnit::Size,
+        "apparent size of the largest file, sparse or not",
+    )
+    .at_least(4096, "programs that write nothing else still write a lock or a pid"),
+    row(
+        LimitName::Tmp,
+        ("tmp", "--tmp-size"),
+        LimitUnit::Size,
+        "size of `/tmp`, and the same again for `/dev/shm` and the home directory each",
+    )
+    .at_least(64 << 10, "to tmpfs a size of 0 means no limit"),
+    row(
+        LimitName::OpenFiles,
+        ("open_files", "--open-files"),
+        LimitUnit::Count,
+        "open file descriptors of each process",
+    )
+    .at_least(16, "the dynamic loader and a pipeline need as many")
+    .at_most(1_048_576),
+    row(
+        LimitName::Output,
+        ("output", "--output"),
+        LimitUnit::Size,
+        "bytes of output, standard output and standard error together",
+    )
+    .at_least(
+        1,
+        "a command that may print nothing is run with its output sent to /dev/null",
+    ),
+];
+
+/// A limit that is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LimitError {
+    /// The value is no size, time or CPU count.
+    #[error("limit `{limit}`: {cause}")]
+    Unit {
+        /// The limit.
+        limit: LimitName,
+        /// What is wrong with the value.
+        cause: UnitError,
+    },
+    /// The value is no whole number.
+    #[error("limit `{limit}`: `{given}` is not a whole number: expected a count such as 512, or `unlimited`")]
+    NotACount {
+        /// The limit.
+        limit: LimitName,
+        /// What was given.
+        given: Text,
+    },
+    /// The value is too small to be meant.
+    #[error("limit `{limit}`: `{given}` is less than {least}: {why}")]
+    TooSmall {
+        /// The limit.
+        limit: LimitName,
+        /// What was given.
+        given: Text,
+        /// The smallest that is accepted.
+        least: String,
+        /// Why.
+        why: &'static str,
+    },
+    /// The value is larger than the kernel accepts.
+    #[error(
+        "limit `{limit}`: `{given}` is more than {most}, the most that the kernel accepts; `unlimited` lifts the limit"
+    )]
+    TooLarge {
+        /// The limit.
+        limit: LimitName,
+        /// What was given.
+        given: Text,
+        /// The largest that is accepted.
+        most: String,
+    },
+}
+
+/// A word that names no limit.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a limit: expected one of {names}", names = LimitName::ALL.map(LimitName::name).join(", "))]
+pub struct LimitNameError(pub Text);
+
+impl LimitName {
+    /// Every limit.
+    pub const ALL: [LimitName; 12] = [
+        LimitName::Cpus,
+        LimitName::CpuTime,
+        LimitName::WallTime,
+        LimitName::Memory,
+        LimitName::Swap,
+        LimitName::Pids,
+        LimitName::Workspace,
+        LimitName::Inodes,
+        LimitName::FileSize,
+        LimitName::Tmp,
+        LimitName::OpenFiles,
+        LimitName::Output,
+    ];
+
+    /// Its row in the table.
+    pub const fn row(self) -> &'static LimitRow {
+        &LIMITS[self as usize]
+    }
+
+    /// Its name in policies and records, such as `cpu_time`.
+    pub const fn name(self) -> &'static str {
+        self.row().word
+    }
+
+    /// Its flag, such as `--cpu-time`.
+    pub const fn flag(self) -> &'static str {
+        self.row().flag
+    }
+
+    /// What it bounds, as one sentence without a full stop.
+    pub const fn doc(self) -> &'static str {
+        self.row().doc
+    }
+
+    /// In what it is counted.
+    pub const fn unit(self) -> LimitUnit {
+        self.row().unit
+    }
+
+    /// The default as text that parses back, such as `4G` or `unlimited`.
+    pub fn default_text(self) -> String {
+        Limits::default().text(self)
+    }
+}
+
+impl fmt::Display for LimitName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for LimitName {
+    type Err = LimitNameError;
+
+    /// Reads the name as in policies (`cpu_time`) or as in flags (`cpu-time`, `--cpu-time`).
+    fn from_str(text: &str) -> Result<Self, LimitNameError> {
+        let is_meant = |name: &LimitName| {
+            name.name() == text || name.flag() == text || name.flag().strip_prefix("--") == Some(text)
+        };
+        LimitName::ALL
+            .into_iter()
+            .find(is_meant)
+            .ok_or_else(|| LimitNameError(Text::from(text)))
+    }
+}
+
+impl Limits {
+    /// The value of a limit in its smallest unit (thousandths of a CPU, milliseconds, bytes, count).
+    pub fn get(&self, name: LimitName) -> Option<u64> {
+        match name {
+            LimitName::Cpus => self.cpus.map(|cpus| cpus.millis),
+            LimitName::CpuTime => self.cpu_time.map(|time| time.0),
+            LimitName::WallTime => self.wall_time.map(|time| time.0),
+            LimitName::Memory => self.memory.map(|size| size.0),
+            LimitName::Swap => self.swap.map(|size| size.0),
+            LimitName::Pids => self.pids,
+            LimitName::Workspace => self.workspace.map(|size| size.0),
+            LimitName::Inodes => self.inodes,
+            LimitName::FileSize => self.file_size.map(|size| size.0),
+            LimitName::Tmp => self.tmp.map(|size| size.0),
+            LimitName::OpenFiles => self.open_files,
+            LimitName::Output => self.output.map(|size| size.0),
+        }
+    }
+
+    /// Sets a limit from text: a value in its unit, or `unlimited`.
+    ///
+    /// # Errors
+    /// When the text is no such value, or one that the kernel or no program can live with.
+    pub fn set(&mut self, name: LimitName, text: &str) -> Result<(), LimitError> {
+        let value = if text == UNLIMITED {
+            None
+        } else {
+            Some(name.row().parse(text)?)
+        };
+        match name {
+            LimitName::Cpus => self.cpus = value.map(|millis| CpuCount { millis }),
+            LimitName::CpuTime => self.cpu_time = value.map(Millis),
+            LimitName::WallTime => self.wall_time = value.map(Millis),
+            LimitName::Memory => self.memory = value.map(Bytes),
+            LimitName::Swap => self.swap = value.map(Bytes),
+            LimitName::Pids => self.pids = value,
+            LimitName::Workspace => self.workspace = value.map(Bytes),
+            LimitName::Inodes => self.inodes = value,
+            LimitName::FileSize => self.file_size = value.map(Bytes),
+            LimitName::Tmp => self.tmp = value.map(Bytes),
+            LimitName::OpenFiles => self.open_files = value,
+            LimitName::Output => self.output = value.map(Bytes),
+        }
+        Ok(())
+    }
+
+    /// The value of a limit as text that parses back.
+    pub fn text(&self, name: LimitName) -> String {
+        self.get(name)
+            .map_or_else(|| UNLIMITED.to_owned(), |value| name.row().show(value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_table_has_every_limit_in_its_place() {
+        for (index, name) in LimitName::ALL.into_iter().enumerate() {
+            assert_eq!(LIMITS[index].name, name);
+            assert_eq!(name.name().parse(), Ok(name));
+            assert_eq!(name.flag().parse(), Ok(name));
+            assert_eq!(serde_json::to_string(&name).unwrap(), format!("\"{name}\""));
+        }
+        assert!("ram".parse::<LimitName>().is_err());
+    }
+
+    #[test]
+    fn every_default_can_be_written_down() {
+        for name in LimitName::ALL {
+            let mut limits = Limits::default();
+            limits.set(name, &name.default_text()).unwrap();
+            assert_eq!(limits, Limits::default(), "{name}");
+        }
+        assert_eq!(LimitName::Memory.default_text(), "4G");
+        assert_eq!(LimitName::Cpus.default_text(), "unlimited");
+    }
+
+    #[test]
+    fn values_that_nothing_can_live_with_are_refused() {
+        for (name, text, reason) in [
+            (
+                LimitName::Memory,
+                "0",
+                "limit `memory`: `0` is less than 8M: with less, not even the sandbox's own first process starts",
+            ),
+            (
+                LimitName::Pids,
+                "-1",
+                "limit `pids`: `-1` is not a whole number: expected a count such as 512, or `unlimited`",
+            ),
+            (
+                LimitName::OpenFiles,
+                "18446744073709551615",
+                "limit `open_files`: `18446744073709551615` is more than 1048576, the most that the kernel accepts; \
+                 `unlimited` lifts the limit",
+            ),
+            (
+                LimitName::Tmp,
+                "0",
+                "limit `tmp`: `0` is less than 64K: to tmpfs a size of 0 means no limit",
+            ),
+            (
+                LimitName::Memory,
+                "1e9G",
+                "limit `memory`: `e9G` in `1e9G` is not a unit: expected a size such as 512M, 1.5G or 4096 (units K, M, \
+                 G, T)",
+            ),
+        ] {
+            let mut limits = Limits::default();
+            assert_eq!(limits.set(name, text).unwrap_err().to_string(), reason);
+            assert_eq!(limits, Limits::default());
+        }
+        for name in LimitName::ALL {
+            let zero_is_fine = name == LimitName::Swap;
+            assert_eq!(Limits::default().set(name, "0").is_ok(), zero_is_fine, "{name}");
+            for text in ["", "-1", "+1", "NaN", "18446744073709551616", " 1", "none", "Unlimited"] {
+                assert!(Limits::default().set(name, text).is_err(), "{name} {text:?}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_set_is_what_is_got(index in 0..LIMITS.len(), value: u64) {
+            let row = &LIMITS[index];
+            let value = row.least + value % (row.most - row.least + 1);
+            let mut limits = Limits::default();
+            limits.set(row.name, &row.show(value)).unwrap();
+            prop_assert_eq!(limits.get(row.name), Some(value));
+            limits.set(row.name, UNLIMITED).unwrap();
+            prop_assert_eq!(limits.get(row.name), None);
+        }
+    }
 }

@@ -1,0 +1,541 @@
+//! Decides what a sandbox may do with a path.
+//!
+//! Pure: paths are compared as names, component by component; resolving links is the caller's business. The most
+//! specific rule wins, in this order:
+//!
+//! 1. the rule that names the deeper part of the path: `/a/b` beats `/a` for `/a/b/c`, and so does `/a/*`;
+//! 2. the rule with more components free of wildcards: `/a/b` beats `/a/*` for `/a/b`;
+//! 3. `deny`, then `protect`, then `read`, then `write`.
+//!
+//! A rule for a directory holds for everything beneath it. `X/**` is everything beneath `X` and is as specific as `X`.
+//! The order in which rules are written never matters.
+
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+use std::str::FromStr;
+
+use crate::glob::Glob;
+use crate::text::Text;
+
+/// Rules of the file system, in addition to what is visible anyway (system directories, workspace, mounts).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PathRules {
+    /// May be read.
+    pub read: Vec<PathPattern>,
+    /// May be read and written.
+    pub write: Vec<PathPattern>,
+    /// May not be seen at all.
+    pub deny: Vec<PathPattern>,
+    /// May be read, while changes are not applied unless named.
+    pub protect: Vec<PathPattern>,
+}
+
+/// What the rules say about one path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PathAccess {
+    /// Read and write.
+    Write,
+    /// Read only.
+    Read,
+    /// Read; changes are not applied unless named.
+    Protected,
+    /// Nothing.
+    Denied,
+}
+
+/// A decision and the rule that made it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PathVerdict {
+    /// What is allowed.
+    pub access: PathAccess,
+    /// The rule, such as `filesystem.deny: **/.env`.
+    pub rule: String,
+}
+
+/// Where patterns begin that do not begin at the root.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Anchors<'a> {
+    /// For `src/*.rs`; without one such patterns match nothing.
+    pub workspace: Option<&'a Path>,
+    /// For `~/.ssh`; without one such patterns match nothing.
+    pub home: Option<&'a Path>,
+}
+
+impl PathRules {
+    /// What the most specific rule says about `path`, which is absolute; `None` when no rule is about it.
+    pub fn decide(&self, path: &Path, anchors: Anchors<'_>) -> Option<PathVerdict> {
+        self.all()
+            .filter_map(|(access, pattern)| Some(((pattern.reach(path, anchors)?, access), pattern)))
+            .max_by_key(|(strength, _)| *strength)
+            .map(|((_, access), pattern)| PathVerdict {
+                access,
+                rule: rule_text(access, pattern),
+            })
+    }
+
+    /// Every rule with what it grants.
+    pub fn all(&self) -> impl Iterator<Item = (PathAccess, &PathPattern)> {
+        [
+            (PathAccess::Write, &self.write),
+            (PathAccess::Read, &self.read),
+            (PathAccess::Protected, &self.protect),
+            (PathAccess::Denied, &self.deny),
+        ]
+        .into_iter()
+        .flat_map(|(access, list)| list.iter().map(move |pattern| (access, pattern)))
+    }
+
+    /// Adds the rules of `other`.
+    pub fn extend(&mut self, other: &PathRules) {
+        self.read.extend_from_slice(&other.read);
+        self.write.extend_from_slice(&other.write);
+        self.deny.extend_from_slice(&other.deny);
+        self.protect.extend_from_slice(&other.protect);
+    }
+}
+
+/// The text by which denials and `explain` call a rule.
+pub fn rule_text(access: PathAccess, pattern: &PathPattern) -> String {
+    let list = match access {
+        PathAccess::Write => "write",
+        PathAccess::Read => "read",
+        PathAccess::Protected => "protect",
+        PathAccess::Denied => "deny",
+    };
+    format!("filesystem.{list}: {pattern}")
+}
+
+/// A path with wildcards: absolute (`/etc/*.key`), of the home directory (`~/.ssh`) or of the workspace (`src/**`).
+///
+/// `**` stands for any number of directories, the other wildcards stay within one name: `*`, `?`, `[a-z]`, `[!a]`;
+/// `\` takes a wildcard's meaning away. Letter case matters. `..` is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PathPattern {
+    text: Vec<u8>,
+    anchor: Anchor,
+    parts: Vec<Part>,
+    /// Whether only what is beneath is meant: the pattern ended in `/**`.
+    beneath: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Anchor {
+    Root,
+    Home,
+    Workspace,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Name(Glob),
+    AnyDepth,
+}
+
+/// A pattern that is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PathPatternError {
+    /// Nothing was written.
+    #[error("a path pattern is empty: expected a path such as /data, ~/.ssh or src/**")]
+    Empty,
+    /// A NUL byte, which no path contains.
+    #[error("path pattern `{}` contains a NUL byte", .0.escape_debug())]
+    Nul(String),
+    /// It has a `..`, which means different things before and after links are resolved.
+    #[error("path pattern `{}` contains `..`: write the path that is meant", .0.escape_debug())]
+    Parent(String),
+    /// It names another user's home directory.
+    #[error("path pattern `{}` names another user's home directory: write its absolute path", .0.escape_debug())]
+    OtherHome(String),
+    /// A wildcard cannot be read.
+    #[error("path pattern `{}`: {reason}", pattern.escape_debug())]
+    Wildcard {
+        /// The pattern.
+        pattern: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// How deep into a path a pattern reaches, and how many components on the way are free of wildcards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Reach {
+    depth: usize,
+    literal: usize,
+}
+
+impl PathPattern {
+    /// The pattern that means exactly `path`, whatever characters it has.
+    ///
+    /// # Errors
+    /// As for any pattern: empty, NUL, `..`.
+    pub fn literal(path: &Path) -> Result<Self, PathPatternError> {
+        let special = |byte: &u8| matches!(byte, b'*' | b'?' | b'[' | b'\\');
+        let escaped = path.as_os_str().as_bytes().iter().flat_map(|byte| {
+            let escape = special(byte).then_some(b'\\');
+            escape.into_iter().chain([*byte])
+        });
+        Self::parse(&escaped.collect::<Vec<u8>>())
+    }
+
+    /// Reads a pattern that need not be UTF-8.
+    ///
+    /// # Errors
+    /// When it is empty, has a NUL byte, a `..` or an unreadable wildcard.
+    pub fn parse(text: &[u8]) -> Result<Self, PathPatternError> {
+        let shown = || String::from_utf8_lossy(text).into_owned();
+        if text.is_empty() {
+            return Err(PathPatternError::Empty);
+        }
+        if text.contains(&0) {
+            return Err(PathPatternError::Nul(shown()));
+        }
+        let (anchor, rest) = match text {
+            [b'/', rest @ ..] => (Anchor::Root, rest),
+            [b'~', b'/', rest @ ..] => (Anchor::Home, rest),
+            [b'~'] => (Anchor::Home, &text[1..]),
+            [b'~', ..] => return Err(PathPatternError::OtherHome(shown())),
+            _ => (Anchor::Workspace, text),
+        };
+        let mut parts = Vec::new();
+        for name in rest.split(|byte| *byte == b'/') {
+            match name {
+                b"" | b"." => {}
+                b".." => return Err(PathPatternError::Parent(shown())),
+                b"**" if parts.last() == Some(&Part::AnyDepth) => {}
+                b"**" => parts.push(Part::AnyDepth),
+                name => {
+                    let glob = Glob::parse(name).map_err(|error| PathPatternError::Wildcard {
+                        pattern: shown(),
+                        reason: error.to_string(),
+                    })?;
+                    parts.push(Part::Name(glob));
+                }
+            }
+        }
+        let beneath = parts.pop_if(|last| *last == Part::AnyDepth).is_some();
+        Ok(Self {
+            text: text.to_vec(),
+            anchor,
+            parts,
+            beneath,
+        })
+    }
+
+    /// Whether it has wildcards, so that it may mean several paths.
+    pub fn is_glob(&self) -> bool {
+        self.beneath || self.parts.iter().any(|part| part.literal().is_none())
+    }
+
+    /// Whether only what is beneath the named directories is meant (`X/**`).
+    pub fn is_beneath(&self) -> bool {
+        self.beneath
+    }
+
+    /// Whether it begins at the workspace.
+    pub fn is_relative(&self) -> bool {
+        self.anchor == Anchor::Workspace
+    }
+
+    /// The directory above everything that can match, or the path itself when there is no wildcard; `None` when the
+    /// pattern has no anchor here.
+    pub fn base(&self, anchors: Anchors<'_>) -> Option<PathBuf> {
+        let mut base = self.root(anchors)?.to_path_buf();
+        for name in self.parts.iter().map_while(Part::literal) {
+            base.push(std::ffi::OsStr::from_bytes(&name));
+        }
+        Some(base)
+    }
+
+    /// Whether `path` is one of the paths that the pattern names (`X/**` names `X`, as all of which it speaks).
+    pub fn names(&self, path: &Path, anchors: Anchors<'_>) -> bool {
+        let Some((_, rest)) = self.relative(path, anchors) else {
+            return false;
+        };
+        match_lengths(&self.parts, &rest)[rest.len()]
+    }
+
+    /// Whether a rule with this pattern is about `path`: it names the path or a directory above it.
+    pub fn covers(&self, path: &Path, anchors: Anchors<'_>) -> bool {
+        self.reach(path, anchors).is_some()
+    }
+
+    fn root<'a>(&self, anchors: Anchors<'a>) -> Option<&'a Path> {
+        match self.anchor {
+            Anchor::Root => Some(Path::new("/")),
+            Anchor::Home => anchors.home,
+            Anchor::Workspace => anchors.workspace,
+        }
+    }
+
+    /// The number of components of the anchor, and the components of `path` after it.
+    fn relative<'a>(&self, path: &'a Path, anchors: Anchors<'_>) -> Option<(usize, Vec<&'a [u8]>)> {
+        let root = self.root(anchors)?;
+        let rest = path.strip_prefix(root).ok()?;
+        Some((names(root).len(), names(rest)))
+    }
+
+    fn reach(&self, path: &Path, anchors: Anchors<'_>) -> Option<Reach> {
+        let (above, rest) = self.relative(path, anchors)?;
+        let last = if self.beneath {
+            rest.len().checked_sub(1)?
+        } else {
+            rest.len()
+        };
+        let deepest = match_lengths(&self.parts, &rest)[..=last]
+            .iter()
+            .rposition(|matched| *matched)?;
+        let literal = self.parts.iter().filter(|part| part.literal().is_some()).count();
+        Some(Reach {
+            depth: above + deepest,
+            literal: above + literal,
+        })
+    }
+}
+
+impl Part {
+    fn literal(&self) -> Option<Vec<u8>> {
+        match self {
+            Part::Name(glob) => glob.literal(),
+            Part::AnyDepth => None,
+        }
+    }
+}
+
+fn names(path: &Path) -> Vec<&[u8]> {
+    path.components()
+        .filter_map(|component| {
+            if let Component::Normal(name) = component {
+                Some(name.as_bytes())
+            } else {
+                None
+            }
+        })
+        .collect()
+}
+
+/// For every count from none to all of `path`'s components: whether `parts` match exactly so many of them.
+fn match_lengths(parts: &[Part], path: &[&[u8]]) -> Vec<bool> {
+    let mut matched = vec![false; path.len() + 1];
+    matched[0] = true;
+    for part in parts {
+        matched = match part {
+            Part::AnyDepth => {
+                let first = matched.iter().position(|here| *here).unwrap_or(matched.len());
+                (0..matched.len()).map(|count| count >= first).collect()
+            }
+            Part::Name(glob) => {
+                let step = |count: usize| count > 0 && matched[count - 1] && glob.matches(path[count - 1]);
+                (0..matched.len()).map(step).collect()
+            }
+        };
+    }
+    matched
+}
+
+impl FromStr for PathPattern {
+    type Err = PathPatternError;
+
+    fn from_str(text: &str) -> Result<Self, PathPatternError> {
+        Self::parse(text.as_bytes())
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for PathPattern {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
+    }
+}
+
+impl fmt::Display for PathPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Text(self.text.clone()).fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn anchors() -> Anchors<'static> {
+        Anchors {
+            workspace: Some(Path::new("/w")),
+            home: Some(Path::new("/home/u")),
+        }
+    }
+
+    fn pattern(text: &str) -> PathPattern {
+        text.parse().unwrap()
+    }
+
+    fn rules(list: &[(PathAccess, &str)]) -> PathRules {
+        let mut rules = PathRules::default();
+        for (access, text) in list {
+            add(&mut rules, *access, pattern(text));
+        }
+        rules
+    }
+
+    fn add(rules: &mut PathRules, access: PathAccess, pattern: PathPattern) {
+        match access {
+            PathAccess::Write => rules.write.push(pattern),
+            PathAccess::Read => rules.read.push(pattern),
+            PathAccess::Protected => rules.protect.push(pattern),
+            PathAccess::Denied => rules.deny.push(pattern),
+        }
+    }
+
+    fn access(rules: &PathRules, path: &str) -> Option<PathAccess> {
+        rules.decide(Path::new(path), anchors()).map(|verdict| verdict.access)
+    }
+
+    #[test]
+    fn the_most_specific_rule_wins() {
+        use PathAccess::{Denied, Protected, Read, Write};
+        for (list, path, expected) in [
+            (&[(Read, "/a"), (Denied, "/a/b")][..], "/a/b/c", Some(Denied)),
+            (&[(Denied, "/a"), (Read, "/a/b")], "/a/b/c", Some(Read)),
+            (&[(Denied, "/a"), (Read, "/a/b")], "/a/c", Some(Denied)),
+            (&[(Read, "src"), (Denied, "**/.env")], "/w/src/deep/.env", Some(Denied)),
+            (&[(Read, "src/.env"), (Denied, "**/.env")], "/w/src/.env", Some(Read)),
+            (
+                &[(Write, "/a"), (Read, "/a"), (Protected, "/a"), (Denied, "/a")],
+                "/a",
+                Some(Denied),
+            ),
+            (
+                &[(Write, "/a"), (Read, "/a"), (Protected, "/a")],
+                "/a/b",
+                Some(Protected),
+            ),
+            (&[(Read, "/a"), (Denied, "/a/**")], "/a/b", Some(Denied)),
+            (&[(Read, "/a"), (Denied, "/a/**")], "/a", Some(Read)),
+            (&[(Denied, "/a/*")], "/a/b/c", Some(Denied)),
+            (&[(Denied, "/a/*")], "/a", None),
+            (&[(Denied, "~/.ssh")], "/home/u/.ssh/id", Some(Denied)),
+            (&[(Denied, "~/.ssh")], "/home/other/.ssh/id", None),
+            (&[(Denied, "**")], "/w/x", Some(Denied)),
+            (&[(Denied, "/")], "/x", Some(Denied)),
+            (&[(Denied, "/a")], "/ab", None),
+            (&[(Denied, "/a/**/z")], "/a/z", Some(Denied)),
+            (&[(Denied, "/a/**/z")], "/a/b/c/z/d", Some(Denied)),
+            (&[], "/x", None),
+        ] {
+            assert_eq!(access(&rules(list), path), expected, "{list:?} {path}");
+        }
+    }
+
+    #[test]
+    fn a_verdict_names_its_rule() {
+        let verdict = rules(&[(PathAccess::Denied, "**/.env")])
+            .decide(Path::new("/w/.env"), anchors())
+            .unwrap();
+        assert_eq!(verdict.rule, "filesystem.deny: **/.env");
+    }
+
+    #[test]
+    fn patterns_that_could_mean_something_else_are_refused() {
+        for text in ["", "a/../b", "..", "~root/x", "a\0b", "/a/[", "x\\"] {
+            assert!(text.parse::<PathPattern>().is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_base_is_what_has_no_wildcard() {
+        for (text, base) in [
+            ("/a/b", "/a/b"),
+            ("/a/*/b", "/a"),
+            ("**/x", "/w"),
+            ("~/x/**", "/home/u/x"),
+            ("/", "/"),
+        ] {
+            assert_eq!(
+                pattern(text).base(anchors()).as_deref(),
+                Some(Path::new(base)),
+                "{text}"
+            );
+        }
+        assert_eq!(pattern("x").base(Anchors::default()), None);
+    }
+
+    #[test]
+    fn a_path_with_wildcard_characters_can_be_meant_literally() {
+        let odd = Path::new("/a/[x]*?\\");
+        let literal = PathPattern::literal(odd).unwrap();
+        assert!(!literal.is_glob());
+        assert_eq!(literal.base(anchors()).as_deref(), Some(odd));
+        assert!(literal.names(odd, anchors()));
+    }
+
+    fn any_access() -> impl Strategy<Value = PathAccess> {
+        prop_oneof![
+            Just(PathAccess::Write),
+            Just(PathAccess::Read),
+            Just(PathAccess::Protected),
+            Just(PathAccess::Denied)
+        ]
+    }
+
+    fn any_list() -> impl Strategy<Value = Vec<(PathAccess, String)>> {
+        let text = "(/w/|/|)(a|b|\\*|\\*\\*|a\\*|\\?)(/(a|b|\\*|\\*\\*)){0,3}";
+        prop::collection::vec((any_access(), text), 0..8)
+    }
+
+    fn build(list: &[(PathAccess, String)]) -> PathRules {
+        rules(
+            &list
+                .iter()
+                .map(|(access, text)| (*access, text.as_str()))
+                .collect::<Vec<_>>(),
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn denying_a_path_exactly_always_denies_it(list in any_list(), path in "/w(/(a|b|c)){1,4}") {
+            let mut rules = build(&list);
+            rules.deny.push(pattern(&path));
+            prop_assert_eq!(access(&rules, &path), Some(PathAccess::Denied));
+        }
+
+        #[test]
+        fn the_order_of_rules_never_matters(
+            (list, shuffled) in any_list().prop_flat_map(|list| (Just(list.clone()), Just(list).prop_shuffle())),
+            path in "/w(/(a|b|c)){0,4}",
+        ) {
+            prop_assert_eq!(access(&build(&list), &path), access(&build(&shuffled), &path));
+        }
+
+        #[test]
+        fn a_rule_on_a_parent_never_overrides_one_on_the_child(
+            parent in any_access(), child in any_access(), path in "/w(/(a|b)){1,3}",
+        ) {
+            let deeper = format!("{path}/c");
+            let rules = rules(&[(parent, &path), (child, &deeper)]);
+            prop_assert_eq!(access(&rules, &deeper), Some(child));
+            prop_assert_eq!(access(&rules, &format!("{deeper}/d")), Some(child));
+        }
+
+        #[test]
+        fn one_more_deny_never_grants(list in any_list(), more in "(/w/|)(a|b|\\*)(/(a|b|\\*\\*)){0,2}",
+                                      path in "/w(/(a|b|c)){0,4}") {
+            let before = access(&build(&list), &path);
+            let mut rules = build(&list);
+            rules.deny.push(pattern(&more));
+            let after = access(&rules, &path);
+            prop_assert!(after == before || after == Some(PathAccess::Denied));
+        }
+
+        #[test]
+        fn no_text_panics(text: Vec<u8>, path: String) {
+            if let Ok(pattern) = PathPattern::parse(&text) {
+                pattern.covers(Path::new(&path), anchors());
+                pattern.base(anchors());
+            }
+        }
+    }
+}

@@ -109,7 +109,10 @@ impl Outcome {
             Outcome::Signaled { signal, .. } | Outcome::Interrupted { signal } => {
                 128_u8.saturating_add(u8::try_from(*signal).unwrap_or(127))
             }
-            Outcome::LimitExceeded { limit: LimitName::WallTime, .. } => 124,
+            Outcome::LimitExceeded {
+                limit: LimitName::WallTime,
+                ..
+            } => 124,
             Outcome::LimitExceeded { .. } | Outcome::OutOfMemory { .. } => 137,
             Outcome::CommandNotFound { .. } => 127,
             Outcome::NotExecutable { .. } | Outcome::CommandDenied { .. } => 126,
