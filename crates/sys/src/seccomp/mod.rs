@@ -1,1 +1,171 @@
-//! Placeholder.
+//! The system call filter: which calls a program in the sandbox may make.
+//!
+//! An allow-list ([`table`]) with conditions on arguments ([`conditions`]), compiled at run time into a program for
+//! the kernel ([`emit`]). Calls that are not in the list do not exist; another architecture's way into the kernel
+//! (`int 0x80`) kills the program. The x32 numbers (bit 30) do not exist either, like every number above the list:
+//! that is what most kernels answer, and a program that probes for them goes on. With [`Options::notify`] the refused
+//! calls that no ordinary program makes are told to a supervisor ([`Listener`]), who records and refuses them.
+//!
+//! Deliberately not here: what to do with a record, and which options a level takes. Callers are the launcher
+//! (`install`), the supervisor (`Listener`) and `offleash explain`.
+
+mod conditions;
+mod emit;
+mod notify;
+mod numbers;
+mod rule;
+mod table;
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use libc::sock_filter;
+
+pub use notify::{Listener, Notification, PeerAddress};
+use rule::{Rule, low_half};
+
+/// What the filter is to allow beyond, or less than, the table says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Allows `ptrace` and its kin, and switching address randomisation off: what debuggers need.
+    pub allow_ptrace: bool,
+    /// Tells the supervisor of refused calls that no ordinary program makes.
+    pub notify: bool,
+    /// Tells the supervisor of every `connect`, which it then lets through.
+    pub observe_connect: bool,
+    /// Hides `memfd_create`, for machines that cannot bound memory in files without a name.
+    pub deny_memfd: bool,
+    /// Refuses every `socket`, for levels without a network of their own; `socketpair` stays.
+    pub deny_sockets: bool,
+}
+
+/// A compiled filter.
+#[derive(Debug, Clone)]
+pub struct Filter {
+    program: Vec<sock_filter>,
+    asks: bool,
+}
+
+/// Compiles the table under these options, in some ten microseconds.
+pub fn compile(options: &Options) -> Filter {
+    Filter {
+        program: emit::program(options),
+        asks: options.notify || options.observe_connect,
+    }
+}
+
+impl Filter {
+    /// The length of the program; the kernel's limit is 4096.
+    pub fn instructions(&self) -> usize {
+        self.program.len()
+    }
+
+    /// Puts the calling thread, and all that it starts from now on, under the filter, for good.
+    ///
+    /// Sets `no_new_privs`. Allocates nothing, so it may be called between `fork` and `exec`.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the filter asks a supervisor (then only [`Filter::install_with_listener`] fits), otherwise
+    /// what seccomp(2) answers.
+    pub fn install(&self) -> io::Result<()> {
+        if self.asks {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.set(0).map(drop)
+    }
+
+    /// As [`Filter::install`], and returns the supervisor's end.
+    ///
+    /// A told call waits until the supervisor answers; only a fatal signal interrupts it (Linux 5.19; before that any
+    /// signal does, and the call is told again). When the last copy of the listener is closed, every told call fails
+    /// with `ENOSYS`, so a supervisor that dies lets nothing through.
+    ///
+    /// # Errors
+    /// What seccomp(2) answers; `ResourceBusy` if a supervisor is there already.
+    pub fn install_with_listener(&self) -> io::Result<Listener> {
+        let listen = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+        let descriptor = match self.set(listen | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => self.set(listen)?,
+            outcome => outcome?,
+        };
+        // SAFETY: with SECCOMP_FILTER_FLAG_NEW_LISTENER a non-negative result is a new file descriptor that nobody
+        // else owns (seccomp(2), Linux 5.0).
+        Ok(Listener::from(unsafe { OwnedFd::from_raw_fd(descriptor) }))
+    }
+
+    fn set(&self, flags: libc::c_ulong) -> io::Result<i32> {
+        rustix::thread::set_no_new_privs(true)?;
+        let length = u16::try_from(self.program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let program = libc::sock_fprog {
+            len: length,
+            filter: self.program.as_ptr().cast_mut(),
+        };
+        // SAFETY: `program` points at `len` instructions that outlive the call; the kernel copies and checks them and
+        // writes nothing (seccomp(2), Linux 3.17).
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_seccomp,
+                libc::SECCOMP_SET_MODE_FILTER,
+                flags,
+                &raw const program,
+            )
+        };
+        match i32::try_from(result) {
+            Ok(descriptor) if descriptor >= 0 => Ok(descriptor),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// What the table says about a call, without options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Carried out.
+    Allowed,
+    /// Carried out or not by its arguments.
+    Conditional,
+    /// Fails.
+    Refused {
+        /// With this error.
+        errno: i32,
+    },
+}
+
+/// A line of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Explanation {
+    /// The call's name, as in its manual page.
+    pub name: &'static str,
+    /// Its number on this architecture.
+    pub number: u32,
+    /// Whether it is carried out.
+    pub verdict: Verdict,
+    /// Who needs it, or why it is refused.
+    pub reason: &'static str,
+}
+
+/// The table's line for a call; `None` for a name that this architecture, or this release, does not know.
+pub fn explain(name: &str) -> Option<Explanation> {
+    table::entries().find(|entry| entry.name == name).map(explanation)
+}
+
+/// Every call that the table names, by number. All others fail with `ENOSYS`.
+pub fn known_names() -> impl Iterator<Item = &'static str> {
+    table::entries().map(|entry| entry.name)
+}
+
+fn explanation(entry: &'static rule::Entry) -> Explanation {
+    let verdict = match entry.rule {
+        Rule::Allow | Rule::Observe => Verdict::Allowed,
+        Rule::When { .. } => Verdict::Conditional,
+        Rule::Refuse(refusal) => Verdict::Refused {
+            errno: i32::from(refusal.errno),
+        },
+    };
+    Explanation {
+        name: entry.name,
+        number: entry.number,
+        verdict,
+        reason: entry.reason,
+    }
+}

@@ -1,0 +1,167 @@
+//! The rules that look at arguments.
+//!
+//! Each is read from the bottom of its group: the entry point comes last, the outcomes it leads to before it. Constants
+//! that the `libc` crate lacks carry the header that defines them.
+
+use libc::{EAFNOSUPPORT, EINVAL, ENOSYS, EPERM, EPROTONOSUPPORT};
+
+use super::rule::{Refusal, Rule, Test};
+
+/// Every bit of an argument.
+const WHOLE: u32 = u32::MAX;
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "error numbers lie between 1 and 4095"
+)]
+const fn refusal(errno: i32, notified: bool, reason: Option<&'static str>) -> Rule {
+    Rule::Refuse(Refusal {
+        errno: errno as u16,
+        notified,
+        reason,
+    })
+}
+
+/// Fails, and the supervisor is told.
+const fn refuse(errno: i32, reason: &'static str) -> Rule {
+    refusal(errno, true, Some(reason))
+}
+
+/// Fails without a record: programs try it and do without.
+const fn quiet(errno: i32, reason: &'static str) -> Rule {
+    refusal(errno, false, Some(reason))
+}
+
+const fn when(argument: u8, mask: u32, test: Test, then: &'static Rule, otherwise: &'static Rule) -> Rule {
+    Rule::When {
+        argument,
+        mask,
+        test,
+        then,
+        otherwise,
+    }
+}
+
+const fn equals(argument: u8, value: i32, then: &'static Rule, otherwise: &'static Rule) -> Rule {
+    when(argument, WHOLE, Test::Equals(value.cast_unsigned()), then, otherwise)
+}
+
+pub(super) static ALLOW: Rule = Rule::Allow;
+pub(super) static OBSERVE: Rule = Rule::Observe;
+
+// Whole calls; the table's line says why.
+pub(super) static REFUSED: Rule = refusal(EPERM, true, None);
+pub(super) static REFUSED_QUIETLY: Rule = refusal(EPERM, false, None);
+pub(super) static ABSENT: Rule = refusal(ENOSYS, false, None);
+pub(super) static ABSENT_AND_TOLD: Rule = refusal(ENOSYS, true, None);
+
+// ioctl(fd, command): the terminal commands that reach beyond the own program. CVE-2017-5226 is TIOCSTI; srt and
+// snapd each let it through once because they compared 64 bits of a command that has 32.
+static TYPES_INPUT: Rule = refuse(EPERM, "TIOCSTI types into a terminal as if its user had");
+static PASTES: Rule = refuse(EPERM, "TIOCLINUX pastes into a console");
+static TAKES_CONSOLE: Rule = refuse(EPERM, "TIOCCONS takes the console's output");
+static LOADS_DISCIPLINE: Rule = refuse(EPERM, "TIOCSETD loads a line discipline into the kernel");
+static SETS_DISCIPLINE: Rule = equals(1, 0x5423, &LOADS_DISCIPLINE, &ALLOW);
+static TAKES: Rule = equals(1, 0x541d, &TAKES_CONSOLE, &SETS_DISCIPLINE);
+static PASTES_OR: Rule = equals(1, 0x541c, &PASTES, &TAKES);
+pub(super) static IOCTL: Rule = equals(1, 0x5412, &TYPES_INPUT, &PASTES_OR);
+
+// socket(family, type, protocol). Protocols beyond the three are refused as a kernel without them would, because
+// programs try them (Go tries MPTCP for every listener) and each loads a module or has a history of its own.
+const SOCK_TYPE_MASK: u32 = 0xf; // include/linux/net.h
+const NETLINK_ROUTE: i32 = libc::NETLINK_ROUTE;
+static OTHER_FAMILY: Rule = refuse(
+    EAFNOSUPPORT,
+    "opens a socket of a family other than unix, inet, inet6 or netlink",
+);
+static OTHER_NETLINK: Rule = refuse(EPROTONOSUPPORT, "opens a netlink socket other than NETLINK_ROUTE");
+static RAW: Rule = refuse(EPERM, "opens a raw network socket");
+static OTHER_PROTOCOL: Rule = quiet(EPROTONOSUPPORT, "opens a socket of a protocol other than TCP or UDP");
+pub(super) static NO_SOCKET: Rule = refuse(
+    EPERM,
+    "opens a socket, and this level has no network of its own to open it in",
+);
+static UDP: Rule = equals(2, libc::IPPROTO_UDP, &ALLOW, &OTHER_PROTOCOL);
+static TCP_OR_UDP: Rule = equals(2, libc::IPPROTO_TCP, &ALLOW, &UDP);
+static PROTOCOL: Rule = equals(2, 0, &ALLOW, &TCP_OR_UDP);
+static DATAGRAM: Rule = when(1, SOCK_TYPE_MASK, Test::Equals(2), &PROTOCOL, &RAW);
+static INTERNET: Rule = when(1, SOCK_TYPE_MASK, Test::Equals(1), &PROTOCOL, &DATAGRAM);
+static NETLINK: Rule = equals(2, NETLINK_ROUTE, &ALLOW, &OTHER_NETLINK);
+static IS_NETLINK: Rule = equals(0, libc::AF_NETLINK, &NETLINK, &OTHER_FAMILY);
+static IS_INET6: Rule = equals(0, libc::AF_INET6, &INTERNET, &IS_NETLINK);
+static IS_INET: Rule = equals(0, libc::AF_INET, &INTERNET, &IS_INET6);
+pub(super) static SOCKET: Rule = equals(0, libc::AF_UNIX, &ALLOW, &IS_INET);
+
+/// Only unix sockets come in pairs; TIPC's do too and would load its module.
+pub(super) static SOCKETPAIR: Rule = equals(0, libc::AF_UNIX, &ALLOW, &OTHER_FAMILY);
+
+/// What a refused family is for, where the record should say more than the filter needs to know.
+pub(super) fn family_reason(family: u32) -> Option<&'static str> {
+    match i32::try_from(family).ok()? {
+        libc::AF_VSOCK => Some("AF_VSOCK reaches the hypervisor's host"),
+        libc::AF_PACKET => Some("AF_PACKET reads and forges network packets"),
+        libc::AF_ALG => Some("AF_ALG reaches the kernel's cryptography"),
+        libc::AF_XDP => Some("AF_XDP reads and forges network packets"),
+        libc::AF_BLUETOOTH => Some("AF_BLUETOOTH reaches the machine's radios"),
+        _ => None,
+    }
+}
+
+// clone(flags): CLONE_NEW* except CLONE_NEWTIME, whose bit is part of the exit signal here (clone(2)).
+const CLONE_NEW: u32 = 0x7e02_0000;
+static NEW_NAMESPACE: Rule = refuse(
+    EPERM,
+    "makes a namespace, in which the kernel offers far more to attack",
+);
+pub(super) static CLONE: Rule = when(0, WHOLE, Test::AnyBit(CLONE_NEW), &NEW_NAMESPACE, &ALLOW);
+
+// personality(persona): reading it, the default, and for debuggers no address randomisation.
+static PERSONA: Rule = refuse(
+    EPERM,
+    "changes the execution domain, as exploits do to switch protections off",
+);
+static QUERY: Rule = when(0, WHOLE, Test::Equals(u32::MAX), &ALLOW, &PERSONA);
+static QUERY_OR_FIXED: Rule = equals(0, libc::ADDR_NO_RANDOMIZE, &ALLOW, &QUERY);
+pub(super) static PERSONALITY: Rule = equals(0, 0, &ALLOW, &QUERY);
+pub(super) static PERSONALITY_OF_DEBUGGERS: Rule = equals(0, 0, &ALLOW, &QUERY_OR_FIXED);
+
+// prctl(option). Options above the newest one judged here fail as on a kernel that lacks them.
+const FIRST_UNKNOWN_OPTION: u32 = 79; // include/uapi/linux/prctl.h: 78 is PR_FUTEX_HASH
+const PR_SET_VMA: i32 = 0x5356_4d41;
+const PR_SET_PTRACER: i32 = 0x5961_6d61;
+static MEMORY_MAP: Rule = refuse(
+    EPERM,
+    "PR_SET_MM rewrites where the kernel thinks a program's parts are",
+);
+static CORE_SHARING: Rule = refuse(EPERM, "PR_SCHED_CORE changes who may share a processor core");
+static UNKNOWN_OPTION: Rule = quiet(EINVAL, "an option that this table does not know");
+static PTRACER: Rule = equals(0, PR_SET_PTRACER, &ALLOW, &UNKNOWN_OPTION);
+static NAMED_OPTION: Rule = equals(0, PR_SET_VMA, &ALLOW, &PTRACER);
+static NEWER: Rule = when(0, WHOLE, Test::AtLeast(FIRST_UNKNOWN_OPTION), &NAMED_OPTION, &ALLOW);
+static SHARES_CORE: Rule = equals(0, 62, &CORE_SHARING, &NEWER);
+pub(super) static PRCTL: Rule = equals(0, libc::PR_SET_MM, &MEMORY_MAP, &SHARES_CORE);
+
+// sched_setscheduler(pid, policy): SCHED_OTHER, SCHED_BATCH and SCHED_IDLE, each with or without SCHED_RESET_ON_FORK.
+const POLICY: u32 = !0x4000_0000;
+static REALTIME: Rule = refuse(EPERM, "asks for real-time scheduling, which starves the machine");
+static IS_IDLE: Rule = when(1, POLICY, Test::Equals(5), &ALLOW, &REALTIME);
+static IS_BATCH: Rule = when(1, POLICY, Test::Equals(3), &ALLOW, &IS_IDLE);
+pub(super) static SCHEDULER: Rule = when(1, POLICY, Test::Equals(0), &ALLOW, &IS_BATCH);
+
+// Modes. A setuid file left in a workspace is run later, outside, by somebody else. `mkdir` needs no rule: the kernel
+// drops both bits there.
+const SETS_ID: Test = Test::AnyBit(0o6000);
+const CREATES: Test = Test::AnyBit(0o100 | 0o20_000_000); // O_CREAT, __O_TMPFILE: without them the mode is not looked at
+const FILE_TYPE: u32 = 0o170_000;
+static SETUID: Rule = refuse(EPERM, "makes a file setuid or setgid, for whoever runs it later");
+static DEVICE: Rule = refuse(EPERM, "makes a device node");
+static MODE_IN_3: Rule = when(3, WHOLE, SETS_ID, &SETUID, &ALLOW);
+pub(super) static MODE_IN_1: Rule = when(1, WHOLE, SETS_ID, &SETUID, &ALLOW);
+pub(super) static MODE_IN_2: Rule = when(2, WHOLE, SETS_ID, &SETUID, &ALLOW);
+pub(super) static OPEN: Rule = when(1, WHOLE, CREATES, &MODE_IN_2, &ALLOW);
+pub(super) static OPENAT: Rule = when(2, WHOLE, CREATES, &MODE_IN_3, &ALLOW);
+static IS_BLOCK_1: Rule = when(1, FILE_TYPE, Test::Equals(libc::S_IFBLK), &DEVICE, &MODE_IN_1);
+static IS_BLOCK_2: Rule = when(2, FILE_TYPE, Test::Equals(libc::S_IFBLK), &DEVICE, &MODE_IN_2);
+pub(super) static MKNOD: Rule = when(1, FILE_TYPE, Test::Equals(libc::S_IFCHR), &DEVICE, &IS_BLOCK_1);
+pub(super) static MKNODAT: Rule = when(2, FILE_TYPE, Test::Equals(libc::S_IFCHR), &DEVICE, &IS_BLOCK_2);

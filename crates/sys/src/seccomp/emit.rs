@@ -1,0 +1,303 @@
+//! Turns the table into a program for the kernel's classic BPF machine.
+//!
+//! The program finds the number by binary search over ranges of equal verdict; single numbers that differ from both
+//! neighbours are picked out by one comparison each instead of splitting their range in three. It uses only the
+//! instructions that the kernel's own simulation understands (`seccomp_is_const_allow` in `kernel/seccomp.c`): since
+//! Linux 5.11 calls that are allowed whatever their arguments are therefore answered from a bitmap and never run it.
+//!
+//! Classic BPF jumps only forwards, so the program is built from its end to its start: whoever jumps already knows
+//! where to, and no jump is ever patched.
+
+use libc::{
+    BPF_ABS, BPF_ALU, BPF_AND, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W,
+    SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_USER_NOTIF, sock_filter,
+};
+
+use super::Options;
+use super::rule::{Rule, Test};
+use super::table;
+
+/// `AUDIT_ARCH_*` of the only calling convention let in (`include/uapi/linux/audit.h`).
+#[cfg(target_arch = "x86_64")]
+pub(super) const ARCHITECTURE: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+pub(super) const ARCHITECTURE: u32 = 0xc000_00b7;
+
+// Offsets in `struct seccomp_data`; the low half of an argument comes first on these little-endian machines.
+const NUMBER_AT: u32 = 0;
+const ARCHITECTURE_AT: u32 = 4;
+const ARGUMENTS_AT: u32 = 16;
+
+/// What a call that is not in the table gets.
+const UNKNOWN: u32 = SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
+
+/// The program for these options, in the order in which the kernel runs it.
+pub(super) fn program(options: &Options) -> Vec<sock_filter> {
+    let mut builder = Builder::new(options.notify);
+    let kill = builder.result(SECCOMP_RET_KILL_PROCESS);
+    let search = builder.search(&Ranges::of(options));
+    let by_number = builder.load(NUMBER_AT, search);
+    let right_architecture = builder.branch(BPF_JEQ, ARCHITECTURE, by_number, kill);
+    builder.load(ARCHITECTURE_AT, right_architecture);
+    builder.finish()
+}
+
+/// What numbers lead to.
+#[derive(Clone, Copy)]
+enum Target {
+    Unknown,
+    Rule(&'static Rule),
+}
+
+impl Target {
+    fn is(self, other: Target) -> bool {
+        match (self, other) {
+            (Target::Unknown, Target::Unknown) => true,
+            (Target::Rule(one), Target::Rule(another)) => std::ptr::eq(one, another),
+            _ => false,
+        }
+    }
+}
+
+/// Neighbouring numbers with the same target; the next one's start is the end.
+struct Range {
+    first: u32,
+    target: Target,
+}
+
+/// All numbers, as few ranges as possible: numbers that interrupt a range are picked out of it.
+struct Ranges {
+    ranges: Vec<Range>,
+    picked: Vec<(u32, Target)>,
+}
+
+impl Ranges {
+    fn of(options: &Options) -> Ranges {
+        let mut found = Ranges {
+            ranges: Vec::with_capacity(128),
+            picked: Vec::with_capacity(64),
+        };
+        for (first, number) in (0_u32..).zip(0..table::END) {
+            let target = table::by_number(number).map_or(Target::Unknown, |entry| Target::Rule(entry.rule(options)));
+            found.add(first, target);
+        }
+        found.picked.sort_unstable_by_key(|(number, _)| *number);
+        found
+    }
+
+    fn add(&mut self, first: u32, target: Target) {
+        if self.ranges.last().is_some_and(|range| range.target.is(target)) {
+            return;
+        }
+        match self.interrupted(first, target) {
+            Some(resumed) => self.picked.extend(
+                self.ranges
+                    .drain(resumed + 1..)
+                    .map(|range| (range.first, range.target)),
+            ),
+            None => self.ranges.push(Range { first, target }),
+        }
+    }
+
+    /// The range with this target from which only single numbers lead up to `next`.
+    fn interrupted(&self, mut next: u32, target: Target) -> Option<usize> {
+        for (index, range) in self.ranges.iter().enumerate().rev() {
+            if range.target.is(target) {
+                return Some(index);
+            }
+            if next - range.first != 1 {
+                return None;
+            }
+            next = range.first;
+        }
+        None
+    }
+
+    fn picked_in(&self, first: u32, end: u32) -> &[(u32, Target)] {
+        let from = self.picked.partition_point(|(number, _)| *number < first);
+        let to = self.picked.partition_point(|(number, _)| *number < end);
+        &self.picked[from..to]
+    }
+}
+
+/// An instruction already built, by its distance from the end of the program.
+#[derive(Clone, Copy)]
+struct Label(usize);
+
+struct Builder {
+    /// Last instruction first.
+    backwards: Vec<sock_filter>,
+    notify: bool,
+    results: Vec<(u32, Label)>,
+    /// Decisions already built, with and without loading their argument.
+    decisions: Vec<(&'static Rule, bool, Label)>,
+}
+
+impl Builder {
+    fn new(notify: bool) -> Builder {
+        Builder {
+            backwards: Vec::with_capacity(160),
+            notify,
+            results: Vec::with_capacity(8),
+            decisions: Vec::with_capacity(64),
+        }
+    }
+
+    fn finish(mut self) -> Vec<sock_filter> {
+        self.backwards.reverse();
+        self.backwards
+    }
+
+    fn search(&mut self, ranges: &Ranges) -> Label {
+        self.search_in(ranges, 0, ranges.ranges.len())
+    }
+
+    /// Finds the number among the ranges `from..to`.
+    fn search_in(&mut self, ranges: &Ranges, from: usize, to: usize) -> Label {
+        if to - from == 1 {
+            return self.leaf(ranges, from);
+        }
+        let middle = from.midpoint(to);
+        let above = self.search_in(ranges, middle, to);
+        let below = self.search_in(ranges, from, middle);
+        self.branch(BPF_JGE, ranges.ranges[middle].first, above, below)
+    }
+
+    /// Inside one range: the picked numbers one by one, then the range's own target.
+    fn leaf(&mut self, ranges: &Ranges, index: usize) -> Label {
+        let range = &ranges.ranges[index];
+        let end = ranges.ranges.get(index + 1).map_or(u32::MAX, |next| next.first);
+        let mut rest = self.target(range.target);
+        for (number, target) in ranges.picked_in(range.first, end) {
+            let picked = self.target(*target);
+            rest = self.branch(BPF_JEQ, *number, picked, rest);
+        }
+        rest
+    }
+
+    fn target(&mut self, target: Target) -> Label {
+        match target {
+            Target::Unknown => self.result(UNKNOWN),
+            Target::Rule(rule) => self.rule(rule, None),
+        }
+    }
+
+    /// Builds a decision; `loaded` is the argument and mask that the machine already holds.
+    fn rule(&mut self, rule: &'static Rule, loaded: Option<(u8, u32)>) -> Label {
+        match rule {
+            Rule::Allow => self.result(SECCOMP_RET_ALLOW),
+            Rule::Observe => self.result(SECCOMP_RET_USER_NOTIF),
+            Rule::Refuse(refusal) if refusal.notified && self.notify => self.result(SECCOMP_RET_USER_NOTIF),
+            Rule::Refuse(refusal) => self.result(SECCOMP_RET_ERRNO | u32::from(refusal.errno)),
+            Rule::When { argument, mask, .. } => {
+                let must_load = loaded != Some((*argument, *mask));
+                match self
+                    .decisions
+                    .iter()
+                    .find(|(built, load, _)| std::ptr::eq(*built, rule) && *load == must_load)
+                {
+                    Some((_, _, label)) => *label,
+                    None => self.decision(rule, must_load),
+                }
+            }
+        }
+    }
+
+    fn decision(&mut self, rule: &'static Rule, must_load: bool) -> Label {
+        let Rule::When {
+            argument,
+            mask,
+            test,
+            then,
+            otherwise,
+        } = rule
+        else {
+            return self.rule(rule, None);
+        };
+        let loaded = Some((*argument, *mask));
+        let otherwise = self.rule(otherwise, loaded);
+        let then = self.rule(then, loaded);
+        let (operation, operand) = match *test {
+            Test::Equals(value) => (BPF_JEQ, value),
+            Test::AnyBit(bits) => (BPF_JSET, bits),
+            Test::AtLeast(value) => (BPF_JGE, value),
+        };
+        let mut start = self.branch(operation, operand, then, otherwise);
+        if must_load {
+            start = self.load_argument(*argument, *mask, start);
+        }
+        self.decisions.push((rule, must_load, start));
+        start
+    }
+
+    fn load_argument(&mut self, argument: u8, mask: u32, next: Label) -> Label {
+        if mask == u32::MAX {
+            return self.load(ARGUMENTS_AT + 8 * u32::from(argument), next);
+        }
+        let masked = self.before(BPF_ALU | BPF_AND | BPF_K, mask, next);
+        self.load(ARGUMENTS_AT + 8 * u32::from(argument), masked)
+    }
+
+    /// Loads the 32 bits at `offset`, then goes on at `next`.
+    fn load(&mut self, offset: u32, next: Label) -> Label {
+        self.before(BPF_LD | BPF_W | BPF_ABS, offset, next)
+    }
+
+    /// The end of the program with this answer; each answer is built once.
+    fn result(&mut self, answer: u32) -> Label {
+        if let Some((_, label)) = self.results.iter().find(|(known, _)| *known == answer) {
+            return *label;
+        }
+        let label = self.push(BPF_RET | BPF_K, answer, 0, 0);
+        self.results.push((answer, label));
+        label
+    }
+
+    fn branch(&mut self, operation: u32, operand: u32, then: Label, otherwise: Label) -> Label {
+        let then = self.near(then);
+        let otherwise = self.near(otherwise);
+        // `near` keeps both within reach of the eight bits that a conditional jump has.
+        let offset = |label: Label| u8::try_from(self.distance(label)).unwrap_or(u8::MAX);
+        let (then, otherwise) = (offset(then), offset(otherwise));
+        self.push(BPF_JMP | operation | BPF_K, operand, then, otherwise)
+    }
+
+    /// A label that a conditional jump built next, or after one more instruction, can reach.
+    fn near(&mut self, label: Label) -> Label {
+        if self.distance(label) < usize::from(u8::MAX) {
+            label
+        } else {
+            self.jump(label)
+        }
+    }
+
+    /// An instruction that runs straight into `next`.
+    fn before(&mut self, code: u32, operand: u32, next: Label) -> Label {
+        if self.distance(next) != 0 {
+            self.jump(next);
+        }
+        self.push(code, operand, 0, 0)
+    }
+
+    fn jump(&mut self, label: Label) -> Label {
+        // Programs end at 4096 instructions (BPF_MAXINSNS), far below 32 bits.
+        let distance = u32::try_from(self.distance(label)).unwrap_or(u32::MAX);
+        self.push(BPF_JMP | BPF_JA, distance, 0, 0)
+    }
+
+    /// How many instructions lie between the one built next and `label`.
+    fn distance(&self, label: Label) -> usize {
+        self.backwards.len() - 1 - label.0
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "every BPF code fits in eight bits")]
+    fn push(&mut self, code: u32, operand: u32, then: u8, otherwise: u8) -> Label {
+        self.backwards.push(sock_filter {
+            code: code as u16,
+            jt: then,
+            jf: otherwise,
+            k: operand,
+        });
+        Label(self.backwards.len() - 1)
+    }
+}

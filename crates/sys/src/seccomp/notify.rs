@@ -1,0 +1,310 @@
+//! The supervisor's end: refused calls arrive here, are recorded by the caller, and answered.
+//!
+//! A refused call is never let through: its arguments may point at memory that the program changes after we looked
+//! (seccomp_unotify(2)), so [`Listener::proceed`] is only for calls of which nothing depends on the answer.
+//! Deliberately not here: the loop, the record, the policy.
+
+use std::ffi::OsStr;
+use std::io;
+use std::mem::size_of;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::rule::{Refusal, Rule};
+use super::{conditions, low_half, table};
+
+/// Where the kernel tells of calls that the filter refuses or observes.
+///
+/// Readable when a call waits; hung up when no program is left under the filter.
+#[derive(Debug)]
+pub struct Listener(OwnedFd);
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl From<OwnedFd> for Listener {
+    fn from(descriptor: OwnedFd) -> Listener {
+        Listener(descriptor)
+    }
+}
+
+impl From<Listener> for OwnedFd {
+    fn from(listener: Listener) -> OwnedFd {
+        listener.0
+    }
+}
+
+impl Listener {
+    /// Takes the next call that waits; never blocks.
+    ///
+    /// `None` if none waits, or if its program was killed in the meantime.
+    ///
+    /// # Errors
+    /// What poll(2) and seccomp_unotify(2) answer; `NotConnected` on newer kernels when no program is left.
+    pub fn receive(&self) -> io::Result<Option<Notification>> {
+        if !self.call_waits()? {
+            return Ok(None);
+        }
+        // SAFETY: `seccomp_notif` is plain data, for which all bits zero is a value; the kernel demands zeroes.
+        let mut notif: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+        // SAFETY: the kernel writes one `seccomp_notif`, whose size is part of the request's number, into `notif`
+        // (seccomp_unotify(2), Linux 5.0).
+        let result = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut notif) };
+        if result == 0 {
+            return Ok(Some(Notification::from_kernel(&notif)));
+        }
+        match io::Error::last_os_error() {
+            error if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EAGAIN | libc::EINTR)) => Ok(None),
+            error => Err(error),
+        }
+    }
+
+    /// Lets the call fail with the error that the table has for it.
+    ///
+    /// # Errors
+    /// What seccomp_unotify(2) answers. A program that is gone is no error.
+    pub fn refuse(&self, notification: &Notification) -> io::Result<()> {
+        self.answer(notification, -notification.errno(), 0)
+    }
+
+    /// Lets the kernel carry the call out.
+    ///
+    /// Only for calls that the filter observes; refuses the others whatever the caller meant.
+    ///
+    /// # Errors
+    /// As [`Listener::refuse`].
+    pub fn proceed(&self, notification: &Notification) -> io::Result<()> {
+        if !notification.observed() {
+            return self.refuse(notification);
+        }
+        self.answer(notification, 0, 1) // SECCOMP_USER_NOTIF_FLAG_CONTINUE
+    }
+
+    fn answer(&self, notification: &Notification, error: i32, flags: u32) -> io::Result<()> {
+        let response = libc::seccomp_notif_resp {
+            id: notification.id,
+            val: 0,
+            error,
+            flags,
+        };
+        // SAFETY: the kernel reads one `seccomp_notif_resp` from `response` (seccomp_unotify(2), Linux 5.0).
+        let result = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const response) };
+        if result == 0 {
+            return Ok(());
+        }
+        match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            error => Err(error),
+        }
+    }
+
+    fn call_waits(&self) -> io::Result<bool> {
+        let mut listener = [PollFd::new(&self.0, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        match poll(&mut listener, Some(&now)) {
+            Ok(_) => Ok(listener[0].revents().contains(PollFlags::IN)),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether the program still waits in this call; until then its process id has not been given to another.
+    fn still_waits(&self, id: u64) -> bool {
+        // SAFETY: the kernel reads one `u64` from `id` (seccomp_unotify(2), Linux 5.0).
+        let result = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw const id) };
+        result == 0
+    }
+}
+
+/// A call that waits for an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notification {
+    /// The kernel's number for this call.
+    pub id: u64,
+    /// The calling thread, as the supervisor sees it; 0 if it cannot.
+    pub pid: u32,
+    /// The system call's number.
+    pub number: u32,
+    /// Its arguments, as the program passed them.
+    pub args: [u64; 6],
+}
+
+impl Notification {
+    fn from_kernel(notif: &libc::seccomp_notif) -> Notification {
+        let number = notif.data.nr.cast_unsigned();
+        Notification {
+            id: notif.id,
+            pid: notif.pid,
+            number,
+            args: notif.data.args,
+        }
+    }
+
+    /// The call's name, as in its manual page.
+    pub fn name(&self) -> &'static str {
+        self.entry().map_or("unknown", |entry| entry.name)
+    }
+
+    /// What refused the call, for the record: `seccomp: mount (changes the mount table)`.
+    pub fn rule(&self) -> String {
+        format!("seccomp: {} ({})", self.name(), self.reason())
+    }
+
+    /// The error that [`Listener::refuse`] gives to the program.
+    pub fn errno(&self) -> i32 {
+        self.refusal().map_or(libc::EPERM, |refusal| i32::from(refusal.errno))
+    }
+
+    /// Where a `connect` wants to go.
+    ///
+    /// For the record only: the program may change the address after this look at it. `None` if the call is not a
+    /// `connect`, or if the program is gone.
+    ///
+    /// # Errors
+    /// What process_vm_readv(2) answers: `PermissionDenied` for a process that the caller may not trace, `EFAULT` for
+    /// a wrong pointer.
+    pub fn peer_address(&self, listener: &Listener) -> io::Result<Option<PeerAddress>> {
+        if i64::from(self.number) != libc::SYS_connect {
+            return Ok(None);
+        }
+        let mut bytes = [0_u8; size_of::<libc::sockaddr_storage>()];
+        let wanted = usize::try_from(low_half(self.args[2]))
+            .unwrap_or(usize::MAX)
+            .min(bytes.len());
+        let outcome = read_process(self.pid, self.args[1], &mut bytes[..wanted]);
+        if !listener.still_waits(self.id) {
+            return Ok(None);
+        }
+        outcome.map(|length| Some(PeerAddress::parse(&bytes[..length])))
+    }
+
+    fn reason(&self) -> &'static str {
+        let Some(entry) = self.entry() else {
+            return "not in the table";
+        };
+        let particular = self
+            .refusal()
+            .and_then(|refusal| refusal.reason)
+            .unwrap_or(entry.reason);
+        match i64::from(self.number) {
+            libc::SYS_socket => conditions::family_reason(low_half(self.args[0])).unwrap_or(particular),
+            _ => particular,
+        }
+    }
+
+    fn entry(&self) -> Option<&'static super::rule::Entry> {
+        table::by_number(usize::try_from(self.number).ok()?)
+    }
+
+    /// Whether the filter asks only for the record.
+    fn observed(&self) -> bool {
+        self.entry()
+            .and_then(|entry| entry.switch)
+            .is_some_and(|switch| matches!(switch.rule, Rule::Observe))
+    }
+
+    /// The refusal that the table has for this call; `None` for calls that are only observed.
+    ///
+    /// The options are not known here. That is sound because an option can only matter to a call that it allows, and
+    /// then the call is not told; or that it refuses, and then the switch's rule says how.
+    fn refusal(&self) -> Option<&'static Refusal> {
+        let entry = self.entry()?;
+        let switched = entry.switch.map(|switch| switch.rule);
+        [Some(entry.rule), switched]
+            .into_iter()
+            .flatten()
+            .find_map(|rule| match rule.decide(&self.args) {
+                Rule::Refuse(refusal) => Some(refusal),
+                _ => None,
+            })
+    }
+}
+
+/// Reads up to `into.len()` bytes at `address` in another process; fewer where its memory ends.
+fn read_process(pid: u32, address: u64, into: &mut [u8]) -> io::Result<usize> {
+    let pid = i32::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let address = usize::try_from(address).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let local = libc::iovec {
+        iov_base: into.as_mut_ptr().cast(),
+        iov_len: into.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: std::ptr::without_provenance_mut(address),
+        iov_len: into.len(),
+    };
+    // SAFETY: `local` is exactly `into`, which outlives the call; `remote` is only an address in the other process,
+    // where the kernel checks it (process_vm_readv(2), Linux 3.2).
+    let read = unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
+    usize::try_from(read).map_err(|_| io::Error::last_os_error())
+}
+
+/// The address that a program passed to `connect`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PeerAddress {
+    /// Internet address and port.
+    Internet(SocketAddr),
+    /// A unix socket in the file system, as the sandbox names it.
+    Unix(PathBuf),
+    /// A unix socket without a file; the name may be any bytes.
+    UnixAbstract(Vec<u8>),
+    /// Another family, or an address too short for its family.
+    Other {
+        /// `AF_*`.
+        family: u16,
+    },
+}
+
+impl PeerAddress {
+    /// Reads a `sockaddr`: two bytes of family in the machine's order, then what the family defines.
+    fn parse(bytes: &[u8]) -> PeerAddress {
+        let Some((family, rest)) = bytes.split_first_chunk::<2>() else {
+            return PeerAddress::Other { family: 0 };
+        };
+        let family = u16::from_ne_bytes(*family);
+        let known = match i32::from(family) {
+            libc::AF_INET => internet(rest),
+            libc::AF_INET6 => internet6(rest),
+            libc::AF_UNIX => unix(rest),
+            _ => None,
+        };
+        known.unwrap_or(PeerAddress::Other { family })
+    }
+}
+
+/// `sockaddr_in` after the family: port and address in network order.
+fn internet(bytes: &[u8]) -> Option<PeerAddress> {
+    let (port, rest) = bytes.split_first_chunk::<2>()?;
+    let address = Ipv4Addr::from(*rest.first_chunk::<4>()?);
+    Some(PeerAddress::Internet(
+        SocketAddrV4::new(address, u16::from_be_bytes(*port)).into(),
+    ))
+}
+
+/// `sockaddr_in6` after the family: port, flow information, address; the scope id may be missing (ipv6(7)).
+fn internet6(bytes: &[u8]) -> Option<PeerAddress> {
+    let (port, rest) = bytes.split_first_chunk::<2>()?;
+    let (flow, rest) = rest.split_first_chunk::<4>()?;
+    let (address, rest) = rest.split_first_chunk::<16>()?;
+    let scope = rest.first_chunk::<4>().map_or(0, |scope| u32::from_ne_bytes(*scope));
+    let port = u16::from_be_bytes(*port);
+    let address = SocketAddrV6::new(Ipv6Addr::from(*address), port, u32::from_be_bytes(*flow), scope);
+    Some(PeerAddress::Internet(address.into()))
+}
+
+/// `sockaddr_un` after the family: an abstract name starts with a zero byte and has no end, a path ends at a zero.
+fn unix(bytes: &[u8]) -> Option<PeerAddress> {
+    let path = &bytes[..bytes.len().min(108)];
+    if let [0, name @ ..] = path {
+        return Some(PeerAddress::UnixAbstract(name.to_vec()));
+    }
+    let path = path.split(|byte| *byte == 0).next().filter(|path| !path.is_empty())?;
+    Some(PeerAddress::Unix(Path::new(OsStr::from_bytes(path)).to_path_buf()))
+}

@@ -1,0 +1,143 @@
+//! What happens to one system call: the words of the table.
+//!
+//! A rule is a small decision over the arguments, kept as data so that the filter ([`super::emit`]), the answer to a
+//! notification ([`super::notify`]) and the tests read the same thing. Deliberately not here: which call has which
+//! rule ([`super::table`]).
+
+use super::Options;
+
+/// A decision over the arguments of one system call.
+#[derive(Debug)]
+pub(super) enum Rule {
+    /// The kernel carries the call out.
+    Allow,
+    /// The call fails.
+    Refuse(Refusal),
+    /// The supervisor records the call, and lets the kernel carry it out.
+    Observe,
+    /// Depends on the low 32 bits of one argument.
+    ///
+    /// Only the low half is ever read: every argument tested here is a 32-bit one (or is cut to 32 bits by the
+    /// kernel), so a comparison of 64 bits could be evaded by setting a high bit that the kernel ignores.
+    When {
+        argument: u8,
+        mask: u32,
+        test: Test,
+        then: &'static Rule,
+        otherwise: &'static Rule,
+    },
+}
+
+/// What an argument is compared with, after masking.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Test {
+    Equals(u32),
+    AnyBit(u32),
+    AtLeast(u32),
+}
+
+impl Test {
+    pub(super) fn holds(self, value: u32) -> bool {
+        match self {
+            Test::Equals(expected) => value == expected,
+            Test::AnyBit(bits) => value & bits != 0,
+            Test::AtLeast(least) => value >= least,
+        }
+    }
+}
+
+/// How and why a call fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Refusal {
+    /// The error that the program sees.
+    pub(super) errno: u16,
+    /// Whether the supervisor is told, where there is one. Not for calls that ordinary programs try and do without.
+    pub(super) notified: bool,
+    /// What the call would have done, where it depends on the arguments.
+    pub(super) reason: Option<&'static str>,
+}
+
+impl Rule {
+    /// Follows the decision for these arguments to its end: `Allow`, `Observe` or `Refuse`.
+    pub(super) fn decide(&'static self, arguments: &[u64; 6]) -> &'static Rule {
+        let mut rule = self;
+        while let Rule::When {
+            argument,
+            mask,
+            test,
+            then,
+            otherwise,
+        } = rule
+        {
+            let value = low_half(arguments[usize::from(*argument)]) & mask;
+            rule = if test.holds(value) { then } else { otherwise };
+        }
+        rule
+    }
+}
+
+/// The 32 bits that the kernel looks at.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the point of it: the kernel ignores the high half too"
+)]
+pub(super) const fn low_half(argument: u64) -> u32 {
+    argument as u32
+}
+
+/// One line of the table.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) name: &'static str,
+    pub(super) number: u32,
+    /// The rule without options.
+    pub(super) rule: &'static Rule,
+    /// An option that replaces the rule.
+    pub(super) switch: Option<Switch>,
+    /// Who needs the call, or why it is refused.
+    pub(super) reason: &'static str,
+}
+
+/// An option that changes the rule of a call, and the rule it then has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Switch {
+    pub(super) option: fn(&Options) -> bool,
+    pub(super) rule: &'static Rule,
+}
+
+impl Entry {
+    /// The rule under these options.
+    pub(super) fn rule(&self, options: &Options) -> &'static Rule {
+        match self.switch {
+            Some(switch) if (switch.option)(options) => switch.rule,
+            _ => self.rule,
+        }
+    }
+}
+
+/// Makes a line of the table; `name` is the number's constant, such as `SYS_read`.
+pub(super) const fn entry(
+    name: &'static str,
+    number: libc::c_long,
+    rule: &'static Rule,
+    switch: Option<Switch>,
+    reason: &'static str,
+) -> Entry {
+    Entry {
+        name: name.split_at("SYS_".len()).1,
+        number: number_of(number),
+        rule,
+        switch,
+        reason,
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "checked in the line above"
+)]
+const fn number_of(number: libc::c_long) -> u32 {
+    assert!(number >= 0 && number < 1024, "a system call's number");
+    number as u32
+}
