@@ -235,14 +235,6 @@ impl FromStr for EnvPattern {
     }
 }
 
-impl<'de> serde::Deserialize<'de> for EnvPattern {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
-    }
-}
-
 impl fmt::Display for EnvPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Text::from(self.text.as_os_str()).fmt(f)
@@ -337,7 +329,7 @@ const LOADER_VARIABLES: [&str; 17] = [
 /// Whether a variable makes programs load or run something.
 pub fn is_loader_variable(name: &OsStr) -> bool {
     let matches = |text: &&str| Glob::parse(text.as_bytes()).is_ok_and(|glob| glob.matches(name.as_bytes()));
-    LOADER_VARIABLES.iter().any(|text| matches(text))
+    LOADER_VARIABLES.iter().any(matches)
 }
 
 #[cfg(test)]

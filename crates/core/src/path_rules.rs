@@ -232,9 +232,9 @@ impl PathPattern {
         self.beneath
     }
 
-    /// Whether it begins at the workspace.
-    pub fn is_relative(&self) -> bool {
-        self.anchor == Anchor::Workspace
+    /// Whether it means the workspace itself (`.`).
+    pub fn is_workspace(&self) -> bool {
+        self.anchor == Anchor::Workspace && self.parts.is_empty()
     }
 
     /// The directory above everything that can match, or the path itself when there is no wildcard; `None` when the
@@ -338,14 +338,6 @@ impl FromStr for PathPattern {
 
     fn from_str(text: &str) -> Result<Self, PathPatternError> {
         Self::parse(text.as_bytes())
-    }
-}
-
-impl<'de> serde::Deserialize<'de> for PathPattern {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
     }
 }
 

@@ -36,6 +36,17 @@ pub struct Plan {
     pub run_directory: PathBuf,
 }
 
+impl Plan {
+    /// The directories of the writable layers of all overlays.
+    pub fn layers(&self) -> Vec<PathBuf> {
+        let layer = |entry: &Entry| match &entry.node {
+            Node::Overlay { layer, .. } => Some(layer.clone()),
+            _ => None,
+        };
+        self.entries.iter().filter_map(layer).collect()
+    }
+}
+
 /// The user that commands run as.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {

@@ -1,1 +1,411 @@
 //! The policy file `offleash.toml`: typed, every key known, errors with line and column.
+//!
+//! Pure: reading the file, and finding it, is the caller's business. Precedence: flags over policy over defaults.
+//! Single values replace; lists of paths, variables, mounts and denied commands add up, so that a deny is never lost;
+//! `commands.allow` replaces. Of path rules the most specific wins, whoever wrote it ([`crate::path_rules`]).
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer, Visitor};
+use toml::Spanned;
+
+use crate::command::CommandRules;
+use crate::env::{EnvRules, check_variable};
+use crate::level::{Degrade, Level, LevelChoice};
+use crate::limits::{LimitName, Limits};
+use crate::path_rules::PathRules;
+use crate::spec::{Access, IdChoice, MountSpec, NetworkSpec, SandboxSpec, TmpfsSpec, WorkspaceMode};
+use crate::units::Bytes;
+
+mod reference;
+
+pub use reference::{KeyDoc, reference};
+
+/// What a policy says; what it does not mention stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// Which level.
+    pub level: Option<LevelChoice>,
+    /// The floor below which nothing runs.
+    pub min_level: Option<Level>,
+    /// Whether a weaker enforcement is acceptable.
+    pub degrade: Option<Degrade>,
+    /// What happens to changes in the workspace, or that there is none.
+    pub workspace: Option<WorkspaceChoice>,
+    /// Rules of the file system.
+    pub paths: PathRules,
+    /// Further host paths.
+    pub mounts: Vec<MountSpec>,
+    /// Further empty directories.
+    pub tmpfs: Vec<TmpfsSpec>,
+    /// Toolchains by name or path.
+    pub toolchains: Vec<OsString>,
+    /// Which executables may be run.
+    pub commands: CommandRules,
+    /// Which variables are passed and set.
+    pub env: EnvRules,
+    /// Limits with their values as text, which [`Limits::set`] accepts.
+    pub limits: BTreeMap<LimitName, String>,
+    /// The network.
+    pub network: Option<NetworkSpec>,
+    /// How user ids are mapped.
+    pub ids: Option<IdChoice>,
+    /// Whether processes may trace each other.
+    pub allow_ptrace: Option<bool>,
+}
+
+/// A workspace mode, or no workspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkspaceChoice {
+    /// There is one, and this happens to changes.
+    Mode(WorkspaceMode),
+    /// There is none.
+    None,
+}
+
+/// A policy that is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}, column {column}: {message}")]
+pub struct PolicyError {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// What is wrong there.
+    pub message: String,
+}
+
+impl crate::error::Explained for PolicyError {
+    fn kind(&self) -> crate::error::ErrorKind {
+        crate::error::ErrorKind::Invalid
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(
+            "every key is described in docs/policy.md; `offleash policy check FILE` reads a policy without running"
+                .to_owned(),
+        )
+    }
+}
+
+impl Policy {
+    /// Reads the text of a policy file.
+    ///
+    /// # Errors
+    /// Where the text is no TOML, a key is unknown, or a value is not what its key takes.
+    pub fn parse(text: &str) -> Result<Self, PolicyError> {
+        let file: File = toml::from_str(text)
+            .map_err(|error| PolicyError::at(text, error.span().map_or(0, |span| span.start), error.message()))?;
+        file.into_policy()
+            .map_err(|(start, message)| PolicyError::at(text, start, &message))
+    }
+
+    /// Applies the policy to a spec that holds the defaults; flags are applied afterwards.
+    ///
+    /// A workspace mode is set only where `spec` has a workspace: which directory it is, a policy does not say.
+    pub fn apply_to(&self, spec: &mut SandboxSpec) {
+        replace(&mut spec.level, self.level);
+        replace(&mut spec.degrade, self.degrade);
+        replace(&mut spec.network, self.network);
+        replace(&mut spec.ids, self.ids);
+        replace(&mut spec.allow_ptrace, self.allow_ptrace);
+        spec.min_level = self.min_level.or(spec.min_level);
+        match (self.workspace, &mut spec.workspace) {
+            (Some(WorkspaceChoice::Mode(mode)), Some(workspace)) => workspace.mode = mode,
+            (Some(WorkspaceChoice::None), workspace) => *workspace = None,
+            _ => {}
+        }
+        spec.paths.extend(&self.paths);
+        spec.mounts.extend_from_slice(&self.mounts);
+        spec.tmpfs.extend_from_slice(&self.tmpfs);
+        spec.toolchains.extend_from_slice(&self.toolchains);
+        if let Some(allow) = &self.commands.allow {
+            spec.commands.allow = Some(allow.clone());
+        }
+        spec.commands.deny.extend_from_slice(&self.commands.deny);
+        spec.env.pass.extend_from_slice(&self.env.pass);
+        spec.env.set.extend_from_slice(&self.env.set);
+        for (name, text) in &self.limits {
+            // Every value was accepted by `Limits::set` when the policy was read.
+            let accepted = spec.limits.set(*name, text);
+            debug_assert_eq!(accepted, Ok(()));
+        }
+    }
+}
+
+fn replace<T>(value: &mut T, by: Option<T>) {
+    if let Some(by) = by {
+        *value = by;
+    }
+}
+
+impl PolicyError {
+    fn at(text: &str, offset: usize, message: &str) -> Self {
+        let before = text.get(..offset).unwrap_or(text);
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        Self {
+            line: before.matches('\n').count() + 1,
+            column: before[line_start..].chars().count() + 1,
+            message: crate::text::one_line(message.trim_end().as_bytes()).into_owned(),
+        }
+    }
+}
+
+/// The file as written.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct File {
+    #[serde(deserialize_with = "some_level")]
+    level: Option<LevelChoice>,
+    min_level: Option<Level>,
+    degrade: Option<Degrade>,
+    network: Option<Network>,
+    ids: Option<IdChoice>,
+    allow_ptrace: Option<bool>,
+    toolchains: Vec<String>,
+    filesystem: Filesystem,
+    mount: Vec<Mount>,
+    tmpfs: Vec<Tmpfs>,
+    commands: Commands,
+    env: Env,
+    limits: BTreeMap<LimitName, Spanned<LimitText>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Filesystem {
+    workspace: Option<WorkspaceWord>,
+    read: Vec<Spanned<String>>,
+    write: Vec<Spanned<String>>,
+    deny: Vec<Spanned<String>>,
+    protect: Vec<Spanned<String>>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum WorkspaceWord {
+    Overlay,
+    Rw,
+    Ro,
+    None,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Mount {
+    source: PathBuf,
+    target: PathBuf,
+    #[serde(default)]
+    access: Access,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tmpfs {
+    target: PathBuf,
+    size: Option<Size>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Commands {
+    allow: Option<Vec<Spanned<String>>>,
+    deny: Vec<Spanned<String>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Env {
+    pass: Vec<Spanned<String>>,
+    set: BTreeMap<Spanned<String>, Spanned<String>>,
+}
+
+impl File {
+    /// The policy, or the offset and the text of what is wrong.
+    fn into_policy(self) -> Result<Policy, (usize, String)> {
+        let mut set = Vec::new();
+        for (name, value) in &self.env.set {
+            check_variable(OsStr::new(name.get_ref()), OsStr::new(value.get_ref()))
+                .map_err(|error| (name.span().start, error.to_string()))?;
+            set.push((name.get_ref().into(), value.get_ref().into()));
+        }
+        let mut limits = BTreeMap::new();
+        for (name, value) in self.limits {
+            let start = value.span().start;
+            let LimitText(text) = value.into_inner();
+            Limits::default()
+                .set(name, &text)
+                .map_err(|error| (start, error.to_string()))?;
+            limits.insert(name, text);
+        }
+        let Filesystem {
+            workspace,
+            read,
+            write,
+            deny,
+            protect,
+        } = self.filesystem;
+        Ok(Policy {
+            level: self.level,
+            min_level: self.min_level,
+            degrade: self.degrade,
+            workspace: workspace.map(WorkspaceChoice::from),
+            paths: PathRules {
+                read: parse_list(&read)?,
+                write: parse_list(&write)?,
+                deny: parse_list(&deny)?,
+                protect: parse_list(&protect)?,
+            },
+            mounts: self.mount.into_iter().map(MountSpec::from).collect(),
+            tmpfs: self.tmpfs.into_iter().map(TmpfsSpec::from).collect(),
+            toolchains: self.toolchains.into_iter().map(OsString::from).collect(),
+            commands: CommandRules {
+                allow: self.commands.allow.as_deref().map(parse_list).transpose()?,
+                deny: parse_list(&self.commands.deny)?,
+            },
+            env: EnvRules {
+                pass: parse_list(&self.env.pass)?,
+                set,
+            },
+            limits,
+            network: self.network.map(|Network| NetworkSpec::None),
+            ids: self.ids,
+            allow_ptrace: self.allow_ptrace,
+        })
+    }
+}
+
+/// Reads each pattern where it stands, so that an error points at it and not at its list.
+fn parse_list<T: FromStr<Err: fmt::Display>>(list: &[Spanned<String>]) -> Result<Vec<T>, (usize, String)> {
+    list.iter()
+        .map(|text| {
+            text.get_ref()
+                .parse()
+                .map_err(|error: T::Err| (text.span().start, error.to_string()))
+        })
+        .collect()
+}
+
+impl From<WorkspaceWord> for WorkspaceChoice {
+    fn from(word: WorkspaceWord) -> Self {
+        match word {
+            WorkspaceWord::Overlay => Self::Mode(WorkspaceMode::Overlay),
+            WorkspaceWord::Rw => Self::Mode(WorkspaceMode::Rw),
+            WorkspaceWord::Ro => Self::Mode(WorkspaceMode::Ro),
+            WorkspaceWord::None => Self::None,
+        }
+    }
+}
+
+impl From<Mount> for MountSpec {
+    fn from(Mount { source, target, access }: Mount) -> Self {
+        Self { source, target, access }
+    }
+}
+
+impl From<Tmpfs> for TmpfsSpec {
+    fn from(Tmpfs { target, size }: Tmpfs) -> Self {
+        Self {
+            target,
+            size: size.map(|Size(bytes)| bytes),
+        }
+    }
+}
+
+fn some_level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<LevelChoice>, D::Error> {
+    let word = String::deserialize(deserializer)?;
+    if word == "auto" {
+        return Ok(Some(LevelChoice::Auto));
+    }
+    word.parse()
+        .map(|level| Some(LevelChoice::Exactly(level)))
+        .map_err(de::Error::custom)
+}
+
+/// The only network there is so far.
+struct Network;
+
+impl<'de> Deserialize<'de> for Network {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        const NOT_YET: &str =
+            "a network other than \"none\" is not available yet: write network = \"none\", or leave it out";
+        struct Word;
+        impl<'de> Visitor<'de> for Word {
+            type Value = Network;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"none\"")
+            }
+
+            fn visit_str<E: de::Error>(self, word: &str) -> Result<Network, E> {
+                if word == "none" {
+                    Ok(Network)
+                } else {
+                    Err(E::custom(NOT_YET))
+                }
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, _: A) -> Result<Network, A::Error> {
+                Err(de::Error::custom(NOT_YET))
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(self, _: A) -> Result<Network, A::Error> {
+                Err(de::Error::custom(NOT_YET))
+            }
+        }
+        deserializer.deserialize_any(Word)
+    }
+}
+
+/// A number or a string, as the text that [`Limits::set`] reads.
+struct LimitText(String);
+
+impl<'de> Deserialize<'de> for LimitText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Scalar;
+        impl Visitor<'_> for Scalar {
+            type Value = LimitText;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number, or a string such as \"512M\", \"30s\" or \"unlimited\"")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<LimitText, E> {
+                Ok(LimitText(text.to_owned()))
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<LimitText, E> {
+                Ok(LimitText(number.to_string()))
+            }
+
+            fn visit_f64<E: de::Error>(self, number: f64) -> Result<LimitText, E> {
+                Ok(LimitText(number.to_string()))
+            }
+        }
+        deserializer.deserialize_any(Scalar)
+    }
+}
+
+/// A size as a string or a number of bytes.
+struct Size(Bytes);
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let LimitText(text) = LimitText::deserialize(deserializer)?;
+        let size: Bytes = text.parse().map_err(de::Error::custom)?;
+        // To tmpfs(5) a size of 0 means no limit.
+        if size.0 == 0 {
+            Err(de::Error::custom("a size of 0 holds nothing"))
+        } else {
+            Ok(Self(size))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

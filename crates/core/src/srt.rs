@@ -1,1 +1,431 @@
-//! The settings file of Anthropic's sandbox-runtime (`srt`), as far as it can be honoured.
+//! The settings file of Anthropic's sandbox-runtime (`srt`, `~/.srt-settings.json`), as far as it can be honoured.
+//!
+//! Pure. What is mapped, with the meaning that `srt` 0.0.8x gives it on Linux:
+//!
+//! | srt | here |
+//! |---|---|
+//! | `allowWrite` with `.` | workspace `rw`; without, workspace `ro` |
+//! | other `allowWrite` | `filesystem.write`; `/tmp` is the sandbox's own |
+//! | `denyWrite` | `filesystem.protect`: what lies outside every `allowWrite` is read-only anyway |
+//! | `denyRead`, `credentials.files` with `deny` | `filesystem.deny`, unless `allowRead` has the same path |
+//! | `allowRead` | `filesystem.read` |
+//! | `allowedDomains: []` | no network, as always |
+//! | `enableWeakerNestedSandbox` | `degrade = "allow"`, and the record lists what was not enforced |
+//! | `git.safeDirectories` | `safe.directory` by `GIT_CONFIG_COUNT` |
+//!
+//! Stricter than `srt`, and no error: it lets everything be read that `denyRead` does not name, here only the system,
+//! the workspace and `allowRead` can be; it passes the whole environment, here only the allowlist passes. Settings of
+//! macOS and Windows, of violation messages and of helper programs mean nothing here. Whatever else asks for something
+//! that cannot be done is one error that names every such key.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use crate::error::{ErrorKind, Explained};
+use crate::level::Degrade;
+use crate::path_rules::{PathPattern, PathRules};
+use crate::policy::{Policy, WorkspaceChoice};
+use crate::spec::WorkspaceMode;
+use crate::text::one_line;
+
+/// A settings file that is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SrtError {
+    /// It is no JSON, a key is unknown or a value has the wrong type.
+    #[error("line {line}, column {column}: {message}")]
+    Syntax {
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+        /// What is wrong there.
+        message: String,
+    },
+    /// It asks for what cannot be done.
+    #[error("settings that cannot be honoured: {}", .keys.join(", "))]
+    CannotHonour {
+        /// Each key with its path, and the reason where the key alone does not say it.
+        keys: Vec<String>,
+    },
+}
+
+impl Explained for SrtError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            SrtError::Syntax { .. } => ErrorKind::Invalid,
+            SrtError::CannotHonour { .. } => ErrorKind::Unsupported,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            SrtError::Syntax { .. } => None,
+            SrtError::CannotHonour { .. } => {
+                Some("remove these keys from a copy of the file, and pass that one".to_owned())
+            }
+        }
+    }
+}
+
+/// Reads a settings file as a policy.
+///
+/// # Errors
+/// When it is no such file, or asks for something that cannot be done.
+pub fn parse(text: &str) -> Result<Policy, SrtError> {
+    let settings: Settings = serde_json::from_str(text).map_err(|error| SrtError::Syntax {
+        line: error.line(),
+        column: error.column(),
+        message: message_of(&error),
+    })?;
+    settings.into_policy().map_err(|keys| SrtError::CannotHonour { keys })
+}
+
+/// The message without the position, which serde_json appends.
+fn message_of(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let position = format!(" at line {} column {}", error.line(), error.column());
+    one_line(text.strip_suffix(&position).unwrap_or(&text).as_bytes()).into_owned()
+}
+
+/// What is asked for and cannot be done, collected so that one error names everything.
+#[derive(Default)]
+struct Refusals(Vec<String>);
+
+impl Refusals {
+    fn when(&mut self, asked: bool, key: &str) {
+        if asked {
+            self.0.push(key.to_owned());
+        }
+    }
+
+    fn patterns(&mut self, key: &str, list: &[String]) -> Vec<PathPattern> {
+        let mut patterns = Vec::new();
+        for text in list {
+            match text.parse() {
+                Ok(pattern) => patterns.push(pattern),
+                Err(error) => self.0.push(format!("{key} ({error})")),
+            }
+        }
+        patterns
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Settings {
+    #[serde(default)]
+    network: Network,
+    #[serde(default)]
+    filesystem: Filesystem,
+    #[serde(default)]
+    credentials: Credentials,
+    #[serde(default)]
+    enable_weaker_nested_sandbox: bool,
+    #[serde(default)]
+    git: Git,
+    #[serde(rename = "ignoreViolations", default)]
+    _ignore_violations: BTreeMap<String, Vec<String>>,
+    #[serde(rename = "enableWeakerNetworkIsolation", default)]
+    _enable_weaker_network_isolation: bool,
+    #[serde(rename = "allowAppleEvents", default)]
+    _allow_apple_events: bool,
+    #[serde(rename = "allowPty", default)]
+    _allow_pty: bool,
+    #[serde(rename = "mandatoryDenySearchDepth")]
+    _mandatory_deny_search_depth: Option<u8>,
+    #[serde(rename = "ripgrep")]
+    _ripgrep: Option<IgnoredAny>,
+    #[serde(rename = "seccomp")]
+    _seccomp: Option<IgnoredAny>,
+    #[serde(rename = "windows")]
+    _windows: Option<IgnoredAny>,
+    #[serde(rename = "bwrapPath")]
+    _bwrap_path: Option<String>,
+    #[serde(rename = "socatPath")]
+    _socat_path: Option<String>,
+    #[serde(rename = "javaAgentJarPath")]
+    _java_agent_jar_path: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Network {
+    allowed_domains: Vec<String>,
+    #[serde(rename = "deniedDomains")]
+    _denied_domains: Vec<String>,
+    #[serde(rename = "deniedDomainReasons")]
+    _denied_domain_reasons: BTreeMap<String, String>,
+    #[serde(rename = "strictAllowlist")]
+    _strict_allowlist: bool,
+    allow_unix_sockets: Vec<String>,
+    allow_all_unix_sockets: bool,
+    #[serde(rename = "allowLocalBinding")]
+    _allow_local_binding: bool,
+    #[serde(rename = "allowMachLookup")]
+    _allow_mach_lookup: Vec<String>,
+    http_proxy_port: Option<IgnoredAny>,
+    socks_proxy_port: Option<IgnoredAny>,
+    mitm_proxy: Option<IgnoredAny>,
+    filter_request: Option<IgnoredAny>,
+    tls_terminate: Option<IgnoredAny>,
+    parent_proxy: Option<IgnoredAny>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Filesystem {
+    disabled: bool,
+    deny_read: Vec<String>,
+    allow_read: Vec<String>,
+    allow_write: Vec<String>,
+    deny_write: Vec<String>,
+    allow_git_config: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Credentials {
+    files: Vec<CredentialFile>,
+    env_vars: Vec<CredentialVariable>,
+    allow_plaintext_inject: bool,
+    aws_pairs: Vec<IgnoredAny>,
+    sigv4: Option<IgnoredAny>,
+}
+
+/// Further keys describe masking, and so come with a mode that is refused.
+#[derive(Deserialize)]
+struct CredentialFile {
+    path: String,
+    mode: CredentialMode,
+}
+
+#[derive(Deserialize)]
+struct CredentialVariable {
+    #[serde(rename = "name")]
+    _name: String,
+    mode: CredentialMode,
+}
+
+#[derive(PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum CredentialMode {
+    Deny,
+    Mask,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Git {
+    safe_directories: Vec<String>,
+}
+
+impl Settings {
+    fn into_policy(self) -> Result<Policy, Vec<String>> {
+        let mut refusals = Refusals::default();
+        self.network.check(&mut refusals);
+        let denied_files = self.credentials.denied_files(&mut refusals);
+        let mut policy = Policy::default();
+        self.filesystem.apply_to(&mut policy, &denied_files, &mut refusals);
+        policy.env.set = self.git.variables();
+        if self.enable_weaker_nested_sandbox {
+            policy.degrade = Some(Degrade::Allow);
+        }
+        if refusals.0.is_empty() {
+            Ok(policy)
+        } else {
+            Err(refusals.0)
+        }
+    }
+}
+
+impl Network {
+    fn check(&self, refusals: &mut Refusals) {
+        refusals.when(!self.allowed_domains.is_empty(), "network.allowedDomains");
+        refusals.when(!self.allow_unix_sockets.is_empty(), "network.allowUnixSockets");
+        refusals.when(self.allow_all_unix_sockets, "network.allowAllUnixSockets");
+        refusals.when(self.http_proxy_port.is_some(), "network.httpProxyPort");
+        refusals.when(self.socks_proxy_port.is_some(), "network.socksProxyPort");
+        refusals.when(self.mitm_proxy.is_some(), "network.mitmProxy");
+        refusals.when(self.filter_request.is_some(), "network.filterRequest");
+        refusals.when(self.tls_terminate.is_some(), "network.tlsTerminate");
+        refusals.when(self.parent_proxy.is_some(), "network.parentProxy");
+    }
+}
+
+impl Credentials {
+    /// The files to hide; variables need nothing, because none is passed unless it is named.
+    fn denied_files(self, refusals: &mut Refusals) -> Vec<String> {
+        let masks = |mode: &CredentialMode| *mode == CredentialMode::Mask;
+        refusals.when(
+            self.files.iter().any(|file| masks(&file.mode)),
+            "credentials.files (mode mask)",
+        );
+        refusals.when(
+            self.env_vars.iter().any(|variable| masks(&variable.mode)),
+            "credentials.envVars (mode mask)",
+        );
+        refusals.when(self.allow_plaintext_inject, "credentials.allowPlaintextInject");
+        refusals.when(!self.aws_pairs.is_empty(), "credentials.awsPairs");
+        refusals.when(self.sigv4.is_some(), "credentials.sigv4");
+        self.files.into_iter().map(|file| file.path).collect()
+    }
+}
+
+impl Filesystem {
+    fn apply_to(&self, policy: &mut Policy, denied_files: &[String], refusals: &mut Refusals) {
+        refusals.when(self.disabled, "filesystem.disabled");
+        refusals.when(self.allow_git_config, "filesystem.allowGitConfig");
+        let written = refusals.patterns("filesystem.allowWrite", &self.allow_write);
+        let read = refusals.patterns("filesystem.allowRead", &self.allow_read);
+        let mut deny = refusals.patterns("filesystem.denyRead", &self.deny_read);
+        // In srt `allowRead` wins over the same path in `denyRead`; here a deny wins every tie.
+        deny.retain(|pattern| !read.contains(pattern));
+        deny.extend(refusals.patterns("credentials.files", denied_files));
+        let mode = if written.iter().any(PathPattern::is_workspace) {
+            WorkspaceMode::Rw
+        } else {
+            WorkspaceMode::Ro
+        };
+        policy.workspace = Some(WorkspaceChoice::Mode(mode));
+        policy.paths = PathRules {
+            read,
+            write: written
+                .into_iter()
+                .filter(|pattern| !pattern.is_workspace() && !is_tmp(pattern))
+                .collect(),
+            deny,
+            protect: refusals.patterns("filesystem.denyWrite", &self.deny_write),
+        };
+    }
+}
+
+/// Whether the directory is one that every sandbox has for itself.
+fn is_tmp(pattern: &PathPattern) -> bool {
+    let base = pattern.base(crate::path_rules::Anchors::default());
+    base.is_some_and(|base| ["/tmp", "/var/tmp", "/dev/shm"].iter().any(|own| base.starts_with(own)))
+}
+
+impl Git {
+    fn variables(&self) -> Vec<(std::ffi::OsString, std::ffi::OsString)> {
+        if self.safe_directories.is_empty() {
+            return Vec::new();
+        }
+        let mut set = vec![(
+            "GIT_CONFIG_COUNT".into(),
+            self.safe_directories.len().to_string().into(),
+        )];
+        for (index, directory) in self.safe_directories.iter().enumerate() {
+            set.push((format!("GIT_CONFIG_KEY_{index}").into(), "safe.directory".into()));
+            set.push((format!("GIT_CONFIG_VALUE_{index}").into(), directory.into()));
+        }
+        set
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::path_rules::{Anchors, PathAccess};
+
+    fn access(policy: &Policy, path: &str) -> Option<PathAccess> {
+        let anchors = Anchors {
+            workspace: Some(Path::new("/home/u/w")),
+            home: Some(Path::new("/home/u")),
+        };
+        policy
+            .paths
+            .decide(Path::new(path), anchors)
+            .map(|verdict| verdict.access)
+    }
+
+    #[test]
+    fn file_rules_keep_their_meaning() {
+        let policy = parse(
+            r#"{
+                "network": { "allowedDomains": [], "deniedDomains": ["x.example"], "allowLocalBinding": true },
+                "filesystem": {
+                    "denyRead": ["~/.ssh", "/home", "**/.env", "/srv/both"],
+                    "allowRead": [".", "/srv/both"],
+                    "allowWrite": [".", "src/", "/tmp", "/srv/out"],
+                    "denyWrite": ["config/production.json", "/srv/out/keep"]
+                },
+                "credentials": { "files": [{ "path": "~/.netrc", "mode": "deny" }],
+                                 "envVars": [{ "name": "A_TOKEN", "mode": "deny" }] },
+                "git": { "safeDirectories": ["/home/u/w"] },
+                "ignoreViolations": { "*": ["/usr/bin"] }, "mandatoryDenySearchDepth": 3, "allowPty": true
+            }"#,
+        )
+        .unwrap();
+        assert_eq!(policy.workspace, Some(WorkspaceChoice::Mode(WorkspaceMode::Rw)));
+        for (path, expected) in [
+            ("/home/u/.ssh/id", Some(PathAccess::Denied)),
+            ("/home/other", Some(PathAccess::Denied)),
+            ("/home/u/w/a", Some(PathAccess::Read)),
+            ("/home/u/w/a/.env", Some(PathAccess::Denied)),
+            ("/home/u/w/src/x", Some(PathAccess::Write)),
+            ("/home/u/w/config/production.json", Some(PathAccess::Protected)),
+            ("/home/u/.netrc", Some(PathAccess::Denied)),
+            ("/srv/both", Some(PathAccess::Read)),
+            ("/srv/out/x", Some(PathAccess::Write)),
+            ("/srv/out/keep", Some(PathAccess::Protected)),
+            ("/tmp/x", None),
+        ] {
+            assert_eq!(access(&policy, path), expected, "{path}");
+        }
+        assert_eq!(policy.env.set[2], ("GIT_CONFIG_VALUE_0".into(), "/home/u/w".into()));
+    }
+
+    #[test]
+    fn nothing_is_written_where_nothing_is_allowed() {
+        let policy = parse(r#"{"filesystem":{"denyRead":[],"allowWrite":[],"denyWrite":[]}}"#).unwrap();
+        assert_eq!(policy.workspace, Some(WorkspaceChoice::Mode(WorkspaceMode::Ro)));
+        assert!(policy.paths.write.is_empty());
+    }
+
+    #[test]
+    fn everything_that_cannot_be_honoured_is_named_at_once() {
+        let error = parse(
+            r#"{
+                "network": { "allowedDomains": ["example.com"], "allowUnixSockets": ["/run/docker.sock"],
+                             "allowAllUnixSockets": true, "httpProxyPort": 3128, "tlsTerminate": {} },
+                "filesystem": { "disabled": true, "allowGitConfig": true, "allowWrite": ["../x"] },
+                "credentials": { "envVars": [{ "name": "A", "mode": "mask", "injectHosts": ["x.y"] }] }
+            }"#,
+        )
+        .unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "settings that cannot be honoured: network.allowedDomains, network.allowUnixSockets, \
+             network.allowAllUnixSockets, network.httpProxyPort, network.tlsTerminate, credentials.envVars (mode mask), \
+             filesystem.disabled, filesystem.allowGitConfig, filesystem.allowWrite (path pattern `../x` contains `..`: \
+             write the path that is meant)"
+        );
+    }
+
+    #[test]
+    fn unknown_keys_and_wrong_types_are_refused_with_their_place() {
+        for (text, expected) in [
+            ("{\"filesytem\": {}}", "line 1, column 12: unknown field `filesytem`"),
+            (
+                "{\"network\": {\"allowDomains\": []}}",
+                "line 1, column 27: unknown field `allowDomains`",
+            ),
+            (
+                "{\n\"filesystem\": {\"denyRead\": \"x\"}}",
+                "line 2, column 30: invalid type: string",
+            ),
+            ("{", "line 1, column 1: EOF"),
+            ("[]", "line 1, column "),
+        ] {
+            let message = parse(text).unwrap_err().to_string();
+            assert!(
+                message.starts_with(expected),
+                "{text}\n got: {message}\nwant: {expected}"
+            );
+        }
+    }
+}

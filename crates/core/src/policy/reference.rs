@@ -1,0 +1,247 @@
+//! Every key of the policy file, described; `docs/policy.md` is made from this.
+
+use crate::env::DEFAULT_PASS;
+use crate::limits::{LIMITS, LimitUnit};
+
+/// One key of the policy file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyDoc {
+    /// The key with its table, such as `filesystem.read`; `mount[].source` for a table that may occur several times.
+    pub key: String,
+    /// What it takes.
+    pub kind: &'static str,
+    /// What holds when it is absent.
+    pub default: String,
+    /// What it does, as one sentence without a full stop.
+    pub doc: &'static str,
+    /// A valid value, as TOML.
+    pub example: String,
+}
+
+const PATHS: &str = "list of path patterns";
+
+/// Key, kind, default, sentence, example.
+const KEYS: [(&str, &str, &str, &str, &str); 24] = [
+    (
+        "level",
+        "word",
+        "auto",
+        "the isolation level: auto, process-landlock, process, container or microvm",
+        "\"process\"",
+    ),
+    (
+        "min_level",
+        "word",
+        "none",
+        "the weakest level that is acceptable; below it nothing runs",
+        "\"process\"",
+    ),
+    (
+        "degrade",
+        "word",
+        "refuse",
+        "whether to run when something asked for cannot be enforced here: refuse, or allow and list it in the record",
+        "\"allow\"",
+    ),
+    (
+        "network",
+        "word",
+        "none",
+        "what may be reached; only none so far",
+        "\"none\"",
+    ),
+    (
+        "ids",
+        "word",
+        "single",
+        "how user ids are mapped: single, or range for 65,536 ids",
+        "\"range\"",
+    ),
+    (
+        "allow_ptrace",
+        "boolean",
+        "false",
+        "whether processes inside may trace each other, as debuggers do",
+        "true",
+    ),
+    (
+        "toolchains",
+        "list of names or paths",
+        "[]",
+        "toolchains in the home directory granted read-only: pyenv, nvm, uv, cargo, conda, asdf, mise, volta, go, deno, \
+         bun, or a path",
+        "[\"pyenv\"]",
+    ),
+    (
+        "filesystem.workspace",
+        "word",
+        "overlay",
+        "what happens to changes in the workspace: overlay keeps them aside, rw applies them at the end, ro allows none; \
+         none means no workspace",
+        "\"ro\"",
+    ),
+    (
+        "filesystem.read",
+        PATHS,
+        "[]",
+        "host paths that may be read",
+        "[\"~/data\"]",
+    ),
+    (
+        "filesystem.write",
+        PATHS,
+        "[]",
+        "host paths that may be read and written",
+        "[\"/srv/out\"]",
+    ),
+    ("filesystem.deny", PATHS, "[]", "paths that are hidden", "[\"**/.env\"]"),
+    (
+        "filesystem.protect",
+        PATHS,
+        "[]",
+        "paths in the workspace whose changes are not applied unless named",
+        "[\"Makefile\"]",
+    ),
+    (
+        "mount[].source",
+        "path",
+        "required",
+        "the host's path; `~/` is the home directory",
+        "\"/srv/data\"",
+    ),
+    (
+        "mount[].target",
+        "absolute path",
+        "required",
+        "the path inside",
+        "\"/data\"",
+    ),
+    ("mount[].access", "word", "ro", "ro or rw", "\"rw\""),
+    (
+        "tmpfs[].target",
+        "absolute path",
+        "required",
+        "where an empty directory in memory is made",
+        "\"/scratch\"",
+    ),
+    (
+        "tmpfs[].size",
+        "size",
+        "the limit `tmp`",
+        "how much it holds",
+        "\"64M\"",
+    ),
+    (
+        "commands.allow",
+        "list of command patterns",
+        "every command",
+        "the only executables that may be run; an empty list allows none",
+        "[\"git\", \"/usr/bin/python3*\"]",
+    ),
+    (
+        "commands.deny",
+        "list of command patterns",
+        "[]",
+        "executables that may not be run, even when allowed",
+        "[\"curl\"]",
+    ),
+    (
+        "env.pass",
+        "list of names",
+        "",
+        "variables passed from the host, with wildcards; names that look like secrets only when written in full",
+        "[\"CI\", \"MYAPP_*\"]",
+    ),
+    (
+        "env.set",
+        "table of strings",
+        "{}",
+        "variables set to a value",
+        "{ PYTHONDONTWRITEBYTECODE = \"1\" }",
+    ),
+    (
+        "filesystem",
+        "table",
+        "{}",
+        "rules of the file system; the most specific wins",
+        "{}",
+    ),
+    ("commands", "table", "{}", "which executables may be run", "{}"),
+    ("env", "table", "{}", "which variables the sandbox sees", "{}"),
+];
+
+/// Every key, tables first, each followed by what is in it.
+pub fn reference() -> Vec<KeyDoc> {
+    let mut keys: Vec<KeyDoc> = KEYS
+        .iter()
+        .map(written)
+        .chain(tables())
+        .chain(LIMITS.iter().map(limit))
+        .collect();
+    keys.sort_by_key(|doc| (doc.key.contains('.'), table_of(&doc.key), doc.key.contains('.')));
+    keys
+}
+
+fn table_of(key: &str) -> String {
+    key.split_once('.')
+        .map_or_else(String::new, |(table, _)| table.to_owned())
+}
+
+fn written((key, kind, default, doc, example): &(&str, &'static str, &str, &'static str, &str)) -> KeyDoc {
+    let default = if *key == "env.pass" {
+        DEFAULT_PASS.join(", ")
+    } else {
+        (*default).to_owned()
+    };
+    KeyDoc {
+        key: (*key).to_owned(),
+        kind,
+        default,
+        doc,
+        example: (*example).to_owned(),
+    }
+}
+
+fn tables() -> impl Iterator<Item = KeyDoc> {
+    [
+        (
+            "mount",
+            "list of tables",
+            "[]",
+            "further host paths, each `[[mount]]`",
+            "[]",
+        ),
+        (
+            "tmpfs",
+            "list of tables",
+            "[]",
+            "further empty directories, each `[[tmpfs]]`",
+            "[]",
+        ),
+        (
+            "limits",
+            "table",
+            "{}",
+            "resource limits; every value may be \"unlimited\"",
+            "{}",
+        ),
+    ]
+    .iter()
+    .map(written)
+}
+
+fn limit(row: &crate::limits::LimitRow) -> KeyDoc {
+    let (kind, example) = match row.unit {
+        LimitUnit::Cpus => ("number of CPUs", "1.5"),
+        LimitUnit::Time => ("time", "\"5m\""),
+        LimitUnit::Size => ("size", "\"512M\""),
+        LimitUnit::Count => ("count", "64"),
+    };
+    KeyDoc {
+        key: format!("limits.{}", row.word),
+        kind,
+        default: row.name.default_text(),
+        doc: row.doc,
+        example: example.to_owned(),
+    }
+}

@@ -1,0 +1,259 @@
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::spec::WorkspaceSpec;
+
+fn refused(text: &str) -> String {
+    Policy::parse(text).unwrap_err().to_string()
+}
+
+#[test]
+fn a_full_policy_is_read() {
+    let policy = Policy::parse(
+        r#"
+        level = "process"
+        min_level = "process-landlock"
+        degrade = "allow"
+        network = "none"
+        ids = "range"
+        allow_ptrace = true
+        toolchains = ["pyenv", "/opt/x"]
+
+        [filesystem]
+        workspace = "rw"
+        read = ["~/data"]
+        deny = ["**/.env"]
+
+        [[mount]]
+        source = "/srv"
+        target = "/data"
+        access = "rw"
+
+        [[tmpfs]]
+        target = "/scratch"
+        size = "64M"
+
+        [commands]
+        allow = []
+        deny = ["curl"]
+
+        [env]
+        pass = ["CI"]
+        set = { A = "1" }
+
+        [limits]
+        memory = "512M"
+        pids = 64
+        cpus = 1.5
+        wall_time = "unlimited"
+        "#,
+    )
+    .unwrap();
+    let mut spec = SandboxSpec {
+        workspace: Some(WorkspaceSpec {
+            path: "/w".into(),
+            mode: WorkspaceMode::Overlay,
+        }),
+        ..SandboxSpec::default()
+    };
+    policy.apply_to(&mut spec);
+    assert_eq!(spec.level, LevelChoice::Exactly(Level::Process));
+    assert_eq!(spec.min_level, Some(Level::ProcessLandlock));
+    assert_eq!(spec.degrade, Degrade::Allow);
+    assert_eq!(spec.ids, IdChoice::Range);
+    assert!(spec.allow_ptrace);
+    assert_eq!(spec.workspace.map(|workspace| workspace.mode), Some(WorkspaceMode::Rw));
+    assert_eq!(
+        spec.mounts,
+        [MountSpec {
+            source: "/srv".into(),
+            target: "/data".into(),
+            access: Access::Rw
+        }]
+    );
+    assert_eq!(
+        spec.tmpfs,
+        [TmpfsSpec {
+            target: "/scratch".into(),
+            size: Some(Bytes::mib(64))
+        }]
+    );
+    assert_eq!(spec.toolchains, ["pyenv", "/opt/x"]);
+    assert!(
+        !spec.commands.decide(Path::new("/usr/bin/true")).allowed,
+        "an empty allow list allows nothing"
+    );
+    assert_eq!(spec.env.set, [("A".into(), "1".into())]);
+    assert_eq!(spec.limits.memory, Some(Bytes::mib(512)));
+    assert_eq!(spec.limits.pids, Some(64));
+    assert_eq!(spec.limits.get(LimitName::Cpus), Some(1500));
+    assert_eq!(spec.limits.wall_time, None);
+}
+
+#[test]
+fn an_empty_policy_changes_nothing() {
+    assert_eq!(Policy::parse("").unwrap(), Policy::default());
+}
+
+#[test]
+fn errors_say_where_and_what() {
+    for (text, expected) in [
+        (
+            "levle = \"process\"",
+            "line 1, column 1: unknown field `levle`, expected one of ",
+        ),
+        (
+            "\n[filesystem]\n  raed = []",
+            "line 3, column 3: unknown field `raed`, expected one of ",
+        ),
+        ("[[mount]]\nsource = \"/a\"", "line 1, column 1: missing field `target`"),
+        (
+            "[[mount]]\nsource = \"/a\"\ntarget = \"/b\"\nmode = 1",
+            "line 4, column 1: unknown field `mode`",
+        ),
+        (
+            "level = \"vm\"",
+            "line 1, column 9: `vm` is not a level: expected auto, ",
+        ),
+        ("degrade = \"yes\"", "line 1, column 11: unknown variant `yes`"),
+        (
+            "[limits]\nmemory = \"-1\"",
+            "line 2, column 10: limit `memory`: `-1` is negative",
+        ),
+        (
+            "[limits]\nmemory = -1",
+            "line 2, column 10: limit `memory`: `-1` is negative",
+        ),
+        (
+            "[limits]\npids = 0",
+            "line 2, column 8: limit `pids`: `0` is less than 4",
+        ),
+        ("[limits]\nmemory = 18446744073709551616", "line 2, column 10: "),
+        ("[limits]\nram = 1", "line 2, column 1: unknown variant `ram`"),
+        (
+            "[limits]\ncpus = nan",
+            "line 2, column 8: limit `cpus`: `NaN` is not a number",
+        ),
+        (
+            "[filesystem]\ndeny = [\"a\", \"b/../c\"]",
+            "line 2, column 14: path pattern `b/../c` contains `..`",
+        ),
+        (
+            "[commands]\ndeny = [\"bin/x\"]",
+            "line 2, column 9: command `bin/x` is neither a name nor an absolute path",
+        ),
+        (
+            "[env]\npass = [\"A=B\"]",
+            "line 2, column 9: the name of environment variable `A=B` contains `=`",
+        ),
+        (
+            "[env.set]\n\"A=B\" = \"\"",
+            "line 2, column 1: the name of environment variable `A=B` contains `=`",
+        ),
+        (
+            "[env.set]\nA = \"\\u0000\"",
+            "line 2, column 1: the value of environment variable `A` contains a NUL byte",
+        ),
+        (
+            "[[tmpfs]]\ntarget = \"/a\"\nsize = 0",
+            "line 3, column 8: a size of 0 holds nothing",
+        ),
+        (
+            "network = \"host\"",
+            "line 1, column 11: a network other than \"none\" is not available yet",
+        ),
+        (
+            "[network]\nallow = [\"example.com\"]",
+            "line 1, column 1: a network other than \"none\" is not available yet",
+        ),
+        ("a = 1\na = 2", "line 2, column 1: duplicate key"),
+        ("é = \"", "line 1, column "),
+        ("level = \"process\"\nlevel", "line 2, column "),
+    ] {
+        let message = refused(text);
+        assert!(
+            message.starts_with(expected),
+            "{text:?}\n got: {message}\nwant: {expected}"
+        );
+    }
+}
+
+#[test]
+fn every_documented_key_is_read() {
+    for doc in reference() {
+        let text = match (doc.key.split_once("[]."), doc.key.split_once('.')) {
+            (Some((table, key)), _) => {
+                let rest = match (table, key) {
+                    ("mount", "source") => "target = \"/t\"",
+                    ("mount", "target") => "source = \"/s\"",
+                    ("mount", _) => "source = \"/s\"\ntarget = \"/t\"",
+                    ("tmpfs", "size") => "target = \"/t\"",
+                    _ => "",
+                };
+                format!("[[{table}]]\n{key} = {}\n{rest}", doc.example)
+            }
+            (None, Some((table, key))) => format!("[{table}]\n{key} = {}", doc.example),
+            (None, None) => format!("{} = {}", doc.key, doc.example),
+        };
+        assert!(Policy::parse(&text).is_ok(), "{text}\n{}", refused(&text));
+        assert!(!doc.doc.is_empty() && !doc.doc.ends_with('.'), "{}", doc.key);
+    }
+}
+
+/// The parser lists the keys that it knows when it meets one that it does not.
+#[test]
+fn every_key_that_is_read_is_documented() {
+    let documented: Vec<String> = reference().into_iter().map(|doc| doc.key).collect();
+    for (before, prefix) in [
+        ("", ""),
+        ("[filesystem]\n", "filesystem."),
+        ("[[mount]]\n", "mount[]."),
+        ("[[tmpfs]]\n", "tmpfs[]."),
+        ("[commands]\n", "commands."),
+        ("[env]\n", "env."),
+        ("[limits]\n", "limits."),
+    ] {
+        let message = refused(&format!("{before}no_such_key = 1"));
+        let known: Vec<&str> = message.split('`').skip(3).step_by(2).collect();
+        assert!(known.len() >= 2, "{message}");
+        for key in &known {
+            assert!(documented.contains(&format!("{prefix}{key}")), "{prefix}{key}");
+        }
+        let here = |key: &&String| key.strip_prefix(prefix).is_some_and(|rest| !rest.contains('.'));
+        assert_eq!(documented.iter().filter(here).count(), known.len(), "{prefix}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn flags_win_over_policy_and_policy_over_defaults(policy_mib in 8_u64..100_000, flag_mib in 8_u64..100_000) {
+        let policy = Policy::parse(&format!("[limits]\nmemory = \"{policy_mib}M\"")).unwrap();
+        let mut spec = SandboxSpec::default();
+        policy.apply_to(&mut spec);
+        prop_assert_eq!(spec.limits.memory, Some(Bytes::mib(policy_mib)));
+        prop_assert_eq!(spec.limits.swap, Limits::default().swap);
+        spec.limits.set(LimitName::Memory, &format!("{flag_mib}M")).unwrap();
+        prop_assert_eq!(spec.limits.memory, Some(Bytes::mib(flag_mib)));
+    }
+
+    #[test]
+    fn a_deny_survives_every_further_policy(names in prop::collection::vec("[a-z]{1,6}", 1..5)) {
+        let mut spec = SandboxSpec::default();
+        for name in &names {
+            let text = format!("[commands]\nallow = [\"*\"]\ndeny = [\"{name}\"]\n[filesystem]\ndeny = [\"/{name}\"]");
+            Policy::parse(&text).unwrap().apply_to(&mut spec);
+        }
+        for name in &names {
+            prop_assert!(!spec.commands.decide(&Path::new("/usr/bin").join(name)).allowed);
+            prop_assert_eq!(spec.paths.deny.iter().filter(|deny| deny.to_string() == format!("/{name}")).count(),
+                            names.iter().filter(|other| *other == name).count());
+        }
+    }
+
+    #[test]
+    fn no_text_panics(text: String) {
+        let _ = Policy::parse(&text);
+    }
+}
