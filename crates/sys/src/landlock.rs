@@ -5,6 +5,9 @@
 //! reported ([`Enforced`]), never passed over. Deliberately not here: which directories are granted, and whether a
 //! kernel that enforces less is good enough.
 
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -56,6 +59,8 @@ const FIRST_VERSION: u64 = READ | EXECUTE | MAKE_CHAR | MAKE_BLOCK | (CHANGE & !
 /// What a grant allows on a file, or on a directory and all beneath it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GrantAccess {
+    /// Listing directories only.
+    List,
     /// Reading files and listing directories.
     Read,
     /// Reading and executing.
@@ -64,18 +69,19 @@ pub enum GrantAccess {
     Write,
     /// As `Write`, and executing.
     WriteExecute,
-    /// Executing only.
+    /// Executing files, and reading them, which the kernel demands for it; no listing of directories.
     Execute,
 }
 
 impl GrantAccess {
     fn rights(self) -> u64 {
         match self {
+            GrantAccess::List => READ_DIR,
             GrantAccess::Read => READ,
             GrantAccess::ReadExecute => READ | EXECUTE,
             GrantAccess::Write => READ | CHANGE,
             GrantAccess::WriteExecute => READ | CHANGE | EXECUTE,
-            GrantAccess::Execute => EXECUTE,
+            GrantAccess::Execute => READ_FILE | EXECUTE,
         }
     }
 }
@@ -230,8 +236,12 @@ fn create_ruleset(attributes: Option<&RulesetAttributes>) -> io::Result<i32> {
 fn add_grant(ruleset: &OwnedFd, grant: &Grant<'_>, handled: u64) -> io::Result<()> {
     let directory = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(grant.fd)?.st_mode).is_dir();
     let possible = if directory { handled } else { handled & FILE_RIGHTS };
+    let rights = grant.access.rights() & possible;
+    if rights == 0 {
+        return Ok(()); // `List` on a file gives nothing, which the kernel would call an error (ENOMSG).
+    }
     let rule = PathBeneath {
-        allowed_access: grant.access.rights() & possible,
+        allowed_access: rights,
         parent_fd: grant.fd.as_raw_fd(),
     };
     // SAFETY: `ruleset` is open (OwnedFd); the kernel reads one `landlock_path_beneath_attr` from `rule` and writes

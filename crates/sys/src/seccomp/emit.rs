@@ -45,15 +45,25 @@ pub(super) fn program(options: &Options) -> Vec<sock_filter> {
 /// What numbers lead to.
 #[derive(Clone, Copy)]
 enum Target {
-    Unknown,
-    Rule(&'static Rule),
+    Answer(u32),
+    Decision(&'static Rule),
 }
 
 impl Target {
+    fn of(rule: &'static Rule, notify: bool) -> Target {
+        match rule {
+            Rule::Allow => Target::Answer(SECCOMP_RET_ALLOW),
+            Rule::Observe => Target::Answer(SECCOMP_RET_USER_NOTIF),
+            Rule::Refuse(refusal) if refusal.notified && notify => Target::Answer(SECCOMP_RET_USER_NOTIF),
+            Rule::Refuse(refusal) => Target::Answer(SECCOMP_RET_ERRNO | u32::from(refusal.errno)),
+            Rule::When { .. } => Target::Decision(rule),
+        }
+    }
+
     fn is(self, other: Target) -> bool {
         match (self, other) {
-            (Target::Unknown, Target::Unknown) => true,
-            (Target::Rule(one), Target::Rule(another)) => std::ptr::eq(one, another),
+            (Target::Answer(one), Target::Answer(another)) => one == another,
+            (Target::Decision(one), Target::Decision(another)) => std::ptr::eq(one, another),
             _ => false,
         }
     }
@@ -78,7 +88,10 @@ impl Ranges {
             picked: Vec::with_capacity(64),
         };
         for (first, number) in (0_u32..).zip(0..table::END) {
-            let target = table::by_number(number).map_or(Target::Unknown, |entry| Target::Rule(entry.rule(options)));
+            let target = match table::by_number(number) {
+                Some(entry) => Target::of(entry.rule(options), options.notify),
+                None => Target::Answer(UNKNOWN),
+            };
             found.add(first, target);
         }
         found.picked.sort_unstable_by_key(|(number, _)| *number);
@@ -176,34 +189,18 @@ impl Builder {
     }
 
     fn target(&mut self, target: Target) -> Label {
+        self.target_after(target, None)
+    }
+
+    /// As `target`, when the machine already holds an argument under a mask.
+    fn target_after(&mut self, target: Target, loaded: Option<(u8, u32)>) -> Label {
         match target {
-            Target::Unknown => self.result(UNKNOWN),
-            Target::Rule(rule) => self.rule(rule, None),
+            Target::Answer(answer) => self.result(answer),
+            Target::Decision(rule) => self.decision(rule, loaded),
         }
     }
 
-    /// Builds a decision; `loaded` is the argument and mask that the machine already holds.
-    fn rule(&mut self, rule: &'static Rule, loaded: Option<(u8, u32)>) -> Label {
-        match rule {
-            Rule::Allow => self.result(SECCOMP_RET_ALLOW),
-            Rule::Observe => self.result(SECCOMP_RET_USER_NOTIF),
-            Rule::Refuse(refusal) if refusal.notified && self.notify => self.result(SECCOMP_RET_USER_NOTIF),
-            Rule::Refuse(refusal) => self.result(SECCOMP_RET_ERRNO | u32::from(refusal.errno)),
-            Rule::When { argument, mask, .. } => {
-                let must_load = loaded != Some((*argument, *mask));
-                match self
-                    .decisions
-                    .iter()
-                    .find(|(built, load, _)| std::ptr::eq(*built, rule) && *load == must_load)
-                {
-                    Some((_, _, label)) => *label,
-                    None => self.decision(rule, must_load),
-                }
-            }
-        }
-    }
-
-    fn decision(&mut self, rule: &'static Rule, must_load: bool) -> Label {
+    fn decision(&mut self, rule: &'static Rule, loaded: Option<(u8, u32)>) -> Label {
         let Rule::When {
             argument,
             mask,
@@ -212,11 +209,19 @@ impl Builder {
             otherwise,
         } = rule
         else {
-            return self.rule(rule, None);
+            return self.target(Target::of(rule, self.notify));
         };
-        let loaded = Some((*argument, *mask));
-        let otherwise = self.rule(otherwise, loaded);
-        let then = self.rule(then, loaded);
+        let needed = Some((*argument, *mask));
+        let must_load = loaded != needed;
+        if let Some((_, _, label)) = self
+            .decisions
+            .iter()
+            .find(|(built, load, _)| std::ptr::eq(*built, rule) && *load == must_load)
+        {
+            return *label;
+        }
+        let otherwise = self.target_after(Target::of(otherwise, self.notify), needed);
+        let then = self.target_after(Target::of(then, self.notify), needed);
         let (operation, operand) = match *test {
             Test::Equals(value) => (BPF_JEQ, value),
             Test::AnyBit(bits) => (BPF_JSET, bits),

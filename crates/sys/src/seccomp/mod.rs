@@ -15,6 +15,8 @@ mod notify;
 mod numbers;
 mod rule;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};

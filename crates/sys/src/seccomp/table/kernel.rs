@@ -72,7 +72,7 @@ pub(super) static INSIGHT: &[Entry] = &[
         "counts what the processor and the kernel do for others; a long list of kernel bugs"
     ),
     refuse!(SYS_syslog, "reads the kernel's log"),
-    quiet!(SYS_lookup_dcookie, "maps a profiler's number to a path of the host"),
+    absent!(SYS_lookup_dcookie, "maps a profiler's number to a path of the host"),
     absent!(
         SYS_lsm_get_self_attr,
         "reads security labels; callers fall back to /proc"
@@ -122,7 +122,7 @@ pub(super) static OLD: &[Entry] = &[
     quiet!(SYS_afs_syscall, "never implemented"),
     quiet!(SYS_tuxcall, "never implemented"),
     quiet!(SYS_security, "never implemented"),
-    quiet!(SYS_vserver, "never implemented"),
+    absent!(SYS_vserver, "never implemented"),
 ];
 /// What current kernels no longer have.
 #[cfg(not(target_arch = "x86_64"))]

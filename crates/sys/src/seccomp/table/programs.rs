@@ -47,12 +47,15 @@ pub(super) static MEMORY: &[Entry] = &[
     absent!(SYS_mbind, "as get_mempolicy"),
     absent!(SYS_set_mempolicy_home_node, "as get_mempolicy"),
     quiet!(SYS_migrate_pages, "moves the memory of other processes"),
-    quiet!(
+    absent!(
         SYS_move_pages,
         "moves the memory of other processes and shows where it lies"
     ),
-    quiet!(SYS_process_madvise, "steers the memory of other processes"),
-    quiet!(SYS_process_mrelease, "frees the memory of other processes"),
+    absent!(
+        SYS_process_madvise,
+        "steers the memory of other processes; allocators probe it"
+    ),
+    absent!(SYS_process_mrelease, "frees the memory of other processes"),
     refuse!(
         SYS_userfaultfd,
         "stops the kernel in the middle of a copy, which kernel exploits build on"
@@ -97,7 +100,7 @@ pub(super) static PROCESSES: &[Entry] = &[
     allow!(SYS_setsid, "daemons, test tools"),
     allow!(SYS_getrusage, "shells, benchmarks"),
     absent!(SYS_getrlimit, "older form of prlimit64, which C libraries use"),
-    absent!(SYS_setrlimit, "older form of prlimit64, which C libraries use"),
+    quiet!(SYS_setrlimit, "older form of prlimit64, which C libraries use"),
     allow!(
         SYS_prlimit64,
         "shells, run-times; cannot raise a limit or touch other users' processes"

@@ -1,0 +1,20 @@
+//! The filter's tests: the program in a simulated machine, and on the running kernel.
+
+mod arguments;
+mod kernel;
+mod machine;
+mod program;
+mod supervisor;
+
+use super::Options;
+
+/// Every combination of options.
+fn all_options() -> impl Iterator<Item = Options> {
+    (0_u8..32).map(|bits| Options {
+        allow_ptrace: bits & 1 != 0,
+        notify: bits & 2 != 0,
+        observe_connect: bits & 4 != 0,
+        deny_memfd: bits & 8 != 0,
+        deny_sockets: bits & 16 != 0,
+    })
+}

@@ -1,0 +1,243 @@
+//! Round trips between a program under the filter and its supervisor.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::kernel::errno;
+use crate::seccomp::{Listener, Notification, Options, PeerAddress, compile};
+use libc::{EAFNOSUPPORT, ENOSYS, EPERM};
+
+/// Starts `body` in a thread under a filter that asks, and returns the supervisor's end.
+fn supervised<T: Send + 'static>(
+    options: Options,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> (Listener, JoinHandle<T>) {
+    let filter = compile(&options);
+    let (sender, receiver) = mpsc::channel();
+    let program = thread::spawn(move || {
+        sender
+            .send(filter.install_with_listener())
+            .expect("the supervisor waits");
+        body()
+    });
+    let listener = receiver
+        .recv()
+        .expect("the program sends")
+        .expect("seccomp user notification is supported");
+    (listener, program)
+}
+
+fn next(listener: &Listener) -> Notification {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < deadline {
+        if let Some(notification) = listener.receive().expect("the listener is open") {
+            return notification;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    panic!("no call was told within 20 s");
+}
+
+const NOTIFY: Options = Options {
+    allow_ptrace: false,
+    notify: true,
+    observe_connect: false,
+    deny_memfd: false,
+    deny_sockets: false,
+};
+
+#[test]
+fn told_calls_are_named_and_refused_with_the_tables_error() {
+    let cases: [(i64, [u64; 5], i32, &str); 7] = [
+        (
+            libc::SYS_mount,
+            [0; 5],
+            EPERM,
+            "seccomp: mount (changes the mount table)",
+        ),
+        (
+            libc::SYS_socket,
+            [40, 1, 0, 0, 0],
+            EAFNOSUPPORT,
+            "seccomp: socket (AF_VSOCK reaches the hypervisor's host)",
+        ),
+        (
+            libc::SYS_socket,
+            [2, 3, 1, 0, 0],
+            EPERM,
+            "seccomp: socket (opens a raw network socket)",
+        ),
+        (
+            libc::SYS_ioctl,
+            [u64::MAX, 0x1_0000_5412, 0, 0, 0],
+            EPERM,
+            "seccomp: ioctl (TIOCSTI types into a terminal as if its user had)",
+        ),
+        (
+            libc::SYS_unshare,
+            [0; 5],
+            EPERM,
+            "seccomp: unshare (makes a namespace, in which the kernel offers far more to attack)",
+        ),
+        (
+            libc::SYS_io_uring_setup,
+            [0; 5],
+            ENOSYS,
+            "seccomp: io_uring_setup (opens and connects behind every filter's back; callers fall back to epoll)",
+        ),
+        (
+            libc::SYS_fchmod,
+            [u64::MAX, 0o4755, 0, 0, 0],
+            EPERM,
+            "seccomp: fchmod (makes a file setuid or setgid, for whoever runs it later)",
+        ),
+    ];
+    let (listener, program) = supervised(NOTIFY, move || {
+        let thread = rustix::thread::gettid().as_raw_pid().cast_unsigned();
+        (thread, cases.map(|(number, arguments, _, _)| errno(number, arguments)))
+    });
+    let mut threads = Vec::new();
+    for (number, arguments, _, rule) in cases {
+        let notification = next(&listener);
+        assert_eq!(i64::from(notification.number), number);
+        assert_eq!(notification.args[..5], arguments);
+        assert_eq!(notification.rule(), rule);
+        threads.push(notification.pid);
+        listener.refuse(&notification).expect("the program waits");
+    }
+    let (thread, errors) = program.join().expect("no panic");
+    assert_eq!(errors, cases.map(|(_, _, error, _)| error));
+    assert!(
+        threads.iter().all(|told| *told == thread),
+        "{threads:?} are not {thread}"
+    );
+}
+
+#[test]
+fn a_refused_call_is_refused_even_if_the_supervisor_says_proceed() {
+    let (listener, program) = supervised(NOTIFY, || errno(libc::SYS_unshare, [0; 5]));
+    listener.proceed(&next(&listener)).expect("the program waits");
+    assert_eq!(program.join().expect("no panic"), EPERM);
+}
+
+#[test]
+fn a_call_fails_when_its_supervisor_is_gone() {
+    let (listener, program) = supervised(NOTIFY, || errno(libc::SYS_unshare, [0; 5]));
+    drop(listener);
+    assert_eq!(program.join().expect("no panic"), ENOSYS);
+}
+
+#[test]
+fn nothing_is_told_of_ordinary_calls() {
+    let (listener, program) = supervised(NOTIFY, || std::fs::read_dir("/").map(Iterator::count));
+    assert!(program.join().expect("no panic").expect("directories list") > 0);
+    assert!(matches!(listener.receive(), Ok(None) | Err(_)));
+}
+
+#[test]
+fn the_supervisor_survives_a_program_that_is_gone() {
+    let (listener, program) = supervised(NOTIFY, || ());
+    program.join().expect("no panic");
+    let number = u32::try_from(libc::SYS_connect).expect("a small number");
+    let gone = Notification {
+        id: u64::MAX,
+        pid: 1,
+        number,
+        args: [0, 0, 16, 0, 0, 0],
+    };
+    match listener.refuse(&gone) {
+        Ok(()) => {}
+        Err(error) => panic!("{error}"),
+    }
+    assert_eq!(gone.peer_address(&listener).expect("not an error"), None);
+}
+
+#[test]
+fn connections_are_observed_and_go_on() {
+    let options = Options {
+        notify: false,
+        observe_connect: true,
+        ..NOTIFY
+    };
+    let name = format!("offleash-seccomp-{}", std::process::id());
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).expect("a short name");
+    let server = UnixListener::bind_addr(&address).expect("a name of our own");
+    let (listener, program) = supervised(options, move || UnixStream::connect_addr(&address).map(drop));
+    let notification = next(&listener);
+    assert_eq!(notification.name(), "connect");
+    let peer = notification
+        .peer_address(&listener)
+        .expect("the program's memory is readable");
+    assert_eq!(peer, Some(PeerAddress::UnixAbstract(name.into_bytes())));
+    listener.proceed(&notification).expect("the program waits");
+    program.join().expect("no panic").expect("the connection was made");
+    drop(server);
+}
+
+#[test]
+fn peer_addresses_are_read_for_every_family() {
+    let options = Options {
+        notify: false,
+        observe_connect: true,
+        ..NOTIFY
+    };
+    let targets: [SocketAddr; 2] = [
+        ([192, 0, 2, 7], 443).into(),
+        (std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7), 53).into(),
+    ];
+    let (listener, program) = supervised(options, move || {
+        for target in targets {
+            let domain = if target.is_ipv4() {
+                rustix::net::AddressFamily::INET
+            } else {
+                rustix::net::AddressFamily::INET6
+            };
+            // Datagrams: `connect` sends nothing. It may fail without a route; the address was told all the same.
+            if let Ok(socket) = rustix::net::socket(domain, rustix::net::SocketType::DGRAM, None) {
+                let _ = rustix::net::connect(&socket, &target);
+            }
+        }
+        UnixStream::connect(Path::new("/nonexistent/socket"))
+            .map(drop)
+            .map_err(|error| error.kind())
+    });
+    let mut seen = Vec::new();
+    let path = PeerAddress::Unix("/nonexistent/socket".into());
+    while seen.last() != Some(&path) {
+        let notification = next(&listener);
+        seen.extend(
+            notification
+                .peer_address(&listener)
+                .expect("the program's memory is readable"),
+        );
+        listener.proceed(&notification).expect("the program waits");
+    }
+    assert_eq!(program.join().expect("no panic"), Err(io::ErrorKind::NotFound));
+    let internet = seen[..seen.len() - 1].to_vec();
+    let expected = targets.map(PeerAddress::Internet);
+    assert!(internet.iter().all(|peer| expected.contains(peer)), "{internet:?}");
+    assert!(!internet.is_empty() || !std::path::Path::new("/proc/net/tcp").exists());
+}
+
+#[test]
+fn a_wrong_pointer_is_an_error_and_not_an_address() {
+    let options = Options {
+        notify: false,
+        observe_connect: true,
+        ..NOTIFY
+    };
+    let (listener, program) = supervised(options, || errno(libc::SYS_connect, [u64::MAX, 8, 16, 0, 0]));
+    let notification = next(&listener);
+    let error = notification
+        .peer_address(&listener)
+        .expect_err("nothing is mapped at 8");
+    assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
+    listener.proceed(&notification).expect("the program waits");
+    assert_ne!(program.join().expect("no panic"), 0);
+}
