@@ -3,16 +3,32 @@
 //! Each module turns one kernel interface into types that cannot be misused: namespaces, mounts, cgroups, seccomp,
 //! Landlock, terminals, processes. Deliberately not here: policy. What is allowed is decided in `core` and carried
 //! out by `isolation` and `guest`, the callers of this room.
+//!
+//! Without the feature `std` only what the guest needs is here: it has neither the standard nor a C library.
 
+#![cfg_attr(not(feature = "std"), no_std)]
+
+extern crate alloc;
+
+#[cfg(feature = "std")]
 pub mod cgroup;
+#[cfg(feature = "std")]
 pub mod credentials;
+#[cfg(feature = "std")]
 pub mod landlock;
+#[cfg(feature = "std")]
 pub mod mount;
+#[cfg(feature = "std")]
 pub mod namespaces;
+#[cfg(feature = "std")]
 pub mod process;
 pub mod pty;
+#[cfg(feature = "std")]
 pub mod rlimit;
+#[cfg(feature = "std")]
 pub mod seccomp;
+#[cfg(feature = "std")]
 pub mod signals;
+#[cfg(feature = "std")]
 pub mod socket;
 pub mod spawn;

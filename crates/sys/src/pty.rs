@@ -1,1 +1,62 @@
-//! Placeholder.
+//! Pseudo-terminals.
+//!
+//! Opened through the `/dev/ptmx` that is visible, so inside a sandbox a terminal of its own devpts. Deliberately not
+//! here: the user's own terminal, and becoming a session's terminal, which [`crate::spawn`] does in the child.
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::pty::OpenptFlags;
+use rustix::termios::{LocalModes, SpecialCodeIndex, Winsize};
+
+/// Both ends of a new terminal; closed at exec.
+#[derive(Debug)]
+pub struct Pty {
+    /// What the terminal's user would see and type, not blocking.
+    pub controller: OwnedFd,
+    /// What the program gets.
+    pub terminal: OwnedFd,
+}
+
+/// Opens a terminal of this size in characters.
+///
+/// # Errors
+/// `ENOENT` without `/dev/ptmx`, `ENOSPC` when there are too many.
+pub fn open(rows: u16, columns: u16) -> Result<Pty, Errno> {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let controller = rustix::pty::openpt(flags)?;
+    rustix::pty::unlockpt(&controller)?;
+    let terminal = rustix::pty::ioctl_tiocgptpeer(&controller, flags)?;
+    rustix::fs::fcntl_setfl(&controller, rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NONBLOCK)?;
+    resize(&controller, rows, columns)?;
+    Ok(Pty { controller, terminal })
+}
+
+/// Gives the terminal another size; its foreground processes get SIGWINCH.
+///
+/// # Errors
+/// `ENOTTY`.
+pub fn resize(controller: impl AsFd, rows: u16, columns: u16) -> Result<(), Errno> {
+    let size = Winsize {
+        ws_row: rows,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    rustix::termios::tcsetwinsize(controller, size)
+}
+
+/// The process group that has the terminal, if any.
+pub fn foreground_group(controller: impl AsFd) -> Option<i32> {
+    rustix::termios::tcgetpgrp(controller)
+        .ok()
+        .map(rustix::process::Pid::as_raw_pid)
+}
+
+/// The character that ends input (usually Ctrl-D), unless the program takes its input raw.
+pub fn end_of_input(controller: impl AsFd) -> Option<u8> {
+    let settings = rustix::termios::tcgetattr(controller).ok()?;
+    settings
+        .local_modes
+        .contains(LocalModes::ICANON)
+        .then(|| settings.special_codes[SpecialCodeIndex::VEOF])
+}

@@ -1,0 +1,338 @@
+//! The loop: waits for the host, for signals and for the commands' streams, and does what is due.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use offleash_protocol::{End, Exec, FromGuest, OUTPUT_CHUNK, ToGuest, VERSION};
+use offleash_sys::spawn::{self, SignalQueue, Signaled};
+use rustix::event::{PollFd, PollFlags};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::DumpableBehavior;
+
+use crate::connection::{Broken, Connection};
+use crate::execution::Execution;
+use crate::processes::{self, Role};
+use crate::{CONTROL, exit, usage};
+
+/// Streams of ended commands that are kept open for the processes they left behind; beyond, the oldest is closed.
+const MOST_LEFTOVERS: usize = 256;
+
+/// Signals that end a command reach its whole session, not only one process group: SIGHUP, SIGKILL, SIGTERM.
+const ENDING: [i32; 3] = [1, 9, 15];
+
+/// The guest at work.
+pub(crate) struct Agent {
+    role: Role,
+    connection: Connection,
+    signals: SignalQueue,
+    executions: Vec<Execution>,
+    /// Read and thrown away; `None` once all writers are gone.
+    leftovers: Vec<Option<OwnedFd>>,
+    buffer: Vec<u8>,
+    oom_score: i16,
+    /// Which execution is served first in this round, so that none starves while the host takes little.
+    first: usize,
+}
+
+/// What poll reported.
+#[derive(Clone, Copy)]
+enum Ready {
+    Requests,
+    Space,
+    Signals,
+    Input(u32),
+    Output(u32, usize),
+    Leftover(usize),
+}
+
+/// Why the loop ends.
+enum Stop {
+    Shutdown,
+    Broken(Broken),
+    Kernel,
+}
+
+impl From<Broken> for Stop {
+    fn from(broken: Broken) -> Self {
+        Stop::Broken(broken)
+    }
+}
+
+impl Agent {
+    /// Takes over the control socket and says that it is ready.
+    pub(crate) fn start(role: Role) -> Result<Self, Errno> {
+        rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+        if role == Role::Subreaper {
+            rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        }
+        let signals = SignalQueue::of_all()?;
+        let connection = Connection::new(spawn::adopt_descriptor(CONTROL)?);
+        occupy_standard_streams()?;
+        let buffer = Vec::from([0; OUTPUT_CHUNK]);
+        let (executions, leftovers) = (Vec::new(), Vec::new());
+        let oom_score = processes::own_oom_score();
+        Ok(Self {
+            role,
+            connection,
+            signals,
+            executions,
+            leftovers,
+            buffer,
+            oom_score,
+            first: 0,
+        })
+    }
+
+    /// Serves until the end; answers the exit code. No process of the sandbox is left then.
+    pub(crate) fn serve(mut self) -> u8 {
+        self.connection.send(&FromGuest::Ready { version: VERSION });
+        let stop = loop {
+            if let Err(stop) = self.round() {
+                break stop;
+            }
+        };
+        if let Stop::Broken(Broken::Protocol) = stop {
+            self.report_problem("the host sent something that is not the protocol");
+            // It may be gone already.
+            let _ = self.connection.flush();
+        }
+        processes::kill_all(self.role);
+        match stop {
+            Stop::Shutdown => exit::SHUTDOWN,
+            Stop::Broken(Broken::Gone) => exit::HOST_GONE,
+            Stop::Broken(Broken::Protocol) => exit::PROTOCOL,
+            Stop::Kernel => exit::KERNEL,
+        }
+    }
+
+    fn round(&mut self) -> Result<(), Stop> {
+        self.connection.flush()?;
+        self.first = self.first.wrapping_add(1);
+        for ready in self.wait()? {
+            match ready {
+                Ready::Requests => self.take_requests()?,
+                Ready::Space => self.connection.flush()?,
+                Ready::Signals => self.reap(),
+                Ready::Input(exec) => self.advance_input(exec),
+                Ready::Output(exec, output) => self.forward(exec, output),
+                Ready::Leftover(index) => self.discard(index),
+            }
+        }
+        self.leftovers.retain(Option::is_some);
+        self.report_ended();
+        Ok(())
+    }
+
+    fn wait(&self) -> Result<Vec<Ready>, Stop> {
+        let mut wanted = Vec::with_capacity(8);
+        let mut polled = Vec::with_capacity(8);
+        let mut want = |ready, descriptor, events| {
+            wanted.push(ready);
+            polled.push(PollFd::from_borrowed_fd(descriptor, events));
+        };
+        if self.connection.takes_requests() {
+            want(Ready::Requests, self.connection.socket(), PollFlags::IN);
+        }
+        if self.connection.has_unsent() {
+            want(Ready::Space, self.connection.socket(), PollFlags::OUT);
+        }
+        want(Ready::Signals, self.signals.as_fd(), PollFlags::IN);
+        let takes_output = self.connection.room() >= OUTPUT_CHUNK;
+        let (before, after) = self.executions.split_at(self.first % self.executions.len().max(1));
+        for execution in after.iter().chain(before) {
+            if let Some(input) = execution.input.waits_for() {
+                want(Ready::Input(execution.exec), input, PollFlags::OUT);
+            }
+            for (index, output) in execution.outputs.iter().enumerate().filter(|_| takes_output) {
+                if let Some(descriptor) = output.descriptor() {
+                    want(Ready::Output(execution.exec, index), descriptor, PollFlags::IN);
+                }
+            }
+        }
+        for (index, leftover) in self.leftovers.iter().enumerate() {
+            if let Some(leftover) = leftover {
+                want(Ready::Leftover(index), leftover.as_fd(), PollFlags::IN);
+            }
+        }
+        match rustix::event::poll(&mut polled, None) {
+            Ok(_) => {}
+            Err(Errno::INTR | Errno::AGAIN | Errno::NOMEM) => return Ok(Vec::new()),
+            Err(_) => return Err(Stop::Kernel),
+        }
+        let is_ready = |(ready, polled): (Ready, PollFd<'_>)| (!polled.revents().is_empty()).then_some(ready);
+        Ok(wanted.into_iter().zip(polled).filter_map(is_ready).collect())
+    }
+
+    fn take_requests(&mut self) -> Result<(), Stop> {
+        self.connection.receive(&mut self.buffer)?;
+        while let Some(request) = self.connection.next()? {
+            self.carry_out(request)?;
+        }
+        Ok(())
+    }
+
+    fn carry_out(&mut self, request: ToGuest) -> Result<(), Stop> {
+        match request {
+            ToGuest::Exec(request) => self.start_execution(&request)?,
+            ToGuest::Input { exec, bytes } => self.input(exec, &bytes)?,
+            ToGuest::CloseInput { exec } => {
+                if let Some(execution) = self.execution(exec) {
+                    execution.input.close();
+                }
+                self.advance_input(exec);
+            }
+            ToGuest::Signal { exec, signal, group } => self.signal(exec, signal, group),
+            ToGuest::Resize { exec, rows, columns } => {
+                if let Some(execution) = self.execution(exec) {
+                    execution.resize(rows, columns);
+                }
+            }
+            ToGuest::Usage => self.connection.send(&FromGuest::UsageReport(usage::measure(self.role))),
+            ToGuest::Shutdown => return Err(Stop::Shutdown),
+        }
+        Ok(())
+    }
+
+    fn execution(&mut self, exec: u32) -> Option<&mut Execution> {
+        self.executions.iter_mut().find(|execution| execution.exec == exec)
+    }
+
+    fn start_execution(&mut self, request: &Exec) -> Result<(), Stop> {
+        let exec = request.exec;
+        if self.execution(exec).is_some() {
+            return Err(Stop::Broken(Broken::Protocol));
+        }
+        match Execution::start(request, self.oom_score) {
+            Ok((execution, spawned)) => {
+                self.executions.push(execution);
+                self.connection.send(&FromGuest::Started {
+                    exec,
+                    pid: spawned.pid.unsigned_abs(),
+                });
+                if !spawned.oom_score_set {
+                    self.report_problem("writing oom_score_adj of a command failed");
+                }
+            }
+            Err(failure) => self.connection.send(&FromGuest::Ended {
+                exec,
+                end: End::NotStarted(failure),
+                user_us: 0,
+                system_us: 0,
+                max_rss_kib: 0,
+            }),
+        }
+        // The host learns of it before anything else is done.
+        Ok(self.connection.flush()?)
+    }
+
+    fn report_problem(&mut self, text: &str) {
+        self.connection.send(&FromGuest::Problem {
+            text: String::from(text),
+        });
+    }
+
+    fn input(&mut self, exec: u32, bytes: &[u8]) -> Result<(), Stop> {
+        let taken = match self.execution(exec) {
+            Some(execution) => execution
+                .push_input(bytes)
+                .map_err(|_| Stop::Broken(Broken::Protocol))?,
+            // It has ended, which the host may not know yet.
+            None => return Ok(()),
+        };
+        self.acknowledge(exec, taken);
+        Ok(())
+    }
+
+    fn advance_input(&mut self, exec: u32) {
+        let taken = self.execution(exec).map_or(0, |execution| execution.input.advance());
+        self.acknowledge(exec, taken);
+    }
+
+    fn acknowledge(&mut self, exec: u32, taken: usize) {
+        if taken > 0 {
+            let count = u32::try_from(taken).unwrap_or(u32::MAX);
+            self.connection.send(&FromGuest::InputTaken { exec, count });
+        }
+    }
+
+    fn signal(&mut self, exec: u32, signal: i32, group: bool) {
+        let role = self.role;
+        let Some(execution) = self.execution(exec).filter(|execution| execution.is_running()) else {
+            return;
+        };
+        if !group {
+            // Still ours and not reaped, so this is the process that was meant; it may be dead already.
+            let _ = spawn::signal(Signaled::Process(execution.pid), signal);
+            return;
+        }
+        execution.signal_group(signal);
+        let session = execution.pid;
+        if ENDING.contains(&signal) {
+            processes::signal_session(role, session, session, signal);
+        }
+    }
+
+    fn reap(&mut self) {
+        self.signals.clear();
+        loop {
+            match spawn::reap() {
+                Ok(Some(ended)) => {
+                    let of_this = |execution: &&mut Execution| execution.pid == ended.pid && execution.is_running();
+                    if let Some(execution) = self.executions.iter_mut().find(of_this) {
+                        execution.command_ended(ended);
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+
+    fn forward(&mut self, exec: u32, output: usize) {
+        if let Some(execution) = self.executions.iter_mut().find(|execution| execution.exec == exec) {
+            execution.forward(output, &mut self.connection, &mut self.buffer);
+        }
+    }
+
+    fn discard(&mut self, index: usize) {
+        let Some(place) = self.leftovers.get_mut(index) else {
+            return;
+        };
+        let read = place
+            .as_ref()
+            .map(|leftover| rustix::io::read(leftover, &mut self.buffer[..]));
+        if !matches!(read, Some(Ok(1..) | Err(Errno::AGAIN | Errno::INTR))) {
+            *place = None;
+        }
+    }
+
+    /// Reports the ends of commands whose output was sent in full.
+    fn report_ended(&mut self) {
+        let mut index = 0;
+        while let Some(execution) = self.executions.get_mut(index) {
+            let Some(report) = execution.wind_up(&mut self.connection, &mut self.buffer) else {
+                index += 1;
+                continue;
+            };
+            let ended = self.executions.remove(index);
+            self.leftovers.extend(ended.into_leftovers().map(Some));
+            self.connection.send(&report);
+        }
+        let surplus = self.leftovers.len().saturating_sub(MOST_LEFTOVERS);
+        self.leftovers.drain(..surplus);
+    }
+}
+
+/// Makes sure that descriptors 0, 1 and 2 are taken, so that no pipe of a command gets such a number.
+fn occupy_standard_streams() -> Result<(), Errno> {
+    loop {
+        let null = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        if rustix::fd::AsRawFd::as_raw_fd(&null) > 2 {
+            return Ok(());
+        }
+        // Stays open for good.
+        core::mem::forget(null);
+    }
+}

@@ -1,0 +1,60 @@
+//! The guest agent: PID 1 of a sandbox, which starts what the host asks for, as the sandbox's user, and reports.
+//!
+//! One thread and one loop over the control socket, the signals and the commands' pipes. It holds no secret and is
+//! not trusted by the host; the code in the sandbox may not look into it either, so it is not dumpable. When the host
+//! is gone, or says something that is not the protocol, it kills everything and ends. Deliberately not here:
+//! everything that makes the sandbox (namespaces, mounts, filters, limits), which was done before it was exec'd.
+//!
+//! Without the standard library: the start-up of a C library costs half of what the whole of the guest needs.
+
+#![no_std]
+
+extern crate alloc;
+
+mod agent;
+mod connection;
+mod execution;
+mod input;
+mod output;
+mod processes;
+mod usage;
+
+use core::ffi::CStr;
+
+pub use processes::Role;
+
+/// Number of the control socket, a connected stream socket.
+pub const CONTROL: i32 = 3;
+
+/// The argument that makes it a subreaper instead of the init of a pid namespace.
+pub const SUBREAPER: &CStr = c"subreaper";
+
+/// Exit codes of the guest.
+pub mod exit {
+    /// It was told to shut down.
+    pub const SHUTDOWN: u8 = 0;
+    /// The host closed the control socket.
+    pub const HOST_GONE: u8 = 70;
+    /// The host sent something that is not the protocol.
+    pub const PROTOCOL: u8 = 71;
+    /// It could not start: no control socket, not PID 1, an unknown argument.
+    pub const NOT_STARTED: u8 = 72;
+    /// The kernel refused something without which it cannot go on.
+    pub const KERNEL: u8 = 73;
+}
+
+/// Serves the host until it is gone; answers the code to exit with.
+///
+/// `argument` is the program's only argument: none for the init of a pid namespace, [`SUBREAPER`] otherwise.
+pub fn run(argument: Option<&CStr>) -> u8 {
+    let role = match argument {
+        // Killing everything means `kill(-1)` for an init; anybody else would take the host's processes down with it.
+        None if rustix::process::getpid().as_raw_pid() == 1 => Role::Init,
+        Some(word) if word == SUBREAPER => Role::Subreaper,
+        _ => return exit::NOT_STARTED,
+    };
+    match agent::Agent::start(role) {
+        Ok(agent) => agent.serve(),
+        Err(_) => exit::NOT_STARTED,
+    }
+}

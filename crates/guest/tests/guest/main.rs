@@ -1,0 +1,6 @@
+//! The guest as a program of its own, seen from its control socket: no sandbox is around it.
+
+mod commands;
+mod harness;
+mod lifetime;
+mod streams;

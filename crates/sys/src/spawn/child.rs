@@ -1,0 +1,295 @@
+//! What the child does between clone and execve.
+//!
+//! It shares its parent's memory and the parent sleeps, so it does nothing but system calls and writes to its
+//! [`Plan`]: no allocation, no lock, no thread-local variable, no panic.
+
+use core::ffi::{c_int, c_long, c_void};
+
+use super::raw;
+
+/// Everything the child needs, made ready by the parent, and what it tells the parent in return.
+pub(crate) struct Plan {
+    /// Null-terminated; the arguments.
+    pub(crate) argv: *const *const u8,
+    /// Null-terminated; the environment.
+    pub(crate) envp: *const *const u8,
+    /// Null-terminated; the paths to try in turn.
+    pub(crate) candidates: *const *const u8,
+    /// Whether the candidates come from `PATH`, where a directory does not count.
+    pub(crate) searched: bool,
+    /// The arguments for `/bin/sh`; the second is filled in with the script's path.
+    pub(crate) shell_argv: *mut *const u8,
+    /// Null, or the directory to enter.
+    pub(crate) cwd: *const u8,
+    /// Descriptors that become 0, 1, 2 …; all are numbered at least `descriptor_count`.
+    pub(crate) descriptors: *const c_int,
+    pub(crate) descriptor_count: usize,
+    pub(crate) new_session: bool,
+    /// Whether descriptor 0 becomes the session's terminal.
+    pub(crate) terminal: bool,
+    pub(crate) die_with_parent: bool,
+    /// The text for `oom_score_adj` and its length; zero to leave it.
+    pub(crate) oom_score: [u8; 8],
+    pub(crate) oom_score_length: usize,
+
+    /// Answer: whether `oom_score_adj` could be written.
+    pub(crate) oom_score_written: bool,
+    /// Answer: which step failed, if the child comes to its end without execve.
+    pub(crate) failed: Step,
+    /// Answer: why.
+    pub(crate) errno: i32,
+}
+
+/// The steps that can fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    None,
+    Session,
+    DieWithParent,
+    Terminal,
+    Descriptors,
+    Close,
+    Directory,
+    NotFound,
+    Execute,
+}
+
+/// Runs in the child on its own stack.
+///
+/// # Safety
+/// `plan` points to a [`Plan`] that the sleeping parent lent exclusively, with all of its pointers valid.
+pub(crate) unsafe extern "C" fn run(plan: *mut c_void) -> ! {
+    // SAFETY: as the caller promises.
+    let plan = unsafe { &mut *plan.cast::<Plan>() };
+    // SAFETY: as the caller promises.
+    let (failed, errno) = unsafe { prepare(plan) };
+    plan.failed = failed;
+    plan.errno = errno;
+    loop {
+        call(libc::SYS_exit_group, [127, 0, 0, 0, 0, 0]);
+    }
+}
+
+/// Calls the kernel with arguments that [`run`]'s contract makes valid.
+fn call(number: c_long, arguments: [usize; 6]) -> isize {
+    // SAFETY: private to this file, where every address comes from the plan, from a constant or from a local
+    // variable; the calls write only into memory of the size that they are given.
+    unsafe { raw::call(number, arguments) }
+}
+
+/// A small non-negative number as an argument.
+#[expect(
+    clippy::cast_sign_loss,
+    reason = "flags, requests and descriptors, which are not negative"
+)]
+const fn word(value: c_int) -> usize {
+    value as usize
+}
+
+/// Does every step up to execve, which does not return; answers what failed.
+///
+/// # Safety
+/// All pointers of the plan are valid.
+unsafe fn prepare(plan: &mut Plan) -> (Step, i32) {
+    reset_signal_actions();
+    if plan.new_session {
+        let answer = call(libc::SYS_setsid, [0; 6]);
+        if answer < 0 {
+            return (Step::Session, raw::errno(answer));
+        }
+    }
+    if plan.die_with_parent {
+        let answer = call(
+            libc::SYS_prctl,
+            [word(libc::PR_SET_PDEATHSIG), word(libc::SIGKILL), 0, 0, 0, 0],
+        );
+        if answer < 0 {
+            return (Step::DieWithParent, raw::errno(answer));
+        }
+    }
+    // SAFETY: as the caller promises.
+    let answer = unsafe { place_descriptors(plan) };
+    if answer < 0 {
+        return (Step::Descriptors, raw::errno(answer));
+    }
+    let answer = call(
+        libc::SYS_close_range,
+        [plan.descriptor_count, u32::MAX as usize, 0, 0, 0, 0],
+    );
+    if answer < 0 {
+        return (Step::Close, raw::errno(answer));
+    }
+    if plan.terminal {
+        // Only now that it is descriptor 0: the request names the terminal of the session just made (tty_ioctl(4)).
+        let answer = call(libc::SYS_ioctl, [0, terminal_request(), 0, 0, 0, 0]);
+        if answer < 0 {
+            return (Step::Terminal, raw::errno(answer));
+        }
+    }
+    if !plan.cwd.is_null() {
+        let answer = call(libc::SYS_chdir, [plan.cwd.addr(), 0, 0, 0, 0, 0]);
+        if answer < 0 {
+            return (Step::Directory, raw::errno(answer));
+        }
+    }
+    plan.oom_score_written = write_oom_score(plan);
+    unblock_signals();
+    // SAFETY: as the caller promises.
+    unsafe { execute(plan) }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "a 16-bit request")]
+const fn terminal_request() -> usize {
+    libc::TIOCSCTTY as usize
+}
+
+/// Gives every signal its default action. They are still blocked: a handler of the parent must not run here, and
+/// with `SIG_IGN` the command would inherit that SIGPIPE is ignored.
+fn reset_signal_actions() {
+    // The kernel's `struct sigaction`, which differs between architectures in order but is all zeroes for `SIG_DFL`.
+    let default = [0_usize; 4];
+    for signal in 1..=64 {
+        // SIGKILL and SIGSTOP are refused, which is no harm.
+        call(
+            libc::SYS_rt_sigaction,
+            [signal, default.as_ptr().addr(), 0, size_of::<u64>(), 0, 0],
+        );
+    }
+}
+
+fn unblock_signals() {
+    let none = 0_u64;
+    let address = (&raw const none).addr();
+    call(
+        libc::SYS_rt_sigprocmask,
+        [word(libc::SIG_SETMASK), address, 0, size_of::<u64>(), 0, 0],
+    );
+}
+
+/// # Safety
+/// `descriptors` points to `descriptor_count` numbers.
+unsafe fn place_descriptors(plan: &Plan) -> isize {
+    let mut place = 0;
+    while place < plan.descriptor_count {
+        // SAFETY: `place` is below the count, as the caller promises.
+        let from = unsafe { plan.descriptors.add(place) };
+        // SAFETY: inside the array, see above.
+        let from = unsafe { *from };
+        // None of those still to come is overwritten, because they are all numbered above.
+        let answer = call(libc::SYS_dup3, [word(from), place, 0, 0, 0, 0]);
+        if answer < 0 {
+            return answer;
+        }
+        place += 1;
+    }
+    0
+}
+
+fn write_oom_score(plan: &Plan) -> bool {
+    if plan.oom_score_length == 0 {
+        return true;
+    }
+    let path = c"/proc/self/oom_score_adj";
+    let flags = word(libc::O_WRONLY | libc::O_CLOEXEC);
+    let file = call(libc::SYS_openat, [AT_FDCWD, path.as_ptr().addr(), flags, 0, 0, 0]);
+    let Ok(file) = usize::try_from(file) else {
+        return false;
+    };
+    let written = call(
+        libc::SYS_write,
+        [file, plan.oom_score.as_ptr().addr(), plan.oom_score_length, 0, 0, 0],
+    );
+    call(libc::SYS_close, [file, 0, 0, 0, 0, 0]);
+    written > 0
+}
+
+#[expect(
+    clippy::cast_sign_loss,
+    reason = "the kernel reads it back as a signed 32-bit number"
+)]
+const AT_FDCWD: usize = libc::AT_FDCWD as usize;
+
+/// Tries the candidates as a shell does: what is missing, is a directory or may not be executed is passed over, and
+/// the last refusal is remembered.
+///
+/// # Safety
+/// All pointers of the plan are valid.
+unsafe fn execute(plan: &mut Plan) -> (Step, i32) {
+    let mut refused = (Step::NotFound, libc::ENOENT);
+    let mut next = plan.candidates;
+    loop {
+        // SAFETY: the array ends with a null pointer, which is not passed.
+        let candidate = unsafe { *next };
+        if candidate.is_null() {
+            return refused;
+        }
+        let answer = call(
+            libc::SYS_execve,
+            [candidate.addr(), plan.argv.addr(), plan.envp.addr(), 0, 0, 0],
+        );
+        match raw::errno(answer) {
+            // There, but the interpreter or the loader that it names is not.
+            libc::ENOENT if file_type(candidate).is_some() => return (Step::Execute, libc::ENOENT),
+            libc::ENOENT | libc::ENOTDIR => {}
+            libc::EACCES if file_type(candidate) == Some(libc::S_IFDIR) => {
+                if !plan.searched {
+                    return (Step::Execute, libc::EISDIR);
+                }
+            }
+            libc::EACCES => refused = (Step::Execute, libc::EACCES),
+            libc::ENOEXEC if is_text(candidate) => {
+                // SAFETY: as the caller promises; the array has at least two places.
+                return (Step::Execute, unsafe { execute_with_shell(plan, candidate) });
+            }
+            errno => return (Step::Execute, errno),
+        }
+        // SAFETY: this was not the null pointer at the end.
+        next = unsafe { next.add(1) };
+    }
+}
+
+/// # Safety
+/// `shell_argv` has at least two places and ends with a null pointer.
+unsafe fn execute_with_shell(plan: &mut Plan, script: *const u8) -> i32 {
+    // SAFETY: as the caller promises.
+    let place = unsafe { plan.shell_argv.add(1) };
+    // SAFETY: as the caller promises.
+    unsafe { *place = script };
+    let shell = c"/bin/sh";
+    let answer = call(
+        libc::SYS_execve,
+        [shell.as_ptr().addr(), plan.shell_argv.addr(), plan.envp.addr(), 0, 0, 0],
+    );
+    raw::errno(answer)
+}
+
+/// The type of what the path leads to, if there is anything.
+fn file_type(path: *const u8) -> Option<libc::mode_t> {
+    // SAFETY: all fields are integers, for which zero is a value.
+    let mut status: libc::stat = unsafe { core::mem::zeroed() };
+    let answer = call(
+        libc::SYS_newfstatat,
+        [AT_FDCWD, path.addr(), (&raw mut status).expose_provenance(), 0, 0, 0],
+    );
+    (answer == 0).then_some(status.st_mode & libc::S_IFMT)
+}
+
+/// Whether a file of unknown format is a script: no zero byte in its first line, which is the test that shells apply.
+fn is_text(path: *const u8) -> bool {
+    // It was a regular file a moment ago; should it be a FIFO now, opening must not wait for a writer.
+    let flags = word(libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY);
+    let file = call(libc::SYS_openat, [AT_FDCWD, path.addr(), flags, 0, 0, 0]);
+    let Ok(file) = usize::try_from(file) else {
+        return false;
+    };
+    let mut start = [0_u8; 128];
+    let length = call(
+        libc::SYS_read,
+        [file, start.as_mut_ptr().expose_provenance(), start.len(), 0, 0, 0],
+    );
+    call(libc::SYS_close, [file, 0, 0, 0, 0, 0]);
+    let Some(start) = usize::try_from(length).ok().and_then(|length| start.get(..length)) else {
+        return false;
+    };
+    !start.iter().take_while(|byte| **byte != b'\n').any(|byte| *byte == 0)
+}
