@@ -1,1 +1,211 @@
-//! Placeholder.
+//! Resource limits of a single process (`setrlimit(2)`), as a typed set.
+//!
+//! Values only ever go down here: a process without `CAP_SYS_RESOURCE` may not raise a hard limit, and a sandbox must
+//! not leave its caller with less restriction than it found. Deliberately not here: which limit gets which value
+//! (`isolation::limits`) and limits of a whole tree of processes ([`crate::cgroup`]).
+
+use rustix::process::{Rlimit, getrlimit, setrlimit};
+
+/// What a process may be limited in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Resource {
+    /// `RLIMIT_AS`: bytes of address space.
+    AddressSpace,
+    /// `RLIMIT_CORE`: bytes of a core dump.
+    Core,
+    /// `RLIMIT_CPU`: seconds of CPU time of the process; `SIGXCPU` at the soft limit, `SIGKILL` at the hard one.
+    CpuSeconds,
+    /// `RLIMIT_DATA`: bytes of heap and private writable mappings.
+    Data,
+    /// `RLIMIT_FSIZE`: the size a file may grow to, in bytes; `SIGXFSZ` and `EFBIG` beyond.
+    FileSize,
+    /// `RLIMIT_MEMLOCK`: bytes locked in memory.
+    LockedMemory,
+    /// `RLIMIT_MSGQUEUE`: bytes of POSIX message queues of the user.
+    MessageQueues,
+    /// `RLIMIT_NICE`: 20 minus the lowest nice value that may be taken.
+    Nice,
+    /// `RLIMIT_NOFILE`: one more than the highest file descriptor.
+    OpenFiles,
+    /// `RLIMIT_NPROC`: processes and threads of the user, counted per user namespace since Linux 5.14.
+    Processes,
+    /// `RLIMIT_RTPRIO`: the highest real-time priority.
+    RealtimePriority,
+    /// `RLIMIT_RTTIME`: microseconds of real-time scheduling without a blocking call.
+    RealtimeMicroseconds,
+    /// `RLIMIT_SIGPENDING`: queued signals of the user.
+    PendingSignals,
+    /// `RLIMIT_STACK`: bytes of the first thread's stack.
+    Stack,
+}
+
+impl Resource {
+    /// The name in `getrlimit(2)`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Resource::AddressSpace => "RLIMIT_AS",
+            Resource::Core => "RLIMIT_CORE",
+            Resource::CpuSeconds => "RLIMIT_CPU",
+            Resource::Data => "RLIMIT_DATA",
+            Resource::FileSize => "RLIMIT_FSIZE",
+            Resource::LockedMemory => "RLIMIT_MEMLOCK",
+            Resource::MessageQueues => "RLIMIT_MSGQUEUE",
+            Resource::Nice => "RLIMIT_NICE",
+            Resource::OpenFiles => "RLIMIT_NOFILE",
+            Resource::Processes => "RLIMIT_NPROC",
+            Resource::RealtimePriority => "RLIMIT_RTPRIO",
+            Resource::RealtimeMicroseconds => "RLIMIT_RTTIME",
+            Resource::PendingSignals => "RLIMIT_SIGPENDING",
+            Resource::Stack => "RLIMIT_STACK",
+        }
+    }
+
+    fn kernel(self) -> rustix::process::Resource {
+        use rustix::process::Resource as Kernel;
+        match self {
+            Resource::AddressSpace => Kernel::As,
+            Resource::Core => Kernel::Core,
+            Resource::CpuSeconds => Kernel::Cpu,
+            Resource::Data => Kernel::Data,
+            Resource::FileSize => Kernel::Fsize,
+            Resource::LockedMemory => Kernel::Memlock,
+            Resource::MessageQueues => Kernel::Msgqueue,
+            Resource::Nice => Kernel::Nice,
+            Resource::OpenFiles => Kernel::Nofile,
+            Resource::Processes => Kernel::Nproc,
+            Resource::RealtimePriority => Kernel::Rtprio,
+            Resource::RealtimeMicroseconds => Kernel::Rttime,
+            Resource::PendingSignals => Kernel::Sigpending,
+            Resource::Stack => Kernel::Stack,
+        }
+    }
+}
+
+/// A limit that the kernel refused to set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("setting {} to {value}", .resource.name())]
+pub struct RlimitError {
+    /// Which limit.
+    pub resource: Resource,
+    /// The value asked for.
+    pub value: u64,
+    /// Why.
+    #[source]
+    pub source: rustix::io::Errno,
+}
+
+/// The soft and the hard limit of this process; `None` is unlimited.
+pub fn current(resource: Resource) -> (Option<u64>, Option<u64>) {
+    let limit = getrlimit(resource.kernel());
+    (limit.current, limit.maximum)
+}
+
+/// Sets the soft and the hard limit of this process to `value`.
+///
+/// # Errors
+/// `EPERM` when the hard limit is lower and the process lacks `CAP_SYS_RESOURCE`.
+pub fn set_both(resource: Resource, value: u64) -> Result<(), RlimitError> {
+    set(
+        resource,
+        value,
+        Rlimit {
+            current: Some(value),
+            maximum: Some(value),
+        },
+    )
+}
+
+/// Lowers the limits of this process to at most `value`, and returns the soft limit that holds afterwards.
+///
+/// A limit that is already lower stays. The hard limit of [`Resource::CpuSeconds`] is one second above `value`, so
+/// that the process sees `SIGXCPU` before it is killed.
+///
+/// # Errors
+/// What `setrlimit(2)` answers; lowering is always permitted, so this is unexpected.
+pub fn lower(resource: Resource, value: u64) -> Result<u64, RlimitError> {
+    let now = getrlimit(resource.kernel());
+    let hard = if resource == Resource::CpuSeconds {
+        value.saturating_add(1)
+    } else {
+        value
+    };
+    let wanted = Rlimit {
+        current: Some(at_most(now.current, value)),
+        maximum: Some(at_most(now.maximum, hard)),
+    };
+    if wanted != now {
+        set(resource, value, wanted)?;
+    }
+    Ok(wanted.current.unwrap_or(value))
+}
+
+fn at_most(now: Option<u64>, value: u64) -> u64 {
+    now.map_or(value, |now| now.min(value))
+}
+
+fn set(resource: Resource, value: u64, limit: Rlimit) -> Result<(), RlimitError> {
+    setrlimit(resource.kernel(), limit).map_err(|source| RlimitError {
+        resource,
+        value,
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Real limits of the test process are shared by all tests, so only ones that nothing here depends on are changed,
+    // and each test has its own.
+
+    #[test]
+    fn lowering_sets_both_limits_and_never_raises_them_again() {
+        assert_eq!(lower(Resource::MessageQueues, 4096), Ok(4096));
+        assert_eq!(current(Resource::MessageQueues), (Some(4096), Some(4096)));
+        assert_eq!(lower(Resource::MessageQueues, 1 << 40), Ok(4096));
+        assert_eq!(current(Resource::MessageQueues), (Some(4096), Some(4096)));
+    }
+
+    #[test]
+    fn a_soft_limit_below_the_value_stays_when_the_hard_limit_is_lowered() {
+        let (soft, hard) = current(Resource::PendingSignals);
+        let (Some(soft), Some(hard)) = (soft, hard) else { return };
+        let below = soft.min(hard) / 2;
+        setrlimit(
+            Resource::PendingSignals.kernel(),
+            Rlimit {
+                current: Some(below),
+                maximum: Some(hard),
+            },
+        )
+        .unwrap();
+        assert_eq!(lower(Resource::PendingSignals, below + 1), Ok(below));
+        assert_eq!(current(Resource::PendingSignals), (Some(below), Some(below + 1)));
+    }
+
+    #[test]
+    fn cpu_time_is_warned_of_one_second_before_the_kill() {
+        assert_eq!(lower(Resource::CpuSeconds, 1 << 30), Ok(1 << 30));
+        let (soft, hard) = current(Resource::CpuSeconds);
+        assert_eq!((soft, hard), (Some(1 << 30), Some((1 << 30) + 1)));
+    }
+
+    #[test]
+    fn setting_both_is_exact() {
+        set_both(Resource::RealtimeMicroseconds, 1_000_000).unwrap();
+        assert_eq!(
+            current(Resource::RealtimeMicroseconds),
+            (Some(1_000_000), Some(1_000_000))
+        );
+    }
+
+    #[test]
+    fn the_error_names_the_limit_and_the_value() {
+        let error = RlimitError {
+            resource: Resource::OpenFiles,
+            value: 7,
+            source: rustix::io::Errno::PERM,
+        };
+        assert_eq!(error.to_string(), "setting RLIMIT_NOFILE to 7");
+    }
+}

@@ -1,0 +1,261 @@
+//! One control group of ours: made, joined, removed.
+
+use std::fs;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::delegation;
+use super::directory::Directory;
+use super::error::CgroupError;
+use super::hierarchy::{Controller, Hierarchy, Tree, Version};
+use super::limits::{self, Enforced, GroupLimits};
+
+/// How long [`Group::remove`] waits for the kernel to let go of the last process.
+const REMOVE_PATIENCE: Duration = Duration::from_millis(500);
+
+/// A group, which in version 1 is one directory in each hierarchy that a limit needs.
+///
+/// Dropping it leaves it in place: a group outlives a supervisor that dies, and removal can fail and must be heard.
+#[derive(Debug)]
+pub struct Group {
+    pub(super) parts: Vec<Part>,
+    pub(super) enforced: Enforced,
+}
+
+/// The group's directory in one hierarchy.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) version: Version,
+    /// The controllers that are used here; for version 2 those that are part of every group as well.
+    pub(super) controllers: Vec<Controller>,
+    pub(super) directory: Directory,
+}
+
+impl Group {
+    /// Makes the group `name`, such as `offleash-7f3a`, with `limits`, in only the controllers that they need.
+    ///
+    /// With version 2 a group is made even when no limit needs a controller, since killing and pausing come with it.
+    /// Limits are as the kernel rounds them, see [`Self::limits`].
+    ///
+    /// # Errors
+    /// `Unavailable` before anything is made, when a controller cannot be used; `Io` when a call fails, after what
+    /// had been made was removed.
+    pub fn create(hierarchy: &Hierarchy, name: &str, limits: &GroupLimits) -> Result<Self, CgroupError> {
+        if !delegation::valid_name(name) {
+            return Err(CgroupError::Name { name: name.to_owned() });
+        }
+        let trees = trees_for(hierarchy, limits)?;
+        for (tree, controllers) in &trees {
+            delegation::enable(tree, controllers)?;
+        }
+        let mut group = Self {
+            parts: Vec::with_capacity(trees.len()),
+            enforced: Enforced::new(),
+        };
+        for (tree, controllers) in trees {
+            if let Err(first) = group.add_part(tree, controllers, name, limits) {
+                return Err(match group.remove() {
+                    Ok(()) => first,
+                    Err(second) => CgroupError::CleanUp {
+                        first: Box::new(first),
+                        second: Box::new(second),
+                    },
+                });
+            }
+        }
+        Ok(group)
+    }
+
+    fn add_part(
+        &mut self,
+        tree: &Tree,
+        controllers: Vec<Controller>,
+        name: &str,
+        limits: &GroupLimits,
+    ) -> Result<(), CgroupError> {
+        let path = tree.parent.join(name);
+        // Exists: it is somebody else's, and must be left as it is.
+        fs::create_dir(&path).map_err(|source| CgroupError::io("making", &path, source))?;
+        let directory = Directory::open(path.clone()).inspect_err(|_| {
+            let _ = fs::remove_dir(&path);
+        })?;
+        self.parts.push(Part {
+            version: tree.version,
+            controllers,
+            directory,
+        });
+        let Some(part) = self.parts.last() else { return Ok(()) };
+        limits::write(
+            &part.directory,
+            part.version,
+            &part.controllers,
+            limits,
+            &mut self.enforced,
+        )
+    }
+
+    /// Moves process `pid`, with all its threads, into the group; what it starts from now on is in it too.
+    ///
+    /// # Errors
+    /// `Io` when a hierarchy refuses; the process is then in some of them and must not be let run.
+    pub fn join(&self, pid: u32) -> Result<(), CgroupError> {
+        self.parts.iter().try_for_each(|part| part.join(pid))
+    }
+
+    /// [`Self::join`] for a process that was cloned into [`Self::descriptor_for_clone`]: the other hierarchies.
+    ///
+    /// # Errors
+    /// As [`Self::join`].
+    pub fn join_after_clone(&self, pid: u32) -> Result<(), CgroupError> {
+        self.parts
+            .iter()
+            .filter(|part| part.version == Version::V1)
+            .try_for_each(|part| part.join(pid))
+    }
+
+    /// The version 2 directory, for `CLONE_INTO_CGROUP` (`clone3(2)`, Linux 5.7); `None` when the group has none.
+    pub fn descriptor_for_clone(&self) -> Option<BorrowedFd<'_>> {
+        self.parts
+            .iter()
+            .find(|part| part.version == Version::V2)
+            .map(|part| part.directory.as_fd())
+    }
+
+    /// The directories, to be recorded so that [`Self::adopt`] finds them after a crash.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.parts.iter().map(|part| part.directory.path())
+    }
+
+    /// The limits that the kernel holds, rounded as it does.
+    ///
+    /// # Errors
+    /// `Io` when a file cannot be read, `Text` when it is not understood.
+    pub fn limits(&self) -> Result<GroupLimits, CgroupError> {
+        let mut found = GroupLimits::default();
+        for part in &self.parts {
+            limits::read(&part.directory, part.version, &part.controllers, &mut found)?;
+        }
+        Ok(found)
+    }
+
+    /// Which limits this group enforces and by what: `memory` by `cgroup v1 memory`. Empty for an adopted group.
+    pub fn enforced(&self) -> &Enforced {
+        &self.enforced
+    }
+
+    /// Processes in the group, as ids of our pid namespace; processes in none of its views are left out.
+    ///
+    /// # Errors
+    /// `Io` when a list cannot be read.
+    pub fn processes(&self) -> Result<Vec<i32>, CgroupError> {
+        let mut all = Vec::new();
+        for part in &self.parts {
+            match part.directory.processes() {
+                Ok(found) => all.extend(found),
+                Err(error) if error.is_gone() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        all.sort_unstable();
+        all.dedup();
+        Ok(all)
+    }
+
+    /// Removes the group and all groups below it; one that is gone already counts as removed.
+    ///
+    /// Waits up to half a second for processes that were killed to leave. All directories are tried.
+    ///
+    /// # Errors
+    /// `StillBusy` when processes remain, `Io` when the kernel refuses otherwise; the first failure is reported.
+    pub fn remove(&self) -> Result<(), CgroupError> {
+        let deadline = Instant::now() + REMOVE_PATIENCE;
+        let results = self
+            .parts
+            .iter()
+            .map(|part| remove_tree(part.directory.path(), deadline));
+        // Collected first, so that a failure in one hierarchy does not spare the others.
+        results.collect::<Vec<_>>().into_iter().collect()
+    }
+
+    pub(super) fn part(&self, controller: Controller) -> Option<&Part> {
+        self.parts.iter().find(|part| part.controllers.contains(&controller))
+    }
+}
+
+impl Part {
+    fn join(&self, pid: u32) -> Result<(), CgroupError> {
+        self.directory.write_number("cgroup.procs", u64::from(pid))
+    }
+}
+
+/// The trees that `limits` need, each with the controllers to use in it.
+fn trees_for<'a>(
+    hierarchy: &'a Hierarchy,
+    limits: &GroupLimits,
+) -> Result<Vec<(&'a Tree, Vec<Controller>)>, CgroupError> {
+    let mut trees: Vec<(&Tree, Vec<Controller>)> = Vec::with_capacity(3);
+    for controller in limits.controllers() {
+        let unavailable = |reason| CgroupError::Unavailable { controller, reason };
+        let tree = hierarchy
+            .tree(controller)
+            .ok_or_else(|| unavailable(super::Reason::NotMounted))?;
+        tree.usable(controller).map_err(unavailable)?;
+        match trees.iter_mut().find(|(known, _)| std::ptr::eq(*known, tree)) {
+            Some((_, controllers)) => controllers.push(controller),
+            None => trees.push((tree, vec![controller])),
+        }
+    }
+    // A hybrid machine has its controllers in version 1; joining the empty version 2 tree too would cost half a
+    // millisecond and bring nothing that the others do not have.
+    let hybrid = Controller::ALL.iter().any(|controller| hierarchy.has_v1(*controller));
+    if let (Some(tree), true) = (
+        hierarchy.unified().filter(|tree| tree.may_create.is_ok()),
+        trees.is_empty() && !hybrid,
+    ) {
+        trees.push((tree, Vec::new()));
+    }
+    for (tree, controllers) in &mut trees {
+        if tree.version == Version::V2 {
+            controllers.retain(|controller| controller.is_delegated_in_v2());
+            controllers.extend([Controller::CpuAccounting, Controller::Freezer]);
+        }
+    }
+    Ok(trees)
+}
+
+/// Removes the group at `path`, children first, trying again until `deadline` while the kernel says it is in use.
+fn remove_tree(path: &Path, deadline: Instant) -> Result<(), CgroupError> {
+    let mut pause = Duration::from_micros(200);
+    loop {
+        let errno = match rustix::fs::rmdir(path) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => return Ok(()),
+            Err(errno) => errno,
+        };
+        if errno != rustix::io::Errno::BUSY {
+            return Err(CgroupError::io("removing", path, errno));
+        }
+        for child in children(path)? {
+            remove_tree(&child, deadline)?;
+        }
+        if Instant::now() >= deadline {
+            return Err(CgroupError::StillBusy {
+                path: path.to_path_buf(),
+            });
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+}
+
+fn children(path: &Path) -> Result<Vec<PathBuf>, CgroupError> {
+    let names = Directory::open(path.to_path_buf()).and_then(|group| group.children());
+    match names {
+        Ok(names) => Ok(names.into_iter().map(|name| path.join(name)).collect()),
+        Err(error) if error.is_gone() => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,169 @@
+//! What a group has used and which of its limits were hit.
+
+use super::directory::{Directory, keyed};
+use super::error::CgroupError;
+use super::group::Group;
+use super::hierarchy::{Controller, Version};
+
+/// What the processes of a group have used so far, those that ended included; `None` where nothing accounts for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GroupUsage {
+    /// CPU time in user mode, in microseconds.
+    pub cpu_user_us: Option<u64>,
+    /// CPU time in the kernel, in microseconds.
+    pub cpu_system_us: Option<u64>,
+    /// Bytes of memory now, swap not included.
+    pub memory_now: Option<u64>,
+    /// The most bytes of memory at any time (version 2: Linux 5.19).
+    pub memory_peak: Option<u64>,
+    /// Processes and threads now.
+    pub pids_now: Option<u64>,
+    /// The most processes and threads at any time (Linux 6.1).
+    pub pids_peak: Option<u64>,
+    /// Bytes read from storage; only where version 2 hands down the `io` controller.
+    pub read_bytes: Option<u64>,
+    /// Bytes written to storage; only where version 2 hands down the `io` controller.
+    pub written_bytes: Option<u64>,
+}
+
+/// How often limits of a group were hit; `None` where nothing counts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GroupEvents {
+    /// Processes that the kernel killed for lack of memory.
+    pub oom_kills: Option<u64>,
+    /// Times the memory limit was reached and memory had to be reclaimed.
+    pub memory_max_hits: Option<u64>,
+    /// Times a process or thread was refused.
+    pub pids_max_hits: Option<u64>,
+}
+
+impl Group {
+    /// What was used so far; about six small files are read.
+    ///
+    /// # Errors
+    /// `Io` when a file cannot be read, `Text` when it is not understood.
+    pub fn usage(&self) -> Result<GroupUsage, CgroupError> {
+        let mut usage = GroupUsage::default();
+        if let Some(part) = self.part(Controller::CpuAccounting) {
+            let (user, system) = match part.version {
+                Version::V1 => cpu_v1(&part.directory)?,
+                Version::V2 => cpu_v2(&part.directory)?,
+            };
+            usage.cpu_user_us = Some(user);
+            usage.cpu_system_us = Some(system);
+        }
+        if let Some(part) = self.part(Controller::Memory) {
+            let (now, peak) = match part.version {
+                Version::V1 => ("memory.usage_in_bytes", "memory.max_usage_in_bytes"),
+                Version::V2 => ("memory.current", "memory.peak"),
+            };
+            usage.memory_now = Some(part.directory.read_number(now)?);
+            usage.memory_peak = part.directory.read_number_if_there(peak)?;
+        }
+        if let Some(part) = self.part(Controller::Pids) {
+            usage.pids_now = Some(part.directory.read_number("pids.current")?);
+            usage.pids_peak = part.directory.read_number_if_there("pids.peak")?;
+        }
+        if let Some(part) = self.parts.iter().find(|part| part.version == Version::V2)
+            && part.directory.has("io.stat")
+        {
+            let (read, written) = io_bytes(&part.directory.read("io.stat")?);
+            usage.read_bytes = Some(read);
+            usage.written_bytes = Some(written);
+        }
+        Ok(usage)
+    }
+
+    /// CPU time used so far, user and kernel together, in microseconds: one small file. `None` without accounting.
+    ///
+    /// # Errors
+    /// As [`Self::usage`].
+    pub fn cpu_us(&self) -> Result<Option<u64>, CgroupError> {
+        let Some(part) = self.part(Controller::CpuAccounting) else {
+            return Ok(None);
+        };
+        match part.version {
+            Version::V1 => Ok(Some(part.directory.read_number("cpuacct.usage")? / 1000)),
+            Version::V2 => part.directory.read_keyed("cpu.stat", "usage_usec"),
+        }
+    }
+
+    /// Which limits were hit so far.
+    ///
+    /// # Errors
+    /// As [`Self::usage`].
+    pub fn events(&self) -> Result<GroupEvents, CgroupError> {
+        let mut events = GroupEvents::default();
+        if let Some(part) = self.part(Controller::Memory) {
+            match part.version {
+                Version::V1 => {
+                    events.oom_kills = part.directory.read_keyed("memory.oom_control", "oom_kill")?;
+                    events.memory_max_hits = Some(part.directory.read_number("memory.failcnt")?);
+                }
+                Version::V2 => {
+                    let text = part.directory.read("memory.events")?;
+                    let count = |key| {
+                        keyed(&text, key)
+                            .transpose()
+                            .map_err(|()| part.directory.unexpected("memory.events", &text))
+                    };
+                    events.oom_kills = count("oom_kill")?;
+                    events.memory_max_hits = count("max")?;
+                }
+            }
+        }
+        if let Some(part) = self.part(Controller::Pids) {
+            events.pids_max_hits = part.directory.read_keyed("pids.events", "max")?;
+        }
+        Ok(events)
+    }
+}
+
+/// User and system time. The sum is exact; `cpuacct.stat` divides it, in ticks of 10 ms.
+fn cpu_v1(group: &Directory) -> Result<(u64, u64), CgroupError> {
+    let total = group.read_number("cpuacct.usage")? / 1000;
+    let text = group.read("cpuacct.stat")?;
+    let ticks = |key| {
+        keyed(&text, key)
+            .and_then(Result::ok)
+            .ok_or_else(|| group.unexpected("cpuacct.stat", &text))
+    };
+    let (user, system) = (u128::from(ticks("user")?), u128::from(ticks("system")?));
+    // Too short for a tick: user mode is the better guess for a program that did start.
+    let system_us = (u128::from(total) * system).checked_div(user + system).unwrap_or(0);
+    let system_us = u64::try_from(system_us).unwrap_or(total);
+    Ok((total.saturating_sub(system_us), system_us))
+}
+
+fn cpu_v2(group: &Directory) -> Result<(u64, u64), CgroupError> {
+    let text = group.read("cpu.stat")?;
+    let time = |key| {
+        keyed(&text, key)
+            .and_then(Result::ok)
+            .ok_or_else(|| group.unexpected("cpu.stat", &text))
+    };
+    Ok((time("user_usec")?, time("system_usec")?))
+}
+
+/// The sums of `rbytes` and `wbytes` over the devices in `io.stat`.
+fn io_bytes(text: &str) -> (u64, u64) {
+    let sum = |key: &str| {
+        let values = text
+            .split_whitespace()
+            .filter_map(|word| word.strip_prefix(key)?.parse::<u64>().ok());
+        values.fold(0, u64::saturating_add)
+    };
+    (sum("rbytes="), sum("wbytes="))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn storage_bytes_are_summed_over_devices() {
+        let text = "8:0 rbytes=100 wbytes=7 rios=1 wios=1 dbytes=9 dios=0\n254:0 rbytes=11 wbytes=0\n";
+        assert_eq!(io_bytes(text), (111, 7));
+        assert_eq!(io_bytes(""), (0, 0));
+    }
+}
