@@ -1,1 +1,46 @@
-//! Placeholder.
+//! What offleash keeps on disk: runs with their changes, and the audit log, in one state directory.
+//!
+//! [`StateDirectory`] finds and opens it; [`LiveRun`] is a run that is going on, [`Run`] one that is over; a run's
+//! changes are compared with the host ([`Run::changes`]), shown ([`Run::unified`]), written back ([`Run::apply`]) or
+//! dropped ([`Run::discard`]); [`reap`] finishes what a crash left; [`Audit`] is the log.
+//!
+//! Deliberately not here: making mounts, removing cgroups, printing. Bytes and names that a sandbox made are never
+//! trusted: every path below a root is opened by directory descriptor without following a symbolic link.
+
+mod apply;
+mod audit;
+mod change;
+mod claim;
+mod clock;
+mod content;
+mod failure;
+mod identity;
+mod node;
+mod overlay;
+mod protection;
+mod quote;
+mod reap;
+mod removal;
+mod run;
+mod run_error;
+mod run_file;
+mod runs;
+mod state;
+mod tree;
+mod unified;
+
+#[cfg(test)]
+mod testing;
+
+pub use apply::{ApplyError, ApplyReport, ApplyRequest, ConflictAt, ConflictReason, Refusal, RefusalReason, Selection};
+pub use audit::{Audit, AuditError, AuditEvent, AuditLine, AuditLines, BadLine, Recovery, VerifyReport};
+pub use change::{Change, ChangeError, ChangeKind, summarize};
+pub use failure::FileError;
+pub use identity::HostIdentity;
+pub use node::{Node, NodeKind};
+pub use reap::{Leftover, LeftoverFate, reap};
+pub use run::{Finished, LiveRun, NewRun, Run};
+pub use run_error::RunError;
+pub use runs::{KEPT_TOMBSTONES, RunListing, RunState, runs};
+pub use state::{StateDirectory, StateError};
+pub use unified::{Diff, DiffForm, MAX_TEXT_BYTES};

@@ -1,0 +1,248 @@
+//! Conflicts with what the host did meanwhile, and the operations that carry the changes out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use offleash_core::text::Text;
+use rustix::io::Errno;
+
+use super::stage::nearest_directory;
+use super::{ConflictAt, ConflictReason, Failure};
+use crate::change::{Change, ChangeKind, LayerTrees};
+use crate::failure::FileError;
+use crate::node::{Identity, Node, NodeKind, Time};
+
+/// What an owner needs to change what is in a directory.
+const OWNER_WRITES: u32 = 0o300;
+/// The mode of a new directory until everything is in it.
+pub(crate) const NEW_DIRECTORY: u32 = 0o700;
+
+/// Operations in the order in which they are carried out; undone in reverse.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    pub(crate) operations: Vec<Operation>,
+    /// For each slot of a [`Action::Put`]: which change its contents come from.
+    pub(crate) sources: BTreeMap<u64, usize>,
+}
+
+/// One operation on one host entry.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Operation {
+    pub(crate) layer: usize,
+    pub(crate) path: Text,
+    pub(crate) action: Action,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Action {
+    /// Changes permissions, and sets the time of a directory that was made.
+    Mode { from: u32, to: u32, modified: Option<Time> },
+    /// Moves the original into the staging directory.
+    Take {
+        slot: u64,
+        original: Identity,
+        directory: bool,
+    },
+    /// Moves what was staged into place, in exchange for the original if there is one.
+    Put { slot: u64, replaces: Option<Identity> },
+}
+
+/// Finds all conflicts or makes the plan. `latest_untouched` is the latest change time of an untouched entry.
+pub(crate) fn plan(trees: &[LayerTrees], changes: &[Change], latest_untouched: Time) -> Result<Plan, Failure> {
+    let mut conflicts = Vec::new();
+    for change in changes {
+        if let Some(reason) = conflict(&trees[change.layer], change, changes, latest_untouched)? {
+            conflicts.push(ConflictAt {
+                layer: change.layer,
+                path: change.path.clone(),
+                reason,
+            });
+        }
+    }
+    if !conflicts.is_empty() {
+        return Err(Failure::Conflicts(conflicts));
+    }
+    let mut planner = Planner {
+        trees,
+        changes,
+        plan: Plan::default(),
+        last: BTreeMap::new(),
+        slots: 0,
+    };
+    planner.unlock()?;
+    planner.takes();
+    planner.puts()?;
+    planner.modes();
+    Ok(planner.plan)
+}
+
+fn conflict(
+    trees: &LayerTrees,
+    change: &Change,
+    changes: &[Change],
+    latest_untouched: Time,
+) -> Result<Option<ConflictReason>, FileError> {
+    let Some(before) = &change.before else {
+        return conflict_of_new(trees, change, changes);
+    };
+    let changed = !before.is_directory() && before.identity.ctime > latest_untouched;
+    Ok(changed.then_some(ConflictReason::Changed))
+}
+
+fn conflict_of_new(
+    trees: &LayerTrees,
+    change: &Change,
+    changes: &[Change],
+) -> Result<Option<ConflictReason>, FileError> {
+    if change.copied_up {
+        return Ok(Some(ConflictReason::Gone));
+    }
+    match trees.host.node(&change.path) {
+        Ok(Some(_)) => return Ok(Some(ConflictReason::Appeared)),
+        Ok(None) => {}
+        Err(Errno::LOOP | Errno::XDEV) => return Ok(Some(ConflictReason::Unreachable)),
+        Err(error) => return Err(FileError::new("examining", &change.path, error)),
+    }
+    let parent = change.path.parent().unwrap_or(Path::new(""));
+    let is_there = matches!(trees.host.node(parent), Ok(Some(node)) if node.is_directory());
+    // Changes are sorted, so that the parent's is found quickly.
+    let position = changes.binary_search_by(|other| (other.layer, other.path.as_path()).cmp(&(change.layer, parent)));
+    let is_made = position.is_ok_and(|index| changes[index].after.as_ref().is_some_and(Node::is_directory));
+    Ok((!is_there && !is_made).then_some(ConflictReason::Gone))
+}
+
+struct Planner<'a> {
+    trees: &'a [LayerTrees],
+    changes: &'a [Change],
+    plan: Plan,
+    /// Modes to be set at the end: from, to, time of modification.
+    last: BTreeMap<(usize, PathBuf), (u32, u32, Option<Time>)>,
+    slots: u64,
+}
+
+impl Planner<'_> {
+    /// Directories of ours that forbid even us to change what is in them are opened up, and closed again at the end.
+    fn unlock(&mut self) -> Result<(), FileError> {
+        let euid = rustix::process::geteuid().as_raw();
+        let mut directories = BTreeSet::new();
+        for change in self.changes {
+            directories.insert((change.layer, PathBuf::new()));
+            directories.insert((change.layer, change.path.parent().unwrap_or(Path::new("")).to_owned()));
+            let removed = change.kind == ChangeKind::Deleted || change.kind == ChangeKind::TypeChanged;
+            if removed && change.before.as_ref().is_some_and(Node::is_directory) {
+                directories.insert((change.layer, change.path.clone()));
+            }
+        }
+        for (layer, path) in directories {
+            let found = match self.trees[layer].host.node(&path) {
+                Err(Errno::LOOP | Errno::XDEV | Errno::ACCESS) => None,
+                other => other.map_err(|error| FileError::new("examining", &path, error))?,
+            };
+            let Some(node) = found.filter(|node| node.is_directory() && node.uid == euid && euid != 0) else {
+                continue;
+            };
+            if node.mode & OWNER_WRITES != OWNER_WRITES {
+                let open = node.mode | NEW_DIRECTORY;
+                self.push(
+                    layer,
+                    &path,
+                    Action::Mode {
+                        from: node.mode,
+                        to: open,
+                        modified: None,
+                    },
+                );
+                self.last.insert((layer, path), (open, node.mode, None));
+            }
+        }
+        Ok(())
+    }
+
+    /// Children first.
+    fn takes(&mut self) {
+        for change in self.changes.iter().rev() {
+            let Some(before) = &change.before else { continue };
+            if matches!(change.kind, ChangeKind::Deleted | ChangeKind::TypeChanged) {
+                let slot = self.slot();
+                self.last.remove(&(change.layer, change.path.clone()));
+                let (original, directory) = (before.identity, before.is_directory());
+                self.push(
+                    change.layer,
+                    &change.path,
+                    Action::Take {
+                        slot,
+                        original,
+                        directory,
+                    },
+                );
+            }
+        }
+    }
+
+    /// Parents first.
+    fn puts(&mut self) -> Result<(), FileError> {
+        for (index, change) in self.changes.iter().enumerate() {
+            let Some(after) = &change.after else { continue };
+            let replaces = match (change.kind, &change.before) {
+                (ChangeKind::Modified | ChangeKind::SymlinkChanged, Some(before)) => Some(before.identity),
+                (ChangeKind::Added | ChangeKind::TypeChanged, _) => None,
+                _ => continue,
+            };
+            let slot = self.slot();
+            self.plan.sources.insert(slot, index);
+            self.push(change.layer, &change.path, Action::Put { slot, replaces });
+            if after.kind == NodeKind::Directory {
+                let inherited = nearest_directory(&self.trees[change.layer].host, &change.path)?.mode & 0o2000;
+                let end = (
+                    NEW_DIRECTORY,
+                    inherited | (after.mode & 0o777),
+                    Some(after.identity.mtime),
+                );
+                self.last.insert((change.layer, change.path.clone()), end);
+            }
+        }
+        Ok(())
+    }
+
+    /// Children first, because a parent may become closed.
+    fn modes(&mut self) {
+        for change in self
+            .changes
+            .iter()
+            .filter(|change| change.kind == ChangeKind::ModeChanged)
+        {
+            let (Some(before), Some(after)) = (&change.before, &change.after) else {
+                continue;
+            };
+            let path = if change.path == Path::new(".") {
+                PathBuf::new()
+            } else {
+                change.path.clone()
+            };
+            let special = if before.is_directory() { before.mode & 0o7000 } else { 0 };
+            let to = special | (after.mode & 0o777);
+            let opened = self.last.remove(&(change.layer, path.clone()));
+            let from = opened.map_or(before.mode, |(open, ..)| open);
+            self.last.insert((change.layer, path), (from, to, None));
+        }
+        for ((layer, path), (from, to, modified)) in std::mem::take(&mut self.last).into_iter().rev() {
+            if from != to || modified.is_some() {
+                self.push(layer, &path, Action::Mode { from, to, modified });
+            }
+        }
+    }
+
+    fn slot(&mut self) -> u64 {
+        self.slots += 1;
+        self.slots
+    }
+
+    fn push(&mut self, layer: usize, path: &Path, action: Action) {
+        self.plan.operations.push(Operation {
+            layer,
+            path: Text::from(path),
+            action,
+        });
+    }
+}

@@ -1,0 +1,172 @@
+//! Undoes an apply that failed or whose process died, or cleans up after one that was complete.
+//!
+//! Every operation is undone by what is found on disk, so that it does not matter how far the apply, or an earlier
+//! rollback, came. Nothing that is not recognised as our own doing is touched.
+
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use offleash_core::id::RunId;
+use rustix::fs::{AtFlags, RenameFlags};
+use rustix::io::Errno;
+
+use super::commit::{rename_new, set_mode};
+use super::journal::{self, Found, Journal, Staged};
+use super::plan::{Action, Operation};
+use super::stage::{Staging, remove_staging, slot_name, staging_name};
+use crate::failure::{FileError, Tried};
+use crate::node::{Identity, identity_of, kind_of};
+use crate::run_file::LayerFile;
+use crate::tree::{Tree, stat_at};
+
+/// Finishes what a dead or failed apply of the run in `directory` left; whether there was one.
+pub(crate) fn recover(directory: &OwnedFd) -> Result<bool, FileError> {
+    match journal::find(directory)? {
+        Found::Nothing => return Ok(false),
+        Found::Unreadable => {}
+        Found::Open(journal, staged) => undo_all(&journal, staged.as_ref())?,
+        Found::Committed(journal) => {
+            journal::note_applied(directory)?;
+            for layer in &journal.layers {
+                remove_staging(&open(layer)?, &journal.id)?;
+            }
+        }
+    }
+    journal::remove(directory)?;
+    Ok(true)
+}
+
+fn open(layer: &LayerFile) -> Result<Tree, FileError> {
+    let root = layer.root.as_path();
+    let tree = Tree::host(root).tried("opening", root)?;
+    let found = rustix::fs::fstat(tree.root()).tried("examining", root)?;
+    if found.st_ino != layer.root_inode {
+        return Err(FileError::new("recognising", root, Errno::STALE));
+    }
+    Ok(tree)
+}
+
+fn undo_all(journal: &Journal, staged: Option<&Staged>) -> Result<(), FileError> {
+    let mut layers = Vec::with_capacity(journal.layers.len());
+    for layer in &journal.layers {
+        let host = open(layer)?;
+        let staging = Staging::find(&host, &journal.id)?;
+        layers.push(Layer { host, staging });
+    }
+    for operation in journal.operations.iter().rev() {
+        layers[operation.layer].undo(operation, staged)?;
+    }
+    layers.iter().try_for_each(|layer| layer.clean(&journal.id))
+}
+
+struct Layer {
+    host: Tree,
+    staging: Option<Staging>,
+}
+
+impl Layer {
+    fn undo(&self, operation: &Operation, staged: Option<&Staged>) -> Result<(), FileError> {
+        let path = operation.path.as_path();
+        if let Action::Mode { from, to, .. } = operation.action {
+            return self.undo_mode(path, from, to);
+        }
+        let Some(staging) = &self.staging else {
+            return Ok(());
+        };
+        let (parent, name) = match self.host.parent(path) {
+            // Nothing of ours is behind a directory that somebody removed or replaced by a link.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => return Ok(()),
+            other => other.tried("opening the directory of", path)?,
+        };
+        let here = Here {
+            parent,
+            name,
+            path,
+            staging,
+        };
+        match &operation.action {
+            Action::Take { slot, .. } => here.put_back(&slot_name(*slot)),
+            Action::Put { slot, .. } => match staged.and_then(|staged| staged.get(slot)) {
+                Some(ours) => here.take_out(&slot_name(*slot), ours),
+                None => Ok(()),
+            },
+            Action::Mode { .. } => Ok(()),
+        }
+    }
+
+    fn undo_mode(&self, path: &Path, from: u32, to: u32) -> Result<(), FileError> {
+        match self.host.place(path) {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => Ok(()),
+            Err(error) => Err(FileError::new("opening", path, error)),
+            Ok(place) => set_mode(&place, to, from)
+                .map(|_| ())
+                .tried("changing the mode of", path),
+        }
+    }
+
+    /// An original that could not be put back, because something else is in its place, is kept.
+    fn clean(&self, id: &RunId) -> Result<(), FileError> {
+        if let Some(staging) = &self.staging
+            && !staging.holds_no_original()?
+        {
+            return Err(FileError::new(
+                "putting back the originals in",
+                staging_name(id),
+                Errno::EXIST,
+            ));
+        }
+        remove_staging(&self.host, id)
+    }
+}
+
+/// The place of one operation.
+struct Here<'a> {
+    parent: OwnedFd,
+    name: &'a OsStr,
+    path: &'a Path,
+    staging: &'a Staging,
+}
+
+impl Here<'_> {
+    /// Moves an original back, unless it never was moved away or something else is in its place.
+    fn put_back(&self, slot: &str) -> Result<(), FileError> {
+        match rename_new(&self.staging.old, OsStr::new(slot), &self.parent, self.name) {
+            Ok(()) | Err(Errno::NOENT | Errno::EXIST) => Ok(()),
+            Err(error) => Err(FileError::new("moving back", self.path, error)),
+        }
+    }
+
+    /// Takes what we put away again; the original comes back by exchange or from where it was moved.
+    fn take_out(&self, slot: &str, ours: &Identity) -> Result<(), FileError> {
+        let found = stat_at(&self.parent, self.name).tried("examining", self.path)?;
+        let is_directory = found
+            .as_ref()
+            .is_some_and(|stat| kind_of(stat) == crate::NodeKind::Directory);
+        let found = found.as_ref().map(identity_of);
+        let is_ours = found.is_some_and(|found| match is_directory {
+            true => (found.dev, found.ino) == (ours.dev, ours.ino),
+            false => found.same_but_renamed(ours),
+        });
+        if is_ours && is_directory {
+            // Not if somebody put something into it: then it stays.
+            return match rustix::fs::unlinkat(&self.parent, self.name, AtFlags::REMOVEDIR) {
+                Ok(()) | Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
+                Err(error) => Err(FileError::new("removing", self.path, error)),
+            };
+        }
+        if is_ours {
+            self.take_file_out(OsStr::new(slot))?;
+        }
+        self.put_back(slot)
+    }
+
+    fn take_file_out(&self, slot: &OsStr) -> Result<(), FileError> {
+        let new = &self.staging.new;
+        let flags = match stat_at(new, slot).tried("examining", self.path)? {
+            Some(_) => RenameFlags::EXCHANGE,
+            None => return rename_new(&self.parent, self.name, new, slot).tried("moving away", self.path),
+        };
+        rustix::fs::renameat_with(&self.parent, self.name, new, slot, flags).tried("moving back", self.path)
+    }
+}

@@ -1,0 +1,302 @@
+//! Which changes are asked for, and which of those are refused because of what they are.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Component, Path, PathBuf};
+
+use super::{ApplyError, ApplyRequest, Refusal, RefusalReason, Selection};
+use crate::Run;
+use crate::change::{Change, ChangeKind};
+use crate::node::{Node, NodeKind};
+use crate::protection::Protection;
+
+/// The changes to apply, parents first, and the refused ones.
+pub(crate) struct Selected {
+    pub(crate) changes: Vec<Change>,
+    pub(crate) refused: Vec<Refusal>,
+}
+
+/// A layer and a path in it, empty for its root.
+type Place = (usize, PathBuf);
+
+pub(crate) fn select(run: &Run, changes: &[Change], request: &ApplyRequest) -> Result<Selected, ApplyError> {
+    let roots = run.roots();
+    let named: Vec<Place> = request.named.iter().filter_map(|path| place(&roots, path)).collect();
+    let wanted = wanted(run, &roots, changes, &request.selection)?;
+    let mut judge = Judge {
+        protection: Protection::of(&run.file)?,
+        index: changes
+            .iter()
+            .enumerate()
+            .map(|(index, change)| (key(change), index))
+            .collect(),
+        reasons: vec![None; changes.len()],
+        roots,
+        changes,
+        wanted,
+        named,
+    };
+    judge.each_for_itself();
+    judge.below_refused();
+    judge.not_empty();
+    judge.below_refused();
+    Ok(judge.selected())
+}
+
+/// Where a path of the owner leads: relative ones begin at the workspace.
+fn place(roots: &[PathBuf], path: &Path) -> Option<Place> {
+    let (layer, rest) = if path.is_absolute() {
+        let holds = |(layer, root): (usize, &PathBuf)| Some((layer, path.strip_prefix(root).ok()?));
+        // The innermost root, if one lies in another.
+        roots
+            .iter()
+            .enumerate()
+            .filter_map(holds)
+            .min_by_key(|(_, rest)| rest.as_os_str().len())?
+    } else {
+        (0, path)
+    };
+    let names = rest.components().filter(|component| *component != Component::CurDir);
+    let names: Option<PathBuf> = names
+        .map(|name| matches!(name, Component::Normal(_)).then_some(name))
+        .collect();
+    Some((layer, names?))
+}
+
+fn key(change: &Change) -> Place {
+    let path = if change.path == Path::new(".") {
+        PathBuf::new()
+    } else {
+        change.path.clone()
+    };
+    (change.layer, path)
+}
+
+fn wanted(run: &Run, roots: &[PathBuf], changes: &[Change], selection: &Selection) -> Result<Vec<bool>, ApplyError> {
+    let Selection::Paths(paths) = selection else {
+        return Ok(vec![true; changes.len()]);
+    };
+    let mut wanted = vec![false; changes.len()];
+    for path in paths {
+        let none = || ApplyError::NoSuchChange {
+            id: run.id().clone(),
+            path: path.clone(),
+        };
+        let (layer, prefix) = place(roots, path).ok_or_else(none)?;
+        let mut any = false;
+        for (wanted, change) in wanted.iter_mut().zip(changes) {
+            let (of, at) = key(change);
+            let hit = of == layer && at.starts_with(&prefix);
+            any |= hit;
+            *wanted |= hit;
+        }
+        if !any {
+            return Err(none());
+        }
+    }
+    with_new_parents(changes, &mut wanted);
+    Ok(wanted)
+}
+
+/// What is in a new directory needs that directory.
+fn with_new_parents(changes: &[Change], wanted: &mut [bool]) {
+    let index: HashMap<Place, usize> = changes
+        .iter()
+        .enumerate()
+        .map(|(index, change)| (key(change), index))
+        .collect();
+    for child in 0..changes.len() {
+        let (layer, path) = key(&changes[child]);
+        if !wanted[child] || changes[child].kind == ChangeKind::Deleted {
+            continue;
+        }
+        for above in path.ancestors().skip(1) {
+            if let Some(parent) = index.get(&(layer, above.to_owned()))
+                && matches!(changes[*parent].kind, ChangeKind::Added | ChangeKind::TypeChanged)
+            {
+                wanted[*parent] = true;
+            }
+        }
+    }
+}
+
+struct Judge<'a> {
+    protection: Protection,
+    roots: Vec<PathBuf>,
+    changes: &'a [Change],
+    index: HashMap<Place, usize>,
+    wanted: Vec<bool>,
+    named: Vec<Place>,
+    reasons: Vec<Option<RefusalReason>>,
+}
+
+impl Judge<'_> {
+    fn each_for_itself(&mut self) {
+        for index in 0..self.changes.len() {
+            self.reasons[index] = self.reason(&self.changes[index]);
+        }
+    }
+
+    fn reason(&self, change: &Change) -> Option<RefusalReason> {
+        let after = change.after.as_ref();
+        match after.map(|node| node.kind) {
+            Some(kind @ (NodeKind::Fifo | NodeKind::Socket | NodeKind::Device)) => {
+                return Some(RefusalReason::SpecialFile { kind });
+            }
+            Some(NodeKind::Symlink) => {
+                let target = after.and_then(|node| node.target.clone()).unwrap_or_default();
+                if leaves(&self.roots[change.layer], &change.path, &target) && !self.is_named_exactly(change) {
+                    return Some(RefusalReason::LeavesWorkspace { target });
+                }
+            }
+            _ => {}
+        }
+        let rule = change.protected.clone()?;
+        (!self.is_named(change)).then_some(RefusalReason::Protected { rule })
+    }
+
+    fn is_named_exactly(&self, change: &Change) -> bool {
+        self.named.contains(&key(change))
+    }
+
+    fn is_named(&self, change: &Change) -> bool {
+        let (layer, path) = key(change);
+        self.named.iter().any(|(of, named)| {
+            let above =
+                || path.starts_with(named) && self.protection.rule(layer, &self.roots[layer], named, true).is_some();
+            *of == layer && (*named == path || named.starts_with(&path) || above())
+        })
+    }
+
+    /// Neither what is in a refused new directory, nor what would be removed to make room for a refused entry.
+    fn below_refused(&mut self) {
+        for index in 0..self.changes.len() {
+            let (layer, path) = key(&self.changes[index]);
+            if self.reasons[index].is_some() {
+                continue;
+            }
+            self.reasons[index] = path.ancestors().skip(1).find_map(|above| {
+                let above = *self.index.get(&(layer, above.to_owned()))?;
+                let makes_room = matches!(self.changes[above].kind, ChangeKind::Added | ChangeKind::TypeChanged);
+                (makes_room && self.stays(above)).then(|| RefusalReason::BelowRefused {
+                    above: self.changes[above].path.clone(),
+                })
+            });
+        }
+    }
+
+    /// A directory in which something stays can be neither removed nor replaced; children come last, so backwards.
+    fn not_empty(&mut self) {
+        let mut holding: HashSet<Place> = HashSet::new();
+        for index in (0..self.changes.len()).rev() {
+            let change = &self.changes[index];
+            let removes = change.after.is_none() || change.kind == ChangeKind::TypeChanged;
+            let directory = change.before.as_ref().is_some_and(Node::is_directory);
+            let (layer, path) = key(change);
+            if removes && directory && !self.stays(index) && holding.contains(&(layer, path.clone())) {
+                self.reasons[index] = Some(RefusalReason::NotEmpty);
+            }
+            if let Some(parent) = path.parent()
+                && removes
+                && self.stays(index)
+            {
+                holding.insert((layer, parent.to_owned()));
+            }
+        }
+    }
+
+    fn stays(&self, index: usize) -> bool {
+        !self.wanted[index] || self.reasons[index].is_some()
+    }
+
+    fn selected(self) -> Selected {
+        let mut selected = Selected {
+            changes: Vec::new(),
+            refused: Vec::new(),
+        };
+        for ((change, wanted), reason) in self.changes.iter().zip(self.wanted).zip(self.reasons) {
+            match reason {
+                _ if !wanted => {}
+                None => selected.changes.push(change.clone()),
+                Some(reason) => selected.refused.push(Refusal {
+                    layer: change.layer,
+                    path: change.path.clone(),
+                    reason,
+                }),
+            }
+        }
+        selected
+    }
+}
+
+/// Whether a link at `path` could lead out of `root`.
+///
+/// Judged by the text alone. `..` is counted from the link's own directory, which is a real one. After a name it is
+/// taken for leaving, because that name may be another link.
+fn leaves(root: &Path, path: &Path, target: &Path) -> bool {
+    let is_parent = |component: Component<'_>| component == Component::ParentDir;
+    if target.is_absolute() {
+        return !target.starts_with(root) || target.components().any(is_parent);
+    }
+    let depth = path.components().count().saturating_sub(1);
+    let mut names = target
+        .components()
+        .filter(|component| *component != Component::CurDir)
+        .peekable();
+    let mut up = 0;
+    while names.next_if(|name| is_parent(*name)).is_some() {
+        up += 1;
+    }
+    up > depth || names.any(is_parent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_that_could_lead_out_are_recognised() {
+        for (path, target, out) in [
+            ("a", "b", false),
+            ("a", "b/c", false),
+            ("a", "./b", false),
+            ("d/a", "../b", false),
+            ("d/e/a", "../../b", false),
+            ("a", "..", true),
+            ("a", "../x", true),
+            ("d/a", "../../x", true),
+            ("a", "b/../c", true),
+            ("a", "b/../../c", true),
+            ("a", "/etc/passwd", true),
+            ("a", "/", true),
+            ("a", "/work/space/b", false),
+            ("a", "/work/space/../b", true),
+            ("a", "/work/spaceship", true),
+        ] {
+            assert_eq!(
+                leaves(Path::new("/work/space"), Path::new(path), Path::new(target)),
+                out,
+                "{path} -> {target}"
+            );
+        }
+    }
+
+    #[test]
+    fn owners_paths_lead_to_a_layer_or_nowhere() {
+        let roots = [PathBuf::from("/w"), PathBuf::from("/w/sub/.git"), PathBuf::from("/g")];
+        for (path, found) in [
+            ("a/b", Some((0, "a/b"))),
+            ("./a", Some((0, "a"))),
+            (".", Some((0, ""))),
+            ("/w/a", Some((0, "a"))),
+            ("/w", Some((0, ""))),
+            ("/w/sub/.git/config", Some((1, "config"))),
+            ("/g/x", Some((2, "x"))),
+            ("/elsewhere", None),
+            ("../a", None),
+            ("a/../b", None),
+        ] {
+            let expected = found.map(|(layer, path)| (layer, PathBuf::from(path)));
+            assert_eq!(place(&roots, Path::new(path)), expected, "{path}");
+        }
+    }
+}

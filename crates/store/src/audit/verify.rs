@@ -1,0 +1,212 @@
+//! Reads the log: every line, or every line and whether it can be trusted.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _};
+
+use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::Errno;
+
+use super::append::{lock, open, read_head};
+use super::line::{self, HEAD, Head, LOG, LONGEST_LINE};
+use super::{AuditError, AuditLine, Recovery};
+use crate::StateDirectory;
+use crate::failure::{FileError, Tried};
+
+/// Whether the log can be trusted.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct VerifyReport {
+    /// Events in it.
+    pub lines: u64,
+    /// Whether no line is bad.
+    pub ok: bool,
+    /// Lines that a crash cut short, each vouched for by a `recovered` event.
+    pub torn: u64,
+    /// The first line that cannot be trusted; nothing after it can.
+    pub first_bad: Option<BadLine>,
+}
+
+/// A line that cannot be trusted.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct BadLine {
+    /// Its number in the file, from 1; one more than there are if the end is missing.
+    pub line: u64,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// The lines of the log, in order.
+#[derive(Debug)]
+pub struct AuditLines {
+    reader: Option<BufReader<File>>,
+    number: u64,
+}
+
+impl AuditLines {
+    pub(super) fn open(state: &StateDirectory) -> Result<Self, AuditError> {
+        let reader = open_existing(state, LOG)?.map(BufReader::new);
+        Ok(Self { reader, number: 0 })
+    }
+
+    /// The next line with its newline if it has one.
+    fn next_raw(&mut self) -> Result<Option<Vec<u8>>, AuditError> {
+        let Some(reader) = &mut self.reader else {
+            return Ok(None);
+        };
+        let mut bytes = Vec::new();
+        let longest = u64::try_from(LONGEST_LINE).unwrap_or(u64::MAX);
+        reader
+            .take(longest)
+            .read_until(b'\n', &mut bytes)
+            .tried("reading", LOG)?;
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        self.number += 1;
+        Ok(Some(bytes))
+    }
+}
+
+impl Iterator for AuditLines {
+    type Item = Result<AuditLine, AuditError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let bytes = match self.next_raw() {
+            Ok(bytes) => bytes?,
+            Err(error) => {
+                self.reader = None;
+                return Some(Err(error));
+            }
+        };
+        let line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+        Some(serde_json::from_slice(line).map_err(|error| AuditError::Damaged {
+            line: self.number,
+            why: error.to_string(),
+        }))
+    }
+}
+
+fn open_existing(state: &StateDirectory, name: &str) -> Result<Option<File>, FileError> {
+    match open(state, name, OFlags::RDONLY) {
+        Err(error) if error.errno() == Some(Errno::NOENT) => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+pub(super) fn verify(state: &StateDirectory) -> Result<VerifyReport, AuditError> {
+    // A log on a read-only file system has no writers to be kept out.
+    let _lock = match lock(state, FlockOperation::LockShared) {
+        Err(error) if error.errno() == Some(Errno::ROFS) => None,
+        other => Some(other?),
+    };
+    let mut lines = AuditLines::open(state)?;
+    let mut check = Check {
+        head: Head::genesis(),
+        behind: None,
+        torn: None,
+        report: VerifyReport {
+            lines: 0,
+            ok: true,
+            torn: 0,
+            first_bad: None,
+        },
+    };
+    while check.report.ok
+        && let Some(bytes) = lines.next_raw()?
+    {
+        check.line(lines.number, &bytes);
+    }
+    if check.report.ok {
+        let head = match open_existing(state, HEAD)? {
+            Some(file) => read_head(&file)?,
+            None => None,
+        };
+        check.end(lines.number, head.as_ref());
+    }
+    Ok(check.report)
+}
+
+struct Check {
+    /// The end so far.
+    head: Head,
+    /// The hash before that: where the head may be if a writer died between the log and the head.
+    behind: Option<String>,
+    /// A line that cannot be read and waits for its `recovered` event.
+    torn: Option<Vec<u8>>,
+    report: VerifyReport,
+}
+
+impl Check {
+    fn bad(&mut self, line: u64, why: impl Into<String>) {
+        self.report.ok = false;
+        self.report.first_bad = Some(BadLine { line, why: why.into() });
+    }
+
+    fn line(&mut self, number: u64, bytes: &[u8]) {
+        let Some(line) = bytes.strip_suffix(b"\n") else {
+            self.torn = Some(bytes.to_vec());
+            return;
+        };
+        match (line::parse(line), self.torn.take()) {
+            (Ok(parsed), None) => self.chained(number, parsed),
+            (Ok(parsed), Some(torn)) if line::recovers(&parsed, &torn) => {
+                self.report.torn += 1;
+                self.chained(number, parsed);
+            }
+            (_, Some(_)) => self.bad(number - 1, "it is damaged and no `recovered` event vouches for it"),
+            (Err(_), None) => self.torn = Some(line.to_vec()),
+        }
+    }
+
+    fn chained(&mut self, number: u64, line: AuditLine) {
+        if line.prev != self.head.hash {
+            return self.bad(
+                number,
+                "it does not follow the line before it; lines were changed, removed or cut off",
+            );
+        }
+        if line.seq != self.head.seq + 1 {
+            return self.bad(number, "its number does not follow that of the line before it");
+        }
+        let says_so = line
+            .data
+            .get("what")
+            .and_then(|what| serde_json::from_value(what.clone()).ok());
+        if line.event == line::RECOVERED && says_so == Some(Recovery::HeadLost) {
+            return self.bad(
+                number,
+                "`audit.head` was lost before it, so that nothing shows where the log ended",
+            );
+        }
+        self.report.lines += 1;
+        self.behind = Some(std::mem::replace(&mut self.head.hash, line.hash));
+        self.head.seq = line.seq;
+    }
+
+    fn end(&mut self, last: u64, head: Option<&Head>) {
+        if self.torn.is_some() && self.torn.as_ref().is_none_or(|torn| torn.is_empty()) {
+            return self.bad(last, "it is empty");
+        }
+        match head {
+            // The very first writer died before it wrote the head.
+            None if last <= 1 => self.torn_end(),
+            None => self.bad(
+                last + 1,
+                "`audit.head` is missing, so that nothing shows where the log ended",
+            ),
+            Some(head) if head.hash == self.head.hash => self.torn_end(),
+            Some(head) if Some(&head.hash) == self.behind.as_ref() && head.seq + 1 == self.head.seq => self.torn_end(),
+            Some(head) => {
+                let (ends, expected) = (self.head.seq, head.seq);
+                self.bad(
+                    last + 1,
+                    format!("the log ends with number {ends}, but `audit.head` says {expected}"),
+                );
+            }
+        }
+    }
+
+    /// A crash just now: the next append recovers it.
+    fn torn_end(&mut self) {
+        self.report.torn += u64::from(self.torn.is_some());
+    }
+}

@@ -1,0 +1,258 @@
+//! Walks an upper directory and looks every entry up on the host.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{Change, ChangeError, ChangeKind};
+use crate::NodeKind;
+use crate::content::same_contents;
+use crate::failure::FileError;
+use crate::node::Node;
+use crate::overlay::{self, Marks};
+use crate::protection::Protection;
+use crate::tree::{Modes, Tree, names_in, node_at, open_file, stat_at};
+
+/// A layer's upper directory and the host directory below it.
+#[derive(Debug)]
+pub(crate) struct LayerTrees {
+    pub(crate) root: PathBuf,
+    pub(crate) upper: Tree,
+    pub(crate) host: Tree,
+}
+
+/// The changes of one layer in no particular order, without the paths in `applied`.
+pub(crate) fn changes_in_layer(
+    layer: usize,
+    trees: &LayerTrees,
+    protection: &Protection,
+    applied: &HashSet<(usize, PathBuf)>,
+) -> Result<Vec<Change>, ChangeError> {
+    let mut walk = Walk {
+        layer,
+        trees,
+        protection,
+        applied,
+        waiting: vec![(PathBuf::new(), false)],
+        found: Vec::new(),
+    };
+    walk.root()?;
+    while let Some((directory, below_opaque)) = walk.waiting.pop() {
+        walk.directory(&directory, below_opaque)?;
+    }
+    Ok(walk.found)
+}
+
+struct Walk<'a> {
+    layer: usize,
+    trees: &'a LayerTrees,
+    protection: &'a Protection,
+    applied: &'a HashSet<(usize, PathBuf)>,
+    /// Directories of the upper tree that are still to be looked at, and whether one above hides the host's.
+    waiting: Vec<(PathBuf, bool)>,
+    found: Vec<Change>,
+}
+
+/// Names the path that an error is about.
+fn at(tried: &'static str, path: &Path) -> impl FnOnce(Errno) -> ChangeError {
+    let path = path.to_owned();
+    move |error| ChangeError::File {
+        source: FileError::new(tried, &path, error),
+        path,
+    }
+}
+
+impl Walk<'_> {
+    fn root(&mut self) -> Result<(), ChangeError> {
+        let here = Path::new(".");
+        let upper = self.trees.upper.node(Path::new("")).map_err(at("examining", here))?;
+        let host = self.trees.host.node(Path::new("")).map_err(at("examining", here))?;
+        if upper.as_ref().map(|node| node.mode) != host.as_ref().map(|node| node.mode) {
+            self.push(here, ChangeKind::ModeChanged, host, upper, Marks::default());
+        }
+        Ok(())
+    }
+
+    fn directory(&mut self, path: &Path, below_opaque: bool) -> Result<(), ChangeError> {
+        let upper = self.trees.upper.readable(path).map_err(at("opening", path))?;
+        let host = self.host_directory(path)?;
+        let names = names_in(&upper).map_err(at("listing", path))?;
+        let opaque = below_opaque || is_opaque(&upper, path)?;
+        for name in &names {
+            self.entry(&path.join(name), &upper, host.as_ref(), opaque)?;
+        }
+        if host.is_some() && opaque {
+            self.hidden_by_opaque(path, &names)?;
+        }
+        Ok(())
+    }
+
+    /// `None` where the host has no directory, or one that is reached through a link or a mount and so is not ours.
+    fn host_directory(&self, path: &Path) -> Result<Option<OwnedFd>, ChangeError> {
+        match self.trees.host.directory(path) {
+            Ok(directory) => Ok(Some(directory)),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::ACCESS) => Ok(None),
+            Err(error) => Err(at("opening", path)(error)),
+        }
+    }
+
+    fn entry(&mut self, path: &Path, upper: &OwnedFd, host: Option<&OwnedFd>, opaque: bool) -> Result<(), ChangeError> {
+        let name = path.file_name().unwrap_or_default();
+        let Some(stat) = stat_at(upper, name).map_err(at("examining", path))? else {
+            return Ok(());
+        };
+        let before = match host {
+            Some(host) => node_at(host, name).map_err(at("examining", path))?,
+            None => None,
+        };
+        let marks = self.marks(path, upper, name, &Node::of(&stat))?;
+        if overlay::is_whiteout_device(&stat) || marks.whiteout {
+            return before.map_or(Ok(()), |before| self.deleted(path, before));
+        }
+        let Some(after) = node_at(upper, name).map_err(at("examining", path))? else {
+            return Ok(());
+        };
+        if after.is_directory() {
+            self.waiting.push((path.to_owned(), opaque));
+        }
+        match before {
+            None => self.push(path, ChangeKind::Added, None, Some(after), marks),
+            Some(before) if before.kind != after.kind => {
+                if before.is_directory() {
+                    self.deleted_beneath(path)?;
+                }
+                self.push(path, ChangeKind::TypeChanged, Some(before), Some(after), marks);
+            }
+            Some(before) => {
+                if let Some(kind) = self.difference(path, (upper, host), name, (&before, &after))? {
+                    self.push(path, kind, Some(before), Some(after), marks);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Only files and directories have attributes that a mount with `userxattr` sets.
+    fn marks(&self, path: &Path, upper: &OwnedFd, name: &OsStr, node: &Node) -> Result<Marks, ChangeError> {
+        if !matches!(node.kind, NodeKind::File | NodeKind::Directory) {
+            return Ok(Marks::default());
+        }
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let place = rustix::fs::openat(upper, name, flags, Mode::empty()).map_err(at("opening", path))?;
+        let mut marks = overlay::marks(&place).map_err(at("reading the attributes of", path))?;
+        marks.whiteout &= node.kind == NodeKind::File && node.size == 0;
+        if marks.incomplete {
+            Err(ChangeError::Incomplete { path: path.to_owned() })
+        } else {
+            Ok(marks)
+        }
+    }
+
+    /// How two entries of the same type differ.
+    fn difference(
+        &self,
+        path: &Path,
+        (upper, host): (&OwnedFd, Option<&OwnedFd>),
+        name: &OsStr,
+        (before, after): (&Node, &Node),
+    ) -> Result<Option<ChangeKind>, ChangeError> {
+        let mode = (before.mode != after.mode).then_some(ChangeKind::ModeChanged);
+        match (after.kind, host) {
+            (NodeKind::File, Some(host)) => {
+                let same = before.size == after.size && same_files(path, upper, host, name)?;
+                Ok(if same { mode } else { Some(ChangeKind::Modified) })
+            }
+            (NodeKind::Symlink, _) => Ok((before.target != after.target).then_some(ChangeKind::SymlinkChanged)),
+            _ => Ok(mode),
+        }
+    }
+
+    fn hidden_by_opaque(&mut self, path: &Path, shown: &[PathBuf]) -> Result<(), ChangeError> {
+        for name in self.host_names(path)? {
+            let child = path.join(&name);
+            if shown.binary_search(&name).is_ok() {
+                continue;
+            }
+            if let Some(before) = self.trees.host.node(&child).map_err(at("examining", &child))? {
+                self.deleted(&child, before)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn deleted(&mut self, path: &Path, before: Node) -> Result<(), ChangeError> {
+        if before.is_directory() {
+            self.deleted_beneath(path)?;
+        }
+        self.push(path, ChangeKind::Deleted, Some(before), None, Marks::default());
+        Ok(())
+    }
+
+    fn deleted_beneath(&mut self, path: &Path) -> Result<(), ChangeError> {
+        let mut directories = vec![path.to_owned()];
+        while let Some(directory) = directories.pop() {
+            let Some(place) = self.host_directory(&directory)? else {
+                continue;
+            };
+            for name in self.host_names(&directory)? {
+                let child = directory.join(&name);
+                let Some(before) = node_at(&place, name.as_os_str()).map_err(at("examining", &child))? else {
+                    continue;
+                };
+                if before.is_directory() {
+                    directories.push(child.clone());
+                }
+                self.push(&child, ChangeKind::Deleted, Some(before), None, Marks::default());
+            }
+        }
+        Ok(())
+    }
+
+    /// What the host has in a directory; nothing where we may not look, and then it cannot be deleted either.
+    fn host_names(&self, path: &Path) -> Result<Vec<PathBuf>, ChangeError> {
+        match self.trees.host.names(path) {
+            Err(Errno::ACCESS | Errno::XDEV) => Ok(Vec::new()),
+            other => other.map_err(at("listing", path)),
+        }
+    }
+
+    fn push(&mut self, path: &Path, kind: ChangeKind, before: Option<Node>, after: Option<Node>, marks: Marks) {
+        if self.applied.contains(&(self.layer, path.to_owned())) {
+            return;
+        }
+        let becomes_directory = after.as_ref().is_some_and(Node::is_directory);
+        self.found.push(Change {
+            layer: self.layer,
+            path: path.to_owned(),
+            kind,
+            before,
+            after,
+            protected: self
+                .protection
+                .rule(self.layer, &self.trees.root, path, becomes_directory),
+            copied_up: marks.copied_up,
+        });
+    }
+}
+
+fn is_opaque(directory: &OwnedFd, path: &Path) -> Result<bool, ChangeError> {
+    let marks = overlay::marks(directory).map_err(at("reading the attributes of", path))?;
+    overlay::is_opaque(directory, marks).map_err(at("reading the attributes of", path))
+}
+
+fn same_files(path: &Path, upper: &OwnedFd, host: &OwnedFd, name: &OsStr) -> Result<bool, ChangeError> {
+    let changed = open_file(upper, name, Modes::Override).map_err(at("opening", path))?;
+    let original = match open_file(host, name, Modes::Respect) {
+        // The sandbox could not read it either, so it wrote what is there now.
+        Err(Errno::ACCESS) => return Ok(false),
+        other => other.map_err(at("opening the host's", path))?,
+    };
+    same_contents(changed, original).map_err(|source| ChangeError::File {
+        path: path.to_owned(),
+        source: FileError::new("reading", path, source),
+    })
+}

@@ -1,0 +1,141 @@
+//! Finishes what a crash left: looked at when offleash starts, and nothing but one empty directory in the usual case.
+
+use std::path::{Path, PathBuf};
+
+use offleash_core::id::RunId;
+use offleash_core::text::Text;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::claim::Claim;
+use crate::failure::{FileError, Tried};
+use crate::removal::remove_tree;
+use crate::run_file::{Phase, RunFile};
+use crate::tree::Tree;
+use crate::{Run, RunError, StateDirectory, run};
+
+/// A run whose process died.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leftover {
+    /// Its id.
+    pub id: RunId,
+    /// The cgroups that it recorded; whoever called removes them.
+    pub cgroups: Vec<PathBuf>,
+    /// What became of it.
+    pub fate: LeftoverFate,
+}
+
+/// What became of a run whose process died.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LeftoverFate {
+    /// It had changed nothing and was removed.
+    Removed,
+    /// Its changes are kept as those of a crashed run.
+    Kept,
+    /// An `apply` was rolled back or, if it was complete but for cleaning up, cleaned up.
+    ApplyFinished,
+    /// It could not be finished and is tried again next time; the text says why.
+    Postponed(String),
+}
+
+/// Finishes the runs whose process died.
+///
+/// # Errors
+/// Only if the list of live runs cannot be read; what is wrong with one run is in its [`Leftover`].
+pub fn reap(state: &StateDirectory) -> Result<Vec<Leftover>, FileError> {
+    let mut leftovers = Vec::new();
+    for id in live(state)? {
+        let Some(claim) = Claim::take_over(state, &id)? else {
+            continue;
+        };
+        let cgroups = cgroups(state, &id);
+        let fate = match finish(state, &id, claim) {
+            Ok(fate) => fate,
+            Err(error) => LeftoverFate::Postponed(chain(&error)),
+        };
+        leftovers.push(Leftover { id, cgroups, fate });
+    }
+    Ok(leftovers)
+}
+
+fn live(state: &StateDirectory) -> Result<Vec<RunId>, FileError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let again = rustix::fs::openat(&*state.live, ".", flags, Mode::empty()).tried("opening", "live")?;
+    let names = crate::tree::names_in(&again).tried("listing", "live")?;
+    Ok(names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect())
+}
+
+/// The cgroups are returned even if the rest of the run cannot be finished.
+fn cgroups(state: &StateDirectory, id: &RunId) -> Vec<PathBuf> {
+    match run::open_run(state, id).and_then(|directory| RunFile::read(&directory)) {
+        Ok(Some(Ok(file))) => file.cgroups.iter().map(|path| path.as_path().to_owned()).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn finish(state: &StateDirectory, id: &RunId, claim: Claim) -> Result<LeftoverFate, RunError> {
+    let failed = |source| RunError::File { id: id.clone(), source };
+    let fate = match Run::open(state, id) {
+        Ok(run) => finish_run(run)?,
+        // After a power failure the record can be lost while changes are there: those stay until discarded.
+        Err(RunError::Damaged { .. }) if holds_changes(state, id).map_err(failed)? => LeftoverFate::Kept,
+        // It died while it was being made: no sandbox has run.
+        Err(RunError::NotFound { .. } | RunError::Damaged { .. }) => {
+            remove_tree(&state.runs, id.as_str().as_ref()).map_err(failed)?;
+            LeftoverFate::Removed
+        }
+        Err(error) => return Err(error),
+    };
+    claim.release().map_err(failed)?;
+    Ok(fate)
+}
+
+fn holds_changes(state: &StateDirectory, id: &RunId) -> Result<bool, FileError> {
+    let run = Tree::ours(run::open_run(state, id)?);
+    let names = |path: &Path| match run.names(path) {
+        Err(Errno::NOENT) => Ok(Vec::new()),
+        other => other.tried("listing", path),
+    };
+    for layer in names(Path::new("layers"))? {
+        if !names(&Path::new("layers").join(layer).join("upper"))?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn finish_run(mut run: Run) -> Result<LeftoverFate, RunError> {
+    let was_applying = crate::apply::recover(&run.directory).map_err(|source| run.failed(source))?;
+    match run.file.phase {
+        Phase::Started => {
+            if matches!(run.changes(), Ok(changes) if changes.is_empty()) {
+                run.remove()?;
+                return Ok(LeftoverFate::Removed);
+            }
+            run.file.cgroups = Vec::<Text>::new();
+            run.enter(Phase::Crashed)?;
+        }
+        Phase::Kept | Phase::Crashed => {
+            if was_applying && run.changes()?.is_empty() {
+                run.enter(Phase::Applied)?;
+                run.drop_layers()?;
+            }
+        }
+        Phase::Applied | Phase::Discarded => run.drop_layers()?,
+    }
+    Ok(if was_applying {
+        LeftoverFate::ApplyFinished
+    } else {
+        LeftoverFate::Kept
+    })
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

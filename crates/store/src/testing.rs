@@ -1,0 +1,1 @@
+//! Scratch state directories and trees for tests.

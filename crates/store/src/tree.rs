@@ -1,0 +1,245 @@
+//! A directory tree that is walked by descriptor: nothing in it can lead out of it.
+//!
+//! Every path is resolved from the root with `openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS |
+//! RESOLVE_NO_XDEV)`, in pieces shorter than `PATH_MAX`, so that at most three descriptors are open at a time whatever
+//! the depth. There is no recursion. Reading opens regular files only, without waiting.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags, RawDir, ResolveFlags, Stat};
+use rustix::io::Errno;
+
+use crate::node::Node;
+
+/// The longest piece of a path that one call resolves; `PATH_MAX` is 4096 with the closing NUL.
+const PIECE: usize = 4000;
+
+const BENEATH: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS)
+    .union(ResolveFlags::NO_XDEV);
+
+/// The root of a tree.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    root: OwnedFd,
+    modes: Modes,
+}
+
+/// What to do about an entry of our own whose mode forbids us to read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Modes {
+    /// Leave it: changing the host's modes, even for a moment, would look like a change by somebody else.
+    Respect,
+    /// Add the permission for the moment of opening.
+    Override,
+}
+
+/// What another open directory descriptor gives.
+pub(crate) type Opened = Result<OwnedFd, Errno>;
+
+impl Tree {
+    /// Opens a directory of the host, none of whose components may be a symbolic link.
+    pub(crate) fn host(path: &Path) -> Result<Self, Errno> {
+        let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), resolve)?;
+        Ok(Self {
+            root,
+            modes: Modes::Respect,
+        })
+    }
+
+    /// A tree in the state directory.
+    pub(crate) fn ours(root: OwnedFd) -> Self {
+        Self {
+            root,
+            modes: Modes::Override,
+        }
+    }
+
+    pub(crate) fn root(&self) -> &OwnedFd {
+        &self.root
+    }
+
+    /// The directory `relative`, for use as a starting point only.
+    pub(crate) fn directory(&self, relative: &Path) -> Opened {
+        open_below(
+            &self.root,
+            relative.as_os_str().as_bytes(),
+            OFlags::PATH | OFlags::DIRECTORY,
+        )
+    }
+
+    /// The directory that holds `relative`, and the name in it.
+    pub(crate) fn parent<'p>(&self, relative: &'p Path) -> Result<(OwnedFd, &'p OsStr), Errno> {
+        let name = relative.file_name().ok_or(Errno::INVAL)?;
+        Ok((self.directory(relative.parent().unwrap_or(Path::new("")))?, name))
+    }
+
+    /// What is at `relative`, with the target of a link; `None` if nothing is, or something above is no directory.
+    ///
+    /// A symbolic link or a mount on the way is an error (`ELOOP`, `EXDEV`).
+    pub(crate) fn node(&self, relative: &Path) -> Result<Option<Node>, Errno> {
+        if relative.as_os_str().is_empty() {
+            return Ok(Some(Node::of(&rustix::fs::fstat(&self.root)?)));
+        }
+        match self.parent(relative) {
+            Ok((parent, name)) => node_at(&parent, name),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The entry `relative` itself, which may be anything but a symbolic link, as an `O_PATH` descriptor.
+    pub(crate) fn place(&self, relative: &Path) -> Opened {
+        open_below(
+            &self.root,
+            relative.as_os_str().as_bytes(),
+            OFlags::PATH | OFlags::NOFOLLOW,
+        )
+    }
+
+    /// A regular file for reading; anything else is `EINVAL`.
+    pub(crate) fn file(&self, relative: &Path) -> Result<File, Errno> {
+        let (parent, name) = self.parent(relative)?;
+        open_file(&parent, name, self.modes)
+    }
+
+    /// The directory `relative`, for listing.
+    pub(crate) fn readable(&self, relative: &Path) -> Opened {
+        open_readable(&self.root, relative, self.modes)
+    }
+
+    /// The names in the directory `relative`, sorted.
+    pub(crate) fn names(&self, relative: &Path) -> Result<Vec<PathBuf>, Errno> {
+        names_in(&self.readable(relative)?)
+    }
+}
+
+fn open_below(root: &OwnedFd, path: &[u8], flags: OFlags) -> Opened {
+    let through = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut rest = path;
+    let mut current: Option<OwnedFd> = None;
+    while rest.len() > PIECE {
+        let cut = rest[..PIECE]
+            .iter()
+            .rposition(|byte| *byte == b'/')
+            .ok_or(Errno::NAMETOOLONG)?;
+        let next = open_piece(current.as_ref().unwrap_or(root), &rest[..cut], through)?;
+        current = Some(next);
+        rest = &rest[cut + 1..];
+    }
+    open_piece(current.as_ref().unwrap_or(root), rest, flags | OFlags::CLOEXEC)
+}
+
+fn open_piece(from: &OwnedFd, piece: &[u8], flags: OFlags) -> Opened {
+    let piece = if piece.is_empty() { b"." } else { piece };
+    loop {
+        match rustix::fs::openat2(from, piece, flags, Mode::empty(), BENEATH) {
+            // A rename elsewhere disturbed the walk (openat2(2), EAGAIN).
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+/// Opens the directory `relative` below `root` for listing.
+pub(crate) fn open_readable(root: &OwnedFd, relative: &Path, modes: Modes) -> Opened {
+    let bytes = relative.as_os_str().as_bytes();
+    match open_below(root, bytes, OFlags::RDONLY | OFlags::DIRECTORY) {
+        Err(Errno::ACCESS) if modes == Modes::Override => {
+            let place = open_below(root, bytes, OFlags::PATH | OFlags::DIRECTORY)?;
+            with_owner_bits(&place, 0o500, || reopen(&place, OFlags::RDONLY | OFlags::DIRECTORY))
+        }
+        other => other,
+    }
+}
+
+/// Opens the regular file `name` for reading.
+pub(crate) fn open_file(parent: impl AsFd, name: &OsStr, modes: Modes) -> Result<File, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    // Looked at before it is opened: opening some devices does something.
+    let place = rustix::fs::openat(
+        &parent,
+        name,
+        OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    if Node::of(&rustix::fs::fstat(&place)?).kind != crate::NodeKind::File {
+        return Err(Errno::INVAL);
+    }
+    let opened = match reopen(&place, flags) {
+        Err(Errno::ACCESS) if modes == Modes::Override => with_owner_bits(&place, 0o400, || reopen(&place, flags)),
+        other => other,
+    };
+    opened.map(File::from)
+}
+
+/// Opens what an `O_PATH` descriptor stands for.
+pub(crate) fn reopen(place: &OwnedFd, flags: OFlags) -> Opened {
+    rustix::fs::open(magic_link(place), flags | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// `chmod` for an `O_PATH` descriptor, which `fchmod` refuses.
+pub(crate) fn chmod(place: &OwnedFd, mode: u32) -> Result<(), Errno> {
+    rustix::fs::chmod(magic_link(place), Mode::from_raw_mode(mode))
+}
+
+pub(crate) fn magic_link(place: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", place.as_raw_fd()))
+}
+
+/// Adds permission bits while `action` runs; possible only for entries that we own.
+fn with_owner_bits<T>(place: &OwnedFd, bits: u32, action: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    let found = rustix::fs::fstat(place)?;
+    let mode = found.st_mode & 0o7777;
+    if found.st_uid != rustix::process::geteuid().as_raw() || mode & bits == bits {
+        return Err(Errno::ACCESS);
+    }
+    chmod(place, mode | bits)?;
+    let result = action();
+    chmod(place, mode)?;
+    result
+}
+
+/// What `name` in `parent` is, with the target of a link; `None` if there is no such name.
+pub(crate) fn node_at(parent: &OwnedFd, name: &OsStr) -> Result<Option<Node>, Errno> {
+    let Some(stat) = stat_at(parent, name)? else {
+        return Ok(None);
+    };
+    let mut node = Node::of(&stat);
+    if node.kind == crate::NodeKind::Symlink {
+        let target = rustix::fs::readlinkat(parent, name, Vec::new())?;
+        node.target = Some(std::ffi::OsString::from_vec(target.into_bytes()).into());
+    }
+    Ok(Some(node))
+}
+
+pub(crate) fn stat_at(parent: &OwnedFd, name: &OsStr) -> Result<Option<Stat>, Errno> {
+    match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(Some(stat)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The names in an open directory, sorted.
+pub(crate) fn names_in(directory: &OwnedFd) -> Result<Vec<PathBuf>, Errno> {
+    let mut buffer = Vec::with_capacity(32 * 1024);
+    let mut entries = RawDir::new(directory, buffer.spare_capacity_mut());
+    let mut names = Vec::new();
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push(PathBuf::from(OsStr::from_bytes(name)));
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
