@@ -1,2 +1,77 @@
-//! Placeholder.
-fn main() {}
+//! The project's own tasks: all tests, and the benchmarks.
+//!
+//! `cargo xtask test` is what continuous integration runs; `cargo xtask bench start` compares the start of a sandbox
+//! with the reference tools. Deliberately not here: the tests themselves (each crate has its own) and anything that
+//! is shipped.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "what a task prints is its product"
+)]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tasks start cargo, apt-get and the programs they compare; `sys::spawn` is for what runs in a sandbox"
+)]
+
+mod bench;
+mod error;
+mod program;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Tasks of the offleash workspace.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Formats are checked, lints and documents too, then all tests run: as this user and, for root, once more as an
+    /// ordinary user
+    Test(test::TestOptions),
+    /// Measures against the reference tools
+    Bench {
+        #[command(subcommand)]
+        benchmark: Benchmark,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum Benchmark {
+    /// How long a sandbox takes from nothing to its end, what it costs, and how many a second
+    Start(bench::StartOptions),
+    /// Measures the commands that standard input names; started by `start` where a contender needs own mounts
+    #[command(hide = true)]
+    Helper,
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().task {
+        Task::Test(options) => test::run(&options),
+        Task::Bench {
+            benchmark: Benchmark::Start(options),
+        } => bench::run(&options),
+        Task::Bench {
+            benchmark: Benchmark::Helper,
+        } => bench::serve_helper(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            let mut cause = std::error::Error::source(&error);
+            while let Some(inner) = cause {
+                eprintln!("  caused by: {inner}");
+                cause = inner.source();
+            }
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Who is compared, and the command lines that make the comparison fair.
+//!
+//! All see the host's `/usr` read-only, an own `/proc`, `/dev` and `/tmp`, and a cleared environment; the reference
+//! sandboxes make all namespaces. None of the reference tools filters system calls here, offleash does.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::helper::Helper;
+use super::sample::{CommandLine, Sample};
+use crate::error::TaskError;
+use crate::program;
+
+/// The name of a process without any sandbox.
+pub(super) const PLAIN: &str = "plain";
+/// The name of bubblewrap.
+pub(super) const BUBBLEWRAP: &str = "bwrap";
+/// The name of crun.
+pub(super) const CRUN: &str = "crun";
+/// Our name.
+pub(super) const OFFLEASH: &str = "offleash";
+
+/// bubblewrap as a careful user configures it.
+const BUBBLEWRAP_OPTIONS: &str = "--unshare-all --die-with-parent --new-session --clearenv --setenv PATH /usr/bin:/bin \
+    --ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/lib /lib --symlink usr/lib64 /lib64 \
+    --symlink usr/sbin /sbin --proc /proc --dev /dev --tmpfs /tmp --";
+
+/// What is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Workload {
+    /// Nothing.
+    True,
+    /// A Python program that prints one line.
+    Python,
+    /// A process that waits until it is killed.
+    Idle,
+}
+
+impl Workload {
+    const ALL: [Self; 3] = [Self::True, Self::Python, Self::Idle];
+
+    /// As it is named in reports.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::True => "true",
+            Self::Python => "python3",
+            Self::Idle => "sleep",
+        }
+    }
+
+    fn command(self) -> &'static [&'static str] {
+        match self {
+            Self::True => &["/usr/bin/true"],
+            Self::Python => &["/usr/bin/python3", "-c", "print(1)"],
+            Self::Idle => &["/usr/bin/sleep", "600"],
+        }
+    }
+}
+
+/// The directories that the contenders work in; removed at the end.
+#[derive(Debug)]
+pub(super) struct Arena {
+    directory: TempDir,
+    binary: PathBuf,
+}
+
+impl Arena {
+    /// Makes the directories.
+    ///
+    /// # Errors
+    /// `File`.
+    pub(super) fn new(binary: PathBuf) -> Result<Self, TaskError> {
+        // Not in `/tmp`, which may be in memory, where the layers of a workspace would cost less than usually.
+        let directory = tempfile::Builder::new()
+            .prefix("offleash-bench-")
+            .tempdir_in("/var/tmp");
+        let directory = directory.map_err(TaskError::file("creating a directory in", "/var/tmp"))?;
+        let arena = Self { directory, binary };
+        for name in ["workspace", "home", "crun"] {
+            fs::create_dir(arena.path(name)).map_err(TaskError::file("creating", arena.path(name)))?;
+        }
+        Ok(arena)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// A command line with the same empty directory and small environment for everyone.
+    fn command_line(&self, wrapper: Vec<OsString>, workload: Workload) -> CommandLine {
+        let home = self.path("home");
+        let variables = [
+            ("HOME", home.clone()),
+            ("OFFLEASH_STATE", home.join("state")),
+            ("XDG_RUNTIME_DIR", home),
+        ];
+        let mut environment: Vec<_> = variables
+            .map(|(name, value)| (name.into(), value.into_os_string()))
+            .to_vec();
+        environment.push(("PATH".into(), "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin".into()));
+        let arguments = wrapper
+            .into_iter()
+            .chain(workload.command().iter().map(OsString::from))
+            .collect();
+        CommandLine {
+            arguments,
+            environment,
+            directory: self.path("workspace"),
+        }
+    }
+}
+
+/// One way to run a workload.
+#[derive(Debug)]
+pub(super) struct Contender {
+    /// As it is named in reports.
+    pub(super) name: &'static str,
+    way: Way,
+    /// A measuring process with mounts of its own, where the contender cannot live with the machine's.
+    helper: Option<Helper>,
+    runs: u64,
+}
+
+#[derive(Debug)]
+enum Way {
+    /// Words before the workload's own.
+    Wrapper(Vec<OsString>),
+    /// A bundle directory for each workload, and a new container id for each run.
+    Bundles { program: PathBuf },
+}
+
+impl Contender {
+    /// All contenders, or why one cannot even be prepared.
+    pub(super) fn all(arena: &Arena) -> [Result<Self, (&'static str, TaskError)>; 4] {
+        let named = |name: &'static str| move |error| (name, error);
+        let ours = vec![arena.binary.clone().into_os_string(), "run".into(), "--".into()];
+        [
+            Ok(Self::wrapper(PLAIN, Vec::new())),
+            Self::bubblewrap().map_err(named(BUBBLEWRAP)),
+            Self::crun(arena).map_err(named(CRUN)),
+            Ok(Self::wrapper(OFFLEASH, ours)),
+        ]
+    }
+
+    fn wrapper(name: &'static str, words: Vec<OsString>) -> Self {
+        Self {
+            name,
+            way: Way::Wrapper(words),
+            helper: None,
+            runs: 0,
+        }
+    }
+
+    fn bubblewrap() -> Result<Self, TaskError> {
+        let program = installed("bwrap")?.into_os_string();
+        let options = BUBBLEWRAP_OPTIONS.split_whitespace().map(OsString::from);
+        Ok(Self::wrapper(
+            BUBBLEWRAP,
+            std::iter::once(program).chain(options).collect(),
+        ))
+    }
+
+    fn crun(arena: &Arena) -> Result<Self, TaskError> {
+        let program = installed("crun")?;
+        for workload in Workload::ALL {
+            write_bundle(&arena.path("crun").join(workload.name()), workload)?;
+        }
+        let helper = if Path::new("/sys/fs/cgroup/unified").is_dir() {
+            Some(Helper::without_unified_cgroups()?)
+        } else {
+            None
+        };
+        Ok(Self {
+            name: CRUN,
+            way: Way::Bundles { program },
+            helper,
+            runs: 0,
+        })
+    }
+
+    /// The command line of the next run.
+    pub(super) fn next_command(&mut self, arena: &Arena, workload: Workload) -> CommandLine {
+        self.runs += 1;
+        self.command_line(arena, workload, self.runs)
+    }
+
+    /// The command line of run number `run`; no number may be used twice at the same time.
+    pub(super) fn command_line(&self, arena: &Arena, workload: Workload, run: u64) -> CommandLine {
+        match &self.way {
+            Way::Wrapper(words) => arena.command_line(words.clone(), workload),
+            Way::Bundles { program } => {
+                let home = arena.path("crun");
+                let mut command = arena.command_line(Vec::new(), workload);
+                let words = ["--cgroup-manager=cgroupfs", "run", "--bundle", workload.name()].map(OsString::from);
+                command.arguments = vec![program.clone().into(), "--root".into(), home.join("state").into()];
+                command.arguments.extend(words);
+                command
+                    .arguments
+                    .push(format!("bench-{}-{run}", std::process::id()).into());
+                command.directory = home;
+                command
+            }
+        }
+    }
+
+    /// Whether a run can be started from any thread of this process, and ends when the process that was started ends.
+    ///
+    /// Containers of crun need the helper's mounts on some machines, and outlive their launcher on all.
+    pub(super) fn is_one_process_tree(&self) -> bool {
+        matches!(self.way, Way::Wrapper(_))
+    }
+
+    /// Runs each workload that ends once, untimed.
+    ///
+    /// # Errors
+    /// Why it does not work on this machine.
+    pub(super) fn check(&mut self, arena: &Arena) -> Result<(), TaskError> {
+        for workload in [Workload::True, Workload::Python] {
+            let command = self.next_command(arena, workload);
+            match &mut self.helper {
+                Some(helper) => helper.sample(&command).map(|_| ())?,
+                None => command.check()?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs `workload` once and measures it.
+    ///
+    /// # Errors
+    /// When the run fails.
+    pub(super) fn sample(&mut self, arena: &Arena, workload: Workload) -> Result<Sample, TaskError> {
+        let command = self.next_command(arena, workload);
+        match &mut self.helper {
+            Some(helper) => helper.sample(&command),
+            None => command.sample(),
+        }
+    }
+}
+
+fn installed(name: &'static str) -> Result<PathBuf, TaskError> {
+    program::find(name).ok_or_else(|| TaskError::start(name)(std::io::ErrorKind::NotFound.into()))
+}
+
+/// Writes an OCI bundle: a read-only root with links into `/usr`, which is bound from the host.
+fn write_bundle(bundle: &Path, workload: Workload) -> Result<(), TaskError> {
+    let root = bundle.join("rootfs");
+    for directory in ["usr", "proc", "dev", "tmp"] {
+        let path = root.join(directory);
+        fs::create_dir_all(&path).map_err(TaskError::file("creating", path))?;
+    }
+    for link in ["bin", "lib", "lib64", "sbin"] {
+        let path = root.join(link);
+        std::os::unix::fs::symlink(format!("usr/{link}"), &path).map_err(TaskError::file("creating", path))?;
+    }
+    let path = bundle.join("config.json");
+    fs::write(&path, bundle_config(workload).to_string()).map_err(TaskError::file("writing", path))
+}
+
+/// The runtime configuration (<https://github.com/opencontainers/runtime-spec/blob/main/config.md>).
+fn bundle_config(workload: Workload) -> Value {
+    let none: [&str; 0] = [];
+    let mount = |target: &str, kind: &str, source: &str, options: &[&str]| json!({ "destination": target, "type": kind, "source": source, "options": options });
+    let ids = |id: u32| json!([{ "containerID": 0, "hostID": id, "size": 1 }]);
+    let namespaces = ["user", "pid", "network", "ipc", "uts", "mount", "cgroup"].map(|kind| json!({ "type": kind }));
+    json!({
+        "ociVersion": "1.0.2",
+        "process": {
+            "terminal": false,
+            "user": { "uid": 0, "gid": 0 },
+            "args": workload.command(),
+            "env": ["PATH=/usr/bin:/bin"],
+            "cwd": "/",
+            "noNewPrivileges": true,
+            "capabilities": { "bounding": none, "effective": none, "permitted": none, "inheritable": none, "ambient": none },
+        },
+        "root": { "path": "rootfs", "readonly": true },
+        "hostname": "sandbox",
+        "mounts": [
+            mount("/usr", "bind", "/usr", &["rbind", "ro", "nosuid", "nodev"]),
+            mount("/proc", "proc", "proc", &[]),
+            mount("/dev", "tmpfs", "tmpfs", &["nosuid", "mode=755", "size=64k"]),
+            mount("/tmp", "tmpfs", "tmpfs", &["nosuid", "nodev"]),
+        ],
+        "linux": {
+            "uidMappings": ids(rustix::process::geteuid().as_raw()),
+            "gidMappings": ids(rustix::process::getegid().as_raw()),
+            "namespaces": namespaces,
+        },
+    })
+}

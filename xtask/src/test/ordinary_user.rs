@@ -1,0 +1,131 @@
+//! The second pass: the tests that touch the kernel, as a user without any privilege.
+//!
+//! That user may not be able to read the workspace (a checkout below `/root`), so the compiled executables are copied
+//! to where everyone can run them. Tests that compare documents or sources need the workspace and have run already.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use super::compiled::{Compiled, TestBinary};
+use super::runner::{self, Launch};
+use super::summary::Pass;
+use crate::error::TaskError;
+use crate::program;
+
+/// A user and group id that no account has, so no subordinate ids either.
+const ID: u32 = 4242;
+
+/// The rooms whose tests inside the sources depend on who runs them.
+const ROOMS_THAT_TOUCH_THE_KERNEL: [&str; 5] = ["sys", "isolation", "guest", "store", "manager"];
+
+/// Tests that read the workspace, by the name of their file.
+const TESTS_OF_THE_WORKSPACE: [&str; 2] = ["documents", "invariants"];
+
+/// Why there is no second pass, if there is none.
+pub(super) fn why_not(quick: bool) -> Option<String> {
+    if quick {
+        Some("left out by --quick".to_owned())
+    } else if !program::is_root() {
+        Some("only root can become another user; all tests ran as an ordinary user already, none as root".to_owned())
+    } else if program::find("setpriv").is_none() {
+        Some("`setpriv` is missing".to_owned())
+    } else {
+        None
+    }
+}
+
+/// Runs the second pass.
+///
+/// # Errors
+/// `File` when the executables cannot be copied.
+pub(super) fn run(compiled: &Compiled) -> Result<Pass, TaskError> {
+    let launch = AsOrdinaryUser::prepare(compiled)?;
+    Ok(runner::run("an ordinary user", &launch))
+}
+
+#[derive(Debug)]
+struct AsOrdinaryUser {
+    /// Removed at the end of the pass.
+    directory: TempDir,
+    tests: Vec<TestBinary>,
+    offleash: Option<PathBuf>,
+}
+
+impl AsOrdinaryUser {
+    fn prepare(compiled: &Compiled) -> Result<Self, TaskError> {
+        // The name is short because tests make unix sockets below it, whose paths end at 108 bytes.
+        let directory = tempfile::Builder::new().prefix("xtask-").tempdir();
+        let directory = directory.map_err(TaskError::file("creating a directory in", std::env::temp_dir()))?;
+        set_mode(directory.path(), 0o755)?;
+        let home = directory.path().join("home");
+        fs::create_dir(&home).map_err(TaskError::file("creating", &home))?;
+        chown(&home, Some(ID), Some(ID)).map_err(TaskError::file("changing the owner of", &home))?;
+
+        let mut tests = Vec::new();
+        for test in compiled.tests.iter().filter(|test| depends_on_user(test)) {
+            tests.push(TestBinary {
+                path: copy(&test.path, directory.path())?,
+                directory: home.clone(),
+                ..test.clone()
+            });
+        }
+        let offleash = compiled
+            .offleash()
+            .map(|path| copy(path, directory.path()))
+            .transpose()?;
+        Ok(Self {
+            directory,
+            tests,
+            offleash,
+        })
+    }
+}
+
+impl Launch for AsOrdinaryUser {
+    fn tests(&self) -> Vec<TestBinary> {
+        self.tests.clone()
+    }
+
+    fn command(&self, binary: &TestBinary) -> Command {
+        let home = self.directory.path().join("home");
+        let mut command = Command::new("setpriv");
+        command.args([
+            format!("--reuid={ID}"),
+            format!("--regid={ID}"),
+            "--clear-groups".to_owned(),
+        ]);
+        command.arg("--").arg(&binary.path).current_dir(&home).env_clear();
+        command
+            .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+            .env("HOME", &home)
+            .env("TMPDIR", &home)
+            .env("INSTA_UPDATE", "no");
+        if let Some(offleash) = &self.offleash {
+            command.env("OFFLEASH_BINARY", offleash);
+        }
+        command
+    }
+}
+
+fn depends_on_user(test: &TestBinary) -> bool {
+    if test.integration {
+        return !TESTS_OF_THE_WORKSPACE.contains(&test.target.as_str());
+    }
+    ROOMS_THAT_TOUCH_THE_KERNEL.contains(&test.room.as_str())
+}
+
+/// Copies an executable into `directory`, for everyone to run.
+fn copy(executable: &Path, directory: &Path) -> Result<PathBuf, TaskError> {
+    let target = directory.join(executable.file_name().unwrap_or_default());
+    fs::copy(executable, &target).map_err(TaskError::file("copying", executable))?;
+    set_mode(&target, 0o755)?;
+    Ok(target)
+}
+
+fn set_mode(path: &Path, mode: u32) -> Result<(), TaskError> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(TaskError::file("changing the mode of", path))
+}

@@ -1,0 +1,269 @@
+//! Runs compiled tests, each in a process of its own.
+//!
+//! Not left to `cargo test` for three reasons: a test that forks, reaps or changes its signals must not meet another
+//! one in its process; the same executables have to run as another user; and skips (lines `SKIP: reason`) have to be
+//! collected from tests that passed.
+
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+
+use super::compiled::{Compiled, TestBinary};
+use super::summary::{Pass, Skip};
+use crate::error::TaskError;
+use crate::program::workspace_root;
+
+/// After this long a test is killed and has failed.
+const TEST_TIMEOUT_S: i64 = 300;
+
+/// How a test executable is started for a certain user.
+pub(super) trait Launch: Sync {
+    /// The tests that this user runs.
+    fn tests(&self) -> Vec<TestBinary>;
+
+    /// The command that starts `binary`, arguments of the test harness to be added.
+    fn command(&self, binary: &TestBinary) -> Command;
+}
+
+/// As the user who runs this task.
+#[derive(Debug)]
+pub(super) struct AsThisUser<'a> {
+    /// What was built.
+    pub(super) compiled: &'a Compiled,
+}
+
+impl Launch for AsThisUser<'_> {
+    fn tests(&self) -> Vec<TestBinary> {
+        self.compiled.tests.clone()
+    }
+
+    fn command(&self, binary: &TestBinary) -> Command {
+        let mut command = Command::new(&binary.path);
+        command
+            .current_dir(&binary.directory)
+            .env("CARGO_MANIFEST_DIR", &binary.directory);
+        command
+            .env("INSTA_UPDATE", "no")
+            .env("INSTA_WORKSPACE_ROOT", workspace_root());
+        if let Some(offleash) = self.compiled.offleash() {
+            command.env("OFFLEASH_BINARY", offleash);
+        }
+        command
+    }
+}
+
+/// One test of one executable; no name means that the executable does not list its tests and runs as a whole.
+#[derive(Debug)]
+struct Job {
+    binary: TestBinary,
+    test: Option<String>,
+}
+
+impl Job {
+    fn label(&self) -> String {
+        match &self.test {
+            Some(test) => format!("{}::{test}", self.binary.label()),
+            None => self.binary.label(),
+        }
+    }
+}
+
+#[derive(Debug, PartialEq)]
+enum Verdict {
+    Passed,
+    Failed,
+    Skipped(String),
+}
+
+/// Runs all tests of `launch` as `user`; failures are printed as they come.
+pub(super) fn run(user: &'static str, launch: &dyn Launch) -> Pass {
+    eprintln!("── tests as {user}");
+    let start = Instant::now();
+    let jobs: Vec<_> = launch
+        .tests()
+        .into_iter()
+        .flat_map(|binary| list(&binary, launch))
+        .collect();
+    let pass = Mutex::new(Pass {
+        user,
+        passed: 0,
+        failed: Vec::new(),
+        skipped: Vec::new(),
+        time: Duration::ZERO,
+    });
+    let next = AtomicUsize::new(0);
+    let workers = std::thread::available_parallelism().map_or(2, |count| count.get().max(2));
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let verdict = run_one(job, launch);
+                    let mut pass = pass.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    keep(&mut pass, job, verdict);
+                }
+            });
+        }
+    });
+    let mut pass = pass.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    pass.failed.sort();
+    pass.time = start.elapsed();
+    pass
+}
+
+fn keep(pass: &mut Pass, job: &Job, verdict: Result<(Verdict, String), TaskError>) {
+    let (verdict, output) = verdict.unwrap_or_else(|error| (Verdict::Failed, error.to_string()));
+    match verdict {
+        Verdict::Passed => pass.passed += 1,
+        Verdict::Skipped(reason) => pass.skipped.push(Skip {
+            what: job.label(),
+            reason,
+        }),
+        Verdict::Failed => {
+            eprintln!("FAILED as {}: {}\n{}", pass.user, job.label(), output.trim_end());
+            pass.failed.push(job.label());
+        }
+    }
+}
+
+/// The tests in `binary`, in the order in which it lists them.
+fn list(binary: &TestBinary, launch: &dyn Launch) -> Vec<Job> {
+    let whole = || {
+        vec![Job {
+            binary: binary.clone(),
+            test: None,
+        }]
+    };
+    // An executable that cannot be started is run as a whole, so that the failure is reported where failures are.
+    let Ok(output) = launch
+        .command(binary)
+        .args(["--list", "--format", "terse"])
+        .stdin(Stdio::null())
+        .output()
+    else {
+        return whole();
+    };
+    if !output.status.success() {
+        return whole();
+    }
+    let names = String::from_utf8_lossy(&output.stdout);
+    let names = names.lines().filter_map(|line| line.strip_suffix(": test"));
+    names
+        .map(|name| Job {
+            binary: binary.clone(),
+            test: Some(name.to_owned()),
+        })
+        .collect()
+}
+
+fn run_one(job: &Job, launch: &dyn Launch) -> Result<(Verdict, String), TaskError> {
+    // A file and not a pipe: a process that escapes a test and holds a pipe open must not hang the whole run.
+    let mut output = tempfile::tempfile().map_err(TaskError::file("creating a file in", std::env::temp_dir()))?;
+    let duplicate = || {
+        output
+            .try_clone()
+            .map_err(TaskError::file("duplicating", "the output of a test"))
+    };
+    let mut command = launch.command(&job.binary);
+    if let Some(test) = &job.test {
+        command.args(["--exact", test, "--show-output"]);
+    }
+    command
+        .stdin(Stdio::null())
+        .stdout(duplicate()?)
+        .stderr(duplicate()?)
+        .process_group(0);
+    let status = wait(&mut command, &job.label())?;
+    let text = read_back(&mut output)?;
+    Ok((verdict(status, &text), text))
+}
+
+/// Starts `command` and waits for its end; after the timeout its process group is killed.
+fn wait(command: &mut Command, label: &str) -> Result<ExitStatus, TaskError> {
+    let mut child = command.spawn().map_err(TaskError::start(label))?;
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or_else(|| TaskError::Answer {
+        from: "fork",
+        why: "a pid that is none".to_owned(),
+    })?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| TaskError::start(label)(error.into()))?;
+    let timeout = Timespec {
+        tv_sec: TEST_TIMEOUT_S,
+        tv_nsec: 0,
+    };
+    let ended = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout));
+    if ended == Ok(0) {
+        eprintln!("{label}: killed after {TEST_TIMEOUT_S} s");
+        // It may have ended in this moment, and then there is nothing to kill.
+        kill_process_group(pid, Signal::KILL).unwrap_or_default();
+    }
+    child.wait().map_err(TaskError::start(label))
+}
+
+fn read_back(output: &mut File) -> Result<String, TaskError> {
+    let mut bytes = Vec::new();
+    let read = output.rewind().and_then(|()| output.read_to_end(&mut bytes));
+    read.map_err(TaskError::file("reading", "the output of a test"))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// A test that failed has failed, whatever it says it skipped.
+fn verdict(status: ExitStatus, output: &str) -> Verdict {
+    if !status.success() {
+        return Verdict::Failed;
+    }
+    if let Some(reason) = skip_reason(output) {
+        return Verdict::Skipped(reason);
+    }
+    if output.contains("; 1 ignored;") {
+        return Verdict::Skipped("ignored".to_owned());
+    }
+    Verdict::Passed
+}
+
+/// The reasons of all lines `SKIP: reason`, joined. The harness may have begun the line before the test did.
+fn skip_reason(output: &str) -> Option<String> {
+    let mut reasons: Vec<_> = output
+        .lines()
+        .filter_map(|line| Some(line.split_once("SKIP: ")?.1.trim()))
+        .collect();
+    reasons.dedup();
+    (!reasons.is_empty()).then(|| reasons.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    #[test]
+    fn verdict_follows_exit_status_then_skip_lines() {
+        let passed = "test a ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured";
+        let ignored = "test a ... ignored\n\ntest result: ok. 0 passed; 0 failed; 1 ignored; 0 measured";
+        let skipped = "---- a stdout ----\nSKIP: no cgroup v2\n";
+        let skipped_without_capture = "test a ... SKIP: no cgroup v2\nok\n";
+        let skip = || Verdict::Skipped("no cgroup v2".to_owned());
+        let cases = [
+            (0, passed, Verdict::Passed),
+            (0, ignored, Verdict::Skipped("ignored".to_owned())),
+            (0, skipped, skip()),
+            (0, skipped_without_capture, skip()),
+            (101 << 8, skipped, Verdict::Failed),
+            (9, passed, Verdict::Failed),
+        ];
+        for (status, output, expected) in cases {
+            assert_eq!(
+                verdict(ExitStatus::from_raw(status), output),
+                expected,
+                "{status} {output}"
+            );
+        }
+    }
+}

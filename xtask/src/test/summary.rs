@@ -1,0 +1,171 @@
+//! What a run of all tests found, as a person reads it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::TaskError;
+
+/// Everything that was found.
+#[derive(Debug, Default)]
+pub(super) struct Summary {
+    steps: Vec<Step>,
+    /// The tests, once for each user.
+    pub(super) passes: Vec<Pass>,
+    /// What could not be done here, apart from single tests.
+    pub(super) skips: Vec<Skip>,
+}
+
+#[derive(Debug)]
+struct Step {
+    name: &'static str,
+    failure: Option<String>,
+    time: Duration,
+}
+
+/// Something that was not done, and why.
+#[derive(Debug, Clone)]
+pub(super) struct Skip {
+    /// A test, or what would have been tested.
+    pub(super) what: String,
+    /// Why not.
+    pub(super) reason: String,
+}
+
+/// All tests as one user.
+#[derive(Debug)]
+pub(super) struct Pass {
+    /// Which user.
+    pub(super) user: &'static str,
+    /// How many tests passed.
+    pub(super) passed: usize,
+    /// The names of those that failed.
+    pub(super) failed: Vec<String>,
+    /// Those that could not run, or not fully, on this machine.
+    pub(super) skipped: Vec<Skip>,
+    /// How long all of them took.
+    pub(super) time: Duration,
+}
+
+impl Summary {
+    /// Keeps the result of a step.
+    pub(super) fn record(&mut self, name: &'static str, outcome: Result<(), &TaskError>, time: Duration) {
+        self.steps.push(Step {
+            name,
+            failure: outcome.err().map(ToString::to_string),
+            time,
+        });
+    }
+
+    /// How many steps and tests failed. A pass in which nothing ran at all is a failure too.
+    pub(super) fn failures(&self) -> usize {
+        let steps = self.steps.iter().filter(|step| step.failure.is_some()).count();
+        let empty = self
+            .passes
+            .iter()
+            .filter(|pass| pass.passed + pass.failed.len() == 0)
+            .count();
+        steps + empty + self.passes.iter().map(|pass| pass.failed.len()).sum::<usize>()
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\n── summary")?;
+        for step in &self.steps {
+            let word = if step.failure.is_some() { "FAILED" } else { "ok" };
+            writeln!(f, "{:<24}{word:<8}{:>8.1} s", step.name, step.time.as_secs_f64())?;
+        }
+        for pass in &self.passes {
+            let Pass {
+                user,
+                passed,
+                failed,
+                skipped,
+                time,
+            } = pass;
+            let (failed, skipped) = (failed.len(), skipped.len());
+            let seconds = time.as_secs_f64();
+            writeln!(
+                f,
+                "tests as {user}: {passed} passed, {failed} failed, {skipped} skipped in {seconds:.1} s"
+            )?;
+        }
+        self.write_skips(f)?;
+        for step in &self.steps {
+            if let Some(failure) = &step.failure {
+                writeln!(f, "FAILED {}: {failure}", step.name)?;
+            }
+        }
+        for pass in &self.passes {
+            for name in &pass.failed {
+                writeln!(f, "FAILED as {}: {name}", pass.user)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Summary {
+    /// Skips, one line for each reason.
+    fn write_skips(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for skip in self
+            .skips
+            .iter()
+            .chain(self.passes.iter().flat_map(|pass| &pass.skipped))
+        {
+            by_reason.entry(&skip.reason).or_default().push(&skip.what);
+        }
+        for (reason, what) in by_reason {
+            writeln!(f, "SKIPPED {}: {reason} ({})", what.len(), what.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pass(passed: usize, failed: &[&str]) -> Pass {
+        Pass {
+            user: "root",
+            passed,
+            failed: failed.iter().map(ToString::to_string).collect(),
+            skipped: Vec::new(),
+            time: Duration::from_secs(1),
+        }
+    }
+
+    #[test]
+    fn failed_steps_and_failed_tests_are_counted_together() {
+        let mut summary = Summary::default();
+        summary.record("format", Ok(()), Duration::ZERO);
+        summary.record("lint", Err(&TaskError::Failed { count: 1 }), Duration::ZERO);
+        summary.passes.push(pass(3, &["core/lib::a", "core/lib::b"]));
+        assert_eq!(summary.failures(), 3);
+    }
+
+    #[test]
+    fn a_pass_that_ran_no_test_is_a_failure() {
+        let summary = Summary {
+            passes: vec![pass(0, &[])],
+            ..Summary::default()
+        };
+        assert_eq!(summary.failures(), 1);
+    }
+
+    #[test]
+    fn skips_with_the_same_reason_share_a_line_that_counts_and_names_them() {
+        let skip = |what: &str| Skip {
+            what: what.to_owned(),
+            reason: "no cgroup".to_owned(),
+        };
+        let summary = Summary {
+            skips: vec![skip("a"), skip("b")],
+            ..Summary::default()
+        };
+        assert!(summary.to_string().contains("SKIPPED 2: no cgroup (a, b)\n"));
+    }
+}
