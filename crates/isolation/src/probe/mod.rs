@@ -1,1 +1,235 @@
-//! Placeholder.
+//! What this machine offers: each feature tried, or read from the kernel's own files, never assumed.
+//!
+//! `doctor` shows the [`Report`]; nothing is changed on the machine and nothing takes longer than a few milliseconds.
+//! Deliberately not here: what to do with the answer (levels are chosen in `manager`) and how it looks (`cli`).
+
+mod apparmor;
+mod cgroups;
+mod host;
+mod kernel;
+mod levels;
+mod mounts;
+mod processor;
+mod programs;
+mod state;
+mod subordinate_ids;
+mod user_namespaces;
+
+use std::borrow::Cow;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use offleash_core::level::Level;
+use offleash_core::text::one_line;
+
+/// Everything that was found.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Report {
+    /// One entry for each feature, most important first.
+    pub checks: Vec<Check>,
+    /// One entry for each level, weakest first.
+    pub levels: Vec<LevelReport>,
+}
+
+/// One feature of the machine.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Check {
+    /// Its name, lower case with hyphens; stable, for scripts.
+    pub name: &'static str,
+    /// Whether it is there.
+    pub status: Status,
+    /// What was found, in words.
+    pub found: String,
+    /// What does not work without it.
+    pub needed_for: &'static str,
+    /// What to do when it is not there or not whole.
+    pub mend: Option<Mend>,
+}
+
+/// Whether a feature is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// Yes.
+    Ok,
+    /// Partly, or in a weaker form.
+    Limited,
+    /// No.
+    Missing,
+}
+
+/// What makes a missing feature available.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Mend {
+    /// Why it is missing and what the commands do.
+    pub explanation: String,
+    /// To be typed as they are, in this order; empty when no command can help.
+    pub commands: Vec<String>,
+}
+
+/// Whether a level can be used.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct LevelReport {
+    /// Which one.
+    pub level: Level,
+    /// Whether it can be used here.
+    pub available: bool,
+    /// What it stands on, or what it lacks.
+    pub why: String,
+}
+
+/// Whose machine is probed: what the answers depend on besides the machine itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subject {
+    /// The program that makes sandboxes; security profiles name it by its path.
+    pub executable: PathBuf,
+    /// Where runs are kept; need not exist yet.
+    pub state_directory: PathBuf,
+    /// Where programs are looked for, separated as in `PATH`.
+    pub search_path: OsString,
+}
+
+impl Subject {
+    /// This process, its program and its `PATH`.
+    ///
+    /// # Errors
+    /// When `/proc` is missing, so that the program's path is unknown.
+    pub fn this_process(state_directory: PathBuf) -> io::Result<Self> {
+        let search_path = std::env::var_os("PATH").unwrap_or_default();
+        Ok(Self {
+            executable: std::env::current_exe()?,
+            state_directory,
+            search_path,
+        })
+    }
+}
+
+impl Report {
+    /// The check of that name.
+    pub fn check(&self, name: &str) -> Option<&Check> {
+        self.checks.iter().find(|check| check.name == name)
+    }
+
+    /// Whether that level can be used.
+    pub fn is_available(&self, level: Level) -> bool {
+        self.levels
+            .iter()
+            .any(|report| report.level == level && report.available)
+    }
+}
+
+impl Check {
+    fn new(name: &'static str, status: Status, found: impl Into<String>, needed_for: &'static str) -> Self {
+        Self {
+            name,
+            status,
+            found: found.into(),
+            needed_for,
+            mend: None,
+        }
+    }
+
+    fn with_mend(mut self, mend: Option<Mend>) -> Self {
+        self.mend = mend;
+        self
+    }
+}
+
+impl Mend {
+    fn new(explanation: impl Into<String>, commands: &[&str]) -> Self {
+        Self {
+            explanation: explanation.into(),
+            commands: commands.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+/// Probes the machine for `subject`.
+///
+/// Never fails: a feature that cannot be looked at is missing, and its check says what the kernel answered.
+pub fn probe(subject: &Subject) -> Report {
+    let surroundings = host::Surroundings::now();
+    let checks = vec![
+        kernel::version(),
+        user_namespaces::check(&subject.executable, &surroundings),
+        kernel::mount_calls(),
+        kernel::seccomp(),
+        kernel::landlock(),
+        mounts::overlay(),
+        kernel::idmapped_mounts(),
+        kernel::pidfd(),
+        cgroups::check(),
+        subordinate_ids::check(&subject.search_path),
+        state::check(&subject.state_directory),
+        processor::smt(),
+        processor::vulnerabilities(),
+        host::kvm(),
+        programs::container_runtimes(&subject.search_path),
+        programs::hypervisors(&subject.search_path),
+        surroundings.check(),
+    ];
+    let levels = levels::from_checks(&checks);
+    Report { checks, levels }
+}
+
+/// A path in a message, which must not drive the terminal that shows it.
+fn shown(path: &Path) -> Cow<'_, str> {
+    one_line(path.as_os_str().as_bytes())
+}
+
+/// The text of a kernel file without its line break; `None` if it does not exist or cannot be read.
+fn read_line(path: &str) -> Option<String> {
+    std::fs::read_to_string(path)
+        .ok()
+        .map(|text| text.trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn report() -> Report {
+        probe(&Subject::this_process(std::env::temp_dir().join("offleash-probe-does-not-exist")).unwrap())
+    }
+
+    #[test]
+    fn every_check_has_its_own_name_and_says_what_it_found() {
+        let report = report();
+        let names: HashSet<_> = report.checks.iter().map(|check| check.name).collect();
+        assert_eq!(names.len(), report.checks.len());
+        for check in &report.checks {
+            assert!(!check.found.is_empty() && !check.needed_for.is_empty(), "{check:?}");
+        }
+    }
+
+    #[test]
+    fn what_makes_the_default_level_unavailable_comes_with_a_mend() {
+        let report = report();
+        assert_eq!(
+            report.levels.iter().map(|level| level.level).collect::<Vec<_>>(),
+            Level::ALL
+        );
+        for check in report
+            .checks
+            .iter()
+            .filter(|check| levels::PROCESS.contains(&check.name))
+        {
+            assert!(check.status != Status::Missing || check.mend.is_some(), "{check:?}");
+        }
+    }
+
+    #[test]
+    fn probing_writes_nothing_to_the_state_directory() {
+        let state = tempfile::tempdir().unwrap();
+        probe(&Subject::this_process(state.path().to_path_buf()).unwrap());
+        assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 0);
+        assert!(
+            rustix::process::waitpid(None, rustix::process::WaitOptions::NOHANG).is_err(),
+            "a child is left"
+        );
+    }
+}

@@ -1,0 +1,172 @@
+//! `offleash doctor`: what this machine offers, as a table or as JSON.
+//!
+//! What is found out, and how, is `isolation::probe`; this only shows it.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use offleash_isolation::probe::{self, Check, Mend, Report, Status, Subject};
+use offleash_store::HostIdentity;
+
+use crate::args::DoctorArgs;
+use crate::failure::Failure;
+use crate::terminal;
+
+/// Exit code when code cannot be run at any level.
+const EXIT_NO_LEVEL: u8 = 1;
+
+/// Probes the machine and prints the report; success means that at least one level is available.
+pub(crate) fn doctor(options: &DoctorArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let state = state.map_or_else(|| HostIdentity::of_this_process().default_state(), PathBuf::from);
+    let subject = Subject::this_process(state).map_err(|error| Failure::from_error(&error))?;
+    let report = probe::probe(&subject);
+    let mut text = Vec::new();
+    let rendered = if options.json {
+        render_json(&report, &mut text)
+    } else {
+        render(&report, &mut text)
+    };
+    rendered.map_err(|error| Failure::from_error(&error))?;
+    terminal::print(&text)?;
+    let is_usable = report.levels.iter().any(|level| level.available);
+    Ok(if is_usable {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(EXIT_NO_LEVEL)
+    })
+}
+
+/// Writes the report for people: levels first, then every check, and below each that is not whole what to do.
+///
+/// # Errors
+/// Those of `out`.
+pub(crate) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let level_width = report
+        .levels
+        .iter()
+        .map(|level| level.level.name().len())
+        .max()
+        .unwrap_or(0);
+    for level in &report.levels {
+        let word = if level.available { "available" } else { "not here" };
+        writeln!(out, "{:<level_width$}  {word:<9}  {}", level.level.name(), level.why)?;
+    }
+    writeln!(out)?;
+    let name_width = report.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
+    for check in &report.checks {
+        writeln!(
+            out,
+            "{:<7}  {:<name_width$}  {}",
+            word(check.status),
+            check.name,
+            check.found
+        )?;
+        render_details(check, out)?;
+    }
+    Ok(())
+}
+
+fn word(status: Status) -> &'static str {
+    match status {
+        Status::Ok => "ok",
+        Status::Limited => "limited",
+        Status::Missing => "missing",
+    }
+}
+
+fn render_details(check: &Check, out: &mut dyn Write) -> io::Result<()> {
+    if check.status == Status::Ok {
+        return Ok(());
+    }
+    writeln!(out, "         for: {}", check.needed_for)?;
+    let Some(Mend { explanation, commands }) = &check.mend else {
+        return Ok(());
+    };
+    writeln!(out, "         mend: {explanation}")?;
+    if commands.is_empty() {
+        return Ok(());
+    }
+    // Commands stand at the left margin: a here-document does not end at an indented word.
+    writeln!(out)?;
+    for command in commands {
+        writeln!(out, "{command}")?;
+    }
+    writeln!(out)
+}
+
+/// Writes the report as one JSON document.
+///
+/// # Errors
+/// Those of `out`.
+pub(crate) fn render_json(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, report)?;
+    writeln!(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use offleash_core::level::Level;
+    use offleash_isolation::probe::LevelReport;
+
+    use super::*;
+
+    fn report() -> Report {
+        let check = |name, status, mend| Check {
+            name,
+            status,
+            found: format!("{name} found"),
+            needed_for: "runs",
+            mend,
+        };
+        let mend = Mend {
+            explanation: "write it".to_owned(),
+            commands: vec!["tee x <<'EOF'\nline\nEOF".to_owned()],
+        };
+        Report {
+            checks: vec![
+                check("kernel", Status::Ok, None),
+                check("landlock", Status::Limited, Some(mend)),
+                check("kvm", Status::Missing, None),
+            ],
+            levels: vec![LevelReport {
+                level: Level::Process,
+                available: true,
+                why: "has kernel".to_owned(),
+            }],
+        }
+    }
+
+    #[test]
+    fn what_is_not_whole_says_what_for_and_its_mend_can_be_pasted() {
+        let mut text = Vec::new();
+        render(&report(), &mut text).unwrap();
+        let expected = "\
+process  available  has kernel
+
+ok       kernel    kernel found
+limited  landlock  landlock found
+         for: runs
+         mend: write it
+
+tee x <<'EOF'
+line
+EOF
+
+missing  kvm       kvm found
+         for: runs
+";
+        assert_eq!(String::from_utf8(text).unwrap(), expected);
+    }
+
+    #[test]
+    fn json_names_levels_and_states_as_flags_and_policies_do() {
+        let mut text = Vec::new();
+        render_json(&report(), &mut text).unwrap();
+        let value: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(value["levels"][0]["level"], "process");
+        assert_eq!(value["checks"][1]["status"], "limited");
+        assert_eq!(value["checks"][1]["mend"]["commands"][0], "tee x <<'EOF'\nline\nEOF");
+        assert!(value["checks"][2]["mend"].is_null());
+    }
+}

@@ -1,0 +1,108 @@
+//! Which levels the findings add up to.
+
+use offleash_core::level::Level;
+
+use super::{Check, LevelReport, Status};
+
+/// What level `process` cannot be without.
+pub(super) const PROCESS: [&str; 4] = ["kernel", "user-namespaces", "mount-calls", "seccomp"];
+/// What level `process-landlock` cannot be without.
+const PROCESS_LANDLOCK: [&str; 3] = ["kernel", "landlock", "seccomp"];
+
+/// All levels, weakest first.
+pub(super) fn from_checks(checks: &[Check]) -> Vec<LevelReport> {
+    Level::ALL.map(|level| of_level(level, checks)).to_vec()
+}
+
+fn of_level(level: Level, checks: &[Check]) -> LevelReport {
+    match level {
+        Level::ProcessLandlock => from_needs(level, &PROCESS_LANDLOCK, checks),
+        Level::Process => from_needs(level, &PROCESS, checks),
+        Level::Container => not_built(level, "container-runtimes", checks),
+        Level::Microvm => not_built(level, "hypervisors", checks),
+    }
+}
+
+fn from_needs(level: Level, needs: &[&str], checks: &[Check]) -> LevelReport {
+    let is_missing = |need: &&str| {
+        !checks
+            .iter()
+            .any(|check| check.name == *need && check.status != Status::Missing)
+    };
+    let missing: Vec<_> = needs.iter().copied().filter(is_missing).collect();
+    let why = if missing.is_empty() {
+        format!("has {}", needs.join(", "))
+    } else {
+        format!("lacks {}", missing.join(", "))
+    };
+    LevelReport {
+        level,
+        available: missing.is_empty(),
+        why,
+    }
+}
+
+/// A level that this version has no code for, whatever the machine offers.
+fn not_built(level: Level, programs: &str, checks: &[Check]) -> LevelReport {
+    let offered = checks
+        .iter()
+        .find(|check| check.name == programs && check.status == Status::Ok);
+    let offered = offered.map_or_else(String::new, |check| format!("; the machine has {}", check.found));
+    LevelReport {
+        level,
+        available: false,
+        why: format!("not in this version of offleash{offered}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checks(missing: &[&'static str]) -> Vec<Check> {
+        let names = [
+            "kernel",
+            "user-namespaces",
+            "mount-calls",
+            "seccomp",
+            "landlock",
+            "container-runtimes",
+        ];
+        let status = |name| {
+            if missing.contains(&name) {
+                Status::Missing
+            } else {
+                Status::Ok
+            }
+        };
+        names
+            .map(|name| Check::new(name, status(name), "/usr/bin/crun", "a test"))
+            .to_vec()
+    }
+
+    fn available(missing: &[&'static str]) -> Vec<Level> {
+        from_checks(&checks(missing))
+            .into_iter()
+            .filter(|report| report.available)
+            .map(|report| report.level)
+            .collect()
+    }
+
+    #[test]
+    fn a_level_is_available_when_nothing_it_needs_is_missing() {
+        assert_eq!(available(&[]), [Level::ProcessLandlock, Level::Process]);
+        assert_eq!(available(&["user-namespaces"]), [Level::ProcessLandlock]);
+        assert_eq!(available(&["landlock"]), [Level::Process]);
+        assert_eq!(available(&["seccomp"]), []);
+    }
+
+    #[test]
+    fn a_level_says_what_it_lacks_and_one_that_is_not_built_what_the_machine_has() {
+        let reports = from_checks(&checks(&["user-namespaces", "mount-calls"]));
+        assert_eq!(reports[1].why, "lacks user-namespaces, mount-calls");
+        assert_eq!(
+            reports[2].why,
+            "not in this version of offleash; the machine has /usr/bin/crun"
+        );
+    }
+}
