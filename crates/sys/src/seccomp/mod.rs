@@ -48,7 +48,7 @@ pub struct Filter {
     asks: bool,
 }
 
-/// Compiles the table under these options, in some ten microseconds.
+/// Compiles the table under these options, in a few microseconds.
 pub fn compile(options: &Options) -> Filter {
     Filter {
         program: emit::program(options),
