@@ -104,9 +104,9 @@ impl CommandPattern {
         self.by_name && !name.as_bytes().contains(&b'/') && self.pattern.names(&Path::new("/").join(name), root)
     }
 
-    /// Whether this is a bare name rather than a path.
-    pub fn is_name(&self) -> bool {
-        self.by_name
+    /// The pattern of paths, unless this is a bare name.
+    pub fn as_path_pattern(&self) -> Option<&PathPattern> {
+        (!self.by_name).then_some(&self.pattern)
     }
 }
 

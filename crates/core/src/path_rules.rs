@@ -247,6 +247,12 @@ impl PathPattern {
         Some(base)
     }
 
+    /// How many components a path that the pattern names can have at most; `None` when there is no such bound.
+    pub fn deepest(&self, anchors: Anchors<'_>) -> Option<usize> {
+        let bounded = !self.parts.contains(&Part::AnyDepth);
+        if bounded { Some(names(self.root(anchors)?).len() + self.parts.len()) } else { None }
+    }
+
     /// Whether `path` is one of the paths that the pattern names (`X/**` names `X`, as all of which it speaks).
     pub fn names(&self, path: &Path, anchors: Anchors<'_>) -> bool {
         let Some((_, rest)) = self.relative(path, anchors) else {

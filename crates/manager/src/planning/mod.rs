@@ -1,0 +1,196 @@
+//! Resolves what was asked for into a plan in which nothing optional is left open.
+//!
+//! Looks at the host (what exists, what links lead where) and changes nothing there. Decisions are `core`'s; here they
+//! become entries. A later entry covers an earlier one, so the order is fixed in one place ([`tree`]). Deliberately not
+//! here: the choice among levels that the machine offers, and making the directories of layers.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use offleash_core::id::RunId;
+use offleash_core::level::{Level, LevelChoice};
+use offleash_core::path_rules::Anchors;
+use offleash_core::plan::{Environment, Plan, User};
+use offleash_core::spec::SandboxSpec;
+
+mod commands;
+mod environment;
+mod error;
+mod etc;
+mod git;
+mod mounts;
+mod outside;
+mod reach;
+mod rules;
+mod system;
+#[cfg(test)]
+mod tests;
+mod toolchain;
+mod tree;
+mod view;
+mod workspace;
+
+pub use error::PlanError;
+pub use outside::find_outside;
+
+/// The name of the machine inside.
+const HOSTNAME: &str = "sandbox";
+
+/// What planning needs to know of the caller and the machine.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// Effective user id of the caller.
+    pub euid: u32,
+    /// Effective group id of the caller.
+    pub egid: u32,
+    /// The caller's home directory.
+    pub home: Option<PathBuf>,
+    /// The caller's current directory, absolute.
+    pub cwd: PathBuf,
+    /// The caller's environment.
+    pub env: Environment,
+    /// Where offleash keeps its state, absolute; never visible inside.
+    pub state_directory: PathBuf,
+}
+
+impl Host {
+    /// The value of a variable of the caller.
+    pub fn variable(&self, name: &str) -> Option<&OsStr> {
+        self.env
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.as_os_str())
+    }
+}
+
+/// What every execution in the sandbox starts from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecBasis {
+    /// The whole environment.
+    pub env: Environment,
+    /// Working directory inside.
+    pub cwd: PathBuf,
+    /// The user inside.
+    pub user: User,
+}
+
+/// Resolves `spec`, for a run of `command`, into a plan and what its executions start from.
+///
+/// With `LevelChoice::Auto` the plan says `process`; the caller, who knows what the machine offers, may put another.
+/// Layers are named `run_directory/layers/N` and not made.
+///
+/// # Errors
+/// When something asked for does not exist, must not be given, or contradicts itself; nothing has been changed then.
+pub fn resolve(
+    spec: &SandboxSpec,
+    host: &Host,
+    command: &[OsString],
+    id: RunId,
+    run_directory: &Path,
+) -> Result<(Plan, ExecBasis), PlanError> {
+    let program = check_command(command)?;
+    let level = check_level(spec)?;
+    let user = system::user();
+    let mut tree = tree::Tree::default();
+    tree.add_system(system::entries(&spec.limits, &user));
+    tree.add_system(etc::entries(&user, HOSTNAME));
+
+    let workspace = match &spec.workspace {
+        Some(workspace) => Some(add_workspace(workspace, host, run_directory, &mut tree)?),
+        None => None,
+    };
+    mounts::add(&spec.mounts, host, workspace.as_deref(), &mut tree)?;
+    mounts::add_tmpfs(&spec.tmpfs, &spec.limits, &mut tree)?;
+    let added = toolchain::add(&spec.toolchains, host, workspace.as_deref(), &mut tree)?;
+
+    let home = host.home.as_deref().map(reach::existing);
+    let anchors = Anchors {
+        workspace: workspace.as_deref(),
+        home: home.as_deref(),
+    };
+    rules::grant(&spec.paths, anchors, host, &mut tree)?;
+    rules::deny(&spec.paths, anchors, workspace.as_deref(), &mut tree)?;
+    hide_state(host, &mut tree);
+
+    let cwd = workspace::directory(workspace.as_deref(), host, &user.home);
+    let search_path = environment::search_path(&added);
+    let found = commands::find(program, &search_path, &cwd, tree.view());
+    commands::check(program, &spec.commands, found.as_ref())?;
+    commands::deny(&spec.commands, &search_path, &mut tree)?;
+    let executables = commands::only(&spec.commands, &search_path, tree.view())?;
+    if spec.commands.allow.is_some() && executables.is_empty() {
+        let rule = "commands.allow: nothing in the list exists in the sandbox".to_owned();
+        return Err(PlanError::CommandDenied {
+            command: program.into(),
+            rule,
+        });
+    }
+
+    let env = environment::resolve(&spec.env, host, &user, &added, &cwd)?;
+    let plan = Plan {
+        id,
+        level,
+        degrade: spec.degrade,
+        entries: tree.into_order(),
+        user: user.clone(),
+        ids: spec.ids,
+        hostname: HOSTNAME.to_owned(),
+        limits: spec.limits.clone(),
+        allow_ptrace: spec.allow_ptrace,
+        executables,
+        run_directory: run_directory.to_path_buf(),
+    };
+    Ok((plan, ExecBasis { env, cwd, user }))
+}
+
+fn check_command(command: &[OsString]) -> Result<&OsStr, PlanError> {
+    let program = command
+        .first()
+        .filter(|program| !program.is_empty())
+        .ok_or(PlanError::NoCommand)?;
+    match command.iter().position(|argument| argument.as_bytes().contains(&0)) {
+        Some(position) => Err(PlanError::NulInArgument { position }),
+        None => Ok(program),
+    }
+}
+
+fn check_level(spec: &SandboxSpec) -> Result<Level, PlanError> {
+    let LevelChoice::Exactly(level) = spec.level else {
+        return Ok(Level::Process);
+    };
+    match spec.min_level {
+        Some(min_level) if level < min_level => Err(PlanError::BelowMinimum { level, min_level }),
+        _ => Ok(level),
+    }
+}
+
+fn add_workspace(
+    spec: &offleash_core::spec::WorkspaceSpec,
+    host: &Host,
+    run_directory: &Path,
+    tree: &mut tree::Tree,
+) -> Result<PathBuf, PlanError> {
+    let path = workspace::resolve(spec, host)?;
+    for entry in workspace::entries(&path, spec.mode, host, run_directory) {
+        tree.add("workspace", entry, true)?;
+    }
+    Ok(path)
+}
+
+/// What a mount shows of our own state is hidden: audit log, layers of other runs.
+fn hide_state(host: &Host, tree: &mut tree::Tree) {
+    let state = reach::existing(&host.state_directory);
+    let shown: Vec<PathBuf> = tree
+        .view()
+        .host_trees()
+        .filter_map(|(target, source)| Some(target.join(state.strip_prefix(source).ok()?)))
+        .collect();
+    for path in shown
+        .into_iter()
+        .filter(|path| tree.view().host_path(path).as_deref() == Some(&state))
+        .collect::<Vec<_>>()
+    {
+        tree.hide(&path, true, "system: state of offleash".to_owned());
+    }
+}

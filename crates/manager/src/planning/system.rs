@@ -1,0 +1,81 @@
+//! The system that every sandbox has: the host's programs read-only, and what it has for itself.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use offleash_core::limits::Limits;
+use offleash_core::plan::{Entry, Node, User};
+use offleash_core::spec::Access;
+
+/// Parts of the root that are links into `/usr` on most systems and directories on others.
+const ROOT_NAMES: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+
+/// Read-only trees of the host, where they exist: programs, and what Nix has instead.
+const PROGRAMS: [&str; 2] = ["/usr", "/nix/store"];
+
+/// The user inside, whoever the caller is.
+pub(super) fn user() -> User {
+    User {
+        uid: 1000,
+        gid: 1000,
+        name: "user".to_owned(),
+        home: PathBuf::from("/home/user"),
+    }
+}
+
+/// The entries of the system, `/etc` excepted.
+pub(super) fn entries(limits: &Limits, user: &User) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    entries.extend(
+        PROGRAMS
+            .iter()
+            .filter(|path| Path::new(path).is_dir())
+            .map(|path| bind(Path::new(path))),
+    );
+    entries.extend(
+        ROOT_NAMES
+            .iter()
+            .filter_map(|name| root_name(&Path::new("/").join(name))),
+    );
+    let memory = |mode| Node::Tmpfs {
+        size: limits.tmp,
+        inodes: limits.inodes,
+        mode,
+    };
+    entries.extend([
+        system("/proc", Node::Proc),
+        system("/dev", Node::Dev),
+        system("/dev/shm", memory(0o1777)),
+        system("/tmp", memory(0o1777)),
+        system("/run", Node::Directory),
+        system("/var", Node::Directory),
+        system("/var/tmp", Node::Symlink { to: "/tmp".into() }),
+        system("/var/run", Node::Symlink { to: "/run".into() }),
+        system(&user.home, memory(0o700)),
+    ]);
+    entries
+}
+
+fn root_name(path: &Path) -> Option<Entry> {
+    match fs::read_link(path) {
+        Ok(to) => Some(system(path, Node::Symlink { to })),
+        Err(_) if path.is_dir() => Some(bind(path)),
+        Err(_) => None,
+    }
+}
+
+fn bind(path: &Path) -> Entry {
+    system(
+        path,
+        Node::Bind {
+            source: path.to_path_buf(),
+            access: Access::Ro,
+        },
+    )
+}
+
+pub(super) fn system(target: impl AsRef<Path>, node: Node) -> Entry {
+    let target = target.as_ref().to_path_buf();
+    let rule = format!("system: {}", target.display());
+    Entry { target, node, rule }
+}

@@ -1,0 +1,172 @@
+//! The entries of a plan while they are collected, and their final order.
+
+use std::path::Path;
+
+use offleash_core::plan::{Entry, Node};
+use offleash_core::text::Text;
+use offleash_core::units::Bytes;
+
+use super::error::PlanError;
+use super::reach;
+use super::view::View;
+
+/// Entries of which no two have one target.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    entries: Vec<Entry>,
+}
+
+impl Tree {
+    pub(super) fn view(&self) -> View<'_> {
+        View::new(&self.entries)
+    }
+
+    pub(super) fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// Adds what does not depend on the owner's wishes.
+    pub(super) fn add_system(&mut self, entries: impl IntoIterator<Item = Entry>) {
+        self.entries.extend(entries);
+    }
+
+    /// Adds what the owner asked for, after checking that it can be mounted there. What the sandbox has for itself
+    /// (`/tmp`, a file that we write) gives way.
+    ///
+    /// # Errors
+    /// When the place is taken or cannot be mounted upon.
+    pub(super) fn add(&mut self, role: &'static str, entry: Entry, directory: bool) -> Result<(), PlanError> {
+        reach::check_place(role, &entry.target, directory, &self.entries)?;
+        match self.entries.iter().position(|other| other.target == entry.target) {
+            None => self.entries.push(entry),
+            Some(place) if gives_way(&self.entries[place]) => self.entries[place] = entry,
+            Some(place) => {
+                return Err(PlanError::Target {
+                    role,
+                    path: Text::from(&entry.target),
+                    reason: format!("is taken by `{}`", self.entries[place].rule),
+                    hint: "choose another target, or remove one of the two",
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a rule's entry in the place of whatever was there.
+    pub(super) fn put(&mut self, entry: Entry) {
+        self.entries.retain(|other| other.target != entry.target);
+        self.entries.push(entry);
+    }
+
+    /// Removes the entries at exactly the targets for which `drop` holds.
+    pub(super) fn remove_where(&mut self, drop: impl Fn(&Entry) -> bool) {
+        self.entries.retain(|entry| !drop(entry));
+    }
+
+    /// Hides what is at `inside`, unless something above it is hidden already.
+    pub(super) fn hide(&mut self, inside: &Path, directory: bool, rule: String) {
+        let hidden_above = self
+            .view()
+            .entry_above(inside)
+            .is_some_and(|above| matches!(above.node, Node::Hidden { .. }));
+        if !hidden_above {
+            self.put(Entry {
+                target: inside.to_path_buf(),
+                node: Node::Hidden { directory },
+                rule,
+            });
+        }
+    }
+
+    /// The entries in the order in which they are mounted: whatever is above comes first, so that no entry is covered
+    /// by one that is mounted later, and a hidden directory stays hidden around what is granted inside it.
+    pub(super) fn into_order(mut self) -> Vec<Entry> {
+        let targets: Vec<_> = self.entries.iter().map(|entry| entry.target.clone()).collect();
+        for entry in &mut self.entries {
+            let holds_more = targets
+                .iter()
+                .any(|other| *other != entry.target && other.starts_with(&entry.target));
+            if holds_more && matches!(entry.node, Node::Hidden { .. }) {
+                // Nothing can be mounted in what is hidden; an empty directory in its place shows as little.
+                entry.node = COVER;
+            }
+        }
+        self.entries.sort_by(|left, right| {
+            let depth = |entry: &Entry| entry.target.components().count();
+            depth(left)
+                .cmp(&depth(right))
+                .then_with(|| left.target.cmp(&right.target))
+        });
+        self.entries
+    }
+}
+
+/// Enough for mount points, too little for anything else.
+const COVER: Node = Node::Tmpfs {
+    size: Some(Bytes(64 << 10)),
+    inodes: Some(64),
+    mode: 0o555,
+};
+
+fn gives_way(entry: &Entry) -> bool {
+    entry.rule.starts_with("system: ") && matches!(entry.node, Node::Tmpfs { .. } | Node::File { .. } | Node::Directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn entry(target: &str, node: Node) -> Entry {
+        Entry {
+            target: target.into(),
+            node,
+            rule: String::new(),
+        }
+    }
+
+    #[test]
+    fn what_is_hidden_stays_hidden_around_what_is_granted_in_it() {
+        let mut tree = Tree::default();
+        tree.add_system([entry("/a/b/c", Node::Directory), entry("/a", Node::Directory)]);
+        tree.hide(Path::new("/a/b"), true, "deny".into());
+        tree.hide(Path::new("/x"), true, "deny".into());
+        let order = tree.into_order();
+        let targets: Vec<_> = order.iter().map(|entry| entry.target.to_str().unwrap()).collect();
+        assert_eq!(targets, ["/a", "/x", "/a/b", "/a/b/c"]);
+        assert_eq!(order[1].node, Node::Hidden { directory: true });
+        assert_eq!(order[2].node, COVER);
+    }
+
+    #[test]
+    fn nothing_is_hidden_twice() {
+        let mut tree = Tree::default();
+        tree.hide(Path::new("/a"), true, "first".into());
+        tree.hide(Path::new("/a/b"), true, "second".into());
+        assert_eq!(tree.entries().len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_mounted_before_what_is_above_it(
+            targets in prop::collection::vec("(/(a|b|c)){1,4}", 1..12), hidden in prop::collection::vec("(/(a|b|c)){1,4}", 0..4),
+        ) {
+            let mut tree = Tree::default();
+            for target in &targets {
+                tree.put(entry(target, Node::Directory));
+            }
+            for path in &hidden {
+                tree.hide(Path::new(path), true, String::new());
+            }
+            let order = tree.into_order();
+            for (index, later) in order.iter().enumerate() {
+                for earlier in &order[..index] {
+                    prop_assert!(!earlier.target.starts_with(&later.target), "{:?} covers {:?}", later, earlier);
+                    let uncovers = later.target.starts_with(&earlier.target) && matches!(earlier.node, Node::Hidden { .. });
+                    prop_assert!(!uncovers, "{:?} uncovers {:?}", later, earlier);
+                }
+            }
+        }
+    }
+}
