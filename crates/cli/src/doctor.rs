@@ -2,10 +2,12 @@
 //!
 //! What is found out, and how, is `isolation::probe`; this only shows it.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use offleash_core::text::one_line;
 use offleash_isolation::probe::{self, Check, Mend, Report, Status, Subject};
 use offleash_store::HostIdentity;
 
@@ -67,6 +69,11 @@ pub(crate) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
+/// Findings name paths, which must not drive the terminal.
+fn shown(text: &str) -> Cow<'_, str> {
+    one_line(text.as_bytes())
+}
+
 fn word(status: Status) -> &'static str {
     match status {
         Status::Ok => "ok",
@@ -83,7 +90,7 @@ fn render_details(check: &Check, out: &mut dyn Write) -> io::Result<()> {
     let Some(Mend { explanation, commands }) = &check.mend else {
         return Ok(());
     };
-    writeln!(out, "         mend: {explanation}")?;
+    writeln!(out, "         mend: {}", shown(explanation))?;
     if commands.is_empty() {
         return Ok(());
     }

@@ -13,14 +13,10 @@ use super::{Check, Mend, Status};
 /// One mount of this process's namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mount {
-    /// The directory inside its file system that is mounted.
-    pub(super) root: PathBuf,
     /// Where it is.
     pub(super) target: PathBuf,
     /// The file system's name.
     pub(super) kind: String,
-    /// The options of the file system, comma-separated; for cgroups version 1 the controllers are among them.
-    pub(super) options: String,
 }
 
 /// All mounts that this process sees, in mount order.
@@ -41,17 +37,10 @@ pub(super) fn containing<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mou
 /// One line of mountinfo (proc_pid_mountinfo(5)): optional fields end at a lone hyphen.
 fn parse(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let root = path(fields.nth(3)?);
-    let target = path(fields.next()?);
+    let target = path(fields.nth(4)?);
     let mut fields = fields.skip_while(|field| field != b"-").skip(1);
     let kind = String::from_utf8_lossy(fields.next()?).into_owned();
-    let options = String::from_utf8_lossy(fields.nth(1)?).into_owned();
-    Some(Mount {
-        root,
-        target,
-        kind,
-        options,
-    })
+    Some(Mount { target, kind })
 }
 
 /// A path in which blanks and backslashes are written as three octal digits.
@@ -121,14 +110,7 @@ mod tests {
         let shared = b"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 shared:7 - ext3 /dev/root rw,errors=continue";
         for line in [&plain[..], &shared[..]] {
             let mount = parse(line).unwrap();
-            assert_eq!(
-                (mount.root.to_str(), mount.target.to_str()),
-                (Some("/mnt1"), Some("/mnt2"))
-            );
-            assert_eq!(
-                (mount.kind.as_str(), mount.options.as_str()),
-                ("ext3", "rw,errors=continue")
-            );
+            assert_eq!((mount.target.to_str(), mount.kind.as_str()), (Some("/mnt2"), "ext3"));
         }
         assert_eq!(parse(b""), None);
         assert_eq!(parse(b"36 35 98:0 /mnt1"), None);
@@ -149,10 +131,8 @@ mod tests {
     #[test]
     fn the_deepest_and_latest_mount_contains_a_path() {
         let mount = |target: &str, kind: &str| Mount {
-            root: "/".into(),
             target: target.into(),
             kind: kind.to_owned(),
-            options: String::new(),
         };
         let mounts = [
             mount("/", "ext4"),
