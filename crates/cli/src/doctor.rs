@@ -62,7 +62,7 @@ pub(crate) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
             "{:<7}  {:<name_width$}  {}",
             word(check.status),
             check.name,
-            check.found
+            shown(&check.found)
         )?;
         render_details(check, out)?;
     }
