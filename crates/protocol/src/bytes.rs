@@ -2,7 +2,8 @@
 //!
 //! Lists of byte strings are bounded in number too, because one byte on the wire becomes a whole `Vec` in memory.
 
-use std::fmt;
+use alloc::vec::Vec;
+use core::fmt;
 
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde::ser::{Error as _, SerializeSeq, Serializer};
@@ -93,7 +94,7 @@ where
 
 /// `Vec<Vec<u8>>`.
 pub(crate) mod list {
-    use super::{Deserializer, ListVisitor, Piece, PieceRef, Serializer, serialize_list};
+    use super::{Deserializer, ListVisitor, Piece, PieceRef, Serializer, Vec, serialize_list};
 
     pub(crate) fn serialize<S: Serializer>(list: &[Vec<u8>], serializer: S) -> Result<S::Ok, S::Error> {
         serialize_list(list, |entry| PieceRef(entry), serializer)
@@ -106,7 +107,7 @@ pub(crate) mod list {
 
 /// `Vec<(Vec<u8>, Vec<u8>)>`.
 pub(crate) mod pairs {
-    use super::{Deserializer, ListVisitor, Piece, PieceRef, Serializer, serialize_list};
+    use super::{Deserializer, ListVisitor, Piece, PieceRef, Serializer, Vec, serialize_list};
 
     type Pair = (Vec<u8>, Vec<u8>);
 

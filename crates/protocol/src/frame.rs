@@ -1,6 +1,7 @@
 //! Frames: a length in four bytes, little-endian, and one message of exactly that length.
 
-use std::marker::PhantomData;
+use alloc::vec::Vec;
+use core::marker::PhantomData;
 
 use crate::message::Dialogue;
 
@@ -109,9 +110,9 @@ pub struct Decoder<M> {
     direction: PhantomData<fn() -> M>,
 }
 
-impl<M> std::fmt::Debug for Decoder<M> {
+impl<M> core::fmt::Debug for Decoder<M> {
     // Not the bytes: they are a command's output.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Decoder")
             .field("held", &(self.held.len() - self.start))
             .field("failed", &self.failed)

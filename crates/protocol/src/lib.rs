@@ -9,6 +9,10 @@
 //! each execution ([`FromGuest::InputTaken`] acknowledges); the guest stops reading a command's output while the
 //! host does not take what was sent before.
 
+#![no_std]
+
+extern crate alloc;
+
 mod bytes;
 mod frame;
 mod message;

@@ -3,6 +3,9 @@
 //! An execution has a number that the host chooses and never uses twice in one sandbox. The order for each is
 //! `Started`, then any of `Output` and `InputTaken`, then `Ended`; or `Ended` alone when it could not be started.
 
+use alloc::string::String;
+use alloc::vec::Vec;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 

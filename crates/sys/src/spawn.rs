@@ -8,7 +8,7 @@
 
 mod child;
 mod children;
-mod raw;
+pub(crate) mod raw;
 mod strings;
 
 use alloc::vec::Vec;
@@ -294,4 +294,51 @@ fn raise_oom_score(pid: i32, text: &[u8]) -> bool {
     rustix::fs::open(&path[..], flags, rustix::fs::Mode::empty())
         .and_then(|file| rustix::io::write(file, text))
         .is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scores_are_written_as_the_kernel_reads_them() {
+        for (number, text) in [
+            (0, "0"),
+            (7, "7"),
+            (1000, "1000"),
+            (-1000, "-1000"),
+            (i16::MIN, "-32768"),
+        ] {
+            let (bytes, length) = decimal(number);
+            assert_eq!(&bytes[..length], text.as_bytes());
+        }
+    }
+
+    #[test]
+    fn a_program_is_tried_in_each_named_directory() {
+        let long = "d".repeat(PATH_MAX);
+        let path = alloc::format!(":/a::{long}:b/c:");
+        let env = [
+            (b"PATH".to_vec(), path.into_bytes()),
+            (b"PATH".to_vec(), b"/second".to_vec()),
+        ];
+        assert_eq!(candidates(b"x", true, &env).expect("no zero byte").len(), 2);
+        assert_eq!(candidates(b"./x", false, &env).expect("no zero byte").len(), 1);
+        assert_eq!(candidates(b"x", true, &[]).expect("no zero byte").len(), 3);
+        assert!(candidates(&[b'x'; 256], true, &env).is_none());
+        assert!(candidates(b"x\0y", true, &env).is_none());
+    }
+
+    #[test]
+    fn strings_are_laid_out_for_execve() {
+        let strings = Strings::new([[&b"A"[..], b"=1"], [b"", b""]].into_iter()).expect("no zero byte");
+        let first = strings.as_ptr();
+        // SAFETY: there are two strings and the null pointer.
+        let pointers = unsafe { core::slice::from_raw_parts(first, 3) };
+        // SAFETY: ended by a zero byte, and `strings` lives on.
+        assert_eq!(unsafe { core::ffi::CStr::from_ptr(pointers[0].cast()) }, c"A=1");
+        // SAFETY: as above.
+        assert_eq!(unsafe { core::ffi::CStr::from_ptr(pointers[1].cast()) }, c"");
+        assert!(pointers[2].is_null() && strings.len() == 2 && strings.rest() == &pointers[1..]);
+    }
 }
