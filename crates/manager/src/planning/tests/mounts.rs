@@ -1,0 +1,140 @@
+use super::*;
+
+#[test]
+fn mounts_are_checked_at_both_ends() {
+    let (_directory, host) = host_with_home();
+    write(&host.cwd.join("data/file"), "");
+    write(&host.cwd.join("work/src/a"), "");
+    fs::create_dir(host.cwd.join("state")).unwrap();
+    let data = host.cwd.join("data");
+    let work = host.cwd.join("work");
+    let try_mount = |source: &Path, target: &Path, access| {
+        let mut spec = spec(&host, "");
+        spec.mounts = vec![MountSpec {
+            source: source.into(),
+            target: target.into(),
+            access,
+        }];
+        plan_of(&spec, &host, "true")
+    };
+    for target in [
+        "/data",
+        "/mnt/deep/data",
+        "/home/user/data",
+        "/tmp/data",
+        "/etc/data",
+        "/home/user",
+    ] {
+        let plan = try_mount(&data, Path::new(target), Access::Rw);
+        assert!(plan.is_ok(), "{target}: {:?}", plan.unwrap_err());
+    }
+    assert!(try_mount(&data, &work.join("src"), Access::Ro).is_ok());
+    for target in [
+        "data",
+        "/",
+        "/proc",
+        "/proc/x",
+        "/dev/shm/x",
+        "/sys",
+        "/usr",
+        "/etc",
+        "/bin",
+        "/a/../b",
+        "/a/./b",
+        "/usr/nonexistent",
+        "/usr/bin/env/x",
+        "/bin/x",
+        "/var/tmp/x",
+        "/var",
+        "/home",
+    ] {
+        let error = try_mount(&data, Path::new(target), Access::Ro).unwrap_err();
+        assert!(matches!(error, PlanError::Target { .. }), "{target}: {error}");
+    }
+    for target in [work.clone(), work.join("none"), work.join("src/a"), host.cwd.clone()] {
+        assert!(
+            matches!(try_mount(&data, &target, Access::Ro), Err(PlanError::Target { .. })),
+            "{target:?}"
+        );
+    }
+    for (source, access) in [
+        ("/", Access::Ro),
+        ("/proc", Access::Ro),
+        ("/dev", Access::Ro),
+        ("/etc", Access::Rw),
+        ("/usr", Access::Rw),
+        ("state", Access::Ro),
+        ("~", Access::Rw),
+        (".", Access::Rw),
+    ] {
+        let error = try_mount(Path::new(source), Path::new("/data"), access).unwrap_err();
+        assert!(matches!(error, PlanError::Reserved { .. }), "{source}: {error}");
+    }
+    let missing = try_mount(Path::new("none"), Path::new("/data"), Access::Ro).unwrap_err();
+    assert!(matches!(
+        missing,
+        PlanError::Unreachable {
+            role: "mount source",
+            ..
+        }
+    ));
+}
+
+#[test]
+fn the_order_in_which_mounts_are_written_does_not_matter() {
+    let (_directory, host) = host_with_home();
+    write(&host.cwd.join("outer/inner/x"), "");
+    let mount = |source: &str, target: &str| MountSpec {
+        source: host.cwd.join(source),
+        target: target.into(),
+        access: Access::Ro,
+    };
+    let mut spec = spec(&host, "");
+    spec.mounts = vec![mount("outer/inner", "/data/inner"), mount("outer", "/data")];
+    let first = plan_of(&spec, &host, "true").unwrap().0;
+    spec.mounts.reverse();
+    assert_eq!(first.entries, plan_of(&spec, &host, "true").unwrap().0.entries);
+    spec.mounts.push(mount("home", "/data"));
+    assert!(
+        matches!(plan_of(&spec, &host, "true"), Err(PlanError::Target { .. })),
+        "one target, two sources"
+    );
+}
+
+#[test]
+fn our_own_state_is_hidden_where_a_mount_would_show_it() {
+    let (_directory, host) = host_with_home();
+    fs::create_dir(host.cwd.join("state")).unwrap();
+    let mount = MountSpec {
+        source: host.cwd.clone(),
+        target: "/all".into(),
+        access: Access::Ro,
+    };
+    let spec = SandboxSpec {
+        mounts: vec![mount],
+        ..SandboxSpec::default()
+    };
+    let (plan, _) = plan_of(&spec, &host, "true").unwrap();
+    assert!(is_hidden(&plan, Path::new("/all/state")));
+}
+
+#[test]
+fn an_empty_directory_is_made_where_asked() {
+    let (_directory, host) = host_with_home();
+    let mut spec = spec(&host, "");
+    spec.tmpfs = vec![TmpfsSpec {
+        target: "/scratch".into(),
+        size: Some(Bytes::mib(1)),
+    }];
+    let (plan, _) = plan_of(&spec, &host, "true").unwrap();
+    let node = &at(&plan, Path::new("/scratch")).unwrap().node;
+    assert!(matches!(
+        node,
+        Node::Tmpfs {
+            size: Some(Bytes(1_048_576)),
+            ..
+        }
+    ));
+    spec.tmpfs[0].target = "/proc/x".into();
+    assert!(matches!(plan_of(&spec, &host, "true"), Err(PlanError::Target { .. })));
+}
