@@ -1,2 +1,46 @@
-//! Placeholder.
-fn main() {}
+//! The command line of offleash: reads arguments, asks the manager, prints. Nothing else in the project prints.
+
+mod args;
+mod audit;
+mod changes;
+mod doctor;
+mod explain;
+mod failure;
+mod run;
+mod specify;
+mod terminal;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::args::{Arguments, Command, PolicyCommand};
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return usage(&error),
+    };
+    let state = arguments.state.as_deref();
+    let result = match arguments.command {
+        Command::Run(run) => run::run(*run, state),
+        Command::Diff(diff) => changes::diff(&diff, state),
+        Command::Apply(apply) => changes::apply(&apply, state),
+        Command::Discard(discard) => changes::discard(&discard, state),
+        Command::Runs(runs) => changes::runs(&runs, state),
+        Command::Doctor(options) => doctor::doctor(&options, state),
+        Command::Explain(question) => explain::explain(&question),
+        Command::Policy(PolicyCommand::Check(check)) => explain::check_policy(&check),
+        Command::Audit(audit) => audit::audit(&audit, state),
+        Command::Completions(completions) => args::completions(completions.shell),
+    };
+    result.unwrap_or_else(|failure| failure.print())
+}
+
+/// Help and version are no failure; anything else that clap says is about our own arguments.
+fn usage(error: &clap::Error) -> ExitCode {
+    let code = if error.use_stderr() { failure::EXIT_FAILURE } else { 0 };
+    // Nothing can be told to anybody when this cannot be written.
+    let _printed = error.print();
+    ExitCode::from(code)
+}

@@ -21,4 +21,5 @@ pub mod record;
 pub mod spec;
 pub mod srt;
 pub mod text;
+pub mod trust;
 pub mod units;

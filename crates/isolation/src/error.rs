@@ -1,1 +1,104 @@
-//! Placeholder.
+//! What can go wrong when a sandbox is made or used.
+
+use std::io;
+
+use offleash_core::error::{ErrorKind, Explained};
+use offleash_core::level::Level;
+
+/// An error of the isolation room.
+#[derive(Debug, thiserror::Error)]
+pub enum IsolationError {
+    /// A step of making the sandbox failed.
+    #[error("cannot start a sandbox at level `{level}`: {step}{}", on(.subject))]
+    Step {
+        /// The level.
+        level: Level,
+        /// What was tried.
+        step: String,
+        /// On what; empty when there is nothing to name.
+        subject: String,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// Something that was asked for cannot be enforced here, and degrading was not allowed.
+    #[error("cannot enforce {what} at level `{level}`: {reason}")]
+    NotEnforceable {
+        /// The level.
+        level: Level,
+        /// What was asked for.
+        what: String,
+        /// Why not.
+        reason: String,
+        /// What to do.
+        hint: String,
+    },
+    /// This level does not have this operation.
+    #[error("level `{level}` cannot {operation}")]
+    Unsupported {
+        /// The level.
+        level: Level,
+        /// The operation.
+        operation: &'static str,
+    },
+    /// The guest said something that is not the protocol, or is gone.
+    #[error("lost the guest of the sandbox: {reason}")]
+    Guest {
+        /// What happened.
+        reason: String,
+    },
+    /// A call on the running sandbox failed.
+    #[error("cannot {action}")]
+    Running {
+        /// What was tried.
+        action: &'static str,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+}
+
+fn on(subject: &str) -> String {
+    if subject.is_empty() { String::new() } else { format!(" `{}`", subject.escape_debug()) }
+}
+
+impl Explained for IsolationError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Step { source, .. } | Self::Running { source, .. } => kind_of(source),
+            Self::NotEnforceable { .. } | Self::Unsupported { .. } => ErrorKind::Unsupported,
+            Self::Guest { .. } => ErrorKind::Internal,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Step { step, source, .. } => hint_for_step(step, source),
+            Self::NotEnforceable { hint, .. } => Some(hint.clone()),
+            _ => None,
+        }
+    }
+}
+
+fn kind_of(error: &io::Error) -> ErrorKind {
+    match error.kind() {
+        io::ErrorKind::NotFound => ErrorKind::NotFound,
+        io::ErrorKind::PermissionDenied => ErrorKind::Denied,
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::OutOfMemory => ErrorKind::Exhausted,
+        io::ErrorKind::Unsupported => ErrorKind::Unsupported,
+        _ => ErrorKind::Internal,
+    }
+}
+
+fn hint_for_step(step: &str, source: &io::Error) -> Option<String> {
+    let refused = matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::StorageFull);
+    if refused && step.contains("namespaces") {
+        return Some(
+            "user namespaces are forbidden or used up here; `offleash doctor` names the switch, or use \
+             `--level process-landlock`"
+                .to_owned(),
+        );
+    }
+    match source.kind() {
+        io::ErrorKind::StorageFull => Some("free some space, or name another state directory with `--state`".to_owned()),
+        _ => Some("`offleash doctor` says what this machine offers and how to mend what is missing".to_owned()),
+    }
+}

@@ -1,1 +1,186 @@
-//! Placeholder.
+//! The interface of every level: a backend makes sandboxes, a sandbox runs commands.
+//!
+//! Nothing here blocks: a caller waits until one of the descriptors of [`Sandbox::wait_on`] is readable or
+//! [`Sandbox::next_turn`] has come, and then calls [`Sandbox::turn`]. That suits a command line, which waits with
+//! poll, as well as a server, which waits with an event loop.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+
+use offleash_core::exec::{ExecEvent, ExecRequest, TerminalSize};
+use offleash_core::level::Level;
+use offleash_core::limits::LimitName;
+use offleash_core::plan::Plan;
+use offleash_core::record::{Denial, LimitHit, Usage};
+
+use crate::error::IsolationError;
+
+/// Makes sandboxes of one level.
+pub trait Backend: Debug {
+    /// The level.
+    fn level(&self) -> Level;
+
+    /// Makes a sandbox; when it fails, the host is as it was.
+    ///
+    /// `leftovers` is told, before it is made, of each thing that would outlive a crash of this process.
+    ///
+    /// # Errors
+    /// `NotEnforceable` when the plan asks for more than the machine has, `Step` for everything else.
+    fn create(&self, plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Box<dyn Sandbox>, IsolationError>;
+}
+
+/// Takes note of what a crash of this process would leave behind, so that the next start can remove it.
+pub trait Leftovers {
+    /// These cgroup directories are about to be made.
+    ///
+    /// # Errors
+    /// When the note cannot be written; then they are not made.
+    fn cgroups(&mut self, paths: &[std::path::PathBuf]) -> std::io::Result<()>;
+}
+
+/// The number of an execution in its sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ExecId(pub u32);
+
+/// A running sandbox. Dropping it kills everything in it and removes what it consists of.
+pub trait Sandbox: Debug {
+    /// What is enforced, and what was asked for and is not.
+    fn enforcement(&self) -> &Enforcement;
+
+    /// Starts a command; what becomes of it follows as events.
+    ///
+    /// # Errors
+    /// `Guest` when the sandbox is gone or the request is too large for it.
+    fn exec(&mut self, request: &ExecRequest) -> Result<ExecId, IsolationError>;
+
+    /// How many bytes of input may be sent to an execution now.
+    fn input_window(&self, exec: ExecId) -> usize;
+
+    /// Sends input, at most [`Self::input_window`] bytes.
+    ///
+    /// # Errors
+    /// `Guest` when the sandbox is gone.
+    fn input(&mut self, exec: ExecId, bytes: &[u8]) -> Result<(), IsolationError>;
+
+    /// Closes the input of an execution after what was sent.
+    ///
+    /// # Errors
+    /// `Guest` when the sandbox is gone.
+    fn close_input(&mut self, exec: ExecId) -> Result<(), IsolationError>;
+
+    /// Sends a signal to an execution's processes.
+    ///
+    /// # Errors
+    /// `Guest` when the sandbox is gone.
+    fn signal(&mut self, exec: ExecId, signal: i32) -> Result<(), IsolationError>;
+
+    /// Tells the terminal of an execution its size.
+    ///
+    /// # Errors
+    /// `Guest` when the sandbox is gone.
+    fn resize(&mut self, exec: ExecId, size: TerminalSize) -> Result<(), IsolationError>;
+
+    /// Descriptors; when one is readable (or, where `writable` says so, writable), [`Self::turn`] has work.
+    ///
+    /// Without `take_output` those that only bring output are left out.
+    fn wait_on(&self, take_output: bool) -> Vec<Interest<'_>>;
+
+    /// When [`Self::turn`] has work even if no descriptor is ready.
+    fn next_turn(&self) -> Instant;
+
+    /// Takes in what happened since the last turn, and does what has become due.
+    ///
+    /// Without `take_output`, output stays where it is, which makes the command wait: for callers that cannot pass on
+    /// what they have already. Limits and refusals are attended to all the same.
+    ///
+    /// # Errors
+    /// `Running` when a call on the host fails; the sandbox is then to be killed.
+    fn turn(&mut self, take_output: bool) -> Result<Vec<SandboxEvent>, IsolationError>;
+
+    /// What was used up to now.
+    fn usage(&mut self) -> Usage;
+
+    /// Stops every process until [`Self::resume`].
+    ///
+    /// # Errors
+    /// `Unsupported` where the level cannot.
+    fn pause(&mut self) -> Result<(), IsolationError>;
+
+    /// Continues every process.
+    ///
+    /// # Errors
+    /// `Unsupported` where the level cannot.
+    fn resume(&mut self) -> Result<(), IsolationError>;
+
+    /// Kills everything inside, waits until it is gone, and removes what the sandbox consisted of.
+    ///
+    /// # Errors
+    /// `Running` when something could not be removed; what could be was.
+    fn kill(&mut self) -> Result<Final, IsolationError>;
+}
+
+/// A descriptor and what to wait for.
+#[derive(Debug)]
+pub struct Interest<'a> {
+    /// The descriptor.
+    pub descriptor: BorrowedFd<'a>,
+    /// Whether to wait for writability too.
+    pub writable: bool,
+}
+
+/// Something that happened in a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SandboxEvent {
+    /// To an execution.
+    Exec {
+        /// Which.
+        exec: ExecId,
+        /// What.
+        event: ExecEvent,
+    },
+    /// A limit was hit; when it is one that ends the run, the caller is to kill the sandbox.
+    Limit(LimitHit),
+    /// Everything inside is gone, or about to be: the first process ended.
+    Gone,
+}
+
+/// What is left to say when a sandbox is gone.
+#[derive(Debug, Clone, Default)]
+pub struct Final {
+    /// What was used in all.
+    pub usage: Usage,
+    /// What was refused.
+    pub denials: Vec<Denial>,
+    /// Limits that turned out to have been hit.
+    pub limits_hit: Vec<LimitHit>,
+    /// Whether the kernel killed something for want of memory.
+    pub out_of_memory: bool,
+}
+
+/// What is enforced on this machine for one sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Enforcement {
+    /// Control by control, and the means.
+    pub enforced: BTreeMap<String, String>,
+    /// What was asked for and is not enforced, with the reason.
+    pub not_enforced: BTreeMap<String, String>,
+}
+
+impl Enforcement {
+    /// Notes that `control` is held by `means`.
+    pub fn holds(&mut self, control: impl Into<String>, means: impl Into<String>) {
+        self.enforced.insert(control.into(), means.into());
+    }
+
+    /// Notes that `control` is not enforced, because of `reason`.
+    pub fn lacks(&mut self, control: impl Into<String>, reason: impl Into<String>) {
+        self.not_enforced.insert(control.into(), reason.into());
+    }
+
+    /// Notes a limit.
+    pub fn holds_limit(&mut self, limit: LimitName, means: impl Into<String>) {
+        self.holds(format!("limit.{}", limit.name()), means);
+    }
+}

@@ -1,1 +1,40 @@
-//! Placeholder.
+//! The level `process`: namespaces, a built root file system, seccomp, Landlock, cgroups and rlimits.
+//!
+//! One sandbox is made in two processes at once. The parent ([`create`]) has the host's rights: it maps ids, makes the
+//! cgroup, opens what only it may open, and hands that over. The child ([`child`]) is in the new namespaces and
+//! assembles the file system ([`tree`]), takes its own rights away and becomes the guest. They talk over a socket
+//! ([`handshake`]) that closes when the guest is exec'd. What follows is [`running`].
+
+mod child;
+mod create;
+pub(crate) mod grouping;
+mod handshake;
+mod identity;
+mod masks;
+mod running;
+mod tree;
+
+use offleash_core::level::Level;
+use offleash_core::plan::Plan;
+
+use crate::error::IsolationError;
+use crate::sandbox::{Backend, Leftovers, Sandbox};
+
+/// Makes sandboxes of the level `process`. The calling process must have one thread.
+#[derive(Debug, Default)]
+pub struct ProcessBackend;
+
+impl Backend for ProcessBackend {
+    fn level(&self) -> Level {
+        Level::Process
+    }
+
+    fn create(&self, plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Box<dyn Sandbox>, IsolationError> {
+        Ok(Box::new(create::create(plan, leftovers)?))
+    }
+}
+
+/// The error of a step at this level.
+fn failed(step: impl Into<String>, subject: impl Into<String>, source: std::io::Error) -> IsolationError {
+    IsolationError::Step { level: Level::Process, step: step.into(), subject: subject.into(), source }
+}

@@ -17,6 +17,7 @@ use offleash_core::spec::SandboxSpec;
 mod commands;
 mod environment;
 mod error;
+mod explain;
 mod etc;
 mod git;
 mod mounts;
@@ -32,6 +33,7 @@ mod view;
 mod workspace;
 
 pub use error::PlanError;
+pub use explain::{PathAnswer, explain_path};
 pub use outside::find_outside;
 
 /// The name of the machine inside.

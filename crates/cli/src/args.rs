@@ -1,0 +1,318 @@
+//! The arguments, each beside its documentation. What they mean together is decided in `specify`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches, Parser, Subcommand, ValueEnum};
+use offleash_core::limits::LimitName;
+
+use crate::failure::Failure;
+
+/// Runs code that an AI wrote so that nothing outside is harmed, read or reached unless you allowed it.
+#[derive(Debug, Parser)]
+#[command(name = "offleash", version, max_term_width = 100)]
+pub(crate) struct Arguments {
+    /// Directory that keeps runs and the audit log.
+    #[arg(long, global = true, value_name = "DIR", env = "OFFLEASH_STATE")]
+    pub(crate) state: Option<PathBuf>,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a command in a sandbox.
+    Run(Box<RunArgs>),
+    /// Show what a run changed in its workspace.
+    Diff(DiffArgs),
+    /// Write the changes of a run to its workspace.
+    Apply(ApplyArgs),
+    /// Throw the changes of a run away.
+    Discard(DiscardArgs),
+    /// List runs whose changes are kept.
+    Runs(RunsArgs),
+    /// Say what this machine offers, what is missing, and how to mend it.
+    Doctor(DoctorArgs),
+    /// Say what would be decided about a path, variable, limit or system call, and by which rule.
+    Explain(ExplainArgs),
+    /// Work with policy files.
+    #[command(subcommand)]
+    Policy(PolicyCommand),
+    /// Check or show the audit log.
+    Audit(AuditArgs),
+    /// Print completions for a shell.
+    Completions(CompletionsArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxArgs,
+    /// Run STRING with `sh -c`; further arguments become its positional parameters.
+    #[arg(short = 'c', value_name = "STRING")]
+    pub(crate) shell: Option<OsString>,
+    /// Give the command a terminal.
+    #[arg(short = 't', long)]
+    pub(crate) tty: bool,
+    /// Print one JSON record of the run instead of the command's output.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write the JSON record of the run to FILE, beside the normal output.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+    /// Do not say on standard error what became of the run.
+    #[arg(long, short = 'q')]
+    pub(crate) quiet: bool,
+    /// Command and arguments; `--` before it is needed only if it begins with a dash.
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// What a sandbox is to be; the same for every subcommand that needs one.
+#[derive(Debug, Args)]
+pub(crate) struct SandboxArgs {
+    /// Directory the code works in, and what becomes of changes: kept aside (overlay), written back when the run
+    /// ends, except protected names (rw), or impossible (ro). [default: the current directory, overlay]
+    #[arg(long, short = 'w', value_name = "DIR[:overlay|:rw|:ro]", conflicts_with = "no_workspace")]
+    pub(crate) workspace: Option<OsString>,
+    /// Run without a workspace.
+    #[arg(long)]
+    pub(crate) no_workspace: bool,
+    /// Working directory inside. [default: the current directory if it is in the workspace]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cwd: Option<PathBuf>,
+    /// Make a host path visible inside.
+    #[arg(long, value_name = "SRC:DST[:ro|:rw]")]
+    pub(crate) mount: Vec<OsString>,
+    /// Add an empty directory in memory.
+    #[arg(long, value_name = "DST[:SIZE]")]
+    pub(crate) tmpfs: Vec<OsString>,
+    /// Grant a toolchain that lives in a home directory, read-only: pyenv, nvm, uv, cargo, conda …, or a path.
+    #[arg(long, value_name = "NAME|PATH")]
+    pub(crate) toolchain: Vec<OsString>,
+    /// Grant reading of a host path.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) read: Vec<OsString>,
+    /// Hide a path, even inside the workspace.
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) deny: Vec<OsString>,
+    /// Do not apply changes to these names unless named.
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) protect: Vec<OsString>,
+    /// Allow only these commands (names or paths).
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) allow_command: Vec<OsString>,
+    /// Forbid these commands (names or paths).
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) deny_command: Vec<OsString>,
+    /// Pass a variable of this name, or set it.
+    #[arg(long, short = 'e', value_name = "NAME[=VALUE]")]
+    pub(crate) env: Vec<OsString>,
+    /// Isolation level.
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) level: Option<String>,
+    /// Refuse to run at a weaker level.
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) min_level: Option<String>,
+    /// What to do when something cannot be enforced here: refuse to run, or allow it and report it.
+    #[arg(long, value_enum, value_name = "refuse|allow")]
+    pub(crate) degrade: Option<DegradeArg>,
+    /// What may be reached over the network; only `none` for now.
+    #[arg(long, value_name = "none")]
+    pub(crate) network: Option<String>,
+    /// User ids inside: one, or a range of 65536 (needs subordinate ids or root).
+    #[arg(long, value_enum, value_name = "single|range")]
+    pub(crate) ids: Option<IdsArg>,
+    /// Let processes inside trace each other (debuggers, strace).
+    #[arg(long)]
+    pub(crate) allow_ptrace: bool,
+    /// Policy file. [default: offleash.toml in the workspace, which may only restrict]
+    #[arg(long, value_name = "FILE", conflicts_with = "srt_settings")]
+    pub(crate) policy: Option<PathBuf>,
+    /// Ignore an offleash.toml in the workspace.
+    #[arg(long, conflicts_with = "policy")]
+    pub(crate) no_policy: bool,
+    /// Use the settings file of Anthropic's sandbox-runtime as the policy.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) srt_settings: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum DegradeArg {
+    Refuse,
+    Allow,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum IdsArg {
+    Single,
+    Range,
+}
+
+/// One flag for each limit of core's table.
+#[derive(Debug, Default)]
+pub(crate) struct LimitArgs {
+    pub(crate) given: Vec<(LimitName, String)>,
+}
+
+impl Args for LimitArgs {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let help = |name: LimitName| format!("Limit: {} [default: {}]", name.row().doc, name.default_text());
+        command.next_help_heading("Limits").args(LimitName::ALL.map(|name| {
+            clap::Arg::new(name.name())
+                .long(name.row().flag.trim_start_matches('-'))
+                .value_name("LIMIT")
+                .action(ArgAction::Set)
+                .allow_hyphen_values(true)
+                .help(help(name))
+        }))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for LimitArgs {
+    fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
+        let value = |name: LimitName| Some((name, matches.get_one::<String>(name.name())?.clone()));
+        Ok(Self { given: LimitName::ALL.into_iter().filter_map(value).collect() })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DiffArgs {
+    /// The run.
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+    /// Only these paths.
+    #[arg(value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// One line for each change instead of the text.
+    #[arg(long, short = 's')]
+    pub(crate) summary: bool,
+    /// Print the changes as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ApplyArgs {
+    /// The run.
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+    /// Only these paths; a protected name is applied only when it is named here.
+    #[arg(value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DiscardArgs {
+    /// The run.
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunsArgs {
+    /// Print the list as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Print the report as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    #[command(subcommand)]
+    pub(crate) question: Question,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Question {
+    /// What may be done with a path.
+    Path {
+        /// The path, as inside.
+        #[arg(value_name = "PATH")]
+        path: PathBuf,
+        #[command(flatten)]
+        sandbox: Box<SandboxArgs>,
+    },
+    /// Whether a variable is passed.
+    Env {
+        /// The variable.
+        #[arg(value_name = "NAME")]
+        name: OsString,
+        #[command(flatten)]
+        sandbox: Box<SandboxArgs>,
+    },
+    /// What a limit bounds, and to how much.
+    Limit {
+        /// The limit.
+        #[arg(value_name = "NAME")]
+        name: String,
+        #[command(flatten)]
+        sandbox: Box<SandboxArgs>,
+    },
+    /// Whether a system call is allowed, and why.
+    Syscall {
+        /// The system call.
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PolicyCommand {
+    /// Check a policy file.
+    Check(PolicyCheckArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PolicyCheckArgs {
+    /// The file.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AuditArgs {
+    #[command(subcommand)]
+    pub(crate) action: AuditAction,
+}
+
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub(crate) enum AuditAction {
+    /// Check that no line was changed, removed or added.
+    Verify,
+    /// Print the log.
+    Show,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell.
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Prints completions.
+pub(crate) fn completions(shell: clap_complete::Shell) -> Result<ExitCode, Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "offleash", &mut script);
+    crate::terminal::print(&script)?;
+    Ok(ExitCode::SUCCESS)
+}

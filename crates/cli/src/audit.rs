@@ -1,0 +1,46 @@
+//! `offleash audit`.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use offleash_manager::lifecycle::open_state;
+use offleash_store::Audit;
+
+use crate::args::{AuditAction, AuditArgs};
+use crate::failure::Failure;
+use crate::terminal;
+
+/// The log was changed.
+const EXIT_CHANGED: u8 = 1;
+
+pub(crate) fn audit(arguments: &AuditArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let audit = Audit::new(&open_state(state)?);
+    match arguments.action {
+        AuditAction::Verify => verify(&audit),
+        AuditAction::Show => show(&audit),
+    }
+}
+
+fn verify(audit: &Audit) -> Result<ExitCode, Failure> {
+    let report = audit.verify()?;
+    match &report.first_bad {
+        None => {
+            terminal::print(format!("{} lines, unbroken\n", report.lines).as_bytes())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(bad) => {
+            terminal::complain(&format!("error: the audit log is broken at line {}: {}", bad.line, bad.why));
+            Ok(ExitCode::from(EXIT_CHANGED))
+        }
+    }
+}
+
+fn show(audit: &Audit) -> Result<ExitCode, Failure> {
+    let mut out = Vec::new();
+    for line in audit.show()? {
+        serde_json::to_writer(&mut out, &line?).map_err(|error| Failure::from_error(&error))?;
+        out.push(b'\n');
+    }
+    terminal::print(&out)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,188 @@
+//! `offleash diff`, `apply`, `discard` and `runs`.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use offleash_core::id::RunId;
+use offleash_core::text::Text;
+use offleash_manager::changes;
+use offleash_manager::lifecycle::{ManagerError, open_state};
+use offleash_store::{
+    ApplyRequest, Change, ChangeKind, Refusal, RefusalReason, Run, RunState, Selection, runs as list_runs,
+};
+
+use crate::args::{ApplyArgs, DiffArgs, DiscardArgs, RunsArgs};
+use crate::failure::Failure;
+use crate::terminal::{self, Neutralizer};
+
+/// Not everything that was asked for was done.
+const EXIT_PARTLY: u8 = 1;
+
+pub(crate) fn diff(arguments: &DiffArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let run = open(&arguments.run, state)?;
+    let selected = select(&run, &arguments.paths)?;
+    let mut out = Vec::new();
+    if arguments.json {
+        let changes: Vec<ShownChange<'_>> = selected.iter().map(ShownChange::from).collect();
+        serde_json::to_writer(&mut out, &changes).map_err(|error| Failure::from_error(&error))?;
+        out.push(b'\n');
+    } else {
+        for change in &selected {
+            let shown = if arguments.summary { summary_line(change) } else { patch(&run, change)? };
+            out.extend(shown);
+        }
+    }
+    terminal::print(&out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A change as `--json` shows it.
+#[derive(serde::Serialize)]
+struct ShownChange<'a> {
+    path: Text,
+    layer: usize,
+    kind: ChangeKind,
+    protected: Option<&'a str>,
+}
+
+impl<'a> From<&'a Change> for ShownChange<'a> {
+    fn from(change: &'a Change) -> Self {
+        Self {
+            path: Text::from(&change.path),
+            layer: change.layer,
+            kind: change.kind,
+            protected: change.protected.as_deref(),
+        }
+    }
+}
+
+fn patch(run: &Run, change: &Change) -> Result<Vec<u8>, Failure> {
+    let diff = run.unified(change)?;
+    if !terminal::shows_to_a_person() {
+        return Ok(diff.bytes);
+    }
+    // The lines are the sandbox's.
+    let mut neutralizer = Neutralizer::default();
+    let mut shown = neutralizer.filter(&diff.bytes);
+    shown.extend(neutralizer.finish());
+    Ok(shown)
+}
+
+fn summary_line(change: &Change) -> Vec<u8> {
+    let letter = match change.kind {
+        ChangeKind::Added => 'A',
+        ChangeKind::Modified => 'M',
+        ChangeKind::Deleted => 'D',
+        ChangeKind::ModeChanged => 'm',
+        ChangeKind::SymlinkChanged => 'L',
+        ChangeKind::TypeChanged => 'T',
+    };
+    let protected = change.protected.as_ref().map_or_else(String::new, |rule| format!("  (protected: {rule})"));
+    format!("{letter} {}{protected}\n", Text::from(&change.path)).into_bytes()
+}
+
+fn select(run: &Run, paths: &[PathBuf]) -> Result<Vec<Change>, Failure> {
+    let changes = run.changes()?;
+    if paths.is_empty() {
+        return Ok(changes);
+    }
+    let roots = run.roots();
+    let wanted = |change: &Change| {
+        paths.iter().any(|path| {
+            let absolute = roots.get(change.layer).map(|root| root.join(&change.path));
+            change.path.starts_with(path) || absolute.is_some_and(|absolute| absolute.starts_with(path))
+        })
+    };
+    for path in paths {
+        let named = |change: &Change| {
+            let absolute = roots.get(change.layer).map(|root| root.join(&change.path));
+            change.path.starts_with(path) || absolute.is_some_and(|absolute| absolute.starts_with(path))
+        };
+        if !changes.iter().any(named) {
+            return Err(Failure::new(format!("run `{}` has no change at `{}`", run.id(), Text::from(path))));
+        }
+    }
+    Ok(changes.into_iter().filter(wanted).collect())
+}
+
+pub(crate) fn apply(arguments: &ApplyArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let state = open_state(state)?;
+    let run = id_of(&arguments.run)?;
+    let selection =
+        if arguments.paths.is_empty() { Selection::All } else { Selection::Paths(arguments.paths.clone()) };
+    let report = changes::apply(&state, &run, &ApplyRequest { selection, named: arguments.paths.clone() })?;
+    let mut out = Vec::new();
+    for change in &report.applied {
+        out.extend(summary_line(change));
+    }
+    terminal::print(&out)?;
+    for refusal in &report.refused {
+        terminal::complain(&refusal_line(refusal));
+    }
+    if report.refused.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    terminal::complain(&format!("\nhint: name a path to apply it nonetheless: `offleash apply {run} PATH`"));
+    Ok(ExitCode::from(EXIT_PARTLY))
+}
+
+fn refusal_line(refusal: &Refusal) -> String {
+    let why = match &refusal.reason {
+        RefusalReason::Protected { rule } => format!("protected ({rule})"),
+        RefusalReason::LeavesWorkspace { target } => format!("a link that leaves the workspace, to `{}`", Text::from(target)),
+        RefusalReason::SpecialFile { kind } => format!("a special file ({kind:?})"),
+        RefusalReason::NotEmpty => "something in it stays".to_owned(),
+        RefusalReason::BelowRefused { above } => format!("below `{}`, which is refused", Text::from(above)),
+    };
+    format!("not applied: `{}`: {why}", Text::from(&refusal.path))
+}
+
+pub(crate) fn discard(arguments: &DiscardArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let id = id_of(&arguments.run)?;
+    changes::discard(&open_state(state)?, &id)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn runs(arguments: &RunsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let runs = list_runs(&open_state(state)?)?;
+    let mut out = Vec::new();
+    if arguments.json {
+        serde_json::to_writer(&mut out, &runs).map_err(|error| Failure::from_error(&error))?;
+        out.push(b'\n');
+        terminal::print(&out)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for run in &runs {
+        let words: Vec<String> = run.command.iter().map(ToString::to_string).collect();
+        let workspace = run.workspace.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
+        let written =
+            writeln!(out, "{}  {:9}  {}  {workspace}  {}", run.id, state_word(run.state), run.started_at, words.join(" "));
+        written.map_err(|error| Failure::from_error(&error))?;
+    }
+    terminal::print(&out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn state_word(state: RunState) -> &'static str {
+    match state {
+        RunState::Running => "running",
+        RunState::Kept => "kept",
+        RunState::Crashed => "crashed",
+        RunState::Applied => "applied",
+        RunState::Discarded => "discarded",
+        RunState::Damaged => "damaged",
+    }
+}
+
+fn id_of(text: &str) -> Result<RunId, Failure> {
+    text.parse().map_err(|error: offleash_core::id::RunIdError| {
+        Failure::new(error.to_string()).with_hint("`offleash runs` lists the runs whose changes are kept")
+    })
+}
+
+fn open(run: &str, state: Option<&Path>) -> Result<Run, Failure> {
+    let id = id_of(run)?;
+    let state = open_state(state)?;
+    Ok(Run::open(&state, &id).map_err(ManagerError::from)?)
+}

@@ -1,0 +1,88 @@
+//! `offleash explain` and `offleash policy check`.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use offleash_core::limits::LimitName;
+use offleash_core::text::Text;
+use offleash_manager::lifecycle::{self, ManagerError};
+use offleash_manager::planning;
+use offleash_store::HostIdentity;
+use offleash_sys::seccomp::{self, Verdict};
+
+use crate::args::{ExplainArgs, PolicyCheckArgs, Question, SandboxArgs};
+use crate::failure::Failure;
+use crate::{specify, terminal};
+
+pub(crate) fn explain(arguments: &ExplainArgs) -> Result<ExitCode, Failure> {
+    let answer = match &arguments.question {
+        Question::Path { path, sandbox } => path_answer(path, sandbox)?,
+        Question::Env { name, sandbox } => env_answer(name, sandbox)?,
+        Question::Limit { name, sandbox } => limit_answer(name, sandbox)?,
+        Question::Syscall { name } => syscall_answer(name)?,
+    };
+    terminal::print(answer.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn path_answer(path: &Path, sandbox: &SandboxArgs) -> Result<String, Failure> {
+    let spec = specify::specify(sandbox)?;
+    let state = HostIdentity::of_this_process().default_state();
+    let host = lifecycle::this_host(&state)?;
+    let answer = planning::explain_path(&spec, &host, path).map_err(ManagerError::from)?;
+    Ok(format!("{}: {}\nrule: {}\n", Text::from(path), answer.access, answer.rule))
+}
+
+fn env_answer(name: &OsStr, sandbox: &SandboxArgs) -> Result<String, Failure> {
+    let spec = specify::specify(sandbox)?;
+    let verdict = spec.env.decide(name);
+    let word = if verdict.passed { "passed" } else { "not passed" };
+    Ok(format!("{}: {word}\nrule: {}\n", Text::from(name), verdict.rule))
+}
+
+fn limit_answer(name: &str, sandbox: &SandboxArgs) -> Result<String, Failure> {
+    let limit: LimitName = name.parse().map_err(|error| {
+        let known: Vec<&str> = LimitName::ALL.iter().map(|limit| limit.name()).collect();
+        let error: offleash_core::limits::LimitNameError = error;
+        Failure::from_error(&error).with_hint(format!("the limits are {}", known.join(", ")))
+    })?;
+    let spec = specify::specify(sandbox)?;
+    let row = limit.row();
+    let mut answer = format!("{}: {}\n", limit.name(), spec.limits.text(limit));
+    // Writing to a string cannot fail.
+    let _written = writeln!(answer, "{}", row.doc);
+    let _written = writeln!(answer, "default: {}; flag: {}; policy: limits.{}", limit.default_text(), row.flag, row.word);
+    let _written = writeln!(answer, "at least {}: {}", row.show(row.least), row.why_least);
+    Ok(answer)
+}
+
+fn syscall_answer(name: &str) -> Result<String, Failure> {
+    let Some(explanation) = seccomp::explain(name) else {
+        return Err(Failure::new(format!("`{name}` is not a system call that the filter knows")).with_hint(
+            "whatever the filter does not know is answered with ENOSYS, as by a kernel that does not have it",
+        ));
+    };
+    let word = match explanation.verdict {
+        Verdict::Allowed => "allowed".to_owned(),
+        Verdict::Conditional => "allowed with certain arguments".to_owned(),
+        Verdict::Refused { errno } => format!("refused: {}", std::io::Error::from_raw_os_error(errno)),
+    };
+    Ok(format!("{name}: {word}\nreason: {}\nnumber: {}\n", explanation.reason, explanation.number))
+}
+
+pub(crate) fn check_policy(arguments: &PolicyCheckArgs) -> Result<ExitCode, Failure> {
+    let policy = specify::read_policy(&arguments.file)?;
+    let mut answer = format!("{}: valid\n", arguments.file.display());
+    let widened = offleash_core::trust::widened(&policy);
+    if !widened.is_empty() {
+        let _written = writeln!(
+            answer,
+            "it gives more than the defaults ({}), and so counts only when named with `--policy`",
+            widened.join(", ")
+        );
+    }
+    terminal::print(answer.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,92 @@
+//! The user's message of every error: what failed, why, and what to do.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use offleash_core::error::{ErrorKind, Explained};
+use offleash_core::text;
+
+/// The exit code of offleash's own failures.
+pub(crate) const EXIT_FAILURE: u8 = 125;
+
+/// Something that ends the program, ready to be shown.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    message: String,
+    causes: Vec<String>,
+    hint: Option<String>,
+}
+
+impl Failure {
+    /// A failure of the command line's own.
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), causes: Vec::new(), hint: None }
+    }
+
+    /// Adds what to do.
+    pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// A failure that an error of a room explains.
+    pub(crate) fn explained(error: &dyn Explained) -> Self {
+        let mut failure = Self::from_error(error);
+        failure.hint = error.hint().or_else(|| hint_of(error.kind()));
+        failure
+    }
+
+    /// A failure that any error says.
+    pub(crate) fn from_error(error: &(impl std::error::Error + ?Sized)) -> Self {
+        let mut causes = Vec::new();
+        let mut next = error.source();
+        while let Some(cause) = next {
+            causes.push(cause.to_string());
+            next = cause.source();
+        }
+        Self { message: error.to_string(), causes, hint: None }
+    }
+
+    /// Prints to standard error.
+    pub(crate) fn print(self) -> ExitCode {
+        crate::terminal::complain(&self.to_string());
+        ExitCode::from(EXIT_FAILURE)
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Messages name paths and programs, which others may have chosen.
+        write!(f, "error: {}", lines(&self.message))?;
+        for cause in &self.causes {
+            write!(f, "\n  caused by: {}", lines(cause))?;
+        }
+        if let Some(hint) = &self.hint {
+            write!(f, "\n\nhint: {}", lines(hint))?;
+        }
+        Ok(())
+    }
+}
+
+fn lines(message: &str) -> String {
+    let mut shown = String::new();
+    for (number, line) in message.lines().enumerate() {
+        let separator = if number == 0 { "" } else { "\n  " };
+        // Writing to a string cannot fail.
+        let _written = write!(shown, "{separator}{}", text::one_line(line.as_bytes()));
+    }
+    shown
+}
+
+fn hint_of(kind: ErrorKind) -> Option<String> {
+    match kind {
+        ErrorKind::Exhausted => Some("free some space, or raise the limit that is named".to_owned()),
+        _ => None,
+    }
+}
+
+impl<E: Explained> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::explained(&error)
+    }
+}

@@ -1,0 +1,136 @@
+//! `offleash run`.
+
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use offleash_core::exec::TerminalSize;
+use offleash_core::record::{Outcome, RunRecord};
+use offleash_core::text::Text;
+use offleash_core::units::Bytes;
+use offleash_manager::lifecycle::{RunReport, RunRequest, run as run_sandbox};
+
+use crate::args::RunArgs;
+use crate::failure::Failure;
+use crate::specify;
+use crate::terminal::{self, Destination, TerminalDoor};
+
+/// How much of each output stream a record keeps.
+const CAPTURED: usize = 1024 * 1024;
+
+pub(crate) fn run(arguments: RunArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let started = Instant::now();
+    let reports = arguments.json || arguments.report.is_some();
+    let request = RunRequest {
+        spec: specify::specify(&arguments.sandbox)?,
+        command: specify::command(arguments.shell.as_ref(), &arguments.command)?,
+        cwd: arguments.sandbox.cwd.clone(),
+        tty: arguments.tty.then(|| TerminalDoor::size().unwrap_or(TerminalSize { rows: 24, columns: 80 })),
+        capture: if reports { CAPTURED } else { 0 },
+        state: state.map(Path::to_owned),
+        started,
+    };
+    let report_file = arguments.report.as_deref().map(ReportFile::create).transpose()?;
+    let destination = if arguments.json { Destination::Nowhere } else { Destination::Streams };
+    let mut door = TerminalDoor::open(destination, arguments.tty).map_err(|error| terminal_failure(&error))?;
+    let result = run_sandbox(&request, &mut door);
+    door.close();
+    let RunReport { record, notes } = result?;
+    if let Some(file) = report_file {
+        file.write(&record)?;
+    }
+    if arguments.json {
+        terminal::print(&json_line(&record)?)?;
+    } else if !arguments.quiet {
+        tell(&record, &notes);
+    }
+    Ok(ExitCode::from(record.exit_code))
+}
+
+fn terminal_failure(error: &io::Error) -> Failure {
+    Failure::new(format!("cannot use the terminal: {error}"))
+}
+
+/// Where `--report` writes. Opened before the run, so that a path that cannot be written costs nothing.
+struct ReportFile<'a> {
+    path: &'a Path,
+    file: std::fs::File,
+}
+
+impl<'a> ReportFile<'a> {
+    fn create(path: &'a Path) -> Result<Self, Failure> {
+        let file = std::fs::File::create(path).map_err(|error| Self::failure(path, &error))?;
+        Ok(Self { path, file })
+    }
+
+    fn write(mut self, record: &RunRecord) -> Result<(), Failure> {
+        use std::io::Write as _;
+        let line = json_line(record)?;
+        self.file.write_all(&line).map_err(|error| Self::failure(self.path, &error))
+    }
+
+    fn failure(path: &Path, error: &io::Error) -> Failure {
+        Failure::new(format!("cannot write the report `{}`: {error}", path.display()))
+    }
+}
+
+fn json_line(record: &RunRecord) -> Result<Vec<u8>, Failure> {
+    let mut line = serde_json::to_vec(record).map_err(|error| Failure::from_error(&error))?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// Says what the exit code alone does not.
+fn tell(record: &RunRecord, notes: &[String]) {
+    if let Some(line) = explain_outcome(record) {
+        terminal::complain(&format!("offleash: {line}"));
+    }
+    for (control, reason) in &record.not_enforced {
+        terminal::complain(&format!("offleash: not enforced: {control}: {reason}"));
+    }
+    for note in notes {
+        terminal::complain(&format!("offleash: {note}"));
+    }
+    if let Some(line) = kept_changes(record) {
+        terminal::complain(&format!("offleash: {line}"));
+    }
+}
+
+fn explain_outcome(record: &RunRecord) -> Option<String> {
+    let program = record.command.first().cloned().unwrap_or_else(|| Text::from(""));
+    match &record.outcome {
+        Outcome::Exited { .. } | Outcome::Interrupted { .. } => None,
+        Outcome::Signaled { name, .. } => (name != "SIGPIPE").then(|| format!("the command was ended by {name}")),
+        Outcome::LimitExceeded { limit, value } => Some(format!(
+            "the run was ended: it reached its limit of {} ({}); raise it with `{}`",
+            limit.name(),
+            limit.row().show(*value),
+            limit.row().flag
+        )),
+        Outcome::OutOfMemory { limit } => Some(format!(
+            "the run was ended: out of memory (limit {}); raise it with `--memory`",
+            Bytes(*limit)
+        )),
+        Outcome::CommandNotFound { hint: None } => Some(format!("`{program}`: command not found in the sandbox")),
+        Outcome::CommandNotFound { hint: Some(hint) } => {
+            Some(format!("`{program}`: command not found in the sandbox\n\nhint: {hint}"))
+        }
+        Outcome::NotExecutable { reason } => Some(format!("`{program}` cannot be executed: {reason}")),
+        Outcome::CommandDenied { rule } => Some(format!("`{program}` was refused by the rule `{rule}`")),
+        Outcome::Failed { message } => Some(format!("the run failed: {message}")),
+    }
+}
+
+fn kept_changes(record: &RunRecord) -> Option<String> {
+    let changes = record.changes.as_ref().filter(|changes| !changes.applied)?;
+    let total = changes.added + changes.modified + changes.deleted + changes.mode;
+    let id = &record.id;
+    (total > 0).then(|| {
+        format!(
+            "{total} change{} kept: `offleash diff {id}` shows, `offleash apply {id}` writes, `offleash discard {id}` drops {}",
+            if total == 1 { "" } else { "s" },
+            if total == 1 { "it" } else { "them" },
+        )
+    })
+}

@@ -1,0 +1,278 @@
+//! From arguments and policy to the one form that the manager takes: a `SandboxSpec`.
+//!
+//! Precedence: flags over policy over defaults.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use offleash_core::error::Explained as _;
+use offleash_core::level::{Degrade, Level, LevelChoice};
+use offleash_core::path_rules::PathPattern;
+use offleash_core::policy::Policy;
+use offleash_core::spec::{Access, IdChoice, MountSpec, SandboxSpec, TmpfsSpec, WorkspaceMode, WorkspaceSpec};
+use offleash_core::units::Bytes;
+use offleash_core::{srt, trust};
+
+use crate::args::{DegradeArg, IdsArg, SandboxArgs};
+use crate::failure::Failure;
+
+/// The name under which a policy is looked for in the workspace.
+const POLICY_NAME: &str = "offleash.toml";
+
+/// What the arguments and the policy ask for.
+pub(crate) fn specify(arguments: &SandboxArgs) -> Result<SandboxSpec, Failure> {
+    let given = arguments.workspace.as_deref().map(workspace_of).transpose()?;
+    let directory = match &given {
+        Some((path, _)) => path.clone(),
+        None => std::env::current_dir().map_err(|error| {
+            Failure::new(format!("cannot find the current directory: {error}"))
+                .with_hint("change to a directory that exists, or name one with `--workspace`")
+        })?,
+    };
+    let mut spec = SandboxSpec {
+        workspace: (!arguments.no_workspace)
+            .then(|| WorkspaceSpec { path: directory.clone(), mode: WorkspaceMode::default() }),
+        ..SandboxSpec::default()
+    };
+    if let Some(policy) = policy(arguments, &directory)? {
+        policy.apply_to(&mut spec);
+    }
+    if let Some((path, mode)) = given {
+        let mode = mode.or(spec.workspace.as_ref().map(|workspace| workspace.mode)).unwrap_or_default();
+        spec.workspace = Some(WorkspaceSpec { path, mode });
+    }
+    apply_flags(arguments, &mut spec)?;
+    Ok(spec)
+}
+
+fn apply_flags(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Failure> {
+    for text in &arguments.mount {
+        spec.mounts.push(mount_of(text)?);
+    }
+    for text in &arguments.tmpfs {
+        spec.tmpfs.push(tmpfs_of(text)?);
+    }
+    spec.toolchains.extend(arguments.toolchain.iter().cloned());
+    for (flag, texts, list) in [
+        ("--read", &arguments.read, &mut spec.paths.read),
+        ("--deny", &arguments.deny, &mut spec.paths.deny),
+        ("--protect", &arguments.protect, &mut spec.paths.protect),
+    ] {
+        for text in texts {
+            list.push(PathPattern::parse(text.as_bytes()).map_err(|error| bad_flag(flag, text, &error))?);
+        }
+    }
+    for text in &arguments.allow_command {
+        spec.commands.allow.get_or_insert_default().push(parse("--allow-command", text)?);
+    }
+    for text in &arguments.deny_command {
+        spec.commands.deny.push(parse("--deny-command", text)?);
+    }
+    for text in &arguments.env {
+        spec.env.add(text).map_err(|error| bad_flag("--env", text, &error))?;
+    }
+    apply_level(arguments, spec)?;
+    for (limit, text) in &arguments.limits.given {
+        spec.limits.set(*limit, text).map_err(|error| Failure::from_error(&error).with_hint(format!(
+            "`offleash explain limit {}` says what is accepted",
+            limit.name()
+        )))?;
+    }
+    match arguments.network.as_deref() {
+        None | Some("none") => Ok(()),
+        Some(other) => Err(Failure::new(format!("`--network {other}` is not available yet"))
+            .with_hint("only `none` is: a sandbox reaches nothing but itself")),
+    }
+}
+
+fn apply_level(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Failure> {
+    let level = |flag: &str, text: &String| {
+        Level::from_str(text).map_err(|error| bad_flag(flag, OsStr::new(text), &error))
+    };
+    match &arguments.level {
+        Some(text) if text == "auto" => spec.level = LevelChoice::Auto,
+        Some(text) => spec.level = LevelChoice::Exactly(level("--level", text)?),
+        None => {}
+    }
+    if let Some(text) = &arguments.min_level {
+        spec.min_level = Some(level("--min-level", text)?);
+    }
+    match arguments.degrade {
+        Some(DegradeArg::Allow) => spec.degrade = Degrade::Allow,
+        Some(DegradeArg::Refuse) => spec.degrade = Degrade::Refuse,
+        None => {}
+    }
+    match arguments.ids {
+        Some(IdsArg::Range) => spec.ids = IdChoice::Range,
+        Some(IdsArg::Single) => spec.ids = IdChoice::Single,
+        None => {}
+    }
+    spec.allow_ptrace |= arguments.allow_ptrace;
+    Ok(())
+}
+
+fn bad_flag(flag: &str, text: &OsStr, error: &dyn std::error::Error) -> Failure {
+    Failure::new(format!("`{flag} {}` is not valid: {error}", text.to_string_lossy()))
+}
+
+fn parse<T: FromStr<Err: std::error::Error>>(flag: &str, text: &OsStr) -> Result<T, Failure> {
+    let utf8 = text.to_str().ok_or_else(|| Failure::new(format!("the value of `{flag}` is not UTF-8")))?;
+    utf8.parse().map_err(|error| bad_flag(flag, text, &error))
+}
+
+/// `DIR[:overlay|:rw|:ro]`; a directory whose name ends like that is written with a mode behind it.
+fn workspace_of(text: &OsStr) -> Result<(PathBuf, Option<WorkspaceMode>), Failure> {
+    let (path, mode) = match split_last(text) {
+        Some((path, "overlay")) => (path, Some(WorkspaceMode::Overlay)),
+        Some((path, "rw")) => (path, Some(WorkspaceMode::Rw)),
+        Some((path, "ro")) => (path, Some(WorkspaceMode::Ro)),
+        _ => (text, None),
+    };
+    if path.is_empty() {
+        return Err(Failure::new("`--workspace` names no directory").with_hint("write `--workspace DIR:overlay`"));
+    }
+    Ok((std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path)), mode))
+}
+
+/// `SRC:DST[:ro|:rw]`.
+fn mount_of(text: &OsStr) -> Result<MountSpec, Failure> {
+    let (rest, access) = match split_last(text) {
+        Some((rest, "rw")) => (rest, Access::Rw),
+        Some((rest, "ro")) => (rest, Access::Ro),
+        _ => (text, Access::Ro),
+    };
+    let bytes = rest.as_bytes();
+    let colon = bytes.iter().rposition(|byte| *byte == b':').filter(|colon| *colon > 0 && colon + 1 < bytes.len());
+    let Some(colon) = colon else {
+        return Err(Failure::new(format!("`--mount {}` has no source and target", text.to_string_lossy()))
+            .with_hint("write `--mount /host/path:/path/inside`, with `:rw` behind it to allow writing"));
+    };
+    let (source, target) = (&bytes[..colon], &bytes[colon + 1..]);
+    let source = Path::new(OsStr::from_bytes(source));
+    Ok(MountSpec {
+        source: std::path::absolute(source).unwrap_or_else(|_| source.to_owned()),
+        target: PathBuf::from(OsStr::from_bytes(target)),
+        access,
+    })
+}
+
+/// `DST[:SIZE]`.
+fn tmpfs_of(text: &OsStr) -> Result<TmpfsSpec, Failure> {
+    match split_last(text) {
+        Some((target, size)) => {
+            let size = Bytes::from_str(size).map_err(|error| bad_flag("--tmpfs", text, &error))?;
+            Ok(TmpfsSpec { target: PathBuf::from(target), size: Some(size) })
+        }
+        None => Ok(TmpfsSpec { target: PathBuf::from(text), size: None }),
+    }
+}
+
+/// What is before and behind the last colon.
+fn split_last(text: &OsStr) -> Option<(&OsStr, &str)> {
+    let bytes = text.as_bytes();
+    let colon = bytes.iter().rposition(|byte| *byte == b':')?;
+    Some((OsStr::from_bytes(&bytes[..colon]), std::str::from_utf8(&bytes[colon + 1..]).ok()?))
+}
+
+/// The policy that was named, or the one in the workspace.
+fn policy(arguments: &SandboxArgs, workspace: &Path) -> Result<Option<Policy>, Failure> {
+    if let Some(file) = &arguments.policy {
+        return read_policy(file).map(Some);
+    }
+    if let Some(file) = &arguments.srt_settings {
+        let text = read(file)?;
+        return srt::parse(&text).map(Some).map_err(|error| in_file(file, &error.to_string(), error.hint()));
+    }
+    let found = workspace.join(POLICY_NAME);
+    if arguments.no_policy || arguments.no_workspace || !found.exists() {
+        return Ok(None);
+    }
+    let policy = read_policy(&found)?;
+    let widened = trust::widened(&policy);
+    if widened.is_empty() {
+        return Ok(Some(policy));
+    }
+    Err(in_file(
+        &found,
+        &format!("a policy that lies in the workspace may only restrict, and this one widens {}", widened.join(", ")),
+        Some(format!("read it, then name it with `--policy {POLICY_NAME}`, or ignore it with `--no-policy`")),
+    ))
+}
+
+/// Reads and checks a policy file.
+pub(crate) fn read_policy(file: &Path) -> Result<Policy, Failure> {
+    let text = read(file)?;
+    Policy::parse(&text).map_err(|error| {
+        let place = format!("{}:{}:{}: {}", file.display(), error.line, error.column, error.message);
+        Failure::new(place).with_hint("docs/policy.md lists every key")
+    })
+}
+
+fn read(file: &Path) -> Result<String, Failure> {
+    let bytes = std::fs::read(file).map_err(|error| in_file(file, &format!("cannot read it: {error}"), None))?;
+    String::from_utf8(bytes).map_err(|_| in_file(file, "it is not UTF-8", None))
+}
+
+fn in_file(file: &Path, message: &str, hint: Option<String>) -> Failure {
+    let failure = Failure::new(format!("{}: {message}", file.display()));
+    match hint {
+        Some(hint) => failure.with_hint(hint),
+        None => failure,
+    }
+}
+
+/// The command that the arguments ask for.
+pub(crate) fn command(shell: Option<&OsString>, command: &[OsString]) -> Result<Vec<OsString>, Failure> {
+    let Some(script) = shell else {
+        return if command.is_empty() {
+            Err(Failure::new("there is no command to run")
+                .with_hint("write `offleash run -- COMMAND`, or `offleash run -c 'SHELL STRING'`"))
+        } else {
+            Ok(command.to_vec())
+        };
+    };
+    let mut argv: Vec<OsString> = ["sh", "-c"].map(OsString::from).into();
+    argv.push(script.clone());
+    if !command.is_empty() {
+        argv.push("sh".into());
+        argv.extend_from_slice(command);
+    }
+    Ok(argv)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workspaces_are_split_at_the_mode() {
+        for (text, path, mode) in [
+            ("/w", "/w", None),
+            ("/w:ro", "/w", Some(WorkspaceMode::Ro)),
+            ("/w:x:rw", "/w:x", Some(WorkspaceMode::Rw)),
+            ("/w:x", "/w:x", None),
+        ] {
+            assert_eq!(workspace_of(OsStr::new(text)).unwrap(), (PathBuf::from(path), mode), "{text}");
+        }
+        assert!(workspace_of(OsStr::new(":ro")).is_err());
+    }
+
+    #[test]
+    fn mounts_are_read_only_unless_asked() {
+        let mount = mount_of(OsStr::new("/a:b:/c")).unwrap();
+        assert_eq!((mount.source, mount.target, mount.access), ("/a:b".into(), "/c".into(), Access::Ro));
+        assert_eq!(mount_of(OsStr::new("/a:/c:rw")).unwrap().access, Access::Rw);
+        for bad in ["", "/a", ":/c", "/a:"] {
+            assert!(mount_of(OsStr::new(bad)).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_shell_string_keeps_its_parameters() {
+        let argv = command(Some(&"echo $1".into()), &["x".into()]).unwrap();
+        assert_eq!(argv, ["sh", "-c", "echo $1", "sh", "x"].map(OsString::from));
+        assert!(command(None, &[]).is_err());
+    }
+}

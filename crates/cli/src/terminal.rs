@@ -1,0 +1,32 @@
+//! The user's terminal: the door of a run, raw mode, and output that cannot drive the terminal.
+
+mod door;
+mod neutral;
+
+pub(crate) use door::{Destination, TerminalDoor};
+pub(crate) use neutral::Neutralizer;
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use crate::failure::Failure;
+
+/// Writes to standard output.
+pub(crate) fn print(bytes: &[u8]) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        // Whoever read us has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.map_err(|error| Failure::new(format!("cannot write to standard output: {error}"))),
+    }
+}
+
+/// Writes a line to standard error.
+pub(crate) fn complain(line: &str) {
+    // There is nobody left to be told if this fails.
+    let _written = writeln!(io::stderr().lock(), "{line}");
+}
+
+/// Whether standard output is a terminal.
+pub(crate) fn shows_to_a_person() -> bool {
+    io::stdout().is_terminal()
+}

@@ -1,0 +1,247 @@
+//! The door of a run: standard streams, signals, and raw mode.
+
+use std::collections::VecDeque;
+use std::io::{self, IsTerminal as _};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use offleash_core::exec::{OutputStream, TerminalSize};
+use offleash_manager::drive::{Door, DoorEvent};
+use offleash_sys::signals::SignalQueue;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::termios::{OptionalActions, Termios};
+
+use super::neutral::Neutralizer;
+
+const SIGHUP: i32 = 1;
+const SIGINT: i32 = 2;
+const SIGQUIT: i32 = 3;
+const SIGUSR1: i32 = 10;
+const SIGUSR2: i32 = 12;
+const SIGPIPE: i32 = 13;
+const SIGTERM: i32 = 15;
+const SIGWINCH: i32 = 28;
+
+/// What a pipe surely takes without blocking once it is writable (pipe(7), `PIPE_BUF`).
+const PIPE_ATOMIC: usize = 4096;
+
+/// Where the command's output goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Destination {
+    /// To our standard streams.
+    Streams,
+    /// Nowhere: it is only captured.
+    Nowhere,
+}
+
+/// The user's standard streams and signals.
+#[derive(Debug)]
+pub(crate) struct TerminalDoor {
+    signals: SignalQueue,
+    destination: Destination,
+    input: InputState,
+    stdout: Outlet,
+    stderr: Outlet,
+    raw: Option<RawMode>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum InputState {
+    Open,
+    Closed,
+}
+
+impl TerminalDoor {
+    /// Opens the door; with `tty`, the terminal's keys go to the command as they are.
+    ///
+    /// # Errors
+    /// When signals cannot be queued or the terminal cannot be set.
+    pub(crate) fn open(destination: Destination, tty: bool) -> io::Result<Self> {
+        let signals = SignalQueue::new(&[SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGPIPE, SIGTERM, SIGWINCH])?;
+        let raw = if tty && io::stdin().is_terminal() { Some(RawMode::enter()?) } else { None };
+        let (stdout, stderr) = (Outlet::new(io::stdout().is_terminal() && !tty), Outlet::new(io::stderr().is_terminal() && !tty));
+        Ok(Self { signals, destination, input: InputState::Open, stdout, stderr, raw })
+    }
+
+    /// The size of the user's terminal.
+    pub(crate) fn size() -> Option<TerminalSize> {
+        let size = [io::stdout().as_fd(), io::stdin().as_fd(), io::stderr().as_fd()]
+            .into_iter()
+            .find_map(|stream| rustix::termios::tcgetwinsize(stream).ok())?;
+        Some(TerminalSize { rows: size.ws_row, columns: size.ws_col })
+    }
+
+    /// Puts the terminal back and shows what was held back.
+    pub(crate) fn close(mut self) {
+        self.stdout.finish();
+        self.stderr.finish();
+        // What is left goes out now or never; a reader that is gone is no failure of the command's.
+        let _left = self.stdout.write_to(io::stdout().as_fd());
+        let _left = self.stderr.write_to(io::stderr().as_fd());
+        drop(self.raw.take());
+    }
+
+    fn read_input(&mut self, window: usize) -> io::Result<Option<DoorEvent>> {
+        let mut buffer = vec![0; window.min(64 * 1024)];
+        match rustix::io::read(io::stdin(), &mut buffer) {
+            Ok(0) => {
+                self.input = InputState::Closed;
+                Ok(Some(DoorEvent::EndOfInput))
+            }
+            Ok(length) => {
+                buffer.truncate(length);
+                Ok(Some(DoorEvent::Input(buffer)))
+            }
+            Err(Errno::INTR | Errno::AGAIN) => Ok(None),
+            // No standard input at all, or a terminal that does not belong to us now (background job).
+            Err(Errno::BADF | Errno::IO) => {
+                self.input = InputState::Closed;
+                Ok(Some(DoorEvent::EndOfInput))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn read_signals(&self, events: &mut Vec<DoorEvent>) -> io::Result<()> {
+        while let Some(signal) = self.signals.next()? {
+            match signal {
+                SIGWINCH => events.extend(Self::size().map(DoorEvent::Resize)),
+                SIGPIPE => {}
+                signal => events.push(DoorEvent::Signal(signal)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Door for TerminalDoor {
+    fn interests(&self, take_input: bool) -> Vec<(BorrowedFd<'_>, PollFlags)> {
+        let mut interests = vec![(self.signals.as_fd(), PollFlags::IN)];
+        if take_input && self.input == InputState::Open {
+            interests.push((stdin(), PollFlags::IN));
+        }
+        for (outlet, stream) in [(&self.stdout, stdout()), (&self.stderr, stderr())] {
+            if !outlet.waiting.is_empty() {
+                interests.push((stream, PollFlags::OUT));
+            }
+        }
+        interests
+    }
+
+    fn write(&mut self, stream: OutputStream, bytes: Vec<u8>) {
+        if self.destination == Destination::Streams {
+            match stream {
+                OutputStream::Stdout => self.stdout.take(&bytes),
+                OutputStream::Stderr => self.stderr.take(&bytes),
+            }
+        }
+    }
+
+    fn pending(&self) -> usize {
+        self.stdout.waiting.len() + self.stderr.waiting.len()
+    }
+
+    fn turn(&mut self, window: usize) -> io::Result<Vec<DoorEvent>> {
+        let mut events = Vec::new();
+        self.read_signals(&mut events)?;
+        if window > 0 && self.input == InputState::Open && is_ready(stdin(), PollFlags::IN) {
+            events.extend(self.read_input(window)?);
+        }
+        for outcome in [self.stdout.write_to(stdout()), self.stderr.write_to(stderr())] {
+            match outcome {
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => events.push(DoorEvent::OutputClosed),
+                outcome => outcome?,
+            }
+        }
+        Ok(events)
+    }
+}
+
+fn stdin() -> BorrowedFd<'static> {
+    rustix::stdio::stdin()
+}
+
+fn stdout() -> BorrowedFd<'static> {
+    rustix::stdio::stdout()
+}
+
+fn stderr() -> BorrowedFd<'static> {
+    rustix::stdio::stderr()
+}
+
+fn is_ready(descriptor: BorrowedFd<'_>, flags: PollFlags) -> bool {
+    let mut waiting = [rustix::event::PollFd::from_borrowed_fd(descriptor, flags)];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(rustix::event::poll(&mut waiting, Some(&now)), Ok(count) if count > 0)
+}
+
+/// One of our output streams, which may be slow.
+#[derive(Debug)]
+struct Outlet {
+    waiting: VecDeque<u8>,
+    neutralizer: Option<Neutralizer>,
+}
+
+impl Outlet {
+    fn new(neutral: bool) -> Self {
+        Self { waiting: VecDeque::new(), neutralizer: neutral.then(Neutralizer::default) }
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        match &mut self.neutralizer {
+            Some(neutralizer) => self.waiting.extend(neutralizer.filter(bytes)),
+            None => self.waiting.extend(bytes),
+        }
+    }
+
+    fn finish(&mut self) {
+        if let Some(neutralizer) = &mut self.neutralizer {
+            self.waiting.extend(neutralizer.finish());
+        }
+    }
+
+    /// Writes what the stream takes without blocking.
+    ///
+    /// The stream is left in blocking mode, since it may be shared with other programs; instead no more is written at
+    /// once than a writable pipe has room for.
+    fn write_to(&mut self, stream: BorrowedFd<'_>) -> io::Result<()> {
+        while !self.waiting.is_empty() && is_ready(stream, PollFlags::OUT) {
+            let (front, _) = self.waiting.as_slices();
+            let piece = front.get(..front.len().min(PIPE_ATOMIC)).unwrap_or_default();
+            match rustix::io::write(stream, piece) {
+                Ok(written) => drop(self.waiting.drain(..written)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(Errno::PIPE | Errno::BADF | Errno::IO) => {
+                    self.waiting.clear();
+                    return Err(io::ErrorKind::BrokenPipe.into());
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The terminal in raw mode, until dropped.
+#[derive(Debug)]
+struct RawMode {
+    before: Termios,
+}
+
+impl RawMode {
+    fn enter() -> io::Result<Self> {
+        let before = rustix::termios::tcgetattr(io::stdin())?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        rustix::termios::tcsetattr(io::stdin(), OptionalActions::Drain, &raw)?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for RawMode {
+    fn drop(&mut self) {
+        // The terminal may be gone.
+        let _restored = rustix::termios::tcsetattr(io::stdin(), OptionalActions::Drain, &self.before);
+    }
+}

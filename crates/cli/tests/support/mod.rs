@@ -1,0 +1,105 @@
+//! What every test of the command line needs: the binary, a workspace and a state directory of its own.
+
+#![allow(dead_code, reason = "each test file uses its own part of this")]
+
+use std::ffi::OsStr;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A workspace and a state directory that nobody else uses, removed with everything in them at the end.
+pub struct Site {
+    directory: tempfile::TempDir,
+}
+
+impl Site {
+    /// A new, empty one.
+    pub fn new() -> Self {
+        let directory = tempfile::Builder::new().prefix("offleash-test-").tempdir().unwrap();
+        for name in ["workspace", "state"] {
+            std::fs::create_dir(directory.path().join(name)).unwrap();
+        }
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::set_permissions(directory.path().join("state"), std::fs::Permissions::from_mode(0o700)).unwrap();
+        Self { directory }
+    }
+
+    /// The directory around both.
+    pub fn root(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The workspace.
+    pub fn workspace(&self) -> PathBuf {
+        self.directory.path().join("workspace")
+    }
+
+    /// The state directory.
+    pub fn state(&self) -> PathBuf {
+        self.directory.path().join("state")
+    }
+
+    /// Writes a file into the workspace.
+    pub fn write(&self, name: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.workspace().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, contents).unwrap();
+        path
+    }
+
+    /// The binary, in the workspace, with this state directory and a short environment.
+    pub fn offleash<I, S>(&self, arguments: I) -> Command
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<OsStr>,
+    {
+        let mut command = Command::new(binary());
+        command.args(arguments).current_dir(self.workspace()).env_clear();
+        command.env("PATH", "/usr/local/bin:/usr/bin:/bin").env("HOME", self.root()).env("OFFLEASH_STATE", self.state());
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Runs `offleash run FLAGS -- sh -c SCRIPT`.
+    pub fn run_shell(&self, flags: &[&str], script: &str) -> Output {
+        let mut arguments = vec!["run", "--quiet"];
+        arguments.extend_from_slice(flags);
+        arguments.extend_from_slice(&["--", "/bin/sh", "-c", script]);
+        self.offleash(arguments).output().unwrap()
+    }
+
+    /// Runs `offleash run --json FLAGS -- sh -c SCRIPT` and answers the record.
+    pub fn record(&self, flags: &[&str], script: &str) -> serde_json::Value {
+        let mut arguments = vec!["run", "--json"];
+        arguments.extend_from_slice(flags);
+        arguments.extend_from_slice(&["--", "/bin/sh", "-c", script]);
+        let output = self.offleash(arguments).output().unwrap();
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("no record ({error}): {}", String::from_utf8_lossy(&output.stderr)))
+    }
+}
+
+/// The binary under test: the one that the test runner names, or the one that cargo built.
+pub fn binary() -> PathBuf {
+    std::env::var_os("OFFLEASH_BINARY").map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_offleash")), PathBuf::from)
+}
+
+/// Standard output as text.
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Standard error as text.
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Says that a test cannot run here; the caller returns.
+pub fn skip(reason: &str) {
+    writeln!(std::io::stdout(), "SKIP: {reason}").unwrap();
+}
+
+/// Whether this test runs as root.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}

@@ -1,0 +1,64 @@
+//! Which parts of a policy only its owner may decide.
+//!
+//! A policy that is found lying in a workspace may have come with the code that is to be contained (THREATS: "agent
+//! config in the repo is the escape"). Such a policy may take away; whatever gives more than the defaults give counts
+//! only from a file that the user named.
+
+use crate::level::{Degrade, LevelChoice};
+use crate::limits::{LimitName, Limits};
+use crate::policy::{Policy, WorkspaceChoice};
+use crate::spec::WorkspaceMode;
+
+/// The keys of `policy` that give more than the defaults do.
+pub fn widened(policy: &Policy) -> Vec<String> {
+    let mut keys = Vec::new();
+    let mut note = |widens: bool, key: &str| {
+        if widens {
+            keys.push(key.to_owned());
+        }
+    };
+    note(matches!(policy.level, Some(LevelChoice::Exactly(_))), "level");
+    note(policy.degrade == Some(Degrade::Allow), "degrade");
+    note(policy.workspace == Some(WorkspaceChoice::Mode(WorkspaceMode::Rw)), "filesystem.workspace");
+    note(!policy.paths.read.is_empty(), "filesystem.read");
+    note(!policy.paths.write.is_empty(), "filesystem.write");
+    note(!policy.mounts.is_empty(), "mount");
+    note(!policy.toolchains.is_empty(), "toolchains");
+    note(!policy.env.pass.is_empty(), "env.pass");
+    note(policy.ids.is_some_and(|ids| ids != crate::spec::IdChoice::Single), "ids");
+    note(policy.allow_ptrace == Some(true), "allow_ptrace");
+    keys.extend(raised_limits(policy).map(|limit| format!("limits.{}", limit.name())));
+    keys
+}
+
+fn raised_limits(policy: &Policy) -> impl Iterator<Item = LimitName> + '_ {
+    let defaults = Limits::default();
+    policy.limits.iter().filter_map(move |(name, text)| {
+        let mut set = Limits::default();
+        let parsed = set.set(*name, text).is_ok();
+        let raised = match (set.get(*name), defaults.get(*name)) {
+            (_, None) => false,
+            (None, Some(_)) => true,
+            (Some(asked), Some(default)) => asked > default,
+        };
+        (!parsed || raised).then_some(*name)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn taking_away_needs_no_trust() {
+        let policy = "[filesystem]\ndeny = [\".env\"]\nworkspace = \"ro\"\n[commands]\ndeny = [\"curl\"]\n[limits]\nmemory = \"64M\"\n";
+        assert_eq!(widened(&Policy::parse(policy).unwrap()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn giving_more_is_named_key_by_key() {
+        let policy = "degrade = \"allow\"\n[filesystem]\nread = [\"/root\"]\nworkspace = \"rw\"\n[env]\npass = [\"CI\"]\n[limits]\nmemory = \"64G\"\npids = \"unlimited\"\n";
+        let keys = widened(&Policy::parse(policy).unwrap());
+        assert_eq!(keys, ["degrade", "filesystem.workspace", "filesystem.read", "env.pass", "limits.memory", "limits.pids"]);
+    }
+}

@@ -1,0 +1,337 @@
+//! The parent's half of making a sandbox.
+//!
+//! While the child makes its namespaces and mounts, the parent maps ids, makes the cgroup and writes the guest into a
+//! sealed file: on two processors the two halves cost little more than the longer one.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use offleash_core::level::{Degrade, Level};
+use offleash_core::plan::{Node, Plan};
+use offleash_core::spec::Access;
+use offleash_sys::namespaces::{self, Child, IdMap, Namespaces};
+use offleash_sys::{mount, process, seccomp, socket};
+
+use super::handshake::{self, ParentEnd, Report, StepFailure};
+use super::identity::{self, Identity, MapWriter};
+use super::running::{ProcessSandbox, Parts};
+use super::{child, failed, tree};
+use crate::error::IsolationError;
+use crate::guest_image;
+use super::grouping::{self, Grouping};
+use crate::sandbox::{Enforcement, Leftovers};
+
+/// Makes a sandbox; when it fails, everything that was made is gone again.
+pub(super) fn create(plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<ProcessSandbox, IsolationError> {
+    let identity = identity::choose(plan).map_err(|error| failed("choosing user ids", "", error))?;
+    let from_parent = trees_of_the_parent(plan, &identity);
+    let grouping = Grouping::plan(&plan.limits, plan.id.as_str());
+    let mut enforcement = Enforcement::default();
+    grouping.describe(&plan.limits, &mut enforcement);
+    require(plan, &enforcement)?;
+
+    let (control, guest_control) = socket::stream_pair().map_err(|error| failed("making the control socket", "", error))?;
+    let (parent_end, child_end) = handshake::pair().map_err(|error| failed("making the set-up socket", "", error))?;
+    let options = seccomp::Options {
+        allow_ptrace: plan.allow_ptrace,
+        notify: true,
+        observe_connect: true,
+        deny_memfd: !grouping.bounds_memory(),
+        deny_sockets: false,
+    };
+    prepare_layers(plan, &identity)?;
+    let filter = seccomp::compile(&options);
+    let inherited = child::Inherited {
+        plan,
+        channel: &child_end,
+        control: guest_control.as_fd(),
+        parents: &[control.as_fd(), parent_end.0.as_fd()],
+        from_parent: &from_parent,
+        filter: &filter,
+        notify: options.notify,
+        change_user: identity.writer == MapWriter::Privileged,
+        group_bounds_memory: grouping.bounds_memory(),
+        affinity: grouping.affinity(&plan.limits),
+    };
+    let namespaces =
+        Namespaces { user: true, pid: true, mount: true, ipc: true, uts: true, network: false };
+    let first = namespaces::fork_into(namespaces, None, || child::run(&inherited))
+        .map_err(|error| failed("making namespaces", "", error))?;
+    let mut unfinished = Unfinished { first: Some(first), group: None };
+    drop((child_end, guest_control));
+
+    let parent = Parent { plan, identity: &identity, channel: &parent_end };
+    let report = parent.finish(&mut unfinished, &grouping, &from_parent, leftovers)?;
+    describe(&identity, &report, &mut enforcement);
+    require(plan, &enforcement)?;
+    let (first, group) = unfinished.complete();
+    let parts = Parts { first, channel: parent_end, control, listener: report.listener, group, enforcement };
+    ProcessSandbox::new(plan, parts)
+}
+
+/// Gives the writable layers to the sandbox's user. The layer's root stands for the directory that it lies over, and
+/// so has that one's permissions.
+fn prepare_layers(plan: &Plan, identity: &Identity) -> Result<(), IsolationError> {
+    for entry in &plan.entries {
+        let Node::Overlay { lower, layer } = &entry.node else { continue };
+        let upper = layer.join("upper");
+        let prepared = rustix::fs::stat(lower).and_then(|stat| {
+            rustix::fs::chmod(&upper, rustix::fs::Mode::from_raw_mode(stat.st_mode & 0o777 | 0o700))?;
+            if identity.writer == MapWriter::Privileged {
+                let uid = Some(rustix::fs::Uid::from_raw(identity.outside.0));
+                let gid = Some(rustix::fs::Gid::from_raw(identity.outside.1));
+                rustix::fs::chown(&upper, uid, gid)?;
+                rustix::fs::chown(layer.join("work"), uid, gid)?;
+            }
+            Ok(())
+        });
+        prepared.map_err(|error| failed("preparing the layer", layer.to_string_lossy(), error.into()))?;
+    }
+    Ok(())
+}
+
+/// What was made so far, and is unmade if the rest fails.
+struct Unfinished {
+    first: Option<Child>,
+    group: Option<grouping::Group>,
+}
+
+impl Unfinished {
+    fn first(&self) -> Result<&Child, IsolationError> {
+        self.first.as_ref().ok_or(IsolationError::Guest { reason: "the first process is gone".to_owned() })
+    }
+
+    fn complete(mut self) -> (Option<Child>, Option<grouping::Group>) {
+        (self.first.take(), self.group.take())
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(first) = self.first.take() {
+            // The first failure is what the user is told; the kernel reaps for us should these fail.
+            let _killed = process::kill(first.pidfd.as_fd());
+            let _reaped = process::reap(first.pid);
+        }
+        if let Some(group) = self.group.take() {
+            let _removed = group.remove();
+        }
+    }
+}
+
+struct Parent<'a> {
+    plan: &'a Plan,
+    identity: &'a Identity,
+    channel: &'a ParentEnd,
+}
+
+impl Parent<'_> {
+    fn finish(
+        &self,
+        unfinished: &mut Unfinished,
+        grouping: &Grouping,
+        from_parent: &[usize],
+        leftovers: &mut dyn Leftovers,
+    ) -> Result<Report, IsolationError> {
+        let pid = unfinished.first()?.pid;
+        let made = self.serve(pid, unfinished, grouping, from_parent, leftovers);
+        match (made, self.channel.report()) {
+            (Ok(()), Ok(report)) => Ok(report),
+            // What the child says comes first: our own failure is then only that it stopped listening.
+            (_, Err(failure)) if !is_lost(&failure) => Err(failed(failure.step, failure.subject, failure.source)),
+            (Err(error), _) => Err(error),
+            (Ok(()), Err(failure)) => Err(failed(failure.step, failure.subject, failure.source)),
+        }
+    }
+
+    fn serve(
+        &self,
+        pid: rustix::process::Pid,
+        unfinished: &mut Unfinished,
+        grouping: &Grouping,
+        from_parent: &[usize],
+        leftovers: &mut dyn Leftovers,
+    ) -> Result<(), IsolationError> {
+        let result = self.write_maps(pid);
+        if result.is_err() {
+            // The child waits for this; it must end rather than wait for ever.
+            let _told = rustix::net::shutdown(self.channel.0.as_fd(), rustix::net::Shutdown::Write);
+        }
+        result.map_err(|error| failed("mapping user ids", "", error))?;
+        self.channel.mapped().map_err(|error| failed("telling the first process", "", error))?;
+        let outcome = self.provide(pid, unfinished, grouping, from_parent, leftovers);
+        if outcome.is_err() {
+            let _told = rustix::net::shutdown(self.channel.0.as_fd(), rustix::net::Shutdown::Write);
+        }
+        outcome
+    }
+
+    fn provide(
+        &self,
+        pid: rustix::process::Pid,
+        unfinished: &mut Unfinished,
+        grouping: &Grouping,
+        from_parent: &[usize],
+        leftovers: &mut dyn Leftovers,
+    ) -> Result<(), IsolationError> {
+        self.send_trees(from_parent)?;
+        leftovers.cgroups(&grouping.paths()).map_err(|error| failed("noting the cgroup", "", error))?;
+        unfinished.group = grouping.make(pid).map_err(|error| failed("making the cgroup", "", io::Error::other(error)))?;
+        let guest = guest_image::sealed_memfd().map_err(|error| failed("writing the guest", "", error))?;
+        self.channel.start(guest.as_fd()).map_err(|error| failed("telling the first process", "", error))
+    }
+
+    fn write_maps(&self, pid: rustix::process::Pid) -> io::Result<()> {
+        let Identity { uid_map, gid_map, writer, .. } = self.identity;
+        match writer {
+            MapWriter::Privileged => namespaces::write_id_maps(pid, uid_map, gid_map, false),
+            MapWriter::Own => namespaces::write_id_maps(pid, uid_map, gid_map, true),
+            MapWriter::Helper => {
+                run_map_helper("newuidmap", pid, uid_map)?;
+                run_map_helper("newgidmap", pid, gid_map)
+            }
+        }
+    }
+
+    /// Makes and sends the trees that need the host's privilege: files outside the system's own directories, with
+    /// their owner mapped to the sandbox's user.
+    fn send_trees(&self, from_parent: &[usize]) -> Result<(), IsolationError> {
+        let mut owners = OwnerMaps { outside: self.identity.outside, made: Vec::new() };
+        for &number in from_parent {
+            let entry = &self.plan.entries[number / 2];
+            let path = path_of(&entry.node, number);
+            let tree = mount::clone_tree(mount::current_directory(), path)
+                .map_err(|error| failed("opening", path.to_string_lossy(), error))?;
+            if number == tree::source_number(number / 2) {
+                self.map_owner(tree.as_fd(), path, &entry.node, &mut owners)?;
+            }
+            let index = u16::try_from(number).map_err(|_| failed("counting mounts", "", io::ErrorKind::InvalidInput.into()))?;
+            self.channel.tree(index, tree.as_fd()).map_err(|error| failed("telling the first process", "", error))?;
+        }
+        Ok(())
+    }
+
+    fn map_owner(
+        &self,
+        tree: BorrowedFd<'_>,
+        path: &Path,
+        node: &Node,
+        owners: &mut OwnerMaps,
+    ) -> Result<(), IsolationError> {
+        let stat = rustix::fs::fstat(tree).map_err(|error| failed("examining", path.to_string_lossy(), error.into()))?;
+        let mapped = owners.map(stat.st_uid, stat.st_gid).and_then(|namespace| mount::map_ids(tree, namespace));
+        match mapped {
+            Ok(()) => Ok(()),
+            // Read-only and readable for everybody: the mapping would only have shown another owner.
+            Err(_) if matches!(node, Node::Bind { access: Access::Ro, .. }) => Ok(()),
+            Err(error) => Err(IsolationError::NotEnforceable {
+                level: Level::Process,
+                what: "that code does not run as the host's root".to_owned(),
+                reason: format!("the file system of `{}` cannot map owners ({error})", path.display()),
+                hint: "run offleash as the user who owns the files, or mount the workspace read-only with \
+                       `--workspace DIR:ro`"
+                    .to_owned(),
+            }),
+        }
+    }
+}
+
+/// Namespaces that map one owner each to the sandbox's user; most sandboxes need one.
+struct OwnerMaps {
+    outside: (u32, u32),
+    made: Vec<((u32, u32), OwnedFd)>,
+}
+
+impl OwnerMaps {
+    fn map(&mut self, uid: u32, gid: u32) -> io::Result<BorrowedFd<'_>> {
+        let position = match self.made.iter().position(|(owner, _)| *owner == (uid, gid)) {
+            Some(position) => position,
+            None => {
+                let line = |inside, outside| [IdMap { inside, outside, count: 1 }];
+                let namespace =
+                    namespaces::user_namespace(&line(uid, self.outside.0), &line(gid, self.outside.1))?;
+                self.made.push(((uid, gid), namespace));
+                self.made.len() - 1
+            }
+        };
+        Ok(self.made[position].1.as_fd())
+    }
+}
+
+/// The numbers of the trees that the child, without the host's privilege, could not make.
+fn trees_of_the_parent(plan: &Plan, identity: &Identity) -> Vec<usize> {
+    if identity.writer != MapWriter::Privileged {
+        return Vec::new();
+    }
+    let mut numbers = Vec::new();
+    for (entry, node) in plan.entries.iter().map(|entry| &entry.node).enumerate() {
+        match node {
+            Node::Bind { source, .. } if !is_system(source) => numbers.push(tree::source_number(entry)),
+            Node::Overlay { .. } => numbers.extend([tree::source_number(entry), tree::layer_number(entry)]),
+            _ => {}
+        }
+    }
+    numbers
+}
+
+/// Whether a path belongs to the operating system, so that everybody may read what is meant to be read there.
+fn is_system(path: &Path) -> bool {
+    ["/usr", "/etc", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"].iter().any(|system| path.starts_with(system))
+}
+
+fn path_of(node: &Node, number: usize) -> &Path {
+    match node {
+        Node::Bind { source, .. } => source,
+        Node::Overlay { lower, layer } if number % 2 == 0 => {
+            let _layer = layer;
+            lower
+        }
+        Node::Overlay { layer, .. } => layer,
+        _ => Path::new("/"),
+    }
+}
+
+fn is_lost(failure: &StepFailure) -> bool {
+    failure.source.kind() == io::ErrorKind::UnexpectedEof
+}
+
+fn run_map_helper(program: &str, pid: rustix::process::Pid, map: &[IdMap]) -> io::Result<()> {
+    let mut arguments = vec![pid.as_raw_pid().to_string()];
+    for line in map {
+        arguments.extend([line.inside, line.outside, line.count].map(|number| number.to_string()));
+    }
+    match process::run_helper(program, &arguments) {
+        Ok((true, _)) => Ok(()),
+        Ok((false, said)) => Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{program}: {said}"))),
+        Err(error) => Err(io::Error::new(error.kind(), format!("{program}: {error}"))),
+    }
+}
+
+fn describe(identity: &Identity, report: &Report, enforcement: &mut Enforcement) {
+    enforcement.holds("namespaces", "user, pid, mount, network, ipc, uts, cgroup");
+    enforcement.holds("root", "a built tree, entered with pivot_root");
+    enforcement.holds("capabilities", "none, in any set");
+    enforcement.holds("network", "an empty network namespace");
+    enforcement.holds("uid", format!("{} on the host", identity.outside.0));
+    for (control, means) in &report.holding {
+        enforcement.holds(control, means);
+    }
+    for (control, reason) in &report.lacking {
+        enforcement.lacks(control, reason);
+    }
+}
+
+/// Refuses what cannot be enforced, unless the caller allows it.
+fn require(plan: &Plan, enforcement: &Enforcement) -> Result<(), IsolationError> {
+    match enforcement.not_enforced.first_key_value() {
+        Some((what, reason)) if plan.degrade == Degrade::Refuse => Err(IsolationError::NotEnforceable {
+            level: Level::Process,
+            what: what.clone(),
+            reason: reason.clone(),
+            hint: "`offleash doctor` says how to mend this; `--degrade allow` runs without it and reports that"
+                .to_owned(),
+        }),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,163 @@
+//! How a sandbox of this level is bounded in memory, CPU and processes: by a cgroup where this process may make one,
+//! else by rlimits, affinity and the watcher; and the enforcement says which.
+
+use std::path::PathBuf;
+
+use offleash_core::limits::{LimitName, Limits};
+pub(super) use offleash_sys::cgroup::Group;
+use offleash_sys::cgroup::{CgroupError, Controller, GroupLimits, Hierarchy, NAME_PREFIX};
+use rustix::process::Pid;
+
+use crate::sandbox::Enforcement;
+
+/// What the cgroup of one sandbox is going to be.
+#[derive(Debug)]
+pub(super) struct Grouping {
+    hierarchy: Option<Hierarchy>,
+    name: String,
+    limits: GroupLimits,
+    /// What cannot be bounded by a group, and why.
+    missing: Vec<(LimitName, String)>,
+}
+
+impl Grouping {
+    /// Finds out which of the limits a group can hold here.
+    pub(super) fn plan(limits: &Limits, sandbox: &str) -> Self {
+        let name = format!("{NAME_PREFIX}{sandbox}");
+        let mut grouping = match Hierarchy::discover() {
+            Ok(hierarchy) => {
+                Self { hierarchy: Some(hierarchy), name, limits: GroupLimits::default(), missing: Vec::new() }
+            }
+            Err(error) => {
+                let missing = [LimitName::Memory, LimitName::Pids, LimitName::Cpus].map(|limit| (limit, error.to_string()));
+                return Self { hierarchy: None, name, limits: GroupLimits::default(), missing: missing.into() };
+            }
+        };
+        if grouping.has(Controller::Memory, LimitName::Memory) {
+            grouping.limits.memory_bytes = limits.memory.map(|memory| memory.0);
+            grouping.limits.swap_bytes = limits.memory.and(limits.swap).map(|swap| swap.0);
+        }
+        if grouping.has(Controller::Pids, LimitName::Pids) {
+            grouping.limits.pids = limits.pids;
+        }
+        if limits.cpus.is_some() && grouping.has(Controller::Cpu, LimitName::Cpus) {
+            grouping.limits.cpus_millis = limits.cpus.map(|cpus| cpus.millis);
+        }
+        if limits.cpu_time.is_some() && grouping.has(Controller::CpuAccounting, LimitName::CpuTime) {
+            grouping.limits.cpu_accounting = true;
+        }
+        grouping
+    }
+
+    fn has(&mut self, controller: Controller, limit: LimitName) -> bool {
+        match self.hierarchy.as_ref().map(|hierarchy| hierarchy.availability(controller)) {
+            Some(Ok(_)) => true,
+            Some(Err(reason)) => {
+                self.missing.push((limit, reason.to_string()));
+                false
+            }
+            None => false,
+        }
+    }
+
+    fn lacks(&self, limit: LimitName) -> Option<&str> {
+        self.missing.iter().find(|(missing, _)| *missing == limit).map(|(_, reason)| reason.as_str())
+    }
+
+    /// Whether a group bounds memory, as opposed to the watcher.
+    pub(super) fn bounds_memory(&self) -> bool {
+        self.limits.memory_bytes.is_some()
+    }
+
+    /// Whether a group bounds the number of processes, as opposed to `RLIMIT_NPROC`.
+    pub(super) fn bounds_pids(&self) -> bool {
+        self.limits.pids.is_some()
+    }
+
+    /// To how many CPUs the sandbox is to be bound when no group can measure them out.
+    pub(super) fn affinity(&self, limits: &Limits) -> Option<usize> {
+        let cpus = limits.cpus.filter(|_| self.limits.cpus_millis.is_none())?;
+        usize::try_from(cpus.millis.div_ceil(1000)).ok()
+    }
+
+    /// Says how each limit is held.
+    pub(super) fn describe(&self, limits: &Limits, enforcement: &mut Enforcement) {
+        let by_group = |controller: Controller| match self.hierarchy.as_ref().map(|found| found.availability(controller)) {
+            Some(Ok(version)) => format!("{version}, controller {}", controller.name()),
+            _ => String::new(),
+        };
+        if limits.memory.is_some() {
+            enforcement.holds_limit(LimitName::Memory, match self.lacks(LimitName::Memory) {
+                None => by_group(Controller::Memory),
+                Some(reason) => format!("RLIMIT_DATA and a watcher, without a cgroup: {reason}"),
+            });
+        }
+        if limits.pids.is_some() {
+            enforcement.holds_limit(LimitName::Pids, match self.lacks(LimitName::Pids) {
+                None => by_group(Controller::Pids),
+                Some(reason) => format!("RLIMIT_NPROC of the sandbox's user namespace, without a cgroup: {reason}"),
+            });
+        }
+        if let Some(cpus) = limits.cpus {
+            match self.lacks(LimitName::Cpus) {
+                None => enforcement.holds_limit(LimitName::Cpus, by_group(Controller::Cpu)),
+                Some(reason) if cpus.millis % 1000 == 0 => {
+                    enforcement.holds_limit(LimitName::Cpus, format!("CPU affinity, without a cgroup: {reason}"));
+                }
+                Some(reason) => enforcement.lacks(
+                    "limit.cpus",
+                    format!("a fraction of a CPU needs a cgroup ({reason}); affinity allows the next whole number"),
+                ),
+            }
+        }
+        for (limit, present, means) in [
+            (LimitName::CpuTime, limits.cpu_time.is_some(), "a watcher, and RLIMIT_CPU for each process"),
+            (LimitName::WallTime, limits.wall_time.is_some(), "the supervisor's clock"),
+            (LimitName::Workspace, limits.workspace.is_some(), "a watcher on the writable layer"),
+            (LimitName::Inodes, limits.inodes.is_some(), "a watcher on the writable layer"),
+            (LimitName::FileSize, limits.file_size.is_some(), "RLIMIT_FSIZE"),
+            (LimitName::Tmp, limits.tmp.is_some(), "the size of each tmpfs"),
+            (LimitName::OpenFiles, limits.open_files.is_some(), "RLIMIT_NOFILE"),
+            (LimitName::Output, limits.output.is_some(), "counted by the supervisor"),
+        ] {
+            if present {
+                enforcement.holds_limit(limit, means);
+            }
+        }
+    }
+
+    /// The directories that [`Self::make`] will make.
+    pub(super) fn paths(&self) -> Vec<PathBuf> {
+        let Some(hierarchy) = &self.hierarchy else { return Vec::new() };
+        let GroupLimits { cpus_millis, memory_bytes, swap_bytes, pids, cpu_accounting, .. } = self.limits;
+        let mut paths: Vec<PathBuf> = [
+            (cpus_millis.is_some(), Controller::Cpu),
+            (memory_bytes.is_some() || swap_bytes.is_some(), Controller::Memory),
+            (pids.is_some(), Controller::Pids),
+            (cpu_accounting, Controller::CpuAccounting),
+        ]
+        .into_iter()
+        .filter(|(wanted, _)| *wanted)
+        .filter_map(|(_, controller)| Some(hierarchy.parent(controller)?.join(&self.name)))
+        .collect();
+        paths.sort();
+        paths.dedup();
+        paths
+    }
+
+    /// Makes the group and moves the sandbox's first process into it.
+    pub(super) fn make(&self, first: Pid) -> Result<Option<Group>, CgroupError> {
+        let Some(hierarchy) = &self.hierarchy else { return Ok(None) };
+        if self.limits == GroupLimits::default() {
+            return Ok(None);
+        }
+        let group = Group::create(hierarchy, &self.name, &self.limits)?;
+        match group.join(first.as_raw_pid().cast_unsigned()) {
+            Ok(()) => Ok(Some(group)),
+            Err(error) => match group.remove() {
+                Ok(()) => Err(error),
+                Err(second) => Err(CgroupError::CleanUp { first: Box::new(error), second: Box::new(second) }),
+            },
+        }
+    }
+}

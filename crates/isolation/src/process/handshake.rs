@@ -1,0 +1,156 @@
+//! What parent and child say to each other while a sandbox is made. Both are our own code; guest code never runs
+//! before the socket is closed.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use offleash_sys::socket;
+
+/// From parent to child.
+const MAPPED: u8 = b'M';
+const TREE: u8 = b'T';
+const START: u8 = b'S';
+/// From child to parent.
+const FAILED: u8 = b'F';
+const READY: u8 = b'R';
+
+/// A step that failed in the child.
+#[derive(Debug)]
+pub(super) struct StepFailure {
+    pub(super) step: String,
+    pub(super) subject: String,
+    pub(super) source: io::Error,
+}
+
+impl StepFailure {
+    pub(super) fn new(step: &str, subject: impl Into<String>, source: io::Error) -> Self {
+        Self { step: step.to_owned(), subject: subject.into(), source }
+    }
+}
+
+/// The parent's end.
+#[derive(Debug)]
+pub(super) struct ParentEnd(pub(super) OwnedFd);
+
+/// The child's end.
+#[derive(Debug)]
+pub(super) struct ChildEnd(pub(super) OwnedFd);
+
+/// What the child reports at last.
+#[derive(Debug)]
+pub(super) struct Report {
+    /// What the child could not do but went on without, as `control\0reason` pairs.
+    pub(super) lacking: Vec<(String, String)>,
+    /// What the child did that the parent cannot know.
+    pub(super) holding: Vec<(String, String)>,
+    /// The listener of refused system calls, where the kernel has it.
+    pub(super) listener: Option<OwnedFd>,
+}
+
+pub(super) fn pair() -> io::Result<(ParentEnd, ChildEnd)> {
+    let (parent, child) = socket::message_pair()?;
+    // Out of the way of the low numbers that the guest's descriptors get.
+    let child = rustix::io::fcntl_dupfd_cloexec(&child, 10)?;
+    Ok((ParentEnd(parent), ChildEnd(child)))
+}
+
+impl ParentEnd {
+    /// The child's ids are mapped.
+    pub(super) fn mapped(&self) -> io::Result<()> {
+        socket::send(self.0.as_fd(), &[MAPPED], &[])
+    }
+
+    /// A detached tree for the entry at `index` that only the parent could make.
+    pub(super) fn tree(&self, index: u16, tree: BorrowedFd<'_>) -> io::Result<()> {
+        let [low, high] = index.to_le_bytes();
+        socket::send(self.0.as_fd(), &[TREE, low, high], &[tree])
+    }
+
+    /// All is there; become the guest.
+    pub(super) fn start(&self, guest: BorrowedFd<'_>) -> io::Result<()> {
+        socket::send(self.0.as_fd(), &[START], &[guest])
+    }
+
+    /// Waits for the child's report.
+    pub(super) fn report(&self) -> Result<Report, StepFailure> {
+        let lost = |source| StepFailure::new("waiting for the first process", "", source);
+        let mut buffer = vec![0; 64 * 1024];
+        let (length, descriptors) = socket::receive(self.0.as_fd(), &mut buffer).map_err(lost)?;
+        match buffer.get(..length).and_then(<[u8]>::split_first) {
+            Some((&READY, rest)) => Ok(decode_report(rest, descriptors)),
+            Some((&FAILED, rest)) => Err(decode_failure(rest)),
+            _ => Err(lost(io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+}
+
+fn decode_report(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Report {
+    let text = String::from_utf8_lossy(bytes);
+    let mut report = Report { lacking: Vec::new(), holding: Vec::new(), listener: descriptors.into_iter().next() };
+    for line in text.split('\n') {
+        let mut fields = line.split('\0');
+        if let (Some(kind), Some(control), Some(detail)) = (fields.next(), fields.next(), fields.next()) {
+            let pair = (control.to_owned(), detail.to_owned());
+            if kind == "-" { report.lacking.push(pair) } else { report.holding.push(pair) }
+        }
+    }
+    report
+}
+
+fn decode_failure(bytes: &[u8]) -> StepFailure {
+    let text = String::from_utf8_lossy(bytes);
+    let mut fields = text.split('\0');
+    let errno = fields.next().and_then(|number| number.parse().ok()).unwrap_or(libc_eio());
+    StepFailure {
+        step: fields.next().unwrap_or_default().to_owned(),
+        subject: fields.next().unwrap_or_default().to_owned(),
+        source: io::Error::from_raw_os_error(errno),
+    }
+}
+
+/// `EIO`, for an error without a number.
+fn libc_eio() -> i32 {
+    5
+}
+
+/// What the child waits for.
+#[derive(Debug)]
+pub(super) enum FromParent {
+    Mapped,
+    Tree { index: usize, tree: OwnedFd },
+    Start { guest: OwnedFd },
+    /// The parent is gone.
+    Gone,
+}
+
+impl ChildEnd {
+    pub(super) fn next(&self) -> io::Result<FromParent> {
+        let mut buffer = [0; 8];
+        let (length, descriptors) = socket::receive(self.0.as_fd(), &mut buffer)?;
+        let mut descriptors = descriptors.into_iter();
+        match (&buffer[..length], descriptors.next()) {
+            ([MAPPED], None) => Ok(FromParent::Mapped),
+            ([TREE, low, high], Some(tree)) => {
+                Ok(FromParent::Tree { index: usize::from(u16::from_le_bytes([*low, *high])), tree })
+            }
+            ([START], Some(guest)) => Ok(FromParent::Start { guest }),
+            _ => Ok(FromParent::Gone),
+        }
+    }
+
+    /// Everything is in place; only exec remains.
+    pub(super) fn ready(&self, report: &[(char, &str, String)], listener: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let mut message = vec![READY];
+        for (kind, control, detail) in report {
+            message.extend_from_slice(format!("{kind}\0{control}\0{detail}\n").as_bytes());
+        }
+        socket::send(self.0.as_fd(), &message, listener.as_slice())
+    }
+
+    pub(super) fn failed(&self, failure: &StepFailure) {
+        let errno = failure.source.raw_os_error().unwrap_or(libc_eio());
+        let message = format!("{}{errno}\0{}\0{}", char::from(FAILED), failure.step, failure.subject);
+        // Nobody is left to be told if this fails; the parent then sees the socket close.
+        let _unsent = socket::send(self.0.as_fd(), message.as_bytes(), &[]);
+    }
+}

@@ -1,0 +1,186 @@
+//! Which ids of the host stand behind the ids of a sandbox.
+//!
+//! Code in a sandbox never has uid 0 of the host, whoever starts it: files such as those in `/proc/sys` ask for that
+//! number and not for a capability. For root a number is taken that nobody has; for others it is their own.
+
+use std::io;
+
+use offleash_core::plan::Plan;
+use offleash_core::spec::IdChoice;
+use offleash_sys::namespaces::IdMap;
+use offleash_sys::process::is_root;
+
+/// The maps of one sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) uid_map: Vec<IdMap>,
+    pub(super) gid_map: Vec<IdMap>,
+    /// The host's uid and gid of the sandbox's user.
+    pub(super) outside: (u32, u32),
+    /// Who writes the maps.
+    pub(super) writer: MapWriter,
+}
+
+/// Who writes the maps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MapWriter {
+    /// We, with privilege over the ids.
+    Privileged,
+    /// We, for our own ids only.
+    Own,
+    /// `newuidmap` and `newgidmap`, for our subordinate ids.
+    Helper,
+}
+
+/// Ids from here to 2³¹ belong to nobody: system users, people, subordinate ids and systemd's containers are all
+/// below (<https://systemd.io/UIDS-GIDS/>).
+const UNUSED_FROM: u32 = 0x7000_0000;
+const UNUSED_COUNT: u32 = 0x0fff_0000;
+
+/// How many ids a range has.
+pub(super) const RANGE: u32 = 65_536;
+
+/// Chooses the ids for a sandbox of this plan.
+///
+/// # Errors
+/// `NotFound` when a range is asked for and the caller has no subordinate ids.
+pub(super) fn choose(plan: &Plan) -> io::Result<Identity> {
+    if is_root() { for_root(plan) } else { for_user(plan) }
+}
+
+fn for_root(plan: &Plan) -> io::Result<Identity> {
+    let count = if plan.ids == IdChoice::Range { RANGE } else { 1 };
+    let start = unused_ids(&std::fs::read_to_string("/proc/self/uid_map")?, plan.id.as_str(), count)?;
+    let inside = if count == 1 { (plan.user.uid, plan.user.gid) } else { (0, 0) };
+    let outside = if count == 1 { (start, start) } else { (start + plan.user.uid, start + plan.user.gid) };
+    Ok(Identity {
+        uid_map: vec![IdMap { inside: inside.0, outside: start, count }],
+        gid_map: vec![IdMap { inside: inside.1, outside: start, count }],
+        outside,
+        writer: MapWriter::Privileged,
+    })
+}
+
+/// The first of `count` ids that no user of the machine has; another for each sandbox, so that no two share one.
+fn unused_ids(own_map: &str, sandbox: &str, count: u32) -> io::Result<u32> {
+    let spread = hash(sandbox);
+    let available = own_map.lines().filter_map(|line| {
+        let mut fields = line.split_whitespace().map(str::parse::<u32>);
+        Some((fields.next()?.ok()?, fields.next()?.ok()?, fields.next()?.ok()?))
+    });
+    let mut last_resort = None;
+    for (first, _, length) in available {
+        let end = first.saturating_add(length);
+        if first <= UNUSED_FROM && end >= UNUSED_FROM + UNUSED_COUNT {
+            return Ok(UNUSED_FROM + spread % ((UNUSED_COUNT - count) / count) * count);
+        }
+        // In a user namespace that has few ids (rootless containers) the last ones are the least likely to be in use.
+        if length > count.saturating_add(2) {
+            last_resort = Some(end - 2 - count);
+        }
+    }
+    last_resort.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no user ids besides 0 are mapped here"))
+}
+
+/// FNV-1a; spreads, and need not resist anybody.
+fn hash(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+fn for_user(plan: &Plan) -> io::Result<Identity> {
+    let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let single = |inside, outside| vec![IdMap { inside, outside, count: 1 }];
+    if plan.ids == IdChoice::Single {
+        return Ok(Identity {
+            uid_map: single(plan.user.uid, own.0),
+            gid_map: single(plan.user.gid, own.1),
+            outside: own,
+            writer: MapWriter::Own,
+        });
+    }
+    let names = user_names(&std::fs::read_to_string("/etc/passwd").unwrap_or_default(), own.0);
+    let subordinate = |file: &str| {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        subordinate_ids(&text, &names)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("no subordinate ids for uid {} in {file}", own.0)))
+    };
+    Ok(Identity {
+        uid_map: around(plan.user.uid, own.0, subordinate("/etc/subuid")?),
+        gid_map: around(plan.user.gid, own.1, subordinate("/etc/subgid")?),
+        outside: own,
+        writer: MapWriter::Helper,
+    })
+}
+
+/// The names that stand for `uid` in `/etc/subuid`: login names and the number itself.
+fn user_names(passwd: &str, uid: u32) -> Vec<String> {
+    let mut names = vec![uid.to_string()];
+    for line in passwd.lines() {
+        let mut fields = line.split(':');
+        if let (Some(name), Some(_), Some(number)) = (fields.next(), fields.next(), fields.next())
+            && number.parse() == Ok(uid)
+        {
+            names.push(name.to_owned());
+        }
+    }
+    names
+}
+
+/// The first range of at least [`RANGE`] ids (subuid(5)).
+fn subordinate_ids(file: &str, names: &[String]) -> Option<u32> {
+    file.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        let first: u32 = fields.next()?.trim().parse().ok()?;
+        let count: u32 = fields.next()?.trim().parse().ok()?;
+        (names.iter().any(|own| own == name) && count >= RANGE).then_some(first)
+    })
+}
+
+/// All ids of a range inside, with `inside` standing for `own` and the others for subordinate ones.
+fn around(inside: u32, own: u32, subordinate: u32) -> Vec<IdMap> {
+    vec![
+        IdMap { inside: 0, outside: subordinate, count: inside },
+        IdMap { inside, outside: own, count: 1 },
+        IdMap { inside: inside + 1, outside: subordinate + inside, count: RANGE - inside - 1 },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_gets_ids_that_nobody_has() {
+        let whole = "         0          0 4294967295\n";
+        for sandbox in ["ra", "rb", "r0mxyz"] {
+            let id = unused_ids(whole, sandbox, 1).unwrap();
+            assert!((UNUSED_FROM..UNUSED_FROM + UNUSED_COUNT).contains(&id), "{id}");
+            let first = unused_ids(whole, sandbox, RANGE).unwrap();
+            assert!(first >= UNUSED_FROM && first + RANGE <= UNUSED_FROM + UNUSED_COUNT, "{first}");
+            assert_eq!((first - UNUSED_FROM) % RANGE, 0);
+        }
+        assert_ne!(unused_ids(whole, "ra", 1).unwrap(), unused_ids(whole, "rb", 1).unwrap());
+    }
+
+    #[test]
+    fn root_of_a_small_namespace_gets_its_last_ids() {
+        assert_eq!(unused_ids("0 100000 65536\n", "ra", 1).unwrap(), 65_533);
+        assert!(unused_ids("0 1000 1\n", "ra", 1).is_err());
+    }
+
+    #[test]
+    fn subordinate_ids_are_found_by_name_and_by_number() {
+        let names = user_names("root:x:0:0::/root:/bin/sh\nalice:x:1000:1000::/home/alice:/bin/sh\n", 1000);
+        assert_eq!(subordinate_ids("bob:100000:65536\nalice:165536:65536\n", &names), Some(165_536));
+        assert_eq!(subordinate_ids("1000:300000:65536\n", &names), Some(300_000));
+        assert_eq!(subordinate_ids("alice:165536:100\n", &names), None);
+    }
+
+    #[test]
+    fn a_range_maps_every_id_once() {
+        let map = around(1000, 4242, 100_000);
+        assert_eq!(map.iter().map(|line| line.count).sum::<u32>(), RANGE);
+        assert_eq!(map[2], IdMap { inside: 1001, outside: 101_000, count: 64_535 });
+    }
+}

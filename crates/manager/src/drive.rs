@@ -1,0 +1,275 @@
+//! Carries one execution from start to end: output out, input and signals in, limits kept.
+//!
+//! The other side is a [`Door`]: the terminal of a command line, later the stream of a server. Nothing here prints.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use offleash_core::exec::{ExecEnd, ExecEvent, OutputStream, TerminalSize};
+use offleash_core::limits::{LimitName, Limits};
+use offleash_core::record::{LimitEffect, LimitHit};
+use offleash_isolation::error::IsolationError;
+use offleash_isolation::sandbox::{ExecId, Sandbox, SandboxEvent};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+
+use crate::capture::Capture;
+
+/// Where an execution's output goes, and its input and signals come from.
+pub trait Door {
+    /// What to wait for; input only when `take_input`.
+    fn interests(&self, take_input: bool) -> Vec<(BorrowedFd<'_>, PollFlags)>;
+
+    /// Takes output; it must not block, so it keeps what cannot be passed on at once.
+    fn write(&mut self, stream: OutputStream, bytes: Vec<u8>);
+
+    /// Bytes that are kept because they could not be passed on yet.
+    fn pending(&self) -> usize;
+
+    /// Passes on what it can, and says what came in; at most `window` bytes of input.
+    ///
+    /// # Errors
+    /// When a descriptor of its own fails.
+    fn turn(&mut self, window: usize) -> io::Result<Vec<DoorEvent>>;
+}
+
+/// What comes in through a door.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DoorEvent {
+    /// Bytes for the command's input.
+    Input(Vec<u8>),
+    /// No input follows.
+    EndOfInput,
+    /// A signal for the command.
+    Signal(i32),
+    /// The terminal changed its size.
+    Resize(TerminalSize),
+    /// Nobody takes the output any more.
+    OutputClosed,
+}
+
+/// How an execution ended, before the sandbox's own record is consulted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// The command ended by itself.
+    Command(ExecEnd),
+    /// We ended it because of a limit.
+    Limit(LimitHit),
+    /// The user interrupted it twice.
+    Interrupted { signal: i32 },
+    /// Nobody takes the output any more.
+    OutputClosed,
+}
+
+/// What a drive found out.
+#[derive(Debug)]
+pub(crate) struct Driven {
+    pub(crate) ending: Ending,
+    /// Limits that refused single requests.
+    pub(crate) limits_hit: Vec<LimitHit>,
+    pub(crate) capture: Capture,
+}
+
+/// When a door keeps this much, no more output is taken from the sandbox.
+const MOST_PENDING: usize = 1024 * 1024;
+
+/// How long a door may take, after the end, to pass on what it keeps.
+const FLUSH_TIME: Duration = Duration::from_secs(10);
+
+/// `SIGPIPE`, `SIGINT` and the like: the signals of job control that end things.
+const SIGINT: i32 = 2;
+
+pub(crate) struct Drive<'a> {
+    sandbox: &'a mut dyn Sandbox,
+    door: &'a mut dyn Door,
+    exec: ExecId,
+    limits: &'a Limits,
+    deadline: Option<Instant>,
+    takes_input: bool,
+    output_bytes: u64,
+    interrupted: bool,
+    ending: Option<Ending>,
+    limits_hit: Vec<LimitHit>,
+    capture: Capture,
+}
+
+impl<'a> Drive<'a> {
+    pub(crate) fn new(
+        sandbox: &'a mut dyn Sandbox,
+        door: &'a mut dyn Door,
+        exec: ExecId,
+        limits: &'a Limits,
+        started: Instant,
+        capture: Capture,
+    ) -> Self {
+        let deadline = limits.wall_time.map(|wall| started + Duration::from_millis(wall.0));
+        Self {
+            sandbox,
+            door,
+            exec,
+            limits,
+            deadline,
+            takes_input: true,
+            output_bytes: 0,
+            interrupted: false,
+            ending: None,
+            limits_hit: Vec::new(),
+            capture,
+        }
+    }
+
+    /// Drives until the execution has ended, for whichever reason.
+    pub(crate) fn to_the_end(mut self) -> Result<Driven, IsolationError> {
+        while self.ending.is_none() {
+            self.wait()?;
+            self.turn_sandbox()?;
+            self.turn_door()?;
+            self.check_wall_time();
+        }
+        self.flush()?;
+        let Some(ending) = self.ending else {
+            return Err(IsolationError::Guest { reason: "the execution has no end".to_owned() });
+        };
+        Ok(Driven { ending, limits_hit: self.limits_hit, capture: self.capture })
+    }
+
+    fn takes_output(&self) -> bool {
+        self.door.pending() < MOST_PENDING
+    }
+
+    fn wait(&mut self) -> Result<(), IsolationError> {
+        let take_input = self.takes_input && self.sandbox.input_window(self.exec) > 0;
+        let mut waiting: Vec<PollFd<'_>> = Vec::with_capacity(8);
+        let sandbox = self.sandbox.wait_on(self.takes_output());
+        for interest in &sandbox {
+            let flags = if interest.writable { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+            waiting.push(PollFd::from_borrowed_fd(interest.descriptor, flags));
+        }
+        for (descriptor, flags) in self.door.interests(take_input) {
+            waiting.push(PollFd::from_borrowed_fd(descriptor, flags));
+        }
+        let until = self.deadline.map_or(self.sandbox.next_turn(), |deadline| deadline.min(self.sandbox.next_turn()));
+        poll_until(&mut waiting, until)
+    }
+
+    fn turn_sandbox(&mut self) -> Result<(), IsolationError> {
+        for event in self.sandbox.turn(self.takes_output())? {
+            match event {
+                SandboxEvent::Exec { exec, event } if exec == self.exec => self.take(event),
+                SandboxEvent::Exec { .. } => {}
+                SandboxEvent::Limit(hit) => self.hit(hit),
+                SandboxEvent::Gone => self.end(Ending::Command(ExecEnd::Lost)),
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, event: ExecEvent) {
+        match event {
+            ExecEvent::Started { .. } | ExecEvent::InputTaken { .. } => {}
+            ExecEvent::Output { stream, bytes } => self.pass_on(stream, bytes),
+            ExecEvent::Ended(end) => self.end(Ending::Command(end)),
+        }
+    }
+
+    fn pass_on(&mut self, stream: OutputStream, mut bytes: Vec<u8>) {
+        if let Some(limit) = self.limits.output {
+            let left = usize::try_from(limit.0.saturating_sub(self.output_bytes)).unwrap_or(usize::MAX);
+            if bytes.len() > left {
+                bytes.truncate(left);
+                self.end(Ending::Limit(LimitHit {
+                    limit: LimitName::Output,
+                    value: limit.0,
+                    effect: LimitEffect::Killed,
+                }));
+            }
+        }
+        self.output_bytes += bytes.len() as u64;
+        self.capture.take(stream, &bytes);
+        if !bytes.is_empty() {
+            self.door.write(stream, bytes);
+        }
+    }
+
+    fn hit(&mut self, hit: LimitHit) {
+        match hit.effect {
+            LimitEffect::Killed => self.end(Ending::Limit(hit)),
+            LimitEffect::Refused if !self.limits_hit.contains(&hit) => self.limits_hit.push(hit),
+            LimitEffect::Refused => {}
+        }
+    }
+
+    /// The first ending counts; what follows is its consequence.
+    fn end(&mut self, ending: Ending) {
+        self.ending.get_or_insert(ending);
+    }
+
+    fn turn_door(&mut self) -> Result<(), IsolationError> {
+        let window = if self.takes_input { self.sandbox.input_window(self.exec) } else { 0 };
+        let events = self.door.turn(window).map_err(|source| IsolationError::Running { action: "use the terminal", source })?;
+        for event in events {
+            match event {
+                DoorEvent::Input(bytes) => self.sandbox.input(self.exec, &bytes)?,
+                DoorEvent::EndOfInput => {
+                    self.takes_input = false;
+                    self.sandbox.close_input(self.exec)?;
+                }
+                DoorEvent::Signal(signal) => self.signal(signal)?,
+                DoorEvent::Resize(size) => self.sandbox.resize(self.exec, size)?,
+                DoorEvent::OutputClosed => self.end(Ending::OutputClosed),
+            }
+        }
+        Ok(())
+    }
+
+    /// The first interrupt asks, the second kills.
+    fn signal(&mut self, signal: i32) -> Result<(), IsolationError> {
+        let asks = matches!(signal, SIGINT | 1 | 3 | 15);
+        if asks && self.interrupted {
+            self.end(Ending::Interrupted { signal });
+            return Ok(());
+        }
+        self.interrupted |= asks;
+        self.sandbox.signal(self.exec, signal)
+    }
+
+    fn check_wall_time(&mut self) {
+        if let (Some(deadline), Some(wall)) = (self.deadline, self.limits.wall_time)
+            && Instant::now() >= deadline
+        {
+            self.end(Ending::Limit(LimitHit { limit: LimitName::WallTime, value: wall.0, effect: LimitEffect::Killed }));
+        }
+    }
+
+    /// Passes on what the door still keeps.
+    fn flush(&mut self) -> Result<(), IsolationError> {
+        let deadline = Instant::now() + FLUSH_TIME;
+        while self.door.pending() > 0 && self.ending != Some(Ending::OutputClosed) && Instant::now() < deadline {
+            let mut waiting: Vec<PollFd<'_>> = Vec::with_capacity(4);
+            for (descriptor, flags) in self.door.interests(false) {
+                waiting.push(PollFd::from_borrowed_fd(descriptor, flags));
+            }
+            poll_until(&mut waiting, deadline)?;
+            let events =
+                self.door.turn(0).map_err(|source| IsolationError::Running { action: "use the terminal", source })?;
+            if events.iter().any(|event| matches!(event, DoorEvent::OutputClosed | DoorEvent::Signal(_))) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Waits until one of `waiting` is ready or `until` has come.
+fn poll_until(waiting: &mut [PollFd<'_>], until: Instant) -> Result<(), IsolationError> {
+    let left = until.saturating_duration_since(Instant::now());
+    let timeout = Timespec {
+        tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(left.subsec_nanos()),
+    };
+    match rustix::event::poll(waiting, Some(&timeout)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(IsolationError::Running { action: "wait for the sandbox", source: error.into() }),
+    }
+}

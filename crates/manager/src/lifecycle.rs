@@ -1,0 +1,219 @@
+//! One run, from request to record.
+
+pub(crate) mod audit;
+mod error;
+mod level;
+mod report;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use offleash_core::exec::{ExecRequest, Stdin, TerminalSize};
+use offleash_core::id::RunId;
+use offleash_core::plan::{Node, Plan};
+use offleash_core::record::{ChangeSummary, RunRecord};
+use offleash_core::spec::{SandboxSpec, WorkspaceMode};
+use offleash_core::text::Text;
+use offleash_isolation::sandbox::{Enforcement, Final, Leftovers};
+use offleash_store::{ApplyRequest, HostIdentity, LiveRun, NewRun, Run, Selection, StateDirectory, reap, summarize};
+use offleash_sys::cgroup::Group;
+
+pub use self::error::ManagerError;
+pub use self::level::choose as choose_level;
+use crate::capture::Capture;
+use crate::drive::{Door, Drive, Driven};
+use crate::planning::{self, ExecBasis, Host, PlanError};
+
+/// What is to be run.
+#[derive(Debug)]
+pub struct RunRequest {
+    /// The sandbox.
+    pub spec: SandboxSpec,
+    /// Program and arguments.
+    pub command: Vec<OsString>,
+    /// Working directory inside, if not the usual one.
+    pub cwd: Option<PathBuf>,
+    /// A terminal instead of pipes.
+    pub tty: Option<TerminalSize>,
+    /// How many bytes of each output stream the record keeps.
+    pub capture: usize,
+    /// The state directory, if not the usual one.
+    pub state: Option<PathBuf>,
+    /// When the request came in; wall time counts from here.
+    pub started: Instant,
+}
+
+/// A run that is over.
+#[derive(Debug)]
+pub struct RunReport {
+    /// What happened.
+    pub record: RunRecord,
+    /// Things the user should know that are no part of the outcome, a line each.
+    pub notes: Vec<String>,
+}
+
+/// Runs a command in a new sandbox and answers when it is over and everything of it is gone.
+///
+/// # Errors
+/// When the sandbox cannot be made or is lost through a failure of ours; an outcome of the command is never an error.
+pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, ManagerError> {
+    let state = open_state(request.state.as_deref())?;
+    let id = new_id()?;
+    let host = this_host(state.path())?;
+    let run_directory = state.path().join("runs").join(id.as_str());
+    let level = choose_level(&request.spec)?;
+    let resolved = planning::resolve(&request.spec, &host, &request.command, id.clone(), &run_directory);
+    let (plan, basis) = match resolved {
+        Ok(planned) => planned,
+        Err(PlanError::CommandDenied { rule, .. }) => {
+            return report::command_denied(request, &state, id, level, rule);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let plan = Plan { level, ..plan };
+    let mut live = LiveRun::create(&state, new_run(request, &plan, &host))?;
+    let started_at = live.run().started_at().to_owned();
+    let outcome = execute(request, &plan, &basis, &mut live, door);
+    let finished = live.finish()?;
+    let (executed, enforcement) = outcome?;
+    let mut notes = Vec::new();
+    let changes = request.spec.workspace.as_ref().map(|workspace| {
+        let mut summary = summarize(&finished.changes);
+        if let (WorkspaceMode::Rw, Some(run)) = (workspace.mode, finished.run) {
+            write_back(run, &mut summary, &mut notes);
+        }
+        summary
+    });
+    let facts = report::Facts { request, plan: &plan, host: &host, started_at, executed, enforcement, changes };
+    let record = facts.into_record();
+    audit::ended(&state, &record)?;
+    Ok(RunReport { record, notes })
+}
+
+/// What planning needs to know of this process and its machine.
+///
+/// # Errors
+/// When the current directory is gone.
+pub fn this_host(state_directory: &std::path::Path) -> Result<Host, ManagerError> {
+    let cwd = std::env::current_dir()
+        .map_err(|source| ManagerError::Host { action: "find the current directory", source })?;
+    Ok(Host {
+        euid: rustix::process::geteuid().as_raw(),
+        egid: rustix::process::getegid().as_raw(),
+        home: std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from),
+        cwd,
+        env: std::env::vars_os().collect(),
+        state_directory: state_directory.to_owned(),
+    })
+}
+
+/// Opens the state directory, and finishes what crashed runs left there.
+///
+/// # Errors
+/// When it cannot be opened or written.
+pub fn open_state(explicit: Option<&std::path::Path>) -> Result<StateDirectory, ManagerError> {
+    let state = StateDirectory::open(explicit, &HostIdentity::of_this_process())?;
+    for leftover in reap(&state)? {
+        // What cannot be removed now is tried again at the next start; this run does not depend on it.
+        let removed = remove_leftover_groups(&leftover.cgroups);
+        audit::crashed(&state, &leftover, removed)?;
+    }
+    Ok(state)
+}
+
+fn new_id() -> Result<RunId, ManagerError> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut random = [0; 8];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| ManagerError::Host { action: "read random bytes", source: error.into() })?;
+    Ok(RunId::from_parts(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), u64::from_le_bytes(random)))
+}
+
+fn new_run(request: &RunRequest, plan: &Plan, host: &Host) -> NewRun {
+    let mut layers: Vec<_> = plan.entries.iter().filter_map(|entry| match &entry.node {
+        Node::Overlay { lower, layer } => Some((layer.clone(), lower.clone())),
+        _ => None,
+    }).collect();
+    // The plan numbers its layers, the workspace's first, and names their directories by number.
+    layers.sort_by_key(|(layer, _)| layer.file_name().and_then(|name| name.to_str()?.parse::<usize>().ok()));
+    NewRun {
+        id: plan.id.clone(),
+        command: request.command.iter().map(Text::from).collect(),
+        layers: layers.into_iter().map(|(_, lower)| lower).collect(),
+        protect: protect_patterns(&request.spec),
+        home: host.home.clone(),
+    }
+}
+
+/// What is not applied unless named: what the owner protects, and what is hidden from the sandbox. Mounts hide what
+/// exists when the run starts; a hidden name can be made anew in the writable layer, and must not reach the host.
+fn protect_patterns(spec: &SandboxSpec) -> Vec<Text> {
+    let patterns = spec.paths.protect.iter().chain(&spec.paths.deny);
+    patterns.map(|pattern| Text::from(pattern.to_string())).collect()
+}
+
+/// What came of an execution.
+#[derive(Debug)]
+struct Executed {
+    driven: Driven,
+    last: Final,
+}
+
+fn execute(
+    request: &RunRequest,
+    plan: &Plan,
+    basis: &ExecBasis,
+    live: &mut LiveRun,
+    door: &mut dyn Door,
+) -> Result<(Executed, Enforcement), ManagerError> {
+    let backend = level::backend(plan.level)?;
+    let mut sandbox = backend.create(plan, &mut Noted(live))?;
+    let exec = sandbox.exec(&ExecRequest {
+        argv: request.command.clone(),
+        env: basis.env.clone(),
+        cwd: request.cwd.clone().unwrap_or_else(|| basis.cwd.clone()),
+        stdin: Stdin::Stream,
+        tty: request.tty,
+    })?;
+    let capture = Capture::new(request.capture);
+    let driven = Drive::new(&mut *sandbox, door, exec, &plan.limits, request.started, capture).to_the_end()?;
+    let last = sandbox.kill()?;
+    Ok((Executed { driven, last }, sandbox.enforcement().clone()))
+}
+
+/// Writes down in the run's record what a crash would leave.
+struct Noted<'a>(&'a mut LiveRun);
+
+impl Leftovers for Noted<'_> {
+    fn cgroups(&mut self, paths: &[PathBuf]) -> std::io::Result<()> {
+        self.0.record_cgroups(paths).map_err(std::io::Error::other)
+    }
+}
+
+/// Mode `rw`: applies what may be applied; the rest is kept like that of an overlay.
+fn write_back(mut run: Run, summary: &mut ChangeSummary, notes: &mut Vec<String>) {
+    let id = run.id().clone();
+    let request = ApplyRequest { selection: Selection::All, named: Vec::new() };
+    match run.apply(&request) {
+        Ok(report) => {
+            summary.applied = true;
+            if !report.refused.is_empty() {
+                notes.push(format!(
+                    "{} not written back; `offleash diff {id}` shows them, `offleash apply {id} PATH` applies one",
+                    counted(report.refused.len(), "protected or special change was", "protected or special changes were")
+                ));
+            }
+        }
+        Err(error) => notes.push(format!("nothing was written back: {error}; the changes are kept as run {id}")),
+    }
+}
+
+fn counted(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// Whether every group that a crashed run left is gone now.
+fn remove_leftover_groups(paths: &[PathBuf]) -> bool {
+    Group::adopt(paths.iter().cloned()).and_then(|group| group.kill().and_then(|()| group.remove())).is_ok()
+}

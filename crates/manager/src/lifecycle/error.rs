@@ -1,0 +1,92 @@
+//! Why a run could not be carried out, from whichever room.
+
+use std::io;
+
+use offleash_core::error::{ErrorKind, Explained};
+use offleash_core::level::Level;
+use offleash_isolation::error::IsolationError;
+use offleash_store::{ApplyError, AuditError, FileError, RunError, StateError};
+
+use crate::planning::PlanError;
+
+/// An error of the manager, or of a room that it uses.
+#[derive(Debug, thiserror::Error)]
+pub enum ManagerError {
+    /// The spec cannot become a plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The sandbox cannot be made or used.
+    #[error(transparent)]
+    Isolation(#[from] IsolationError),
+    /// The state directory cannot be used.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// Something in the state directory cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A run cannot be opened or kept.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// Changes cannot be applied.
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+    /// The audit log cannot be written or read.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
+    /// No backend has the level that was asked for.
+    #[error("level `{level}` is not available in this version")]
+    LevelUnavailable {
+        /// The level.
+        level: Level,
+    },
+    /// The strongest level here is below the floor.
+    #[error("the strongest level here is `{strongest}`, and at least `{floor}` was asked for")]
+    BelowFloor {
+        /// What there is.
+        strongest: Level,
+        /// What was asked for.
+        floor: Level,
+    },
+    /// The host refused something basic.
+    #[error("cannot {action}")]
+    Host {
+        /// What.
+        action: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl ManagerError {
+    fn explained(&self) -> Option<&dyn Explained> {
+        match self {
+            Self::Plan(error) => Some(error),
+            Self::Isolation(error) => Some(error),
+            Self::State(error) => Some(error),
+            Self::File(error) => Some(error),
+            Self::Run(error) => Some(error),
+            Self::Apply(error) => Some(error),
+            Self::Audit(error) => Some(error),
+            Self::LevelUnavailable { .. } | Self::BelowFloor { .. } | Self::Host { .. } => None,
+        }
+    }
+}
+
+impl Explained for ManagerError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::LevelUnavailable { .. } | Self::BelowFloor { .. } => ErrorKind::Unsupported,
+            _ => self.explained().map_or(ErrorKind::Internal, Explained::kind),
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::LevelUnavailable { .. } => Some("`offleash doctor` lists the levels that this machine has".to_owned()),
+            Self::BelowFloor { .. } => {
+                Some("lower `--min-level`, or mend what `offleash doctor` reports as missing".to_owned())
+            }
+            _ => self.explained().and_then(Explained::hint),
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Puts the record of a run together.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+use offleash_core::exec::{ExecEnd, StartFailure};
+use offleash_core::id::RunId;
+use offleash_core::level::Level;
+use offleash_core::limits::LimitName;
+use offleash_core::plan::Plan;
+use offleash_core::record::{ChangeSummary, Denial, LimitHit, Outcome, RECORD_VERSION, RunRecord};
+use offleash_core::text::Text;
+use offleash_isolation::sandbox::{Enforcement, Final};
+use offleash_store::{StateDirectory, rfc3339_now};
+use offleash_sys::signals;
+
+use super::{Executed, ManagerError, RunReport, RunRequest, audit};
+use crate::capture::Capture;
+use crate::drive::Ending;
+use crate::planning::{self, Host};
+
+/// `SIGKILL` and `SIGPIPE`.
+const SIGKILL: i32 = 9;
+const SIGPIPE: i32 = 13;
+
+/// All that a record is made from.
+pub(super) struct Facts<'a> {
+    pub(super) request: &'a RunRequest,
+    pub(super) plan: &'a Plan,
+    pub(super) host: &'a Host,
+    pub(super) started_at: String,
+    pub(super) executed: Executed,
+    pub(super) enforcement: Enforcement,
+    pub(super) changes: Option<ChangeSummary>,
+}
+
+impl Facts<'_> {
+    pub(super) fn into_record(self) -> RunRecord {
+        let outcome = self.outcome();
+        let withheld = self.request.spec.env.resolve(self.host.env.iter().cloned()).withheld;
+        let Executed { driven, last } = self.executed;
+        let (stdout, stderr) = driven.capture.into_records();
+        let mut usage = last.usage;
+        usage.wall_ms = u64::try_from(self.request.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        RunRecord {
+            version: RECORD_VERSION,
+            id: self.plan.id.clone(),
+            command: texts(&self.request.command),
+            started_at: self.started_at,
+            level: self.plan.level,
+            enforced: self.enforcement.enforced,
+            not_enforced: self.enforcement.not_enforced,
+            exit_code: outcome.exit_code(),
+            outcome,
+            stdout,
+            stderr,
+            usage,
+            limits_hit: all_hits(driven.limits_hit, last.limits_hit, &driven.ending),
+            denials: denials(withheld, last.denials),
+            changes: self.changes,
+        }
+    }
+
+    fn outcome(&self) -> Outcome {
+        let last = &self.executed.last;
+        match &self.executed.driven.ending {
+            Ending::Limit(hit) => limit_outcome(hit),
+            Ending::Interrupted { signal } => Outcome::Interrupted { signal: *signal },
+            Ending::OutputClosed => signaled(SIGPIPE),
+            Ending::Command(ExecEnd::Exited { code }) => Outcome::Exited { code: *code },
+            Ending::Command(ExecEnd::Signaled { signal }) if *signal == SIGKILL && last.out_of_memory => {
+                self.out_of_memory()
+            }
+            Ending::Command(ExecEnd::Signaled { signal }) => signal_outcome(*signal, self.plan),
+            Ending::Command(ExecEnd::NotStarted(failure)) => self.not_started(failure),
+            Ending::Command(ExecEnd::Lost) if last.out_of_memory => self.out_of_memory(),
+            Ending::Command(ExecEnd::Lost) => lost(last),
+        }
+    }
+
+    fn out_of_memory(&self) -> Outcome {
+        Outcome::OutOfMemory { limit: self.plan.limits.memory.map_or(0, |memory| memory.0) }
+    }
+
+    fn not_started(&self, failure: &StartFailure) -> Outcome {
+        let reason = |errno: &i32| std::io::Error::from_raw_os_error(*errno).to_string();
+        match failure {
+            StartFailure::NotFound => Outcome::CommandNotFound {
+                hint: self.request.command.first().and_then(|name| planning::find_outside(name, self.host)),
+            },
+            StartFailure::NotExecutable { errno } => Outcome::NotExecutable { reason: reason(errno) },
+            StartFailure::Directory { errno } => {
+                Outcome::NotExecutable { reason: format!("the working directory cannot be entered: {}", reason(errno)) }
+            }
+            StartFailure::Other { step, errno } => Outcome::Failed { message: format!("{step}: {}", reason(errno)) },
+        }
+    }
+}
+
+fn limit_outcome(hit: &LimitHit) -> Outcome {
+    match hit.limit {
+        LimitName::Memory => Outcome::OutOfMemory { limit: hit.value },
+        limit => Outcome::LimitExceeded { limit, value: hit.value },
+    }
+}
+
+/// Signals by which the kernel says that a limit was reached are told as that limit.
+fn signal_outcome(signal: i32, plan: &Plan) -> Outcome {
+    const SIGXCPU: i32 = 24;
+    const SIGXFSZ: i32 = 25;
+    match (signal, plan.limits.cpu_time, plan.limits.file_size) {
+        (SIGXCPU, Some(time), _) => Outcome::LimitExceeded { limit: LimitName::CpuTime, value: time.0 },
+        (SIGXFSZ, _, Some(size)) => Outcome::LimitExceeded { limit: LimitName::FileSize, value: size.0 },
+        _ => signaled(signal),
+    }
+}
+
+fn signaled(signal: i32) -> Outcome {
+    Outcome::Signaled { signal, name: signals::name(signal) }
+}
+
+fn lost(last: &Final) -> Outcome {
+    let message = match last.limits_hit.first() {
+        Some(hit) => return limit_outcome(hit),
+        None => "the sandbox's first process ended before the command did",
+    };
+    Outcome::Failed { message: message.to_owned() }
+}
+
+fn all_hits(mut hits: Vec<LimitHit>, last: Vec<LimitHit>, ending: &Ending) -> Vec<LimitHit> {
+    if let Ending::Limit(hit) = ending {
+        hits.insert(0, hit.clone());
+    }
+    for hit in last {
+        if !hits.iter().any(|known| known.limit == hit.limit) {
+            hits.push(hit);
+        }
+    }
+    hits
+}
+
+/// Refusals of the running sandbox, and variables that were withheld from it.
+fn denials(withheld: Vec<OsString>, mut running: Vec<Denial>) -> Vec<Denial> {
+    running.extend(withheld.iter().map(|name| Denial {
+        subject: "env".to_owned(),
+        name: Text::from(name),
+        rule: "default: names that look like secrets are passed only when named".to_owned(),
+        count: 1,
+    }));
+    running
+}
+
+fn texts(arguments: &[OsString]) -> Vec<Text> {
+    arguments.iter().map(Text::from).collect()
+}
+
+/// The report of a command that a rule of the policy refused: nothing was started.
+pub(super) fn command_denied(
+    request: &RunRequest,
+    state: &StateDirectory,
+    id: RunId,
+    level: Level,
+    rule: String,
+) -> Result<RunReport, ManagerError> {
+    let outcome = Outcome::CommandDenied { rule: rule.clone() };
+    let (stdout, stderr) = Capture::default().into_records();
+    let name = request.command.first().map_or_else(|| Text::from(""), Text::from);
+    let record = RunRecord {
+        version: RECORD_VERSION,
+        id,
+        command: texts(&request.command),
+        started_at: rfc3339_now(),
+        level,
+        enforced: BTreeMap::new(),
+        not_enforced: BTreeMap::new(),
+        exit_code: outcome.exit_code(),
+        outcome,
+        stdout,
+        stderr,
+        usage: offleash_core::record::Usage::default(),
+        limits_hit: Vec::new(),
+        denials: vec![Denial { subject: "command".to_owned(), name, rule, count: 1 }],
+        changes: None,
+    };
+    audit::ended(state, &record)?;
+    Ok(RunReport { record, notes: Vec::new() })
+}

@@ -1,0 +1,95 @@
+//! What a sandbox would let a program do with a path, and by which rule: the plan, read backwards.
+
+use std::ffi::OsString;
+use std::path::{Component, Path, PathBuf};
+
+use offleash_core::id::RunId;
+use offleash_core::plan::{Entry, Node};
+use offleash_core::protected::protected_rule;
+use offleash_core::spec::{Access, SandboxSpec, WorkspaceMode};
+use std::os::unix::ffi::OsStrExt as _;
+
+use super::{Host, PlanError, resolve};
+
+/// What may be done with a path inside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PathAnswer {
+    /// In words.
+    pub access: String,
+    /// The rule that decides.
+    pub rule: String,
+}
+
+/// What a sandbox of this spec would let a program do with `path`, taken as a path inside; a relative one is below
+/// the caller's current directory.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn explain_path(spec: &SandboxSpec, host: &Host, path: &Path) -> Result<PathAnswer, PlanError> {
+    // Which commands are allowed has no part in the question.
+    let spec = SandboxSpec { commands: offleash_core::command::CommandRules::default(), ..spec.clone() };
+    let id = RunId::from_parts(0, 0);
+    let run_directory = host.state_directory.join("runs").join(id.as_str());
+    let (plan, _) = resolve(&spec, host, &[OsString::from("true")], id, &run_directory)?;
+    let path = plain(&host.cwd.join(path));
+    let deciding = plan.entries.iter().rev().find(|entry| path.starts_with(&entry.target));
+    Ok(match deciding {
+        Some(entry) => answer(entry, &path, &spec),
+        None if plan.entries.iter().any(|entry| entry.target.starts_with(&path)) => PathAnswer {
+            access: "a directory that can be listed, and not written".to_owned(),
+            rule: "system: the sandbox's own root".to_owned(),
+        },
+        None => PathAnswer {
+            access: "does not exist inside".to_owned(),
+            rule: "default: nothing of the host is visible unless it is granted".to_owned(),
+        },
+    })
+}
+
+/// Without `.` and `..`, by text alone: what links mean is for the kernel to say.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::from("/");
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => plain.push(name),
+            Component::ParentDir => drop(plain.pop()),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    plain
+}
+
+fn answer(entry: &Entry, path: &Path, spec: &SandboxSpec) -> PathAnswer {
+    let below = path != entry.target;
+    let access = match &entry.node {
+        Node::Bind { access: Access::Ro, .. } => "read, not written".to_owned(),
+        Node::Bind { access: Access::Rw, .. } => "read and written, on the host itself".to_owned(),
+        Node::Overlay { .. } => return overlay_answer(entry, path, spec),
+        Node::Tmpfs { .. } => "read and written, in memory, gone when the run ends".to_owned(),
+        Node::Proc => "the sandbox's own procfs; what concerns the machine is covered or read-only".to_owned(),
+        Node::Dev => "one of six devices, or does not exist".to_owned(),
+        Node::Symlink { to } => format!("a symbolic link to `{}`", to.display()),
+        Node::File { .. } => "read, not written; made by offleash".to_owned(),
+        Node::Hidden { .. } => "hidden: neither read nor written nor replaced".to_owned(),
+        Node::Directory if below => "does not exist inside".to_owned(),
+        Node::Directory => "an empty directory".to_owned(),
+    };
+    PathAnswer { access, rule: entry.rule.clone() }
+}
+
+fn overlay_answer(entry: &Entry, path: &Path, spec: &SandboxSpec) -> PathAnswer {
+    let written_back = spec.workspace.as_ref().is_some_and(|workspace| workspace.mode == WorkspaceMode::Rw);
+    let inner = path.strip_prefix(&entry.target).unwrap_or(path);
+    if let Some(protected) = protected_rule(inner.as_os_str().as_bytes()) {
+        return PathAnswer {
+            access: "read and written inside; the change is not applied unless named".to_owned(),
+            rule: format!("protected: {} ({})", protected.pattern, protected.why),
+        };
+    }
+    let access = if written_back {
+        "read and written; the change is written back when the run ends"
+    } else {
+        "read and written; the change is kept aside until `offleash apply`"
+    };
+    PathAnswer { access: access.to_owned(), rule: entry.rule.clone() }
+}
