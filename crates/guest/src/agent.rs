@@ -67,6 +67,9 @@ impl Agent {
         if role == Role::Subreaper {
             rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         }
+        if !processes::can_be_found(role) {
+            return Err(Errno::ACCESS);
+        }
         let signals = SignalQueue::of_all()?;
         let connection = Connection::new(spawn::adopt_descriptor(CONTROL)?);
         occupy_standard_streams()?;

@@ -28,6 +28,18 @@ pub(crate) fn all(role: Role) -> Vec<i32> {
     }
 }
 
+/// Whether all processes of the sandbox can be found, without which they could not be killed.
+pub(crate) fn can_be_found(role: Role) -> bool {
+    match role {
+        Role::Init => true,
+        Role::Subreaper => {
+            // The only thread's; absent where the kernel was built without it, refused where `/proc` may not be read.
+            let pid = rustix::process::getpid().as_raw_pid();
+            rustix::fs::open(children_list(pid, pid), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).is_ok()
+        }
+    }
+}
+
 /// Kills every process of the sandbox and reaps them all.
 pub(crate) fn kill_all(role: Role) {
     loop {
@@ -110,16 +122,21 @@ fn children(pid: i32) -> Vec<i32> {
     };
     let mut found = Vec::new();
     for thread in numbered_entries(directory) {
-        let list = read(&path(&[
-            Part::Text(b"/proc/"),
-            Part::Number(pid),
-            Part::Text(b"/task/"),
-            Part::Number(thread),
-            Part::Text(b"/children"),
-        ]));
+        let list = read(&children_list(pid, thread));
         found.extend(list.split(|byte| *byte == b' ').filter_map(number));
     }
     found
+}
+
+fn children_list(pid: i32, thread: i32) -> Vec<u8> {
+    let (task, children) = (Part::Text(b"/task/"), Part::Text(b"/children"));
+    path(&[
+        Part::Text(b"/proc/"),
+        Part::Number(pid),
+        task,
+        Part::Number(thread),
+        children,
+    ])
 }
 
 enum Part {
