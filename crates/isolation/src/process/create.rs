@@ -70,23 +70,19 @@ pub(super) fn create(plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Proce
     ProcessSandbox::new(plan, parts)
 }
 
-/// Gives the writable layers to the sandbox's user. The layer's root stands for the directory that it lies over, and
-/// so has that one's permissions.
+/// Gives the writable layers to the sandbox's user.
 fn prepare_layers(plan: &Plan, identity: &Identity) -> Result<(), IsolationError> {
+    if identity.writer != MapWriter::Privileged {
+        return Ok(());
+    }
     for entry in &plan.entries {
-        let Node::Overlay { lower, layer } = &entry.node else { continue };
-        let upper = layer.join("upper");
-        let prepared = rustix::fs::stat(lower).and_then(|stat| {
-            rustix::fs::chmod(&upper, rustix::fs::Mode::from_raw_mode(stat.st_mode & 0o777 | 0o700))?;
-            if identity.writer == MapWriter::Privileged {
-                let uid = Some(rustix::fs::Uid::from_raw(identity.outside.0));
-                let gid = Some(rustix::fs::Gid::from_raw(identity.outside.1));
-                rustix::fs::chown(&upper, uid, gid)?;
-                rustix::fs::chown(layer.join("work"), uid, gid)?;
-            }
-            Ok(())
-        });
-        prepared.map_err(|error| failed("preparing the layer", layer.to_string_lossy(), error.into()))?;
+        let Node::Overlay { layer, .. } = &entry.node else { continue };
+        let uid = Some(rustix::fs::Uid::from_raw(identity.outside.0));
+        let gid = Some(rustix::fs::Gid::from_raw(identity.outside.1));
+        for directory in [layer.clone(), layer.join("upper"), layer.join("work")] {
+            rustix::fs::chown(&directory, uid, gid)
+                .map_err(|error| failed("preparing the layer", directory.to_string_lossy(), error.into()))?;
+        }
     }
     Ok(())
 }
