@@ -144,6 +144,11 @@ impl Group {
         &self.enforced
     }
 
+    /// Whether the group accounts for CPU time.
+    pub fn accounts_cpu(&self) -> bool {
+        self.part(Controller::CpuAccounting).is_some()
+    }
+
     /// Processes in the group, as ids of our pid namespace; processes in none of its views are left out.
     ///
     /// # Errors

@@ -1,0 +1,251 @@
+//! Measures how much disk the writable layer of an overlay takes, cheaply enough to do it all the time.
+//!
+//! Overlay file systems have no quota. Asking the file system for its free space costs microseconds, so that is done
+//! at every tick; the layer is walked only when free space went down by enough to matter, or anything changed and the
+//! last walk is a while ago. A walk is done in slices, so that it takes a small part of the time however large the
+//! layer is.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::walk::{Counts, Walk};
+
+/// A drop in free space that is looked into however much room is left.
+const DROP_BYTES: u64 = 4 * 1024 * 1024;
+/// The same for inodes.
+const DROP_INODES: u64 = 10_000;
+/// How long a change that is too small for that may wait.
+const LATEST: Duration = Duration::from_secs(2);
+/// A walk's slice in each tick: a tenth of the time between ticks.
+const SLICE: Duration = Duration::from_millis(2);
+/// The slice when the limit may have been passed already: about half of the time.
+const URGENT_SLICE: Duration = Duration::from_millis(10);
+/// The time between ticks while a walk is under way.
+const TICK: Duration = Duration::from_millis(20);
+/// So many walks in a row in which a directory was hidden from us are no accident.
+const HIDDEN_WALKS: u32 = 3;
+
+/// What a layer takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LayerUsage {
+    /// Bytes on disk, each file once however many names it has.
+    pub bytes: u64,
+    /// Files, directories, links and others, each once.
+    pub inodes: u64,
+    /// Names, hard links included.
+    pub names: u64,
+    /// There are directories deeper than 1024 levels, which were not measured.
+    pub too_deep: bool,
+    /// Some of it is withheld from measurement on purpose: walk after walk a directory's permissions change under us.
+    pub hidden: bool,
+    /// Directories of other users, such as subordinate ids, could not be read and are missing in the sums.
+    pub incomplete: bool,
+}
+
+/// How much may be added before a limit is reached; `None` where there is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Room {
+    pub(super) bytes: Option<u64>,
+    pub(super) inodes: Option<u64>,
+}
+
+/// Measures one layer.
+#[derive(Debug)]
+pub struct LayerMeter {
+    upper: OwnedFd,
+    last: LayerUsage,
+    /// What the file system had free when the last walk began.
+    free_then: Free,
+    last_walk_began: Option<Instant>,
+    walk: Option<UnderWay>,
+    hidden_walks: u32,
+    /// Free space went down by this much more than the last walk found.
+    unexplained_bytes: u64,
+}
+
+/// A walk that was begun and not finished.
+#[derive(Debug)]
+struct UnderWay {
+    walk: Walk,
+    urgent: bool,
+    dropped_bytes: u64,
+    free: Free,
+    began: Instant,
+}
+
+/// Free space of a file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Free {
+    bytes: u64,
+    inodes: u64,
+}
+
+/// Whether to walk now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Need {
+    No,
+    Soon,
+    Urgent,
+}
+
+impl LayerMeter {
+    /// A meter of the directory `upper` in `layer`.
+    ///
+    /// # Errors
+    /// When it cannot be opened or is not a directory.
+    pub fn new(layer: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let upper = rustix::fs::open(layer.join("upper"), flags, Mode::empty())?;
+        let free_then = free(&upper)?;
+        Ok(Self {
+            upper,
+            last: LayerUsage::default(),
+            free_then,
+            last_walk_began: None,
+            walk: None,
+            hidden_walks: 0,
+            unexplained_bytes: 0,
+        })
+    }
+
+    /// Looks whether the layer has grown, and walks for a few milliseconds if so.
+    ///
+    /// Between walks this is one system call. Returns what is known: the last walk's sums, or the present one's where
+    /// they are larger already.
+    pub(super) fn tick(&mut self, now: Instant, room: Room) -> LayerUsage {
+        if self.walk.is_none()
+            && let Ok(free) = free(&self.upper)
+        {
+            let waited = self
+                .last_walk_began
+                .map_or(LATEST, |began| now.saturating_duration_since(began));
+            let need = need(self.free_then, free, room, waited);
+            if need != Need::No {
+                self.begin(now, free, need == Need::Urgent);
+            }
+        }
+        let slice = self
+            .walk
+            .as_ref()
+            .map(|under_way| if under_way.urgent { URGENT_SLICE } else { SLICE });
+        if let Some(slice) = slice {
+            self.advance(Some(Instant::now() + slice));
+        }
+        self.usage()
+    }
+
+    /// Walks over all of it, however long that takes: for the end, when nothing changes any more.
+    pub fn measure(&mut self) -> LayerUsage {
+        if let Ok(free) = free(&self.upper) {
+            self.begin(Instant::now(), free, true);
+            self.advance(None);
+        }
+        self.last
+    }
+
+    /// What is known now.
+    pub fn usage(&self) -> LayerUsage {
+        let Some(under_way) = &self.walk else { return self.last };
+        let counts = under_way.walk.counts();
+        LayerUsage {
+            bytes: self.last.bytes.max(counts.bytes),
+            inodes: self.last.inodes.max(counts.inodes),
+            names: self.last.names.max(counts.names),
+            too_deep: self.last.too_deep || counts.too_deep,
+            ..self.last
+        }
+    }
+
+    /// The time to the next tick that a walk under way asks for.
+    pub(super) fn wants_tick_in(&self) -> Option<Duration> {
+        self.walk.as_ref().map(|_| TICK)
+    }
+
+    /// By how many bytes free space went down more than the last walk explains; asking resets it.
+    pub(super) fn take_unexplained_bytes(&mut self) -> u64 {
+        std::mem::take(&mut self.unexplained_bytes)
+    }
+
+    fn begin(&mut self, now: Instant, free: Free, urgent: bool) {
+        let Ok(walk) = Walk::new(self.upper.as_fd()) else {
+            return;
+        };
+        let dropped_bytes = self.free_then.bytes.saturating_sub(free.bytes);
+        self.walk = Some(UnderWay {
+            walk,
+            urgent,
+            dropped_bytes,
+            free,
+            began: now,
+        });
+    }
+
+    fn advance(&mut self, deadline: Option<Instant>) {
+        let Some(mut under_way) = self.walk.take() else { return };
+        if under_way.walk.advance(deadline) {
+            self.finish(&under_way);
+        } else {
+            self.walk = Some(under_way);
+        }
+    }
+
+    fn finish(&mut self, under_way: &UnderWay) {
+        let counts = under_way.walk.counts();
+        self.hidden_walks = if counts.hidden { self.hidden_walks + 1 } else { 0 };
+        let grown = counts.bytes.saturating_sub(self.last.bytes);
+        self.unexplained_bytes = under_way.dropped_bytes.saturating_sub(grown);
+        self.last = usage_of(counts, self.hidden_walks);
+        self.free_then = under_way.free;
+        self.last_walk_began = Some(under_way.began);
+    }
+}
+
+fn usage_of(counts: Counts, hidden_walks: u32) -> LayerUsage {
+    LayerUsage {
+        bytes: counts.bytes,
+        inodes: counts.inodes,
+        names: counts.names,
+        too_deep: counts.too_deep,
+        hidden: hidden_walks >= HIDDEN_WALKS,
+        incomplete: counts.foreign || counts.hidden,
+    }
+}
+
+/// Decides from the free space then and now whether the layer must be walked.
+///
+/// Whoever else writes to the file system makes us walk for nothing; who frees space at the same time can delay a walk
+/// by [`LATEST`].
+fn need(then: Free, now: Free, room: Room, waited: Duration) -> Need {
+    let bytes = then.bytes.saturating_sub(now.bytes);
+    let inodes = then.inodes.saturating_sub(now.inodes);
+    let passed = |dropped: u64, room: Option<u64>| room.is_some_and(|room| dropped > room);
+    let matters = |dropped: u64, room: Option<u64>, enough: u64| {
+        room.is_some_and(|room| dropped > 0 && dropped >= (room / 4).min(enough))
+    };
+    if passed(bytes, room.bytes) || passed(inodes, room.inodes) {
+        Need::Urgent
+    } else if matters(bytes, room.bytes, DROP_BYTES)
+        || matters(inodes, room.inodes, DROP_INODES)
+        || (then != now && waited >= LATEST)
+    {
+        Need::Soon
+    } else {
+        Need::No
+    }
+}
+
+fn free(upper: &OwnedFd) -> rustix::io::Result<Free> {
+    let found = rustix::fs::fstatvfs(upper)?;
+    Ok(Free {
+        bytes: found.f_bfree.saturating_mul(found.f_frsize),
+        inodes: found.f_ffree,
+    })
+}
+
+#[cfg(test)]
+#[path = "layer_tests.rs"]
+mod tests;

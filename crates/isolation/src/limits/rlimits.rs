@@ -1,0 +1,157 @@
+//! The limits of each process in a sandbox.
+
+use offleash_core::limits::Limits;
+use offleash_sys::rlimit::Resource;
+
+/// Memory that may be locked: the kernel's default since Linux 5.16; locked pages cannot be reclaimed.
+const LOCKED_MEMORY_BYTES: u64 = 8 * 1024 * 1024;
+/// POSIX message queues: the kernel's default, `MQ_BYTES_MAX`.
+const MESSAGE_QUEUE_BYTES: u64 = 819_200;
+/// Queued signals, which timers use too. The kernel's default grows with the machine; each takes kernel memory.
+const PENDING_SIGNALS: u64 = 8192;
+/// The largest main stack without a memory group: a stack is not part of `RLIMIT_DATA`.
+const STACK_BYTES: u64 = 64 * 1024 * 1024;
+
+/// The process limits that follow from `limits`, to be applied by `sys::rlimit::lower`.
+///
+/// They must be applied inside the sandbox's user namespace, before its first program runs: `RLIMIT_NPROC` set outside
+/// would be compared with all processes of the caller. `has_group` says whether a control group holds the memory
+/// limit; without one a process is at least bounded by itself.
+///
+/// Not used: `RLIMIT_AS`, because Go, Java, WebAssembly engines and sanitizers reserve address space by the terabyte
+/// without using it; `RLIMIT_RSS`, which Linux ignores.
+pub fn rlimits(limits: &Limits, has_group: bool) -> Vec<(Resource, u64)> {
+    let mut set = vec![
+        // A core dump could go to a handler outside of the sandbox and holds whatever memory held.
+        (Resource::Core, 0),
+        // Real-time scheduling would starve everything else, the supervisor included.
+        (Resource::RealtimePriority, 0),
+        // No lower nice value than the one it starts with.
+        (Resource::Nice, 0),
+        (Resource::LockedMemory, LOCKED_MEMORY_BYTES),
+        (Resource::MessageQueues, MESSAGE_QUEUE_BYTES),
+        (Resource::PendingSignals, PENDING_SIGNALS),
+    ];
+    let mut add = |resource, value: Option<u64>| set.extend(value.map(|value| (resource, value)));
+    // Apparent size, so that a sparse file counts in full: copying one, or downloading it, writes it in full.
+    add(Resource::FileSize, limits.file_size.map(|size| size.0));
+    add(Resource::OpenFiles, limits.open_files);
+    // Counted per user and user namespace since Linux 5.14. With one user id in a namespace of its own that is every
+    // process of the sandbox. The kernel exempts the host's root (`copy_process`: `INIT_USER`), so it is no bound for
+    // a sandbox that is mapped to it.
+    add(Resource::Processes, limits.pids);
+    // Each process by itself; the sum is the watcher's. It bounds a single process if the supervisor hangs.
+    add(Resource::CpuSeconds, limits.cpu_time.map(|time| time.0.div_ceil(1000)));
+    if !has_group && let Some(memory) = limits.memory {
+        add(Resource::Data, Some(memory.0));
+        add(Resource::Stack, Some(memory.0.min(STACK_BYTES)));
+    }
+    set
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::process::Command;
+
+    use offleash_core::units::{Bytes, Millis};
+
+    use super::*;
+
+    fn none() -> Limits {
+        Limits {
+            cpus: None,
+            cpu_time: None,
+            wall_time: None,
+            memory: None,
+            swap: None,
+            pids: None,
+            workspace: None,
+            inodes: None,
+            file_size: None,
+            tmp: None,
+            open_files: None,
+            output: None,
+        }
+    }
+
+    #[test]
+    fn what_no_sandbox_needs_is_taken_away_without_any_limit() {
+        let set: BTreeMap<_, _> = rlimits(&none(), true).into_iter().collect();
+        assert_eq!(set[&Resource::Core], 0);
+        assert_eq!(set[&Resource::RealtimePriority], 0);
+        assert_eq!(set[&Resource::Nice], 0);
+        for lifted in [
+            Resource::FileSize,
+            Resource::OpenFiles,
+            Resource::Processes,
+            Resource::CpuSeconds,
+        ] {
+            assert!(!set.contains_key(&lifted), "{lifted:?}");
+        }
+    }
+
+    #[test]
+    fn memory_bounds_each_process_only_when_no_group_holds_all() {
+        let limits = Limits {
+            memory: Some(Bytes::mib(256)),
+            ..none()
+        };
+        assert!(
+            !rlimits(&limits, true)
+                .iter()
+                .any(|(resource, _)| *resource == Resource::Data)
+        );
+        assert!(rlimits(&limits, false).contains(&(Resource::Data, 256 << 20)));
+        assert!(rlimits(&limits, false).contains(&(Resource::Stack, 64 << 20)));
+    }
+
+    #[test]
+    fn cpu_time_is_rounded_up_to_whole_seconds() {
+        for (ms, seconds) in [(1, 1), (1000, 1), (1001, 2), (60_000, 60)] {
+            let limits = Limits {
+                cpu_time: Some(Millis(ms)),
+                ..none()
+            };
+            assert!(
+                rlimits(&limits, true).contains(&(Resource::CpuSeconds, seconds)),
+                "{ms}"
+            );
+        }
+    }
+
+    #[test]
+    fn in_a_user_namespace_of_its_own_the_process_limit_bounds_the_whole_sandbox() {
+        // As another user than root, whom the kernel exempts; the host's processes of that user do not count.
+        let script = "ulimit -u 5; n=0; for i in 1 2 3 4 5 6 7 8 9; do sleep 2 & n=$((n+1)); done 2>/dev/null; echo $n";
+        let mut args = vec!["-U", "-r", "/bin/sh", "-c", script];
+        let root = rustix::process::geteuid().is_root();
+        let program = if root {
+            args.splice(0..0, ["--reuid=4243", "--regid=4243", "--clear-groups", "unshare"]);
+            "setpriv"
+        } else {
+            "unshare"
+        };
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a test needs a program with a namespace of its own"
+        )]
+        let output = Command::new(program).args(&args).output();
+        let Ok(output) = output else {
+            return skip("unshare or setpriv is missing");
+        };
+        let said = String::from_utf8_lossy(&output.stderr);
+        if said.contains("unshare failed") || said.contains("uid_map") {
+            return skip("user namespaces are not permitted");
+        }
+        // A shell that cannot fork gives up; with room for nine it would print `9`.
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(!text.contains('9'), "nine children were started: {text} {said}");
+        assert!(!output.status.success(), "the shell was not refused: {text} {said}");
+    }
+
+    fn skip(reason: &str) {
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), "SKIP: {reason}");
+    }
+}

@@ -1,0 +1,413 @@
+//! Watches one sandbox: tells which limits were hit and what was used.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use offleash_core::limits::{LimitName, Limits};
+use offleash_core::record::{LimitEffect, LimitHit, Usage};
+use offleash_sys::cgroup::Group;
+use offleash_sys::process::ResourceUsage;
+use rustix::process::Pid;
+
+use super::deleted;
+use super::layer::{LayerMeter, LayerUsage, Room};
+use super::process_tree::{ExactMemory, ProcessTree, TreeUsage};
+use super::schedule;
+use crate::sandbox::Final;
+
+/// Exact measurements that are slow are made so seldom that they take at most one part in this many of the time.
+const SLOW_PART: u32 = 20;
+/// Unexplained growth of a file system that is worth a search for open files without a name.
+const UNEXPLAINED_BYTES: u64 = 16 * 1024 * 1024;
+/// More names than this many times the inode limit is an abuse of hard links.
+const NAMES_PER_INODE: u64 = 4;
+
+/// Watches one sandbox from its start to its end; see the module.
+#[derive(Debug)]
+pub struct Watcher {
+    limits: Limits,
+    group: Option<Group>,
+    tree: ProcessTree,
+    layers: Vec<LayerMeter>,
+    /// Why a layer cannot be measured.
+    unmeasured: Option<io::Error>,
+    started: Instant,
+    next_tick: Instant,
+    reported: BTreeSet<LimitName>,
+    seen: Seen,
+    host_cpus: u64,
+    /// CPU time cannot have run out before.
+    cpu_due: Instant,
+    /// Exact memory may be measured again.
+    exact_due: Instant,
+    exact: Option<ExactMemory>,
+    /// Open files without a name may be searched for again.
+    nameless_due: Instant,
+    nameless_bytes: u64,
+    guest_memory_bytes: u64,
+    near_a_limit: bool,
+}
+
+/// The largest values so far, and the last ones of what only grows.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    user_us: u64,
+    system_us: u64,
+    memory_bytes: Option<u64>,
+    pids: Option<u64>,
+    read_bytes: u64,
+    written_bytes: u64,
+    out_of_memory: bool,
+}
+
+impl Watcher {
+    /// A watcher of the sandbox whose first process is `init`, an id outside, and which `group` holds, if there is one.
+    ///
+    /// `layers` are the writable layers of its overlays: directories that hold `upper`. The first process must not be
+    /// waited for as long as [`Self::tick`] is called. When a layer cannot be opened, the first tick ends the run and
+    /// [`Self::finish`] says why: what cannot be measured must not run.
+    pub fn new(limits: Limits, group: Option<Group>, init: Pid, layers: Vec<PathBuf>) -> Self {
+        let (meters, failures): (Vec<_>, Vec<_>) = layers
+            .iter()
+            .map(|layer| LayerMeter::new(layer))
+            .partition(Result::is_ok);
+        let now = Instant::now();
+        Self {
+            limits,
+            group,
+            tree: ProcessTree::new(init),
+            layers: meters.into_iter().flatten().collect(),
+            unmeasured: failures.into_iter().find_map(Result::err),
+            started: now,
+            next_tick: now,
+            reported: BTreeSet::new(),
+            seen: Seen::default(),
+            host_cpus: host_cpus(),
+            cpu_due: now,
+            exact_due: now,
+            exact: None,
+            nameless_due: now,
+            nameless_bytes: 0,
+            guest_memory_bytes: 0,
+            near_a_limit: false,
+        }
+    }
+
+    /// Looks at the sandbox; each limit that was hit is told once.
+    ///
+    /// `Killed` means that the run must end: the caller kills it, if the kernel has not.
+    pub fn tick(&mut self, now: Instant) -> Vec<LimitHit> {
+        let mut hits = Vec::new();
+        self.check_group(&mut hits);
+        self.check_processes(now, &mut hits);
+        self.check_cpu(now, &mut hits);
+        self.check_layers(now, &mut hits);
+        self.next_tick = now + self.wait(now);
+        self.not_told_yet(hits)
+    }
+
+    /// When [`Self::tick`] is to be called again.
+    pub fn next_tick(&self) -> Instant {
+        self.next_tick
+    }
+
+    fn wait(&self, now: Instant) -> Duration {
+        let mut wait = schedule::interval(now.saturating_duration_since(self.started), self.near_a_limit);
+        if self.limits.cpu_time.is_some() {
+            wait = wait.min(self.cpu_due.saturating_duration_since(now));
+        }
+        let walks = self.layers.iter().filter_map(LayerMeter::wants_tick_in);
+        walks.fold(wait, Duration::min).max(Duration::from_millis(1))
+    }
+
+    fn not_told_yet(&mut self, mut hits: Vec<LimitHit>) -> Vec<LimitHit> {
+        hits.retain(|hit| self.reported.insert(hit.limit));
+        hits
+    }
+
+    /// Takes note of memory that no process has mapped: bytes in the sandbox's tmpfs mounts and System V segments.
+    ///
+    /// Of use without a memory group only, which counts it by itself.
+    pub fn note_guest_usage(&mut self, memory_bytes: u64) {
+        self.guest_memory_bytes = memory_bytes;
+    }
+
+    /// The group that holds the sandbox.
+    pub fn group(&self) -> Option<&Group> {
+        self.group.as_ref()
+    }
+
+    /// What was used so far; wall time is counted from the watcher's making.
+    pub fn usage(&mut self) -> Usage {
+        self.account(&ResourceUsage::default());
+        self.used()
+    }
+
+    /// Measures everything once more and exactly, and removes the group, after every process has ended.
+    ///
+    /// `resources` is what waiting for the first process told; the kernel has added up its whole tree there, except for
+    /// processes that nobody waited for. A limit that only this measurement finds hit counts as any other.
+    ///
+    /// # Errors
+    /// When the group cannot be removed (what could be was), or a layer could not be measured from the start.
+    pub fn finish(&mut self, resources: &ResourceUsage) -> io::Result<Final> {
+        let mut hits = Vec::new();
+        self.account(resources);
+        self.check_group(&mut hits);
+        self.compare_cpu(self.seen.user_us.saturating_add(self.seen.system_us), &mut hits);
+        self.nameless_bytes = 0;
+        for meter in &mut self.layers {
+            meter.measure();
+        }
+        self.compare_layers(&mut hits);
+        let limits_hit = self.not_told_yet(hits);
+        if let Some(group) = self.group.take() {
+            // Empty already, unless something was moved into it from outside.
+            group.kill().and_then(|()| group.remove()).map_err(io::Error::other)?;
+        }
+        Ok(Final {
+            usage: self.used(),
+            limits_hit,
+            out_of_memory: self.seen.out_of_memory,
+            ..Final::default()
+        })
+    }
+
+    fn used(&self) -> Usage {
+        let workspace = self
+            .layers
+            .iter()
+            .map(|meter| meter.usage().bytes)
+            .fold(0, u64::saturating_add);
+        Usage {
+            wall_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            user_cpu_us: self.seen.user_us,
+            system_cpu_us: self.seen.system_us,
+            peak_memory_bytes: self.seen.memory_bytes,
+            peak_pids: self.seen.pids,
+            read_bytes: self.seen.read_bytes,
+            written_bytes: self.seen.written_bytes,
+            workspace_bytes: (!self.layers.is_empty()).then_some(workspace),
+        }
+    }
+
+    /// Limits that the kernel holds: what it says about them.
+    fn check_group(&mut self, hits: &mut Vec<LimitHit>) {
+        // The kernel holds these limits whether we can read the counters or not.
+        let Some(Ok(events)) = self.group.as_ref().map(Group::events) else {
+            return;
+        };
+        if let (Some(limit), Some(1..)) = (self.limits.memory, events.oom_kills) {
+            self.seen.out_of_memory = true;
+            hits.push(killed(LimitName::Memory, limit.0));
+        }
+        if let (Some(limit), Some(1..)) = (self.limits.pids, events.pids_max_hits) {
+            hits.push(LimitHit {
+                limit: LimitName::Pids,
+                value: limit,
+                effect: LimitEffect::Refused,
+            });
+        }
+    }
+
+    /// Limits that no group holds: what the processes use, one by one.
+    fn check_processes(&mut self, now: Instant, hits: &mut Vec<LimitHit>) {
+        let memory = self
+            .limits
+            .memory
+            .filter(|_| !self.held_by_group("memory"))
+            .map(|limit| limit.0);
+        let pids = self.limits.pids.filter(|_| !self.held_by_group("pids"));
+        if memory.is_none() && pids.is_none() {
+            return;
+        }
+        let processes = self.tree.processes();
+        let usage = self.tree.usage(&processes);
+        self.seen.pids = self.seen.pids.max(Some(usage.pids));
+        if let Some(limit) = pids
+            && usage.pids > limit
+        {
+            hits.push(killed(LimitName::Pids, limit));
+        }
+        if let Some(limit) = memory {
+            let used = self.memory_of(now, &processes, usage, limit);
+            self.seen.memory_bytes = self.seen.memory_bytes.max(Some(used));
+            self.near_a_limit = schedule::is_near(used, Some(limit));
+            if used > limit {
+                self.seen.out_of_memory = true;
+                hits.push(killed(LimitName::Memory, limit));
+            }
+        }
+    }
+
+    /// Memory of all processes together: quick sums as long as they are below the limit, exact ones above.
+    ///
+    /// The quick sum counts pages that forked processes share several times, so alone it would kill the innocent.
+    fn memory_of(&mut self, now: Instant, processes: &[u32], usage: TreeUsage, limit: u64) -> u64 {
+        let quick = usage.anonymous_bytes.saturating_add(self.guest_memory_bytes);
+        let most = usage.resident_bytes.saturating_add(self.guest_memory_bytes);
+        if most <= limit {
+            return quick;
+        }
+        if now >= self.exact_due {
+            let began = Instant::now();
+            self.exact = self.tree.exact_memory(processes);
+            self.exact_due = now + began.elapsed() * SLOW_PART;
+        }
+        match self.exact {
+            // Shared memory that is mapped is in the guest's numbers too, unless it has no name.
+            Some(exact) => exact
+                .anonymous_bytes
+                .saturating_add(exact.shared_bytes.max(self.guest_memory_bytes)),
+            None => quick,
+        }
+    }
+
+    fn check_cpu(&mut self, now: Instant, hits: &mut Vec<LimitHit>) {
+        let Some(limit) = self.limits.cpu_time else { return };
+        if now < self.cpu_due {
+            return;
+        }
+        let used_us = self.cpu_us();
+        self.compare_cpu(used_us, hits);
+        let limit_us = limit.0.saturating_mul(1000);
+        let earliest = schedule::cpu_exhausted_at_the_earliest(limit_us.saturating_sub(used_us), self.host_cpus);
+        // Not more often than every few milliseconds, or the last ones before the limit would be spent on looking.
+        let wait = earliest.max(Duration::from_millis(5)).min(Duration::from_secs(3600));
+        self.cpu_due = now + wait;
+    }
+
+    fn compare_cpu(&self, used_us: u64, hits: &mut Vec<LimitHit>) {
+        if let Some(limit) = self
+            .limits
+            .cpu_time
+            .filter(|limit| used_us >= limit.0.saturating_mul(1000))
+        {
+            hits.push(killed(LimitName::CpuTime, limit.0));
+        }
+    }
+
+    /// CPU time so far, of the group or of the processes; it never goes down.
+    fn cpu_us(&mut self) -> u64 {
+        if let Some(Ok(Some(used))) = self.group.as_ref().map(Group::cpu_us) {
+            return used;
+        }
+        let (user, system) = self.tree.cpu_us(&self.tree.processes());
+        self.seen.user_us = self.seen.user_us.max(user);
+        self.seen.system_us = self.seen.system_us.max(system);
+        self.seen.user_us.saturating_add(self.seen.system_us)
+    }
+
+    fn check_layers(&mut self, now: Instant, hits: &mut Vec<LimitHit>) {
+        if self.layers.is_empty() && self.unmeasured.is_none() {
+            return;
+        }
+        let used = self.layers_usage();
+        let room = Room {
+            bytes: self.limits.workspace.map(|limit| limit.0.saturating_sub(used.bytes)),
+            inodes: self.limits.inodes.map(|limit| limit.saturating_sub(used.inodes)),
+        };
+        let mut unexplained = 0_u64;
+        for meter in &mut self.layers {
+            meter.tick(now, room);
+            unexplained = unexplained.saturating_add(meter.take_unexplained_bytes());
+        }
+        let search = unexplained >= UNEXPLAINED_BYTES || self.nameless_bytes > 0;
+        if search && self.limits.workspace.is_some() && now >= self.nameless_due {
+            let began = Instant::now();
+            self.nameless_bytes = deleted::open_bytes(&self.tree.processes());
+            self.nameless_due = now + (began.elapsed() * SLOW_PART).max(Duration::from_millis(100));
+        }
+        self.compare_layers(hits);
+    }
+
+    fn layers_usage(&self) -> LayerUsage {
+        let mut sum = LayerUsage {
+            bytes: self.nameless_bytes,
+            ..LayerUsage::default()
+        };
+        for usage in self.layers.iter().map(LayerMeter::usage) {
+            sum.bytes = sum.bytes.saturating_add(usage.bytes);
+            sum.inodes = sum.inodes.saturating_add(usage.inodes);
+            sum.names = sum.names.saturating_add(usage.names);
+            sum.too_deep |= usage.too_deep;
+            sum.hidden |= usage.hidden;
+        }
+        sum
+    }
+
+    fn compare_layers(&self, hits: &mut Vec<LimitHit>) {
+        let used = self.layers_usage();
+        if let Some(limit) = self.limits.workspace.map(|limit| limit.0)
+            && (used.bytes > limit || used.hidden || self.unmeasured.is_some())
+        {
+            hits.push(killed(LimitName::Workspace, limit));
+        }
+        if let Some(limit) = self.limits.inodes
+            && (used.inodes > limit
+                || used.too_deep
+                || self.unmeasured.is_some()
+                || used.names > limit.saturating_mul(NAMES_PER_INODE))
+        {
+            hits.push(killed(LimitName::Inodes, limit));
+        }
+    }
+
+    /// Takes the sums of everything that no tick needs, from whoever knows most.
+    fn account(&mut self, resources: &ResourceUsage) {
+        let processes = self.tree.processes();
+        let group = self
+            .group
+            .as_ref()
+            .and_then(|group| group.usage().ok())
+            .unwrap_or_default();
+        let (user, system) = match (group.cpu_user_us, group.cpu_system_us) {
+            (Some(user), Some(system)) => (user, system),
+            _ => {
+                let (user, system) = self.tree.cpu_us(&processes);
+                (user.max(resources.user_us), system.max(resources.system_us))
+            }
+        };
+        let (read, written) = self.tree.storage_bytes(&processes);
+        let bytes = |blocks: u64| blocks.saturating_mul(512);
+        let seen = &mut self.seen;
+        seen.user_us = seen.user_us.max(user);
+        seen.system_us = seen.system_us.max(system);
+        seen.memory_bytes = seen.memory_bytes.max(group.memory_peak.or(group.memory_now));
+        seen.pids = seen.pids.max(group.pids_peak.or(group.pids_now));
+        seen.read_bytes = seen
+            .read_bytes
+            .max(group.read_bytes.unwrap_or(read))
+            .max(bytes(resources.blocks_read));
+        seen.written_bytes = seen
+            .written_bytes
+            .max(group.written_bytes.unwrap_or(written))
+            .max(bytes(resources.blocks_written));
+    }
+
+    fn held_by_group(&self, limit: &str) -> bool {
+        self.group
+            .as_ref()
+            .is_some_and(|group| group.enforced().contains_key(limit))
+    }
+}
+
+fn killed(limit: LimitName, value: u64) -> LimitHit {
+    LimitHit {
+        limit,
+        value,
+        effect: LimitEffect::Killed,
+    }
+}
+
+/// The processors of the machine; so many that nothing is missed, where that is not known.
+fn host_cpus() -> u64 {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    schedule::count_cpus(&list).unwrap_or(4096)
+}
+
+#[cfg(test)]
+#[path = "watcher_tests.rs"]
+mod tests;
