@@ -93,10 +93,11 @@ fn in_own_group(own: &[i32], own_group: &Path) -> Result<Tree, Reason> {
         own_group
     };
     let group = open_writable(parent)?;
-    let others = others_in(&group, own);
     let enabled = controllers_in(&group, "cgroup.subtree_control");
     // The root group is the only one without a type, and is exempt from the rule against internal processes.
-    let placement = if !group.has("cgroup.type") || (in_leaf && others == 0) {
+    let is_root = !group.has("cgroup.type");
+    let others = if is_root { 0 } else { others_in(&group, own) };
+    let placement = if is_root || (in_leaf && others == 0) {
         Placement::Enable { enabled }
     } else if others == 0 && undelegated_unit(parent) {
         Placement::Only {

@@ -1,6 +1,7 @@
 //! Which hierarchies there are, where we are in them, and where new groups may be made.
 
 use std::fmt;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD};
@@ -172,9 +173,17 @@ impl Hierarchy {
         self.trees.iter().find(|tree| tree.version == Version::V2)
     }
 
-    /// The version 1 hierarchies.
+    /// Whether `controller` is in a hierarchy of version 1.
     pub(super) fn has_v1(&self, controller: Controller) -> bool {
         self.tree(controller).is_some_and(|tree| tree.version == Version::V1)
+    }
+}
+
+#[cfg(test)]
+impl Hierarchy {
+    /// As on a machine that has only `version` mounted.
+    pub(super) fn keep_only(&mut self, version: Version) {
+        self.trees.retain(|tree| tree.version == version);
     }
 }
 
@@ -273,8 +282,15 @@ fn own_pid() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
+/// The whole of a file of `/proc`, which says that its size is 0, in few large reads.
 fn read(path: &Path) -> Result<Vec<u8>, CgroupError> {
-    std::fs::read(path).map_err(|source| CgroupError::io("reading", path, source))
+    let fail = |source| CgroupError::io("reading", path, source);
+    let mut text = Vec::with_capacity(16 * 1024);
+    std::fs::File::open(path)
+        .map_err(fail)?
+        .read_to_end(&mut text)
+        .map_err(fail)?;
+    Ok(text)
 }
 
 #[cfg(test)]

@@ -15,8 +15,7 @@ impl Group {
     /// Kills every process in the group, also those that are being forked meanwhile, and waits until it is empty.
     ///
     /// Version 2 has one write for it (`cgroup.kill`, Linux 5.14). Otherwise forking is stopped first, by a pids
-    /// limit of zero or by freezing, and then each process is killed until none is left. The processes must be
-    /// waited for by their parents: a zombie does not count, but a stopped parent does not hinder either.
+    /// limit of zero or by freezing, and then each process is killed until none is left. Zombies do not count.
     ///
     /// # Errors
     /// `StillBusy` when processes remain after five seconds, such as in uninterruptible sleep.
@@ -44,14 +43,14 @@ impl Group {
                 _ => {}
             }
         }
-        let found = self.processes()?;
-        if found.is_empty() {
-            return Ok(true);
+        if let (Some(part), None) = (self.part(Controller::Freezer), self.part(Controller::Pids)) {
+            part.freeze_once()?;
         }
+        let found = self.processes()?;
         self.kill_listed(&found)?;
         // A frozen process of version 1 takes no signal, not even this one, before it is thawed.
         self.thaw()?;
-        Ok(false)
+        Ok(found.is_empty())
     }
 
     /// Kills the processes in `found` that are certainly still ours.

@@ -80,6 +80,8 @@ pub(super) fn parse_mounts(text: &[u8]) -> Vec<Mount> {
 }
 
 fn parse_mount(line: &[u8]) -> Option<Mount> {
+    // Machines with containers have hundreds of other mounts; none of them is worth taking apart.
+    line.windows(9).any(|part| part == b" - cgroup").then_some(())?;
     let mut fields = line.split(|byte| *byte == b' ');
     let root = fields.nth(3)?;
     let point = fields.next()?;

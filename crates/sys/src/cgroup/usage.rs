@@ -31,8 +31,6 @@ pub struct GroupUsage {
 pub struct GroupEvents {
     /// Processes that the kernel killed for lack of memory.
     pub oom_kills: Option<u64>,
-    /// Times the memory limit was reached and memory had to be reclaimed.
-    pub memory_max_hits: Option<u64>,
     /// Times a process or thread was refused.
     pub pids_max_hits: Option<u64>,
 }
@@ -88,29 +86,18 @@ impl Group {
         }
     }
 
-    /// Which limits were hit so far.
+    /// Which limits were hit so far: one small file for each controller.
     ///
     /// # Errors
     /// As [`Self::usage`].
     pub fn events(&self) -> Result<GroupEvents, CgroupError> {
         let mut events = GroupEvents::default();
         if let Some(part) = self.part(Controller::Memory) {
-            match part.version {
-                Version::V1 => {
-                    events.oom_kills = part.directory.read_keyed("memory.oom_control", "oom_kill")?;
-                    events.memory_max_hits = Some(part.directory.read_number("memory.failcnt")?);
-                }
-                Version::V2 => {
-                    let text = part.directory.read("memory.events")?;
-                    let count = |key| {
-                        keyed(&text, key)
-                            .transpose()
-                            .map_err(|()| part.directory.unexpected("memory.events", &text))
-                    };
-                    events.oom_kills = count("oom_kill")?;
-                    events.memory_max_hits = count("max")?;
-                }
-            }
+            let file = match part.version {
+                Version::V1 => "memory.oom_control",
+                Version::V2 => "memory.events",
+            };
+            events.oom_kills = part.directory.read_keyed(file, "oom_kill")?;
         }
         if let Some(part) = self.part(Controller::Pids) {
             events.pids_max_hits = part.directory.read_keyed("pids.events", "max")?;
