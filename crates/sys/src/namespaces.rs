@@ -1,1 +1,257 @@
-//! Placeholder.
+//! New namespaces, and the process that starts in them.
+//!
+//! [`fork_into`] is the one place that makes a sandbox's first process. Deliberately not here: what that process does
+//! (`isolation::process` assembles its file system) and which ids it gets (a plan says so).
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::io::Errno;
+use rustix::process::Pid;
+use rustix::thread::UnshareFlags;
+
+/// Which namespaces a process starts in of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Namespaces {
+    /// User ids; gives the child every capability over the other new namespaces.
+    pub user: bool,
+    /// Process ids; the child is PID 1 and everything in it dies with it.
+    pub pid: bool,
+    /// Mounts.
+    pub mount: bool,
+    /// Network.
+    pub network: bool,
+    /// System V IPC and POSIX message queues.
+    pub ipc: bool,
+    /// Host name.
+    pub uts: bool,
+}
+
+impl Namespaces {
+    fn clone_flags(self) -> i32 {
+        let flag = |wanted: bool, flag: i32| if wanted { flag } else { 0 };
+        flag(self.user, libc::CLONE_NEWUSER)
+            | flag(self.pid, libc::CLONE_NEWPID)
+            | flag(self.mount, libc::CLONE_NEWNS)
+            | flag(self.network, libc::CLONE_NEWNET)
+            | flag(self.ipc, libc::CLONE_NEWIPC)
+            | flag(self.uts, libc::CLONE_NEWUTS)
+    }
+}
+
+/// A child that was started by [`fork_into`].
+#[derive(Debug)]
+pub struct Child {
+    /// Its process id in our namespace.
+    pub pid: Pid,
+    /// A descriptor that names it for as long as we hold it, whatever becomes of the number.
+    pub pidfd: OwnedFd,
+}
+
+/// Starts a process in new namespaces (and, on cgroup v2, inside `cgroup`) and runs `body` in it.
+///
+/// The child is a copy of this process, as after `fork`; it ends with the code that `body` returns, or 125 if `body`
+/// panics. No destructor of the caller and no exit handler runs in it. `clone3` since Linux 5.3 (clone(2)).
+///
+/// # Errors
+/// `EDEADLK` if this process has more than one thread, because the copy could then wait for ever for a lock that
+/// another thread held; `EPERM` or `ENOSPC` where user namespaces are forbidden or used up.
+pub fn fork_into(namespaces: Namespaces, cgroup: Option<BorrowedFd<'_>>, body: impl FnOnce() -> i32) -> io::Result<Child> {
+    if thread_count()? != 1 {
+        return Err(Errno::DEADLK.into());
+    }
+    let mut pidfd: RawFd = -1;
+    match clone3(namespaces.clone_flags(), cgroup, &mut pidfd)? {
+        None => {
+            let code = catch_unwind(AssertUnwindSafe(body)).unwrap_or(125);
+            exit_now(code)
+        }
+        Some(pid) => {
+            // SAFETY: the kernel stored a new descriptor here that nobody else owns (CLONE_PIDFD, clone(2)).
+            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+            Ok(Child { pid, pidfd })
+        }
+    }
+}
+
+/// Tries to make the namespaces that a sandbox needs, in a child that ends at once.
+///
+/// # Errors
+/// What the kernel answered, `EPERM` above all.
+pub fn try_create() -> io::Result<()> {
+    let all = Namespaces { user: true, pid: true, mount: true, network: true, ipc: true, uts: true };
+    let mut pidfd: RawFd = -1;
+    match clone3(all.clone_flags(), None, &mut pidfd)? {
+        // AppArmor's restriction (Ubuntu 24.04) lets the namespace be made and takes its capabilities away, so the
+        // child tries one thing that needs them.
+        None => exit_now(i32::from(rustix::system::sethostname(b"probe").is_err())),
+        Some(pid) => {
+            // SAFETY: as in `fork_into`.
+            drop(unsafe { OwnedFd::from_raw_fd(pidfd) });
+            let ended = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty())?;
+            match ended.and_then(|(_, status)| status.exit_status()) {
+                Some(0) => Ok(()),
+                _ => Err(Errno::PERM.into()),
+            }
+        }
+    }
+}
+
+/// A descriptor of a new user namespace with the given maps, for an id-mapped mount.
+///
+/// # Errors
+/// What the kernel answered to the clone or to the maps.
+pub fn user_namespace(uid_map: &[IdMap], gid_map: &[IdMap]) -> io::Result<OwnedFd> {
+    let mut pidfd: RawFd = -1;
+    let only_user = Namespaces { user: true, ..Namespaces::default() };
+    match clone3(only_user.clone_flags(), None, &mut pidfd)? {
+        None => loop {
+            // The parent ends this process as soon as it holds the namespace.
+            // SAFETY: `pause` has no arguments and touches no memory of ours.
+            unsafe { libc::pause() };
+        },
+        Some(pid) => {
+            // SAFETY: as in `fork_into`.
+            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+            let namespace = write_id_maps(pid, uid_map, gid_map, false).and_then(|()| {
+                let path = format!("/proc/{}/ns/user", pid.as_raw_pid());
+                Ok(openat(rustix::fs::CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+            });
+            rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL)?;
+            rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty())?;
+            namespace
+        }
+    }
+}
+
+/// One line of a `uid_map` or `gid_map` (user_namespaces(7)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IdMap {
+    /// First id inside.
+    pub inside: u32,
+    /// First id outside.
+    pub outside: u32,
+    /// How many.
+    pub count: u32,
+}
+
+/// Writes the id maps of a process's new user namespace.
+///
+/// `deny_setgroups` must be set when the caller has no privilege over the outside groups (user_namespaces(7)).
+///
+/// # Errors
+/// `EPERM` when the caller may not map these ids.
+pub fn write_id_maps(pid: Pid, uid_map: &[IdMap], gid_map: &[IdMap], deny_setgroups: bool) -> io::Result<()> {
+    let path = format!("/proc/{}", pid.as_raw_pid());
+    let directory = openat(rustix::fs::CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    write_file(directory.as_fd(), "uid_map", map_text(uid_map).as_bytes())?;
+    if deny_setgroups {
+        write_file(directory.as_fd(), "setgroups", b"deny")?;
+    }
+    write_file(directory.as_fd(), "gid_map", map_text(gid_map).as_bytes())
+}
+
+fn map_text(map: &[IdMap]) -> String {
+    map.iter().map(|line| format!("{} {} {}\n", line.inside, line.outside, line.count)).collect()
+}
+
+fn write_file(directory: BorrowedFd<'_>, name: &str, contents: &[u8]) -> io::Result<()> {
+    let file = openat(directory, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let written = rustix::io::write(&file, contents)?;
+    if written == contents.len() { Ok(()) } else { Err(Errno::IO.into()) }
+}
+
+/// Moves this process into a new network namespace.
+///
+/// # Errors
+/// `EPERM` without `CAP_SYS_ADMIN` in the user namespace.
+pub fn unshare_network() -> io::Result<()> {
+    unshare(UnshareFlags::NEWNET)
+}
+
+/// Moves this process into a new cgroup namespace, whose root is the cgroup that it is in now.
+///
+/// # Errors
+/// `EPERM` without `CAP_SYS_ADMIN` in the user namespace.
+pub fn unshare_cgroup() -> io::Result<()> {
+    unshare(UnshareFlags::NEWCGROUP)
+}
+
+fn unshare(flags: UnshareFlags) -> io::Result<()> {
+    // SAFETY: only namespaces are unshared, never the descriptor table (`FILES`), which is what would be unsound.
+    unsafe { rustix::thread::unshare_unsafe(flags) }?;
+    Ok(())
+}
+
+/// The number of threads of this process.
+fn thread_count() -> io::Result<u64> {
+    // Every thread is a directory in `task`, and a directory's link count is two more than its subdirectories.
+    Ok(rustix::fs::stat("/proc/self/task")?.st_nlink.saturating_sub(2))
+}
+
+fn clone3(flags: i32, cgroup: Option<BorrowedFd<'_>>, pidfd: &mut RawFd) -> io::Result<Option<Pid>> {
+    use std::os::fd::AsRawFd as _;
+    let mut arguments = CloneArguments {
+        flags: u64::from((flags | libc::CLONE_PIDFD).cast_unsigned()),
+        pidfd: std::ptr::from_mut(pidfd).expose_provenance() as u64,
+        exit_signal: u64::from(libc::SIGCHLD.cast_unsigned()),
+        ..CloneArguments::default()
+    };
+    if let Some(cgroup) = cgroup {
+        arguments.flags |= CLONE_INTO_CGROUP;
+        arguments.cgroup = u64::from(cgroup.as_raw_fd().cast_unsigned());
+    }
+    // SAFETY: `arguments` is a complete `struct clone_args` of the size given, `pidfd` points to memory that outlives
+    // the call, and without CLONE_VM and a stack the child continues on a copy of ours, as after fork (clone(2), 5.3).
+    let result = unsafe { libc::syscall(libc::SYS_clone3, &raw mut arguments, size_of::<CloneArguments>()) };
+    match result {
+        0 => Ok(None),
+        pid if pid > 0 => Ok(i32::try_from(pid).ok().and_then(Pid::from_raw)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// `CLONE_INTO_CGROUP`, Linux 5.7; it does not fit the `int` of libc's constants.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// `struct clone_args` (linux/sched.h), version 2.
+#[repr(C)]
+#[derive(Default)]
+struct CloneArguments {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+fn exit_now(code: i32) -> ! {
+    // SAFETY: `_exit` ends the process without touching any memory of ours.
+    unsafe { libc::_exit(code) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_threads_cannot_fork_into_namespaces() {
+        let error = std::thread::spawn(|| fork_into(Namespaces::default(), None, || 0)).join().unwrap().unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EDEADLK));
+    }
+
+    #[test]
+    fn maps_are_lines_of_three_numbers() {
+        let map = [IdMap { inside: 0, outside: 100_000, count: 1000 }, IdMap { inside: 1000, outside: 4242, count: 1 }];
+        assert_eq!(map_text(&map), "0 100000 1000\n1000 4242 1\n");
+    }
+}

@@ -1,1 +1,160 @@
-//! Placeholder.
+//! Processes: exec from a descriptor, signals by pidfd, waiting with the resources that were used.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use rustix::process::{Pid, Signal, WaitIdOptions, WaitId};
+
+/// Replaces this process by the program in `program`, with one argument (its name) and an empty environment.
+///
+/// Returns only if it fails (execveat(2), `AT_EMPTY_PATH`).
+pub fn exec_descriptor(program: BorrowedFd<'_>, name: &CStr, argument: Option<&CStr>) -> io::Error {
+    let arguments = [name.as_ptr(), argument.map_or(std::ptr::null(), CStr::as_ptr), std::ptr::null()];
+    let environment = [std::ptr::null::<libc::c_char>()];
+    // SAFETY: `program` is open, the path is an empty C string, both arrays end with a null pointer and all that they
+    // point to outlives the call.
+    unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            program.as_raw_fd(),
+            c"".as_ptr(),
+            arguments.as_ptr(),
+            environment.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    io::Error::last_os_error()
+}
+
+/// Asks the kernel to kill this process when the thread that made it ends.
+///
+/// Must be called after every change of user id, which clears it (prctl(2), `PR_SET_PDEATHSIG`).
+///
+/// # Errors
+/// What the kernel answered.
+pub fn die_with_parent() -> io::Result<()> {
+    Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?)
+}
+
+/// Marks every descriptor from `first` on to be closed at exec.
+///
+/// # Errors
+/// `ENOSYS` before Linux 5.11.
+pub fn close_from_at_exec(first: u32) -> io::Result<()> {
+    // SAFETY: only a flag of descriptors is changed; none is closed while this program runs (close_range(2)).
+    let result = unsafe {
+        libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Sends SIGKILL to the process of a pidfd. A process that is gone already is no error.
+///
+/// # Errors
+/// `EPERM`.
+pub fn kill(pidfd: BorrowedFd<'_>) -> io::Result<()> {
+    match rustix::process::pidfd_send_signal(pidfd, Signal::KILL) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What a process and all its waited-for descendants used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ResourceUsage {
+    /// CPU time in user mode, µs.
+    pub user_us: u64,
+    /// CPU time in the kernel, µs.
+    pub system_us: u64,
+    /// Largest resident set of any one process, KiB.
+    pub max_rss_kib: u64,
+    /// Blocks of 512 bytes read from storage.
+    pub blocks_read: u64,
+    /// Blocks of 512 bytes written to storage.
+    pub blocks_written: u64,
+}
+
+/// Waits until the child `pid` has ended, and reaps it.
+///
+/// # Errors
+/// `ECHILD` if it is not our child.
+pub fn reap(pid: Pid) -> io::Result<ResourceUsage> {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    let mut status = 0;
+    loop {
+        // SAFETY: both pointers are to memory of the right type that outlives the call (wait4(2)).
+        let result = unsafe { libc::wait4(pid.as_raw_pid(), &raw mut status, libc::__WALL, usage.as_mut_ptr()) };
+        if result >= 0 {
+            break;
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    // SAFETY: all of it was zeroed above, and zero is a valid value of every field.
+    let usage = unsafe { usage.assume_init() };
+    let number = |value: i64| u64::try_from(value).unwrap_or(0);
+    let micros = |time: libc::timeval| number(time.tv_sec) * 1_000_000 + number(time.tv_usec);
+    Ok(ResourceUsage {
+        user_us: micros(usage.ru_utime),
+        system_us: micros(usage.ru_stime),
+        max_rss_kib: number(usage.ru_maxrss),
+        blocks_read: number(usage.ru_inblock),
+        blocks_written: number(usage.ru_oublock),
+    })
+}
+
+/// Whether the process of a pidfd has ended; it is left to be reaped.
+///
+/// # Errors
+/// `ECHILD` if it is not our child.
+pub fn has_ended(pidfd: BorrowedFd<'_>) -> io::Result<bool> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    Ok(rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options)?.is_some())
+}
+
+/// Whether this process runs as root of the machine, that is, with uid 0 and privilege over the initial namespaces.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Closes, in a child that [`crate::namespaces::fork_into`] made, a descriptor that belongs to the parent.
+///
+/// The parent's owner of it was copied into the child and must not be used or dropped there afterwards; a child ends
+/// by exec or `_exit`, so nothing is dropped.
+pub fn close_inherited(descriptor: BorrowedFd<'_>) {
+    // SAFETY: the child has its own descriptor table, in which nothing refers to this number afterwards (see above).
+    unsafe { libc::close(descriptor.as_raw_fd()) };
+}
+
+/// Runs one of the system's own programs to its end, with an empty environment and no input; answers whether it
+/// succeeded and what it wrote to standard error.
+///
+/// # Errors
+/// `NotFound` when there is no such program.
+pub fn run_helper(program: &str, arguments: &[String]) -> io::Result<(bool, String)> {
+    #[expect(clippy::disallowed_methods, reason = "this is the place that starts helper programs")]
+    let output = std::process::Command::new(program)
+        .args(arguments)
+        .env_clear()
+        .stdin(std::process::Stdio::null())
+        .output()?;
+    Ok((output.status.success(), String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+}
+
+/// Makes `number` refer to what `descriptor` refers to, open across exec; what was at `number` is closed.
+///
+/// Meant for a child right before exec: no owner of `number` may exist in this process.
+///
+/// # Errors
+/// `EBADF`, `EBUSY`.
+pub fn duplicate_to(descriptor: BorrowedFd<'_>, number: i32) -> io::Result<()> {
+    if descriptor.as_raw_fd() == number {
+        return Ok(rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::empty())?);
+    }
+    // SAFETY: changes this process's descriptor table at a number that, by the contract above, nothing owns.
+    let result = unsafe { libc::dup2(descriptor.as_raw_fd(), number) };
+    if result == number { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
