@@ -123,8 +123,8 @@ mod tests {
     #[test]
     fn in_a_user_namespace_of_its_own_the_process_limit_bounds_the_whole_sandbox() {
         // As another user than root, whom the kernel exempts; the host's processes of that user do not count.
-        let script = "ulimit -u 5; n=0; for i in 1 2 3 4 5 6 7 8 9; do sleep 2 & n=$((n+1)); done 2>/dev/null; echo $n";
-        let mut args = vec!["-U", "-r", "/bin/sh", "-c", script];
+        let script = "n=0; for i in 1 2 3 4 5 6 7 8 9; do sleep 2 & n=$((n+1)); done 2>/dev/null; echo $n";
+        let mut args = vec!["-U", "-r", "prlimit", "--nproc=5", "/bin/sh", "-c", script];
         let root = rustix::process::geteuid().is_root();
         let program = if root {
             args.splice(0..0, ["--reuid=4243", "--regid=4243", "--clear-groups", "unshare"]);

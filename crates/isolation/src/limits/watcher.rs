@@ -167,6 +167,12 @@ impl Watcher {
             // Empty already, unless something was moved into it from outside.
             group.kill().and_then(|()| group.remove()).map_err(io::Error::other)?;
         }
+        if let Some(error) = self.unmeasured.take() {
+            return Err(io::Error::new(
+                error.kind(),
+                format!("a writable layer could not be measured: {error}"),
+            ));
+        }
         Ok(Final {
             usage: self.used(),
             limits_hit,
