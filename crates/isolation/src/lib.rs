@@ -6,6 +6,7 @@
 
 pub mod error;
 pub mod guest_image;
+mod guest_link;
 pub mod limits;
 pub mod probe;
 pub mod process;

@@ -1,0 +1,91 @@
+//! Refused system calls, counted: a program that asks a million times is one line.
+
+use std::collections::BTreeMap;
+
+use offleash_core::record::Denial;
+use offleash_core::text::Text;
+use offleash_sys::seccomp::{Listener, Notification, PeerAddress};
+
+/// Kinds of refusals that are told apart; beyond, they are counted together.
+const MOST_DENIALS: usize = 256;
+
+/// What was refused so far.
+#[derive(Debug, Default)]
+pub(super) struct Denials {
+    counted: BTreeMap<(&'static str, String, String), u64>,
+}
+
+impl Denials {
+    /// Counts a call that waits for its answer.
+    pub(super) fn note(&mut self, call: &Notification, listener: &Listener) {
+        if !is_observation(call) {
+            return self.count("syscall", call.name().to_owned(), call.rule());
+        }
+        match call.peer_address(listener) {
+            Ok(Some(PeerAddress::Internet(peer))) if !peer.ip().is_loopback() => {
+                self.count("network", peer.to_string(), "network: none".to_owned());
+            }
+            // Inside the sandbox, or a call that fails anyway.
+            _ => {}
+        }
+    }
+
+    fn count(&mut self, subject: &'static str, name: String, rule: String) {
+        let full = self.counted.len() >= MOST_DENIALS;
+        let key = (subject, name, rule);
+        let key = if full && !self.counted.contains_key(&key) {
+            (subject, "others".to_owned(), "more than are told apart".to_owned())
+        } else {
+            key
+        };
+        *self.counted.entry(key).or_default() += 1;
+    }
+
+    pub(super) fn into_list(self) -> Vec<Denial> {
+        let denial = |((subject, name, rule), count): ((&str, String, String), u64)| Denial {
+            subject: subject.to_owned(),
+            name: Text::from(name),
+            rule,
+            count,
+        };
+        self.counted.into_iter().map(denial).collect()
+    }
+}
+
+/// Whether the filter asks about a call only so that it can be recorded: nothing is decided by the answer, since the
+/// sandbox has no way out of its network namespace.
+pub(super) fn is_observation(call: &Notification) -> bool {
+    call.name() == "connect"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_refused_often_is_one_line_and_too_many_kinds_are_one_more() {
+        let mut denials = Denials::default();
+        for _ in 0..3 {
+            denials.count("syscall", "mount".to_owned(), "rule".to_owned());
+        }
+        for number in 0..MOST_DENIALS + 5 {
+            denials.count("network", number.to_string(), "rule".to_owned());
+        }
+        let list = denials.into_list();
+        assert_eq!(list.len(), MOST_DENIALS + 1);
+        assert_eq!(
+            list.iter()
+                .find(|denial| denial.name == Text::from("mount"))
+                .unwrap()
+                .count,
+            3
+        );
+        assert_eq!(
+            list.iter()
+                .find(|denial| denial.name == Text::from("others"))
+                .unwrap()
+                .count,
+            6
+        );
+    }
+}

@@ -1,0 +1,361 @@
+//! The host's end of a guest: requests to it, events from it, and the system calls that the filter refuses inside.
+//!
+//! Every sandbox whose work a guest does has one of these. Deliberately not here: how the guest was started, limits,
+//! and how it is killed; those differ from level to level.
+
+mod denials;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use offleash_core::exec::{ExecEnd, ExecEvent, ExecRequest, OutputStream, StartFailure, Stdin, TerminalSize};
+use offleash_core::record::Denial;
+use offleash_protocol::{self as protocol, Decoder, FromGuest, ToGuest};
+use offleash_sys::seccomp::Listener;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use self::denials::{Denials, is_observation};
+use crate::error::IsolationError;
+use crate::sandbox::{ExecId, Interest, SandboxEvent};
+
+/// The most bytes taken from the guest in one turn, so that signals and limits get their turn too.
+const TURN_BYTES: usize = 1024 * 1024;
+
+/// The most refused calls answered in one turn, so that a program that does nothing but ask cannot keep us.
+const TURN_CALLS: usize = 64;
+
+/// How much more than its guest the kernel should prefer a command when memory runs out (THREATS R10).
+const OOM_SCORE: i16 = 500;
+
+/// A connection to a guest.
+#[derive(Debug)]
+pub(crate) struct GuestLink {
+    /// `None` after we hung up.
+    control: Option<OwnedFd>,
+    listener: Option<Listener>,
+    decoder: Decoder<FromGuest>,
+    /// Bytes that the guest has not taken yet.
+    outbox: Vec<u8>,
+    execs: HashMap<u32, Exec>,
+    next_exec: u32,
+    /// The guest's last measurement that nobody has asked for yet.
+    report: Option<protocol::Usage>,
+    denials: Denials,
+    /// Whether the guest speaks our version; nothing else it says counts before.
+    greeted: bool,
+    gone: bool,
+}
+
+#[derive(Debug)]
+struct Exec {
+    unacknowledged: usize,
+}
+
+impl GuestLink {
+    /// A link over the guest's control socket; `listener` is where refused calls arrive.
+    pub(crate) fn new(control: OwnedFd, listener: Option<OwnedFd>) -> Self {
+        Self {
+            control: Some(control),
+            listener: listener.map(Listener::from),
+            decoder: Decoder::new(),
+            outbox: Vec::new(),
+            execs: HashMap::new(),
+            next_exec: 1,
+            report: None,
+            denials: Denials::default(),
+            greeted: false,
+            gone: false,
+        }
+    }
+
+    /// Whether the guest has spoken. One that is gone before was perhaps never started.
+    pub(crate) fn has_spoken(&self) -> bool {
+        self.greeted
+    }
+
+    /// Whether nothing more will come from the guest.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    pub(crate) fn exec(&mut self, request: &ExecRequest) -> Result<ExecId, IsolationError> {
+        let exec = self.next_exec;
+        self.next_exec += 1;
+        self.execs.insert(exec, Exec { unacknowledged: 0 });
+        let sent = self.send(&ToGuest::Exec(message_of(exec, request)));
+        sent.inspect_err(|_| drop(self.execs.remove(&exec)))?;
+        Ok(ExecId(exec))
+    }
+
+    pub(crate) fn input_window(&self, exec: ExecId) -> usize {
+        self.execs
+            .get(&exec.0)
+            .map_or(0, |state| protocol::INPUT_WINDOW.saturating_sub(state.unacknowledged))
+    }
+
+    pub(crate) fn input(&mut self, exec: ExecId, bytes: &[u8]) -> Result<(), IsolationError> {
+        let Some(state) = self.execs.get_mut(&exec.0) else {
+            return Ok(());
+        };
+        state.unacknowledged += bytes.len();
+        self.send(&ToGuest::Input {
+            exec: exec.0,
+            bytes: bytes.to_vec(),
+        })
+    }
+
+    pub(crate) fn close_input(&mut self, exec: ExecId) -> Result<(), IsolationError> {
+        self.send(&ToGuest::CloseInput { exec: exec.0 })
+    }
+
+    pub(crate) fn signal(&mut self, exec: ExecId, signal: i32) -> Result<(), IsolationError> {
+        self.send(&ToGuest::Signal {
+            exec: exec.0,
+            signal,
+            group: true,
+        })
+    }
+
+    pub(crate) fn resize(&mut self, exec: ExecId, size: TerminalSize) -> Result<(), IsolationError> {
+        self.send(&ToGuest::Resize {
+            exec: exec.0,
+            rows: size.rows,
+            columns: size.columns,
+        })
+    }
+
+    /// As [`Sandbox::wait_on`](crate::sandbox::Sandbox::wait_on).
+    pub(crate) fn wait_on(&self, take_output: bool) -> Vec<Interest<'_>> {
+        let mut interests = Vec::with_capacity(2);
+        let is_awaited = !self.gone && (take_output || !self.outbox.is_empty());
+        if let Some(control) = self.control.as_ref().filter(|_| is_awaited) {
+            interests.push(Interest {
+                descriptor: control.as_fd(),
+                writable: !self.outbox.is_empty(),
+            });
+        }
+        if let Some(listener) = &self.listener {
+            interests.push(Interest {
+                descriptor: listener.as_fd(),
+                writable: false,
+            });
+        }
+        interests
+    }
+
+    /// Passes on what waits, answers refused calls and, with `take_output`, takes in what the guest says.
+    pub(crate) fn turn(&mut self, take_output: bool) -> Result<Vec<SandboxEvent>, IsolationError> {
+        let mut events = Vec::new();
+        self.flush()?;
+        if take_output {
+            self.receive(&mut events)?;
+        }
+        self.answer_refused_calls()?;
+        Ok(events)
+    }
+
+    /// What the guest measured last, if that is news.
+    pub(crate) fn take_report(&mut self) -> Option<protocol::Usage> {
+        self.report.take()
+    }
+
+    /// Closes the control socket, at which the guest kills everything and ends.
+    pub(crate) fn hang_up(&mut self) {
+        self.gone = true;
+        self.control = None;
+    }
+
+    /// Answers the last refused calls and says what was refused in all, once everything inside is gone.
+    pub(crate) fn finish(&mut self) -> Result<Vec<Denial>, IsolationError> {
+        self.hang_up();
+        self.answer_refused_calls()?;
+        self.listener = None;
+        Ok(std::mem::take(&mut self.denials).into_list())
+    }
+
+    fn send(&mut self, message: &ToGuest) -> Result<(), IsolationError> {
+        protocol::encode_into(message, &mut self.outbox).map_err(|error| IsolationError::Guest {
+            reason: format!("the request does not fit: {error}"),
+        })?;
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Result<(), IsolationError> {
+        let Some(control) = &self.control else {
+            self.outbox.clear();
+            return Ok(());
+        };
+        while !self.outbox.is_empty() {
+            match rustix::net::send(control, &self.outbox, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(sent) => drop(self.outbox.drain(..sent)),
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(Errno::PIPE | Errno::CONNRESET) => {
+                    // What the guest said before it went is still to be read; the end follows there.
+                    self.outbox.clear();
+                }
+                Err(error) => return Err(running("send to the guest")(error.into())),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, events: &mut Vec<SandboxEvent>) -> Result<(), IsolationError> {
+        let mut buffer = vec![0; 128 * 1024];
+        let mut taken = 0;
+        while taken < TURN_BYTES && !self.gone {
+            let Some(control) = &self.control else { break };
+            match rustix::net::recv(control, &mut *buffer, RecvFlags::DONTWAIT) {
+                Ok((0, _)) | Err(Errno::CONNRESET) => self.lose(events),
+                Ok((length, _)) => {
+                    taken += length;
+                    self.decoder.push(buffer.get(..length).unwrap_or_default());
+                    self.decode(events);
+                }
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(running("receive from the guest")(error.into())),
+            }
+        }
+        Ok(())
+    }
+
+    fn decode(&mut self, events: &mut Vec<SandboxEvent>) {
+        loop {
+            match self.decoder.next() {
+                Ok(Some(message)) => self.take(message, events),
+                Ok(None) => return,
+                // Not our protocol: whatever speaks there is not to be believed in anything.
+                Err(_) => return self.lose(events),
+            }
+        }
+    }
+
+    fn lose(&mut self, events: &mut Vec<SandboxEvent>) {
+        self.gone = true;
+        for (exec, _) in self.execs.drain() {
+            events.push(SandboxEvent::Exec {
+                exec: ExecId(exec),
+                event: ExecEvent::Ended(ExecEnd::Lost),
+            });
+        }
+        events.push(SandboxEvent::Gone);
+    }
+
+    fn take(&mut self, message: FromGuest, events: &mut Vec<SandboxEvent>) {
+        if !self.greeted {
+            match message {
+                FromGuest::Ready {
+                    version: protocol::VERSION,
+                } => self.greeted = true,
+                _ => self.lose(events),
+            }
+            return;
+        }
+        let (exec, event) = match message {
+            FromGuest::Started { exec, pid } => (exec, ExecEvent::Started { pid }),
+            FromGuest::Output { exec, stream, bytes } => (
+                exec,
+                ExecEvent::Output {
+                    stream: stream_of(stream),
+                    bytes,
+                },
+            ),
+            FromGuest::InputTaken { exec, count } => (exec, self.acknowledge(exec, count)),
+            FromGuest::Ended { exec, end, .. } => (exec, ExecEvent::Ended(end_of(end))),
+            FromGuest::UsageReport(report) => {
+                self.report = Some(report);
+                return;
+            }
+            FromGuest::Ready { .. } | FromGuest::Problem { .. } => return,
+        };
+        // An execution that we did not start, or that has ended, is an invention of the guest's.
+        if !self.execs.contains_key(&exec) {
+            return;
+        }
+        if matches!(event, ExecEvent::Ended(_)) {
+            self.execs.remove(&exec);
+        }
+        events.push(SandboxEvent::Exec {
+            exec: ExecId(exec),
+            event,
+        });
+    }
+
+    fn acknowledge(&mut self, exec: u32, count: u32) -> ExecEvent {
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        if let Some(state) = self.execs.get_mut(&exec) {
+            state.unacknowledged = state.unacknowledged.saturating_sub(count);
+        }
+        ExecEvent::InputTaken { count }
+    }
+
+    fn answer_refused_calls(&mut self) -> Result<(), IsolationError> {
+        let Some(listener) = &self.listener else { return Ok(()) };
+        for _ in 0..TURN_CALLS {
+            let call = match listener.receive() {
+                Ok(Some(call)) => call,
+                Ok(None) => break,
+                // No program is left under the filter.
+                Err(error) if error.kind() == io::ErrorKind::NotConnected => break,
+                Err(error) => return Err(running("receive a refused system call")(error)),
+            };
+            self.denials.note(&call, listener);
+            let answered = if is_observation(&call) {
+                listener.proceed(&call)
+            } else {
+                listener.refuse(&call)
+            };
+            answered.map_err(running("answer a refused system call"))?;
+        }
+        Ok(())
+    }
+}
+
+/// The error of a call on a running sandbox.
+pub(crate) fn running(action: &'static str) -> impl FnOnce(io::Error) -> IsolationError {
+    move |source| IsolationError::Running { action, source }
+}
+
+fn message_of(exec: u32, request: &ExecRequest) -> protocol::Exec {
+    use std::os::unix::ffi::OsStrExt as _;
+    let bytes = |text: &std::ffi::OsString| text.as_bytes().to_vec();
+    protocol::Exec {
+        exec,
+        argv: request.argv.iter().map(bytes).collect(),
+        env: request
+            .env
+            .iter()
+            .map(|(name, value)| (bytes(name), bytes(value)))
+            .collect(),
+        cwd: request.cwd.as_os_str().as_bytes().to_vec(),
+        stdin: match request.stdin {
+            Stdin::Null => protocol::StdinKind::Null,
+            Stdin::Stream => protocol::StdinKind::Stream,
+        },
+        tty: request.tty.map(|size| (size.rows, size.columns)),
+        oom_score_adj: Some(OOM_SCORE),
+    }
+}
+
+fn stream_of(stream: protocol::Stream) -> OutputStream {
+    match stream {
+        protocol::Stream::Stdout => OutputStream::Stdout,
+        protocol::Stream::Stderr => OutputStream::Stderr,
+    }
+}
+
+fn end_of(end: protocol::End) -> ExecEnd {
+    match end {
+        protocol::End::Exited { code } => ExecEnd::Exited { code },
+        protocol::End::Signaled { signal } => ExecEnd::Signaled { signal },
+        protocol::End::NotStarted(failure) => ExecEnd::NotStarted(match failure {
+            protocol::StartFailure::NotFound => StartFailure::NotFound,
+            protocol::StartFailure::NotExecutable { errno } => StartFailure::NotExecutable { errno },
+            protocol::StartFailure::Directory { errno } => StartFailure::Directory { errno },
+            protocol::StartFailure::Other { step, errno } => StartFailure::Other { step, errno },
+        }),
+    }
+}
