@@ -85,8 +85,10 @@ impl GuestLink {
         self.next_exec += 1;
         self.execs.insert(exec, Exec { unacknowledged: 0 });
         let sent = self.send(&ToGuest::Exec(message_of(exec, request)));
-        sent.inspect_err(|_| drop(self.execs.remove(&exec)))?;
-        Ok(ExecId(exec))
+        if sent.is_err() {
+            self.execs.remove(&exec);
+        }
+        sent.map(|()| ExecId(exec))
     }
 
     pub(crate) fn input_window(&self, exec: ExecId) -> usize {
