@@ -95,6 +95,15 @@ pub(super) static SOCKET: Rule = equals(0, libc::AF_UNIX, &ALLOW, &IS_INET);
 
 /// Only unix sockets come in pairs; TIPC's do too and would load its module.
 pub(super) static SOCKETPAIR: Rule = equals(0, libc::AF_UNIX, &ALLOW, &OTHER_FAMILY);
+// A datagram socket of a pair can still send to, and connect to, any socket by its name (unix(7)); the two other types
+// are bound to their peer for good.
+static DATAGRAM_PAIR: Rule = refuse(
+    EPERM,
+    "makes datagram sockets, which can send to any socket of the host",
+);
+static IS_SEQPACKET: Rule = when(1, SOCK_TYPE_MASK, Test::Equals(5), &ALLOW, &DATAGRAM_PAIR);
+static BOUND_PAIR: Rule = when(1, SOCK_TYPE_MASK, Test::Equals(1), &ALLOW, &IS_SEQPACKET);
+pub(super) static BOUND_SOCKETPAIR: Rule = equals(0, libc::AF_UNIX, &BOUND_PAIR, &OTHER_FAMILY);
 
 /// What a refused family is for, where the record should say more than the filter needs to know.
 pub(super) fn family_reason(family: u32) -> Option<&'static str> {

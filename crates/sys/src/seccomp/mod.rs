@@ -37,7 +37,8 @@ pub struct Options {
     pub observe_connect: bool,
     /// Hides `memfd_create`, for machines that cannot bound memory in files without a name.
     pub deny_memfd: bool,
-    /// Refuses every `socket`, for levels without a network of their own; `socketpair` stays.
+    /// For levels without a network and an IPC namespace of their own: refuses every `socket`, and of `socketpair` what
+    /// can reach other sockets than its peer; hides System V shared memory, which would be the host's.
     pub deny_sockets: bool,
 }
 

@@ -104,16 +104,32 @@ fn without_a_network_no_socket_opens_but_pairs_do() {
         deny_sockets: true,
         ..PLAIN
     };
-    let pair: (&str, &[u64], i32) = ("socketpair", &[1, 1, 0], OK);
+    let cloexec = 0o2_000_000;
     check(
         &options,
         &[
             ("socket", &[1, 1, 0], EPERM),
             ("socket", &[2, 1, 0], EPERM),
             ("socket", &[40, 1, 0], EPERM),
-            pair,
+            ("socketpair", &[1, 1, 0], OK),
+            ("socketpair", &[1, 5 | cloexec, 0], OK),
+            ("socketpair", &[1, 2, 0], EPERM),
+            ("socketpair", &[1, HIGH | 2 | cloexec, 0], EPERM),
+            ("socketpair", &[1, 3, 0], EPERM),
+            ("socketpair", &[30, 1, 0], EAFNOSUPPORT),
         ],
     );
+}
+
+#[test]
+fn without_an_ipc_namespace_shared_memory_of_the_host_does_not_exist() {
+    let options = Options {
+        deny_sockets: true,
+        ..PLAIN
+    };
+    for name in ["shmget", "shmat", "shmdt", "shmctl", "semget", "msgget", "mq_open"] {
+        check(&options, &[(name, &[], ENOSYS)]);
+    }
 }
 
 #[test]

@@ -248,3 +248,32 @@ fn median(measure: impl FnMut() -> Duration) -> Duration {
     times.sort_unstable();
     times[25]
 }
+
+#[test]
+fn a_stream_pair_reaches_its_peer_alone_whatever_it_tries() {
+    let options = Options {
+        deny_sockets: true,
+        ..Options::default()
+    };
+    let directory = std::env::temp_dir().join(format!("offleash-pair-{}", std::process::id()));
+    let listener = std::os::unix::net::UnixListener::bind(&directory).expect("a socket can be bound");
+    let mut address = [0_u8; 110];
+    address[0] = 1; // AF_UNIX
+    let path = directory.as_os_str().as_encoded_bytes();
+    address[2..2 + path.len()].copy_from_slice(path);
+    let outcomes = under(options, move || {
+        let (one, other) = std::os::unix::net::UnixStream::pair().expect("stream pairs open");
+        drop(other);
+        let descriptor = u64::from(one.as_raw_fd().cast_unsigned());
+        let pointer = address.as_ptr().addr() as u64;
+        let connect = errno(libc::SYS_connect, [descriptor, pointer, 110, 0, 0]);
+        (
+            connect,
+            std::os::unix::net::UnixDatagram::pair().map_err(|error| error.raw_os_error()),
+        )
+    });
+    std::fs::remove_file(&directory).expect("the socket's file is ours");
+    drop(listener);
+    assert_eq!(outcomes.0, libc::EISCONN);
+    assert_eq!(outcomes.1.expect_err("datagram pairs do not open"), Some(EPERM));
+}
