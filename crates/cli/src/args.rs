@@ -45,10 +45,22 @@ pub(crate) enum Command {
     Completions(CompletionsArgs),
 }
 
+/// Runs a command in a sandbox, and keeps what it changes aside.
+///
+/// The same as `offleash run` among [`Arguments`], by itself: a parser of every subcommand takes longer to be built
+/// than the network namespace of a sandbox.
+#[derive(Debug, Parser)]
+#[command(name = "offleash run", bin_name = "offleash run", about = "Run a command in a sandbox", long_about = None, max_term_width = 100)]
+pub(crate) struct RunInvocation {
+    /// Directory that keeps runs and the audit log.
+    #[arg(long, value_name = "DIR", env = "OFFLEASH_STATE")]
+    pub(crate) state: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    #[command(flatten)]
-    pub(crate) sandbox: SandboxArgs,
     /// Run STRING with `sh -c`; further arguments become its positional parameters.
     #[arg(short = 'c', value_name = "STRING")]
     pub(crate) shell: Option<OsString>,
@@ -67,6 +79,9 @@ pub(crate) struct RunArgs {
     /// Command and arguments; `--` before it is needed only if it begins with a dash.
     #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) command: Vec<OsString>,
+    // Last, because its heading for limits holds for all that follows.
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxArgs,
 }
 
 /// What a sandbox is to be; the same for every subcommand that needs one.
@@ -160,9 +175,10 @@ pub(crate) struct LimitArgs {
 
 impl Args for LimitArgs {
     fn augment_args(command: clap::Command) -> clap::Command {
-        let help = |name: LimitName| format!("Limit: {} [default: {}]", name.row().doc, name.default_text());
+        let help = |name: LimitName| format!("{} [default: {}]", capitalized(name.doc()), name.default_text());
         command.next_help_heading("Limits").args(LimitName::ALL.map(|name| {
-            clap::Arg::new(name.name())
+            // The flag is the id: `workspace` is a limit and, as the field of that name, an argument of its own.
+            clap::Arg::new(name.flag())
                 .long(name.row().flag.trim_start_matches('-'))
                 .value_name("LIMIT")
                 .action(ArgAction::Set)
@@ -178,7 +194,7 @@ impl Args for LimitArgs {
 
 impl FromArgMatches for LimitArgs {
     fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
-        let value = |name: LimitName| Some((name, matches.get_one::<String>(name.name())?.clone()));
+        let value = |name: LimitName| Some((name, matches.get_one::<String>(name.flag())?.clone()));
         Ok(Self { given: LimitName::ALL.into_iter().filter_map(value).collect() })
     }
 
@@ -186,6 +202,12 @@ impl FromArgMatches for LimitArgs {
         *self = Self::from_arg_matches(matches)?;
         Ok(())
     }
+}
+
+/// A sentence of core's tables as help texts begin.
+fn capitalized(sentence: &str) -> String {
+    let mut characters = sentence.chars();
+    characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
 }
 
 #[derive(Debug, Args)]

@@ -9,7 +9,7 @@ use offleash_core::text::Text;
 use offleash_manager::changes;
 use offleash_manager::lifecycle::{ManagerError, open_state};
 use offleash_store::{
-    ApplyRequest, Change, ChangeKind, Refusal, RefusalReason, Run, RunState, Selection, runs as list_runs,
+    ApplyRequest, Change, ChangeKind, Refusal, RefusalReason, Run, RunError, RunState, Selection, runs as list_runs,
 };
 
 use crate::args::{ApplyArgs, DiffArgs, DiscardArgs, RunsArgs};
@@ -21,6 +21,7 @@ const EXIT_PARTLY: u8 = 1;
 
 pub(crate) fn diff(arguments: &DiffArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     let run = open(&arguments.run, state)?;
+    check_that_changes_wait(&run)?;
     let selected = select(&run, &arguments.paths)?;
     let mut out = Vec::new();
     if arguments.json {
@@ -35,6 +36,16 @@ pub(crate) fn diff(arguments: &DiffArgs, state: Option<&Path>) -> Result<ExitCod
     }
     terminal::print(&out)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// An empty answer would say that the run changed nothing.
+fn check_that_changes_wait(run: &Run) -> Result<(), Failure> {
+    let id = run.id().clone();
+    match run.state()? {
+        RunState::Applied => Err(ManagerError::from(RunError::AlreadyApplied { id }).into()),
+        RunState::Discarded => Err(ManagerError::from(RunError::Discarded { id }).into()),
+        RunState::Running | RunState::Kept | RunState::Crashed | RunState::Damaged => Ok(()),
+    }
 }
 
 /// A change as `--json` shows it.

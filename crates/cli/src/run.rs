@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: RunArgs, state: Option<&Path>) -> Result<ExitCode, 
     let request = RunRequest {
         spec: specify::specify(&arguments.sandbox)?,
         command: specify::command(arguments.shell.as_ref(), &arguments.command)?,
-        cwd: arguments.sandbox.cwd.clone(),
+        cwd: arguments.sandbox.cwd.as_deref().map(specify::directory_inside).transpose()?,
         tty: arguments.tty.then(|| TerminalDoor::size().unwrap_or(TerminalSize { rows: 24, columns: 80 })),
         capture: if reports { CAPTURED } else { 0 },
         state: state.map(Path::to_owned),
@@ -112,12 +112,23 @@ fn explain_outcome(record: &RunRecord) -> Option<String> {
             "the run was ended: out of memory (limit {}); raise it with `--memory`",
             Bytes(*limit)
         )),
-        Outcome::CommandNotFound { hint: None } => Some(format!("`{program}`: command not found in the sandbox")),
+        Outcome::CommandNotFound { hint: None } => Some(format!(
+            "`{program}`: command not found in the sandbox\n\nhint: install it on the host below /usr, or grant the directory it is in with `--toolchain PATH`"
+        )),
         Outcome::CommandNotFound { hint: Some(hint) } => {
             Some(format!("`{program}`: command not found in the sandbox\n\nhint: {hint}"))
         }
-        Outcome::NotExecutable { reason } => Some(format!("`{program}` cannot be executed: {reason}")),
-        Outcome::CommandDenied { rule } => Some(format!("`{program}` was refused by the rule `{rule}`")),
+        Outcome::NotExecutable { reason } => {
+            let hint = if reason.starts_with("the working directory") {
+                "name a directory that exists inside with `--cwd`"
+            } else {
+                "name a program that has its x bit (`chmod +x`), or start it with its interpreter"
+            };
+            Some(format!("`{program}` cannot be executed: {reason}\n\nhint: {hint}"))
+        }
+        Outcome::CommandDenied { rule } => Some(format!(
+            "`{program}` was refused by the rule `{rule}`\n\nhint: change `commands` in the policy if it should run"
+        )),
         Outcome::Failed { message } => Some(format!("the run failed: {message}")),
     }
 }

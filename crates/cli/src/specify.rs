@@ -12,6 +12,7 @@ use offleash_core::level::{Degrade, Level, LevelChoice};
 use offleash_core::path_rules::PathPattern;
 use offleash_core::policy::Policy;
 use offleash_core::spec::{Access, IdChoice, MountSpec, SandboxSpec, TmpfsSpec, WorkspaceMode, WorkspaceSpec};
+use offleash_core::text::Text;
 use offleash_core::units::Bytes;
 use offleash_core::{srt, trust};
 
@@ -155,6 +156,14 @@ fn mount_of(text: &OsStr) -> Result<MountSpec, Failure> {
         source: std::path::absolute(source).unwrap_or_else(|_| source.to_owned()),
         target: PathBuf::from(OsStr::from_bytes(target)),
         access,
+    })
+}
+
+/// The value of `--cwd`; a relative one is below the caller's current directory, which has the same path inside.
+pub(crate) fn directory_inside(given: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(given).map_err(|error| {
+        Failure::new(format!("`--cwd {}` is not a directory: {error}", Text::from(given)))
+            .with_hint("write the path inside from its `/`")
     })
 }
 

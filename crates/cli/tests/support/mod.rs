@@ -1,9 +1,18 @@
 //! What every test of the command line needs: the binary, a workspace and a state directory of its own.
 
-#![allow(dead_code, reason = "each test file uses its own part of this")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "each test file uses its own part of this; a test that cannot go on has failed, and starts programs itself"
+)]
+
+pub mod listing;
+pub mod processes;
 
 use std::ffi::OsStr;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -55,7 +64,10 @@ impl Site {
     {
         let mut command = Command::new(binary());
         command.args(arguments).current_dir(self.workspace()).env_clear();
-        command.env("PATH", "/usr/local/bin:/usr/bin:/bin").env("HOME", self.root()).env("OFFLEASH_STATE", self.state());
+        command
+            .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+            .env("HOME", self.root())
+            .env("OFFLEASH_STATE", self.state());
         command.stdin(Stdio::null());
         command
     }
@@ -74,9 +86,44 @@ impl Site {
         arguments.extend_from_slice(flags);
         arguments.extend_from_slice(&["--", "/bin/sh", "-c", script]);
         let output = self.offleash(arguments).output().unwrap();
-        serde_json::from_slice(&output.stdout)
-            .unwrap_or_else(|error| panic!("no record ({error}): {}", String::from_utf8_lossy(&output.stderr)))
+        record_of(&output)
     }
+
+    /// Runs `offleash COMMAND` and answers its output; it must succeed.
+    pub fn succeed<I, S>(&self, arguments: I) -> String
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<OsStr>,
+    {
+        let output = self.offleash(arguments).output().unwrap();
+        assert!(output.status.success(), "{}: {}", output.status, stderr(&output));
+        stdout(&output)
+    }
+
+    /// Runs `offleash COMMAND`, which must be a failure of offleash's own that says what to do; answers what it says.
+    pub fn refuse<I, S>(&self, arguments: I) -> String
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<OsStr>,
+    {
+        let output = self.offleash(arguments).output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(125), "{}{said}", stdout(&output));
+        assert!(said.starts_with("error: "), "{said}");
+        assert!(said.contains("\nhint: "), "{said}");
+        said
+    }
+}
+
+/// The record that `offleash run --json` printed.
+pub fn record_of(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("no record ({error}): {}", String::from_utf8_lossy(&output.stderr)))
+}
+
+/// The id in a record.
+pub fn id_of(record: &serde_json::Value) -> String {
+    record["id"].as_str().unwrap().to_owned()
 }
 
 /// The binary under test: the one that the test runner names, or the one that cargo built.
@@ -96,7 +143,7 @@ pub fn stderr(output: &Output) -> String {
 
 /// Says that a test cannot run here; the caller returns.
 pub fn skip(reason: &str) {
-    writeln!(std::io::stdout(), "SKIP: {reason}").unwrap();
+    println!("SKIP: {reason}");
 }
 
 /// Whether this test runs as root.

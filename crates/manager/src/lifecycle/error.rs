@@ -82,6 +82,10 @@ impl Explained for ManagerError {
 
     fn hint(&self) -> Option<String> {
         match self {
+            Self::Run(RunError::AlreadyApplied { .. } | RunError::Discarded { .. })
+            | Self::Apply(ApplyError::Run(RunError::AlreadyApplied { .. } | RunError::Discarded { .. })) => {
+                Some("`offleash runs` says which runs have changes that wait".to_owned())
+            }
             Self::LevelUnavailable { .. } => Some("`offleash doctor` lists the levels that this machine has".to_owned()),
             Self::BelowFloor { .. } => {
                 Some("lower `--min-level`, or mend what `offleash doctor` reports as missing".to_owned())

@@ -1,0 +1,447 @@
+//! Every limit from the outside: what hits it ends typed, and the record says which limit it was. The same tests hold
+//! where a control group bounds the sandbox and where rlimits and a watcher do.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use offleash_core::limits::{LIMITS, LimitName};
+use serde_json::{Value, json};
+use support::processes::{feed, long_sleep, processes_with, program};
+use support::{Site, record_of, skip, stderr, stdout};
+
+fn exceeded(limit: LimitName, value: u64) -> Value {
+    json!({ "kind": "limit_exceeded", "limit": limit.name(), "value": value })
+}
+
+fn hits(record: &Value, limit: LimitName) -> Vec<&str> {
+    let hits = record["limits_hit"].as_array().unwrap().iter();
+    hits.filter(|hit| hit["limit"] == limit.name())
+        .map(|hit| hit["effect"].as_str().unwrap())
+        .collect()
+}
+
+fn assert_ended_by(record: &Value, limit: LimitName, value: u64, code: u8) {
+    assert_eq!(record["outcome"], exceeded(limit, value), "{record}");
+    assert_eq!(record["exit_code"], code, "{record}");
+}
+
+#[test]
+fn wall_time_ends_a_run_with_124() {
+    let site = Site::new();
+    let word = long_sleep();
+    let record = site.record(&["--wall-time", "300ms"], &format!("sleep {word} & sleep {word}"));
+    assert_ended_by(&record, LimitName::WallTime, 300, 124);
+    assert_eq!(hits(&record, LimitName::WallTime), ["killed"]);
+    assert_eq!(processes_with(&word), Vec::<u32>::new());
+}
+
+#[test]
+fn wall_time_cannot_be_outlived_by_ignoring_signals() {
+    let site = Site::new();
+    let record = site.record(
+        &["--wall-time", "300ms"],
+        "trap '' TERM INT HUP QUIT; while :; do sleep 1; done",
+    );
+    assert_ended_by(&record, LimitName::WallTime, 300, 124);
+}
+
+#[test]
+fn cpu_time_ends_a_run_with_137() {
+    let site = Site::new();
+    for script in [
+        "while :; do :; done",
+        "(while :; do :; done) & (while :; do :; done) & wait",
+        "trap '' XCPU; while :; do :; done",
+    ] {
+        let record = site.record(&["--cpu-time", "1s", "--wall-time", "60s"], script);
+        assert_ended_by(&record, LimitName::CpuTime, 1000, 137);
+        let used =
+            record["usage"]["user_cpu_us"].as_u64().unwrap() + record["usage"]["system_cpu_us"].as_u64().unwrap();
+        assert!(used >= 800_000, "{script}: {record}");
+    }
+}
+
+#[test]
+fn cpu_time_of_short_processes_adds_up() {
+    let site = Site::new();
+    // No single process comes near the limit.
+    let script = "while :; do sh -c 'i=0; while [ $i -lt 5000 ]; do i=$((i+1)); done'; done";
+    let record = site.record(&["--cpu-time", "1s", "--wall-time", "80s"], script);
+    assert_ended_by(&record, LimitName::CpuTime, 1000, 137);
+}
+
+#[test]
+fn more_memory_than_allowed_is_told_as_that() {
+    let site = Site::new();
+    if program("python3").is_none() {
+        return skip("python3 is not installed");
+    }
+    let flags = [
+        "run",
+        "--json",
+        "--memory",
+        "64M",
+        "--",
+        "python3",
+        "-c",
+        "held = [bytearray(b'x') * 1000000 for _ in range(400)]",
+    ];
+    let record = record_of(&site.offleash(flags).output().unwrap());
+    // A program may also see the refusal itself, where no group bounds the whole sandbox.
+    if record["outcome"]["kind"] == "out_of_memory" {
+        assert_eq!(record["outcome"]["limit"], 64 << 20);
+        assert_eq!(record["exit_code"], 137);
+        assert_eq!(hits(&record, LimitName::Memory), ["killed"], "{record}");
+    } else {
+        assert!(
+            record["stderr"]["data"].as_str().unwrap().contains("MemoryError"),
+            "{record}"
+        );
+        assert!(
+            record["enforced"]["limit.memory"]
+                .as_str()
+                .unwrap()
+                .contains("RLIMIT_DATA"),
+            "{record}"
+        );
+    }
+}
+
+#[test]
+fn running_out_of_memory_is_137_and_says_so() {
+    let site = Site::new();
+    // Many processes, each far below the limit, as a fork bomb of memory does it.
+    let script =
+        "for i in 1 2 3 4 5 6 7 8; do sh -c 'x=$(head -c 12000000 /dev/zero | tr \"\\\\0\" a); sleep 60' & done; wait";
+    let record = site.record(&["--memory", "48M", "--wall-time", "80s"], script);
+    assert_eq!(
+        record["outcome"],
+        json!({ "kind": "out_of_memory", "limit": 48 << 20 }),
+        "{record}"
+    );
+    assert_eq!(record["exit_code"], 137);
+    let output = site
+        .offleash(["run", "--memory", "48M", "--wall-time", "80s", "-c", script])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(137));
+    let said = stderr(&output);
+    assert!(
+        said.contains("out of memory (limit 48M)") && said.contains("`--memory`"),
+        "{said}"
+    );
+}
+
+#[test]
+fn files_in_memory_count_as_memory() {
+    let site = Site::new();
+    let script = "head -c 200000000 /dev/zero > /tmp/a; head -c 200000000 /dev/zero > /dev/shm/b; echo survived";
+    let record = site.record(&["--memory", "64M", "--wall-time", "80s"], script);
+    if !record["enforced"]["limit.memory"]
+        .as_str()
+        .unwrap()
+        .contains("controller")
+    {
+        return skip("without a control group, files in memory are bounded by the size of each tmpfs only");
+    }
+    assert_eq!(
+        record["outcome"],
+        json!({ "kind": "out_of_memory", "limit": 64 << 20 }),
+        "{record}"
+    );
+}
+
+fn stdout_of(record: &Value) -> &str {
+    record["stdout"]["data"].as_str().unwrap()
+}
+
+#[test]
+fn no_more_processes_than_allowed() {
+    let site = Site::new();
+    let word = long_sleep();
+    let script = format!("i=0; while [ $i -lt 60 ]; do sleep {word} & i=$((i+1)); done; echo started");
+    let record = site.record(&["--pids", "20", "--wall-time", "60s"], &script);
+    assert!(
+        record["stderr"]["data"]
+            .as_str()
+            .unwrap()
+            .to_lowercase()
+            .contains("fork"),
+        "{record}"
+    );
+    assert!(record["usage"]["peak_pids"].as_u64().unwrap() <= 20, "{record}");
+    assert_eq!(processes_with(&word), Vec::<u32>::new());
+}
+
+#[test]
+fn a_fork_bomb_is_ended_by_the_clock_and_leaves_nothing() {
+    let site = Site::new();
+    let word = long_sleep();
+    let script = format!("bomb() {{ sleep {word} & bomb & bomb & wait; }}; bomb");
+    let record = site.record(&["--pids", "64", "--wall-time", "2s"], &script);
+    assert_ne!(record["exit_code"], 0, "{record}");
+    assert_eq!(processes_with(&word), Vec::<u32>::new());
+}
+
+#[test]
+fn the_pids_of_other_runs_do_not_count() {
+    let site = Site::new();
+    std::thread::scope(|scope| {
+        let runs: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    site.record(
+                        &["--pids", "12"],
+                        "for i in 1 2 3 4 5 6; do sleep 0.5 & done; wait; echo all",
+                    )
+                })
+            })
+            .collect();
+        for run in runs {
+            let record = run.join().unwrap();
+            assert_eq!(stdout_of(&record), "all\n", "{record}");
+        }
+    });
+}
+
+#[test]
+fn more_bytes_in_the_workspace_than_allowed_end_the_run() {
+    let site = Site::new();
+    let script = "i=0; while :; do head -c 1000000 /dev/zero > file$i; i=$((i+1)); done";
+    let record = site.record(&["--workspace-size", "8M", "--wall-time", "60s"], script);
+    assert_ended_by(&record, LimitName::Workspace, 8 << 20, 137);
+    // The watcher is no quota: it may see it late, but not by an order of magnitude more.
+    assert!(
+        record["usage"]["workspace_bytes"].as_u64().unwrap() < 2 << 30,
+        "{record}"
+    );
+}
+
+#[test]
+fn bytes_of_files_without_a_name_count_too() {
+    let site = Site::new();
+    let script = "exec 9> hidden; rm hidden; while :; do head -c 1000000 /dev/zero >&9; done";
+    let record = site.record(&["--workspace-size", "8M", "--wall-time", "60s"], script);
+    assert_ended_by(&record, LimitName::Workspace, 8 << 20, 137);
+}
+
+#[test]
+fn more_files_than_allowed_end_the_run() {
+    let site = Site::new();
+    let script = "i=0; while :; do : > file$i; i=$((i+1)); done";
+    let record = site.record(&["--inodes", "200", "--wall-time", "60s"], script);
+    assert_ended_by(&record, LimitName::Inodes, 200, 137);
+}
+
+#[test]
+fn a_file_that_grows_too_large_ends_its_writer() {
+    let site = Site::new();
+    let output = site
+        .offleash([
+            "run",
+            "--json",
+            "--file-size",
+            "1M",
+            "--",
+            "head",
+            "-c",
+            "3000000",
+            "/dev/zero",
+        ])
+        .output()
+        .unwrap();
+    assert_eq!(record_of(&output)["exit_code"], 0, "output is no file");
+    let record = record_of(
+        &site
+            .offleash([
+                "run",
+                "--json",
+                "--file-size",
+                "1M",
+                "--",
+                "dd",
+                "if=/dev/zero",
+                "of=big",
+                "bs=64k",
+                "count=100",
+            ])
+            .output()
+            .unwrap(),
+    );
+    assert_ended_by(&record, LimitName::FileSize, 1 << 20, 137);
+    // A sparse file is as large as it says.
+    let record = record_of(
+        &site
+            .offleash([
+                "run",
+                "--json",
+                "--file-size",
+                "1M",
+                "--",
+                "truncate",
+                "-s",
+                "1G",
+                "sparse",
+            ])
+            .output()
+            .unwrap(),
+    );
+    assert_ne!(record["exit_code"], 0, "{record}");
+}
+
+#[test]
+fn tmp_holds_no_more_than_allowed() {
+    let site = Site::new();
+    for place in ["/tmp", "/dev/shm", "$HOME"] {
+        let record = site.record(
+            &["--tmp-size", "1M"],
+            &format!("head -c 3000000 /dev/zero > {place}/big; stat -c %s {place}/big"),
+        );
+        assert!(
+            record["stderr"]["data"].as_str().unwrap().contains("No space left"),
+            "{place}: {record}"
+        );
+        assert!(
+            stdout_of(&record).trim().parse::<u64>().unwrap() <= 1 << 20,
+            "{place}: {record}"
+        );
+    }
+}
+
+#[test]
+fn open_files_are_bounded() {
+    let site = Site::new();
+    let record = site.record(
+        &["--open-files", "64"],
+        "ulimit -n; ulimit -Hn; ulimit -n 65 2>/dev/null || echo no more",
+    );
+    assert_eq!(stdout_of(&record), "64\n64\nno more\n", "{record}");
+}
+
+#[test]
+fn more_output_than_allowed_ends_the_run() {
+    let site = Site::new();
+    for script in ["yes", "yes >&2", "yes | head -c 60000; yes >&2"] {
+        let record = site.record(&["--output", "100K", "--wall-time", "60s"], script);
+        assert_ended_by(&record, LimitName::Output, 100 << 10, 137);
+        let bytes = record["stdout"]["bytes"].as_u64().unwrap() + record["stderr"]["bytes"].as_u64().unwrap();
+        assert_eq!(bytes, 100 << 10, "{script}: {record}");
+    }
+    let output = site
+        .offleash(["run", "--output", "100K", "--", "yes"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(137));
+    assert_eq!(output.stdout.len(), 100 << 10);
+    assert!(stderr(&output).contains("`--output`"), "{}", stderr(&output));
+}
+
+#[test]
+fn exactly_as_much_output_as_allowed_is_no_failure() {
+    let site = Site::new();
+    let output = site
+        .offleash(["run", "--output", "100K", "--", "head", "-c", "102400", "/dev/zero"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(output.stdout.len(), 100 << 10);
+}
+
+#[test]
+fn cpus_can_be_bounded_to_one() {
+    let site = Site::new();
+    let record = site.record(&["--cpus", "1"], "true");
+    assert_eq!(record["exit_code"], 0, "{record}");
+    assert!(record["enforced"]["limit.cpus"].is_string(), "{record}");
+}
+
+#[test]
+fn a_part_of_a_cpu_is_enforced_or_refused_or_reported() {
+    let site = Site::new();
+    let output = site
+        .offleash(["run", "--json", "--cpus", "0.5", "--", "true"])
+        .output()
+        .unwrap();
+    if output.status.success() {
+        assert!(record_of(&output)["enforced"]["limit.cpus"].is_string());
+    } else {
+        assert_eq!(output.status.code(), Some(125));
+        assert!(stderr(&output).contains("hint: "), "{}", stderr(&output));
+        let record = site.record(&["--cpus", "0.5", "--degrade", "allow"], "true");
+        assert_eq!(record["exit_code"], 0, "{record}");
+        assert!(record["not_enforced"]["limit.cpus"].is_string(), "{record}");
+    }
+}
+
+#[test]
+fn every_limit_is_enforced_or_said_not_to_be() {
+    let site = Site::new();
+    let flags = ["--cpus", "1", "--memory", "1G"];
+    let record = site.record(&flags, "true");
+    for row in &LIMITS {
+        // Without swap there is nothing to bound; with memory, a group bounds both.
+        let key = format!("limit.{}", row.word);
+        let said = [&record["enforced"][&key], &record["not_enforced"][&key]]
+            .iter()
+            .any(|text| text.is_string());
+        assert!(said || row.name == LimitName::Swap, "{key}: {record}");
+    }
+}
+
+#[test]
+fn every_limit_can_be_lifted_by_name() {
+    let site = Site::new();
+    for row in &LIMITS {
+        let output = site
+            .offleash(["run", "-q", row.flag, "unlimited", "--", "true"])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}: {}", row.flag, stderr(&output));
+    }
+}
+
+#[test]
+fn a_limit_that_is_not_hit_is_not_reported() {
+    let site = Site::new();
+    let record = site.record(&[], "head -c 100000 /dev/zero > x; (echo | cat) | cat");
+    assert_eq!(record["limits_hit"], json!([]), "{record}");
+    assert_eq!(record["exit_code"], 0);
+}
+
+#[test]
+fn limits_come_from_the_policy_and_flags_win() {
+    let site = Site::new();
+    site.write("policy.toml", "[limits]\nwall_time = \"200ms\"\nopen_files = 77\n");
+    let output = site
+        .offleash(["run", "--json", "--policy", "policy.toml", "-c", "ulimit -n; sleep 30"])
+        .output()
+        .unwrap();
+    let record = record_of(&output);
+    assert_ended_by(&record, LimitName::WallTime, 200, 124);
+    assert_eq!(stdout_of(&record), "77\n", "{record}");
+    let flags = [
+        "run",
+        "--json",
+        "--policy",
+        "policy.toml",
+        "--wall-time",
+        "60s",
+        "-c",
+        "sleep 0.3; echo through",
+    ];
+    assert_eq!(
+        stdout_of(&record_of(&site.offleash(flags).output().unwrap())),
+        "through\n"
+    );
+}
+
+#[test]
+fn input_does_not_count_as_output() {
+    let site = Site::new();
+    let output = feed(
+        &mut site.offleash(["run", "--output", "1K", "--", "wc", "-c"]),
+        vec![b'x'; 1_000_000],
+    );
+    assert_eq!(stdout(&output).trim(), "1000000", "{}", stderr(&output));
+}
