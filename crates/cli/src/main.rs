@@ -10,13 +10,31 @@ mod run;
 mod specify;
 mod terminal;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use crate::args::{Arguments, Command, PolicyCommand};
+use crate::args::{Arguments, Command, PolicyCommand, RunInvocation};
+use crate::failure::Failure;
 
 fn main() -> ExitCode {
+    let mut words = std::env::args_os();
+    let name = words.next().unwrap_or_default();
+    match words.next() {
+        Some(word) if word == "run" => run_only(name, words),
+        _ => any(),
+    }
+}
+
+fn run_only(name: OsString, words: impl Iterator<Item = OsString>) -> ExitCode {
+    match RunInvocation::try_parse_from(std::iter::once(name).chain(words)) {
+        Ok(invocation) => finish(run::run(invocation.run, invocation.state.as_deref())),
+        Err(error) => usage(&error),
+    }
+}
+
+fn any() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return usage(&error),
@@ -34,6 +52,10 @@ fn main() -> ExitCode {
         Command::Audit(audit) => audit::audit(&audit, state),
         Command::Completions(completions) => args::completions(completions.shell),
     };
+    finish(result)
+}
+
+fn finish(result: Result<ExitCode, Failure>) -> ExitCode {
     result.unwrap_or_else(|failure| failure.print())
 }
 

@@ -10,7 +10,7 @@ use crate::units::{Bytes, CpuCount, Millis, UnitError};
 pub const UNLIMITED: &str = "unlimited";
 
 /// The bounds of one run. `None` means that the owner lifted the limit by name.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Limits {
     /// CPUs that may be used at once.
     pub cpus: Option<CpuCount>,

@@ -9,8 +9,8 @@ use crate::limits::Limits;
 use crate::spec::{Access, IdChoice};
 use crate::units::Bytes;
 
-/// Everything a backend needs to make one sandbox.
-#[derive(Debug, Clone)]
+/// Everything a backend needs to make one sandbox. It can be sent to the process that makes it.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub struct Plan {
     /// The run that the sandbox belongs to.
     pub id: RunId,
@@ -31,8 +31,10 @@ pub struct Plan {
     /// Whether processes inside may trace each other.
     pub allow_ptrace: bool,
     /// When not empty: the only files, as paths inside, that may be executed.
+    #[serde(with = "crate::text::paths_bytes")]
     pub executables: Vec<PathBuf>,
     /// The directory of this run in the state directory, where a backend may keep what the run leaves.
+    #[serde(with = "crate::text::path_bytes")]
     pub run_directory: PathBuf,
 }
 
@@ -48,7 +50,7 @@ impl Plan {
 }
 
 /// The user that commands run as.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct User {
     /// User id inside.
     pub uid: u32,
@@ -57,13 +59,15 @@ pub struct User {
     /// Login name.
     pub name: String,
     /// Home directory inside.
+    #[serde(with = "crate::text::path_bytes")]
     pub home: PathBuf,
 }
 
 /// One piece of the sandbox's file system.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Entry {
     /// Absolute path inside, free of `.`, `..` and symbolic links.
+    #[serde(with = "crate::text::path_bytes")]
     pub target: PathBuf,
     /// What is there.
     pub node: Node,
@@ -72,11 +76,12 @@ pub struct Entry {
 }
 
 /// What is at a path inside.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Node {
     /// A host file or directory.
     Bind {
         /// The host's path, resolved.
+        #[serde(with = "crate::text::path_bytes")]
         source: PathBuf,
         /// Read-only or read-write.
         access: Access,
@@ -84,8 +89,10 @@ pub enum Node {
     /// A host directory below a writable layer.
     Overlay {
         /// The host's directory, resolved.
+        #[serde(with = "crate::text::path_bytes")]
         lower: PathBuf,
         /// The writable layer's directory, which exists and holds `upper` and `work`.
+        #[serde(with = "crate::text::path_bytes")]
         layer: PathBuf,
     },
     /// An empty directory in memory.
@@ -106,6 +113,7 @@ pub enum Node {
     /// A symbolic link.
     Symlink {
         /// What it says.
+        #[serde(with = "crate::text::path_bytes")]
         to: PathBuf,
     },
     /// A small file that we write.

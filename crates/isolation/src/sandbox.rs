@@ -22,13 +22,21 @@ pub trait Backend: Debug {
     /// The level.
     fn level(&self) -> Level;
 
+    /// Does ahead what does not depend on a plan, so that [`Self::create`] takes less time; at most one sandbox ahead.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    fn prepare(&mut self) -> Result<(), IsolationError> {
+        Ok(())
+    }
+
     /// Makes a sandbox; when it fails, the host is as it was.
     ///
     /// `leftovers` is told, before it is made, of each thing that would outlive a crash of this process.
     ///
     /// # Errors
     /// `NotEnforceable` when the plan asks for more than the machine has, `Step` for everything else.
-    fn create(&self, plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Box<dyn Sandbox>, IsolationError>;
+    fn create(&mut self, plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Box<dyn Sandbox>, IsolationError>;
 }
 
 /// Takes note of what a crash of this process would leave behind, so that the next start can remove it.

@@ -11,11 +11,11 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use offleash_core::exec::{ExecRequest, Stdin, TerminalSize};
 use offleash_core::id::RunId;
-use offleash_core::plan::{Node, Plan};
+use offleash_core::plan::{Entry, Node, Plan};
 use offleash_core::record::{ChangeSummary, RunRecord};
 use offleash_core::spec::{SandboxSpec, WorkspaceMode};
 use offleash_core::text::Text;
-use offleash_isolation::sandbox::{Enforcement, Final, Leftovers};
+use offleash_isolation::sandbox::{Backend, Enforcement, Final, Leftovers};
 use offleash_store::{ApplyRequest, HostIdentity, LiveRun, NewRun, Run, Selection, StateDirectory, reap, summarize};
 use offleash_sys::cgroup::Group;
 
@@ -58,11 +58,14 @@ pub struct RunReport {
 /// # Errors
 /// When the sandbox cannot be made or is lost through a failure of ours; an outcome of the command is never an error.
 pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, ManagerError> {
+    let level = choose_level(&request.spec)?;
+    let mut backend = level::backend(level)?;
+    // While the kernel makes namespaces, the rest is found out.
+    backend.prepare()?;
     let state = open_state(request.state.as_deref())?;
     let id = new_id()?;
     let host = this_host(state.path())?;
     let run_directory = state.path().join("runs").join(id.as_str());
-    let level = choose_level(&request.spec)?;
     let resolved = planning::resolve(&request.spec, &host, &request.command, id.clone(), &run_directory);
     let (plan, basis) = match resolved {
         Ok(planned) => planned,
@@ -71,10 +74,11 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
         }
         Err(error) => return Err(error.into()),
     };
-    let plan = Plan { level, ..plan };
+    let mut plan = Plan { level, ..plan };
     let mut live = LiveRun::create(&state, new_run(request, &plan, &host))?;
+    place_layers(&mut plan, &live);
     let started_at = live.run().started_at().to_owned();
-    let outcome = execute(request, &plan, &basis, &mut live, door);
+    let outcome = execute(request, &mut *backend, &plan, &basis, &mut live, door);
     let finished = live.finish()?;
     let (executed, enforcement) = outcome?;
     let mut notes = Vec::new();
@@ -131,18 +135,33 @@ fn new_id() -> Result<RunId, ManagerError> {
 }
 
 fn new_run(request: &RunRequest, plan: &Plan, host: &Host) -> NewRun {
-    let mut layers: Vec<_> = plan.entries.iter().filter_map(|entry| match &entry.node {
-        Node::Overlay { lower, layer } => Some((layer.clone(), lower.clone())),
-        _ => None,
-    }).collect();
-    // The plan numbers its layers, the workspace's first, and names their directories by number.
-    layers.sort_by_key(|(layer, _)| layer.file_name().and_then(|name| name.to_str()?.parse::<usize>().ok()));
+    let mut layers: Vec<(usize, PathBuf)> = plan.entries.iter().filter_map(numbered_layer).collect();
+    layers.sort();
     NewRun {
         id: plan.id.clone(),
         command: request.command.iter().map(Text::from).collect(),
         layers: layers.into_iter().map(|(_, lower)| lower).collect(),
         protect: protect_patterns(&request.spec),
         home: host.home.clone(),
+    }
+}
+
+/// The number of an overlay's layer, the workspace's first, and the directory that it lies over. The plan knows layers
+/// by number; where they are is for the store to say.
+fn numbered_layer(entry: &Entry) -> Option<(usize, PathBuf)> {
+    match &entry.node {
+        Node::Overlay { lower, layer } => Some((layer.file_name()?.to_str()?.parse().ok()?, lower.clone())),
+        _ => None,
+    }
+}
+
+/// Puts the store's directories in place of the plan's numbers.
+fn place_layers(plan: &mut Plan, live: &LiveRun) {
+    for entry in &mut plan.entries {
+        let number = numbered_layer(entry);
+        if let (Some((number, _)), Node::Overlay { layer, .. }) = (number, &mut entry.node) {
+            *layer = live.layer_directory(number);
+        }
     }
 }
 
@@ -162,12 +181,12 @@ struct Executed {
 
 fn execute(
     request: &RunRequest,
+    backend: &mut dyn Backend,
     plan: &Plan,
     basis: &ExecBasis,
     live: &mut LiveRun,
     door: &mut dyn Door,
 ) -> Result<(Executed, Enforcement), ManagerError> {
-    let backend = level::backend(plan.level)?;
     let mut sandbox = backend.create(plan, &mut Noted(live))?;
     let exec = sandbox.exec(&ExecRequest {
         argv: request.command.clone(),

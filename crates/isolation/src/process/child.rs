@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use offleash_core::plan::{Node, Plan};
 use offleash_core::spec::Access;
 use offleash_sys::landlock::{self, Grant, GrantAccess, Restriction};
-use offleash_sys::{credentials, mount, namespaces, process, rlimit, seccomp, socket};
+use offleash_sys::seccomp::{self, Filter, Options};
+use offleash_sys::{cgroup, credentials, mount, namespaces, process, rlimit, socket};
 use rustix::fs::{Mode, OFlags};
 
 use super::handshake::{ChildEnd, FromParent, StepFailure};
@@ -23,23 +24,41 @@ const CONTROL: i32 = 3;
 /// What the child gets from the process that it is a copy of.
 #[derive(Debug)]
 pub(super) struct Inherited<'a> {
-    pub(super) plan: &'a Plan,
     pub(super) channel: &'a ChildEnd,
     /// The guest's end of the control socket.
     pub(super) control: BorrowedFd<'a>,
     /// Descriptors that belong to the parent alone.
     pub(super) parents: &'a [BorrowedFd<'a>],
+    /// The CPUs that may be used; the parent keeps the child from its own for a moment.
+    pub(super) cpus: Option<rustix::thread::CpuSet>,
+}
+
+/// What the child is told to become; sent to it, since it starts before that is known.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub(super) struct Order {
+    pub(super) plan: Plan,
     /// Trees that the parent makes, by number.
-    pub(super) from_parent: &'a [usize],
-    pub(super) filter: &'a seccomp::Filter,
-    /// Whether refused system calls are told to the parent.
-    pub(super) notify: bool,
+    pub(super) from_parent: Vec<usize>,
     /// Whether the id to become is not the one that we have.
     pub(super) change_user: bool,
     /// Whether a cgroup bounds memory; otherwise rlimits do what they can.
     pub(super) group_bounds_memory: bool,
     /// To how many CPUs to keep, where no cgroup measures them out.
     pub(super) affinity: Option<usize>,
+}
+
+impl Order {
+    /// The system call filter: refused calls are told to the parent, and so is where programs want to connect to.
+    fn filter(&self) -> Filter {
+        seccomp::compile(&Options {
+            allow_ptrace: self.plan.allow_ptrace,
+            notify: true,
+            observe_connect: true,
+            // Memory files are not bounded by rlimits.
+            deny_memfd: !self.group_bounds_memory,
+            deny_sockets: false,
+        })
+    }
 }
 
 /// Runs the child; returns, with an exit code, only if something failed.
@@ -57,16 +76,19 @@ pub(super) fn run(inherited: &Inherited<'_>) -> i32 {
 }
 
 fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, StepFailure> {
-    let plan = inherited.plan;
-    process::die_with_parent().map_err(step("tying the first process to its supervisor"))?;
-    rustix::process::setsid().map_err(|error| step("starting a session")(error.into()))?;
-    namespaces::unshare_network().map_err(step("making network namespaces"))?;
-    socket::loopback_up().map_err(step("turning the loopback interface on"))?;
-    rustix::system::sethostname(plan.hostname.as_bytes()).map_err(|error| step("setting the host name")(error.into()))?;
-
-    let mut arrivals = Arrivals { channel: inherited.channel, expected: inherited.from_parent, waiting: Vec::new() };
+    make_namespaces()?;
+    let mut arrivals = Arrivals { channel: inherited.channel, expected: Vec::new(), waiting: Vec::new() };
     arrivals.wait_until_mapped()?;
-    if inherited.change_user {
+    if let Some(cpus) = &inherited.cpus {
+        // Not before: the parent is done with it now. It fails only if those CPUs were taken away meanwhile; then the
+        // kernel chose others.
+        let _lifted = rustix::thread::sched_setaffinity(None, cpus);
+    }
+    let order = receive_order(inherited.control)?;
+    let plan = &order.plan;
+    arrivals.expected.clone_from(&order.from_parent);
+    rustix::system::sethostname(plan.hostname.as_bytes()).map_err(|error| step("setting the host name")(error.into()))?;
+    if order.change_user {
         credentials::become_user(plan.user.uid, plan.user.gid).map_err(step("becoming the sandbox's user"))?;
         process::die_with_parent().map_err(step("tying the first process to its supervisor"))?;
     }
@@ -74,16 +96,11 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     tree::enter(plan, &mut arrivals)?;
     use_null_streams().map_err(step("opening /dev/null"))?;
 
-    let mut report = Vec::new();
     let guest = arrivals.wait_for_start()?;
-    // After the parent put us into our cgroup, so that the namespace's root is that one (THREATS P4).
+    // In our cgroup by now, so that the namespace's root is that one (THREATS P4).
     namespaces::unshare_cgroup().map_err(step("making a cgroup namespace"))?;
-    for (resource, value) in limits::rlimits(&plan.limits, inherited.group_bounds_memory) {
-        rlimit::lower(resource, value).map_err(|error| step("setting resource limits")(error.source.into()))?;
-    }
-    if let Some(count) = inherited.affinity {
-        keep_to_cpus(count).map_err(step("setting the CPU affinity"))?;
-    }
+    limit(&order)?;
+    let mut report = Vec::new();
     if credentials::isolate_core().is_ok() {
         report.push(('+', "core_scheduling", "a core scheduling cookie of its own".to_owned()));
     }
@@ -91,15 +108,72 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     report.push(restrict_paths(plan)?);
     place_control(inherited.control).map_err(step("placing the control socket"))?;
     process::close_from_at_exec(4).map_err(step("closing inherited descriptors"))?;
-    let listener = filter_calls(inherited)?;
-    report.push(('+', "seccomp", format!("allow-list, {} instructions", inherited.filter.instructions())));
-    inherited
-        .channel
-        .ready(&report, listener.as_ref().map(AsFd::as_fd))
-        .map_err(step("reporting to the supervisor"))?;
+    let filter = order.filter();
+    report.push(('+', "seccomp", format!("allow-list, {} instructions", filter.instructions())));
+    let listener = filter.install_with_listener().map_err(step("installing the system call filter"))?;
+    inherited.channel.ready(&report, listener.as_fd()).map_err(step("reporting to the supervisor"))?;
     drop(listener);
     let error = process::exec_descriptor(guest.as_fd(), c"offleash-guest", None);
     Err(step("starting the guest")(error))
+}
+
+/// All that can be done before anything is known about the sandbox.
+fn make_namespaces() -> Result<(), StepFailure> {
+    process::die_with_parent().map_err(step("tying the first process to its supervisor"))?;
+    rustix::process::setsid().map_err(|error| step("starting a session")(error.into()))?;
+    namespaces::unshare_network().map_err(step("making network namespaces"))?;
+    socket::loopback_up().map_err(step("turning the loopback interface on"))
+}
+
+/// Sends an order over a control socket that no guest has yet.
+pub(super) fn send_order(control: BorrowedFd<'_>, order: &Order) -> io::Result<()> {
+    let bytes = postcard::to_allocvec(order).map_err(io::Error::other)?;
+    let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+    let mut message = length.to_le_bytes().to_vec();
+    message.extend(bytes);
+    let mut rest = message.as_slice();
+    while !rest.is_empty() {
+        let flags = rustix::net::SendFlags::NOSIGNAL;
+        let sent = rustix::io::retry_on_intr(|| rustix::net::send(control, rest, flags))?;
+        rest = rest.get(sent..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+fn receive_order(control: BorrowedFd<'_>) -> Result<Order, StepFailure> {
+    let received = read_exactly::<4>(control).and_then(|length| {
+        let length = usize::try_from(u32::from_le_bytes(length)).map_err(io::Error::other)?;
+        let mut bytes = vec![0; length];
+        fill(control, &mut bytes)?;
+        postcard::from_bytes(&bytes).map_err(io::Error::other)
+    });
+    received.map_err(step("hearing what to become"))
+}
+
+fn read_exactly<const LENGTH: usize>(from: BorrowedFd<'_>) -> io::Result<[u8; LENGTH]> {
+    let mut bytes = [0; LENGTH];
+    fill(from, &mut bytes)?;
+    Ok(bytes)
+}
+
+fn fill(from: BorrowedFd<'_>, mut bytes: &mut [u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::retry_on_intr(|| rustix::io::read(from, &mut *bytes))? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            length => bytes = bytes.get_mut(length..).unwrap_or_default(),
+        }
+    }
+    Ok(())
+}
+
+fn limit(order: &Order) -> Result<(), StepFailure> {
+    for (resource, value) in limits::rlimits(&order.plan.limits, order.group_bounds_memory) {
+        rlimit::lower(resource, value).map_err(|error| step("setting resource limits")(error.source.into()))?;
+    }
+    match order.affinity {
+        Some(count) => keep_to_cpus(count).map_err(step("setting the CPU affinity")),
+        None => Ok(()),
+    }
 }
 
 fn step(what: &'static str) -> impl FnOnce(io::Error) -> StepFailure {
@@ -109,7 +183,7 @@ fn step(what: &'static str) -> impl FnOnce(io::Error) -> StepFailure {
 /// What the parent sends, in the order in which it is needed here.
 struct Arrivals<'a> {
     channel: &'a ChildEnd,
-    expected: &'a [usize],
+    expected: Vec<usize>,
     waiting: Vec<(usize, OwnedFd)>,
 }
 
@@ -125,11 +199,15 @@ impl Arrivals<'_> {
         }
     }
 
+    /// Waits until everything is there, and enters the cgroup.
     fn wait_for_start(&self) -> Result<OwnedFd, StepFailure> {
         match self.next()? {
             // Out of the way of the number that the control socket gets.
-            FromParent::Start { guest } => rustix::io::fcntl_dupfd_cloexec(&guest, CONTROL + 7)
-                .map_err(|error| step("placing the guest's program")(error.into())),
+            FromParent::Start { guest, entrances } => {
+                cgroup::enter(&entrances).map_err(step("entering the cgroup"))?;
+                rustix::io::fcntl_dupfd_cloexec(&guest, CONTROL + 7)
+                    .map_err(|error| step("placing the guest's program")(error.into()))
+            }
             _ => Err(unexpected()),
         }
     }
@@ -231,13 +309,4 @@ fn grants(plan: &Plan, may_execute: bool) -> impl Iterator<Item = (PathBuf, Gran
         // Below `/etc` everything may be read already; a rule for each file would only cost time.
         (!entry.target.starts_with("/etc")).then(|| (entry.target.clone(), access))
     })
-}
-
-fn filter_calls(inherited: &Inherited<'_>) -> Result<Option<OwnedFd>, StepFailure> {
-    let installed = if inherited.notify {
-        inherited.filter.install_with_listener().map(|listener| Some(listener.into()))
-    } else {
-        inherited.filter.install().map(|()| None)
-    };
-    installed.map_err(step("installing the system call filter"))
 }

@@ -10,8 +10,8 @@ use std::path::Path;
 use offleash_core::level::{Degrade, Level};
 use offleash_core::plan::{Node, Plan};
 use offleash_core::spec::Access;
-use offleash_sys::namespaces::{self, Child, IdMap, Namespaces};
-use offleash_sys::{mount, process, seccomp, socket};
+use offleash_sys::namespaces::{self, Child, IdMap, Namespaces, UserNamespace};
+use offleash_sys::{mount, process, socket};
 
 use super::handshake::{self, ParentEnd, Report, StepFailure};
 use super::identity::{self, Identity, MapWriter};
@@ -22,52 +22,80 @@ use crate::guest_image;
 use super::grouping::{self, Grouping};
 use crate::sandbox::{Enforcement, Leftovers};
 
-/// Makes a sandbox; when it fails, everything that was made is gone again.
-pub(super) fn create(plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<ProcessSandbox, IsolationError> {
-    let identity = identity::choose(plan).map_err(|error| failed("choosing user ids", "", error))?;
-    let from_parent = trees_of_the_parent(plan, &identity);
-    let grouping = Grouping::plan(&plan.limits, plan.id.as_str());
-    let mut enforcement = Enforcement::default();
-    grouping.describe(&plan.limits, &mut enforcement);
-    require(plan, &enforcement)?;
+/// A first process in namespaces of its own that waits to be told what to become.
+///
+/// It knows nothing of any sandbox yet, so it can be made before there is a plan. Dropped, it is killed.
+#[derive(Debug)]
+pub(super) struct Embryo {
+    unfinished: Unfinished,
+    channel: ParentEnd,
+    control: OwnedFd,
+}
 
-    let (control, guest_control) = socket::stream_pair().map_err(|error| failed("making the control socket", "", error))?;
-    let (parent_end, child_end) = handshake::pair().map_err(|error| failed("making the set-up socket", "", error))?;
-    let options = seccomp::Options {
-        allow_ptrace: plan.allow_ptrace,
-        notify: true,
-        observe_connect: true,
-        deny_memfd: !grouping.bounds_memory(),
-        deny_sockets: false,
-    };
-    prepare_layers(plan, &identity)?;
-    let filter = seccomp::compile(&options);
-    let inherited = child::Inherited {
-        plan,
-        channel: &child_end,
-        control: guest_control.as_fd(),
-        parents: &[control.as_fd(), parent_end.0.as_fd()],
-        from_parent: &from_parent,
-        filter: &filter,
-        notify: options.notify,
-        change_user: identity.writer == MapWriter::Privileged,
-        group_bounds_memory: grouping.bounds_memory(),
-        affinity: grouping.affinity(&plan.limits),
-    };
-    let namespaces =
-        Namespaces { user: true, pid: true, mount: true, ipc: true, uts: true, network: false };
-    let first = namespaces::fork_into(namespaces, None, || child::run(&inherited))
-        .map_err(|error| failed("making namespaces", "", error))?;
-    let mut unfinished = Unfinished { first: Some(first), group: None };
-    drop((child_end, guest_control));
+impl Embryo {
+    /// Starts one; the calling process must have one thread.
+    pub(super) fn new() -> Result<Self, IsolationError> {
+        let (control, guest_control) =
+            socket::stream_pair().map_err(|error| failed("making the control socket", "", error))?;
+        let (channel, child_end) =
+            handshake::pair().map_err(|error| failed("making the set-up socket", "", error))?;
+        let inherited = child::Inherited {
+            channel: &child_end,
+            control: guest_control.as_fd(),
+            parents: &[control.as_fd(), channel.0.as_fd()],
+            cpus: rustix::thread::sched_getaffinity(None).ok(),
+        };
+        // Without the network namespace, which takes longest and which the child makes itself at the same time.
+        let namespaces =
+            Namespaces { user: true, pid: true, mount: true, ipc: true, uts: true, network: false };
+        let first = namespaces::fork_into(namespaces, None, || child::run(&inherited))
+            .map_err(|error| failed("making namespaces", "", error))?;
+        place_apart(first.pid);
+        Ok(Self { unfinished: Unfinished { first: Some(first), group: None }, channel, control })
+    }
 
-    let parent = Parent { plan, identity: &identity, channel: &parent_end };
-    let report = parent.finish(&mut unfinished, &grouping, &from_parent, leftovers)?;
-    describe(&identity, &report, &mut enforcement);
-    require(plan, &enforcement)?;
-    let (first, group) = unfinished.complete();
-    let parts = Parts { first, channel: parent_end, control, listener: report.listener, group, enforcement };
-    ProcessSandbox::new(plan, parts)
+    /// Makes it the sandbox of `plan`; when it fails, everything that was made is gone again.
+    pub(super) fn become_sandbox(
+        mut self,
+        plan: &Plan,
+        leftovers: &mut dyn Leftovers,
+    ) -> Result<ProcessSandbox, IsolationError> {
+        let identity = identity::choose(plan).map_err(|error| failed("choosing user ids", "", error))?;
+        let grouping = Grouping::plan(&plan.limits, plan.id.as_str());
+        let mut enforcement = Enforcement::default();
+        grouping.describe(&plan.limits, &mut enforcement);
+        require(plan, &enforcement)?;
+        prepare_layers(plan, &identity)?;
+
+        let order = child::Order {
+            plan: plan.clone(),
+            from_parent: trees_of_the_parent(plan, &identity),
+            change_user: identity.writer == MapWriter::Privileged,
+            group_bounds_memory: grouping.bounds_memory(),
+            affinity: grouping.affinity(&plan.limits),
+        };
+        let parent =
+            Parent { order: &order, identity: &identity, channel: &self.channel, control: self.control.as_fd() };
+        let report = parent.finish(&mut self.unfinished, &grouping, leftovers)?;
+        describe(&identity, &report, &mut enforcement);
+        require(plan, &enforcement)?;
+        let Self { unfinished, channel, control } = self;
+        let (first, group) = unfinished.complete();
+        let parts = Parts { first, channel, control, listener: report.listener, group, enforcement };
+        ProcessSandbox::new(plan, parts)
+    }
+}
+
+/// Moves the first process to another CPU than ours.
+///
+/// The kernel starts a child where its parent runs, where it would wait until we do; the two halves would take turns
+/// instead of working at the same time. The child lifts this when it hears from us next. Only speed depends on it.
+fn place_apart(first: rustix::process::Pid) {
+    let Ok(mut others) = rustix::thread::sched_getaffinity(None) else { return };
+    others.unset(rustix::thread::sched_getcpu());
+    if others.count() > 0 {
+        let _moved = rustix::thread::sched_setaffinity(Some(first), &others);
+    }
 }
 
 /// Gives the writable layers to the sandbox's user.
@@ -88,6 +116,7 @@ fn prepare_layers(plan: &Plan, identity: &Identity) -> Result<(), IsolationError
 }
 
 /// What was made so far, and is unmade if the rest fails.
+#[derive(Debug)]
 struct Unfinished {
     first: Option<Child>,
     group: Option<grouping::Group>,
@@ -117,9 +146,10 @@ impl Drop for Unfinished {
 }
 
 struct Parent<'a> {
-    plan: &'a Plan,
+    order: &'a child::Order,
     identity: &'a Identity,
     channel: &'a ParentEnd,
+    control: BorrowedFd<'a>,
 }
 
 impl Parent<'_> {
@@ -127,12 +157,17 @@ impl Parent<'_> {
         &self,
         unfinished: &mut Unfinished,
         grouping: &Grouping,
-        from_parent: &[usize],
         leftovers: &mut dyn Leftovers,
     ) -> Result<Report, IsolationError> {
         let pid = unfinished.first()?.pid;
-        let made = self.serve(pid, unfinished, grouping, from_parent, leftovers);
-        match (made, self.channel.report()) {
+        let mut owners = OwnerMaps { outside: self.identity.outside, made: Vec::new() };
+        let served = self.serve(pid, unfinished, grouping, &mut owners, leftovers);
+        if served.is_err() {
+            // The child waits for more; it must end rather than wait for ever.
+            let _told = rustix::net::shutdown(self.channel.0.as_fd(), rustix::net::Shutdown::Write);
+            let _told = rustix::net::shutdown(self.control, rustix::net::Shutdown::Write);
+        }
+        match (served, self.channel.report()) {
             (Ok(()), Ok(report)) => Ok(report),
             // What the child says comes first: our own failure is then only that it stopped listening.
             (_, Err(failure)) if !is_lost(&failure) => Err(failed(failure.step, failure.subject, failure.source)),
@@ -141,41 +176,29 @@ impl Parent<'_> {
         }
     }
 
+    /// In the order in which the child needs it.
     fn serve(
         &self,
         pid: rustix::process::Pid,
         unfinished: &mut Unfinished,
         grouping: &Grouping,
-        from_parent: &[usize],
+        owners: &mut OwnerMaps,
         leftovers: &mut dyn Leftovers,
     ) -> Result<(), IsolationError> {
-        let result = self.write_maps(pid);
-        if result.is_err() {
-            // The child waits for this; it must end rather than wait for ever.
-            let _told = rustix::net::shutdown(self.channel.0.as_fd(), rustix::net::Shutdown::Write);
-        }
-        result.map_err(|error| failed("mapping user ids", "", error))?;
-        self.channel.mapped().map_err(|error| failed("telling the first process", "", error))?;
-        let outcome = self.provide(pid, unfinished, grouping, from_parent, leftovers);
-        if outcome.is_err() {
-            let _told = rustix::net::shutdown(self.channel.0.as_fd(), rustix::net::Shutdown::Write);
-        }
-        outcome
-    }
-
-    fn provide(
-        &self,
-        pid: rustix::process::Pid,
-        unfinished: &mut Unfinished,
-        grouping: &Grouping,
-        from_parent: &[usize],
-        leftovers: &mut dyn Leftovers,
-    ) -> Result<(), IsolationError> {
-        self.send_trees(from_parent)?;
+        let telling = |error| failed("telling the first process", "", error);
+        self.write_maps(pid).map_err(|error| failed("mapping user ids", "", error))?;
+        self.channel.mapped().map_err(telling)?;
+        child::send_order(self.control, self.order).map_err(telling)?;
+        self.send_trees(owners)?;
         leftovers.cgroups(&grouping.paths()).map_err(|error| failed("noting the cgroup", "", error))?;
-        unfinished.group = grouping.make(pid).map_err(|error| failed("making the cgroup", "", io::Error::other(error)))?;
+        let made = grouping.make(pid);
+        let mut entrances = Vec::new();
+        if let Some(made) = made.map_err(|error| failed("making the cgroup", "", io::Error::other(error)))? {
+            unfinished.group = Some(made.0);
+            entrances = made.1;
+        }
         let guest = guest_image::sealed_memfd().map_err(|error| failed("writing the guest", "", error))?;
-        self.channel.start(guest.as_fd()).map_err(|error| failed("telling the first process", "", error))
+        self.channel.start(guest.as_fd(), &entrances).map_err(telling)
     }
 
     fn write_maps(&self, pid: rustix::process::Pid) -> io::Result<()> {
@@ -192,15 +215,14 @@ impl Parent<'_> {
 
     /// Makes and sends the trees that need the host's privilege: files outside the system's own directories, with
     /// their owner mapped to the sandbox's user.
-    fn send_trees(&self, from_parent: &[usize]) -> Result<(), IsolationError> {
-        let mut owners = OwnerMaps { outside: self.identity.outside, made: Vec::new() };
-        for &number in from_parent {
-            let entry = &self.plan.entries[number / 2];
+    fn send_trees(&self, owners: &mut OwnerMaps) -> Result<(), IsolationError> {
+        for &number in &self.order.from_parent {
+            let entry = &self.order.plan.entries[number / 2];
             let path = path_of(&entry.node, number);
             let tree = mount::clone_tree(mount::current_directory(), path)
                 .map_err(|error| failed("opening", path.to_string_lossy(), error))?;
             if number == tree::source_number(number / 2) {
-                self.map_owner(tree.as_fd(), path, &entry.node, &mut owners)?;
+                self.map_owner(tree.as_fd(), path, &entry.node, owners)?;
             }
             let index = u16::try_from(number).map_err(|_| failed("counting mounts", "", io::ErrorKind::InvalidInput.into()))?;
             self.channel.tree(index, tree.as_fd()).map_err(|error| failed("telling the first process", "", error))?;
@@ -236,7 +258,7 @@ impl Parent<'_> {
 /// Namespaces that map one owner each to the sandbox's user; most sandboxes need one.
 struct OwnerMaps {
     outside: (u32, u32),
-    made: Vec<((u32, u32), OwnedFd)>,
+    made: Vec<((u32, u32), UserNamespace)>,
 }
 
 impl OwnerMaps {
@@ -246,7 +268,7 @@ impl OwnerMaps {
             None => {
                 let line = |inside, outside| [IdMap { inside, outside, count: 1 }];
                 let namespace =
-                    namespaces::user_namespace(&line(uid, self.outside.0), &line(gid, self.outside.1))?;
+                    UserNamespace::new(&line(uid, self.outside.0), &line(gid, self.outside.1))?;
                 self.made.push(((uid, gid), namespace));
                 self.made.len() - 1
             }

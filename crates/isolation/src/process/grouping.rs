@@ -1,6 +1,7 @@
 //! How a sandbox of this level is bounded in memory, CPU and processes: by a cgroup where this process may make one,
 //! else by rlimits, affinity and the watcher; and the enforcement says which.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use offleash_core::limits::{LimitName, Limits};
@@ -67,11 +68,6 @@ impl Grouping {
     /// Whether a group bounds memory, as opposed to the watcher.
     pub(super) fn bounds_memory(&self) -> bool {
         self.limits.memory_bytes.is_some()
-    }
-
-    /// Whether a group bounds the number of processes, as opposed to `RLIMIT_NPROC`.
-    pub(super) fn bounds_pids(&self) -> bool {
-        self.limits.pids.is_some()
     }
 
     /// To how many CPUs the sandbox is to be bound when no group can measure them out.
@@ -145,15 +141,15 @@ impl Grouping {
         paths
     }
 
-    /// Makes the group and moves the sandbox's first process into it.
-    pub(super) fn make(&self, first: Pid) -> Result<Option<Group>, CgroupError> {
+    /// Makes the group; the sandbox's first process enters it, through what is returned beside it.
+    pub(super) fn make(&self, first: Pid) -> Result<Option<(Group, Vec<OwnedFd>)>, CgroupError> {
         let Some(hierarchy) = &self.hierarchy else { return Ok(None) };
         if self.limits == GroupLimits::default() {
             return Ok(None);
         }
         let group = Group::create(hierarchy, &self.name, &self.limits)?;
-        match group.join(first.as_raw_pid().cast_unsigned()) {
-            Ok(()) => Ok(Some(group)),
+        match group.join_version_2(first.as_raw_pid().cast_unsigned()).and_then(|()| group.entrances()) {
+            Ok(entrances) => Ok(Some((group, entrances))),
             Err(error) => match group.remove() {
                 Ok(()) => Err(error),
                 Err(second) => Err(CgroupError::CleanUp { first: Box::new(error), second: Box::new(second) }),

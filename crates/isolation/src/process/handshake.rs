@@ -66,9 +66,10 @@ impl ParentEnd {
         socket::send(self.0.as_fd(), &[TREE, low, high], &[tree])
     }
 
-    /// All is there; become the guest.
-    pub(super) fn start(&self, guest: BorrowedFd<'_>) -> io::Result<()> {
-        socket::send(self.0.as_fd(), &[START], &[guest])
+    /// All is there; enter the cgroups and become the guest.
+    pub(super) fn start(&self, guest: BorrowedFd<'_>, entrances: &[OwnedFd]) -> io::Result<()> {
+        let descriptors: Vec<BorrowedFd<'_>> = std::iter::once(guest).chain(entrances.iter().map(AsFd::as_fd)).collect();
+        socket::send(self.0.as_fd(), &[START], &descriptors)
     }
 
     /// Waits for the child's report.
@@ -118,7 +119,7 @@ fn libc_eio() -> i32 {
 pub(super) enum FromParent {
     Mapped,
     Tree { index: usize, tree: OwnedFd },
-    Start { guest: OwnedFd },
+    Start { guest: OwnedFd, entrances: Vec<OwnedFd> },
     /// The parent is gone.
     Gone,
 }
@@ -133,18 +134,18 @@ impl ChildEnd {
             ([TREE, low, high], Some(tree)) => {
                 Ok(FromParent::Tree { index: usize::from(u16::from_le_bytes([*low, *high])), tree })
             }
-            ([START], Some(guest)) => Ok(FromParent::Start { guest }),
+            ([START], Some(guest)) => Ok(FromParent::Start { guest, entrances: descriptors.collect() }),
             _ => Ok(FromParent::Gone),
         }
     }
 
     /// Everything is in place; only exec remains.
-    pub(super) fn ready(&self, report: &[(char, &str, String)], listener: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    pub(super) fn ready(&self, report: &[(char, &str, String)], listener: BorrowedFd<'_>) -> io::Result<()> {
         let mut message = vec![READY];
         for (kind, control, detail) in report {
             message.extend_from_slice(format!("{kind}\0{control}\0{detail}\n").as_bytes());
         }
-        socket::send(self.0.as_fd(), &message, listener.as_slice())
+        socket::send(self.0.as_fd(), &message, &[listener])
     }
 
     pub(super) fn failed(&self, failure: &StepFailure) {

@@ -7,7 +7,7 @@
 
 mod child;
 mod create;
-pub(crate) mod grouping;
+mod grouping;
 mod handshake;
 mod identity;
 mod masks;
@@ -17,20 +17,32 @@ mod tree;
 use offleash_core::level::Level;
 use offleash_core::plan::Plan;
 
+use self::create::Embryo;
 use crate::error::IsolationError;
 use crate::sandbox::{Backend, Leftovers, Sandbox};
 
 /// Makes sandboxes of the level `process`. The calling process must have one thread.
 #[derive(Debug, Default)]
-pub struct ProcessBackend;
+pub struct ProcessBackend {
+    prepared: Option<Embryo>,
+}
 
 impl Backend for ProcessBackend {
     fn level(&self) -> Level {
         Level::Process
     }
 
-    fn create(&self, plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Box<dyn Sandbox>, IsolationError> {
-        Ok(Box::new(create::create(plan, leftovers)?))
+    fn prepare(&mut self) -> Result<(), IsolationError> {
+        self.prepared = Some(Embryo::new()?);
+        Ok(())
+    }
+
+    fn create(&mut self, plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Box<dyn Sandbox>, IsolationError> {
+        let embryo = match self.prepared.take() {
+            Some(embryo) => embryo,
+            None => Embryo::new()?,
+        };
+        Ok(Box::new(embryo.become_sandbox(plan, leftovers)?))
     }
 }
 

@@ -90,7 +90,8 @@ impl ProcessSandbox {
     }
 
     fn take_report(&mut self, report: &protocol::Usage, events: &mut Vec<SandboxEvent>) {
-        self.watcher.note_guest_usage(report.shm_bytes);
+        let tmpfs: u64 = report.tmpfs.iter().map(|tmpfs| tmpfs.used).sum();
+        self.watcher.note_guest_usage(report.shm_bytes.saturating_add(tmpfs));
         let full = report.tmpfs.iter().any(|tmpfs| {
             tmpfs.total > 0 && tmpfs.used >= tmpfs.total
                 || tmpfs.files_total > 0 && tmpfs.files_used >= tmpfs.files_total
