@@ -46,6 +46,8 @@ pub(crate) struct GuestLink {
     /// Whether the guest speaks our version; nothing else it says counts before.
     greeted: bool,
     gone: bool,
+    /// Whether an execution ended with anything but success.
+    failed: bool,
 }
 
 #[derive(Debug)]
@@ -67,6 +69,7 @@ impl GuestLink {
             denials: Denials::default(),
             greeted: false,
             gone: false,
+            failed: false,
         }
     }
 
@@ -156,6 +159,27 @@ impl GuestLink {
         }
         self.answer_refused_calls()?;
         Ok(events)
+    }
+
+    /// Asks the guest what the sandbox holds; the answer comes with a later turn.
+    pub(crate) fn ask_for_report(&mut self) -> Result<(), IsolationError> {
+        self.send(&ToGuest::Usage)
+    }
+
+    /// Waits until the guest says something, for a few milliseconds at most.
+    pub(crate) fn wait_briefly(&self) -> Result<(), IsolationError> {
+        let Some(control) = &self.control else { return Ok(()) };
+        let mut waiting = [rustix::event::PollFd::new(control, rustix::event::PollFlags::IN)];
+        let briefly = rustix::event::Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+        match rustix::event::poll(&mut waiting, Some(&briefly)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(running("wait for the guest")(error.into())),
+        }
+    }
+
+    /// Whether an execution ended with anything but success, as for want of space.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed
     }
 
     /// What the guest measured last, if that is news.
@@ -266,7 +290,10 @@ impl GuestLink {
                 },
             ),
             FromGuest::InputTaken { exec, count } => (exec, self.acknowledge(exec, count)),
-            FromGuest::Ended { exec, end, .. } => (exec, ExecEvent::Ended(end_of(end))),
+            FromGuest::Ended { exec, end, .. } => {
+                self.failed |= end != protocol::End::Exited { code: 0 };
+                (exec, ExecEvent::Ended(end_of(end)))
+            }
             FromGuest::UsageReport(report) => {
                 self.report = Some(report);
                 return;

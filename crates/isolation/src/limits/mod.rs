@@ -15,5 +15,5 @@ mod walk;
 mod watcher;
 
 pub use layer::{LayerMeter, LayerUsage};
-pub use rlimits::rlimits;
+pub use rlimits::{HeldByGroup, rlimits};
 pub use watcher::Watcher;

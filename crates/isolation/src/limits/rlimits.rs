@@ -12,15 +12,27 @@ const PENDING_SIGNALS: u64 = 8192;
 /// The largest main stack without a memory group: a stack is not part of `RLIMIT_DATA`.
 const STACK_BYTES: u64 = 64 * 1024 * 1024;
 
+/// Which limits a control group holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct HeldByGroup {
+    /// Memory of all processes together.
+    pub memory: bool,
+    /// The number of processes and threads.
+    pub pids: bool,
+}
+
+/// How many more processes `RLIMIT_NPROC` allows than a group that counts refusals.
+const PROCESSES_SLACK: u64 = 16;
+
 /// The process limits that follow from `limits`, to be applied by `sys::rlimit::lower`.
 ///
 /// They must be applied inside the sandbox's user namespace, before its first program runs: `RLIMIT_NPROC` set outside
-/// would be compared with all processes of the caller. `has_group` says whether a control group holds the memory
-/// limit; without one a process is at least bounded by itself.
+/// would be compared with all processes of the caller. Where no control group holds the memory limit, a process is at
+/// least bounded by itself.
 ///
 /// Not used: `RLIMIT_AS`, because Go, Java, WebAssembly engines and sanitizers reserve address space by the terabyte
 /// without using it; `RLIMIT_RSS`, which Linux ignores.
-pub fn rlimits(limits: &Limits, has_group: bool) -> Vec<(Resource, u64)> {
+pub fn rlimits(limits: &Limits, held: HeldByGroup) -> Vec<(Resource, u64)> {
     let mut set = vec![
         // A core dump could go to a handler outside of the sandbox and holds whatever memory held.
         (Resource::Core, 0),
@@ -39,10 +51,12 @@ pub fn rlimits(limits: &Limits, has_group: bool) -> Vec<(Resource, u64)> {
     // Counted per user and user namespace since Linux 5.14. With one user id in a namespace of its own that is every
     // process of the sandbox. The kernel exempts the host's root (`copy_process`: `INIT_USER`), so it is no bound for
     // a sandbox that is mapped to it.
-    add(Resource::Processes, limits.pids);
+    // Where a group holds the limit, it is to be the one that refuses, since it counts that; this is then behind it.
+    let slack = if held.pids { PROCESSES_SLACK } else { 0 };
+    add(Resource::Processes, limits.pids.map(|pids| pids.saturating_add(slack)));
     // Each process by itself; the sum is the watcher's. It bounds a single process if the supervisor hangs.
     add(Resource::CpuSeconds, limits.cpu_time.map(|time| time.0.div_ceil(1000)));
-    if !has_group && let Some(memory) = limits.memory {
+    if !held.memory && let Some(memory) = limits.memory {
         add(Resource::Data, Some(memory.0));
         add(Resource::Stack, Some(memory.0.min(STACK_BYTES)));
     }
@@ -57,6 +71,8 @@ mod tests {
     use offleash_core::units::{Bytes, Millis};
 
     use super::*;
+
+    const GROUP: HeldByGroup = HeldByGroup { memory: true, pids: true };
 
     fn none() -> Limits {
         Limits {
@@ -77,7 +93,7 @@ mod tests {
 
     #[test]
     fn what_no_sandbox_needs_is_taken_away_without_any_limit() {
-        let set: BTreeMap<_, _> = rlimits(&none(), true).into_iter().collect();
+        let set: BTreeMap<_, _> = rlimits(&none(), GROUP).into_iter().collect();
         assert_eq!(set[&Resource::Core], 0);
         assert_eq!(set[&Resource::RealtimePriority], 0);
         assert_eq!(set[&Resource::Nice], 0);
@@ -98,12 +114,12 @@ mod tests {
             ..none()
         };
         assert!(
-            !rlimits(&limits, true)
+            !rlimits(&limits, GROUP)
                 .iter()
                 .any(|(resource, _)| *resource == Resource::Data)
         );
-        assert!(rlimits(&limits, false).contains(&(Resource::Data, 256 << 20)));
-        assert!(rlimits(&limits, false).contains(&(Resource::Stack, 64 << 20)));
+        assert!(rlimits(&limits, HeldByGroup::default()).contains(&(Resource::Data, 256 << 20)));
+        assert!(rlimits(&limits, HeldByGroup::default()).contains(&(Resource::Stack, 64 << 20)));
     }
 
     #[test]
@@ -114,7 +130,7 @@ mod tests {
                 ..none()
             };
             assert!(
-                rlimits(&limits, true).contains(&(Resource::CpuSeconds, seconds)),
+                rlimits(&limits, GROUP).contains(&(Resource::CpuSeconds, seconds)),
                 "{ms}"
             );
         }

@@ -232,10 +232,13 @@ impl Watcher {
         let processes = self.tree.processes();
         let usage = self.tree.usage(&processes);
         self.seen.pids = self.seen.pids.max(Some(usage.pids));
-        if let Some(limit) = pids
-            && usage.pids > limit
-        {
-            hits.push(killed(LimitName::Pids, limit));
+        match pids {
+            Some(limit) if usage.pids > limit => hits.push(killed(LimitName::Pids, limit)),
+            // `RLIMIT_NPROC` refuses the next one; nobody counts how often.
+            Some(limit) if usage.pids == limit => {
+                hits.push(LimitHit { limit: LimitName::Pids, value: limit, effect: LimitEffect::Refused });
+            }
+            _ => {}
         }
         if let Some(limit) = memory {
             let used = self.memory_of(now, &processes, usage, limit);

@@ -16,7 +16,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::handshake::{ChildEnd, FromParent, StepFailure};
 use super::tree::{self, Given};
-use crate::limits;
+use crate::limits::{self, HeldByGroup};
 
 /// Where the guest expects its control socket.
 const CONTROL: i32 = 3;
@@ -41,8 +41,8 @@ pub(super) struct Order {
     pub(super) from_parent: Vec<usize>,
     /// Whether the id to become is not the one that we have.
     pub(super) change_user: bool,
-    /// Whether a cgroup bounds memory; otherwise rlimits do what they can.
-    pub(super) group_bounds_memory: bool,
+    /// What a cgroup bounds; for the rest rlimits do what they can.
+    pub(super) held: HeldByGroup,
     /// To how many CPUs to keep, where no cgroup measures them out.
     pub(super) affinity: Option<usize>,
 }
@@ -55,7 +55,7 @@ impl Order {
             notify: true,
             observe_connect: true,
             // Memory files are not bounded by rlimits.
-            deny_memfd: !self.group_bounds_memory,
+            deny_memfd: !self.held.memory,
             deny_sockets: false,
         })
     }
@@ -167,7 +167,7 @@ fn fill(from: BorrowedFd<'_>, mut bytes: &mut [u8]) -> io::Result<()> {
 }
 
 fn limit(order: &Order) -> Result<(), StepFailure> {
-    for (resource, value) in limits::rlimits(&order.plan.limits, order.group_bounds_memory) {
+    for (resource, value) in limits::rlimits(&order.plan.limits, order.held) {
         rlimit::lower(resource, value).map_err(|error| step("setting resource limits")(error.source.into()))?;
     }
     match order.affinity {

@@ -71,7 +71,7 @@ impl Embryo {
             plan: plan.clone(),
             from_parent: trees_of_the_parent(plan, &identity),
             change_user: identity.writer == MapWriter::Privileged,
-            group_bounds_memory: grouping.bounds_memory(),
+            held: grouping.held(),
             affinity: grouping.affinity(&plan.limits),
         };
         let parent =

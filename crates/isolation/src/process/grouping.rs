@@ -9,6 +9,7 @@ pub(super) use offleash_sys::cgroup::Group;
 use offleash_sys::cgroup::{CgroupError, Controller, GroupLimits, Hierarchy, NAME_PREFIX};
 use rustix::process::Pid;
 
+use crate::limits::HeldByGroup;
 use crate::sandbox::Enforcement;
 
 /// What the cgroup of one sandbox is going to be.
@@ -65,9 +66,9 @@ impl Grouping {
         self.missing.iter().find(|(missing, _)| *missing == limit).map(|(_, reason)| reason.as_str())
     }
 
-    /// Whether a group bounds memory, as opposed to the watcher.
-    pub(super) fn bounds_memory(&self) -> bool {
-        self.limits.memory_bytes.is_some()
+    /// What a group bounds, as opposed to rlimits and the watcher.
+    pub(super) fn held(&self) -> HeldByGroup {
+        HeldByGroup { memory: self.limits.memory_bytes.is_some(), pids: self.limits.pids.is_some() }
     }
 
     /// To how many CPUs the sandbox is to be bound when no group can measure them out.

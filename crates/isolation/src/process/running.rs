@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use offleash_core::exec::{ExecRequest, TerminalSize};
 use offleash_core::level::Level;
@@ -32,6 +32,12 @@ pub(super) struct Parts {
     pub(super) enforcement: Enforcement,
 }
 
+/// How often the guest is asked what the sandbox holds: how full each tmpfs is and, where no cgroup counts it, memory.
+const REPORT_PERIOD: Duration = Duration::from_millis(250);
+
+/// How long a guest has for the answer when its sandbox is about to be killed.
+const LAST_REPORT: Duration = Duration::from_millis(50);
+
 /// A running sandbox.
 #[derive(Debug)]
 pub(super) struct ProcessSandbox {
@@ -42,6 +48,8 @@ pub(super) struct ProcessSandbox {
     watcher: Watcher,
     enforcement: Enforcement,
     limits: Limits,
+    /// When the guest is asked again what the sandbox holds.
+    next_report: Instant,
     killed: Option<Final>,
 }
 
@@ -69,6 +77,7 @@ impl ProcessSandbox {
             watcher,
             enforcement,
             limits: plan.limits.clone(),
+            next_report: Instant::now() + REPORT_PERIOD,
             killed: None,
         })
     }
@@ -87,6 +96,29 @@ impl ProcessSandbox {
             }
             _ => Ok(()),
         }
+    }
+
+    /// When the command failed, asks once more: a full tmpfs is told as the limit that it is.
+    fn last_report(&mut self) -> Result<Vec<LimitHit>, IsolationError> {
+        let mut events = Vec::new();
+        if !self.link.has_failed() || self.link.is_gone() {
+            return Ok(Vec::new());
+        }
+        self.link.ask_for_report()?;
+        let until = Instant::now() + LAST_REPORT;
+        while !self.link.is_gone() && Instant::now() < until {
+            self.link.wait_briefly()?;
+            self.link.turn(true)?;
+            if let Some(report) = self.link.take_report() {
+                self.take_report(&report, &mut events);
+                break;
+            }
+        }
+        let hit = |event| match event {
+            SandboxEvent::Limit(hit) => Some(hit),
+            _ => None,
+        };
+        Ok(events.into_iter().filter_map(hit).collect())
     }
 
     fn take_report(&mut self, report: &protocol::Usage, events: &mut Vec<SandboxEvent>) {
@@ -152,6 +184,10 @@ impl Sandbox for ProcessSandbox {
         let now = Instant::now();
         if now >= self.watcher.next_tick() && !self.link.is_gone() {
             events.extend(self.watcher.tick(now).into_iter().map(SandboxEvent::Limit));
+            if now >= self.next_report && self.link.has_spoken() {
+                self.next_report = now + REPORT_PERIOD;
+                self.link.ask_for_report()?;
+            }
         }
         Ok(events)
     }
@@ -178,12 +214,14 @@ impl Sandbox for ProcessSandbox {
         if let Some(done) = &self.killed {
             return Ok(done.clone());
         }
+        let last_hits = self.last_report()?;
         process::kill(self.first.pidfd.as_fd()).map_err(running("kill the first process"))?;
         // Returns when every process of the pid namespace is gone: the kernel lets its first one end last.
         let resources = process::reap(self.first.pid).map_err(running("wait for the first process"))?;
         let denials = self.link.finish()?;
         let mut last = self.watcher.finish(&resources).map_err(running("remove the cgroup"))?;
         last.denials = denials;
+        last.limits_hit.extend(last_hits);
         self.killed = Some(last.clone());
         Ok(last)
     }

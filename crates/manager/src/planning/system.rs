@@ -49,7 +49,7 @@ pub(super) fn entries(limits: &Limits, user: &User) -> Vec<Entry> {
         system("/tmp", memory(0o1777)),
         system("/run", Node::Directory),
         system("/var", Node::Directory),
-        system("/var/tmp", Node::Symlink { to: "/tmp".into() }),
+        system("/var/tmp", memory(0o1777)),
         system("/var/run", Node::Symlink { to: "/run".into() }),
         system(&user.home, memory(0o700)),
     ]);
