@@ -100,30 +100,59 @@ pub fn try_create() -> io::Result<()> {
     }
 }
 
-/// A descriptor of a new user namespace with the given maps, for an id-mapped mount.
-///
-/// # Errors
-/// What the kernel answered to the clone or to the maps.
-pub fn user_namespace(uid_map: &[IdMap], gid_map: &[IdMap]) -> io::Result<OwnedFd> {
-    let mut pidfd: RawFd = -1;
-    let only_user = Namespaces { user: true, ..Namespaces::default() };
-    match clone3(only_user.clone_flags(), None, &mut pidfd)? {
-        None => loop {
-            // The parent ends this process as soon as it holds the namespace.
-            // SAFETY: `pause` has no arguments and touches no memory of ours.
-            unsafe { libc::pause() };
-        },
-        Some(pid) => {
-            // SAFETY: as in `fork_into`.
-            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-            let namespace = write_id_maps(pid, uid_map, gid_map, false).and_then(|()| {
-                let path = format!("/proc/{}/ns/user", pid.as_raw_pid());
-                Ok(openat(rustix::fs::CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
-            });
-            rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL)?;
-            rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty())?;
-            namespace
+/// A new user namespace with the given maps, for id-mapped mounts.
+#[derive(Debug)]
+pub struct UserNamespace {
+    descriptor: OwnedFd,
+    /// The process that it was made by, which is being killed; it is reaped when this is dropped, so that nobody
+    /// waits for its end before.
+    maker: Pid,
+}
+
+impl UserNamespace {
+    /// Makes one.
+    ///
+    /// # Errors
+    /// What the kernel answered to the clone or to the maps.
+    pub fn new(uid_map: &[IdMap], gid_map: &[IdMap]) -> io::Result<Self> {
+        let mut pidfd: RawFd = -1;
+        let only_user = Namespaces { user: true, ..Namespaces::default() };
+        match clone3(only_user.clone_flags(), None, &mut pidfd)? {
+            None => loop {
+                // The parent ends this process as soon as it holds the namespace.
+                // SAFETY: `pause` has no arguments and touches no memory of ours.
+                unsafe { libc::pause() };
+            },
+            Some(maker) => {
+                // SAFETY: as in `fork_into`.
+                let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+                let opened = write_id_maps(maker, uid_map, gid_map, false).and_then(|()| {
+                    let path = format!("/proc/{}/ns/user", maker.as_raw_pid());
+                    Ok(openat(rustix::fs::CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+                });
+                rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL)?;
+                match opened {
+                    Ok(descriptor) => Ok(Self { descriptor, maker }),
+                    Err(error) => {
+                        rustix::process::waitpid(Some(maker), rustix::process::WaitOptions::empty())?;
+                        Err(error)
+                    }
+                }
+            }
         }
+    }
+}
+
+impl AsFd for UserNamespace {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+impl Drop for UserNamespace {
+    fn drop(&mut self) {
+        // It fails only if somebody else reaped it.
+        let _reaped = rustix::process::waitpid(Some(self.maker), rustix::process::WaitOptions::empty());
     }
 }
 

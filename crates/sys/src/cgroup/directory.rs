@@ -36,6 +36,11 @@ impl Directory {
         rustix::fs::accessat(&self.fd, file, rustix::fs::Access::EXISTS, AtFlags::empty()).is_ok()
     }
 
+    /// Opens a file for writing.
+    pub(super) fn open_to_write(&self, file: &str) -> Result<OwnedFd, CgroupError> {
+        self.open_file(file, OFlags::WRONLY).map_err(|errno| CgroupError::io("opening", self.path.join(file), errno))
+    }
+
     /// Writes `value` with one call, as these files demand.
     pub(super) fn write(&self, file: &str, value: &str) -> Result<(), CgroupError> {
         let fail = |errno| CgroupError::io("writing", self.path.join(file), errno);

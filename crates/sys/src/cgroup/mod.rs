@@ -34,7 +34,7 @@ mod usage;
 
 pub use delegation::systemd_scope_available;
 pub use error::{CgroupError, Reason};
-pub use group::Group;
+pub use group::{Group, enter};
 pub use hierarchy::{Controller, Hierarchy, Mode, Version};
 pub use limits::GroupLimits;
 pub use usage::{GroupEvents, GroupUsage};
