@@ -120,7 +120,7 @@ impl<'a> Drive<'a> {
     }
 
     /// Drives until the execution has ended, for whichever reason.
-    pub(crate) fn to_the_end(mut self) -> Result<Driven, IsolationError> {
+    pub(crate) fn run(mut self) -> Result<Driven, IsolationError> {
         while self.ending.is_none() {
             self.wait()?;
             self.turn_sandbox()?;

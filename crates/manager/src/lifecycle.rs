@@ -196,7 +196,7 @@ fn execute(
         tty: request.tty,
     })?;
     let capture = Capture::new(request.capture);
-    let driven = Drive::new(&mut *sandbox, door, exec, &plan.limits, request.started, capture).to_the_end()?;
+    let driven = Drive::new(&mut *sandbox, door, exec, &plan.limits, request.started, capture).run()?;
     let last = sandbox.kill()?;
     Ok((Executed { driven, last }, sandbox.enforcement().clone()))
 }

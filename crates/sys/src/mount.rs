@@ -157,11 +157,11 @@ pub fn open_below(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty(), resolve)?)
 }
 
-/// Unmounts what is mounted at `path` below `directory`, now or as soon as it is not in use.
+/// Unmounts what is mounted at `path`, now or as soon as it is not in use.
 ///
 /// # Errors
 /// `EINVAL` if nothing is mounted there.
-pub fn detach(path: &CStr) -> io::Result<()> {
+pub fn detach(path: &Path) -> io::Result<()> {
     Ok(rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?)
 }
 
@@ -174,7 +174,7 @@ pub fn enter_root(new_root: BorrowedFd<'_>) -> io::Result<()> {
     // The old root ends up on top of the new one, at the same place, from where it is detached: no directory for it
     // is needed (pivot_root(2), `pivot_root(".", ".")`).
     rustix::process::pivot_root(c".", c".")?;
-    detach(c".")?;
+    detach(Path::new("."))?;
     rustix::process::chdir(c"/")?;
     Ok(())
 }

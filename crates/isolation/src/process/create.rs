@@ -301,10 +301,7 @@ fn is_system(path: &Path) -> bool {
 fn path_of(node: &Node, number: usize) -> &Path {
     match node {
         Node::Bind { source, .. } => source,
-        Node::Overlay { lower, layer } if number % 2 == 0 => {
-            let _layer = layer;
-            lower
-        }
+        Node::Overlay { lower, .. } if number == tree::source_number(number / 2) => lower,
         Node::Overlay { layer, .. } => layer,
         _ => Path::new("/"),
     }

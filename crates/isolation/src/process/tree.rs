@@ -110,7 +110,7 @@ impl Assembly<'_> {
     /// Opens `target`, made as `kind` if it does not exist.
     fn place(&self, target: &Path, kind: Kind) -> io::Result<OwnedFd> {
         if target.as_os_str().is_empty() {
-            return Ok(self.root.try_clone()?);
+            return self.root.try_clone();
         }
         match mount::open_below(self.root.as_fd(), target) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -172,8 +172,8 @@ impl Assembly<'_> {
                 (c"index", b"off"),
             ];
             let overlay = mount::new_filesystem(c"overlay", &options, WRITABLE)?;
-            mount::detach(c"lower")?;
-            mount::detach(c"layer")?;
+            mount::detach(Path::new("lower"))?;
+            mount::detach(Path::new("layer"))?;
             Ok(overlay)
         });
         let overlay = overlay.map_err(step("mounting an overlay over", lower))?;
@@ -261,26 +261,38 @@ impl Assembly<'_> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
         };
-        let cover = Path::new(STAGING).join(if directory { "empty-directory" } else { "empty-file" });
+        let cover = Path::new(STAGING).join(if directory { EMPTY_DIRECTORY } else { EMPTY_FILE });
+        // A copy of a mount has its attributes.
         let cover = mount::clone_tree(self.root.as_fd(), &cover)?;
-        mount::restrict_tree(cover.as_fd(), Attributes { no_exec: true, ..SEALED })?;
         mount::attach(cover.as_fd(), place.as_fd())
     }
 
+    /// Makes what hidden things are covered with: an empty file and an empty directory, each a mount that allows
+    /// nothing.
     fn make_staging(&self) -> io::Result<()> {
         let staging = self.place(Path::new(STAGING), Kind::Directory)?;
-        rustix::fs::mkdirat(&staging, "empty-directory", Mode::empty())?;
-        let file = self.create(staging.as_fd(), OsStr::new("empty-file"))?;
-        Ok(rustix::fs::fchmod(&file, Mode::empty())?)
+        rustix::fs::mkdirat(&staging, EMPTY_DIRECTORY, Mode::empty())?;
+        let file = self.create(staging.as_fd(), OsStr::new(EMPTY_FILE))?;
+        rustix::fs::fchmod(&file, Mode::empty())?;
+        for name in [EMPTY_DIRECTORY, EMPTY_FILE] {
+            let cover = mount::clone_tree(staging.as_fd(), Path::new(name))?;
+            mount::restrict_tree(cover.as_fd(), Attributes { no_exec: true, ..SEALED })?;
+            mount::attach_at(cover.as_fd(), staging.as_fd(), Path::new(name))?;
+        }
+        Ok(())
     }
 
     /// Removes the names; what was mounted from there keeps its files.
     fn remove_staging(&self) -> io::Result<()> {
         let staging = self.place(Path::new(STAGING), Kind::Directory)?;
-        for name in ["empty-file", "boot_id"] {
+        self.in_staging(|| {
+            mount::detach(Path::new(EMPTY_DIRECTORY))?;
+            mount::detach(Path::new(EMPTY_FILE))
+        })?;
+        for name in [EMPTY_FILE, "boot_id"] {
             remove(staging.as_fd(), name, AtFlags::empty())?;
         }
-        for name in ["empty-directory", "lower", "layer"] {
+        for name in [EMPTY_DIRECTORY, "lower", "layer"] {
             remove(staging.as_fd(), name, AtFlags::REMOVEDIR)?;
         }
         remove(self.root.as_fd(), STAGING, AtFlags::REMOVEDIR)
@@ -307,6 +319,8 @@ impl Assembly<'_> {
 
 /// Where parts are kept while the root is assembled; gone before anything runs.
 const STAGING: &str = ".staging";
+const EMPTY_DIRECTORY: &str = "empty-directory";
+const EMPTY_FILE: &str = "empty-file";
 
 fn remove(directory: BorrowedFd<'_>, name: &str, flags: AtFlags) -> io::Result<()> {
     match rustix::fs::unlinkat(directory, name, flags) {
