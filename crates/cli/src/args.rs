@@ -77,7 +77,7 @@ pub(crate) struct RunArgs {
     #[arg(long, short = 'q')]
     pub(crate) quiet: bool,
     /// Command and arguments; `--` before it is needed only if it begins with a dash.
-    #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "COMMAND", trailing_var_arg = true)]
     pub(crate) command: Vec<OsString>,
     // Last, because its heading for limits holds for all that follows.
     #[command(flatten)]

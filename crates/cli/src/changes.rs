@@ -111,7 +111,8 @@ fn select(run: &Run, paths: &[PathBuf]) -> Result<Vec<Change>, Failure> {
             change.path.starts_with(path) || absolute.is_some_and(|absolute| absolute.starts_with(path))
         };
         if !changes.iter().any(named) {
-            return Err(Failure::new(format!("run `{}` has no change at `{}`", run.id(), Text::from(path))));
+            return Err(Failure::new(format!("run `{}` has no change at `{}`", run.id(), Text::from(path)))
+                .with_hint(format!("`offleash diff --summary {}` lists its changes", run.id())));
         }
     }
     Ok(changes.into_iter().filter(wanted).collect())

@@ -74,7 +74,7 @@ fn syscall_answer(name: &str) -> Result<String, Failure> {
 
 pub(crate) fn check_policy(arguments: &PolicyCheckArgs) -> Result<ExitCode, Failure> {
     let policy = specify::read_policy(&arguments.file)?;
-    let mut answer = format!("{}: valid\n", arguments.file.display());
+    let mut answer = format!("{}: valid\n", Text::from(&arguments.file));
     let widened = offleash_core::trust::widened(&policy);
     if !widened.is_empty() {
         let _written = writeln!(

@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: RunArgs, state: Option<&Path>) -> Result<ExitCode, 
 }
 
 fn terminal_failure(error: &io::Error) -> Failure {
-    Failure::new(format!("cannot use the terminal: {error}"))
+    Failure::new(format!("cannot use the terminal: {error}")).with_hint("leave `-t` out, or run it in a terminal of your own")
 }
 
 /// Where `--report` writes. Opened before the run, so that a path that cannot be written costs nothing.
@@ -71,7 +71,8 @@ impl<'a> ReportFile<'a> {
     }
 
     fn failure(path: &Path, error: &io::Error) -> Failure {
-        Failure::new(format!("cannot write the report `{}`: {error}", path.display()))
+        Failure::new(format!("cannot write the report `{}`: {error}", Text::from(path)))
+            .with_hint("name a file in a directory that exists, that you may write and that has room")
     }
 }
 

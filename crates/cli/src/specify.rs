@@ -115,11 +115,15 @@ fn apply_level(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Fa
 }
 
 fn bad_flag(flag: &str, text: &OsStr, error: &dyn std::error::Error) -> Failure {
-    Failure::new(format!("`{flag} {}` is not valid: {error}", text.to_string_lossy()))
+    Failure::new(format!("`{flag} {}` is not valid: {error}", Text::from(text)))
+        .with_hint(format!("`offleash help run` says what `{flag}` takes"))
 }
 
 fn parse<T: FromStr<Err: std::error::Error>>(flag: &str, text: &OsStr) -> Result<T, Failure> {
-    let utf8 = text.to_str().ok_or_else(|| Failure::new(format!("the value of `{flag}` is not UTF-8")))?;
+    let utf8 = text.to_str().ok_or_else(|| {
+        Failure::new(format!("the value of `{flag}`, `{}`, is not UTF-8", Text::from(text)))
+            .with_hint("write it in UTF-8")
+    })?;
     utf8.parse().map_err(|error| bad_flag(flag, text, &error))
 }
 
@@ -192,7 +196,10 @@ fn policy(arguments: &SandboxArgs, workspace: &Path) -> Result<Option<Policy>, F
     }
     if let Some(file) = &arguments.srt_settings {
         let text = read(file)?;
-        return srt::parse(&text).map(Some).map_err(|error| in_file(file, &error.to_string(), error.hint()));
+        return srt::parse(&text).map(Some).map_err(|error| {
+            let hint = error.hint().unwrap_or_else(|| "correct it, or write a policy: docs/policy.md lists every key".into());
+            in_file(file, &error.to_string(), Some(hint))
+        });
     }
     let found = workspace.join(POLICY_NAME);
     if arguments.no_policy || arguments.no_workspace || !found.exists() {
@@ -220,8 +227,10 @@ pub(crate) fn read_policy(file: &Path) -> Result<Policy, Failure> {
 }
 
 fn read(file: &Path) -> Result<String, Failure> {
-    let bytes = std::fs::read(file).map_err(|error| in_file(file, &format!("cannot read it: {error}"), None))?;
-    String::from_utf8(bytes).map_err(|_| in_file(file, "it is not UTF-8", None))
+    let bytes = std::fs::read(file).map_err(|error| {
+        in_file(file, &format!("cannot read it: {error}"), Some("name a file that exists and that you may read".into()))
+    })?;
+    String::from_utf8(bytes).map_err(|_| in_file(file, "it is not UTF-8", Some("save it as UTF-8".into())))
 }
 
 fn in_file(file: &Path, message: &str, hint: Option<String>) -> Failure {

@@ -11,6 +11,7 @@
 
 pub mod listing;
 pub mod processes;
+pub mod terminal;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -90,7 +90,18 @@ impl Explained for ManagerError {
             Self::BelowFloor { .. } => {
                 Some("lower `--min-level`, or mend what `offleash doctor` reports as missing".to_owned())
             }
-            _ => self.explained().and_then(Explained::hint),
+            _ => self.explained().and_then(Explained::hint).or_else(|| self.hint_of_the_workspace()),
+        }
+    }
+}
+
+impl ManagerError {
+    fn hint_of_the_workspace(&self) -> Option<String> {
+        match self {
+            Self::Run(RunError::Workspace { id, .. }) | Self::Apply(ApplyError::Run(RunError::Workspace { id, .. })) => {
+                Some(format!("put the directory back where it was; `offleash discard {id}` drops the changes instead"))
+            }
+            _ => None,
         }
     }
 }
