@@ -1,0 +1,371 @@
+//! Policy from the outside: files, flags, who may widen what, and what holds inside.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+use serde_json::Value;
+use support::processes::program;
+use support::{Site, record_of, skip, stderr, stdout};
+
+/// Runs a shell script under a policy that the user names.
+fn under(policy: &str, site: &Site, script: &str) -> Value {
+    let file = site.root().join("policy.toml");
+    fs::write(&file, policy).unwrap();
+    record_of(
+        &site
+            .offleash(["run", "--json", "--policy", file.to_str().unwrap(), "-c", script])
+            .output()
+            .unwrap(),
+    )
+}
+
+fn out(record: &Value) -> &str {
+    record["stdout"]["data"].as_str().unwrap()
+}
+
+#[test]
+fn errors_point_at_the_place() {
+    let site = Site::new();
+    for (policy, place, word) in [
+        ("levle = \"process\"\n", ":1:1", "levle"),
+        ("[limits]\nmemory = \"512M\"\ncpu = 2\n", ":3:1", "cpu"),
+        ("[limits]\nmemory = \"lots\"\n", ":2:10", "lots"),
+        ("[filesystem]\nread = [\"/a\", \"\"]\n", ":2:", ""),
+        ("[env.set]\n\"A=B\" = \"x\"\n", ":2:1", "A=B"),
+        ("[commands]\ndeny = \"curl\"\n", ":2:8", ""),
+        ("network = \"all\"\n", ":1:", "not available yet"),
+        ("[network]\nallow = [\"example.com\"]\n", ":1:", "not available yet"),
+        ("level = \"proces\"\n", ":1:9", "proces"),
+        ("level = \n", ":1:", ""),
+        ("[filesystem\n", ":1:", ""),
+        ("level = \"process\"\nlevel = \"process\"\n", ":2:", "duplicate"),
+    ] {
+        let file = site.root().join("bad.toml");
+        fs::write(&file, policy).unwrap();
+        let file = file.to_str().unwrap();
+        for arguments in [vec!["policy", "check", file], vec!["run", "--policy", file, "true"]] {
+            let said = site.refuse(arguments);
+            assert!(said.contains(&format!("{file}{place}")), "{policy:?}: {said}");
+            assert!(said.contains(word), "{policy:?}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_policy_error_reads_like_this() {
+    let site = Site::new();
+    site.write("bad.toml", "[limits]\nmemory = \"512M\"\ncpu = 2\n");
+    insta::assert_snapshot!(site.plain(&site.refuse(["policy", "check", "bad.toml"])), @r"
+    error: bad.toml:3:1: unknown variant `cpu`, expected one of `cpus`, `cpu_time`, `wall_time`, `memory`, `swap`, `pids`, `workspace`, `inodes`, `file_size`, `tmp`, `open_files`, `output`
+
+    hint: docs/policy.md lists every key
+    ");
+}
+
+#[test]
+fn a_valid_policy_is_said_to_be_valid_and_what_it_widens() {
+    let site = Site::new();
+    site.write(
+        "narrow.toml",
+        "[filesystem]\ndeny = [\".env\"]\n[limits]\nmemory = \"64M\"\n",
+    );
+    site.write("wide.toml", "[filesystem]\nread = [\"/srv\"]\n[env]\npass = [\"CI\"]\n");
+    assert_eq!(site.succeed(["policy", "check", "narrow.toml"]), "narrow.toml: valid\n");
+    let said = site.succeed(["policy", "check", "wide.toml"]);
+    assert!(
+        said.contains("filesystem.read, env.pass") && said.contains("--policy"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_policy_found_in_the_workspace_restricts() {
+    let site = Site::new();
+    site.write(
+        "offleash.toml",
+        "[limits]\nopen_files = 55\n[filesystem]\ndeny = [\"secret\"]\nworkspace = \"ro\"\n",
+    );
+    site.write("secret", "x\n");
+    let record = site.record(&[], "ulimit -n; cat secret; echo x > y");
+    assert_eq!(out(&record), "55\n", "{record}");
+    assert!(
+        record["stderr"]["data"].as_str().unwrap().contains("Read-only"),
+        "{record}"
+    );
+    let record = site.record(&["--no-policy"], "cat secret; echo x > y");
+    assert_eq!(out(&record), "x\n", "{record}");
+    assert_eq!(record["exit_code"], 0);
+}
+
+#[test]
+fn a_policy_found_in_the_workspace_may_not_widen() {
+    let site = Site::new();
+    for policy in [
+        "degrade = \"allow\"\n",
+        "[filesystem]\nread = [\"/root\"]\n",
+        "[filesystem]\nwrite = [\"/srv\"]\n",
+        "[filesystem]\nworkspace = \"rw\"\n",
+        "[env]\npass = [\"GITHUB_TOKEN\"]\n",
+        "[limits]\nmemory = \"64G\"\n",
+        "[limits]\nwall_time = \"unlimited\"\n",
+        "allow_ptrace = true\n",
+        "toolchains = [\"cargo\"]\n",
+        "[[mount]]\nsource = \"/etc\"\ntarget = \"/mnt/etc\"\n",
+        "ids = \"range\"\n",
+    ] {
+        site.write("offleash.toml", policy);
+        let said = site.refuse(["run", "--", "true"]);
+        assert!(
+            said.contains("may only restrict") && said.contains("--policy"),
+            "{policy}: {said}"
+        );
+        let output = site
+            .offleash(["run", "-q", "--no-policy", "--", "true"])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn the_sandbox_cannot_loosen_the_next_run() {
+    let site = Site::new();
+    let record = site.record(&[], "echo 'degrade = \"allow\"' > offleash.toml");
+    let output = site
+        .offleash(["apply", record["id"].as_str().unwrap()])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(!site.workspace().join("offleash.toml").exists());
+}
+
+#[test]
+fn flags_win_over_the_policy_and_denials_add_up() {
+    let site = Site::new();
+    site.write("a", "a\n");
+    site.write("b", "b\n");
+    let policy = site.write(
+        "p.toml",
+        "[filesystem]\ndeny = [\"a\"]\n[env.set]\nX = \"policy\"\nY = \"policy\"\n",
+    );
+    let policy = policy.to_str().unwrap();
+    let record = site.record(
+        &["--policy", policy, "--deny", "b", "-e", "X=flag"],
+        "cat a b; echo $X $Y",
+    );
+    assert_eq!(out(&record), "flag policy\n", "{record}");
+}
+
+#[test]
+fn the_most_specific_path_rule_wins() {
+    let site = Site::new();
+    let data = site.root().join("data");
+    for path in ["open", "closed/inner", "closed/but/this"] {
+        fs::create_dir_all(data.join(path).parent().unwrap()).unwrap();
+        fs::write(data.join(path), format!("{path}\n")).unwrap();
+    }
+    let data = data.display().to_string();
+    let policy = format!("[filesystem]\nread = [\"{data}\", \"{data}/closed/but\"]\ndeny = [\"{data}/closed\"]\n");
+    let record = under(
+        &policy,
+        &site,
+        &format!("cd {data}; cat open; cat closed/inner; cat closed/but/this"),
+    );
+    assert_eq!(out(&record), "open\nclosed/but/this\n", "{record}");
+}
+
+#[test]
+fn writable_paths_of_a_policy_are_the_hosts() {
+    let site = Site::new();
+    let data = site.root().join("data");
+    fs::create_dir(&data).unwrap();
+    fs::write(data.join(".envrc"), "mine\n").unwrap();
+    let shown = data.display().to_string();
+    let script = format!("cd {shown}; echo new > new; echo evil > .envrc; mv .envrc away; true");
+    let record = under(&format!("[filesystem]\nwrite = [\"{shown}\"]\n"), &site, &script);
+    assert_eq!(fs::read_to_string(data.join("new")).unwrap(), "new\n", "{record}");
+    assert_eq!(fs::read_to_string(data.join(".envrc")).unwrap(), "mine\n", "{record}");
+}
+
+#[test]
+fn a_denied_command_is_the_file_and_not_its_name() {
+    let site = Site::new();
+    symlink("/bin/cat", site.workspace().join("harmless")).unwrap();
+    let script = "cat /etc/hostname || echo 1; /bin/cat /etc/hostname || echo 2; ./harmless /etc/hostname || echo 3; \
+                  /usr/bin/../bin/cat /etc/hostname || echo 4; c=c; ${c}at /etc/hostname || echo 5";
+    let record = under("[commands]\ndeny = [\"cat\"]\n", &site, script);
+    assert_eq!(out(&record), "1\n2\n3\n4\n5\n", "{record}");
+    let said = stderr(
+        &site
+            .offleash(["run", "--deny-command", "cat", "--", "./harmless", "x"])
+            .output()
+            .unwrap(),
+    );
+    assert!(said.contains("commands.deny: cat") && said.contains("hint: "), "{said}");
+}
+
+#[test]
+fn only_allowed_commands_run() {
+    let site = Site::new();
+    site.write("own", "#!/bin/sh\necho own\n");
+    fs::set_permissions(site.workspace().join("own"), fs::Permissions::from_mode(0o755)).unwrap();
+    let script = "cat /dev/null && echo cat; ls / >/dev/null && echo ls; ./own; cp /bin/ls mine 2>/dev/null && ./mine / > /dev/null && echo copy; true";
+    let record = under("[commands]\nallow = [\"sh\", \"cat\"]\n", &site, script);
+    assert_eq!(out(&record), "cat\n", "{record}");
+    let output = site
+        .offleash(["run", "--json", "--allow-command", "sh", "--", "ls"])
+        .output()
+        .unwrap();
+    assert_eq!(record_of(&output)["outcome"]["kind"], "command_denied");
+    assert_eq!(output.status.code(), Some(126));
+}
+
+#[test]
+fn the_environment_is_an_allowlist() {
+    let site = Site::new();
+    let mut command = site.offleash(["run", "-q", "--", "env"]);
+    command
+        .env("TERM", "dumb")
+        .env("LC_ALL", "C")
+        .env("EDITOR", "vi")
+        .env("LD_PRELOAD", "/tmp/evil.so");
+    command
+        .env("AWS_SECRET_ACCESS_KEY", "s3")
+        .env("SSH_AUTH_SOCK", "/tmp/agent")
+        .env("PYTHONPATH", "/tmp/evil");
+    let output = command.output().unwrap();
+    let mut names: Vec<_> = stdout(&output)
+        .lines()
+        .filter_map(|line| Some(line.split_once('=')?.0.to_owned()))
+        .collect();
+    names.sort();
+    assert_eq!(
+        names,
+        [
+            "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "PWD", "SHELL", "TERM", "USER"
+        ],
+        "{}",
+        stdout(&output)
+    );
+}
+
+#[test]
+fn variables_are_passed_by_name_and_secrets_only_in_full() {
+    let site = Site::new();
+    let show = |flags: &[&str]| {
+        let mut arguments = vec!["run", "-q"];
+        arguments.extend_from_slice(flags);
+        arguments.extend_from_slice(&["--", "sh", "-c", "echo ${CI-none} ${MY_TOKEN-none} ${MY_NAME-none}"]);
+        let mut command = site.offleash(arguments);
+        command.env("CI", "ci").env("MY_TOKEN", "token").env("MY_NAME", "name");
+        stdout(&command.output().unwrap())
+    };
+    assert_eq!(show(&[]), "none none none\n");
+    assert_eq!(show(&["-e", "CI"]), "ci none none\n");
+    assert_eq!(show(&["-e", "MY_*"]), "none none name\n");
+    assert_eq!(show(&["-e", "MY_TOKEN"]), "none token none\n");
+    assert_eq!(show(&["-e", "CI=a=b", "-e", "MY_TOKEN="]), "a=b none\n");
+}
+
+#[test]
+fn the_level_of_a_policy_is_kept_or_refused() {
+    let site = Site::new();
+    let record = under("level = \"process\"\nmin_level = \"process\"\n", &site, "true");
+    assert_eq!(record["level"], "process");
+    for flags in [
+        ["--min-level", "microvm"],
+        ["--level", "container"],
+        ["--level", "microvm"],
+    ] {
+        let said = site.refuse(["run", flags[0], flags[1], "--", "true"]);
+        assert!(said.contains(flags[1]), "{said}");
+    }
+    let said = site.refuse([
+        "run",
+        "--level",
+        "process-landlock",
+        "--min-level",
+        "process",
+        "--",
+        "true",
+    ]);
+    assert!(said.contains("process"), "{said}");
+}
+
+#[test]
+fn settings_of_sandbox_runtime_are_read() {
+    let site = Site::new();
+    site.write("secret", "x\n");
+    site.write("open", "y\n");
+    site.write("srt.json", r#"{ "filesystem": { "denyRead": ["secret"], "allowWrite": ["."], "denyWrite": [] }, "network": { "allowedDomains": [], "deniedDomains": [] } }"#);
+    let output = site
+        .offleash(["run", "-q", "--srt-settings", "srt.json", "-c", "cat open; cat secret"])
+        .output()
+        .unwrap();
+    assert_eq!(stdout(&output), "y\n", "{}", stderr(&output));
+}
+
+#[test]
+fn settings_of_sandbox_runtime_that_cannot_be_honoured_are_named() {
+    let site = Site::new();
+    for (settings, word) in [
+        (
+            r#"{ "network": { "allowedDomains": ["example.com"] } }"#,
+            "allowedDomains",
+        ),
+        (r#"{ "filesystem": { "allowGitConfig": true } }"#, "allowGitConfig"),
+        (r#"{ "something": 1 }"#, "something"),
+        ("{", "line 1"),
+    ] {
+        site.write("srt.json", settings);
+        let said = site.refuse(["run", "--srt-settings", "srt.json", "--", "true"]);
+        assert!(said.contains(word) && said.contains("srt.json"), "{settings}: {said}");
+    }
+}
+
+#[test]
+fn toolchains_in_a_home_directory_are_granted_by_name_or_path() {
+    let site = Site::new();
+    let bin = site.root().join(".cargo/bin");
+    fs::create_dir_all(&bin).unwrap();
+    fs::write(bin.join("offleash-test-tool"), "#!/bin/sh\necho tool\n").unwrap();
+    fs::set_permissions(bin.join("offleash-test-tool"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:/usr/bin:/bin", bin.display());
+    let run = |flags: &[&str]| {
+        let mut arguments = vec!["run"];
+        arguments.extend_from_slice(flags);
+        arguments.extend_from_slice(&["--", "offleash-test-tool"]);
+        site.offleash(arguments).env("PATH", &path).output().unwrap()
+    };
+    let output = run(&[]);
+    assert_eq!(output.status.code(), Some(127));
+    let said = stderr(&output);
+    assert!(said.contains("hint: ") && said.contains("--toolchain cargo"), "{said}");
+    for flags in [["--toolchain", "cargo"], ["--toolchain", bin.to_str().unwrap()]] {
+        let output = run(&flags);
+        assert_eq!(stdout(&output), "tool\n", "{flags:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn nothing_is_reached_over_the_network() {
+    let site = Site::new();
+    if program("python3").is_none() {
+        return skip("python3 is not installed");
+    }
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let script = format!("import socket; print(socket.socket().connect_ex(('127.0.0.1', {port})))");
+    let output = site
+        .offleash(["run", "-q", "--network", "none", "--", "python3", "-c", &script])
+        .output()
+        .unwrap();
+    assert_ne!(stdout(&output).trim(), "0", "{}", stderr(&output));
+    let said = site.refuse(["run", "--network", "all", "--", "true"]);
+    assert!(said.contains("not available yet"), "{said}");
+}
