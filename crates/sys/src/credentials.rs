@@ -49,6 +49,26 @@ pub fn drop_capabilities() -> io::Result<()> {
     if has_capabilities()? { Err(Errno::PERM.into()) } else { Ok(()) }
 }
 
+/// Drops every capability that is held and switches gaining any by exec off, for ever.
+///
+/// For a process without a user namespace of its own: only `CAP_SETPCAP` could empty the bounding set, so where that is
+/// missing it stays, and `no_new_privs` keeps it from mattering (capabilities(7), prctl(2)).
+///
+/// # Errors
+/// `EPERM` if a capability is still held.
+pub fn give_up_capabilities() -> io::Result<()> {
+    match drop_capabilities() {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {}
+        done => return done,
+    }
+    rustix::thread::set_no_new_privs(true)?;
+    let none = CapabilitySet::empty();
+    rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+    let held = rustix::thread::capabilities(None)?;
+    let left = held.effective | held.permitted | held.inheritable;
+    if left.is_empty() { Ok(()) } else { Err(Errno::PERM.into()) }
+}
+
 /// Whether this process holds, or could gain by exec, any capability.
 ///
 /// # Errors

@@ -19,7 +19,7 @@ use super::tree::{self, Given};
 use crate::limits::{self, HeldByGroup};
 
 /// Where the guest expects its control socket.
-const CONTROL: i32 = 3;
+pub(crate) const CONTROL: i32 = 3;
 
 /// What the child gets from the process that it is a copy of.
 #[derive(Debug)]
@@ -176,7 +176,7 @@ fn limit(order: &Order) -> Result<(), StepFailure> {
     }
 }
 
-fn step(what: &'static str) -> impl FnOnce(io::Error) -> StepFailure {
+pub(crate) fn step(what: &'static str) -> impl FnOnce(io::Error) -> StepFailure {
     move |source| StepFailure::new(what, "", source)
 }
 
@@ -230,11 +230,11 @@ impl Given for Arrivals<'_> {
     }
 }
 
-fn unexpected() -> StepFailure {
+pub(crate) fn unexpected() -> StepFailure {
     StepFailure::new("hearing from the supervisor", "", io::ErrorKind::UnexpectedEof.into())
 }
 
-fn use_null_streams() -> io::Result<()> {
+pub(crate) fn use_null_streams() -> io::Result<()> {
     let null = rustix::fs::openat(rustix::fs::CWD, "/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
@@ -243,7 +243,7 @@ fn use_null_streams() -> io::Result<()> {
 }
 
 /// Keeps this process and all that it starts to `count` of the CPUs that it may use now.
-fn keep_to_cpus(count: usize) -> io::Result<()> {
+pub(crate) fn keep_to_cpus(count: usize) -> io::Result<()> {
     let present = rustix::thread::sched_getaffinity(None)?;
     let mut kept = rustix::thread::CpuSet::new();
     let allowed = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| present.is_set(*cpu));
@@ -254,7 +254,7 @@ fn keep_to_cpus(count: usize) -> io::Result<()> {
 }
 
 /// Puts the control socket at descriptor 3, which stays open at exec.
-fn place_control(control: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn place_control(control: BorrowedFd<'_>) -> io::Result<()> {
     process::duplicate_to(control, CONTROL)
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use offleash_core::limits::{LimitName, Limits};
-pub(super) use offleash_sys::cgroup::Group;
+pub(crate) use offleash_sys::cgroup::Group;
 use offleash_sys::cgroup::{CgroupError, Controller, GroupLimits, Hierarchy, NAME_PREFIX};
 use rustix::process::Pid;
 
@@ -14,7 +14,7 @@ use crate::sandbox::Enforcement;
 
 /// What the cgroup of one sandbox is going to be.
 #[derive(Debug)]
-pub(super) struct Grouping {
+pub(crate) struct Grouping {
     hierarchy: Option<Hierarchy>,
     name: String,
     limits: GroupLimits,
@@ -24,7 +24,7 @@ pub(super) struct Grouping {
 
 impl Grouping {
     /// Finds out which of the limits a group can hold here.
-    pub(super) fn plan(limits: &Limits, sandbox: &str) -> Self {
+    pub(crate) fn plan(limits: &Limits, sandbox: &str) -> Self {
         let name = format!("{NAME_PREFIX}{sandbox}");
         let mut grouping = match Hierarchy::discover() {
             Ok(hierarchy) => {
@@ -67,18 +67,18 @@ impl Grouping {
     }
 
     /// What a group bounds, as opposed to rlimits and the watcher.
-    pub(super) fn held(&self) -> HeldByGroup {
+    pub(crate) fn held(&self) -> HeldByGroup {
         HeldByGroup { memory: self.limits.memory_bytes.is_some(), pids: self.limits.pids.is_some() }
     }
 
     /// To how many CPUs the sandbox is to be bound when no group can measure them out.
-    pub(super) fn affinity(&self, limits: &Limits) -> Option<usize> {
+    pub(crate) fn affinity(&self, limits: &Limits) -> Option<usize> {
         let cpus = limits.cpus.filter(|_| self.limits.cpus_millis.is_none())?;
         usize::try_from(cpus.millis.div_ceil(1000)).ok()
     }
 
     /// Says how each limit is held.
-    pub(super) fn describe(&self, limits: &Limits, enforcement: &mut Enforcement) {
+    pub(crate) fn describe(&self, limits: &Limits, enforcement: &mut Enforcement) {
         let by_group = |controller: Controller| match self.hierarchy.as_ref().map(|found| found.availability(controller)) {
             Some(Ok(version)) => format!("{version}, controller {}", controller.name()),
             _ => String::new(),
@@ -124,7 +124,7 @@ impl Grouping {
     }
 
     /// The directories that [`Self::make`] will make.
-    pub(super) fn paths(&self) -> Vec<PathBuf> {
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
         let Some(hierarchy) = &self.hierarchy else { return Vec::new() };
         let GroupLimits { cpus_millis, memory_bytes, swap_bytes, pids, cpu_accounting, .. } = self.limits;
         let mut paths: Vec<PathBuf> = [
@@ -143,7 +143,7 @@ impl Grouping {
     }
 
     /// Makes the group; the sandbox's first process enters it, through what is returned beside it.
-    pub(super) fn make(&self, first: Pid) -> Result<Option<(Group, Vec<OwnedFd>)>, CgroupError> {
+    pub(crate) fn make(&self, first: Pid) -> Result<Option<(Group, Vec<OwnedFd>)>, CgroupError> {
         let Some(hierarchy) = &self.hierarchy else { return Ok(None) };
         if self.limits == GroupLimits::default() {
             return Ok(None);

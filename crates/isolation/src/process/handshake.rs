@@ -16,38 +16,38 @@ const READY: u8 = b'R';
 
 /// A step that failed in the child.
 #[derive(Debug)]
-pub(super) struct StepFailure {
-    pub(super) step: String,
-    pub(super) subject: String,
-    pub(super) source: io::Error,
+pub(crate) struct StepFailure {
+    pub(crate) step: String,
+    pub(crate) subject: String,
+    pub(crate) source: io::Error,
 }
 
 impl StepFailure {
-    pub(super) fn new(step: &str, subject: impl Into<String>, source: io::Error) -> Self {
+    pub(crate) fn new(step: &str, subject: impl Into<String>, source: io::Error) -> Self {
         Self { step: step.to_owned(), subject: subject.into(), source }
     }
 }
 
 /// The parent's end.
 #[derive(Debug)]
-pub(super) struct ParentEnd(pub(super) OwnedFd);
+pub(crate) struct ParentEnd(pub(crate) OwnedFd);
 
 /// The child's end.
 #[derive(Debug)]
-pub(super) struct ChildEnd(pub(super) OwnedFd);
+pub(crate) struct ChildEnd(pub(crate) OwnedFd);
 
 /// What the child reports at last.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(crate) struct Report {
     /// What the child could not do but went on without, as `control\0reason` pairs.
-    pub(super) lacking: Vec<(String, String)>,
+    pub(crate) lacking: Vec<(String, String)>,
     /// What the child did that the parent cannot know.
-    pub(super) holding: Vec<(String, String)>,
+    pub(crate) holding: Vec<(String, String)>,
     /// The listener of refused system calls, where the kernel has it.
-    pub(super) listener: Option<OwnedFd>,
+    pub(crate) listener: Option<OwnedFd>,
 }
 
-pub(super) fn pair() -> io::Result<(ParentEnd, ChildEnd)> {
+pub(crate) fn pair() -> io::Result<(ParentEnd, ChildEnd)> {
     let (parent, child) = socket::message_pair()?;
     // Out of the way of the low numbers that the guest's descriptors get.
     let child = rustix::io::fcntl_dupfd_cloexec(&child, 10)?;
@@ -56,24 +56,24 @@ pub(super) fn pair() -> io::Result<(ParentEnd, ChildEnd)> {
 
 impl ParentEnd {
     /// The child's ids are mapped.
-    pub(super) fn mapped(&self) -> io::Result<()> {
+    pub(crate) fn mapped(&self) -> io::Result<()> {
         socket::send(self.0.as_fd(), &[MAPPED], &[])
     }
 
     /// A detached tree for the entry at `index` that only the parent could make.
-    pub(super) fn tree(&self, index: u16, tree: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) fn tree(&self, index: u16, tree: BorrowedFd<'_>) -> io::Result<()> {
         let [low, high] = index.to_le_bytes();
         socket::send(self.0.as_fd(), &[TREE, low, high], &[tree])
     }
 
     /// All is there; enter the cgroups and become the guest.
-    pub(super) fn start(&self, guest: BorrowedFd<'_>, entrances: &[OwnedFd]) -> io::Result<()> {
+    pub(crate) fn start(&self, guest: BorrowedFd<'_>, entrances: &[OwnedFd]) -> io::Result<()> {
         let descriptors: Vec<BorrowedFd<'_>> = std::iter::once(guest).chain(entrances.iter().map(AsFd::as_fd)).collect();
         socket::send(self.0.as_fd(), &[START], &descriptors)
     }
 
     /// Waits for the child's report.
-    pub(super) fn report(&self) -> Result<Report, StepFailure> {
+    pub(crate) fn report(&self) -> Result<Report, StepFailure> {
         let lost = |source| StepFailure::new("waiting for the first process", "", source);
         let mut buffer = vec![0; 64 * 1024];
         let (length, descriptors) = socket::receive(self.0.as_fd(), &mut buffer).map_err(lost)?;
@@ -116,7 +116,7 @@ fn libc_eio() -> i32 {
 
 /// What the child waits for.
 #[derive(Debug)]
-pub(super) enum FromParent {
+pub(crate) enum FromParent {
     Mapped,
     Tree { index: usize, tree: OwnedFd },
     Start { guest: OwnedFd, entrances: Vec<OwnedFd> },
@@ -125,7 +125,7 @@ pub(super) enum FromParent {
 }
 
 impl ChildEnd {
-    pub(super) fn next(&self) -> io::Result<FromParent> {
+    pub(crate) fn next(&self) -> io::Result<FromParent> {
         let mut buffer = [0; 8];
         let (length, descriptors) = socket::receive(self.0.as_fd(), &mut buffer)?;
         let mut descriptors = descriptors.into_iter();
@@ -140,7 +140,7 @@ impl ChildEnd {
     }
 
     /// Everything is in place; only exec remains.
-    pub(super) fn ready(&self, report: &[(char, &str, String)], listener: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) fn ready(&self, report: &[(char, &str, String)], listener: BorrowedFd<'_>) -> io::Result<()> {
         let mut message = vec![READY];
         for (kind, control, detail) in report {
             message.extend_from_slice(format!("{kind}\0{control}\0{detail}\n").as_bytes());
@@ -148,7 +148,7 @@ impl ChildEnd {
         socket::send(self.0.as_fd(), &message, &[listener])
     }
 
-    pub(super) fn failed(&self, failure: &StepFailure) {
+    pub(crate) fn failed(&self, failure: &StepFailure) {
         let errno = failure.source.raw_os_error().unwrap_or(libc_eio());
         let message = format!("{}{errno}\0{}\0{}", char::from(FAILED), failure.step, failure.subject);
         // Nobody is left to be told if this fails; the parent then sees the socket close.
