@@ -15,16 +15,18 @@ mod commit;
 mod error;
 mod journal;
 mod plan;
+mod restored;
 mod rollback;
 mod select;
 mod stage;
 
 use std::path::PathBuf;
 
-use crate::Run;
 use crate::change::Change;
 use crate::node::NodeKind;
 use crate::run_file::Phase;
+use crate::seen;
+use crate::{Run, RunError};
 
 pub use error::{ApplyError, ConflictAt, ConflictReason};
 pub(crate) use journal::applied;
@@ -145,8 +147,7 @@ impl Run {
         let trees = (0..self.file.layers.len())
             .map(|layer| self.trees(layer))
             .collect::<Result<Vec<_>, _>>()?;
-        let baseline = self.file.baseline.latest_untouched();
-        let plan = plan::plan(&trees, changes, baseline).map_err(|stop| self.stopped(stop))?;
+        let plan = plan::plan(&trees, changes, &self.known()?).map_err(|stop| self.stopped(stop))?;
         let outcome = commit::commit(self, &trees, changes, &plan, steps);
         if outcome.is_ok() && commit::clean(self, &trees, steps).is_ok() {
             return Ok(());
@@ -156,6 +157,14 @@ impl Run {
         }
         self.recover()?;
         outcome.map_err(|failure| self.stopped(failure))
+    }
+
+    fn known(&self) -> Result<plan::Known, RunError> {
+        Ok(plan::Known {
+            latest_untouched: self.file.baseline.latest_untouched(),
+            seen: seen::read(&self.directory).map_err(|source| self.failed(source))?,
+            restored: restored::read(&self.directory).map_err(|source| self.failed(source))?,
+        })
     }
 
     fn recover(&self) -> Result<(), ApplyError> {

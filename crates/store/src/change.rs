@@ -110,3 +110,9 @@ pub fn summarize(changes: &[Change]) -> ChangeSummary {
             .collect(),
     }
 }
+
+#[cfg(test)]
+pub(crate) use tests::make_deep;
+
+#[cfg(test)]
+mod tests;

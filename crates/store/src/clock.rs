@@ -64,7 +64,7 @@ fn time(nanoseconds: i128) -> Time {
 }
 
 /// The present, as RFC 3339 in UTC with milliseconds.
-pub(crate) fn rfc3339_now() -> String {
+pub fn rfc3339_now() -> String {
     format!("{:.3}", jiff::Timestamp::now())
 }
 

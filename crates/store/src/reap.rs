@@ -1,5 +1,6 @@
 //! Finishes what a crash left: looked at when offleash starts, and nothing but one empty directory in the usual case.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use offleash_core::id::RunId;
@@ -10,6 +11,7 @@ use rustix::io::Errno;
 use crate::claim::Claim;
 use crate::failure::{FileError, Tried};
 use crate::removal::remove_tree;
+use crate::run::{LAYER_PREFIX, UPPER};
 use crate::run_file::{Phase, RunFile};
 use crate::tree::Tree;
 use crate::{Run, RunError, StateDirectory, run};
@@ -96,8 +98,9 @@ fn holds_changes(state: &StateDirectory, id: &RunId) -> Result<bool, FileError> 
         Err(Errno::NOENT) => Ok(Vec::new()),
         other => other.tried("listing", path),
     };
-    for layer in names(Path::new("layers"))? {
-        if !names(&Path::new("layers").join(layer).join("upper"))?.is_empty() {
+    for layer in names(Path::new(""))? {
+        let is_layer = layer.as_os_str().as_bytes().starts_with(LAYER_PREFIX.as_bytes());
+        if is_layer && !names(&layer.join(UPPER))?.is_empty() {
             return Ok(true);
         }
     }
@@ -108,9 +111,14 @@ fn finish_run(mut run: Run) -> Result<LeftoverFate, RunError> {
     let was_applying = crate::apply::recover(&run.directory).map_err(|source| run.failed(source))?;
     match run.file.phase {
         Phase::Started => {
-            if matches!(run.changes(), Ok(changes) if changes.is_empty()) {
-                run.remove()?;
-                return Ok(LeftoverFate::Removed);
+            match run.changes() {
+                Ok(changes) if changes.is_empty() => {
+                    run.remove()?;
+                    return Ok(LeftoverFate::Removed);
+                }
+                Ok(changes) => run.note_seen(&changes)?,
+                // Whoever looks at the changes is told why they cannot be read.
+                Err(_) => {}
             }
             run.file.cgroups = Vec::<Text>::new();
             run.enter(Phase::Crashed)?;

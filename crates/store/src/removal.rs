@@ -105,3 +105,58 @@ fn reread(directory: &OwnedFd) -> Result<Vec<std::path::PathBuf>, FileError> {
     .tried("opening", Path::new("."))?;
     names_in(&again).tried("listing", Path::new("."))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::*;
+    use crate::testing::{chmod, is_root, name, write};
+
+    fn remove(root: &Path) {
+        let parent = rustix::fs::open(root.parent().unwrap(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        remove_tree(&parent, root.file_name().unwrap()).unwrap();
+        assert!(!root.exists());
+    }
+
+    #[test]
+    fn what_a_sandbox_leaves_can_be_removed() {
+        let scratch = tempfile::tempdir().unwrap();
+        let root = scratch.path().join("root");
+        for evil in [&b"new\nline"[..], b"\xff", b"moved-1", b"moved-2", &[b'x'; 255]] {
+            write(root.join(name(evil)).join("f"), "x");
+        }
+        write(root.join("a/b/c"), "x");
+        std::os::unix::fs::symlink("/", root.join("a/link")).unwrap();
+        for closed in ["a/b/c", "a/b", "a", "moved-1"] {
+            chmod(root.join(closed), 0);
+        }
+        if is_root() {
+            std::os::unix::fs::chown(root.join("moved-2"), Some(70_000), Some(70_000)).unwrap();
+        }
+        remove(&root);
+    }
+
+    #[test]
+    fn f8_depth_costs_neither_descriptors_nor_stack() {
+        let scratch = tempfile::tempdir().unwrap();
+        let root = scratch.path().join("root");
+        std::fs::create_dir(&root).unwrap();
+        crate::change::make_deep(&root, 5000);
+        remove(&root);
+    }
+
+    #[test]
+    fn links_are_removed_and_not_followed() {
+        let scratch = tempfile::tempdir().unwrap();
+        write(scratch.path().join("kept/f"), "x");
+        std::os::unix::fs::symlink(scratch.path().join("kept"), scratch.path().join("root")).unwrap();
+        remove(&scratch.path().join("root"));
+        assert!(scratch.path().join("kept/f").exists());
+        remove_tree(
+            &rustix::fs::open(scratch.path(), OFlags::PATH, Mode::empty()).unwrap(),
+            OsStr::new("none"),
+        )
+        .unwrap();
+    }
+}

@@ -1,8 +1,7 @@
 //! A run: its directory, its layers and its record, while it goes on and afterwards.
 
-use std::collections::HashSet;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use offleash_core::id::RunId;
 use offleash_core::text::Text;
@@ -12,39 +11,24 @@ use rustix::io::Errno;
 use crate::apply::recover;
 use crate::change::{Change, ChangeError, LayerTrees, changes_in_layer};
 use crate::claim::Claim;
-use crate::clock::{Baseline, rfc3339_now};
 use crate::failure::{FileError, Tried};
-use crate::node::identity_of;
-use crate::protection::{Protection, parse};
+use crate::places::Places;
+use crate::protection::Protection;
 use crate::removal::remove_tree;
-use crate::run_file::{LayerFile, Phase, RunFile};
-use crate::state::PRIVATE;
-use crate::tree::{Tree, names_in};
+use crate::run_file::{Phase, RunFile};
+use crate::seen;
+use crate::tree::Tree;
 use crate::unified::{Diff, unified};
 use crate::{RunError, RunState, StateDirectory};
 
-const LAYERS: &str = "layers";
-const UPPER: &str = "upper";
-const WORK: &str = "work";
+/// What the names of layers begin with.
+pub(crate) const LAYER_PREFIX: &str = "layer-";
+/// The directory in a layer that holds what was changed.
+pub(crate) const UPPER: &str = "upper";
 const OPEN_DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
-
-/// What a run is going to be.
-#[derive(Debug, Clone)]
-pub struct NewRun {
-    /// Its id, which no other run may have.
-    pub id: RunId,
-    /// Program and arguments, for lists.
-    pub command: Vec<Text>,
-    /// Host directories, resolved, that get a writable layer each; the first is the workspace.
-    pub layers: Vec<PathBuf>,
-    /// The owner's `protect` patterns.
-    pub protect: Vec<Text>,
-    /// What `~` in them stands for.
-    pub home: Option<PathBuf>,
-}
 
 /// A run that is over, or that another process works on.
 #[derive(Debug)]
@@ -52,147 +36,11 @@ pub struct Run {
     pub(crate) state: StateDirectory,
     pub(crate) file: RunFile,
     pub(crate) directory: OwnedFd,
-    path: PathBuf,
-}
-
-/// A run that is going on in this process. If the process dies, [`crate::reap`] finishes it.
-#[derive(Debug)]
-pub struct LiveRun {
-    run: Run,
-    claim: Claim,
-}
-
-/// What a run left when it ended.
-#[derive(Debug)]
-pub struct Finished {
-    /// What it changed; the same as [`Run::changes`] would say.
-    pub changes: Vec<Change>,
-    /// The run, unless it changed nothing: then nothing of it is kept.
-    pub run: Option<Run>,
-}
-
-impl LiveRun {
-    /// Creates the run's directory with a layer for each host directory, and holds its lock.
-    ///
-    /// The upper directories get the modes of their host directories, because a mount shows them as the root's. Who
-    /// maps the sandbox to other ids must chown the layer.
-    ///
-    /// # Errors
-    /// `Pattern` if a protect pattern is none, `Workspace` if a host directory cannot be opened, `Exists` if the id is
-    /// taken, `File` if the state directory cannot be written. Nothing of the run remains then.
-    pub fn create(state: &StateDirectory, new: NewRun) -> Result<Self, RunError> {
-        parse(&new.protect)?;
-        let id = new.id.clone();
-        let failed = |source| RunError::File { id: id.clone(), source };
-        let claim = Claim::take(state, &id)
-            .map_err(failed)?
-            .ok_or_else(|| RunError::Busy { id: id.clone() })?;
-        match Run::create(state, new) {
-            Ok(run) => Ok(Self { run, claim }),
-            Err(error) => {
-                if !matches!(error, RunError::Exists { .. }) {
-                    remove_tree(&state.runs, id.as_str().as_ref()).map_err(failed)?;
-                }
-                claim.release().map_err(failed)?;
-                Err(error)
-            }
-        }
-    }
-
-    /// The run's directory.
-    pub fn directory(&self) -> &Path {
-        &self.run.path
-    }
-
-    /// The directory of layer `index`, which holds `upper` and `work`.
-    pub fn layer_directory(&self, index: usize) -> PathBuf {
-        self.run.path.join(LAYERS).join(index.to_string())
-    }
-
-    /// The run, for its id and for looking at the changes so far.
-    pub fn run(&self) -> &Run {
-        &self.run
-    }
-
-    /// Records the cgroups of the sandbox before they are made, so that they are removed after a crash.
-    ///
-    /// # Errors
-    /// `File` if the record cannot be written.
-    pub fn record_cgroups(&mut self, paths: &[PathBuf]) -> Result<(), RunError> {
-        self.run.file.cgroups = paths.iter().map(Text::from).collect();
-        self.run.save()
-    }
-
-    /// Ends the run: nothing of it is kept if it changed nothing, else it is kept until applied or discarded.
-    ///
-    /// The sandbox must be gone.
-    ///
-    /// # Errors
-    /// `Changes` if the changes cannot be read (the run is kept), `File` if the state directory cannot be written.
-    pub fn finish(self) -> Result<Finished, RunError> {
-        let Self { mut run, claim } = self;
-        let changes = if run.is_untouched()? {
-            Ok(Vec::new())
-        } else {
-            run.changes()
-        };
-        if matches!(&changes, Ok(none) if none.is_empty()) {
-            run.remove()?;
-            claim.release().map_err(|source| run.failed(source))?;
-            return Ok(Finished {
-                changes: Vec::new(),
-                run: None,
-            });
-        }
-        run.enter(Phase::Kept)?;
-        claim.release().map_err(|source| run.failed(source))?;
-        Ok(Finished {
-            changes: changes?,
-            run: Some(run),
-        })
-    }
+    pub(crate) path: PathBuf,
 }
 
 impl Run {
-    fn create(state: &StateDirectory, new: NewRun) -> Result<Self, RunError> {
-        let id = new.id;
-        let failed = |source| RunError::File { id: id.clone(), source };
-        match rustix::fs::mkdirat(&state.runs, id.as_str(), PRIVATE) {
-            Err(Errno::EXIST) => return Err(RunError::Exists { id }),
-            other => other
-                .tried("creating the directory of run", id.as_str())
-                .map_err(failed)?,
-        }
-        let directory = open_run(state, &id).map_err(failed)?;
-        let mut layers = Vec::with_capacity(new.layers.len());
-        for (index, root) in new.layers.iter().enumerate() {
-            if index == 0 {
-                rustix::fs::mkdirat(&directory, LAYERS, PRIVATE)
-                    .tried("creating", LAYERS)
-                    .map_err(failed)?;
-            }
-            layers.push(create_layer(&id, &directory, index, root)?);
-        }
-        let stat = rustix::fs::fstat(&directory)
-            .tried("examining", id.as_str())
-            .map_err(failed)?;
-        let file = RunFile {
-            version: 1,
-            command: new.command,
-            started_at: rfc3339_now(),
-            phase: Phase::Started,
-            layers,
-            protect: new.protect,
-            home: new.home.map(Text::from),
-            baseline: Baseline::now(identity_of(&stat).ctime),
-            cgroups: Vec::new(),
-            id: id.clone(),
-        };
-        file.create(&directory).map_err(failed)?;
-        Ok(Self::with(state, file, directory))
-    }
-
-    fn with(state: &StateDirectory, file: RunFile, directory: OwnedFd) -> Self {
+    pub(crate) fn with(state: &StateDirectory, file: RunFile, directory: OwnedFd) -> Self {
         Self {
             path: state.path().join("runs").join(file.id.as_str()),
             state: state.clone(),
@@ -264,8 +112,8 @@ impl Run {
         let protection = Protection::of(&self.file)?;
         let applied = self.applied()?;
         let mut all = Vec::new();
-        for layer in 0..self.file.layers.len() {
-            let found = changes_in_layer(layer, &self.trees(layer)?, &protection, &applied);
+        for (layer, trees) in self.all_trees()?.iter().enumerate() {
+            let found = changes_in_layer(layer, trees, &protection, &applied);
             all.extend(found.map_err(|source| self.unreadable(source))?);
         }
         all.sort_by(|left, right| (left.layer, &left.path).cmp(&(right.layer, &right.path)));
@@ -351,30 +199,29 @@ impl Run {
         })
     }
 
-    fn upper(&self, layer: usize) -> Result<OwnedFd, RunError> {
-        let path = format!("{LAYERS}/{layer}/{UPPER}");
+    pub(crate) fn all_trees(&self) -> Result<Vec<LayerTrees>, RunError> {
+        (0..self.file.layers.len()).map(|layer| self.trees(layer)).collect()
+    }
+
+    /// Notes what the host has now at the changed paths.
+    pub(crate) fn note_seen(&self, changes: &[Change]) -> Result<(), RunError> {
+        let noted = seen::note(
+            &self.directory,
+            &self.all_trees()?,
+            changes,
+            self.file.baseline.latest_untouched(),
+        );
+        noted.map_err(|source| self.failed(source))
+    }
+
+    pub(crate) fn upper(&self, layer: usize) -> Result<OwnedFd, RunError> {
+        let path = format!("{}/{UPPER}", layer_name(layer));
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = rustix::fs::openat(&self.directory, &*path, flags, Mode::empty());
         opened.tried("opening", &path).map_err(|source| self.failed(source))
     }
 
-    /// Whether no upper directory has any entry: the usual case, decided without comparing.
-    fn is_untouched(&self) -> Result<bool, RunError> {
-        for layer in 0..self.file.layers.len() {
-            let upper = Tree::ours(self.upper(layer)?);
-            let names = upper.readable(Path::new("")).and_then(|directory| names_in(&directory));
-            if !names
-                .tried("listing", UPPER)
-                .map_err(|source| self.failed(source))?
-                .is_empty()
-            {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    pub(crate) fn applied(&self) -> Result<HashSet<(usize, PathBuf)>, RunError> {
+    pub(crate) fn applied(&self) -> Result<Places, RunError> {
         crate::apply::applied(&self.directory).map_err(|source| self.failed(source))
     }
 
@@ -383,12 +230,14 @@ impl Run {
         self.save()
     }
 
-    fn save(&self) -> Result<(), RunError> {
+    pub(crate) fn save(&self) -> Result<(), RunError> {
         self.file.replace(&self.directory).map_err(|source| self.failed(source))
     }
 
     pub(crate) fn drop_layers(&self) -> Result<(), RunError> {
-        remove_tree(&self.directory, LAYERS.as_ref()).map_err(|source| self.failed(source))
+        (0..self.file.layers.len()).try_for_each(|layer| {
+            remove_tree(&self.directory, layer_name(layer).as_ref()).map_err(|source| self.failed(source))
+        })
     }
 
     pub(crate) fn remove(&self) -> Result<(), RunError> {
@@ -410,34 +259,14 @@ impl Run {
     }
 }
 
+/// The name of layer `index` in the run's directory.
+pub(crate) fn layer_name(index: usize) -> String {
+    format!("{LAYER_PREFIX}{index}")
+}
+
 pub(crate) fn open_run(state: &StateDirectory, id: &RunId) -> Result<OwnedFd, FileError> {
     rustix::fs::openat(&state.runs, id.as_str(), OPEN_DIRECTORY, Mode::empty()).tried("opening run", id.as_str())
 }
 
-fn create_layer(id: &RunId, directory: &OwnedFd, index: usize, root: &Path) -> Result<LayerFile, RunError> {
-    let workspace = |source| RunError::Workspace { id: id.clone(), source };
-    let failed = |source| RunError::File { id: id.clone(), source };
-    let host = Tree::host(root).tried("opening", root).map_err(workspace)?;
-    let stat = rustix::fs::fstat(host.root())
-        .tried("examining", root)
-        .map_err(workspace)?;
-    let layer = format!("{LAYERS}/{index}");
-    rustix::fs::mkdirat(directory, &*layer, PRIVATE)
-        .tried("creating", &layer)
-        .map_err(failed)?;
-    for part in [UPPER, WORK] {
-        let path = format!("{layer}/{part}");
-        rustix::fs::mkdirat(directory, &*path, PRIVATE)
-            .tried("creating", &path)
-            .map_err(failed)?;
-    }
-    let upper = format!("{layer}/{UPPER}");
-    let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
-    rustix::fs::chmodat(directory, &*upper, mode, rustix::fs::AtFlags::empty())
-        .tried("changing the mode of", &upper)
-        .map_err(failed)?;
-    Ok(LayerFile {
-        root: Text::from(root),
-        root_inode: stat.st_ino,
-    })
-}
+#[cfg(test)]
+mod tests;

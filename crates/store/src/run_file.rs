@@ -39,6 +39,8 @@ pub(crate) struct RunFile {
 pub(crate) struct LayerFile {
     pub(crate) root: Text,
     pub(crate) root_inode: u64,
+    /// The mode of the host directory, and of the upper directory, when the run started.
+    pub(crate) root_mode: u32,
 }
 
 /// Where a run is in its life; who holds its lock says whether it is going on.

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! runs/ID/run.json             what the run was and how it ended
-//! runs/ID/layers/N/upper,work  what it changed, one layer per writable host directory
-//! runs/ID/applied              which changes were written back already
+//! runs/ID/layer-N/upper,work   what it changed, one layer per writable host directory
+//! runs/ID/seen                 what the host had at the changed paths when it ended
+//! runs/ID/applied, restored    what was written back already, and what was rolled back
 //! runs/ID/journal…             an apply that is going on, or was when it was killed
 //! live/ID                      the lock of a run that is going on or being worked on; gone when that ended well
 //! audit.jsonl, audit.head, audit.lock
@@ -186,3 +187,6 @@ fn open_part(root: &OwnedFd, name: &str) -> Result<OwnedFd, FileError> {
         other => other.tried("opening", name),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -89,7 +89,7 @@ impl Tree {
             return Ok(Some(Node::of(&rustix::fs::fstat(&self.root)?)));
         }
         match self.parent(relative) {
-            Ok((parent, name)) => node_at(&parent, name),
+            Ok((parent, name)) => self.in_directory(&parent, || node_at(&parent, name)),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
             Err(error) => Err(error),
         }
@@ -107,17 +107,92 @@ impl Tree {
     /// A regular file for reading; anything else is `EINVAL`.
     pub(crate) fn file(&self, relative: &Path) -> Result<File, Errno> {
         let (parent, name) = self.parent(relative)?;
-        open_file(&parent, name, self.modes)
+        self.in_directory(&parent, || open_file(&parent, name, self.modes))
     }
 
     /// The directory `relative`, for listing.
     pub(crate) fn readable(&self, relative: &Path) -> Opened {
-        open_readable(&self.root, relative, self.modes)
+        match self.open(relative, OFlags::RDONLY | OFlags::DIRECTORY) {
+            Err(Errno::ACCESS) if self.modes == Modes::Override => {
+                let place = self.directory(relative)?;
+                with_owner_bits(&place, 0o500, || reopen(&place, OFlags::RDONLY | OFlags::DIRECTORY))
+            }
+            other => other,
+        }
     }
 
     /// The names in the directory `relative`, sorted.
     pub(crate) fn names(&self, relative: &Path) -> Result<Vec<PathBuf>, Errno> {
         names_in(&self.readable(relative)?)
+    }
+}
+
+impl Tree {
+    fn open(&self, relative: &Path, flags: OFlags) -> Opened {
+        let bytes = relative.as_os_str().as_bytes();
+        match open_below(&self.root, bytes, flags) {
+            Err(Errno::ACCESS) if self.modes == Modes::Override => open_stepwise(&self.root, bytes, flags),
+            other => other,
+        }
+    }
+
+    /// Does something that needs search permission in a directory.
+    fn in_directory<T>(&self, directory: &OwnedFd, action: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+        match self.modes {
+            Modes::Respect => action(),
+            Modes::Override => with_search(directory, action),
+        }
+    }
+}
+
+/// As [`open_below`], opening up directories of ours that may not be searched, each for a moment.
+fn open_stepwise(root: &OwnedFd, path: &[u8], flags: OFlags) -> Opened {
+    let mut current: Option<OwnedFd> = None;
+    let mut names = path.split(|byte| *byte == b'/').peekable();
+    while let Some(name) = names.next() {
+        let through = if names.peek().is_some() {
+            OFlags::PATH | OFlags::DIRECTORY
+        } else {
+            flags
+        };
+        let from = current.as_ref().unwrap_or(root);
+        current = Some(with_search(from, || open_piece(from, name, through | OFlags::CLOEXEC))?);
+    }
+    current.ok_or(Errno::NOENT)
+}
+
+fn with_search<T>(directory: &OwnedFd, action: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+    match action() {
+        Err(Errno::ACCESS) => with_owner_bits(directory, 0o100, action),
+        other => other,
+    }
+}
+
+/// Keeps a directory of ours searchable until dropped.
+#[derive(Debug)]
+pub(crate) struct Searchable<'fd> {
+    directory: &'fd OwnedFd,
+    mode: u32,
+}
+
+impl<'fd> Searchable<'fd> {
+    /// `None` if it is searchable anyway, or is not ours.
+    pub(crate) fn hold(directory: &'fd OwnedFd) -> Result<Option<Self>, Errno> {
+        let found = rustix::fs::fstat(directory)?;
+        let mode = found.st_mode & 0o7777;
+        let euid = rustix::process::geteuid();
+        if mode & 0o100 != 0 || euid.is_root() || found.st_uid != euid.as_raw() {
+            return Ok(None);
+        }
+        chmod(directory, mode | 0o100)?;
+        Ok(Some(Self { directory, mode }))
+    }
+}
+
+impl Drop for Searchable<'_> {
+    fn drop(&mut self) {
+        // It was possible a moment ago; if not any more, the directory stays open to its owner, who is us.
+        let _ = chmod(self.directory, self.mode);
     }
 }
 
@@ -145,18 +220,6 @@ fn open_piece(from: &OwnedFd, piece: &[u8], flags: OFlags) -> Opened {
             Err(Errno::AGAIN | Errno::INTR) => {}
             other => return other,
         }
-    }
-}
-
-/// Opens the directory `relative` below `root` for listing.
-pub(crate) fn open_readable(root: &OwnedFd, relative: &Path, modes: Modes) -> Opened {
-    let bytes = relative.as_os_str().as_bytes();
-    match open_below(root, bytes, OFlags::RDONLY | OFlags::DIRECTORY) {
-        Err(Errno::ACCESS) if modes == Modes::Override => {
-            let place = open_below(root, bytes, OFlags::PATH | OFlags::DIRECTORY)?;
-            with_owner_bits(&place, 0o500, || reopen(&place, OFlags::RDONLY | OFlags::DIRECTORY))
-        }
-        other => other,
     }
 }
 

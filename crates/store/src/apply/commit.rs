@@ -5,18 +5,18 @@ use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::RenameFlags;
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::journal::{self, Journal, Staged};
-use super::plan::{Action, Operation, Plan};
+use super::plan::{Action, NEW_DIRECTORY, Operation, Plan};
 use super::stage::{Staging, remove_staging, slot_name, sync_renames, timestamps};
 use super::{ConflictAt, ConflictReason, Failure, Steps};
 use crate::Run;
 use crate::change::{Change, LayerTrees};
 use crate::failure::{FileError, Tried};
 use crate::node::{Identity, Time, identity_of};
-use crate::tree::{chmod, magic_link, names_in, open_readable, stat_at};
+use crate::tree::{chmod, magic_link, names_in, stat_at};
 
 pub(crate) fn commit(
     run: &Run,
@@ -29,7 +29,7 @@ pub(crate) fn commit(
         id: run.id().clone(),
         layers: run.file.layers.clone(),
         operations: plan.operations.clone(),
-        changes: journal::places(changes),
+        changes: journal::noted(changes),
     };
     steps.next()?;
     let mut file = journal.write(&run.directory)?;
@@ -77,7 +77,7 @@ pub(crate) fn clean(run: &Run, trees: &[LayerTrees], steps: &mut Steps) -> Resul
 }
 
 fn is_mode(operation: &Operation) -> bool {
-    matches!(operation.action, Action::Mode { .. })
+    matches!(operation.action, Action::Mode { .. } | Action::Finish { .. })
 }
 
 struct Commit<'a> {
@@ -116,7 +116,8 @@ impl Commit<'_> {
             self.steps.next()?;
             let path = operation.path.as_path();
             let reason = match &operation.action {
-                Action::Mode { from, to, modified } => self.mode(operation.layer, path, (*from, *to), *modified)?,
+                Action::Mode { from, to, original } => self.mode(operation.layer, path, original, (*from, *to))?,
+                Action::Finish { slot, to, modified } => self.finish(operation.layer, path, *slot, *to, *modified)?,
                 Action::Take {
                     slot,
                     original,
@@ -140,27 +141,47 @@ impl Commit<'_> {
         &self,
         layer: usize,
         path: &Path,
-        modes: (u32, u32),
-        modified: Option<Time>,
+        original: &Identity,
+        (from, to): (u32, u32),
     ) -> Result<Option<ConflictReason>, FileError> {
-        let place = match self.trees[layer].host.place(path) {
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Some(ConflictReason::Gone)),
-            Err(Errno::LOOP | Errno::XDEV) => return Ok(Some(ConflictReason::Unreachable)),
-            other => other.tried("opening", path)?,
+        let place = match self.place(layer, path)? {
+            Ok(place) => place,
+            Err(reason) => return Ok(Some(reason)),
         };
-        if !set_mode(&place, modes.0, modes.1).tried("changing the mode of", path)? {
+        let is_set = set_mode(&place, original, from, to).tried("changing the mode of", path)?;
+        Ok((!is_set).then_some(ConflictReason::Changed))
+    }
+
+    fn finish(
+        &self,
+        layer: usize,
+        path: &Path,
+        slot: u64,
+        to: u32,
+        modified: Time,
+    ) -> Result<Option<ConflictReason>, FileError> {
+        let place = match self.place(layer, path)? {
+            Ok(place) => place,
+            Err(reason) => return Ok(Some(reason)),
+        };
+        let Some(made) = self.staged.get(&slot) else {
+            return Err(FileError::new("recognising", path, Errno::NOENT));
+        };
+        if !set_mode(&place, made, NEW_DIRECTORY, to).tried("changing the mode of", path)? {
             return Ok(Some(ConflictReason::Changed));
         }
-        if let Some(modified) = modified {
-            let dated = rustix::fs::utimensat(
-                rustix::fs::CWD,
-                magic_link(&place),
-                &timestamps(modified),
-                rustix::fs::AtFlags::empty(),
-            );
-            dated.tried("dating", path)?;
-        }
+        let times = timestamps(modified);
+        rustix::fs::utimensat(rustix::fs::CWD, magic_link(&place), &times, AtFlags::empty()).tried("dating", path)?;
         Ok(None)
+    }
+
+    fn place(&self, layer: usize, path: &Path) -> Result<Result<OwnedFd, ConflictReason>, FileError> {
+        match self.trees[layer].host.place(path) {
+            Ok(place) => Ok(Ok(place)),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(Err(ConflictReason::Gone)),
+            Err(Errno::LOOP | Errno::XDEV) => Ok(Err(ConflictReason::Unreachable)),
+            Err(error) => Err(FileError::new("opening", path, error)),
+        }
     }
 
     fn take(
@@ -187,8 +208,7 @@ impl Commit<'_> {
         };
         self.moved.insert((original.dev, original.ino));
         if directory {
-            let moved = open_readable(old, Path::new(&slot), crate::tree::Modes::Override).tried("opening", path)?;
-            let is_empty = names_in(&moved).tried("listing", path)?.is_empty();
+            let is_empty = is_empty_directory(old, &slot).tried("examining", path)?;
             return Ok((!is_empty).then_some(ConflictReason::NotEmpty));
         }
         Ok((!taken.same_but_renamed(original)).then_some(ConflictReason::Changed))
@@ -289,6 +309,16 @@ fn staging(all: &mut BTreeMap<usize, Staging>, layer: usize) -> Result<&mut Stag
         .ok_or_else(|| FileError::new("finding the staging directory of", layer.to_string(), Errno::NOENT))
 }
 
+/// A directory that forbids us to list it was not looked into either, so it is not taken for empty.
+fn is_empty_directory(parent: &OwnedFd, name: &str) -> Result<bool, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::openat(parent, name, flags, Mode::empty()) {
+        Ok(directory) => names_in(&directory).map(|names| names.is_empty()),
+        Err(Errno::ACCESS) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Renames to a name that must not exist.
 ///
 /// Where the file system cannot check that itself (NFS), it is looked at just before.
@@ -304,9 +334,10 @@ pub(crate) fn rename_new(from: &OwnedFd, name: &OsStr, to: &OwnedFd, new_name: &
     }
 }
 
-/// Sets a mode if the present one is `from`; `false` if it is another one.
-pub(crate) fn set_mode(place: &OwnedFd, from: u32, to: u32) -> Result<bool, Errno> {
-    if rustix::fs::fstat(place)?.st_mode & 0o7777 != from {
+/// Sets the mode of `original` if the present one is `from`; `false` if it is another mode or another entry.
+pub(crate) fn set_mode(place: &OwnedFd, original: &Identity, from: u32, to: u32) -> Result<bool, Errno> {
+    let found = rustix::fs::fstat(place)?;
+    if (found.st_dev, found.st_ino) != (original.dev, original.ino) || found.st_mode & 0o7777 != from {
         return Ok(false);
     }
     if from != to {

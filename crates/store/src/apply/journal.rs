@@ -3,13 +3,11 @@
 //! `journal` is written and synced before anything is touched. A second line, with what was staged, is added before
 //! anything is renamed. Renaming the file to `journal.committed` is the moment from which the apply counts as done.
 
-use std::collections::{BTreeMap, HashSet};
-use std::ffi::OsStr;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use offleash_core::id::RunId;
 use offleash_core::text::Text;
@@ -20,6 +18,7 @@ use super::plan::Operation;
 use crate::change::Change;
 use crate::failure::{FileError, Tried};
 use crate::node::Identity;
+use crate::places::{self, Places};
 use crate::run_file::LayerFile;
 
 const JOURNAL: &str = "journal";
@@ -136,15 +135,8 @@ fn read(directory: &OwnedFd, name: &str) -> Result<Option<Vec<u8>>, FileError> {
 }
 
 /// The changes that were applied already.
-pub(crate) fn applied(directory: &OwnedFd) -> Result<HashSet<(usize, PathBuf)>, FileError> {
-    let bytes = read(directory, APPLIED)?.unwrap_or_default();
-    let mut fields = bytes.split(|byte| *byte == 0);
-    let mut applied = HashSet::new();
-    while let (Some(layer), Some(path)) = (fields.next(), fields.next()) {
-        if let Some(layer) = std::str::from_utf8(layer).ok().and_then(|layer| layer.parse().ok()) {
-            applied.insert((layer, PathBuf::from(OsStr::from_bytes(path))));
-        }
-    }
+pub(crate) fn applied(directory: &OwnedFd) -> Result<Places, FileError> {
+    let mut applied = places::read(directory, APPLIED)?;
     // One that was committed and not yet noted.
     if let Found::Committed(journal) = find(directory)? {
         applied.extend(
@@ -158,27 +150,12 @@ pub(crate) fn applied(directory: &OwnedFd) -> Result<HashSet<(usize, PathBuf)>, 
 }
 
 /// Notes changes as applied; repeating it does no harm.
-///
-/// Rewritten as a whole, so that a note that was cut short by a crash is never in the way of the next.
 pub(crate) fn note_applied(directory: &OwnedFd) -> Result<(), FileError> {
-    const NEW: &str = "applied.new";
-    let mut bytes = Vec::new();
-    for (layer, path) in applied(directory)? {
-        bytes.extend_from_slice(format!("{layer}\0").as_bytes());
-        bytes.extend_from_slice(path.as_os_str().as_bytes());
-        bytes.push(0);
-    }
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let opened = rustix::fs::openat(directory, NEW, flags, Mode::RUSR | Mode::WUSR);
-    let mut file = File::from(opened.tried("creating", NEW)?);
-    file.write_all(&bytes)
-        .and_then(|()| file.sync_data())
-        .tried("writing", NEW)?;
-    rustix::fs::renameat(directory, NEW, directory, APPLIED).tried("replacing", APPLIED)
+    places::replace(directory, APPLIED, &applied(directory)?)
 }
 
 /// The changes in the form in which they are noted.
-pub(crate) fn places(changes: &[Change]) -> Vec<(usize, Text)> {
+pub(crate) fn noted(changes: &[Change]) -> Vec<(usize, Text)> {
     changes
         .iter()
         .map(|change| (change.layer, Text::from(&change.path)))

@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use offleash_core::text::Text;
 use rustix::io::Errno;
 
+use super::restored::Restored;
 use super::stage::nearest_directory;
 use super::{ConflictAt, ConflictReason, Failure};
 use crate::change::{Change, ChangeKind, LayerTrees};
 use crate::failure::FileError;
 use crate::node::{Identity, Node, NodeKind, Time};
+use crate::places::Places;
 
 /// What an owner needs to change what is in a directory.
 const OWNER_WRITES: u32 = 0o300;
@@ -36,8 +38,10 @@ pub(crate) struct Operation {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Action {
-    /// Changes permissions, and sets the time of a directory that was made.
-    Mode { from: u32, to: u32, modified: Option<Time> },
+    /// Changes the permissions of what is there.
+    Mode { from: u32, to: u32, original: Identity },
+    /// Gives a directory that was made, and lay in `slot`, its permissions and time.
+    Finish { slot: u64, to: u32, modified: Time },
     /// Moves the original into the staging directory.
     Take {
         slot: u64,
@@ -48,11 +52,27 @@ pub(crate) enum Action {
     Put { slot: u64, replaces: Option<Identity> },
 }
 
-/// Finds all conflicts or makes the plan. `latest_untouched` is the latest change time of an untouched entry.
-pub(crate) fn plan(trees: &[LayerTrees], changes: &[Change], latest_untouched: Time) -> Result<Plan, Failure> {
+/// What is known about the host as the run saw it.
+#[derive(Debug)]
+pub(crate) struct Known {
+    /// The latest change time of an untouched entry.
+    pub(crate) latest_untouched: Time,
+    /// What was there when the run ended.
+    pub(crate) seen: Places,
+    /// What an apply that was rolled back touched.
+    pub(crate) restored: Restored,
+}
+
+/// Finds all conflicts or makes the plan.
+pub(crate) fn plan(trees: &[LayerTrees], changes: &[Change], known: &Known) -> Result<Plan, Failure> {
     let mut conflicts = Vec::new();
     for change in changes {
-        if let Some(reason) = conflict(&trees[change.layer], change, changes, latest_untouched)? {
+        let found = match &change.before {
+            Some(before) => conflict_of_old(change, before, known),
+            None if known.seen.contains(&(change.layer, change.path.clone())) => Some(ConflictReason::Gone),
+            None => conflict_of_new(&trees[change.layer], change, changes)?,
+        };
+        if let Some(reason) = found {
             conflicts.push(ConflictAt {
                 layer: change.layer,
                 path: change.path.clone(),
@@ -77,17 +97,13 @@ pub(crate) fn plan(trees: &[LayerTrees], changes: &[Change], latest_untouched: T
     Ok(planner.plan)
 }
 
-fn conflict(
-    trees: &LayerTrees,
-    change: &Change,
-    changes: &[Change],
-    latest_untouched: Time,
-) -> Result<Option<ConflictReason>, FileError> {
-    let Some(before) = &change.before else {
-        return conflict_of_new(trees, change, changes);
-    };
-    let changed = !before.is_directory() && before.identity.ctime > latest_untouched;
-    Ok(changed.then_some(ConflictReason::Changed))
+/// A directory's change time says that something in it changed, and that is looked at entry by entry.
+fn conflict_of_old(change: &Change, before: &Node, known: &Known) -> Option<ConflictReason> {
+    if before.is_directory() || before.identity.ctime <= known.latest_untouched {
+        return None;
+    }
+    let restored = known.restored.get(&(change.layer, change.path.clone()));
+    (restored != Some(&before.identity)).then_some(ConflictReason::Changed)
 }
 
 fn conflict_of_new(
@@ -95,29 +111,29 @@ fn conflict_of_new(
     change: &Change,
     changes: &[Change],
 ) -> Result<Option<ConflictReason>, FileError> {
-    if change.copied_up {
-        return Ok(Some(ConflictReason::Gone));
+    let parent = change.path.parent().unwrap_or(Path::new(""));
+    // Changes are sorted, so that the parent's is found quickly. What is made now is looked at when it is made.
+    let position = changes.binary_search_by(|other| (other.layer, other.path.as_path()).cmp(&(change.layer, parent)));
+    if position.is_ok_and(|index| changes[index].kind != ChangeKind::ModeChanged) {
+        return Ok(None);
     }
     match trees.host.node(&change.path) {
-        Ok(Some(_)) => return Ok(Some(ConflictReason::Appeared)),
-        Ok(None) => {}
-        Err(Errno::LOOP | Errno::XDEV) => return Ok(Some(ConflictReason::Unreachable)),
-        Err(error) => return Err(FileError::new("examining", &change.path, error)),
+        Ok(Some(_)) => Ok(Some(ConflictReason::Appeared)),
+        Ok(None) => {
+            let is_there = matches!(trees.host.node(parent), Ok(Some(node)) if node.is_directory());
+            Ok((!is_there).then_some(ConflictReason::Gone))
+        }
+        Err(Errno::LOOP | Errno::XDEV) => Ok(Some(ConflictReason::Unreachable)),
+        Err(error) => Err(FileError::new("examining", &change.path, error)),
     }
-    let parent = change.path.parent().unwrap_or(Path::new(""));
-    let is_there = matches!(trees.host.node(parent), Ok(Some(node)) if node.is_directory());
-    // Changes are sorted, so that the parent's is found quickly.
-    let position = changes.binary_search_by(|other| (other.layer, other.path.as_path()).cmp(&(change.layer, parent)));
-    let is_made = position.is_ok_and(|index| changes[index].after.as_ref().is_some_and(Node::is_directory));
-    Ok((!is_there && !is_made).then_some(ConflictReason::Gone))
 }
 
 struct Planner<'a> {
     trees: &'a [LayerTrees],
     changes: &'a [Change],
     plan: Plan,
-    /// Modes to be set at the end: from, to, time of modification.
-    last: BTreeMap<(usize, PathBuf), (u32, u32, Option<Time>)>,
+    /// Modes to be set at the end.
+    last: BTreeMap<(usize, PathBuf), Action>,
     slots: u64,
 }
 
@@ -144,16 +160,24 @@ impl Planner<'_> {
             };
             if node.mode & OWNER_WRITES != OWNER_WRITES {
                 let open = node.mode | NEW_DIRECTORY;
+                let (from, original) = (node.mode, node.identity);
                 self.push(
                     layer,
                     &path,
                     Action::Mode {
-                        from: node.mode,
+                        from,
                         to: open,
-                        modified: None,
+                        original,
                     },
                 );
-                self.last.insert((layer, path), (open, node.mode, None));
+                self.last.insert(
+                    (layer, path),
+                    Action::Mode {
+                        from: open,
+                        to: from,
+                        original,
+                    },
+                );
             }
         }
         Ok(())
@@ -194,11 +218,8 @@ impl Planner<'_> {
             self.push(change.layer, &change.path, Action::Put { slot, replaces });
             if after.kind == NodeKind::Directory {
                 let inherited = nearest_directory(&self.trees[change.layer].host, &change.path)?.mode & 0o2000;
-                let end = (
-                    NEW_DIRECTORY,
-                    inherited | (after.mode & 0o777),
-                    Some(after.identity.mtime),
-                );
+                let (to, modified) = (inherited | (after.mode & 0o777), after.identity.mtime);
+                let end = Action::Finish { slot, to, modified };
                 self.last.insert((change.layer, change.path.clone()), end);
             }
         }
@@ -222,14 +243,19 @@ impl Planner<'_> {
             };
             let special = if before.is_directory() { before.mode & 0o7000 } else { 0 };
             let to = special | (after.mode & 0o777);
-            let opened = self.last.remove(&(change.layer, path.clone()));
-            let from = opened.map_or(before.mode, |(open, ..)| open);
-            self.last.insert((change.layer, path), (from, to, None));
+            let from = match self.last.remove(&(change.layer, path.clone())) {
+                Some(Action::Mode { from, .. }) => from,
+                _ => before.mode,
+            };
+            let end = Action::Mode {
+                from,
+                to,
+                original: before.identity,
+            };
+            self.last.insert((change.layer, path), end);
         }
-        for ((layer, path), (from, to, modified)) in std::mem::take(&mut self.last).into_iter().rev() {
-            if from != to || modified.is_some() {
-                self.push(layer, &path, Action::Mode { from, to, modified });
-            }
+        for ((layer, path), action) in std::mem::take(&mut self.last).into_iter().rev() {
+            self.push(layer, &path, action);
         }
     }
 

@@ -13,7 +13,8 @@ use rustix::io::Errno;
 
 use super::commit::{rename_new, set_mode};
 use super::journal::{self, Found, Journal, Staged};
-use super::plan::{Action, Operation};
+use super::plan::{Action, NEW_DIRECTORY, Operation};
+use super::restored;
 use super::stage::{Staging, remove_staging, slot_name, staging_name};
 use crate::failure::{FileError, Tried};
 use crate::node::{Identity, identity_of, kind_of};
@@ -25,7 +26,7 @@ pub(crate) fn recover(directory: &OwnedFd) -> Result<bool, FileError> {
     match journal::find(directory)? {
         Found::Nothing => return Ok(false),
         Found::Unreadable => {}
-        Found::Open(journal, staged) => undo_all(&journal, staged.as_ref())?,
+        Found::Open(journal, staged) => undo_all(directory, &journal, staged.as_ref())?,
         Found::Committed(journal) => {
             journal::note_applied(directory)?;
             for layer in &journal.layers {
@@ -47,7 +48,7 @@ fn open(layer: &LayerFile) -> Result<Tree, FileError> {
     Ok(tree)
 }
 
-fn undo_all(journal: &Journal, staged: Option<&Staged>) -> Result<(), FileError> {
+fn undo_all(directory: &OwnedFd, journal: &Journal, staged: Option<&Staged>) -> Result<(), FileError> {
     let mut layers = Vec::with_capacity(journal.layers.len());
     for layer in &journal.layers {
         let host = open(layer)?;
@@ -57,7 +58,12 @@ fn undo_all(journal: &Journal, staged: Option<&Staged>) -> Result<(), FileError>
     for operation in journal.operations.iter().rev() {
         layers[operation.layer].undo(operation, staged)?;
     }
-    layers.iter().try_for_each(|layer| layer.clean(&journal.id))
+    layers.iter().try_for_each(|layer| layer.clean(&journal.id))?;
+    let operations = journal.operations.iter();
+    restored::note(
+        directory,
+        operations.map(|operation| (operation, &layers[operation.layer].host)),
+    )
 }
 
 struct Layer {
@@ -68,8 +74,13 @@ struct Layer {
 impl Layer {
     fn undo(&self, operation: &Operation, staged: Option<&Staged>) -> Result<(), FileError> {
         let path = operation.path.as_path();
-        if let Action::Mode { from, to, .. } = operation.action {
-            return self.undo_mode(path, from, to);
+        let made = |slot: &u64| staged.and_then(|staged| staged.get(slot));
+        match &operation.action {
+            Action::Mode { from, to, original } => return self.undo_mode(path, original, *from, *to),
+            Action::Finish { slot, to, .. } => {
+                return made(slot).map_or(Ok(()), |made| self.undo_mode(path, made, NEW_DIRECTORY, *to));
+            }
+            Action::Take { .. } | Action::Put { .. } => {}
         }
         let Some(staging) = &self.staging else {
             return Ok(());
@@ -87,19 +98,16 @@ impl Layer {
         };
         match &operation.action {
             Action::Take { slot, .. } => here.put_back(&slot_name(*slot)),
-            Action::Put { slot, .. } => match staged.and_then(|staged| staged.get(slot)) {
-                Some(ours) => here.take_out(&slot_name(*slot), ours),
-                None => Ok(()),
-            },
-            Action::Mode { .. } => Ok(()),
+            Action::Put { slot, .. } => made(slot).map_or(Ok(()), |ours| here.take_out(&slot_name(*slot), ours)),
+            Action::Mode { .. } | Action::Finish { .. } => Ok(()),
         }
     }
 
-    fn undo_mode(&self, path: &Path, from: u32, to: u32) -> Result<(), FileError> {
+    fn undo_mode(&self, path: &Path, original: &Identity, from: u32, to: u32) -> Result<(), FileError> {
         match self.host.place(path) {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => Ok(()),
             Err(error) => Err(FileError::new("opening", path, error)),
-            Ok(place) => set_mode(&place, to, from)
+            Ok(place) => set_mode(&place, original, to, from)
                 .map(|_| ())
                 .tried("changing the mode of", path),
         }

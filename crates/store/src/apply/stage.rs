@@ -217,8 +217,11 @@ impl Owner {
 /// The host's directory that is, or is above, the one that will hold `path`.
 pub(crate) fn nearest_directory(host: &Tree, path: &Path) -> Result<Node, FileError> {
     for above in path.ancestors().skip(1) {
-        if let Some(node) = host.node(above).tried("examining", above)?.filter(Node::is_directory) {
-            return Ok(node);
+        match host.node(above) {
+            Ok(Some(node)) if node.is_directory() => return Ok(node),
+            // It is going to be made, perhaps in place of a link.
+            Ok(_) | Err(Errno::LOOP) => {}
+            Err(error) => return Err(FileError::new("examining", above, error)),
         }
     }
     Err(FileError::new("examining", path, Errno::NOENT))

@@ -22,7 +22,7 @@ pub(super) fn append(state: &StateDirectory, event: &AuditEvent) -> Result<Optio
     let mut head = end.head;
     let mut bytes = Vec::new();
     if let Some(what) = end.recovery {
-        if !end.torn.is_empty() {
+        if !end.torn.is_empty() && !end.is_ended {
             bytes.push(b'\n');
         }
         push(&mut bytes, &mut head, &line::recovered(what, &end.torn))?;
@@ -47,6 +47,8 @@ fn push(bytes: &mut Vec<u8>, head: &mut Head, event: &AuditEvent) -> Result<(), 
 struct End {
     head: Head,
     torn: Vec<u8>,
+    /// Whether the torn line has a newline already.
+    is_ended: bool,
     recovery: Option<Recovery>,
 }
 
@@ -55,7 +57,16 @@ impl End {
         Self {
             head,
             torn: Vec::new(),
+            is_ended: false,
             recovery: None,
+        }
+    }
+
+    fn torn(head: Head, torn: &[u8]) -> Self {
+        Self {
+            torn: torn.to_vec(),
+            recovery: Some(Recovery::TornLine),
+            ..Self::at(head)
         }
     }
 }
@@ -65,19 +76,15 @@ fn find_end(log: &File, length: u64, head: Option<Head>) -> Result<End, AuditErr
         None if length == 0 => Ok(End::at(Head::genesis())),
         // The very first writer may have died between the log and the head.
         None => match end_after_head(log, length, Head::genesis())? {
-            End {
-                head, recovery: None, ..
-            } if head.seq == 1 => Ok(End::at(head)),
-            End { head, torn, recovery } if head.seq == 0 && u64::try_from(torn.len()) == Ok(length) => {
-                Ok(End { head, torn, recovery })
-            }
+            end if end.recovery.is_none() && end.head.seq == 1 => Ok(end),
+            end if end.head.seq == 0 && u64::try_from(end.torn.len()) == Ok(length) => Ok(end),
             _ => end_without_head(log, length),
         },
         Some(head) if head.length == length => Ok(End::at(head)),
         Some(head) if head.length > length => Ok(End {
             torn: torn_tail(&read_tail(log, length)?).to_vec(),
             recovery: Some(Recovery::Truncated),
-            head,
+            ..End::at(head)
         }),
         Some(head) => end_after_head(log, length, head),
     }
@@ -90,28 +97,37 @@ fn end_after_head(log: &File, length: u64, mut head: Head) -> Result<End, AuditE
         return end_without_head(log, length);
     }
     let bytes = read_at(log, head.length, size)?;
+    let mut torn: Option<&[u8]> = None;
     for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-        let known = piece.strip_suffix(b"\n").map(line::parse);
-        match known {
-            Some(Ok(next)) if next.prev == head.hash && next.seq == head.seq + 1 => {
+        let Some(line) = piece.strip_suffix(b"\n") else {
+            return Ok(End::torn(head, piece));
+        };
+        match line::parse(line) {
+            Ok(next) if next.prev == head.hash && torn.is_none_or(|torn| line::recovers(&next, torn)) => {
                 head = Head {
                     seq: next.seq,
                     hash: next.hash,
                     length,
                 };
+                torn = None;
             }
-            // Several lines are written at once only after a torn one; their first is then empty.
-            Some(_) if piece == b"\n" => {}
+            Err(_) if torn.is_none() => torn = Some(line),
+            // Somebody else wrote it. The chain goes on from what the head vouches for, so that `verify` tells.
             _ => {
                 return Ok(End {
-                    head,
-                    torn: torn_tail(&bytes).to_vec(),
-                    recovery: Some(Recovery::TornLine),
+                    recovery: Some(Recovery::HeadLost),
+                    ..End::at(head)
                 });
             }
         }
     }
-    Ok(End::at(head))
+    Ok(match torn {
+        None => End::at(head),
+        Some(torn) => End {
+            is_ended: true,
+            ..End::torn(head, torn)
+        },
+    })
 }
 
 fn end_without_head(log: &File, length: u64) -> Result<End, AuditError> {
@@ -127,9 +143,9 @@ fn end_without_head(log: &File, length: u64) -> Result<End, AuditError> {
         length,
     });
     Ok(End {
-        head,
         torn,
         recovery: Some(Recovery::HeadLost),
+        ..End::at(head)
     })
 }
 

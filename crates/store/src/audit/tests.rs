@@ -1,1 +1,226 @@
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
 
+use super::*;
+use crate::testing::Scratch;
+
+fn event(number: usize) -> AuditEvent {
+    AuditEvent {
+        event: "run_started".to_owned(),
+        run: Some(RunId::from_parts(1, 2)),
+        data: serde_json::json!({ "number": number, "name": "a\nb\u{1b}[2J\",\"hash\":\"0" }),
+    }
+}
+
+fn log_of(events: usize) -> (Scratch, Audit, PathBuf) {
+    let scratch = Scratch::new();
+    let audit = Audit::new(&scratch.state);
+    for number in 0..events {
+        assert_eq!(audit.append(&event(number)).unwrap(), None);
+    }
+    let path = audit.path();
+    (scratch, audit, path)
+}
+
+fn bad_line(audit: &Audit) -> Option<u64> {
+    let report = audit.verify().unwrap();
+    assert_eq!(report.ok, report.first_bad.is_none());
+    report.first_bad.map(|bad| bad.line)
+}
+
+fn head(path: &std::path::Path) -> PathBuf {
+    path.with_file_name("audit.head")
+}
+
+#[test]
+fn an_empty_log_is_fine() {
+    let (_scratch, audit, _) = log_of(0);
+    assert_eq!(
+        audit.verify().unwrap(),
+        VerifyReport {
+            lines: 0,
+            ok: true,
+            torn: 0,
+            first_bad: None
+        }
+    );
+    assert_eq!(audit.show().unwrap().count(), 0);
+}
+
+#[test]
+fn lines_are_chained_and_shown() {
+    let (_scratch, audit, path) = log_of(3);
+    let report = audit.verify().unwrap();
+    assert!(report.ok && report.lines == 3, "{report:?}");
+    let lines: Vec<_> = audit.show().unwrap().map(Result::unwrap).collect();
+    assert_eq!(lines.iter().map(|line| line.seq).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(lines[2].prev, lines[1].hash);
+    assert_eq!(lines[1].data, event(1).data);
+    assert_eq!(
+        fs::read(&path).unwrap().iter().filter(|byte| **byte == b'\n').count(),
+        3
+    );
+    assert!(!fs::read(&path).unwrap().contains(&0x1b));
+}
+
+#[test]
+fn a11_every_change_is_found() {
+    type Tamper = fn(&mut Vec<Vec<u8>>);
+    let cases: [(&str, Tamper, u64); 7] = [
+        ("a changed byte", |lines| lines[1][10] ^= 1, 2),
+        (
+            "a changed name",
+            |lines| {
+                lines[1] = String::from_utf8(lines[1].clone())
+                    .unwrap()
+                    .replace("run_started", "run_ended")
+                    .into_bytes()
+            },
+            2,
+        ),
+        ("a removed line", |lines| drop(lines.remove(1)), 2),
+        ("a removed first line", |lines| drop(lines.remove(0)), 1),
+        ("swapped lines", |lines| lines.swap(1, 2), 2),
+        ("a repeated line", |lines| lines.insert(1, lines[1].clone()), 3),
+        ("a line cut off the end", |lines| drop(lines.pop()), 4),
+    ];
+    for (what, tamper, expected) in cases {
+        let (_scratch, audit, path) = log_of(4);
+        let mut lines: Vec<Vec<u8>> = fs::read(&path)
+            .unwrap()
+            .split_inclusive(|byte| *byte == b'\n')
+            .map(<[u8]>::to_vec)
+            .collect();
+        tamper(&mut lines);
+        fs::write(&path, lines.concat()).unwrap();
+        assert_eq!(bad_line(&audit), Some(expected), "{what}");
+        // It stays found, whatever is appended.
+        audit.append(&event(9)).unwrap();
+        audit.append(&event(9)).unwrap();
+        assert!(bad_line(&audit).is_some(), "{what}, later");
+    }
+}
+
+#[test]
+fn a_line_cut_short_by_a_crash_is_recovered_and_is_no_tampering() {
+    for kept in [1, 40, 200] {
+        let (_scratch, audit, path) = log_of(2);
+        let line = fs::read(&path).unwrap()[..kept].to_vec();
+        fs::OpenOptions::new()
+            .append(true)
+            .open(&path)
+            .unwrap()
+            .write_all(&line)
+            .unwrap();
+        let report = audit.verify().unwrap();
+        assert!(report.ok && report.torn == 1, "{report:?}");
+        assert_eq!(audit.append(&event(2)).unwrap(), Some(Recovery::TornLine));
+        let report = audit.verify().unwrap();
+        assert_eq!(
+            report,
+            VerifyReport {
+                lines: 4,
+                ok: true,
+                torn: 1,
+                first_bad: None
+            }
+        );
+        assert_eq!(audit.append(&event(3)).unwrap(), None);
+        // What was torn is vouched for byte by byte.
+        let mut bytes = fs::read(&path).unwrap();
+        let torn = bytes
+            .split_inclusive(|byte| *byte == b'\n')
+            .take(2)
+            .map(<[u8]>::len)
+            .sum::<usize>();
+        bytes[torn] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        assert_eq!(bad_line(&audit), Some(3));
+    }
+}
+
+#[test]
+fn a_writer_that_died_before_the_head_is_no_tampering() {
+    for events in [1, 3] {
+        let (_scratch, audit, path) = log_of(events - 1);
+        let before = fs::read(head(&path)).unwrap_or_default();
+        audit.append(&event(events)).unwrap();
+        fs::write(head(&path), before).unwrap();
+        assert_eq!(bad_line(&audit), None);
+        assert_eq!(audit.append(&event(9)).unwrap(), None);
+        assert_eq!(audit.verify().unwrap().lines, u64::try_from(events).unwrap() + 1);
+    }
+}
+
+#[test]
+fn a_torn_line_whose_recovery_was_written_without_the_head_goes_on() {
+    let (_scratch, audit, path) = log_of(2);
+    let before = fs::read(head(&path)).unwrap();
+    fs::OpenOptions::new()
+        .append(true)
+        .open(&path)
+        .unwrap()
+        .write_all(b"{\"seq\":")
+        .unwrap();
+    audit.append(&event(2)).unwrap();
+    fs::write(head(&path), before).unwrap();
+    audit.append(&event(3)).unwrap();
+    let report = audit.verify().unwrap();
+    assert_eq!(
+        report,
+        VerifyReport {
+            lines: 5,
+            ok: true,
+            torn: 1,
+            first_bad: None
+        }
+    );
+}
+
+#[test]
+fn a_head_that_was_lost_or_cut_back_is_reported() {
+    let (_scratch, audit, path) = log_of(3);
+    fs::remove_file(head(&path)).unwrap();
+    assert_eq!(bad_line(&audit), Some(4));
+    assert_eq!(audit.append(&event(3)).unwrap(), Some(Recovery::HeadLost));
+    assert_eq!(bad_line(&audit), Some(4));
+    let (_scratch, audit, path) = log_of(3);
+    fs::write(&path, "").unwrap();
+    assert_eq!(bad_line(&audit), Some(1));
+    assert_eq!(audit.append(&event(3)).unwrap(), Some(Recovery::Truncated));
+    assert_eq!(bad_line(&audit), Some(1));
+}
+
+#[test]
+fn data_that_is_too_large_is_summed_up() {
+    let (_scratch, audit, _) = log_of(1);
+    let data = serde_json::json!({ "argv": "x".repeat(3 << 20) });
+    audit.append(&AuditEvent { data, ..event(0) }).unwrap();
+    assert!(audit.verify().unwrap().ok);
+    let last = audit.show().unwrap().last().unwrap().unwrap();
+    assert_eq!(last.data["omitted_bytes"], (3 << 20) + 11);
+}
+
+#[test]
+fn many_writers_make_one_chain() {
+    let (scratch, audit, _) = log_of(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let state = scratch.state.clone();
+            scope.spawn(move || {
+                let audit = Audit::new(&state);
+                (0..25).for_each(|number| assert_eq!(audit.append(&event(number)).unwrap(), None));
+            });
+        }
+    });
+    assert_eq!(
+        audit.verify().unwrap(),
+        VerifyReport {
+            lines: 100,
+            ok: true,
+            torn: 0,
+            first_bad: None
+        }
+    );
+}

@@ -1,6 +1,5 @@
 //! Walks an upper directory and looks every entry up on the host.
 
-use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -14,8 +13,9 @@ use crate::content::same_contents;
 use crate::failure::FileError;
 use crate::node::Node;
 use crate::overlay::{self, Marks};
+use crate::places::Places;
 use crate::protection::Protection;
-use crate::tree::{Modes, Tree, names_in, node_at, open_file, stat_at};
+use crate::tree::{Modes, Searchable, Tree, names_in, node_at, open_file, stat_at};
 
 /// A layer's upper directory and the host directory below it.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(crate) fn changes_in_layer(
     layer: usize,
     trees: &LayerTrees,
     protection: &Protection,
-    applied: &HashSet<(usize, PathBuf)>,
+    applied: &Places,
 ) -> Result<Vec<Change>, ChangeError> {
     let mut walk = Walk {
         layer,
@@ -51,7 +51,7 @@ struct Walk<'a> {
     layer: usize,
     trees: &'a LayerTrees,
     protection: &'a Protection,
-    applied: &'a HashSet<(usize, PathBuf)>,
+    applied: &'a Places,
     /// Directories of the upper tree that are still to be looked at, and whether one above hides the host's.
     waiting: Vec<(PathBuf, bool)>,
     found: Vec<Change>,
@@ -79,6 +79,7 @@ impl Walk<'_> {
 
     fn directory(&mut self, path: &Path, below_opaque: bool) -> Result<(), ChangeError> {
         let upper = self.trees.upper.readable(path).map_err(at("opening", path))?;
+        let _searchable = Searchable::hold(&upper).map_err(at("opening up", path))?;
         let host = self.host_directory(path)?;
         let names = names_in(&upper).map_err(at("listing", path))?;
         let opaque = below_opaque || is_opaque(&upper, path)?;

@@ -1,0 +1,81 @@
+//! Originals that a rollback put back: moving them changed their change time, which would look like a change by
+//! somebody else to the next apply.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use offleash_core::text::Text;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::plan::{Action, Operation};
+use crate::failure::{FileError, Tried};
+use crate::node::Identity;
+use crate::tree::Tree;
+
+const RESTORED: &str = "restored";
+const NEW: &str = "restored.new";
+
+/// What lies where after the last rollback.
+pub(crate) type Restored = HashMap<(usize, PathBuf), Identity>;
+
+pub(crate) fn read(directory: &OwnedFd) -> Result<Restored, FileError> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = match rustix::fs::openat(directory, RESTORED, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(Restored::new()),
+        other => other.tried("opening", RESTORED)?,
+    };
+    let mut bytes = Vec::new();
+    File::from(file).read_to_end(&mut bytes).tried("reading", RESTORED)?;
+    let entries: Vec<(usize, Text, Identity)> = serde_json::from_slice(&bytes)
+        .map_err(std::io::Error::from)
+        .tried("reading", RESTORED)?;
+    Ok(entries
+        .into_iter()
+        .map(|(layer, path, identity)| ((layer, path.as_path().to_owned()), identity))
+        .collect())
+}
+
+/// Adds the originals of `operations` that are in their places again, unchanged but for the moving.
+pub(crate) fn note<'a>(
+    directory: &OwnedFd,
+    operations: impl Iterator<Item = (&'a Operation, &'a Tree)>,
+) -> Result<(), FileError> {
+    let mut restored = read(directory)?;
+    for (operation, host) in operations {
+        let Some(original) = original(&operation.action) else {
+            continue;
+        };
+        let path = operation.path.as_path();
+        if let Ok(Some(found)) = host.node(path)
+            && found.identity.same_but_renamed(original)
+        {
+            restored.insert((operation.layer, path.to_owned()), found.identity);
+        }
+    }
+    let entries: Vec<_> = restored
+        .iter()
+        .map(|((layer, path), identity)| (layer, Text::from(path), identity))
+        .collect();
+    let bytes = serde_json::to_vec(&entries)
+        .map_err(std::io::Error::from)
+        .tried("encoding", RESTORED)?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat(directory, NEW, flags, Mode::RUSR | Mode::WUSR);
+    File::from(opened.tried("creating", NEW)?)
+        .write_all(&bytes)
+        .tried("writing", NEW)?;
+    rustix::fs::renameat(directory, NEW, directory, RESTORED).tried("replacing", RESTORED)
+}
+
+fn original(action: &Action) -> Option<&Identity> {
+    match action {
+        Action::Take { original, .. } => Some(original),
+        Action::Put { replaces, .. } => replaces.as_ref(),
+        Action::Mode { original, .. } => Some(original),
+        Action::Finish { .. } => None,
+    }
+}

@@ -1,0 +1,493 @@
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use rustix::fs::{FileType, Mode};
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use super::*;
+use crate::testing::{
+    Scratch, chmod, is_root, name, opaque, set_attribute, shown, upper, whiteout, whiteout_attribute, write,
+};
+use crate::{DiffForm, LiveRun, RunError};
+
+fn changes_of(live: &LiveRun) -> Vec<String> {
+    shown(&live.run().changes().unwrap())
+}
+
+#[test]
+fn every_kind_of_change_is_recognised() {
+    let scratch = Scratch::new();
+    for file in [
+        "same",
+        "edited",
+        "gone",
+        "mode",
+        "becomes-link",
+        "becomes-dir",
+        "dir/a",
+        "dir/b/c",
+        "replaced-dir/x",
+    ] {
+        write(scratch.host(file), "old");
+    }
+    symlink("same", scratch.host("link")).unwrap();
+    let live = scratch.start();
+    let upper = upper(&live);
+    write(upper.join("same"), "old");
+    write(upper.join("edited"), "new");
+    write(upper.join("added"), "new");
+    write(upper.join("mode"), "old");
+    chmod(upper.join("mode"), 0o755);
+    whiteout(upper.join("gone"));
+    whiteout(upper.join("never-existed"));
+    whiteout(upper.join("dir"));
+    symlink("edited", upper.join("link")).unwrap();
+    symlink("edited", upper.join("becomes-link")).unwrap();
+    write(upper.join("becomes-dir/inner"), "new");
+    write(upper.join("replaced-dir"), "now a file");
+    assert_eq!(
+        changes_of(&live),
+        [
+            "Added added",
+            "TypeChanged becomes-dir",
+            "Added becomes-dir/inner",
+            "TypeChanged becomes-link",
+            "Deleted dir",
+            "Deleted dir/a",
+            "Deleted dir/b",
+            "Deleted dir/b/c",
+            "Modified edited",
+            "Deleted gone",
+            "SymlinkChanged link",
+            "ModeChanged mode",
+            "TypeChanged replaced-dir",
+            "Deleted replaced-dir/x",
+        ]
+    );
+    let summary = summarize(&live.run().changes().unwrap());
+    assert_eq!(
+        (summary.added, summary.modified, summary.deleted, summary.mode),
+        (2, 5, 6, 1)
+    );
+}
+
+#[test]
+fn a_directory_made_again_shows_what_is_gone_at_every_level() {
+    let scratch = Scratch::new();
+    for file in ["d/kept", "d/gone", "d/sub/kept", "d/sub/gone", "d/old/x"] {
+        write(scratch.host(file), "old");
+    }
+    let live = scratch.start();
+    let upper = upper(&live);
+    write(upper.join("d/kept"), "old");
+    write(upper.join("d/sub/kept"), "old");
+    write(upper.join("d/new"), "new");
+    opaque(upper.join("d"));
+    assert_eq!(
+        changes_of(&live),
+        [
+            "Deleted d/gone",
+            "Added d/new",
+            "Deleted d/old",
+            "Deleted d/old/x",
+            "Deleted d/sub/gone"
+        ]
+    );
+}
+
+#[test]
+fn whiteouts_in_the_form_of_attributes_are_deletions_only_on_empty_files() {
+    let scratch = Scratch::new();
+    write(scratch.host("a"), "old");
+    write(scratch.host("b"), "old");
+    let live = scratch.start();
+    whiteout_attribute(upper(&live).join("a"));
+    write(upper(&live).join("b"), "new");
+    set_attribute(upper(&live).join("b"), "user.overlay.whiteout", b"y");
+    assert_eq!(changes_of(&live), ["Deleted a", "Modified b"]);
+}
+
+#[test]
+fn layers_with_references_only_are_refused() {
+    for attribute in ["user.overlay.metacopy", "user.overlay.redirect"] {
+        let scratch = Scratch::new();
+        let live = scratch.start();
+        write(upper(&live).join("f"), "x");
+        set_attribute(upper(&live).join("f"), attribute, b"elsewhere");
+        let error = live.run().changes().unwrap_err();
+        let RunError::Changes { source, .. } = error else {
+            panic!("{error:?}")
+        };
+        assert!(matches!(*source, ChangeError::Incomplete { .. }), "{source:?}");
+        assert!(live.finish().is_err());
+    }
+}
+
+#[test]
+fn f8_evil_names_come_back_as_they_are() {
+    let scratch = Scratch::new();
+    let long = [b'x'; 255];
+    let names: [&[u8]; 7] = [
+        b"new\nline",
+        b"\x1b]52;c;aGk=\x07",
+        b"\xff\xfe",
+        &long,
+        b" ",
+        b"-rf",
+        "\u{202e}txt".as_bytes(),
+    ];
+    let live = scratch.start();
+    for evil in names {
+        fs::write(upper(&live).join(name(evil)), "x").unwrap();
+    }
+    let changes = live.run().changes().unwrap();
+    let mut found: Vec<_> = changes.iter().map(|change| change.path.as_os_str()).collect();
+    let mut expected: Vec<_> = names.iter().map(|evil| name(evil)).collect();
+    found.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(found, expected);
+    for change in &changes {
+        let patch = live.run().unified(change).unwrap().bytes;
+        let header: Vec<_> = patch.split(|byte| *byte == b'\n').take(4).collect();
+        assert_eq!(header.len(), 4, "the header takes four lines whatever the name is");
+        assert!(
+            header[3].starts_with(b"+++ ") && patch.is_ascii() && !patch.contains(&0x1b),
+            "{patch:?}"
+        );
+    }
+}
+
+#[test]
+fn f8_a_tree_deeper_than_any_path_is_walked_with_few_descriptors() {
+    let scratch = Scratch::new();
+    let live = scratch.start();
+    let levels = 1000;
+    make_deep(&upper(&live), levels);
+    let before = descriptors();
+    let changes = live.run().changes().unwrap();
+    assert_eq!(changes.len(), levels + 1);
+    assert!(changes.last().unwrap().path.as_os_str().len() > 4096 * 2);
+    assert!(descriptors() <= before + 64, "no descriptor a level");
+    let run = live.finish().unwrap().run.unwrap();
+    run.discard().unwrap();
+}
+
+/// Other tests open and close descriptors at the same time, hence the margin where this is used.
+fn descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// `levels` directories in one another, and a file in the innermost.
+pub(crate) fn make_deep(root: &std::path::Path, levels: usize) {
+    let mut current = rustix::fs::open(
+        root,
+        rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY,
+        Mode::empty(),
+    )
+    .unwrap();
+    for _ in 0..levels {
+        rustix::fs::mkdirat(&current, "some-name", Mode::RWXU).unwrap();
+        let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY;
+        current = rustix::fs::openat(&current, "some-name", flags, Mode::empty()).unwrap();
+    }
+    let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY;
+    rustix::fs::openat(&current, "file", flags, Mode::RUSR | Mode::WUSR).unwrap();
+}
+
+#[test]
+fn f8_special_files_are_named_and_never_opened() {
+    let scratch = Scratch::new();
+    write(scratch.host("was-file"), "x");
+    let live = scratch.start();
+    let upper = upper(&live);
+    for path in ["fifo", "was-file"] {
+        rustix::fs::mknodat(rustix::fs::CWD, upper.join(path), FileType::Fifo, Mode::RUSR, 0).unwrap();
+    }
+    let _socket = std::os::unix::net::UnixListener::bind(upper.join("socket")).unwrap();
+    let changes = live.run().changes().unwrap();
+    assert_eq!(shown(&changes), ["Added fifo", "Added socket", "TypeChanged was-file"]);
+    for change in &changes {
+        let diff = live.run().unified(change).unwrap();
+        assert!(String::from_utf8(diff.bytes).unwrap().contains("# added "));
+    }
+}
+
+#[test]
+fn links_on_either_side_are_never_followed() {
+    let scratch = Scratch::new();
+    write(scratch.base.join("outside/secret"), "secret");
+    symlink(scratch.base.join("outside"), scratch.host("linked")).unwrap();
+    let live = scratch.start();
+    write(upper(&live).join("linked/secret"), "secret");
+    symlink(scratch.base.join("outside/secret"), upper(&live).join("reads-outside")).unwrap();
+    let changes = live.run().changes().unwrap();
+    assert_eq!(
+        shown(&changes),
+        ["TypeChanged linked", "Added linked/secret", "Added reads-outside"]
+    );
+    let diff = live.run().unified(&changes[2]).unwrap();
+    assert!(!String::from_utf8(diff.bytes).unwrap().contains("\n+secret"));
+}
+
+#[test]
+fn files_and_directories_that_forbid_their_owner_are_read_and_keep_their_modes() {
+    let scratch = Scratch::new();
+    let live = scratch.start();
+    let upper = upper(&live);
+    write(upper.join("d/f"), "text");
+    chmod(upper.join("d/f"), 0);
+    chmod(upper.join("d"), 0);
+    let changes = live.run().changes().unwrap();
+    assert_eq!(shown(&changes), ["Added d", "Added d/f"]);
+    assert_eq!(
+        changes
+            .iter()
+            .map(|change| change.after.as_ref().unwrap().mode)
+            .collect::<Vec<_>>(),
+        [0, 0]
+    );
+    assert_eq!(live.run().unified(&changes[1]).unwrap().added_lines, 1);
+    let again = live.run().changes().unwrap();
+    assert_eq!(
+        again
+            .iter()
+            .map(|change| change.after.as_ref().unwrap().mode)
+            .collect::<Vec<_>>(),
+        [0, 0]
+    );
+}
+
+#[test]
+fn f7_protected_names_are_marked() {
+    let scratch = Scratch::new();
+    let git = scratch.base.join("elsewhere/.git");
+    fs::create_dir_all(&git).unwrap();
+    let live = scratch.start_with(&[&scratch.workspace, &git], &["secrets/**"]);
+    write(upper(&live).join(".git/hooks/pre-commit"), "x");
+    write(upper(&live).join("secrets/key"), "x");
+    write(upper(&live).join("plain"), "x");
+    write(live.layer_directory(1).join("upper/hooks/post-checkout"), "x");
+    write(live.layer_directory(1).join("upper/objects/ab"), "x");
+    let changes = live.run().changes().unwrap();
+    let protected: Vec<_> = changes
+        .iter()
+        .filter(|change| change.protected.is_some())
+        .map(|change| (change.layer, change.path.to_str().unwrap()))
+        .collect();
+    assert_eq!(
+        protected,
+        [
+            (0, ".git/hooks"),
+            (0, ".git/hooks/pre-commit"),
+            (0, "secrets/key"),
+            (1, "hooks"),
+            (1, "hooks/post-checkout")
+        ]
+    );
+    assert!(
+        changes
+            .iter()
+            .any(|change| change.protected.as_deref() == Some("filesystem.protect: secrets/**"))
+    );
+}
+
+/// What the kernel writes, rather than what we believe it writes.
+#[test]
+fn a_real_overlay_gives_the_changes_that_were_made_in_it() {
+    let scratch = Scratch::new();
+    for file in [
+        "edited",
+        "gone",
+        "touched",
+        "dir/a",
+        "dir/b",
+        "again/x",
+        "again/y/z",
+        "mv/old",
+        "mode",
+        "tree/deep/f",
+    ] {
+        write(scratch.host(file), "old");
+    }
+    let live = scratch.start();
+    let layer = live.layer_directory(0);
+    let mounted = scratch.base.join("mounted");
+    fs::create_dir(&mounted).unwrap();
+    let options = format!(
+        "lowerdir={},upperdir={},workdir={},userxattr",
+        scratch.workspace.display(),
+        layer.join("upper").display(),
+        layer.join("work").display()
+    );
+    let options = std::ffi::CString::new(options).unwrap();
+    if let Err(error) = rustix::mount::mount("overlay", &mounted, "overlay", MountFlags::empty(), &*options) {
+        assert!(
+            !is_root() || error == rustix::io::Errno::PERM,
+            "mounting an overlay: {error}"
+        );
+        eprintln!("skipped: an overlay cannot be mounted here: {error}");
+        return;
+    }
+    let inside = |path: &str| mounted.join(path);
+    write(inside("edited"), "new");
+    fs::remove_file(inside("gone")).unwrap();
+    drop(fs::OpenOptions::new().append(true).open(inside("touched")).unwrap());
+    fs::remove_dir_all(inside("dir")).unwrap();
+    fs::remove_dir_all(inside("again")).unwrap();
+    write(inside("again/x"), "old");
+    fs::rename(inside("mv/old"), inside("mv/new")).unwrap();
+    chmod(inside("mode"), 0o700);
+    fs::create_dir(inside("new")).unwrap();
+    write(inside("tree/deep/f"), "newer");
+    rustix::mount::unmount(&mounted, UnmountFlags::DETACH).unwrap();
+    assert_eq!(
+        changes_of(&live),
+        [
+            "Deleted again/y",
+            "Deleted again/y/z",
+            "Deleted dir",
+            "Deleted dir/a",
+            "Deleted dir/b",
+            "Modified edited",
+            "Deleted gone",
+            "ModeChanged mode",
+            "Added mv/new",
+            "Deleted mv/old",
+            "Added new",
+            "Modified tree/deep/f",
+        ]
+    );
+    // A renamed file is marked as a copy, too, and is not taken for one that the host removed; those are.
+    crate::testing::tick();
+    fs::remove_dir_all(scratch.host("tree")).unwrap();
+    let mut run = live.finish().unwrap().run.unwrap();
+    fs::remove_file(scratch.host("edited")).unwrap();
+    let error = run.apply(&crate::testing::all()).unwrap_err();
+    let crate::ApplyError::Conflicts { conflicts, .. } = &error else {
+        panic!("{error}")
+    };
+    let gone: Vec<_> = conflicts
+        .iter()
+        .map(|conflict| (conflict.path.to_str().unwrap(), conflict.reason))
+        .collect();
+    let reason = crate::ConflictReason::Gone;
+    assert_eq!(gone, [("edited", reason), ("tree", reason), ("tree/deep", reason)]);
+    let report = run.apply(&crate::testing::paths(&["mv"])).unwrap();
+    assert_eq!(shown(&report.applied), ["Added mv/new", "Deleted mv/old"]);
+    run.discard().unwrap();
+}
+
+fn patch_of(before: &[u8], after: &[u8]) -> (DiffForm, String) {
+    let scratch = Scratch::new();
+    write(scratch.host("f"), before);
+    let live = scratch.start();
+    write(upper(&live).join("f"), after);
+    chmod(
+        upper(&live).join("f"),
+        fs::metadata(scratch.host("f"))
+            .map(|found| std::os::unix::fs::PermissionsExt::mode(&found.permissions()))
+            .unwrap(),
+    );
+    let changes = live.run().changes().unwrap();
+    let diff = live.run().unified(&changes[0]).unwrap();
+    (diff.form, String::from_utf8_lossy(&diff.bytes).into_owned())
+}
+
+#[test]
+fn patches_are_in_gits_form() {
+    let header = "diff --git a/f b/f\n--- a/f\n+++ b/f\n";
+    for (before, after, hunk) in [
+        (
+            &b"a\nb\nc\n"[..],
+            &b"a\nB\nc\n"[..],
+            "@@ -1,3 +1,3 @@\n a\n-b\n+B\n c\n",
+        ),
+        (b"a\n", b"a", "@@ -1 +1 @@\n-a\n+a\n\\ No newline at end of file\n"),
+        (b"", b"a\n", "@@ -0,0 +1 @@\n+a\n"),
+        (b"a\rb\n", b"a\rc\n", "@@ -1 +1 @@\n-a\rb\n+a\rc\n"),
+        (b"\xff\n", b"x\n", "@@ -1 +1 @@\n-\u{fffd}\n+x\n"),
+    ] {
+        assert_eq!(patch_of(before, after), (DiffForm::Text, format!("{header}{hunk}")));
+    }
+}
+
+/// The reference is git itself.
+#[test]
+fn git_applies_our_patches() {
+    let scratch = Scratch::new();
+    for file in [
+        "edited",
+        "with space",
+        "gone",
+        "mode",
+        "new\nline",
+        "becomes-link",
+        "no newline",
+    ] {
+        write(scratch.host(file), "one\ntwo\nthree\n");
+    }
+    symlink("edited", scratch.host("link")).unwrap();
+    let live = scratch.start();
+    let upper = upper(&live);
+    for file in ["edited", "with space", "new\nline"] {
+        write(upper.join(file), "one\n2\nthree\nfour\n");
+    }
+    write(upper.join("no newline"), "one\ntwo\r\nthree");
+    write(upper.join("dir/\u{1b}[31m"), "text\n");
+    write(upper.join("mode"), "one\ntwo\nthree\n");
+    chmod(upper.join("mode"), 0o755);
+    symlink("mode", upper.join("link")).unwrap();
+    symlink("mode", upper.join("becomes-link")).unwrap();
+    whiteout(upper.join("gone"));
+    let changes = live.run().changes().unwrap();
+    let patches: Vec<u8> = changes
+        .iter()
+        .flat_map(|change| live.run().unified(change).unwrap().bytes)
+        .collect();
+    write(scratch.base.join("patch"), patches);
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test may start a program without the care a sandbox needs"
+    )]
+    let git = std::process::Command::new("git")
+        .args(["apply", "../patch"])
+        .current_dir(&scratch.workspace)
+        .output();
+    let Ok(git) = git else {
+        eprintln!("skipped: git is not installed");
+        return;
+    };
+    assert!(git.status.success(), "{}", String::from_utf8_lossy(&git.stderr));
+    let left = shown(&live.run().changes().unwrap());
+    assert_eq!(left, [] as [&str; 0], "the host is now as the run left it");
+}
+
+#[test]
+fn binary_and_large_files_are_summed_up() {
+    let large = vec![b'a'; usize::try_from(crate::MAX_TEXT_BYTES).unwrap() + 1];
+    assert_eq!(patch_of(b"a", b"\0").0, DiffForm::Binary);
+    let (form, text) = patch_of(b"a", &large);
+    assert_eq!(
+        (form, text.as_str()),
+        (
+            DiffForm::TooLarge,
+            "diff --git a/f b/f\nLarge files a/f and b/f differ\n"
+        )
+    );
+}
+
+#[test]
+fn a_change_of_type_is_a_deletion_and_an_addition() {
+    let scratch = Scratch::new();
+    write(scratch.host("f"), "text\n");
+    chmod(scratch.host("f"), 0o644);
+    let live = scratch.start();
+    symlink("target", upper(&live).join("f")).unwrap();
+    let changes = live.run().changes().unwrap();
+    let diff = live.run().unified(&changes[0]).unwrap();
+    assert_eq!(
+        String::from_utf8(diff.bytes).unwrap(),
+        "diff --git a/f b/f\ndeleted file mode 100644\n--- a/f\n+++ /dev/null\n@@ -1 +0,0 @@\n-text\n\
+         diff --git a/f b/f\nnew file mode 120000\n--- /dev/null\n+++ b/f\n@@ -0,0 +1 @@\n+target\n\\ No newline at end of file\n"
+    );
+}

@@ -1,0 +1,211 @@
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use super::*;
+use crate::reap::{Leftover, LeftoverFate, reap};
+use crate::runs::{KEPT_TOMBSTONES, runs};
+use crate::testing::{Scratch, chmod, fresh_id, paths, upper, whiteout, write};
+use crate::{LiveRun, NewRun};
+
+fn entries(scratch: &Scratch, part: &str) -> usize {
+    fs::read_dir(scratch.state.path().join(part)).unwrap().count()
+}
+
+#[test]
+fn a_run_without_changes_leaves_nothing() {
+    let scratch = Scratch::new();
+    write(scratch.host("same"), "x");
+    let live = scratch.start();
+    assert_eq!((entries(&scratch, "runs"), entries(&scratch, "live")), (1, 1));
+    // As overlayfs leaves it, and a file that was copied up and is equal.
+    fs::create_dir(live.layer_directory(0).join("work/work")).unwrap();
+    chmod(live.layer_directory(0).join("work/work"), 0);
+    fs::copy(scratch.host("same"), upper(&live).join("same")).unwrap();
+    let finished = live.finish().unwrap();
+    assert!(finished.run.is_none() && finished.changes.is_empty());
+    assert_eq!((entries(&scratch, "runs"), entries(&scratch, "live")), (0, 0));
+}
+
+#[test]
+fn a_layer_has_the_mode_of_its_host_directory() {
+    let scratch = Scratch::new();
+    chmod(&scratch.workspace, 0o751);
+    let live = scratch.start();
+    assert_eq!(fs::metadata(upper(&live)).unwrap().permissions().mode() & 0o7777, 0o751);
+    assert!(live.run().changes().unwrap().is_empty());
+    chmod(upper(&live), 0o700);
+    let mut finished = live.finish().unwrap();
+    assert_eq!(
+        (finished.changes.len(), finished.changes[0].path.as_path()),
+        (1, Path::new("."))
+    );
+    finished.run.as_mut().unwrap().apply(&paths(&["."])).unwrap();
+    assert_eq!(
+        fs::metadata(&scratch.workspace).unwrap().permissions().mode() & 0o7777,
+        0o700
+    );
+}
+
+#[test]
+fn runs_are_listed_with_their_states() {
+    let scratch = Scratch::new();
+    let live = scratch.start();
+    let kept = scratch.ran(|upper| write(upper.join("a"), "x"));
+    let mut applied = scratch.ran(|upper| write(upper.join("b"), "x"));
+    applied.apply(&paths(&["."])).unwrap();
+    let discarded = scratch.ran(|upper| write(upper.join("c"), "x"));
+    discarded.discard().unwrap();
+    let damaged = scratch.ran(|upper| write(upper.join("d"), "x"));
+    fs::write(damaged.path.join("run.json"), "{").unwrap();
+    let states: Vec<_> = runs(&scratch.state)
+        .unwrap()
+        .into_iter()
+        .map(|listing| listing.state)
+        .collect();
+    use RunState::{Applied, Damaged, Discarded, Kept, Running};
+    assert_eq!(states, [Running, Kept, Applied, Discarded, Damaged]);
+    assert_eq!(kept.state().unwrap(), Kept);
+    let id = damaged.id().clone();
+    assert!(matches!(Run::open(&scratch.state, &id), Err(RunError::Damaged { .. })));
+    Run::discard_damaged(&scratch.state, &id).unwrap();
+    assert!(matches!(Run::open(&scratch.state, &id), Err(RunError::NotFound { .. })));
+    drop(live);
+}
+
+#[test]
+fn an_id_is_used_once() {
+    let scratch = Scratch::new();
+    let kept = scratch.ran(|upper| write(upper.join("a"), "x"));
+    let new = NewRun {
+        id: kept.id().clone(),
+        command: Vec::new(),
+        layers: Vec::new(),
+        protect: Vec::new(),
+        home: None,
+    };
+    assert!(matches!(
+        LiveRun::create(&scratch.state, new),
+        Err(RunError::Exists { .. })
+    ));
+    assert_eq!(kept.changes().unwrap().len(), 1);
+}
+
+#[test]
+fn a_run_that_cannot_be_created_leaves_nothing() {
+    let scratch = Scratch::new();
+    std::os::unix::fs::symlink(&scratch.workspace, scratch.base.join("link")).unwrap();
+    for (layer, protect) in [("missing", "x"), ("link", "x"), ("workspace", "[")] {
+        let new = NewRun {
+            id: fresh_id(),
+            command: Vec::new(),
+            layers: vec![scratch.base.join(layer)],
+            protect: vec![Text::from(protect)],
+            home: None,
+        };
+        assert!(LiveRun::create(&scratch.state, new).is_err(), "{layer} {protect}");
+    }
+    assert_eq!((entries(&scratch, "runs"), entries(&scratch, "live")), (0, 0));
+}
+
+#[test]
+fn crashed_runs_are_finished_once_and_live_ones_left_alone() {
+    let scratch = Scratch::new();
+    let alive = scratch.start();
+    let mut with_changes = scratch.start();
+    write(upper(&with_changes).join("f"), "x");
+    let cgroups = [
+        PathBuf::from("/sys/fs/cgroup/offleash/a"),
+        PathBuf::from("/sys/fs/cgroup/memory/a"),
+    ];
+    with_changes.record_cgroups(&cgroups).unwrap();
+    let (crashed, untouched) = (with_changes.run().id().clone(), scratch.start());
+    let removed = untouched.run().id().clone();
+    drop((with_changes, untouched));
+    let expected = [
+        Leftover {
+            id: crashed.clone(),
+            cgroups: cgroups.to_vec(),
+            fate: LeftoverFate::Kept,
+        },
+        Leftover {
+            id: removed,
+            cgroups: Vec::new(),
+            fate: LeftoverFate::Removed,
+        },
+    ];
+    assert_eq!(reap(&scratch.state).unwrap(), expected);
+    assert_eq!(reap(&scratch.state).unwrap(), []);
+    let mut run = Run::open(&scratch.state, &crashed).unwrap();
+    assert_eq!(run.state().unwrap(), RunState::Crashed);
+    assert_eq!(run.apply(&paths(&["f"])).unwrap().pending, 0);
+    drop(alive);
+}
+
+#[test]
+fn changes_survive_a_record_that_was_lost_in_a_power_failure() {
+    let scratch = Scratch::new();
+    for (edited, fate) in [(true, LeftoverFate::Kept), (false, LeftoverFate::Removed)] {
+        let live = scratch.start();
+        if edited {
+            write(upper(&live).join("f"), "x");
+        }
+        fs::write(live.directory().join("run.json"), "").unwrap();
+        drop(live);
+        assert_eq!(reap(&scratch.state).unwrap()[0].fate, fate);
+    }
+    assert_eq!(runs(&scratch.state).unwrap()[0].state, RunState::Damaged);
+}
+
+#[test]
+fn a_process_that_dies_frees_its_run_and_one_that_lives_does_not() {
+    let scratch = Scratch::new();
+    let live = scratch.start();
+    let id = live.run().id().clone();
+    assert!(matches!(
+        Run::open(&scratch.state, &id).unwrap().discard(),
+        Err(RunError::Busy { .. })
+    ));
+    drop(live);
+    Run::open(&scratch.state, &id).unwrap().discard().unwrap();
+    assert_eq!(entries(&scratch, "live"), 0);
+}
+
+#[test]
+fn old_runs_are_forgotten_and_kept_changes_never() {
+    let scratch = Scratch::new();
+    let kept = scratch.ran(|upper| write(upper.join("a"), "x"));
+    write(scratch.host("b"), "x");
+    for _ in 0..KEPT_TOMBSTONES + 3 {
+        scratch.ran(|upper| whiteout(upper.join("b"))).discard().unwrap();
+    }
+    let listed = runs(&scratch.state).unwrap();
+    assert_eq!(listed.len(), KEPT_TOMBSTONES + 1);
+    assert_eq!(&listed[0].id, kept.id());
+}
+
+/// Not a test of speed: it prints what one run costs, and that the numbers make sense.
+#[test]
+fn creating_and_ending_a_run_is_cheap() {
+    let scratch = Scratch::new();
+    let mut times: Vec<_> = (0..50)
+        .map(|_| {
+            let start = Instant::now();
+            let live = scratch.start();
+            let created = start.elapsed();
+            live.finish().unwrap();
+            (created, start.elapsed())
+        })
+        .collect();
+    times.sort_unstable();
+    let start = Instant::now();
+    reap(&scratch.state).unwrap();
+    println!(
+        "create {:?}, with end {:?}, empty reap {:?}",
+        times[25].0,
+        times[25].1,
+        start.elapsed()
+    );
+    assert_eq!(entries(&scratch, "runs"), 0);
+}
