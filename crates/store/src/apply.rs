@@ -107,7 +107,7 @@ impl Run {
     /// # Errors
     /// `Run` if the run is unknown, going on, applied or discarded; `NoSuchChange` if a path selects nothing;
     /// `Conflicts` if the host changed meanwhile; `Failed` if a call failed. The host is as it was in every case but
-    /// `RollbackFailed`, which the next [`crate::reap`] tries again.
+    /// `RollbackFailed`, which the next [`crate::reap()`] tries again.
     pub fn apply(&mut self, request: &ApplyRequest) -> Result<ApplyReport, ApplyError> {
         self.apply_until(request, &mut Steps::unlimited())
     }

@@ -2,7 +2,7 @@
 //!
 //! [`StateDirectory`] finds and opens it; [`LiveRun`] is a run that is going on, [`Run`] one that is over; a run's
 //! changes are compared with the host ([`Run::changes`]), shown ([`Run::unified`]), written back ([`Run::apply`]) or
-//! dropped ([`Run::discard`]); [`reap`] finishes what a crash left; [`Audit`] is the log.
+//! dropped ([`Run::discard`]); [`reap()`] finishes what a crash left; [`Audit`] is the log.
 //!
 //! Deliberately not here: making mounts, removing cgroups, printing. Bytes and names that a sandbox made are never
 //! trusted: every path below a root is opened by directory descriptor without following a symbolic link.

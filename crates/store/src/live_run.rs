@@ -39,7 +39,7 @@ pub struct NewRun {
     pub home: Option<PathBuf>,
 }
 
-/// A run that is going on in this process. If the process dies, [`crate::reap`] finishes it.
+/// A run that is going on in this process. If the process dies, [`crate::reap()`] finishes it.
 #[derive(Debug)]
 pub struct LiveRun {
     run: Run,
@@ -199,16 +199,17 @@ impl Run {
 
     /// Removes a run that changed nothing: what is in it is known, so most of the looking is spared.
     fn remove_untouched(&self) -> Result<(), RunError> {
-        let mut names = Vec::new();
-        for layer in 0..self.file.layers.len() {
-            // `work/work` is made by overlayfs.
-            for part in ["/work/work", "/work", "/upper", ""] {
-                names.push(format!("{}{part}", layer_name(layer)));
-            }
-        }
-        for name in &names {
+        // Made by overlayfs: `work/work`, and in it the mark of a volatile mount.
+        const DIRECTORIES: [&str; 6] =
+            ["/work/work/incompat/volatile", "/work/work/incompat", "/work/work", "/work", "/upper", ""];
+        for layer in (0..self.file.layers.len()).map(layer_name) {
             // What is left over, or in the way, is found by the removal below.
-            let _ = rustix::fs::unlinkat(&self.directory, name.as_str(), AtFlags::REMOVEDIR);
+            let mark = format!("{layer}/work/work/incompat/volatile/dirty");
+            let _ = rustix::fs::unlinkat(&self.directory, mark.as_str(), AtFlags::empty());
+            for part in DIRECTORIES {
+                let name = format!("{layer}{part}");
+                let _ = rustix::fs::unlinkat(&self.directory, name.as_str(), AtFlags::REMOVEDIR);
+            }
         }
         let _ = rustix::fs::unlinkat(&self.directory, RUN_FILE, AtFlags::empty());
         match rustix::fs::unlinkat(&self.state.runs, self.id().as_str(), AtFlags::REMOVEDIR) {

@@ -1,9 +1,9 @@
 //! The level `process`: namespaces, a built root file system, seccomp, Landlock, cgroups and rlimits.
 //!
-//! One sandbox is made in two processes at once. The parent ([`create`]) has the host's rights: it maps ids, makes the
-//! cgroup, opens what only it may open, and hands that over. The child ([`child`]) is in the new namespaces and
-//! assembles the file system ([`tree`]), takes its own rights away and becomes the guest. They talk over a socket
-//! ([`handshake`]) that closes when the guest is exec'd. What follows is [`running`].
+//! One sandbox is made in two processes at once. The parent (`create`) has the host's rights: it maps ids, makes the
+//! cgroup, opens what only it may open, and hands that over. The child (`child`) is in the new namespaces and
+//! assembles the file system (`tree`), takes its own rights away and becomes the guest. They talk over a socket
+//! (`handshake`) that closes when the guest is exec'd. What follows is `running`.
 
 pub(crate) mod child;
 mod create;
