@@ -17,6 +17,8 @@ mod support;
 mod arena;
 #[path = "escape/files.rs"]
 mod files;
+#[path = "escape/kernel.rs"]
+mod kernel;
 #[path = "escape/proc.rs"]
 mod proc;
 #[path = "escape/processes.rs"]
