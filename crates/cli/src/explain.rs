@@ -54,7 +54,9 @@ fn limit_answer(name: &str, sandbox: &SandboxArgs) -> Result<String, Failure> {
     // Writing to a string cannot fail.
     let _written = writeln!(answer, "{}", row.doc);
     let _written = writeln!(answer, "default: {}; flag: {}; policy: limits.{}", limit.default_text(), row.flag, row.word);
-    let _written = writeln!(answer, "at least {}: {}", row.show(row.least), row.why_least);
+    if row.least > 0 {
+        let _written = writeln!(answer, "at least {}: {}", row.show(row.least), row.why_least);
+    }
     Ok(answer)
 }
 

@@ -12,6 +12,7 @@
 pub mod listing;
 pub mod processes;
 pub mod terminal;
+pub mod workspace;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

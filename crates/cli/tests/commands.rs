@@ -1,0 +1,403 @@
+//! The command line as a person meets it: help, completions, explanations, and what typical mistakes look like.
+
+mod support;
+
+use std::process::Stdio;
+
+use offleash_core::limits::LIMITS;
+use support::processes::{feed, finish, program, start};
+use support::{Site, skip, stderr, stdout};
+
+#[test]
+fn help_says_what_there_is() {
+    // The help of every command is compared with docs/cli.md; this is the first thing that anybody sees.
+    let site = Site::new();
+    let help = site.offleash(["--help"]).env_remove("OFFLEASH_STATE").output().unwrap();
+    insta::assert_snapshot!(stdout(&help), @r"
+    Runs code that an AI wrote so that nothing outside is harmed, read or reached unless you allowed it
+
+    Usage: offleash [OPTIONS] <COMMAND>
+
+    Commands:
+      run          Run a command in a sandbox
+      diff         Show what a run changed in its workspace
+      apply        Write the changes of a run to its workspace
+      discard      Throw the changes of a run away
+      runs         List runs whose changes are kept
+      doctor       Say what this machine offers, what is missing, and how to mend it
+      explain      Say what would be decided about a path, variable, limit or system call, and by which
+                   rule
+      policy       Work with policy files
+      audit        Check or show the audit log
+      completions  Print completions for a shell
+      help         Print this message or the help of the given subcommand(s)
+
+    Options:
+          --state <DIR>  Directory that keeps runs and the audit log [env: OFFLEASH_STATE=]
+      -h, --help         Print help
+      -V, --version      Print version
+    ");
+}
+
+#[test]
+fn without_arguments_the_help_is_shown() {
+    let site = Site::new();
+    let output = site.offleash::<_, &str>([]).output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert!(stderr(&output).contains("Usage: offleash"), "{}", stderr(&output));
+}
+
+#[test]
+fn the_version_is_that_of_the_package() {
+    let site = Site::new();
+    assert_eq!(
+        site.succeed(["--version"]),
+        format!("offleash {}\n", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[test]
+fn typical_mistakes_look_like_this() {
+    let site = Site::new();
+    let mistakes: [&[&str]; 8] = [
+        &["run"],
+        &["run", "-w", "/proc/nothing", "--", "true"],
+        &["run", "--memory", "lots", "--", "true"],
+        &["run", "--mount", "/proc/nothing:/mnt", "--", "true"],
+        &["run", "--network", "all", "--", "true"],
+        &["run", "--toolchain", "nothing", "--", "true"],
+        &["apply", "r0000000000000000"],
+        &["explain", "syscall", "no_such_call"],
+    ];
+    let said: Vec<_> = mistakes
+        .iter()
+        .map(|arguments| {
+            format!(
+                "$ offleash {}\n{}",
+                arguments.join(" "),
+                site.plain(&site.refuse(*arguments))
+            )
+        })
+        .collect();
+    insta::assert_snapshot!(said.join("\n"), @r"
+    $ offleash run
+    error: there is no command to run
+
+    hint: write `offleash run -- COMMAND`, or `offleash run -c 'SHELL STRING'`
+
+    $ offleash run -w /proc/nothing -- true
+    error: cannot open workspace `/proc/nothing`
+      caused by: No such file or directory (os error 2)
+
+    hint: check the spelling; nothing is created on the host
+
+    $ offleash run --memory lots -- true
+    error: limit `memory`: `lots` is not a number: expected a size such as 512M, 1.5G or 4096 (units K, M, G, T)
+
+    hint: `offleash explain limit memory` says what is accepted
+
+    $ offleash run --mount /proc/nothing:/mnt -- true
+    error: cannot open mount source `/proc/nothing`
+      caused by: No such file or directory (os error 2)
+
+    hint: check the spelling; nothing is created on the host
+
+    $ offleash run --network all -- true
+    error: `--network all` is not available yet
+
+    hint: only `none` is: a sandbox reaches nothing but itself
+
+    $ offleash run --toolchain nothing -- true
+    error: `nothing` is not a toolchain
+
+    hint: known toolchains are pyenv, nvm, uv, cargo, conda, asdf, mise, volta, go, deno, bun; anything else is given as a path with a slash
+
+    $ offleash apply r0000000000000000
+    error: there is no run `[run]`
+
+    hint: `offleash runs` lists the runs that are kept
+
+    $ offleash explain syscall no_such_call
+    error: `no_such_call` is not a system call that the filter knows
+
+    hint: whatever the filter does not know is answered with ENOSYS, as by a kernel that does not have it
+    ");
+}
+
+#[test]
+fn what_a_run_says_of_itself_looks_like_this() {
+    let site = Site::new();
+    let mut said = String::new();
+    for arguments in [
+        &["run", "-c", "echo x > x; echo y > y"][..],
+        &["run", "--wall-time", "100ms", "--", "sleep", "60"],
+        &["run", "-c", "kill -SEGV $$"],
+        &["run", "--output", "3", "--", "echo", "more"],
+        &["run", "--", "offleash-test-no-such-command"],
+        &["run", "--", "/etc"],
+        &["run", "--deny-command", "cat", "--", "cat"],
+    ] {
+        let output = site.offleash(arguments).output().unwrap();
+        let line = format!(
+            "$ offleash {}\n{}[{}]\n\n",
+            arguments.join(" "),
+            stderr(&output),
+            output.status.code().unwrap()
+        );
+        said.push_str(&site.plain(&line));
+    }
+    insta::assert_snapshot!(said, @r"
+    $ offleash run -c echo x > x; echo y > y
+    offleash: 2 changes kept: `offleash diff [run]` shows, `offleash apply [run]` writes, `offleash discard [run]` drops them
+    [0]
+
+    $ offleash run --wall-time 100ms -- sleep 60
+    offleash: the run was ended: it reached its limit of wall_time (100ms); raise it with `--wall-time`
+    [124]
+
+    $ offleash run -c kill -SEGV $$
+    offleash: the command was ended by SIGSEGV
+    [139]
+
+    $ offleash run --output 3 -- echo more
+    offleash: the run was ended: it reached its limit of output (3); raise it with `--output`
+    [137]
+
+    $ offleash run -- offleash-test-no-such-command
+    offleash: `offleash-test-no-such-command`: command not found in the sandbox
+
+    hint: install it on the host below /usr, or grant the directory it is in with `--toolchain PATH`
+    [127]
+
+    $ offleash run -- /etc
+    offleash: `/etc` cannot be executed: Is a directory (os error 21)
+
+    hint: name a program that has its x bit (`chmod +x`), or start it with its interpreter
+    [126]
+
+    $ offleash run --deny-command cat -- cat
+    offleash: `cat` was refused by the rule `commands.deny: cat`
+
+    hint: change `commands` in the policy if it should run
+    [126]
+    ");
+}
+
+#[test]
+fn paths_are_explained_as_they_are_inside() {
+    let site = Site::new();
+    site.write("hidden", "x");
+    let explain = |path: &str, flags: &[&str]| {
+        let mut arguments = vec!["explain", "path", path];
+        arguments.extend_from_slice(flags);
+        site.plain(&site.succeed(arguments))
+    };
+    let mut said = String::new();
+    for (path, flags) in [
+        ("file", &[][..]),
+        ("hidden", &["--deny", "hidden"]),
+        (".envrc", &[]),
+        ("/usr/bin/env", &[]),
+        ("/etc/shadow", &[]),
+        ("/root", &[]),
+        ("/tmp/x", &[]),
+        ("/proc/1", &[]),
+        ("/dev/null", &[]),
+        ("/mnt/data/x", &["--mount", "/usr/share:/mnt/data"]),
+        ("/scratch", &["--tmpfs", "/scratch"]),
+        ("/home", &[]),
+    ] {
+        said.push_str(&explain(path, flags));
+    }
+    insta::assert_snapshot!(said, @r"
+    file: read and written; the change is kept aside until `offleash apply`
+    rule: workspace
+    hidden: hidden: neither read nor written nor replaced
+    rule: filesystem.deny: hidden
+    .envrc: read and written inside; the change is not applied unless named
+    rule: protected: .envrc (direnv runs it when the directory is entered)
+    /usr/bin/env: read, not written
+    rule: system: /usr
+    /etc/shadow: does not exist inside
+    rule: default: nothing of the host is visible unless it is granted
+    /root: does not exist inside
+    rule: default: nothing of the host is visible unless it is granted
+    /tmp/x: read and written, in memory, gone when the run ends
+    rule: system: /tmp
+    /proc/1: the sandbox's own procfs; what concerns the machine is covered or read-only
+    rule: system: /proc
+    /dev/null: one of six devices, or does not exist
+    rule: system: /dev
+    /mnt/data/x: read, not written
+    rule: mount: /mnt/data
+    /scratch: read and written, in memory, gone when the run ends
+    rule: tmpfs: /scratch
+    /home: a directory that can be listed, and not written
+    rule: system: the sandbox's own root
+    ");
+}
+
+#[test]
+fn what_is_explained_about_a_path_is_what_happens() {
+    let site = Site::new();
+    site.write("hidden", "x");
+    for (path, flags) in [
+        ("hidden", &["--deny", "hidden"][..]),
+        ("/etc/shadow", &[]),
+        ("/root/x", &[]),
+        ("file", &[]),
+        ("/usr/x", &[]),
+    ] {
+        let mut arguments = vec!["explain", "path", path];
+        arguments.extend_from_slice(flags);
+        let said = site.succeed(arguments);
+        let writable = site.run_shell(flags, &format!("echo x > {path}")).status.success();
+        assert_eq!(said.contains("read and written"), writable, "{path}: {said}");
+    }
+}
+
+#[test]
+fn variables_are_explained() {
+    let site = Site::new();
+    let mut said = String::new();
+    for arguments in [
+        &["TERM"][..],
+        &["EDITOR"],
+        &["GITHUB_TOKEN"],
+        &["GITHUB_TOKEN", "-e", "GITHUB_*"],
+        &["GITHUB_TOKEN", "-e", "GITHUB_TOKEN"],
+        &["CI", "-e", "CI=1"],
+        &["LD_PRELOAD"],
+    ] {
+        said.push_str(&site.succeed(["explain", "env"].iter().chain(arguments)));
+    }
+    insta::assert_snapshot!(said, @r"
+    TERM: passed
+    rule: default: TERM
+    EDITOR: not passed
+    rule: default: not in the allowlist
+    GITHUB_TOKEN: not passed
+    rule: withheld: the name looks like a secret (`TOKEN`) and env.pass does not name it in full
+    GITHUB_TOKEN: not passed
+    rule: withheld: the name looks like a secret (`TOKEN`) and env.pass does not name it in full
+    GITHUB_TOKEN: passed
+    rule: env.pass: GITHUB_TOKEN
+    CI: passed
+    rule: env.set: CI
+    LD_PRELOAD: not passed
+    rule: withheld: it changes what programs load and env.pass does not name it in full
+    ");
+}
+
+#[test]
+fn every_limit_is_explained_under_each_of_its_names() {
+    let site = Site::new();
+    for row in &LIMITS {
+        for name in [row.word, row.flag.trim_start_matches('-')] {
+            let said = site.succeed(["explain", "limit", name]);
+            assert!(
+                said.contains(row.doc) && said.contains(row.flag) && said.contains(&row.name.default_text()),
+                "{said}"
+            );
+        }
+    }
+    insta::assert_snapshot!(site.succeed(["explain", "limit", "memory", "--memory", "64M"]), @r"
+    memory: 64M
+    memory of all processes together: anonymous, page cache, files in memory and kernel memory
+    default: 4G; flag: --memory; policy: limits.memory
+    at least 8M: with less, not even the sandbox's own first process starts
+    ");
+    let said = site.refuse(["explain", "limit", "speed"]);
+    assert!(said.contains("speed") && said.contains("cpu_time"), "{said}");
+}
+
+#[test]
+fn a_limit_without_a_least_value_says_no_more_than_that() {
+    let said = Site::new().succeed(["explain", "limit", "swap"]);
+    assert!(!said.contains(": \n"), "{said}");
+}
+
+#[test]
+fn system_calls_are_explained() {
+    let site = Site::new();
+    for (name, word) in [
+        ("openat", "allowed"),
+        ("mount", "refused"),
+        ("bpf", "refused"),
+        ("io_uring_setup", "refused"),
+        ("clone3", ""),
+    ] {
+        let said = site.succeed(["explain", "syscall", name]);
+        assert!(
+            said.contains(name) && said.contains(word) && said.contains("reason: "),
+            "{said}"
+        );
+        assert!(!said.contains("reason: \n"), "{said}");
+    }
+    let said = site.refuse(["explain", "syscall", "no_such_call"]);
+    assert!(said.contains("no_such_call") && said.contains("ENOSYS"), "{said}");
+}
+
+#[test]
+fn completions_are_what_the_shell_reads() {
+    let site = Site::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = site.succeed(["completions", shell]);
+        for word in ["offleash", "workspace-size", "doctor", "completions"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+    }
+    if program("bash").is_none() {
+        return skip("bash is not installed");
+    }
+    #[expect(clippy::disallowed_methods, reason = "the shell that is to read the script")]
+    let mut bash = std::process::Command::new("bash");
+    let script = site.succeed(["completions", "bash"])
+        + "\nCOMP_WORDS=(offleash doc); COMP_CWORD=1; _offleash offleash doc offleash; printf '%s\\n' \"${COMPREPLY[@]}\"\n";
+    let output = feed(bash.arg("--norc").current_dir(site.workspace()), script);
+    assert_eq!(stdout(&output), "doctor\n", "{}", stderr(&output));
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_failure() {
+    let site = Site::new();
+    for arguments in [
+        &["completions", "bash"][..],
+        &["run", "--help"],
+        &["doctor"],
+        &["explain", "limit", "memory"],
+    ] {
+        let mut command = site.offleash(arguments);
+        let mut child = start(&mut command);
+        drop(child.stdout.take());
+        let output = finish(child);
+        assert!(
+            !stderr(&output).contains("panicked"),
+            "{arguments:?}: {}",
+            stderr(&output)
+        );
+        assert_ne!(output.status.code(), Some(101), "{arguments:?}");
+    }
+}
+
+#[test]
+fn the_state_directory_can_be_named_by_flag_and_variable() {
+    let site = Site::new();
+    let other = site.root().join("other");
+    site.succeed(["--state", other.to_str().unwrap(), "run", "-q", "-c", "echo x > x"]);
+    assert_eq!(site.succeed(["runs"]), "");
+    assert_eq!(
+        site.succeed(["runs", "--state", other.to_str().unwrap()])
+            .lines()
+            .count(),
+        1
+    );
+    // By default it is in the home directory.
+    let mut command = site.offleash(["run", "-q", "-c", "echo x > x"]);
+    command.env_remove("OFFLEASH_STATE").stdout(Stdio::null());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    if !support::is_root() {
+        assert!(site.root().join(".local/state/offleash/audit.jsonl").exists());
+    }
+}

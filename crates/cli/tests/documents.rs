@@ -1,0 +1,547 @@
+//! The reference in `docs/` is made here, from the program itself, and compared with what is committed; and every link
+//! between documents leads somewhere.
+//!
+//! `OFFLEASH_UPDATE_DOCS=1 cargo test -p offleash --test documents` writes it anew.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use offleash_core::limits::{LIMITS, LimitUnit};
+use offleash_core::policy::{KeyDoc, Policy, reference};
+use offleash_core::protected::PROTECTED_NAMES;
+use serde_json::Value;
+use support::{Site, stdout};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .unwrap()
+}
+
+/// Compares a document with the committed one, or writes it when that was asked for.
+fn assert_committed(name: &str, text: &str) {
+    let path = root().join("docs").join(name);
+    if std::env::var_os("OFFLEASH_UPDATE_DOCS").is_some() {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        return fs::write(&path, text).unwrap();
+    }
+    let committed = fs::read_to_string(&path).unwrap_or_default();
+    let differs = text.lines().zip(committed.lines()).position(|(new, old)| new != old);
+    assert!(
+        committed == text,
+        "docs/{name} is not what the program says, first at line {}; write it anew with OFFLEASH_UPDATE_DOCS=1",
+        differs.unwrap_or(text.lines().count().min(committed.lines().count())) + 1
+    );
+}
+
+const MADE: &str = "<!-- Made by crates/cli/tests/documents.rs; change the program, not this file. -->\n";
+
+/// Text in a cell of a table.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+// ---- docs/cli.md
+
+/// Every command, each with its own help.
+const COMMANDS: [&[&str]; 17] = [
+    &[],
+    &["run"],
+    &["diff"],
+    &["apply"],
+    &["discard"],
+    &["runs"],
+    &["doctor"],
+    &["explain"],
+    &["explain", "path"],
+    &["explain", "env"],
+    &["explain", "limit"],
+    &["explain", "syscall"],
+    &["policy"],
+    &["policy", "check"],
+    &["audit"],
+    &["audit", "verify"],
+    &["audit", "show"],
+];
+const LAST_COMMAND: &[&str] = &["completions"];
+
+fn help_of(site: &Site, command: &[&str]) -> String {
+    let mut arguments = command.to_vec();
+    arguments.push("--help");
+    let output = site.offleash(arguments).env_remove("OFFLEASH_STATE").output().unwrap();
+    assert!(output.status.success());
+    stdout(&output)
+        .lines()
+        .map(|line| format!("{}\n", line.trim_end()))
+        .collect()
+}
+
+fn cli_document() -> String {
+    let site = Site::new();
+    let mut text = format!("# Command line\n\n{MADE}\n");
+    text.push_str(
+        "`offleash run` makes a sandbox, runs one command in it and ends when the command does. What the command changed\n\
+         in the workspace is kept until `apply` or `discard`. [policy.md](policy.md) is the reference of policy files,\n\
+         [record.md](record.md) that of the record that `--json` and `--report` write.\n\n",
+    );
+    text.push_str("## Exit codes\n\n| code | meaning |\n|---|---|\n");
+    for (code, meaning) in [
+        ("the command's own", "the command ended by itself"),
+        ("124", "the limit of wall time ended the run"),
+        (
+            "125",
+            "a failure of offleash itself: nothing was run, or the run was lost; standard error says why",
+        ),
+        ("126", "the command cannot be executed, or a rule refused it"),
+        ("127", "there is no such command in the sandbox"),
+        (
+            "128 + N",
+            "signal N ended the command; 130 after Ctrl-C, 141 when nobody read its output any more",
+        ),
+        (
+            "137",
+            "also: a limit other than wall time ended the run, out of memory among them; the record says which",
+        ),
+    ] {
+        writeln!(text, "| {code} | {meaning} |").unwrap();
+    }
+    text.push_str(
+        "\n`apply` answers 1 when changes were refused, `audit verify` when the log was changed, `doctor` when no level is\n\
+         available.\n\n",
+    );
+    text.push_str(&limits_table());
+    text.push_str("\n## Commands\n");
+    for command in COMMANDS.into_iter().chain([LAST_COMMAND]) {
+        let title = ["offleash"]
+            .iter()
+            .chain(command)
+            .copied()
+            .collect::<Vec<_>>()
+            .join(" ");
+        write!(text, "\n### {title}\n\n```text\n{}```\n", help_of(&site, command)).unwrap();
+    }
+    text
+}
+
+fn limits_table() -> String {
+    let mut text =
+        "## Limits\n\nEvery limit may be `unlimited`. A size is a number of bytes or has a unit (`K`, `M`, `G`, \
+                    `T`, by 1024); a time is\na number of seconds or has a unit (`ms`, `s`, `m`, `h`); CPUs may have a fraction.\n\n\
+                    | flag | policy key | default | takes | at least | bounds |\n|---|---|---|---|---|---|\n"
+            .to_owned();
+    for row in &LIMITS {
+        let takes = match row.unit {
+            LimitUnit::Cpus => "CPUs",
+            LimitUnit::Time => "time",
+            LimitUnit::Size => "size",
+            LimitUnit::Count => "count",
+        };
+        let (flag, word, default, least) = (row.flag, row.word, row.name.default_text(), row.show(row.least));
+        writeln!(
+            text,
+            "| `{flag}` | `limits.{word}` | {default} | {takes} | {least} | {} |",
+            cell(row.doc)
+        )
+        .unwrap();
+    }
+    text
+}
+
+#[test]
+fn the_reference_of_the_command_line_is_what_the_program_says() {
+    assert_committed("cli.md", &cli_document());
+}
+
+#[test]
+fn no_command_is_left_out_of_the_reference() {
+    let site = Site::new();
+    let described: BTreeSet<Vec<&str>> = COMMANDS
+        .iter()
+        .chain([&LAST_COMMAND])
+        .map(|command| command.to_vec())
+        .collect();
+    for command in &described {
+        let help = help_of(&site, command);
+        let listed = help
+            .lines()
+            .skip_while(|line| *line != "Commands:")
+            .skip(1)
+            .take_while(|line| line.starts_with("  "));
+        for line in listed.filter(|line| !line.starts_with("   ")) {
+            let name = line.split_whitespace().next().unwrap();
+            let mut whole = command.clone();
+            whole.push(name);
+            assert!(
+                name == "help" || described.contains(&whole),
+                "{whole:?} is not in the reference"
+            );
+        }
+    }
+}
+
+// ---- docs/policy.md
+
+fn policy_document() -> String {
+    let mut text = format!("# Policy files\n\n{MADE}\n");
+    text.push_str(
+        "A policy is a TOML file: `offleash run --policy FILE`, checked by `offleash policy check FILE`. Unknown keys and\n\
+         values that make no sense are errors with line and column. Flags win over the policy, the policy over defaults;\n\
+         lists of paths, variables, mounts and denied commands add up. Of rules for paths the most specific wins.\n\n\
+         An `offleash.toml` in the workspace is used without being named, and may only restrict: it may have come with\n\
+         the code. Whatever gives more than the defaults do counts only in a file that is named with `--policy`.\n\n\
+         Settings of Anthropic's sandbox-runtime are read with `--srt-settings FILE`; what cannot be honoured is an error\n\
+         that names the key.\n",
+    );
+    let keys = reference();
+    let top: Vec<&KeyDoc> = keys.iter().filter(|key| !key.key.contains('.')).collect();
+    text.push_str(&key_table("Keys", &top));
+    let mut tables: Vec<&str> = keys.iter().filter_map(|key| Some(key.key.split_once('.')?.0)).collect();
+    tables.dedup();
+    for table in tables {
+        let title = match table.strip_suffix("[]") {
+            Some(name) => format!("[[{name}]]"),
+            None => format!("[{table}]"),
+        };
+        let inner: Vec<&KeyDoc> = keys
+            .iter()
+            .filter(|key| key.key.starts_with(&format!("{table}.")))
+            .collect();
+        text.push_str(&key_table(&title, &inner));
+    }
+    write!(text, "\n## Example\n\n```toml\n{EXAMPLE}```\n").unwrap();
+    text.push_str(
+        "\n## Protected names\n\nChanges to these names in a workspace are not applied unless they are named, at any depth \
+         and with everything\nbeneath, because something runs or trusts them later, outside the sandbox.\n\n\
+         | names | because |\n|---|---|\n",
+    );
+    let mut reasons: Vec<&str> = PROTECTED_NAMES.iter().map(|name| name.why).collect();
+    reasons.dedup();
+    for why in reasons {
+        let names: Vec<_> = PROTECTED_NAMES
+            .iter()
+            .filter(|name| name.why == why)
+            .map(|name| format!("`{}`", name.pattern))
+            .collect();
+        writeln!(text, "| {} | {} |", names.join(" "), cell(why)).unwrap();
+    }
+    text
+}
+
+fn key_table(title: &str, keys: &[&KeyDoc]) -> String {
+    let mut text = format!("\n## {title}\n\n| key | takes | default | meaning | example |\n|---|---|---|---|---|\n");
+    for key in keys {
+        let name = key.key.rsplit('.').next().unwrap();
+        let (kind, default, doc, example) = (cell(key.kind), cell(&key.default), cell(key.doc), cell(&key.example));
+        writeln!(text, "| `{name}` | {kind} | {default} | {doc} | `{example}` |").unwrap();
+    }
+    text
+}
+
+const EXAMPLE: &str = r#"level = "process"
+network = "none"
+toolchains = ["cargo"]
+
+[filesystem]
+workspace = "overlay"
+read = ["~/data"]
+deny = ["**/.env", "secrets"]
+protect = ["Makefile"]
+
+[commands]
+deny = ["curl", "ssh"]
+
+[env]
+pass = ["CI"]
+set = { PYTHONDONTWRITEBYTECODE = "1" }
+
+[limits]
+memory = "2G"
+wall_time = "10m"
+"#;
+
+#[test]
+fn the_reference_of_policies_is_what_core_reads() {
+    Policy::parse(EXAMPLE).unwrap();
+    assert_committed("policy.md", &policy_document());
+}
+
+// ---- docs/record.md
+
+/// A struct or a variant of core's record, as its source documents it.
+struct Described {
+    name: String,
+    doc: String,
+    fields: Vec<(String, String, String)>,
+}
+
+/// The structs of core's record, and the variants of `Outcome`, read from the source: the one place where they are
+/// described.
+fn described() -> Vec<Described> {
+    let source = fs::read_to_string(root().join("crates/core/src/record.rs")).unwrap();
+    let mut found: Vec<Described> = Vec::new();
+    let mut doc = String::new();
+    for line in source.lines().map(str::trim) {
+        if let Some(words) = line.strip_prefix("///") {
+            doc = format!("{doc}{words}").trim().to_owned();
+        } else if let Some(name) = opened(line) {
+            found.push(Described {
+                name,
+                doc: std::mem::take(&mut doc),
+                fields: Vec::new(),
+            });
+        } else if let Some((name, kind)) = line
+            .strip_prefix("pub ")
+            .unwrap_or(line)
+            .trim_end_matches(',')
+            .split_once(": ")
+        {
+            if !doc.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') {
+                found
+                    .last_mut()
+                    .unwrap()
+                    .fields
+                    .push((name.to_owned(), kind.to_owned(), std::mem::take(&mut doc)));
+            }
+        } else if !line.starts_with("#[") {
+            doc.clear();
+        }
+    }
+    found
+}
+
+/// The name of the struct or of the variant with fields that a line opens.
+fn opened(line: &str) -> Option<String> {
+    let head = line.strip_suffix(" {")?;
+    let name = head.strip_prefix("pub struct ").unwrap_or(head);
+    let is_name = name.starts_with(|first: char| first.is_ascii_uppercase())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    is_name.then(|| name.to_owned())
+}
+
+fn kind_in_json(kind: &str) -> &'static str {
+    match kind {
+        "u8" | "u32" | "u64" | "i32" => "number",
+        "Option<u64>" => "number or null",
+        "String" | "Level" | "LimitName" | "LimitEffect" | "RunId" => "string",
+        "Option<String>" => "string or null",
+        "bool" => "boolean",
+        "Text" => "text",
+        "Vec<Text>" => "list of texts",
+        "BTreeMap<String, String>" => "object of strings",
+        "Outcome" => "[outcome](#outcome)",
+        "Captured" => "[captured](#captured)",
+        "Usage" => "[usage](#usage)",
+        "Vec<LimitHit>" => "list of [limit hits](#limithit)",
+        "Vec<Denial>" => "list of [denials](#denial)",
+        "Option<ChangeSummary>" => "[change summary](#changesummary) or null",
+        other => panic!("docs/record.md does not know how `{other}` looks in JSON"),
+    }
+}
+
+const OUTCOMES: [&str; 9] = [
+    "Exited",
+    "Signaled",
+    "LimitExceeded",
+    "OutOfMemory",
+    "CommandNotFound",
+    "NotExecutable",
+    "CommandDenied",
+    "Interrupted",
+    "Failed",
+];
+
+fn in_snake_case(name: &str) -> String {
+    let mut text = String::new();
+    for character in name.chars() {
+        if character.is_ascii_uppercase() && !text.is_empty() {
+            text.push('_');
+        }
+        text.push(character.to_ascii_lowercase());
+    }
+    text
+}
+
+fn record_document() -> String {
+    let described = described();
+    let find = |name: &str| {
+        described
+            .iter()
+            .find(|found| found.name == name)
+            .unwrap_or_else(|| panic!("{name} is not described"))
+    };
+    let mut text = format!("# The record of a run\n\n{MADE}\n");
+    text.push_str(
+        "`offleash run --json` prints one record as one line of JSON instead of the command's output; `--report FILE` writes\n\
+         it beside the output. A field that changes its meaning raises `version`; fields may be added.\n\n\
+         A *text* is a string where it is UTF-8 and `{\"base64\": \"…\"}` where it is not: Linux does not require names and\n\
+         arguments to be UTF-8.\n",
+    );
+    for name in ["RunRecord", "Captured", "Usage", "LimitHit", "Denial", "ChangeSummary"] {
+        let Described { doc, fields, .. } = find(name);
+        let title = if name == "RunRecord" { "Record" } else { name };
+        write!(
+            text,
+            "\n## {title}\n\n{doc}\n\n| field | is | meaning |\n|---|---|---|\n"
+        )
+        .unwrap();
+        for (field, kind, doc) in fields {
+            writeln!(text, "| `{field}` | {} | {} |", kind_in_json(kind), cell(doc)).unwrap();
+        }
+        if name == "RunRecord" {
+            text.push_str(
+                "\n## Outcome\n\nHow a run ended. `kind` is one of these; the other fields depend on it.\n\n",
+            );
+            text.push_str("| kind | meaning | further fields |\n|---|---|---|\n");
+            for variant in OUTCOMES.map(find) {
+                let fields: Vec<_> = variant
+                    .fields
+                    .iter()
+                    .map(|(field, kind, doc)| format!("`{field}` ({}): {}", kind_in_json(kind), cell(doc)))
+                    .collect();
+                writeln!(
+                    text,
+                    "| `{}` | {} | {} |",
+                    in_snake_case(&variant.name),
+                    cell(&variant.doc),
+                    fields.join(" ")
+                )
+                .unwrap();
+            }
+        }
+    }
+    text
+}
+
+#[test]
+fn the_reference_of_records_is_what_core_describes() {
+    assert_committed("record.md", &record_document());
+}
+
+fn keys(value: &Value) -> BTreeSet<String> {
+    value.as_object().unwrap().keys().cloned().collect()
+}
+
+#[test]
+fn a_real_record_has_exactly_the_fields_that_are_described() {
+    let site = Site::new();
+    let mut command = site.offleash(["run", "--json", "--output", "10", "--", "sh", "-c", "echo x > x; yes"]);
+    let record = support::record_of(&command.env("A_TOKEN", "x").output().unwrap());
+    let described = described();
+    let fields = |name: &str| -> BTreeSet<String> {
+        let found = described.iter().find(|found| found.name == name).unwrap();
+        found.fields.iter().map(|(field, ..)| field.clone()).collect()
+    };
+    assert_eq!(keys(&record), fields("RunRecord"));
+    assert_eq!(keys(&record["stdout"]), fields("Captured"));
+    assert_eq!(keys(&record["usage"]), fields("Usage"));
+    assert_eq!(keys(&record["limits_hit"][0]), fields("LimitHit"));
+    assert_eq!(keys(&record["denials"][0]), fields("Denial"));
+    assert_eq!(keys(&record["changes"]), fields("ChangeSummary"));
+    let mut outcome = fields("LimitExceeded");
+    outcome.insert("kind".to_owned());
+    assert_eq!(keys(&record["outcome"]), outcome);
+    assert_eq!(record["outcome"]["kind"], "limit_exceeded");
+}
+
+#[test]
+fn no_kind_of_outcome_is_left_out() {
+    use offleash_core::record::Outcome;
+    // Whoever adds a kind is sent here by the compiler.
+    let described = |outcome: &Outcome| match outcome {
+        Outcome::Exited { .. } => "Exited",
+        Outcome::Signaled { .. } => "Signaled",
+        Outcome::LimitExceeded { .. } => "LimitExceeded",
+        Outcome::OutOfMemory { .. } => "OutOfMemory",
+        Outcome::CommandNotFound { .. } => "CommandNotFound",
+        Outcome::NotExecutable { .. } => "NotExecutable",
+        Outcome::CommandDenied { .. } => "CommandDenied",
+        Outcome::Interrupted { .. } => "Interrupted",
+        Outcome::Failed { .. } => "Failed",
+    };
+    for name in OUTCOMES {
+        let kind = in_snake_case(name);
+        let json = serde_json::json!({
+            "kind": kind, "code": 0, "signal": 1, "name": "", "limit": if name == "LimitExceeded" { "memory".into() } else { Value::from(1) },
+            "value": 1, "hint": null, "reason": "", "rule": "", "message": "",
+        });
+        let outcome: Outcome = serde_json::from_value(json).unwrap_or_else(|error| panic!("{kind}: {error}"));
+        assert_eq!(described(&outcome), name);
+    }
+}
+
+// ---- links
+
+fn documents() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut todo = vec![root()];
+    while let Some(directory) = todo.pop() {
+        for entry in fs::read_dir(&directory).unwrap().flatten() {
+            let (path, name) = (entry.path(), entry.file_name());
+            if path.is_dir() {
+                let is_ours = name != "target" && !name.to_string_lossy().starts_with('.');
+                todo.extend(is_ours.then_some(path));
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// The targets of `[text](target)`, code left out.
+fn links(text: &str) -> Vec<String> {
+    let mut in_code = false;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            in_code = !in_code;
+        }
+        for piece in line.split("](").skip(1).filter(|_| !in_code) {
+            found.extend(piece.split_once(')').map(|(target, _)| target.to_owned()));
+        }
+    }
+    found
+}
+
+/// How a heading is named in links.
+fn anchor(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = text
+        .chars()
+        .filter(|character| character.is_alphanumeric() || matches!(character, ' ' | '-' | '_'));
+    kept.map(|character| if character == ' ' { '-' } else { character })
+        .collect()
+}
+
+#[test]
+fn every_link_between_documents_leads_somewhere() {
+    for document in documents() {
+        let text = fs::read_to_string(&document).unwrap();
+        for link in links(&text) {
+            if link.contains("://") || link.starts_with("mailto:") {
+                continue;
+            }
+            let (path, fragment) = link.split_once('#').unwrap_or((&link, ""));
+            let target = if path.is_empty() {
+                document.clone()
+            } else {
+                document.parent().unwrap().join(path)
+            };
+            assert!(target.exists(), "{}: `{link}` leads nowhere", document.display());
+            if !fragment.is_empty() && target.extension().is_some_and(|extension| extension == "md") {
+                let target_text = fs::read_to_string(&target).unwrap();
+                let there = target_text
+                    .lines()
+                    .any(|line| line.starts_with('#') && anchor(line) == fragment);
+                assert!(there, "{}: `{link}`: no such heading", document.display());
+            }
+        }
+    }
+}
