@@ -9,7 +9,7 @@
 //!
 //! Owners are those of the replaced file or of the directory around; set-user-id and set-group-id bits and extended
 //! attributes are not carried; times of modification are. Replacing a file that has other hard links leaves those with
-//! the old contents.
+//! the old contents; the kernel marks those as changed, so that a later apply of one is a conflict.
 
 mod commit;
 mod error;

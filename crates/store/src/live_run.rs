@@ -200,8 +200,14 @@ impl Run {
     /// Removes a run that changed nothing: what is in it is known, so most of the looking is spared.
     fn remove_untouched(&self) -> Result<(), RunError> {
         // Made by overlayfs: `work/work`, and in it the mark of a volatile mount.
-        const DIRECTORIES: [&str; 6] =
-            ["/work/work/incompat/volatile", "/work/work/incompat", "/work/work", "/work", "/upper", ""];
+        const DIRECTORIES: [&str; 6] = [
+            "/work/work/incompat/volatile",
+            "/work/work/incompat",
+            "/work/work",
+            "/work",
+            "/upper",
+            "",
+        ];
         for layer in (0..self.file.layers.len()).map(layer_name) {
             // What is left over, or in the way, is found by the removal below.
             let mark = format!("{layer}/work/work/incompat/volatile/dirty");

@@ -22,6 +22,16 @@ pub(crate) struct Scratch {
     pub(crate) state: StateDirectory,
 }
 
+impl Drop for Scratch {
+    /// Also what forbids its owner to look.
+    fn drop(&mut self) {
+        let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY;
+        if let Ok(parent) = rustix::fs::open(self.base.parent().unwrap(), flags, Mode::empty()) {
+            let _ = crate::removal::remove_tree(&parent, self.base.file_name().unwrap());
+        }
+    }
+}
+
 impl Scratch {
     pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();

@@ -281,3 +281,6 @@ fn git_mode(node: &Node) -> String {
         format!("10{:04o}", node.mode)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,6 +12,7 @@ use crate::testing::{
 
 mod crash;
 mod model;
+mod surroundings;
 
 fn conflicts(result: Result<ApplyReport, ApplyError>) -> Vec<(PathBuf, ConflictReason)> {
     match result {
@@ -383,63 +384,4 @@ fn hard_links_of_the_host_are_no_conflict_with_themselves() {
         whiteout(upper.join("c"));
     });
     assert_eq!(run.apply(&all()).unwrap().pending, 0);
-}
-
-#[test]
-fn runs_in_the_wrong_state_are_refused() {
-    let scratch = Scratch::new();
-    let live = scratch.start();
-    write(upper(&live).join("f"), "x");
-    let mut same = Run::open(&scratch.state, live.run().id()).unwrap();
-    let busy = same.apply(&all()).unwrap_err();
-    assert!(matches!(busy, ApplyError::Run(RunError::Busy { .. })) && busy.kind() == ErrorKind::Conflict);
-    let run = live.finish().unwrap().run.unwrap();
-    let id = run.id().clone();
-    run.discard().unwrap();
-    let gone = same.apply(&all()).unwrap_err();
-    assert!(matches!(gone, ApplyError::Run(RunError::Discarded { .. })) && gone.kind() == ErrorKind::NotFound);
-    assert!(
-        !scratch
-            .state
-            .path()
-            .join("runs")
-            .join(id.as_str())
-            .join("layer-0")
-            .exists()
-    );
-    let unknown = Run::open(&scratch.state, &"r1".parse().unwrap()).unwrap_err();
-    assert_eq!(unknown.kind(), ErrorKind::NotFound);
-}
-
-#[test]
-fn a_workspace_that_was_replaced_is_not_written_to() {
-    let scratch = Scratch::new();
-    let mut run = scratch.ran(|upper| write(upper.join("f"), "x"));
-    fs::rename(&scratch.workspace, scratch.base.join("moved")).unwrap();
-    fs::create_dir(&scratch.workspace).unwrap();
-    let error = run.apply(&all()).unwrap_err();
-    assert!(
-        matches!(error, ApplyError::Run(RunError::WorkspaceReplaced { .. })),
-        "{error}"
-    );
-}
-
-#[test]
-fn a_workspace_that_cannot_be_written_is_an_error_and_unchanged() {
-    if is_root() {
-        eprintln!("skipped: root may write everywhere");
-        return;
-    }
-    let scratch = Scratch::new();
-    let mut run = scratch.ran(|upper| write(upper.join("f"), "x"));
-    let Err(error) = std::fs::write("/usr/offleash-test", "") else {
-        panic!("not an ordinary user")
-    };
-    assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
-    // A staging directory that is there already stops the apply after the journal was written.
-    let staging = scratch.host(&super::stage::staging_name(run.id()));
-    fs::create_dir(&staging).unwrap();
-    chmod(&staging, 0);
-    assert!(run.apply(&all()).is_err());
-    assert!(!scratch.host("f").exists());
 }

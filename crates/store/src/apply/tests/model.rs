@@ -100,7 +100,7 @@ fn found(root: &Path) -> Vec<(PathBuf, u32, Vec<u8>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn applying_gives_the_edited_tree(old in tree(2), new in tree(2), stop in 0_usize..60) {
