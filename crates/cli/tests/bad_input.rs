@@ -263,7 +263,7 @@ fn a_state_directory_that_cannot_be_used_is_refused() {
 #[test]
 fn a_state_directory_on_a_read_only_file_system_is_refused() {
     let site = Site::new();
-    // sysfs and proc refuse new directories whoever asks.
+    // These refuse new directories whoever asks.
     assert_refused(
         &site,
         &["--state", "/proc/offleash", "run", "--", "true"],
@@ -423,6 +423,34 @@ fn a_full_disk_is_told_and_loses_nothing() {
     while std::io::Write::write(&mut &filler, &[0; 4096]).is_ok() {}
     let said = site.refuse(["--state", small.join("state").to_str().unwrap(), "run", "--", "true"]);
     assert!(said.contains("No space left"), "{said}");
+}
+
+#[test]
+fn a_state_directory_that_became_read_only_is_refused_and_keeps_what_it_has() {
+    let site = Site::new();
+    if !is_root() {
+        return skip("only root can mount a file system to make it read-only");
+    }
+    let small = site.root().join("small");
+    fs::create_dir(&small).unwrap();
+    let Some(_mounted) = SmallDisk::mount(&small) else {
+        return skip("a tmpfs cannot be mounted here");
+    };
+    let state = small.join("state");
+    fs::create_dir(&state).unwrap();
+    fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).unwrap();
+    let state = state.to_str().unwrap();
+    let run = id_of(&site.record(&["--state", state], "echo x > x"));
+    let remount = |flags| rustix::mount::mount_remount(&small, flags, c"").unwrap();
+    remount(rustix::mount::MountFlags::RDONLY | rustix::mount::MountFlags::NOSUID);
+    for command in [&["run", "--", "true"][..], &["apply", &run], &["discard", &run]] {
+        let mut arguments = vec!["--state", state];
+        arguments.extend_from_slice(command);
+        assert_refused(&site, &arguments, &["Read-only file system"]);
+    }
+    remount(rustix::mount::MountFlags::NOSUID);
+    site.succeed(["--state", state, "apply", &run]);
+    assert_eq!(fs::read_to_string(site.workspace().join("x")).unwrap(), "x\n");
 }
 
 /// A tmpfs of two mebibytes, unmounted at the end.

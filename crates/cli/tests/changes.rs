@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use support::listing::listing;
+use support::processes::{finish, read_until, start};
 use support::workspace::{CHANGE_ALL, changes_of, furnished, run};
 use support::{Site, id_of, record_of, stderr, stdout};
 
@@ -408,4 +409,46 @@ fn a_further_command_line_form_of_a_run_is_kept_in_the_list() {
     assert_eq!(record["exit_code"], 0, "{record}");
     let listed = site.offleash(["runs"]).output().unwrap();
     assert!(!listed.stdout.contains(&0x1b), "{}", stdout(&listed));
+}
+
+#[test]
+fn a_run_that_is_going_on_can_be_looked_at_and_not_applied() {
+    let site = Site::new();
+    let mut child = start(&mut site.offleash(["run", "-q", "-c", "echo x > x; echo ready; read line; true"]));
+    read_until(child.stdout.as_mut().unwrap(), "ready\n");
+    let listed: Value = serde_json::from_str(&site.succeed(["runs", "--json"])).unwrap();
+    assert_eq!(listed[0]["state"], "running");
+    let run = listed[0]["id"].as_str().unwrap();
+    assert_eq!(site.succeed(["diff", "-s", run]), "A x\n");
+    for command in ["apply", "discard"] {
+        let said = site.refuse([command, run]);
+        assert!(said.contains("still going on"), "{said}");
+    }
+    assert!(finish(child).status.success());
+    site.succeed(["apply", run]);
+}
+
+#[test]
+fn of_two_applies_at_once_one_is_told_that_the_other_did_it() {
+    let site = furnished();
+    let run = run(&site, CHANGE_ALL);
+    let outputs = std::thread::scope(|scope| {
+        let apply = || site.offleash(["apply", &run]).output().unwrap();
+        let both = [scope.spawn(apply), scope.spawn(apply)];
+        both.map(|apply| apply.join().unwrap())
+    });
+    let succeeded = outputs.iter().filter(|output| output.status.success()).count();
+    assert_eq!(succeeded, 1, "{outputs:?}");
+    let other = outputs.iter().find(|output| !output.status.success()).unwrap();
+    assert_eq!(other.status.code(), Some(125));
+    assert!(stderr(other).contains("applied"), "{}", stderr(other));
+    assert_eq!(
+        fs::read_to_string(site.workspace().join("full")).unwrap(),
+        "now a file\n"
+    );
+    assert!(
+        !listing(&site.workspace())
+            .keys()
+            .any(|path| path.to_string_lossy().starts_with(".offleash-"))
+    );
 }

@@ -273,6 +273,30 @@ fn ids_of_runs_sort_by_time_and_differ() {
 }
 
 #[test]
+fn many_runs_at_once_are_as_one() {
+    let site = Site::new();
+    std::thread::scope(|scope| {
+        for number in 0..16 {
+            let site = &site;
+            scope.spawn(move || {
+                let record = site.record(&[], &format!("echo {number} > mine; cat mine"));
+                assert_eq!(record["stdout"]["data"], format!("{number}\n"), "{record}");
+            });
+        }
+    });
+    let runs: Value = serde_json::from_str(&site.succeed(["runs", "--json"])).unwrap();
+    assert_eq!(
+        runs.as_array()
+            .unwrap()
+            .iter()
+            .filter(|run| run["state"] == "kept")
+            .count(),
+        16
+    );
+    assert_eq!(fs::read_dir(site.workspace()).unwrap().count(), 0);
+}
+
+#[test]
 fn nothing_remains_of_a_run_that_is_over() {
     let site = Site::new();
     let word = support::processes::long_sleep();

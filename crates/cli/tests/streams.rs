@@ -376,6 +376,18 @@ fn keys_go_to_the_command_and_the_terminal_is_put_back() {
 }
 
 #[test]
+fn what_a_command_shows_on_its_terminal_is_in_the_record() {
+    let site = Site::new();
+    let output = site
+        .offleash(["run", "--json", "-t", "-c", "test -t 1 && echo shown; echo too >&2"])
+        .output()
+        .unwrap();
+    let record = record_of(&output);
+    assert_eq!(record["stdout"]["data"], "shown\r\ntoo\r\n", "{record}");
+    assert_eq!(record["stderr"]["bytes"], 0, "{record}");
+}
+
+#[test]
 fn a_terminal_can_be_had_without_one() {
     let site = Site::new();
     let output = site
