@@ -8,7 +8,7 @@ use offleash_core::id::RunId;
 use offleash_core::level::Level;
 use offleash_core::limits::LimitName;
 use offleash_core::plan::Plan;
-use offleash_core::record::{ChangeSummary, Denial, LimitHit, Outcome, RECORD_VERSION, RunRecord};
+use offleash_core::record::{ChangeSummary, Denial, LimitEffect, LimitHit, Outcome, RECORD_VERSION, RunRecord};
 use offleash_core::text::Text;
 use offleash_isolation::sandbox::{Enforcement, Final};
 use offleash_store::{StateDirectory, rfc3339_now};
@@ -51,11 +51,11 @@ impl Facts<'_> {
             enforced: self.enforcement.enforced,
             not_enforced: self.enforcement.not_enforced,
             exit_code: outcome.exit_code(),
+            limits_hit: all_hits(driven.limits_hit, last.limits_hit, &outcome),
             outcome,
             stdout,
             stderr,
             usage,
-            limits_hit: all_hits(driven.limits_hit, last.limits_hit, &driven.ending),
             denials: denials(withheld, last.denials),
             changes: self.changes,
         }
@@ -127,11 +127,16 @@ fn lost(last: &Final) -> Outcome {
     Outcome::Failed { message: message.to_owned() }
 }
 
-fn all_hits(mut hits: Vec<LimitHit>, last: Vec<LimitHit>, ending: &Ending) -> Vec<LimitHit> {
-    if let Ending::Limit(hit) = ending {
-        hits.insert(0, hit.clone());
-    }
-    for hit in last {
+/// The limit that ended the run first, however it was noticed; then those that refused single requests.
+fn all_hits(refused: Vec<LimitHit>, last: Vec<LimitHit>, outcome: &Outcome) -> Vec<LimitHit> {
+    let ended_by = match outcome {
+        Outcome::LimitExceeded { limit, value } => Some((*limit, *value)),
+        Outcome::OutOfMemory { limit } => Some((LimitName::Memory, *limit)),
+        _ => None,
+    };
+    let killed = ended_by.map(|(limit, value)| LimitHit { limit, value, effect: LimitEffect::Killed });
+    let mut hits: Vec<LimitHit> = killed.into_iter().collect();
+    for hit in refused.into_iter().chain(last) {
         if !hits.iter().any(|known| known.limit == hit.limit) {
             hits.push(hit);
         }
