@@ -4,6 +4,7 @@ use std::io;
 
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::level::Level;
+use rustix::io::Errno;
 
 /// An error of the isolation room.
 #[derive(Debug, thiserror::Error)]
@@ -56,8 +57,34 @@ pub enum IsolationError {
     },
 }
 
+impl IsolationError {
+    /// Whether this machine does not let this user make namespaces, without which a weaker level is left.
+    pub fn forbids_namespaces(&self) -> bool {
+        matches!(self, Self::Step { level: Level::Process, step, source, .. } if is_about_namespaces(step, source))
+    }
+}
+
+/// `EPERM` and `EACCES`: a switch or a security module; `ENOSPC` and `EUSERS`: none are left; `EINVAL` and `ENOSYS`: the
+/// kernel is built without.
+fn is_about_namespaces(step: &str, source: &io::Error) -> bool {
+    let answers = [
+        Errno::PERM,
+        Errno::ACCESS,
+        Errno::NOSPC,
+        Errno::USERS,
+        Errno::INVAL,
+        Errno::NOSYS,
+    ];
+    let is_answer = |errno: Errno| source.raw_os_error() == Some(errno.raw_os_error());
+    step.contains("namespaces") && answers.into_iter().any(is_answer)
+}
+
 fn on(subject: &str) -> String {
-    if subject.is_empty() { String::new() } else { format!(" `{}`", subject.escape_debug()) }
+    if subject.is_empty() {
+        String::new()
+    } else {
+        format!(" `{}`", subject.escape_debug())
+    }
 }
 
 impl Explained for IsolationError {
@@ -89,16 +116,51 @@ fn kind_of(error: &io::Error) -> ErrorKind {
 }
 
 fn hint_for_step(step: &str, source: &io::Error) -> Option<String> {
-    let refused = matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::StorageFull);
-    if refused && step.contains("namespaces") {
+    if is_about_namespaces(step, source) {
         return Some(
-            "user namespaces are forbidden or used up here; `offleash doctor` names the switch, or use \
-             `--level process-landlock`"
+            "user namespaces are forbidden or used up here; `offleash doctor` names the switch. `--level \
+             process-landlock` does without them and is weaker; `--degrade allow` takes it when nothing stronger is there"
                 .to_owned(),
         );
     }
     match source.kind() {
-        io::ErrorKind::StorageFull => Some("free some space, or name another state directory with `--state`".to_owned()),
+        io::ErrorKind::StorageFull => {
+            Some("free some space, or name another state directory with `--state`".to_owned())
+        }
         _ => Some("`offleash doctor` says what this machine offers and how to mend what is missing".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_namespaces_that_may_not_be_made_call_for_a_weaker_level() {
+        let step = |level, step: &str, errno: Errno| IsolationError::Step {
+            level,
+            step: step.to_owned(),
+            subject: String::new(),
+            source: errno.into(),
+        };
+        for (error, expected) in [
+            (step(Level::Process, "making namespaces", Errno::PERM), true),
+            (step(Level::Process, "making network namespaces", Errno::ACCESS), true),
+            (step(Level::Process, "making namespaces", Errno::NOSPC), true),
+            (step(Level::Process, "making namespaces", Errno::NOMEM), false),
+            (step(Level::Process, "opening", Errno::ACCESS), false),
+            (step(Level::ProcessLandlock, "making namespaces", Errno::PERM), false),
+        ] {
+            assert_eq!(error.forbids_namespaces(), expected, "{error:?}");
+            assert_eq!(
+                error.hint().unwrap().contains("process-landlock"),
+                step_is_told(&error),
+                "{error:?}"
+            );
+        }
+    }
+
+    fn step_is_told(error: &IsolationError) -> bool {
+        matches!(error, IsolationError::Step { step, source, .. } if is_about_namespaces(step, source))
     }
 }

@@ -10,4 +10,5 @@ mod guest_link;
 pub mod limits;
 pub mod probe;
 pub mod process;
+pub mod process_landlock;
 pub mod sandbox;

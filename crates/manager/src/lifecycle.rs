@@ -15,7 +15,7 @@ use offleash_core::plan::{Entry, Node, Plan};
 use offleash_core::record::{ChangeSummary, RunRecord};
 use offleash_core::spec::{SandboxSpec, WorkspaceMode};
 use offleash_core::text::Text;
-use offleash_isolation::sandbox::{Backend, Enforcement, Final, Leftovers};
+use offleash_isolation::sandbox::{Enforcement, Final, Leftovers};
 use offleash_store::{ApplyRequest, HostIdentity, LiveRun, NewRun, Run, Selection, StateDirectory, reap, summarize};
 use offleash_sys::cgroup::Group;
 
@@ -58,10 +58,8 @@ pub struct RunReport {
 /// # Errors
 /// When the sandbox cannot be made or is lost through a failure of ours; an outcome of the command is never an error.
 pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, ManagerError> {
-    let level = choose_level(&request.spec)?;
-    let mut backend = level::backend(level)?;
     // While the kernel makes namespaces, the rest is found out.
-    backend.prepare()?;
+    let mut chosen = level::Chosen::prepare(&request.spec)?;
     let state = open_state(request.state.as_deref())?;
     let id = new_id()?;
     let host = this_host(state.path())?;
@@ -70,15 +68,15 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
     let (plan, basis) = match resolved {
         Ok(planned) => planned,
         Err(PlanError::CommandDenied { rule, .. }) => {
-            return report::command_denied(request, &state, id, level, rule);
+            return report::command_denied(request, &state, id, chosen.level(), rule);
         }
         Err(error) => return Err(error.into()),
     };
-    let mut plan = Plan { level, ..plan };
+    let mut plan = Plan { level: chosen.level(), ..plan };
     let mut live = LiveRun::create(&state, new_run(request, &plan, &host))?;
     place_layers(&mut plan, &live);
     let started_at = live.run().started_at().to_owned();
-    let outcome = execute(request, &mut *backend, &plan, &basis, &mut live, door);
+    let outcome = execute(request, &mut chosen, &mut plan, &basis, &mut live, door);
     let finished = live.finish()?;
     let (executed, enforcement) = outcome?;
     let mut notes = Vec::new();
@@ -181,13 +179,13 @@ struct Executed {
 
 fn execute(
     request: &RunRequest,
-    backend: &mut dyn Backend,
-    plan: &Plan,
+    chosen: &mut level::Chosen,
+    plan: &mut Plan,
     basis: &ExecBasis,
     live: &mut LiveRun,
     door: &mut dyn Door,
 ) -> Result<(Executed, Enforcement), ManagerError> {
-    let mut sandbox = backend.create(plan, &mut Noted(live))?;
+    let mut sandbox = chosen.create(plan, &mut Noted(live))?;
     let exec = sandbox.exec(&ExecRequest {
         argv: request.command.clone(),
         env: basis.env.clone(),
@@ -198,7 +196,11 @@ fn execute(
     let capture = Capture::new(request.capture);
     let driven = Drive::new(&mut *sandbox, door, exec, &plan.limits, request.started, capture).run()?;
     let last = sandbox.kill()?;
-    Ok((Executed { driven, last }, sandbox.enforcement().clone()))
+    let mut enforcement = sandbox.enforcement().clone();
+    if let Some(reason) = chosen.fallen() {
+        enforcement.lacks("level", reason);
+    }
+    Ok((Executed { driven, last }, enforcement))
 }
 
 /// Writes down in the run's record what a crash would leave.

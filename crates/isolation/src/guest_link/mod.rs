@@ -48,6 +48,8 @@ pub(crate) struct GuestLink {
     gone: bool,
     /// Whether an execution ended with anything but success.
     failed: bool,
+    /// What the guest is to set for each command.
+    oom_score: Option<i16>,
 }
 
 #[derive(Debug)]
@@ -70,7 +72,13 @@ impl GuestLink {
             greeted: false,
             gone: false,
             failed: false,
+            oom_score: Some(OOM_SCORE),
         }
+    }
+
+    /// The same without a score of each command's own for when memory runs out.
+    pub(crate) fn without_oom_score(self) -> Self {
+        Self { oom_score: None, ..self }
     }
 
     /// Whether the guest has spoken. One that is gone before was perhaps never started.
@@ -87,7 +95,7 @@ impl GuestLink {
         let exec = self.next_exec;
         self.next_exec += 1;
         self.execs.insert(exec, Exec { unacknowledged: 0 });
-        let sent = self.send(&ToGuest::Exec(message_of(exec, request)));
+        let sent = self.send(&ToGuest::Exec(message_of(exec, request, self.oom_score)));
         if sent.is_err() {
             self.execs.remove(&exec);
         }
@@ -348,7 +356,7 @@ pub(crate) fn running(action: &'static str) -> impl FnOnce(io::Error) -> Isolati
     move |source| IsolationError::Running { action, source }
 }
 
-fn message_of(exec: u32, request: &ExecRequest) -> protocol::Exec {
+fn message_of(exec: u32, request: &ExecRequest, oom_score: Option<i16>) -> protocol::Exec {
     use std::os::unix::ffi::OsStrExt as _;
     let bytes = |text: &std::ffi::OsString| text.as_bytes().to_vec();
     protocol::Exec {
@@ -365,7 +373,7 @@ fn message_of(exec: u32, request: &ExecRequest) -> protocol::Exec {
             Stdin::Stream => protocol::StdinKind::Stream,
         },
         tty: request.tty.map(|size| (size.rows, size.columns)),
-        oom_score_adj: Some(OOM_SCORE),
+        oom_score_adj: oom_score,
     }
 }
 

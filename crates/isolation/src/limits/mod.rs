@@ -15,5 +15,6 @@ mod walk;
 mod watcher;
 
 pub use layer::{LayerMeter, LayerUsage};
+pub(crate) use process_tree::ProcessTree;
 pub use rlimits::{HeldByGroup, rlimits};
 pub use watcher::Watcher;

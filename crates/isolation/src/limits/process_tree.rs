@@ -19,7 +19,7 @@ const MOST_PROCESSES: usize = 100_000;
 
 /// The first process of a sandbox, held so that its id cannot come to mean another one.
 #[derive(Debug)]
-pub(super) struct ProcessTree {
+pub(crate) struct ProcessTree {
     /// `/proc/PID`, in which every file answers `ESRCH` once the process was waited for; `None` if it was from the start.
     init: Option<OwnedFd>,
     init_pid: u32,
@@ -51,7 +51,7 @@ pub(super) struct ExactMemory {
 }
 
 impl ProcessTree {
-    pub(super) fn new(init: Pid) -> Self {
+    pub(crate) fn new(init: Pid) -> Self {
         let init_pid = init.as_raw_pid().cast_unsigned();
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let init = rustix::fs::open(format!("/proc/{init_pid}"), flags, Mode::empty()).ok();
@@ -64,7 +64,7 @@ impl ProcessTree {
     }
 
     /// The ids of all processes of the sandbox, the first one included; empty once that was waited for.
-    pub(super) fn processes(&self) -> Vec<u32> {
+    pub(crate) fn processes(&self) -> Vec<u32> {
         if self.read_init("stat").is_err() {
             return Vec::new();
         }
@@ -82,6 +82,14 @@ impl ProcessTree {
             }
         }
         found
+    }
+
+    /// The first process's own children.
+    pub(crate) fn children(&self) -> Vec<u32> {
+        children(self.init_pid).unwrap_or_else(|_| {
+            let is_child = |pid: &u32| self.stat(*pid).is_some_and(|stat| stat.parent == self.init_pid);
+            self.processes_by_parent().into_iter().filter(is_child).collect()
+        })
     }
 
     /// [`Self::processes`] in a kernel without `CONFIG_PROC_CHILDREN`: looks at every process of the machine.

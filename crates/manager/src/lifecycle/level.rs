@@ -1,9 +1,12 @@
 //! Which level a run gets, and what makes sandboxes of it.
 
-use offleash_core::level::{Level, LevelChoice};
+use offleash_core::level::{Degrade, Level, LevelChoice};
+use offleash_core::plan::Plan;
 use offleash_core::spec::SandboxSpec;
+use offleash_isolation::error::IsolationError;
 use offleash_isolation::process::ProcessBackend;
-use offleash_isolation::sandbox::Backend;
+use offleash_isolation::process_landlock::ProcessLandlockBackend;
+use offleash_isolation::sandbox::{Backend, Leftovers, Sandbox};
 
 use super::ManagerError;
 
@@ -18,15 +21,146 @@ pub fn choose(spec: &SandboxSpec) -> Result<Level, ManagerError> {
     };
     backend(level)?;
     match spec.min_level {
-        Some(floor) if level < floor => Err(ManagerError::BelowFloor { strongest: level, floor }),
+        Some(floor) if level < floor => Err(ManagerError::BelowFloor {
+            strongest: level,
+            floor,
+        }),
         _ => Ok(level),
     }
 }
 
 /// What makes sandboxes of a level.
-pub(super) fn backend(level: Level) -> Result<Box<dyn Backend>, ManagerError> {
+fn backend(level: Level) -> Result<Box<dyn Backend>, ManagerError> {
     match level {
-        Level::Process => Ok(Box::new(ProcessBackend)),
-        Level::ProcessLandlock | Level::Container | Level::Microvm => Err(ManagerError::LevelUnavailable { level }),
+        Level::Process => Ok(Box::new(ProcessBackend::default())),
+        Level::ProcessLandlock => Ok(Box::new(ProcessLandlockBackend)),
+        Level::Container | Level::Microvm => Err(ManagerError::LevelUnavailable { level }),
+    }
+}
+
+/// The level that a run has got, with what makes its sandbox.
+#[derive(Debug)]
+pub(super) struct Chosen {
+    level: Level,
+    backend: Box<dyn Backend>,
+    /// The level to take when namespaces turn out to be forbidden. That is not asked beforehand: it would cost every
+    /// run the time to make them once more.
+    fallback: Option<Level>,
+    /// Why it is not the level that was meant.
+    fallen: Option<String>,
+}
+
+impl Chosen {
+    /// Chooses, and does ahead what does not depend on a plan.
+    ///
+    /// # Errors
+    /// As [`choose`], and when the machine does not let the level be had and a weaker one was not allowed.
+    pub(super) fn prepare(spec: &SandboxSpec) -> Result<Self, ManagerError> {
+        let level = choose(spec)?;
+        let mut chosen = Self {
+            level,
+            backend: backend(level)?,
+            fallback: fallback(spec),
+            fallen: None,
+        };
+        if let Err(error) = chosen.backend.prepare() {
+            chosen.fall_back(error)?;
+        }
+        Ok(chosen)
+    }
+
+    pub(super) fn level(&self) -> Level {
+        self.level
+    }
+
+    /// Makes the sandbox; `plan` is told the level at which it was made.
+    ///
+    /// # Errors
+    /// As [`Backend::create`].
+    pub(super) fn create(
+        &mut self,
+        plan: &mut Plan,
+        leftovers: &mut dyn Leftovers,
+    ) -> Result<Box<dyn Sandbox>, ManagerError> {
+        plan.level = self.level;
+        match self.backend.create(plan, leftovers) {
+            Ok(sandbox) => Ok(sandbox),
+            Err(error) => {
+                self.fall_back(error)?;
+                plan.level = self.level;
+                Ok(self.backend.create(plan, leftovers)?)
+            }
+        }
+    }
+
+    /// Why the level is weaker than the one that was meant, if it is.
+    pub(super) fn fallen(&self) -> Option<&str> {
+        self.fallen.as_deref()
+    }
+
+    fn fall_back(&mut self, error: IsolationError) -> Result<(), ManagerError> {
+        let Some(level) = self.fallback.take().filter(|_| error.forbids_namespaces()) else {
+            return Err(error.into());
+        };
+        self.fallen = Some(with_causes(&error));
+        self.level = level;
+        self.backend = backend(level)?;
+        Ok(())
+    }
+}
+
+/// What the owner accepts when user namespaces are forbidden: only what he named, or allowed by `degrade`.
+fn fallback(spec: &SandboxSpec) -> Option<Level> {
+    let is_allowed = spec.level == LevelChoice::Auto && spec.degrade == Degrade::Allow;
+    let level = Level::ProcessLandlock;
+    (is_allowed && spec.min_level.is_none_or(|floor| floor <= level)).then_some(level)
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_weaker_level_is_taken_only_where_the_owner_allows_it() {
+        let spec = |level, degrade, min_level| SandboxSpec {
+            level,
+            degrade,
+            min_level,
+            ..SandboxSpec::default()
+        };
+        let (auto, exactly) = (LevelChoice::Auto, LevelChoice::Exactly(Level::Process));
+        for (spec, expected) in [
+            (spec(auto, Degrade::Refuse, None), None),
+            (spec(auto, Degrade::Allow, None), Some(Level::ProcessLandlock)),
+            (
+                spec(auto, Degrade::Allow, Some(Level::ProcessLandlock)),
+                Some(Level::ProcessLandlock),
+            ),
+            (spec(auto, Degrade::Allow, Some(Level::Process)), None),
+            (spec(exactly, Degrade::Allow, None), None),
+        ] {
+            assert_eq!(fallback(&spec), expected, "{spec:?}");
+        }
+    }
+
+    #[test]
+    fn a_floor_refuses_what_is_below() {
+        let spec = SandboxSpec {
+            level: LevelChoice::Exactly(Level::ProcessLandlock),
+            min_level: Some(Level::Process),
+            ..SandboxSpec::default()
+        };
+        assert!(matches!(choose(&spec), Err(ManagerError::BelowFloor { .. })));
     }
 }

@@ -1,0 +1,203 @@
+//! What of a plan's tree Landlock can grant where the host has it, and what it cannot.
+//!
+//! Rules of Landlock only add: what is granted for a directory holds for all beneath it. So nothing can be hidden or
+//! made read-only inside something that is granted, and nothing can be shown under another name.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use offleash_core::plan::{Entry, Node, Plan};
+use offleash_core::spec::Access;
+use offleash_sys::landlock::GrantAccess;
+
+/// The devices that a sandbox may use. No terminal is among them: those of the user are in the same directory as any
+/// that a sandbox would get.
+const DEVICES: [&str; 5] = ["/dev/full", "/dev/null", "/dev/random", "/dev/urandom", "/dev/zero"];
+
+/// Files up to this size are compared with what the plan would have written.
+const COMPARED_UP_TO: u64 = 64 << 10;
+
+/// A plan as this level can carry it out.
+#[derive(Debug, Default)]
+pub(super) struct Layout {
+    /// What is granted of the host, by its path.
+    pub(super) grants: Vec<(PathBuf, GrantAccess)>,
+    /// The host directories that are copied, and the layers for the copies.
+    pub(super) copies: Vec<Copy>,
+    /// What was asked for and cannot be, with the reason.
+    pub(super) impossible: Vec<(String, String)>,
+    /// Whether git directories outside of the workspace are only readable.
+    pub(super) git_is_read_only: bool,
+}
+
+/// A directory that is worked on as a copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Copy {
+    /// The host's directory.
+    pub(super) lower: PathBuf,
+    /// The layer, in which `upper` becomes the copy.
+    pub(super) layer: PathBuf,
+    /// What a rule hides, relative to the directory: it is left out.
+    pub(super) hidden: Vec<PathBuf>,
+}
+
+impl Copy {
+    pub(super) fn directory(&self) -> PathBuf {
+        self.layer.join("upper")
+    }
+
+    /// Where `path`, a path of the host, is in the copy.
+    pub(super) fn translate(&self, path: &Path) -> Option<PathBuf> {
+        let rest = path.strip_prefix(&self.lower).ok()?;
+        // Joining an empty path would leave a slash at the end.
+        Some(if rest.as_os_str().is_empty() {
+            self.directory()
+        } else {
+            self.directory().join(rest)
+        })
+    }
+}
+
+/// Resolves the plan's entries, in their order, into what this level can do.
+pub(super) fn lay_out(plan: &Plan) -> Layout {
+    let mut layout = Layout::default();
+    for (number, entry) in plan.entries.iter().enumerate() {
+        let above = plan.entries[..number]
+            .iter()
+            .rev()
+            .find(|other| entry.target.starts_with(&other.target));
+        layout.add(entry, above);
+    }
+    layout.restrict_execution(plan);
+    layout
+}
+
+impl Layout {
+    fn add(&mut self, entry: &Entry, above: Option<&Entry>) {
+        match &entry.node {
+            Node::Bind { source, access } => self.bind(entry, source, *access, above),
+            Node::Overlay { lower, layer } => self.overlay(lower, layer),
+            Node::Tmpfs { .. } => self.tmpfs(entry),
+            Node::Proc => self.grant("/proc", GrantAccess::Read),
+            Node::Dev => {
+                for device in DEVICES {
+                    self.grant(device, GrantAccess::Write);
+                }
+            }
+            Node::File { contents } => {
+                if let Some(path) = same_on_host(&entry.target, contents) {
+                    self.grant(path, GrantAccess::Read);
+                }
+            }
+            Node::Hidden { .. } => self.hide(entry, above),
+            // The host has its own directories and links.
+            Node::Directory | Node::Symlink { .. } => {}
+        }
+    }
+
+    fn grant(&mut self, path: impl Into<PathBuf>, access: GrantAccess) {
+        self.grants.push((path.into(), access));
+    }
+
+    fn bind(&mut self, entry: &Entry, source: &Path, access: Access, above: Option<&Entry>) {
+        // A link of the host that leads there will do as well.
+        if fs::canonicalize(&entry.target).ok().as_deref() != Some(source) {
+            return self.impossible.push((
+                format!("`{}` at `{}`", source.display(), entry.target.display()),
+                format!("without mounts a file is where the host has it ({})", entry.rule),
+            ));
+        }
+        let is_inside_writable = above
+            .is_some_and(|above| matches!(above.node, Node::Overlay { .. } | Node::Bind { access: Access::Rw, .. }));
+        match access {
+            Access::Ro if is_inside_writable => self.impossible.push((
+                format!("that `{}` is only read", entry.target.display()),
+                format!(
+                    "Landlock cannot take away what is granted for the directory around it ({})",
+                    entry.rule
+                ),
+            )),
+            Access::Ro => self.grant(source, GrantAccess::ReadExecute),
+            Access::Rw => self.grant(source, GrantAccess::WriteExecute),
+        }
+    }
+
+    fn overlay(&mut self, lower: &Path, layer: &Path) {
+        if self.copies.is_empty() {
+            let copy = Copy {
+                lower: lower.to_owned(),
+                layer: layer.to_owned(),
+                hidden: Vec::new(),
+            };
+            self.grant(copy.directory(), GrantAccess::WriteExecute);
+            self.copies.push(copy);
+        } else {
+            // Git finds it by the host's path, where a copy is not.
+            self.git_is_read_only = true;
+            self.grant(lower, GrantAccess::Read);
+        }
+    }
+
+    fn tmpfs(&mut self, entry: &Entry) {
+        // Those of every sandbox have the run's own directories in their place, or are done without.
+        if !entry.rule.starts_with("system:") {
+            self.impossible.push((
+                format!("an empty directory at `{}`", entry.target.display()),
+                format!("nothing can be mounted ({})", entry.rule),
+            ));
+        }
+    }
+
+    fn hide(&mut self, entry: &Entry, above: Option<&Entry>) {
+        let around = match above.map(|above| (&above.node, &above.target)) {
+            Some((Node::Overlay { lower, .. }, _)) => lower,
+            Some((Node::Bind { access: Access::Ro, .. }, _)) if fs::symlink_metadata(&entry.target).is_err() => return,
+            Some((Node::Bind { .. }, target)) => target,
+            // Not granted in the first place.
+            _ => return,
+        };
+        if let Some(copy) = self.copies.iter_mut().find(|copy| copy.lower == *around) {
+            let inside = entry.target.strip_prefix(&copy.lower).unwrap_or(&entry.target);
+            return copy.hidden.push(inside.to_owned());
+        }
+        self.impossible.push((
+            format!("that `{}` is hidden", entry.target.display()),
+            format!(
+                "Landlock cannot take away what is granted for `{}` ({})",
+                around.display(),
+                entry.rule
+            ),
+        ));
+    }
+
+    /// With a list of executables, nothing else may be executed.
+    fn restrict_execution(&mut self, plan: &Plan) {
+        if plan.executables.is_empty() {
+            return;
+        }
+        for (_, access) in &mut self.grants {
+            *access = match *access {
+                GrantAccess::ReadExecute => GrantAccess::Read,
+                GrantAccess::WriteExecute => GrantAccess::Write,
+                other => other,
+            };
+        }
+        for executable in &plan.executables {
+            let copied = self.copies.iter().find_map(|copy| copy.translate(executable));
+            self.grants
+                .push((copied.unwrap_or_else(|| executable.clone()), GrantAccess::Execute));
+        }
+    }
+}
+
+/// The host's file at `target`, if it says just what the plan would have written there.
+fn same_on_host(target: &Path, contents: &[u8]) -> Option<PathBuf> {
+    let path = fs::canonicalize(target).ok()?;
+    let metadata = fs::metadata(&path).ok()?;
+    let is_small = metadata.is_file() && metadata.len() <= COMPARED_UP_TO;
+    (is_small && fs::read(&path).ok()? == contents).then_some(path)
+}
+
+#[cfg(test)]
+#[path = "grants_tests.rs"]
+mod tests;
