@@ -137,20 +137,16 @@ fn running_out_of_memory_is_137_and_says_so() {
 #[test]
 fn files_in_memory_count_as_memory() {
     let site = Site::new();
-    let script = "head -c 200000000 /dev/zero > /tmp/a; head -c 200000000 /dev/zero > /dev/shm/b; echo survived";
+    // The time to be noticed in, where no control group refuses the memory itself.
+    let script =
+        "head -c 200000000 /dev/zero > /tmp/a; head -c 200000000 /dev/zero > /dev/shm/b; sleep 30; echo survived";
     let record = site.record(&["--memory", "64M", "--wall-time", "80s"], script);
-    if !record["enforced"]["limit.memory"]
-        .as_str()
-        .unwrap()
-        .contains("controller")
-    {
-        return skip("without a control group, files in memory are bounded by the size of each tmpfs only");
-    }
     assert_eq!(
         record["outcome"],
         json!({ "kind": "out_of_memory", "limit": 64 << 20 }),
         "{record}"
     );
+    assert_eq!(hits(&record, LimitName::Memory), ["killed"], "{record}");
 }
 
 fn stdout_of(record: &Value) -> &str {
@@ -172,6 +168,14 @@ fn no_more_processes_than_allowed() {
         "{record}"
     );
     assert!(record["usage"]["peak_pids"].as_u64().unwrap() <= 20, "{record}");
+    // A limit of the user namespace has no counter that says so.
+    if record["enforced"]["limit.pids"]
+        .as_str()
+        .unwrap()
+        .contains("controller")
+    {
+        assert_eq!(hits(&record, LimitName::Pids), ["refused"], "{record}");
+    }
     assert_eq!(processes_with(&word), Vec::<u32>::new());
 }
 
@@ -308,6 +312,15 @@ fn tmp_holds_no_more_than_allowed() {
             "{place}: {record}"
         );
     }
+}
+
+#[test]
+fn a_tmp_that_is_full_is_told() {
+    let site = Site::new();
+    let script = "head -c 3000000 /dev/zero > /tmp/big; sleep 3; true";
+    let record = site.record(&["--tmp-size", "1M"], script);
+    assert_eq!(hits(&record, LimitName::Tmp), ["refused"], "{record}");
+    assert_eq!(record["exit_code"], 0);
 }
 
 #[test]

@@ -173,6 +173,15 @@ fn the_command_starts_where_the_caller_is() {
         .unwrap();
     assert_eq!(stdout(&output).trim(), "/usr", "{}", stderr(&output));
     let output = site
+        .offleash(["run", "-q", "--cwd", "/usr", "--", "env"])
+        .output()
+        .unwrap();
+    assert!(
+        stdout(&output).lines().any(|line| line == "PWD=/usr"),
+        "{}",
+        stdout(&output)
+    );
+    let output = site
         .offleash(["run", "-q", "--cwd", "sub", "--", "/bin/pwd"])
         .output()
         .unwrap();

@@ -11,7 +11,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use offleash_core::exec::{ExecRequest, Stdin, TerminalSize};
 use offleash_core::id::RunId;
-use offleash_core::plan::{Entry, Node, Plan};
+use offleash_core::plan::{Entry, Environment, Node, Plan};
 use offleash_core::record::{ChangeSummary, RunRecord};
 use offleash_core::spec::{SandboxSpec, WorkspaceMode};
 use offleash_core::text::Text;
@@ -186,10 +186,11 @@ fn execute(
     door: &mut dyn Door,
 ) -> Result<(Executed, Enforcement), ManagerError> {
     let mut sandbox = chosen.create(plan, &mut Noted(live))?;
+    let (cwd, env) = directory_and_environment(request, basis);
     let exec = sandbox.exec(&ExecRequest {
         argv: request.command.clone(),
-        env: basis.env.clone(),
-        cwd: request.cwd.clone().unwrap_or_else(|| basis.cwd.clone()),
+        env,
+        cwd,
         stdin: Stdin::Stream,
         tty: request.tty,
     })?;
@@ -201,6 +202,18 @@ fn execute(
         enforcement.lacks("level", reason);
     }
     Ok((Executed { driven, last }, enforcement))
+}
+
+/// Where the command starts, and its environment, in which `PWD` says the same unless the owner set another.
+fn directory_and_environment(request: &RunRequest, basis: &ExecBasis) -> (PathBuf, Environment) {
+    let cwd = request.cwd.clone().unwrap_or_else(|| basis.cwd.clone());
+    let mut env = basis.env.clone();
+    for (name, value) in &mut env {
+        if name == "PWD" && value.as_os_str() == basis.cwd {
+            *value = cwd.clone().into();
+        }
+    }
+    (cwd, env)
 }
 
 /// Writes down in the run's record what a crash would leave.
