@@ -11,7 +11,7 @@ use std::process::{Child, Stdio};
 use rustix::process::Signal;
 use serde_json::json;
 use support::processes::{
-    eventually, feed, finish, long_sleep, processes_with, program, read_until, signal, start, wait,
+    eventually, feed, finish, groups_of, long_sleep, processes_with, program, read_until, signal, start, wait,
 };
 use support::terminal::Terminal;
 use support::{Site, record_of, skip, stderr, stdout};
@@ -313,6 +313,14 @@ fn nothing_survives_the_supervisor() {
     // What is left in the state directory is finished by the next start.
     site.succeed(["runs"]);
     assert_eq!(std::fs::read_dir(site.state().join("runs")).unwrap().count(), 0);
+    let log = site.succeed(["audit", "show"]);
+    let crashed: serde_json::Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
+    assert_eq!(crashed["event"], "run_crashed", "{log}");
+    assert_eq!(
+        groups_of(crashed["run"].as_str().unwrap()),
+        Vec::<std::path::PathBuf>::new(),
+        "{log}"
+    );
 }
 
 #[test]
