@@ -23,3 +23,5 @@ mod kernel;
 mod proc;
 #[path = "escape/processes.rs"]
 mod processes;
+#[path = "escape/resources.rs"]
+mod resources;

@@ -62,13 +62,18 @@ impl<'a> Attack<'a> {
 
     /// The same attack once more, to be given other options.
     pub(crate) fn again(&self) -> Self {
+        self.at(self.site)
+    }
+
+    /// The same attack at another site.
+    pub(crate) fn at<'b>(&self, site: &'b Site) -> Attack<'b> {
         let Self {
-            site,
             program,
             arguments,
             flags,
+            ..
         } = self;
-        Self {
+        Attack {
             site,
             program: program.clone(),
             arguments: arguments.clone(),

@@ -128,6 +128,21 @@ pub fn id_of(record: &serde_json::Value) -> String {
     record["id"].as_str().unwrap().to_owned()
 }
 
+impl Drop for Site {
+    /// What a sandbox made may be closed even to its owner, and lie deeper than any path reaches.
+    fn drop(&mut self) {
+        for (program, flags) in [("chmod", "-Rf"), ("rm", "-rf")] {
+            let mut command = Command::new(program);
+            command
+                .arg(flags)
+                .args((program == "chmod").then_some("u+rwX"))
+                .arg(self.root());
+            // The temporary directory itself complains of nothing either.
+            let _ended = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+        }
+    }
+}
+
 /// The binary under test: the one that the test runner names, or the one that cargo built.
 pub fn binary() -> PathBuf {
     std::env::var_os("OFFLEASH_BINARY").map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_offleash")), PathBuf::from)
