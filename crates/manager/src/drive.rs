@@ -11,6 +11,7 @@ use offleash_core::limits::{LimitName, Limits};
 use offleash_core::record::{LimitEffect, LimitHit};
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::sandbox::{ExecId, Sandbox, SandboxEvent};
+use offleash_sys::process;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
@@ -77,6 +78,9 @@ const MOST_PENDING: usize = 1024 * 1024;
 /// How long a door may take, after the end, to pass on what it keeps.
 const FLUSH_TIME: Duration = Duration::from_secs(10);
 
+/// After this time a run is long enough to give back what only its start needed.
+const SETTLED: Duration = Duration::from_millis(500);
+
 /// `SIGPIPE`, `SIGINT` and the like: the signals of job control that end things.
 const SIGINT: i32 = 2;
 
@@ -88,6 +92,8 @@ pub(crate) struct Drive<'a> {
     deadline: Option<Instant>,
     takes_input: bool,
     output_bytes: u64,
+    /// When memory that only the start needed is given back; `None` afterwards.
+    settles: Option<Instant>,
     interrupted: bool,
     ending: Option<Ending>,
     limits_hit: Vec<LimitHit>,
@@ -112,6 +118,7 @@ impl<'a> Drive<'a> {
             deadline,
             takes_input: true,
             output_bytes: 0,
+            settles: Some(Instant::now() + SETTLED),
             interrupted: false,
             ending: None,
             limits_hit: Vec::new(),
@@ -126,6 +133,7 @@ impl<'a> Drive<'a> {
             self.turn_sandbox()?;
             self.turn_door()?;
             self.check_wall_time();
+            self.settle();
         }
         self.flush()?;
         let Some(ending) = self.ending else {
@@ -239,6 +247,13 @@ impl<'a> Drive<'a> {
             && Instant::now() >= deadline
         {
             self.end(Ending::Limit(LimitHit { limit: LimitName::WallTime, value: wall.0, effect: LimitEffect::Killed }));
+        }
+    }
+
+    fn settle(&mut self) {
+        if self.settles.is_some_and(|settles| Instant::now() >= settles) {
+            self.settles = None;
+            process::release_free_memory();
         }
     }
 

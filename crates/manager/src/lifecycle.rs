@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::exec::{ExecRequest, Stdin, TerminalSize};
 use offleash_core::id::RunId;
 use offleash_core::plan::{Entry, Environment, Node, Plan};
@@ -117,9 +118,13 @@ pub fn this_host(state_directory: &std::path::Path) -> Result<Host, ManagerError
 pub fn open_state(explicit: Option<&std::path::Path>) -> Result<StateDirectory, ManagerError> {
     let state = StateDirectory::open(explicit, &HostIdentity::of_this_process())?;
     for leftover in reap(&state)? {
-        // What cannot be removed now is tried again at the next start; this run does not depend on it.
+        // A group that cannot be removed is empty, and told in the log; nothing depends on it.
         let removed = remove_leftover_groups(&leftover.cgroups);
-        audit::crashed(&state, &leftover, removed)?;
+        match audit::crashed(&state, &leftover, removed) {
+            // A full disk must not keep anybody from the commands that free it.
+            Err(error) if error.kind() == ErrorKind::Exhausted => {}
+            noted => noted?,
+        }
     }
     Ok(state)
 }

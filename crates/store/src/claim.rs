@@ -7,12 +7,12 @@
 //! The lock belongs to the open file description: a child that inherited the descriptor would keep it. It is
 //! close-on-exec, and children of the supervisor exec.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use offleash_core::id::RunId;
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::StateDirectory;
@@ -33,12 +33,32 @@ impl Claim {
     /// Looking whether a run is held locks it for a moment, so a failure is final only after a few tries.
     pub(crate) fn take(state: &StateDirectory, id: &RunId) -> Result<Option<Self>, FileError> {
         for _ in 0..5 {
-            if let Some(claim) = Self::open(state, id, OFlags::CREATE)? {
+            if let Some(claim) = Self::create(state, id)? {
                 return Ok(Some(claim));
             }
             std::thread::sleep(Duration::from_millis(2));
         }
         Ok(None)
+    }
+
+    /// Makes the mark of `id` and claims it.
+    ///
+    /// The file is locked before it has a name: one that is there and not locked is the mark of a crash, and whoever
+    /// starts at that moment would take the run for a crashed one.
+    fn create(state: &StateDirectory, id: &RunId) -> Result<Option<Self>, FileError> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let Ok(lock) = rustix::fs::openat(&state.live, ".", flags, Mode::RUSR | Mode::WUSR) else {
+            // A file system without nameless files; there the moment is short.
+            return Self::open(state, id, OFlags::CREATE);
+        };
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).tried("locking run", id.as_str())?;
+        let nameless = format!("/proc/self/fd/{}", lock.as_raw_fd());
+        match rustix::fs::linkat(CWD, nameless.as_str(), &state.live, id.as_str(), AtFlags::SYMLINK_FOLLOW) {
+            Ok(()) => Ok(Some(Self { id: id.clone(), live: Arc::clone(&state.live), _lock: lock })),
+            Err(Errno::EXIST) => Self::open(state, id, OFlags::empty()),
+            Err(Errno::NOENT | Errno::PERM | Errno::OPNOTSUPP) => Self::open(state, id, OFlags::CREATE),
+            Err(error) => Err(FileError::new("naming the lock of run", id.as_str(), error)),
+        }
     }
 
     /// Claims `id` if its mark is there and its holder is dead.

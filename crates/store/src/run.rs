@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::id::RunId;
 use offleash_core::text::Text;
 use rustix::fs::{Mode, OFlags};
@@ -148,8 +149,17 @@ impl Run {
     pub fn discard(mut self) -> Result<(), RunError> {
         let claim = self.claim()?;
         recover(&self.directory).map_err(|source| self.failed(source))?;
-        self.enter(Phase::Discarded)?;
-        self.drop_layers()?;
+        match self.enter(Phase::Discarded) {
+            // The disk is full, perhaps of just these changes: they go first, and make the room for the note.
+            Err(error) if error.kind() == ErrorKind::Exhausted => {
+                self.drop_layers()?;
+                self.enter(Phase::Discarded)?;
+            }
+            noted => {
+                noted?;
+                self.drop_layers()?;
+            }
+        }
         claim.release().map_err(|source| self.failed(source))?;
         crate::runs::retain(&self.state).map_err(|source| self.failed(source))
     }

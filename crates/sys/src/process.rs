@@ -115,6 +115,12 @@ pub fn has_ended(pidfd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options)?.is_some())
 }
 
+/// Gives memory that was freed back to the kernel, of which the allocator otherwise keeps a part.
+pub fn release_free_memory() {
+    // SAFETY: only memory that the allocator holds free is given back (malloc_trim(3)).
+    unsafe { libc::malloc_trim(0) };
+}
+
 /// Whether this process runs as root of the machine, that is, with uid 0 and privilege over the initial namespaces.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()

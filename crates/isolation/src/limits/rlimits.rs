@@ -55,7 +55,8 @@ pub fn rlimits(limits: &Limits, held: HeldByGroup) -> Vec<(Resource, u64)> {
     let slack = if held.pids { PROCESSES_SLACK } else { 0 };
     add(Resource::Processes, limits.pids.map(|pids| pids.saturating_add(slack)));
     // Each process by itself; the sum is the watcher's. It bounds a single process if the supervisor hangs.
-    add(Resource::CpuSeconds, limits.cpu_time.map(|time| time.0.div_ceil(1000)));
+    // A second later than the watcher, since the kernel counts this one by ticks, which a busy machine makes coarse.
+    add(Resource::CpuSeconds, limits.cpu_time.map(|time| time.0.div_ceil(1000) + 1));
     if !held.memory && let Some(memory) = limits.memory {
         add(Resource::Data, Some(memory.0));
         add(Resource::Stack, Some(memory.0.min(STACK_BYTES)));
@@ -123,8 +124,8 @@ mod tests {
     }
 
     #[test]
-    fn cpu_time_is_rounded_up_to_whole_seconds() {
-        for (ms, seconds) in [(1, 1), (1000, 1), (1001, 2), (60_000, 60)] {
+    fn cpu_time_is_rounded_up_to_whole_seconds_and_one_more() {
+        for (ms, seconds) in [(1, 2), (1000, 2), (1001, 3), (60_000, 61)] {
             let limits = Limits {
                 cpu_time: Some(Millis(ms)),
                 ..none()
