@@ -426,6 +426,29 @@ fn a_full_disk_is_told_and_loses_nothing() {
 }
 
 #[test]
+fn a_run_that_filled_the_state_directory_can_be_discarded() {
+    let site = Site::new();
+    if !is_root() {
+        return skip("only root can mount a small file system to fill");
+    }
+    let small = site.root().join("small");
+    fs::create_dir(&small).unwrap();
+    let Some(_mounted) = SmallDisk::mount(&small) else {
+        return skip("a tmpfs cannot be mounted here");
+    };
+    fs::set_permissions(&small, fs::Permissions::from_mode(0o700)).unwrap();
+    let state = small.to_str().unwrap();
+    let filled = site.offleash(["--state", state, "run", "-c", "head -c 99000000 /dev/zero > big"]).output().unwrap();
+    assert_eq!(filled.status.code(), Some(125), "{}", stderr(&filled));
+    let runs = stdout(&site.offleash(["--state", state, "runs"]).output().unwrap());
+    let run = runs.split_whitespace().next().unwrap_or_else(|| panic!("the run is not listed")).to_owned();
+    let discarded = site.offleash(["--state", state, "discard", &run]).output().unwrap();
+    assert!(discarded.status.success(), "{}", stderr(&discarded));
+    let verified = site.offleash(["--state", state, "audit", "verify"]).output().unwrap();
+    assert!(verified.status.success(), "{}", stderr(&verified));
+}
+
+#[test]
 fn a_state_directory_that_became_read_only_is_refused_and_keeps_what_it_has() {
     let site = Site::new();
     if !is_root() {
