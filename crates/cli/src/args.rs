@@ -89,7 +89,12 @@ pub(crate) struct RunArgs {
 pub(crate) struct SandboxArgs {
     /// Directory the code works in, and what becomes of changes: kept aside (overlay), written back when the run
     /// ends, except protected names (rw), or impossible (ro). [default: the current directory, overlay]
-    #[arg(long, short = 'w', value_name = "DIR[:overlay|:rw|:ro]", conflicts_with = "no_workspace")]
+    #[arg(
+        long,
+        short = 'w',
+        value_name = "DIR[:overlay|:rw|:ro]",
+        conflicts_with = "no_workspace"
+    )]
     pub(crate) workspace: Option<OsString>,
     /// Run without a workspace.
     #[arg(long)]
@@ -195,7 +200,9 @@ impl Args for LimitArgs {
 impl FromArgMatches for LimitArgs {
     fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
         let value = |name: LimitName| Some((name, matches.get_one::<String>(name.flag())?.clone()));
-        Ok(Self { given: LimitName::ALL.into_iter().filter_map(value).collect() })
+        Ok(Self {
+            given: LimitName::ALL.into_iter().filter_map(value).collect(),
+        })
     }
 
     fn update_from_arg_matches(&mut self, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
@@ -207,7 +214,9 @@ impl FromArgMatches for LimitArgs {
 /// A sentence of core's tables as help texts begin.
 fn capitalized(sentence: &str) -> String {
     let mut characters = sentence.chars();
-    characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
+    characters
+        .next()
+        .map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
 }
 
 #[derive(Debug, Args)]

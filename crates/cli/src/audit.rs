@@ -29,7 +29,10 @@ fn verify(audit: &Audit) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }
         Some(bad) => {
-            terminal::complain(&format!("error: the audit log is broken at line {}: {}", bad.line, bad.why));
+            terminal::complain(&format!(
+                "error: the audit log is broken at line {}: {}",
+                bad.line, bad.why
+            ));
             Ok(ExitCode::from(EXIT_CHANGED))
         }
     }

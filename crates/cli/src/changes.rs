@@ -30,7 +30,11 @@ pub(crate) fn diff(arguments: &DiffArgs, state: Option<&Path>) -> Result<ExitCod
         out.push(b'\n');
     } else {
         for change in &selected {
-            let shown = if arguments.summary { summary_line(change) } else { patch(&run, change)? };
+            let shown = if arguments.summary {
+                summary_line(change)
+            } else {
+                patch(&run, change)?
+            };
             out.extend(shown);
         }
     }
@@ -89,7 +93,10 @@ fn summary_line(change: &Change) -> Vec<u8> {
         ChangeKind::SymlinkChanged => 'L',
         ChangeKind::TypeChanged => 'T',
     };
-    let protected = change.protected.as_ref().map_or_else(String::new, |rule| format!("  (protected: {rule})"));
+    let protected = change
+        .protected
+        .as_ref()
+        .map_or_else(String::new, |rule| format!("  (protected: {rule})"));
     format!("{letter} {}{protected}\n", Text::from(&change.path)).into_bytes()
 }
 
@@ -111,8 +118,10 @@ fn select(run: &Run, paths: &[PathBuf]) -> Result<Vec<Change>, Failure> {
             change.path.starts_with(path) || absolute.is_some_and(|absolute| absolute.starts_with(path))
         };
         if !changes.iter().any(named) {
-            return Err(Failure::new(format!("run `{}` has no change at `{}`", run.id(), Text::from(path)))
-                .with_hint(format!("`offleash diff --summary {}` lists its changes", run.id())));
+            return Err(
+                Failure::new(format!("run `{}` has no change at `{}`", run.id(), Text::from(path)))
+                    .with_hint(format!("`offleash diff --summary {}` lists its changes", run.id())),
+            );
         }
     }
     Ok(changes.into_iter().filter(wanted).collect())
@@ -121,9 +130,19 @@ fn select(run: &Run, paths: &[PathBuf]) -> Result<Vec<Change>, Failure> {
 pub(crate) fn apply(arguments: &ApplyArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     let state = open_state(state)?;
     let run = id_of(&arguments.run)?;
-    let selection =
-        if arguments.paths.is_empty() { Selection::All } else { Selection::Paths(arguments.paths.clone()) };
-    let report = changes::apply(&state, &run, &ApplyRequest { selection, named: arguments.paths.clone() })?;
+    let selection = if arguments.paths.is_empty() {
+        Selection::All
+    } else {
+        Selection::Paths(arguments.paths.clone())
+    };
+    let report = changes::apply(
+        &state,
+        &run,
+        &ApplyRequest {
+            selection,
+            named: arguments.paths.clone(),
+        },
+    )?;
     let mut out = Vec::new();
     for change in &report.applied {
         out.extend(summary_line(change));
@@ -135,14 +154,18 @@ pub(crate) fn apply(arguments: &ApplyArgs, state: Option<&Path>) -> Result<ExitC
     if report.refused.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    terminal::complain(&format!("\nhint: name a path to apply it nonetheless: `offleash apply {run} PATH`"));
+    terminal::complain(&format!(
+        "\nhint: name a path to apply it nonetheless: `offleash apply {run} PATH`"
+    ));
     Ok(ExitCode::from(EXIT_PARTLY))
 }
 
 fn refusal_line(refusal: &Refusal) -> String {
     let why = match &refusal.reason {
         RefusalReason::Protected { rule } => format!("protected ({rule})"),
-        RefusalReason::LeavesWorkspace { target } => format!("a link that leaves the workspace, to `{}`", Text::from(target)),
+        RefusalReason::LeavesWorkspace { target } => {
+            format!("a link that leaves the workspace, to `{}`", Text::from(target))
+        }
         RefusalReason::SpecialFile { kind } => format!("a special file ({kind:?})"),
         RefusalReason::NotEmpty => "something in it stays".to_owned(),
         RefusalReason::BelowRefused { above } => format!("below `{}`, which is refused", Text::from(above)),
@@ -167,9 +190,18 @@ pub(crate) fn runs(arguments: &RunsArgs, state: Option<&Path>) -> Result<ExitCod
     }
     for run in &runs {
         let words: Vec<String> = run.command.iter().map(ToString::to_string).collect();
-        let workspace = run.workspace.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
-        let written =
-            writeln!(out, "{}  {:9}  {}  {workspace}  {}", run.id, state_word(run.state), run.started_at, words.join(" "));
+        let workspace = run
+            .workspace
+            .as_ref()
+            .map_or_else(|| "-".to_owned(), ToString::to_string);
+        let written = writeln!(
+            out,
+            "{}  {:9}  {}  {workspace}  {}",
+            run.id,
+            state_word(run.state),
+            run.started_at,
+            words.join(" ")
+        );
         written.map_err(|error| Failure::from_error(&error))?;
     }
     terminal::print(&out)?;

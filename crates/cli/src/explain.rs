@@ -32,7 +32,12 @@ fn path_answer(path: &Path, sandbox: &SandboxArgs) -> Result<String, Failure> {
     let state = HostIdentity::of_this_process().default_state();
     let host = lifecycle::this_host(&state)?;
     let answer = planning::explain_path(&spec, &host, path).map_err(ManagerError::from)?;
-    Ok(format!("{}: {}\nrule: {}\n", Text::from(path), answer.access, answer.rule))
+    Ok(format!(
+        "{}: {}\nrule: {}\n",
+        Text::from(path),
+        answer.access,
+        answer.rule
+    ))
 }
 
 fn env_answer(name: &OsStr, sandbox: &SandboxArgs) -> Result<String, Failure> {
@@ -53,7 +58,13 @@ fn limit_answer(name: &str, sandbox: &SandboxArgs) -> Result<String, Failure> {
     let mut answer = format!("{}: {}\n", limit.name(), spec.limits.text(limit));
     // Writing to a string cannot fail.
     let _written = writeln!(answer, "{}", row.doc);
-    let _written = writeln!(answer, "default: {}; flag: {}; policy: limits.{}", limit.default_text(), row.flag, row.word);
+    let _written = writeln!(
+        answer,
+        "default: {}; flag: {}; policy: limits.{}",
+        limit.default_text(),
+        row.flag,
+        row.word
+    );
     if row.least > 0 {
         let _written = writeln!(answer, "at least {}: {}", row.show(row.least), row.why_least);
     }
@@ -62,16 +73,21 @@ fn limit_answer(name: &str, sandbox: &SandboxArgs) -> Result<String, Failure> {
 
 fn syscall_answer(name: &str) -> Result<String, Failure> {
     let Some(explanation) = seccomp::explain(name) else {
-        return Err(Failure::new(format!("`{name}` is not a system call that the filter knows")).with_hint(
-            "whatever the filter does not know is answered with ENOSYS, as by a kernel that does not have it",
-        ));
+        return Err(
+            Failure::new(format!("`{name}` is not a system call that the filter knows")).with_hint(
+                "whatever the filter does not know is answered with ENOSYS, as by a kernel that does not have it",
+            ),
+        );
     };
     let word = match explanation.verdict {
         Verdict::Allowed => "allowed".to_owned(),
         Verdict::Conditional => "allowed with certain arguments".to_owned(),
         Verdict::Refused { errno } => format!("refused: {}", std::io::Error::from_raw_os_error(errno)),
     };
-    Ok(format!("{name}: {word}\nreason: {}\nnumber: {}\n", explanation.reason, explanation.number))
+    Ok(format!(
+        "{name}: {word}\nreason: {}\nnumber: {}\n",
+        explanation.reason, explanation.number
+    ))
 }
 
 pub(crate) fn check_policy(arguments: &PolicyCheckArgs) -> Result<ExitCode, Failure> {

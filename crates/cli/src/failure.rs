@@ -20,7 +20,11 @@ pub(crate) struct Failure {
 impl Failure {
     /// A failure of the command line's own.
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), causes: Vec::new(), hint: None }
+        Self {
+            message: message.into(),
+            causes: Vec::new(),
+            hint: None,
+        }
     }
 
     /// Adds what to do.
@@ -44,7 +48,11 @@ impl Failure {
             causes.push(cause.to_string());
             next = cause.source();
         }
-        Self { message: error.to_string(), causes, hint: None }
+        Self {
+            message: error.to_string(),
+            causes,
+            hint: None,
+        }
     }
 
     /// Prints to standard error.

@@ -25,14 +25,25 @@ pub(crate) fn run(arguments: RunArgs, state: Option<&Path>) -> Result<ExitCode, 
     let request = RunRequest {
         spec: specify::specify(&arguments.sandbox)?,
         command: specify::command(arguments.shell.as_ref(), &arguments.command)?,
-        cwd: arguments.sandbox.cwd.as_deref().map(specify::directory_inside).transpose()?,
-        tty: arguments.tty.then(|| TerminalDoor::size().unwrap_or(TerminalSize { rows: 24, columns: 80 })),
+        cwd: arguments
+            .sandbox
+            .cwd
+            .as_deref()
+            .map(specify::directory_inside)
+            .transpose()?,
+        tty: arguments
+            .tty
+            .then(|| TerminalDoor::size().unwrap_or(TerminalSize { rows: 24, columns: 80 })),
         capture: if reports { CAPTURED } else { 0 },
         state: state.map(Path::to_owned),
         started,
     };
     let report_file = arguments.report.as_deref().map(ReportFile::create).transpose()?;
-    let destination = if arguments.json { Destination::Nowhere } else { Destination::Streams };
+    let destination = if arguments.json {
+        Destination::Nowhere
+    } else {
+        Destination::Streams
+    };
     let mut door = TerminalDoor::open(destination, arguments.tty).map_err(|error| terminal_failure(&error))?;
     let result = run_sandbox(&request, &mut door);
     door.close();
@@ -49,7 +60,8 @@ pub(crate) fn run(arguments: RunArgs, state: Option<&Path>) -> Result<ExitCode, 
 }
 
 fn terminal_failure(error: &io::Error) -> Failure {
-    Failure::new(format!("cannot use the terminal: {error}")).with_hint("leave `-t` out, or run it in a terminal of your own")
+    Failure::new(format!("cannot use the terminal: {error}"))
+        .with_hint("leave `-t` out, or run it in a terminal of your own")
 }
 
 /// Where `--report` writes. Opened before the run, so that a path that cannot be written costs nothing.
@@ -67,7 +79,9 @@ impl<'a> ReportFile<'a> {
     fn write(mut self, record: &RunRecord) -> Result<(), Failure> {
         use std::io::Write as _;
         let line = json_line(record)?;
-        self.file.write_all(&line).map_err(|error| Self::failure(self.path, &error))
+        self.file
+            .write_all(&line)
+            .map_err(|error| Self::failure(self.path, &error))
     }
 
     fn failure(path: &Path, error: &io::Error) -> Failure {

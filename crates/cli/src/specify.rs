@@ -33,15 +33,19 @@ pub(crate) fn specify(arguments: &SandboxArgs) -> Result<SandboxSpec, Failure> {
         })?,
     };
     let mut spec = SandboxSpec {
-        workspace: (!arguments.no_workspace)
-            .then(|| WorkspaceSpec { path: directory.clone(), mode: WorkspaceMode::default() }),
+        workspace: (!arguments.no_workspace).then(|| WorkspaceSpec {
+            path: directory.clone(),
+            mode: WorkspaceMode::default(),
+        }),
         ..SandboxSpec::default()
     };
     if let Some(policy) = policy(arguments, &directory)? {
         policy.apply_to(&mut spec);
     }
     if let Some((path, mode)) = given {
-        let mode = mode.or(spec.workspace.as_ref().map(|workspace| workspace.mode)).unwrap_or_default();
+        let mode = mode
+            .or(spec.workspace.as_ref().map(|workspace| workspace.mode))
+            .unwrap_or_default();
         spec.workspace = Some(WorkspaceSpec { path, mode });
     }
     apply_flags(arguments, &mut spec)?;
@@ -66,7 +70,10 @@ fn apply_flags(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Fa
         }
     }
     for text in &arguments.allow_command {
-        spec.commands.allow.get_or_insert_default().push(parse("--allow-command", text)?);
+        spec.commands
+            .allow
+            .get_or_insert_default()
+            .push(parse("--allow-command", text)?);
     }
     for text in &arguments.deny_command {
         spec.commands.deny.push(parse("--deny-command", text)?);
@@ -76,10 +83,12 @@ fn apply_flags(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Fa
     }
     apply_level(arguments, spec)?;
     for (limit, text) in &arguments.limits.given {
-        spec.limits.set(*limit, text).map_err(|error| Failure::from_error(&error).with_hint(format!(
-            "`offleash explain limit {}` says what is accepted",
-            limit.name()
-        )))?;
+        spec.limits.set(*limit, text).map_err(|error| {
+            Failure::from_error(&error).with_hint(format!(
+                "`offleash explain limit {}` says what is accepted",
+                limit.name()
+            ))
+        })?;
     }
     match arguments.network.as_deref() {
         None | Some("none") => Ok(()),
@@ -89,9 +98,8 @@ fn apply_flags(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Fa
 }
 
 fn apply_level(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Failure> {
-    let level = |flag: &str, text: &String| {
-        Level::from_str(text).map_err(|error| bad_flag(flag, OsStr::new(text), &error))
-    };
+    let level =
+        |flag: &str, text: &String| Level::from_str(text).map_err(|error| bad_flag(flag, OsStr::new(text), &error));
     match &arguments.level {
         Some(text) if text == "auto" => spec.level = LevelChoice::Auto,
         Some(text) => spec.level = LevelChoice::Exactly(level("--level", text)?),
@@ -149,10 +157,15 @@ fn mount_of(text: &OsStr) -> Result<MountSpec, Failure> {
         _ => (text, Access::Ro),
     };
     let bytes = rest.as_bytes();
-    let colon = bytes.iter().rposition(|byte| *byte == b':').filter(|colon| *colon > 0 && colon + 1 < bytes.len());
+    let colon = bytes
+        .iter()
+        .rposition(|byte| *byte == b':')
+        .filter(|colon| *colon > 0 && colon + 1 < bytes.len());
     let Some(colon) = colon else {
-        return Err(Failure::new(format!("`--mount {}` has no source and target", text.to_string_lossy()))
-            .with_hint("write `--mount /host/path:/path/inside`, with `:rw` behind it to allow writing"));
+        return Err(
+            Failure::new(format!("`--mount {}` has no source and target", text.to_string_lossy()))
+                .with_hint("write `--mount /host/path:/path/inside`, with `:rw` behind it to allow writing"),
+        );
     };
     let (source, target) = (&bytes[..colon], &bytes[colon + 1..]);
     let source = Path::new(OsStr::from_bytes(source));
@@ -176,9 +189,15 @@ fn tmpfs_of(text: &OsStr) -> Result<TmpfsSpec, Failure> {
     match split_last(text) {
         Some((target, size)) => {
             let size = Bytes::from_str(size).map_err(|error| bad_flag("--tmpfs", text, &error))?;
-            Ok(TmpfsSpec { target: PathBuf::from(target), size: Some(size) })
+            Ok(TmpfsSpec {
+                target: PathBuf::from(target),
+                size: Some(size),
+            })
         }
-        None => Ok(TmpfsSpec { target: PathBuf::from(text), size: None }),
+        None => Ok(TmpfsSpec {
+            target: PathBuf::from(text),
+            size: None,
+        }),
     }
 }
 
@@ -186,7 +205,10 @@ fn tmpfs_of(text: &OsStr) -> Result<TmpfsSpec, Failure> {
 fn split_last(text: &OsStr) -> Option<(&OsStr, &str)> {
     let bytes = text.as_bytes();
     let colon = bytes.iter().rposition(|byte| *byte == b':')?;
-    Some((OsStr::from_bytes(&bytes[..colon]), std::str::from_utf8(&bytes[colon + 1..]).ok()?))
+    Some((
+        OsStr::from_bytes(&bytes[..colon]),
+        std::str::from_utf8(&bytes[colon + 1..]).ok()?,
+    ))
 }
 
 /// The policy that was named, or the one in the workspace.
@@ -197,7 +219,9 @@ fn policy(arguments: &SandboxArgs, workspace: &Path) -> Result<Option<Policy>, F
     if let Some(file) = &arguments.srt_settings {
         let text = read(file)?;
         return srt::parse(&text).map(Some).map_err(|error| {
-            let hint = error.hint().unwrap_or_else(|| "correct it, or write a policy: docs/policy.md lists every key".into());
+            let hint = error
+                .hint()
+                .unwrap_or_else(|| "correct it, or write a policy: docs/policy.md lists every key".into());
             in_file(file, &error.to_string(), Some(hint))
         });
     }
@@ -212,8 +236,13 @@ fn policy(arguments: &SandboxArgs, workspace: &Path) -> Result<Option<Policy>, F
     }
     Err(in_file(
         &found,
-        &format!("a policy that lies in the workspace may only restrict, and this one widens {}", widened.join(", ")),
-        Some(format!("read it, then name it with `--policy {POLICY_NAME}`, or ignore it with `--no-policy`")),
+        &format!(
+            "a policy that lies in the workspace may only restrict, and this one widens {}",
+            widened.join(", ")
+        ),
+        Some(format!(
+            "read it, then name it with `--policy {POLICY_NAME}`, or ignore it with `--no-policy`"
+        )),
     ))
 }
 
@@ -228,7 +257,11 @@ pub(crate) fn read_policy(file: &Path) -> Result<Policy, Failure> {
 
 fn read(file: &Path) -> Result<String, Failure> {
     let bytes = std::fs::read(file).map_err(|error| {
-        in_file(file, &format!("cannot read it: {error}"), Some("name a file that exists and that you may read".into()))
+        in_file(
+            file,
+            &format!("cannot read it: {error}"),
+            Some("name a file that exists and that you may read".into()),
+        )
     })?;
     String::from_utf8(bytes).map_err(|_| in_file(file, "it is not UTF-8", Some("save it as UTF-8".into())))
 }
@@ -272,7 +305,11 @@ mod tests {
             ("/w:x:rw", "/w:x", Some(WorkspaceMode::Rw)),
             ("/w:x", "/w:x", None),
         ] {
-            assert_eq!(workspace_of(OsStr::new(text)).unwrap(), (PathBuf::from(path), mode), "{text}");
+            assert_eq!(
+                workspace_of(OsStr::new(text)).unwrap(),
+                (PathBuf::from(path), mode),
+                "{text}"
+            );
         }
         assert!(workspace_of(OsStr::new(":ro")).is_err());
     }
@@ -280,7 +317,10 @@ mod tests {
     #[test]
     fn mounts_are_read_only_unless_asked() {
         let mount = mount_of(OsStr::new("/a:b:/c")).unwrap();
-        assert_eq!((mount.source, mount.target, mount.access), ("/a:b".into(), "/c".into(), Access::Ro));
+        assert_eq!(
+            (mount.source, mount.target, mount.access),
+            ("/a:b".into(), "/c".into(), Access::Ro)
+        );
         assert_eq!(mount_of(OsStr::new("/a:/c:rw")).unwrap().access, Access::Rw);
         for bad in ["", "/a", ":/c", "/a:"] {
             assert!(mount_of(OsStr::new(bad)).is_err(), "{bad:?}");

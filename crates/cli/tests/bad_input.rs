@@ -438,10 +438,17 @@ fn a_run_that_filled_the_state_directory_can_be_discarded() {
     };
     fs::set_permissions(&small, fs::Permissions::from_mode(0o700)).unwrap();
     let state = small.to_str().unwrap();
-    let filled = site.offleash(["--state", state, "run", "-c", "head -c 99000000 /dev/zero > big"]).output().unwrap();
+    let filled = site
+        .offleash(["--state", state, "run", "-c", "head -c 99000000 /dev/zero > big"])
+        .output()
+        .unwrap();
     assert_eq!(filled.status.code(), Some(125), "{}", stderr(&filled));
     let runs = stdout(&site.offleash(["--state", state, "runs"]).output().unwrap());
-    let run = runs.split_whitespace().next().unwrap_or_else(|| panic!("the run is not listed")).to_owned();
+    let run = runs
+        .split_whitespace()
+        .next()
+        .unwrap_or_else(|| panic!("the run is not listed"))
+        .to_owned();
     let discarded = site.offleash(["--state", state, "discard", &run]).output().unwrap();
     assert!(discarded.status.success(), "{}", stderr(&discarded));
     let verified = site.offleash(["--state", state, "audit", "verify"]).output().unwrap();

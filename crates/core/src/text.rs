@@ -272,7 +272,10 @@ pub(crate) mod paths_bytes {
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
         let paths = Vec::<Vec<u8>>::deserialize(deserializer)?;
-        Ok(paths.into_iter().map(|bytes| PathBuf::from(OsString::from_vec(bytes))).collect())
+        Ok(paths
+            .into_iter()
+            .map(|bytes| PathBuf::from(OsString::from_vec(bytes)))
+            .collect())
     }
 }
 

@@ -19,13 +19,19 @@ pub fn widened(policy: &Policy) -> Vec<String> {
     };
     note(matches!(policy.level, Some(LevelChoice::Exactly(_))), "level");
     note(policy.degrade == Some(Degrade::Allow), "degrade");
-    note(policy.workspace == Some(WorkspaceChoice::Mode(WorkspaceMode::Rw)), "filesystem.workspace");
+    note(
+        policy.workspace == Some(WorkspaceChoice::Mode(WorkspaceMode::Rw)),
+        "filesystem.workspace",
+    );
     note(!policy.paths.read.is_empty(), "filesystem.read");
     note(!policy.paths.write.is_empty(), "filesystem.write");
     note(!policy.mounts.is_empty(), "mount");
     note(!policy.toolchains.is_empty(), "toolchains");
     note(!policy.env.pass.is_empty(), "env.pass");
-    note(policy.ids.is_some_and(|ids| ids != crate::spec::IdChoice::Single), "ids");
+    note(
+        policy.ids.is_some_and(|ids| ids != crate::spec::IdChoice::Single),
+        "ids",
+    );
     note(policy.allow_ptrace == Some(true), "allow_ptrace");
     keys.extend(raised_limits(policy).map(|limit| format!("limits.{}", limit.name())));
     keys
@@ -59,6 +65,16 @@ mod tests {
     fn giving_more_is_named_key_by_key() {
         let policy = "degrade = \"allow\"\n[filesystem]\nread = [\"/root\"]\nworkspace = \"rw\"\n[env]\npass = [\"CI\"]\n[limits]\nmemory = \"64G\"\npids = \"unlimited\"\n";
         let keys = widened(&Policy::parse(policy).unwrap());
-        assert_eq!(keys, ["degrade", "filesystem.workspace", "filesystem.read", "env.pass", "limits.memory", "limits.pids"]);
+        assert_eq!(
+            keys,
+            [
+                "degrade",
+                "filesystem.workspace",
+                "filesystem.read",
+                "env.pass",
+                "limits.memory",
+                "limits.pids"
+            ]
+        );
     }
 }

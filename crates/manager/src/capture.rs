@@ -22,7 +22,10 @@ struct Kept {
 impl Capture {
     /// Keeps up to `most` bytes of each stream; with zero, only counts them.
     pub fn new(most: usize) -> Self {
-        Self { most, ..Self::default() }
+        Self {
+            most,
+            ..Self::default()
+        }
     }
 
     pub(crate) fn take(&mut self, stream: OutputStream, bytes: &[u8]) {
@@ -32,7 +35,8 @@ impl Capture {
         };
         kept.total += bytes.len() as u64;
         let room = self.most.saturating_sub(kept.bytes.len());
-        kept.bytes.extend_from_slice(bytes.get(..room.min(bytes.len())).unwrap_or_default());
+        kept.bytes
+            .extend_from_slice(bytes.get(..room.min(bytes.len())).unwrap_or_default());
     }
 
     pub(crate) fn into_records(self) -> (Captured, Captured) {
@@ -47,7 +51,12 @@ impl Kept {
             Ok(text) => (text, "utf-8"),
             Err(bytes) => (text::encode_base64(&bytes), "base64"),
         };
-        Captured { data, encoding: encoding.to_owned(), bytes: self.total, truncated }
+        Captured {
+            data,
+            encoding: encoding.to_owned(),
+            bytes: self.total,
+            truncated,
+        }
     }
 }
 

@@ -137,9 +137,15 @@ impl<'a> Drive<'a> {
         }
         self.flush()?;
         let Some(ending) = self.ending else {
-            return Err(IsolationError::Guest { reason: "the execution has no end".to_owned() });
+            return Err(IsolationError::Guest {
+                reason: "the execution has no end".to_owned(),
+            });
         };
-        Ok(Driven { ending, limits_hit: self.limits_hit, capture: self.capture })
+        Ok(Driven {
+            ending,
+            limits_hit: self.limits_hit,
+            capture: self.capture,
+        })
     }
 
     fn takes_output(&self) -> bool {
@@ -151,13 +157,19 @@ impl<'a> Drive<'a> {
         let mut waiting: Vec<PollFd<'_>> = Vec::with_capacity(8);
         let sandbox = self.sandbox.wait_on(self.takes_output());
         for interest in &sandbox {
-            let flags = if interest.writable { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+            let flags = if interest.writable {
+                PollFlags::IN | PollFlags::OUT
+            } else {
+                PollFlags::IN
+            };
             waiting.push(PollFd::from_borrowed_fd(interest.descriptor, flags));
         }
         for (descriptor, flags) in self.door.interests(take_input) {
             waiting.push(PollFd::from_borrowed_fd(descriptor, flags));
         }
-        let until = self.deadline.map_or(self.sandbox.next_turn(), |deadline| deadline.min(self.sandbox.next_turn()));
+        let until = self.deadline.map_or(self.sandbox.next_turn(), |deadline| {
+            deadline.min(self.sandbox.next_turn())
+        });
         poll_until(&mut waiting, until)
     }
 
@@ -214,8 +226,15 @@ impl<'a> Drive<'a> {
     }
 
     fn turn_door(&mut self) -> Result<(), IsolationError> {
-        let window = if self.takes_input { self.sandbox.input_window(self.exec) } else { 0 };
-        let events = self.door.turn(window).map_err(|source| IsolationError::Running { action: "use the terminal", source })?;
+        let window = if self.takes_input {
+            self.sandbox.input_window(self.exec)
+        } else {
+            0
+        };
+        let events = self.door.turn(window).map_err(|source| IsolationError::Running {
+            action: "use the terminal",
+            source,
+        })?;
         for event in events {
             match event {
                 DoorEvent::Input(bytes) => self.sandbox.input(self.exec, &bytes)?,
@@ -246,7 +265,11 @@ impl<'a> Drive<'a> {
         if let (Some(deadline), Some(wall)) = (self.deadline, self.limits.wall_time)
             && Instant::now() >= deadline
         {
-            self.end(Ending::Limit(LimitHit { limit: LimitName::WallTime, value: wall.0, effect: LimitEffect::Killed }));
+            self.end(Ending::Limit(LimitHit {
+                limit: LimitName::WallTime,
+                value: wall.0,
+                effect: LimitEffect::Killed,
+            }));
         }
     }
 
@@ -266,9 +289,14 @@ impl<'a> Drive<'a> {
                 waiting.push(PollFd::from_borrowed_fd(descriptor, flags));
             }
             poll_until(&mut waiting, deadline)?;
-            let events =
-                self.door.turn(0).map_err(|source| IsolationError::Running { action: "use the terminal", source })?;
-            if events.iter().any(|event| matches!(event, DoorEvent::OutputClosed | DoorEvent::Signal(_))) {
+            let events = self.door.turn(0).map_err(|source| IsolationError::Running {
+                action: "use the terminal",
+                source,
+            })?;
+            if events
+                .iter()
+                .any(|event| matches!(event, DoorEvent::OutputClosed | DoorEvent::Signal(_)))
+            {
                 break;
             }
         }
@@ -285,6 +313,9 @@ fn poll_until(waiting: &mut [PollFd<'_>], until: Instant) -> Result<(), Isolatio
     };
     match rustix::event::poll(waiting, Some(&timeout)) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(error) => Err(IsolationError::Running { action: "wait for the sandbox", source: error.into() }),
+        Err(error) => Err(IsolationError::Running {
+            action: "wait for the sandbox",
+            source: error.into(),
+        }),
     }
 }

@@ -73,7 +73,10 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
         }
         Err(error) => return Err(error.into()),
     };
-    let mut plan = Plan { level: chosen.level(), ..plan };
+    let mut plan = Plan {
+        level: chosen.level(),
+        ..plan
+    };
     let mut live = LiveRun::create(&state, new_run(request, &plan, &host))?;
     place_layers(&mut plan, &live);
     let started_at = live.run().started_at().to_owned();
@@ -88,7 +91,15 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
         }
         summary
     });
-    let facts = report::Facts { request, plan: &plan, host: &host, started_at, executed, enforcement, changes };
+    let facts = report::Facts {
+        request,
+        plan: &plan,
+        host: &host,
+        started_at,
+        executed,
+        enforcement,
+        changes,
+    };
     let record = facts.into_record();
     audit::ended(&state, &record)?;
     Ok(RunReport { record, notes })
@@ -99,12 +110,16 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
 /// # Errors
 /// When the current directory is gone.
 pub fn this_host(state_directory: &std::path::Path) -> Result<Host, ManagerError> {
-    let cwd = std::env::current_dir()
-        .map_err(|source| ManagerError::Host { action: "find the current directory", source })?;
+    let cwd = std::env::current_dir().map_err(|source| ManagerError::Host {
+        action: "find the current directory",
+        source,
+    })?;
     Ok(Host {
         euid: rustix::process::geteuid().as_raw(),
         egid: rustix::process::getegid().as_raw(),
-        home: std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from),
+        home: std::env::var_os("HOME")
+            .filter(|home| !home.is_empty())
+            .map(PathBuf::from),
         cwd,
         env: std::env::vars_os().collect(),
         state_directory: state_directory.to_owned(),
@@ -132,9 +147,16 @@ pub fn open_state(explicit: Option<&std::path::Path>) -> Result<StateDirectory, 
 fn new_id() -> Result<RunId, ManagerError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut random = [0; 8];
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| ManagerError::Host { action: "read random bytes", source: error.into() })?;
-    Ok(RunId::from_parts(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), u64::from_le_bytes(random)))
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).map_err(|error| {
+        ManagerError::Host {
+            action: "read random bytes",
+            source: error.into(),
+        }
+    })?;
+    Ok(RunId::from_parts(
+        u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+        u64::from_le_bytes(random),
+    ))
 }
 
 fn new_run(request: &RunRequest, plan: &Plan, host: &Host) -> NewRun {
@@ -233,18 +255,27 @@ impl Leftovers for Noted<'_> {
 /// Mode `rw`: applies what may be applied; the rest is kept like that of an overlay.
 fn write_back(mut run: Run, summary: &mut ChangeSummary, notes: &mut Vec<String>) {
     let id = run.id().clone();
-    let request = ApplyRequest { selection: Selection::All, named: Vec::new() };
+    let request = ApplyRequest {
+        selection: Selection::All,
+        named: Vec::new(),
+    };
     match run.apply(&request) {
         Ok(report) => {
             summary.applied = true;
             if !report.refused.is_empty() {
                 notes.push(format!(
                     "{} not written back; `offleash diff {id}` shows them, `offleash apply {id} PATH` applies one",
-                    counted(report.refused.len(), "protected or special change was", "protected or special changes were")
+                    counted(
+                        report.refused.len(),
+                        "protected or special change was",
+                        "protected or special changes were"
+                    )
                 ));
             }
         }
-        Err(error) => notes.push(format!("nothing was written back: {error}; the changes are kept as run {id}")),
+        Err(error) => notes.push(format!(
+            "nothing was written back: {error}; the changes are kept as run {id}"
+        )),
     }
 }
 
@@ -254,5 +285,7 @@ fn counted(count: usize, one: &str, many: &str) -> String {
 
 /// Whether every group that a crashed run left is gone now.
 fn remove_leftover_groups(paths: &[PathBuf]) -> bool {
-    Group::adopt(paths.iter().cloned()).and_then(|group| group.kill().and_then(|()| group.remove())).is_ok()
+    Group::adopt(paths.iter().cloned())
+        .and_then(|group| group.kill().and_then(|()| group.remove()))
+        .is_ok()
 }

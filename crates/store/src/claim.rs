@@ -53,8 +53,18 @@ impl Claim {
         };
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).tried("locking run", id.as_str())?;
         let nameless = format!("/proc/self/fd/{}", lock.as_raw_fd());
-        match rustix::fs::linkat(CWD, nameless.as_str(), &state.live, id.as_str(), AtFlags::SYMLINK_FOLLOW) {
-            Ok(()) => Ok(Some(Self { id: id.clone(), live: Arc::clone(&state.live), _lock: lock })),
+        match rustix::fs::linkat(
+            CWD,
+            nameless.as_str(),
+            &state.live,
+            id.as_str(),
+            AtFlags::SYMLINK_FOLLOW,
+        ) {
+            Ok(()) => Ok(Some(Self {
+                id: id.clone(),
+                live: Arc::clone(&state.live),
+                _lock: lock,
+            })),
             Err(Errno::EXIST) => Self::open(state, id, OFlags::empty()),
             Err(Errno::NOENT | Errno::PERM | Errno::OPNOTSUPP) => Self::open(state, id, OFlags::CREATE),
             Err(error) => Err(FileError::new("naming the lock of run", id.as_str(), error)),

@@ -24,7 +24,13 @@ pub fn become_user(uid: u32, gid: u32) -> io::Result<()> {
     let uid = Uid::from_raw(uid);
     rustix::thread::set_thread_res_uid(uid, uid, uid)?;
     let held = rustix::thread::capabilities(None)?;
-    rustix::thread::set_capabilities(None, CapabilitySets { effective: held.permitted, ..held })?;
+    rustix::thread::set_capabilities(
+        None,
+        CapabilitySets {
+            effective: held.permitted,
+            ..held
+        },
+    )?;
     Ok(())
 }
 
@@ -44,9 +50,20 @@ pub fn drop_capabilities() -> io::Result<()> {
         }
     }
     let none = CapabilitySet::empty();
-    rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+    rustix::thread::set_capabilities(
+        None,
+        CapabilitySets {
+            effective: none,
+            permitted: none,
+            inheritable: none,
+        },
+    )?;
     rustix::thread::set_no_new_privs(true)?;
-    if has_capabilities()? { Err(Errno::PERM.into()) } else { Ok(()) }
+    if has_capabilities()? {
+        Err(Errno::PERM.into())
+    } else {
+        Ok(())
+    }
 }
 
 /// Drops every capability that is held and switches gaining any by exec off, for ever.
@@ -63,10 +80,21 @@ pub fn give_up_capabilities() -> io::Result<()> {
     }
     rustix::thread::set_no_new_privs(true)?;
     let none = CapabilitySet::empty();
-    rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+    rustix::thread::set_capabilities(
+        None,
+        CapabilitySets {
+            effective: none,
+            permitted: none,
+            inheritable: none,
+        },
+    )?;
     let held = rustix::thread::capabilities(None)?;
     let left = held.effective | held.permitted | held.inheritable;
-    if left.is_empty() { Ok(()) } else { Err(Errno::PERM.into()) }
+    if left.is_empty() {
+        Ok(())
+    } else {
+        Err(Errno::PERM.into())
+    }
 }
 
 /// Whether this process holds, or could gain by exec, any capability.
@@ -102,7 +130,11 @@ fn bounding_set(action: BoundingSet, number: u32) -> io::Result<bool> {
     };
     // SAFETY: both options take one number and touch no memory of ours (prctl(2)).
     let result = unsafe { libc::prctl(option, libc::c_ulong::from(number), 0, 0, 0) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result == 1) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result == 1)
+    }
 }
 
 /// Gives this process a core scheduling cookie of its own, so that no process outside shares a core with it while it
@@ -112,5 +144,8 @@ fn bounding_set(action: BoundingSet, number: u32) -> io::Result<bool> {
 /// `ENODEV` on a machine without SMT, where nothing is to be done.
 pub fn isolate_core() -> io::Result<()> {
     let pid = rustix::process::getpid();
-    Ok(rustix::thread::create_core_scheduling_cookie(pid, rustix::thread::CoreSchedulingScope::ThreadGroup)?)
+    Ok(rustix::thread::create_core_scheduling_cookie(
+        pid,
+        rustix::thread::CoreSchedulingScope::ThreadGroup,
+    )?)
 }

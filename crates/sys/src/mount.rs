@@ -50,7 +50,11 @@ pub fn new_filesystem(name: &CStr, options: &[(&CStr, &[u8])], attributes: Attri
         }
     }
     rustix::mount::fsconfig_create(&context)?;
-    Ok(rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes.flags())?)
+    Ok(rustix::mount::fsmount(
+        &context,
+        FsMountFlags::FSMOUNT_CLOEXEC,
+        attributes.flags(),
+    )?)
 }
 
 /// A detached copy of the mounts at and below `path`.
@@ -72,7 +76,14 @@ pub fn clone_tree(directory: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd>
 /// # Errors
 /// `EPERM` if an attribute that the host locked would have to change.
 pub fn restrict_tree(tree: BorrowedFd<'_>, attributes: Attributes) -> io::Result<()> {
-    set_attributes(tree, true, MountAttributes { set: u64::from(attributes.flags().bits()), ..MountAttributes::default() })
+    set_attributes(
+        tree,
+        true,
+        MountAttributes {
+            set: u64::from(attributes.flags().bits()),
+            ..MountAttributes::default()
+        },
+    )
 }
 
 /// Sets attributes on one mount, not on those below it.
@@ -80,7 +91,14 @@ pub fn restrict_tree(tree: BorrowedFd<'_>, attributes: Attributes) -> io::Result
 /// # Errors
 /// As [`restrict_tree`].
 pub fn restrict_mount(mount: BorrowedFd<'_>, attributes: Attributes) -> io::Result<()> {
-    set_attributes(mount, false, MountAttributes { set: u64::from(attributes.flags().bits()), ..MountAttributes::default() })
+    set_attributes(
+        mount,
+        false,
+        MountAttributes {
+            set: u64::from(attributes.flags().bits()),
+            ..MountAttributes::default()
+        },
+    )
 }
 
 /// Cuts a tree off from mount events of the host: nothing mounted there later appears here.
@@ -88,7 +106,14 @@ pub fn restrict_mount(mount: BorrowedFd<'_>, attributes: Attributes) -> io::Resu
 /// # Errors
 /// What the kernel answered.
 pub fn make_private(tree: BorrowedFd<'_>) -> io::Result<()> {
-    set_attributes(tree, true, MountAttributes { propagation: libc::MS_PRIVATE, ..MountAttributes::default() })
+    set_attributes(
+        tree,
+        true,
+        MountAttributes {
+            propagation: libc::MS_PRIVATE,
+            ..MountAttributes::default()
+        },
+    )
 }
 
 /// Maps the owners of files on a detached tree through `user_namespace` (mount_setattr(2), `MOUNT_ATTR_IDMAP`).
@@ -128,7 +153,11 @@ fn set_attributes(tree: BorrowedFd<'_>, recursive: bool, attributes: MountAttrib
             size_of::<MountAttributes>(),
         )
     };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// Attaches a detached tree at the file or directory that `target` is.
@@ -145,7 +174,13 @@ pub fn attach(tree: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
 /// # Errors
 /// As [`attach`]; a symbolic link as the last component is refused with `ENOTDIR` or mounted upon, never followed.
 pub fn attach_at(tree: BorrowedFd<'_>, directory: BorrowedFd<'_>, name: &Path) -> io::Result<()> {
-    Ok(rustix::mount::move_mount(tree, c"", directory, name, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+    Ok(rustix::mount::move_mount(
+        tree,
+        c"",
+        directory,
+        name,
+        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
+    )?)
 }
 
 /// Opens `path` below `root` as a place to mount on; no symbolic link is followed anywhere.
@@ -154,7 +189,13 @@ pub fn attach_at(tree: BorrowedFd<'_>, directory: BorrowedFd<'_>, name: &Path) -
 /// `ELOOP` if a component is a symbolic link, `ENOENT` if it does not exist (openat2(2), Linux 5.6).
 pub fn open_below(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    Ok(rustix::fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty(), resolve)?)
+    Ok(rustix::fs::openat2(
+        root,
+        path,
+        OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+        Mode::empty(),
+        resolve,
+    )?)
 }
 
 /// Unmounts what is mounted at `path`, now or as soon as it is not in use.
@@ -162,7 +203,10 @@ pub fn open_below(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
 /// # Errors
 /// `EINVAL` if nothing is mounted there.
 pub fn detach(path: &Path) -> io::Result<()> {
-    Ok(rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?)
+    Ok(rustix::mount::unmount(
+        path,
+        UnmountFlags::DETACH | UnmountFlags::NOFOLLOW,
+    )?)
 }
 
 /// Makes the mount `new_root` the root of this mount namespace and of this process, and drops the old one.
@@ -184,7 +228,12 @@ pub fn enter_root(new_root: BorrowedFd<'_>) -> io::Result<()> {
 /// # Errors
 /// As for open(2).
 pub fn open_place(path: &Path) -> io::Result<OwnedFd> {
-    Ok(rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+    Ok(rustix::fs::openat(
+        CWD,
+        path,
+        OFlags::PATH | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
 }
 
 /// The descriptor of the current directory, for calls that take one.

@@ -59,7 +59,11 @@ pub struct Child {
 /// # Errors
 /// `EDEADLK` if this process has more than one thread, because the copy could then wait for ever for a lock that
 /// another thread held; `EPERM` or `ENOSPC` where user namespaces are forbidden or used up.
-pub fn fork_into(namespaces: Namespaces, cgroup: Option<BorrowedFd<'_>>, body: impl FnOnce() -> i32) -> io::Result<Child> {
+pub fn fork_into(
+    namespaces: Namespaces,
+    cgroup: Option<BorrowedFd<'_>>,
+    body: impl FnOnce() -> i32,
+) -> io::Result<Child> {
     if thread_count()? != 1 {
         return Err(Errno::DEADLK.into());
     }
@@ -82,7 +86,14 @@ pub fn fork_into(namespaces: Namespaces, cgroup: Option<BorrowedFd<'_>>, body: i
 /// # Errors
 /// What the kernel answered, `EPERM` above all.
 pub fn try_create() -> io::Result<()> {
-    let all = Namespaces { user: true, pid: true, mount: true, network: true, ipc: true, uts: true };
+    let all = Namespaces {
+        user: true,
+        pid: true,
+        mount: true,
+        network: true,
+        ipc: true,
+        uts: true,
+    };
     let mut pidfd: RawFd = -1;
     match clone3(all.clone_flags(), None, &mut pidfd)? {
         // AppArmor's restriction (Ubuntu 24.04) lets the namespace be made and takes its capabilities away, so the
@@ -116,19 +127,24 @@ impl UserNamespace {
     /// What the kernel answered to the clone or to the maps.
     pub fn new(uid_map: &[IdMap], gid_map: &[IdMap]) -> io::Result<Self> {
         let mut pidfd: RawFd = -1;
-        let only_user = Namespaces { user: true, ..Namespaces::default() };
+        let only_user = Namespaces {
+            user: true,
+            ..Namespaces::default()
+        };
+        let own = rustix::process::getpid();
         match clone3(only_user.clone_flags(), None, &mut pidfd)? {
-            None => loop {
-                // The parent ends this process as soon as it holds the namespace.
-                // SAFETY: `pause` has no arguments and touches no memory of ours.
-                unsafe { libc::pause() };
-            },
+            None => wait_to_be_killed(own),
             Some(maker) => {
                 // SAFETY: as in `fork_into`.
                 let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
                 let opened = write_id_maps(maker, uid_map, gid_map, false).and_then(|()| {
                     let path = format!("/proc/{}/ns/user", maker.as_raw_pid());
-                    Ok(openat(rustix::fs::CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+                    Ok(openat(
+                        rustix::fs::CWD,
+                        path,
+                        OFlags::RDONLY | OFlags::CLOEXEC,
+                        Mode::empty(),
+                    )?)
                 });
                 rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL)?;
                 match opened {
@@ -140,6 +156,19 @@ impl UserNamespace {
                 }
             }
         }
+    }
+}
+
+/// Waits for `parent`, which ends this process as soon as it holds its namespace; or the kernel does when `parent` dies.
+fn wait_to_be_killed(parent: Pid) -> ! {
+    // A parent that died before the first line has left this process to another one.
+    let tied = crate::process::die_with_parent().is_ok() && rustix::process::getppid() == Some(parent);
+    if !tied {
+        exit_now(1);
+    }
+    loop {
+        // SAFETY: `pause` has no arguments and touches no memory of ours.
+        unsafe { libc::pause() };
     }
 }
 
@@ -175,7 +204,12 @@ pub struct IdMap {
 /// `EPERM` when the caller may not map these ids.
 pub fn write_id_maps(pid: Pid, uid_map: &[IdMap], gid_map: &[IdMap], deny_setgroups: bool) -> io::Result<()> {
     let path = format!("/proc/{}", pid.as_raw_pid());
-    let directory = openat(rustix::fs::CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let directory = openat(
+        rustix::fs::CWD,
+        path,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
     write_file(directory.as_fd(), "uid_map", map_text(uid_map).as_bytes())?;
     if deny_setgroups {
         write_file(directory.as_fd(), "setgroups", b"deny")?;
@@ -184,13 +218,19 @@ pub fn write_id_maps(pid: Pid, uid_map: &[IdMap], gid_map: &[IdMap], deny_setgro
 }
 
 fn map_text(map: &[IdMap]) -> String {
-    map.iter().map(|line| format!("{} {} {}\n", line.inside, line.outside, line.count)).collect()
+    map.iter()
+        .map(|line| format!("{} {} {}\n", line.inside, line.outside, line.count))
+        .collect()
 }
 
 fn write_file(directory: BorrowedFd<'_>, name: &str, contents: &[u8]) -> io::Result<()> {
     let file = openat(directory, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     let written = rustix::io::write(&file, contents)?;
-    if written == contents.len() { Ok(()) } else { Err(Errno::IO.into()) }
+    if written == contents.len() {
+        Ok(())
+    } else {
+        Err(Errno::IO.into())
+    }
 }
 
 /// Moves this process into a new network namespace.
@@ -274,13 +314,27 @@ mod tests {
 
     #[test]
     fn a_process_with_threads_cannot_fork_into_namespaces() {
-        let error = std::thread::spawn(|| fork_into(Namespaces::default(), None, || 0)).join().unwrap().unwrap_err();
+        let error = std::thread::spawn(|| fork_into(Namespaces::default(), None, || 0))
+            .join()
+            .unwrap()
+            .unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EDEADLK));
     }
 
     #[test]
     fn maps_are_lines_of_three_numbers() {
-        let map = [IdMap { inside: 0, outside: 100_000, count: 1000 }, IdMap { inside: 1000, outside: 4242, count: 1 }];
+        let map = [
+            IdMap {
+                inside: 0,
+                outside: 100_000,
+                count: 1000,
+            },
+            IdMap {
+                inside: 1000,
+                outside: 4242,
+                count: 1,
+            },
+        ];
         assert_eq!(map_text(&map), "0 100000 1000\n1000 4242 1\n");
     }
 }

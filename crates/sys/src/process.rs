@@ -4,13 +4,17 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use rustix::process::{Pid, Signal, WaitIdOptions, WaitId};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
 /// Replaces this process by the program in `program`, with one argument (its name) and an empty environment.
 ///
 /// Returns only if it fails (execveat(2), `AT_EMPTY_PATH`).
 pub fn exec_descriptor(program: BorrowedFd<'_>, name: &CStr, argument: Option<&CStr>) -> io::Error {
-    let arguments = [name.as_ptr(), argument.map_or(std::ptr::null(), CStr::as_ptr), std::ptr::null()];
+    let arguments = [
+        name.as_ptr(),
+        argument.map_or(std::ptr::null(), CStr::as_ptr),
+        std::ptr::null(),
+    ];
     let environment = [std::ptr::null::<libc::c_char>()];
     // SAFETY: `program` is open, the path is an empty C string, both arrays end with a null pointer and all that they
     // point to outlives the call.
@@ -43,10 +47,12 @@ pub fn die_with_parent() -> io::Result<()> {
 /// `ENOSYS` before Linux 5.11.
 pub fn close_from_at_exec(first: u32) -> io::Result<()> {
     // SAFETY: only a flag of descriptors is changed; none is closed while this program runs (close_range(2)).
-    let result = unsafe {
-        libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let result = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// Sends SIGKILL to the process of a pidfd. A process that is gone already is no error.
@@ -147,7 +153,10 @@ pub fn run_helper(program: &str, arguments: &[String]) -> io::Result<(bool, Stri
         .env_clear()
         .stdin(std::process::Stdio::null())
         .output()?;
-    Ok((output.status.success(), String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+    Ok((
+        output.status.success(),
+        String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+    ))
 }
 
 /// Makes `number` refer to what `descriptor` refers to, open across exec; what was at `number` is closed.
@@ -162,5 +171,9 @@ pub fn duplicate_to(descriptor: BorrowedFd<'_>, number: i32) -> io::Result<()> {
     }
     // SAFETY: changes this process's descriptor table at a number that, by the contract above, nothing owns.
     let result = unsafe { libc::dup2(descriptor.as_raw_fd(), number) };
-    if result == number { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if result == number {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }

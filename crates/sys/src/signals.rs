@@ -27,7 +27,8 @@ impl SignalQueue {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the call above returned a new descriptor that nobody else owns.
-        Ok(Self { descriptor: unsafe { OwnedFd::from_raw_fd(descriptor) } })
+        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        Ok(Self { descriptor })
     }
 
     /// The next signal's number, or `None` when there is none now.
@@ -65,7 +66,11 @@ pub fn reset() -> io::Result<()> {
     let none = signal_set(&[]);
     // SAFETY: `none` is initialised and only read.
     let result = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) };
-    if result == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(result)) }
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(result))
+    }
 }
 
 /// Stops this process as job control would, and returns when it is continued.
@@ -93,7 +98,10 @@ pub fn name(signal: i32) -> String {
         "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF",
         "WINCH", "IO", "PWR", "SYS",
     ];
-    match usize::try_from(signal).ok().and_then(|number| NAMES.get(number.wrapping_sub(1))) {
+    match usize::try_from(signal)
+        .ok()
+        .and_then(|number| NAMES.get(number.wrapping_sub(1)))
+    {
         Some(name) => format!("SIG{name}"),
         None => format!("SIG{signal}"),
     }

@@ -58,9 +58,23 @@ impl TerminalDoor {
     /// When signals cannot be queued or the terminal cannot be set.
     pub(crate) fn open(destination: Destination, tty: bool) -> io::Result<Self> {
         let signals = SignalQueue::new(&[SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGPIPE, SIGTERM, SIGWINCH])?;
-        let raw = if tty && io::stdin().is_terminal() { Some(RawMode::enter()?) } else { None };
-        let (stdout, stderr) = (Outlet::new(io::stdout().is_terminal() && !tty), Outlet::new(io::stderr().is_terminal() && !tty));
-        Ok(Self { signals, destination, input: InputState::Open, stdout, stderr, raw })
+        let raw = if tty && io::stdin().is_terminal() {
+            Some(RawMode::enter()?)
+        } else {
+            None
+        };
+        let (stdout, stderr) = (
+            Outlet::new(io::stdout().is_terminal() && !tty),
+            Outlet::new(io::stderr().is_terminal() && !tty),
+        );
+        Ok(Self {
+            signals,
+            destination,
+            input: InputState::Open,
+            stdout,
+            stderr,
+            raw,
+        })
     }
 
     /// The size of the user's terminal.
@@ -68,7 +82,10 @@ impl TerminalDoor {
         let size = [io::stdout().as_fd(), io::stdin().as_fd(), io::stderr().as_fd()]
             .into_iter()
             .find_map(|stream| rustix::termios::tcgetwinsize(stream).ok())?;
-        Some(TerminalSize { rows: size.ws_row, columns: size.ws_col })
+        Some(TerminalSize {
+            rows: size.ws_row,
+            columns: size.ws_col,
+        })
     }
 
     /// Puts the terminal back and shows what was held back.
@@ -184,7 +201,10 @@ struct Outlet {
 
 impl Outlet {
     fn new(neutral: bool) -> Self {
-        Self { waiting: VecDeque::new(), neutralizer: neutral.then(Neutralizer::default) }
+        Self {
+            waiting: VecDeque::new(),
+            neutralizer: neutral.then(Neutralizer::default),
+        }
     }
 
     fn take(&mut self, bytes: &[u8]) {

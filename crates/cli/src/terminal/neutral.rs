@@ -71,7 +71,13 @@ impl Neutralizer {
     /// What was kept and never finished, made visible.
     pub(crate) fn finish(&mut self) -> Vec<u8> {
         let held = std::mem::take(&mut self.held);
-        let visible = |byte: u8| if byte == 0x1b { "␛".as_bytes().to_vec() } else { vec![byte] };
+        let visible = |byte: u8| {
+            if byte == 0x1b {
+                "␛".as_bytes().to_vec()
+            } else {
+                vec![byte]
+            }
+        };
         held.into_iter().flat_map(visible).collect()
     }
 }
@@ -112,7 +118,10 @@ mod tests {
 
     #[test]
     fn text_and_colours_pass() {
-        assert_eq!(shown(&["a\tß\n\x1b[1;31mred\x1b[0m".as_bytes()]), "a\tß\n\x1b[1;31mred\x1b[0m");
+        assert_eq!(
+            shown(&["a\tß\n\x1b[1;31mred\x1b[0m".as_bytes()]),
+            "a\tß\n\x1b[1;31mred\x1b[0m"
+        );
     }
 
     #[test]

@@ -78,7 +78,10 @@ impl GuestLink {
 
     /// The same without a score of each command's own for when memory runs out.
     pub(crate) fn without_oom_score(self) -> Self {
-        Self { oom_score: None, ..self }
+        Self {
+            oom_score: None,
+            ..self
+        }
     }
 
     /// Whether the guest has spoken. One that is gone before was perhaps never started.
@@ -178,7 +181,10 @@ impl GuestLink {
     pub(crate) fn wait_briefly(&self) -> Result<(), IsolationError> {
         let Some(control) = &self.control else { return Ok(()) };
         let mut waiting = [rustix::event::PollFd::new(control, rustix::event::PollFlags::IN)];
-        let briefly = rustix::event::Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+        let briefly = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: 5_000_000,
+        };
         match rustix::event::poll(&mut waiting, Some(&briefly)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(running("wait for the guest")(error.into())),

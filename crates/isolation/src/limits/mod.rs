@@ -1,7 +1,7 @@
 //! Keeps a sandbox within its limits and accounts for what it used.
 //!
 //! Three walls, one behind the other: a control group (`sys::cgroup`), where the machine lets us make one; limits of
-//! each process ([`rlimits`]); and the [`Watcher`], which measures what neither bounds and tells when a limit is hit.
+//! each process (`rlimits`); and the [`Watcher`], which measures what neither bounds and tells when a limit is hit.
 //! Deliberately not here: making the group and setting the
 //! process limits (both happen while the sandbox is made), saying what is enforced, killing, the clock for wall time,
 //! and the bytes of output, which whoever reads them counts.

@@ -56,8 +56,13 @@ pub fn rlimits(limits: &Limits, held: HeldByGroup) -> Vec<(Resource, u64)> {
     add(Resource::Processes, limits.pids.map(|pids| pids.saturating_add(slack)));
     // Each process by itself; the sum is the watcher's. It bounds a single process if the supervisor hangs.
     // A second later than the watcher, since the kernel counts this one by ticks, which a busy machine makes coarse.
-    add(Resource::CpuSeconds, limits.cpu_time.map(|time| time.0.div_ceil(1000) + 1));
-    if !held.memory && let Some(memory) = limits.memory {
+    add(
+        Resource::CpuSeconds,
+        limits.cpu_time.map(|time| time.0.div_ceil(1000) + 1),
+    );
+    if !held.memory
+        && let Some(memory) = limits.memory
+    {
         add(Resource::Data, Some(memory.0));
         add(Resource::Stack, Some(memory.0.min(STACK_BYTES)));
     }
@@ -73,7 +78,10 @@ mod tests {
 
     use super::*;
 
-    const GROUP: HeldByGroup = HeldByGroup { memory: true, pids: true };
+    const GROUP: HeldByGroup = HeldByGroup {
+        memory: true,
+        pids: true,
+    };
 
     fn none() -> Limits {
         Limits {

@@ -236,7 +236,11 @@ impl Watcher {
             Some(limit) if usage.pids > limit => hits.push(killed(LimitName::Pids, limit)),
             // `RLIMIT_NPROC` refuses the next one; nobody counts how often.
             Some(limit) if usage.pids == limit => {
-                hits.push(LimitHit { limit: LimitName::Pids, value: limit, effect: LimitEffect::Refused });
+                hits.push(LimitHit {
+                    limit: LimitName::Pids,
+                    value: limit,
+                    effect: LimitEffect::Refused,
+                });
             }
             _ => {}
         }

@@ -77,7 +77,11 @@ pub(super) fn run(inherited: &Inherited<'_>) -> i32 {
 
 fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, StepFailure> {
     make_namespaces()?;
-    let mut arrivals = Arrivals { channel: inherited.channel, expected: Vec::new(), waiting: Vec::new() };
+    let mut arrivals = Arrivals {
+        channel: inherited.channel,
+        expected: Vec::new(),
+        waiting: Vec::new(),
+    };
     arrivals.wait_until_mapped()?;
     if let Some(cpus) = &inherited.cpus {
         // Not before: the parent is done with it now. It fails only if those CPUs were taken away meanwhile; then the
@@ -87,7 +91,8 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     let order = receive_order(inherited.control)?;
     let plan = &order.plan;
     arrivals.expected.clone_from(&order.from_parent);
-    rustix::system::sethostname(plan.hostname.as_bytes()).map_err(|error| step("setting the host name")(error.into()))?;
+    rustix::system::sethostname(plan.hostname.as_bytes())
+        .map_err(|error| step("setting the host name")(error.into()))?;
     if order.change_user {
         credentials::become_user(plan.user.uid, plan.user.gid).map_err(step("becoming the sandbox's user"))?;
         process::die_with_parent().map_err(step("tying the first process to its supervisor"))?;
@@ -109,9 +114,18 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     place_control(inherited.control).map_err(step("placing the control socket"))?;
     process::close_from_at_exec(4).map_err(step("closing inherited descriptors"))?;
     let filter = order.filter();
-    report.push(('+', "seccomp", format!("allow-list, {} instructions", filter.instructions())));
-    let listener = filter.install_with_listener().map_err(step("installing the system call filter"))?;
-    inherited.channel.ready(&report, listener.as_fd()).map_err(step("reporting to the supervisor"))?;
+    report.push((
+        '+',
+        "seccomp",
+        format!("allow-list, {} instructions", filter.instructions()),
+    ));
+    let listener = filter
+        .install_with_listener()
+        .map_err(step("installing the system call filter"))?;
+    inherited
+        .channel
+        .ready(&report, listener.as_fd())
+        .map_err(step("reporting to the supervisor"))?;
     drop(listener);
     let error = process::exec_descriptor(guest.as_fd(), c"offleash-guest", None);
     Err(step("starting the guest")(error))
@@ -235,7 +249,12 @@ pub(crate) fn unexpected() -> StepFailure {
 }
 
 pub(crate) fn use_null_streams() -> io::Result<()> {
-    let null = rustix::fs::openat(rustix::fs::CWD, "/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let null = rustix::fs::openat(
+        rustix::fs::CWD,
+        "/dev/null",
+        OFlags::RDWR | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
@@ -279,20 +298,33 @@ fn restrict_paths(plan: &Plan) -> Result<(char, &'static str, String), StepFailu
     for executable in &plan.executables {
         open(executable, GrantAccess::Execute)?;
     }
-    let grants: Vec<Grant<'_>> =
-        places.iter().map(|(place, access)| Grant { fd: place.as_fd(), access: *access }).collect();
-    let restriction = Restriction { grants: &grants, scope_signals: true, scope_abstract_sockets: true, deny_tcp: false };
+    let grants: Vec<Grant<'_>> = places
+        .iter()
+        .map(|(place, access)| Grant {
+            fd: place.as_fd(),
+            access: *access,
+        })
+        .collect();
+    let restriction = Restriction {
+        grants: &grants,
+        scope_signals: true,
+        scope_abstract_sockets: true,
+        deny_tcp: false,
+    };
     match landlock::restrict_self(&restriction) {
         Ok(enforced) => Ok(('+', "landlock", format!("ABI {}, {} rules", enforced.abi, grants.len()))),
-        Err(error) if plan.executables.is_empty() && is_absent(&error) => {
-            Ok(('-', "landlock", "this kernel has no Landlock; mounts alone hold the file system".to_owned()))
-        }
+        Err(error) if plan.executables.is_empty() && is_absent(&error) => Ok((
+            '-',
+            "landlock",
+            "this kernel has no Landlock; mounts alone hold the file system".to_owned(),
+        )),
         Err(error) => Err(step("restricting paths with Landlock")(error)),
     }
 }
 
 fn is_absent(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::Unsupported || error.raw_os_error() == Some(rustix::io::Errno::OPNOTSUPP.raw_os_error())
+    error.kind() == io::ErrorKind::Unsupported
+        || error.raw_os_error() == Some(rustix::io::Errno::OPNOTSUPP.raw_os_error())
 }
 
 fn grants(plan: &Plan, may_execute: bool) -> impl Iterator<Item = (PathBuf, GrantAccess)> + '_ {

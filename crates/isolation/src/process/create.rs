@@ -13,13 +13,13 @@ use offleash_core::spec::Access;
 use offleash_sys::namespaces::{self, Child, IdMap, Namespaces, UserNamespace};
 use offleash_sys::{mount, process, socket};
 
+use super::grouping::{self, Grouping};
 use super::handshake::{self, ParentEnd, Report, StepFailure};
 use super::identity::{self, Identity, MapWriter};
-use super::running::{ProcessSandbox, Parts};
+use super::running::{Parts, ProcessSandbox};
 use super::{child, failed, tree};
 use crate::error::IsolationError;
 use crate::guest_image;
-use super::grouping::{self, Grouping};
 use crate::sandbox::{Enforcement, Leftovers};
 
 /// A first process in namespaces of its own that waits to be told what to become.
@@ -37,8 +37,7 @@ impl Embryo {
     pub(super) fn new() -> Result<Self, IsolationError> {
         let (control, guest_control) =
             socket::stream_pair().map_err(|error| failed("making the control socket", "", error))?;
-        let (channel, child_end) =
-            handshake::pair().map_err(|error| failed("making the set-up socket", "", error))?;
+        let (channel, child_end) = handshake::pair().map_err(|error| failed("making the set-up socket", "", error))?;
         let inherited = child::Inherited {
             channel: &child_end,
             control: guest_control.as_fd(),
@@ -46,12 +45,25 @@ impl Embryo {
             cpus: rustix::thread::sched_getaffinity(None).ok(),
         };
         // Without the network namespace, which takes longest and which the child makes itself at the same time.
-        let namespaces =
-            Namespaces { user: true, pid: true, mount: true, ipc: true, uts: true, network: false };
+        let namespaces = Namespaces {
+            user: true,
+            pid: true,
+            mount: true,
+            ipc: true,
+            uts: true,
+            network: false,
+        };
         let first = namespaces::fork_into(namespaces, None, || child::run(&inherited))
             .map_err(|error| failed("making namespaces", "", error))?;
         place_apart(first.pid);
-        Ok(Self { unfinished: Unfinished { first: Some(first), group: None }, channel, control })
+        Ok(Self {
+            unfinished: Unfinished {
+                first: Some(first),
+                group: None,
+            },
+            channel,
+            control,
+        })
     }
 
     /// Makes it the sandbox of `plan`; when it fails, everything that was made is gone again.
@@ -74,14 +86,29 @@ impl Embryo {
             held: grouping.held(),
             affinity: grouping.affinity(&plan.limits),
         };
-        let parent =
-            Parent { order: &order, identity: &identity, channel: &self.channel, control: self.control.as_fd() };
+        let parent = Parent {
+            order: &order,
+            identity: &identity,
+            channel: &self.channel,
+            control: self.control.as_fd(),
+        };
         let report = parent.finish(&mut self.unfinished, &grouping, leftovers)?;
         describe(&identity, &report, &mut enforcement);
         require(plan, &enforcement)?;
-        let Self { unfinished, channel, control } = self;
+        let Self {
+            unfinished,
+            channel,
+            control,
+        } = self;
         let (first, group) = unfinished.complete();
-        let parts = Parts { first, channel, control, listener: report.listener, group, enforcement };
+        let parts = Parts {
+            first,
+            channel,
+            control,
+            listener: report.listener,
+            group,
+            enforcement,
+        };
         ProcessSandbox::new(plan, parts)
     }
 }
@@ -91,7 +118,9 @@ impl Embryo {
 /// The kernel starts a child where its parent runs, where it would wait until we do; the two halves would take turns
 /// instead of working at the same time. The child lifts this when it hears from us next. Only speed depends on it.
 fn place_apart(first: rustix::process::Pid) {
-    let Ok(mut others) = rustix::thread::sched_getaffinity(None) else { return };
+    let Ok(mut others) = rustix::thread::sched_getaffinity(None) else {
+        return;
+    };
     others.unset(rustix::thread::sched_getcpu());
     if others.count() > 0 {
         let _moved = rustix::thread::sched_setaffinity(Some(first), &others);
@@ -104,7 +133,9 @@ fn prepare_layers(plan: &Plan, identity: &Identity) -> Result<(), IsolationError
         return Ok(());
     }
     for entry in &plan.entries {
-        let Node::Overlay { layer, .. } = &entry.node else { continue };
+        let Node::Overlay { layer, .. } = &entry.node else {
+            continue;
+        };
         let uid = Some(rustix::fs::Uid::from_raw(identity.outside.0));
         let gid = Some(rustix::fs::Gid::from_raw(identity.outside.1));
         for directory in [layer.clone(), layer.join("upper"), layer.join("work")] {
@@ -124,7 +155,9 @@ struct Unfinished {
 
 impl Unfinished {
     fn first(&self) -> Result<&Child, IsolationError> {
-        self.first.as_ref().ok_or(IsolationError::Guest { reason: "the first process is gone".to_owned() })
+        self.first.as_ref().ok_or(IsolationError::Guest {
+            reason: "the first process is gone".to_owned(),
+        })
     }
 
     fn complete(mut self) -> (Option<Child>, Option<grouping::Group>) {
@@ -160,7 +193,10 @@ impl Parent<'_> {
         leftovers: &mut dyn Leftovers,
     ) -> Result<Report, IsolationError> {
         let pid = unfinished.first()?.pid;
-        let mut owners = OwnerMaps { outside: self.identity.outside, made: Vec::new() };
+        let mut owners = OwnerMaps {
+            outside: self.identity.outside,
+            made: Vec::new(),
+        };
         let served = self.serve(pid, unfinished, grouping, &mut owners, leftovers);
         if served.is_err() {
             // The child waits for more; it must end rather than wait for ever.
@@ -186,11 +222,14 @@ impl Parent<'_> {
         leftovers: &mut dyn Leftovers,
     ) -> Result<(), IsolationError> {
         let telling = |error| failed("telling the first process", "", error);
-        self.write_maps(pid).map_err(|error| failed("mapping user ids", "", error))?;
+        self.write_maps(pid)
+            .map_err(|error| failed("mapping user ids", "", error))?;
         self.channel.mapped().map_err(telling)?;
         child::send_order(self.control, self.order).map_err(telling)?;
         self.send_trees(owners)?;
-        leftovers.cgroups(&grouping.paths()).map_err(|error| failed("noting the cgroup", "", error))?;
+        leftovers
+            .cgroups(&grouping.paths())
+            .map_err(|error| failed("noting the cgroup", "", error))?;
         let made = grouping.make(pid);
         let mut entrances = Vec::new();
         if let Some(made) = made.map_err(|error| failed("making the cgroup", "", io::Error::other(error)))? {
@@ -202,7 +241,12 @@ impl Parent<'_> {
     }
 
     fn write_maps(&self, pid: rustix::process::Pid) -> io::Result<()> {
-        let Identity { uid_map, gid_map, writer, .. } = self.identity;
+        let Identity {
+            uid_map,
+            gid_map,
+            writer,
+            ..
+        } = self.identity;
         match writer {
             MapWriter::Privileged => namespaces::write_id_maps(pid, uid_map, gid_map, false),
             MapWriter::Own => namespaces::write_id_maps(pid, uid_map, gid_map, true),
@@ -224,8 +268,11 @@ impl Parent<'_> {
             if number == tree::source_number(number / 2) {
                 self.map_owner(tree.as_fd(), path, &entry.node, owners)?;
             }
-            let index = u16::try_from(number).map_err(|_| failed("counting mounts", "", io::ErrorKind::InvalidInput.into()))?;
-            self.channel.tree(index, tree.as_fd()).map_err(|error| failed("telling the first process", "", error))?;
+            let index =
+                u16::try_from(number).map_err(|_| failed("counting mounts", "", io::ErrorKind::InvalidInput.into()))?;
+            self.channel
+                .tree(index, tree.as_fd())
+                .map_err(|error| failed("telling the first process", "", error))?;
         }
         Ok(())
     }
@@ -237,8 +284,11 @@ impl Parent<'_> {
         node: &Node,
         owners: &mut OwnerMaps,
     ) -> Result<(), IsolationError> {
-        let stat = rustix::fs::fstat(tree).map_err(|error| failed("examining", path.to_string_lossy(), error.into()))?;
-        let mapped = owners.map(stat.st_uid, stat.st_gid).and_then(|namespace| mount::map_ids(tree, namespace));
+        let stat =
+            rustix::fs::fstat(tree).map_err(|error| failed("examining", path.to_string_lossy(), error.into()))?;
+        let mapped = owners
+            .map(stat.st_uid, stat.st_gid)
+            .and_then(|namespace| mount::map_ids(tree, namespace));
         match mapped {
             Ok(()) => Ok(()),
             // Read-only and readable for everybody: the mapping would only have shown another owner.
@@ -266,9 +316,14 @@ impl OwnerMaps {
         let position = match self.made.iter().position(|(owner, _)| *owner == (uid, gid)) {
             Some(position) => position,
             None => {
-                let line = |inside, outside| [IdMap { inside, outside, count: 1 }];
-                let namespace =
-                    UserNamespace::new(&line(uid, self.outside.0), &line(gid, self.outside.1))?;
+                let line = |inside, outside| {
+                    [IdMap {
+                        inside,
+                        outside,
+                        count: 1,
+                    }]
+                };
+                let namespace = UserNamespace::new(&line(uid, self.outside.0), &line(gid, self.outside.1))?;
                 self.made.push(((uid, gid), namespace));
                 self.made.len() - 1
             }
@@ -295,7 +350,9 @@ fn trees_of_the_parent(plan: &Plan, identity: &Identity) -> Vec<usize> {
 
 /// Whether a path belongs to the operating system, so that everybody may read what is meant to be read there.
 fn is_system(path: &Path) -> bool {
-    ["/usr", "/etc", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"].iter().any(|system| path.starts_with(system))
+    ["/usr", "/etc", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"]
+        .iter()
+        .any(|system| path.starts_with(system))
 }
 
 fn path_of(node: &Node, number: usize) -> &Path {
@@ -318,7 +375,10 @@ fn run_map_helper(program: &str, pid: rustix::process::Pid, map: &[IdMap]) -> io
     }
     match process::run_helper(program, &arguments) {
         Ok((true, _)) => Ok(()),
-        Ok((false, said)) => Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{program}: {said}"))),
+        Ok((false, said)) => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("{program}: {said}"),
+        )),
         Err(error) => Err(io::Error::new(error.kind(), format!("{program}: {error}"))),
     }
 }

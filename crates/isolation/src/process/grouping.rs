@@ -27,12 +27,21 @@ impl Grouping {
     pub(crate) fn plan(limits: &Limits, sandbox: &str) -> Self {
         let name = format!("{NAME_PREFIX}{sandbox}");
         let mut grouping = match Hierarchy::discover() {
-            Ok(hierarchy) => {
-                Self { hierarchy: Some(hierarchy), name, limits: GroupLimits::default(), missing: Vec::new() }
-            }
+            Ok(hierarchy) => Self {
+                hierarchy: Some(hierarchy),
+                name,
+                limits: GroupLimits::default(),
+                missing: Vec::new(),
+            },
             Err(error) => {
-                let missing = [LimitName::Memory, LimitName::Pids, LimitName::Cpus].map(|limit| (limit, error.to_string()));
-                return Self { hierarchy: None, name, limits: GroupLimits::default(), missing: missing.into() };
+                let missing =
+                    [LimitName::Memory, LimitName::Pids, LimitName::Cpus].map(|limit| (limit, error.to_string()));
+                return Self {
+                    hierarchy: None,
+                    name,
+                    limits: GroupLimits::default(),
+                    missing: missing.into(),
+                };
             }
         };
         if grouping.has(Controller::Memory, LimitName::Memory) {
@@ -52,7 +61,11 @@ impl Grouping {
     }
 
     fn has(&mut self, controller: Controller, limit: LimitName) -> bool {
-        match self.hierarchy.as_ref().map(|hierarchy| hierarchy.availability(controller)) {
+        match self
+            .hierarchy
+            .as_ref()
+            .map(|hierarchy| hierarchy.availability(controller))
+        {
             Some(Ok(_)) => true,
             Some(Err(reason)) => {
                 self.missing.push((limit, reason.to_string()));
@@ -63,12 +76,18 @@ impl Grouping {
     }
 
     fn lacks(&self, limit: LimitName) -> Option<&str> {
-        self.missing.iter().find(|(missing, _)| *missing == limit).map(|(_, reason)| reason.as_str())
+        self.missing
+            .iter()
+            .find(|(missing, _)| *missing == limit)
+            .map(|(_, reason)| reason.as_str())
     }
 
     /// What a group bounds, as opposed to rlimits and the watcher.
     pub(crate) fn held(&self) -> HeldByGroup {
-        HeldByGroup { memory: self.limits.memory_bytes.is_some(), pids: self.limits.pids.is_some() }
+        HeldByGroup {
+            memory: self.limits.memory_bytes.is_some(),
+            pids: self.limits.pids.is_some(),
+        }
     }
 
     /// To how many CPUs the sandbox is to be bound when no group can measure them out.
@@ -79,21 +98,28 @@ impl Grouping {
 
     /// Says how each limit is held.
     pub(crate) fn describe(&self, limits: &Limits, enforcement: &mut Enforcement) {
-        let by_group = |controller: Controller| match self.hierarchy.as_ref().map(|found| found.availability(controller)) {
-            Some(Ok(version)) => format!("{version}, controller {}", controller.name()),
-            _ => String::new(),
-        };
+        let by_group =
+            |controller: Controller| match self.hierarchy.as_ref().map(|found| found.availability(controller)) {
+                Some(Ok(version)) => format!("{version}, controller {}", controller.name()),
+                _ => String::new(),
+            };
         if limits.memory.is_some() {
-            enforcement.holds_limit(LimitName::Memory, match self.lacks(LimitName::Memory) {
-                None => by_group(Controller::Memory),
-                Some(reason) => format!("RLIMIT_DATA and a watcher, without a cgroup: {reason}"),
-            });
+            enforcement.holds_limit(
+                LimitName::Memory,
+                match self.lacks(LimitName::Memory) {
+                    None => by_group(Controller::Memory),
+                    Some(reason) => format!("RLIMIT_DATA and a watcher, without a cgroup: {reason}"),
+                },
+            );
         }
         if limits.pids.is_some() {
-            enforcement.holds_limit(LimitName::Pids, match self.lacks(LimitName::Pids) {
-                None => by_group(Controller::Pids),
-                Some(reason) => format!("RLIMIT_NPROC of the sandbox's user namespace, without a cgroup: {reason}"),
-            });
+            enforcement.holds_limit(
+                LimitName::Pids,
+                match self.lacks(LimitName::Pids) {
+                    None => by_group(Controller::Pids),
+                    Some(reason) => format!("RLIMIT_NPROC of the sandbox's user namespace, without a cgroup: {reason}"),
+                },
+            );
         }
         if let Some(cpus) = limits.cpus {
             match self.lacks(LimitName::Cpus) {
@@ -108,10 +134,26 @@ impl Grouping {
             }
         }
         for (limit, present, means) in [
-            (LimitName::CpuTime, limits.cpu_time.is_some(), "a watcher, and RLIMIT_CPU for each process"),
-            (LimitName::WallTime, limits.wall_time.is_some(), "the supervisor's clock"),
-            (LimitName::Workspace, limits.workspace.is_some(), "a watcher on the writable layer"),
-            (LimitName::Inodes, limits.inodes.is_some(), "a watcher on the writable layer"),
+            (
+                LimitName::CpuTime,
+                limits.cpu_time.is_some(),
+                "a watcher, and RLIMIT_CPU for each process",
+            ),
+            (
+                LimitName::WallTime,
+                limits.wall_time.is_some(),
+                "the supervisor's clock",
+            ),
+            (
+                LimitName::Workspace,
+                limits.workspace.is_some(),
+                "a watcher on the writable layer",
+            ),
+            (
+                LimitName::Inodes,
+                limits.inodes.is_some(),
+                "a watcher on the writable layer",
+            ),
             (LimitName::FileSize, limits.file_size.is_some(), "RLIMIT_FSIZE"),
             (LimitName::Tmp, limits.tmp.is_some(), "the size of each tmpfs"),
             (LimitName::OpenFiles, limits.open_files.is_some(), "RLIMIT_NOFILE"),
@@ -125,8 +167,17 @@ impl Grouping {
 
     /// The directories that [`Self::make`] will make.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
-        let Some(hierarchy) = &self.hierarchy else { return Vec::new() };
-        let GroupLimits { cpus_millis, memory_bytes, swap_bytes, pids, cpu_accounting, .. } = self.limits;
+        let Some(hierarchy) = &self.hierarchy else {
+            return Vec::new();
+        };
+        let GroupLimits {
+            cpus_millis,
+            memory_bytes,
+            swap_bytes,
+            pids,
+            cpu_accounting,
+            ..
+        } = self.limits;
         let mut paths: Vec<PathBuf> = [
             (cpus_millis.is_some(), Controller::Cpu),
             (memory_bytes.is_some() || swap_bytes.is_some(), Controller::Memory),
@@ -144,16 +195,24 @@ impl Grouping {
 
     /// Makes the group; the sandbox's first process enters it, through what is returned beside it.
     pub(crate) fn make(&self, first: Pid) -> Result<Option<(Group, Vec<OwnedFd>)>, CgroupError> {
-        let Some(hierarchy) = &self.hierarchy else { return Ok(None) };
+        let Some(hierarchy) = &self.hierarchy else {
+            return Ok(None);
+        };
         if self.limits == GroupLimits::default() {
             return Ok(None);
         }
         let group = Group::create(hierarchy, &self.name, &self.limits)?;
-        match group.join_version_2(first.as_raw_pid().cast_unsigned()).and_then(|()| group.entrances()) {
+        match group
+            .join_version_2(first.as_raw_pid().cast_unsigned())
+            .and_then(|()| group.entrances())
+        {
             Ok(entrances) => Ok(Some((group, entrances))),
             Err(error) => match group.remove() {
                 Ok(()) => Err(error),
-                Err(second) => Err(CgroupError::CleanUp { first: Box::new(error), second: Box::new(second) }),
+                Err(second) => Err(CgroupError::CleanUp {
+                    first: Box::new(error),
+                    second: Box::new(second),
+                }),
             },
         }
     }

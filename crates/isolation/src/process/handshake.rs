@@ -24,7 +24,11 @@ pub(crate) struct StepFailure {
 
 impl StepFailure {
     pub(crate) fn new(step: &str, subject: impl Into<String>, source: io::Error) -> Self {
-        Self { step: step.to_owned(), subject: subject.into(), source }
+        Self {
+            step: step.to_owned(),
+            subject: subject.into(),
+            source,
+        }
     }
 }
 
@@ -68,7 +72,9 @@ impl ParentEnd {
 
     /// All is there; enter the cgroups and become the guest.
     pub(crate) fn start(&self, guest: BorrowedFd<'_>, entrances: &[OwnedFd]) -> io::Result<()> {
-        let descriptors: Vec<BorrowedFd<'_>> = std::iter::once(guest).chain(entrances.iter().map(AsFd::as_fd)).collect();
+        let descriptors: Vec<BorrowedFd<'_>> = std::iter::once(guest)
+            .chain(entrances.iter().map(AsFd::as_fd))
+            .collect();
         socket::send(self.0.as_fd(), &[START], &descriptors)
     }
 
@@ -87,12 +93,20 @@ impl ParentEnd {
 
 fn decode_report(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Report {
     let text = String::from_utf8_lossy(bytes);
-    let mut report = Report { lacking: Vec::new(), holding: Vec::new(), listener: descriptors.into_iter().next() };
+    let mut report = Report {
+        lacking: Vec::new(),
+        holding: Vec::new(),
+        listener: descriptors.into_iter().next(),
+    };
     for line in text.split('\n') {
         let mut fields = line.split('\0');
         if let (Some(kind), Some(control), Some(detail)) = (fields.next(), fields.next(), fields.next()) {
             let pair = (control.to_owned(), detail.to_owned());
-            if kind == "-" { report.lacking.push(pair) } else { report.holding.push(pair) }
+            if kind == "-" {
+                report.lacking.push(pair)
+            } else {
+                report.holding.push(pair)
+            }
         }
     }
     report
@@ -101,7 +115,10 @@ fn decode_report(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Report {
 fn decode_failure(bytes: &[u8]) -> StepFailure {
     let text = String::from_utf8_lossy(bytes);
     let mut fields = text.split('\0');
-    let errno = fields.next().and_then(|number| number.parse().ok()).unwrap_or(libc_eio());
+    let errno = fields
+        .next()
+        .and_then(|number| number.parse().ok())
+        .unwrap_or(libc_eio());
     StepFailure {
         step: fields.next().unwrap_or_default().to_owned(),
         subject: fields.next().unwrap_or_default().to_owned(),
@@ -118,8 +135,14 @@ fn libc_eio() -> i32 {
 #[derive(Debug)]
 pub(crate) enum FromParent {
     Mapped,
-    Tree { index: usize, tree: OwnedFd },
-    Start { guest: OwnedFd, entrances: Vec<OwnedFd> },
+    Tree {
+        index: usize,
+        tree: OwnedFd,
+    },
+    Start {
+        guest: OwnedFd,
+        entrances: Vec<OwnedFd>,
+    },
     /// The parent is gone.
     Gone,
 }
@@ -131,10 +154,14 @@ impl ChildEnd {
         let mut descriptors = descriptors.into_iter();
         match (&buffer[..length], descriptors.next()) {
             ([MAPPED], None) => Ok(FromParent::Mapped),
-            ([TREE, low, high], Some(tree)) => {
-                Ok(FromParent::Tree { index: usize::from(u16::from_le_bytes([*low, *high])), tree })
-            }
-            ([START], Some(guest)) => Ok(FromParent::Start { guest, entrances: descriptors.collect() }),
+            ([TREE, low, high], Some(tree)) => Ok(FromParent::Tree {
+                index: usize::from(u16::from_le_bytes([*low, *high])),
+                tree,
+            }),
+            ([START], Some(guest)) => Ok(FromParent::Start {
+                guest,
+                entrances: descriptors.collect(),
+            }),
             _ => Ok(FromParent::Gone),
         }
     }

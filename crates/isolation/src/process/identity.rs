@@ -51,11 +51,27 @@ pub(super) fn choose(plan: &Plan) -> io::Result<Identity> {
 fn for_root(plan: &Plan) -> io::Result<Identity> {
     let count = if plan.ids == IdChoice::Range { RANGE } else { 1 };
     let start = unused_ids(&std::fs::read_to_string("/proc/self/uid_map")?, plan.id.as_str(), count)?;
-    let inside = if count == 1 { (plan.user.uid, plan.user.gid) } else { (0, 0) };
-    let outside = if count == 1 { (start, start) } else { (start + plan.user.uid, start + plan.user.gid) };
+    let inside = if count == 1 {
+        (plan.user.uid, plan.user.gid)
+    } else {
+        (0, 0)
+    };
+    let outside = if count == 1 {
+        (start, start)
+    } else {
+        (start + plan.user.uid, start + plan.user.gid)
+    };
     Ok(Identity {
-        uid_map: vec![IdMap { inside: inside.0, outside: start, count }],
-        gid_map: vec![IdMap { inside: inside.1, outside: start, count }],
+        uid_map: vec![IdMap {
+            inside: inside.0,
+            outside: start,
+            count,
+        }],
+        gid_map: vec![IdMap {
+            inside: inside.1,
+            outside: start,
+            count,
+        }],
         outside,
         writer: MapWriter::Privileged,
     })
@@ -84,12 +100,20 @@ fn unused_ids(own_map: &str, sandbox: &str, count: u32) -> io::Result<u32> {
 
 /// FNV-1a; spreads, and need not resist anybody.
 fn hash(text: &str) -> u32 {
-    text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+    text.bytes().fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
 }
 
 fn for_user(plan: &Plan) -> io::Result<Identity> {
     let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let single = |inside, outside| vec![IdMap { inside, outside, count: 1 }];
+    let single = |inside, outside| {
+        vec![IdMap {
+            inside,
+            outside,
+            count: 1,
+        }]
+    };
     if plan.ids == IdChoice::Single {
         return Ok(Identity {
             uid_map: single(plan.user.uid, own.0),
@@ -101,8 +125,12 @@ fn for_user(plan: &Plan) -> io::Result<Identity> {
     let names = user_names(&std::fs::read_to_string("/etc/passwd").unwrap_or_default(), own.0);
     let subordinate = |file: &str| {
         let text = std::fs::read_to_string(file).unwrap_or_default();
-        subordinate_ids(&text, &names)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("no subordinate ids for uid {} in {file}", own.0)))
+        subordinate_ids(&text, &names).ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("no subordinate ids for uid {} in {file}", own.0),
+            )
+        })
     };
     Ok(Identity {
         uid_map: around(plan.user.uid, own.0, subordinate("/etc/subuid")?),
@@ -140,9 +168,21 @@ fn subordinate_ids(file: &str, names: &[String]) -> Option<u32> {
 /// All ids of a range inside, with `inside` standing for `own` and the others for subordinate ones.
 fn around(inside: u32, own: u32, subordinate: u32) -> Vec<IdMap> {
     vec![
-        IdMap { inside: 0, outside: subordinate, count: inside },
-        IdMap { inside, outside: own, count: 1 },
-        IdMap { inside: inside + 1, outside: subordinate + inside, count: RANGE - inside - 1 },
+        IdMap {
+            inside: 0,
+            outside: subordinate,
+            count: inside,
+        },
+        IdMap {
+            inside,
+            outside: own,
+            count: 1,
+        },
+        IdMap {
+            inside: inside + 1,
+            outside: subordinate + inside,
+            count: RANGE - inside - 1,
+        },
     ]
 }
 
@@ -157,7 +197,10 @@ mod tests {
             let id = unused_ids(whole, sandbox, 1).unwrap();
             assert!((UNUSED_FROM..UNUSED_FROM + UNUSED_COUNT).contains(&id), "{id}");
             let first = unused_ids(whole, sandbox, RANGE).unwrap();
-            assert!(first >= UNUSED_FROM && first + RANGE <= UNUSED_FROM + UNUSED_COUNT, "{first}");
+            assert!(
+                first >= UNUSED_FROM && first + RANGE <= UNUSED_FROM + UNUSED_COUNT,
+                "{first}"
+            );
             assert_eq!((first - UNUSED_FROM) % RANGE, 0);
         }
         assert_ne!(unused_ids(whole, "ra", 1).unwrap(), unused_ids(whole, "rb", 1).unwrap());
@@ -171,8 +214,14 @@ mod tests {
 
     #[test]
     fn subordinate_ids_are_found_by_name_and_by_number() {
-        let names = user_names("root:x:0:0::/root:/bin/sh\nalice:x:1000:1000::/home/alice:/bin/sh\n", 1000);
-        assert_eq!(subordinate_ids("bob:100000:65536\nalice:165536:65536\n", &names), Some(165_536));
+        let names = user_names(
+            "root:x:0:0::/root:/bin/sh\nalice:x:1000:1000::/home/alice:/bin/sh\n",
+            1000,
+        );
+        assert_eq!(
+            subordinate_ids("bob:100000:65536\nalice:165536:65536\n", &names),
+            Some(165_536)
+        );
         assert_eq!(subordinate_ids("1000:300000:65536\n", &names), Some(300_000));
         assert_eq!(subordinate_ids("alice:165536:100\n", &names), None);
     }
@@ -181,6 +230,13 @@ mod tests {
     fn a_range_maps_every_id_once() {
         let map = around(1000, 4242, 100_000);
         assert_eq!(map.iter().map(|line| line.count).sum::<u32>(), RANGE);
-        assert_eq!(map[2], IdMap { inside: 1001, outside: 101_000, count: 64_535 });
+        assert_eq!(
+            map[2],
+            IdMap {
+                inside: 1001,
+                outside: 101_000,
+                count: 64_535
+            }
+        );
     }
 }

@@ -48,5 +48,10 @@ impl Backend for ProcessBackend {
 
 /// The error of a step at this level.
 fn failed(step: impl Into<String>, subject: impl Into<String>, source: std::io::Error) -> IsolationError {
-    IsolationError::Step { level: Level::Process, step: step.into(), subject: subject.into(), source }
+    IsolationError::Step {
+        level: Level::Process,
+        step: step.into(),
+        subject: subject.into(),
+        source,
+    }
 }

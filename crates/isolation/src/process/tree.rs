@@ -35,10 +35,21 @@ pub(super) fn layer_number(entry: usize) -> usize {
     entry * 2 + 1
 }
 
-const SEALED: Attributes = Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: false };
-const WRITABLE: Attributes = Attributes { read_only: false, ..SEALED };
+const SEALED: Attributes = Attributes {
+    read_only: true,
+    no_suid: true,
+    no_dev: true,
+    no_exec: false,
+};
+const WRITABLE: Attributes = Attributes {
+    read_only: false,
+    ..SEALED
+};
 /// For mounts that hold nothing to be executed.
-const DATA: Attributes = Attributes { no_exec: true, ..WRITABLE };
+const DATA: Attributes = Attributes {
+    no_exec: true,
+    ..WRITABLE
+};
 
 /// A root under construction.
 struct Assembly<'a> {
@@ -48,7 +59,8 @@ struct Assembly<'a> {
 
 /// Assembles the plan's tree and makes it the root of this mount namespace.
 pub(super) fn enter(plan: &Plan, given: &mut dyn Given) -> Result<(), StepFailure> {
-    let root = new_tmpfs(Some(Bytes::mib(4)), Some(8192), 0o755, WRITABLE).map_err(step("mounting a root file system", ""))?;
+    let root =
+        new_tmpfs(Some(Bytes::mib(4)), Some(8192), 0o755, WRITABLE).map_err(step("mounting a root file system", ""))?;
     let place = mount::open_place(Path::new("/")).map_err(step("opening", "/"))?;
     mount::attach(root.as_fd(), place.as_fd()).map_err(step("attaching the new root", ""))?;
     let mut assembly = Assembly { root, given };
@@ -57,8 +69,8 @@ pub(super) fn enter(plan: &Plan, given: &mut dyn Given) -> Result<(), StepFailur
         assembly.add(number, entry)?;
     }
     assembly.remove_staging().map_err(step("finishing the new root", ""))?;
-    let sealed = mount::make_private(assembly.root.as_fd())
-        .and_then(|()| mount::restrict_mount(assembly.root.as_fd(), SEALED));
+    let sealed =
+        mount::make_private(assembly.root.as_fd()).and_then(|()| mount::restrict_mount(assembly.root.as_fd(), SEALED));
     sealed.map_err(step("sealing the new root", ""))?;
     mount::enter_root(assembly.root.as_fd()).map_err(step("entering the new root", ""))
 }
@@ -72,7 +84,11 @@ fn new_tmpfs(size: Option<Bytes>, inodes: Option<u64>, mode: u32, attributes: At
     let size = size.map_or_else(|| "0".to_owned(), |size| size.0.to_string());
     let inodes = inodes.unwrap_or(0).to_string();
     let mode = format!("{mode:o}");
-    let options = [(c"size", size.as_bytes()), (c"nr_inodes", inodes.as_bytes()), (c"mode", mode.as_bytes())];
+    let options = [
+        (c"size", size.as_bytes()),
+        (c"nr_inodes", inodes.as_bytes()),
+        (c"mode", mode.as_bytes()),
+    ];
     mount::new_filesystem(c"tmpfs", &options, attributes)
 }
 
@@ -93,15 +109,18 @@ impl Assembly<'_> {
         match &entry.node {
             Node::Bind { source, access } => self.bind(number, source, *access, target),
             Node::Overlay { lower, layer } => self.overlay(number, lower, layer, target),
-            Node::Tmpfs { size, inodes, mode } => {
-                self.tmpfs(*size, *inodes, *mode, target).map_err(step("mounting a tmpfs at", &entry.target))
-            }
+            Node::Tmpfs { size, inodes, mode } => self
+                .tmpfs(*size, *inodes, *mode, target)
+                .map_err(step("mounting a tmpfs at", &entry.target)),
             Node::Proc => self.proc(target).map_err(step("mounting procfs at", &entry.target)),
             Node::Dev => self.dev(target),
-            Node::Directory => {
-                self.place(target, Kind::Directory).map(drop).map_err(step("making the directory", &entry.target))
-            }
-            Node::Symlink { to } => self.symlink(to, target).map_err(step("making the symbolic link", &entry.target)),
+            Node::Directory => self
+                .place(target, Kind::Directory)
+                .map(drop)
+                .map_err(step("making the directory", &entry.target)),
+            Node::Symlink { to } => self
+                .symlink(to, target)
+                .map_err(step("making the symbolic link", &entry.target)),
             Node::File { contents } => self.file(contents, target).map_err(step("writing", &entry.target)),
             Node::Hidden { directory } => self.hide(target, *directory).map_err(step("hiding", &entry.target)),
         }
@@ -142,16 +161,19 @@ impl Assembly<'_> {
         let attributes = if access == Access::Rw { WRITABLE } else { SEALED };
         mount::restrict_tree(tree.as_fd(), attributes).map_err(step("restricting", source))?;
         let kind = kind_of(tree.as_fd()).map_err(step("examining", source))?;
-        let place = self.place(target, kind).map_err(step("making the mount point", target))?;
+        let place = self
+            .place(target, kind)
+            .map_err(step("making the mount point", target))?;
         mount::attach(tree.as_fd(), place.as_fd()).map_err(step("mounting", source))
     }
 
     /// Mounts an overlay. Its parts are attached below a staging directory, because older kernels take no detached
     /// parts; named relative to it, so that the mount table inside says `lower` and not where they are on the host.
     fn overlay(&mut self, number: usize, lower: &Path, layer: &Path, target: &Path) -> Result<(), StepFailure> {
-        for (tree, path, name) in
-            [(source_number(number), lower, "lower"), (layer_number(number), layer, "layer")]
-        {
+        for (tree, path, name) in [
+            (source_number(number), lower, "lower"),
+            (layer_number(number), layer, "layer"),
+        ] {
             let tree = match self.given.tree(tree)? {
                 Some(tree) => tree,
                 None => mount::clone_tree(mount::current_directory(), path).map_err(step("opening", path))?,
@@ -177,7 +199,9 @@ impl Assembly<'_> {
             Ok(overlay)
         });
         let overlay = overlay.map_err(step("mounting an overlay over", lower))?;
-        let place = self.place(target, Kind::Directory).map_err(step("making the mount point", target))?;
+        let place = self
+            .place(target, Kind::Directory)
+            .map_err(step("making the mount point", target))?;
         mount::attach(overlay.as_fd(), place.as_fd()).map_err(step("mounting the overlay of", lower))
     }
 
@@ -203,7 +227,13 @@ impl Assembly<'_> {
 
     fn bind_onto_itself(&self, target: &Path) -> io::Result<()> {
         let tree = mount::clone_tree(self.root.as_fd(), target)?;
-        mount::restrict_tree(tree.as_fd(), Attributes { read_only: true, ..DATA })?;
+        mount::restrict_tree(
+            tree.as_fd(),
+            Attributes {
+                read_only: true,
+                ..DATA
+            },
+        )?;
         let place = mount::open_below(self.root.as_fd(), target)?;
         mount::attach(tree.as_fd(), place.as_fd())
     }
@@ -223,7 +253,11 @@ impl Assembly<'_> {
             let host = Path::new("/dev").join(name);
             let node = mount::clone_tree(mount::current_directory(), &host).map_err(step("opening", &host))?;
             // No `no_dev` here: these six are the devices that a sandbox has.
-            let attributes = Attributes { no_suid: true, no_exec: true, ..Attributes::default() };
+            let attributes = Attributes {
+                no_suid: true,
+                no_exec: true,
+                ..Attributes::default()
+            };
             let attached = mount::restrict_tree(node.as_fd(), attributes)
                 .and_then(|()| self.create(directory.as_fd(), OsStr::new(name)))
                 .and_then(|_file| mount::attach_at(node.as_fd(), directory.as_fd(), Path::new(name)));
@@ -232,11 +266,16 @@ impl Assembly<'_> {
         for (name, to) in masks::DEVICE_LINKS {
             rustix::fs::symlinkat(to, &directory, name).map_err(|error| step("linking", name)(error.into()))?;
         }
-        self.pts(&target.join("pts")).map_err(step("mounting devpts at", target))
+        self.pts(&target.join("pts"))
+            .map_err(step("mounting devpts at", target))
     }
 
     fn pts(&self, target: &Path) -> io::Result<()> {
-        let attributes = Attributes { no_suid: true, no_exec: true, ..Attributes::default() };
+        let attributes = Attributes {
+            no_suid: true,
+            no_exec: true,
+            ..Attributes::default()
+        };
         let options: [(&std::ffi::CStr, &[u8]); 3] = [(c"ptmxmode", b"0666"), (c"mode", b"0620"), (c"max", b"128")];
         let pts = mount::new_filesystem(c"devpts", &options, attributes)?;
         let place = self.place(target, Kind::Directory)?;
@@ -245,7 +284,11 @@ impl Assembly<'_> {
 
     fn symlink(&self, to: &Path, target: &Path) -> io::Result<()> {
         let parent = self.parent(target)?;
-        Ok(rustix::fs::symlinkat(to, &parent, target.file_name().unwrap_or_default())?)
+        Ok(rustix::fs::symlinkat(
+            to,
+            &parent,
+            target.file_name().unwrap_or_default(),
+        )?)
     }
 
     fn file(&self, contents: &[u8], target: &Path) -> io::Result<()> {
@@ -276,7 +319,13 @@ impl Assembly<'_> {
         rustix::fs::fchmod(&file, Mode::empty())?;
         for name in [EMPTY_DIRECTORY, EMPTY_FILE] {
             let cover = mount::clone_tree(staging.as_fd(), Path::new(name))?;
-            mount::restrict_tree(cover.as_fd(), Attributes { no_exec: true, ..SEALED })?;
+            mount::restrict_tree(
+                cover.as_fd(),
+                Attributes {
+                    no_exec: true,
+                    ..SEALED
+                },
+            )?;
             mount::attach_at(cover.as_fd(), staging.as_fd(), Path::new(name))?;
         }
         Ok(())
@@ -304,7 +353,13 @@ impl Assembly<'_> {
         let file = self.create(staging.as_fd(), name)?;
         write_all(file.as_fd(), contents)?;
         let tree = mount::clone_tree(staging.as_fd(), Path::new(name))?;
-        mount::restrict_tree(tree.as_fd(), Attributes { no_exec: true, ..SEALED })?;
+        mount::restrict_tree(
+            tree.as_fd(),
+            Attributes {
+                no_exec: true,
+                ..SEALED
+            },
+        )?;
         Ok(tree)
     }
 

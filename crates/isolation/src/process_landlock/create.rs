@@ -128,8 +128,17 @@ impl Unfinished {
     }
 
     fn grants(&self, plan: &Plan, layout: &Layout) -> Vec<(PathBuf, GrantAccess)> {
-        let access = if plan.executables.is_empty() { GrantAccess::WriteExecute } else { GrantAccess::Write };
-        layout.grants.iter().cloned().chain([(self.places.writable(), access)]).collect()
+        let access = if plan.executables.is_empty() {
+            GrantAccess::WriteExecute
+        } else {
+            GrantAccess::Write
+        };
+        layout
+            .grants
+            .iter()
+            .cloned()
+            .chain([(self.places.writable(), access)])
+            .collect()
     }
 
     /// Puts the first process into its cgroup and has it become the guest.

@@ -1,9 +1,9 @@
 //! The level `process-landlock`: Landlock, seccomp, rlimits and a watcher, in the host's own namespaces.
 //!
 //! For machines on which user namespaces are forbidden. Nothing is mounted, so the plan's tree cannot be built: what it
-//! grants is granted where the host has it ([`grants`]), the workspace is a copy that is turned into a layer of
-//! changes afterwards ([`workspace`]), and home and temporary files are a directory of the run ([`places`]). What the
-//! level `process` has and this one lacks is listed in every record ([`describe`]).
+//! grants is granted where the host has it (`grants`), the workspace is a copy that is turned into a layer of
+//! changes afterwards (`workspace`), and home and temporary files are a directory of the run (`places`). What the
+//! level `process` has and this one lacks is listed in every record (`describe`).
 //!
 //! What a program can still do here: see the host's processes in `/proc`, though not look into them; ask for names,
 //! sizes and times of any file that it knows the path of; use the user's own id.

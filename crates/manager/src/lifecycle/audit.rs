@@ -9,7 +9,11 @@ use serde_json::{Value, json};
 use super::ManagerError;
 
 fn append(state: &StateDirectory, event: &str, run: &RunId, data: Value) -> Result<(), ManagerError> {
-    let event = AuditEvent { event: event.to_owned(), run: Some(run.clone()), data };
+    let event = AuditEvent {
+        event: event.to_owned(),
+        run: Some(run.clone()),
+        data,
+    };
     // A torn last line is noted in the log itself.
     Audit::new(state).append(&event)?;
     Ok(())
@@ -41,14 +45,24 @@ pub(crate) fn crashed(state: &StateDirectory, leftover: &Leftover, groups_remove
         LeftoverFate::ApplyFinished => "an apply was finished or undone",
         LeftoverFate::Postponed(why) => why,
     };
-    append(state, "run_crashed", &leftover.id, json!({ "fate": fate, "cgroups_removed": groups_removed }))
+    append(
+        state,
+        "run_crashed",
+        &leftover.id,
+        json!({ "fate": fate, "cgroups_removed": groups_removed }),
+    )
 }
 
 /// Changes were written back.
 pub(crate) fn applied(state: &StateDirectory, run: &RunId, report: &ApplyReport) -> Result<(), ManagerError> {
     let paths: Vec<Text> = report.applied.iter().map(|change| Text::from(&change.path)).collect();
     let refused: Vec<Text> = report.refused.iter().map(|refusal| Text::from(&refusal.path)).collect();
-    append(state, "changes_applied", run, json!({ "paths": paths, "refused": refused, "pending": report.pending }))
+    append(
+        state,
+        "changes_applied",
+        run,
+        json!({ "paths": paths, "refused": refused, "pending": report.pending }),
+    )
 }
 
 /// Changes were dropped.

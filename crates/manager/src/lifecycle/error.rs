@@ -86,11 +86,16 @@ impl Explained for ManagerError {
             | Self::Apply(ApplyError::Run(RunError::AlreadyApplied { .. } | RunError::Discarded { .. })) => {
                 Some("`offleash runs` says which runs have changes that wait".to_owned())
             }
-            Self::LevelUnavailable { .. } => Some("`offleash doctor` lists the levels that this machine has".to_owned()),
+            Self::LevelUnavailable { .. } => {
+                Some("`offleash doctor` lists the levels that this machine has".to_owned())
+            }
             Self::BelowFloor { .. } => {
                 Some("lower `--min-level`, or mend what `offleash doctor` reports as missing".to_owned())
             }
-            _ => self.explained().and_then(Explained::hint).or_else(|| self.hint_of_the_workspace()),
+            _ => self
+                .explained()
+                .and_then(Explained::hint)
+                .or_else(|| self.hint_of_the_workspace()),
         }
     }
 }
@@ -98,9 +103,10 @@ impl Explained for ManagerError {
 impl ManagerError {
     fn hint_of_the_workspace(&self) -> Option<String> {
         match self {
-            Self::Run(RunError::Workspace { id, .. }) | Self::Apply(ApplyError::Run(RunError::Workspace { id, .. })) => {
-                Some(format!("put the directory back where it was; `offleash discard {id}` drops the changes instead"))
-            }
+            Self::Run(RunError::Workspace { id, .. })
+            | Self::Apply(ApplyError::Run(RunError::Workspace { id, .. })) => Some(format!(
+                "put the directory back where it was; `offleash discard {id}` drops the changes instead"
+            )),
             _ => None,
         }
     }

@@ -79,20 +79,28 @@ impl Facts<'_> {
     }
 
     fn out_of_memory(&self) -> Outcome {
-        Outcome::OutOfMemory { limit: self.plan.limits.memory.map_or(0, |memory| memory.0) }
+        Outcome::OutOfMemory {
+            limit: self.plan.limits.memory.map_or(0, |memory| memory.0),
+        }
     }
 
     fn not_started(&self, failure: &StartFailure) -> Outcome {
         let reason = |errno: &i32| std::io::Error::from_raw_os_error(*errno).to_string();
         match failure {
             StartFailure::NotFound => Outcome::CommandNotFound {
-                hint: self.request.command.first().and_then(|name| planning::find_outside(name, self.host)),
+                hint: self
+                    .request
+                    .command
+                    .first()
+                    .and_then(|name| planning::find_outside(name, self.host)),
             },
             StartFailure::NotExecutable { errno } => Outcome::NotExecutable { reason: reason(errno) },
-            StartFailure::Directory { errno } => {
-                Outcome::NotExecutable { reason: format!("the working directory cannot be entered: {}", reason(errno)) }
-            }
-            StartFailure::Other { step, errno } => Outcome::Failed { message: format!("{step}: {}", reason(errno)) },
+            StartFailure::Directory { errno } => Outcome::NotExecutable {
+                reason: format!("the working directory cannot be entered: {}", reason(errno)),
+            },
+            StartFailure::Other { step, errno } => Outcome::Failed {
+                message: format!("{step}: {}", reason(errno)),
+            },
         }
     }
 }
@@ -100,7 +108,10 @@ impl Facts<'_> {
 fn limit_outcome(hit: &LimitHit) -> Outcome {
     match hit.limit {
         LimitName::Memory => Outcome::OutOfMemory { limit: hit.value },
-        limit => Outcome::LimitExceeded { limit, value: hit.value },
+        limit => Outcome::LimitExceeded {
+            limit,
+            value: hit.value,
+        },
     }
 }
 
@@ -109,14 +120,23 @@ fn signal_outcome(signal: i32, plan: &Plan) -> Outcome {
     const SIGXCPU: i32 = 24;
     const SIGXFSZ: i32 = 25;
     match (signal, plan.limits.cpu_time, plan.limits.file_size) {
-        (SIGXCPU, Some(time), _) => Outcome::LimitExceeded { limit: LimitName::CpuTime, value: time.0 },
-        (SIGXFSZ, _, Some(size)) => Outcome::LimitExceeded { limit: LimitName::FileSize, value: size.0 },
+        (SIGXCPU, Some(time), _) => Outcome::LimitExceeded {
+            limit: LimitName::CpuTime,
+            value: time.0,
+        },
+        (SIGXFSZ, _, Some(size)) => Outcome::LimitExceeded {
+            limit: LimitName::FileSize,
+            value: size.0,
+        },
         _ => signaled(signal),
     }
 }
 
 fn signaled(signal: i32) -> Outcome {
-    Outcome::Signaled { signal, name: signals::name(signal) }
+    Outcome::Signaled {
+        signal,
+        name: signals::name(signal),
+    }
 }
 
 fn lost(last: &Final) -> Outcome {
@@ -124,7 +144,9 @@ fn lost(last: &Final) -> Outcome {
         Some(hit) => return limit_outcome(hit),
         None => "the sandbox's first process ended before the command did",
     };
-    Outcome::Failed { message: message.to_owned() }
+    Outcome::Failed {
+        message: message.to_owned(),
+    }
 }
 
 /// The limit that ended the run first, however it was noticed; then those that refused single requests.
@@ -134,7 +156,11 @@ fn all_hits(refused: Vec<LimitHit>, last: Vec<LimitHit>, outcome: &Outcome) -> V
         Outcome::OutOfMemory { limit } => Some((LimitName::Memory, *limit)),
         _ => None,
     };
-    let killed = ended_by.map(|(limit, value)| LimitHit { limit, value, effect: LimitEffect::Killed });
+    let killed = ended_by.map(|(limit, value)| LimitHit {
+        limit,
+        value,
+        effect: LimitEffect::Killed,
+    });
     let mut hits: Vec<LimitHit> = killed.into_iter().collect();
     for hit in refused.into_iter().chain(last) {
         if !hits.iter().any(|known| known.limit == hit.limit) {
@@ -184,9 +210,17 @@ pub(super) fn command_denied(
         stderr,
         usage: offleash_core::record::Usage::default(),
         limits_hit: Vec::new(),
-        denials: vec![Denial { subject: "command".to_owned(), name, rule, count: 1 }],
+        denials: vec![Denial {
+            subject: "command".to_owned(),
+            name,
+            rule,
+            count: 1,
+        }],
         changes: None,
     };
     audit::ended(state, &record)?;
-    Ok(RunReport { record, notes: Vec::new() })
+    Ok(RunReport {
+        record,
+        notes: Vec::new(),
+    })
 }

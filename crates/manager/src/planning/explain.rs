@@ -27,7 +27,10 @@ pub struct PathAnswer {
 /// As [`resolve`].
 pub fn explain_path(spec: &SandboxSpec, host: &Host, path: &Path) -> Result<PathAnswer, PlanError> {
     // Which commands are allowed has no part in the question.
-    let spec = SandboxSpec { commands: offleash_core::command::CommandRules::default(), ..spec.clone() };
+    let spec = SandboxSpec {
+        commands: offleash_core::command::CommandRules::default(),
+        ..spec.clone()
+    };
     let id = RunId::from_parts(0, 0);
     let run_directory = host.state_directory.join("runs").join(id.as_str());
     let (plan, _) = resolve(&spec, host, &[OsString::from("true")], id, &run_directory)?;
@@ -74,11 +77,17 @@ fn answer(entry: &Entry, path: &Path, spec: &SandboxSpec) -> PathAnswer {
         Node::Directory if below => "does not exist inside".to_owned(),
         Node::Directory => "an empty directory".to_owned(),
     };
-    PathAnswer { access, rule: entry.rule.clone() }
+    PathAnswer {
+        access,
+        rule: entry.rule.clone(),
+    }
 }
 
 fn overlay_answer(entry: &Entry, path: &Path, spec: &SandboxSpec) -> PathAnswer {
-    let written_back = spec.workspace.as_ref().is_some_and(|workspace| workspace.mode == WorkspaceMode::Rw);
+    let written_back = spec
+        .workspace
+        .as_ref()
+        .is_some_and(|workspace| workspace.mode == WorkspaceMode::Rw);
     let inner = path.strip_prefix(&entry.target).unwrap_or(path);
     if let Some(protected) = protected_rule(inner.as_os_str().as_bytes()) {
         return PathAnswer {
@@ -91,5 +100,8 @@ fn overlay_answer(entry: &Entry, path: &Path, spec: &SandboxSpec) -> PathAnswer 
     } else {
         "read and written; the change is kept aside until `offleash apply`"
     };
-    PathAnswer { access: access.to_owned(), rule: entry.rule.clone() }
+    PathAnswer {
+        access: access.to_owned(),
+        rule: entry.rule.clone(),
+    }
 }

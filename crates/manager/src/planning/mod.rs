@@ -1,7 +1,7 @@
 //! Resolves what was asked for into a plan in which nothing optional is left open.
 //!
 //! Looks at the host (what exists, what links lead where) and changes nothing there. Decisions are `core`'s; here they
-//! become entries. A later entry covers an earlier one, so the order is fixed in one place ([`tree`]). Deliberately not
+//! become entries. A later entry covers an earlier one, so the order is fixed in one place (`tree`). Deliberately not
 //! here: the choice among levels that the machine offers, and making the directories of layers.
 
 use std::ffi::{OsStr, OsString};
@@ -17,8 +17,8 @@ use offleash_core::spec::SandboxSpec;
 mod commands;
 mod environment;
 mod error;
-mod explain;
 mod etc;
+mod explain;
 mod git;
 mod mounts;
 mod outside;

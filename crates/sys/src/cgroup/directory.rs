@@ -38,7 +38,8 @@ impl Directory {
 
     /// Opens a file for writing.
     pub(super) fn open_to_write(&self, file: &str) -> Result<OwnedFd, CgroupError> {
-        self.open_file(file, OFlags::WRONLY).map_err(|errno| CgroupError::io("opening", self.path.join(file), errno))
+        self.open_file(file, OFlags::WRONLY)
+            .map_err(|errno| CgroupError::io("opening", self.path.join(file), errno))
     }
 
     /// Writes `value` with one call, as these files demand.

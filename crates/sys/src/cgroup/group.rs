@@ -136,7 +136,10 @@ impl Group {
     /// # Errors
     /// As [`Self::join`].
     pub fn join_version_2(&self, pid: u32) -> Result<(), CgroupError> {
-        self.parts.iter().filter(|part| part.version == Version::V2).try_for_each(|part| part.join(pid))
+        self.parts
+            .iter()
+            .filter(|part| part.version == Version::V2)
+            .try_for_each(|part| part.join(pid))
     }
 
     /// A descriptor for each version 1 hierarchy, through which [`enter`] moves the process that holds them.

@@ -1,7 +1,7 @@
 //! The system call filter: which calls a program in the sandbox may make.
 //!
-//! An allow-list ([`table`]) with conditions on arguments ([`conditions`]), compiled at run time into a program for
-//! the kernel ([`emit`]). Calls that are not in the list do not exist; another architecture's way into the kernel
+//! An allow-list (`table`) with conditions on arguments (`conditions`), compiled at run time into a program for
+//! the kernel (`emit`). Calls that are not in the list do not exist; another architecture's way into the kernel
 //! (`int 0x80`) kills the program. The x32 numbers (bit 30) do not exist either, like every number above the list:
 //! that is what most kernels answer, and a program that probes for them goes on. With [`Options::notify`] the refused
 //! calls that no ordinary program makes are told to a supervisor ([`Listener`]), who records and refuses them.

@@ -1,7 +1,7 @@
 //! An overlay without mounts: the workspace is copied into the run's layer, and what the code left there is turned
 //! into what an overlay would have left: changed and new entries, and whiteouts for those that are gone.
 //!
-//! [`copy`] remembers of each entry what the copy was like; an entry that is still like that when everything inside has
+//! `copy` remembers of each entry what the copy was like; an entry that is still like that when everything inside has
 //! ended was not touched, and [`difference`] removes it. So the host may change meanwhile without that being taken for
 //! the sandbox's doing. Bytes and names are the code's: every step is one name below a directory that is held open, and
 //! no link is followed.
