@@ -15,10 +15,14 @@ mod support;
 
 #[path = "escape/arena.rs"]
 mod arena;
+#[path = "escape/crashes.rs"]
+mod crashes;
 #[path = "escape/files.rs"]
 mod files;
 #[path = "escape/kernel.rs"]
 mod kernel;
+#[path = "escape/pitfalls.rs"]
+mod pitfalls;
 #[path = "escape/proc.rs"]
 mod proc;
 #[path = "escape/processes.rs"]
