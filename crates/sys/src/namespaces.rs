@@ -162,9 +162,8 @@ impl UserNamespace {
 /// Waits for `parent`, which ends this process as soon as it holds its namespace; or the kernel does when `parent` dies.
 fn wait_to_be_killed(parent: Pid) -> ! {
     // A parent that died before the first line has left this process to another one.
-    let tied = crate::process::die_with_parent().is_ok() && rustix::process::getppid() == Some(parent);
-    if !tied {
-        exit_now(1);
+    if crate::process::die_with_parent().is_err() || rustix::process::getppid() != Some(parent) {
+        exit_now(1)
     }
     loop {
         // SAFETY: `pause` has no arguments and touches no memory of ours.
