@@ -282,3 +282,38 @@ fn files_that_only_the_owner_may_read_can_be_read_and_changed_inside() {
     assert_eq!(fs::read_to_string(&path).unwrap(), "changed\n");
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
 }
+
+#[test]
+fn a_unix_socket_below_a_read_only_mount_has_nobody_listening() {
+    let site = Site::new();
+    let shared = site.root().join("shared");
+    fs::create_dir(&shared).unwrap();
+    let host = std::os::unix::net::UnixListener::bind(shared.join("socket")).unwrap();
+    host.set_nonblocking(true).unwrap();
+    // Without a sandbox it can be reached.
+    std::os::unix::net::UnixStream::connect(shared.join("socket")).unwrap();
+    host.accept().unwrap();
+    let script = "import socket; socket.socket(socket.AF_UNIX).connect('/mnt/shared/socket')";
+    let mount = format!("{}:/mnt/shared:ro", shared.display());
+    let output = site
+        .offleash(["run", "-q", "--mount", &mount, "--", "python3", "-c", script])
+        .output()
+        .unwrap();
+    assert!(stderr(&output).contains("Connection refused"), "{}", stderr(&output));
+    assert_eq!(host.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+}
+
+#[test]
+fn a_workspace_named_by_a_link_is_what_the_link_leads_to() {
+    let site = Site::new();
+    let (real, link) = (site.root().join("real"), site.root().join("link"));
+    fs::create_dir(&real).unwrap();
+    fs::write(real.join("secret"), "SECRET").unwrap();
+    std::os::unix::fs::symlink(&real, &link).unwrap();
+    // The link is resolved before anything is planned; the place inside is the resolved one.
+    let output = site
+        .offleash(["run", "-q", "-w", link.to_str().unwrap(), "--", "pwd"])
+        .output()
+        .unwrap();
+    assert_eq!(stdout(&output).trim(), real.canonicalize().unwrap().to_str().unwrap());
+}

@@ -69,6 +69,18 @@ pub fn clone_tree(directory: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd>
     Ok(rustix::mount::open_tree(directory, path, flags)?)
 }
 
+/// A detached copy of the mounts at and below `path`, which holds no symbolic link in any component.
+///
+/// For paths that were resolved before: whoever may rename something on the way cannot lead elsewhere since.
+///
+/// # Errors
+/// `ELOOP` if a component has become a symbolic link; else as [`clone_tree`].
+pub fn clone_resolved(path: &Path) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let place = rustix::fs::openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)?;
+    clone_tree(place.as_fd(), Path::new(""))
+}
+
 /// Sets attributes on a mount and on all mounts below it. Attributes that are not named stay as they are.
 ///
 /// `mount_setattr` since Linux 5.12 (mount_setattr(2)).

@@ -134,7 +134,8 @@ fn a_command_gets_three_descriptors_and_nothing_else() {
         let outcome = start(role).run(command(&[
             "sh",
             "-c",
-            "ls /proc/$$/fd | tr '\\n' ' '; umask >/dev/null; true",
+            // By builtins alone: a pipeline would have descriptors of its own for a moment.
+            "for n in 0 1 2 3 4 5 6 7 8 9; do if [ -e /proc/$$/fd/$n ]; then printf '%s ' $n; fi; done",
         ]));
         assert_eq!(outcome.text(), "0 1 2 ", "{role:?}");
     }

@@ -97,6 +97,7 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
         credentials::become_user(plan.user.uid, plan.user.gid).map_err(step("becoming the sandbox's user"))?;
         process::die_with_parent().map_err(step("tying the first process to its supervisor"))?;
     }
+    bound_inotify().map_err(step("bounding inotify instances"))?;
     rustix::process::umask(Mode::from(0o022));
     tree::enter(plan, &mut arrivals)?;
     use_null_streams().map_err(step("opening /dev/null"))?;
@@ -259,6 +260,22 @@ pub(crate) fn use_null_streams() -> io::Result<()> {
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
     Ok(())
+}
+
+/// Leaves inotify instances to the host: the kernel counts them for the user who started the sandbox, too, and by
+/// default allows 128 in all (inotify(7)).
+fn bound_inotify() -> io::Result<()> {
+    const INSTANCES: &[u8] = b"32";
+    let path = "/proc/sys/user/max_inotify_instances";
+    match rustix::fs::openat(rustix::fs::CWD, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(file) => {
+            rustix::io::write(&file, INSTANCES)?;
+            Ok(())
+        }
+        // Before Linux 4.13, or without inotify: nothing is counted per namespace.
+        Err(rustix::io::Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Keeps this process and all that it starts to `count` of the CPUs that it may use now.

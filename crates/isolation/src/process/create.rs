@@ -263,8 +263,12 @@ impl Parent<'_> {
         for &number in &self.order.from_parent {
             let entry = &self.order.plan.entries[number / 2];
             let path = path_of(&entry.node, number);
-            let tree = mount::clone_tree(mount::current_directory(), path)
-                .map_err(|error| failed("opening", path.to_string_lossy(), error))?;
+            let opened = if number == tree::source_number(number / 2) {
+                mount::clone_resolved(path)
+            } else {
+                mount::clone_tree(mount::current_directory(), path)
+            };
+            let tree = opened.map_err(|error| failed("opening", path.to_string_lossy(), error))?;
             if number == tree::source_number(number / 2) {
                 self.map_owner(tree.as_fd(), path, &entry.node, owners)?;
             }
@@ -340,19 +344,12 @@ fn trees_of_the_parent(plan: &Plan, identity: &Identity) -> Vec<usize> {
     let mut numbers = Vec::new();
     for (entry, node) in plan.entries.iter().map(|entry| &entry.node).enumerate() {
         match node {
-            Node::Bind { source, .. } if !is_system(source) => numbers.push(tree::source_number(entry)),
+            Node::Bind { source, .. } if !tree::is_system(source) => numbers.push(tree::source_number(entry)),
             Node::Overlay { .. } => numbers.extend([tree::source_number(entry), tree::layer_number(entry)]),
             _ => {}
         }
     }
     numbers
-}
-
-/// Whether a path belongs to the operating system, so that everybody may read what is meant to be read there.
-fn is_system(path: &Path) -> bool {
-    ["/usr", "/etc", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"]
-        .iter()
-        .any(|system| path.starts_with(system))
 }
 
 fn path_of(node: &Node, number: usize) -> &Path {

@@ -96,6 +96,22 @@ fn relative(target: &Path) -> &Path {
     target.strip_prefix("/").unwrap_or(target)
 }
 
+/// Whether a path belongs to the operating system, so that everybody may read what is meant to be read there.
+pub(super) fn is_system(path: &Path) -> bool {
+    const SYSTEM: [&str; 9] = [
+        "/usr",
+        "/etc",
+        "/bin",
+        "/sbin",
+        "/lib",
+        "/lib32",
+        "/lib64",
+        "/libx32",
+        "/nix/store",
+    ];
+    SYSTEM.iter().any(|system| path.starts_with(system))
+}
+
 /// What kind of thing a target must be.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -156,11 +172,17 @@ impl Assembly<'_> {
     fn bind(&mut self, number: usize, source: &Path, access: Access, target: &Path) -> Result<(), StepFailure> {
         let tree = match self.given.tree(source_number(number))? {
             Some(tree) => tree,
-            None => mount::clone_tree(mount::current_directory(), source).map_err(step("opening", source))?,
+            None => mount::clone_resolved(source).map_err(step("opening", source))?,
         };
         let attributes = if access == Access::Rw { WRITABLE } else { SEALED };
         mount::restrict_tree(tree.as_fd(), attributes).map_err(step("restricting", source))?;
         let kind = kind_of(tree.as_fd()).map_err(step("examining", source))?;
+        let tree = if access == Access::Ro && kind == Kind::Directory && !is_system(source) {
+            self.read_only_view(tree.as_fd())
+                .map_err(step("mounting a read-only view of", source))?
+        } else {
+            tree
+        };
         let place = self
             .place(target, kind)
             .map_err(step("making the mount point", target))?;
@@ -176,6 +198,7 @@ impl Assembly<'_> {
         ] {
             let tree = match self.given.tree(tree)? {
                 Some(tree) => tree,
+                None if name == "lower" => mount::clone_resolved(path).map_err(step("opening", path))?,
                 None => mount::clone_tree(mount::current_directory(), path).map_err(step("opening", path))?,
             };
             let place = self.place(&Path::new(STAGING).join(name), Kind::Directory);
@@ -203,6 +226,26 @@ impl Assembly<'_> {
             .place(target, Kind::Directory)
             .map_err(step("making the mount point", target))?;
         mount::attach(overlay.as_fd(), place.as_fd()).map_err(step("mounting the overlay of", lower))
+    }
+
+    /// An overlay without a writable layer over `tree`.
+    ///
+    /// A mount that is read-only still lets a program connect to a unix socket that lies in it, such as that of a
+    /// container engine. A socket of an overlay is another one, to which nobody listens.
+    fn read_only_view(&self, tree: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        // An overlay without a writable layer needs two to read from; the second is empty.
+        let empty = new_tmpfs(Some(Bytes(4096)), Some(1), 0o555, SEALED)?;
+        for (name, tree) in [("lower", tree), ("layer", empty.as_fd())] {
+            let place = self.place(&Path::new(STAGING).join(name), Kind::Directory)?;
+            mount::attach(tree, place.as_fd())?;
+        }
+        self.in_staging(|| {
+            let options: [(&std::ffi::CStr, &[u8]); 2] = [(c"lowerdir", b"lower:layer"), (c"userxattr", b"")];
+            let view = mount::new_filesystem(c"overlay", &options, SEALED)?;
+            mount::detach(Path::new("lower"))?;
+            mount::detach(Path::new("layer"))?;
+            Ok(view)
+        })
     }
 
     fn tmpfs(&self, size: Option<Bytes>, inodes: Option<u64>, mode: u32, target: &Path) -> io::Result<()> {
