@@ -105,7 +105,8 @@ fn memory_v2(
     Ok(())
 }
 
-/// <https://docs.kernel.org/admin-guide/cgroup-v1/memory.html>; kernel memory is part of the limit.
+/// <https://docs.kernel.org/admin-guide/cgroup-v1/memory.html>; kernel memory is part of the limit, that of
+/// sockets has a limit of its own.
 fn memory_v1(
     group: &Directory,
     limits: &GroupLimits,
@@ -118,6 +119,9 @@ fn memory_v1(
         });
     };
     group.write_number("memory.limit_in_bytes", memory)?;
+    // Socket buffers, those of UDP included, are in this counter alone ("2.7.1 Current Kernel Memory resources
+    // accounted"); absent in kernels without network.
+    absent_is_fine(group.write_number("memory.kmem.tcp.limit_in_bytes", memory))?;
     note("memory", "memory");
     let Some(swap) = limits.swap_bytes else { return Ok(()) };
     match group.write_number("memory.memsw.limit_in_bytes", memory.saturating_add(swap)) {

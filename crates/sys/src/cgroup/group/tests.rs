@@ -152,6 +152,22 @@ fn limits_are_held_as_the_kernel_rounds_them_and_named_with_their_means() {
 }
 
 #[test]
+fn memory_of_sockets_is_limited_too_where_it_is_counted_apart() {
+    let Some(group) = group(GroupLimits {
+        memory_bytes: Some(64 << 20),
+        ..GroupLimits::default()
+    }) else {
+        return;
+    };
+    let part = group.part(Controller::Memory).unwrap();
+    let sockets = part.directory.read_number_if_there("memory.kmem.tcp.limit_in_bytes");
+    match sockets.unwrap() {
+        Some(limit) => assert_eq!(limit, 64 << 20),
+        None => skip(&"memory of sockets is not counted apart"),
+    }
+}
+
+#[test]
 fn only_the_controllers_that_a_limit_needs_are_used() {
     let Some(group) = group(pids(10)) else { return };
     assert_eq!(group.enforced().keys().collect::<Vec<_>>(), [&"pids"]);
