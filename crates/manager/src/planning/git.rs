@@ -22,7 +22,9 @@ pub(super) fn directories_outside(workspace: &Path, euid: u32) -> Vec<PathBuf> {
     if git_directory.starts_with(workspace) || !points_back(&git_directory, workspace) {
         return Vec::new();
     }
-    let common = common_directory(&git_directory);
+    let Some(common) = common_directory(&git_directory) else {
+        return Vec::new();
+    };
     let is_ours = |path: &Path| fs::metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == euid);
     let is_whole = is_repository(&common) && is_ours(&common) && is_ours(&git_directory);
     if !is_whole || workspace.starts_with(&common) {
@@ -54,10 +56,16 @@ fn points_back(git_directory: &Path, workspace: &Path) -> bool {
             .is_some_and(|named| leads_to(&named, workspace))
 }
 
-fn common_directory(git_directory: &Path) -> PathBuf {
-    let named = read_file(&git_directory.join("commondir"));
-    let common = named.and_then(|named| fs::canonicalize(git_directory.join(path_of(&named))).ok());
-    common.unwrap_or_else(|| git_directory.to_path_buf())
+/// The repository that a git directory belongs to: itself, or the one in whose `worktrees` it lies.
+///
+/// The file `commondir` may come with the workspace as well; only the place of the git directory cannot be made up.
+fn common_directory(git_directory: &Path) -> Option<PathBuf> {
+    let Some(named) = read_file(&git_directory.join("commondir")) else {
+        return Some(git_directory.to_path_buf());
+    };
+    let common = fs::canonicalize(git_directory.join(path_of(&named))).ok()?;
+    let has_it = common == git_directory || git_directory.parent() == Some(&common.join("worktrees"));
+    has_it.then_some(common)
 }
 
 fn is_repository(directory: &Path) -> bool {
@@ -165,6 +173,30 @@ mod tests {
         for named in [git.clone(), git.join("worktrees/tree"), git.join("modules/sub")] {
             fs::write(stranger.join(".git"), format!("gitdir: {}\n", named.display())).unwrap();
             assert!(directories_outside(&stranger, owner(&git)).is_empty(), "{named:?}");
+        }
+    }
+
+    #[test]
+    fn a_git_directory_that_came_along_cannot_name_another_repository() {
+        let directory = tempfile::tempdir().unwrap();
+        let (victim, _, _) = repository(directory.path());
+        let tree = victim.parent().unwrap().parent().unwrap().join("unpacked");
+        let (workspace, evil) = (tree.join("sub"), tree.join("evil"));
+        let theirs = evil.join("worktrees/x");
+        fs::create_dir_all(&workspace).unwrap();
+        fs::create_dir_all(&theirs).unwrap();
+        for (git_directory, commondir) in [
+            (&evil, victim.clone()),
+            (&theirs, victim.clone()),
+            (&theirs, victim.join("modules/sub")),
+            (&theirs, victim.join("worktrees/tree")),
+        ] {
+            fs::write(workspace.join(".git"), format!("gitdir: {}\n", git_directory.display())).unwrap();
+            fs::write(git_directory.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+            fs::write(git_directory.join("gitdir"), format!("{}/.git\n", workspace.display())).unwrap();
+            fs::write(git_directory.join("commondir"), format!("{}\n", commondir.display())).unwrap();
+            let shown = directories_outside(&workspace, owner(&victim));
+            assert!(shown.is_empty(), "{git_directory:?} {commondir:?}: {shown:?}");
         }
     }
 
