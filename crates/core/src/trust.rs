@@ -26,6 +26,7 @@ pub fn widened(policy: &Policy) -> Vec<String> {
     note(!policy.paths.read.is_empty(), "filesystem.read");
     note(!policy.paths.write.is_empty(), "filesystem.write");
     note(!policy.mounts.is_empty(), "mount");
+    note(has_larger_tmpfs(policy), "tmpfs");
     note(!policy.toolchains.is_empty(), "toolchains");
     note(!policy.env.pass.is_empty(), "env.pass");
     note(
@@ -35,6 +36,15 @@ pub fn widened(policy: &Policy) -> Vec<String> {
     note(policy.allow_ptrace == Some(true), "allow_ptrace");
     keys.extend(raised_limits(policy).map(|limit| format!("limits.{}", limit.name())));
     keys
+}
+
+/// Whether a tmpfs may hold more than `/tmp` may unless its owner says so.
+fn has_larger_tmpfs(policy: &Policy) -> bool {
+    let most = Limits::default().tmp;
+    policy
+        .tmpfs
+        .iter()
+        .any(|tmpfs| most.is_some_and(|most| tmpfs.size.is_some_and(|size| size > most)))
 }
 
 fn raised_limits(policy: &Policy) -> impl Iterator<Item = LimitName> + '_ {
@@ -76,5 +86,19 @@ mod tests {
                 "limits.pids"
             ]
         );
+    }
+
+    #[test]
+    fn a_tmpfs_widens_beyond_the_size_that_tmp_has_by_default() {
+        for (size, keys) in [
+            ("", vec![]),
+            ("size = \"64M\"", vec![]),
+            ("size = \"1G\"", vec![]),
+            ("size = \"1025M\"", vec!["tmpfs"]),
+            ("size = \"64G\"", vec!["tmpfs"]),
+        ] {
+            let policy = format!("[[tmpfs]]\ntarget = \"/small\"\n[[tmpfs]]\ntarget = \"/scratch\"\n{size}\n");
+            assert_eq!(widened(&Policy::parse(&policy).unwrap()), keys, "{size}");
+        }
     }
 }
