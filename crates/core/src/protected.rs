@@ -7,7 +7,7 @@
 //! tests); and a directory that looks like a bare repository (`HEAD`, `objects`, `refs`, `config`), in which git uses
 //! `config` when it is started in that very directory (`safe.bareRepository=explicit` stops it).
 
-use std::borrow::Cow;
+use std::sync::LazyLock;
 
 /// A name, or a row of names, and why it is protected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,18 +34,20 @@ pub const PROTECTED_NAMES: &[ProtectedName] = table! {
     "git runs the commands of an unfinished rebase":
         ".git/rebase-merge" ".git/rebase-apply" ".git/worktrees/*/rebase-merge" ".git/modules/**/rebase-merge";
     "git takes submodules from where this says": ".gitmodules";
+    "mercurial runs hooks and commands that it names": ".hg/hgrc";
+    "jj takes its configuration and its repository from it": ".jj/repo";
     "direnv runs it when the directory is entered": ".envrc" ".direnv";
     "a shell runs it when it starts":
         ".bashrc" ".bash_profile" ".bash_login" ".bash_logout" ".bash_aliases" ".profile" ".zshrc" ".zshenv" ".zprofile"
         ".zlogin" ".zlogout" ".kshrc" ".cshrc" ".tcshrc" ".login" ".inputrc" ".config/fish" ".xprofile" ".xinitrc" ".xsession";
     "an editor runs its tasks or settings":
         ".vscode" ".idea" ".zed" ".fleet" ".vimrc" ".gvimrc" ".exrc" ".nvimrc" ".nvim.lua" ".vim" ".emacs" ".emacs.d"
-        ".dir-locals.el" "*.code-workspace" ".devcontainer" ".devcontainer.json";
+        ".dir-locals.el" ".helix" ".lazy.lua" ".lapce" "*.code-workspace" ".devcontainer" ".devcontainer.json";
     "it configures an agent or its tools":
         ".claude" ".claude.json" ".mcp.json" "mcp.json" ".cursor" ".cursorrules" ".cursorignore" ".codex" ".gemini" ".windsurf"
         ".windsurfrules" ".aider*" ".cline" ".clinerules" ".roo" ".roorules" ".continue" ".kiro" ".goose" ".goosehints"
         ".opencode" "opencode.json" "opencode.jsonc" ".amazonq" ".junie" ".augment" ".crush" ".crush.json" "crush.json"
-        ".srt-settings.json" ".agents";
+        ".srt-settings.json" ".agents" ".agent" ".factory" ".qwen";
     "it instructs agents": "AGENTS.md" "AGENTS.override.md" "CLAUDE.md" "CLAUDE.local.md" "GEMINI.md"
         ".github/copilot-instructions.md" ".github/instructions";
     "continuous integration runs it":
@@ -53,7 +55,7 @@ pub const PROTECTED_NAMES: &[ProtectedName] = table! {
         ".drone.yml" ".woodpecker" ".woodpecker.yml" ".buildkite" "Jenkinsfile" "azure-pipelines.yml"
         "bitbucket-pipelines.yml" ".gitea/workflows" ".forgejo/workflows" ".github/dependabot.yml";
     "a package manager takes commands or sources from it":
-        ".npmrc" ".yarnrc" ".yarnrc.yml" ".yarn/releases" ".yarn/plugins" ".pnpmfile.cjs" ".pypirc" "pip.conf" ".pip" ".cargo/config"
+        ".npmrc" ".yarnrc" ".yarnrc.yml" ".yarn/releases" ".yarn/plugins" ".pnpmfile.cjs" ".pnpmfile.mjs" "bunfig.toml" ".pypirc" "pip.conf" ".pip" ".cargo/config"
         ".cargo/config.toml" ".bundle/config" ".condarc" ".m2/settings.xml" ".mvn/extensions.xml" ".mvn/jvm.config";
     "it runs at every commit": ".husky" ".pre-commit-config.yaml" ".pre-commit-config.yml" "lefthook.yml" "lefthook.yaml"
         ".lefthook.yml" ".lefthook.yaml" ".overcommit.yml" ".lefthook";
@@ -71,17 +73,25 @@ const GIT_LINK: ProtectedName = ProtectedName {
     why: "git takes its repository from where this points",
 };
 
+/// The names of a pattern, from the outermost to the innermost, folded.
+type Pattern = Vec<Vec<u8>>;
+
+/// The table with its patterns taken apart, once.
+static PATTERNS: LazyLock<Vec<(Pattern, &'static ProtectedName)>> = LazyLock::new(|| {
+    let parts = |pattern: &str| pattern.to_ascii_lowercase().split('/').map(Vec::from).collect();
+    PROTECTED_NAMES
+        .iter()
+        .map(|protected| (parts(protected.pattern), protected))
+        .collect()
+});
+
 /// The protected name by which `path`, relative to the workspace, is protected: its own or that of a directory above.
 pub fn protected_rule(path: &[u8]) -> Option<&'static ProtectedName> {
     let names = folded_names(path);
-    PROTECTED_NAMES.iter().find(|protected| {
-        let pattern: Vec<Vec<u8>> = protected
-            .pattern
-            .split('/')
-            .map(|name| name.to_ascii_lowercase().into())
-            .collect();
-        (0..names.len()).any(|start| starts_with(&pattern, &names[start..]))
-    })
+    PATTERNS
+        .iter()
+        .find(|(pattern, _)| (0..names.len()).any(|start| starts_with(pattern, &names[start..])))
+        .map(|(_, protected)| *protected)
 }
 
 /// As [`protected_rule`], for something that is not a directory (a file, a link, or nothing in a directory's place):
@@ -115,25 +125,29 @@ fn matches_name(pattern: &[u8], name: &[u8]) -> bool {
 fn folded_names(path: &[u8]) -> Vec<Vec<u8>> {
     path.split(|byte| *byte == b'/')
         .filter(|name| !name.is_empty() && *name != b".")
-        .map(|name| fold(name).into_owned())
+        .map(fold)
         .collect()
 }
 
-/// What a case-insensitive file system takes a name for: ext4 and F2FS fold by Unicode and drop ignorable characters,
-/// HFS+ as well (CVE-2014-9390).
-fn fold(name: &[u8]) -> Cow<'_, [u8]> {
-    if name.is_ascii() {
-        return Cow::Owned(name.to_ascii_lowercase());
-    }
-    let Ok(text) = std::str::from_utf8(name) else {
-        return Cow::Borrowed(name);
+/// What other file systems take a name for: ext4 and F2FS fold letter case by Unicode and drop ignorable characters,
+/// HFS+ as well (CVE-2014-9390); FAT and NTFS drop dots and spaces at the end, and know `.git` as `git~1`, too.
+fn fold(name: &[u8]) -> Vec<u8> {
+    let mut folded = fold_case(name);
+    let end = folded.iter().rposition(|byte| !matches!(byte, b'.' | b' '));
+    folded.truncate(end.map_or(0, |last| last + 1));
+    if folded == b"git~1" { b".git".to_vec() } else { folded }
+}
+
+fn fold_case(name: &[u8]) -> Vec<u8> {
+    let Some(text) = std::str::from_utf8(name).ok().filter(|text| !text.is_ascii()) else {
+        return name.to_ascii_lowercase();
     };
     // Upper case first, because some lower-case letters (the long s) differ from the letter that both belong to.
     let upper = text
         .chars()
         .filter(|character| !is_ignorable(*character))
         .flat_map(char::to_uppercase);
-    Cow::Owned(upper.flat_map(char::to_lowercase).collect::<String>().into_bytes())
+    upper.flat_map(char::to_lowercase).collect::<String>().into_bytes()
 }
 
 /// `Default_Ignorable_Code_Point` of Unicode.
@@ -176,6 +190,16 @@ mod tests {
             ".config/fish/config.fish",
             "offleash.toml",
             "./.envrc",
+            ".hg/hgrc",
+            ".helix/config.toml",
+            ".lazy.lua",
+            ".lapce/run.toml",
+            ".pnpmfile.mjs",
+            "bunfig.toml",
+            ".jj/repo/config.toml",
+            ".agent/rules",
+            ".factory/x",
+            ".qwen/settings.json",
             ".git//hooks/x",
         ] {
             assert!(protected_rule(path.as_bytes()).is_some(), "{path}");
@@ -204,6 +228,12 @@ mod tests {
             "envrc",
             ".cargo/registry",
             ".env",
+            ".",
+            "...",
+            ".hg/store",
+            "git~1",
+            "git~2/config",
+            "git/config.",
             "Makefile",
         ] {
             assert_eq!(protected_rule(path.as_bytes()), None, "{path}");
@@ -217,6 +247,12 @@ mod tests {
             ".GİT/config".replace('İ', "I").as_str(),
             ".hu\u{17f}ky/x",
             ".hus\u{212a}y/x",
+            ".git./config",
+            ".git /hooks. . /x",
+            ".envrc. .",
+            ".git.\u{200c}/config",
+            "GIT~1/config",
+            "sub/git~1./hooks/x",
         ] {
             assert!(protected_rule(path.as_bytes()).is_some(), "{path}");
         }
@@ -228,6 +264,9 @@ mod tests {
             protected_non_directory_rule(b"sub/.git").map(|rule| rule.pattern),
             Some(".git")
         );
+        for name in [&b"git~1"[..], b".git.", b".GIT ", b"a/Git~1"] {
+            assert!(protected_non_directory_rule(name).is_some(), "{name:?}");
+        }
         assert_eq!(protected_non_directory_rule(b".git/HEAD"), None);
         assert!(protected_non_directory_rule(b".git/config").is_some());
     }
