@@ -287,7 +287,7 @@ pub const LIMITS: [LimitRow; 12] = [
         LimitName::Tmp,
         ("tmp", "--tmp-size"),
         LimitUnit::Size,
-        "size of `/tmp`, and the same again for `/dev/shm` and the home directory each",
+        "size of `/tmp`, and the same again for `/var/tmp`, `/dev/shm` and the home directory each",
     )
     .at_least(64 << 10, "to tmpfs a size of 0 means no limit"),
     row(
