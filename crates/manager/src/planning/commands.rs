@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
@@ -18,6 +18,7 @@ use offleash_core::path_rules::Anchors;
 use offleash_core::text::Text;
 
 use super::error::PlanError;
+use super::regular_file::open_regular_file;
 use super::rules;
 use super::tree::Tree;
 use super::view::{Found, View};
@@ -217,8 +218,10 @@ fn add_with_interpreters(found: Found, search_path: &[PathBuf], view: View<'_>, 
 /// What the kernel starts to run a file: the program of its `#!` line (and the one that `env` starts), or its loader.
 fn interpreters(host: &Path, search_path: &[PathBuf], view: View<'_>) -> Vec<Found> {
     let mut head = Vec::new();
-    let read = File::open(host).and_then(|file| file.take(4096).read_to_end(&mut head));
-    if read.is_err() {
+    let Ok(file) = open_regular_file(host) else {
+        return Vec::new();
+    };
+    if file.take(4096).read_to_end(&mut head).is_err() {
         return Vec::new();
     }
     if let Some(line) = head.strip_prefix(b"#!") {

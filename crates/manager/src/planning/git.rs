@@ -6,13 +6,11 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// More than any path, less than what would take time.
-const MOST_BYTES: u64 = 1 << 16;
+use super::regular_file::read_regular_file;
 
 /// The git directories outside `workspace` that git needs there; `euid` is whose they must be.
 pub(super) fn directories_outside(workspace: &Path, euid: u32) -> Vec<PathBuf> {
@@ -89,19 +87,8 @@ fn core_worktree(config: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-/// The contents of a regular file that is no link; waits for nothing.
 fn read_file(path: &Path) -> Option<Vec<u8>> {
-    let found = fs::symlink_metadata(path).ok()?;
-    if !found.is_file() || found.len() > MOST_BYTES {
-        return None;
-    }
-    let mut contents = Vec::new();
-    fs::File::open(path)
-        .ok()?
-        .take(MOST_BYTES)
-        .read_to_end(&mut contents)
-        .ok()?;
-    Some(contents)
+    read_regular_file(path).ok()
 }
 
 fn path_of(line: &[u8]) -> &Path {

@@ -23,6 +23,7 @@ mod git;
 mod mounts;
 mod outside;
 mod reach;
+mod regular_file;
 mod rules;
 mod system;
 #[cfg(test)]
@@ -35,6 +36,7 @@ mod workspace;
 pub use error::PlanError;
 pub use explain::{PathAnswer, explain_path};
 pub use outside::find_outside;
+pub use regular_file::{RegularFileError, read_regular_file};
 
 /// The name of the machine inside.
 const HOSTNAME: &str = "sandbox";

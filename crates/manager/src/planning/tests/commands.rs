@@ -118,3 +118,17 @@ fn a_command_that_is_only_outside_says_how_to_get_it_inside() {
     );
     assert_eq!(hint("no-such-program"), None);
 }
+
+#[test]
+fn an_interpreter_that_is_a_pipe_is_not_waited_for() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    let (_directory, host) = host_with_home();
+    let bin = host.cwd.join("tool/bin");
+    executable(&bin.join("script"), &format!("#!{}/pipe\n", bin.display()));
+    mknodat(CWD, bin.join("pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+    let mut spec = spec(&host, "[commands]\nallow = [\"script\"]");
+    spec.toolchains = vec![host.cwd.join("tool").into()];
+    let (plan, _) = plan_of(&spec, &host, "script").unwrap();
+    assert!(plan.executables.contains(&bin.join("script")), "{:?}", plan.executables);
+}

@@ -4,6 +4,8 @@ use std::cmp::Ordering;
 use std::fs;
 use std::path::Path;
 
+use super::super::regular_file::read_regular_file;
+
 /// The versions that pyenv would choose: by its variable, by `.python-version` in the workspace or above, or by its
 /// own `version` file.
 pub(super) fn of_pyenv(root: &Path, variable: Option<&Path>, workspace: Option<&Path>) -> Vec<String> {
@@ -38,7 +40,8 @@ pub(super) fn of_nvm(root: &Path, workspace: Option<&Path>) -> String {
 fn in_or_above(directory: &Path, name: &str) -> Option<String> {
     directory
         .ancestors()
-        .find_map(|above| fs::read_to_string(above.join(name)).ok())
+        .filter_map(|above| read_regular_file(&above.join(name)).ok())
+        .find_map(|contents| String::from_utf8(contents).ok())
 }
 
 /// The directory that is called `wanted`, or the newest that begins with it: `3.11` finds `3.11.7`.
@@ -89,5 +92,25 @@ mod tests {
         assert_eq!(matching(directory.path(), "v9").as_deref(), Some("v9.11.2"));
         assert_eq!(matching(directory.path(), "v1"), None);
         assert_eq!(matching(directory.path(), "../x"), None);
+    }
+
+    #[test]
+    fn version_files_that_are_no_files_are_passed_over_without_waiting() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+        let directory = tempfile::tempdir().unwrap();
+        let workspace = directory.path().join("workspace");
+        for below in ["workspace", "root/versions/3.12.1"] {
+            fs::create_dir_all(directory.path().join(below)).unwrap();
+        }
+        mknodat(CWD, workspace.join(".python-version"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", workspace.join(".nvmrc")).unwrap();
+        fs::write(directory.path().join(".python-version"), "3.12\n").unwrap();
+        fs::write(directory.path().join(".nvmrc"), "18\n").unwrap();
+        assert_eq!(
+            of_pyenv(&directory.path().join("root"), None, Some(&workspace)),
+            ["3.12.1"]
+        );
+        assert_eq!(of_nvm(&directory.path().join("root"), Some(&workspace)), "v18");
     }
 }
