@@ -15,6 +15,7 @@ use offleash_core::spec::{Access, IdChoice, MountSpec, SandboxSpec, TmpfsSpec, W
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
 use offleash_core::{srt, trust};
+use offleash_manager::planning::{RegularFileError, read_regular_file};
 
 use crate::args::{DegradeArg, IdsArg, SandboxArgs};
 use crate::failure::Failure;
@@ -226,10 +227,13 @@ fn policy(arguments: &SandboxArgs, workspace: &Path) -> Result<Option<Policy>, F
         });
     }
     let found = workspace.join(POLICY_NAME);
-    if arguments.no_policy || arguments.no_workspace || !found.exists() {
+    if arguments.no_policy || arguments.no_workspace {
         return Ok(None);
     }
-    let policy = read_policy(&found)?;
+    let Some(text) = read_discovered(&found)? else {
+        return Ok(None);
+    };
+    let policy = parse_policy(&found, &text)?;
     let widened = trust::widened(&policy);
     if widened.is_empty() {
         return Ok(Some(policy));
@@ -248,13 +252,27 @@ fn policy(arguments: &SandboxArgs, workspace: &Path) -> Result<Option<Policy>, F
 
 /// Reads and checks a policy file.
 pub(crate) fn read_policy(file: &Path) -> Result<Policy, Failure> {
-    let text = read(file)?;
-    Policy::parse(&text).map_err(|error| {
+    parse_policy(file, &read(file)?)
+}
+
+fn parse_policy(file: &Path, text: &str) -> Result<Policy, Failure> {
+    Policy::parse(text).map_err(|error| {
         let place = format!("{}:{}:{}: {}", file.display(), error.line, error.column, error.message);
         Failure::new(place).with_hint("docs/policy.md lists every key")
     })
 }
 
+/// Reads a file that nobody named, if there is one: it may have come with the code that is to be contained.
+fn read_discovered(file: &Path) -> Result<Option<String>, Failure> {
+    match read_regular_file(file) {
+        Ok(bytes) => text_of(file, bytes).map(Some),
+        Err(RegularFileError::Missing { .. }) => Ok(None),
+        Err(error) => Err(Failure::from_error(&error)
+            .with_hint("look at it, then name a policy with `--policy FILE`, or ignore this one with `--no-policy`")),
+    }
+}
+
+/// Reads a file that the user named, which may be a pipe or a link.
 fn read(file: &Path) -> Result<String, Failure> {
     let bytes = std::fs::read(file).map_err(|error| {
         in_file(
@@ -263,6 +281,10 @@ fn read(file: &Path) -> Result<String, Failure> {
             Some("name a file that exists and that you may read".into()),
         )
     })?;
+    text_of(file, bytes)
+}
+
+fn text_of(file: &Path, bytes: Vec<u8>) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|_| in_file(file, "it is not UTF-8", Some("save it as UTF-8".into())))
 }
 
@@ -332,5 +354,31 @@ mod tests {
         let argv = command(Some(&"echo $1".into()), &["x".into()]).unwrap();
         assert_eq!(argv, ["sh", "-c", "echo $1", "sh", "x"].map(OsString::from));
         assert!(command(None, &[]).is_err());
+    }
+
+    #[test]
+    fn a_discovered_policy_is_a_regular_file_or_refused() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join(POLICY_NAME);
+        assert_eq!(read_discovered(&file).unwrap(), None);
+        std::fs::write(&file, "ids = \"single\"").unwrap();
+        assert_eq!(read_discovered(&file).unwrap().as_deref(), Some("ids = \"single\""));
+        for (to, said) in [
+            ("/dev/zero", "symbolic link"),
+            ("/etc/passwd", "symbolic link"),
+            ("nothing", "symbolic link"),
+            ("", "not a regular file"),
+        ] {
+            std::fs::remove_file(&file).unwrap();
+            if to.is_empty() {
+                mknodat(CWD, &file, FileType::Fifo, Mode::RUSR, 0).unwrap();
+            } else {
+                std::os::unix::fs::symlink(to, &file).unwrap();
+            }
+            let shown = read_discovered(&file).unwrap_err().to_string();
+            assert!(shown.contains(said) && shown.contains("--no-policy"), "{to:?}: {shown}");
+        }
     }
 }
