@@ -1,6 +1,7 @@
 //! `offleash run`.
 
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -10,6 +11,8 @@ use offleash_core::record::{Outcome, RunRecord};
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
 use offleash_manager::lifecycle::{RunReport, RunRequest, run as run_sandbox};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 use crate::args::RunArgs;
 use crate::failure::Failure;
@@ -72,8 +75,24 @@ struct ReportFile<'a> {
 
 impl<'a> ReportFile<'a> {
     fn create(path: &'a Path) -> Result<Self, Failure> {
-        let file = std::fs::File::create(path).map_err(|error| Self::failure(path, &error))?;
+        let mut options = std::fs::OpenOptions::new();
+        options.write(true).create(true).truncate(true);
+        if !is_door_of_the_system(path) {
+            options.custom_flags(NO_LINK);
+        }
+        let file = options.open(path).map_err(|error| Self::not_opened(path, &error))?;
         Ok(Self { path, file })
+    }
+
+    fn not_opened(path: &Path, error: &io::Error) -> Failure {
+        if error.raw_os_error() != Some(Errno::LOOP.raw_os_error()) {
+            return Self::failure(path, error);
+        }
+        Failure::new(format!(
+            "cannot write the report `{}`: it is a symbolic link, which an earlier run may have put there",
+            Text::from(path)
+        ))
+        .with_hint("name the file that it should lead to, or remove the link")
     }
 
     fn write(mut self, record: &RunRecord) -> Result<(), Failure> {
@@ -88,6 +107,18 @@ impl<'a> ReportFile<'a> {
         Failure::new(format!("cannot write the report `{}`: {error}", Text::from(path)))
             .with_hint("name a file in a directory that exists, that you may write and that has room")
     }
+}
+
+/// `O_NOFOLLOW`, as the standard library takes it.
+const NO_LINK: i32 = OFlags::NOFOLLOW.bits().cast_signed();
+
+/// Whether the path is one of the system's links to what is open, such as `/dev/stderr`. Below `/dev/shm` everybody
+/// makes links.
+fn is_door_of_the_system(path: &Path) -> bool {
+    let directory = path.parent();
+    ["/dev", "/dev/fd", "/proc/self/fd"]
+        .into_iter()
+        .any(|known| directory == Some(Path::new(known)))
 }
 
 fn json_line(record: &RunRecord) -> Result<Vec<u8>, Failure> {
@@ -159,4 +190,44 @@ fn kept_changes(record: &RunRecord) -> Option<String> {
             if total == 1 { "it" } else { "them" },
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_report_is_not_written_through_a_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let (precious, link) = (directory.path().join("precious"), directory.path().join("report"));
+        fs::write(&precious, "precious").unwrap();
+        for to in [precious.as_path(), Path::new("nothing"), Path::new("/dev/null")] {
+            symlink(to, &link).unwrap();
+            let shown = ReportFile::create(&link).err().unwrap().to_string();
+            assert!(shown.contains("symbolic link") && shown.contains("hint:"), "{shown}");
+            fs::remove_file(&link).unwrap();
+        }
+        assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+        assert!(!directory.path().join("nothing").exists());
+    }
+
+    #[test]
+    fn a_report_goes_to_files_and_to_what_is_open() {
+        use std::os::fd::AsRawFd as _;
+
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("report");
+        fs::write(&file, "of an earlier run").unwrap();
+        assert!(ReportFile::create(&file).is_ok());
+        assert_eq!(fs::read_to_string(&file).unwrap(), "");
+        let open = fs::File::create(&file).unwrap();
+        for path in [format!("/dev/fd/{}", open.as_raw_fd()), "/dev/null".to_owned()] {
+            assert!(ReportFile::create(Path::new(&path)).is_ok(), "{path}");
+        }
+        assert!(!is_door_of_the_system(Path::new("/dev/shm/report")));
+        assert!(!is_door_of_the_system(Path::new("/dev/../tmp/report")));
+    }
 }
