@@ -3,9 +3,9 @@
 //! Each is read from the bottom of its group: the entry point comes last, the outcomes it leads to before it. Constants
 //! that the `libc` crate lacks carry the header that defines them.
 
-use libc::{EAFNOSUPPORT, EINVAL, ENOSYS, EPERM, EPROTONOSUPPORT};
+use libc::{EAFNOSUPPORT, EINVAL, ENOSYS, EOPNOTSUPP, EPERM, EPROTONOSUPPORT};
 
-use super::rule::{Refusal, Rule, Test};
+use super::rule::{Refusal, Rule, Test, Word};
 
 /// Every bit of an argument.
 const WHOLE: u32 = u32::MAX;
@@ -35,9 +35,19 @@ const fn quiet(errno: i32, reason: &'static str) -> Rule {
 
 const fn when(argument: u8, mask: u32, test: Test, then: &'static Rule, otherwise: &'static Rule) -> Rule {
     Rule::When {
-        argument,
+        word: Word::Low(argument),
         mask,
         test,
+        then,
+        otherwise,
+    }
+}
+
+const fn high_half_is_zero(argument: u8, then: &'static Rule, otherwise: &'static Rule) -> Rule {
+    Rule::When {
+        word: Word::High(argument),
+        mask: WHOLE,
+        test: Test::Equals(0),
         then,
         otherwise,
     }
@@ -55,17 +65,39 @@ pub(super) static REFUSED: Rule = refusal(EPERM, true, None);
 pub(super) static REFUSED_QUIETLY: Rule = refusal(EPERM, false, None);
 pub(super) static ABSENT: Rule = refusal(ENOSYS, false, None);
 pub(super) static ABSENT_AND_TOLD: Rule = refusal(ENOSYS, true, None);
+pub(super) static UNSUPPORTED: Rule = refusal(EOPNOTSUPP, false, None);
 
 // ioctl(fd, command): the terminal commands that reach beyond the own program. CVE-2017-5226 is TIOCSTI; srt and
-// snapd each let it through once because they compared 64 bits of a command that has 32.
+// snapd each let it through once because they compared 64 bits of a command that has 32. And the commands that are
+// fallocate by another name, on every file system (`file_ioctl` in `fs/ioctl.c`).
+const FS_IOC_RESVSP: i32 = 0x4030_5828; // include/linux/falloc.h, as the two below
+const FS_IOC_RESVSP64: i32 = 0x4030_582a;
+const FS_IOC_ZERO_RANGE: i32 = 0x4030_5839;
+static RESERVES: Rule = quiet(EOPNOTSUPP, "reserves space in a file, as fallocate does");
+static ZEROES: Rule = equals(1, FS_IOC_ZERO_RANGE, &RESERVES, &ALLOW);
+static RESERVES_64: Rule = equals(1, FS_IOC_RESVSP64, &RESERVES, &ZEROES);
+static RESERVES_OR_ZEROES: Rule = equals(1, FS_IOC_RESVSP, &RESERVES, &RESERVES_64);
 static TYPES_INPUT: Rule = refuse(EPERM, "TIOCSTI types into a terminal as if its user had");
 static PASTES: Rule = refuse(EPERM, "TIOCLINUX pastes into a console");
 static TAKES_CONSOLE: Rule = refuse(EPERM, "TIOCCONS takes the console's output");
 static LOADS_DISCIPLINE: Rule = refuse(EPERM, "TIOCSETD loads a line discipline into the kernel");
-static SETS_DISCIPLINE: Rule = equals(1, 0x5423, &LOADS_DISCIPLINE, &ALLOW);
+static SETS_DISCIPLINE: Rule = equals(1, 0x5423, &LOADS_DISCIPLINE, &RESERVES_OR_ZEROES);
 static TAKES: Rule = equals(1, 0x541d, &TAKES_CONSOLE, &SETS_DISCIPLINE);
 static PASTES_OR: Rule = equals(1, 0x541c, &PASTES, &TAKES);
 pub(super) static IOCTL: Rule = equals(1, 0x5412, &TYPES_INPUT, &PASTES_OR);
+
+// fcntl(fd, command). Commands above the newest one judged here fail as on a kernel that lacks them: Linux 6.19 has
+// leases of another name there (F_SETDELEG).
+const FIRST_UNKNOWN_COMMAND: u32 = 1024 + 15; // include/uapi/linux/fcntl.h: 1024 + 14 is F_SET_FILE_RW_HINT
+static LEASE: Rule = refuse(
+    EPERM,
+    "F_SETLEASE makes others wait who open the file, on the host too (/proc/sys/fs/lease-break-time)",
+);
+static DIRECTORY_NOTIFY: Rule = refuse(EPERM, "F_NOTIFY watches directories by signals; inotify is open");
+static UNKNOWN_COMMAND: Rule = quiet(EINVAL, "a command that this table does not know");
+static NEWER_COMMAND: Rule = when(1, WHOLE, Test::AtLeast(FIRST_UNKNOWN_COMMAND), &UNKNOWN_COMMAND, &ALLOW);
+static NOTIFIES: Rule = equals(1, libc::F_NOTIFY, &DIRECTORY_NOTIFY, &NEWER_COMMAND);
+pub(super) static FCNTL: Rule = equals(1, libc::F_SETLEASE, &LEASE, &NOTIFIES);
 
 // socket(family, type, protocol). Protocols beyond the three are refused as a kernel without them would, because
 // programs try them (Go tries MPTCP for every listener) and each loads a module or has a history of its own.
@@ -151,12 +183,37 @@ static NEWER: Rule = when(0, WHOLE, Test::AtLeast(FIRST_UNKNOWN_OPTION), &NAMED_
 static SHARES_CORE: Rule = equals(0, 62, &CORE_SHARING, &NEWER);
 pub(super) static PRCTL: Rule = equals(0, libc::PR_SET_MM, &MEMORY_MAP, &SHARES_CORE);
 
+// prlimit64(pid, resource, new limit, old limit): the own limits, and everybody's to read. A program that names itself
+// by its number (`prlimit --pid $$`) is refused with those that name another: no filter knows who calls.
+static OTHERS_LIMITS: Rule = refuse(
+    EPERM,
+    "sets the limits of a process by its number, as could end the sandbox's first one; 0 stands for the own",
+);
+static NO_NEW_LIMIT: Rule = high_half_is_zero(2, &ALLOW, &OTHERS_LIMITS);
+static READS_LIMIT: Rule = equals(2, 0, &NO_NEW_LIMIT, &OTHERS_LIMITS);
+pub(super) static PRLIMIT: Rule = equals(0, 0, &ALLOW, &READS_LIMIT);
+
+// sched_setaffinity(pid) and the like. Only the sandbox's first process is out of reach: run-times name their own
+// threads by number, and no filter can tell those from others.
+static FIRST_PROCESS: Rule = refuse(EPERM, "changes how the sandbox's first process is scheduled");
+pub(super) static AFFINITY: Rule = equals(0, 1, &FIRST_PROCESS, &ALLOW);
+
+// setpriority(which, who). PRIO_USER means every process of a user, the first one among them.
+static WHO: Rule = equals(1, 1, &FIRST_PROCESS, &ALLOW);
+static NICE_OF_USER: Rule = refuse(
+    EPERM,
+    "changes the priority of all processes of a user, the sandbox's first one among them",
+);
+pub(super) static PRIORITY: Rule = equals(0, PRIO_USER, &NICE_OF_USER, &WHO);
+const PRIO_USER: i32 = 2; // include/uapi/linux/resource.h; its type in the `libc` crate differs between C libraries
+
 // sched_setscheduler(pid, policy): SCHED_OTHER, SCHED_BATCH and SCHED_IDLE, each with or without SCHED_RESET_ON_FORK.
 const POLICY: u32 = !0x4000_0000;
 static REALTIME: Rule = refuse(EPERM, "asks for real-time scheduling, which starves the machine");
 static IS_IDLE: Rule = when(1, POLICY, Test::Equals(5), &ALLOW, &REALTIME);
 static IS_BATCH: Rule = when(1, POLICY, Test::Equals(3), &ALLOW, &IS_IDLE);
-pub(super) static SCHEDULER: Rule = when(1, POLICY, Test::Equals(0), &ALLOW, &IS_BATCH);
+static IS_OTHER: Rule = when(1, POLICY, Test::Equals(0), &ALLOW, &IS_BATCH);
+pub(super) static SCHEDULER: Rule = equals(0, 1, &FIRST_PROCESS, &IS_OTHER);
 
 // Modes. A setuid file left in a workspace is run later, outside, by somebody else. `mkdir` needs no rule: the kernel
 // drops both bits there.

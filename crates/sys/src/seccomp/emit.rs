@@ -14,7 +14,7 @@ use libc::{
 };
 
 use super::Options;
-use super::rule::{Rule, Test};
+use super::rule::{Rule, Test, Word};
 use super::table;
 
 /// `AUDIT_ARCH_*` of the only calling convention let in (`include/uapi/linux/audit.h`).
@@ -193,16 +193,16 @@ impl Builder {
     }
 
     /// As `target`, when the machine already holds an argument under a mask.
-    fn target_after(&mut self, target: Target, loaded: Option<(u8, u32)>) -> Label {
+    fn target_after(&mut self, target: Target, loaded: Option<(Word, u32)>) -> Label {
         match target {
             Target::Answer(answer) => self.result(answer),
             Target::Decision(rule) => self.decision(rule, loaded),
         }
     }
 
-    fn decision(&mut self, rule: &'static Rule, loaded: Option<(u8, u32)>) -> Label {
+    fn decision(&mut self, rule: &'static Rule, loaded: Option<(Word, u32)>) -> Label {
         let Rule::When {
-            argument,
+            word,
             mask,
             test,
             then,
@@ -211,7 +211,7 @@ impl Builder {
         else {
             return self.target(Target::of(rule, self.notify));
         };
-        let needed = Some((*argument, *mask));
+        let needed = Some((*word, *mask));
         let must_load = loaded != needed;
         if let Some((_, _, label)) = self
             .decisions
@@ -229,18 +229,22 @@ impl Builder {
         };
         let mut start = self.branch(operation, operand, then, otherwise);
         if must_load {
-            start = self.load_argument(*argument, *mask, start);
+            start = self.load_argument(*word, *mask, start);
         }
         self.decisions.push((rule, must_load, start));
         start
     }
 
-    fn load_argument(&mut self, argument: u8, mask: u32, next: Label) -> Label {
+    fn load_argument(&mut self, word: Word, mask: u32, next: Label) -> Label {
+        let offset = match word {
+            Word::Low(argument) => ARGUMENTS_AT + 8 * u32::from(argument),
+            Word::High(argument) => ARGUMENTS_AT + 8 * u32::from(argument) + 4,
+        };
         if mask == u32::MAX {
-            return self.load(ARGUMENTS_AT + 8 * u32::from(argument), next);
+            return self.load(offset, next);
         }
         let masked = self.before(BPF_ALU | BPF_AND | BPF_K, mask, next);
-        self.load(ARGUMENTS_AT + 8 * u32::from(argument), masked)
+        self.load(offset, masked)
     }
 
     /// Loads the 32 bits at `offset`, then goes on at `next`.

@@ -15,17 +15,37 @@ pub(super) enum Rule {
     Refuse(Refusal),
     /// The supervisor records the call, and lets the kernel carry it out.
     Observe,
-    /// Depends on the low 32 bits of one argument.
-    ///
-    /// Only the low half is ever read: every argument tested here is a 32-bit one (or is cut to 32 bits by the
-    /// kernel), so a comparison of 64 bits could be evaded by setting a high bit that the kernel ignores.
+    /// Depends on 32 bits of one argument.
     When {
-        argument: u8,
+        word: Word,
         mask: u32,
         test: Test,
         then: &'static Rule,
         otherwise: &'static Rule,
     },
+}
+
+/// The half of an argument that a condition reads.
+///
+/// Numbers have only a low half: every one tested is a 32-bit one (or is cut to 32 bits by the kernel), so a comparison
+/// of 64 bits could be evaded by setting a high bit that the kernel ignores. A pointer has both, and a test for null
+/// that left the high one out would take a page at 4 GiB for null.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Word {
+    /// The low half of the argument at this position.
+    Low(u8),
+    /// The high half of the argument at this position.
+    High(u8),
+}
+
+impl Word {
+    /// These 32 bits of a call's arguments.
+    pub(super) fn of(self, arguments: &[u64; 6]) -> u32 {
+        match self {
+            Word::Low(argument) => low_half(arguments[usize::from(argument)]),
+            Word::High(argument) => low_half(arguments[usize::from(argument)] >> 32),
+        }
+    }
 }
 
 /// What an argument is compared with, after masking.
@@ -62,21 +82,21 @@ impl Rule {
     pub(super) fn decide(&'static self, arguments: &[u64; 6]) -> &'static Rule {
         let mut rule = self;
         while let Rule::When {
-            argument,
+            word,
             mask,
             test,
             then,
             otherwise,
         } = rule
         {
-            let value = low_half(arguments[usize::from(*argument)]) & mask;
+            let value = word.of(arguments) & mask;
             rule = if test.holds(value) { then } else { otherwise };
         }
         rule
     }
 }
 
-/// The 32 bits that the kernel looks at.
+/// The 32 bits that the kernel looks at where an argument is a number.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "the point of it: the kernel ignores the high half too"

@@ -30,14 +30,19 @@ pub(super) static CONTENT: &[Entry] = &[
         "program starters: Python's subprocess, systemd, OpenSSH"
     ),
     allow!(SYS_lseek, "every program that reads files"),
-    allow!(SYS_fcntl, "every program"),
+    check!(SYS_fcntl, FCNTL, "every program"),
     allow!(SYS_flock, "package managers, git, databases"),
     allow!(SYS_dup, "shells"),
     allow!(SYS_dup3, "shells"),
     check!(SYS_ioctl, IOCTL, "terminals, isatty, FIONREAD, file clones"),
     allow!(SYS_ftruncate, "databases, editors, compilers"),
     allow!(SYS_truncate, "coreutils, Python"),
-    allow!(SYS_fallocate, "databases, linkers, downloaders"),
+    check!(
+        SYS_fallocate,
+        UNSUPPORTED,
+        "fills a disk in a moment, before anyone who watches its use can act; databases and linkers write instead, as \
+         does glibc's posix_fallocate"
+    ),
     allow!(SYS_fadvise64, "coreutils, databases"),
     absent!(SYS_readahead, "advice, which fadvise64 gives as well"),
     allow!(SYS_fsync, "databases, git, editors"),

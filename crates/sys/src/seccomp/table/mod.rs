@@ -9,6 +9,10 @@
 //! * `quiet`: `EPERM`, without a record, because ordinary programs try it and live with the answer,
 //! * `absent`: `ENOSYS`, for calls that programs probe and then do without,
 //! * `debugger`: `refuse`, unless debuggers are allowed.
+//!
+//! Two numbers are beyond any table: the kernel lets `uretprobe` (335) and `uprobe` (336) of x86-64 pass every filter
+//! (`kernel/seccomp.c`); outside a probe of the kernel's the first ends the program and the second fails. To a kernel that
+//! does ask, the filter answers that they do not exist.
 
 use super::rule::Entry;
 

@@ -101,9 +101,10 @@ pub(super) static PROCESSES: &[Entry] = &[
     allow!(SYS_getrusage, "shells, benchmarks"),
     absent!(SYS_getrlimit, "older form of prlimit64, which C libraries use"),
     quiet!(SYS_setrlimit, "older form of prlimit64, which C libraries use"),
-    allow!(
+    check!(
         SYS_prlimit64,
-        "shells, run-times; cannot raise a limit or touch other users' processes"
+        PRLIMIT,
+        "shells, run-times; cannot raise a limit, and sets only those of the caller, named as 0"
     ),
     allow!(SYS_uname, "configure scripts, Python"),
     allow!(SYS_sysinfo, "free, run-times that size themselves"),
@@ -206,8 +207,9 @@ pub(super) static SIGNALS: &[Entry] = &[
 pub(super) static SCHEDULING: &[Entry] = &[
     allow!(SYS_sched_yield, "run-times, spin locks"),
     allow!(SYS_sched_getaffinity, "run-times that count processors"),
-    allow!(
+    check!(
         SYS_sched_setaffinity,
+        AFFINITY,
         "OpenMP, taskset; cannot leave the sandbox's processors"
     ),
     allow!(SYS_sched_getparam, "glibc's pthread_getschedparam"),
@@ -227,7 +229,7 @@ pub(super) static SCHEDULING: &[Entry] = &[
     quiet!(SYS_sched_getattr, "as sched_setattr"),
     quiet!(SYS_sched_rr_get_interval, "real-time scheduling"),
     allow!(SYS_getpriority, "nice"),
-    allow!(SYS_setpriority, "nice; cannot raise"),
+    check!(SYS_setpriority, PRIORITY, "nice; cannot raise"),
     quiet!(SYS_ioprio_get, "as ioprio_set"),
     quiet!(SYS_ioprio_set, "changes the share of the machine's disks"),
 ];

@@ -6,10 +6,10 @@ use libc::{
     EAFNOSUPPORT, EINVAL, ENOSYS, EPERM, EPROTONOSUPPORT, SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, SECCOMP_RET_USER_NOTIF,
 };
 
-const OK: i32 = 0;
-const HIGH: u64 = 1 << 32;
+pub(super) const OK: i32 = 0;
+pub(super) const HIGH: u64 = 1 << 32;
 
-const PLAIN: Options = Options {
+pub(super) const PLAIN: Options = Options {
     allow_ptrace: false,
     notify: false,
     observe_connect: false,
@@ -26,7 +26,7 @@ fn action(options: &Options, name: &str, arguments: &[u64]) -> u32 {
     run(&emit::program(options), &Call::of(number, six)).action
 }
 
-fn check(options: &Options, cases: &[(&str, &[u64], i32)]) {
+pub(super) fn check(options: &Options, cases: &[(&str, &[u64], i32)]) {
     for (name, arguments, errno) in cases {
         let wanted = match errno {
             0 => SECCOMP_RET_ALLOW,

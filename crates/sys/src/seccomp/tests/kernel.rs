@@ -92,6 +92,55 @@ fn tiocsti_is_refused_with_high_bits_too() {
     });
 }
 
+/// A user without processes: `setpriority` for one who has some would change them all.
+const NOBODYS: u64 = 4_000_000_000;
+
+/// What the kernel would do otherwise: reserve, lease and limit.
+#[test]
+fn space_leases_and_limits_of_others_are_refused_where_the_kernel_grants_them() {
+    let path = std::env::temp_dir().join(format!("offleash-seccomp-reserve-{}", std::process::id()));
+    let file = std::fs::File::create_new(&path).expect("a writable temporary directory");
+    std::fs::remove_file(&path).expect("the file is still there");
+    let descriptor = u64::try_from(file.as_raw_fd()).expect("an open file");
+    // struct space_resv: whence and type 0, start 0, length 1 MiB.
+    let reserve: [u64; 6] = [0, 0, 1 << 20, 0, 0, 0];
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Core);
+    let limit = [limit.current, limit.maximum].map(|bound| bound.unwrap_or(u64::MAX));
+    let me = u64::from(std::process::id());
+    let attempts = move || {
+        let [reserve, limit] = [reserve.as_ptr().addr(), limit.as_ptr().addr()].map(|address| address as u64);
+        let core = u64::from(libc::RLIMIT_CORE);
+        [
+            number(libc::SYS_fallocate, &[descriptor, 0, 0, 1 << 20]),
+            number(libc::SYS_ioctl, &[descriptor, 0x4030_5828, reserve]),
+            number(libc::SYS_ioctl, &[descriptor, 0x4030_582a, reserve]),
+            number(libc::SYS_fcntl, &[descriptor, 1024, 2]),
+            number(libc::SYS_prlimit64, &[me, core, limit, 0]),
+            number(libc::SYS_prlimit64, &[me, core, 0, 0]),
+            number(libc::SYS_prlimit64, &[0, core, limit, 0]),
+            number(libc::SYS_setpriority, &[2, NOBODYS, 0]),
+        ]
+    };
+    let refused = under(Options::default(), attempts);
+    assert_eq!(file.metadata().expect("an open file").len(), 0);
+    let unsupported = libc::EOPNOTSUPP;
+    assert_eq!(
+        refused,
+        [unsupported, unsupported, unsupported, EPERM, EPERM, 0, 0, EPERM]
+    );
+    // The file system of the temporary directory may lack the first three; the others work everywhere.
+    assert_eq!(attempts()[4..], [0, 0, 0, libc::ESRCH]);
+    file.set_len(0).expect("an open file");
+    // SAFETY: `descriptor` is open; posix_fallocate touches no memory of the program.
+    let fallback = under(Options::default(), move || unsafe {
+        libc::posix_fallocate(i32::try_from(descriptor).unwrap_or(-1), 0, 1 << 16)
+    });
+    if cfg!(target_env = "gnu") {
+        assert_eq!(fallback, 0, "glibc writes where it cannot reserve");
+        assert_eq!(file.metadata().expect("an open file").len(), 1 << 16);
+    }
+}
+
 #[test]
 fn files_do_not_become_setuid() {
     let path = std::env::temp_dir().join(format!("offleash-seccomp-setuid-{}", std::process::id()));

@@ -3,6 +3,7 @@
 mod arguments;
 mod kernel;
 mod machine;
+mod neighbours;
 mod program;
 mod supervisor;
 
