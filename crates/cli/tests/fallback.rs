@@ -157,3 +157,28 @@ fn nothing_is_reached_over_the_network() {
         .unwrap();
     assert_ne!(stdout(&output).trim(), "0", "{}", stderr(&output));
 }
+
+#[test]
+fn a_read_only_workspace_is_read_where_it_is() {
+    let site = Site::new();
+    let kept = site.write("kept", "as it was\n");
+    let workspace = format!("{}:ro", site.workspace().display());
+    let flags = [
+        "run",
+        "-q",
+        "--level",
+        "process-landlock",
+        "-w",
+        &workspace,
+        "--",
+        "sh",
+        "-c",
+    ];
+    let output = site
+        .offleash(flags.iter().copied().chain(["pwd; cat kept; echo x > kept"]))
+        .output()
+        .unwrap();
+    let expected = format!("{}\nas it was\n", site.workspace().canonicalize().unwrap().display());
+    assert_eq!(stdout(&output), expected, "{}", stderr(&output));
+    assert_eq!(fs::read_to_string(kept).unwrap(), "as it was\n");
+}

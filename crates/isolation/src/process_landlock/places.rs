@@ -38,6 +38,8 @@ impl Places {
             .collect();
         moved.push((plan.user.home.clone(), private.join("upper/home")));
         moved.push((PathBuf::from("/tmp"), temporary.clone()));
+        // What is granted of the host stays where it is, also below a path that is elsewhere here.
+        moved.extend(layout.grants.iter().map(|(path, _)| (path.clone(), path.clone())));
         Self {
             private,
             moved,
