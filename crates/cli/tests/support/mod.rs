@@ -129,8 +129,17 @@ pub fn id_of(record: &serde_json::Value) -> String {
 }
 
 impl Drop for Site {
-    /// What a sandbox made may be closed even to its owner, and lie deeper than any path reaches.
+    /// A supervisor that was killed left groups, which the next start removes. What a sandbox made may be closed even
+    /// to its owner, and lie deeper than any path reaches.
     fn drop(&mut self) {
+        let unfinished = std::fs::read_dir(self.state().join("live")).is_ok_and(|mut live| live.next().is_some());
+        if unfinished {
+            let _ended = self
+                .offleash(["runs"])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status();
+        }
         for (program, flags) in [("chmod", "-Rf"), ("rm", "-rf")] {
             let mut command = Command::new(program);
             command
