@@ -356,5 +356,7 @@ fn p8_crashes_leave_no_core_and_reach_no_handler() {
             "the hard limit of this user or the pattern of this machine forbids it",
         );
     }
-    tell(&format!("cores go to `{}` on this machine", handler.trim()));
+    if !handler.starts_with('|') {
+        not_proven("reaching a handler of cores", "this machine writes them to files");
+    }
 }
