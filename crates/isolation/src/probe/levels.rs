@@ -4,8 +4,8 @@ use offleash_core::level::Level;
 
 use super::{Check, LevelReport, Status};
 
-/// What level `process` cannot be without.
-pub(super) const PROCESS: [&str; 4] = ["kernel", "user-namespaces", "mount-calls", "seccomp"];
+/// What level `process` cannot be without, unless degrading is allowed.
+pub(super) const PROCESS: [&str; 5] = ["kernel", "user-namespaces", "mount-calls", "seccomp", "landlock"];
 /// What level `process-landlock` cannot be without.
 const PROCESS_LANDLOCK: [&str; 3] = ["kernel", "landlock", "seccomp"];
 
@@ -16,11 +16,28 @@ pub(super) fn from_checks(checks: &[Check]) -> Vec<LevelReport> {
 
 fn of_level(level: Level, checks: &[Check]) -> LevelReport {
     match level {
-        Level::ProcessLandlock => from_needs(level, &PROCESS_LANDLOCK, checks),
+        Level::ProcessLandlock => weaker(from_needs(level, &PROCESS_LANDLOCK, checks), checks),
         Level::Process => from_needs(level, &PROCESS, checks),
         Level::Container => not_built(level, "container-runtimes", checks),
         Level::Microvm => not_built(level, "hypervisors", checks),
     }
+}
+
+/// An old Landlock holds this level only in part, and then it runs only where degrading is allowed.
+fn weaker(report: LevelReport, checks: &[Check]) -> LevelReport {
+    let limited = checks
+        .iter()
+        .any(|check| check.name == "landlock" && check.status == Status::Limited);
+    if report.available && limited {
+        let why =
+            "the kernel's Landlock is too old to hold it alone; `--degrade allow` runs it and reports that".to_owned();
+        return LevelReport {
+            available: false,
+            why,
+            ..report
+        };
+    }
+    report
 }
 
 fn from_needs(level: Level, needs: &[&str], checks: &[Check]) -> LevelReport {
@@ -92,8 +109,19 @@ mod tests {
     fn a_level_is_available_when_nothing_it_needs_is_missing() {
         assert_eq!(available(&[]), [Level::ProcessLandlock, Level::Process]);
         assert_eq!(available(&["user-namespaces"]), [Level::ProcessLandlock]);
-        assert_eq!(available(&["landlock"]), [Level::Process]);
+        assert_eq!(available(&["landlock"]), []);
         assert_eq!(available(&["seccomp"]), []);
+    }
+
+    #[test]
+    fn an_old_landlock_is_a_second_wall_and_no_first_one() {
+        let mut checks = checks(&[]);
+        for check in checks.iter_mut().filter(|check| check.name == "landlock") {
+            check.status = Status::Limited;
+        }
+        let reports = from_checks(&checks);
+        assert_eq!([reports[0].available, reports[1].available], [false, true]);
+        assert!(reports[0].why.contains("--degrade allow"), "{}", reports[0].why);
     }
 
     #[test]
