@@ -12,6 +12,13 @@ const PENDING_SIGNALS: u64 = 8192;
 /// The largest main stack without a memory group: a stack is not part of `RLIMIT_DATA`.
 const STACK_BYTES: u64 = 64 * 1024 * 1024;
 
+/// With exactly this soft limit the kernel does not start a program that `core_pattern` pipes to, which it does with 0;
+/// no file is as small as this either (core(5), "Piping core dumps to a program").
+const NO_CORE_DUMP: u64 = 1;
+
+/// By how much a file may outgrow the workspace: so much that the watcher sees it and names the limit that was hit.
+const WORKSPACE_SLACK_BYTES: u64 = 32 * 1024 * 1024;
+
 /// Which limits a control group holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct HeldByGroup {
@@ -35,7 +42,7 @@ const PROCESSES_SLACK: u64 = 16;
 pub fn rlimits(limits: &Limits, held: HeldByGroup) -> Vec<(Resource, u64)> {
     let mut set = vec![
         // A core dump could go to a handler outside of the sandbox and holds whatever memory held.
-        (Resource::Core, 0),
+        (Resource::Core, NO_CORE_DUMP),
         // Real-time scheduling would starve everything else, the supervisor included.
         (Resource::RealtimePriority, 0),
         // No lower nice value than the one it starts with.
@@ -46,7 +53,17 @@ pub fn rlimits(limits: &Limits, held: HeldByGroup) -> Vec<(Resource, u64)> {
     ];
     let mut add = |resource, value: Option<u64>| set.extend(value.map(|value| (resource, value)));
     // Apparent size, so that a sparse file counts in full: copying one, or downloading it, writes it in full.
-    add(Resource::FileSize, limits.file_size.map(|size| size.0));
+    // No single file is much larger than the workspace, so that one which no walk can see is bounded by that too.
+    let of_workspace = limits
+        .workspace
+        .map(|size| size.0.saturating_add(WORKSPACE_SLACK_BYTES));
+    let file_size = limits
+        .file_size
+        .map(|size| size.0)
+        .into_iter()
+        .chain(of_workspace)
+        .min();
+    add(Resource::FileSize, file_size);
     add(Resource::OpenFiles, limits.open_files);
     // Counted per user and user namespace since Linux 5.14. With one user id in a namespace of its own that is every
     // process of the sandbox. The kernel exempts the host's root (`copy_process`: `INIT_USER`), so it is no bound for
@@ -103,7 +120,7 @@ mod tests {
     #[test]
     fn what_no_sandbox_needs_is_taken_away_without_any_limit() {
         let set: BTreeMap<_, _> = rlimits(&none(), GROUP).into_iter().collect();
-        assert_eq!(set[&Resource::Core], 0);
+        assert_eq!(set[&Resource::Core], 1);
         assert_eq!(set[&Resource::RealtimePriority], 0);
         assert_eq!(set[&Resource::Nice], 0);
         for lifted in [
@@ -113,6 +130,27 @@ mod tests {
             Resource::CpuSeconds,
         ] {
             assert!(!set.contains_key(&lifted), "{lifted:?}");
+        }
+    }
+
+    #[test]
+    fn no_file_is_much_larger_than_the_workspace() {
+        let mib = |size: Option<u64>| size.map(Bytes::mib);
+        for (file_size, workspace, expected) in [
+            (None, None, None),
+            (Some(10), None, Some(10)),
+            (None, Some(20), Some(52)),
+            (Some(10), Some(20), Some(10)),
+            (Some(60), Some(20), Some(52)),
+        ] {
+            let limits = Limits {
+                file_size: mib(file_size),
+                workspace: mib(workspace),
+                ..none()
+            };
+            let set: BTreeMap<_, _> = rlimits(&limits, GROUP).into_iter().collect();
+            let expected = expected.map(|size: u64| size << 20);
+            assert_eq!(set.get(&Resource::FileSize).copied(), expected, "{limits:?}");
         }
     }
 
