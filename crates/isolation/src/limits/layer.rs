@@ -63,8 +63,11 @@ pub struct LayerMeter {
     last_walk_began: Option<Instant>,
     walk: Option<UnderWay>,
     hidden_walks: u32,
-    /// Free space went down by this much more than the last walk found.
-    unexplained_bytes: u64,
+    device: u64,
+    /// What the file system had free at the start.
+    free_at_start: Free,
+    /// By how many bytes that had gone down since, at the last walk.
+    dropped_since_start: u64,
 }
 
 /// A walk that was begun and not finished.
@@ -72,7 +75,6 @@ pub struct LayerMeter {
 struct UnderWay {
     walk: Walk,
     urgent: bool,
-    dropped_bytes: u64,
     free: Free,
     began: Instant,
 }
@@ -101,6 +103,7 @@ impl LayerMeter {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let upper = rustix::fs::open(layer.join("upper"), flags, Mode::empty())?;
         let free_then = free(&upper)?;
+        let device = rustix::fs::fstat(&upper)?.st_dev;
         Ok(Self {
             upper,
             last: LayerUsage::default(),
@@ -108,7 +111,9 @@ impl LayerMeter {
             last_walk_began: None,
             walk: None,
             hidden_walks: 0,
-            unexplained_bytes: 0,
+            device,
+            free_at_start: free_then,
+            dropped_since_start: 0,
         })
     }
 
@@ -165,20 +170,25 @@ impl LayerMeter {
         self.walk.as_ref().map(|_| TICK)
     }
 
-    /// By how many bytes free space went down more than the last walk explains; asking resets it.
-    pub(super) fn take_unexplained_bytes(&mut self) -> u64 {
-        std::mem::take(&mut self.unexplained_bytes)
+    /// The file system that it is on.
+    pub(super) fn device(&self) -> u64 {
+        self.device
+    }
+
+    /// By how many bytes free space had gone down from the start to the last walk, and how many of them that found.
+    ///
+    /// What was in the layer at the start counts as found, which errs in favour of the sandbox.
+    pub(super) fn dropped_and_found_bytes(&self) -> (u64, u64) {
+        (self.dropped_since_start, self.last.bytes)
     }
 
     fn begin(&mut self, now: Instant, free: Free, urgent: bool) {
         let Ok(walk) = Walk::new(self.upper.as_fd()) else {
             return;
         };
-        let dropped_bytes = self.free_then.bytes.saturating_sub(free.bytes);
         self.walk = Some(UnderWay {
             walk,
             urgent,
-            dropped_bytes,
             free,
             began: now,
         });
@@ -196,8 +206,10 @@ impl LayerMeter {
     fn finish(&mut self, under_way: &UnderWay) {
         let counts = under_way.walk.counts();
         self.hidden_walks = if counts.hidden { self.hidden_walks + 1 } else { 0 };
-        let grown = counts.bytes.saturating_sub(self.last.bytes);
-        self.unexplained_bytes = under_way.dropped_bytes.saturating_sub(grown);
+        // The larger of before and after: files that were removed during the walk must not look like hidden ones.
+        let after = free(&self.upper).map_or(0, |free| free.bytes);
+        let most_free = under_way.free.bytes.max(after);
+        self.dropped_since_start = self.free_at_start.bytes.saturating_sub(most_free);
         self.last = usage_of(counts, self.hidden_walks);
         self.free_then = under_way.free;
         self.last_walk_began = Some(under_way.began);

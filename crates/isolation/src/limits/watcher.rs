@@ -1,6 +1,6 @@
 //! Watches one sandbox: tells which limits were hit and what was used.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -46,6 +46,12 @@ pub struct Watcher {
     /// Open files without a name may be searched for again.
     nameless_due: Instant,
     nameless_bytes: u64,
+    /// The last search met a place that can hold files which it cannot see.
+    concealed: bool,
+    /// Growth of the layers' file systems that is charged to the sandbox because of such a place.
+    concealed_bytes: u64,
+    /// Unexplained growth at the last search.
+    searched_at_bytes: u64,
     guest_memory_bytes: u64,
     near_a_limit: bool,
 }
@@ -90,6 +96,9 @@ impl Watcher {
             exact: None,
             nameless_due: now,
             nameless_bytes: 0,
+            concealed: false,
+            concealed_bytes: 0,
+            searched_at_bytes: 0,
             guest_memory_bytes: 0,
             near_a_limit: false,
         }
@@ -158,6 +167,7 @@ impl Watcher {
         self.check_group(&mut hits);
         self.compare_cpu(self.seen.user_us.saturating_add(self.seen.system_us), &mut hits);
         self.nameless_bytes = 0;
+        self.concealed_bytes = 0;
         for meter in &mut self.layers {
             meter.measure();
         }
@@ -322,23 +332,57 @@ impl Watcher {
             bytes: self.limits.workspace.map(|limit| limit.0.saturating_sub(used.bytes)),
             inodes: self.limits.inodes.map(|limit| limit.saturating_sub(used.inodes)),
         };
-        let mut unexplained = 0_u64;
         for meter in &mut self.layers {
             meter.tick(now, room);
-            unexplained = unexplained.saturating_add(meter.take_unexplained_bytes());
         }
-        let search = unexplained >= UNEXPLAINED_BYTES || self.nameless_bytes > 0;
-        if search && self.limits.workspace.is_some() && now >= self.nameless_due {
-            let began = Instant::now();
-            self.nameless_bytes = deleted::open_bytes(&self.tree.processes());
-            self.nameless_due = now + (began.elapsed() * SLOW_PART).max(Duration::from_millis(100));
+        if let Some(limit) = self.limits.workspace {
+            self.search_nameless(now, limit.0);
         }
         self.compare_layers(hits);
     }
 
+    /// Searches for files without a name when a file system grew by more than the walks explain.
+    fn search_nameless(&mut self, now: Instant, limit: u64) {
+        let unexplained = self.unexplained_bytes();
+        // Compared with the last search and not the last walk, or slow growth would stay below it for ever.
+        self.searched_at_bytes = self.searched_at_bytes.min(unexplained);
+        let enough = UNEXPLAINED_BYTES.min(limit / 4);
+        let grown = unexplained.saturating_sub(self.searched_at_bytes);
+        let search = (grown > 0 && grown >= enough) || self.nameless_bytes > 0 || self.concealed;
+        if !search || now < self.nameless_due {
+            return;
+        }
+        let began = Instant::now();
+        let found = deleted::search(&self.tree.processes());
+        self.nameless_due = now + (began.elapsed() * SLOW_PART).max(Duration::from_millis(100));
+        self.searched_at_bytes = unexplained;
+        self.nameless_bytes = found.bytes;
+        // Twice in a row: programs pass descriptors, and end, all the time. Only with a hiding place, since others
+        // write to the disk too.
+        self.concealed_bytes = if found.concealed && self.concealed {
+            unexplained.saturating_sub(found.bytes)
+        } else {
+            0
+        };
+        self.concealed = found.concealed;
+    }
+
+    /// By how much the layers' file systems grew since the start beyond what walks found in the layers.
+    fn unexplained_bytes(&self) -> u64 {
+        let mut devices: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        for meter in &self.layers {
+            let (dropped, found) = meter.dropped_and_found_bytes();
+            let sum = devices.entry(meter.device()).or_insert((u64::MAX, 0));
+            // The least: a walk of one layer long ago does not know what it grew by since.
+            *sum = (sum.0.min(dropped), sum.1.saturating_add(found));
+        }
+        let each = devices.values().map(|(dropped, found)| dropped.saturating_sub(*found));
+        each.fold(0, u64::saturating_add)
+    }
+
     fn layers_usage(&self) -> LayerUsage {
         let mut sum = LayerUsage {
-            bytes: self.nameless_bytes,
+            bytes: self.nameless_bytes.saturating_add(self.concealed_bytes),
             ..LayerUsage::default()
         };
         for usage in self.layers.iter().map(LayerMeter::usage) {

@@ -331,6 +331,53 @@ fn a_file_without_a_name_that_is_still_open_counts_as_disk() {
 }
 
 #[test]
+fn a_file_without_a_name_that_is_concealed_in_a_socket_counts_as_disk() {
+    let layer = layer();
+    let limits = Limits {
+        workspace: Some(Bytes::mib(64)),
+        ..unlimited()
+    };
+    // Small steps, none of which is worth a search by itself.
+    let program = r#"
+import array, os, socket, time
+a, b = socket.socketpair()
+for _ in range(50):
+    fd = os.open("f", os.O_RDWR | os.O_CREAT)
+    os.unlink("f")
+    os.write(fd, bytes(4 << 20))
+    os.fsync(fd)
+    a.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+    os.close(fd)
+    time.sleep(0.05)
+time.sleep(100)"#;
+    let script = format!("cd {}/upper; python3 -c '{program}' & wait", layer.path().display());
+    let mut sandbox = Sandbox::new(&script);
+    let mut watcher = Watcher::new(limits, None, sandbox.pid, vec![layer.path().into()]);
+    assert_eq!(sandbox.first_hit(&mut watcher), killed(LimitName::Workspace, 64 << 20));
+}
+
+#[test]
+fn what_others_write_to_the_disk_is_not_held_against_a_sandbox_that_conceals_nothing() {
+    let layer = layer();
+    let elsewhere = tempfile::tempdir_in("/var/tmp").unwrap();
+    let limits = Limits {
+        workspace: Some(Bytes::mib(8)),
+        ..unlimited()
+    };
+    let mut sandbox = Sandbox::new("sleep 100 & wait");
+    let mut watcher = Watcher::new(limits, None, sandbox.pid, vec![layer.path().into()]);
+    sandbox.go_on();
+    let file = fs::File::create(elsewhere.path().join("file")).unwrap();
+    (&file).write_all(&vec![1; 48 << 20]).unwrap();
+    file.sync_all().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < deadline {
+        assert_eq!(watcher.tick(Instant::now()), []);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
 fn a_layer_that_cannot_be_measured_ends_the_run_and_is_named_at_the_end() {
     let limits = Limits {
         workspace: Some(Bytes::mib(64)),
