@@ -17,7 +17,9 @@ use offleash_core::record::{ChangeSummary, RunRecord};
 use offleash_core::spec::{SandboxSpec, WorkspaceMode};
 use offleash_core::text::Text;
 use offleash_isolation::sandbox::{Enforcement, Final, Leftovers};
-use offleash_store::{ApplyRequest, HostIdentity, LiveRun, NewRun, Run, Selection, StateDirectory, reap, summarize};
+use offleash_store::{
+    ApplyRequest, HostIdentity, LeftoverFate, LiveRun, NewRun, Run, Selection, StateDirectory, reap_with, summarize,
+};
 use offleash_sys::cgroup::Group;
 
 pub use self::error::ManagerError;
@@ -132,10 +134,11 @@ pub fn this_host(state_directory: &std::path::Path) -> Result<Host, ManagerError
 /// When it cannot be opened or written.
 pub fn open_state(explicit: Option<&std::path::Path>) -> Result<StateDirectory, ManagerError> {
     let state = StateDirectory::open(explicit, &HostIdentity::of_this_process())?;
-    for leftover in reap(&state)? {
-        // A group that cannot be removed is empty, and told in the log; nothing depends on it.
-        let removed = remove_leftover_groups(&leftover.cgroups);
-        match audit::crashed(&state, &leftover, removed) {
+    for leftover in reap_with(&state, &mut remove_leftover_groups)? {
+        if matches!(leftover.fate, LeftoverFate::Postponed(_)) {
+            continue;
+        }
+        match audit::crashed(&state, &leftover) {
             // A full disk must not keep anybody from the commands that free it.
             Err(error) if error.kind() == ErrorKind::Exhausted => {}
             noted => noted?,

@@ -43,7 +43,7 @@ pub use failure::FileError;
 pub use identity::HostIdentity;
 pub use live_run::{Finished, LiveRun, NewRun};
 pub use node::{Node, NodeKind};
-pub use reap::{Leftover, LeftoverFate, reap};
+pub use reap::{Leftover, LeftoverFate, reap, reap_with};
 pub use run::Run;
 pub use run_error::RunError;
 pub use runs::{KEPT_TOMBSTONES, RunListing, RunState, runs};

@@ -21,7 +21,7 @@ use crate::{Run, RunError, StateDirectory, run};
 pub struct Leftover {
     /// Its id.
     pub id: RunId,
-    /// The cgroups that it recorded; whoever called removes them.
+    /// The cgroups that it recorded.
     pub cgroups: Vec<PathBuf>,
     /// What became of it.
     pub fate: LeftoverFate,
@@ -40,20 +40,35 @@ pub enum LeftoverFate {
     Postponed(String),
 }
 
-/// Finishes the runs whose process died.
+/// Finishes the runs whose process died, none of which left a cgroup.
+///
+/// # Errors
+/// As [`reap_with`].
+pub fn reap(state: &StateDirectory) -> Result<Vec<Leftover>, FileError> {
+    reap_with(state, &mut |_| true)
+}
+
+/// Finishes the runs whose process died, after `remove_cgroups` has removed what each recorded.
+///
+/// The groups come first: a run that is finished is forgotten, and its groups with it, should this process die too. A
+/// run whose groups cannot be removed is left for the next time.
 ///
 /// # Errors
 /// Only if the list of live runs cannot be read; what is wrong with one run is in its [`Leftover`].
-pub fn reap(state: &StateDirectory) -> Result<Vec<Leftover>, FileError> {
+pub fn reap_with(
+    state: &StateDirectory,
+    remove_cgroups: &mut dyn FnMut(&[PathBuf]) -> bool,
+) -> Result<Vec<Leftover>, FileError> {
     let mut leftovers = Vec::new();
     for id in live(state)? {
         let Some(claim) = Claim::take_over(state, &id)? else {
             continue;
         };
         let cgroups = cgroups(state, &id);
-        let fate = match finish(state, &id, claim) {
-            Ok(fate) => fate,
-            Err(error) => LeftoverFate::Postponed(chain(&error)),
+        let fate = if remove_cgroups(&cgroups) {
+            finish(state, &id, claim).unwrap_or_else(|error| LeftoverFate::Postponed(chain(&error)))
+        } else {
+            LeftoverFate::Postponed("its control groups cannot be removed".to_owned())
         };
         leftovers.push(Leftover { id, cgroups, fate });
     }

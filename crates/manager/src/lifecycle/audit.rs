@@ -38,19 +38,14 @@ pub(crate) fn ended(state: &StateDirectory, record: &RunRecord) -> Result<(), Ma
 }
 
 /// A run's process died, and what it left was cleaned up.
-pub(crate) fn crashed(state: &StateDirectory, leftover: &Leftover, groups_removed: bool) -> Result<(), ManagerError> {
+pub(crate) fn crashed(state: &StateDirectory, leftover: &Leftover) -> Result<(), ManagerError> {
     let fate = match &leftover.fate {
         LeftoverFate::Removed => "it had changed nothing and was removed",
         LeftoverFate::Kept => "its changes are kept",
         LeftoverFate::ApplyFinished => "an apply was finished or undone",
         LeftoverFate::Postponed(why) => why,
     };
-    append(
-        state,
-        "run_crashed",
-        &leftover.id,
-        json!({ "fate": fate, "cgroups_removed": groups_removed }),
-    )
+    append(state, "run_crashed", &leftover.id, json!({ "fate": fate }))
 }
 
 /// Changes were written back.

@@ -144,6 +144,28 @@ fn crashed_runs_are_finished_once_and_live_ones_left_alone() {
 }
 
 #[test]
+fn a_run_is_not_forgotten_before_its_groups_are_removed() {
+    let scratch = Scratch::new();
+    let mut live = scratch.start();
+    let groups = [PathBuf::from("/sys/fs/cgroup/pids/a")];
+    live.record_cgroups(&groups).unwrap();
+    drop(live);
+    let mut asked = Vec::new();
+    let postponed = crate::reap_with(&scratch.state, &mut |paths| {
+        asked.push(paths.to_vec());
+        false
+    });
+    assert!(matches!(postponed.unwrap()[0].fate, LeftoverFate::Postponed(_)));
+    let leftovers = reap(&scratch.state).unwrap();
+    assert_eq!(
+        (leftovers[0].cgroups.as_slice(), &leftovers[0].fate),
+        (groups.as_slice(), &LeftoverFate::Removed)
+    );
+    assert_eq!(asked, [groups.to_vec()]);
+    assert_eq!(reap(&scratch.state).unwrap(), []);
+}
+
+#[test]
 fn changes_survive_a_record_that_was_lost_in_a_power_failure() {
     let scratch = Scratch::new();
     for (edited, fate) in [(true, LeftoverFate::Kept), (false, LeftoverFate::Removed)] {
