@@ -18,6 +18,10 @@ pub(super) struct Denials {
 impl Denials {
     /// Counts a call that waits for its answer.
     pub(super) fn note(&mut self, call: &Notification, listener: &Listener) {
+        if call.mediated() {
+            let rule = "default: modes, owners and times are changed only where files may be written";
+            return self.count("syscall", call.name().to_owned(), rule.to_owned());
+        }
         if !is_observation(call) {
             return self.count("syscall", call.name().to_owned(), call.rule());
         }

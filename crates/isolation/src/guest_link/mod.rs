@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use offleash_core::exec::{ExecEnd, ExecEvent, ExecRequest, OutputStream, StartFailure, Stdin, TerminalSize};
 use offleash_core::record::Denial;
 use offleash_protocol::{self as protocol, Decoder, FromGuest, ToGuest};
-use offleash_sys::seccomp::Listener;
+use offleash_sys::seccomp::{Listener, Notification};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -28,6 +28,12 @@ const TURN_CALLS: usize = 64;
 
 /// How much more than its guest the kernel should prefer a command when memory runs out (THREATS R10).
 const OOM_SCORE: i16 = 500;
+
+/// Carries out calls that the filter leaves to the supervisor.
+pub(crate) trait Mediator: std::fmt::Debug {
+    /// What came of the call; `None` if it is not to be.
+    fn carry_out(&self, call: &Notification, listener: &Listener) -> Option<Result<(), Errno>>;
+}
 
 /// A connection to a guest.
 #[derive(Debug)]
@@ -50,6 +56,7 @@ pub(crate) struct GuestLink {
     failed: bool,
     /// What the guest is to set for each command.
     oom_score: Option<i16>,
+    mediator: Option<Box<dyn Mediator>>,
 }
 
 #[derive(Debug)]
@@ -73,6 +80,15 @@ impl GuestLink {
             gone: false,
             failed: false,
             oom_score: Some(OOM_SCORE),
+            mediator: None,
+        }
+    }
+
+    /// The same with somebody who carries out what the filter leaves to us.
+    pub(crate) fn mediated_by(self, mediator: impl Mediator + 'static) -> Self {
+        Self {
+            mediator: Some(Box::new(mediator)),
+            ..self
         }
     }
 
@@ -345,11 +361,15 @@ impl GuestLink {
                 Err(error) if error.kind() == io::ErrorKind::NotConnected => break,
                 Err(error) => return Err(running("receive a refused system call")(error)),
             };
-            self.denials.note(&call, listener);
-            let answered = if is_observation(&call) {
-                listener.proceed(&call)
-            } else {
-                listener.refuse(&call)
+            let outcome = self.mediator.as_ref().filter(|_| call.mediated());
+            let outcome = outcome.and_then(|mediator| mediator.carry_out(&call, listener));
+            if outcome.is_none() {
+                self.denials.note(&call, listener);
+            }
+            let answered = match outcome {
+                Some(outcome) => listener.complete(&call, outcome),
+                None if is_observation(&call) => listener.proceed(&call),
+                None => listener.refuse(&call),
             };
             answered.map_err(running("answer a refused system call"))?;
         }

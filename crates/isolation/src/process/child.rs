@@ -56,7 +56,7 @@ impl Order {
             observe_connect: true,
             // Memory files are not bounded by rlimits.
             deny_memfd: !self.held.memory,
-            deny_sockets: false,
+            host_namespaces: false,
         })
     }
 }

@@ -78,7 +78,7 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
         observe_connect: false,
         // Memory files are not bounded by rlimits.
         deny_memfd: !inherited.held.memory,
-        deny_sockets: true,
+        host_namespaces: true,
     });
     report.push((
         '+',

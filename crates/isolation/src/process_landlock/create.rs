@@ -12,6 +12,7 @@ use offleash_sys::namespaces::{self, Child, Namespaces};
 use offleash_sys::rlimit::Resource;
 use offleash_sys::{process, socket};
 
+use super::attributes::Attributes;
 use super::grants::{self, Layout};
 use super::places::Places;
 use super::remains::Remains;
@@ -43,6 +44,7 @@ pub(super) fn create(plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Landl
         group: None,
     };
     unfinished.make_directories(plan, &layout)?;
+    let grants = unfinished.grants(plan, &layout);
     let (control, guest_control) =
         socket::stream_pair().map_err(|error| failed("making the control socket", "", error))?;
     let (channel, child_end) = handshake::pair().map_err(|error| failed("making the set-up socket", "", error))?;
@@ -51,7 +53,7 @@ pub(super) fn create(plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Landl
         channel: &child_end,
         control: guest_control.as_fd(),
         parents: &[control.as_fd(), channel.0.as_fd()],
-        grants: &unfinished.grants(plan, &layout),
+        grants: &grants,
         rlimits: &rlimits(&plan.limits, grouping.held()),
         held: grouping.held(),
         affinity: grouping.affinity(&plan.limits),
@@ -81,6 +83,7 @@ pub(super) fn create(plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Landl
         enforcement,
         places,
         copies,
+        attributes: Attributes::new(&grants),
     };
     Ok(LandlockSandbox::new(plan, parts))
 }

@@ -102,6 +102,10 @@ pub(super) fn nature(layout: &Layout, places: &Places, report: &Report, enforcem
             "no socket can be opened but pairs (seccomp), no TCP (Landlock)",
         ),
         (
+            "attributes",
+            "modes and times are changed by the supervisor, where files may be written; owners and extended attributes not at all",
+        ),
+        (
             "ipc",
             "no System V objects, no message queues, no abstract sockets of others",
         ),

@@ -8,6 +8,7 @@
 //! What a program can still do here: see the host's processes in `/proc`, though not look into them; ask for names,
 //! sizes and times of any file that it knows the path of; use the user's own id.
 
+mod attributes;
 mod child;
 mod create;
 mod describe;

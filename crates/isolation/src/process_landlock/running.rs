@@ -10,6 +10,7 @@ use offleash_core::plan::Plan;
 use offleash_core::record::Usage;
 use offleash_sys::namespaces::Child;
 
+use super::attributes::Attributes;
 use super::create::MadeCopy;
 use super::failed;
 use super::places::Places;
@@ -34,6 +35,7 @@ pub(super) struct Parts {
     pub(super) enforcement: Enforcement,
     pub(super) places: Places,
     pub(super) copies: Vec<MadeCopy>,
+    pub(super) attributes: Attributes,
 }
 
 /// A running sandbox.
@@ -64,6 +66,7 @@ impl LandlockSandbox {
             enforcement,
             places,
             copies,
+            attributes,
         } = parts;
         let copied = copies
             .iter()
@@ -74,7 +77,9 @@ impl LandlockSandbox {
             _first: first,
             remains,
             channel: Some(channel),
-            link: GuestLink::new(control, listener).without_oom_score(),
+            link: GuestLink::new(control, listener)
+                .without_oom_score()
+                .mediated_by(attributes),
             watcher,
             enforcement,
             places,

@@ -59,6 +59,7 @@ const fn equals(argument: u8, value: i32, then: &'static Rule, otherwise: &'stat
 
 pub(super) static ALLOW: Rule = Rule::Allow;
 pub(super) static OBSERVE: Rule = Rule::Observe;
+pub(super) static MEDIATE: Rule = Rule::Mediate;
 
 // Whole calls; the table's line says why.
 pub(super) static REFUSED: Rule = refusal(EPERM, true, None);
@@ -207,6 +208,16 @@ static NICE_OF_USER: Rule = refuse(
 pub(super) static PRIORITY: Rule = equals(0, PRIO_USER, &NICE_OF_USER, &WHO);
 const PRIO_USER: i32 = 2; // include/uapi/linux/resource.h; its type in the `libc` crate differs between C libraries
 
+// Where the host's processes are in reach: only the caller itself. A run-time that names its own threads is refused too,
+// and does without.
+static OTHERS_SCHEDULE: Rule = quiet(
+    EPERM,
+    "changes how a process is scheduled by its number, which may be the host's",
+);
+static OWN_NICE: Rule = equals(1, 0, &ALLOW, &OTHERS_SCHEDULE);
+pub(super) static OWN_AFFINITY: Rule = equals(0, 0, &ALLOW, &OTHERS_SCHEDULE);
+pub(super) static OWN_PRIORITY: Rule = equals(0, 0, &OWN_NICE, &OTHERS_SCHEDULE);
+
 // sched_setscheduler(pid, policy): SCHED_OTHER, SCHED_BATCH and SCHED_IDLE, each with or without SCHED_RESET_ON_FORK.
 const POLICY: u32 = !0x4000_0000;
 static REALTIME: Rule = refuse(EPERM, "asks for real-time scheduling, which starves the machine");
@@ -214,6 +225,7 @@ static IS_IDLE: Rule = when(1, POLICY, Test::Equals(5), &ALLOW, &REALTIME);
 static IS_BATCH: Rule = when(1, POLICY, Test::Equals(3), &ALLOW, &IS_IDLE);
 static IS_OTHER: Rule = when(1, POLICY, Test::Equals(0), &ALLOW, &IS_BATCH);
 pub(super) static SCHEDULER: Rule = equals(0, 1, &FIRST_PROCESS, &IS_OTHER);
+pub(super) static OWN_SCHEDULER: Rule = equals(0, 0, &IS_OTHER, &OTHERS_SCHEDULE);
 
 // Modes. A setuid file left in a workspace is run later, outside, by somebody else. `mkdir` needs no rule: the kernel
 // drops both bits there.
@@ -225,6 +237,8 @@ static DEVICE: Rule = refuse(EPERM, "makes a device node");
 static MODE_IN_3: Rule = when(3, WHOLE, SETS_ID, &SETUID, &ALLOW);
 pub(super) static MODE_IN_1: Rule = when(1, WHOLE, SETS_ID, &SETUID, &ALLOW);
 pub(super) static MODE_IN_2: Rule = when(2, WHOLE, SETS_ID, &SETUID, &ALLOW);
+pub(super) static MEDIATED_MODE_IN_1: Rule = when(1, WHOLE, SETS_ID, &SETUID, &MEDIATE);
+pub(super) static MEDIATED_MODE_IN_2: Rule = when(2, WHOLE, SETS_ID, &SETUID, &MEDIATE);
 #[cfg(target_arch = "x86_64")]
 pub(super) static OPEN: Rule = when(1, WHOLE, CREATES, &MODE_IN_2, &ALLOW);
 pub(super) static OPENAT: Rule = when(2, WHOLE, CREATES, &MODE_IN_3, &ALLOW);

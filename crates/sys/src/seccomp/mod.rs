@@ -37,9 +37,10 @@ pub struct Options {
     pub observe_connect: bool,
     /// Hides `memfd_create`, for machines that cannot bound memory in files without a name.
     pub deny_memfd: bool,
-    /// For levels without a network and an IPC namespace of their own: refuses every `socket`, and of `socketpair` what
-    /// can reach other sockets than its peer; hides System V shared memory, which would be the host's.
-    pub deny_sockets: bool,
+    /// For levels without namespaces of their own, where everything of the host's is in reach: refuses every `socket`, and
+    /// of `socketpair` what can reach other sockets than its peer; hides System V memory; lets a program schedule only
+    /// itself; and leaves changes of modes and times to the supervisor, since Landlock does not govern them.
+    pub host_namespaces: bool,
 }
 
 /// A compiled filter.
@@ -160,6 +161,7 @@ pub fn known_names() -> impl Iterator<Item = &'static str> {
 fn explanation(entry: &'static rule::Entry) -> Explanation {
     let verdict = match entry.rule {
         Rule::Allow | Rule::Observe => Verdict::Allowed,
+        Rule::Mediate => Verdict::Conditional,
         Rule::When { .. } => Verdict::Conditional,
         Rule::Refuse(refusal) => Verdict::Refused {
             errno: i32::from(refusal.errno),

@@ -1,7 +1,8 @@
 //! The supervisor's end: refused calls arrive here, are recorded by the caller, and answered.
 //!
 //! A refused call is never let through: its arguments may point at memory that the program changes after we looked
-//! (seccomp_unotify(2)), so [`Listener::proceed`] is only for calls of which nothing depends on the answer.
+//! (seccomp_unotify(2)), so [`Listener::proceed`] is only for calls of which nothing depends on the answer. A call that
+//! is left to the supervisor is carried out by it, on what it read itself ([`Listener::complete`]).
 //! Deliberately not here: the loop, the record, the policy.
 
 use std::ffi::OsStr;
@@ -85,6 +86,26 @@ impl Listener {
             return self.refuse(notification);
         }
         self.answer(notification, 0, 1) // SECCOMP_USER_NOTIF_FLAG_CONTINUE
+    }
+
+    /// Answers a call that the supervisor carried out itself: it succeeds with 0, or fails with this error.
+    ///
+    /// Only for calls that the filter leaves to the supervisor; refuses the others whatever the caller meant.
+    ///
+    /// # Errors
+    /// As [`Listener::refuse`].
+    pub fn complete(&self, notification: &Notification, outcome: Result<(), rustix::io::Errno>) -> io::Result<()> {
+        match outcome {
+            _ if !notification.mediated() => self.refuse(notification),
+            Ok(()) => self.answer(notification, 0, 0),
+            Err(error) => self.answer(notification, -error.raw_os_error(), 0),
+        }
+    }
+
+    /// Whether the program still waits for the answer. If it does, what was found out about its process before this
+    /// question was about that process, and not about another with its number.
+    pub fn still_waits_for(&self, notification: &Notification) -> bool {
+        self.still_waits(notification.id)
     }
 
     fn answer(&self, notification: &Notification, error: i32, flags: u32) -> io::Result<()> {
@@ -183,6 +204,53 @@ impl Notification {
             return Ok(None);
         }
         outcome.map(|length| Some(PeerAddress::parse(&bytes[..length])))
+    }
+
+    /// Whether the supervisor is to carry the call out, or to refuse it.
+    pub fn mediated(&self) -> bool {
+        let switched = self.entry().and_then(|entry| entry.switch).map(|switch| switch.rule);
+        switched.is_some_and(|rule| matches!(rule.decide(&self.args), Rule::Mediate))
+    }
+
+    /// The text, ended by a zero byte and at most as long as a path, to which an argument points.
+    ///
+    /// A copy: what the program does to its own afterwards does not change it.
+    ///
+    /// # Errors
+    /// `EFAULT` for a wrong pointer, `ENAMETOOLONG`, `EPERM` for a process that the caller may not trace.
+    pub fn text(&self, argument: usize) -> io::Result<Vec<u8>> {
+        let address = self.args.get(argument).copied().unwrap_or(0);
+        let mut bytes = vec![0; usize::try_from(libc::PATH_MAX).unwrap_or(4096)];
+        let length = read_process(self.pid, address, &mut bytes)?;
+        match bytes[..length].iter().position(|byte| *byte == 0) {
+            Some(end) => {
+                bytes.truncate(end);
+                Ok(bytes)
+            }
+            None if length == bytes.len() => Err(rustix::io::Errno::NAMETOOLONG.into()),
+            None => Err(rustix::io::Errno::FAULT.into()),
+        }
+    }
+
+    /// The two times to which an argument points (utimensat(2)): seconds and nanoseconds each; `None` for a null pointer.
+    ///
+    /// # Errors
+    /// As [`Notification::text`].
+    pub fn times(&self, argument: usize) -> io::Result<Option<[(i64, i64); 2]>> {
+        let address = self.args.get(argument).copied().unwrap_or(0);
+        if address == 0 {
+            return Ok(None);
+        }
+        let mut bytes = [0_u8; 32];
+        if read_process(self.pid, address, &mut bytes)? < bytes.len() {
+            return Err(rustix::io::Errno::FAULT.into());
+        }
+        let number = |index: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[index * 8..][..8]);
+            i64::from_ne_bytes(word)
+        };
+        Ok(Some([(number(0), number(1)), (number(2), number(3))]))
     }
 
     fn reason(&self) -> &'static str {

@@ -15,6 +15,8 @@ pub(super) enum Rule {
     Refuse(Refusal),
     /// The supervisor records the call, and lets the kernel carry it out.
     Observe,
+    /// The supervisor carries the call out, or refuses it; without one it fails with `EPERM`.
+    Mediate,
     /// Depends on 32 bits of one argument.
     When {
         word: Word,
@@ -78,7 +80,7 @@ pub(super) struct Refusal {
 }
 
 impl Rule {
-    /// Follows the decision for these arguments to its end: `Allow`, `Observe` or `Refuse`.
+    /// Follows the decision for these arguments to its end, which is anything but `When`.
     pub(super) fn decide(&'static self, arguments: &[u64; 6]) -> &'static Rule {
         let mut rule = self;
         while let Rule::When {

@@ -6,8 +6,8 @@ use crate::seccomp::numbers::SYS_io_pgetevents;
 use crate::seccomp::rule::Entry;
 
 pub(super) static SOCKETS: &[Entry] = &[
-    switch!(SYS_socket, SOCKET, deny_sockets => NO_SOCKET, "every program that uses the network or a unix socket"),
-    switch!(SYS_socketpair, SOCKETPAIR, deny_sockets => BOUND_SOCKETPAIR, "program starters, event loops, D-Bus"),
+    switch!(SYS_socket, SOCKET, host_namespaces => NO_SOCKET, "every program that uses the network or a unix socket"),
+    switch!(SYS_socketpair, SOCKETPAIR, host_namespaces => BOUND_SOCKETPAIR, "program starters, event loops, D-Bus"),
     allow!(SYS_bind, "servers; inside the sandbox's own network"),
     switch!(SYS_connect, ALLOW, observe_connect => OBSERVE, "clients; inside the sandbox's own network"),
     allow!(SYS_listen, "servers"),
@@ -55,10 +55,10 @@ pub(super) static OLD: &[Entry] = &[
 pub(super) static OLD: &[Entry] = &[];
 
 pub(super) static SYSTEM_V: &[Entry] = &[
-    switch!(SYS_shmget, ALLOW, deny_sockets => ABSENT, "PostgreSQL, X11; inside the sandbox's own IPC namespace"),
-    switch!(SYS_shmat, ALLOW, deny_sockets => ABSENT, "as shmget"),
-    switch!(SYS_shmdt, ALLOW, deny_sockets => ABSENT, "as shmget"),
-    switch!(SYS_shmctl, ALLOW, deny_sockets => ABSENT, "as shmget"),
+    switch!(SYS_shmget, ALLOW, host_namespaces => ABSENT, "PostgreSQL, X11; inside the sandbox's own IPC namespace"),
+    switch!(SYS_shmat, ALLOW, host_namespaces => ABSENT, "as shmget"),
+    switch!(SYS_shmdt, ALLOW, host_namespaces => ABSENT, "as shmget"),
+    switch!(SYS_shmctl, ALLOW, host_namespaces => ABSENT, "as shmget"),
     absent!(
         SYS_semget,
         "semaphores in the kernel; programs use those of pthread, which are futexes"

@@ -207,18 +207,20 @@ pub(super) static SIGNALS: &[Entry] = &[
 pub(super) static SCHEDULING: &[Entry] = &[
     allow!(SYS_sched_yield, "run-times, spin locks"),
     allow!(SYS_sched_getaffinity, "run-times that count processors"),
-    check!(
+    switch!(
         SYS_sched_setaffinity,
         AFFINITY,
+        host_namespaces => OWN_AFFINITY,
         "OpenMP, taskset; cannot leave the sandbox's processors"
     ),
     allow!(SYS_sched_getparam, "glibc's pthread_getschedparam"),
     allow!(SYS_sched_getscheduler, "glibc's pthread_getschedparam"),
     allow!(SYS_sched_get_priority_max, "run-times that map thread priorities"),
     allow!(SYS_sched_get_priority_min, "run-times that map thread priorities"),
-    check!(
+    switch!(
         SYS_sched_setscheduler,
         SCHEDULER,
+        host_namespaces => OWN_SCHEDULER,
         "run-times that ask for SCHED_OTHER, SCHED_BATCH or SCHED_IDLE"
     ),
     quiet!(SYS_sched_setparam, "real-time priorities"),
@@ -229,7 +231,7 @@ pub(super) static SCHEDULING: &[Entry] = &[
     quiet!(SYS_sched_getattr, "as sched_setattr"),
     quiet!(SYS_sched_rr_get_interval, "real-time scheduling"),
     allow!(SYS_getpriority, "nice"),
-    check!(SYS_setpriority, PRIORITY, "nice; cannot raise"),
+    switch!(SYS_setpriority, PRIORITY, host_namespaces => OWN_PRIORITY, "nice; cannot raise"),
     quiet!(SYS_ioprio_get, "as ioprio_set"),
     quiet!(SYS_ioprio_set, "changes the share of the machine's disks"),
 ];

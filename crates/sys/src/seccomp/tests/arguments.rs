@@ -14,7 +14,7 @@ pub(super) const PLAIN: Options = Options {
     notify: false,
     observe_connect: false,
     deny_memfd: false,
-    deny_sockets: false,
+    host_namespaces: false,
 };
 
 fn action(options: &Options, name: &str, arguments: &[u64]) -> u32 {
@@ -101,7 +101,7 @@ fn sockets_are_unix_tcp_udp_or_netlink_route() {
 #[test]
 fn without_a_network_no_socket_opens_but_pairs_do() {
     let options = Options {
-        deny_sockets: true,
+        host_namespaces: true,
         ..PLAIN
     };
     let cloexec = 0o2_000_000;
@@ -122,9 +122,65 @@ fn without_a_network_no_socket_opens_but_pairs_do() {
 }
 
 #[test]
+fn among_the_host_s_processes_a_program_schedules_only_itself() {
+    let options = Options {
+        host_namespaces: true,
+        ..PLAIN
+    };
+    check(
+        &options,
+        &[
+            ("setpriority", &[0, 0, 5], OK),
+            ("setpriority", &[0, HIGH, 5], OK),
+            ("setpriority", &[0, 4242, 5], EPERM),
+            ("setpriority", &[1, 0, 5], EPERM),
+            ("setpriority", &[2, 0, 5], EPERM),
+            ("sched_setaffinity", &[0, 128, 0], OK),
+            ("sched_setaffinity", &[4242, 128, 0], EPERM),
+            ("sched_setscheduler", &[0, 5, 0], OK),
+            ("sched_setscheduler", &[0, 1, 0], EPERM),
+            ("sched_setscheduler", &[4242, 5, 0], EPERM),
+        ],
+    );
+}
+
+#[test]
+fn modes_and_times_are_left_to_the_supervisor_where_landlock_is_the_first_wall() {
+    let alone = Options {
+        host_namespaces: true,
+        ..PLAIN
+    };
+    let supervised = Options { notify: true, ..alone };
+    let calls: [(&str, &[u64]); 8] = [
+        ("chmod", &[0, 0o777]),
+        ("fchmod", &[3, 0o777]),
+        ("fchmodat", &[0, 0, 0o777]),
+        ("chown", &[0, 0, 0]),
+        ("lchown", &[0, 0, 0]),
+        ("fchown", &[3, 0, 0]),
+        ("fchownat", &[0, 0, 0, 0, 0]),
+        ("utimensat", &[0, 0, 0, 0]),
+    ];
+    for (name, arguments) in calls.into_iter().filter(|(name, _)| explain(name).is_some()) {
+        assert_eq!(action(&supervised, name, arguments), SECCOMP_RET_USER_NOTIF, "{name}");
+        check(&alone, &[(name, arguments, EPERM)]);
+    }
+    for name in [
+        "setxattr",
+        "lsetxattr",
+        "fsetxattr",
+        "removexattr",
+        "lremovexattr",
+        "fremovexattr",
+    ] {
+        check(&alone, &[(name, &[], libc::EOPNOTSUPP)]);
+    }
+}
+
+#[test]
 fn without_an_ipc_namespace_shared_memory_of_the_host_does_not_exist() {
     let options = Options {
-        deny_sockets: true,
+        host_namespaces: true,
         ..PLAIN
     };
     for name in ["shmget", "shmat", "shmdt", "shmctl", "semget", "msgget", "mq_open"] {

@@ -301,7 +301,7 @@ fn median(measure: impl FnMut() -> Duration) -> Duration {
 #[test]
 fn a_stream_pair_reaches_its_peer_alone_whatever_it_tries() {
     let options = Options {
-        deny_sockets: true,
+        host_namespaces: true,
         ..Options::default()
     };
     let directory = std::env::temp_dir().join(format!("offleash-pair-{}", std::process::id()));

@@ -16,6 +16,6 @@ fn all_options() -> impl Iterator<Item = Options> {
         notify: bits & 2 != 0,
         observe_connect: bits & 4 != 0,
         deny_memfd: bits & 8 != 0,
-        deny_sockets: bits & 16 != 0,
+        host_namespaces: bits & 16 != 0,
     })
 }

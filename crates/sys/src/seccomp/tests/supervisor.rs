@@ -49,7 +49,7 @@ const NOTIFY: Options = Options {
     notify: true,
     observe_connect: false,
     deny_memfd: false,
-    deny_sockets: false,
+    host_namespaces: false,
 };
 
 #[test]
@@ -246,4 +246,34 @@ fn a_wrong_pointer_is_an_error_and_not_an_address() {
     assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
     listener.proceed(&notification).expect("the program waits");
     assert_ne!(program.join().expect("no panic"), 0);
+}
+
+#[test]
+fn what_is_left_to_the_supervisor_ends_as_it_says() {
+    let options = Options {
+        host_namespaces: true,
+        ..NOTIFY
+    };
+    let path = c"/no such file at all";
+    let address = path.as_ptr().addr() as u64;
+    let call = move || errno(libc::SYS_fchmodat, [u64::MAX, address, 0o600, 0, 0]);
+    let (listener, program) = supervised(options, move || [call(), call()]);
+    for outcome in [Ok(()), Err(rustix::io::Errno::XDEV)] {
+        let told = next(&listener);
+        assert!(told.mediated());
+        assert_eq!(told.text(1).expect("the pointer is right"), path.to_bytes());
+        assert!(told.text(2).is_err(), "a mode is no pointer");
+        assert!(listener.still_waits_for(&told));
+        listener.complete(&told, outcome).expect("the program waits");
+    }
+    assert_eq!(program.join().expect("no panic"), [0, libc::EXDEV]);
+}
+
+#[test]
+fn a_refused_call_cannot_be_completed() {
+    let (listener, program) = supervised(NOTIFY, || errno(libc::SYS_unshare, [0; 5]));
+    let told = next(&listener);
+    assert!(!told.mediated());
+    listener.complete(&told, Ok(())).expect("the program waits");
+    assert_eq!(program.join().expect("no panic"), EPERM);
 }
