@@ -36,7 +36,10 @@ ready()
         let child = Command::new("python3")
             .args(["-c", &script])
             .current_dir(&directory)
+            .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            // Not ours, which may be a file without a name where tests are run.
+            .stderr(Stdio::null())
             .spawn();
         let Ok(mut child) = child else {
             let _ = writeln!(std::io::stderr(), "SKIP: python3 is missing");

@@ -19,6 +19,9 @@ use crate::sandbox::Final;
 
 /// Exact measurements that are slow are made so seldom that they take at most one part in this many of the time.
 const SLOW_PART: u32 = 20;
+/// How long a search for open files without a name may wait when nothing calls for one.
+const NAMELESS_LATEST: Duration = Duration::from_secs(2);
+
 /// Unexplained growth of a file system that is worth a search for open files without a name.
 const UNEXPLAINED_BYTES: u64 = 16 * 1024 * 1024;
 /// More names than this many times the inode limit is an abuse of hard links.
@@ -45,6 +48,8 @@ pub struct Watcher {
     exact: Option<ExactMemory>,
     /// Open files without a name may be searched for again.
     nameless_due: Instant,
+    /// And are searched for at the latest.
+    nameless_latest: Instant,
     nameless_bytes: u64,
     /// The last search met a place that can hold files which it cannot see.
     concealed: bool,
@@ -95,6 +100,7 @@ impl Watcher {
             exact_due: now,
             exact: None,
             nameless_due: now,
+            nameless_latest: now + NAMELESS_LATEST,
             nameless_bytes: 0,
             concealed: false,
             concealed_bytes: 0,
@@ -348,13 +354,16 @@ impl Watcher {
         self.searched_at_bytes = self.searched_at_bytes.min(unexplained);
         let enough = UNEXPLAINED_BYTES.min(limit / 4);
         let grown = unexplained.saturating_sub(self.searched_at_bytes);
-        let search = (grown > 0 && grown >= enough) || self.nameless_bytes > 0 || self.concealed;
+        // Growth can hide behind somebody else who frees space at the same time; therefore now and then anyway.
+        let overdue = now >= self.nameless_latest;
+        let search = (grown > 0 && grown >= enough) || self.nameless_bytes > 0 || self.concealed || overdue;
         if !search || now < self.nameless_due {
             return;
         }
         let began = Instant::now();
         let found = deleted::search(&self.tree.processes());
         self.nameless_due = now + (began.elapsed() * SLOW_PART).max(Duration::from_millis(100));
+        self.nameless_latest = now + NAMELESS_LATEST.max(began.elapsed() * SLOW_PART);
         self.searched_at_bytes = unexplained;
         self.nameless_bytes = found.bytes;
         // Twice in a row: programs pass descriptors, and end, all the time. Only with a hiding place, since others
