@@ -255,13 +255,18 @@ fn shortened(path: &Path) -> String {
     path.to_string_lossy().chars().take(60).collect()
 }
 
+/// How many more processes than allowed may be there for a moment: so many that the watcher, which tells that the limit
+/// was hit, sees them before the kernel refuses.
+const PROCESSES_SLACK: u64 = 256;
+
 /// The limits of each process. Processes are counted by user here, so that limit lies above what the user runs already;
 /// root has no such limit.
 fn rlimits(limits: &Limits, held: HeldByGroup) -> Vec<(Resource, u64)> {
     let mut set = limits::rlimits(limits, held);
     set.retain(|(resource, _)| *resource != Resource::Processes);
     if let Some(pids) = limits.pids.filter(|_| !held.pids) {
-        set.push((Resource::Processes, pids.saturating_add(tasks_of_this_user())));
+        let most = pids.saturating_add(tasks_of_this_user()).saturating_add(PROCESSES_SLACK);
+        set.push((Resource::Processes, most));
     }
     set
 }

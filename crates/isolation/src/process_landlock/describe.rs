@@ -81,7 +81,7 @@ pub(super) fn limits(plan: &Plan, group_bounds_pids: bool, enforcement: &mut Enf
         let means = if offleash_sys::process::is_root() {
             "a watcher, which ends the run (no cgroup, and RLIMIT_NPROC does not bind root)"
         } else {
-            "a watcher, which ends the run, and RLIMIT_NPROC above what this user runs already (no cgroup)"
+            "a watcher, which ends the run, and RLIMIT_NPROC some way above that and what this user runs already (no cgroup)"
         };
         enforcement.holds_limit(LimitName::Pids, means);
     }
