@@ -265,7 +265,9 @@ fn rlimits(limits: &Limits, held: HeldByGroup) -> Vec<(Resource, u64)> {
     let mut set = limits::rlimits(limits, held);
     set.retain(|(resource, _)| *resource != Resource::Processes);
     if let Some(pids) = limits.pids.filter(|_| !held.pids) {
-        let most = pids.saturating_add(tasks_of_this_user()).saturating_add(PROCESSES_SLACK);
+        let most = pids
+            .saturating_add(tasks_of_this_user())
+            .saturating_add(PROCESSES_SLACK);
         set.push((Resource::Processes, most));
     }
     set
