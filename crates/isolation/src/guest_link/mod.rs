@@ -29,10 +29,13 @@ const TURN_CALLS: usize = 64;
 /// How much more than its guest the kernel should prefer a command when memory runs out (THREATS R10).
 const OOM_SCORE: i16 = 500;
 
-/// Carries out calls that the filter leaves to the supervisor.
+/// Carries out, or admits, calls that the filter leaves to the supervisor.
 pub(crate) trait Mediator: std::fmt::Debug {
+    /// Whether the sandbox may have one more process or thread.
+    fn admits_process(&mut self) -> bool;
+
     /// What came of the call; `None` if it is not to be.
-    fn carry_out(&self, call: &Notification, listener: &Listener) -> Option<Result<(), Errno>>;
+    fn carry_out(&mut self, call: &Notification, listener: &Listener) -> Option<Result<(), Errno>>;
 }
 
 /// A connection to a guest.
@@ -57,6 +60,8 @@ pub(crate) struct GuestLink {
     /// What the guest is to set for each command.
     oom_score: Option<i16>,
     mediator: Option<Box<dyn Mediator>>,
+    /// Whether a process was not admitted since somebody asked.
+    put_off: bool,
 }
 
 #[derive(Debug)]
@@ -81,6 +86,7 @@ impl GuestLink {
             failed: false,
             oom_score: Some(OOM_SCORE),
             mediator: None,
+            put_off: false,
         }
     }
 
@@ -210,6 +216,11 @@ impl GuestLink {
     /// Whether an execution ended with anything but success, as for want of space.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed
+    }
+
+    /// Whether a process was not admitted since this was asked last.
+    pub(crate) fn take_put_off(&mut self) -> bool {
+        std::mem::take(&mut self.put_off)
     }
 
     /// What the guest measured last, if that is news.
@@ -361,15 +372,31 @@ impl GuestLink {
                 Err(error) if error.kind() == io::ErrorKind::NotConnected => break,
                 Err(error) => return Err(running("receive a refused system call")(error)),
             };
-            let outcome = self.mediator.as_ref().filter(|_| call.mediated());
-            let outcome = outcome.and_then(|mediator| mediator.carry_out(&call, listener));
-            if outcome.is_none() {
-                self.denials.note(&call, listener);
-            }
-            let answered = match outcome {
-                Some(outcome) => listener.complete(&call, outcome),
-                None if is_observation(&call) => listener.proceed(&call),
-                None => listener.refuse(&call),
+            let answered = match &mut self.mediator {
+                Some(mediator) if call.forks() => {
+                    let is_admitted = mediator.admits_process();
+                    self.put_off |= !is_admitted;
+                    if is_admitted {
+                        listener.proceed(&call)
+                    } else {
+                        listener.postpone(&call)
+                    }
+                }
+                Some(mediator) if call.mediated() => match mediator.carry_out(&call, listener) {
+                    Some(outcome) => listener.complete(&call, outcome),
+                    None => {
+                        self.denials.note(&call, listener);
+                        listener.refuse(&call)
+                    }
+                },
+                _ => {
+                    self.denials.note(&call, listener);
+                    if is_observation(&call) {
+                        listener.proceed(&call)
+                    } else {
+                        listener.refuse(&call)
+                    }
+                }
             };
             answered.map_err(running("answer a refused system call"))?;
         }

@@ -28,9 +28,9 @@ pub(crate) struct ProcessTree {
 
 /// Sums over the processes that were found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct TreeUsage {
+pub(crate) struct TreeUsage {
     /// Processes and threads.
-    pub(super) pids: u64,
+    pub(crate) pids: u64,
     /// CPU time in user mode, in microseconds, with that of children that were waited for.
     pub(super) user_us: u64,
     /// CPU time in the kernel, likewise.
@@ -115,7 +115,7 @@ impl ProcessTree {
     }
 
     /// What `processes` use: two small files each.
-    pub(super) fn usage(&self, processes: &[u32]) -> TreeUsage {
+    pub(crate) fn usage(&self, processes: &[u32]) -> TreeUsage {
         let mut sum = TreeUsage::default();
         for pid in processes {
             let Some(stat) = self.stat(*pid) else { continue };

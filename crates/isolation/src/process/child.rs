@@ -57,6 +57,7 @@ impl Order {
             // Memory files are not bounded by rlimits.
             deny_memfd: !self.held.memory,
             host_namespaces: false,
+            count_forks: false,
         })
     }
 }

@@ -14,8 +14,6 @@ use offleash_sys::seccomp::{Listener, Notification};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
-use crate::guest_link::Mediator;
-
 /// `AT_FDCWD`, `AT_SYMLINK_NOFOLLOW`, `AT_EMPTY_PATH` (fcntl.h).
 const CURRENT_DIRECTORY: i32 = -100;
 const NO_FOLLOW: u32 = 0x100;
@@ -70,8 +68,9 @@ impl Attributes {
     }
 }
 
-impl Mediator for Attributes {
-    fn carry_out(&self, call: &Notification, listener: &Listener) -> Option<Result<(), Errno>> {
+impl Attributes {
+    /// Carries a call out; `None` if it is about something else than what the sandbox may write.
+    pub(super) fn carry_out(&self, call: &Notification, listener: &Listener) -> Option<Result<(), Errno>> {
         let opened = understand(call).and_then(|(target, change)| Ok((open(call.pid, &target)?, change)));
         let (place, change) = match opened {
             Ok(opened) => opened,

@@ -79,6 +79,7 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
         // Memory files are not bounded by rlimits.
         deny_memfd: !inherited.held.memory,
         host_namespaces: true,
+        count_forks: inherited.plan.limits.pids.is_some() && !inherited.held.pids,
     });
     report.push((
         '+',

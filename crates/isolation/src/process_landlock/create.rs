@@ -84,6 +84,7 @@ pub(super) fn create(plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Landl
         places,
         copies,
         attributes: Attributes::new(&grants),
+        most_processes: plan.limits.pids.filter(|_| !grouping.held().pids),
     };
     Ok(LandlockSandbox::new(plan, parts))
 }

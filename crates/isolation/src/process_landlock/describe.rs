@@ -78,11 +78,7 @@ pub(super) fn refused(what: &str, reason: &str, hint: &str) -> IsolationError {
 /// How limits are held here that the level `process` holds by its namespaces.
 pub(super) fn limits(plan: &Plan, group_bounds_pids: bool, enforcement: &mut Enforcement) {
     if plan.limits.pids.is_some() && !group_bounds_pids {
-        let means = if offleash_sys::process::is_root() {
-            "a watcher, which ends the run (no cgroup, and RLIMIT_NPROC does not bind root)"
-        } else {
-            "a watcher, which ends the run, and RLIMIT_NPROC some way above that and what this user runs already (no cgroup)"
-        };
+        let means = "counted by the supervisor, which the filter asks before each new one (no cgroup)";
         enforcement.holds_limit(LimitName::Pids, means);
     }
     if plan.limits.tmp.is_some() {

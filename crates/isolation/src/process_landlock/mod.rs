@@ -12,6 +12,7 @@ mod attributes;
 mod child;
 mod create;
 mod describe;
+mod forks;
 mod grants;
 mod places;
 mod remains;

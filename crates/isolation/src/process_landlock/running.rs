@@ -6,22 +6,44 @@ use std::time::Instant;
 
 use offleash_core::exec::{ExecRequest, TerminalSize};
 use offleash_core::level::Level;
+use offleash_core::limits::LimitName;
 use offleash_core::plan::Plan;
-use offleash_core::record::Usage;
+use offleash_core::record::{LimitEffect, LimitHit, Usage};
 use offleash_sys::namespaces::Child;
+use offleash_sys::seccomp::{Listener, Notification};
+use rustix::io::Errno;
 
 use super::attributes::Attributes;
 use super::create::MadeCopy;
 use super::failed;
+use super::forks::Forks;
 use super::places::Places;
 use super::remains::Remains;
 use super::workspace;
 use crate::error::IsolationError;
-use crate::guest_link::{GuestLink, running};
+use crate::guest_link::{GuestLink, Mediator, running};
 use crate::limits::Watcher;
 use crate::process::grouping::Group;
 use crate::process::handshake::ParentEnd;
 use crate::sandbox::{Enforcement, ExecId, Final, Interest, Sandbox, SandboxEvent};
+
+/// What the filter leaves to us.
+#[derive(Debug)]
+struct LeftToUs {
+    attributes: Attributes,
+    /// Where no group counts.
+    forks: Option<Forks>,
+}
+
+impl Mediator for LeftToUs {
+    fn admits_process(&mut self) -> bool {
+        self.forks.as_mut().is_none_or(Forks::admit)
+    }
+
+    fn carry_out(&mut self, call: &Notification, listener: &Listener) -> Option<Result<(), Errno>> {
+        self.attributes.carry_out(call, listener)
+    }
+}
 
 /// What a sandbox is put together from.
 #[derive(Debug)]
@@ -36,6 +58,8 @@ pub(super) struct Parts {
     pub(super) places: Places,
     pub(super) copies: Vec<MadeCopy>,
     pub(super) attributes: Attributes,
+    /// How many processes to admit, where no group counts them.
+    pub(super) most_processes: Option<u64>,
 }
 
 /// A running sandbox.
@@ -51,6 +75,7 @@ pub(super) struct LandlockSandbox {
     enforcement: Enforcement,
     places: Places,
     copies: Vec<MadeCopy>,
+    pids: Option<u64>,
     killed: Option<Final>,
 }
 
@@ -67,11 +92,14 @@ impl LandlockSandbox {
             places,
             copies,
             attributes,
+            most_processes,
         } = parts;
         let copied = copies
             .iter()
             .filter_map(|(directory, _)| Some(directory.parent()?.to_owned()));
         let layers = copied.chain([places.as_layer()]).collect();
+        let forks = most_processes.map(|most| Forks::new(first.pid, most));
+        let left_to_us = LeftToUs { attributes, forks };
         let watcher = Watcher::new(plan.limits.clone(), group, first.pid, layers);
         Self {
             _first: first,
@@ -79,11 +107,12 @@ impl LandlockSandbox {
             channel: Some(channel),
             link: GuestLink::new(control, listener)
                 .without_oom_score()
-                .mediated_by(attributes),
+                .mediated_by(left_to_us),
             watcher,
             enforcement,
             places,
             copies,
+            pids: plan.limits.pids,
             killed: None,
         }
     }
@@ -152,6 +181,12 @@ impl Sandbox for LandlockSandbox {
     fn turn(&mut self, take_output: bool) -> Result<Vec<SandboxEvent>, IsolationError> {
         let mut events = self.link.turn(take_output)?;
         self.check_that_it_started()?;
+        if self.link.take_put_off()
+            && let Some(value) = self.pids
+        {
+            let (limit, effect) = (LimitName::Pids, LimitEffect::Refused);
+            events.push(SandboxEvent::Limit(LimitHit { limit, value, effect }));
+        }
         let now = Instant::now();
         if now >= self.watcher.next_tick() && !self.link.is_gone() {
             events.extend(self.watcher.tick(now).into_iter().map(SandboxEvent::Limit));

@@ -60,6 +60,7 @@ const fn equals(argument: u8, value: i32, then: &'static Rule, otherwise: &'stat
 pub(super) static ALLOW: Rule = Rule::Allow;
 pub(super) static OBSERVE: Rule = Rule::Observe;
 pub(super) static MEDIATE: Rule = Rule::Mediate;
+pub(super) static ADMIT: Rule = Rule::Admit;
 
 // Whole calls; the table's line says why.
 pub(super) static REFUSED: Rule = refusal(EPERM, true, None);
@@ -157,6 +158,7 @@ static NEW_NAMESPACE: Rule = refuse(
     "makes a namespace, in which the kernel offers far more to attack",
 );
 pub(super) static CLONE: Rule = when(0, WHOLE, Test::AnyBit(CLONE_NEW), &NEW_NAMESPACE, &ALLOW);
+pub(super) static COUNTED_CLONE: Rule = when(0, WHOLE, Test::AnyBit(CLONE_NEW), &NEW_NAMESPACE, &ADMIT);
 
 // personality(persona): reading it, the default, and for debuggers no address randomisation.
 static PERSONA: Rule = refuse(

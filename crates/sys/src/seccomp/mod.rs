@@ -41,6 +41,8 @@ pub struct Options {
     /// of `socketpair` what can reach other sockets than its peer; hides System V memory; lets a program schedule only
     /// itself; and leaves changes of modes and times to the supervisor, since Landlock does not govern them.
     pub host_namespaces: bool,
+    /// Asks the supervisor before every new process and thread, where nothing else counts them.
+    pub count_forks: bool,
 }
 
 /// A compiled filter.
@@ -160,7 +162,7 @@ pub fn known_names() -> impl Iterator<Item = &'static str> {
 
 fn explanation(entry: &'static rule::Entry) -> Explanation {
     let verdict = match entry.rule {
-        Rule::Allow | Rule::Observe => Verdict::Allowed,
+        Rule::Allow | Rule::Observe | Rule::Admit => Verdict::Allowed,
         Rule::Mediate => Verdict::Conditional,
         Rule::When { .. } => Verdict::Conditional,
         Rule::Refuse(refusal) => Verdict::Refused {

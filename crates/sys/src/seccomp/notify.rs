@@ -77,15 +77,27 @@ impl Listener {
 
     /// Lets the kernel carry the call out.
     ///
-    /// Only for calls that the filter observes; refuses the others whatever the caller meant.
+    /// Only for calls that the filter observes or asks to admit; refuses the others whatever the caller meant.
     ///
     /// # Errors
     /// As [`Listener::refuse`].
     pub fn proceed(&self, notification: &Notification) -> io::Result<()> {
-        if !notification.observed() {
+        if !notification.observed() && !notification.forks() {
             return self.refuse(notification);
         }
         self.answer(notification, 0, 1) // SECCOMP_USER_NOTIF_FLAG_CONTINUE
+    }
+
+    /// Has a call that makes a process fail for now.
+    ///
+    /// # Errors
+    /// As [`Listener::refuse`].
+    pub fn postpone(&self, notification: &Notification) -> io::Result<()> {
+        if notification.forks() {
+            self.answer(notification, -libc::EAGAIN, 0)
+        } else {
+            self.refuse(notification)
+        }
     }
 
     /// Answers a call that the supervisor carried out itself: it succeeds with 0, or fails with this error.
@@ -208,8 +220,12 @@ impl Notification {
 
     /// Whether the supervisor is to carry the call out, or to refuse it.
     pub fn mediated(&self) -> bool {
-        let switched = self.entry().and_then(|entry| entry.switch).map(|switch| switch.rule);
-        switched.is_some_and(|rule| matches!(rule.decide(&self.args), Rule::Mediate))
+        matches!(self.switched(), Some(Rule::Mediate))
+    }
+
+    /// Whether the call makes a process or a thread, which the supervisor is to admit.
+    pub fn forks(&self) -> bool {
+        matches!(self.switched(), Some(Rule::Admit))
     }
 
     /// The text, ended by a zero byte and at most as long as a path, to which an argument points.
@@ -273,9 +289,13 @@ impl Notification {
 
     /// Whether the filter asks only for the record.
     fn observed(&self) -> bool {
-        self.entry()
-            .and_then(|entry| entry.switch)
-            .is_some_and(|switch| matches!(switch.rule, Rule::Observe))
+        matches!(self.switched(), Some(Rule::Observe))
+    }
+
+    /// What an option has decided about this call, if one has.
+    fn switched(&self) -> Option<&'static Rule> {
+        let switch = self.entry()?.switch?;
+        Some(switch.rule.decide(&self.args))
     }
 
     /// The refusal that the table has for this call; `None` for calls that are only observed.

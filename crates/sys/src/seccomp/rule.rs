@@ -15,6 +15,9 @@ pub(super) enum Rule {
     Refuse(Refusal),
     /// The supervisor records the call, and lets the kernel carry it out.
     Observe,
+    /// The supervisor lets the kernel carry it out, or has it fail for now (`EAGAIN`), as it does without one. Nothing in
+    /// memory decides about the call.
+    Admit,
     /// The supervisor carries the call out, or refuses it; without one it fails with `EPERM`.
     Mediate,
     /// Depends on 32 bits of one argument.

@@ -77,7 +77,7 @@ pub(super) static THREADS: &[Entry] = &[
     allow!(SYS_gettid, "every threaded program"),
     allow!(SYS_rseq, "glibc and tcmalloc at start"),
     allow!(SYS_membarrier, "Java, .NET, liburcu"),
-    check!(SYS_clone, CLONE, "every program that starts a thread or a program"),
+    switch!(SYS_clone, CLONE, count_forks => COUNTED_CLONE, "every program that starts a thread or a program"),
     absent!(
         SYS_clone3,
         "carries its flags in memory, where no filter can see them; C libraries fall back to clone"
@@ -121,8 +121,8 @@ pub(super) static PROCESSES: &[Entry] = &[
 #[cfg(target_arch = "x86_64")]
 pub(super) static OLD: &[Entry] = &[
     allow!(SYS_arch_prctl, "every C library at start"),
-    allow!(SYS_fork, "older programs, musl"),
-    allow!(SYS_vfork, "Python's subprocess, posix_spawn in musl"),
+    switch!(SYS_fork, ALLOW, count_forks => ADMIT, "older programs, musl"),
+    switch!(SYS_vfork, ALLOW, count_forks => ADMIT, "Python's subprocess, posix_spawn in musl"),
     allow!(SYS_getpgrp, "shells"),
     allow!(SYS_alarm, "timeout, Perl"),
     allow!(SYS_pause, "shells, test tools"),

@@ -15,6 +15,7 @@ pub(super) const PLAIN: Options = Options {
     observe_connect: false,
     deny_memfd: false,
     host_namespaces: false,
+    count_forks: false,
 };
 
 fn action(options: &Options, name: &str, arguments: &[u64]) -> u32 {

@@ -11,11 +11,12 @@ use super::Options;
 
 /// Every combination of options.
 fn all_options() -> impl Iterator<Item = Options> {
-    (0_u8..32).map(|bits| Options {
+    (0_u8..64).map(|bits| Options {
         allow_ptrace: bits & 1 != 0,
         notify: bits & 2 != 0,
         observe_connect: bits & 4 != 0,
         deny_memfd: bits & 8 != 0,
         host_namespaces: bits & 16 != 0,
+        count_forks: bits & 32 != 0,
     })
 }

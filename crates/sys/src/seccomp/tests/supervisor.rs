@@ -50,6 +50,7 @@ const NOTIFY: Options = Options {
     observe_connect: false,
     deny_memfd: false,
     host_namespaces: false,
+    count_forks: false,
 };
 
 #[test]
@@ -275,5 +276,39 @@ fn a_refused_call_cannot_be_completed() {
     let told = next(&listener);
     assert!(!told.mediated());
     listener.complete(&told, Ok(())).expect("the program waits");
+    assert_eq!(program.join().expect("no panic"), EPERM);
+}
+
+#[test]
+fn a_new_process_is_admitted_or_put_off() {
+    let options = Options {
+        count_forks: true,
+        ..NOTIFY
+    };
+    // A number that is no set of flags: the kernel's own answer is an error, and no process is made.
+    let call = || {
+        errno(
+            libc::SYS_clone,
+            [u64::from(libc::CLONE_THREAD.cast_unsigned()), 0, 0, 0, 0],
+        )
+    };
+    let (listener, program) = supervised(options, move || [call(), call()]);
+    let told = next(&listener);
+    assert!(told.forks() && !told.mediated());
+    listener.proceed(&told).expect("the program waits");
+    listener.postpone(&next(&listener)).expect("the program waits");
+    assert_eq!(program.join().expect("no panic"), [libc::EINVAL, libc::EAGAIN]);
+}
+
+#[test]
+fn a_new_namespace_is_refused_whatever_the_supervisor_says() {
+    let options = Options {
+        count_forks: true,
+        ..NOTIFY
+    };
+    let (listener, program) = supervised(options, || errno(libc::SYS_clone, [0x1000_0000, 0, 0, 0, 0]));
+    let told = next(&listener);
+    assert!(!told.forks());
+    listener.proceed(&told).expect("the program waits");
     assert_eq!(program.join().expect("no panic"), EPERM);
 }
