@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus, Stdio};
 
 use crate::error::TaskError;
 
@@ -55,6 +55,24 @@ pub(crate) fn command_line(command: &Command) -> String {
 /// `Start` when it cannot be started, `Ended` when it ends with anything but success.
 pub(crate) fn run(command: &mut Command) -> Result<(), TaskError> {
     let status = command.status().map_err(TaskError::start(command_line(command)))?;
+    succeeded(command, status)
+}
+
+/// Runs `command` with this process's terminal, but prints of its standard output, when it has ended, what `edit` makes
+/// of it.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_and_print(command: &mut Command, edit: impl FnOnce(&str) -> String) -> Result<(), TaskError> {
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(TaskError::start(command_line(command)))?;
+    print!("{}", edit(&String::from_utf8_lossy(&output.stdout)));
+    succeeded(command, output.status)
+}
+
+fn succeeded(command: &Command, status: ExitStatus) -> Result<(), TaskError> {
     if status.success() {
         return Ok(());
     }

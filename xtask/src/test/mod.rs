@@ -5,6 +5,7 @@
 //! for root holds for nobody.
 
 mod compiled;
+mod libtest;
 mod ordinary_user;
 mod prerequisites;
 mod runner;
@@ -67,9 +68,7 @@ fn run_tests(summary: &mut Summary, options: &TestOptions) {
     summary
         .passes
         .push(runner::run(user, &runner::AsThisUser { compiled: &compiled }));
-    step(summary, "examples in documents", || {
-        check(cargo().args(["test", "--workspace", "--doc", "--quiet"]))
-    });
+    step(summary, "examples in documents", check_examples);
 
     match ordinary_user::why_not(options.quick) {
         Some(reason) => summary.skips.push(Skip {
@@ -96,6 +95,14 @@ fn step(summary: &mut Summary, name: &'static str, body: impl FnOnce() -> Result
         }
     }
     summary.skips.extend(outcome.unwrap_or_default());
+}
+
+fn check_examples() -> Result<Vec<Skip>, TaskError> {
+    let mut command = cargo();
+    command
+        .args(["test", "--workspace", "--doc", "--quiet"])
+        .current_dir(workspace_root());
+    program::run_and_print(&mut command, libtest::without_empty_frames).map(|()| Vec::new())
 }
 
 fn check(command: &mut Command) -> Result<Vec<Skip>, TaskError> {

@@ -16,6 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use super::compiled::{Compiled, TestBinary};
+use super::libtest::{self, Ended, Running};
 use super::summary::{Pass, Skip};
 use crate::error::TaskError;
 use crate::program::workspace_root;
@@ -91,6 +92,7 @@ pub(super) fn run(user: &'static str, launch: &dyn Launch) -> Pass {
         .into_iter()
         .flat_map(|binary| list(&binary, launch))
         .collect();
+    println!("{}", Running(jobs.len()));
     let pass = Mutex::new(Pass {
         user,
         passed: 0,
@@ -114,6 +116,7 @@ pub(super) fn run(user: &'static str, launch: &dyn Launch) -> Pass {
     let mut pass = pass.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     pass.failed.sort();
     pass.time = start.elapsed();
+    println!("{}", Ended(&pass));
     pass
 }
 
@@ -126,7 +129,8 @@ fn keep(pass: &mut Pass, job: &Job, verdict: Result<(Verdict, String), TaskError
             reason,
         }),
         Verdict::Failed => {
-            eprintln!("FAILED as {}: {}\n{}", pass.user, job.label(), output.trim_end());
+            let output = libtest::without_counts(&output);
+            eprintln!("FAILED as {}: {}\n{output}", pass.user, job.label());
             pass.failed.push(job.label());
         }
     }
