@@ -1,6 +1,6 @@
 //! Resource limits of a single process (`setrlimit(2)`), as a typed set.
 //!
-//! Values only ever go down here: a process without `CAP_SYS_RESOURCE` may not raise a hard limit, and a sandbox must
+//! Hard limits only ever go down here: a process without `CAP_SYS_RESOURCE` may not raise one, and a sandbox must
 //! not leave its caller with less restriction than it found. Deliberately not here: which limit gets which value
 //! (`isolation::limits`) and limits of a whole tree of processes ([`crate::cgroup`]).
 
@@ -118,7 +118,8 @@ pub fn set_both(resource: Resource, value: u64) -> Result<(), RlimitError> {
 /// Lowers the limits of this process to at most `value`, and returns the soft limit that holds afterwards.
 ///
 /// A limit that is already lower stays. The hard limit of [`Resource::CpuSeconds`] is one second above `value`, so
-/// that the process sees `SIGXCPU` before it is killed.
+/// that the process sees `SIGXCPU` before it is killed. The soft limit of [`Resource::Core`] becomes `value` even if it
+/// is lower, as far as the hard one permits, because 1 forbids more there than 0 does (core(5)).
 ///
 /// # Errors
 /// What `setrlimit(2)` answers; lowering is always permitted, so this is unexpected.
@@ -129,8 +130,13 @@ pub fn lower(resource: Resource, value: u64) -> Result<u64, RlimitError> {
     } else {
         value
     };
+    let soft = if resource == Resource::Core {
+        now.maximum
+    } else {
+        now.current
+    };
     let wanted = Rlimit {
-        current: Some(at_most(now.current, value)),
+        current: Some(at_most(soft, value)),
         maximum: Some(at_most(now.maximum, hard)),
     };
     if wanted != now {
@@ -181,6 +187,31 @@ mod tests {
         .unwrap();
         assert_eq!(lower(Resource::PendingSignals, below + 1), Ok(below));
         assert_eq!(current(Resource::PendingSignals), (Some(below), Some(below + 1)));
+    }
+
+    #[test]
+    fn the_soft_limit_of_core_dumps_is_exactly_what_was_asked_for() {
+        let (_, hard) = current(Resource::Core);
+        if hard.is_some_and(|hard| hard < 1) {
+            println!("SKIP: the hard limit of core dumps is 0 here");
+            return;
+        }
+        let none = Rlimit {
+            current: Some(0),
+            maximum: hard,
+        };
+        setrlimit(Resource::Core.kernel(), none).unwrap();
+        assert_eq!(lower(Resource::Core, 1), Ok(1));
+        assert_eq!(current(Resource::Core), (Some(1), Some(1)));
+        setrlimit(
+            Resource::Core.kernel(),
+            Rlimit {
+                current: Some(0),
+                maximum: Some(0),
+            },
+        )
+        .unwrap();
+        assert_eq!(lower(Resource::Core, 1), Ok(0), "no hard limit is raised");
     }
 
     #[test]

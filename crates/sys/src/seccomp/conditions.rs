@@ -13,7 +13,7 @@ const WHOLE: u32 = u32::MAX;
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "error numbers lie between 1 and 4095"
+    reason = "error numbers lie between 0 and 4095"
 )]
 const fn refusal(errno: i32, notified: bool, reason: Option<&'static str>) -> Rule {
     Rule::Refuse(Refusal {
@@ -31,6 +31,11 @@ const fn refuse(errno: i32, reason: &'static str) -> Rule {
 /// Fails without a record: programs try it and do without.
 const fn quiet(errno: i32, reason: &'static str) -> Rule {
     refusal(errno, false, Some(reason))
+}
+
+/// Is not carried out, and answered as if it were: programs that try it do not go on without.
+const fn ignored(reason: &'static str) -> Rule {
+    refusal(0, false, Some(reason))
 }
 
 const fn when(argument: u8, mask: u32, test: Test, then: &'static Rule, otherwise: &'static Rule) -> Rule {
@@ -192,9 +197,14 @@ static OTHERS_LIMITS: Rule = refuse(
     EPERM,
     "sets the limits of a process by its number, as could end the sandbox's first one; 0 stands for the own",
 );
-static NO_NEW_LIMIT: Rule = high_half_is_zero(2, &ALLOW, &OTHERS_LIMITS);
-static READS_LIMIT: Rule = equals(2, 0, &NO_NEW_LIMIT, &OTHERS_LIMITS);
-pub(super) static PRLIMIT: Rule = equals(0, 0, &ALLOW, &READS_LIMIT);
+// With a soft limit of 1 for cores, and with no other, the kernel starts no program of the host that `core_pattern` pipes
+// to (`coredump_pipe` in `fs/coredump.c`). A filter cannot see the value, and GnuPG ends when it may not set 0.
+static KEEPS_CORE_LIMIT: Rule = ignored("would let a crash reach the host's handler of core dumps");
+static OWN_LIMITS: Rule = equals(1, RLIMIT_CORE, &KEEPS_CORE_LIMIT, &ALLOW);
+static SETS_LIMIT: Rule = equals(0, 0, &OWN_LIMITS, &OTHERS_LIMITS);
+static NEW_LIMIT: Rule = high_half_is_zero(2, &ALLOW, &SETS_LIMIT);
+pub(super) static PRLIMIT: Rule = equals(2, 0, &NEW_LIMIT, &SETS_LIMIT);
+const RLIMIT_CORE: i32 = 4; // include/uapi/asm-generic/resource.h; its type in the `libc` crate differs between C libraries
 
 // sched_setaffinity(pid) and the like. Only the sandbox's first process is out of reach: run-times name their own
 // threads by number, and no filter can tell those from others.

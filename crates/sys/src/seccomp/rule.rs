@@ -74,7 +74,7 @@ impl Test {
 /// How and why a call fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Refusal {
-    /// The error that the program sees.
+    /// The error that the program sees; with 0 it takes the call for done.
     pub(super) errno: u16,
     /// Whether the supervisor is told, where there is one. Not for calls that ordinary programs try and do without.
     pub(super) notified: bool,

@@ -104,7 +104,7 @@ pub(super) static PROCESSES: &[Entry] = &[
     check!(
         SYS_prlimit64,
         PRLIMIT,
-        "shells, run-times; cannot raise a limit, and sets only those of the caller, named as 0"
+        "shells, run-times; cannot raise a limit, sets only those of the caller, named as 0, and leaves that of cores"
     ),
     allow!(SYS_uname, "configure scripts, Python"),
     allow!(SYS_sysinfo, "free, run-times that size themselves"),

@@ -104,20 +104,21 @@ fn space_leases_and_limits_of_others_are_refused_where_the_kernel_grants_them() 
     let descriptor = u64::try_from(file.as_raw_fd()).expect("an open file");
     // struct space_resv: whence and type 0, start 0, length 1 MiB.
     let reserve: [u64; 6] = [0, 0, 1 << 20, 0, 0, 0];
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Core);
+    // One that Linux ignores, so that no other test changes it.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Rss);
     let limit = [limit.current, limit.maximum].map(|bound| bound.unwrap_or(u64::MAX));
     let me = u64::from(std::process::id());
     let attempts = move || {
         let [reserve, limit] = [reserve.as_ptr().addr(), limit.as_ptr().addr()].map(|address| address as u64);
-        let core = u64::from(libc::RLIMIT_CORE);
+        let ignored = u64::from(libc::RLIMIT_RSS);
         [
             number(libc::SYS_fallocate, &[descriptor, 0, 0, 1 << 20]),
             number(libc::SYS_ioctl, &[descriptor, 0x4030_5828, reserve]),
             number(libc::SYS_ioctl, &[descriptor, 0x4030_582a, reserve]),
             number(libc::SYS_fcntl, &[descriptor, 1024, 2]),
-            number(libc::SYS_prlimit64, &[me, core, limit, 0]),
-            number(libc::SYS_prlimit64, &[me, core, 0, 0]),
-            number(libc::SYS_prlimit64, &[0, core, limit, 0]),
+            number(libc::SYS_prlimit64, &[me, ignored, limit, 0]),
+            number(libc::SYS_prlimit64, &[me, ignored, 0, 0]),
+            number(libc::SYS_prlimit64, &[0, ignored, limit, 0]),
             number(libc::SYS_setpriority, &[2, NOBODYS, 0]),
         ]
     };

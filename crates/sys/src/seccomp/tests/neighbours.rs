@@ -1,7 +1,10 @@
 //! The conditions that keep a program from others: their disk, their files' openers, their limits and priorities.
 
+use super::all_options;
 use super::arguments::{HIGH, OK, PLAIN, check};
-use libc::{EINVAL, EOPNOTSUPP, EPERM};
+use super::machine::{Call, run};
+use crate::seccomp::{emit, explain};
+use libc::{EINVAL, EOPNOTSUPP, EPERM, SECCOMP_RET_ERRNO};
 
 #[test]
 fn no_space_is_reserved_in_files() {
@@ -55,8 +58,30 @@ fn limits_are_set_for_oneself_and_read_for_everybody() {
             ("prlimit64", &[1, 7, HIGH, 0], EPERM),
             ("prlimit64", &[4242, 7, 0x7fff_0000_0000, 0], EPERM),
             ("prlimit64", &[0xffff_ffff, 7, 0x1000, 0], EPERM),
+            ("prlimit64", &[0, 4, 0, 0x7fff_0000_1000], OK),
+            ("prlimit64", &[1, 4, 0, 0x7fff_0000_1000], OK),
+            ("prlimit64", &[1, 4, 0x1000, 0], EPERM),
+            ("prlimit64", &[0, 3, 0x1000, 0], OK),
+            ("prlimit64", &[0, 5, 0x1000, 0], OK),
         ],
     );
+}
+
+#[test]
+fn setting_the_limit_of_core_dumps_does_nothing_and_says_nothing() {
+    let number = explain("prlimit64").expect("it is in the table").number;
+    for options in all_options() {
+        let program = emit::program(&options);
+        for arguments in [
+            [0, 4, 0x7fff_0000_1000, 0],
+            [0, 4, 0x7fff_0000_1000, 0x7fff_0000_2000],
+            [HIGH, HIGH | 4, HIGH, 0],
+        ] {
+            let [pid, resource, new, old] = arguments;
+            let answer = run(&program, &Call::of(number, [pid, resource, new, old, 0, 0]));
+            assert_eq!(answer.action, SECCOMP_RET_ERRNO, "{arguments:x?} under {options:?}");
+        }
+    }
 }
 
 #[test]
