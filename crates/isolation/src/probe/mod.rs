@@ -5,6 +5,7 @@
 
 mod apparmor;
 mod cgroups;
+mod core_dumps;
 mod host;
 mod kernel;
 mod levels;
@@ -165,6 +166,7 @@ pub fn probe(subject: &Subject) -> Report {
         state::check(&subject.state_directory),
         processor::smt(),
         processor::vulnerabilities(),
+        core_dumps::check(),
         host::kvm(),
         programs::container_runtimes(&subject.search_path),
         programs::hypervisors(&subject.search_path),
