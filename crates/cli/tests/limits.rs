@@ -296,6 +296,22 @@ fn a_file_that_grows_too_large_ends_its_writer() {
 }
 
 #[test]
+fn a_file_that_outgrows_the_workspace_is_told_as_that() {
+    let site = Site::new();
+    // Sparse, so that nothing but its size is larger than the workspace.
+    for flags in [
+        &["--workspace-size", "8M"][..],
+        &["--workspace-size", "8M", "--file-size", "unlimited"],
+    ] {
+        let mut arguments = vec!["run", "--json"];
+        arguments.extend(flags);
+        arguments.extend(["--", "truncate", "-s", "1G", "sparse"]);
+        let record = record_of(&site.offleash(arguments).output().unwrap());
+        assert_ended_by(&record, LimitName::Workspace, 8 << 20, 137);
+    }
+}
+
+#[test]
 fn tmp_holds_no_more_than_allowed() {
     let site = Site::new();
     for place in ["/tmp", "/dev/shm", "$HOME"] {

@@ -16,5 +16,5 @@ mod watcher;
 
 pub use layer::{LayerMeter, LayerUsage};
 pub(crate) use process_tree::ProcessTree;
-pub use rlimits::{HeldByGroup, rlimits};
+pub use rlimits::{HeldByGroup, LargestFile, rlimits};
 pub use watcher::Watcher;

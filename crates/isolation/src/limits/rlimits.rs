@@ -1,6 +1,6 @@
 //! The limits of each process in a sandbox.
 
-use offleash_core::limits::Limits;
+use offleash_core::limits::{LimitName, Limits};
 use offleash_sys::rlimit::Resource;
 
 /// Memory that may be locked: the kernel's default since Linux 5.16; locked pages cannot be reclaimed.
@@ -31,6 +31,39 @@ pub struct HeldByGroup {
 /// How many more processes `RLIMIT_NPROC` allows than a group that counts refusals.
 const PROCESSES_SLACK: u64 = 16;
 
+/// The size that no file outgrows, and the limit that it follows from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LargestFile {
+    /// Apparent size in bytes, so that a sparse file counts in full: copying one, or downloading it, writes it in full.
+    pub bytes: u64,
+    /// The limit.
+    pub limit: LimitName,
+    /// That limit's own value, in bytes.
+    pub value: u64,
+}
+
+impl LargestFile {
+    /// `None` where no limit bounds a file.
+    ///
+    /// No single file is much larger than the workspace, so that one which no walk can see is bounded by that too.
+    pub fn of(limits: &Limits) -> Option<Self> {
+        let by_itself = limits.file_size.map(|size| Self {
+            bytes: size.0,
+            limit: LimitName::FileSize,
+            value: size.0,
+        });
+        let by_workspace = limits.workspace.map(|size| Self {
+            bytes: size.0.saturating_add(WORKSPACE_SLACK_BYTES),
+            limit: LimitName::Workspace,
+            value: size.0,
+        });
+        by_itself
+            .into_iter()
+            .chain(by_workspace)
+            .min_by_key(|bound| bound.bytes)
+    }
+}
+
 /// The process limits that follow from `limits`, to be applied by `sys::rlimit::lower`.
 ///
 /// They must be applied inside the sandbox's user namespace, before its first program runs: `RLIMIT_NPROC` set outside
@@ -52,18 +85,7 @@ pub fn rlimits(limits: &Limits, held: HeldByGroup) -> Vec<(Resource, u64)> {
         (Resource::PendingSignals, PENDING_SIGNALS),
     ];
     let mut add = |resource, value: Option<u64>| set.extend(value.map(|value| (resource, value)));
-    // Apparent size, so that a sparse file counts in full: copying one, or downloading it, writes it in full.
-    // No single file is much larger than the workspace, so that one which no walk can see is bounded by that too.
-    let of_workspace = limits
-        .workspace
-        .map(|size| size.0.saturating_add(WORKSPACE_SLACK_BYTES));
-    let file_size = limits
-        .file_size
-        .map(|size| size.0)
-        .into_iter()
-        .chain(of_workspace)
-        .min();
-    add(Resource::FileSize, file_size);
+    add(Resource::FileSize, LargestFile::of(limits).map(|largest| largest.bytes));
     add(Resource::OpenFiles, limits.open_files);
     // Counted per user and user namespace since Linux 5.14. With one user id in a namespace of its own that is every
     // process of the sandbox. The kernel exempts the host's root (`copy_process`: `INIT_USER`), so it is no bound for
@@ -136,12 +158,14 @@ mod tests {
     #[test]
     fn no_file_is_much_larger_than_the_workspace() {
         let mib = |size: Option<u64>| size.map(Bytes::mib);
+        let (own, workspaces) = (LimitName::FileSize, LimitName::Workspace);
         for (file_size, workspace, expected) in [
             (None, None, None),
-            (Some(10), None, Some(10)),
-            (None, Some(20), Some(52)),
-            (Some(10), Some(20), Some(10)),
-            (Some(60), Some(20), Some(52)),
+            (Some(10), None, Some((10, own, 10))),
+            (None, Some(20), Some((52, workspaces, 20))),
+            (Some(10), Some(20), Some((10, own, 10))),
+            (Some(52), Some(20), Some((52, own, 52))),
+            (Some(60), Some(20), Some((52, workspaces, 20))),
         ] {
             let limits = Limits {
                 file_size: mib(file_size),
@@ -149,8 +173,14 @@ mod tests {
                 ..none()
             };
             let set: BTreeMap<_, _> = rlimits(&limits, GROUP).into_iter().collect();
-            let expected = expected.map(|size: u64| size << 20);
-            assert_eq!(set.get(&Resource::FileSize).copied(), expected, "{limits:?}");
+            let expected = expected.map(|(bytes, limit, value): (u64, _, u64)| LargestFile {
+                bytes: bytes << 20,
+                limit,
+                value: value << 20,
+            });
+            assert_eq!(LargestFile::of(&limits), expected, "{limits:?}");
+            let set_to = set.get(&Resource::FileSize).copied();
+            assert_eq!(set_to, expected.map(|largest| largest.bytes), "{limits:?}");
         }
     }
 

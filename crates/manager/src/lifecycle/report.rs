@@ -6,12 +6,14 @@ use std::ffi::OsString;
 use offleash_core::exec::{ExecEnd, StartFailure};
 use offleash_core::id::RunId;
 use offleash_core::level::Level;
-use offleash_core::limits::LimitName;
+use offleash_core::limits::{LimitName, Limits};
 use offleash_core::plan::Plan;
 use offleash_core::record::{ChangeSummary, Denial, LimitEffect, LimitHit, Outcome, RECORD_VERSION, RunRecord};
 use offleash_core::text::Text;
+use offleash_isolation::limits::LargestFile;
 use offleash_isolation::sandbox::{Enforcement, Final};
 use offleash_store::{StateDirectory, rfc3339_now};
+use offleash_sys::rlimit::{self, Resource};
 use offleash_sys::signals;
 
 use super::{Executed, ManagerError, RunReport, RunRequest, audit};
@@ -71,7 +73,7 @@ impl Facts<'_> {
             Ending::Command(ExecEnd::Signaled { signal }) if *signal == SIGKILL && last.out_of_memory => {
                 self.out_of_memory()
             }
-            Ending::Command(ExecEnd::Signaled { signal }) => signal_outcome(*signal, self.plan),
+            Ending::Command(ExecEnd::Signaled { signal }) => signal_outcome(*signal, &self.plan.limits),
             Ending::Command(ExecEnd::NotStarted(failure)) => self.not_started(failure),
             Ending::Command(ExecEnd::Lost) if last.out_of_memory => self.out_of_memory(),
             Ending::Command(ExecEnd::Lost) => lost(last),
@@ -116,19 +118,27 @@ fn limit_outcome(hit: &LimitHit) -> Outcome {
 }
 
 /// Signals by which the kernel says that a limit was reached are told as that limit.
-fn signal_outcome(signal: i32, plan: &Plan) -> Outcome {
+fn signal_outcome(signal: i32, limits: &Limits) -> Outcome {
     const SIGXCPU: i32 = 24;
     const SIGXFSZ: i32 = 25;
-    match (signal, plan.limits.cpu_time, plan.limits.file_size) {
-        (SIGXCPU, Some(time), _) => Outcome::LimitExceeded {
-            limit: LimitName::CpuTime,
-            value: time.0,
-        },
-        (SIGXFSZ, _, Some(size)) => Outcome::LimitExceeded {
-            limit: LimitName::FileSize,
-            value: size.0,
-        },
-        _ => signaled(signal),
+    let reached = match signal {
+        SIGXCPU => limits.cpu_time.map(|time| (LimitName::CpuTime, time.0)),
+        SIGXFSZ => file_bound(limits, rlimit::current(Resource::FileSize).0),
+        _ => None,
+    };
+    match reached {
+        Some((limit, value)) => Outcome::LimitExceeded { limit, value },
+        None => signaled(signal),
+    }
+}
+
+/// The limit that kept files from growing, and its value. A lower one that this process was started with (`inherited`)
+/// held inside too. One that a program set for itself is not known here.
+fn file_bound(limits: &Limits, inherited: Option<u64>) -> Option<(LimitName, u64)> {
+    let ours = LargestFile::of(limits);
+    match inherited {
+        Some(bytes) if ours.is_none_or(|ours| bytes < ours.bytes) => Some((LimitName::FileSize, bytes)),
+        _ => ours.map(|ours| (ours.limit, ours.value)),
     }
 }
 
@@ -223,4 +233,34 @@ pub(super) fn command_denied(
         record,
         notes: Vec::new(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use offleash_core::units::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_may_not_grow_is_told_as_the_limit_that_was_in_force() {
+        let (file_size, workspace) = (LimitName::FileSize, LimitName::Workspace);
+        for (own, of_workspace, inherited, expected) in [
+            (None, None, None, None),
+            (Some(10), Some(20), None, Some((file_size, 10))),
+            (Some(60), Some(20), None, Some((workspace, 20))),
+            (None, Some(20), None, Some((workspace, 20))),
+            (Some(60), Some(20), Some(5), Some((file_size, 5))),
+            (Some(60), Some(20), Some(55), Some((workspace, 20))),
+            (None, None, Some(5), Some((file_size, 5))),
+        ] {
+            let limits = Limits {
+                file_size: own.map(Bytes::mib),
+                workspace: of_workspace.map(Bytes::mib),
+                ..Limits::default()
+            };
+            let found = file_bound(&limits, inherited.map(|mib: u64| mib << 20));
+            let expected = expected.map(|(limit, mib): (LimitName, u64)| (limit, mib << 20));
+            assert_eq!(found, expected, "{own:?} {of_workspace:?} {inherited:?}");
+        }
+    }
 }
