@@ -10,10 +10,10 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags, RawDir, ResolveFlags, Stat};
+use rustix::fs::{AtFlags, Mode, OFlags, RawDir, ResolveFlags, Stat, StatxFlags};
 use rustix::io::Errno;
 
-use crate::node::Node;
+use crate::node::{Node, Time};
 
 /// The longest piece of a path that one call resolves; `PATH_MAX` is 4096 with the closing NUL.
 const PIECE: usize = 4000;
@@ -93,6 +93,17 @@ impl Tree {
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// When the entry at `relative` was made, where the file system notes that (statx(2), `stx_btime`).
+    pub(crate) fn born(&self, relative: &Path) -> Result<Option<Time>, Errno> {
+        let (parent, name) = self.parent(relative)?;
+        let found = rustix::fs::statx(&parent, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BTIME)?;
+        let is_noted = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+        Ok(is_noted.then_some(Time {
+            seconds: found.stx_btime.tv_sec,
+            nanoseconds: found.stx_btime.tv_nsec,
+        }))
     }
 
     /// The entry `relative` itself, which may be anything but a symbolic link, as an `O_PATH` descriptor.

@@ -10,7 +10,7 @@ use super::restored::Restored;
 use super::stage::nearest_directory;
 use super::{ConflictAt, ConflictReason, Failure};
 use crate::change::{Change, ChangeKind, LayerTrees};
-use crate::failure::FileError;
+use crate::failure::{FileError, Tried};
 use crate::node::{Identity, Node, NodeKind, Time};
 use crate::places::Places;
 
@@ -63,11 +63,22 @@ pub(crate) struct Known {
     pub(crate) restored: Restored,
 }
 
+impl Known {
+    /// Whether nobody but us touched an entry since the run started.
+    fn is_untouched(&self, change: &Change, before: &Node) -> bool {
+        before.identity.ctime <= self.latest_untouched
+            || self.restored.get(&(change.layer, change.path.clone())) == Some(&before.identity)
+    }
+}
+
 /// Finds all conflicts or makes the plan.
 pub(crate) fn plan(trees: &[LayerTrees], changes: &[Change], known: &Known) -> Result<Plan, Failure> {
     let mut conflicts = Vec::new();
     for change in changes {
         let found = match &change.before {
+            Some(before) if before.is_directory() => {
+                conflict_of_directory(&trees[change.layer], change, before, known)?
+            }
             Some(before) => conflict_of_old(change, before, known),
             None if known.seen.contains(&(change.layer, change.path.clone())) => Some(ConflictReason::Gone),
             None => conflict_of_new(&trees[change.layer], change, changes)?,
@@ -97,13 +108,30 @@ pub(crate) fn plan(trees: &[LayerTrees], changes: &[Change], known: &Known) -> R
     Ok(planner.plan)
 }
 
-/// A directory's change time says that something in it changed, and that is looked at entry by entry.
 fn conflict_of_old(change: &Change, before: &Node, known: &Known) -> Option<ConflictReason> {
-    if before.is_directory() || before.identity.ctime <= known.latest_untouched {
-        return None;
+    (!known.is_untouched(change, before)).then_some(ConflictReason::Changed)
+}
+
+/// A directory that is to be removed must be one that was there when the run started.
+///
+/// Its change time alone says that something in it changed, and that is looked at entry by entry. If its time of
+/// modification is older, then nothing in it did, so that it was moved here; what is in it may be older than the run.
+fn conflict_of_directory(
+    trees: &LayerTrees,
+    change: &Change,
+    before: &Node,
+    known: &Known,
+) -> Result<Option<ConflictReason>, FileError> {
+    let is_removed = matches!(change.kind, ChangeKind::Deleted | ChangeKind::TypeChanged);
+    if !is_removed || known.is_untouched(change, before) {
+        return Ok(None);
     }
-    let restored = known.restored.get(&(change.layer, change.path.clone()));
-    (restored != Some(&before.identity)).then_some(ConflictReason::Changed)
+    if before.identity.mtime <= known.latest_untouched {
+        return Ok(Some(ConflictReason::Changed));
+    }
+    let born = trees.host.born(&change.path).tried("examining", &change.path)?;
+    let was_there = born.is_some_and(|born| born <= known.latest_untouched);
+    Ok((!was_there).then_some(ConflictReason::Changed))
 }
 
 fn conflict_of_new(

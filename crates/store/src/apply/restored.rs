@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::plan::{Action, Operation};
 use crate::failure::{FileError, Tried};
-use crate::node::Identity;
+use crate::node::{Identity, Node};
 use crate::tree::Tree;
 
 const RESTORED: &str = "restored";
@@ -51,7 +51,7 @@ pub(crate) fn note<'a>(
         };
         let path = operation.path.as_path();
         if let Ok(Some(found)) = host.node(path)
-            && found.identity.same_but_renamed(original)
+            && is_same(&found, original, &operation.action)
         {
             restored.insert((operation.layer, path.to_owned()), found.identity);
         }
@@ -69,6 +69,17 @@ pub(crate) fn note<'a>(
         .write_all(&bytes)
         .tried("writing", NEW)?;
     rustix::fs::renameat(directory, NEW, directory, RESTORED).tried("replacing", RESTORED)
+}
+
+fn is_same(found: &Node, original: &Identity, action: &Action) -> bool {
+    let identity = &found.identity;
+    match action {
+        // What was in it was put back, too, and that changed its time of modification.
+        Action::Take { directory: true, .. } => (identity.dev, identity.ino) == (original.dev, original.ino),
+        // A plan that only opens it up does not ask whether the host put it there.
+        Action::Mode { .. } if found.is_directory() => false,
+        _ => identity.same_but_renamed(original),
+    }
 }
 
 fn original(action: &Action) -> Option<&Identity> {

@@ -11,6 +11,7 @@ use crate::testing::{
 };
 
 mod crash;
+mod directories;
 mod model;
 mod surroundings;
 

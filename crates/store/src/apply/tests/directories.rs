@@ -1,0 +1,94 @@
+//! Directories of the host that the run removed or replaced, and what the host did to them meanwhile.
+
+use super::*;
+
+#[test]
+fn an_empty_directory_that_took_a_files_place_is_a_conflict() {
+    let scratch = Scratch::new();
+    for file in ["edited", "removed"] {
+        write(scratch.host(file), "old");
+    }
+    let mut run = scratch.ran(|upper| {
+        write(upper.join("edited"), "ours");
+        whiteout(upper.join("removed"));
+    });
+    tick();
+    for file in ["edited", "removed"] {
+        fs::remove_file(scratch.host(file)).unwrap();
+        fs::create_dir(scratch.host(file)).unwrap();
+    }
+    let changed = |path: &str| (PathBuf::from(path), ConflictReason::Changed);
+    assert_eq!(conflicts(run.apply(&all())), [changed("edited"), changed("removed")]);
+    for file in ["edited", "removed"] {
+        assert!(scratch.host(file).is_dir(), "{file}");
+    }
+}
+
+#[test]
+fn an_older_directory_that_was_moved_into_place_is_a_conflict() {
+    let scratch = Scratch::new();
+    write(scratch.host("file"), "old");
+    write(scratch.host("doomed/x"), "old");
+    write(scratch.host("theirs/precious"), "theirs");
+    write(scratch.host("others/precious"), "theirs");
+    let mut run = scratch.ran(|upper| {
+        write(upper.join("file"), "ours");
+        whiteout(upper.join("doomed"));
+    });
+    tick();
+    fs::remove_file(scratch.host("file")).unwrap();
+    fs::rename(scratch.host("theirs"), scratch.host("file")).unwrap();
+    fs::remove_dir_all(scratch.host("doomed")).unwrap();
+    fs::rename(scratch.host("others"), scratch.host("doomed")).unwrap();
+    let before = snapshot(&scratch.workspace);
+    let found = conflicts(run.apply(&all()));
+    let changed = |path: &str| (PathBuf::from(path), ConflictReason::Changed);
+    assert_eq!(found, [changed("doomed"), changed("file")]);
+    assert_eq!(snapshot(&scratch.workspace), before);
+}
+
+#[test]
+fn a_directory_in_which_the_host_only_removed_something_is_removed_all_the_same() {
+    let scratch = Scratch::new();
+    write(scratch.host("doomed/x"), "old");
+    write(scratch.host("doomed/y"), "old");
+    write(scratch.host("replaced/x"), "old");
+    let mut run = scratch.ran(|upper| {
+        whiteout(upper.join("doomed"));
+        write(upper.join("replaced"), "ours");
+    });
+    tick();
+    fs::remove_file(scratch.host("doomed/y")).unwrap();
+    fs::remove_file(scratch.host("replaced/x")).unwrap();
+    assert_eq!(
+        applied(&run.apply(&all()).unwrap()),
+        ["Deleted doomed", "Deleted doomed/x", "TypeChanged replaced"]
+    );
+}
+
+/// What was applied before, or rolled back, looks like the host's doing otherwise.
+#[test]
+fn directories_that_an_apply_touched_are_no_conflict_for_the_next() {
+    let scratch = Scratch::new();
+    write(scratch.host("empty/x"), "old");
+    fs::remove_file(scratch.host("empty/x")).unwrap();
+    write(scratch.host("doomed/x"), "old");
+    write(scratch.host("doomed/y"), "old");
+    let mut run = scratch.ran(|upper| {
+        whiteout(upper.join("doomed"));
+        whiteout(upper.join("empty"));
+        write(upper.join("new"), "ours");
+    });
+    tick();
+    // The journal, the staging directory, what is staged, the journal again, four entries taken away.
+    let stopped = run.apply_until(&all(), &mut Steps::limited(8, false));
+    assert!(matches!(stopped, Err(ApplyError::Stopped)));
+    assert!(!scratch.host("doomed").exists() && !scratch.host("empty").exists());
+    crate::reap(&scratch.state).unwrap();
+    assert!(scratch.host("doomed/y").exists() && scratch.host("empty").exists());
+    tick();
+    run.apply(&paths(&["doomed/x"])).unwrap();
+    tick();
+    assert_eq!(run.apply(&all()).unwrap().pending, 0);
+    assert!(!scratch.host("doomed").exists() && !scratch.host("empty").exists());
+}
