@@ -7,6 +7,7 @@
 //! tests); and a directory that looks like a bare repository (`HEAD`, `objects`, `refs`, `config`), in which git uses
 //! `config` when it is started in that very directory (`safe.bareRepository=explicit` stops it).
 
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
 /// A name, or a row of names, and why it is protected.
@@ -76,22 +77,54 @@ const GIT_LINK: ProtectedName = ProtectedName {
 /// The names of a pattern, from the outermost to the innermost, folded.
 type Pattern = Vec<Vec<u8>>;
 
-/// The table with its patterns taken apart, once.
-static PATTERNS: LazyLock<Vec<(Pattern, &'static ProtectedName)>> = LazyLock::new(|| {
-    let parts = |pattern: &str| pattern.to_ascii_lowercase().split('/').map(Vec::from).collect();
-    PROTECTED_NAMES
-        .iter()
-        .map(|protected| (parts(protected.pattern), protected))
-        .collect()
+/// The table with its patterns taken apart, once, and found by their first names: a sandbox can make paths of thousands
+/// of names, and each of them would be compared with each pattern.
+struct Patterns {
+    /// In the order of the table.
+    all: Vec<(Pattern, &'static ProtectedName)>,
+    by_first_name: HashMap<Vec<u8>, Vec<usize>>,
+    /// Those whose first name has a `*`.
+    others: Vec<usize>,
+}
+
+static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| {
+    let mut patterns = Patterns {
+        all: Vec::new(),
+        by_first_name: HashMap::new(),
+        others: Vec::new(),
+    };
+    for (index, protected) in PROTECTED_NAMES.iter().enumerate() {
+        let pattern: Pattern = protected
+            .pattern
+            .to_ascii_lowercase()
+            .split('/')
+            .map(Vec::from)
+            .collect();
+        match pattern.first().filter(|first| !first.contains(&b'*')) {
+            Some(first) => patterns.by_first_name.entry(first.clone()).or_default().push(index),
+            None => patterns.others.push(index),
+        }
+        patterns.all.push((pattern, protected));
+    }
+    patterns
 });
+
+impl Patterns {
+    /// The first pattern of the table that `names` begin with.
+    fn find(&self, names: &[Vec<u8>]) -> Option<usize> {
+        let of_this_name = self.by_first_name.get(names.first()?).into_iter().flatten();
+        let candidates = of_this_name.chain(&self.others).copied();
+        candidates.filter(|index| starts_with(&self.all[*index].0, names)).min()
+    }
+}
 
 /// The protected name by which `path`, relative to the workspace, is protected: its own or that of a directory above.
 pub fn protected_rule(path: &[u8]) -> Option<&'static ProtectedName> {
     let names = folded_names(path);
-    PATTERNS
-        .iter()
-        .find(|(pattern, _)| (0..names.len()).any(|start| starts_with(pattern, &names[start..])))
-        .map(|(_, protected)| *protected)
+    let first = (0..names.len())
+        .filter_map(|start| PATTERNS.find(&names[start..]))
+        .min();
+    first.map(|index| PATTERNS.all[index].1)
 }
 
 /// As [`protected_rule`], for something that is not a directory (a file, a link, or nothing in a directory's place):

@@ -14,6 +14,7 @@
 mod commit;
 mod error;
 mod journal;
+mod nearest;
 mod plan;
 mod restored;
 mod rollback;

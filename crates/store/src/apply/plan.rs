@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use offleash_core::text::Text;
 use rustix::io::Errno;
 
+use super::nearest::NearestDirectories;
 use super::restored::Restored;
-use super::stage::nearest_directory;
 use super::{ConflictAt, ConflictReason, Failure};
 use crate::change::{Change, ChangeKind, LayerTrees};
 use crate::failure::{FileError, Tried};
@@ -99,6 +99,7 @@ pub(crate) fn plan(trees: &[LayerTrees], changes: &[Change], known: &Known) -> R
         changes,
         plan: Plan::default(),
         last: BTreeMap::new(),
+        nearest: trees.iter().map(|_| NearestDirectories::default()).collect(),
         slots: 0,
     };
     planner.unlock()?;
@@ -162,6 +163,8 @@ struct Planner<'a> {
     plan: Plan,
     /// Modes to be set at the end.
     last: BTreeMap<(usize, PathBuf), Action>,
+    /// For each layer.
+    nearest: Vec<NearestDirectories>,
     slots: u64,
 }
 
@@ -245,7 +248,8 @@ impl Planner<'_> {
             self.plan.sources.insert(slot, index);
             self.push(change.layer, &change.path, Action::Put { slot, replaces });
             if after.kind == NodeKind::Directory {
-                let inherited = nearest_directory(&self.trees[change.layer].host, &change.path)?.mode & 0o2000;
+                let host = &self.trees[change.layer].host;
+                let inherited = self.nearest[change.layer].of(host, &change.path)?.mode & 0o2000;
                 let (to, modified) = (inherited | (after.mode & 0o777), after.identity.mtime);
                 let end = Action::Finish { slot, to, modified };
                 self.last.insert((change.layer, change.path.clone()), end);

@@ -1,6 +1,6 @@
 //! Which changes are asked for, and which of those are refused because of what they are.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::path::{Component, Path, PathBuf};
 
 use super::{ApplyError, ApplyRequest, Refusal, RefusalReason, Selection};
@@ -21,14 +21,11 @@ type Place = (usize, PathBuf);
 pub(crate) fn select(run: &Run, changes: &[Change], request: &ApplyRequest) -> Result<Selected, ApplyError> {
     let roots = run.roots();
     let named: Vec<Place> = request.named.iter().filter_map(|path| place(&roots, path)).collect();
-    let wanted = wanted(run, &roots, changes, &request.selection)?;
+    let above = nearest_above(changes);
+    let wanted = wanted(run, &roots, changes, &above, &request.selection)?;
     let mut judge = Judge {
         protection: Protection::of(&run.file)?,
-        index: changes
-            .iter()
-            .enumerate()
-            .map(|(index, change)| (key(change), index))
-            .collect(),
+        above,
         reasons: vec![None; changes.len()],
         roots,
         changes,
@@ -71,7 +68,30 @@ fn key(change: &Change) -> Place {
     (change.layer, path)
 }
 
-fn wanted(run: &Run, roots: &[PathBuf], changes: &[Change], selection: &Selection) -> Result<Vec<bool>, ApplyError> {
+/// For each change the nearest one above it.
+///
+/// Changes are sorted, so that what is beneath one follows it. Looking up each directory on the way by its path would
+/// cost the cube of the depth.
+fn nearest_above(changes: &[Change]) -> Vec<Option<usize>> {
+    let mut open: Vec<(usize, Place)> = Vec::new();
+    let mut above = Vec::with_capacity(changes.len());
+    for (index, change) in changes.iter().enumerate() {
+        let (layer, path) = key(change);
+        let holds = |(of, at): &Place| *of == layer && path.starts_with(at);
+        while open.pop_if(|(_, place)| !holds(place)).is_some() {}
+        above.push(open.last().map(|(index, _)| *index));
+        open.push((index, (layer, path)));
+    }
+    above
+}
+
+fn wanted(
+    run: &Run,
+    roots: &[PathBuf],
+    changes: &[Change],
+    above: &[Option<usize>],
+    selection: &Selection,
+) -> Result<Vec<bool>, ApplyError> {
     let Selection::Paths(paths) = selection else {
         return Ok(vec![true; changes.len()]);
     };
@@ -93,37 +113,33 @@ fn wanted(run: &Run, roots: &[PathBuf], changes: &[Change], selection: &Selectio
             return Err(none());
         }
     }
-    with_new_parents(changes, &mut wanted);
+    with_new_parents(changes, above, &mut wanted);
     Ok(wanted)
 }
 
-/// What is in a new directory needs that directory.
-fn with_new_parents(changes: &[Change], wanted: &mut [bool]) {
-    let index: HashMap<Place, usize> = changes
-        .iter()
-        .enumerate()
-        .map(|(index, change)| (key(change), index))
-        .collect();
-    for child in 0..changes.len() {
-        let (layer, path) = key(&changes[child]);
-        if !wanted[child] || changes[child].kind == ChangeKind::Deleted {
-            continue;
-        }
-        for above in path.ancestors().skip(1) {
-            if let Some(parent) = index.get(&(layer, above.to_owned()))
-                && matches!(changes[*parent].kind, ChangeKind::Added | ChangeKind::TypeChanged)
-            {
-                wanted[*parent] = true;
-            }
+/// What is in a new directory needs that directory; children come last, so backwards.
+fn with_new_parents(changes: &[Change], above: &[Option<usize>], wanted: &mut [bool]) {
+    let mut needed = vec![false; changes.len()];
+    for child in (0..changes.len()).rev() {
+        wanted[child] |= needed[child] && makes_room(&changes[child]);
+        let needs = needed[child] || (wanted[child] && changes[child].kind != ChangeKind::Deleted);
+        if let Some(above) = above[child] {
+            needed[above] |= needs;
         }
     }
+}
+
+/// Whether what is beneath it could not be there without it.
+fn makes_room(change: &Change) -> bool {
+    matches!(change.kind, ChangeKind::Added | ChangeKind::TypeChanged)
 }
 
 struct Judge<'a> {
     protection: Protection,
     roots: Vec<PathBuf>,
     changes: &'a [Change],
-    index: HashMap<Place, usize>,
+    /// The nearest change above each.
+    above: Vec<Option<usize>>,
     wanted: Vec<bool>,
     named: Vec<Place>,
     reasons: Vec<Option<RefusalReason>>,
@@ -169,18 +185,18 @@ impl Judge<'_> {
 
     /// Neither what is in a refused new directory, nor what would be removed to make room for a refused entry.
     fn below_refused(&mut self) {
+        // The nearest such entry above each; parents come first.
+        let mut refused: Vec<Option<usize>> = Vec::with_capacity(self.changes.len());
         for index in 0..self.changes.len() {
-            let (layer, path) = key(&self.changes[index]);
-            if self.reasons[index].is_some() {
-                continue;
-            }
-            self.reasons[index] = path.ancestors().skip(1).find_map(|above| {
-                let above = *self.index.get(&(layer, above.to_owned()))?;
-                let makes_room = matches!(self.changes[above].kind, ChangeKind::Added | ChangeKind::TypeChanged);
-                (makes_room && self.stays(above)).then(|| RefusalReason::BelowRefused {
-                    above: self.changes[above].path.clone(),
-                })
+            let nearest = self.above[index].and_then(|above| {
+                let refuses = makes_room(&self.changes[above]) && self.stays(above);
+                if refuses { Some(above) } else { refused[above] }
             });
+            refused.push(nearest);
+            if let (None, Some(above)) = (&self.reasons[index], nearest) {
+                let above = self.changes[above].path.clone();
+                self.reasons[index] = Some(RefusalReason::BelowRefused { above });
+            }
         }
     }
 

@@ -10,6 +10,7 @@ use offleash_core::id::RunId;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
+use super::nearest::NearestDirectories;
 use super::plan::NEW_DIRECTORY;
 use crate::change::{Change, LayerTrees};
 use crate::content::copy_contents;
@@ -31,6 +32,7 @@ pub(crate) struct Staging {
     pub(crate) old: OwnedFd,
     unsynced: Vec<File>,
     count: usize,
+    nearest: NearestDirectories,
 }
 
 /// The staging directory's name; the id keeps two applies apart.
@@ -70,6 +72,7 @@ impl Staging {
             old,
             unsynced: Vec::new(),
             count: 0,
+            nearest: NearestDirectories::default(),
         }))
     }
 
@@ -84,7 +87,7 @@ impl Staging {
         let Some(after) = &change.after else {
             return Err(FileError::new("staging", &change.path, Errno::INVAL));
         };
-        let owner = Owner::of(trees, change)?;
+        let owner = Owner::of(trees, change, &mut self.nearest)?;
         match after.kind {
             NodeKind::File => self.stage_file(trees, &change.path, &name, after, &owner)?,
             NodeKind::Directory => {
@@ -193,10 +196,10 @@ struct Owner {
 }
 
 impl Owner {
-    fn of(trees: &LayerTrees, change: &Change) -> Result<Self, FileError> {
+    fn of(trees: &LayerTrees, change: &Change, nearest: &mut NearestDirectories) -> Result<Self, FileError> {
         let node = match &change.before {
-            Some(before) => before.clone(),
-            None => nearest_directory(&trees.host, &change.path)?,
+            Some(before) => before,
+            None => nearest.of(&trees.host, &change.path)?,
         };
         let is_root = rustix::process::geteuid().is_root();
         let group_is_inherited = node.is_directory() && node.mode & 0o2000 != 0;
@@ -212,19 +215,6 @@ impl Owner {
         }
         rustix::fs::chownat(directory, name, self.uid, self.gid, AtFlags::SYMLINK_NOFOLLOW)
     }
-}
-
-/// The host's directory that is, or is above, the one that will hold `path`.
-pub(crate) fn nearest_directory(host: &Tree, path: &Path) -> Result<Node, FileError> {
-    for above in path.ancestors().skip(1) {
-        match host.node(above) {
-            Ok(Some(node)) if node.is_directory() => return Ok(node),
-            // It is going to be made, perhaps in place of a link.
-            Ok(_) | Err(Errno::LOOP) => {}
-            Err(error) => return Err(FileError::new("examining", above, error)),
-        }
-    }
-    Err(FileError::new("examining", path, Errno::NOENT))
 }
 
 /// Syncs a directory that was opened for reading, and with it the renames in it.

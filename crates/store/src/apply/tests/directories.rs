@@ -92,3 +92,18 @@ fn directories_that_an_apply_touched_are_no_conflict_for_the_next() {
     assert_eq!(run.apply(&all()).unwrap().pending, 0);
     assert!(!scratch.host("doomed").exists() && !scratch.host("empty").exists());
 }
+
+#[test]
+fn a_deep_tree_is_applied_as_a_whole_or_down_to_one_path() {
+    let levels = 300;
+    let scratch = Scratch::new();
+    let live = scratch.start();
+    crate::change::make_deep(&upper(&live), levels);
+    write(upper(&live).join("some-name/beside"), "ours");
+    let mut run = live.finish().unwrap().run.unwrap();
+    let deepest: PathBuf = std::iter::repeat_n("some-name", levels).chain(["file"]).collect();
+    let report = run.apply(&paths(&[deepest.to_str().unwrap()])).unwrap();
+    assert_eq!((report.applied.len(), report.pending), (levels + 1, 1));
+    assert!(scratch.host(deepest.to_str().unwrap()).is_file());
+    assert_eq!(applied(&run.apply(&all()).unwrap()), ["Added some-name/beside"]);
+}
