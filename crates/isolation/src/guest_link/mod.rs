@@ -199,21 +199,7 @@ impl GuestLink {
         self.send(&ToGuest::Usage)
     }
 
-    /// Waits until the guest says something, for a few milliseconds at most.
-    pub(crate) fn wait_briefly(&self) -> Result<(), IsolationError> {
-        let Some(control) = &self.control else { return Ok(()) };
-        let mut waiting = [rustix::event::PollFd::new(control, rustix::event::PollFlags::IN)];
-        let briefly = rustix::event::Timespec {
-            tv_sec: 0,
-            tv_nsec: 5_000_000,
-        };
-        match rustix::event::poll(&mut waiting, Some(&briefly)) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(running("wait for the guest")(error.into())),
-        }
-    }
-
-    /// Whether an execution ended with anything but success, as for want of space.
+    /// Whether an execution ended with anything but success, as for want of processes.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed
     }

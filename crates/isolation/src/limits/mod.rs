@@ -11,10 +11,12 @@ mod layer;
 mod process_tree;
 mod rlimits;
 mod schedule;
+mod tmpfs;
 mod walk;
 mod watcher;
 
 pub use layer::{LayerMeter, LayerUsage};
 pub(crate) use process_tree::ProcessTree;
 pub use rlimits::{HeldByGroup, LargestFile, rlimits};
+pub(crate) use tmpfs::TmpfsMounts;
 pub use watcher::Watcher;

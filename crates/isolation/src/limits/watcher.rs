@@ -149,6 +149,11 @@ impl Watcher {
         self.guest_memory_bytes = memory_bytes;
     }
 
+    /// Whether [`Self::note_guest_usage`] is of use.
+    pub fn needs_guest_usage(&self) -> bool {
+        self.limits.memory.is_some() && !self.held_by_group("memory")
+    }
+
     /// The group that holds the sandbox.
     pub fn group(&self) -> Option<&Group> {
         self.group.as_ref()
@@ -158,6 +163,25 @@ impl Watcher {
     pub fn usage(&mut self) -> Usage {
         self.account(&ResourceUsage::default());
         self.used()
+    }
+
+    /// Counts processes a last time, before they are killed, where no group counts the refused ones: `ended` are those
+    /// that ended by themselves a moment ago.
+    ///
+    /// A limit that was reached and left again between two looks is not known of; the kernel tells nobody.
+    pub fn count_before_the_end(&mut self, ended: u64) -> Vec<LimitHit> {
+        let Some(limit) = self.limits.pids.filter(|_| !self.held_by_group("pids")) else {
+            return Vec::new();
+        };
+        let pids = self.tree.usage(&self.tree.processes()).pids;
+        self.seen.pids = self.seen.pids.max(Some(pids));
+        let is_reached = pids.saturating_add(ended) >= limit;
+        self.not_told_yet(
+            is_reached
+                .then(|| refused(LimitName::Pids, limit))
+                .into_iter()
+                .collect(),
+        )
     }
 
     /// Measures everything once more and exactly, and removes the group, after every process has ended.
@@ -226,11 +250,7 @@ impl Watcher {
             hits.push(killed(LimitName::Memory, limit.0));
         }
         if let (Some(limit), Some(1..)) = (self.limits.pids, events.pids_max_hits) {
-            hits.push(LimitHit {
-                limit: LimitName::Pids,
-                value: limit,
-                effect: LimitEffect::Refused,
-            });
+            hits.push(refused(LimitName::Pids, limit));
         }
     }
 
@@ -251,13 +271,7 @@ impl Watcher {
         match pids {
             Some(limit) if usage.pids > limit => hits.push(killed(LimitName::Pids, limit)),
             // `RLIMIT_NPROC` refuses the next one; nobody counts how often.
-            Some(limit) if usage.pids == limit => {
-                hits.push(LimitHit {
-                    limit: LimitName::Pids,
-                    value: limit,
-                    effect: LimitEffect::Refused,
-                });
-            }
+            Some(limit) if usage.pids == limit => hits.push(refused(LimitName::Pids, limit)),
             _ => {}
         }
         if let Some(limit) = memory {
@@ -465,6 +479,14 @@ fn killed(limit: LimitName, value: u64) -> LimitHit {
         limit,
         value,
         effect: LimitEffect::Killed,
+    }
+}
+
+fn refused(limit: LimitName, value: u64) -> LimitHit {
+    LimitHit {
+        limit,
+        value,
+        effect: LimitEffect::Refused,
     }
 }
 

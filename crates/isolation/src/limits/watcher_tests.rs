@@ -183,6 +183,25 @@ fn without_a_group_too_many_processes_end_the_run() {
 }
 
 #[test]
+fn without_a_group_processes_are_counted_once_more_at_the_end() {
+    let limits = Limits {
+        pids: Some(4),
+        ..unlimited()
+    };
+    for (ended, expected) in [(0, vec![]), (1, vec![refused(LimitName::Pids, 4)])] {
+        let mut sandbox = Sandbox::new("sleep 100 & sleep 100 & wait");
+        let mut watcher = Watcher::new(limits.clone(), None, sandbox.pid, Vec::new());
+        sandbox.go_on();
+        while ProcessTree::new(sandbox.pid).processes().len() < 3 {
+            std::thread::yield_now();
+        }
+        assert_eq!(watcher.count_before_the_end(ended), expected, "{ended}");
+        assert_eq!(watcher.count_before_the_end(ended), [], "told twice");
+        assert_eq!(sandbox.end(&mut watcher).usage.peak_pids, Some(3));
+    }
+}
+
+#[test]
 fn cpu_time_of_all_processes_together_is_bounded() {
     let limits = Limits {
         cpu_time: Some(Millis(300)),

@@ -6,10 +6,8 @@ use std::time::{Duration, Instant};
 
 use offleash_core::exec::{ExecRequest, TerminalSize};
 use offleash_core::level::Level;
-use offleash_core::limits::{LimitName, Limits};
 use offleash_core::plan::Plan;
-use offleash_core::record::{LimitEffect, LimitHit, Usage};
-use offleash_protocol as protocol;
+use offleash_core::record::Usage;
 use offleash_sys::namespaces::Child;
 use offleash_sys::process;
 
@@ -18,7 +16,7 @@ use super::grouping::Group;
 use super::handshake::ParentEnd;
 use crate::error::IsolationError;
 use crate::guest_link::{GuestLink, running};
-use crate::limits::Watcher;
+use crate::limits::{TmpfsMounts, Watcher};
 use crate::sandbox::{Enforcement, ExecId, Final, Interest, Sandbox, SandboxEvent};
 
 /// What a sandbox is put together from.
@@ -32,11 +30,8 @@ pub(super) struct Parts {
     pub(super) enforcement: Enforcement,
 }
 
-/// How often the guest is asked what the sandbox holds: how full each tmpfs is and, where no cgroup counts it, memory.
+/// How often to look how full each tmpfs is and, where no cgroup counts memory, to ask the guest what the sandbox holds.
 const REPORT_PERIOD: Duration = Duration::from_millis(250);
-
-/// How long a guest has for the answer when its sandbox is about to be killed.
-const LAST_REPORT: Duration = Duration::from_millis(50);
 
 /// A running sandbox.
 #[derive(Debug)]
@@ -47,8 +42,8 @@ pub(super) struct ProcessSandbox {
     link: GuestLink,
     watcher: Watcher,
     enforcement: Enforcement,
-    limits: Limits,
-    /// When the guest is asked again what the sandbox holds.
+    tmpfs: TmpfsMounts,
+    /// When it is time for the next report.
     next_report: Instant,
     killed: Option<Final>,
 }
@@ -70,13 +65,14 @@ impl ProcessSandbox {
         };
         let layers = plan.layers();
         let watcher = Watcher::new(plan.limits.clone(), group, first.pid, layers);
+        let tmpfs = TmpfsMounts::new(first.pid, plan);
         Ok(Self {
             first,
             channel: Some(channel),
             link: GuestLink::new(control, listener),
             watcher,
             enforcement,
-            limits: plan.limits.clone(),
+            tmpfs,
             next_report: Instant::now() + REPORT_PERIOD,
             killed: None,
         })
@@ -95,45 +91,6 @@ impl ProcessSandbox {
                 Err(failed(failure.step, failure.subject, failure.source))
             }
             _ => Ok(()),
-        }
-    }
-
-    /// When the command failed, asks once more: a full tmpfs is told as the limit that it is.
-    fn last_report(&mut self) -> Result<Vec<LimitHit>, IsolationError> {
-        let mut events = Vec::new();
-        if !self.link.has_failed() || self.link.is_gone() {
-            return Ok(Vec::new());
-        }
-        self.link.ask_for_report()?;
-        let until = Instant::now() + LAST_REPORT;
-        while !self.link.is_gone() && Instant::now() < until {
-            self.link.wait_briefly()?;
-            self.link.turn(true)?;
-            if let Some(report) = self.link.take_report() {
-                self.take_report(&report, &mut events);
-                break;
-            }
-        }
-        let hit = |event| match event {
-            SandboxEvent::Limit(hit) => Some(hit),
-            _ => None,
-        };
-        Ok(events.into_iter().filter_map(hit).collect())
-    }
-
-    fn take_report(&mut self, report: &protocol::Usage, events: &mut Vec<SandboxEvent>) {
-        let tmpfs: u64 = report.tmpfs.iter().map(|tmpfs| tmpfs.used).sum();
-        self.watcher.note_guest_usage(report.shm_bytes.saturating_add(tmpfs));
-        let full = report.tmpfs.iter().any(|tmpfs| {
-            tmpfs.total > 0 && tmpfs.used >= tmpfs.total
-                || tmpfs.files_total > 0 && tmpfs.files_used >= tmpfs.files_total
-        });
-        if full && let Some(size) = self.limits.tmp {
-            events.push(SandboxEvent::Limit(LimitHit {
-                limit: LimitName::Tmp,
-                value: size.0,
-                effect: LimitEffect::Refused,
-            }));
         }
     }
 }
@@ -179,14 +136,18 @@ impl Sandbox for ProcessSandbox {
         let mut events = self.link.turn(take_output)?;
         self.check_that_it_started()?;
         if let Some(report) = self.link.take_report() {
-            self.take_report(&report, &mut events);
+            let tmpfs: u64 = report.tmpfs.iter().map(|tmpfs| tmpfs.used).sum();
+            self.watcher.note_guest_usage(report.shm_bytes.saturating_add(tmpfs));
         }
         let now = Instant::now();
         if now >= self.watcher.next_tick() && !self.link.is_gone() {
             events.extend(self.watcher.tick(now).into_iter().map(SandboxEvent::Limit));
             if now >= self.next_report && self.link.has_spoken() {
                 self.next_report = now + REPORT_PERIOD;
-                self.link.ask_for_report()?;
+                events.extend(self.tmpfs.full().into_iter().map(SandboxEvent::Limit));
+                if self.watcher.needs_guest_usage() {
+                    self.link.ask_for_report()?;
+                }
             }
         }
         Ok(events)
@@ -214,7 +175,9 @@ impl Sandbox for ProcessSandbox {
         if let Some(done) = &self.killed {
             return Ok(done.clone());
         }
-        let last_hits = self.last_report()?;
+        // The last time that it can be seen.
+        let mut last_hits = self.tmpfs.full();
+        last_hits.extend(self.watcher.count_before_the_end(u64::from(self.link.has_failed())));
         process::kill(self.first.pidfd.as_fd()).map_err(running("kill the first process"))?;
         // Returns when every process of the pid namespace is gone: the kernel lets its first one end last.
         let resources = process::reap(self.first.pid).map_err(running("wait for the first process"))?;
