@@ -41,8 +41,7 @@ fn verify(audit: &Audit) -> Result<ExitCode, Failure> {
 fn show(audit: &Audit) -> Result<ExitCode, Failure> {
     let mut out = Vec::new();
     for line in audit.show()? {
-        serde_json::to_writer(&mut out, &line?).map_err(|error| Failure::from_error(&error))?;
-        out.push(b'\n');
+        out.extend(terminal::json_line(&line?)?);
     }
     terminal::print(&out)?;
     Ok(ExitCode::SUCCESS)

@@ -26,8 +26,7 @@ pub(crate) fn diff(arguments: &DiffArgs, state: Option<&Path>) -> Result<ExitCod
     let mut out = Vec::new();
     if arguments.json {
         let changes: Vec<ShownChange<'_>> = selected.iter().map(ShownChange::from).collect();
-        serde_json::to_writer(&mut out, &changes).map_err(|error| Failure::from_error(&error))?;
-        out.push(b'\n');
+        out = terminal::json_line(&changes)?;
     } else {
         for change in &selected {
             let shown = if arguments.summary {
@@ -183,9 +182,7 @@ pub(crate) fn runs(arguments: &RunsArgs, state: Option<&Path>) -> Result<ExitCod
     let runs = list_runs(&open_state(state)?)?;
     let mut out = Vec::new();
     if arguments.json {
-        serde_json::to_writer(&mut out, &runs).map_err(|error| Failure::from_error(&error))?;
-        out.push(b'\n');
-        terminal::print(&out)?;
+        terminal::print(&terminal::json_line(&runs)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     for run in &runs {

@@ -107,8 +107,7 @@ fn render_details(check: &Check, out: &mut dyn Write) -> io::Result<()> {
 /// # Errors
 /// Those of `out`.
 pub(crate) fn render_json(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    serde_json::to_writer_pretty(&mut *out, report)?;
-    writeln!(out)
+    out.write_all(&terminal::json_document(report)?)
 }
 
 #[cfg(test)]

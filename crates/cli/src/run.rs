@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: RunArgs, state: Option<&Path>) -> Result<ExitCode, 
         file.write(&record)?;
     }
     if arguments.json {
-        terminal::print(&json_line(&record)?)?;
+        terminal::print(&terminal::json_line(&record)?)?;
     } else if !arguments.quiet {
         tell(&record, &notes);
     }
@@ -97,7 +97,7 @@ impl<'a> ReportFile<'a> {
 
     fn write(mut self, record: &RunRecord) -> Result<(), Failure> {
         use std::io::Write as _;
-        let line = json_line(record)?;
+        let line = terminal::json_line(record)?;
         self.file
             .write_all(&line)
             .map_err(|error| Self::failure(self.path, &error))
@@ -119,12 +119,6 @@ fn is_door_of_the_system(path: &Path) -> bool {
     ["/dev", "/dev/fd", "/proc/self/fd"]
         .into_iter()
         .any(|known| directory == Some(Path::new(known)))
-}
-
-fn json_line(record: &RunRecord) -> Result<Vec<u8>, Failure> {
-    let mut line = serde_json::to_vec(record).map_err(|error| Failure::from_error(&error))?;
-    line.push(b'\n');
-    Ok(line)
 }
 
 /// Says what the exit code alone does not.

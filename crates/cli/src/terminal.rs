@@ -1,9 +1,11 @@
 //! The user's terminal: the door of a run, raw mode, and output that cannot drive the terminal.
 
 mod door;
+mod json;
 mod neutral;
 
 pub(crate) use door::{Destination, TerminalDoor};
+pub(crate) use json::{json_document, json_line};
 pub(crate) use neutral::Neutralizer;
 
 use std::io::{self, IsTerminal as _, Write as _};

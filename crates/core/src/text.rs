@@ -187,7 +187,7 @@ fn push_hex(out: &mut String, byte: u8) {
 
 /// Whether a character has a glyph of its own or combines with one, by the tables of the standard library: control,
 /// format (which includes bidirectional and zero-width), private, unassigned and separator characters have none.
-fn is_visible(character: char) -> bool {
+pub fn is_visible(character: char) -> bool {
     if character.is_ascii() {
         return character == ' ' || character.is_ascii_graphic();
     }

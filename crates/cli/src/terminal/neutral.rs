@@ -50,19 +50,25 @@ impl Neutralizer {
                     shown.extend_from_slice("␡".as_bytes());
                     after
                 }
-                // C1 controls in UTF-8; some terminals take U+009B as `ESC [`.
-                0xc2 if after.is_empty() => {
-                    self.held = rest.to_vec();
-                    break;
-                }
-                0xc2 if after.first().is_some_and(|next| (0x80..0xa0).contains(next)) => {
-                    shown.extend_from_slice("\u{fffd}".as_bytes());
-                    after.get(1..).unwrap_or_default()
-                }
-                _ => {
+                0x20..0x7f => {
                     shown.push(first);
                     after
                 }
+                0x80.. => match first_character(rest) {
+                    Piece::Character(length) => {
+                        let (character, after) = rest.split_at(length);
+                        shown.extend_from_slice(if is_c1(character) { REPLACEMENT } else { character });
+                        after
+                    }
+                    Piece::Unfinished => {
+                        self.held = rest.to_vec();
+                        break;
+                    }
+                    Piece::Stray => {
+                        push_stray(&mut shown, first);
+                        after
+                    }
+                },
             };
         }
         shown
@@ -70,15 +76,55 @@ impl Neutralizer {
 
     /// What was kept and never finished, made visible.
     pub(crate) fn finish(&mut self) -> Vec<u8> {
-        let held = std::mem::take(&mut self.held);
-        let visible = |byte: u8| {
+        let mut shown = Vec::new();
+        for byte in std::mem::take(&mut self.held) {
             if byte == 0x1b {
-                "␛".as_bytes().to_vec()
+                shown.extend_from_slice("␛".as_bytes());
             } else {
-                vec![byte]
+                push_stray(&mut shown, byte);
             }
-        };
-        held.into_iter().flat_map(visible).collect()
+        }
+        shown
+    }
+}
+
+/// What is shown in place of a control character that has no picture.
+const REPLACEMENT: &[u8] = "\u{fffd}".as_bytes();
+
+/// What bytes that are not ASCII begin with.
+enum Piece {
+    /// A character of so many bytes.
+    Character(usize),
+    /// The beginning of one, up to the end of the bytes.
+    Unfinished,
+    /// A byte that is not part of UTF-8.
+    Stray,
+}
+
+fn first_character(bytes: &[u8]) -> Piece {
+    let longest = bytes.get(..4).unwrap_or(bytes);
+    let valid = match std::str::from_utf8(longest) {
+        Ok(valid) => valid,
+        Err(error) if error.valid_up_to() == 0 && error.error_len().is_none() => return Piece::Unfinished,
+        Err(error) => std::str::from_utf8(&longest[..error.valid_up_to()]).unwrap_or_default(),
+    };
+    valid
+        .chars()
+        .next()
+        .map_or(Piece::Stray, |first| Piece::Character(first.len_utf8()))
+}
+
+/// Whether a character in UTF-8 is one of U+0080 to U+009F; some terminals take U+009B as `ESC [`.
+fn is_c1(character: &[u8]) -> bool {
+    matches!(character, [0xc2, 0x80..0xa0])
+}
+
+/// Terminals that do not read UTF-8, or read it carelessly, take the byte 0x9b as `ESC [`; others are text in an older
+/// encoding.
+fn push_stray(shown: &mut Vec<u8>, byte: u8) {
+    match byte {
+        0x80..0xa0 => shown.extend_from_slice(REPLACEMENT),
+        _ => shown.push(byte),
     }
 }
 
@@ -131,6 +177,9 @@ mod tests {
             (b"\x1b[2J", "␛[2J"),
             (b"\x1bc", "␛c"),
             (b"\xc2\x9b2J", "\u{fffd}2J"),
+            (b"\x9b2J\x85", "\u{fffd}2J\u{fffd}"),
+            (b"\xc2\x80\xc2\x9f", "\u{fffd}\u{fffd}"),
+            (b"\xe2\x9b2J", "\u{fffd}\u{fffd}2J"),
             (b"\x1b]0;title\x1b\\", "␛]0;title␛\\"),
             (b"\x0e\x7f", "␎␡"),
             (b"\x1bP+q\x1b\\", "␛P+q␛\\"),
@@ -139,11 +188,29 @@ mod tests {
         }
     }
 
+    /// The test's own reading replaces what is not UTF-8, so this looks at the bytes.
+    #[test]
+    fn no_byte_that_is_taken_for_a_control_is_left_and_other_text_is() {
+        let filtered = |bytes: &[u8]| {
+            let mut neutralizer = Neutralizer::default();
+            [neutralizer.filter(bytes), neutralizer.finish()].concat()
+        };
+        let controls: Vec<u8> = (0x80..0xa0).collect();
+        assert_eq!(filtered(&controls), REPLACEMENT.repeat(32));
+        assert_eq!(filtered(b"\xe2\x9b"), [b"\xe2", REPLACEMENT].concat());
+        assert_eq!(filtered(b"\xf0\x9f\x9b"), [b"\xf0", REPLACEMENT, REPLACEMENT].concat());
+        assert_eq!(filtered(b"\xed\xa0\x80"), [b"\xed\xa0", REPLACEMENT].concat());
+        assert_eq!(filtered(b"gr\xfc\xdfe\xa0"), b"gr\xfc\xdfe\xa0");
+        let text = "ß ü \u{a0} € 日本語 🛀 \u{dc}\u{db}";
+        assert_eq!(filtered(text.as_bytes()), text.as_bytes());
+    }
+
     #[test]
     fn a_sequence_split_over_writes_is_seen_as_one() {
         assert_eq!(shown(&[b"\x1b", b"[3", b"2mok"]), "\x1b[32mok");
         assert_eq!(shown(&[b"\x1b", b"]52;x\x07"]), "␛]52;x␇");
         assert_eq!(shown(&[b"end\x1b"]), "end␛");
         assert_eq!(shown(&[b"\xc2", b"\x9bA", b"\xc2", b"\xa9"]), "\u{fffd}A©");
+        assert_eq!(shown(&[b"\xf0", b"\x9f\x9b", b"\x80."]), "🛀.");
     }
 }
