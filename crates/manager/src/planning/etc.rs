@@ -3,7 +3,8 @@
 //! An allowlist. Never here: accounts and their hashes, keys (`ssh`, `ssl/private`), `sudoers`, and configuration that
 //! may hold credentials (`gitconfig`, `npmrc`, `pip.conf`), nor what identifies the machine (`machine-id`).
 
-use std::fs::{self, Metadata};
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -114,12 +115,8 @@ fn shown(path: &Path, source: &Path, found: &Metadata) -> Option<Entry> {
         return None;
     }
     if found.is_file() && found.len() <= COPIED_UP_TO {
-        return Some(system(
-            path,
-            Node::File {
-                contents: fs::read(source).ok()?,
-            },
-        ));
+        let contents = read(source, found.len()).ok()?;
+        return Some(system(path, Node::File { contents }));
     }
     Some(system(
         path,
@@ -128,6 +125,13 @@ fn shown(path: &Path, source: &Path, found: &Metadata) -> Option<Entry> {
             access: Access::Ro,
         },
     ))
+}
+
+/// The first `length` bytes of a file, which are all of it unless it was just made longer.
+fn read(path: &Path, length: u64) -> io::Result<Vec<u8>> {
+    let mut contents = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
+    File::open(path)?.take(length).read_to_end(&mut contents)?;
+    Ok(contents)
 }
 
 #[cfg(test)]

@@ -243,8 +243,10 @@ pub(super) fn check_place(
         let reason = format!("would cover `{}` ({})", Text::from(&entry.target), entry.rule);
         return Err(refuse(reason, "name a directory deeper down, or elsewhere"));
     }
-    let others: Vec<Entry> = entries.iter().filter(|entry| entry.target != target).cloned().collect();
-    let Some(above) = View::new(&others).entry_above(target) else {
+    let Some(above) = target
+        .parent()
+        .and_then(|parent| View::new(entries).entry_above(parent))
+    else {
         return Ok(());
     };
     match &above.node {

@@ -81,23 +81,22 @@ impl Tree {
     /// The entries in the order in which they are mounted: whatever is above comes first, so that no entry is covered
     /// by one that is mounted later, and a hidden directory stays hidden around what is granted inside it.
     pub(super) fn into_order(mut self) -> Vec<Entry> {
-        let targets: Vec<_> = self.entries.iter().map(|entry| entry.target.clone()).collect();
-        for entry in &mut self.entries {
-            let holds_more = targets
-                .iter()
-                .any(|other| *other != entry.target && other.starts_with(&entry.target));
-            if holds_more && matches!(entry.node, Node::Hidden { .. }) {
-                // Nothing can be mounted in what is hidden; an empty directory in its place shows as little.
-                entry.node = COVER;
+        for index in 0..self.entries.len() {
+            // Nothing can be mounted in what is hidden; an empty directory in its place shows as little.
+            if matches!(self.entries[index].node, Node::Hidden { .. }) && self.holds_more(&self.entries[index].target) {
+                self.entries[index].node = COVER;
             }
         }
-        self.entries.sort_by(|left, right| {
-            let depth = |entry: &Entry| entry.target.components().count();
-            depth(left)
-                .cmp(&depth(right))
-                .then_with(|| left.target.cmp(&right.target))
-        });
+        // Among those of one depth any order would do; this one is always the same.
         self.entries
+            .sort_by_cached_key(|entry| (entry.target.components().count(), entry.target.as_os_str().to_owned()));
+        self.entries
+    }
+
+    /// Whether there are entries below `target`.
+    fn holds_more(&self, target: &Path) -> bool {
+        let mut others = self.entries.iter().map(|entry| entry.target.as_path());
+        others.any(|other| other != target && other.starts_with(target))
     }
 }
 
