@@ -85,7 +85,7 @@ impl Watcher {
             .map(|layer| LayerMeter::new(layer))
             .partition(Result::is_ok);
         let now = Instant::now();
-        Self {
+        let mut watcher = Self {
             limits,
             group,
             tree: ProcessTree::new(init),
@@ -107,7 +107,14 @@ impl Watcher {
             searched_at_bytes: 0,
             guest_memory_bytes: 0,
             near_a_limit: false,
+        };
+        watcher.cpu_due = now + watcher.until_cpu_is_due(0);
+        // The command has not started: there is nothing to find yet but processes, and where we count them ourselves the
+        // first look may be the only one.
+        if watcher.unmeasured.is_none() && watcher.held_by_group("memory") && watcher.held_by_group("pids") {
+            watcher.next_tick = now + watcher.wait(now);
         }
+        watcher
     }
 
     /// Looks at the sandbox; each limit that was hit is told once.
@@ -205,7 +212,7 @@ impl Watcher {
         let limits_hit = self.not_told_yet(hits);
         if let Some(group) = self.group.take() {
             // Empty already, unless something was moved into it from outside.
-            group.kill().and_then(|()| group.remove()).map_err(io::Error::other)?;
+            group.end().map_err(io::Error::other)?;
         }
         if let Some(error) = self.unmeasured.take() {
             return Err(io::Error::new(
@@ -309,17 +316,22 @@ impl Watcher {
     }
 
     fn check_cpu(&mut self, now: Instant, hits: &mut Vec<LimitHit>) {
-        let Some(limit) = self.limits.cpu_time else { return };
-        if now < self.cpu_due {
+        if self.limits.cpu_time.is_none() || now < self.cpu_due {
             return;
         }
         let used_us = self.cpu_us();
         self.compare_cpu(used_us, hits);
-        let limit_us = limit.0.saturating_mul(1000);
+        self.cpu_due = now + self.until_cpu_is_due(used_us);
+    }
+
+    fn until_cpu_is_due(&self, used_us: u64) -> Duration {
+        let limit_us = self
+            .limits
+            .cpu_time
+            .map_or(u64::MAX, |limit| limit.0.saturating_mul(1000));
         let earliest = schedule::cpu_exhausted_at_the_earliest(limit_us.saturating_sub(used_us), self.host_cpus);
         // Not more often than every few milliseconds, or the last ones before the limit would be spent on looking.
-        let wait = earliest.max(Duration::from_millis(5)).min(Duration::from_secs(3600));
-        self.cpu_due = now + wait;
+        earliest.clamp(Duration::from_millis(5), Duration::from_secs(3600))
     }
 
     fn compare_cpu(&self, used_us: u64, hits: &mut Vec<LimitHit>) {
@@ -455,8 +467,8 @@ impl Watcher {
         let seen = &mut self.seen;
         seen.user_us = seen.user_us.max(user);
         seen.system_us = seen.system_us.max(system);
-        seen.memory_bytes = seen.memory_bytes.max(group.memory_peak.or(group.memory_now));
-        seen.pids = seen.pids.max(group.pids_peak.or(group.pids_now));
+        seen.memory_bytes = seen.memory_bytes.max(group.memory_peak);
+        seen.pids = seen.pids.max(group.pids_peak);
         seen.read_bytes = seen
             .read_bytes
             .max(group.read_bytes.unwrap_or(read))

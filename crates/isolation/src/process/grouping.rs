@@ -26,7 +26,10 @@ impl Grouping {
     /// Finds out which of the limits a group can hold here.
     pub(crate) fn plan(limits: &Limits, sandbox: &str) -> Self {
         let name = format!("{NAME_PREFIX}{sandbox}");
-        let mut grouping = match Hierarchy::discover() {
+        let mut controllers = vec![Controller::Memory, Controller::Pids];
+        controllers.extend(limits.cpus.map(|_| Controller::Cpu));
+        controllers.extend(limits.cpu_time.map(|_| Controller::CpuAccounting));
+        let mut grouping = match Hierarchy::discover_for(&controllers) {
             Ok(hierarchy) => Self {
                 hierarchy: Some(hierarchy),
                 name,

@@ -192,7 +192,9 @@ fn controllers_in(group: &Directory, file: &str) -> Vec<Controller> {
 
 /// Processes in the group that are not us; unreadable counts as one. Those of other pid namespaces read as 0.
 fn others_in(group: &Directory, own: &[i32]) -> usize {
-    let Ok(text) = group.read("cgroup.procs") else { return 1 };
+    let Ok(text) = group.read_list("cgroup.procs") else {
+        return 1;
+    };
     text.lines()
         .filter(|line| !line.trim().parse().is_ok_and(|pid| own.contains(&pid)))
         .count()

@@ -55,15 +55,27 @@ impl Directory {
         self.write(file, &value.to_string())
     }
 
-    /// The whole text of a file.
+    /// The whole text of a file that holds one record, as all but the lists of processes do.
+    ///
+    /// Of such a file the kernel gives as much as there is room for (`seq_file`), so a piece that leaves room is the last.
     pub(super) fn read(&self, file: &str) -> Result<String, CgroupError> {
+        self.read_pieces(file, |piece, room| piece < room)
+    }
+
+    /// The whole text of a list, of which the kernel may give less than there is room for before its end.
+    pub(super) fn read_list(&self, file: &str) -> Result<String, CgroupError> {
+        self.read_pieces(file, |piece, _| piece == 0)
+    }
+
+    fn read_pieces(&self, file: &str, is_last: impl Fn(usize, usize) -> bool) -> Result<String, CgroupError> {
         let fail = |errno| CgroupError::io("reading", self.path.join(file), errno);
         let fd = self.open_file(file, OFlags::RDONLY).map_err(fail)?;
-        let mut text = Vec::with_capacity(512);
+        let mut text = Vec::new();
         loop {
-            text.reserve(512);
+            text.reserve(4096);
+            let room = text.capacity() - text.len();
             match rustix::io::read(&fd, rustix::buffer::spare_capacity(&mut text)) {
-                Ok(0) => break,
+                Ok(piece) if is_last(piece, room) => break,
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(fail(errno)),
             }
@@ -128,7 +140,7 @@ impl Directory {
 
     /// The ids in `cgroup.procs`; processes outside of our pid namespace, which read as 0, are left out.
     pub(super) fn processes(&self) -> Result<Vec<i32>, CgroupError> {
-        let text = self.read("cgroup.procs")?;
+        let text = self.read_list("cgroup.procs")?;
         Ok(text
             .lines()
             .filter_map(|line| line.trim().parse().ok())

@@ -220,6 +220,20 @@ impl Group {
         results.collect::<Vec<_>>().into_iter().collect()
     }
 
+    /// Kills what is left in the group, if anything is, and removes it.
+    ///
+    /// # Errors
+    /// As [`Self::kill`] and [`Self::remove`].
+    pub fn end(&self) -> Result<(), CgroupError> {
+        // The kernel removes what is empty and refuses the rest, which is quicker than looking first.
+        let removed = |part: &Part| rustix::fs::rmdir(part.directory.path()).is_ok();
+        if self.parts.iter().all(removed) {
+            return Ok(());
+        }
+        self.kill()?;
+        self.remove()
+    }
+
     pub(super) fn part(&self, controller: Controller) -> Option<&Part> {
         self.parts.iter().find(|part| part.controllers.contains(&controller))
     }

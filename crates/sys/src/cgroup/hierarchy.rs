@@ -1,10 +1,9 @@
 //! Which hierarchies there are, where we are in them, and where new groups may be made.
 
 use std::fmt;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, AtFlags, CWD};
+use rustix::fs::{Access, AtFlags, CWD, Mode as Permissions, OFlags};
 use rustix::io::Errno;
 
 use super::delegation::{self, Placement};
@@ -120,12 +119,28 @@ impl Hierarchy {
     /// # Errors
     /// `Io` when one of the two files cannot be read. No hierarchy at all is not an error, see [`Self::mode`].
     pub fn discover() -> Result<Self, CgroupError> {
-        Self::discover_below(Path::new("/"), &[own_pid()])
+        Self::discover_below(Path::new("/"), &[own_pid()], None)
     }
 
-    /// [`Self::discover`] in the file tree below `root`, for a process whose ids are `own`.
-    pub(super) fn discover_below(root: &Path, own: &[i32]) -> Result<Self, CgroupError> {
-        let memberships = parse_memberships(&read(&root.join("proc/self/cgroup"))?);
+    /// [`Self::discover`], but only of the hierarchies in which groups with `controllers` would be made: nothing is
+    /// known of other controllers then, nor of [`Self::mode`].
+    ///
+    /// # Errors
+    /// As [`Self::discover`].
+    pub fn discover_for(controllers: &[Controller]) -> Result<Self, CgroupError> {
+        Self::discover_below(Path::new("/"), &[own_pid()], Some(controllers))
+    }
+
+    /// The hierarchies for `controllers`, or all, in the file tree below `root`, for a process whose ids are `own`.
+    pub(super) fn discover_below(
+        root: &Path,
+        own: &[i32],
+        controllers: Option<&[Controller]>,
+    ) -> Result<Self, CgroupError> {
+        let mut memberships = parse_memberships(&read(&root.join("proc/self/cgroup"))?);
+        if let Some(controllers) = controllers {
+            keep_needed(&mut memberships, controllers);
+        }
         let mounts = parse_mounts(&read(&root.join("proc/self/mountinfo"))?);
         let trees = memberships
             .iter()
@@ -274,6 +289,18 @@ pub(super) fn writable(group: &Path) -> Result<(), Reason> {
     }
 }
 
+/// Leaves the hierarchies that [`Hierarchy::tree`] finds for `controllers`.
+fn keep_needed(memberships: &mut Vec<Membership>, controllers: &[Controller]) {
+    let has =
+        |member: &Membership, controller: &Controller| member.controllers.iter().any(|name| name == controller.name());
+    let elsewhere = |controller: &Controller| memberships.iter().any(|member| has(member, controller));
+    let needs_v2 = !controllers.iter().all(elsewhere);
+    memberships.retain(|member| match member.is_v2() {
+        true => needs_v2,
+        false => controllers.iter().any(|controller| has(member, controller)),
+    });
+}
+
 fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
@@ -282,15 +309,19 @@ fn own_pid() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
-/// The whole of a file of `/proc`, which says that its size is 0, in few large reads.
+/// The whole of a file of `/proc`, which does not say how long it is, in few large reads.
 fn read(path: &Path) -> Result<Vec<u8>, CgroupError> {
-    let fail = |source| CgroupError::io("reading", path, source);
-    let mut text = Vec::with_capacity(16 * 1024);
-    std::fs::File::open(path)
-        .map_err(fail)?
-        .read_to_end(&mut text)
-        .map_err(fail)?;
-    Ok(text)
+    let fail = |errno| CgroupError::io("reading", path, errno);
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Permissions::empty()).map_err(fail)?;
+    let mut text = Vec::new();
+    loop {
+        text.reserve(16 * 1024);
+        match rustix::io::read(&file, rustix::buffer::spare_capacity(&mut text)) {
+            Ok(0) => return Ok(text),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(fail(errno)),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -44,7 +44,10 @@ impl Group {
             }
         }
         if let (Some(part), None) = (self.part(Controller::Freezer), self.part(Controller::Pids)) {
-            part.freeze_once()?;
+            match part.freeze_once() {
+                Err(error) if !error.is_gone() => return Err(error),
+                _ => {}
+            }
         }
         let found = self.processes()?;
         self.kill_listed(&found)?;

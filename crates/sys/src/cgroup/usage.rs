@@ -12,13 +12,10 @@ pub struct GroupUsage {
     pub cpu_user_us: Option<u64>,
     /// CPU time in the kernel, in microseconds.
     pub cpu_system_us: Option<u64>,
-    /// Bytes of memory now, swap not included.
-    pub memory_now: Option<u64>,
-    /// The most bytes of memory at any time (version 2: Linux 5.19).
+    /// The most bytes of memory at any time, swap not included; those in use now, where the kernel does not keep the
+    /// most (version 2 before Linux 5.19).
     pub memory_peak: Option<u64>,
-    /// Processes and threads now.
-    pub pids_now: Option<u64>,
-    /// The most processes and threads at any time (Linux 6.1).
+    /// The most processes and threads at any time; those that there are now before Linux 6.1.
     pub pids_peak: Option<u64>,
     /// Bytes read from storage; only where version 2 hands down the `io` controller.
     pub read_bytes: Option<u64>,
@@ -36,7 +33,7 @@ pub struct GroupEvents {
 }
 
 impl Group {
-    /// What was used so far; about six small files are read.
+    /// What was used so far; about four small files are read.
     ///
     /// # Errors
     /// `Io` when a file cannot be read, `Text` when it is not understood.
@@ -51,16 +48,14 @@ impl Group {
             usage.cpu_system_us = Some(system);
         }
         if let Some(part) = self.part(Controller::Memory) {
-            let (now, peak) = match part.version {
-                Version::V1 => ("memory.usage_in_bytes", "memory.max_usage_in_bytes"),
-                Version::V2 => ("memory.current", "memory.peak"),
+            let (peak, now) = match part.version {
+                Version::V1 => ("memory.max_usage_in_bytes", "memory.usage_in_bytes"),
+                Version::V2 => ("memory.peak", "memory.current"),
             };
-            usage.memory_now = Some(part.directory.read_number(now)?);
-            usage.memory_peak = part.directory.read_number_if_there(peak)?;
+            usage.memory_peak = Some(peak_or_now(&part.directory, peak, now)?);
         }
         if let Some(part) = self.part(Controller::Pids) {
-            usage.pids_now = Some(part.directory.read_number("pids.current")?);
-            usage.pids_peak = part.directory.read_number_if_there("pids.peak")?;
+            usage.pids_peak = Some(peak_or_now(&part.directory, "pids.peak", "pids.current")?);
         }
         if let Some(part) = self.parts.iter().find(|part| part.version == Version::V2)
             && part.directory.has("io.stat")
@@ -103,6 +98,13 @@ impl Group {
             events.pids_max_hits = part.directory.read_keyed("pids.events", "max")?;
         }
         Ok(events)
+    }
+}
+
+fn peak_or_now(group: &Directory, peak: &str, now: &str) -> Result<u64, CgroupError> {
+    match group.read_number_if_there(peak)? {
+        Some(peak) => Ok(peak),
+        None => group.read_number(now),
     }
 }
 

@@ -38,7 +38,7 @@ impl Machine {
     }
 
     fn discover(&self) -> Hierarchy {
-        Hierarchy::discover_below(self.0.path(), &[OWN]).unwrap()
+        Hierarchy::discover_below(self.0.path(), &[OWN], None).unwrap()
     }
 
     fn read(&self, path: &str) -> String {
@@ -116,6 +116,30 @@ fn on_a_hybrid_machine_a_controller_is_where_it_is_mounted() {
         hierarchy.availability(Controller::Cpu),
         Err(Reason::NotDelegated { path: unified })
     );
+}
+
+#[test]
+fn of_the_hierarchies_those_are_looked_at_that_hold_what_is_wanted() {
+    let machine = Machine::new(
+        "5:freezer:/\n4:memory:/\n0::/\n",
+        &[
+            "40 31 0:37 / /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer",
+            "41 31 0:38 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory",
+            "42 31 0:39 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw",
+        ],
+    );
+    for directory in ["freezer", "memory"] {
+        fs::create_dir_all(machine.path("sys/fs/cgroup").join(directory)).unwrap();
+    }
+    machine.group("sys/fs/cgroup/unified", true, "pids\n", "", "1\n4242\n");
+    let discover = |wanted: &[Controller]| Hierarchy::discover_below(machine.0.path(), &[OWN], Some(wanted)).unwrap();
+    let memory = discover(&[Controller::Memory]);
+    assert_eq!(memory.mode(), Mode::V1);
+    assert_eq!(memory.availability(Controller::Memory), Ok(Version::V1));
+    assert_eq!(memory.availability(Controller::Freezer), Err(Reason::NotMounted));
+    let both = discover(&[Controller::Memory, Controller::Pids]);
+    assert_eq!(both.availability(Controller::Memory), Ok(Version::V1));
+    assert_eq!(both.availability(Controller::Pids), Ok(Version::V2));
 }
 
 #[test]
