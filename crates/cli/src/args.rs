@@ -9,12 +9,15 @@ use offleash_core::limits::LimitName;
 
 use crate::failure::Failure;
 
+/// The variable that stands for `--state`.
+const STATE: &str = "OFFLEASH_STATE";
+
 /// Runs code that an AI wrote so that nothing outside is harmed, read or reached unless you allowed it.
 #[derive(Debug, Parser)]
 #[command(name = "offleash", version, max_term_width = 100)]
 pub(crate) struct Arguments {
     /// Directory that keeps runs and the audit log.
-    #[arg(long, global = true, value_name = "DIR", env = "OFFLEASH_STATE")]
+    #[arg(long, global = true, value_name = "DIR", env = STATE)]
     pub(crate) state: Option<PathBuf>,
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -53,13 +56,35 @@ pub(crate) enum Command {
 #[command(name = "offleash run", bin_name = "offleash run", about = "Run a command in a sandbox", long_about = None, max_term_width = 100)]
 pub(crate) struct RunInvocation {
     /// Directory that keeps runs and the audit log.
-    #[arg(long, value_name = "DIR", env = "OFFLEASH_STATE")]
+    #[arg(long, value_name = "DIR", env = STATE)]
     pub(crate) state: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) run: RunArgs,
 }
 
-#[derive(Debug, Args)]
+impl RunInvocation {
+    /// Reads the arguments behind `run`, of a program that was called as `name`.
+    ///
+    /// # Errors
+    /// What the parser says, help included.
+    pub(crate) fn read(name: OsString, arguments: Vec<OsString>) -> Result<Self, clap::Error> {
+        match arguments.split_first() {
+            // Everything behind `--` is the command. No parser has to be built to know that.
+            Some((first, command)) if first == "--" && !command.is_empty() && std::env::var_os(STATE).is_none() => {
+                Ok(Self {
+                    state: None,
+                    run: RunArgs {
+                        command: command.to_vec(),
+                        ..RunArgs::default()
+                    },
+                })
+            }
+            _ => Self::try_parse_from(std::iter::once(name).chain(arguments)),
+        }
+    }
+}
+
+#[derive(Debug, Default, Args)]
 pub(crate) struct RunArgs {
     /// Run STRING with `sh -c`; further arguments become its positional parameters.
     #[arg(short = 'c', value_name = "STRING")]
@@ -85,7 +110,7 @@ pub(crate) struct RunArgs {
 }
 
 /// What a sandbox is to be; the same for every subcommand that needs one.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct SandboxArgs {
     /// Directory the code works in, and what becomes of changes: kept aside (overlay), written back when the run
     /// ends, except protected names (rw), or impossible (ro). [default: the current directory, overlay]
@@ -346,4 +371,29 @@ pub(crate) fn completions(shell: clap_complete::Shell) -> Result<ExitCode, Failu
     clap_complete::generate(shell, &mut Arguments::command(), "offleash", &mut script);
     crate::terminal::print(&script)?;
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_behind_dashes_is_read_as_the_parser_reads_it() {
+        for command in [
+            &["true"][..],
+            &["a", "b"],
+            &["-c", "x"],
+            &["--help"],
+            &["--"],
+            &["--", "a", "--", "-q"],
+            &["a", "--", "--json"],
+            &[""],
+        ] {
+            let words = || std::iter::once("--").chain(command.iter().copied()).map(OsString::from);
+            let read = RunInvocation::read("offleash".into(), words().collect()).unwrap();
+            let parsed = RunInvocation::try_parse_from(std::iter::once("offleash".into()).chain(words())).unwrap();
+            assert_eq!(format!("{:?}", read.run), format!("{:?}", parsed.run), "{command:?}");
+        }
+        assert!(RunInvocation::read("offleash".into(), vec!["--none".into()]).is_err());
+    }
 }

@@ -22,13 +22,13 @@ fn main() -> ExitCode {
     let mut words = std::env::args_os();
     let name = words.next().unwrap_or_default();
     match words.next() {
-        Some(word) if word == "run" => run_only(name, words),
+        Some(word) if word == "run" => run_only(name, words.collect()),
         _ => any(),
     }
 }
 
-fn run_only(name: OsString, words: impl Iterator<Item = OsString>) -> ExitCode {
-    match RunInvocation::try_parse_from(std::iter::once(name).chain(words)) {
+fn run_only(name: OsString, arguments: Vec<OsString>) -> ExitCode {
+    match RunInvocation::read(name, arguments) {
         Ok(invocation) => finish(run::run(invocation.run, invocation.state.as_deref())),
         Err(error) => usage(&error),
     }
