@@ -119,6 +119,7 @@ pub enum Node {
     /// A small file that we write.
     File {
         /// Its contents.
+        #[serde(with = "crate::text::bytes")]
         contents: Vec<u8>,
     },
     /// Something that a rule hides: an empty file or directory nobody can read or replace.

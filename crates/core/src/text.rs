@@ -241,20 +241,34 @@ pub fn decode_base64(text: &str) -> Option<Vec<u8>> {
     (held == 0).then_some(out)
 }
 
-/// A path as bytes, for `#[serde(with = …)]`: paths need not be UTF-8.
+/// Bytes as one piece, for `#[serde(with = …)]`: serde takes a `Vec<u8>` for a list of numbers and goes through them one
+/// by one. For formats that know bytes, and lend them.
+pub(crate) mod bytes {
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(bytes)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+        <&[u8]>::deserialize(deserializer).map(<[u8]>::to_vec)
+    }
+}
+
+/// A path as [`bytes`]: paths need not be UTF-8.
 pub(crate) mod path_bytes {
     use std::ffi::OsString;
     use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
     use std::path::{Path, PathBuf};
 
-    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+    use serde::{Deserializer, Serializer};
 
     pub(crate) fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
-        path.as_os_str().as_bytes().serialize(serializer)
+        super::bytes::serialize(path.as_os_str().as_bytes(), serializer)
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
-        Vec::deserialize(deserializer).map(|bytes| PathBuf::from(OsString::from_vec(bytes)))
+        super::bytes::deserialize(deserializer).map(|bytes| PathBuf::from(OsString::from_vec(bytes)))
     }
 }
 

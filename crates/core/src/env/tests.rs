@@ -70,6 +70,12 @@ fn loader_variables_are_passed_only_when_named_in_full() {
 }
 
 #[test]
+fn every_pattern_of_our_own_can_be_read() {
+    assert_eq!(DEFAULTS.len(), DEFAULT_PASS.len());
+    assert_eq!(LOADERS.len(), LOADER_VARIABLES.len());
+}
+
+#[test]
 fn what_is_set_wins_and_what_was_withheld_is_told() {
     let mut rules = rules(&["*"]);
     rules.add(OsStr::new("A=1=2")).unwrap();
