@@ -18,6 +18,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use self::denials::{Denials, is_observation};
 use crate::error::IsolationError;
+use crate::limits::OOM_SCORE;
 use crate::sandbox::{ExecId, Interest, SandboxEvent};
 
 /// The most bytes taken from the guest in one turn, so that signals and limits get their turn too.
@@ -25,9 +26,6 @@ const TURN_BYTES: usize = 1024 * 1024;
 
 /// The most refused calls answered in one turn, so that a program that does nothing but ask cannot keep us.
 const TURN_CALLS: usize = 64;
-
-/// How much more than its guest the kernel should prefer a command when memory runs out (THREATS R10).
-const OOM_SCORE: i16 = 500;
 
 /// Carries out, or admits, calls that the filter leaves to the supervisor.
 pub(crate) trait Mediator: std::fmt::Debug {

@@ -8,6 +8,7 @@
 
 mod deleted;
 mod layer;
+mod oom_score;
 mod process_tree;
 mod rlimits;
 mod schedule;
@@ -16,6 +17,7 @@ mod walk;
 mod watcher;
 
 pub use layer::{LayerMeter, LayerUsage};
+pub(crate) use oom_score::{OOM_SCORE, prefer_to_kill};
 pub(crate) use process_tree::ProcessTree;
 pub use rlimits::{HeldByGroup, LargestFile, rlimits};
 pub(crate) use tmpfs::TmpfsMounts;

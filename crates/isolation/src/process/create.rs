@@ -227,6 +227,9 @@ impl Parent<'_> {
         self.channel.mapped().map_err(telling)?;
         child::send_order(self.control, self.order).map_err(telling)?;
         self.send_trees(owners)?;
+        // From outside, where it may take a capability of ours, and before the guest, so that no command starts without.
+        // Where it fails, the guest does it for each command.
+        let _preferred = crate::limits::prefer_to_kill(&pid.to_string());
         leftovers
             .cgroups(&grouping.paths())
             .map_err(|error| failed("noting the cgroup", "", error))?;

@@ -10,15 +10,12 @@ use offleash_core::plan::Plan;
 use offleash_sys::landlock::{self, Grant, GrantAccess, Restriction};
 use offleash_sys::seccomp::{self, Options};
 use offleash_sys::{cgroup, credentials, mount, process, rlimit};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::Mode;
 use rustix::process::Signal;
 
-use crate::limits::HeldByGroup;
+use crate::limits::{self, HeldByGroup};
 use crate::process::child::{CONTROL, keep_to_cpus, place_control, step, unexpected, use_null_streams};
 use crate::process::handshake::{ChildEnd, FromParent, StepFailure};
-
-/// How much more than others the kernel should prefer the sandbox when memory runs out (THREATS R10).
-const OOM_SCORE: &[u8] = b"500";
 
 /// What the child gets from the process that it is a copy of.
 #[derive(Debug)]
@@ -57,7 +54,8 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     use_null_streams().map_err(step("opening /dev/null"))?;
     let guest = wait_for_start(inherited.channel)?;
     let mut report = Vec::new();
-    if prefer_to_be_killed().is_ok() {
+    // Here and not for each command, since `/proc` cannot be written from inside.
+    if limits::prefer_to_kill("self").is_ok() {
         report.push((
             '+',
             "oom_score",
@@ -108,14 +106,6 @@ fn wait_for_start(channel: &ChildEnd) -> Result<OwnedFd, StepFailure> {
         }
         _ => Err(unexpected()),
     }
-}
-
-/// Here and not for each command, since `/proc` cannot be written from inside.
-fn prefer_to_be_killed() -> io::Result<()> {
-    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-    let file = rustix::fs::open("/proc/self/oom_score_adj", flags, Mode::empty())?;
-    rustix::io::write(&file, OOM_SCORE)?;
-    Ok(())
 }
 
 fn limit(inherited: &Inherited<'_>) -> Result<(), StepFailure> {
