@@ -234,6 +234,14 @@ fn more_files_than_allowed_end_the_run() {
 }
 
 #[test]
+fn directories_nested_deeper_than_allowed_end_the_run() {
+    let site = Site::new();
+    let script = "while :; do mkdir d && cd -P d; done";
+    let record = site.record(&["--depth", "100", "--wall-time", "60s"], script);
+    assert_ended_by(&record, LimitName::Depth, 100, 137);
+}
+
+#[test]
 fn a_file_that_grows_too_large_ends_its_writer() {
     let site = Site::new();
     let output = site

@@ -28,6 +28,8 @@ pub struct Limits {
     pub workspace: Option<Bytes>,
     /// Files, directories and links that the changes in the workspace may consist of.
     pub inodes: Option<u64>,
+    /// Directories in one another that the changes in the workspace may consist of.
+    pub depth: Option<u64>,
     /// Apparent size of the largest file, sparse or not.
     pub file_size: Option<Bytes>,
     /// Size of `/tmp`; `/dev/shm` and the home directory have the same each.
@@ -49,6 +51,7 @@ impl Default for Limits {
             pids: Some(512),
             workspace: Some(Bytes::mib(4096)),
             inodes: Some(500_000),
+            depth: Some(MOST_DEPTH),
             file_size: Some(Bytes::mib(2048)),
             tmp: Some(Bytes::mib(1024)),
             open_files: Some(4096),
@@ -77,6 +80,8 @@ pub enum LimitName {
     Workspace,
     /// [`Limits::inodes`]
     Inodes,
+    /// [`Limits::depth`]
+    Depth,
     /// [`Limits::file_size`]
     FileSize,
     /// [`Limits::tmp`]
@@ -120,6 +125,9 @@ pub struct LimitRow {
     /// What it bounds, as one sentence without a full stop.
     pub doc: &'static str,
 }
+
+/// Directories below so many others are not measured: nobody needs them, and the way back to each is long.
+pub const MOST_DEPTH: u64 = 1024;
 
 const SIZE_MOST: u64 = i64::MAX.unsigned_abs();
 const TIME_MOST: u64 = 10 * 366 * 24 * 3_600_000;
@@ -210,7 +218,7 @@ fn parse_count(text: &str) -> Option<u64> {
 }
 
 /// Every limit, in the order of [`LimitName::ALL`].
-pub const LIMITS: [LimitRow; 12] = [
+pub const LIMITS: [LimitRow; 13] = [
     row(
         LimitName::Cpus,
         ("cpus", "--cpus"),
@@ -277,6 +285,15 @@ pub const LIMITS: [LimitRow; 12] = [
         "the empty layer takes some; a workspace that may not change is `ro`",
     ),
     row(
+        LimitName::Depth,
+        ("depth", "--depth"),
+        LimitUnit::Count,
+        "directories in one another in changes in the workspace; those below 1024 others cannot be measured, so that \
+         lifting it is of use only with `workspace` and `inodes` lifted too",
+    )
+    .at_least(16, "programs that build or install something make as many")
+    .at_most(MOST_DEPTH),
+    row(
         LimitName::FileSize,
         ("file_size", "--file-size"),
         LimitUnit::Size,
@@ -341,10 +358,8 @@ pub enum LimitError {
         /// Why.
         why: &'static str,
     },
-    /// The value is larger than the kernel accepts.
-    #[error(
-        "limit `{limit}`: `{given}` is more than {most}, the most that the kernel accepts; `unlimited` lifts the limit"
-    )]
+    /// The value is larger than can be held.
+    #[error("limit `{limit}`: `{given}` is more than {most}, the most that can be held; `unlimited` lifts the limit")]
     TooLarge {
         /// The limit.
         limit: LimitName,
@@ -362,7 +377,7 @@ pub struct LimitNameError(pub Text);
 
 impl LimitName {
     /// Every limit.
-    pub const ALL: [LimitName; 12] = [
+    pub const ALL: [LimitName; 13] = [
         LimitName::Cpus,
         LimitName::CpuTime,
         LimitName::WallTime,
@@ -371,6 +386,7 @@ impl LimitName {
         LimitName::Pids,
         LimitName::Workspace,
         LimitName::Inodes,
+        LimitName::Depth,
         LimitName::FileSize,
         LimitName::Tmp,
         LimitName::OpenFiles,
@@ -441,6 +457,7 @@ impl Limits {
             LimitName::Pids => self.pids,
             LimitName::Workspace => self.workspace.map(|size| size.0),
             LimitName::Inodes => self.inodes,
+            LimitName::Depth => self.depth,
             LimitName::FileSize => self.file_size.map(|size| size.0),
             LimitName::Tmp => self.tmp.map(|size| size.0),
             LimitName::OpenFiles => self.open_files,
@@ -467,6 +484,7 @@ impl Limits {
             LimitName::Pids => self.pids = value,
             LimitName::Workspace => self.workspace = value.map(Bytes),
             LimitName::Inodes => self.inodes = value,
+            LimitName::Depth => self.depth = value,
             LimitName::FileSize => self.file_size = value.map(Bytes),
             LimitName::Tmp => self.tmp = value.map(Bytes),
             LimitName::OpenFiles => self.open_files = value,

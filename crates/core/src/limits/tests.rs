@@ -40,7 +40,7 @@ fn values_that_nothing_can_live_with_are_refused() {
         (
             LimitName::OpenFiles,
             "18446744073709551615",
-            "limit `open_files`: `18446744073709551615` is more than 1048576, the most that the kernel accepts; \
+            "limit `open_files`: `18446744073709551615` is more than 1048576, the most that can be held; \
              `unlimited` lifts the limit",
         ),
         (

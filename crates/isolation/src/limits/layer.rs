@@ -38,8 +38,10 @@ pub struct LayerUsage {
     pub inodes: u64,
     /// Names, hard links included.
     pub names: u64,
-    /// There are directories deeper than 1024 levels, which were not measured.
-    pub too_deep: bool,
+    /// The largest number of directories in one another; those below [`MOST_DEPTH`] others were not measured.
+    ///
+    /// [`MOST_DEPTH`]: offleash_core::limits::MOST_DEPTH
+    pub depth: u64,
     /// Some of it is withheld from measurement on purpose: walk after walk a directory's permissions change under us.
     pub hidden: bool,
     /// Directories of other users, such as subordinate ids, could not be read and are missing in the sums.
@@ -160,7 +162,7 @@ impl LayerMeter {
             bytes: self.last.bytes.max(counts.bytes),
             inodes: self.last.inodes.max(counts.inodes),
             names: self.last.names.max(counts.names),
-            too_deep: self.last.too_deep || counts.too_deep,
+            depth: self.last.depth.max(counts.depth),
             ..self.last
         }
     }
@@ -221,7 +223,7 @@ fn usage_of(counts: Counts, hidden_walks: u32) -> LayerUsage {
         bytes: counts.bytes,
         inodes: counts.inodes,
         names: counts.names,
-        too_deep: counts.too_deep,
+        depth: counts.depth,
         hidden: hidden_walks >= HIDDEN_WALKS,
         incomplete: counts.foreign || counts.hidden,
     }

@@ -132,6 +132,7 @@ mod tests {
             pids: None,
             workspace: None,
             inodes: None,
+            depth: None,
             file_size: None,
             tmp: None,
             open_files: None,

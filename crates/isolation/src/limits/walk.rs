@@ -9,11 +9,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
+use offleash_core::limits::MOST_DEPTH;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, Stat};
 use rustix::io::Errno;
 
-/// Directories below this many others are not entered; [`Counts::too_deep`] tells.
-pub(super) const MAX_DEPTH: usize = 1024;
 /// How many directories are held open; those further up are opened again on the way back.
 const OPEN_LEVELS: usize = 64;
 /// How many names of directories are remembered at each level before they are entered.
@@ -32,8 +31,8 @@ pub(super) struct Counts {
     pub(super) inodes: u64,
     /// Names that were looked at: more than inodes where there are hard links.
     pub(super) names: u64,
-    /// There are directories below [`MAX_DEPTH`] others, which were not entered.
-    pub(super) too_deep: bool,
+    /// The largest number of directories in one another. Those below [`MOST_DEPTH`] others were not entered.
+    pub(super) depth: u64,
     /// A directory could not be read although it is ours: somebody takes away the permission again and again.
     pub(super) hidden: bool,
     /// A directory belongs to another user, such as one of a range of subordinate ids, and is closed to us.
@@ -136,8 +135,10 @@ impl Walk {
     }
 
     fn enter(&mut self, name: CString) {
-        if self.levels.len() >= MAX_DEPTH {
-            self.counts.too_deep = true;
+        // The root is the first of the levels and none of those that count.
+        let depth = u64::try_from(self.levels.len()).unwrap_or(u64::MAX);
+        self.counts.depth = self.counts.depth.max(depth);
+        if depth > MOST_DEPTH {
             return;
         }
         let device = self.device;

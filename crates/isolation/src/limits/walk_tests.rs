@@ -127,16 +127,20 @@ fn a_deep_tree_is_walked_with_few_descriptors_and_up_to_a_bound() {
     }
     assert!(most_open <= OPEN_LEVELS + 1, "{most_open}");
     assert_eq!(walk.counts().inodes, 600 + 1 + 4);
-    assert!(!walk.counts().too_deep);
+    assert_eq!(walk.counts().depth, 600);
 }
 
 #[test]
 fn deeper_than_the_bound_is_told_and_not_walked() {
     let root = tempfile::tempdir().unwrap();
-    nest(root.path(), MAX_DEPTH + 5);
+    let levels = usize::try_from(MOST_DEPTH).unwrap();
+    nest(root.path(), levels);
     let counts = count(root.path());
-    assert!(counts.too_deep);
-    assert!(counts.inodes <= MAX_DEPTH as u64);
+    assert_eq!((counts.depth, counts.inodes), (MOST_DEPTH, MOST_DEPTH + 1));
+    let root = tempfile::tempdir().unwrap();
+    nest(root.path(), levels + 5);
+    let counts = count(root.path());
+    assert_eq!((counts.depth, counts.inodes), (MOST_DEPTH + 1, MOST_DEPTH + 1));
 }
 
 #[test]

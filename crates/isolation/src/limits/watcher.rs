@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use offleash_core::limits::{LimitName, Limits};
+use offleash_core::limits::{LimitName, Limits, MOST_DEPTH};
 use offleash_core::record::{LimitEffect, LimitHit, Usage};
 use offleash_sys::cgroup::Group;
 use offleash_sys::process::ResourceUsage;
@@ -424,7 +424,7 @@ impl Watcher {
             sum.bytes = sum.bytes.saturating_add(usage.bytes);
             sum.inodes = sum.inodes.saturating_add(usage.inodes);
             sum.names = sum.names.saturating_add(usage.names);
-            sum.too_deep |= usage.too_deep;
+            sum.depth = sum.depth.max(usage.depth);
             sum.hidden |= usage.hidden;
         }
         sum
@@ -432,18 +432,20 @@ impl Watcher {
 
     fn compare_layers(&self, hits: &mut Vec<LimitHit>) {
         let used = self.layers_usage();
+        // What nobody bounds the depth of may hold anything below what is measured.
+        let is_unmeasured = self.unmeasured.is_some() || (self.limits.depth.is_none() && used.depth > MOST_DEPTH);
         if let Some(limit) = self.limits.workspace.map(|limit| limit.0)
-            && (used.bytes > limit || used.hidden || self.unmeasured.is_some())
+            && (used.bytes > limit || used.hidden || is_unmeasured)
         {
             hits.push(killed(LimitName::Workspace, limit));
         }
         if let Some(limit) = self.limits.inodes
-            && (used.inodes > limit
-                || used.too_deep
-                || self.unmeasured.is_some()
-                || used.names > limit.saturating_mul(NAMES_PER_INODE))
+            && (used.inodes > limit || is_unmeasured || used.names > limit.saturating_mul(NAMES_PER_INODE))
         {
             hits.push(killed(LimitName::Inodes, limit));
+        }
+        if let Some(limit) = self.limits.depth.filter(|limit| used.depth > *limit) {
+            hits.push(killed(LimitName::Depth, limit));
         }
     }
 

@@ -82,6 +82,7 @@ fn unlimited() -> Limits {
         pids: None,
         workspace: None,
         inodes: None,
+        depth: None,
         file_size: None,
         tmp: None,
         open_files: None,
@@ -330,6 +331,32 @@ fn inodes_are_bounded() {
     let mut sandbox = Sandbox::new(&script);
     let mut watcher = Watcher::new(limits, None, sandbox.pid, vec![layer.path().into()]);
     assert_eq!(sandbox.first_hit(&mut watcher), killed(LimitName::Inodes, 100));
+}
+
+/// What is below the deepest that is measured is bounded even when the limit is lifted.
+#[test]
+fn depth_is_bounded() {
+    let nested = |depth, inodes| {
+        let layer = layer();
+        let limits = Limits {
+            depth,
+            inodes,
+            ..unlimited()
+        };
+        let script = format!(
+            "cd {}/upper; i=0; while [ $i -le 1024 ]; do mkdir d; cd -P d; i=$((i+1)); done; sleep 100",
+            layer.path().display()
+        );
+        let mut sandbox = Sandbox::new(&script);
+        let mut watcher = Watcher::new(limits, None, sandbox.pid, vec![layer.path().into()]);
+        sandbox.first_hit(&mut watcher)
+    };
+    assert_eq!(nested(Some(100), None), killed(LimitName::Depth, 100));
+    assert_eq!(
+        nested(Some(MOST_DEPTH), Some(5000)),
+        killed(LimitName::Depth, MOST_DEPTH)
+    );
+    assert_eq!(nested(None, Some(5000)), killed(LimitName::Inodes, 5000));
 }
 
 #[test]

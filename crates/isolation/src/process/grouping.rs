@@ -157,6 +157,11 @@ impl Grouping {
                 limits.inodes.is_some(),
                 "a watcher on the writable layer",
             ),
+            (
+                LimitName::Depth,
+                limits.depth.is_some(),
+                "a watcher on the writable layer",
+            ),
             (LimitName::FileSize, limits.file_size.is_some(), "RLIMIT_FSIZE"),
             (LimitName::Tmp, limits.tmp.is_some(), "the size of each tmpfs"),
             (LimitName::OpenFiles, limits.open_files.is_some(), "RLIMIT_NOFILE"),
