@@ -10,10 +10,12 @@ use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use offleash_core::exec::{ExecEvent, ExecRequest, TerminalSize};
+use offleash_core::id::RunId;
 use offleash_core::level::Level;
 use offleash_core::limits::LimitName;
 use offleash_core::plan::Plan;
 use offleash_core::record::{Denial, LimitHit, Usage};
+use offleash_core::spec::IdChoice;
 
 use crate::error::IsolationError;
 
@@ -22,11 +24,13 @@ pub trait Backend: Debug {
     /// The level.
     fn level(&self) -> Level;
 
-    /// Does ahead what does not depend on a plan, so that [`Self::create`] takes less time; at most one sandbox ahead.
+    /// Does ahead what depends on no more of a plan than `ids`, so that [`Self::create`] takes less time; at most one
+    /// sandbox ahead.
     ///
     /// # Errors
     /// As [`Self::create`].
-    fn prepare(&mut self) -> Result<(), IsolationError> {
+    fn prepare(&mut self, ids: &Ids) -> Result<(), IsolationError> {
+        let _not_needed = ids;
         Ok(())
     }
 
@@ -37,6 +41,31 @@ pub trait Backend: Debug {
     /// # Errors
     /// `NotEnforceable` when the plan asks for more than the machine has, `Step` for everything else.
     fn create(&mut self, plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Box<dyn Sandbox>, IsolationError>;
+}
+
+/// Which ids a sandbox is to have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ids {
+    /// The sandbox.
+    pub sandbox: RunId,
+    /// How many ids it has.
+    pub choice: IdChoice,
+    /// The user id inside that commands run as.
+    pub uid: u32,
+    /// The group id inside that commands run as.
+    pub gid: u32,
+}
+
+impl Ids {
+    /// Those that `plan` asks for.
+    pub fn of(plan: &Plan) -> Self {
+        Self {
+            sandbox: plan.id.clone(),
+            choice: plan.ids,
+            uid: plan.user.uid,
+            gid: plan.user.gid,
+        }
+    }
 }
 
 /// Takes note of what a crash of this process would leave behind, so that the next start can remove it.

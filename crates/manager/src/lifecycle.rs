@@ -62,9 +62,9 @@ pub struct RunReport {
 /// When the sandbox cannot be made or is lost through a failure of ours; an outcome of the command is never an error.
 pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, ManagerError> {
     // While the kernel makes namespaces, the rest is found out.
-    let mut chosen = level::Chosen::prepare(&request.spec)?;
-    let state = open_state(request.state.as_deref())?;
     let id = new_id()?;
+    let mut chosen = level::Chosen::prepare(&request.spec, &id)?;
+    let state = open_state(request.state.as_deref())?;
     let host = this_host(state.path())?;
     let run_directory = state.path().join("runs").join(id.as_str());
     let resolved = planning::resolve(&request.spec, &host, &request.command, id.clone(), &run_directory);

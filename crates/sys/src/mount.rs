@@ -41,7 +41,24 @@ impl Attributes {
 /// # Errors
 /// What the kernel answered: `EPERM` where user namespaces may not mount it, `EINVAL` for an option.
 pub fn new_filesystem(name: &CStr, options: &[(&CStr, &[u8])], attributes: Attributes) -> io::Result<OwnedFd> {
+    new_filesystem_of(name, &[], options, attributes)
+}
+
+/// A new file system of kind `name`, made of `parts` with `options`, detached.
+///
+/// # Errors
+/// As [`new_filesystem`]; `EINVAL` where the kernel takes parts by name only (overlayfs before Linux 6.13) or attached
+/// ones only (before 6.15).
+pub fn new_filesystem_of(
+    name: &CStr,
+    parts: &[(&CStr, BorrowedFd<'_>)],
+    options: &[(&CStr, &[u8])],
+    attributes: Attributes,
+) -> io::Result<OwnedFd> {
     let context = rustix::mount::fsopen(name, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, part) in parts {
+        rustix::mount::fsconfig_set_fd(&context, *key, part)?;
+    }
     for (key, value) in options {
         if value.is_empty() {
             rustix::mount::fsconfig_set_flag(&context, *key)?;
@@ -181,16 +198,18 @@ pub fn attach(tree: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::mount::move_mount(tree, c"", target, c"", flags)?)
 }
 
-/// Attaches a detached tree at `name`, one component, in `directory`.
+/// Attaches a detached tree at `path` below `directory`.
+///
+/// For paths that nobody else can change: symbolic links before the last component are followed.
 ///
 /// # Errors
 /// As [`attach`]; a symbolic link as the last component is refused with `ENOTDIR` or mounted upon, never followed.
-pub fn attach_at(tree: BorrowedFd<'_>, directory: BorrowedFd<'_>, name: &Path) -> io::Result<()> {
+pub fn attach_at(tree: BorrowedFd<'_>, directory: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     Ok(rustix::mount::move_mount(
         tree,
         c"",
         directory,
-        name,
+        path,
         MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
     )?)
 }

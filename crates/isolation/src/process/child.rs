@@ -39,8 +39,6 @@ pub(super) struct Order {
     pub(super) plan: Plan,
     /// Trees that the parent makes, by number.
     pub(super) from_parent: Vec<usize>,
-    /// Whether the id to become is not the one that we have.
-    pub(super) change_user: bool,
     /// What a cgroup bounds; for the rest rlimits do what they can.
     pub(super) held: HeldByGroup,
     /// To how many CPUs to keep, where no cgroup measures them out.
@@ -83,24 +81,25 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
         expected: Vec::new(),
         waiting: Vec::new(),
     };
-    arrivals.wait_until_mapped()?;
+    if let Some((uid, gid)) = arrivals.wait_until_mapped()? {
+        credentials::become_user(uid, gid).map_err(step("becoming the sandbox's user"))?;
+        process::die_with_parent().map_err(step("tying the first process to its supervisor"))?;
+    }
+    bound_inotify().map_err(step("bounding inotify instances"))?;
+    rustix::process::umask(Mode::from(0o022));
+    let foundation = tree::lay_foundation()?;
+
+    let order = receive_order(inherited.control)?;
     if let Some(cpus) = &inherited.cpus {
         // Not before: the parent is done with it now. It fails only if those CPUs were taken away meanwhile; then the
         // kernel chose others.
         let _lifted = rustix::thread::sched_setaffinity(None, cpus);
     }
-    let order = receive_order(inherited.control)?;
     let plan = &order.plan;
     arrivals.expected.clone_from(&order.from_parent);
     rustix::system::sethostname(plan.hostname.as_bytes())
         .map_err(|error| step("setting the host name")(error.into()))?;
-    if order.change_user {
-        credentials::become_user(plan.user.uid, plan.user.gid).map_err(step("becoming the sandbox's user"))?;
-        process::die_with_parent().map_err(step("tying the first process to its supervisor"))?;
-    }
-    bound_inotify().map_err(step("bounding inotify instances"))?;
-    rustix::process::umask(Mode::from(0o022));
-    tree::enter(plan, &mut arrivals)?;
+    foundation.enter(plan, &mut arrivals)?;
     use_null_streams().map_err(step("opening /dev/null"))?;
 
     let guest = arrivals.wait_for_start()?;
@@ -208,9 +207,10 @@ impl Arrivals<'_> {
         self.channel.next().map_err(step("hearing from the supervisor"))
     }
 
-    fn wait_until_mapped(&self) -> Result<(), StepFailure> {
+    /// The uid and gid to change to, if we do not have them yet.
+    fn wait_until_mapped(&self) -> Result<Option<(u32, u32)>, StepFailure> {
         match self.next()? {
-            FromParent::Mapped => Ok(()),
+            FromParent::Mapped { user } => Ok(user),
             _ => Err(unexpected()),
         }
     }

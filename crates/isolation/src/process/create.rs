@@ -20,13 +20,15 @@ use super::running::{Parts, ProcessSandbox};
 use super::{child, failed, tree};
 use crate::error::IsolationError;
 use crate::guest_image;
-use crate::sandbox::{Enforcement, Leftovers};
+use crate::sandbox::{Enforcement, Ids, Leftovers};
 
 /// A first process in namespaces of its own that waits to be told what to become.
 ///
-/// It knows nothing of any sandbox yet, so it can be made before there is a plan. Dropped, it is killed.
+/// It knows nothing of its sandbox yet but the ids, so it can be made before there is a plan. Dropped, it is killed.
 #[derive(Debug)]
 pub(super) struct Embryo {
+    ids: Ids,
+    identity: Identity,
     unfinished: Unfinished,
     channel: ParentEnd,
     control: OwnedFd,
@@ -34,7 +36,8 @@ pub(super) struct Embryo {
 
 impl Embryo {
     /// Starts one; the calling process must have one thread.
-    pub(super) fn new() -> Result<Self, IsolationError> {
+    pub(super) fn new(ids: Ids) -> Result<Self, IsolationError> {
+        let identity = identity::choose(&ids).map_err(|error| failed("choosing user ids", "", error))?;
         let (control, guest_control) =
             socket::stream_pair().map_err(|error| failed("making the control socket", "", error))?;
         let (channel, child_end) = handshake::pair().map_err(|error| failed("making the set-up socket", "", error))?;
@@ -55,15 +58,53 @@ impl Embryo {
         };
         let first = namespaces::fork_into(namespaces, None, || child::run(&inherited))
             .map_err(|error| failed("making namespaces", "", error))?;
-        place_apart(first.pid);
-        Ok(Self {
+        let pid = first.pid;
+        place_apart(pid);
+        let embryo = Self {
+            ids,
+            identity,
             unfinished: Unfinished {
                 first: Some(first),
                 group: None,
             },
             channel,
             control,
-        })
+        };
+        embryo
+            .write_maps(pid)
+            .map_err(|error| failed("mapping user ids", "", error))?;
+        embryo
+            .channel
+            .mapped(embryo.changes_user().then_some((embryo.ids.uid, embryo.ids.gid)))
+            .map_err(|error| failed("telling the first process", "", error))?;
+        Ok(embryo)
+    }
+
+    /// Whether these are its ids.
+    pub(super) fn has(&self, ids: &Ids) -> bool {
+        self.ids == *ids
+    }
+
+    /// Whether the process must change to the sandbox's user; others are it already.
+    fn changes_user(&self) -> bool {
+        self.identity.writer == MapWriter::Privileged
+    }
+
+    fn write_maps(&self, pid: rustix::process::Pid) -> io::Result<()> {
+        let Identity {
+            uid_map,
+            gid_map,
+            writer,
+            ..
+        } = &self.identity;
+        match writer {
+            MapWriter::Privileged => namespaces::write_id_maps(pid, uid_map, gid_map, false),
+            MapWriter::Own => namespaces::write_id_maps(pid, uid_map, gid_map, true),
+            MapWriter::Helper => {
+                run_map_helper("newuidmap", pid, uid_map)?;
+                run_map_helper("newgidmap", pid, gid_map)
+            }
+        }
     }
 
     /// Makes it the sandbox of `plan`; when it fails, everything that was made is gone again.
@@ -72,33 +113,32 @@ impl Embryo {
         plan: &Plan,
         leftovers: &mut dyn Leftovers,
     ) -> Result<ProcessSandbox, IsolationError> {
-        let identity = identity::choose(plan).map_err(|error| failed("choosing user ids", "", error))?;
         let grouping = Grouping::plan(&plan.limits, plan.id.as_str());
         let mut enforcement = Enforcement::default();
         grouping.describe(&plan.limits, &mut enforcement);
         require(plan, &enforcement)?;
-        prepare_layers(plan, &identity)?;
+        prepare_layers(plan, &self.identity)?;
 
         let order = child::Order {
             plan: plan.clone(),
-            from_parent: trees_of_the_parent(plan, &identity),
-            change_user: identity.writer == MapWriter::Privileged,
+            from_parent: trees_of_the_parent(plan, &self.identity),
             held: grouping.held(),
             affinity: grouping.affinity(&plan.limits),
         };
         let parent = Parent {
             order: &order,
-            identity: &identity,
+            identity: &self.identity,
             channel: &self.channel,
             control: self.control.as_fd(),
         };
         let report = parent.finish(&mut self.unfinished, &grouping, leftovers)?;
-        describe(&identity, &report, &mut enforcement);
+        describe(&self.identity, &report, &mut enforcement);
         require(plan, &enforcement)?;
         let Self {
             unfinished,
             channel,
             control,
+            ..
         } = self;
         let (first, group) = unfinished.complete();
         let parts = Parts {
@@ -222,9 +262,6 @@ impl Parent<'_> {
         leftovers: &mut dyn Leftovers,
     ) -> Result<(), IsolationError> {
         let telling = |error| failed("telling the first process", "", error);
-        self.write_maps(pid)
-            .map_err(|error| failed("mapping user ids", "", error))?;
-        self.channel.mapped().map_err(telling)?;
         child::send_order(self.control, self.order).map_err(telling)?;
         self.send_trees(owners)?;
         // From outside, where it may take a capability of ours, and before the guest, so that no command starts without.
@@ -241,23 +278,6 @@ impl Parent<'_> {
         }
         let guest = guest_image::sealed_memfd().map_err(|error| failed("writing the guest", "", error))?;
         self.channel.start(guest.as_fd(), &entrances).map_err(telling)
-    }
-
-    fn write_maps(&self, pid: rustix::process::Pid) -> io::Result<()> {
-        let Identity {
-            uid_map,
-            gid_map,
-            writer,
-            ..
-        } = self.identity;
-        match writer {
-            MapWriter::Privileged => namespaces::write_id_maps(pid, uid_map, gid_map, false),
-            MapWriter::Own => namespaces::write_id_maps(pid, uid_map, gid_map, true),
-            MapWriter::Helper => {
-                run_map_helper("newuidmap", pid, uid_map)?;
-                run_map_helper("newgidmap", pid, gid_map)
-            }
-        }
     }
 
     /// Makes and sends the trees that need the host's privilege: files outside the system's own directories, with

@@ -59,9 +59,14 @@ pub(crate) fn pair() -> io::Result<(ParentEnd, ChildEnd)> {
 }
 
 impl ParentEnd {
-    /// The child's ids are mapped.
-    pub(crate) fn mapped(&self) -> io::Result<()> {
-        socket::send(self.0.as_fd(), &[MAPPED], &[])
+    /// The child's ids are mapped; `user` is the uid and gid to change to, if it is not them yet.
+    pub(crate) fn mapped(&self, user: Option<(u32, u32)>) -> io::Result<()> {
+        let mut message = vec![MAPPED];
+        if let Some((uid, gid)) = user {
+            message.extend(uid.to_le_bytes());
+            message.extend(gid.to_le_bytes());
+        }
+        socket::send(self.0.as_fd(), &message, &[])
     }
 
     /// A detached tree for the entry at `index` that only the parent could make.
@@ -134,7 +139,10 @@ fn libc_eio() -> i32 {
 /// What the child waits for.
 #[derive(Debug)]
 pub(crate) enum FromParent {
-    Mapped,
+    Mapped {
+        /// The uid and gid to change to.
+        user: Option<(u32, u32)>,
+    },
     Tree {
         index: usize,
         tree: OwnedFd,
@@ -149,11 +157,17 @@ pub(crate) enum FromParent {
 
 impl ChildEnd {
     pub(crate) fn next(&self) -> io::Result<FromParent> {
-        let mut buffer = [0; 8];
+        let mut buffer = [0; 16];
         let (length, descriptors) = socket::receive(self.0.as_fd(), &mut buffer)?;
         let mut descriptors = descriptors.into_iter();
         match (&buffer[..length], descriptors.next()) {
-            ([MAPPED], None) => Ok(FromParent::Mapped),
+            ([MAPPED], None) => Ok(FromParent::Mapped { user: None }),
+            (&[MAPPED, u0, u1, u2, u3, g0, g1, g2, g3], None) => Ok(FromParent::Mapped {
+                user: Some((
+                    u32::from_le_bytes([u0, u1, u2, u3]),
+                    u32::from_le_bytes([g0, g1, g2, g3]),
+                )),
+            }),
             ([TREE, low, high], Some(tree)) => Ok(FromParent::Tree {
                 index: usize::from(u16::from_le_bytes([*low, *high])),
                 tree,

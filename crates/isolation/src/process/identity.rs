@@ -5,10 +5,11 @@
 
 use std::io;
 
-use offleash_core::plan::Plan;
 use offleash_core::spec::IdChoice;
 use offleash_sys::namespaces::IdMap;
 use offleash_sys::process::is_root;
+
+use crate::sandbox::Ids;
 
 /// The maps of one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,26 +41,26 @@ const UNUSED_COUNT: u32 = 0x0fff_0000;
 /// How many ids a range has.
 pub(super) const RANGE: u32 = 65_536;
 
-/// Chooses the ids for a sandbox of this plan.
+/// Chooses the ids for a sandbox.
 ///
 /// # Errors
 /// `NotFound` when a range is asked for and the caller has no subordinate ids.
-pub(super) fn choose(plan: &Plan) -> io::Result<Identity> {
-    if is_root() { for_root(plan) } else { for_user(plan) }
+pub(super) fn choose(ids: &Ids) -> io::Result<Identity> {
+    if is_root() { for_root(ids) } else { for_user(ids) }
 }
 
-fn for_root(plan: &Plan) -> io::Result<Identity> {
-    let count = if plan.ids == IdChoice::Range { RANGE } else { 1 };
-    let start = unused_ids(&std::fs::read_to_string("/proc/self/uid_map")?, plan.id.as_str(), count)?;
-    let inside = if count == 1 {
-        (plan.user.uid, plan.user.gid)
-    } else {
-        (0, 0)
-    };
+fn for_root(ids: &Ids) -> io::Result<Identity> {
+    let count = if ids.choice == IdChoice::Range { RANGE } else { 1 };
+    let start = unused_ids(
+        &std::fs::read_to_string("/proc/self/uid_map")?,
+        ids.sandbox.as_str(),
+        count,
+    )?;
+    let inside = if count == 1 { (ids.uid, ids.gid) } else { (0, 0) };
     let outside = if count == 1 {
         (start, start)
     } else {
-        (start + plan.user.uid, start + plan.user.gid)
+        (start + ids.uid, start + ids.gid)
     };
     Ok(Identity {
         uid_map: vec![IdMap {
@@ -105,7 +106,7 @@ fn hash(text: &str) -> u32 {
     })
 }
 
-fn for_user(plan: &Plan) -> io::Result<Identity> {
+fn for_user(ids: &Ids) -> io::Result<Identity> {
     let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let single = |inside, outside| {
         vec![IdMap {
@@ -114,10 +115,10 @@ fn for_user(plan: &Plan) -> io::Result<Identity> {
             count: 1,
         }]
     };
-    if plan.ids == IdChoice::Single {
+    if ids.choice == IdChoice::Single {
         return Ok(Identity {
-            uid_map: single(plan.user.uid, own.0),
-            gid_map: single(plan.user.gid, own.1),
+            uid_map: single(ids.uid, own.0),
+            gid_map: single(ids.gid, own.1),
             outside: own,
             writer: MapWriter::Own,
         });
@@ -133,8 +134,8 @@ fn for_user(plan: &Plan) -> io::Result<Identity> {
         })
     };
     Ok(Identity {
-        uid_map: around(plan.user.uid, own.0, subordinate("/etc/subuid")?),
-        gid_map: around(plan.user.gid, own.1, subordinate("/etc/subgid")?),
+        uid_map: around(ids.uid, own.0, subordinate("/etc/subuid")?),
+        gid_map: around(ids.gid, own.1, subordinate("/etc/subgid")?),
         outside: own,
         writer: MapWriter::Helper,
     })

@@ -19,7 +19,7 @@ use offleash_core::plan::Plan;
 
 use self::create::Embryo;
 use crate::error::IsolationError;
-use crate::sandbox::{Backend, Leftovers, Sandbox};
+use crate::sandbox::{Backend, Ids, Leftovers, Sandbox};
 
 /// Makes sandboxes of the level `process`. The calling process must have one thread.
 #[derive(Debug, Default)]
@@ -32,15 +32,16 @@ impl Backend for ProcessBackend {
         Level::Process
     }
 
-    fn prepare(&mut self) -> Result<(), IsolationError> {
-        self.prepared = Some(Embryo::new()?);
+    fn prepare(&mut self, ids: &Ids) -> Result<(), IsolationError> {
+        self.prepared = Some(Embryo::new(ids.clone())?);
         Ok(())
     }
 
     fn create(&mut self, plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Box<dyn Sandbox>, IsolationError> {
-        let embryo = match self.prepared.take() {
+        let ids = Ids::of(plan);
+        let embryo = match self.prepared.take().filter(|embryo| embryo.has(&ids)) {
             Some(embryo) => embryo,
-            None => Embryo::new()?,
+            None => Embryo::new(ids)?,
         };
         Ok(Box::new(embryo.become_sandbox(plan, leftovers)?))
     }

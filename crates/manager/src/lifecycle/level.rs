@@ -1,14 +1,16 @@
 //! Which level a run gets, and what makes sandboxes of it.
 
+use offleash_core::id::RunId;
 use offleash_core::level::{Degrade, Level, LevelChoice};
 use offleash_core::plan::Plan;
 use offleash_core::spec::SandboxSpec;
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::process::ProcessBackend;
 use offleash_isolation::process_landlock::ProcessLandlockBackend;
-use offleash_isolation::sandbox::{Backend, Leftovers, Sandbox};
+use offleash_isolation::sandbox::{Backend, Ids, Leftovers, Sandbox};
 
 use super::ManagerError;
+use crate::planning;
 
 /// The level for a spec: the one asked for, or the strongest that needs no image, if it is not below the floor.
 ///
@@ -55,7 +57,7 @@ impl Chosen {
     ///
     /// # Errors
     /// As [`choose`], and when the machine does not let the level be had and a weaker one was not allowed.
-    pub(super) fn prepare(spec: &SandboxSpec) -> Result<Self, ManagerError> {
+    pub(super) fn prepare(spec: &SandboxSpec, id: &RunId) -> Result<Self, ManagerError> {
         let level = choose(spec)?;
         let mut chosen = Self {
             level,
@@ -63,7 +65,14 @@ impl Chosen {
             fallback: fallback(spec),
             fallen: None,
         };
-        if let Err(error) = chosen.backend.prepare() {
+        let user = planning::user();
+        let ids = Ids {
+            sandbox: id.clone(),
+            choice: spec.ids,
+            uid: user.uid,
+            gid: user.gid,
+        };
+        if let Err(error) = chosen.backend.prepare(&ids) {
             chosen.fall_back(error)?;
         }
         Ok(chosen)

@@ -37,6 +37,7 @@ pub use error::PlanError;
 pub use explain::{PathAnswer, explain_path};
 pub use outside::find_outside;
 pub use regular_file::{RegularFileError, read_regular_file};
+pub(crate) use system::user;
 
 /// The name of the machine inside.
 const HOSTNAME: &str = "sandbox";

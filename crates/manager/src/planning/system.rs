@@ -14,7 +14,7 @@ const ROOT_NAMES: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"]
 const PROGRAMS: [&str; 2] = ["/usr", "/nix/store"];
 
 /// The user inside, whoever the caller is.
-pub(super) fn user() -> User {
+pub(crate) fn user() -> User {
     User {
         uid: 1000,
         gid: 1000,

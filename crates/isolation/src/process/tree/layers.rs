@@ -1,0 +1,110 @@
+//! Overlays: the writable view of a directory, and the read-only one.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use offleash_sys::mount::{self, Attributes};
+use rustix::fs::{Mode, OFlags};
+
+use super::root::{Kind, Root};
+use super::{SEALED, WRITABLE, new_tmpfs};
+
+/// Where parts are kept for kernels that take no detached ones; gone before anything runs.
+const STAGING: &str = ".staging";
+
+/// An overlay of `lower` whose changes go to `layer`, which holds `upper` and `work`.
+pub(super) fn writable(root: &mut Root, lower: BorrowedFd<'_>, layer: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // `volatile`: nothing in a sandbox needs to survive a power failure, and without it unmounting would write back
+    // the host's whole file system. `userxattr`: the form that needs no privilege.
+    const OPTIONS: &[(&CStr, &[u8])] = &[(c"userxattr", b""), (c"volatile", b""), (c"index", b"off")];
+    let part = |name: &str| {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(layer, name, flags, Mode::empty())
+    };
+    let (upper, work) = (part("upper")?, part("work")?);
+    let parts = [
+        (c"lowerdir+", lower),
+        (c"upperdir", upper.as_fd()),
+        (c"workdir", work.as_fd()),
+    ];
+    if let Some(overlay) = of_detached(&parts, OPTIONS, WRITABLE)? {
+        return Ok(overlay);
+    }
+    let named: [(&CStr, &[u8]); 3] = [
+        (c"lowerdir", b"lower"),
+        (c"upperdir", b"layer/upper"),
+        (c"workdir", b"layer/work"),
+    ];
+    of_staged(root, [lower, layer], &[&named, OPTIONS].concat(), WRITABLE)
+}
+
+/// An overlay without a writable layer over `lower`.
+///
+/// A mount that is read-only still lets a program connect to a unix socket that lies in it, such as that of a
+/// container engine. A socket of an overlay is another one, to which nobody listens.
+pub(super) fn read_only(root: &mut Root, lower: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    const OPTIONS: &[(&CStr, &[u8])] = &[(c"userxattr", b"")];
+    // An overlay without a writable layer needs two to read from; the second is empty.
+    let empty = new_tmpfs(Some(4096), Some(1), 0o555, SEALED)?;
+    let parts = [(c"lowerdir+", lower), (c"lowerdir+", empty.as_fd())];
+    if let Some(overlay) = of_detached(&parts, OPTIONS, SEALED)? {
+        return Ok(overlay);
+    }
+    let named: [(&CStr, &[u8]); 1] = [(c"lowerdir", b"lower:layer")];
+    of_staged(root, [lower, empty.as_fd()], &[&named, OPTIONS].concat(), SEALED)
+}
+
+/// Made of parts that are attached nowhere, if the kernel takes such (Linux 6.15) and we made them: those that the
+/// parent sends belong to a namespace over which we have no privilege.
+fn of_detached(
+    parts: &[(&CStr, BorrowedFd<'_>)],
+    options: &[(&CStr, &[u8])],
+    attributes: Attributes,
+) -> io::Result<Option<OwnedFd>> {
+    match mount::new_filesystem_of(c"overlay", parts, options, attributes) {
+        Ok(overlay) => Ok(Some(overlay)),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::InvalidInput | io::ErrorKind::PermissionDenied
+            ) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Made of parts that are attached for the time being. They are named relative to where that is, so that the mount
+/// table inside says `lower` and not where they are on the host.
+fn of_staged(
+    root: &mut Root,
+    parts: [BorrowedFd<'_>; 2],
+    options: &[(&CStr, &[u8])],
+    attributes: Attributes,
+) -> io::Result<OwnedFd> {
+    let staging = Path::new(STAGING);
+    let places = ["lower", "layer"].map(|name| staging.join(name));
+    for (part, place) in parts.into_iter().zip(&places) {
+        root.attach(part, Kind::Directory, place)?;
+    }
+    let opened = rustix::fs::openat(
+        root.mount(),
+        STAGING,
+        OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    rustix::process::fchdir(&opened)?;
+    let overlay = mount::new_filesystem(c"overlay", options, attributes);
+    for name in ["lower", "layer"] {
+        mount::detach(Path::new(name))?;
+    }
+    rustix::process::chdir("/")?;
+    for place in &places {
+        root.remove(place, Kind::Directory)?;
+    }
+    root.remove(staging, Kind::Directory)?;
+    overlay
+}

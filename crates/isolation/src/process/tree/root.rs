@@ -1,0 +1,153 @@
+//! The root file system under construction: what is made where.
+//!
+//! Nothing of a sandbox runs yet, and the tmpfs that everything is put on is reachable from nowhere else. What lies in
+//! directories that were made here is therefore addressed by its path; whatever leads through something that was
+//! mounted is opened below the root first, without following a symbolic link.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use offleash_sys::mount;
+use rustix::fs::{AtFlags, Dev, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+/// What kind of thing a target must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Directory,
+    File,
+}
+
+/// A root under construction. Paths are relative to it.
+#[derive(Debug)]
+pub(super) struct Root {
+    mount: OwnedFd,
+    /// Directories that were made here and not mounted upon, nor anything above them.
+    own: HashSet<PathBuf>,
+}
+
+impl Root {
+    pub(super) fn new(mount: OwnedFd) -> Self {
+        let own = HashSet::from([PathBuf::new()]);
+        Self { mount, own }
+    }
+
+    pub(super) fn mount(&self) -> BorrowedFd<'_> {
+        self.mount.as_fd()
+    }
+
+    /// Makes `target` and what leads to it, unless it exists.
+    pub(super) fn directory(&mut self, target: &Path) -> io::Result<()> {
+        if self.own.contains(target) {
+            return Ok(());
+        }
+        if self.make(target, Kind::Directory)? {
+            if self.is_in_own(target) {
+                self.own.insert(target.to_owned());
+            }
+            return Ok(());
+        }
+        // It must be one, and not a link to one.
+        mount::open_below(self.mount(), target).map(drop)
+    }
+
+    /// Mounts `tree` at `target`, which is made as `kind` if it does not exist.
+    pub(super) fn attach(&mut self, tree: BorrowedFd<'_>, kind: Kind, target: &Path) -> io::Result<()> {
+        let made = self.make(target, kind)?;
+        if self.is_in_own(target) && (made || self.own.contains(target)) {
+            mount::attach_at(tree, self.mount(), target)?;
+        } else {
+            mount::attach(tree, mount::open_below(self.mount(), target)?.as_fd())?;
+        }
+        self.own.retain(|own| !own.starts_with(target));
+        Ok(())
+    }
+
+    /// Makes the file `target`, which must not exist.
+    pub(super) fn file(&mut self, contents: &[u8], mode: Mode, target: &Path) -> io::Result<()> {
+        let parent = self.parent(target)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::openat(self.place(&parent), name_in(&parent, target), flags, mode)?;
+        write_all(file.as_fd(), contents)
+    }
+
+    /// Makes the symbolic link `target`, which must not exist.
+    pub(super) fn symlink(&mut self, to: &Path, target: &Path) -> io::Result<()> {
+        let parent = self.parent(target)?;
+        Ok(rustix::fs::symlinkat(
+            to,
+            self.place(&parent),
+            name_in(&parent, target),
+        )?)
+    }
+
+    /// Removes a file or an empty directory of ours.
+    pub(super) fn remove(&mut self, target: &Path, kind: Kind) -> io::Result<()> {
+        let flags = match kind {
+            Kind::Directory => AtFlags::REMOVEDIR,
+            Kind::File => AtFlags::empty(),
+        };
+        match rustix::fs::unlinkat(&self.mount, target, flags) {
+            Ok(()) | Err(Errno::NOENT) => {
+                self.own.remove(target);
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether it was made; false if something is there.
+    fn make(&mut self, target: &Path, kind: Kind) -> io::Result<bool> {
+        if target.as_os_str().is_empty() || self.own.contains(target) {
+            return Ok(false);
+        }
+        let parent = self.parent(target)?;
+        let (place, name) = (self.place(&parent), name_in(&parent, target));
+        let made = match kind {
+            Kind::Directory => rustix::fs::mkdirat(place, name, Mode::from(0o755)),
+            Kind::File => rustix::fs::mknodat(place, name, FileType::RegularFile, Mode::from(0o644), Dev::default()),
+        };
+        match made {
+            Ok(()) => Ok(true),
+            // A read-only file system says so only of what does not exist.
+            Err(Errno::EXIST) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The directory that holds `target`, made if need be: opened, unless it is our own.
+    fn parent(&mut self, target: &Path) -> io::Result<Option<OwnedFd>> {
+        let parent = target.parent().unwrap_or(Path::new(""));
+        self.directory(parent)?;
+        if self.own.contains(parent) {
+            return Ok(None);
+        }
+        mount::open_below(self.mount(), parent).map(Some)
+    }
+
+    fn place<'a>(&'a self, parent: &'a Option<OwnedFd>) -> BorrowedFd<'a> {
+        parent.as_ref().map_or(self.mount(), AsFd::as_fd)
+    }
+
+    fn is_in_own(&self, target: &Path) -> bool {
+        target.parent().is_some_and(|parent| self.own.contains(parent))
+    }
+}
+
+/// What names `target` in its parent, or, without one, in the root.
+fn name_in<'a>(parent: &Option<OwnedFd>, target: &'a Path) -> &'a Path {
+    match parent {
+        Some(_) => target.file_name().map_or(Path::new(""), Path::new),
+        None => target,
+    }
+}
+
+fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let written = rustix::io::write(file, bytes)?;
+        bytes = bytes.get(written..).unwrap_or_default();
+    }
+    Ok(())
+}
