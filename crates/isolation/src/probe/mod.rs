@@ -229,9 +229,25 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         probe(&Subject::this_process(state.path().to_path_buf()).unwrap());
         assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 0);
-        assert!(
-            rustix::process::waitpid(None, rustix::process::WaitOptions::NOHANG).is_err(),
-            "a child is left"
-        );
+    }
+
+    /// In a process of its own, because the other tests have children, too.
+    #[test]
+    fn probing_leaves_no_child() {
+        const ALONE: &str = "OFFLEASH_TEST_ALONE";
+        if std::env::var_os(ALONE).is_some() {
+            let state = tempfile::tempdir().unwrap();
+            probe(&Subject::this_process(state.path().to_path_buf()).unwrap());
+            let left = rustix::process::waitpid(None, rustix::process::WaitOptions::NOHANG);
+            assert_eq!(left.err(), Some(rustix::io::Errno::CHILD), "a child is left");
+            return;
+        }
+        let alone = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "probe::tests::probing_leaves_no_child"])
+            .env(ALONE, "1")
+            .output()
+            .unwrap();
+        assert!(alone.status.success(), "{}", String::from_utf8_lossy(&alone.stdout));
+        assert!(String::from_utf8_lossy(&alone.stdout).contains("1 passed"));
     }
 }
