@@ -35,15 +35,6 @@ pub struct EnvVerdict {
     pub rule: String,
 }
 
-/// The variables of a sandbox as far as rules decide them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ResolvedEnv {
-    /// Names and values, by name.
-    pub variables: Vec<(OsString, OsString)>,
-    /// Names of the host that look like secrets and were withheld.
-    pub withheld: Vec<OsString>,
-}
-
 /// A variable that cannot exist.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EnvError {
@@ -117,81 +108,75 @@ impl EnvRules {
         if self.pass.iter().any(|pattern| pattern.is_exactly(name)) {
             return Decision::Named;
         }
-        if let Some(word) = secret_word(name) {
-            return Decision::Secret(word);
-        }
-        if is_loader_variable(name) {
-            return Decision::Loader;
-        }
-        if let Some(pattern) = self.pass.iter().find(|pattern| pattern.matches(name)) {
-            return Decision::Matched(pattern);
-        }
-        match DEFAULTS.iter().find(|pattern| pattern.matches(name)) {
-            Some(pattern) => Decision::Default(pattern),
-            None => Decision::Unlisted,
+        // Most variables match nothing; what is dear about a name is asked of the others only.
+        let matched = match first_match(&self.pass, name) {
+            Some(pattern) => Some(Decision::Matched(pattern)),
+            None => first_match(&DEFAULTS, name).map(Decision::Default),
+        };
+        match matched {
+            Some(decision) if secret_word(name).is_none() && !is_loader_variable(name) => decision,
+            _ => Decision::Refused,
         }
     }
 
     /// The variables that come from `host` and from `set`; later assignments win.
-    pub fn resolve(&self, host: impl IntoIterator<Item = (OsString, OsString)>) -> ResolvedEnv {
-        let mut variables = BTreeMap::new();
-        let mut withheld = Vec::new();
-        for (name, value) in host {
-            match self.decision(&name) {
-                decision if decision.passes() => {
-                    variables.insert(name, value);
-                }
-                Decision::Secret(_) => withheld.push(name),
-                _ => {}
-            }
-        }
-        variables.extend(self.set.iter().cloned());
-        withheld.sort();
-        ResolvedEnv {
-            variables: variables.into_iter().collect(),
-            withheld,
-        }
+    pub fn resolve(&self, host: &[(OsString, OsString)]) -> BTreeMap<OsString, OsString> {
+        let passed = host.iter().filter(|(name, _)| self.decision(name).passes());
+        passed.chain(&self.set).cloned().collect()
+    }
+
+    /// The names in `host` that look like secrets and are not passed, in order.
+    pub fn withheld<'a>(&self, host: &'a [(OsString, OsString)]) -> Vec<&'a OsStr> {
+        let names = host.iter().map(|(name, _)| name.as_os_str());
+        let mut withheld: Vec<&OsStr> = names
+            .filter(|name| secret_word(name).is_some() && !self.decision(name).passes())
+            .collect();
+        withheld.sort_unstable();
+        withheld
     }
 }
 
-/// What becomes of a variable of the host, and why.
+/// What becomes of a variable of the host, and which rule says so.
 enum Decision<'a> {
     Set,
     Named,
-    Secret(&'static str),
-    Loader,
     Matched(&'a EnvPattern),
-    Default(&'static EnvPattern),
-    Unlisted,
+    Default(&'a EnvPattern),
+    Refused,
 }
 
 impl Decision<'_> {
     fn passes(&self) -> bool {
-        match self {
-            Decision::Set | Decision::Named | Decision::Matched(_) | Decision::Default(_) => true,
-            Decision::Secret(_) | Decision::Loader | Decision::Unlisted => false,
-        }
+        !matches!(self, Decision::Refused)
     }
 
     fn rule(&self, name: &OsStr) -> String {
         match self {
             Decision::Set => format!("env.set: {}", Text::from(name)),
             Decision::Named => format!("env.pass: {}", Text::from(name)),
-            Decision::Secret(word) => {
-                format!("withheld: the name looks like a secret (`{word}`) and env.pass does not name it in full")
-            }
-            Decision::Loader => {
-                "withheld: it changes what programs load and env.pass does not name it in full".to_owned()
-            }
             Decision::Matched(pattern) => format!("env.pass: {pattern}"),
             Decision::Default(pattern) => format!("default: {pattern}"),
-            Decision::Unlisted => "default: not in the allowlist".to_owned(),
+            Decision::Refused => why_refused(name),
         }
+    }
+}
+
+fn why_refused(name: &OsStr) -> String {
+    if let Some(word) = secret_word(name) {
+        format!("withheld: the name looks like a secret (`{word}`) and env.pass does not name it in full")
+    } else if is_loader_variable(name) {
+        "withheld: it changes what programs load and env.pass does not name it in full".to_owned()
+    } else {
+        "default: not in the allowlist".to_owned()
     }
 }
 
 /// [`DEFAULT_PASS`], read once: every variable of the host is compared with all of them.
 static DEFAULTS: LazyLock<Vec<EnvPattern>> = LazyLock::new(|| patterns(&DEFAULT_PASS));
+
+fn first_match<'a>(patterns: &'a [EnvPattern], name: &OsStr) -> Option<&'a EnvPattern> {
+    patterns.iter().find(|pattern| pattern.matches(name))
+}
 
 fn patterns(texts: &[&str]) -> Vec<EnvPattern> {
     texts
@@ -364,7 +349,7 @@ static LOADERS: LazyLock<Vec<EnvPattern>> = LazyLock::new(|| patterns(&LOADER_VA
 
 /// Whether a variable makes programs load or run something.
 pub fn is_loader_variable(name: &OsStr) -> bool {
-    LOADERS.iter().any(|pattern| pattern.matches(name))
+    first_match(&LOADERS, name).is_some()
 }
 
 #[cfg(test)]

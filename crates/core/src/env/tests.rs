@@ -81,9 +81,9 @@ fn what_is_set_wins_and_what_was_withheld_is_told() {
     rules.add(OsStr::new("A=1=2")).unwrap();
     rules.add(OsStr::new("A=3")).unwrap();
     let host = [("A", "host"), ("B", "b"), ("MY_TOKEN", "t")].map(|(name, value)| (name.into(), value.into()));
-    let resolved = rules.resolve(host);
-    assert_eq!(resolved.variables, [("A".into(), "3".into()), ("B".into(), "b".into())]);
-    assert_eq!(resolved.withheld, ["MY_TOKEN"]);
+    let variables: Vec<_> = rules.resolve(&host).into_iter().collect();
+    assert_eq!(variables, [("A".into(), "3".into()), ("B".into(), "b".into())]);
+    assert_eq!(rules.withheld(&host), ["MY_TOKEN"]);
 }
 
 #[test]

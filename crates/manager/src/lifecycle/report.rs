@@ -1,7 +1,7 @@
 //! Puts the record of a run together.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use offleash_core::exec::{ExecEnd, StartFailure};
 use offleash_core::id::RunId;
@@ -39,7 +39,7 @@ pub(super) struct Facts<'a> {
 impl Facts<'_> {
     pub(super) fn into_record(self) -> RunRecord {
         let outcome = self.outcome();
-        let withheld = self.request.spec.env.resolve(self.host.env.iter().cloned()).withheld;
+        let withheld = self.request.spec.env.withheld(&self.host.env);
         let Executed { driven, last } = self.executed;
         let (stdout, stderr) = driven.capture.into_records();
         let mut usage = last.usage;
@@ -181,8 +181,8 @@ fn all_hits(refused: Vec<LimitHit>, last: Vec<LimitHit>, outcome: &Outcome) -> V
 }
 
 /// Refusals of the running sandbox, and variables that were withheld from it.
-fn denials(withheld: Vec<OsString>, mut running: Vec<Denial>) -> Vec<Denial> {
-    running.extend(withheld.iter().map(|name| Denial {
+fn denials(withheld: Vec<&OsStr>, mut running: Vec<Denial>) -> Vec<Denial> {
+    running.extend(withheld.into_iter().map(|name| Denial {
         subject: "env".to_owned(),
         name: Text::from(name),
         rule: "default: names that look like secrets are passed only when named".to_owned(),

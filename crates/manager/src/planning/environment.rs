@@ -60,6 +60,6 @@ pub(super) fn resolve(
     .map(|(name, value)| (OsString::from(name), value))
     .collect();
     variables.extend(added.variables.iter().cloned());
-    variables.extend(rules.resolve(host.env.iter().cloned()).variables);
+    variables.extend(rules.resolve(&host.env));
     Ok(variables.into_iter().collect())
 }
