@@ -99,14 +99,15 @@ impl TerminalDoor {
     }
 
     fn read_input(&mut self, window: usize) -> io::Result<Option<DoorEvent>> {
-        let mut buffer = vec![0; window.min(64 * 1024)];
-        match rustix::io::read(io::stdin(), &mut buffer) {
+        // Not zeroed: most of it is never touched.
+        let mut buffer = Vec::with_capacity(window.min(64 * 1024));
+        match rustix::io::read(io::stdin(), rustix::buffer::spare_capacity(&mut buffer)) {
             Ok(0) => {
                 self.input = InputState::Closed;
                 Ok(Some(DoorEvent::EndOfInput))
             }
-            Ok(length) => {
-                buffer.truncate(length);
+            Ok(_) => {
+                buffer.shrink_to_fit();
                 Ok(Some(DoorEvent::Input(buffer)))
             }
             Err(Errno::INTR | Errno::AGAIN) => Ok(None),

@@ -254,15 +254,21 @@ impl GuestLink {
     }
 
     fn receive(&mut self, events: &mut Vec<SandboxEvent>) -> Result<(), IsolationError> {
-        let mut buffer = vec![0; 128 * 1024];
+        // Not zeroed: most of it is never touched.
+        let mut buffer = Vec::with_capacity(128 * 1024);
         let mut taken = 0;
         while taken < TURN_BYTES && !self.gone {
             let Some(control) = &self.control else { break };
-            match rustix::net::recv(control, &mut *buffer, RecvFlags::DONTWAIT) {
+            buffer.clear();
+            match rustix::net::recv(
+                control,
+                rustix::buffer::spare_capacity(&mut buffer),
+                RecvFlags::DONTWAIT,
+            ) {
                 Ok((0, _)) | Err(Errno::CONNRESET) => self.lose(events),
                 Ok((length, _)) => {
                     taken += length;
-                    self.decoder.push(buffer.get(..length).unwrap_or_default());
+                    self.decoder.push(&buffer);
                     self.decode(events);
                 }
                 Err(Errno::AGAIN) => break,

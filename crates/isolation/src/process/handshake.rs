@@ -86,7 +86,8 @@ impl ParentEnd {
     /// Waits for the child's report.
     pub(crate) fn report(&self) -> Result<Report, StepFailure> {
         let lost = |source| StepFailure::new("waiting for the first process", "", source);
-        let mut buffer = vec![0; 64 * 1024];
+        // A line for each control, or a path with what failed there.
+        let mut buffer = vec![0; 8 * 1024];
         let (length, descriptors) = socket::receive(self.0.as_fd(), &mut buffer).map_err(lost)?;
         match buffer.get(..length).and_then(<[u8]>::split_first) {
             Some((&READY, rest)) => Ok(decode_report(rest, descriptors)),
