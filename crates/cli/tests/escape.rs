@@ -15,17 +15,33 @@ mod support;
 
 #[path = "escape/arena.rs"]
 mod arena;
+#[path = "escape/communication.rs"]
+mod communication;
 #[path = "escape/crashes.rs"]
 mod crashes;
+#[path = "escape/endings.rs"]
+mod endings;
 #[path = "escape/files.rs"]
 mod files;
+#[path = "escape/floods.rs"]
+mod floods;
 #[path = "escape/kernel.rs"]
 mod kernel;
+#[path = "escape/leftovers.rs"]
+mod leftovers;
+#[path = "escape/namespaces.rs"]
+mod namespaces;
 #[path = "escape/pitfalls.rs"]
 mod pitfalls;
+#[path = "escape/pitfalls_of_programs.rs"]
+mod pitfalls_of_programs;
+#[path = "escape/privileges.rs"]
+mod privileges;
 #[path = "escape/proc.rs"]
 mod proc;
 #[path = "escape/processes.rs"]
 mod processes;
 #[path = "escape/resources.rs"]
 mod resources;
+#[path = "escape/surface.rs"]
+mod surface;

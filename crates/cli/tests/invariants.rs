@@ -29,7 +29,7 @@ const CRATES_OF_THE_GUEST: [&str; 3] = ["offleash-protocol", "offleash-sys", "ru
 
 /// Lines that a source may have; and files of tests, which are lists.
 const LONGEST_SOURCE: usize = 700;
-const LONGEST_LIST_OF_TESTS: usize = 900;
+const LONGEST_LIST_OF_TESTS: usize = 600;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
