@@ -117,8 +117,8 @@ fn without_a_group_memory_of_all_processes_together_is_bounded() {
         memory: Some(Bytes::mib(40)),
         ..unlimited()
     };
-    // Neither process alone is above the limit.
-    let each = "x=$(head -c 30000000 /dev/zero | tr '\\0' a); sleep 100";
+    // Neither process alone is above the limit. The shell would become its last command, and give the memory up.
+    let each = "x=$(head -c 30000000 /dev/zero | tr '\\0' a); sleep 100; :";
     let mut sandbox = Sandbox::new(&format!("({each}) & ({each}) & wait"));
     let mut watcher = Watcher::new(limits, None, sandbox.pid, Vec::new());
     let hit = sandbox.first_hit(&mut watcher);
