@@ -12,3 +12,4 @@ pub mod probe;
 pub mod process;
 pub mod process_landlock;
 pub mod sandbox;
+mod supervised;

@@ -1,23 +1,20 @@
 //! A sandbox of the level `process` while it runs.
 
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use offleash_core::exec::{ExecRequest, TerminalSize};
 use offleash_core::level::Level;
 use offleash_core::plan::Plan;
-use offleash_core::record::Usage;
 use offleash_sys::namespaces::Child;
 use offleash_sys::process;
 
-use super::failed;
 use super::grouping::Group;
 use super::handshake::ParentEnd;
 use crate::error::IsolationError;
 use crate::guest_link::{GuestLink, running};
 use crate::limits::{TmpfsMounts, Watcher};
-use crate::sandbox::{Enforcement, ExecId, Final, Interest, Sandbox, SandboxEvent};
+use crate::sandbox::{Enforcement, Final, SandboxEvent};
+use crate::supervised::{Holding, Served, Supervised};
 
 /// What a sandbox is put together from.
 #[derive(Debug)]
@@ -34,165 +31,73 @@ pub(super) struct Parts {
 const REPORT_PERIOD: Duration = Duration::from_millis(250);
 
 /// A running sandbox.
+pub(super) type ProcessSandbox = Supervised<Namespaces>;
+
+/// What holds it.
 #[derive(Debug)]
-pub(super) struct ProcessSandbox {
+pub(super) struct Namespaces {
     first: Child,
-    /// Tells, until the guest speaks, why it could not be exec'd.
-    channel: Option<ParentEnd>,
-    link: GuestLink,
-    watcher: Watcher,
-    enforcement: Enforcement,
     tmpfs: TmpfsMounts,
     /// When it is time for the next report.
     next_report: Instant,
-    killed: Option<Final>,
 }
 
 impl ProcessSandbox {
     pub(super) fn new(plan: &Plan, parts: Parts) -> Result<Self, IsolationError> {
-        let Parts {
-            first,
-            channel,
-            control,
-            listener,
-            group,
-            enforcement,
-        } = parts;
-        let Some(first) = first else {
+        let Some(first) = parts.first else {
             return Err(IsolationError::Guest {
                 reason: "the first process is gone".to_owned(),
             });
         };
-        let layers = plan.layers();
-        let watcher = Watcher::new(plan.limits.clone(), group, first.pid, layers);
-        let tmpfs = TmpfsMounts::new(first.pid, plan);
-        Ok(Self {
+        let served = Served {
+            link: GuestLink::new(parts.control, parts.listener),
+            watcher: Watcher::new(plan.limits.clone(), parts.group, first.pid, plan.layers()),
+        };
+        let namespaces = Namespaces {
+            tmpfs: TmpfsMounts::new(first.pid, plan),
             first,
-            channel: Some(channel),
-            link: GuestLink::new(control, listener),
-            watcher,
-            enforcement,
-            tmpfs,
             next_report: Instant::now() + REPORT_PERIOD,
-            killed: None,
-        })
-    }
-
-    /// A guest that never spoke was perhaps never exec'd; then the first process said why.
-    fn check_that_it_started(&mut self) -> Result<(), IsolationError> {
-        if self.link.has_spoken() {
-            self.channel = None;
-        }
-        if !self.link.is_gone() {
-            return Ok(());
-        }
-        match self.channel.take().map(|channel| channel.report()) {
-            Some(Err(failure)) if failure.source.kind() != io::ErrorKind::UnexpectedEof => {
-                Err(failed(failure.step, failure.subject, failure.source))
-            }
-            _ => Ok(()),
-        }
+        };
+        Ok(Self::by(namespaces, served, parts.channel, parts.enforcement))
     }
 }
 
-impl Sandbox for ProcessSandbox {
-    fn enforcement(&self) -> &Enforcement {
-        &self.enforcement
-    }
+impl Holding for Namespaces {
+    const LEVEL: Level = Level::Process;
 
-    fn exec(&mut self, request: &ExecRequest) -> Result<ExecId, IsolationError> {
-        self.link.exec(request)
-    }
-
-    fn input_window(&self, exec: ExecId) -> usize {
-        self.link.input_window(exec)
-    }
-
-    fn input(&mut self, exec: ExecId, bytes: &[u8]) -> Result<(), IsolationError> {
-        self.link.input(exec, bytes)
-    }
-
-    fn close_input(&mut self, exec: ExecId) -> Result<(), IsolationError> {
-        self.link.close_input(exec)
-    }
-
-    fn signal(&mut self, exec: ExecId, signal: i32) -> Result<(), IsolationError> {
-        self.link.signal(exec, signal)
-    }
-
-    fn resize(&mut self, exec: ExecId, size: TerminalSize) -> Result<(), IsolationError> {
-        self.link.resize(exec, size)
-    }
-
-    fn wait_on(&self, take_output: bool) -> Vec<Interest<'_>> {
-        self.link.wait_on(take_output)
-    }
-
-    fn next_turn(&self) -> Instant {
-        self.watcher.next_tick()
-    }
-
-    fn turn(&mut self, take_output: bool) -> Result<Vec<SandboxEvent>, IsolationError> {
-        let mut events = self.link.turn(take_output)?;
-        self.check_that_it_started()?;
-        if let Some(report) = self.link.take_report() {
+    fn take_in(&mut self, served: &mut Served) -> Vec<SandboxEvent> {
+        if let Some(report) = served.link.take_report() {
             let tmpfs: u64 = report.tmpfs.iter().map(|tmpfs| tmpfs.used).sum();
-            self.watcher.note_guest_usage(report.shm_bytes.saturating_add(tmpfs));
+            served.watcher.note_guest_usage(report.shm_bytes.saturating_add(tmpfs));
         }
-        let now = Instant::now();
-        if now >= self.watcher.next_tick() && !self.link.is_gone() {
-            events.extend(self.watcher.tick(now).into_iter().map(SandboxEvent::Limit));
-            if now >= self.next_report && self.link.has_spoken() {
-                self.next_report = now + REPORT_PERIOD;
-                events.extend(self.tmpfs.full().into_iter().map(SandboxEvent::Limit));
-                if self.watcher.needs_guest_usage() {
-                    self.link.ask_for_report()?;
-                }
-            }
+        Vec::new()
+    }
+
+    fn look(&mut self, now: Instant, served: &mut Served) -> Result<Vec<SandboxEvent>, IsolationError> {
+        if now < self.next_report || !served.link.has_spoken() {
+            return Ok(Vec::new());
         }
-        Ok(events)
-    }
-
-    fn usage(&mut self) -> Usage {
-        self.watcher.usage()
-    }
-
-    fn pause(&mut self) -> Result<(), IsolationError> {
-        Err(IsolationError::Unsupported {
-            level: Level::Process,
-            operation: "pause a sandbox yet",
-        })
-    }
-
-    fn resume(&mut self) -> Result<(), IsolationError> {
-        Err(IsolationError::Unsupported {
-            level: Level::Process,
-            operation: "resume a sandbox yet",
-        })
-    }
-
-    fn kill(&mut self) -> Result<Final, IsolationError> {
-        if let Some(done) = &self.killed {
-            return Ok(done.clone());
+        self.next_report = now + REPORT_PERIOD;
+        if served.watcher.needs_guest_usage() {
+            served.link.ask_for_report()?;
         }
+        Ok(self.tmpfs.full().into_iter().map(SandboxEvent::Limit).collect())
+    }
+
+    fn end(&mut self, served: &mut Served) -> Result<Final, IsolationError> {
         // The last time that it can be seen.
         let mut last_hits = self.tmpfs.full();
-        last_hits.extend(self.watcher.count_before_the_end(u64::from(self.link.has_failed())));
+        last_hits.extend(served.watcher.count_before_the_end(u64::from(served.link.has_failed())));
         process::kill(self.first.pidfd.as_fd()).map_err(running("kill the first process"))?;
         // Returns when every process of the pid namespace is gone: the kernel lets its first one end last.
         let resources = process::reap(self.first.pid).map_err(running("wait for the first process"))?;
-        let denials = self.link.finish()?;
-        let mut last = self.watcher.finish(&resources).map_err(running("remove the cgroup"))?;
+        let denials = served.link.finish()?;
+        let mut last = served
+            .watcher
+            .finish(&resources)
+            .map_err(running("remove the cgroup"))?;
         last.denials = denials;
         last.limits_hit.extend(last_hits);
-        self.killed = Some(last.clone());
         Ok(last)
-    }
-}
-
-impl Drop for ProcessSandbox {
-    fn drop(&mut self) {
-        // A caller that wants to know whether it worked calls `kill` itself.
-        let _killed = self.kill();
     }
 }

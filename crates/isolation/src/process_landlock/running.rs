@@ -1,21 +1,20 @@
 //! A sandbox of this level while it runs.
 
+use std::borrow::Cow;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::Instant;
 
-use offleash_core::exec::{ExecRequest, TerminalSize};
+use offleash_core::exec::ExecRequest;
 use offleash_core::level::Level;
 use offleash_core::limits::LimitName;
 use offleash_core::plan::Plan;
-use offleash_core::record::{LimitEffect, LimitHit, Usage};
+use offleash_core::record::{LimitEffect, LimitHit};
 use offleash_sys::namespaces::Child;
 use offleash_sys::seccomp::{Listener, Notification};
 use rustix::io::Errno;
 
 use super::attributes::Attributes;
 use super::create::MadeCopy;
-use super::failed;
 use super::forks::Forks;
 use super::places::Places;
 use super::remains::Remains;
@@ -25,7 +24,8 @@ use crate::guest_link::{GuestLink, Mediator, running};
 use crate::limits::Watcher;
 use crate::process::grouping::Group;
 use crate::process::handshake::ParentEnd;
-use crate::sandbox::{Enforcement, ExecId, Final, Interest, Sandbox, SandboxEvent};
+use crate::sandbox::{Enforcement, Final, SandboxEvent};
+use crate::supervised::{Holding, Served, Supervised};
 
 /// What the filter leaves to us.
 #[derive(Debug)]
@@ -63,20 +63,17 @@ pub(super) struct Parts {
 }
 
 /// A running sandbox.
+pub(super) type LandlockSandbox = Supervised<Rules>;
+
+/// What holds it.
 #[derive(Debug)]
-pub(super) struct LandlockSandbox {
+pub(super) struct Rules {
     /// Held so that its id stays its own.
     _first: Child,
     remains: Remains,
-    /// Tells, until the guest speaks, why it could not be exec'd.
-    channel: Option<ParentEnd>,
-    link: GuestLink,
-    watcher: Watcher,
-    enforcement: Enforcement,
     places: Places,
     copies: Vec<MadeCopy>,
     pids: Option<u64>,
-    killed: Option<Final>,
 }
 
 impl LandlockSandbox {
@@ -100,123 +97,46 @@ impl LandlockSandbox {
         let layers = copied.chain([places.as_layer()]).collect();
         let forks = most_processes.map(|most| Forks::new(first.pid, most));
         let left_to_us = LeftToUs { attributes, forks };
-        let watcher = Watcher::new(plan.limits.clone(), group, first.pid, layers);
-        Self {
-            _first: first,
-            remains,
-            channel: Some(channel),
+        let served = Served {
             link: GuestLink::new(control, listener)
                 .without_oom_score()
                 .mediated_by(left_to_us),
-            watcher,
-            enforcement,
+            watcher: Watcher::new(plan.limits.clone(), group, first.pid, layers),
+        };
+        let rules = Rules {
+            _first: first,
+            remains,
             places,
             copies,
             pids: plan.limits.pids,
-            killed: None,
-        }
-    }
-
-    /// A guest that never spoke was perhaps never exec'd; then the first process said why.
-    fn check_that_it_started(&mut self) -> Result<(), IsolationError> {
-        if self.link.has_spoken() {
-            self.channel = None;
-        }
-        if !self.link.is_gone() {
-            return Ok(());
-        }
-        match self.channel.take().map(|channel| channel.report()) {
-            Some(Err(failure)) if failure.source.kind() != io::ErrorKind::UnexpectedEof => {
-                Err(failed(failure.step, failure.subject, failure.source))
-            }
-            _ => Ok(()),
-        }
+        };
+        Self::by(rules, served, channel, enforcement)
     }
 }
 
-impl Sandbox for LandlockSandbox {
-    fn enforcement(&self) -> &Enforcement {
-        &self.enforcement
-    }
+impl Holding for Rules {
+    const LEVEL: Level = Level::ProcessLandlock;
 
-    fn exec(&mut self, request: &ExecRequest) -> Result<ExecId, IsolationError> {
+    fn request<'r>(&self, request: &'r ExecRequest) -> Result<Cow<'r, ExecRequest>, IsolationError> {
         if request.tty.is_some() {
             // It would be one of the host's terminals, among those of the user.
             return Err(IsolationError::Unsupported {
-                level: Level::ProcessLandlock,
+                level: Self::LEVEL,
                 operation: "give a command a terminal",
             });
         }
-        self.link.exec(&self.places.translate(request))
+        Ok(Cow::Owned(self.places.translate(request)))
     }
 
-    fn input_window(&self, exec: ExecId) -> usize {
-        self.link.input_window(exec)
+    fn take_in(&mut self, served: &mut Served) -> Vec<SandboxEvent> {
+        let refused = self.pids.filter(|_| served.link.take_put_off());
+        let (limit, effect) = (LimitName::Pids, LimitEffect::Refused);
+        let hit = refused.map(|value| LimitHit { limit, value, effect });
+        hit.map(SandboxEvent::Limit).into_iter().collect()
     }
 
-    fn input(&mut self, exec: ExecId, bytes: &[u8]) -> Result<(), IsolationError> {
-        self.link.input(exec, bytes)
-    }
-
-    fn close_input(&mut self, exec: ExecId) -> Result<(), IsolationError> {
-        self.link.close_input(exec)
-    }
-
-    fn signal(&mut self, exec: ExecId, signal: i32) -> Result<(), IsolationError> {
-        self.link.signal(exec, signal)
-    }
-
-    fn resize(&mut self, exec: ExecId, size: TerminalSize) -> Result<(), IsolationError> {
-        self.link.resize(exec, size)
-    }
-
-    fn wait_on(&self, take_output: bool) -> Vec<Interest<'_>> {
-        self.link.wait_on(take_output)
-    }
-
-    fn next_turn(&self) -> Instant {
-        self.watcher.next_tick()
-    }
-
-    fn turn(&mut self, take_output: bool) -> Result<Vec<SandboxEvent>, IsolationError> {
-        let mut events = self.link.turn(take_output)?;
-        self.check_that_it_started()?;
-        if self.link.take_put_off()
-            && let Some(value) = self.pids
-        {
-            let (limit, effect) = (LimitName::Pids, LimitEffect::Refused);
-            events.push(SandboxEvent::Limit(LimitHit { limit, value, effect }));
-        }
-        let now = Instant::now();
-        if now >= self.watcher.next_tick() && !self.link.is_gone() {
-            events.extend(self.watcher.tick(now).into_iter().map(SandboxEvent::Limit));
-        }
-        Ok(events)
-    }
-
-    fn usage(&mut self) -> Usage {
-        self.watcher.usage()
-    }
-
-    fn pause(&mut self) -> Result<(), IsolationError> {
-        Err(IsolationError::Unsupported {
-            level: Level::ProcessLandlock,
-            operation: "pause a sandbox",
-        })
-    }
-
-    fn resume(&mut self) -> Result<(), IsolationError> {
-        Err(IsolationError::Unsupported {
-            level: Level::ProcessLandlock,
-            operation: "resume a sandbox",
-        })
-    }
-
-    fn kill(&mut self) -> Result<Final, IsolationError> {
-        if let Some(done) = &self.killed {
-            return Ok(done.clone());
-        }
-        if let Some(group) = self.watcher.group() {
+    fn end(&mut self, served: &mut Served) -> Result<Final, IsolationError> {
+        if let Some(group) = served.watcher.group() {
             // Nothing escapes this; what follows is for what is in no group, and reaps.
             group
                 .kill()
@@ -224,23 +144,18 @@ impl Sandbox for LandlockSandbox {
                 .map_err(running("kill the sandbox's cgroup"))?;
         }
         let resources = self.remains.kill().map_err(running("kill the sandbox's processes"))?;
-        let denials = self.link.finish()?;
+        let denials = served.link.finish()?;
         // Before the last measurement, which is of the changes and not of the copy.
         for (directory, manifest) in &self.copies {
             workspace::reduce(directory, manifest).map_err(running("find out what changed in the workspace"))?;
         }
         self.copies.clear();
-        let mut last = self.watcher.finish(&resources).map_err(running("remove the cgroup"))?;
+        let mut last = served
+            .watcher
+            .finish(&resources)
+            .map_err(running("remove the cgroup"))?;
         last.denials = denials;
         self.places.remove();
-        self.killed = Some(last.clone());
         Ok(last)
-    }
-}
-
-impl Drop for LandlockSandbox {
-    fn drop(&mut self) {
-        // A caller that wants to know whether it worked calls `kill` itself.
-        let _killed = self.kill();
     }
 }

@@ -1,0 +1,171 @@
+//! A running sandbox that a guest and a watcher serve: what is the same at every level of processes.
+
+use std::borrow::Cow;
+use std::fmt::Debug;
+use std::io;
+use std::time::Instant;
+
+use offleash_core::exec::{ExecRequest, TerminalSize};
+use offleash_core::level::Level;
+use offleash_core::record::Usage;
+
+use crate::error::IsolationError;
+use crate::guest_link::GuestLink;
+use crate::limits::Watcher;
+use crate::process::handshake::ParentEnd;
+use crate::sandbox::{Enforcement, ExecId, Final, Interest, Sandbox, SandboxEvent};
+
+/// What a level does in its own way.
+pub(crate) trait Holding: Debug {
+    const LEVEL: Level;
+
+    /// The request as the guest is to carry it out.
+    fn request<'r>(&self, request: &'r ExecRequest) -> Result<Cow<'r, ExecRequest>, IsolationError> {
+        Ok(Cow::Borrowed(request))
+    }
+
+    /// Takes in, at each turn, what the guest told.
+    fn take_in(&mut self, served: &mut Served) -> Vec<SandboxEvent>;
+
+    /// Looks, after each tick of the watcher, at what that does not.
+    fn look(&mut self, now: Instant, served: &mut Served) -> Result<Vec<SandboxEvent>, IsolationError> {
+        let _nothing_more = (now, served);
+        Ok(Vec::new())
+    }
+
+    /// Ends every process and removes what the sandbox consists of.
+    fn end(&mut self, served: &mut Served) -> Result<Final, IsolationError>;
+}
+
+/// Who serves a sandbox.
+#[derive(Debug)]
+pub(crate) struct Served {
+    pub(crate) link: GuestLink,
+    pub(crate) watcher: Watcher,
+}
+
+/// A running sandbox.
+#[derive(Debug)]
+pub(crate) struct Supervised<H: Holding> {
+    holding: H,
+    served: Served,
+    /// Tells, until the guest speaks, why it could not be exec'd.
+    channel: Option<ParentEnd>,
+    enforcement: Enforcement,
+    killed: Option<Final>,
+}
+
+impl<H: Holding> Supervised<H> {
+    pub(crate) fn by(holding: H, served: Served, channel: ParentEnd, enforcement: Enforcement) -> Self {
+        Self {
+            holding,
+            served,
+            channel: Some(channel),
+            enforcement,
+            killed: None,
+        }
+    }
+
+    /// A guest that never spoke was perhaps never exec'd; then the first process said why.
+    fn check_that_it_started(&mut self) -> Result<(), IsolationError> {
+        if self.served.link.has_spoken() {
+            self.channel = None;
+        }
+        if !self.served.link.is_gone() {
+            return Ok(());
+        }
+        match self.channel.take().map(|channel| channel.report()) {
+            Some(Err(failure)) if failure.source.kind() != io::ErrorKind::UnexpectedEof => Err(IsolationError::Step {
+                level: H::LEVEL,
+                step: failure.step,
+                subject: failure.subject,
+                source: failure.source,
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<H: Holding> Sandbox for Supervised<H> {
+    fn enforcement(&self) -> &Enforcement {
+        &self.enforcement
+    }
+
+    fn exec(&mut self, request: &ExecRequest) -> Result<ExecId, IsolationError> {
+        self.served.link.exec(&*self.holding.request(request)?)
+    }
+
+    fn input_window(&self, exec: ExecId) -> usize {
+        self.served.link.input_window(exec)
+    }
+
+    fn input(&mut self, exec: ExecId, bytes: &[u8]) -> Result<(), IsolationError> {
+        self.served.link.input(exec, bytes)
+    }
+
+    fn close_input(&mut self, exec: ExecId) -> Result<(), IsolationError> {
+        self.served.link.close_input(exec)
+    }
+
+    fn signal(&mut self, exec: ExecId, signal: i32) -> Result<(), IsolationError> {
+        self.served.link.signal(exec, signal)
+    }
+
+    fn resize(&mut self, exec: ExecId, size: TerminalSize) -> Result<(), IsolationError> {
+        self.served.link.resize(exec, size)
+    }
+
+    fn wait_on(&self, take_output: bool) -> Vec<Interest<'_>> {
+        self.served.link.wait_on(take_output)
+    }
+
+    fn next_turn(&self) -> Instant {
+        self.served.watcher.next_tick()
+    }
+
+    fn turn(&mut self, take_output: bool) -> Result<Vec<SandboxEvent>, IsolationError> {
+        let mut events = self.served.link.turn(take_output)?;
+        self.check_that_it_started()?;
+        events.extend(self.holding.take_in(&mut self.served));
+        let now = Instant::now();
+        if now >= self.served.watcher.next_tick() && !self.served.link.is_gone() {
+            events.extend(self.served.watcher.tick(now).into_iter().map(SandboxEvent::Limit));
+            events.extend(self.holding.look(now, &mut self.served)?);
+        }
+        Ok(events)
+    }
+
+    fn usage(&mut self) -> Usage {
+        self.served.watcher.usage()
+    }
+
+    fn pause(&mut self) -> Result<(), IsolationError> {
+        Err(IsolationError::Unsupported {
+            level: H::LEVEL,
+            operation: "pause a sandbox yet",
+        })
+    }
+
+    fn resume(&mut self) -> Result<(), IsolationError> {
+        Err(IsolationError::Unsupported {
+            level: H::LEVEL,
+            operation: "resume a sandbox yet",
+        })
+    }
+
+    fn kill(&mut self) -> Result<Final, IsolationError> {
+        if let Some(done) = &self.killed {
+            return Ok(done.clone());
+        }
+        let last = self.holding.end(&mut self.served)?;
+        self.killed = Some(last.clone());
+        Ok(last)
+    }
+}
+
+impl<H: Holding> Drop for Supervised<H> {
+    fn drop(&mut self) {
+        // A caller that wants to know whether it worked calls `kill` itself.
+        let _killed = self.kill();
+    }
+}
