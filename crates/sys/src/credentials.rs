@@ -49,21 +49,24 @@ pub fn drop_capabilities() -> io::Result<()> {
             Err(error) => return Err(error),
         }
     }
-    let none = CapabilitySet::empty();
-    rustix::thread::set_capabilities(
-        None,
-        CapabilitySets {
-            effective: none,
-            permitted: none,
-            inheritable: none,
-        },
-    )?;
+    empty_capability_sets()?;
     rustix::thread::set_no_new_privs(true)?;
     if has_capabilities()? {
         Err(Errno::PERM.into())
     } else {
         Ok(())
     }
+}
+
+/// Empties the sets of this thread; the bounding set is not one of them.
+fn empty_capability_sets() -> io::Result<()> {
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets {
+        effective: none,
+        permitted: none,
+        inheritable: none,
+    };
+    rustix::thread::set_capabilities(None, sets).map_err(io::Error::from)
 }
 
 /// Drops every capability that is held and switches gaining any by exec off, for ever.
@@ -79,15 +82,7 @@ pub fn give_up_capabilities() -> io::Result<()> {
         done => return done,
     }
     rustix::thread::set_no_new_privs(true)?;
-    let none = CapabilitySet::empty();
-    rustix::thread::set_capabilities(
-        None,
-        CapabilitySets {
-            effective: none,
-            permitted: none,
-            inheritable: none,
-        },
-    )?;
+    empty_capability_sets()?;
     let held = rustix::thread::capabilities(None)?;
     let left = held.effective | held.permitted | held.inheritable;
     if left.is_empty() {

@@ -12,6 +12,8 @@ mod oom_score;
 mod process_tree;
 mod rlimits;
 mod schedule;
+#[cfg(test)]
+mod testing;
 mod tmpfs;
 mod walk;
 mod watcher;

@@ -115,6 +115,7 @@ mod tests {
 
     use offleash_core::units::{Bytes, Millis};
 
+    use super::super::testing::unlimited;
     use super::*;
 
     const GROUP: HeldByGroup = HeldByGroup {
@@ -122,27 +123,9 @@ mod tests {
         pids: true,
     };
 
-    fn none() -> Limits {
-        Limits {
-            cpus: None,
-            cpu_time: None,
-            wall_time: None,
-            memory: None,
-            swap: None,
-            pids: None,
-            workspace: None,
-            inodes: None,
-            depth: None,
-            file_size: None,
-            tmp: None,
-            open_files: None,
-            output: None,
-        }
-    }
-
     #[test]
     fn what_no_sandbox_needs_is_taken_away_without_any_limit() {
-        let set: BTreeMap<_, _> = rlimits(&none(), GROUP).into_iter().collect();
+        let set: BTreeMap<_, _> = rlimits(&unlimited(), GROUP).into_iter().collect();
         assert_eq!(set[&Resource::Core], 1);
         assert_eq!(set[&Resource::RealtimePriority], 0);
         assert_eq!(set[&Resource::Nice], 0);
@@ -171,7 +154,7 @@ mod tests {
             let limits = Limits {
                 file_size: mib(file_size),
                 workspace: mib(workspace),
-                ..none()
+                ..unlimited()
             };
             let set: BTreeMap<_, _> = rlimits(&limits, GROUP).into_iter().collect();
             let expected = expected.map(|(bytes, limit, value): (u64, _, u64)| LargestFile {
@@ -189,7 +172,7 @@ mod tests {
     fn memory_bounds_each_process_only_when_no_group_holds_all() {
         let limits = Limits {
             memory: Some(Bytes::mib(256)),
-            ..none()
+            ..unlimited()
         };
         assert!(
             !rlimits(&limits, GROUP)
@@ -205,7 +188,7 @@ mod tests {
         for (ms, seconds) in [(1, 2), (1000, 2), (1001, 3), (60_000, 61)] {
             let limits = Limits {
                 cpu_time: Some(Millis(ms)),
-                ..none()
+                ..unlimited()
             };
             assert!(
                 rlimits(&limits, GROUP).contains(&(Resource::CpuSeconds, seconds)),

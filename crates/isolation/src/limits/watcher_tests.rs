@@ -8,6 +8,7 @@ use offleash_core::units::{Bytes, Millis};
 use offleash_sys::cgroup::{CgroupError, GroupLimits, Hierarchy};
 use offleash_sys::process;
 
+use super::super::testing::unlimited;
 use super::*;
 
 /// A first process that waits until it is told to go on.
@@ -69,24 +70,6 @@ impl Drop for Sandbox {
     fn drop(&mut self) {
         self.kill_all();
         let _ = self.child.wait();
-    }
-}
-
-fn unlimited() -> Limits {
-    Limits {
-        cpus: None,
-        cpu_time: None,
-        wall_time: None,
-        memory: None,
-        swap: None,
-        pids: None,
-        workspace: None,
-        inodes: None,
-        depth: None,
-        file_size: None,
-        tmp: None,
-        open_files: None,
-        output: None,
     }
 }
 
