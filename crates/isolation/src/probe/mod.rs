@@ -242,6 +242,7 @@ mod tests {
             assert_eq!(left.err(), Some(rustix::io::Errno::CHILD), "a child is left");
             return;
         }
+        #[expect(clippy::disallowed_methods, reason = "the test runs itself")]
         let alone = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "probe::tests::probing_leaves_no_child"])
             .env(ALONE, "1")
