@@ -47,8 +47,8 @@ pub fn new_filesystem(name: &CStr, options: &[(&CStr, &[u8])], attributes: Attri
 /// A new file system of kind `name`, made of `parts` with `options`, detached.
 ///
 /// # Errors
-/// As [`new_filesystem`]; `EINVAL` where the kernel takes parts by name only (overlayfs before Linux 6.13) or attached
-/// ones only (before 6.15).
+/// As [`new_filesystem`]; `EINVAL` where the kernel takes parts by name only (overlayfs before Linux 6.13, and
+/// `EOPNOTSUPP` before 6.5) or attached ones only (before 6.15).
 pub fn new_filesystem_of(
     name: &CStr,
     parts: &[(&CStr, BorrowedFd<'_>)],

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use offleash_sys::mount::{self, Attributes};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use super::root::{Kind, Root};
 use super::{SEALED, WRITABLE, new_tmpfs};
@@ -65,16 +66,17 @@ fn of_detached(
 ) -> io::Result<Option<OwnedFd>> {
     match mount::new_filesystem_of(c"overlay", parts, options, attributes) {
         Ok(overlay) => Ok(Some(overlay)),
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::InvalidInput | io::ErrorKind::PermissionDenied
-            ) =>
-        {
-            Ok(None)
-        }
+        Err(error) if needs_staging(&error) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Whether the kernel may take the same parts once they are attached: it refuses detached ones (before Linux 6.15), or
+/// descriptors of parts (before 6.13), or, with the file systems' former interface, descriptors of anything (before
+/// 6.5, `EOPNOTSUPP`).
+fn needs_staging(error: &io::Error) -> bool {
+    let refusals = [Errno::INVAL, Errno::ACCESS, Errno::PERM, Errno::OPNOTSUPP];
+    Errno::from_io_error(error).is_some_and(|errno| refusals.contains(&errno))
 }
 
 /// Made of parts that are attached for the time being. They are named relative to where that is, so that the mount
@@ -107,4 +109,24 @@ fn of_staged(
     }
     root.remove(staging, Kind::Directory)?;
     overlay
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_any_older_kernel_answers_leads_to_attached_parts_and_other_failures_do_not() {
+        let answers = [
+            (Errno::OPNOTSUPP, true),
+            (Errno::INVAL, true),
+            (Errno::PERM, true),
+            (Errno::ACCESS, true),
+            (Errno::NOMEM, false),
+            (Errno::NODEV, false),
+        ];
+        for (errno, expected) in answers {
+            assert_eq!(needs_staging(&errno.into()), expected, "{errno}");
+        }
+    }
 }
