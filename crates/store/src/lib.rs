@@ -28,6 +28,7 @@ mod run_error;
 mod run_file;
 mod runs;
 mod seen;
+mod skeleton;
 mod state;
 mod tree;
 mod unified;

@@ -5,24 +5,21 @@ use std::path::{Path, PathBuf};
 
 use offleash_core::id::RunId;
 use offleash_core::text::Text;
-use rustix::fs::{AtFlags, Mode};
+use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use crate::change::Change;
 use crate::claim::Claim;
 use crate::clock::{Baseline, rfc3339_now};
-use crate::failure::Tried;
-use crate::node::identity_of;
+use crate::failure::{FileError, Tried};
 use crate::protection::parse;
 use crate::removal::remove_tree;
 use crate::run::{UPPER, layer_name, open_run};
-use crate::run_file::{LayerFile, Phase, RUN_FILE, RunFile};
+use crate::run_file::{LayerFile, Phase, RunFile};
+use crate::skeleton::{make_layer, remove_known};
 use crate::state::PRIVATE;
 use crate::tree::Tree;
 use crate::{Run, RunError, StateDirectory};
-
-/// What overlayfs works in, beside [`UPPER`].
-const WORK: &str = "work";
 
 /// What a run is going to be.
 #[derive(Debug, Clone)]
@@ -68,10 +65,10 @@ impl LiveRun {
         parse(&new.protect)?;
         let id = new.id.clone();
         let failed = |source| RunError::File { id: id.clone(), source };
-        let claim = Claim::take(state, &id)
+        let claim = Claim::take_new(state, &id)
             .map_err(failed)?
             .ok_or_else(|| RunError::Busy { id: id.clone() })?;
-        match Run::create(state, new) {
+        match Run::create(state, new, &claim) {
             Ok(run) => Ok(Self { run, claim }),
             Err(error) => {
                 if !matches!(error, RunError::Exists { .. }) {
@@ -104,7 +101,8 @@ impl LiveRun {
     /// `File` if the record cannot be written.
     pub fn record_cgroups(&mut self, paths: &[PathBuf]) -> Result<(), RunError> {
         self.run.file.cgroups = paths.iter().map(Text::from).collect();
-        self.run.save()
+        let noted = self.claim.note(&self.run.file);
+        noted.map_err(|source| self.run.failed(source))
     }
 
     /// Ends the run: nothing of it is kept if it changed nothing, else it is kept until applied or discarded.
@@ -147,23 +145,14 @@ impl LiveRun {
 }
 
 impl Run {
-    fn create(state: &StateDirectory, new: NewRun) -> Result<Self, RunError> {
+    /// The record is written when everything else is there: without one, no sandbox has run.
+    fn create(state: &StateDirectory, new: NewRun, claim: &Claim) -> Result<Self, RunError> {
         let id = new.id;
         let failed = |source| RunError::File { id: id.clone(), source };
-        match rustix::fs::mkdirat(&state.runs, id.as_str(), PRIVATE) {
-            Err(Errno::EXIST) => return Err(RunError::Exists { id }),
-            other => other
-                .tried("creating the directory of run", id.as_str())
-                .map_err(failed)?,
-        }
-        let directory = open_run(state, &id).map_err(failed)?;
-        let mut layers = Vec::with_capacity(new.layers.len());
-        for (index, root) in new.layers.iter().enumerate() {
-            layers.push(create_layer(&id, &directory, index, root)?);
-        }
-        let stat = rustix::fs::fstat(&directory)
-            .tried("examining", id.as_str())
-            .map_err(failed)?;
+        let examine =
+            |root: &PathBuf| LayerFile::over(root).map_err(|source| RunError::Workspace { id: id.clone(), source });
+        let layers: Vec<_> = new.layers.iter().map(examine).collect::<Result<_, _>>()?;
+        let directory = make_directory(state, &id, &layers)?;
         let file = RunFile {
             version: 1,
             command: new.command,
@@ -172,11 +161,11 @@ impl Run {
             layers,
             protect: new.protect,
             home: new.home.map(Text::from),
-            baseline: Baseline::now(identity_of(&stat).ctime),
+            baseline: Baseline::now(claim.made_at().map_err(failed)?),
             cgroups: Vec::new(),
             id: id.clone(),
         };
-        file.create(&directory).map_err(failed)?;
+        claim.note(&file).map_err(failed)?;
         Ok(Self::with(state, file, directory))
     }
 
@@ -199,57 +188,39 @@ impl Run {
 
     /// Removes a run that changed nothing: what is in it is known, so most of the looking is spared.
     fn remove_untouched(&self) -> Result<(), RunError> {
-        // Made by overlayfs: `work/work`, and in it the mark of a volatile mount.
-        const DIRECTORIES: [&str; 6] = [
-            "/work/work/incompat/volatile",
-            "/work/work/incompat",
-            "/work/work",
-            "/work",
-            "/upper",
-            "",
-        ];
-        for layer in (0..self.file.layers.len()).map(layer_name) {
-            // What is left over, or in the way, is found by the removal below.
-            let mark = format!("{layer}/work/work/incompat/volatile/dirty");
-            let _ = rustix::fs::unlinkat(&self.directory, mark.as_str(), AtFlags::empty());
-            for part in DIRECTORIES {
-                let name = format!("{layer}{part}");
-                let _ = rustix::fs::unlinkat(&self.directory, name.as_str(), AtFlags::REMOVEDIR);
-            }
-        }
-        let _ = rustix::fs::unlinkat(&self.directory, RUN_FILE, AtFlags::empty());
+        remove_known(&self.directory, self.file.layers.len());
         match rustix::fs::unlinkat(&self.state.runs, self.id().as_str(), AtFlags::REMOVEDIR) {
             Ok(()) => Ok(()),
+            // Something was left over, or in the way.
             Err(_) => self.remove(),
         }
     }
 }
 
-fn create_layer(id: &RunId, directory: &OwnedFd, index: usize, root: &Path) -> Result<LayerFile, RunError> {
-    let workspace = |source| RunError::Workspace { id: id.clone(), source };
-    let failed = |source| RunError::File { id: id.clone(), source };
-    let host = Tree::host(root).tried("opening", root).map_err(workspace)?;
-    let stat = rustix::fs::fstat(host.root())
-        .tried("examining", root)
-        .map_err(workspace)?;
-    let layer = layer_name(index);
-    rustix::fs::mkdirat(directory, &*layer, PRIVATE)
-        .tried("creating", &layer)
-        .map_err(failed)?;
-    for part in [UPPER, WORK] {
-        let path = format!("{layer}/{part}");
-        rustix::fs::mkdirat(directory, &*path, PRIVATE)
-            .tried("creating", &path)
-            .map_err(failed)?;
+impl LayerFile {
+    /// A layer over `root`, a resolved directory.
+    fn over(root: &Path) -> Result<Self, FileError> {
+        let host = Tree::host(root).tried("opening", root)?;
+        let stat = rustix::fs::fstat(host.root()).tried("examining", root)?;
+        Ok(Self {
+            root: Text::from(root),
+            root_inode: stat.st_ino,
+            root_mode: stat.st_mode & 0o7777,
+        })
     }
-    let upper = format!("{layer}/{UPPER}");
-    let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
-    rustix::fs::chmodat(directory, &*upper, mode, AtFlags::empty())
-        .tried("changing the mode of", &upper)
-        .map_err(failed)?;
-    Ok(LayerFile {
-        root: Text::from(root),
-        root_inode: stat.st_ino,
-        root_mode: stat.st_mode & 0o7777,
-    })
+}
+
+fn make_directory(state: &StateDirectory, id: &RunId, layers: &[LayerFile]) -> Result<OwnedFd, RunError> {
+    let failed = |source| RunError::File { id: id.clone(), source };
+    match rustix::fs::mkdirat(&state.runs, id.as_str(), PRIVATE) {
+        Err(Errno::EXIST) => return Err(RunError::Exists { id: id.clone() }),
+        other => other
+            .tried("creating the directory of run", id.as_str())
+            .map_err(failed)?,
+    }
+    let directory = open_run(state, id).map_err(failed)?;
+    for (index, layer) in layers.iter().enumerate() {
+        make_layer(&directory, index, layer.root_mode).map_err(failed)?;
+    }
+    Ok(directory)
 }

@@ -12,8 +12,8 @@ use crate::claim::Claim;
 use crate::failure::{FileError, Tried};
 use crate::removal::remove_tree;
 use crate::run::{LAYER_PREFIX, UPPER};
-use crate::run_file::{Phase, RunFile};
-use crate::tree::Tree;
+use crate::run_file::Phase;
+use crate::tree::{Tree, stat_at};
 use crate::{Run, RunError, StateDirectory, run};
 
 /// A run whose process died.
@@ -82,9 +82,13 @@ fn live(state: &StateDirectory) -> Result<Vec<RunId>, FileError> {
     Ok(names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect())
 }
 
-/// The cgroups are returned even if the rest of the run cannot be finished.
+/// The cgroups are returned even if the rest of the run cannot be finished, or is gone already.
 fn cgroups(state: &StateDirectory, id: &RunId) -> Vec<PathBuf> {
-    match run::open_run(state, id).and_then(|directory| RunFile::read(&directory)) {
+    let recorded = match run::open_run(state, id) {
+        Ok(directory) => run::record(state, id, &directory),
+        Err(_) => Claim::record(state, id),
+    };
+    match recorded {
         Ok(Some(Ok(file))) => file.cgroups.iter().map(|path| path.as_path().to_owned()).collect(),
         _ => Vec::new(),
     }
@@ -132,6 +136,10 @@ fn finish_run(mut run: Run) -> Result<LeftoverFate, RunError> {
                     return Ok(LeftoverFate::Removed);
                 }
                 Ok(changes) => run.note_seen(&changes)?,
+                Err(_) if is_half_removed(&run)? => {
+                    run.remove()?;
+                    return Ok(LeftoverFate::Removed);
+                }
                 // Whoever looks at the changes is told why they cannot be read.
                 Err(_) => {}
             }
@@ -151,6 +159,16 @@ fn finish_run(mut run: Run) -> Result<LeftoverFate, RunError> {
     } else {
         LeftoverFate::Kept
     })
+}
+
+/// Whether a run is missing a layer, and has no changes in the others: it died when it was removed.
+fn is_half_removed(run: &Run) -> Result<bool, RunError> {
+    let is_missing = |layer| {
+        let upper = format!("{}/{UPPER}", run::layer_name(layer));
+        matches!(stat_at(&run.directory, upper.as_ref()), Ok(None))
+    };
+    Ok((0..run.file.layers.len()).any(is_missing)
+        && !holds_changes(&run.state, run.id()).map_err(|source| run.failed(source))?)
 }
 
 fn chain(error: &dyn std::error::Error) -> String {

@@ -16,9 +16,9 @@ use crate::failure::{FileError, Tried};
 use crate::places::Places;
 use crate::protection::Protection;
 use crate::removal::remove_tree;
-use crate::run_file::{Phase, RunFile};
+use crate::run_file::{Phase, RunFile, Understood};
 use crate::seen;
-use crate::tree::Tree;
+use crate::tree::{Tree, stat_at};
 use crate::unified::{Diff, unified};
 use crate::{RunError, RunState, StateDirectory};
 
@@ -60,12 +60,20 @@ impl Run {
             Err(error) if error.errno() == Some(Errno::NOENT) => return Err(RunError::NotFound { id: id.clone() }),
             other => other.map_err(failed)?,
         };
-        let damaged = |why: String| RunError::Damaged { id: id.clone(), why };
-        let file = RunFile::read(&directory).map_err(failed)?;
-        let file = file
-            .ok_or_else(|| damaged("it has no run.json".to_owned()))?
-            .map_err(damaged)?;
-        Ok(Self::with(state, file, directory))
+        let file = match record(state, id, &directory).map_err(failed)? {
+            Some(Ok(file)) if file.id == *id => Ok(file),
+            Some(Ok(_)) => Err("it is that of another run".to_owned()),
+            Some(Err(why)) => Err(why),
+            None => Err("there is none".to_owned()),
+        };
+        match file {
+            Ok(file) => Ok(Self::with(state, file, directory)),
+            // It ended at this moment.
+            Err(_) if !is_in_place(state, id, &directory).map_err(failed)? => {
+                Err(RunError::NotFound { id: id.clone() })
+            }
+            Err(why) => Err(RunError::Damaged { id: id.clone(), why }),
+        }
     }
 
     /// Its id.
@@ -147,7 +155,7 @@ impl Run {
     /// # Errors
     /// `Busy`, `AlreadyApplied` or `Discarded` if that is its state; `File` if the layers cannot be removed.
     pub fn discard(mut self) -> Result<(), RunError> {
-        let claim = self.claim()?;
+        let claim = self.claim_as_it_is()?;
         recover(&self.directory).map_err(|source| self.failed(source))?;
         match self.enter(Phase::Discarded) {
             // The disk is full, perhaps of just these changes: they go first, and make the room for the note.
@@ -164,8 +172,19 @@ impl Run {
         crate::runs::retain(&self.state).map_err(|source| self.failed(source))
     }
 
-    /// Claims a run that is over and has changes left, and reads its record again under the lock.
+    /// Claims a run that is over and has changes left.
+    ///
+    /// From now on it has a `run.json`: the mark, in which a crashed run's record may be, goes when the claim ends.
     pub(crate) fn claim(&mut self) -> Result<Claim, RunError> {
+        let claim = self.claim_as_it_is()?;
+        if self.file.phase == Phase::Started {
+            self.save()?;
+        }
+        Ok(claim)
+    }
+
+    /// Claims a run that is over and has changes left, and reads its record again under the lock.
+    fn claim_as_it_is(&mut self) -> Result<Claim, RunError> {
         let id = self.id().clone();
         let claim = Claim::take(&self.state, &id).map_err(|source| self.failed(source))?;
         let claim = claim.ok_or_else(|| RunError::Busy { id: id.clone() })?;
@@ -179,6 +198,8 @@ impl Run {
                     Phase::Discarded => RunError::Discarded { id },
                 }
             }
+            // The record may be in the mark, which therefore stays; the next start looks at it again.
+            Err(error @ RunError::File { .. }) => return Err(error),
             Err(error) => error,
         };
         claim.release().map_err(|source| self.failed(source))?;
@@ -276,6 +297,25 @@ pub(crate) fn layer_name(index: usize) -> String {
 
 pub(crate) fn open_run(state: &StateDirectory, id: &RunId) -> Result<OwnedFd, FileError> {
     rustix::fs::openat(&state.runs, id.as_str(), OPEN_DIRECTORY, Mode::empty()).tried("opening run", id.as_str())
+}
+
+/// The record of a run: that in its directory, or in its mark while it goes on and after a crash.
+pub(crate) fn record(state: &StateDirectory, id: &RunId, directory: &OwnedFd) -> Result<Option<Understood>, FileError> {
+    if let Some(kept) = RunFile::read(directory)? {
+        return Ok(Some(kept));
+    }
+    match Claim::record(state, id)? {
+        // It may have ended between the two looks.
+        None => RunFile::read(directory),
+        live => Ok(live),
+    }
+}
+
+/// Whether `directory` is still that of the run `id`.
+fn is_in_place(state: &StateDirectory, id: &RunId, directory: &OwnedFd) -> Result<bool, FileError> {
+    let opened = rustix::fs::fstat(directory).tried("examining run", id.as_str())?;
+    let there = stat_at(&state.runs, id.as_str().as_ref()).tried("examining run", id.as_str())?;
+    Ok(there.is_some_and(|there| (there.st_dev, there.st_ino) == (opened.st_dev, opened.st_ino)))
 }
 
 #[cfg(test)]

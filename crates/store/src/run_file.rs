@@ -1,8 +1,11 @@
-//! `run.json`: what a run was and how it ended.
+//! The record of a run: what it was, and how it ended.
 //!
-//! Written once when the run is created and replaced by renaming when its state changes. It is not synced: a power
-//! failure may leave it empty, which is reported as a damaged run, and the workspace is untouched in any case.
+//! While a run goes on the record is in its mark `live/ID`, a line of JSON; when the run is kept it becomes `run.json`
+//! in the run's directory, which is replaced by renaming whenever its state changes. So a run that changes nothing
+//! never writes `run.json`. Neither is synced: a power failure may leave a record empty, which is reported as a damaged
+//! run, and the workspace is untouched in any case.
 
+use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 
@@ -16,10 +19,13 @@ use crate::failure::{FileError, Tried};
 
 pub(crate) const RUN_FILE: &str = "run.json";
 const NEW_RUN_FILE: &str = "run.json.new";
-/// `argv` is limited to a few MiB by the kernel; base64 and JSON at most double it.
-const MAX_RUN_FILE: u64 = 32 << 20;
+/// `argv` is limited to a few MiB by the kernel; base64 and JSON at most double it, and a mark holds two records.
+const MAX_RUN_FILE: u64 = 64 << 20;
 
-/// The contents of `run.json`.
+/// What a record that was read says, or why it cannot be understood.
+pub(crate) type Understood = Result<RunFile, String>;
+
+/// What is recorded of a run.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub(crate) struct RunFile {
     pub(crate) version: u32,
@@ -55,41 +61,56 @@ pub(crate) enum Phase {
 }
 
 impl RunFile {
-    /// Writes it for the first time.
-    pub(crate) fn create(&self, directory: &OwnedFd) -> Result<(), FileError> {
-        write(directory, RUN_FILE, &self.bytes()?)
-    }
-
-    /// Replaces it, so that either the old or the new one is there at any time.
+    /// Writes or replaces `run.json`, so that either the old or the new one is there at any time.
     pub(crate) fn replace(&self, directory: &OwnedFd) -> Result<(), FileError> {
-        write(directory, NEW_RUN_FILE, &self.bytes()?)?;
+        let bytes = self.bytes().tried("encoding", RUN_FILE)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(directory, NEW_RUN_FILE, flags, Mode::RUSR | Mode::WUSR)
+            .tried("creating", NEW_RUN_FILE)?;
+        File::from(file).write_all(&bytes).tried("writing", NEW_RUN_FILE)?;
         rustix::fs::renameat(directory, NEW_RUN_FILE, directory, RUN_FILE).tried("replacing", RUN_FILE)
     }
 
-    fn bytes(&self) -> Result<Vec<u8>, FileError> {
-        serde_json::to_vec(self)
-            .map_err(std::io::Error::from)
-            .tried("encoding", RUN_FILE)
+    fn bytes(&self) -> std::io::Result<Vec<u8>> {
+        Ok(serde_json::to_vec(self)?)
     }
 
-    /// Reads it; `Ok(Err(why))` if what is there cannot be understood, `None` if nothing is there.
-    pub(crate) fn read(directory: &OwnedFd) -> Result<Option<Result<Self, String>>, FileError> {
+    /// A line for the mark of a run that goes on.
+    pub(crate) fn line(&self) -> std::io::Result<Vec<u8>> {
+        let mut line = self.bytes()?;
+        line.push(b'\n');
+        Ok(line)
+    }
+
+    /// Reads `run.json`; `None` if there is none.
+    pub(crate) fn read(directory: &OwnedFd) -> Result<Option<Understood>, FileError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(directory, RUN_FILE, flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(None),
             other => other.tried("opening", RUN_FILE)?,
         };
-        let mut bytes = Vec::new();
-        std::fs::File::from(file)
-            .take(MAX_RUN_FILE)
-            .read_to_end(&mut bytes)
-            .tried("reading", RUN_FILE)?;
-        Ok(Some(serde_json::from_slice(&bytes).map_err(|error| error.to_string())))
+        let bytes = read_all(file.into()).tried("reading", RUN_FILE)?;
+        Ok(Some(understood(&bytes)))
+    }
+
+    /// Reads the record in a mark; `None` if it has none.
+    ///
+    /// The last whole line counts. Lines are only ever added, so who reads while one is written, or after its writer
+    /// was killed, finds the one before.
+    pub(crate) fn read_line(mark: File) -> std::io::Result<Option<Understood>> {
+        let bytes = read_all(mark)?;
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map(|end| &bytes[..end]);
+        let last = whole.and_then(|lines| lines.split(|byte| *byte == b'\n').next_back());
+        Ok(last.map(understood))
     }
 }
 
-fn write(directory: &OwnedFd, name: &str, bytes: &[u8]) -> Result<(), FileError> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR).tried("creating", name)?;
-    std::fs::File::from(file).write_all(bytes).tried("writing", name)
+fn read_all(file: File) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(MAX_RUN_FILE).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn understood(bytes: &[u8]) -> Understood {
+    serde_json::from_slice(bytes).map_err(|error| error.to_string())
 }

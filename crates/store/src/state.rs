@@ -1,12 +1,13 @@
 //! The state directory: where it is, that it is ours, and what lies in it.
 //!
 //! ```text
-//! runs/ID/run.json             what the run was and how it ended
+//! runs/ID/run.json             what the run was and how it ended, once it has ended
 //! runs/ID/layer-N/upper,work   what it changed, one layer per writable host directory
 //! runs/ID/seen                 what the host had at the changed paths when it ended
 //! runs/ID/applied, restored    what was written back already, and what was rolled back
 //! runs/ID/journal…             an apply that is going on, or was when it was killed
-//! live/ID                      the lock of a run that is going on or being worked on; gone when that ended well
+//! live/ID                      the lock of a run that is going on or being worked on; gone when that ended well.
+//!                              Until a run has ended its record is in there
 //! audit.jsonl, audit.head, audit.lock
 //! ```
 //!

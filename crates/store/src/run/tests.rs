@@ -13,6 +13,10 @@ fn entries(scratch: &Scratch, part: &str) -> usize {
     fs::read_dir(scratch.state.path().join(part)).unwrap().count()
 }
 
+fn mark(scratch: &Scratch, id: &RunId) -> PathBuf {
+    scratch.state.path().join("live").join(id.as_str())
+}
+
 #[test]
 fn a_run_without_changes_leaves_nothing() {
     let scratch = Scratch::new();
@@ -173,11 +177,63 @@ fn changes_survive_a_record_that_was_lost_in_a_power_failure() {
         if edited {
             write(upper(&live).join("f"), "x");
         }
-        fs::write(live.directory().join("run.json"), "").unwrap();
+        fs::write(mark(&scratch, live.run().id()), "").unwrap();
         drop(live);
         assert_eq!(reap(&scratch.state).unwrap()[0].fate, fate);
     }
     assert_eq!(runs(&scratch.state).unwrap()[0].state, RunState::Damaged);
+}
+
+#[test]
+fn the_record_of_a_run_that_goes_on_is_in_its_mark() {
+    let scratch = Scratch::new();
+    let mut live = scratch.start();
+    let id = live.run().id().clone();
+    let groups = [PathBuf::from("/sys/fs/cgroup/pids/a")];
+    live.record_cgroups(&groups).unwrap();
+    assert!(!live.directory().join("run.json").exists());
+    let whole = fs::read(mark(&scratch, &id)).unwrap();
+    // However much of the second record was written when the process was killed, there is the first.
+    let first = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    for length in first..=whole.len() {
+        fs::write(mark(&scratch, &id), &whole[..length]).unwrap();
+        let run = Run::open(&scratch.state, &id).unwrap();
+        assert_eq!(run.command(), [Text::from("true")]);
+        assert_eq!(run.file.cgroups.len(), usize::from(length == whole.len()), "{length}");
+    }
+    write(upper(&live).join("f"), "x");
+    assert_eq!(runs(&scratch.state).unwrap()[0].state, RunState::Running);
+    let kept = live.finish().unwrap().run.unwrap();
+    assert!(kept.path.join("run.json").exists() && !mark(&scratch, &id).exists());
+}
+
+#[test]
+fn a_crashed_run_that_is_applied_before_it_is_reaped_keeps_its_record() {
+    let scratch = Scratch::new();
+    let live = scratch.start();
+    let id = live.run().id().clone();
+    write(upper(&live).join("a"), "x");
+    write(upper(&live).join("b"), "x");
+    drop(live);
+    let report = Run::open(&scratch.state, &id).unwrap().apply(&paths(&["a"])).unwrap();
+    assert_eq!(report.pending, 1);
+    assert_eq!(entries(&scratch, "live"), 0);
+    assert_eq!(runs(&scratch.state).unwrap()[0].state, RunState::Crashed);
+    assert_eq!(Run::open(&scratch.state, &id).unwrap().changes().unwrap().len(), 1);
+}
+
+#[test]
+fn a_run_of_an_earlier_version_is_finished() {
+    let scratch = Scratch::new();
+    let live = scratch.start();
+    let id = live.run().id().clone();
+    write(upper(&live).join("a"), "x");
+    // Its record was in its directory from the start, and its mark empty.
+    live.run().save().unwrap();
+    fs::write(mark(&scratch, &id), "").unwrap();
+    drop(live);
+    assert_eq!(reap(&scratch.state).unwrap()[0].fate, LeftoverFate::Kept);
+    assert_eq!(Run::open(&scratch.state, &id).unwrap().changes().unwrap().len(), 1);
 }
 
 #[test]
