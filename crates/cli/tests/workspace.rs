@@ -317,3 +317,52 @@ fn a_workspace_named_by_a_link_is_what_the_link_leads_to() {
         .unwrap();
     assert_eq!(stdout(&output).trim(), real.canonicalize().unwrap().to_str().unwrap());
 }
+
+#[test]
+fn nothing_of_a_run_that_changed_nothing_reaches_the_next() {
+    let site = Site::new();
+    fs::set_permissions(site.workspace(), fs::Permissions::from_mode(0o755)).unwrap();
+    // Attributes and lists of access as far as the file system and the programs for them are there.
+    let mark = "touch x; rm x; touch -d @1234 .; \
+        python3 -c 'import os; os.setxattr(\".\", \"user.mark\", b\"x\")' 2> /dev/null; \
+        setfacl -d -m u::rwx,g::rwx,o::rwx . 2> /dev/null; true";
+    let look = "ls -A; stat -c %a .; test $(stat -c %Y .) -gt 1234 && echo new; umask 077; touch x; stat -c %a x; rm x; \
+        python3 -c 'import os; print(*[name for name in os.listxattr(\".\") if \"overlay\" not in name])' 2> /dev/null \
+        | grep .; true";
+    let said = |record: Value| record["stdout"]["data"].as_str().unwrap().to_owned();
+    let first = said(site.record(&[], look));
+    assert_eq!(first, "755\nnew\n600\n");
+    for _ in 0..4 {
+        site.record(&[], mark);
+        assert_eq!(said(site.record(&[], look)), first);
+    }
+    // Another mode is a change, which is kept and passed on to nobody.
+    let changed = id_of(&site.record(&[], "chmod 700 ."));
+    assert_eq!(said(site.record(&[], look)), first);
+    fs::set_permissions(site.workspace(), fs::Permissions::from_mode(0o751)).unwrap();
+    assert_eq!(said(site.record(&[], look)), "751\nnew\n600\n");
+    fs::set_permissions(site.workspace(), fs::Permissions::from_mode(0o755)).unwrap();
+    site.succeed(["discard", &changed]);
+}
+
+#[test]
+fn the_state_directory_holds_a_few_empty_directories_at_rest() {
+    let site = Site::new();
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| (0..4).for_each(|_| drop(site.record(&[], "true"))));
+        }
+    });
+    for part in ["runs", "live"] {
+        assert_eq!(fs::read_dir(site.state().join(part)).unwrap().count(), 0, "{part}");
+    }
+    let spares: Vec<_> = fs::read_dir(site.state().join("spare")).unwrap().flatten().collect();
+    assert!((1..=8).contains(&spares.len()), "{spares:?}");
+    for spare in spares {
+        let upper = spare.path().join("layer-0/upper");
+        // One whose tending was interrupted has none at the moment.
+        let names = fs::read_dir(upper).into_iter().flatten().count();
+        assert_eq!(names, 0, "{spare:?}");
+    }
+    assert_eq!(site.succeed(["runs"]), "");
+}

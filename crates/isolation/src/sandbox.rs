@@ -75,6 +75,12 @@ pub trait Leftovers {
     /// # Errors
     /// When the note cannot be written; then they are not made.
     fn cgroups(&mut self, paths: &[std::path::PathBuf]) -> std::io::Result<()>;
+
+    /// Called while the sandbox's first process is at work and there is nothing else to do: a place for a little of
+    /// what can wait. `false` when there is no more of it.
+    fn meanwhile(&mut self) -> bool {
+        false
+    }
 }
 
 /// The number of an execution in its sandbox.

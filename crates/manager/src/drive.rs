@@ -98,6 +98,8 @@ pub(crate) struct Drive<'a> {
     ending: Option<Ending>,
     limits_hit: Vec<LimitHit>,
     capture: Capture,
+    /// Does a little of what can wait, while there is nothing to wait for; says whether there is more.
+    chore: Option<&'a mut dyn FnMut() -> bool>,
 }
 
 impl<'a> Drive<'a> {
@@ -123,6 +125,15 @@ impl<'a> Drive<'a> {
             ending: None,
             limits_hit: Vec::new(),
             capture,
+            chore: None,
+        }
+    }
+
+    /// Gives it something to do in small pieces whenever nothing else is to be done.
+    pub(crate) fn with_chore(self, chore: &'a mut dyn FnMut() -> bool) -> Self {
+        Self {
+            chore: Some(chore),
+            ..self
         }
     }
 
@@ -170,7 +181,16 @@ impl<'a> Drive<'a> {
         let until = self.deadline.map_or(self.sandbox.next_turn(), |deadline| {
             deadline.min(self.sandbox.next_turn())
         });
-        poll_until(&mut waiting, until)
+        while let Some(chore) = self.chore.as_mut() {
+            let now = Instant::now();
+            if now >= until || poll_until(&mut waiting, now)? {
+                return Ok(());
+            }
+            if !chore() {
+                self.chore = None;
+            }
+        }
+        poll_until(&mut waiting, until).map(|_| ())
     }
 
     fn turn_sandbox(&mut self) -> Result<(), IsolationError> {
@@ -288,7 +308,7 @@ impl<'a> Drive<'a> {
             for (descriptor, flags) in self.door.interests(false) {
                 waiting.push(PollFd::from_borrowed_fd(descriptor, flags));
             }
-            poll_until(&mut waiting, deadline)?;
+            let _is_ready = poll_until(&mut waiting, deadline)?;
             let events = self.door.turn(0).map_err(|source| IsolationError::Running {
                 action: "use the terminal",
                 source,
@@ -304,15 +324,16 @@ impl<'a> Drive<'a> {
     }
 }
 
-/// Waits until one of `waiting` is ready or `until` has come.
-fn poll_until(waiting: &mut [PollFd<'_>], until: Instant) -> Result<(), IsolationError> {
+/// Waits until one of `waiting` is ready or `until` has come; says whether one is.
+fn poll_until(waiting: &mut [PollFd<'_>], until: Instant) -> Result<bool, IsolationError> {
     let left = until.saturating_duration_since(Instant::now());
     let timeout = Timespec {
         tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(left.subsec_nanos()),
     };
     match rustix::event::poll(waiting, Some(&timeout)) {
-        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::INTR) => Ok(true),
         Err(error) => Err(IsolationError::Running {
             action: "wait for the sandbox",
             source: error.into(),

@@ -18,7 +18,8 @@ use offleash_core::spec::{SandboxSpec, WorkspaceMode};
 use offleash_core::text::Text;
 use offleash_isolation::sandbox::{Enforcement, Final, Leftovers};
 use offleash_store::{
-    ApplyRequest, HostIdentity, LeftoverFate, LiveRun, NewRun, Run, Selection, StateDirectory, reap_with, summarize,
+    ApplyRequest, HostIdentity, LeftoverFate, LiveRun, NewRun, Run, Selection, StateDirectory, Tending, reap_with,
+    summarize,
 };
 use offleash_sys::cgroup::Group;
 
@@ -215,7 +216,12 @@ fn execute(
     live: &mut LiveRun,
     door: &mut dyn Door,
 ) -> Result<(Executed, Enforcement), ManagerError> {
-    let mut sandbox = chosen.create(plan, &mut Noted(live))?;
+    let mut tending = live.tending();
+    let mut noted = Noted {
+        live,
+        tending: &mut tending,
+    };
+    let mut sandbox = chosen.create(plan, &mut noted)?;
     let (cwd, env) = directory_and_environment(request, basis);
     let exec = sandbox.exec(&ExecRequest {
         argv: request.command.clone(),
@@ -225,7 +231,9 @@ fn execute(
         tty: request.tty,
     })?;
     let capture = Capture::new(request.capture);
-    let driven = Drive::new(&mut *sandbox, door, exec, &plan.limits, request.started, capture).run()?;
+    let driven = Drive::new(&mut *sandbox, door, exec, &plan.limits, request.started, capture)
+        .with_chore(&mut || tending.step())
+        .run()?;
     let last = sandbox.kill()?;
     let mut enforcement = sandbox.enforcement().clone();
     if let Some(reason) = chosen.fallen() {
@@ -247,11 +255,18 @@ fn directory_and_environment(request: &RunRequest, basis: &ExecBasis) -> (PathBu
 }
 
 /// Writes down in the run's record what a crash would leave.
-struct Noted<'a>(&'a mut LiveRun);
+struct Noted<'a> {
+    live: &'a mut LiveRun,
+    tending: &'a mut Tending,
+}
 
 impl Leftovers for Noted<'_> {
     fn cgroups(&mut self, paths: &[PathBuf]) -> std::io::Result<()> {
-        self.0.record_cgroups(paths).map_err(std::io::Error::other)
+        self.live.record_cgroups(paths).map_err(std::io::Error::other)
+    }
+
+    fn meanwhile(&mut self) -> bool {
+        self.tending.step()
     }
 }
 

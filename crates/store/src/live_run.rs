@@ -19,7 +19,7 @@ use crate::run_file::{LayerFile, Phase, RunFile};
 use crate::skeleton::{make_layer, remove_known};
 use crate::state::PRIVATE;
 use crate::tree::Tree;
-use crate::{Run, RunError, StateDirectory};
+use crate::{Run, RunError, StateDirectory, Tending, spares};
 
 /// What a run is going to be.
 #[derive(Debug, Clone)]
@@ -95,6 +95,11 @@ impl LiveRun {
         &self.run
     }
 
+    /// Makes directories ready for later runs; for the time in which this one does nothing here.
+    pub fn tending(&self) -> Tending {
+        Tending::new(&self.run.state)
+    }
+
     /// Records the cgroups of the sandbox before they are made, so that they are removed after a crash.
     ///
     /// # Errors
@@ -114,7 +119,9 @@ impl LiveRun {
     pub fn finish(self) -> Result<Finished, RunError> {
         let Self { mut run, claim } = self;
         if run.is_untouched()? {
-            run.remove_untouched()?;
+            if !spares::keep(&run.state, run.id(), &run.directory, run.file.layers.len()) {
+                run.remove_untouched()?;
+            }
             claim.release().map_err(|source| run.failed(source))?;
             return Ok(Finished {
                 changes: Vec::new(),
@@ -152,7 +159,14 @@ impl Run {
         let examine =
             |root: &PathBuf| LayerFile::over(root).map_err(|source| RunError::Workspace { id: id.clone(), source });
         let layers: Vec<_> = new.layers.iter().map(examine).collect::<Result<_, _>>()?;
-        let directory = make_directory(state, &id, &layers)?;
+        let spare = match layers.as_slice() {
+            [layer] => spares::take(state, &id, layer.root_mode),
+            _ => None,
+        };
+        let directory = match spare {
+            Some(directory) => directory,
+            None => make_directory(state, &id, &layers)?,
+        };
         let file = RunFile {
             version: 1,
             command: new.command,

@@ -68,7 +68,7 @@ impl Run {
         };
         match file {
             Ok(file) => Ok(Self::with(state, file, directory)),
-            // It ended at this moment.
+            // It ended at this moment, and its directory serves another run by now.
             Err(_) if !is_in_place(state, id, &directory).map_err(failed)? => {
                 Err(RunError::NotFound { id: id.clone() })
             }
@@ -126,6 +126,7 @@ impl Run {
             all.extend(found.map_err(|source| self.unreadable(source))?);
         }
         all.sort_by(|left, right| (left.layer, &left.path).cmp(&(right.layer, &right.path)));
+        self.check_place()?;
         Ok(all)
     }
 
@@ -134,7 +135,9 @@ impl Run {
     /// # Errors
     /// As for [`Run::changes`].
     pub fn unified(&self, change: &Change) -> Result<Diff, RunError> {
-        unified(&self.trees(change.layer)?, change).map_err(|source| self.unreadable(source))
+        let diff = unified(&self.trees(change.layer)?, change).map_err(|source| self.unreadable(source))?;
+        self.check_place()?;
+        Ok(diff)
     }
 
     /// Drops what is left of a run whose record is damaged.
@@ -250,6 +253,19 @@ impl Run {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = rustix::fs::openat(&self.directory, &*path, flags, Mode::empty());
         opened.tried("opening", &path).map_err(|source| self.failed(source))
+    }
+
+    /// The directory of a run that ends without changes is used for another, whose changes are not this run's.
+    fn check_place(&self) -> Result<(), RunError> {
+        let id = self.id();
+        if self.file.phase != Phase::Started {
+            return Ok(());
+        }
+        match is_in_place(&self.state, id, &self.directory) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(RunError::NotFound { id: id.clone() }),
+            Err(source) => Err(self.failed(source)),
+        }
     }
 
     pub(crate) fn applied(&self) -> Result<Places, RunError> {

@@ -1,16 +1,18 @@
 //! The directories of a run before anything has happened in it, and what overlayfs adds to them when it mounts.
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
-use rustix::fs::{AtFlags, Mode};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::failure::{FileError, Tried};
 use crate::run::{UPPER, layer_name};
 use crate::state::PRIVATE;
+use crate::tree::names_in;
 
 /// What overlayfs works in, beside [`UPPER`].
-const WORK: &str = "work";
+pub(crate) const WORK: &str = "work";
 
 /// What overlayfs makes in a layer: `work/work`, and in it the mark of a volatile mount. In the order of removal.
 const MADE_BY_OVERLAYFS: [(&str, AtFlags); 4] = [
@@ -20,7 +22,7 @@ const MADE_BY_OVERLAYFS: [(&str, AtFlags); 4] = [
     ("work/work", AtFlags::REMOVEDIR),
 ];
 /// How many steps [`unmake`] has.
-const UNMAKE_STEPS: usize = MADE_BY_OVERLAYFS.len();
+pub(crate) const UNMAKE_STEPS: usize = MADE_BY_OVERLAYFS.len();
 
 /// Makes layer `index` in a run's directory.
 pub(crate) fn make_layer(directory: &OwnedFd, index: usize, mode: u32) -> Result<(), FileError> {
@@ -36,7 +38,7 @@ pub(crate) fn make_layer(directory: &OwnedFd, index: usize, mode: u32) -> Result
 }
 
 /// One step of removing what overlayfs made in layer `index`; what is not there is no error.
-fn unmake(directory: &OwnedFd, index: usize, step: usize) -> Result<(), Errno> {
+pub(crate) fn unmake(directory: &OwnedFd, index: usize, step: usize) -> Result<(), Errno> {
     let layer = layer_name(index);
     let (path, flags) = MADE_BY_OVERLAYFS[step];
     let path = format!("{layer}/{path}");
@@ -67,4 +69,21 @@ pub(crate) fn remove_known(directory: &OwnedFd, layers: usize) {
             let _ = rustix::fs::unlinkat(directory, format!("{layer}{part}"), AtFlags::REMOVEDIR);
         }
     }
+}
+
+/// Whether there is nothing in a run's directory but one layer, and nothing in that but its two parts.
+pub(crate) fn is_bare(directory: &OwnedFd) -> bool {
+    let layer = layer_name(0);
+    names_of(directory, ".").is_ok_and(|names| names == [Path::new(&layer)])
+        && names_of(directory, &layer).is_ok_and(|names| names == [Path::new(UPPER), Path::new(WORK)])
+}
+
+/// The names in a directory below `directory`, which is not a link.
+pub(crate) fn names_of(directory: &OwnedFd, path: &str) -> Result<Vec<std::path::PathBuf>, Errno> {
+    names_in(&open_below(directory, path)?)
+}
+
+pub(crate) fn open_below(directory: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(directory, path, flags, Mode::empty())
 }

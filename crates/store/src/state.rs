@@ -8,6 +8,7 @@
 //! runs/ID/journal…             an apply that is going on, or was when it was killed
 //! live/ID                      the lock of a run that is going on or being worked on; gone when that ended well.
 //!                              Until a run has ended its record is in there
+//! spare/used-N, spare/ready-N  empty directories of runs that changed nothing, for runs to come
 //! audit.jsonl, audit.head, audit.lock
 //! ```
 //!

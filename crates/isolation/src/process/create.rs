@@ -243,6 +243,7 @@ impl Parent<'_> {
             let _told = rustix::net::shutdown(self.channel.0.as_fd(), rustix::net::Shutdown::Write);
             let _told = rustix::net::shutdown(self.control, rustix::net::Shutdown::Write);
         }
+        while served.is_ok() && !self.channel.has_report() && leftovers.meanwhile() {}
         match (served, self.channel.report()) {
             (Ok(()), Ok(report)) => Ok(report),
             // What the child says comes first: our own failure is then only that it stopped listening.

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use offleash_sys::socket;
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// From parent to child.
 const MAPPED: u8 = b'M';
@@ -81,6 +82,13 @@ impl ParentEnd {
             .chain(entrances.iter().map(AsFd::as_fd))
             .collect();
         socket::send(self.0.as_fd(), &[START], &descriptors)
+    }
+
+    /// Whether waiting for the child's report would end at once.
+    pub(crate) fn has_report(&self) -> bool {
+        let mut waiting = [PollFd::new(&self.0, PollFlags::IN)];
+        // What is wrong with the socket is told when it is read.
+        !matches!(rustix::event::poll(&mut waiting, Some(&Timespec::default())), Ok(0))
     }
 
     /// Waits for the child's report.
