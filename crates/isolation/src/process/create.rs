@@ -113,7 +113,7 @@ impl Embryo {
         plan: &Plan,
         leftovers: &mut dyn Leftovers,
     ) -> Result<ProcessSandbox, IsolationError> {
-        let grouping = Grouping::plan(&plan.limits, plan.id.as_str());
+        let grouping = Grouping::plan(&plan.limits, plan.id.as_str(), Some(self.unfinished.first()?.pid));
         let mut enforcement = Enforcement::default();
         grouping.describe(&plan.limits, &mut enforcement);
         require(plan, &enforcement)?;

@@ -23,13 +23,13 @@ pub(crate) struct Grouping {
 }
 
 impl Grouping {
-    /// Finds out which of the limits a group can hold here.
-    pub(crate) fn plan(limits: &Limits, sandbox: &str) -> Self {
+    /// Finds out which of the limits a group can hold here; the sandbox's first process may be there already.
+    pub(crate) fn plan(limits: &Limits, sandbox: &str, first: Option<Pid>) -> Self {
         let name = format!("{NAME_PREFIX}{sandbox}");
         let mut controllers = vec![Controller::Memory, Controller::Pids];
         controllers.extend(limits.cpus.map(|_| Controller::Cpu));
         controllers.extend(limits.cpu_time.map(|_| Controller::CpuAccounting));
-        let mut grouping = match Hierarchy::discover_for(&controllers) {
+        let mut grouping = match Hierarchy::discover_for(&controllers, first.as_slice()) {
             Ok(hierarchy) => Self {
                 hierarchy: Some(hierarchy),
                 name,
@@ -209,7 +209,7 @@ impl Grouping {
         if self.limits == GroupLimits::default() {
             return Ok(None);
         }
-        let group = Group::create(hierarchy, &self.name, &self.limits)?;
+        let group = Group::create_for(hierarchy, &self.name, &self.limits, &[first])?;
         match group
             .join_version_2(first.as_raw_pid().cast_unsigned())
             .and_then(|()| group.entrances())

@@ -29,7 +29,7 @@ use crate::sandbox::{Enforcement, Leftovers};
 /// Makes a sandbox; when it fails, everything that was made is gone again.
 pub(super) fn create(plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<LandlockSandbox, IsolationError> {
     let layout = grants::lay_out(plan);
-    let grouping = Grouping::plan(&plan.limits, plan.id.as_str());
+    let grouping = Grouping::plan(&plan.limits, plan.id.as_str(), None);
     let mut enforcement = Enforcement::default();
     grouping.describe(&plan.limits, &mut enforcement);
     describe::require(plan, &enforcement)?;

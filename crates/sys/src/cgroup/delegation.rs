@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD};
+use rustix::process::Pid;
 
 use super::NAME_PREFIX;
 use super::directory::Directory;
@@ -200,10 +201,11 @@ fn others_in(group: &Directory, own: &[i32]) -> usize {
         .count()
 }
 
-/// Hands `controllers` to the groups below the tree's parent, moving this process into the leaf if it must.
+/// Hands `controllers` to the groups below the tree's parent, moving this process and its `children` into the leaf if
+/// it must.
 ///
 /// What is handed down already is not written again, so usually nothing is done.
-pub(super) fn enable(tree: &Tree, controllers: &[Controller]) -> Result<(), CgroupError> {
+pub(super) fn enable(tree: &Tree, controllers: &[Controller], children: &[Pid]) -> Result<(), CgroupError> {
     let enabled = tree.placement.enabled();
     let missing: Vec<String> = controllers
         .iter()
@@ -218,11 +220,11 @@ pub(super) fn enable(tree: &Tree, controllers: &[Controller]) -> Result<(), Cgro
     if !matches!(tree.placement, Placement::MoveThenEnable { .. }) {
         return hand_down();
     }
-    move_into_leaf(&parent)?;
-    hand_down().inspect_err(|_| move_back(&parent))
+    move_into_leaf(&parent, children)?;
+    hand_down().inspect_err(|_| move_back(&parent, children))
 }
 
-fn move_into_leaf(parent: &Directory) -> Result<(), CgroupError> {
+fn move_into_leaf(parent: &Directory, children: &[Pid]) -> Result<(), CgroupError> {
     let leaf = parent.path().join(SUPERVISOR);
     match fs::create_dir(&leaf) {
         Err(source) if source.kind() != std::io::ErrorKind::AlreadyExists => {
@@ -230,17 +232,27 @@ fn move_into_leaf(parent: &Directory) -> Result<(), CgroupError> {
         }
         _ => {}
     }
-    // `0` is the writer itself, all its threads included.
-    let moved = Directory::open(leaf.clone()).and_then(|leaf| leaf.write("cgroup.procs", "0"));
-    moved.inspect_err(|_| {
-        // The leaf may be another supervisor's, in which case it is not empty and stays.
-        let _ = fs::remove_dir(&leaf);
-    })
+    let moved = Directory::open(leaf).and_then(|leaf| move_into(&leaf, children));
+    moved.inspect_err(|_| move_back(parent, children))
+}
+
+/// Moves this process, all its threads included, and `children` into `group`.
+fn move_into(group: &Directory, children: &[Pid]) -> Result<(), CgroupError> {
+    // `0` is the writer itself.
+    group.write("cgroup.procs", "0")?;
+    for child in children {
+        match group.write("cgroup.procs", &child.as_raw_pid().to_string()) {
+            Err(error) if !error.is_gone() => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Undoes [`move_into_leaf`]; called on the way out with an error, which is the one worth reporting.
-fn move_back(parent: &Directory) {
-    if parent.write("cgroup.procs", "0").is_ok() {
+fn move_back(parent: &Directory, children: &[Pid]) {
+    if move_into(parent, children).is_ok() {
+        // The leaf may be another supervisor's, in which case it is not empty and stays.
         let _ = fs::remove_dir(parent.path().join(SUPERVISOR));
     }
 }

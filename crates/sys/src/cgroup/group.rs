@@ -6,6 +6,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::process::Pid;
+
 use super::delegation;
 use super::directory::Directory;
 use super::error::CgroupError;
@@ -58,12 +60,25 @@ impl Group {
     /// `Unavailable` before anything is made, when a controller cannot be used; `Io` when a call fails, after what
     /// had been made was removed.
     pub fn create(hierarchy: &Hierarchy, name: &str, limits: &GroupLimits) -> Result<Self, CgroupError> {
+        Self::create_for(hierarchy, name, limits, &[])
+    }
+
+    /// [`Self::create`] by a process that has `children`: where it must leave its own group, they are taken along.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub fn create_for(
+        hierarchy: &Hierarchy,
+        name: &str,
+        limits: &GroupLimits,
+        children: &[Pid],
+    ) -> Result<Self, CgroupError> {
         if !delegation::valid_name(name) {
             return Err(CgroupError::Name { name: name.to_owned() });
         }
         let trees = trees_for(hierarchy, limits)?;
         for (tree, controllers) in &trees {
-            delegation::enable(tree, controllers)?;
+            delegation::enable(tree, controllers, children)?;
         }
         let mut group = Self {
             parts: Vec::with_capacity(trees.len()),

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD, Mode as Permissions, OFlags};
 use rustix::io::Errno;
+use rustix::process::Pid;
 
 use super::delegation::{self, Placement};
 use super::error::{CgroupError, Reason};
@@ -123,12 +124,15 @@ impl Hierarchy {
     }
 
     /// [`Self::discover`], but only of the hierarchies in which groups with `controllers` would be made: nothing is
-    /// known of other controllers then, nor of [`Self::mode`].
+    /// known of other controllers then, nor of [`Self::mode`]. Of `children`, which this process has started, it is
+    /// known that they can be moved with it: they are not in the way of anything.
     ///
     /// # Errors
     /// As [`Self::discover`].
-    pub fn discover_for(controllers: &[Controller]) -> Result<Self, CgroupError> {
-        Self::discover_below(Path::new("/"), &[own_pid()], Some(controllers))
+    pub fn discover_for(controllers: &[Controller], children: &[Pid]) -> Result<Self, CgroupError> {
+        let children = children.iter().map(|child| child.as_raw_pid());
+        let own: Vec<i32> = std::iter::once(own_pid()).chain(children).collect();
+        Self::discover_below(Path::new("/"), &own, Some(controllers))
     }
 
     /// The hierarchies for `controllers`, or all, in the file tree below `root`, for a process whose ids are `own`.

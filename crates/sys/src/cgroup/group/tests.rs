@@ -186,7 +186,7 @@ fn a_process_and_what_it_starts_are_in_the_group_and_counted() {
     };
     let child = Waiting::start_in(
         &group,
-        "sleep 100 & i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; sleep 100",
+        "sleep 100 & i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; sleep 100; :",
     );
     wait_until("three processes", || group.processes().unwrap().len() == 3);
     assert!(
@@ -333,7 +333,7 @@ fn leftovers_of_a_crash_are_adopted_from_their_recorded_paths() {
     }) else {
         return;
     };
-    let mut child = Waiting::start_in(&group, "sleep 100 & sleep 100");
+    let mut child = Waiting::start_in(&group, "sleep 100 & sleep 100; :");
     wait_until("three processes", || group.processes().unwrap().len() == 3);
     let mut recorded: Vec<PathBuf> = group.paths().map(Path::to_path_buf).collect();
     let gone = recorded[0].with_file_name("offleash-test-that-never-was");

@@ -154,7 +154,7 @@ fn a_delegated_group_with_nobody_else_in_it_hands_down_after_we_moved_to_a_leaf(
     // The leaf that `mkdir` would fill with these files.
     machine.file("sys/fs/cgroup/box/offleash-supervisor/cgroup.procs", "");
     let tree = hierarchy.tree(Controller::Memory).unwrap();
-    delegation::enable(tree, &[Controller::Memory, Controller::Pids, Controller::Freezer]).unwrap();
+    delegation::enable(tree, &[Controller::Memory, Controller::Pids, Controller::Freezer], &[]).unwrap();
     assert_eq!(machine.read("sys/fs/cgroup/box/offleash-supervisor/cgroup.procs"), "0");
     assert_eq!(
         machine.read("sys/fs/cgroup/box/cgroup.subtree_control"),
@@ -163,12 +163,36 @@ fn a_delegated_group_with_nobody_else_in_it_hands_down_after_we_moved_to_a_leaf(
 }
 
 #[test]
+fn children_of_ours_are_taken_along_and_are_not_in_the_way() {
+    const CHILD: i32 = 4243;
+    let machine = Machine::new("0::/box\n", &[UNIFIED]);
+    machine.group("sys/fs/cgroup/box", false, "memory\n", "", "4242\n4243\n");
+    let of_both = Hierarchy::discover_below(machine.0.path(), &[OWN, CHILD], None).unwrap();
+    assert_eq!(of_both.availability(Controller::Memory), Ok(Version::V2));
+    let refused = machine.discover().availability(Controller::Memory);
+    assert!(
+        matches!(refused, Err(Reason::OtherProcesses { count: 1, .. })),
+        "{refused:?}"
+    );
+
+    machine.file("sys/fs/cgroup/box/offleash-supervisor/cgroup.procs", "");
+    let tree = of_both.tree(Controller::Memory).unwrap();
+    delegation::enable(tree, &[Controller::Memory], &[Pid::from_raw(CHILD).unwrap()]).unwrap();
+    // A file keeps what was written last, over what was longer before.
+    assert_eq!(
+        machine.read("sys/fs/cgroup/box/offleash-supervisor/cgroup.procs"),
+        "4243"
+    );
+    assert_eq!(machine.read("sys/fs/cgroup/box/cgroup.subtree_control"), "+memory");
+}
+
+#[test]
 fn a_move_that_fails_leaves_no_leaf_and_hands_nothing_down() {
     let machine = Machine::new("0::/box\n", &[UNIFIED]);
     machine.group("sys/fs/cgroup/box", false, "memory\n", "", "4242\n");
     let hierarchy = machine.discover();
     // The new leaf has no `cgroup.procs` here, so moving fails.
-    delegation::enable(hierarchy.tree(Controller::Memory).unwrap(), &[Controller::Memory]).unwrap_err();
+    delegation::enable(hierarchy.tree(Controller::Memory).unwrap(), &[Controller::Memory], &[]).unwrap_err();
     assert!(!machine.path("sys/fs/cgroup/box/offleash-supervisor").exists());
     assert_eq!(machine.read("sys/fs/cgroup/box/cgroup.subtree_control"), "");
 }
@@ -184,9 +208,9 @@ fn from_the_leaf_the_group_above_is_used() {
         Some(machine.path("sys/fs/cgroup/box").as_path())
     );
     let tree = hierarchy.tree(Controller::Pids).unwrap();
-    delegation::enable(tree, &[Controller::Memory]).unwrap();
+    delegation::enable(tree, &[Controller::Memory], &[]).unwrap();
     assert_eq!(machine.read("sys/fs/cgroup/box/cgroup.subtree_control"), "memory\n");
-    delegation::enable(tree, &[Controller::Memory, Controller::Pids]).unwrap();
+    delegation::enable(tree, &[Controller::Memory, Controller::Pids], &[]).unwrap();
     assert!(
         machine
             .read("sys/fs/cgroup/box/cgroup.subtree_control")
@@ -219,7 +243,7 @@ fn the_root_group_needs_no_leaf() {
     let machine = Machine::new("0::/\n", &[UNIFIED]);
     machine.group("sys/fs/cgroup", true, "memory pids\n", "", "1\n2\n4242\n");
     let hierarchy = machine.discover();
-    delegation::enable(hierarchy.tree(Controller::Pids).unwrap(), &[Controller::Pids]).unwrap();
+    delegation::enable(hierarchy.tree(Controller::Pids).unwrap(), &[Controller::Pids], &[]).unwrap();
     assert_eq!(machine.read("sys/fs/cgroup/cgroup.subtree_control"), "+pids");
     assert!(!machine.path("sys/fs/cgroup/offleash-supervisor").exists());
 }
@@ -246,6 +270,7 @@ fn in_a_login_session_the_top_is_used_with_what_is_enabled_there_and_is_not_chan
     delegation::enable(
         hierarchy.tree(Controller::Pids).unwrap(),
         &[Controller::Memory, Controller::Pids],
+        &[],
     )
     .unwrap();
     assert_eq!(machine.read("sys/fs/cgroup/cgroup.subtree_control"), "memory pids\n");
