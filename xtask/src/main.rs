@@ -33,8 +33,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Formats are checked, lints and documents too, then all tests run: as this user and, for root, once more as an
-    /// ordinary user
+    /// Formats are checked, lints and documents too, then all tests run: as this user, for root once more as an
+    /// ordinary user, and those of limits in a virtual machine
     Test(test::TestOptions),
     /// Measures against the reference tools
     Bench {

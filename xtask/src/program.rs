@@ -40,6 +40,11 @@ pub(crate) fn workspace_root() -> PathBuf {
     manifest_directory.parent().unwrap_or(manifest_directory).to_path_buf()
 }
 
+/// Where cargo puts what it builds.
+pub(crate) fn target_directory() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace_root().join("target"), PathBuf::from)
+}
+
 /// The command line as a person would type it.
 pub(crate) fn command_line(command: &Command) -> String {
     std::iter::once(command.get_program())

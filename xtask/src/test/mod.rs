@@ -2,7 +2,8 @@
 //!
 //! What tests need is installed where that is possible, the sources are checked, and every test runs as this user;
 //! when that is root, what touches the kernel runs once more as an ordinary user, because a sandbox that only holds
-//! for root holds for nobody.
+//! for root holds for nobody. Tests of limits run in a virtual machine as well, whose control groups are those of most
+//! machines.
 
 mod compiled;
 mod libtest;
@@ -10,20 +11,25 @@ mod ordinary_user;
 mod prerequisites;
 mod runner;
 mod summary;
+mod virtual_machine;
 
 use std::process::Command;
 use std::time::Instant;
 
 use crate::error::TaskError;
 use crate::program::{self, cargo, workspace_root};
+use compiled::Compiled;
 use summary::{Skip, Summary};
 
 /// Options of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TestOptions {
-    /// Do not run the tests a second time as an ordinary user
+    /// Do not run the tests a second time as an ordinary user, nor in a virtual machine
     #[arg(long)]
     quick: bool,
+    /// Run only the tests in a virtual machine
+    #[arg(long, conflicts_with = "quick")]
+    only_vm: bool,
 }
 
 /// Runs all steps, goes on after a failed one where that makes sense, and prints the summary.
@@ -33,8 +39,15 @@ pub(crate) struct TestOptions {
 pub(crate) fn run(options: &TestOptions) -> Result<(), TaskError> {
     let mut summary = Summary::default();
     step(&mut summary, "prerequisites", || Ok(prerequisites::install()));
-    check_sources(&mut summary);
-    run_tests(&mut summary, options);
+    if !options.only_vm {
+        check_sources(&mut summary);
+    }
+    if let Some(compiled) = build(&mut summary) {
+        if !options.only_vm {
+            run_tests(&mut summary, &compiled, options);
+        }
+        run_in_virtual_machine(&mut summary, &compiled, options);
+    }
     print!("{summary}");
     match summary.failures() {
         0 => Ok(()),
@@ -56,18 +69,18 @@ fn check_sources(summary: &mut Summary) {
     });
 }
 
-fn run_tests(summary: &mut Summary, options: &TestOptions) {
+fn build(summary: &mut Summary) -> Option<Compiled> {
     let mut compiled = None;
     step(summary, "build", || {
         compiled = Some(compiled::build()?);
         Ok(Vec::new())
     });
-    let Some(compiled) = compiled else { return };
+    compiled
+}
 
+fn run_tests(summary: &mut Summary, compiled: &Compiled, options: &TestOptions) {
     let user = if program::is_root() { "root" } else { "this user" };
-    summary
-        .passes
-        .push(runner::run(user, &runner::AsThisUser { compiled: &compiled }));
+    summary.passes.push(runner::run(user, &runner::AsThisUser { compiled }));
     step(summary, "examples in documents", check_examples);
 
     match ordinary_user::why_not(options.quick) {
@@ -75,10 +88,25 @@ fn run_tests(summary: &mut Summary, options: &TestOptions) {
             what: "the second pass, as an ordinary user".to_owned(),
             reason,
         }),
-        None => match ordinary_user::run(&compiled) {
+        None => match ordinary_user::run(compiled) {
             Ok(pass) => summary.passes.push(pass),
             Err(error) => summary.record("second pass", Err(&error), std::time::Duration::ZERO),
         },
+    }
+}
+
+fn run_in_virtual_machine(summary: &mut Summary, compiled: &Compiled, options: &TestOptions) {
+    let outcome = match virtual_machine::why_not(options.quick) {
+        Some(reason) => Ok(virtual_machine::Outcome::Skipped(reason)),
+        None => virtual_machine::run(compiled),
+    };
+    match outcome {
+        Ok(virtual_machine::Outcome::Ran(passes)) => summary.passes.extend(passes),
+        Ok(virtual_machine::Outcome::Skipped(reason)) => summary.skips.push(Skip {
+            what: "the tests in a virtual machine with cgroup v2".to_owned(),
+            reason,
+        }),
+        Err(error) => summary.record("virtual machine", Err(&error), std::time::Duration::ZERO),
     }
 }
 

@@ -14,7 +14,7 @@ struct Program {
     needed_for: &'static str,
 }
 
-const PROGRAMS: [Program; 7] = [
+const PROGRAMS: [Program; 8] = [
     Program {
         command: "bwrap",
         package: "bubblewrap",
@@ -49,6 +49,11 @@ const PROGRAMS: [Program; 7] = [
         command: "setpriv",
         package: "util-linux",
         needed_for: "the second pass, as an ordinary user",
+    },
+    Program {
+        command: "qemu-system-x86_64",
+        package: "qemu-system-x86",
+        needed_for: "the tests in a virtual machine with cgroup v2",
     },
 ];
 

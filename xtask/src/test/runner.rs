@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
@@ -62,9 +62,11 @@ impl Launch for AsThisUser<'_> {
 
 /// One test of one executable; no name means that the executable does not list its tests and runs as a whole.
 #[derive(Debug)]
-struct Job {
-    binary: TestBinary,
-    test: Option<String>,
+pub(super) struct Job {
+    /// The executable.
+    pub(super) binary: TestBinary,
+    /// The test's whole name.
+    pub(super) test: Option<String>,
 }
 
 impl Job {
@@ -76,10 +78,14 @@ impl Job {
     }
 }
 
+/// What came of a test.
 #[derive(Debug, PartialEq)]
-enum Verdict {
+pub(super) enum Verdict {
+    /// It passed.
     Passed,
+    /// It failed.
     Failed,
+    /// It could not run here, and why.
     Skipped(String),
 }
 
@@ -93,13 +99,7 @@ pub(super) fn run(user: &'static str, launch: &dyn Launch) -> Pass {
         .flat_map(|binary| list(&binary, launch))
         .collect();
     println!("{}", Running(jobs.len()));
-    let pass = Mutex::new(Pass {
-        user,
-        passed: 0,
-        failed: Vec::new(),
-        skipped: Vec::new(),
-        time: Duration::ZERO,
-    });
+    let pass = Mutex::new(Pass::new(user));
     let next = AtomicUsize::new(0);
     let workers = std::thread::available_parallelism().map_or(2, |count| count.get().max(2));
     std::thread::scope(|scope| {
@@ -120,7 +120,8 @@ pub(super) fn run(user: &'static str, launch: &dyn Launch) -> Pass {
     pass
 }
 
-fn keep(pass: &mut Pass, job: &Job, verdict: Result<(Verdict, String), TaskError>) {
+/// Counts what came of a test; a failure is printed.
+pub(super) fn keep(pass: &mut Pass, job: &Job, verdict: Result<(Verdict, String), TaskError>) {
     let (verdict, output) = verdict.unwrap_or_else(|error| (Verdict::Failed, error.to_string()));
     match verdict {
         Verdict::Passed => pass.passed += 1,
@@ -137,7 +138,7 @@ fn keep(pass: &mut Pass, job: &Job, verdict: Result<(Verdict, String), TaskError
 }
 
 /// The tests in `binary`, in the order in which it lists them.
-fn list(binary: &TestBinary, launch: &dyn Launch) -> Vec<Job> {
+pub(super) fn list(binary: &TestBinary, launch: &dyn Launch) -> Vec<Job> {
     let whole = || {
         vec![Job {
             binary: binary.clone(),
@@ -185,7 +186,7 @@ fn run_one(job: &Job, launch: &dyn Launch) -> Result<(Verdict, String), TaskErro
         .process_group(0);
     let status = wait(&mut command, &job.label())?;
     let text = read_back(&mut output)?;
-    Ok((verdict(status, &text), text))
+    Ok((verdict(status.success(), &text), text))
 }
 
 /// Starts `command` and waits for its end; after the timeout its process group is killed.
@@ -218,8 +219,8 @@ fn read_back(output: &mut File) -> Result<String, TaskError> {
 }
 
 /// A test that failed has failed, whatever it says it skipped.
-fn verdict(status: ExitStatus, output: &str) -> Verdict {
-    if !status.success() {
+pub(super) fn verdict(success: bool, output: &str) -> Verdict {
+    if !success {
         return Verdict::Failed;
     }
     if let Some(reason) = skip_reason(output) {
@@ -264,7 +265,7 @@ mod tests {
         ];
         for (status, output, expected) in cases {
             assert_eq!(
-                verdict(ExitStatus::from_raw(status), output),
+                verdict(ExitStatus::from_raw(status).success(), output),
                 expected,
                 "{status} {output}"
             );

@@ -47,6 +47,19 @@ pub(super) struct Pass {
     pub(super) time: Duration,
 }
 
+impl Pass {
+    /// One in which nothing ran yet.
+    pub(super) fn new(user: &'static str) -> Self {
+        Self {
+            user,
+            passed: 0,
+            failed: Vec::new(),
+            skipped: Vec::new(),
+            time: Duration::ZERO,
+        }
+    }
+}
+
 impl Summary {
     /// Keeps the result of a step.
     pub(super) fn record(&mut self, name: &'static str, outcome: Result<(), &TaskError>, time: Duration) {
