@@ -1,0 +1,261 @@
+//! One connection of the sandbox: judged, dialled, looked at and carried.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::time::{Duration, Instant, SystemTime};
+
+use offleash_core::network::{Host, Protocol, RuleVerdict};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::Shared;
+use crate::client_hello::{self, ClientHello};
+use crate::journal::{Connection, Outcome};
+use crate::relay::{self, Counts};
+use crate::upstream::Unreachable;
+use crate::{http, names::Names};
+
+/// How long a client may take to say what it wants where that must be known.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why a connection ends before it was carried.
+#[derive(Debug)]
+pub(crate) enum Stopped {
+    /// Refused, and why.
+    Refused(String),
+    /// It could not be made, and why.
+    Failed(String),
+}
+
+impl From<Unreachable> for Stopped {
+    fn from(unreachable: Unreachable) -> Self {
+        match unreachable {
+            Unreachable::Refused(reason) => Self::Refused(reason),
+            Unreachable::Failed(reason) => Self::Failed(reason),
+        }
+    }
+}
+
+/// Serves a connection that the sandbox made to `destination`, and tells the journal.
+pub(crate) async fn serve(shared: Rc<Shared>, client: TcpStream, destination: SocketAddr) {
+    let (at, begun) = (SystemTime::now(), Instant::now());
+    let Some(host) = host_at(&shared, destination.ip()) else {
+        // An address that stands for no name; it was never given out.
+        reset(&client);
+        return;
+    };
+    let mut session = Session {
+        shared: &shared,
+        client,
+        host,
+        port: destination.port(),
+        address: None,
+        rule: None,
+        counts: Counts::default(),
+    };
+    let outcome = match session.run().await {
+        Ok(()) => Outcome::Allowed,
+        Err(Stopped::Refused(reason)) => Outcome::Refused(reason),
+        Err(Stopped::Failed(reason)) => Outcome::Failed(reason),
+    };
+    shared.journal.connection(Connection {
+        at,
+        host: session.host.to_string(),
+        port: session.port,
+        address: session.address,
+        outcome,
+        rule: session.rule,
+        sent: session.counts.sent.get(),
+        received: session.counts.received.get(),
+        duration: begun.elapsed(),
+    });
+}
+
+/// What is meant by an address inside.
+fn host_at(shared: &Shared, address: IpAddr) -> Option<Host> {
+    match address.to_canonical() {
+        IpAddr::V4(address) if Names::is_synthetic(address) => {
+            shared.names.borrow().name_at(address).cloned().map(Host::Name)
+        }
+        address => Some(Host::Address(address)),
+    }
+}
+
+/// Ends a connection so that the client sees it refused and not ended.
+fn reset(client: &TcpStream) {
+    // Only how it looks to the client depends on it.
+    let _ = client.set_zero_linger();
+}
+
+struct Session<'a> {
+    shared: &'a Shared,
+    client: TcpStream,
+    host: Host,
+    port: u16,
+    address: Option<IpAddr>,
+    rule: Option<String>,
+    counts: Counts,
+}
+
+impl Session<'_> {
+    async fn run(&mut self) -> Result<(), Stopped> {
+        let decision = self.shared.policy.decide(&self.host, self.port);
+        self.rule = decision.rule.map(ToString::to_string);
+        let protocol = decision.protocol;
+        if decision.verdict != RuleVerdict::Allow {
+            let stopped = Stopped::Refused(match &self.rule {
+                Some(rule) => format!("refused by the rule `{rule}`"),
+                None => "no rule allows it".to_owned(),
+            });
+            return self.refuse(stopped).await;
+        }
+        let done = match protocol {
+            Protocol::Tcp => self.raw().await,
+            Protocol::Tls => self.tls(Vec::new()).await,
+            Protocol::Http => self.http(Vec::new()).await,
+            Protocol::Auto => self.whatever_it_is().await,
+        };
+        match done {
+            Err(stopped) => self.refuse(stopped).await,
+            done => done,
+        }
+    }
+
+    /// Tells the client, where it would understand.
+    async fn refuse(&mut self, stopped: Stopped) -> Result<(), Stopped> {
+        if self.port == 80 && self.counts.received.get() == 0 {
+            let (status, reason) = match &stopped {
+                Stopped::Refused(reason) => ("403 Forbidden", reason),
+                Stopped::Failed(reason) => ("502 Bad Gateway", reason),
+            };
+            let answer = http::answer(status, &self.host, self.port, reason);
+            let _ = timeout(Duration::from_secs(2), http::say(&mut self.client, &answer)).await;
+        } else {
+            reset(&self.client);
+        }
+        Err(stopped)
+    }
+
+    async fn dial(&mut self) -> Result<TcpStream, Stopped> {
+        let server = self.shared.upstream.connect(&self.host, self.port, &self.shared.policy).await?;
+        self.address = server.peer_addr().ok().map(|peer| peer.ip());
+        // Latency counts more than packets; it is the sandbox's own side that gathers.
+        let _ = server.set_nodelay(true);
+        let _ = self.client.set_nodelay(true);
+        Ok(server)
+    }
+
+    async fn raw(&mut self) -> Result<(), Stopped> {
+        let server = self.dial().await?;
+        self.carry(server, &[]).await
+    }
+
+    /// Sends on what was read already, then everything.
+    async fn carry(&mut self, mut server: TcpStream, read: &[u8]) -> Result<(), Stopped> {
+        if !read.is_empty() {
+            server.write_all(read).await.map_err(broken)?;
+            self.counts.sent.set(self.counts.sent.get() + read.len() as u64);
+        }
+        // How a connection ends that was carried is the two sides' business.
+        let _ = relay::both_ways(&mut self.client, &mut server, &self.counts).await;
+        Ok(())
+    }
+
+    /// TLS: the name in the greeting must be the one that the connection was made to.
+    async fn tls(&mut self, read: Vec<u8>) -> Result<(), Stopped> {
+        let (hello, read) = self.greeting(read).await?;
+        self.check_greeting(&hello)?;
+        let server = self.dial().await?;
+        self.carry(server, &read).await
+    }
+
+    fn check_greeting(&self, hello: &ClientHello) -> Result<(), Stopped> {
+        let asked = match &hello.server_name {
+            Some(name) => Host::parse_bytes(name.as_bytes()).ok(),
+            None => None,
+        };
+        match (&self.host, asked) {
+            (host, Some(asked)) if asked == *host => Ok(()),
+            // A server name cannot be an address (RFC 6066, 3).
+            (Host::Address(_), None) if hello.server_name.is_none() => Ok(()),
+            (host, Some(asked)) => Err(Stopped::Refused(format!(
+                "the TLS greeting names `{asked}`, but the connection was made to `{host}`"
+            ))),
+            (host, None) => Err(Stopped::Refused(format!(
+                "the TLS greeting names no server, but the connection was made to `{host}`"
+            ))),
+        }
+    }
+
+    /// Reads until the whole greeting is there.
+    async fn greeting(&mut self, mut read: Vec<u8>) -> Result<(ClientHello, Vec<u8>), Stopped> {
+        loop {
+            match client_hello::read(&read) {
+                client_hello::Progress::Hello(hello) => return Ok((hello, read)),
+                client_hello::Progress::NeedMore => self.read_more(&mut read).await?,
+                client_hello::Progress::NotTls => {
+                    return Err(Stopped::Refused("it is not TLS".to_owned()));
+                }
+                client_hello::Progress::Invalid(reason) => {
+                    return Err(Stopped::Refused(format!("its TLS greeting is not one: {reason}")));
+                }
+            }
+        }
+    }
+
+    async fn read_more(&mut self, read: &mut Vec<u8>) -> Result<(), Stopped> {
+        match timeout(PATIENCE, self.client.read_buf(read)).await {
+            Ok(Ok(0)) => Err(Stopped::Failed("it ended before it said what it wanted".to_owned())),
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(broken(error)),
+            Err(_) => Err(Stopped::Refused("it did not say what it wanted in time".to_owned())),
+        }
+    }
+
+    async fn http(&mut self, read: Vec<u8>) -> Result<(), Stopped> {
+        let mut requests = http::Requests::new(self.host.clone(), self.port, read);
+        // The first request is read before anything is dialled.
+        requests.first(&mut self.client, PATIENCE).await?;
+        let server = self.dial().await?;
+        requests.carry(&mut self.client, server, &self.counts).await
+    }
+
+    /// A port without a protocol of its own: who speaks first decides what can be looked at.
+    async fn whatever_it_is(&mut self) -> Result<(), Stopped> {
+        let server = self.dial().await?;
+        tokio::select! {
+            biased;
+            ready = server.readable() => {
+                ready.map_err(broken)?;
+                return self.carry(server, &[]).await;
+            }
+            ready = self.client.readable() => ready.map_err(broken)?,
+        }
+        let mut read = Vec::with_capacity(4096);
+        loop {
+            if self.client.read_buf(&mut read).await.map_err(broken)? == 0 {
+                return self.carry(server, &read).await;
+            }
+            match http::looks_like(&read) {
+                http::Looks::Tls => {
+                    let (hello, read) = self.greeting(read).await?;
+                    self.check_greeting(&hello)?;
+                    return self.carry(server, &read).await;
+                }
+                http::Looks::Http => {
+                    let mut requests = http::Requests::new(self.host.clone(), self.port, read);
+                    requests.first(&mut self.client, PATIENCE).await?;
+                    return requests.carry(&mut self.client, server, &self.counts).await;
+                }
+                http::Looks::Unknown => {}
+                http::Looks::Other => return self.carry(server, &read).await,
+            }
+        }
+    }
+}
+
+pub(crate) fn broken(error: io::Error) -> Stopped {
+    Stopped::Failed(error.to_string())
+}

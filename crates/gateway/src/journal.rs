@@ -1,0 +1,88 @@
+//! What a sandbox asked for and got, kept within bounds.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+/// How many connections are told one by one; a sandbox can make more than anybody reads.
+const CONNECTIONS: usize = 10_000;
+/// How many refused names are told.
+const NAMES: usize = 1_000;
+
+/// What became of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was made.
+    Allowed,
+    /// It was refused, and why.
+    Refused(String),
+    /// It was allowed and could not be made, and why.
+    Failed(String),
+}
+
+/// One connection of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Connection {
+    /// When it was asked for.
+    pub at: SystemTime,
+    /// The name, or the address where none was used.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// The address that was dialled.
+    pub address: Option<IpAddr>,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// The rule that decided, as it was written; none stands for "nothing is allowed unless a rule says so".
+    pub rule: Option<String>,
+    /// Bytes that the sandbox sent.
+    pub sent: u64,
+    /// Bytes that it received.
+    pub received: u64,
+    /// How long it lasted.
+    pub duration: Duration,
+}
+
+/// What was told so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Connections, in the order in which they ended.
+    pub connections: Vec<Connection>,
+    /// How many connections there were beyond those.
+    pub more_connections: u64,
+    /// Names that do not exist for the sandbox, and how often it asked for each.
+    pub refused_names: BTreeMap<String, u64>,
+    /// How many questions for other such names there were.
+    pub more_refused_names: u64,
+}
+
+/// Where the gateway writes and the supervisor reads.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Journal(Arc<Mutex<Account>>);
+
+impl Journal {
+    pub(crate) fn connection(&self, connection: Connection) {
+        let mut account = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if account.connections.len() < CONNECTIONS {
+            account.connections.push(connection);
+        } else {
+            account.more_connections += 1;
+        }
+    }
+
+    pub(crate) fn refused_name(&self, name: String) {
+        let mut account = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(times) = account.refused_names.get_mut(&name) {
+            *times += 1;
+        } else if account.refused_names.len() < NAMES {
+            account.refused_names.insert(name, 1);
+        } else {
+            account.more_refused_names += 1;
+        }
+    }
+
+    pub(crate) fn take(&self) -> Account {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,87 @@
+//! The addresses that stand for names inside a sandbox.
+//!
+//! Every name that may be reached gets an address of its own, so that the name of a connection is known whatever its
+//! protocol. The addresses are those for measurements between networks (RFC 2544, RFC 6890), which lead nowhere.
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+
+use offleash_core::network::DomainName;
+
+/// 198.18.0.0/15. The first 256 are kept for the gateway itself.
+const FIRST: u32 = 0xc612_0100;
+/// One after the last; the very last address is left out, as it looks like a broadcast.
+const END: u32 = 0xc613_ffff;
+
+/// Which address stands for which name; it never changes while the sandbox lives.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    by_name: HashMap<DomainName, Ipv4Addr>,
+    in_order: Vec<DomainName>,
+}
+
+impl Names {
+    /// The address of `name`, given to it now if it has none; `None` when all are given out.
+    pub(crate) fn address_of(&mut self, name: &DomainName) -> Option<Ipv4Addr> {
+        if let Some(known) = self.by_name.get(name) {
+            return Some(*known);
+        }
+        let number = FIRST.checked_add(u32::try_from(self.in_order.len()).ok()?)?;
+        if number >= END {
+            return None;
+        }
+        let address = Ipv4Addr::from_bits(number);
+        self.in_order.push(name.clone());
+        self.by_name.insert(name.clone(), address);
+        Some(address)
+    }
+
+    /// The name that `address` stands for.
+    pub(crate) fn name_at(&self, address: Ipv4Addr) -> Option<&DomainName> {
+        let number = address.to_bits().checked_sub(FIRST)?;
+        self.in_order.get(usize::try_from(number).ok()?)
+    }
+
+    /// Whether `address` is one of those that stand for names, given out or not.
+    pub(crate) fn is_synthetic(address: Ipv4Addr) -> bool {
+        (0xc612_0000..=0xc613_ffff).contains(&address.to_bits())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> DomainName {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_name_keeps_its_address_and_an_address_its_name() {
+        let mut names = Names::default();
+        let first = names.address_of(&name("a.example")).unwrap();
+        let second = names.address_of(&name("b.example")).unwrap();
+        assert_ne!(first, second);
+        assert_eq!(names.address_of(&name("a.example")), Some(first));
+        assert_eq!(names.name_at(first), Some(&name("a.example")));
+        assert_eq!(names.name_at(second), Some(&name("b.example")));
+        assert!(Names::is_synthetic(first) && !Names::is_synthetic(Ipv4Addr::new(198, 20, 0, 1)));
+    }
+
+    #[test]
+    fn addresses_that_were_not_given_out_have_no_name() {
+        let mut names = Names::default();
+        names.address_of(&name("a.example")).unwrap();
+        for address in [[198, 18, 0, 1], [198, 18, 1, 1], [198, 19, 255, 255], [10, 0, 0, 1]] {
+            assert_eq!(names.name_at(address.into()), None);
+        }
+    }
+
+    #[test]
+    fn there_is_an_end_to_the_addresses() {
+        let mut names = Names::default();
+        let given = (0..200_000).map_while(|number| names.address_of(&name(&format!("n{number}.example")))).count();
+        assert_eq!(given, usize::try_from(END - FIRST).unwrap());
+        assert!(names.address_of(&name("n0.example")).is_some());
+    }
+}
