@@ -57,7 +57,6 @@ const RUNS: Tests = &[
             "cpu_time_of_short",
             "a_part_of_a_cpu",
             "every_limit_is",
-            "more_bytes_in_the_workspace",
         ],
     ),
     ("cli/changes", &["applied_changes", "special_files"]),
