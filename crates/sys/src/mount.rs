@@ -74,6 +74,21 @@ pub fn new_filesystem_of(
     )?)
 }
 
+/// Whether overlayfs takes trees that are attached nowhere, by descriptor: Linux 6.15 and later.
+pub fn takes_detached_layers() -> bool {
+    let name = rustix::system::uname();
+    let mut numbers = name
+        .release()
+        .to_str()
+        .unwrap_or_default()
+        .split(['.', '-'])
+        .map(str::parse);
+    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
+        return false;
+    };
+    (major, minor) >= (6_u32, 15_u32)
+}
+
 /// A detached copy of the mounts at and below `path`.
 ///
 /// # Errors

@@ -163,10 +163,15 @@ def lines(name, shown):
         return must([line for line in file if shown(line)], "no such line")
 def beyond_workspace(line):
     return state in line or site in line.replace(workspace, "")
+def names_a_layer(line):
+    # Parts that are attached nowhere are shown relative to themselves.
+    own = ["lowerdir+=/", "upperdir=/upper", "workdir=/work"]
+    options = line.split()[-1].split(",")
+    return any("dir" in option and "=/" in option and option not in own for option in options)
 for name in ["mountinfo", "mounts", "mountstats"]:
     attempt(name + " state", lines, name, lambda line: state in line)
     attempt(name + " site", lines, name, beyond_workspace)
-    attempt(name + " layers", lines, name, lambda line: "upperdir=/" in line or "lowerdir=/" in line)
+    attempt(name + " layers", lines, name, names_a_layer)
 attempt("cgroup", lines, "cgroup", lambda line: not line.rstrip().endswith(":/"))
 attempt("cgroup above", lines, "cgroup", lambda line: "/.." in line)
 attempt("init's cgroup", lambda: must([l for l in open("/proc/1/cgroup") if not l.rstrip().endswith(":/")], "none"))

@@ -14,6 +14,7 @@ use offleash_sys::mount::{self, Attributes};
 use rustix::fs::Mode;
 
 use self::kernel::Covers;
+use self::layers::Part;
 use self::root::{Kind, Root};
 use super::handshake::StepFailure;
 
@@ -172,18 +173,27 @@ impl Assembly<'_> {
         }
     }
 
+    /// The tree that a bind, or the lower part of an overlay, is made from.
+    fn source(&mut self, number: usize, path: &Path) -> Result<Part, StepFailure> {
+        match self.given.tree(source_number(number))? {
+            Some(tree) => Ok(Part { tree, is_ours: false }),
+            None => Ok(Part {
+                tree: mount::clone_resolved(path).map_err(step("opening", path))?,
+                is_ours: true,
+            }),
+        }
+    }
+
     fn bind(&mut self, number: usize, source: &Path, access: Access, target: &Path) -> Result<(), StepFailure> {
-        let tree = match self.given.tree(source_number(number))? {
-            Some(tree) => tree,
-            None => mount::clone_resolved(source).map_err(step("opening", source))?,
-        };
+        let part = self.source(number, source)?;
+        let tree = &part.tree;
         let attributes = if access == Access::Rw { WRITABLE } else { SEALED };
         mount::restrict_tree(tree.as_fd(), attributes).map_err(step("restricting", source))?;
         let kind = kind_of(tree.as_fd()).map_err(step("examining", source))?;
         let tree = if access == Access::Ro && kind == Kind::Directory && !is_system(source) {
-            layers::read_only(&mut self.root, tree.as_fd()).map_err(step("mounting a read-only view of", source))?
+            layers::read_only(&mut self.root, &part).map_err(step("mounting a read-only view of", source))?
         } else {
-            tree
+            part.tree
         };
         self.root
             .attach(tree.as_fd(), kind, target)
@@ -191,15 +201,15 @@ impl Assembly<'_> {
     }
 
     fn overlay(&mut self, number: usize, lower: &Path, layer: &Path, target: &Path) -> Result<(), StepFailure> {
-        let lower_tree = match self.given.tree(source_number(number))? {
-            Some(tree) => tree,
-            None => mount::clone_resolved(lower).map_err(step("opening", lower))?,
+        let lower_part = self.source(number, lower)?;
+        let layer_part = match self.given.tree(layer_number(number))? {
+            Some(tree) => Part { tree, is_ours: false },
+            None => Part {
+                tree: mount::clone_tree(mount::current_directory(), layer).map_err(step("opening", layer))?,
+                is_ours: true,
+            },
         };
-        let layer_tree = match self.given.tree(layer_number(number))? {
-            Some(tree) => tree,
-            None => mount::clone_tree(mount::current_directory(), layer).map_err(step("opening", layer))?,
-        };
-        let overlay = layers::writable(&mut self.root, lower_tree.as_fd(), layer_tree.as_fd())
+        let overlay = layers::writable(&mut self.root, &lower_part, &layer_part)
             .map_err(step("mounting an overlay over", lower))?;
         self.root
             .attach(overlay.as_fd(), Kind::Directory, target)

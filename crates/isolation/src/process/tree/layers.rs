@@ -15,8 +15,18 @@ use super::{SEALED, WRITABLE, new_tmpfs};
 /// Where parts are kept for kernels that take no detached ones; gone before anything runs.
 const STAGING: &str = ".staging";
 
+/// A detached tree that an overlay is made of.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) tree: OwnedFd,
+    /// Whether it was made in this namespace. What the parent sends belongs to one over which we have no privilege.
+    pub(super) is_ours: bool,
+}
+
 /// An overlay of `lower` whose changes go to `layer`, which holds `upper` and `work`.
-pub(super) fn writable(root: &mut Root, lower: BorrowedFd<'_>, layer: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+pub(super) fn writable(root: &mut Root, lower: &Part, layer: &Part) -> io::Result<OwnedFd> {
+    let is_ours = lower.is_ours && layer.is_ours;
+    let (lower, layer) = (lower.tree.as_fd(), layer.tree.as_fd());
     // `volatile`: nothing in a sandbox needs to survive a power failure, and without it unmounting would write back
     // the host's whole file system. `userxattr`: the form that needs no privilege.
     const OPTIONS: &[(&CStr, &[u8])] = &[(c"userxattr", b""), (c"volatile", b""), (c"index", b"off")];
@@ -30,7 +40,7 @@ pub(super) fn writable(root: &mut Root, lower: BorrowedFd<'_>, layer: BorrowedFd
         (c"upperdir", upper.as_fd()),
         (c"workdir", work.as_fd()),
     ];
-    if let Some(overlay) = of_detached(&parts, OPTIONS, WRITABLE)? {
+    if is_ours && let Some(overlay) = of_detached(&parts, OPTIONS, WRITABLE)? {
         return Ok(overlay);
     }
     let named: [(&CStr, &[u8]); 3] = [
@@ -45,25 +55,29 @@ pub(super) fn writable(root: &mut Root, lower: BorrowedFd<'_>, layer: BorrowedFd
 ///
 /// A mount that is read-only still lets a program connect to a unix socket that lies in it, such as that of a
 /// container engine. A socket of an overlay is another one, to which nobody listens.
-pub(super) fn read_only(root: &mut Root, lower: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+pub(super) fn read_only(root: &mut Root, lower: &Part) -> io::Result<OwnedFd> {
+    let (is_ours, lower) = (lower.is_ours, lower.tree.as_fd());
     const OPTIONS: &[(&CStr, &[u8])] = &[(c"userxattr", b"")];
     // An overlay without a writable layer needs two to read from; the second is empty.
     let empty = new_tmpfs(Some(4096), Some(1), 0o555, SEALED)?;
     let parts = [(c"lowerdir+", lower), (c"lowerdir+", empty.as_fd())];
-    if let Some(overlay) = of_detached(&parts, OPTIONS, SEALED)? {
+    if is_ours && let Some(overlay) = of_detached(&parts, OPTIONS, SEALED)? {
         return Ok(overlay);
     }
     let named: [(&CStr, &[u8]); 1] = [(c"lowerdir", b"lower:layer")];
     of_staged(root, [lower, empty.as_fd()], &[&named, OPTIONS].concat(), SEALED)
 }
 
-/// Made of parts that are attached nowhere, if the kernel takes such (Linux 6.15) and we made them: those that the
-/// parent sends belong to a namespace over which we have no privilege.
+/// Made of parts that are attached nowhere, if the kernel takes such: from Linux 6.15 on. Others are not asked, because
+/// they write what they refuse into the kernel's log.
 fn of_detached(
     parts: &[(&CStr, BorrowedFd<'_>)],
     options: &[(&CStr, &[u8])],
     attributes: Attributes,
 ) -> io::Result<Option<OwnedFd>> {
+    if !mount::takes_detached_layers() {
+        return Ok(None);
+    }
     match mount::new_filesystem_of(c"overlay", parts, options, attributes) {
         Ok(overlay) => Ok(Some(overlay)),
         Err(error) if needs_staging(&error) => Ok(None),
