@@ -29,8 +29,6 @@ pub(super) struct Inherited<'a> {
     pub(super) control: BorrowedFd<'a>,
     /// Descriptors that belong to the parent alone.
     pub(super) parents: &'a [BorrowedFd<'a>],
-    /// The CPUs that may be used; the parent keeps the child from its own for a moment.
-    pub(super) cpus: Option<rustix::thread::CpuSet>,
 }
 
 /// What the child is told to become; sent to it, since it starts before that is known.
@@ -90,11 +88,6 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     let foundation = tree::lay_foundation()?;
 
     let order = receive_order(inherited.control)?;
-    if let Some(cpus) = &inherited.cpus {
-        // Not before: the parent is done with it now. It fails only if those CPUs were taken away meanwhile; then the
-        // kernel chose others.
-        let _lifted = rustix::thread::sched_setaffinity(None, cpus);
-    }
     let plan = &order.plan;
     arrivals.expected.clone_from(&order.from_parent);
     rustix::system::sethostname(plan.hostname.as_bytes())

@@ -45,7 +45,6 @@ impl Embryo {
             channel: &child_end,
             control: guest_control.as_fd(),
             parents: &[control.as_fd(), channel.0.as_fd()],
-            cpus: rustix::thread::sched_getaffinity(None).ok(),
         };
         // Without the network namespace, which takes longest and which the child makes itself at the same time.
         let namespaces = Namespaces {
@@ -156,14 +155,17 @@ impl Embryo {
 /// Moves the first process to another CPU than ours.
 ///
 /// The kernel starts a child where its parent runs, where it would wait until we do; the two halves would take turns
-/// instead of working at the same time. The child lifts this when it hears from us next. Only speed depends on it.
+/// instead of working at the same time. It is not kept there: should the others be busy, it comes back as soon as we
+/// wait for it. Only speed depends on it.
 fn place_apart(first: rustix::process::Pid) {
-    let Ok(mut others) = rustix::thread::sched_getaffinity(None) else {
+    let Ok(all) = rustix::thread::sched_getaffinity(None) else {
         return;
     };
+    let mut others = all;
     others.unset(rustix::thread::sched_getcpu());
-    if others.count() > 0 {
-        let _moved = rustix::thread::sched_setaffinity(Some(first), &others);
+    if others.count() > 0 && rustix::thread::sched_setaffinity(Some(first), &others).is_ok() {
+        // It fails only if those CPUs were taken away meanwhile; then the kernel chose others.
+        let _lifted = rustix::thread::sched_setaffinity(Some(first), &all);
     }
 }
 
