@@ -4,4 +4,5 @@
 //! (`isolation` makes the namespace and its sockets).
 
 pub mod client_hello;
+pub mod http_body;
 pub mod http_head;
