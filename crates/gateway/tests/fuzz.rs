@@ -1,0 +1,214 @@
+//! What real clients sent, spoilt at random: no reader falls, takes more than there is, or changes its mind.
+//!
+//! Bounded, so that it can be part of every test; `OFFLEASH_FUZZ_ROUNDS` makes it longer, and a failure prints the
+//! bytes. The seed is fixed: a failure comes again.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use offleash_gateway::client_hello::{self, ClientHelloReader};
+use offleash_gateway::http_body::{BodyReader, HttpBodyError};
+use offleash_gateway::http_head::{self, RequestHeadReader, Scheme};
+
+const ROUNDS: usize = 4_000;
+
+fn rounds() -> usize {
+    let asked = std::env::var("OFFLEASH_FUZZ_ROUNDS").ok();
+    asked.map_or(ROUNDS, |asked| asked.parse().unwrap())
+}
+
+/// Numbers that look random (xorshift, Marsaglia 2003).
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 33).unwrap() % end.max(1)
+    }
+
+    fn byte(&mut self) -> u8 {
+        u8::try_from(self.below(256)).unwrap()
+    }
+
+    /// Changes, cuts out, doubles or exchanges a few bytes, or puts in what means something.
+    fn spoil(&mut self, bytes: &mut Vec<u8>, pieces: &[&[u8]]) {
+        for _ in 0..=self.below(4) {
+            if bytes.is_empty() {
+                return;
+            }
+            let at = self.below(bytes.len());
+            let end = (at + self.below(20)).min(bytes.len());
+            match self.below(7) {
+                0 => bytes[at] = self.byte(),
+                1 => bytes[at] ^= 1 << self.below(8),
+                2 => bytes.insert(at, self.byte()),
+                3 => drop(bytes.drain(at..end)),
+                4 => drop(bytes.splice(at..at, bytes[at..end].to_vec())),
+                5 => bytes.truncate(at),
+                _ => drop(bytes.splice(at..end, pieces[self.below(pieces.len())].iter().copied())),
+            }
+        }
+    }
+
+    /// Lengths that grow from nothing to `whole`.
+    fn cuts(&mut self, whole: usize) -> Vec<usize> {
+        let mut cuts: Vec<usize> = (0..self.below(8)).map(|_| self.below(whole + 1)).collect();
+        cuts.push(whole);
+        cuts.sort_unstable();
+        cuts
+    }
+}
+
+fn from_hex(hex: &str) -> Vec<u8> {
+    (0..hex.len() / 2)
+        .map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap())
+        .collect()
+}
+
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter(|line| !line.starts_with('#'))
+}
+
+#[test]
+fn spoilt_hellos() {
+    let hellos: Vec<Vec<u8>> = lines(include_str!("../src/client_hello/tests/recorded.txt"))
+        .map(|line| from_hex(line.split(' ').nth(3).unwrap()))
+        .collect();
+    let pieces: [&[u8]; 8] = [
+        b"\0\0",
+        b"\xff\xff",
+        b"\x16\x03\x01",
+        b"\0\0\0\x10\0\x0e\0\0\x0bexample.com",
+        b"\xfe\x0d",
+        b"\0",
+        b"\x01",
+        b"\x40\x01",
+    ];
+    let mut numbers = Numbers(0x1234_5678_9abc_def1);
+    for round in 0..rounds() {
+        let mut bytes = hellos[round % hellos.len()].clone();
+        numbers.spoil(&mut bytes, &pieces);
+        let at_once = ClientHelloReader::default().read(&bytes);
+        let mut reader = ClientHelloReader::default();
+        let cuts = numbers.cuts(bytes.len());
+        let verdicts = cuts.iter().map(|there| reader.read(&bytes[..*there]));
+        let first = verdicts
+            .into_iter()
+            .find(|verdict| *verdict != client_hello::Progress::NeedMore);
+        assert_eq!(
+            first.unwrap_or(client_hello::Progress::NeedMore),
+            at_once,
+            "{bytes:02x?}"
+        );
+        if let client_hello::Progress::Hello(hello) = at_once {
+            assert!(hello.length <= bytes.len(), "{bytes:02x?}");
+        }
+    }
+}
+
+fn requests() -> Vec<Vec<u8>> {
+    lines(include_str!("../src/http_head/tests/recorded.txt"))
+        .map(|line| {
+            line.splitn(5, ' ')
+                .nth(4)
+                .unwrap()
+                .replace("\\r\\n", "\r\n")
+                .into_bytes()
+        })
+        .collect()
+}
+
+/// Where the requests of a connection begin and how their reading ended, with the bytes given in parts.
+///
+/// As a proxy does it: a reader for each head sees what is there, a reader for the body what is new.
+fn follow(bytes: &[u8], cuts: &[usize]) -> (Vec<usize>, String) {
+    let mut starts = Vec::new();
+    let mut cuts = cuts.iter().copied();
+    let mut start = 0;
+    let mut there = 0;
+    loop {
+        let mut reader = RequestHeadReader::new(Scheme::Http);
+        let head = loop {
+            match reader.read(&bytes[start..there]) {
+                http_head::Progress::Head(head) => break head,
+                http_head::Progress::NeedMore => match cuts.next() {
+                    Some(next) => there = next,
+                    None => return (starts, format!("in the head at {start}")),
+                },
+                other => return (starts, format!("{other:?}")),
+            }
+        };
+        assert!(start + head.length <= there);
+        starts.push(start);
+        start += head.length;
+        let mut body = BodyReader::new(head.body);
+        loop {
+            let taken: Result<_, HttpBodyError> = body.read(&bytes[start..there]);
+            let Ok(taken) = taken else {
+                return (starts, format!("{taken:?}"));
+            };
+            assert!(start + taken.length <= there);
+            start += taken.length;
+            if taken.ended {
+                break;
+            }
+            assert_eq!(start, there, "all is taken until the end");
+            match cuts.next() {
+                Some(next) => there = next,
+                None => return (starts, format!("in the body at {start}")),
+            }
+        }
+    }
+}
+
+#[test]
+fn n9_requests_on_one_connection_are_told_apart() {
+    let requests = requests();
+    let mut numbers = Numbers(0xfeed_5678_9abc_def1);
+    for _ in 0..rounds() / 10 {
+        let mut bytes = Vec::new();
+        let mut starts = Vec::new();
+        for _ in 0..1 + numbers.below(6) {
+            starts.push(bytes.len());
+            bytes.extend(&requests[numbers.below(requests.len())]);
+        }
+        let cuts = numbers.cuts(bytes.len());
+        let text = String::from_utf8_lossy(&bytes);
+        assert_eq!(
+            follow(&bytes, &cuts),
+            (starts, format!("in the head at {}", bytes.len())),
+            "{text:?}"
+        );
+    }
+}
+
+#[test]
+fn spoilt_requests() {
+    let requests = requests();
+    let pieces: [&[u8]; 14] = [
+        b"\r\n",
+        b"\n",
+        b"\r",
+        b"\0",
+        b" ",
+        b"\t",
+        b":",
+        b"Content-Length: 5\r\n",
+        b"Transfer-Encoding: chunked\r\n",
+        b"Host: other\r\n",
+        b"0\r\n\r\n",
+        b"\r\n\r\n",
+        b"5;x",
+        b"ffffffffffffffff",
+    ];
+    let mut numbers = Numbers(0xdead_5678_9abc_def1);
+    for round in 0..rounds() {
+        let mut bytes = requests[round % requests.len()].clone();
+        bytes.extend(&requests[numbers.below(requests.len())]);
+        numbers.spoil(&mut bytes, &pieces);
+        let at_once = follow(&bytes, &[bytes.len()]);
+        let cuts = numbers.cuts(bytes.len());
+        assert_eq!(follow(&bytes, &cuts), at_once, "{:?}", String::from_utf8_lossy(&bytes));
+    }
+}
