@@ -1,7 +1,7 @@
 //! The words and the decisions of offleash.
 //!
 //! What a sandbox is asked to be ([`spec`]), what that resolves to ([`plan`]), what happens in it ([`exec`]) and what
-//! is reported afterwards ([`record`]); and the pure decisions: which path, variable, command a policy allows.
+//! is reported afterwards ([`record`]); and the pure decisions: which path, variable, command or connection is allowed.
 //!
 //! Deliberately not here: I/O, async, clocks, randomness. Every other room uses this one; it uses none of them.
 
@@ -13,6 +13,7 @@ mod glob;
 pub mod id;
 pub mod level;
 pub mod limits;
+pub mod network;
 pub mod path_rules;
 pub mod plan;
 pub mod policy;

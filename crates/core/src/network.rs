@@ -1,0 +1,29 @@
+//! Decides which connections a sandbox may open, and which requests it may send over them.
+//!
+//! Pure: no sockets, no DNS, no clock. Whatever names a host is brought into one canonical form first ([`host`]).
+
+/// Gives a type that is displayed and parsed as text the same form in serde.
+macro_rules! string_in_serde {
+    ($type:ty) => {
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+pub mod host;
+pub mod name;
+#[cfg(test)]
+mod testing;
+
+pub use host::{Host, HostError};
+pub use name::DomainName;
