@@ -1,6 +1,9 @@
 //! Decides which connections a sandbox may open, and which requests it may send over them.
 //!
-//! Pure: no sockets, no DNS, no clock. Whatever names a host is brought into one canonical form first ([`host`]).
+//! Pure: no sockets, no DNS, no clock. One canonical form of a host ([`host`]) for whatever names one, the text of
+//! rules ([`pattern`]), and what they say about a host and a port ([`decide`]).
+//!
+//! No rule means no connection.
 
 /// Gives a type that is displayed and parsed as text the same form in serde.
 macro_rules! string_in_serde {
@@ -20,10 +23,17 @@ macro_rules! string_in_serde {
     };
 }
 
+pub mod cidr;
+pub mod decide;
 pub mod host;
+pub mod host_pattern;
 pub mod name;
+pub mod pattern;
+pub mod ports;
 #[cfg(test)]
 mod testing;
 
+pub use decide::{Decision, NetworkPolicy, NetworkRule, RuleVerdict};
 pub use host::{Host, HostError};
 pub use name::DomainName;
+pub use pattern::{NetworkPattern, PatternError, Protocol};

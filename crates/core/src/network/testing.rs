@@ -2,6 +2,9 @@
 
 use proptest::prelude::*;
 
+use crate::network::decide::{NetworkPolicy, NetworkRule, RuleVerdict};
+use crate::network::host::Host;
+
 /// Names of a small world, so that rules and hosts often meet.
 pub(crate) fn names() -> impl Strategy<Value = String> {
     let label = prop::sample::select(vec!["a", "b", "api", "xn--zca", "x_y", "r3---s"]);
@@ -11,6 +14,22 @@ pub(crate) fn names() -> impl Strategy<Value = String> {
         labels.push(base);
         labels.join(".")
     })
+}
+
+/// Addresses of a small world.
+pub(crate) fn addresses() -> impl Strategy<Value = String> {
+    prop::sample::select(
+        [
+            "10.0.0.1",
+            "10.0.1.1",
+            "192.0.2.1",
+            "93.184.215.14",
+            "[2606:4700::1111]",
+            "[fd00::1]",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+    )
 }
 
 /// Another way to write `name`: other case, full-width letters, other full stops, the root's dot.
@@ -27,4 +46,44 @@ pub(crate) fn spelling_of(name: String) -> impl Strategy<Value = String> {
         });
         spelled.collect::<String>() + end
     })
+}
+
+/// Patterns of rules about that world.
+pub(crate) fn pattern_texts() -> impl Strategy<Value = String> {
+    let networks = prop::sample::select(vec![
+        "10.0.0.0/8",
+        "10.0.0.0/24",
+        "192.0.2.0/24",
+        "[2000::]/3",
+        "[fd00::]/8",
+    ]);
+    let host = prop_oneof![
+        names(),
+        names().prop_map(|name| format!("*.{name}")),
+        addresses(),
+        networks.prop_map(str::to_owned),
+    ];
+    let ports = prop::sample::select(vec!["", ":443", ":22,443", ":8000-8100", ":*", ":1-100,90-200"]);
+    let protocol = prop::sample::select(vec!["", "/tcp", "/tls", "/http"]);
+    (host, ports, protocol).prop_map(|(host, ports, protocol)| format!("{host}{ports}{protocol}"))
+}
+
+pub(crate) fn verdicts() -> impl Strategy<Value = RuleVerdict> {
+    prop::sample::select(vec![RuleVerdict::Allow, RuleVerdict::Ask, RuleVerdict::Deny])
+}
+
+pub(crate) fn policies() -> impl Strategy<Value = NetworkPolicy> {
+    let rule = (verdicts(), pattern_texts()).prop_map(|(verdict, text)| NetworkRule::parse(verdict, &text).unwrap());
+    prop::collection::vec(rule, 0..8).prop_map(|rules| NetworkPolicy { rules })
+}
+
+pub(crate) fn policy(list: &[(RuleVerdict, &str)]) -> NetworkPolicy {
+    let rules = list
+        .iter()
+        .map(|(verdict, text)| NetworkRule::parse(*verdict, text).unwrap());
+    NetworkPolicy { rules: rules.collect() }
+}
+
+pub(crate) fn host(text: &str) -> Host {
+    Host::parse(text).unwrap()
 }
