@@ -1,7 +1,8 @@
 //! Decides which connections a sandbox may open, and which requests it may send over them.
 //!
 //! Pure: no sockets, no DNS, no clock. One canonical form of a host ([`host`]) for whatever names one, the text of
-//! rules ([`pattern`]), and what they say about a host and a port ([`decide`]).
+//! rules ([`pattern`]), what they say about a host and a port ([`decide`]), and what may be dialled once a name has
+//! been resolved ([`address`], [`dial`]).
 //!
 //! No rule means no connection.
 
@@ -23,8 +24,11 @@ macro_rules! string_in_serde {
     };
 }
 
+pub mod address;
 pub mod cidr;
 pub mod decide;
+pub mod dial;
+mod embedded;
 pub mod host;
 pub mod host_pattern;
 pub mod name;
@@ -33,7 +37,9 @@ pub mod ports;
 #[cfg(test)]
 mod testing;
 
+pub use address::{AddressClass, classify};
 pub use decide::{Decision, NetworkPolicy, NetworkRule, RuleVerdict};
+pub use dial::AddressRefusal;
 pub use host::{Host, HostError};
 pub use name::DomainName;
 pub use pattern::{NetworkPattern, PatternError, Protocol};
