@@ -1,8 +1,8 @@
 //! Decides which connections a sandbox may open, and which requests it may send over them.
 //!
 //! Pure: no sockets, no DNS, no clock. One canonical form of a host ([`host`]) for whatever names one, the text of
-//! rules ([`pattern`]), what they say about a host and a port ([`decide`]), and what may be dialled once a name has
-//! been resolved ([`address`], [`dial`]).
+//! rules ([`pattern`]), what they say about a host and a port ([`decide`]), what may be dialled once a name has been
+//! resolved ([`address`], [`dial`]), and which HTTP requests pass ([`http_rule`], [`http_path`]).
 //!
 //! No rule means no connection.
 
@@ -31,6 +31,8 @@ pub mod dial;
 mod embedded;
 pub mod host;
 pub mod host_pattern;
+pub mod http_path;
+pub mod http_rule;
 pub mod name;
 pub mod pattern;
 pub mod ports;
