@@ -69,6 +69,10 @@ fn records_that_are_empty_long_many_or_of_another_type() {
     let single: Vec<u8> = hello.chunks(1).flat_map(record).collect();
     assert!(hello.len() > MAX_RECORDS);
     refused(&single, Error::ManyRecords);
+    // One record more than allowed, the last of which would complete the hello.
+    let (bytewise, rest) = hello.split_at(MAX_RECORDS);
+    let one_more: Vec<u8> = bytewise.chunks(1).chain([rest]).flat_map(record).collect();
+    refused(&one_more, Error::ManyRecords);
 }
 
 #[test]
