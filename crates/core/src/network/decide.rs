@@ -117,10 +117,9 @@ impl NetworkPolicy {
     /// is that of the first such port; otherwise it is denied, by the rule for the whole name if there is one.
     pub fn names_possible(&self, name: &DomainName) -> Decision<'_> {
         let host = Host::Name(name.clone());
-        // Decisions differ only from one of these ports to the next.
+        // Decisions differ only from one of these ports to the next; before the first, no rule speaks.
         let about = self.rules.iter().filter(|rule| rule.pattern.matches(&host));
         let mut ports: Vec<u16> = about.flat_map(|rule| rule.ports.changes()).collect();
-        ports.extend([1, 80, 443]);
         ports.sort_unstable();
         let decisions = ports.into_iter().map(|port| self.decide(&host, port));
         let best = decisions.min_by_key(|decision| (decision.verdict, decision.rule.is_none()));

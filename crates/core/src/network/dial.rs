@@ -85,9 +85,9 @@ impl NetworkPolicy {
     /// - The rules allow the host, or ask and the user has agreed.
     /// - No rule for addresses denies it, nor an address that it carries.
     /// - It is public and not our own, or a rule that allows addresses names it: a network within the range that the
-    ///   registry assigns to its kind, so that `0.0.0.0/1` opens no loopback, and `169.254.0.0/16` no metadata service; for
-    ///   our own addresses and for ones that carry others, the address itself. A rule that asks counts for an address
-    ///   that was asked for itself.
+    ///   registry assigns to its kind, so that `0.0.0.0/1` opens no loopback, and `169.254.0.0/16` no metadata service;
+    ///   for our own addresses and for ones that carry others, the address itself. A rule that asks counts for an
+    ///   address that was asked for itself.
     ///
     /// # Errors
     /// [`AddressRefusal`] says which of these does not hold.
