@@ -1,8 +1,8 @@
 //! Safe wrappers around the kernel: the only room with `unsafe`.
 //!
-//! Each module turns one kernel interface into types that cannot be misused: namespaces, mounts, cgroups, seccomp,
-//! Landlock, terminals, processes. Deliberately not here: policy. What is allowed is decided in `core` and carried
-//! out by `isolation` and `guest`, the callers of this room.
+//! Each module turns one kernel interface into types that cannot be misused: namespaces, networks, mounts, cgroups,
+//! seccomp, Landlock, terminals, processes. Deliberately not here: policy. What is allowed is decided in `core` and
+//! carried out by `isolation` and `guest`, the callers of this room.
 //!
 //! Without the feature `std` only what the guest needs is here: it has neither the standard nor a C library.
 
@@ -22,6 +22,8 @@ pub mod landlock;
 pub mod mount;
 #[cfg(feature = "std")]
 pub mod namespaces;
+#[cfg(feature = "std")]
+pub mod network;
 #[cfg(feature = "std")]
 pub mod process;
 pub mod pty;

@@ -1,0 +1,70 @@
+//! The addresses of this machine, so that nobody is let through to the machine itself by one of them.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use rustix::io::Errno;
+
+use super::NetworkError;
+use super::netlink::{Family, Message, Netlink, Requests, attributes, field};
+
+/// `struct ifaddrmsg` (rtnetlink(7)), of which the first byte is the family.
+const HEADER: usize = 8;
+
+/// How often the list is asked for again when it changed meanwhile.
+const ATTEMPTS: usize = 10;
+
+const STEP: &str = "listing the addresses of this machine";
+
+/// Every address that an interface of this network namespace has now, loopback and link-local ones included.
+///
+/// # Errors
+/// If the kernel does not answer, or not in a form that we know; `EAGAIN` if the list changes all the time.
+pub fn own_addresses() -> Result<BTreeSet<IpAddr>, NetworkError> {
+    let failed = |source| NetworkError::Talking { step: STEP, source };
+    let netlink = Netlink::open(Family::Route).map_err(failed)?;
+    for _ in 0..ATTEMPTS {
+        if let Some(found) = list(&netlink)? {
+            return Ok(found);
+        }
+    }
+    Err(failed(Errno::AGAIN.into()))
+}
+
+/// The list, unless it changed while it was told.
+fn list(netlink: &Netlink) -> Result<Option<BTreeSet<IpAddr>>, NetworkError> {
+    let mut requests = Requests::default();
+    requests.push(STEP, libc::RTM_GETADDR, libc::NLM_F_DUMP, |request| {
+        request.header(&[0; HEADER]);
+    });
+    let (mut found, mut whole) = (BTreeSet::new(), true);
+    let refusals = netlink.send(&requests, |message| {
+        whole &= !message.is_of_broken_list();
+        if message.kind == libc::RTM_NEWADDR {
+            found.extend(own(message));
+        }
+    })?;
+    match refusals.into_iter().next() {
+        Some(refusal) => Err(refusal.into()),
+        None => Ok(whole.then_some(found)),
+    }
+}
+
+/// The address that a message tells: `IFA_LOCAL`, or `IFA_ADDRESS` where there is only that; where there are both, the
+/// latter is the machine at the other end of the link.
+fn own(message: &Message<'_>) -> Option<IpAddr> {
+    let family = message.payload.first().map(|family| i32::from(*family));
+    let of_kind = |wanted| {
+        let mut all = attributes(message.payload.get(HEADER..)?).flatten();
+        all.find_map(|(kind, value)| (kind == wanted).then_some(value))
+    };
+    address(family, of_kind(libc::IFA_LOCAL).or_else(|| of_kind(libc::IFA_ADDRESS))?)
+}
+
+fn address(family: Option<i32>, value: &[u8]) -> Option<IpAddr> {
+    match family? {
+        libc::AF_INET => field(value, 0).map(|octets| Ipv4Addr::from_octets(octets).into()),
+        libc::AF_INET6 => field(value, 0).map(|octets| Ipv6Addr::from_octets(octets).into()),
+        _ => None,
+    }
+}

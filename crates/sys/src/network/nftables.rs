@@ -1,0 +1,163 @@
+//! Packet filters that lead a namespace's connections to one listener, and refuse at once what is neither TCP nor DNS.
+//!
+//! Every address is the namespace's own by then (`routes`), so that packets of all connections come in over `lo`. A
+//! chain at their arrival hands those of TCP to the listener, wherever they go (`tproxy`): nothing is rewritten and
+//! nothing is kept for a connection but its two sockets. Where the kernel lacks that, `redirect` does it by rewriting
+//! addresses as they leave; then the kernel remembers every connection (conntrack), in memory that no cgroup counts.
+//!
+//! All is sent in one transaction: it holds completely, or nothing of it does. The kernel loads modules that this
+//! needs when an ordinary user asks for them in a namespace of their own, too (`nft_request_module`); where it may not,
+//! `Missing` says which. Source: linux/netfilter/nf_tables.h.
+
+mod rules;
+
+use rustix::io::Errno;
+
+use super::netlink::{Family, Netlink, Refusal, Requests};
+use super::{Ipv6, NetworkError, Sources};
+use rules::{Chain, Layout, Protocol, Ruleset};
+
+/// Which connections are led where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Filters {
+    /// The namespace's own addresses, which stay its own as those of loopback do.
+    pub sources: Sources,
+    /// Whether there is IPv6 to be filtered.
+    pub ipv6: Ipv6,
+    /// The port of the listener on 127.0.0.1 and `::1` that gets connections; it must be transparent
+    /// ([`super::sockets::listen_transparent`]).
+    pub listener: u16,
+    /// The port of TCP and UDP whose listeners get what is sent to any address as it is: the one of DNS.
+    pub dns: u16,
+}
+
+/// How connections get to the listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// As they are; what they wanted is the accepted socket's own address.
+    Proxy,
+    /// Rewritten; what they wanted is what the kernel remembers.
+    Redirect,
+}
+
+/// Leads every connection that is not to the namespace itself to the listener, by the best method that there is.
+///
+/// UDP to any other port than `dns` is answered with "port unreachable", so that a QUIC client falls back at once; all
+/// other protocols with "prohibited". To be called once, by a process with `CAP_NET_ADMIN` over its network namespace.
+///
+/// # Errors
+/// `Missing` when the kernel has neither method: nothing was changed then, and only listeners on single ports are
+/// left. `Refused` with `EPERM` without the capability.
+pub fn lead_to_listener(filters: &Filters) -> Result<Method, NetworkError> {
+    match lead_by(Method::Proxy, filters) {
+        Ok(()) => Ok(Method::Proxy),
+        Err(NetworkError::Missing { .. }) => lead_by(Method::Redirect, filters).map(|()| Method::Redirect),
+        Err(error) => Err(error),
+    }
+}
+
+/// Like [`lead_to_listener`], by this method.
+///
+/// # Errors
+/// As there.
+pub fn lead_by(method: Method, filters: &Filters) -> Result<(), NetworkError> {
+    let mut ruleset = Ruleset::new();
+    write_family(&mut ruleset, method, filters, Layout::ipv4(filters.sources.v4));
+    if filters.ipv6 == Ipv6::Ready {
+        write_family(&mut ruleset, method, filters, Layout::ipv6(filters.sources.v6));
+    }
+    commit(&ruleset.finish())
+}
+
+/// The filters of one family. What most packets meet comes first.
+fn write_family(ruleset: &mut Ruleset, method: Method, filters: &Filters, layout: Layout) {
+    let mut table = ruleset.table(layout);
+    if method == Method::Redirect {
+        table.chain(Chain::Leaving);
+        table.rule(
+            Chain::Leaving,
+            "redirecting connections",
+            "redirect (NFT_REDIR)",
+            |rule| {
+                rule.protocol(Protocol::Tcp)
+                    .not_for_port(filters.dns)
+                    .not_for_loopback()
+                    .not_for_own()
+                    .redirect(filters.listener);
+            },
+        );
+    }
+    table.chain(Chain::Arriving);
+    let filter = "packet filter (NF_TABLES)";
+    table.rule(Chain::Arriving, "letting own addresses be", filter, |rule| {
+        rule.for_own().accept();
+    });
+    table.rule(Chain::Arriving, "letting loopback be", filter, |rule| {
+        rule.for_loopback().accept();
+    });
+    if method == Method::Proxy {
+        table.rule(
+            Chain::Arriving,
+            "handing connections over",
+            "tproxy (NFT_TPROXY)",
+            |rule| {
+                rule.protocol(Protocol::Tcp)
+                    .not_for_port(filters.dns)
+                    .proxy(filters.listener)
+                    .accept();
+            },
+        );
+    }
+    table.rule(Chain::Arriving, "letting TCP pass", filter, |rule| {
+        rule.protocol(Protocol::Tcp).accept();
+    });
+    table.rule(Chain::Arriving, "letting DNS pass", filter, |rule| {
+        rule.protocol(Protocol::Udp).for_port(filters.dns).accept();
+    });
+    let reject = "reject (NFT_REJECT)";
+    table.rule(Chain::Arriving, "refusing UDP", reject, |rule| {
+        rule.protocol(Protocol::Udp).refuse_port();
+    });
+    table.rule(Chain::Arriving, "refusing other protocols", reject, |rule| {
+        rule.refuse_all();
+    });
+}
+
+/// Has the kernel take over all requests or none.
+fn commit(requests: &Requests) -> Result<(), NetworkError> {
+    let step = "opening a socket for packet filters";
+    let netlink = Netlink::open(Family::Netfilter).map_err(|source| match Errno::from_io_error(&source) {
+        Some(Errno::PROTONOSUPPORT) => NetworkError::Missing {
+            step,
+            part: "NETFILTER_NETLINK",
+            source,
+        },
+        _ => NetworkError::Talking { step, source },
+    })?;
+    // A transaction that failed as a whole says why at its first request; those behind a refused one fail for that.
+    match netlink.send(requests, |_| {})?.into_iter().next() {
+        None => Ok(()),
+        Some(refusal) => Err(explain(refusal)),
+    }
+}
+
+/// Which refusals mean that a part of the kernel is not there: a kind of table, chain or expression is unknown.
+fn explain(refusal: Refusal) -> NetworkError {
+    let unknown = [
+        Errno::NOENT,
+        Errno::OPNOTSUPP,
+        Errno::AFNOSUPPORT,
+        Errno::PROTONOSUPPORT,
+    ];
+    match refusal.needs {
+        Some(part) if unknown.contains(&refusal.source) => NetworkError::Missing {
+            step: refusal.step,
+            part,
+            source: refusal.source.into(),
+        },
+        _ => refusal.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,400 @@
+//! Tables, chains and rules as nftables wants them: each rule is a list of expressions, which read into a register,
+//! compare it, or do something.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use crate::network::netlink::{Payload, Requests, Step};
+
+/// The name of our table in each family.
+const TABLE: &str = "offleash";
+
+/// Bounds of a transaction (`NFNL_MSG_BATCH_BEGIN`, `NFNL_MSG_BATCH_END`) and the part of the kernel that it is for.
+const BATCH_BEGIN: u16 = 0x10;
+const BATCH_END: u16 = 0x11;
+const SUBSYSTEM: u8 = 10;
+
+/// Requests (`NFT_MSG_…`).
+const NEW_TABLE: u8 = 0;
+const NEW_CHAIN: u8 = 3;
+const NEW_RULE: u8 = 6;
+
+/// Attributes, by the enumeration of the header that they are from.
+mod table {
+    pub(super) const NAME: u16 = 1;
+}
+mod chain {
+    pub(super) const TABLE: u16 = 1;
+    pub(super) const NAME: u16 = 3;
+    pub(super) const HOOK: u16 = 4;
+    pub(super) const TYPE: u16 = 7;
+    pub(super) const HOOK_NUMBER: u16 = 1;
+    pub(super) const HOOK_PRIORITY: u16 = 2;
+}
+mod rule {
+    pub(super) const TABLE: u16 = 1;
+    pub(super) const CHAIN: u16 = 2;
+    pub(super) const EXPRESSIONS: u16 = 4;
+}
+mod expression {
+    pub(super) const ELEMENT: u16 = 1;
+    pub(super) const NAME: u16 = 1;
+    pub(super) const DATA: u16 = 2;
+}
+mod data {
+    pub(super) const VALUE: u16 = 1;
+    pub(super) const VERDICT: u16 = 2;
+    pub(super) const VERDICT_CODE: u16 = 1;
+}
+
+/// Registers: one that decides, and two of 16 bytes.
+const VERDICT: u32 = 0;
+const FIRST: u32 = 1;
+const SECOND: u32 = 2;
+
+/// `NFT_PAYLOAD_NETWORK_HEADER` and `NFT_PAYLOAD_TRANSPORT_HEADER`.
+const NETWORK_HEADER: u32 = 1;
+const TRANSPORT_HEADER: u32 = 2;
+/// Where TCP and UDP have the port that a packet goes to.
+const DESTINATION_PORT: u32 = 2;
+
+/// `NFT_META_L4PROTO`.
+const TRANSPORT_PROTOCOL: u32 = 16;
+/// `NF_ACCEPT`.
+const ACCEPT: u32 = 1;
+
+#[derive(Debug, Clone, Copy)]
+enum Comparison {
+    Equal = 0,
+    NotEqual = 1,
+}
+
+/// What is filtered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Tcp = 6,
+    Udp = 17,
+}
+
+/// Where packets are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Chain {
+    /// As the namespace's own programs send them; addresses may be rewritten here.
+    Leaving,
+    /// As they come in again over `lo`.
+    Arriving,
+}
+
+impl Chain {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Leaving => "leaving",
+            Self::Arriving => "arriving",
+        }
+    }
+
+    /// Its type, hook (`NF_INET_…`) and priority (`NF_IP_PRI_NAT_DST`, `NF_IP_PRI_MANGLE`), and what it needs.
+    fn place(self) -> (&'static str, u32, i32, &'static str) {
+        match self {
+            Self::Leaving => ("nat", 3, -100, "address translation (NF_NAT)"),
+            Self::Arriving => ("filter", 0, -150, "packet filter (NF_TABLES)"),
+        }
+    }
+}
+
+/// How packets of a family look and what it calls things.
+#[derive(Debug, Clone)]
+pub(super) struct Layout {
+    /// `NFPROTO_…`.
+    family: u8,
+    /// Where the header has the packet's destination.
+    destination: u32,
+    /// With what destinations begin that are loopback.
+    loopback: Vec<u8>,
+    /// The address of the listener.
+    listener: Vec<u8>,
+    own: Vec<u8>,
+    /// ICMP's codes for "port unreachable" and "administratively prohibited".
+    port_unreachable: u8,
+    prohibited: u8,
+    needs: &'static str,
+}
+
+impl Layout {
+    pub(super) fn ipv4(own: Ipv4Addr) -> Self {
+        Self {
+            family: 2,
+            destination: 16,
+            loopback: vec![127],
+            listener: Ipv4Addr::LOCALHOST.octets().to_vec(),
+            own: own.octets().to_vec(),
+            port_unreachable: 3,
+            prohibited: 13,
+            needs: "packet filter (NF_TABLES, NF_TABLES_IPV4)",
+        }
+    }
+
+    pub(super) fn ipv6(own: Ipv6Addr) -> Self {
+        let loopback = Ipv6Addr::LOCALHOST.octets().to_vec();
+        Self {
+            family: 10,
+            destination: 24,
+            loopback: loopback.clone(),
+            listener: loopback,
+            own: own.octets().to_vec(),
+            port_unreachable: 4,
+            prohibited: 1,
+            needs: "packet filter (NF_TABLES, NF_TABLES_IPV6)",
+        }
+    }
+
+    /// `struct nfgenmsg`: family, version, and a number that only transactions use.
+    fn header(&self) -> [u8; 4] {
+        [self.family, 0, 0, 0]
+    }
+}
+
+/// A transaction that is being written.
+#[derive(Debug)]
+pub(super) struct Ruleset(Requests);
+
+impl Ruleset {
+    pub(super) fn new() -> Self {
+        let mut requests = Requests::default();
+        let step = Step {
+            does: "beginning a transaction of packet filters",
+            needs: Some("packet filter (NF_TABLES)"),
+        };
+        requests.push(step, BATCH_BEGIN, 0, |request| {
+            request.header(&[0, 0, 0, SUBSYSTEM]);
+        });
+        Self(requests)
+    }
+
+    pub(super) fn finish(mut self) -> Requests {
+        // One answer for all; not for the end, which only newer kernels answer (Linux 6.10).
+        self.0.await_last();
+        let step = Step {
+            does: "ending a transaction of packet filters",
+            needs: None,
+        };
+        self.0.push(step, BATCH_END, 0, |request| {
+            request.header(&[0, 0, 0, SUBSYSTEM]);
+        });
+        self.0
+    }
+
+    /// A new table for the family of `layout`.
+    pub(super) fn table(&mut self, layout: Layout) -> Table<'_> {
+        let step = Step {
+            does: "making a table of packet filters",
+            needs: Some(layout.needs),
+        };
+        let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+        self.0.push(step, kind(NEW_TABLE), flags, |request| {
+            request.header(&layout.header()).text(table::NAME, TABLE);
+        });
+        Table {
+            requests: &mut self.0,
+            layout,
+        }
+    }
+}
+
+/// A table that is being written.
+#[derive(Debug)]
+pub(super) struct Table<'a> {
+    requests: &'a mut Requests,
+    layout: Layout,
+}
+
+impl Table<'_> {
+    pub(super) fn chain(&mut self, which: Chain) {
+        let (of_type, hook, priority, part) = which.place();
+        let step = Step {
+            does: "making a chain of packet filters",
+            needs: Some(part),
+        };
+        let layout = &self.layout;
+        let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+        self.requests.push(step, kind(NEW_CHAIN), flags, |request| {
+            request
+                .header(&layout.header())
+                .text(chain::TABLE, TABLE)
+                .text(chain::NAME, which.name())
+                .nested(chain::HOOK, |place| {
+                    place
+                        .number(chain::HOOK_NUMBER, hook)
+                        .number(chain::HOOK_PRIORITY, priority.cast_unsigned());
+                })
+                .text(chain::TYPE, of_type);
+        });
+    }
+
+    /// Appends a rule, of which `does` says what it is for and `needs` which part of the kernel it needs.
+    pub(super) fn rule(
+        &mut self,
+        to: Chain,
+        does: &'static str,
+        needs: &'static str,
+        fill: impl FnOnce(&mut Rule<'_, '_>),
+    ) {
+        let step = Step {
+            does,
+            needs: Some(needs),
+        };
+        let layout = &self.layout;
+        let flags = libc::NLM_F_CREATE | libc::NLM_F_APPEND;
+        self.requests.push(step, kind(NEW_RULE), flags, |request| {
+            request
+                .header(&layout.header())
+                .text(rule::TABLE, TABLE)
+                .text(rule::CHAIN, to.name())
+                .nested(rule::EXPRESSIONS, |expressions| {
+                    fill(&mut Rule { expressions, layout });
+                });
+        });
+    }
+}
+
+fn kind(request: u8) -> u16 {
+    u16::from_be_bytes([SUBSYSTEM, request])
+}
+
+/// A rule that is being written: what must hold, in turn, and then what happens.
+#[derive(Debug)]
+pub(super) struct Rule<'a, 'b> {
+    expressions: &'a mut Payload<'b>,
+    layout: &'a Layout,
+}
+
+impl Rule<'_, '_> {
+    pub(super) fn protocol(&mut self, protocol: Protocol) -> &mut Self {
+        self.expression("meta", |meta| {
+            meta.number(2, TRANSPORT_PROTOCOL).number(1, FIRST);
+        });
+        self.compare(Comparison::Equal, &[protocol as u8])
+    }
+
+    pub(super) fn for_port(&mut self, port: u16) -> &mut Self {
+        self.holds(
+            TRANSPORT_HEADER,
+            DESTINATION_PORT,
+            Comparison::Equal,
+            &port.to_be_bytes(),
+        )
+    }
+
+    pub(super) fn not_for_port(&mut self, port: u16) -> &mut Self {
+        self.holds(
+            TRANSPORT_HEADER,
+            DESTINATION_PORT,
+            Comparison::NotEqual,
+            &port.to_be_bytes(),
+        )
+    }
+
+    pub(super) fn for_loopback(&mut self) -> &mut Self {
+        self.destination(Comparison::Equal, &self.layout.loopback)
+    }
+
+    pub(super) fn not_for_loopback(&mut self) -> &mut Self {
+        self.destination(Comparison::NotEqual, &self.layout.loopback)
+    }
+
+    pub(super) fn for_own(&mut self) -> &mut Self {
+        self.destination(Comparison::Equal, &self.layout.own)
+    }
+
+    pub(super) fn not_for_own(&mut self) -> &mut Self {
+        self.destination(Comparison::NotEqual, &self.layout.own)
+    }
+
+    pub(super) fn accept(&mut self) -> &mut Self {
+        self.expression("immediate", |immediate| {
+            immediate.number(1, VERDICT).nested(2, |content| {
+                content.nested(data::VERDICT, |verdict| {
+                    verdict.number(data::VERDICT_CODE, ACCEPT);
+                });
+            });
+        })
+    }
+
+    /// Hands a packet to the socket that listens on the loopback address and `port`, or to the one that it accepted
+    /// for this connection. If there is none, the rule ends here.
+    pub(super) fn proxy(&mut self, port: u16) -> &mut Self {
+        let family = u32::from(self.layout.family);
+        self.load(FIRST, &self.layout.listener)
+            .load(SECOND, &port.to_be_bytes())
+            .expression("tproxy", |proxy| {
+                proxy.number(1, family).number(2, FIRST).number(3, SECOND);
+            })
+    }
+
+    /// Rewrites the destination into the loopback address and `port`.
+    pub(super) fn redirect(&mut self, port: u16) -> &mut Self {
+        self.load(FIRST, &port.to_be_bytes()).expression("redir", |redirect| {
+            redirect.number(1, FIRST);
+        })
+    }
+
+    /// Drops the packet and tells its sender that nobody is at this port.
+    pub(super) fn refuse_port(&mut self) -> &mut Self {
+        self.reject(self.layout.port_unreachable)
+    }
+
+    /// Drops the packet and tells its sender that this is prohibited.
+    pub(super) fn refuse_all(&mut self) -> &mut Self {
+        self.reject(self.layout.prohibited)
+    }
+
+    fn reject(&mut self, code: u8) -> &mut Self {
+        // Type 0 is an ICMP message of the table's family (`NFT_REJECT_ICMP_UNREACH`).
+        self.expression("reject", |reject| {
+            reject.number(1, 0).attribute(2, &[code]);
+        })
+    }
+
+    fn destination(&mut self, comparison: Comparison, beginning: &[u8]) -> &mut Self {
+        self.holds(NETWORK_HEADER, self.layout.destination, comparison, beginning)
+    }
+
+    /// Goes on only if the bytes at `offset` of a header compare so.
+    fn holds(&mut self, header: u32, offset: u32, comparison: Comparison, bytes: &[u8]) -> &mut Self {
+        let length = u32::try_from(bytes.len()).unwrap_or(0);
+        self.expression("payload", |payload| {
+            payload
+                .number(1, FIRST)
+                .number(2, header)
+                .number(3, offset)
+                .number(4, length);
+        });
+        self.compare(comparison, bytes)
+    }
+
+    fn compare(&mut self, comparison: Comparison, bytes: &[u8]) -> &mut Self {
+        self.expression("cmp", |compare| {
+            compare
+                .number(1, FIRST)
+                .number(2, comparison as u32)
+                .nested(3, |content| {
+                    content.attribute(data::VALUE, bytes);
+                });
+        })
+    }
+
+    fn load(&mut self, register: u32, bytes: &[u8]) -> &mut Self {
+        self.expression("immediate", |immediate| {
+            immediate.number(1, register).nested(2, |content| {
+                content.attribute(data::VALUE, bytes);
+            });
+        })
+    }
+
+    /// Appends an expression. Its attributes are numbered as in the enumeration `nft_NAME_attributes`.
+    pub(super) fn expression(&mut self, name: &str, fill: impl FnOnce(&mut Payload<'_>)) -> &mut Self {
+        self.expressions.nested(expression::ELEMENT, |element| {
+            element.text(expression::NAME, name).nested(expression::DATA, fill);
+        });
+        self
+    }
+}
