@@ -163,8 +163,14 @@ pub(crate) struct SandboxArgs {
     /// What to do when something cannot be enforced here: refuse to run, or allow it and report it.
     #[arg(long, value_enum, value_name = "refuse|allow")]
     pub(crate) degrade: Option<DegradeArg>,
-    /// What may be reached over the network; only `none` for now.
-    #[arg(long, value_name = "none")]
+    /// Let this host be reached: a name, `*.` before a name, an address or a network; ports 80 and 443 unless named.
+    #[arg(long, value_name = "HOST[:PORTS][/PROTOCOL]")]
+    pub(crate) allow: Vec<OsString>,
+    /// Keep this host from being reached although a less specific rule allows it; every port unless named.
+    #[arg(long, value_name = "HOST[:PORTS]")]
+    pub(crate) deny_host: Vec<OsString>,
+    /// `none`: nothing is reached, whatever the policy allows.
+    #[arg(long, value_name = "none", conflicts_with = "allow")]
     pub(crate) network: Option<String>,
     /// User ids inside: one, or a range of 65536 (needs subordinate ids or root).
     #[arg(long, value_enum, value_name = "single|range")]

@@ -9,9 +9,12 @@ use std::str::FromStr;
 
 use offleash_core::error::Explained as _;
 use offleash_core::level::{Degrade, Level, LevelChoice};
+use offleash_core::network::{NetworkRule, RuleVerdict};
 use offleash_core::path_rules::PathPattern;
 use offleash_core::policy::Policy;
-use offleash_core::spec::{Access, IdChoice, MountSpec, SandboxSpec, TmpfsSpec, WorkspaceMode, WorkspaceSpec};
+use offleash_core::spec::{
+    Access, IdChoice, MountSpec, NetworkSpec, SandboxSpec, TmpfsSpec, WorkspaceMode, WorkspaceSpec,
+};
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
 use offleash_core::{srt, trust};
@@ -91,10 +94,27 @@ fn apply_flags(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Fa
             ))
         })?;
     }
+    apply_network(arguments, spec)
+}
+
+fn apply_network(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Failure> {
+    for (flag, verdict, texts) in [
+        ("--allow", RuleVerdict::Allow, &arguments.allow),
+        ("--deny-host", RuleVerdict::Deny, &arguments.deny_host),
+    ] {
+        for text in texts {
+            let rule = NetworkRule::parse(verdict, &text.to_string_lossy());
+            spec.network.add(rule.map_err(|error| bad_flag(flag, text, &error))?);
+        }
+    }
     match arguments.network.as_deref() {
-        None | Some("none") => Ok(()),
-        Some(other) => Err(Failure::new(format!("`--network {other}` is not available yet"))
-            .with_hint("only `none` is: a sandbox reaches nothing but itself")),
+        None => Ok(()),
+        Some("none") => {
+            spec.network = NetworkSpec::None;
+            Ok(())
+        }
+        Some(other) => Err(Failure::new(format!("`--network {other}` is no network"))
+            .with_hint("`none` is the only word here; `--allow HOST` says what may be reached")),
     }
 }
 

@@ -103,9 +103,9 @@ fn typical_mistakes_look_like_this() {
     hint: check the spelling; nothing is created on the host
 
     $ offleash run --network all -- true
-    error: `--network all` is not available yet
+    error: `--network all` is no network
 
-    hint: only `none` is: a sandbox reaches nothing but itself
+    hint: `none` is the only word here; `--allow HOST` says what may be reached
 
     $ offleash run --toolchain nothing -- true
     error: `nothing` is not a toolchain

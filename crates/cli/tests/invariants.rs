@@ -18,7 +18,7 @@ const ARROWS: [(&str, &[&str]); 9] = [
     ("isolation", &["core", "protocol", "sys"]),
     ("store", &["core"]),
     ("gateway", &["core", "sys"]),
-    ("manager", &["core", "isolation", "store", "sys"]),
+    ("manager", &["core", "gateway", "isolation", "store", "sys"]),
     ("cli", &["core", "isolation", "manager", "store", "sys"]),
 ];
 

@@ -37,8 +37,8 @@ fn errors_point_at_the_place() {
         ("[filesystem]\nread = [\"/a\", \"\"]\n", ":2:", ""),
         ("[env.set]\n\"A=B\" = \"x\"\n", ":2:1", "A=B"),
         ("[commands]\ndeny = \"curl\"\n", ":2:8", ""),
-        ("network = \"all\"\n", ":1:", "not available yet"),
-        ("[network]\nallow = [\"example.com\"]\n", ":1:", "not available yet"),
+        ("network = \"all\"\n", ":1:", "expected \"none\", or a table"),
+        ("[network]\nallow = [\"*\"]\n", ":2:10", "*"),
         ("level = \"proces\"\n", ":1:9", "proces"),
         ("level = \n", ":1:", ""),
         ("[filesystem\n", ":1:", ""),
@@ -367,5 +367,5 @@ fn nothing_is_reached_over_the_network() {
         .unwrap();
     assert_ne!(stdout(&output).trim(), "0", "{}", stderr(&output));
     let said = site.refuse(["run", "--network", "all", "--", "true"]);
-    assert!(said.contains("not available yet"), "{said}");
+    assert!(said.contains("`--network all` is no network"), "{said}");
 }

@@ -28,6 +28,8 @@ pub struct Plan {
     pub hostname: String,
     /// Resource limits.
     pub limits: Limits,
+    /// Whether it has a network of which every connection leads to a gateway; without, it reaches nothing but itself.
+    pub network: bool,
     /// Whether processes inside may trace each other.
     pub allow_ptrace: bool,
     /// When not empty: the only files, as paths inside, that may be executed.

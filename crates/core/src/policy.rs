@@ -18,6 +18,7 @@ use crate::command::CommandRules;
 use crate::env::{EnvRules, check_variable};
 use crate::level::{Degrade, Level, LevelChoice};
 use crate::limits::{LimitName, Limits};
+use crate::network::{NetworkPolicy, NetworkRule, RuleVerdict};
 use crate::path_rules::PathRules;
 use crate::spec::{Access, IdChoice, MountSpec, NetworkSpec, SandboxSpec, TmpfsSpec, WorkspaceMode};
 use crate::units::Bytes;
@@ -111,7 +112,9 @@ impl Policy {
     pub fn apply_to(&self, spec: &mut SandboxSpec) {
         replace(&mut spec.level, self.level);
         replace(&mut spec.degrade, self.degrade);
-        replace(&mut spec.network, self.network);
+        if let Some(network) = &self.network {
+            spec.network = network.clone();
+        }
         replace(&mut spec.ids, self.ids);
         replace(&mut spec.allow_ptrace, self.allow_ptrace);
         spec.min_level = self.min_level.or(spec.min_level);
@@ -273,7 +276,7 @@ impl File {
                 set,
             },
             limits,
-            network: self.network.map(|Network| NetworkSpec::None),
+            network: self.network.map(Network::into_spec).transpose()?,
             ids: self.ids,
             allow_ptrace: self.allow_ptrace,
         })
@@ -327,38 +330,61 @@ fn some_level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Level
         .map_err(de::Error::custom)
 }
 
-/// The only network there is so far.
-struct Network;
+/// `"none"`, or a table of rules.
+enum Network {
+    None,
+    Rules(NetworkRules),
+}
+
+/// The keys of `[network]`.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct NetworkRules {
+    allow: Vec<Spanned<String>>,
+    deny: Vec<Spanned<String>>,
+}
+
+impl Network {
+    fn into_spec(self) -> Result<NetworkSpec, (usize, String)> {
+        let Self::Rules(NetworkRules { allow, deny }) = self else {
+            return Ok(NetworkSpec::None);
+        };
+        let mut policy = NetworkPolicy::default();
+        for (verdict, texts) in [(RuleVerdict::Allow, &allow), (RuleVerdict::Deny, &deny)] {
+            for text in texts {
+                let rule = NetworkRule::parse(verdict, text.get_ref());
+                policy
+                    .rules
+                    .push(rule.map_err(|error| (text.span().start, error.to_string()))?);
+            }
+        }
+        Ok(NetworkSpec::Rules(policy))
+    }
+}
 
 impl<'de> Deserialize<'de> for Network {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        const NOT_YET: &str =
-            "a network other than \"none\" is not available yet: write network = \"none\", or leave it out";
-        struct Word;
-        impl<'de> Visitor<'de> for Word {
+        struct WordOrTable;
+        impl<'de> Visitor<'de> for WordOrTable {
             type Value = Network;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("\"none\"")
+                f.write_str("\"none\", or a table with the keys `allow` and `deny`")
             }
 
             fn visit_str<E: de::Error>(self, word: &str) -> Result<Network, E> {
                 if word == "none" {
-                    Ok(Network)
+                    Ok(Network::None)
                 } else {
-                    Err(E::custom(NOT_YET))
+                    Err(E::invalid_value(de::Unexpected::Str(word), &self))
                 }
             }
 
-            fn visit_map<A: de::MapAccess<'de>>(self, _: A) -> Result<Network, A::Error> {
-                Err(de::Error::custom(NOT_YET))
-            }
-
-            fn visit_seq<A: de::SeqAccess<'de>>(self, _: A) -> Result<Network, A::Error> {
-                Err(de::Error::custom(NOT_YET))
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Network, A::Error> {
+                NetworkRules::deserialize(de::value::MapAccessDeserializer::new(map)).map(Network::Rules)
             }
         }
-        deserializer.deserialize_any(Word)
+        deserializer.deserialize_any(WordOrTable)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The record of one run: what `--json` and `--report` write and what an audit line sums up.
 
+use core::net::IpAddr;
 use std::collections::BTreeMap;
 
 use crate::id::RunId;
@@ -43,6 +44,58 @@ pub struct RunRecord {
     pub denials: Vec<Denial>,
     /// Changes in the workspace; absent without one.
     pub changes: Option<ChangeSummary>,
+    /// What was asked of the network; absent when there was none.
+    pub network: Option<NetworkUse>,
+}
+
+/// What a run asked of the network.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct NetworkUse {
+    /// Connections, in the order in which they ended; the first 10,000.
+    pub connections: Vec<Connection>,
+    /// How many there were beyond those.
+    pub more_connections: u64,
+    /// Names that were asked for and do not exist for the sandbox, each with how often; the first 1,000.
+    pub refused_names: BTreeMap<String, u64>,
+    /// How many questions for other such names there were.
+    pub more_refused_names: u64,
+}
+
+/// A connection that the sandbox made or tried to make.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Connection {
+    /// When, RFC 3339, UTC.
+    pub at: String,
+    /// The name, or the address where none was used.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// The address that was dialled.
+    pub address: Option<IpAddr>,
+    /// What became of it: `allowed`, `refused`, or `failed` when it was allowed and could not be made.
+    pub verdict: ConnectionVerdict,
+    /// Why it was refused or failed.
+    pub reason: Option<String>,
+    /// The rule that decided; absent when none was about it.
+    pub rule: Option<String>,
+    /// Bytes that the sandbox sent.
+    pub sent_bytes: u64,
+    /// Bytes that it received.
+    pub received_bytes: u64,
+    /// How long it lasted, in milliseconds.
+    pub duration_ms: u64,
+}
+
+/// What became of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ConnectionVerdict {
+    /// It was made.
+    Allowed,
+    /// It was refused.
+    Refused,
+    /// It was allowed and could not be made.
+    Failed,
 }
 
 /// How a run ended.

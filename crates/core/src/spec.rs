@@ -7,6 +7,7 @@ use crate::command::CommandRules;
 use crate::env::EnvRules;
 use crate::level::{Degrade, Level, LevelChoice};
 use crate::limits::Limits;
+use crate::network::{NetworkPolicy, NetworkRule, RuleVerdict};
 use crate::path_rules::PathRules;
 
 /// A sandbox as its owner described it; paths are the host's, not yet resolved.
@@ -96,11 +97,31 @@ pub struct TmpfsSpec {
 }
 
 /// What the sandbox may reach over the network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum NetworkSpec {
     /// Nothing but itself.
     #[default]
     None,
+    /// What these rules allow. None that allows anything is the same as [`Self::None`].
+    Rules(NetworkPolicy),
+}
+
+impl NetworkSpec {
+    /// The rules, if they allow anything.
+    pub fn rules(&self) -> Option<&NetworkPolicy> {
+        match self {
+            Self::Rules(policy) if policy.rules.iter().any(|rule| rule.verdict() != RuleVerdict::Deny) => Some(policy),
+            _ => None,
+        }
+    }
+
+    /// Adds a rule.
+    pub fn add(&mut self, rule: NetworkRule) {
+        match self {
+            Self::Rules(policy) => policy.rules.push(rule),
+            Self::None => *self = Self::Rules(NetworkPolicy { rules: vec![rule] }),
+        }
+    }
 }
 
 /// How user ids are mapped into the sandbox.

@@ -34,6 +34,10 @@ pub fn widened(policy: &Policy) -> Vec<String> {
         "ids",
     );
     note(policy.allow_ptrace == Some(true), "allow_ptrace");
+    note(
+        policy.network.as_ref().is_some_and(|network| network.rules().is_some()),
+        "network.allow",
+    );
     keys.extend(raised_limits(policy).map(|limit| format!("limits.{}", limit.name())));
     keys
 }
@@ -69,6 +73,13 @@ mod tests {
     fn taking_away_needs_no_trust() {
         let policy = "[filesystem]\ndeny = [\".env\"]\nworkspace = \"ro\"\n[commands]\ndeny = [\"curl\"]\n[limits]\nmemory = \"64M\"\n";
         assert_eq!(widened(&Policy::parse(policy).unwrap()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn hosts_that_may_be_reached_are_the_owners_to_name() {
+        let keys = |policy: &str| widened(&Policy::parse(policy).unwrap());
+        assert_eq!(keys("[network]\nallow = [\"example.com\"]"), ["network.allow"]);
+        assert_eq!(keys("[network]\ndeny = [\"example.com\"]"), Vec::<String>::new());
     }
 
     #[test]

@@ -11,11 +11,12 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::Shared;
-use crate::client_hello::{self, ClientHello};
+use crate::client_hello::{ClientHello, ClientHelloReader, Progress};
+use crate::http;
 use crate::journal::{Connection, Outcome};
+use crate::names::Names;
 use crate::relay::{self, Counts};
 use crate::upstream::Unreachable;
-use crate::{http, names::Names};
 
 /// How long a client may take to say what it wants where that must be known.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -126,11 +127,21 @@ impl Session<'_> {
     /// Tells the client, where it would understand.
     async fn refuse(&mut self, stopped: Stopped) -> Result<(), Stopped> {
         if self.port == 80 && self.counts.received.get() == 0 {
-            let (status, reason) = match &stopped {
-                Stopped::Refused(reason) => ("403 Forbidden", reason),
-                Stopped::Failed(reason) => ("502 Bad Gateway", reason),
+            let (host, port) = (&self.host, self.port);
+            let answer = match &stopped {
+                Stopped::Refused(reason) => {
+                    let hint = self
+                        .rule
+                        .is_none()
+                        .then(|| format!("`offleash run --allow {host}` allows it"));
+                    http::answer(
+                        "403 Forbidden",
+                        &format!("`{host}` port {port}: {reason}"),
+                        hint.as_deref(),
+                    )
+                }
+                Stopped::Failed(reason) => http::answer("502 Bad Gateway", reason, None),
             };
-            let answer = http::answer(status, &self.host, self.port, reason);
             let _ = timeout(Duration::from_secs(2), http::say(&mut self.client, &answer)).await;
         } else {
             reset(&self.client);
@@ -139,7 +150,11 @@ impl Session<'_> {
     }
 
     async fn dial(&mut self) -> Result<TcpStream, Stopped> {
-        let server = self.shared.upstream.connect(&self.host, self.port, &self.shared.policy).await?;
+        let server = self
+            .shared
+            .upstream
+            .connect(&self.host, self.port, &self.shared.policy)
+            .await?;
         self.address = server.peer_addr().ok().map(|peer| peer.ip());
         // Latency counts more than packets; it is the sandbox's own side that gathers.
         let _ = server.set_nodelay(true);
@@ -191,15 +206,14 @@ impl Session<'_> {
 
     /// Reads until the whole greeting is there.
     async fn greeting(&mut self, mut read: Vec<u8>) -> Result<(ClientHello, Vec<u8>), Stopped> {
+        let mut reader = ClientHelloReader::default();
         loop {
-            match client_hello::read(&read) {
-                client_hello::Progress::Hello(hello) => return Ok((hello, read)),
-                client_hello::Progress::NeedMore => self.read_more(&mut read).await?,
-                client_hello::Progress::NotTls => {
-                    return Err(Stopped::Refused("it is not TLS".to_owned()));
-                }
-                client_hello::Progress::Invalid(reason) => {
-                    return Err(Stopped::Refused(format!("its TLS greeting is not one: {reason}")));
+            match reader.read(&read) {
+                Progress::Hello(hello) => return Ok((hello, read)),
+                Progress::NeedMore => self.read_more(&mut read).await?,
+                Progress::NotTls => return Err(Stopped::Refused("it is not TLS".to_owned())),
+                Progress::Invalid(error) => {
+                    return Err(Stopped::Refused(format!("its TLS greeting is refused: {error}")));
                 }
             }
         }

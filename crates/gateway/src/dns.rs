@@ -67,12 +67,14 @@ pub(crate) fn for_udp(question: &[u8], answer: Vec<u8>) -> Vec<u8> {
     if answer.len() <= room {
         return answer;
     }
-    let truncated = Message::from_vec(&answer).and_then(|message| Ok(message.truncate().to_vec()));
-    truncated.ok().and_then(Result::ok).unwrap_or_default()
+    let truncated = Message::from_vec(&answer)
+        .ok()
+        .and_then(|message| message.truncate().to_vec().ok());
+    truncated.unwrap_or_default()
 }
 
 fn respond(query: &Query, policy: &Policy, names: &mut Names, response: &mut Message) -> Asked {
-    let text = query.name().to_ascii();
+    let text = query.name().to_ascii().trim_end_matches('.').to_owned();
     let Some(name) = domain_name(query) else {
         response.metadata.response_code = ResponseCode::NXDomain;
         return Asked::Refused(text);

@@ -1,8 +1,123 @@
 //! What a sandbox may reach: names are answered, connections judged, dialled and counted here, outside the sandbox.
 //!
+//! The sandbox has a network of its own in which everything leads to sockets that were made before any of its code ran.
+//! They are served here, on a thread with an event loop. When that ends, the sandbox has no network; nothing falls open.
+//!
 //! Deliberately not here: the rules themselves (`core::network` decides) and the sandbox's side of the network
 //! (`isolation` makes the namespace and its sockets).
 
 pub mod client_hello;
+mod connection;
+mod dns;
+mod http;
 pub mod http_body;
 pub mod http_head;
+mod journal;
+mod names;
+mod policy;
+mod relay;
+mod serve;
+mod upstream;
+
+use std::cell::RefCell;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::thread::JoinHandle;
+
+use offleash_core::network::NetworkPolicy;
+use tokio::sync::oneshot;
+
+pub use journal::{Account, Connection, Outcome};
+pub use upstream::Resolvers;
+
+use journal::Journal;
+use names::Names;
+use policy::Policy;
+use upstream::Upstream;
+
+/// What a gateway needs to know.
+#[derive(Debug, Clone, Default)]
+pub struct Config {
+    /// What may be reached.
+    pub rules: NetworkPolicy,
+    /// The addresses of this machine, which no name may lead to.
+    pub own: Vec<IpAddr>,
+    /// Whom to ask for the addresses of names.
+    pub resolvers: Resolvers,
+}
+
+/// The sockets of a sandbox, made in its network.
+#[derive(Debug)]
+pub struct Sockets {
+    /// Listening; every connection that the sandbox makes arrives at one of them.
+    pub connections: Vec<OwnedFd>,
+    /// Datagrams with questions for names.
+    pub questions: Vec<OwnedFd>,
+    /// Listening; connections with questions for names.
+    pub long_questions: Vec<OwnedFd>,
+}
+
+/// A running gateway. Dropping it ends it, and every connection with it.
+#[derive(Debug)]
+pub struct Gateway {
+    journal: Journal,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Gateway {
+    /// Serves `sockets` on a thread of its own.
+    ///
+    /// # Errors
+    /// When the thread, its event loop or the resolver cannot be made.
+    pub fn start(config: Config, sockets: Sockets) -> io::Result<Self> {
+        let journal = Journal::default();
+        let (stop, stopped) = oneshot::channel();
+        let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
+        let written = journal.clone();
+        let thread = std::thread::Builder::new()
+            .name("gateway".to_owned())
+            .spawn(move || serve::run(config, sockets, written, stopped, &ready))?;
+        let gateway = Self {
+            journal,
+            stop: Some(stop),
+            thread: Some(thread),
+        };
+        match is_ready.recv() {
+            Ok(Ok(())) => Ok(gateway),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(io::Error::other("the gateway ended while it started")),
+        }
+    }
+
+    /// Ends it, and says what was reached and what was not.
+    pub fn finish(mut self) -> Account {
+        self.end();
+        self.journal.take()
+    }
+
+    fn end(&mut self) {
+        // Either way it is told: by the message, or by the sender being gone.
+        let _ = self.stop.take().map(|stop| stop.send(()));
+        if let Some(thread) = self.thread.take() {
+            // It has told what it could; that it panicked is no reason to panic here.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// What all connections of a sandbox share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    policy: Policy,
+    names: RefCell<Names>,
+    upstream: Upstream,
+    journal: Journal,
+}

@@ -80,7 +80,9 @@ mod tests {
     #[test]
     fn there_is_an_end_to_the_addresses() {
         let mut names = Names::default();
-        let given = (0..200_000).map_while(|number| names.address_of(&name(&format!("n{number}.example")))).count();
+        let given = (0..200_000)
+            .map_while(|number| names.address_of(&name(&format!("n{number}.example"))))
+            .count();
         assert_eq!(given, usize::try_from(END - FIRST).unwrap());
         assert!(names.address_of(&name("n0.example")).is_some());
     }

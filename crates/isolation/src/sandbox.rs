@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use offleash_core::exec::{ExecEvent, ExecRequest, TerminalSize};
@@ -87,10 +87,26 @@ pub trait Leftovers {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExecId(pub u32);
 
+/// The sockets of a sandbox's network, to which everything leads that is sent in it.
+#[derive(Debug, Default)]
+pub struct NetworkSockets {
+    /// Listening for connections to any address and port.
+    pub connections: Vec<OwnedFd>,
+    /// Datagrams with questions for names.
+    pub questions: Vec<OwnedFd>,
+    /// Listening for connections with questions for names.
+    pub long_questions: Vec<OwnedFd>,
+}
+
 /// A running sandbox. Dropping it kills everything in it and removes what it consists of.
 pub trait Sandbox: Debug {
     /// What is enforced, and what was asked for and is not.
     fn enforcement(&self) -> &Enforcement;
+
+    /// Hands out the sockets of its network, once. `None` if its plan has none.
+    fn take_network(&mut self) -> Option<NetworkSockets> {
+        None
+    }
 
     /// Starts a command; what becomes of it follows as events.
     ///

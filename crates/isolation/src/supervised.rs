@@ -13,7 +13,7 @@ use crate::error::IsolationError;
 use crate::guest_link::GuestLink;
 use crate::limits::Watcher;
 use crate::process::handshake::ParentEnd;
-use crate::sandbox::{Enforcement, ExecId, Final, Interest, Sandbox, SandboxEvent};
+use crate::sandbox::{Enforcement, ExecId, Final, Interest, NetworkSockets, Sandbox, SandboxEvent};
 
 /// What a level does in its own way.
 pub(crate) trait Holding: Debug {
@@ -52,6 +52,7 @@ pub(crate) struct Supervised<H: Holding> {
     /// Tells, until the guest speaks, why it could not be exec'd.
     channel: Option<ParentEnd>,
     enforcement: Enforcement,
+    network: Option<NetworkSockets>,
     killed: Option<Final>,
 }
 
@@ -62,8 +63,15 @@ impl<H: Holding> Supervised<H> {
             served,
             channel: Some(channel),
             enforcement,
+            network: None,
             killed: None,
         }
+    }
+
+    /// The same with a network.
+    pub(crate) fn with_network(mut self, network: Option<NetworkSockets>) -> Self {
+        self.network = network;
+        self
     }
 
     /// A guest that never spoke was perhaps never exec'd; then the first process said why.
@@ -89,6 +97,10 @@ impl<H: Holding> Supervised<H> {
 impl<H: Holding> Sandbox for Supervised<H> {
     fn enforcement(&self) -> &Enforcement {
         &self.enforcement
+    }
+
+    fn take_network(&mut self) -> Option<NetworkSockets> {
+        self.network.take()
     }
 
     fn exec(&mut self, request: &ExecRequest) -> Result<ExecId, IsolationError> {

@@ -3,6 +3,7 @@
 pub(crate) mod audit;
 mod error;
 mod level;
+mod network;
 mod report;
 
 use std::ffi::OsString;
@@ -13,7 +14,7 @@ use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::exec::{ExecRequest, Stdin, TerminalSize};
 use offleash_core::id::RunId;
 use offleash_core::plan::{Entry, Environment, Node, Plan};
-use offleash_core::record::{ChangeSummary, RunRecord};
+use offleash_core::record::{ChangeSummary, NetworkUse, RunRecord};
 use offleash_core::spec::{SandboxSpec, WorkspaceMode};
 use offleash_core::text::Text;
 use offleash_isolation::sandbox::{Enforcement, Final, Leftovers};
@@ -206,6 +207,7 @@ fn protect_patterns(spec: &SandboxSpec) -> Vec<Text> {
 struct Executed {
     driven: Driven,
     last: Final,
+    network: Option<NetworkUse>,
 }
 
 fn execute(
@@ -222,6 +224,11 @@ fn execute(
         tending: &mut tending,
     };
     let mut sandbox = chosen.create(plan, &mut noted)?;
+    let rules = request.spec.network.rules();
+    let gateway = match rules.zip(sandbox.take_network()) {
+        Some((rules, sockets)) => Some(network::start(rules, sockets)?),
+        None => None,
+    };
     let (cwd, env) = directory_and_environment(request, basis);
     let exec = sandbox.exec(&ExecRequest {
         argv: request.command.clone(),
@@ -235,11 +242,12 @@ fn execute(
         .with_chore(&mut || tending.step())
         .run()?;
     let last = sandbox.kill()?;
+    let network = gateway.map(|gateway| network::told(gateway.finish()));
     let mut enforcement = sandbox.enforcement().clone();
     if let Some(reason) = chosen.fallen() {
         enforcement.lacks("level", reason);
     }
-    Ok((Executed { driven, last }, enforcement))
+    Ok((Executed { driven, last, network }, enforcement))
 }
 
 /// Where the command starts, and its environment, in which `PWD` says the same unless the owner set another.

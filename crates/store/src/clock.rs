@@ -68,6 +68,11 @@ pub fn rfc3339_now() -> String {
     format!("{:.3}", jiff::Timestamp::now())
 }
 
+/// A time in RFC 3339, UTC, with milliseconds; the beginning of 1970 for one that is out of range.
+pub fn rfc3339(time: std::time::SystemTime) -> String {
+    format!("{:.3}", jiff::Timestamp::try_from(time).unwrap_or_default())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -40,7 +40,7 @@ mod testing;
 pub use apply::{ApplyError, ApplyReport, ApplyRequest, ConflictAt, ConflictReason, Refusal, RefusalReason, Selection};
 pub use audit::{Audit, AuditError, AuditEvent, AuditLine, AuditLines, BadLine, Recovery, VerifyReport};
 pub use change::{Change, ChangeError, ChangeKind, summarize};
-pub use clock::rfc3339_now;
+pub use clock::{rfc3339, rfc3339_now};
 pub use failure::FileError;
 pub use identity::HostIdentity;
 pub use live_run::{Finished, LiveRun, NewRun};

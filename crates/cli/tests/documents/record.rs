@@ -62,20 +62,23 @@ fn opened(line: &str) -> Option<String> {
 
 fn kind_in_json(kind: &str) -> &'static str {
     match kind {
-        "u8" | "u32" | "u64" | "i32" => "number",
+        "u8" | "u16" | "u32" | "u64" | "i32" => "number",
         "Option<u64>" => "number or null",
-        "String" | "Level" | "LimitName" | "LimitEffect" | "RunId" => "string",
-        "Option<String>" => "string or null",
+        "String" | "Level" | "LimitName" | "LimitEffect" | "RunId" | "ConnectionVerdict" => "string",
+        "Option<String>" | "Option<IpAddr>" => "string or null",
         "bool" => "boolean",
         "Text" => "text",
         "Vec<Text>" => "list of texts",
         "BTreeMap<String, String>" => "object of strings",
+        "BTreeMap<String, u64>" => "object of numbers",
         "Outcome" => "[outcome](#outcome)",
         "Captured" => "[captured](#captured)",
         "Usage" => "[usage](#usage)",
         "Vec<LimitHit>" => "list of [limit hits](#limithit)",
         "Vec<Denial>" => "list of [denials](#denial)",
         "Option<ChangeSummary>" => "[change summary](#changesummary) or null",
+        "Option<NetworkUse>" => "[use of the network](#networkuse) or null",
+        "Vec<Connection>" => "list of [connections](#connection)",
         other => panic!("docs/record.md does not know how `{other}` looks in JSON"),
     }
 }
@@ -118,7 +121,16 @@ fn record_document() -> String {
          A *text* is a string where it is UTF-8 and `{\"base64\": \"…\"}` where it is not: Linux does not require names and\n\
          arguments to be UTF-8.\n",
     );
-    for name in ["RunRecord", "Captured", "Usage", "LimitHit", "Denial", "ChangeSummary"] {
+    for name in [
+        "RunRecord",
+        "Captured",
+        "Usage",
+        "LimitHit",
+        "Denial",
+        "ChangeSummary",
+        "NetworkUse",
+        "Connection",
+    ] {
         let Described { doc, fields, .. } = find(name);
         let title = if name == "RunRecord" { "Record" } else { name };
         write!(

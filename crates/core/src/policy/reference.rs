@@ -21,7 +21,7 @@ pub struct KeyDoc {
 const PATHS: &str = "list of path patterns";
 
 /// Key, kind, default, sentence, example.
-const KEYS: [(&str, &str, &str, &str, &str); 24] = [
+const KEYS: [(&str, &str, &str, &str, &str); 26] = [
     (
         "level",
         "word",
@@ -47,8 +47,22 @@ const KEYS: [(&str, &str, &str, &str, &str); 24] = [
         "network",
         "word",
         "none",
-        "what may be reached; only none so far",
+        "what may be reached: none, or a table of rules, as the next two keys",
         "\"none\"",
+    ),
+    (
+        "network.allow",
+        "list of HOST[:PORTS][/PROTOCOL]",
+        "none",
+        "hosts that may be reached: a name, `*.` before a name, an address or a network in CIDR form; ports 80 and 443 unless named",
+        "[\"pypi.org\", \"github.com:22,443\", \"*.example.com\"]",
+    ),
+    (
+        "network.deny",
+        "list of HOST[:PORTS]",
+        "none",
+        "hosts that may not be reached although a less specific rule allows them; every port unless named",
+        "[\"internal.example.com\"]",
     ),
     (
         "ids",

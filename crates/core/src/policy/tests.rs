@@ -162,12 +162,14 @@ fn errors_say_where_and_what() {
         ),
         (
             "network = \"host\"",
-            "line 1, column 11: a network other than \"none\" is not available yet",
+            "line 1, column 11: invalid value: string \"host\", expected \"none\", or a table with the keys `allow` and `deny`",
         ),
         (
-            "[network]\nallow = [\"example.com\"]",
-            "line 1, column 1: a network other than \"none\" is not available yet",
+            "[network]\nallow = [\n  \"example.com\",\n  \"*\",\n]",
+            "line 4, column 3: ",
         ),
+        ("[network]\nallow = [\"*.com\"]", "line 2, column 10: "),
+        ("[network]\nallowed = []", "line 2, column 1: unknown field `allowed`"),
         ("a = 1\na = 2", "line 2, column 1: duplicate key"),
         ("é = \"", "line 1, column "),
         ("level = \"process\"\nlevel", "line 2, column "),
@@ -255,5 +257,32 @@ proptest! {
     #[test]
     fn no_text_panics(text: String) {
         let _ = Policy::parse(&text);
+    }
+}
+
+#[test]
+fn rules_of_the_network_are_read_and_none_that_allows_is_no_network() {
+    let network = |text: &str| {
+        let mut spec = SandboxSpec::default();
+        Policy::parse(text).unwrap().apply_to(&mut spec);
+        spec.network
+    };
+    let rules = network("[network]\nallow = [\"pypi.org\", \"github.com:22\"]\ndeny = [\"x.pypi.org\"]");
+    let texts: Vec<String> = rules.rules().unwrap().rules.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        texts,
+        [
+            "network.allow: pypi.org",
+            "network.allow: github.com:22",
+            "network.deny: x.pypi.org"
+        ]
+    );
+    for text in [
+        "network = \"none\"",
+        "[network]",
+        "[network]\ndeny = [\"a.example\"]",
+        "",
+    ] {
+        assert_eq!(network(text).rules(), None, "{text}");
     }
 }

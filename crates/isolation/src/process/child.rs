@@ -15,6 +15,7 @@ use offleash_sys::{cgroup, credentials, mount, namespaces, process, rlimit, sock
 use rustix::fs::{Mode, OFlags};
 
 use super::handshake::{ChildEnd, FromParent, StepFailure};
+use super::network;
 use super::tree::{self, Given};
 use crate::limits::{self, HeldByGroup};
 
@@ -49,7 +50,8 @@ impl Order {
         seccomp::compile(&Options {
             allow_ptrace: self.plan.allow_ptrace,
             notify: true,
-            observe_connect: true,
+            // A gateway sees more of them, and without making them wait.
+            observe_connect: !self.plan.network,
             // Memory files are not bounded by rlimits.
             deny_memfd: !self.held.memory,
             host_namespaces: false,
@@ -92,6 +94,7 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     arrivals.expected.clone_from(&order.from_parent);
     rustix::system::sethostname(plan.hostname.as_bytes())
         .map_err(|error| step("setting the host name")(error.into()))?;
+    let network = if plan.network { Some(network::make()?) } else { None };
     foundation.enter(plan, &mut arrivals)?;
     use_null_streams().map_err(step("opening /dev/null"))?;
 
@@ -118,9 +121,13 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
         .map_err(step("installing the system call filter"))?;
     inherited
         .channel
-        .ready(&report, listener.as_fd())
+        .ready(
+            &report,
+            listener.as_fd(),
+            &network.as_ref().map(network::in_order).unwrap_or_default(),
+        )
         .map_err(step("reporting to the supervisor"))?;
-    drop(listener);
+    drop((listener, network));
     let error = process::exec_descriptor(guest.as_fd(), c"offleash-guest", None);
     Err(step("starting the guest")(error))
 }

@@ -17,7 +17,7 @@ use super::grouping::{self, Grouping};
 use super::handshake::{self, ParentEnd, Report, StepFailure};
 use super::identity::{self, Identity, MapWriter};
 use super::running::{Parts, ProcessSandbox};
-use super::{child, failed, tree};
+use super::{child, failed, network, tree};
 use crate::error::IsolationError;
 use crate::guest_image;
 use crate::sandbox::{Enforcement, Ids, Leftovers};
@@ -131,7 +131,7 @@ impl Embryo {
             control: self.control.as_fd(),
         };
         let report = parent.finish(&mut self.unfinished, &grouping, leftovers)?;
-        describe(&self.identity, &report, &mut enforcement);
+        describe(plan, &self.identity, &report, &mut enforcement);
         require(plan, &enforcement)?;
         let Self {
             unfinished,
@@ -145,6 +145,7 @@ impl Embryo {
             channel,
             control,
             listener: report.listener,
+            network: plan.network.then(|| network::from_order(report.network)),
             group,
             enforcement,
         };
@@ -406,11 +407,18 @@ fn run_map_helper(program: &str, pid: rustix::process::Pid, map: &[IdMap]) -> io
     }
 }
 
-fn describe(identity: &Identity, report: &Report, enforcement: &mut Enforcement) {
+fn describe(plan: &Plan, identity: &Identity, report: &Report, enforcement: &mut Enforcement) {
     enforcement.holds("namespaces", "user, pid, mount, network, ipc, uts, cgroup");
     enforcement.holds("root", "a built tree, entered with pivot_root");
     enforcement.holds("capabilities", "none, in any set");
-    enforcement.holds("network", "an empty network namespace");
+    enforcement.holds(
+        "network",
+        if plan.network {
+            "a network namespace in which every connection leads to the gateway"
+        } else {
+            "an empty network namespace"
+        },
+    );
     enforcement.holds("uid", format!("{} on the host", identity.outside.0));
     for (control, means) in &report.holding {
         enforcement.holds(control, means);

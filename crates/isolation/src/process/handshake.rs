@@ -50,6 +50,8 @@ pub(crate) struct Report {
     pub(crate) holding: Vec<(String, String)>,
     /// The listener of refused system calls, where the kernel has it.
     pub(crate) listener: Option<OwnedFd>,
+    /// The sockets of the network, in their order.
+    pub(crate) network: Vec<OwnedFd>,
 }
 
 pub(crate) fn pair() -> io::Result<(ParentEnd, ChildEnd)> {
@@ -107,10 +109,12 @@ impl ParentEnd {
 
 fn decode_report(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Report {
     let text = String::from_utf8_lossy(bytes);
+    let mut descriptors = descriptors.into_iter();
     let mut report = Report {
         lacking: Vec::new(),
         holding: Vec::new(),
-        listener: descriptors.into_iter().next(),
+        listener: descriptors.next(),
+        network: descriptors.collect(),
     };
     for line in text.split('\n') {
         let mut fields = line.split('\0');
@@ -190,12 +194,17 @@ impl ChildEnd {
     }
 
     /// Everything is in place; only exec remains.
-    pub(crate) fn ready(&self, report: &[(char, &str, String)], listener: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) fn ready(
+        &self,
+        report: &[(char, &str, String)],
+        listener: BorrowedFd<'_>,
+        network: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
         let mut message = vec![READY];
         for (kind, control, detail) in report {
             message.extend_from_slice(format!("{kind}\0{control}\0{detail}\n").as_bytes());
         }
-        socket::send(self.0.as_fd(), &message, &[listener])
+        socket::send(self.0.as_fd(), &message, &[&[listener], network].concat())
     }
 
     pub(crate) fn failed(&self, failure: &StepFailure) {

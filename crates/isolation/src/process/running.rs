@@ -13,7 +13,7 @@ use super::handshake::ParentEnd;
 use crate::error::IsolationError;
 use crate::guest_link::{GuestLink, running};
 use crate::limits::{TmpfsMounts, Watcher};
-use crate::sandbox::{Enforcement, Final, SandboxEvent};
+use crate::sandbox::{Enforcement, Final, NetworkSockets, SandboxEvent};
 use crate::supervised::{Holding, Served, Supervised};
 
 /// What a sandbox is put together from.
@@ -23,6 +23,7 @@ pub(super) struct Parts {
     pub(super) channel: ParentEnd,
     pub(super) control: OwnedFd,
     pub(super) listener: Option<OwnedFd>,
+    pub(super) network: Option<NetworkSockets>,
     pub(super) group: Option<Group>,
     pub(super) enforcement: Enforcement,
 }
@@ -58,7 +59,7 @@ impl ProcessSandbox {
             first,
             next_report: Instant::now() + REPORT_PERIOD,
         };
-        Ok(Self::by(namespaces, served, parts.channel, parts.enforcement))
+        Ok(Self::by(namespaces, served, parts.channel, parts.enforcement).with_network(parts.network))
     }
 }
 

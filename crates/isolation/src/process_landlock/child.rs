@@ -89,7 +89,7 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
         .map_err(step("installing the system call filter"))?;
     inherited
         .channel
-        .ready(&report, listener.as_fd())
+        .ready(&report, listener.as_fd(), &[])
         .map_err(step("reporting to the supervisor"))?;
     drop(listener);
     let error = process::exec_descriptor(guest.as_fd(), c"offleash-guest", Some(c"subreaper"));

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use offleash_core::level::Level;
 use offleash_core::limits::Limits;
 use offleash_core::plan::Plan;
 use offleash_core::units::Bytes;
@@ -28,6 +29,15 @@ use crate::sandbox::{Enforcement, Leftovers};
 
 /// Makes a sandbox; when it fails, everything that was made is gone again.
 pub(super) fn create(plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<LandlockSandbox, IsolationError> {
+    if plan.network {
+        return Err(IsolationError::NotEnforceable {
+            level: Level::ProcessLandlock,
+            what: "a network of which every connection leads to the gateway".to_owned(),
+            reason: "without namespaces a sandbox shares the machine's network".to_owned(),
+            hint: "leave `--allow` and `network` out, or make level `process` available: `offleash doctor` says how"
+                .to_owned(),
+        });
+    }
     let layout = grants::lay_out(plan);
     let grouping = Grouping::plan(&plan.limits, plan.id.as_str(), None);
     let mut enforcement = Enforcement::default();

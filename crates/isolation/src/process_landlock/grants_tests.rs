@@ -53,6 +53,7 @@ fn plan(entries: Vec<Entry>, executables: Vec<PathBuf>) -> Plan {
         ids: IdChoice::Single,
         hostname: "sandbox".to_owned(),
         limits: Limits::default(),
+        network: false,
         allow_ptrace: false,
         executables,
         run_directory: "/state".into(),

@@ -33,6 +33,7 @@ pub(crate) fn ended(state: &StateDirectory, record: &RunRecord) -> Result<(), Ma
         "limits_hit": record.limits_hit,
         "denials": record.denials,
         "changes": record.changes,
+        "network": record.network,
     });
     append(state, "run_ended", &record.id, data)
 }

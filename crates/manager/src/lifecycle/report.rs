@@ -40,7 +40,7 @@ impl Facts<'_> {
     pub(super) fn into_record(self) -> RunRecord {
         let outcome = self.outcome();
         let withheld = self.request.spec.env.withheld(&self.host.env);
-        let Executed { driven, last } = self.executed;
+        let Executed { driven, last, network } = self.executed;
         let (stdout, stderr) = driven.capture.into_records();
         let mut usage = last.usage;
         usage.wall_ms = u64::try_from(self.request.started.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -60,6 +60,7 @@ impl Facts<'_> {
             usage,
             denials: denials(withheld, last.denials),
             changes: self.changes,
+            network,
         }
     }
 
@@ -227,6 +228,7 @@ pub(super) fn command_denied(
             count: 1,
         }],
         changes: None,
+        network: None,
     };
     audit::ended(state, &record)?;
     Ok(RunReport {

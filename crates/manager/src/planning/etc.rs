@@ -38,15 +38,15 @@ const FROM_HOST: [&str; 16] = [
 const COPIED_UP_TO: u64 = 16 << 10;
 
 /// The entries of `/etc`.
-pub(super) fn entries(user: &User, hostname: &str) -> Vec<Entry> {
-    let mut entries = written(user, hostname);
+pub(super) fn entries(user: &User, hostname: &str, network: bool) -> Vec<Entry> {
+    let mut entries = written(user, hostname, network);
     for name in FROM_HOST.iter().map(|name| (*name).to_owned()).chain(versioned()) {
         entries.extend(from_host(&Path::new("/etc").join(name)));
     }
     entries
 }
 
-fn written(user: &User, hostname: &str) -> Vec<Entry> {
+fn written(user: &User, hostname: &str, network: bool) -> Vec<Entry> {
     let shell = shell();
     let User { uid, gid, name, home } = user;
     let home = home.display();
@@ -66,7 +66,7 @@ fn written(user: &User, hostname: &str) -> Vec<Entry> {
             "nsswitch.conf",
             "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n".to_owned(),
         ),
-        ("resolv.conf", "# no network\n".to_owned()),
+        ("resolv.conf", resolvers(network).to_owned()),
     ]
     .map(|(name, text)| {
         system(
@@ -77,6 +77,15 @@ fn written(user: &User, hostname: &str) -> Vec<Entry> {
         )
     })
     .into()
+}
+
+/// Which address is asked for names does not matter, since the gateway answers at all of them.
+fn resolvers(network: bool) -> &'static str {
+    if network {
+        "nameserver 198.18.0.1\noptions edns0\n"
+    } else {
+        "# no network\n"
+    }
 }
 
 /// The login shell: bash where there is one.
@@ -141,7 +150,7 @@ mod tests {
 
     #[test]
     fn nothing_secret_and_nothing_identifying_is_shown() {
-        let shown = entries(&user(), "sandbox");
+        let shown = entries(&user(), "sandbox", false);
         for name in [
             "shadow",
             "gshadow",
@@ -165,7 +174,7 @@ mod tests {
 
     #[test]
     fn the_accounts_are_the_sandbox_s_own() {
-        let shown = entries(&user(), "sandbox");
+        let shown = entries(&user(), "sandbox", false);
         let passwd = shown
             .iter()
             .find(|entry| entry.target == Path::new("/etc/passwd"))
@@ -180,7 +189,7 @@ mod tests {
 
     #[test]
     fn no_target_occurs_twice() {
-        let mut targets: Vec<_> = entries(&user(), "sandbox")
+        let mut targets: Vec<_> = entries(&user(), "sandbox", false)
             .into_iter()
             .map(|entry| entry.target)
             .collect();

@@ -99,7 +99,8 @@ pub fn resolve(
     let user = system::user();
     let mut tree = tree::Tree::default();
     tree.add_system(system::entries(&spec.limits, &user));
-    tree.add_system(etc::entries(&user, HOSTNAME));
+    let network = spec.network.rules().is_some();
+    tree.add_system(etc::entries(&user, HOSTNAME, network));
 
     let workspace = match &spec.workspace {
         Some(workspace) => Some(add_workspace(workspace, host, run_directory, &mut tree)?),
@@ -142,6 +143,7 @@ pub fn resolve(
         ids: spec.ids,
         hostname: HOSTNAME.to_owned(),
         limits: spec.limits.clone(),
+        network,
         allow_ptrace: spec.allow_ptrace,
         executables,
         run_directory: run_directory.to_path_buf(),

@@ -1,0 +1,161 @@
+//! The event loop: accepts what arrives at the sandbox's sockets.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::rc::Rc;
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use offleash_sys::network;
+use offleash_sys::network::datagrams;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::oneshot;
+use tokio::task::{LocalSet, spawn_local};
+use tokio::time::{sleep, timeout};
+
+use crate::dns::{self, Asked};
+use crate::journal::Journal;
+use crate::names::Names;
+use crate::policy::Policy;
+use crate::upstream::Upstream;
+use crate::{Config, Shared, Sockets, connection};
+
+/// The longest question that is read; the names in it have 255 bytes.
+const QUESTION: usize = 4096;
+/// How long a client may be silent on a connection for questions.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// Runs until it is told to stop.
+pub(crate) fn run(
+    config: Config,
+    sockets: Sockets,
+    journal: Journal,
+    stopped: oneshot::Receiver<()>,
+    ready: &SyncSender<io::Result<()>>,
+) {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return tell(ready, Err(error)),
+    };
+    let tasks = LocalSet::new();
+    tasks.block_on(&runtime, async {
+        match begin(config, sockets, journal) {
+            Ok(()) => {
+                tell(ready, Ok(()));
+                // An error says that the sender is gone, which means the same.
+                let _ = stopped.await;
+            }
+            Err(error) => tell(ready, Err(error)),
+        }
+    });
+}
+
+fn tell(ready: &SyncSender<io::Result<()>>, outcome: io::Result<()>) {
+    // Nobody listens when the one who started us has died; then we end, too.
+    let _ = ready.send(outcome);
+}
+
+fn begin(config: Config, sockets: Sockets, journal: Journal) -> io::Result<()> {
+    let shared = Rc::new(Shared {
+        policy: Policy::new(config.rules, config.own),
+        names: RefCell::new(Names::default()),
+        upstream: Upstream::new(&config.resolvers)?,
+        journal,
+    });
+    for socket in sockets.connections {
+        spawn_local(connections(Rc::clone(&shared), listener(socket)?));
+    }
+    for socket in sockets.questions {
+        let socket = std::net::UdpSocket::from(socket);
+        socket.set_nonblocking(true)?;
+        spawn_local(questions(Rc::clone(&shared), UdpSocket::from_std(socket)?));
+    }
+    for socket in sockets.long_questions {
+        spawn_local(long_questions(Rc::clone(&shared), listener(socket)?));
+    }
+    Ok(())
+}
+
+fn listener(socket: OwnedFd) -> io::Result<TcpListener> {
+    let socket = std::net::TcpListener::from(socket);
+    socket.set_nonblocking(true)?;
+    TcpListener::from_std(socket)
+}
+
+async fn connections(shared: Rc<Shared>, listener: TcpListener) {
+    loop {
+        let stream = accept(&listener).await;
+        // The connection ended before it was looked at.
+        if let Ok(destination) = network::sockets::original_destination(stream.as_fd()) {
+            spawn_local(connection::serve(Rc::clone(&shared), stream, destination));
+        }
+    }
+}
+
+/// Accepts the next connection. What fails is that connection, or descriptors that are used up until others end.
+async fn accept(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(_) => sleep(Duration::from_millis(10)).await,
+        }
+    }
+}
+
+async fn questions(shared: Rc<Shared>, socket: UdpSocket) {
+    let mut question = vec![0; QUESTION];
+    loop {
+        let received = socket
+            .async_io(Interest::READABLE, || datagrams::receive(&socket, &mut question))
+            .await;
+        let Ok(datagram) = received else {
+            sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        let question = question.get(..datagram.length).unwrap_or_default();
+        if !datagram.truncated
+            && let Some(answer) = answer(&shared, question)
+        {
+            // A client that does not hear asks again.
+            let _ = datagrams::answer(&socket, &datagram, &dns::for_udp(question, answer));
+        }
+    }
+}
+
+async fn long_questions(shared: Rc<Shared>, listener: TcpListener) {
+    loop {
+        let stream = accept(&listener).await;
+        let shared = Rc::clone(&shared);
+        spawn_local(async move {
+            // Whatever ends the conversation is the client's doing.
+            let _ = conversation(&shared, stream).await;
+        });
+    }
+}
+
+/// Questions and answers with their lengths before them (RFC 7766).
+async fn conversation(shared: &Shared, mut stream: TcpStream) -> io::Result<()> {
+    loop {
+        let length = usize::from(timeout(SILENCE, stream.read_u16()).await??);
+        if length > QUESTION {
+            return Ok(());
+        }
+        let mut question = vec![0; length];
+        timeout(SILENCE, stream.read_exact(&mut question)).await??;
+        let Some(answer) = answer(shared, &question) else {
+            return Ok(());
+        };
+        let length = u16::try_from(answer.len()).map_err(io::Error::other)?;
+        stream.write_all(&[&length.to_be_bytes()[..], &answer].concat()).await?;
+    }
+}
+
+fn answer(shared: &Shared, question: &[u8]) -> Option<Vec<u8>> {
+    let (answer, asked) = dns::answer(question, &shared.policy, &mut shared.names.borrow_mut());
+    if let Asked::Refused(name) = asked {
+        shared.journal.refused_name(name);
+    }
+    answer
+}
