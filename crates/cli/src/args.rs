@@ -335,6 +335,14 @@ pub(crate) enum Question {
         #[arg(value_name = "NAME")]
         name: String,
     },
+    /// Whether a host may be reached.
+    Connect {
+        /// The host and the port, such as `example.com:443`.
+        #[arg(value_name = "HOST:PORT")]
+        target: String,
+        #[command(flatten)]
+        sandbox: Box<SandboxArgs>,
+    },
 }
 
 #[derive(Debug, Subcommand)]

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use offleash_core::limits::LimitName;
+use offleash_core::network::Host;
 use offleash_core::text::Text;
 use offleash_manager::lifecycle::{self, ManagerError};
 use offleash_manager::planning;
@@ -22,6 +23,7 @@ pub(crate) fn explain(arguments: &ExplainArgs) -> Result<ExitCode, Failure> {
         Question::Env { name, sandbox } => env_answer(name, sandbox)?,
         Question::Limit { name, sandbox } => limit_answer(name, sandbox)?,
         Question::Syscall { name } => syscall_answer(name)?,
+        Question::Connect { target, sandbox } => connect_answer(target, sandbox)?,
     };
     terminal::print(answer.as_bytes())?;
     Ok(ExitCode::SUCCESS)
@@ -88,6 +90,22 @@ fn syscall_answer(name: &str) -> Result<String, Failure> {
         "{name}: {word}\nreason: {}\nnumber: {}\n",
         explanation.reason, explanation.number
     ))
+}
+
+fn connect_answer(target: &str, sandbox: &SandboxArgs) -> Result<String, Failure> {
+    let spec = specify::specify(sandbox)?;
+    let (host, port) = target
+        .rsplit_once(':')
+        .and_then(|(host, port)| Some((host, port.parse().ok().filter(|port: &u16| *port > 0)?)))
+        .ok_or_else(|| {
+            Failure::new(format!("`{}` is not a host and a port", Text::from(target)))
+                .with_hint("write them as in `example.com:443`, an IPv6 address in brackets")
+        })?;
+    let host = Host::parse(host).map_err(|error| {
+        Failure::from_error(&error).with_hint("a host is a name such as `example.com`, or an address")
+    })?;
+    let answer = lifecycle::explain_connect(&spec.network, &host, port);
+    Ok(format!("{host}:{port}: {}\nrule: {}\n", answer.word, answer.rule))
 }
 
 pub(crate) fn check_policy(arguments: &PolicyCheckArgs) -> Result<ExitCode, Failure> {

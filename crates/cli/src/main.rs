@@ -6,6 +6,7 @@ mod changes;
 mod doctor;
 mod explain;
 mod failure;
+mod refusals;
 mod run;
 mod specify;
 mod terminal;

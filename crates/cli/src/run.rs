@@ -16,8 +16,8 @@ use rustix::io::Errno;
 
 use crate::args::RunArgs;
 use crate::failure::Failure;
-use crate::specify;
 use crate::terminal::{self, Destination, TerminalDoor};
+use crate::{refusals, specify};
 
 /// How much of each output stream a record keeps.
 const CAPTURED: usize = 1024 * 1024;
@@ -128,6 +128,9 @@ fn tell(record: &RunRecord, notes: &[String]) {
     }
     for (control, reason) in &record.not_enforced {
         terminal::complain(&format!("offleash: not enforced: {control}: {reason}"));
+    }
+    for line in record.network.iter().flat_map(refusals::lines) {
+        terminal::complain(&format!("offleash: {line}"));
     }
     for note in notes {
         terminal::complain(&format!("offleash: {note}"));

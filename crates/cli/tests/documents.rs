@@ -52,7 +52,7 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 17] = [
+const COMMANDS: [&[&str]; 18] = [
     &[],
     &["run"],
     &["diff"],
@@ -65,6 +65,7 @@ const COMMANDS: [&[&str]; 17] = [
     &["explain", "env"],
     &["explain", "limit"],
     &["explain", "syscall"],
+    &["explain", "connect"],
     &["policy"],
     &["policy", "check"],
     &["audit"],

@@ -369,3 +369,46 @@ fn nothing_is_reached_over_the_network() {
     let said = site.refuse(["run", "--network", "all", "--", "true"]);
     assert!(said.contains("`--network all` is no network"), "{said}");
 }
+
+#[test]
+fn what_would_become_of_a_connection_is_explained() {
+    let site = Site::new();
+    let wide = ["--allow", "*.example.com", "--deny-host", "Private.example.com."];
+    for (arguments, answer) in [
+        (
+            vec!["example.com:443"],
+            "example.com:443: refused\nrule: default: nothing is reached unless a rule allows it\n",
+        ),
+        (
+            [vec!["WWW.Example.com.:443"], wide.to_vec()].concat(),
+            "www.example.com:443: allowed, if its addresses are public\nrule: network.allow: *.example.com\n",
+        ),
+        (
+            [vec!["private.example.com:443"], wide.to_vec()].concat(),
+            "private.example.com:443: refused: the rule `network.deny: private.example.com` refuses it\nrule: \
+             network.deny: private.example.com\n",
+        ),
+        (
+            [vec!["www.example.com:22"], wide.to_vec()].concat(),
+            "www.example.com:22: refused: no rule allows it\nrule: default: nothing is reached unless a rule allows it\n",
+        ),
+        (
+            vec!["0x7f.1:80", "--allow", "0.0.0.0/1"],
+            "127.0.0.1:80: refused: 127.0.0.1 is a loopback address\nrule: network.allow: 0.0.0.0/1\n",
+        ),
+    ] {
+        let output = site
+            .offleash([vec!["explain", "connect"], arguments.clone()].concat())
+            .output()
+            .unwrap();
+        assert_eq!(stdout(&output), answer, "{arguments:?}: {}", stderr(&output));
+    }
+    for (target, word) in [
+        ("example.com", "is not a host and a port"),
+        ("a b:80", "a b"),
+        ("a:0", "is not a host"),
+    ] {
+        let said = site.refuse(["explain", "connect", target]);
+        assert!(said.contains(word), "{target}: {said}");
+    }
+}

@@ -15,6 +15,7 @@ use crate::client_hello::{ClientHello, ClientHelloReader, Progress};
 use crate::http;
 use crate::journal::{Connection, Outcome};
 use crate::names::Names;
+use crate::policy;
 use crate::relay::{self, Counts};
 use crate::upstream::Unreachable;
 
@@ -106,10 +107,7 @@ impl Session<'_> {
         self.rule = decision.rule.map(ToString::to_string);
         let protocol = decision.protocol;
         if decision.verdict != RuleVerdict::Allow {
-            let stopped = Stopped::Refused(match &self.rule {
-                Some(rule) => format!("refused by the rule `{rule}`"),
-                None => "no rule allows it".to_owned(),
-            });
+            let stopped = Stopped::Refused(policy::reason(self.rule.as_deref()));
             return self.refuse(stopped).await;
         }
         let done = match protocol {

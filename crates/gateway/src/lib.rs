@@ -25,7 +25,7 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::thread::JoinHandle;
 
-use offleash_core::network::NetworkPolicy;
+use offleash_core::network::{Host, NetworkPolicy, RuleVerdict};
 use tokio::sync::oneshot;
 
 pub use journal::{Account, Connection, Outcome};
@@ -56,6 +56,28 @@ pub struct Sockets {
     pub questions: Vec<OwnedFd>,
     /// Listening; connections with questions for names.
     pub long_questions: Vec<OwnedFd>,
+}
+
+/// What the rules alone say of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// Why it would be refused; `None` if it would not.
+    pub reason: Option<String>,
+    /// The rule that decides, as it was written.
+    pub rule: Option<String>,
+}
+
+/// What would become of a connection to `host` at `port`, before anything is resolved.
+pub fn refusal(rules: &NetworkPolicy, host: &Host, port: u16) -> Refusal {
+    let policy = Policy::new(rules.clone(), Vec::new());
+    let decision = policy.decide(host, port);
+    let rule = decision.rule.map(ToString::to_string);
+    let reason = match (decision.verdict, host) {
+        (RuleVerdict::Allow, Host::Address(address)) => policy.check(None, *address, port).err(),
+        (RuleVerdict::Allow, Host::Name(_)) => None,
+        _ => Some(policy::reason(rule.as_deref())),
+    };
+    Refusal { reason, rule }
 }
 
 /// A running gateway. Dropping it ends it, and every connection with it.

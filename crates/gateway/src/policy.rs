@@ -4,6 +4,14 @@ use std::net::IpAddr;
 
 use offleash_core::network::{Decision, DomainName, Host, NetworkPolicy, RuleVerdict};
 
+/// Why a connection is refused by the rules.
+pub(crate) fn reason(rule: Option<&str>) -> String {
+    match rule {
+        Some(rule) => format!("the rule `{rule}` refuses it"),
+        None => "no rule allows it".to_owned(),
+    }
+}
+
 /// What a sandbox may reach. Nothing else in this room asks the rules.
 #[derive(Debug)]
 pub(crate) struct Policy {

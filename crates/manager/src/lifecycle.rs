@@ -26,6 +26,7 @@ use offleash_sys::cgroup::Group;
 
 pub use self::error::ManagerError;
 pub use self::level::choose as choose_level;
+pub use self::network::{ConnectAnswer, explain_connect};
 use crate::capture::Capture;
 use crate::drive::{Door, Drive, Driven};
 use crate::planning::{self, ExecBasis, Host, PlanError};

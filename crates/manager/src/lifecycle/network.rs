@@ -2,8 +2,9 @@
 
 use std::io;
 
-use offleash_core::network::NetworkPolicy;
+use offleash_core::network::{Host, NetworkPolicy};
 use offleash_core::record::{Connection, ConnectionVerdict, NetworkUse};
+use offleash_core::spec::NetworkSpec;
 use offleash_gateway::{Account, Config, Gateway, Outcome, Resolvers, Sockets};
 use offleash_isolation::sandbox::NetworkSockets;
 use offleash_store::rfc3339;
@@ -37,6 +38,37 @@ pub(super) fn start(rules: &NetworkPolicy, sockets: NetworkSockets) -> Result<Ga
         long_questions,
     };
     Gateway::start(config, sockets).map_err(failed)
+}
+
+/// What would become of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectAnswer {
+    /// Whether it would be made, in words.
+    pub word: String,
+    /// The rule that decides.
+    pub rule: String,
+}
+
+/// What would become of a connection to `host` at `port`.
+///
+/// Whether a name leads where it may lead is found out only when it is resolved.
+pub fn explain_connect(network: &NetworkSpec, host: &Host, port: u16) -> ConnectAnswer {
+    let default = || "default: nothing is reached unless a rule allows it".to_owned();
+    let Some(rules) = network.rules() else {
+        return ConnectAnswer {
+            word: "refused".to_owned(),
+            rule: default(),
+        };
+    };
+    let refusal = offleash_gateway::refusal(rules, host, port);
+    ConnectAnswer {
+        word: match (&refusal.reason, host) {
+            (Some(reason), _) => format!("refused: {reason}"),
+            (None, Host::Name(_)) => "allowed, if its addresses are public".to_owned(),
+            (None, Host::Address(_)) => "allowed".to_owned(),
+        },
+        rule: refusal.rule.unwrap_or_else(default),
+    }
 }
 
 /// What the gateway saw, as the record tells it.

@@ -1,0 +1,129 @@
+//! What the network refused, told after a run: a program often says no more than that a connection was reset.
+
+use std::collections::BTreeMap;
+
+use offleash_core::record::{Connection, ConnectionVerdict, NetworkUse};
+use offleash_core::text::Text;
+
+/// How many hosts are named before the rest is only counted.
+const NAMED: usize = 5;
+
+/// Lines for the user about what was refused or failed, each once.
+pub(crate) fn lines(network: &NetworkUse) -> Vec<String> {
+    let mut told: BTreeMap<String, u64> = BTreeMap::new();
+    for connection in &network.connections {
+        if let Some(line) = line(connection) {
+            *told.entry(line).or_default() += 1;
+        }
+    }
+    for (name, times) in &network.refused_names {
+        let name = Text::from(name.as_str());
+        let line = format!("the name `{name}` does not exist for it; `--allow {name}` would let it be reached");
+        *told.entry(line).or_default() += times;
+    }
+    let more = u64::try_from(told.len().saturating_sub(NAMED)).unwrap_or(u64::MAX);
+    let more = more + network.more_refused_names;
+    let mut lines: Vec<String> = told
+        .into_iter()
+        .take(NAMED)
+        .map(|(line, times)| match times {
+            1 => format!("network: {line}"),
+            times => format!("network: {line} ({times} times)"),
+        })
+        .collect();
+    if more > 0 {
+        lines.push(format!(
+            "network: and {more} more; `--json` or `--report FILE` tells all"
+        ));
+    }
+    lines
+}
+
+fn line(connection: &Connection) -> Option<String> {
+    let Connection {
+        host,
+        port,
+        reason,
+        rule,
+        ..
+    } = connection;
+    let reason = Text::from(reason.as_deref()?);
+    let place = Text::from(format!("{host}:{port}").as_str());
+    match connection.verdict {
+        ConnectionVerdict::Allowed => None,
+        ConnectionVerdict::Failed => Some(format!("`{place}` was not reached: {reason}")),
+        ConnectionVerdict::Refused if rule.is_none() => Some(format!(
+            "`{place}` was refused: {reason}; `--allow {place}` would allow it"
+        )),
+        ConnectionVerdict::Refused => Some(format!("`{place}` was refused: {reason}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(host: &str, rule: Option<&str>) -> Connection {
+        Connection {
+            at: String::new(),
+            host: host.to_owned(),
+            port: 443,
+            address: None,
+            verdict: ConnectionVerdict::Refused,
+            reason: Some("no rule allows it".to_owned()),
+            rule: rule.map(ToOwned::to_owned),
+            sent_bytes: 0,
+            received_bytes: 0,
+            duration_ms: 0,
+        }
+    }
+
+    #[test]
+    fn each_refusal_is_told_once_with_what_to_do() {
+        let network = NetworkUse {
+            connections: vec![
+                refused("1.2.3.4", None),
+                refused("1.2.3.4", None),
+                refused("a.example", Some("network.deny: a.example")),
+            ],
+            refused_names: BTreeMap::from([("b.example".to_owned(), 2)]),
+            ..NetworkUse::default()
+        };
+        assert_eq!(
+            lines(&network),
+            [
+                "network: `1.2.3.4:443` was refused: no rule allows it; `--allow 1.2.3.4:443` would allow it (2 times)",
+                "network: `a.example:443` was refused: no rule allows it",
+                "network: the name `b.example` does not exist for it; `--allow b.example` would let it be reached (2 times)",
+            ]
+        );
+    }
+
+    #[test]
+    fn many_are_counted_and_what_code_chose_is_neutral() {
+        let names = (0..20).map(|number| (format!("n{number}\u{1b}]0;x"), 1)).collect();
+        let network = NetworkUse {
+            refused_names: names,
+            more_refused_names: 7,
+            ..NetworkUse::default()
+        };
+        let lines = lines(&network);
+        assert_eq!(lines.len(), NAMED + 1);
+        assert!(lines.iter().all(|line| !line.contains('\u{1b}')), "{lines:?}");
+        assert!(lines[NAMED].starts_with("network: and 22 more"), "{}", lines[NAMED]);
+    }
+
+    #[test]
+    fn nothing_is_said_of_what_was_allowed() {
+        let allowed = Connection {
+            verdict: ConnectionVerdict::Allowed,
+            reason: None,
+            ..refused("a.example", None)
+        };
+        let network = NetworkUse {
+            connections: vec![allowed],
+            ..NetworkUse::default()
+        };
+        assert_eq!(lines(&network), Vec::<String>::new());
+    }
+}
