@@ -112,3 +112,154 @@ fn domain_name(query: &Query) -> Option<DomainName> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::str::FromStr as _;
+
+    use hickory_proto::rr::Name;
+    use offleash_core::network::{NetworkPolicy, NetworkRule};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn policy() -> Policy {
+        let rule = |verdict, text| NetworkRule::parse(verdict, text).unwrap();
+        let rules = vec![
+            rule(RuleVerdict::Allow, "example.com"),
+            rule(RuleVerdict::Allow, "*.wide.example:8443"),
+            rule(RuleVerdict::Deny, "no.wide.example"),
+        ];
+        Policy::new(NetworkPolicy { rules }, Vec::new())
+    }
+
+    fn question(name: &str, kind: RecordType) -> Message {
+        let mut message = Message::query();
+        message.metadata.id = 7;
+        message.metadata.recursion_desired = true;
+        message.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
+        message
+    }
+
+    fn asked(message: &Message) -> (Message, Asked) {
+        let (answer, asked) = answer(&message.to_vec().unwrap(), &policy(), &mut Names::default());
+        (Message::from_vec(&answer.unwrap()).unwrap(), asked)
+    }
+
+    #[test]
+    fn an_allowed_name_has_an_address_of_its_own_and_keeps_its_spelling() {
+        for name in ["example.com.", "EXAMPLE.com.", "a.WIDE.example."] {
+            let sent = question(name, RecordType::A);
+            let (answer, asked) = asked(&sent);
+            assert_eq!(asked, Asked::Known, "{name}");
+            assert_eq!(
+                (answer.metadata.id, answer.metadata.response_code),
+                (7, ResponseCode::NoError)
+            );
+            assert!(
+                answer.queries[0].name().eq_case(sent.queries[0].name()),
+                "{name}: {sent:?}"
+            );
+            let RData::A(A(address)) = answer.answers[0].data else {
+                panic!("{name}: {answer:?}");
+            };
+            assert!(Names::is_synthetic(address), "{name}: {address}");
+        }
+    }
+
+    #[test]
+    fn other_records_of_it_are_empty_so_that_clients_ask_for_its_address() {
+        for kind in [
+            RecordType::AAAA,
+            RecordType::HTTPS,
+            RecordType::MX,
+            RecordType::TXT,
+            RecordType::ANY,
+        ] {
+            let (answer, asked) = asked(&question("example.com.", kind));
+            assert_eq!(asked, Asked::Known, "{kind}");
+            assert_eq!(answer.metadata.response_code, ResponseCode::NoError, "{kind}");
+            assert!(answer.answers.is_empty(), "{kind}");
+        }
+    }
+
+    #[test]
+    fn every_other_name_does_not_exist() {
+        for name in [
+            "example.org.",
+            "www.example.com.",
+            "wide.example.",
+            "no.wide.example.",
+            "xwide.example.",
+            "com.",
+            ".",
+            "10.0.0.1.",
+            "2130706433.",
+        ] {
+            let (answer, asked) = asked(&question(name, RecordType::A));
+            assert!(matches!(asked, Asked::Refused(_)), "{name}: {asked:?}");
+            assert_eq!(answer.metadata.response_code, ResponseCode::NXDomain, "{name}");
+            assert!(answer.answers.is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_dot_within_a_label_joins_nothing() {
+        let mut message = question("example.com.", RecordType::A);
+        let joined = Name::from_labels([b"example.com".as_slice()]).unwrap();
+        message.queries[0].set_name(joined);
+        assert!(matches!(asked(&message).1, Asked::Refused(_)));
+    }
+
+    #[test]
+    fn what_is_not_one_question_of_the_internet_is_told_so() {
+        let mut two = question("example.com.", RecordType::A);
+        two.add_query(Query::query(Name::from_str("evil.org.").unwrap(), RecordType::A));
+        assert_eq!(asked(&two).0.metadata.response_code, ResponseCode::FormErr);
+        let mut chaos = question("version.bind.", RecordType::TXT);
+        chaos.queries[0].set_query_class(DNSClass::CH);
+        assert_eq!(asked(&chaos).0.metadata.response_code, ResponseCode::NotImp);
+        let mut response = question("example.com.", RecordType::A);
+        response.metadata.message_type = MessageType::Response;
+        let (answer, asked) = answer(&response.to_vec().unwrap(), &policy(), &mut Names::default());
+        assert_eq!((answer, asked), (None, Asked::Malformed));
+    }
+
+    #[test]
+    fn an_answer_that_does_not_fit_a_datagram_is_cut_and_says_so() {
+        let asked = question("example.com.", RecordType::A);
+        let mut long = Message::response(7, OpCode::Query);
+        let name = Name::from_str("example.com.").unwrap();
+        for number in 0..100_u8 {
+            long.add_answer(Record::from_rdata(
+                name.clone(),
+                TTL,
+                RData::A(A([198, 18, 1, number].into())),
+            ));
+        }
+        let cut = for_udp(&asked.to_vec().unwrap(), long.to_vec().unwrap());
+        assert!(cut.len() <= SMALLEST);
+        assert!(Message::from_vec(&cut).unwrap().metadata.truncation);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_asked_nothing_panics_and_no_address_is_given_without_a_rule(
+            bytes in prop::collection::vec(any::<u8>(), 0..300),
+        ) {
+            let mut names = Names::default();
+            let (answer, _) = answer(&bytes, &policy(), &mut names);
+            if let Some(answer) = answer {
+                prop_assert!(for_udp(&bytes, answer).len() <= 1232);
+            }
+        }
+
+        #[test]
+        fn spoiled_questions_do_no_harm(at in 0_usize..40, byte in any::<u8>()) {
+            let mut bytes = question("example.com.", RecordType::A).to_vec().unwrap();
+            let at = at % bytes.len();
+            bytes[at] = byte;
+            let _ = answer(&bytes, &policy(), &mut Names::default());
+        }
+    }
+}
