@@ -10,6 +10,7 @@ mod host;
 mod kernel;
 mod levels;
 mod mounts;
+mod network;
 mod processor;
 mod programs;
 mod state;
@@ -167,6 +168,7 @@ pub fn probe(subject: &Subject) -> Report {
         processor::smt(),
         processor::vulnerabilities(),
         core_dumps::check(),
+        network::check(),
         host::kvm(),
         programs::container_runtimes(&subject.search_path),
         programs::hypervisors(&subject.search_path),

@@ -11,7 +11,7 @@ pub(crate) mod grouping;
 pub(crate) mod handshake;
 mod identity;
 mod masks;
-mod network;
+pub(crate) mod network;
 mod running;
 mod tree;
 

@@ -24,7 +24,7 @@ const SOURCES: Sources = Sources {
 };
 
 /// Makes the network; needs `CAP_NET_ADMIN` and `CAP_NET_BIND_SERVICE` over the namespace.
-pub(super) fn make() -> Result<NetworkSockets, StepFailure> {
+pub(crate) fn make() -> Result<NetworkSockets, StepFailure> {
     let ipv6 = routes::deliver_everything_here(SOURCES).map_err(failed("routing the network"))?;
     let any: &[[SocketAddr; 2]] = match ipv6 {
         Ipv6::Ready => &[

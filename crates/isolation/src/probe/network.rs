@@ -1,0 +1,66 @@
+//! Whether a sandbox can be given a network that leads to the gateway.
+
+use std::io::{self, Read as _};
+
+use offleash_sys::namespaces::{self, Namespaces};
+use offleash_sys::process;
+use rustix::pipe::PipeFlags;
+
+use super::{Check, Mend, Status};
+use crate::process::network;
+
+/// Makes such a network once, in namespaces that are gone at once.
+pub(super) fn check() -> Check {
+    let check = |status, found: &str| {
+        Check::new(
+            "network-gateway",
+            status,
+            found,
+            "letting a sandbox reach the hosts that `--allow` names",
+        )
+    };
+    match try_making() {
+        Ok(None) => check(Status::Ok, "every connection of a sandbox can be led to the gateway"),
+        Ok(Some(reason)) => {
+            let mend = Mend::new(
+                "it needs nf_tables with TPROXY or REDIRECT, and user namespaces; as root, where they are modules:",
+                &["modprobe -a nf_tables nft_tproxy nft_redir nft_reject_ipv4 nft_reject_ipv6"],
+            );
+            check(Status::Missing, &reason).with_mend(Some(mend))
+        }
+        Err(error) => check(Status::Limited, &format!("it could not be tried: {error}")),
+    }
+}
+
+/// Why it cannot be made, if it cannot.
+fn try_making() -> io::Result<Option<String>> {
+    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let namespaces = Namespaces {
+        user: true,
+        network: true,
+        ..Namespaces::default()
+    };
+    let child = namespaces::fork_into(namespaces, None, || match network::make() {
+        Ok(_sockets) => 0,
+        Err(failure) => {
+            let reason = format!("{}: {}: {}", failure.step, failure.subject, failure.source);
+            // The pipe has room for it; without a reader there is nobody to be told.
+            let _told = rustix::io::write(&writer, reason.as_bytes());
+            1
+        }
+    });
+    let child = match child {
+        Ok(child) => child,
+        // Where namespaces cannot be made, `user-namespaces` says why and what to do.
+        Err(error) if error.raw_os_error() != Some(rustix::io::Errno::DEADLK.raw_os_error()) => {
+            return Ok(Some(format!("a network namespace cannot be made: {error}")));
+        }
+        Err(error) => return Err(error),
+    };
+    drop(writer);
+    let mut reason = String::new();
+    let read = std::fs::File::from(reader).take(4096).read_to_string(&mut reason);
+    process::reap(child.pid)?;
+    read?;
+    Ok((!reason.is_empty()).then_some(reason))
+}
