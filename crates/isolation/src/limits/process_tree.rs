@@ -99,8 +99,7 @@ impl ProcessTree {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
                 continue;
             };
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            if let Some(stat) = Stat::parse(&stat) {
+            if let Some(stat) = self.stat(pid) {
                 children.entry(stat.parent).or_default().push(pid);
             }
         }

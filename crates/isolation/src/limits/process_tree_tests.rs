@@ -54,6 +54,22 @@ fn grandchildren_are_found_by_both_ways() {
 }
 
 #[test]
+fn a_name_that_is_no_text_hides_nothing() {
+    let shell = Shell::start(r"(printf '\377) \376' > /proc/self/comm; sleep 100 & echo ready; wait) & wait");
+    let tree = shell.tree();
+    let mut by_parent = tree.processes_by_parent();
+    assert_eq!(by_parent.len(), 3, "{by_parent:?}");
+    assert!(by_parent.iter().any(|pid| {
+        let name = fs::read(format!("/proc/{pid}/comm")).unwrap();
+        name == b"\xff) \xfe\n"
+    }));
+    let mut found = tree.processes();
+    found.sort_unstable();
+    by_parent.sort_unstable();
+    assert_eq!(found, by_parent);
+}
+
+#[test]
 fn time_of_children_that_were_waited_for_counts() {
     let spin = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
     let shell = Shell::start(&format!("({spin}); echo ready; read end"));
