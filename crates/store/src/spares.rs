@@ -13,6 +13,7 @@
 //!
 //! Nothing passes from one run to another: the upper directory, the only one that a sandbox sees, is made anew, so
 //! that contents, permissions, lists of access, attributes, flags and times that a run set are gone with the old one.
+//! So is the one that overlayfs works in: a mount that outlives its run shares none of them with a later one.
 //!
 //! Only runs with one layer, which nearly all have, leave and take spares. Whatever fails here, the directory is made
 //! or removed as if there were no spares.
@@ -27,7 +28,7 @@ use rustix::io::Errno;
 use crate::StateDirectory;
 use crate::removal::remove_tree;
 use crate::run::{UPPER, layer_name, open_run};
-use crate::skeleton::{UNMAKE_STEPS, WORK, is_bare, names_of, open_below, unmake};
+use crate::skeleton::{UNMAKE_STEPS, WORK, is_bare, open_below, unmake};
 use crate::state::PRIVATE;
 use crate::tree::{names_in, stat_at};
 
@@ -180,7 +181,8 @@ impl Tending {
     fn clean(&self, spare: Spare, step: usize) -> Next {
         let done = match step {
             _ if step < UNMAKE_STEPS => unmake(&spare.directory, 0, step).is_ok(),
-            UNMAKE_STEPS => spare.renew_upper().is_ok(),
+            UNMAKE_STEPS => spare.renew(UPPER, USUAL_MODE).is_ok(),
+            _ if step == UNMAKE_STEPS + 1 => spare.renew(WORK, PRIVATE).is_ok(),
             _ => {
                 if spare.give_back().is_err() || !is_bare(&spare.directory) {
                     spare.remove(&self.root);
@@ -211,38 +213,31 @@ impl Spare {
         Ok(is_same.then_some(Self { slot, directory, stat }))
     }
 
-    /// Puts a new upper directory in the place of the one that a sandbox had.
-    fn renew_upper(&self) -> Result<(), Errno> {
-        let upper = format!("{}/{UPPER}", layer_name(0));
-        match rustix::fs::unlinkat(&self.directory, &*upper, AtFlags::REMOVEDIR) {
-            Ok(()) | Err(Errno::NOENT) => rustix::fs::mkdirat(&self.directory, &*upper, USUAL_MODE),
+    /// Puts a new directory in the place of one that a mount had, which must be empty.
+    ///
+    /// That mount may live on for a moment after its run, and works in the old one.
+    fn renew(&self, part: &str, mode: Mode) -> Result<(), Errno> {
+        let path = format!("{}/{part}", layer_name(0));
+        match rustix::fs::unlinkat(&self.directory, &*path, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => rustix::fs::mkdirat(&self.directory, &*path, mode),
             Err(error) => Err(error),
         }
     }
 
-    /// Takes the other directories back from the user that the sandbox had.
+    /// Takes the layer back from the user that the sandbox had.
     fn give_back(&self) -> Result<(), Errno> {
         let layer = layer_name(0);
-        let work = format!("{layer}/{WORK}");
-        for path in [layer.as_str(), work.as_str()] {
-            let found = rustix::fs::statat(&self.directory, path, AtFlags::SYMLINK_NOFOLLOW)?;
-            if (found.st_uid, found.st_gid) != (self.stat.st_uid, self.stat.st_gid) {
-                let owner = rustix::fs::Uid::from_raw(self.stat.st_uid);
-                let group = rustix::fs::Gid::from_raw(self.stat.st_gid);
-                rustix::fs::chownat(
-                    &self.directory,
-                    path,
-                    Some(owner),
-                    Some(group),
-                    AtFlags::SYMLINK_NOFOLLOW,
-                )?;
-            }
+        let found = rustix::fs::statat(&self.directory, &*layer, AtFlags::SYMLINK_NOFOLLOW)?;
+        if (found.st_uid, found.st_gid) == (self.stat.st_uid, self.stat.st_gid) {
+            return Ok(());
         }
-        if names_of(&self.directory, &work)?.is_empty() {
-            Ok(())
-        } else {
-            Err(Errno::NOTEMPTY)
-        }
+        rustix::fs::chownat(
+            &self.directory,
+            &*layer,
+            Some(rustix::fs::Uid::from_raw(self.stat.st_uid)),
+            Some(rustix::fs::Gid::from_raw(self.stat.st_gid)),
+            AtFlags::SYMLINK_NOFOLLOW,
+        )
     }
 
     fn make_ready(&self, root: &OwnedFd) {

@@ -128,6 +128,21 @@ fn nothing_passes_from_one_run_to_the_next() {
 }
 
 #[test]
+fn a_mount_that_outlives_its_run_shares_no_directory_with_the_next() {
+    let scratch = Scratch::new();
+    run_untouched(&scratch);
+    let parts = ["upper", "work"].map(|part| format!("used-0/layer-0/{part}"));
+    // Held open, as a mount holds them, so that their numbers are not given to new ones.
+    let held = parts.map(|part| fs::File::open(spare(&scratch, &part)).unwrap());
+    tend(&scratch);
+    let live = scratch.start();
+    for (part, old) in ["upper", "work"].into_iter().zip(&held) {
+        let new = fs::metadata(live.layer_directory(0).join(part)).unwrap();
+        assert_ne!(new.ino(), old.metadata().unwrap().ino(), "{part}");
+    }
+}
+
+#[test]
 fn the_modification_time_is_that_of_the_taking() {
     let scratch = Scratch::new();
     run_untouched(&scratch);
@@ -283,7 +298,7 @@ fn one_that_is_tended_is_left_to_who_does() {
 #[test]
 fn tending_that_was_killed_is_gone_on_with() {
     let scratch = Scratch::new();
-    for steps in 0..UNMAKE_STEPS + 4 {
+    for steps in 0..UNMAKE_STEPS + 5 {
         run_untouched(&scratch);
         let mut killed = Tending::new(&scratch.state);
         for _ in 0..steps {
@@ -297,11 +312,19 @@ fn tending_that_was_killed_is_gone_on_with() {
         write(upper(&live).join("f"), "x");
         live.finish().unwrap().run.unwrap().discard().unwrap();
     }
-    // Killed between the removal of the old upper directory and the making of the new.
-    run_untouched(&scratch);
-    fs::remove_dir(spare(&scratch, "used-0/layer-0/upper")).unwrap();
-    tend(&scratch);
-    assert_eq!(spares(&scratch), ["ready-0"]);
+    // Killed between the removal of an old directory and the making of the new.
+    for part in ["upper", "work"] {
+        run_untouched(&scratch);
+        for step in 0..UNMAKE_STEPS {
+            let run = open_below(&scratch.state.root, &used(0)).unwrap();
+            unmake(&run, 0, step).unwrap();
+        }
+        fs::remove_dir(spare(&scratch, "used-0/layer-0").join(part)).unwrap();
+        tend(&scratch);
+        assert_eq!(spares(&scratch), ["ready-0"], "{part}");
+        drop(scratch.start());
+        assert_eq!(reap(&scratch.state).unwrap().len(), 1);
+    }
 }
 
 #[test]
