@@ -14,7 +14,7 @@ use offleash_store::{
 
 use crate::args::{ApplyArgs, DiffArgs, DiscardArgs, RunsArgs};
 use crate::failure::Failure;
-use crate::terminal::{self, Neutralizer};
+use crate::terminal;
 
 /// Not everything that was asked for was done.
 const EXIT_PARTLY: u8 = 1;
@@ -77,10 +77,7 @@ fn patch(run: &Run, change: &Change) -> Result<Vec<u8>, Failure> {
         return Ok(diff.bytes);
     }
     // The lines are the sandbox's.
-    let mut neutralizer = Neutralizer::default();
-    let mut shown = neutralizer.filter(&diff.bytes);
-    shown.extend(neutralizer.finish());
-    Ok(shown)
+    Ok(terminal::literal(&diff.bytes))
 }
 
 fn summary_line(change: &Change) -> Vec<u8> {

@@ -6,7 +6,7 @@ mod neutral;
 
 pub(crate) use door::{Destination, TerminalDoor};
 pub(crate) use json::{json_document, json_line};
-pub(crate) use neutral::Neutralizer;
+pub(crate) use neutral::literal;
 
 use std::io::{self, IsTerminal as _, Write as _};
 

@@ -4,6 +4,8 @@
 //! sequences could set the clipboard (OSC 52), the title, links, the cursor, and make text appear that nobody wrote
 //! (THREATS A11). Colours are left alone: `ESC [ … m` changes nothing but how text looks.
 
+use offleash_core::text::is_visible;
+
 /// A filter for one stream; a sequence may be split over several writes.
 #[derive(Debug, Default)]
 pub(crate) struct Neutralizer {
@@ -85,6 +87,60 @@ impl Neutralizer {
             }
         }
         shown
+    }
+}
+
+/// Text in which nothing hides: of controls only tabs and ends of lines are left, the rest is shown as what it is.
+///
+/// For text that is to be judged, such as a patch, in which colours could conceal lines and a carriage return or a
+/// character that turns the direction could put one over another.
+pub(crate) fn literal(bytes: &[u8]) -> Vec<u8> {
+    let mut shown = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let Some((&first, after)) = rest.split_first() {
+        rest = match first {
+            b'\n' | b'\t' => {
+                shown.push(first);
+                after
+            }
+            b'\r' if after.first() == Some(&b'\n') => {
+                shown.push(first);
+                after
+            }
+            0..0x20 => {
+                shown.extend_from_slice(&[0xe2, 0x90, 0x80 + first]);
+                after
+            }
+            0x7f => {
+                shown.extend_from_slice("␡".as_bytes());
+                after
+            }
+            0x20..0x7f => {
+                shown.push(first);
+                after
+            }
+            0x80.. => match first_character(rest) {
+                Piece::Character(length) => {
+                    let (character, after) = rest.split_at(length);
+                    push_visible(&mut shown, character);
+                    after
+                }
+                Piece::Unfinished | Piece::Stray => {
+                    push_stray(&mut shown, first);
+                    after
+                }
+            },
+        };
+    }
+    shown
+}
+
+fn push_visible(shown: &mut Vec<u8>, character: &[u8]) {
+    match std::str::from_utf8(character).ok().and_then(|text| text.chars().next()) {
+        Some(hidden) if !is_visible(hidden) => {
+            shown.extend_from_slice(format!("<U+{:04X}>", u32::from(hidden)).as_bytes());
+        }
+        _ => shown.extend_from_slice(character),
     }
 }
 
@@ -203,6 +259,24 @@ mod tests {
         assert_eq!(filtered(b"gr\xfc\xdfe\xa0"), b"gr\xfc\xdfe\xa0");
         let text = "ß ü \u{a0} € 日本語 🛀 \u{dc}\u{db}";
         assert_eq!(filtered(text.as_bytes()), text.as_bytes());
+    }
+
+    #[test]
+    fn nothing_hides_in_text_that_is_to_be_judged() {
+        for (text, shown) in [
+            ("+\x1b[8mos.system(evil)\x1b[0m\n", "+␛[8mos.system(evil)␛[0m\n"),
+            ("+evil()\rgood\n", "+evil()␍good\n"),
+            ("+dos\r\n", "+dos\r\n"),
+            ("+a\x08b\x7f\n", "+a␈b␡\n"),
+            (
+                "+\u{202e}txt.exe\u{200b}\u{9b}8m\n",
+                "+<U+202E>txt.exe<U+200B><U+009B>8m\n",
+            ),
+            ("+ß 日本語 🛀\t.\n", "+ß 日本語 🛀\t.\n"),
+        ] {
+            assert_eq!(String::from_utf8(literal(text.as_bytes())).unwrap(), shown);
+        }
+        assert_eq!(literal(b"gr\xfc\x9b"), [b"gr\xfc", REPLACEMENT].concat());
     }
 
     #[test]
