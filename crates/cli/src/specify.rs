@@ -210,6 +210,13 @@ fn tmpfs_of(text: &OsStr) -> Result<TmpfsSpec, Failure> {
     match split_last(text) {
         Some((target, size)) => {
             let size = Bytes::from_str(size).map_err(|error| bad_flag("--tmpfs", text, &error))?;
+            if size == Bytes(0) {
+                return Err(Failure::new(format!(
+                    "`--tmpfs {}` is not valid: a size of 0 holds nothing",
+                    Text::from(text)
+                ))
+                .with_hint("leave the size out to have that of `--tmp-size`"));
+            }
             Ok(TmpfsSpec {
                 target: PathBuf::from(target),
                 size: Some(size),

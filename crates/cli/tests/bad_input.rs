@@ -387,3 +387,10 @@ fn names_in_errors_cannot_drive_a_terminal() {
         );
     }
 }
+
+#[test]
+fn a_tmpfs_that_holds_nothing_is_refused() {
+    let site = Site::new();
+    let said = site.refuse(["run", "--tmpfs", "/scratch:0", "--", "true"]);
+    assert!(said.contains("a size of 0 holds nothing"), "{said}");
+}

@@ -332,3 +332,14 @@ fn input_does_not_count_as_output() {
     );
     assert_eq!(stdout(&output).trim(), "1000000", "{}", stderr(&output));
 }
+
+#[test]
+fn few_descriptors_are_enough_to_start_with() {
+    let site = Site::new();
+    let least = ["run", "-q", "--open-files", "16"];
+    for more in [vec![], vec!["--allow", "example.com"]] {
+        let arguments = [least.to_vec(), more.clone(), vec!["--", "sh", "-c", "ulimit -n"]].concat();
+        let output = site.offleash(arguments).output().unwrap();
+        assert_eq!(stdout(&output), "16\n", "{more:?}: {}", stderr(&output));
+    }
+}

@@ -47,6 +47,9 @@ pub enum EnvError {
     /// The name contains a NUL byte, which ends everything.
     #[error("the name of environment variable `{0}` contains a NUL byte")]
     NulInName(Text),
+    /// The name contains a newline, after which lists of variables show another one.
+    #[error("the name of environment variable `{0}` contains a newline")]
+    NewlineInName(Text),
     /// The value contains a NUL byte.
     #[error("the value of environment variable `{name}` contains a NUL byte")]
     NulInValue {
@@ -67,7 +70,7 @@ impl EnvRules {
     /// Adds a rule as flags write it: `NAME` passes a variable (or several, with wildcards), `NAME=VALUE` sets one.
     ///
     /// # Errors
-    /// When the name is empty or either part has a NUL byte.
+    /// When the name is empty or has a newline, or either part has a NUL byte.
     pub fn add(&mut self, assignment: &OsStr) -> Result<(), EnvError> {
         let bytes = assignment.as_bytes();
         match bytes.iter().position(|byte| *byte == b'=') {
@@ -188,7 +191,7 @@ fn patterns(texts: &[&str]) -> Vec<EnvPattern> {
 /// Checks that a variable can exist.
 ///
 /// # Errors
-/// The name is empty or has `=` or NUL, or the value has NUL.
+/// The name is empty or has `=`, NUL or a newline, or the value has NUL.
 pub fn check_variable(name: &OsStr, value: &OsStr) -> Result<(), EnvError> {
     check_name(name.as_bytes())?;
     if value.as_bytes().contains(&0) {
@@ -204,6 +207,8 @@ fn check_name(name: &[u8]) -> Result<(), EnvError> {
         Err(EnvError::NulInName(Text::from(name)))
     } else if name.contains(&b'=') {
         Err(EnvError::EqualsInName(Text::from(name)))
+    } else if name.contains(&b'\n') {
+        Err(EnvError::NewlineInName(Text::from(name)))
     } else {
         Ok(())
     }
@@ -220,7 +225,7 @@ impl EnvPattern {
     /// Reads a pattern.
     ///
     /// # Errors
-    /// When it is empty, contains `=` or NUL, or a wildcard cannot be read.
+    /// When it is empty, contains `=`, NUL or a newline, or a wildcard cannot be read.
     pub fn parse(text: &[u8]) -> Result<Self, EnvError> {
         check_name(text)?;
         let glob = Glob::parse(text).map_err(|error| EnvError::Wildcard {
@@ -300,8 +305,15 @@ const SECRET_PARTS: [&str; 12] = [
     "SIGNATURE",
 ];
 
-/// Names that have such a word and are no secrets.
-const NOT_SECRET: [&str; 2] = ["PWD", "OLDPWD"];
+/// Names that have such a word and are no secrets: where one is, and where the certificates are that everybody trusts.
+const NOT_SECRET: [&str; 6] = [
+    "PWD",
+    "OLDPWD",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "NIX_SSL_CERT_FILE",
+    "PIP_CERT",
+];
 
 /// The word that makes `name` look like a secret, if one does.
 pub fn secret_word(name: &OsStr) -> Option<&'static str> {

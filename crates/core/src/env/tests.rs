@@ -46,6 +46,8 @@ fn secrets_are_passed_only_when_named_in_full() {
         "KEYBOARD",
         "MONKEY",
         "PWD",
+        "SSL_CERT_FILE",
+        "NIX_SSL_CERT_FILE",
         "COMPASS",
         "PATTERN",
         "CI",
@@ -95,6 +97,12 @@ fn variables_that_cannot_exist_are_refused() {
         rules.add(OsStr::new("A\0")),
         Err(EnvError::NulInName(Text::from("A\0")))
     );
+    for assignment in ["A\nB=1", "A\nB"] {
+        assert_eq!(
+            rules.add(OsStr::new(assignment)),
+            Err(EnvError::NewlineInName(Text::from("A\nB")))
+        );
+    }
     assert_eq!(
         rules.add(OsStr::new("A=\0")),
         Err(EnvError::NulInValue { name: Text::from("A") })

@@ -101,13 +101,14 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     let guest = arrivals.wait_for_start()?;
     // In our cgroup by now, so that the namespace's root is that one (THREATS P4).
     namespaces::unshare_cgroup().map_err(step("making a cgroup namespace"))?;
-    limit(&order)?;
     let mut report = Vec::new();
     if credentials::isolate_core().is_ok() {
         report.push(('+', "core_scheduling", "a core scheduling cookie of its own".to_owned()));
     }
     credentials::drop_capabilities().map_err(step("dropping capabilities"))?;
     report.push(restrict_paths(plan)?);
+    // Not before: descriptors that are open only while the sandbox is made count, too.
+    limit(&order)?;
     place_control(inherited.control).map_err(step("placing the control socket"))?;
     process::close_from_at_exec(4).map_err(step("closing inherited descriptors"))?;
     let filter = order.filter();
