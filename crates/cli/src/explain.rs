@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use offleash_core::limits::LimitName;
+use offleash_core::env::check_variable;
+use offleash_core::limits::{LimitName, LimitNameError};
 use offleash_core::network::Host;
 use offleash_core::text::Text;
 use offleash_manager::lifecycle::{self, ManagerError};
@@ -44,16 +45,26 @@ fn path_answer(path: &Path, sandbox: &SandboxArgs) -> Result<String, Failure> {
 
 fn env_answer(name: &OsStr, sandbox: &SandboxArgs) -> Result<String, Failure> {
     let spec = specify::specify(sandbox)?;
+    check_variable(name, OsStr::new("")).map_err(|error| {
+        Failure::from_error(&error).with_hint("give a name alone, such as `CI`; `-e NAME=VALUE` sets one")
+    })?;
     let verdict = spec.env.decide(name);
+    if !verdict.passed {
+        let host = lifecycle::this_host(&HostIdentity::of_this_process().default_state())?;
+        if planning::has_variable_of_its_own(&spec, &host, name).map_err(ManagerError::from)? {
+            return Ok(format!(
+                "{}: set, not to the host's value\nrule: system: every sandbox has its own\n",
+                Text::from(name)
+            ));
+        }
+    }
     let word = if verdict.passed { "passed" } else { "not passed" };
     Ok(format!("{}: {word}\nrule: {}\n", Text::from(name), verdict.rule))
 }
 
 fn limit_answer(name: &str, sandbox: &SandboxArgs) -> Result<String, Failure> {
-    let limit: LimitName = name.parse().map_err(|error| {
-        let known: Vec<&str> = LimitName::ALL.iter().map(|limit| limit.name()).collect();
-        let error: offleash_core::limits::LimitNameError = error;
-        Failure::from_error(&error).with_hint(format!("the limits are {}", known.join(", ")))
+    let limit: LimitName = name.parse().map_err(|error: LimitNameError| {
+        Failure::from_error(&error).with_hint("`offleash help run` says what each of them bounds")
     })?;
     let spec = specify::specify(sandbox)?;
     let row = limit.row();

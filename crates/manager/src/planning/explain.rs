@@ -1,15 +1,15 @@
 //! What a sandbox would let a program do with a path, and by which rule: the plan, read backwards.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
 
 use offleash_core::id::RunId;
-use offleash_core::plan::{Entry, Node};
+use offleash_core::plan::{Entry, Node, Plan};
 use offleash_core::protected::protected_rule;
 use offleash_core::spec::{Access, SandboxSpec, WorkspaceMode};
 use std::os::unix::ffi::OsStrExt as _;
 
-use super::{Host, PlanError, resolve};
+use super::{ExecBasis, Host, PlanError, resolve};
 
 /// What may be done with a path inside.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,9 +31,7 @@ pub fn explain_path(spec: &SandboxSpec, host: &Host, path: &Path) -> Result<Path
         commands: offleash_core::command::CommandRules::default(),
         ..spec.clone()
     };
-    let id = RunId::from_parts(0, 0);
-    let run_directory = host.state_directory.join("runs").join(id.as_str());
-    let (plan, _) = resolve(&spec, host, &[OsString::from("true")], id, &run_directory)?;
+    let (plan, _) = resolve_unnamed(&spec, host)?;
     let path = plain(&host.cwd.join(path));
     let deciding = plan.entries.iter().rev().find(|entry| path.starts_with(&entry.target));
     Ok(match deciding {
@@ -47,6 +45,32 @@ pub fn explain_path(spec: &SandboxSpec, host: &Host, path: &Path) -> Result<Path
             rule: "default: nothing of the host is visible unless it is granted".to_owned(),
         },
     })
+}
+
+/// Resolves for a question: no run will have this id.
+fn resolve_unnamed(spec: &SandboxSpec, host: &Host) -> Result<(Plan, ExecBasis), PlanError> {
+    let id = RunId::from_parts(0, 0);
+    let run_directory = host.state_directory.join("runs").join(id.as_str());
+    resolve(spec, host, &[OsString::from("true")], id, &run_directory)
+}
+
+/// Whether a sandbox of this spec has a variable `name` that does not come from the host, such as `PATH`.
+///
+/// # Errors
+/// As [`resolve`], for toolchains.
+pub fn has_variable_of_its_own(spec: &SandboxSpec, host: &Host, name: &OsStr) -> Result<bool, PlanError> {
+    // The question can be asked anywhere, and the host's own values are no answer.
+    let spec = SandboxSpec {
+        toolchains: spec.toolchains.clone(),
+        workspace: None,
+        ..SandboxSpec::default()
+    };
+    let host = Host {
+        env: Vec::new(),
+        ..host.clone()
+    };
+    let (_, basis) = resolve_unnamed(&spec, &host)?;
+    Ok(basis.env.iter().any(|(variable, _)| variable == name))
 }
 
 /// Without `.` and `..`, by text alone: what links mean is for the kernel to say.

@@ -34,7 +34,7 @@ mod view;
 mod workspace;
 
 pub use error::PlanError;
-pub use explain::{PathAnswer, explain_path};
+pub use explain::{PathAnswer, explain_path, has_variable_of_its_own};
 pub use outside::find_outside;
 pub use regular_file::{RegularFileError, read_regular_file};
 pub(crate) use system::user;
