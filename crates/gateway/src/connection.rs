@@ -42,36 +42,27 @@ impl From<Unreachable> for Stopped {
 
 /// Serves a connection that the sandbox made to `destination`, and tells the journal.
 pub(crate) async fn serve(shared: Rc<Shared>, client: TcpStream, destination: SocketAddr) {
-    let (at, begun) = (SystemTime::now(), Instant::now());
-    let Some(host) = host_at(&shared, destination.ip()) else {
-        // An address that stands for no name; it was never given out.
-        reset(&client);
-        return;
-    };
+    let named = host_at(&shared, destination.ip());
     let mut session = Session {
         shared: &shared,
         client,
-        host,
+        at: SystemTime::now(),
+        begun: Instant::now(),
+        host: named.clone().unwrap_or(Host::Address(destination.ip())),
         port: destination.port(),
         address: None,
         rule: None,
         counts: Counts::default(),
+        outcome: None,
     };
-    let outcome = match session.run().await {
+    let ended = match named {
+        Some(_) => session.run().await,
+        None => session.refuse_unknown(),
+    };
+    session.outcome = Some(match ended {
         Ok(()) => Outcome::Allowed,
         Err(Stopped::Refused(reason)) => Outcome::Refused(reason),
         Err(Stopped::Failed(reason)) => Outcome::Failed(reason),
-    };
-    shared.journal.connection(Connection {
-        at,
-        host: session.host.to_string(),
-        port: session.port,
-        address: session.address,
-        outcome,
-        rule: session.rule,
-        sent: session.counts.sent.get(),
-        received: session.counts.received.get(),
-        duration: begun.elapsed(),
     });
 }
 
@@ -94,14 +85,45 @@ fn reset(client: &TcpStream) {
 struct Session<'a> {
     shared: &'a Shared,
     client: TcpStream,
+    at: SystemTime,
+    begun: Instant,
     host: Host,
     port: u16,
     address: Option<IpAddr>,
     rule: Option<String>,
     counts: Counts,
+    /// `None` until it has ended.
+    outcome: Option<Outcome>,
+}
+
+impl Drop for Session<'_> {
+    /// Tells the journal: of a connection that is cut off with the gateway, too, which has carried what it has carried.
+    fn drop(&mut self) {
+        let outcome = self.outcome.take().unwrap_or_else(|| match self.address {
+            Some(_) => Outcome::Allowed,
+            None => Outcome::Failed("the sandbox ended before it was made".to_owned()),
+        });
+        self.shared.journal.connection(Connection {
+            at: self.at,
+            host: self.host.to_string(),
+            port: self.port,
+            address: self.address,
+            outcome,
+            rule: self.rule.take(),
+            sent: self.counts.sent.get(),
+            received: self.counts.received.get(),
+            duration: self.begun.elapsed(),
+        });
+    }
 }
 
 impl Session<'_> {
+    /// An address that stands for names, and for none yet.
+    fn refuse_unknown(&self) -> Result<(), Stopped> {
+        reset(&self.client);
+        Err(Stopped::Refused("it stands for no name".to_owned()))
+    }
+
     async fn run(&mut self) -> Result<(), Stopped> {
         let decision = self.shared.policy.decide(&self.host, self.port);
         self.rule = decision.rule.map(ToString::to_string);
@@ -237,17 +259,19 @@ impl Session<'_> {
     /// A port without a protocol of its own: who speaks first decides what can be looked at.
     async fn whatever_it_is(&mut self) -> Result<(), Stopped> {
         let server = self.dial().await?;
-        tokio::select! {
-            biased;
-            ready = server.readable() => {
-                ready.map_err(broken)?;
-                return self.carry(server, &[]).await;
-            }
-            ready = self.client.readable() => ready.map_err(broken)?,
-        }
         let mut read = Vec::with_capacity(4096);
+        let mut first = [0];
         loop {
-            if self.client.read_buf(&mut read).await.map_err(broken)? == 0 {
+            // Bytes count, not readiness: that can be a false alarm, and the other side would wait forever.
+            let taken = tokio::select! {
+                biased;
+                spoken = server.peek(&mut first) => {
+                    spoken.map_err(broken)?;
+                    return self.carry(server, &read).await;
+                }
+                taken = self.client.read_buf(&mut read) => taken.map_err(broken)?,
+            };
+            if taken == 0 {
                 return self.carry(server, &read).await;
             }
             match http::looks_like(&read) {

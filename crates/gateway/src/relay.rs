@@ -16,13 +16,15 @@ pub(crate) struct Counts {
     pub(crate) received: Cell<u64>,
 }
 
-/// Carries everything both ways until both have ended; one that ends first is told to the other side.
+/// Carries everything both ways until both have ended; one that ends first is told to the other side. One that fails
+/// leaves the other to its own end: who hangs up on what it is sent may have answered it.
 pub(crate) async fn both_ways(client: &mut TcpStream, server: &mut TcpStream, counts: &Counts) -> io::Result<()> {
     let (client_reads, client_writes) = client.split();
     let (server_reads, server_writes) = server.split();
     let out = one_way(client_reads, server_writes, &counts.sent);
     let back = one_way(server_reads, client_writes, &counts.received);
-    tokio::try_join!(out, back).map(|_| ())
+    let (out, back) = tokio::join!(out, back);
+    out.and(back)
 }
 
 /// Carries everything one way, and its end.
