@@ -14,7 +14,7 @@ struct Program {
     needed_for: &'static str,
 }
 
-const PROGRAMS: [Program; 8] = [
+const PROGRAMS: [Program; 10] = [
     Program {
         command: "bwrap",
         package: "bubblewrap",
@@ -44,6 +44,16 @@ const PROGRAMS: [Program; 8] = [
         command: "gcc",
         package: "gcc",
         needed_for: "attacks that are written in C",
+    },
+    Program {
+        command: "ip",
+        package: "iproute2",
+        needed_for: "an internet of our own for the tests of the network",
+    },
+    Program {
+        command: "openssl",
+        package: "openssl",
+        needed_for: "certificates of the tests of the network",
     },
     Program {
         command: "setpriv",

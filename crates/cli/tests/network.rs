@@ -1,0 +1,26 @@
+//! What a sandbox reaches of a network, and what it does not, with an internet of our own to reach.
+//!
+//! Tests are named by the threat they stand for, and what is refused in a sandbox succeeds without one. Where no
+//! network namespaces can be made, every test is a counted skip.
+
+#![cfg(target_os = "linux")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test that cannot go on has failed, and starts programs itself"
+)]
+
+mod support;
+
+#[path = "network/addresses.rs"]
+mod addresses;
+#[path = "network/names.rs"]
+mod names;
+#[path = "network/requests.rs"]
+mod requests;
+#[path = "network/rules.rs"]
+mod rules;
+#[path = "network/transfers.rs"]
+mod transfers;
+#[path = "network/world.rs"]
+mod world;
