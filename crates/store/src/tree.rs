@@ -68,11 +68,7 @@ impl Tree {
 
     /// The directory `relative`, for use as a starting point only.
     pub(crate) fn directory(&self, relative: &Path) -> Opened {
-        open_below(
-            &self.root,
-            relative.as_os_str().as_bytes(),
-            OFlags::PATH | OFlags::DIRECTORY,
-        )
+        self.open(relative, OFlags::PATH | OFlags::DIRECTORY)
     }
 
     /// The directory that holds `relative`, and the name in it.
@@ -108,11 +104,11 @@ impl Tree {
 
     /// The entry `relative` itself, which may be anything but a symbolic link, as an `O_PATH` descriptor.
     pub(crate) fn place(&self, relative: &Path) -> Opened {
-        open_below(
-            &self.root,
-            relative.as_os_str().as_bytes(),
-            OFlags::PATH | OFlags::NOFOLLOW,
-        )
+        if matches!(relative.as_os_str().as_bytes(), b"" | b".") {
+            // Looking up even `.` takes permission to search.
+            return rustix::io::fcntl_dupfd_cloexec(&self.root, 0);
+        }
+        self.open(relative, OFlags::PATH | OFlags::NOFOLLOW)
     }
 
     /// A regular file for reading; anything else is `EINVAL`.
@@ -126,7 +122,7 @@ impl Tree {
         match self.open(relative, OFlags::RDONLY | OFlags::DIRECTORY) {
             Err(Errno::ACCESS) if self.modes == Modes::Override => {
                 let place = self.directory(relative)?;
-                with_owner_bits(&place, 0o500, || reopen(&place, OFlags::RDONLY | OFlags::DIRECTORY))
+                with_owner_bits(&place, USABLE, || reopen(&place, OFlags::RDONLY | OFlags::DIRECTORY))
             }
             other => other,
         }
@@ -179,28 +175,31 @@ fn with_search<T>(directory: &OwnedFd, action: impl Fn() -> Result<T, Errno>) ->
     }
 }
 
-/// Keeps a directory of ours searchable until dropped.
+/// What it takes to go through a directory: even its attributes may not be read without permission to read it.
+const USABLE: u32 = 0o500;
+
+/// Keeps a directory of ours searchable and readable until dropped.
 #[derive(Debug)]
-pub(crate) struct Searchable<'fd> {
+pub(crate) struct Usable<'fd> {
     directory: &'fd OwnedFd,
     mode: u32,
 }
 
-impl<'fd> Searchable<'fd> {
-    /// `None` if it is searchable anyway, or is not ours.
+impl<'fd> Usable<'fd> {
+    /// `None` if it is so anyway, or is not ours.
     pub(crate) fn hold(directory: &'fd OwnedFd) -> Result<Option<Self>, Errno> {
         let found = rustix::fs::fstat(directory)?;
         let mode = found.st_mode & 0o7777;
         let euid = rustix::process::geteuid();
-        if mode & 0o100 != 0 || euid.is_root() || found.st_uid != euid.as_raw() {
+        if mode & USABLE == USABLE || euid.is_root() || found.st_uid != euid.as_raw() {
             return Ok(None);
         }
-        chmod(directory, mode | 0o100)?;
+        chmod(directory, mode | USABLE)?;
         Ok(Some(Self { directory, mode }))
     }
 }
 
-impl Drop for Searchable<'_> {
+impl Drop for Usable<'_> {
     fn drop(&mut self) {
         // It was possible a moment ago; if not any more, the directory stays open to its owner, who is us.
         let _ = chmod(self.directory, self.mode);

@@ -76,7 +76,7 @@ pub(crate) fn clean(run: &Run, trees: &[LayerTrees], steps: &mut Steps) -> Resul
     Ok(())
 }
 
-fn is_mode(operation: &Operation) -> bool {
+pub(super) fn is_mode(operation: &Operation) -> bool {
     matches!(operation.action, Action::Mode { .. } | Action::Finish { .. })
 }
 

@@ -11,7 +11,7 @@ use offleash_core::id::RunId;
 use rustix::fs::{AtFlags, RenameFlags};
 use rustix::io::Errno;
 
-use super::commit::{rename_new, set_mode};
+use super::commit::{is_mode, rename_new, set_mode};
 use super::journal::{self, Found, Journal, Staged};
 use super::plan::{Action, NEW_DIRECTORY, Operation};
 use super::restored;
@@ -52,10 +52,18 @@ fn undo_all(directory: &OwnedFd, journal: &Journal, staged: Option<&Staged>) -> 
     let mut layers = Vec::with_capacity(journal.layers.len());
     for layer in &journal.layers {
         let host = open(layer)?;
-        let staging = Staging::find(&host, &journal.id)?;
-        layers.push(Layer { host, staging });
+        layers.push(Layer { host, staging: None });
     }
-    for operation in journal.operations.iter().rev() {
+    let reversed = || journal.operations.iter().rev();
+    // The last modes may have closed a workspace to its owner: then nothing is found in it until they are undone.
+    let closing = reversed().take_while(|operation| is_mode(operation)).count();
+    for operation in reversed().take(closing) {
+        layers[operation.layer].undo(operation, staged)?;
+    }
+    for layer in &mut layers {
+        layer.staging = Staging::find(&layer.host, &journal.id)?;
+    }
+    for operation in reversed().skip(closing) {
         layers[operation.layer].undo(operation, staged)?;
     }
     layers.iter().try_for_each(|layer| layer.clean(&journal.id))?;

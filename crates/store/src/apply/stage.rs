@@ -161,11 +161,8 @@ pub(crate) fn remove_staging(host: &Tree, id: &RunId) -> Result<(), FileError> {
         stat.st_mode & 0o7777,
         stat.st_uid == rustix::process::geteuid().as_raw(),
     );
-    let locked = ours
-        && mode & 0o300 != 0o300
-        && stat_at(host.root(), OsStr::new(&name))
-            .tried("examining", &name)?
-            .is_some();
+    // Where it cannot be looked for, it may be.
+    let locked = ours && mode & 0o300 != 0o300 && !matches!(stat_at(host.root(), OsStr::new(&name)), Ok(None));
     if locked {
         chmod(host.root(), mode | 0o700).tried("changing the mode of", ".")?;
     }

@@ -258,6 +258,47 @@ fn files_and_directories_that_forbid_their_owner_are_read_and_keep_their_modes()
 }
 
 #[test]
+fn a_root_or_directories_in_one_another_that_forbid_their_owner_are_read() {
+    for (closed, mode) in [
+        (&["."][..], 0),
+        (&["."], 0o200),
+        (&["n/m", "n"], 0),
+        (&["n/m", "n", "."], 0),
+        (&["n", "."], 0o200),
+    ] {
+        let scratch = Scratch::new();
+        write(scratch.host("n/old"), "old");
+        let live = scratch.start();
+        let upper = upper(&live);
+        write(upper.join("n/m/f"), "text");
+        // Its list of attributes may be read by anybody, its value by those who may read the directory.
+        opaque(upper.join("n"));
+        chmod(upper.join("n"), 0o755);
+        for path in closed {
+            chmod(upper.join(path), mode);
+        }
+        let finished = live.finish().unwrap();
+        let run = finished.run.unwrap();
+        let found = shown(&finished.changes);
+        assert!(
+            found.contains(&"Added n/m/f".to_owned()),
+            "{closed:?} {mode:o}: {found:?}"
+        );
+        assert!(
+            found.contains(&"Deleted n/old".to_owned()),
+            "{closed:?} {mode:o}: {found:?}"
+        );
+        let last = finished
+            .changes
+            .iter()
+            .find(|change| change.path.ends_with("f"))
+            .unwrap();
+        assert_eq!(run.unified(last).unwrap().added_lines, 1);
+        assert_eq!(shown(&run.changes().unwrap()), found);
+    }
+}
+
+#[test]
 fn f7_protected_names_are_marked() {
     let scratch = Scratch::new();
     let git = scratch.base.join("elsewhere/.git");

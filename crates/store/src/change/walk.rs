@@ -15,7 +15,7 @@ use crate::node::Node;
 use crate::overlay::{self, Marks};
 use crate::places::Places;
 use crate::protection::Protection;
-use crate::tree::{Modes, Searchable, Tree, names_in, node_at, open_file, stat_at};
+use crate::tree::{Modes, Tree, Usable, names_in, node_at, open_file, stat_at};
 
 /// A layer's upper directory and the host directory below it.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl Walk<'_> {
 
     fn directory(&mut self, path: &Path, below_opaque: bool) -> Result<(), ChangeError> {
         let upper = self.trees.upper.readable(path).map_err(at("opening", path))?;
-        let _searchable = Searchable::hold(&upper).map_err(at("opening up", path))?;
+        let _usable = Usable::hold(&upper).map_err(at("opening up", path))?;
         let host = self.host_directory(path)?;
         let names = names_in(&upper).map_err(at("listing", path))?;
         let opaque = below_opaque || is_opaque(&upper, path)?;

@@ -107,3 +107,39 @@ fn a_deep_tree_is_applied_as_a_whole_or_down_to_one_path() {
     assert!(scratch.host(deepest.to_str().unwrap()).is_file());
     assert_eq!(applied(&run.apply(&all()).unwrap()), ["Added some-name/beside"]);
 }
+
+/// Until it is whole, or its death is cleaned up, nobody needs to open up the workspace by hand.
+#[test]
+fn a_workspace_that_is_closed_to_its_owner_is_applied_or_as_before() {
+    for (mode, steps) in [0, 0o200, 0o500]
+        .into_iter()
+        .flat_map(|mode| (0..20).map(move |steps| (mode, steps)))
+    {
+        let scratch = Scratch::new();
+        chmod(&scratch.workspace, 0o755);
+        write(scratch.host("old"), "old");
+        let mut run = scratch.ran(|upper| {
+            write(upper.join("new"), "ours");
+            whiteout(upper.join("old"));
+            chmod(upper, mode);
+        });
+        let result = run.apply_until(&all(), &mut Steps::limited(steps, false));
+        if result.is_err() {
+            assert!(
+                matches!(result, Err(ApplyError::Stopped)),
+                "{mode:o} {steps}: {result:?}"
+            );
+            let leftovers = crate::reap(&scratch.state).unwrap();
+            let postponed = |leftover: &crate::Leftover| matches!(leftover.fate, crate::LeftoverFate::Postponed(_));
+            assert!(!leftovers.iter().any(postponed), "{mode:o} {steps}: {leftovers:?}");
+        }
+        let found = fs::metadata(&scratch.workspace).unwrap().permissions().mode() & 0o7777;
+        chmod(&scratch.workspace, 0o755);
+        let names: Vec<_> = fs::read_dir(&scratch.workspace)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        let expected = if found == mode { "new" } else { "old" };
+        assert_eq!(names, [expected], "{mode:o} {steps}: {found:o}");
+    }
+}
