@@ -6,6 +6,8 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -66,6 +68,21 @@ impl Workload {
 pub(super) struct Arena {
     directory: TempDir,
     binary: PathBuf,
+}
+
+impl Drop for Arena {
+    /// What was killed while it waited left its cgroups to the next start, and after this there is none.
+    fn drop(&mut self) {
+        std::thread::sleep(Duration::from_millis(200));
+        let reaping = Command::new(&self.binary)
+            .arg("runs")
+            .env("OFFLEASH_STATE", self.path("home").join("state"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        // A binary that cannot do it has left nothing.
+        let _ = reaping;
+    }
 }
 
 impl Arena {
