@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: RunArgs, state: Option<&Path>) -> Result<ExitCode, 
     let mut door = TerminalDoor::open(destination, arguments.tty).map_err(|error| terminal_failure(&error))?;
     let result = run_sandbox(&request, &mut door);
     door.close();
-    let RunReport { record, notes } = result?;
+    let RunReport { record, notes, unkept } = result?;
     if let Some(file) = report_file {
         file.write(&record)?;
     }
@@ -58,6 +58,9 @@ pub(crate) fn run(arguments: RunArgs, state: Option<&Path>) -> Result<ExitCode, 
         terminal::print(&terminal::json_line(&record)?)?;
     } else if !arguments.quiet {
         tell(&record, &notes);
+    }
+    if let Some(error) = unkept {
+        terminal::complain(&Failure::from(error).to_string());
     }
     Ok(ExitCode::from(record.exit_code))
 }

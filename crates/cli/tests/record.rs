@@ -258,7 +258,7 @@ fn changes_are_summed_up() {
     );
     assert_eq!(
         record["changes"],
-        json!({ "added": 2, "modified": 1, "deleted": 1, "mode": 1, "applied": false, "protected": [".envrc"] })
+        json!({ "added": 2, "modified": 1, "deleted": 1, "mode": 1, "applied": false, "protected": [".envrc"], "error": null })
     );
 }
 

@@ -257,4 +257,6 @@ pub struct ChangeSummary {
     pub applied: bool,
     /// Protected names among them, which are not applied unless named.
     pub protected: Vec<Text>,
+    /// Why they could not be read or kept; then nothing was counted.
+    pub error: Option<String>,
 }

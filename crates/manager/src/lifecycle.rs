@@ -19,12 +19,13 @@ use offleash_core::spec::{SandboxSpec, WorkspaceMode};
 use offleash_core::text::Text;
 use offleash_isolation::sandbox::{Enforcement, Final, Leftovers};
 use offleash_store::{
-    ApplyRequest, HostIdentity, LeftoverFate, LiveRun, NewRun, Run, Selection, StateDirectory, Tending, reap_with,
-    summarize,
+    ApplyRequest, HostIdentity, LeftoverFate, LiveRun, NewRun, Run, RunError, Selection, StateDirectory, Tending,
+    reap_with, summarize,
 };
 use offleash_sys::cgroup::Group;
 
 pub use self::error::ManagerError;
+use self::error::with_causes;
 pub use self::level::choose as choose_level;
 pub use self::network::{ConnectAnswer, explain_connect};
 use crate::capture::Capture;
@@ -57,6 +58,8 @@ pub struct RunReport {
     pub record: RunRecord,
     /// Things the user should know that are no part of the outcome, a line each.
     pub notes: Vec<String>,
+    /// Why its changes could not be read or kept. The run itself is as the record says.
+    pub unkept: Option<RunError>,
 }
 
 /// Runs a command in a new sandbox and answers when it is over and everything of it is gone.
@@ -86,16 +89,25 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
     place_layers(&mut plan, &live);
     let started_at = live.run().started_at().to_owned();
     let outcome = execute(request, &mut chosen, &mut plan, &basis, &mut live, door);
-    let finished = live.finish()?;
+    let finished = live.finish();
     let (executed, enforcement) = outcome?;
     let mut notes = Vec::new();
-    let changes = request.spec.workspace.as_ref().map(|workspace| {
-        let mut summary = summarize(&finished.changes);
-        if let (WorkspaceMode::Rw, Some(run)) = (workspace.mode, finished.run) {
-            write_back(run, &mut summary, &mut notes);
-        }
-        summary
-    });
+    let mut unkept = None;
+    let workspace = request.spec.workspace.as_ref();
+    // What a run did to its files must not keep it out of the record and the log.
+    let changes = match finished {
+        Ok(finished) => workspace.map(|workspace| {
+            let mut summary = summarize(&finished.changes);
+            if let (WorkspaceMode::Rw, Some(run)) = (workspace.mode, finished.run) {
+                write_back(run, &mut summary, &mut notes);
+            }
+            summary
+        }),
+        Err(error) => Some(ChangeSummary {
+            error: Some(with_causes(unkept.insert(error))),
+            ..ChangeSummary::default()
+        }),
+    };
     let facts = report::Facts {
         request,
         plan: &plan,
@@ -107,7 +119,7 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
     };
     let record = facts.into_record();
     audit::ended(&state, &record)?;
-    Ok(RunReport { record, notes })
+    Ok(RunReport { record, notes, unkept })
 }
 
 /// What planning needs to know of this process and its machine.

@@ -108,6 +108,7 @@ pub fn summarize(changes: &[Change]) -> ChangeSummary {
             .filter(|change| change.protected.is_some())
             .map(|change| Text::from(&change.path))
             .collect(),
+        error: None,
     }
 }
 

@@ -118,7 +118,8 @@ impl LiveRun {
     /// `Changes` if the changes cannot be read (the run is kept), `File` if the state directory cannot be written.
     pub fn finish(self) -> Result<Finished, RunError> {
         let Self { mut run, claim } = self;
-        if run.is_untouched()? {
+        // If that cannot be told, reading the changes says why, and the run is kept.
+        if run.is_untouched().unwrap_or(false) {
             if !spares::keep(&run.state, run.id(), &run.directory, run.file.layers.len()) {
                 run.remove_untouched()?;
             }

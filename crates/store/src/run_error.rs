@@ -117,7 +117,11 @@ impl Explained for RunError {
             Self::File { source, .. } => source
                 .hint()
                 .or_else(|| Some("name another state directory with `--state DIR` or `OFFLEASH_STATE`".into())),
-            Self::Changes { source, .. } => source.hint(),
+            Self::Changes { id, source } => source.hint().or_else(|| {
+                Some(format!(
+                    "what it wrote lies in `runs/{id}` of the state directory; `offleash discard {id}` drops it"
+                ))
+            }),
             _ => None,
         }
     }

@@ -10,6 +10,7 @@ use offleash_isolation::process_landlock::ProcessLandlockBackend;
 use offleash_isolation::sandbox::{Backend, Ids, Leftovers, Sandbox};
 
 use super::ManagerError;
+use super::error::with_causes;
 use crate::planning;
 
 /// The level for a spec: the one asked for, or the strongest that needs no image, if it is not below the floor.
@@ -123,17 +124,6 @@ fn fallback(spec: &SandboxSpec) -> Option<Level> {
     let is_allowed = spec.level == LevelChoice::Auto && spec.degrade == Degrade::Allow;
     let level = Level::ProcessLandlock;
     (is_allowed && spec.min_level.is_none_or(|floor| floor <= level)).then_some(level)
-}
-
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

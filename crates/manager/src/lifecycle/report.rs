@@ -234,6 +234,7 @@ pub(super) fn command_denied(
     Ok(RunReport {
         record,
         notes: Vec::new(),
+        unkept: None,
     })
 }
 
