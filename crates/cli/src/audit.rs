@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use offleash_core::text::Text;
 use offleash_manager::lifecycle::open_state;
 use offleash_store::Audit;
 
@@ -29,10 +30,14 @@ fn verify(audit: &Audit) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }
         Some(bad) => {
-            terminal::complain(&format!(
-                "error: the audit log is broken at line {}: {}",
-                bad.line, bad.why
-            ));
+            let broken = Failure::new(format!("the audit log is broken at line {}: {}", bad.line, bad.why)).with_hint(
+                format!(
+                    "trust nothing from that line on; a new log begins when `{}` and the `audit.head` beside it are moved \
+                     away",
+                    Text::from(&audit.path())
+                ),
+            );
+            terminal::complain(&broken.to_string());
             Ok(ExitCode::from(EXIT_CHANGED))
         }
     }

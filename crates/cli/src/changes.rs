@@ -72,7 +72,7 @@ impl<'a> From<&'a Change> for ShownChange<'a> {
 }
 
 fn patch(run: &Run, change: &Change) -> Result<Vec<u8>, Failure> {
-    let diff = run.unified(change)?;
+    let diff = run.unified(change).map_err(ManagerError::from)?;
     if !terminal::shows_to_a_person() {
         return Ok(diff.bytes);
     }
@@ -97,7 +97,7 @@ fn summary_line(change: &Change) -> Vec<u8> {
 }
 
 fn select(run: &Run, paths: &[PathBuf]) -> Result<Vec<Change>, Failure> {
-    let changes = run.changes()?;
+    let changes = run.changes().map_err(ManagerError::from)?;
     if paths.is_empty() {
         return Ok(changes);
     }
@@ -150,10 +150,26 @@ pub(crate) fn apply(arguments: &ApplyArgs, state: Option<&Path>) -> Result<ExitC
     if report.refused.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    terminal::complain(&format!(
-        "\nhint: name a path to apply it nonetheless: `offleash apply {run} PATH`"
-    ));
+    terminal::complain(&format!("\nhint: {}", hint_of_refusals(&run, &report.refused)));
     Ok(ExitCode::from(EXIT_PARTLY))
+}
+
+fn hint_of_refusals(run: &RunId, refused: &[Refusal]) -> String {
+    let any = |is_such: fn(&RefusalReason) -> bool| refused.iter().any(|refusal| is_such(&refusal.reason));
+    if any(|reason| {
+        matches!(
+            reason,
+            RefusalReason::Protected { .. } | RefusalReason::LeavesWorkspace { .. }
+        )
+    }) {
+        format!("name a path to apply it nonetheless: `offleash apply {run} PATH`")
+    } else if any(|reason| matches!(reason, RefusalReason::SpecialFile { .. })) {
+        format!(
+            "a special file is never applied: make it on the host if you need it; `offleash discard {run}` drops it"
+        )
+    } else {
+        format!("`offleash diff --summary {run}` lists what waits; name what is around or in it as well")
+    }
 }
 
 fn refusal_line(refusal: &Refusal) -> String {

@@ -165,17 +165,27 @@ fn explain_outcome(record: &RunRecord) -> Option<String> {
             Some(format!("`{program}`: command not found in the sandbox\n\nhint: {hint}"))
         }
         Outcome::NotExecutable { reason } => {
-            let hint = if reason.starts_with("the working directory") {
-                "name a directory that exists inside with `--cwd`"
-            } else {
-                "name a program that has its x bit (`chmod +x`), or start it with its interpreter"
-            };
+            let hint = hint_to_execute(reason);
             Some(format!("`{program}` cannot be executed: {reason}\n\nhint: {hint}"))
         }
         Outcome::CommandDenied { rule } => Some(format!(
             "`{program}` was refused by the rule `{rule}`\n\nhint: change `commands` in the policy if it should run"
         )),
         Outcome::Failed { message } => Some(format!("the run failed: {message}")),
+    }
+}
+
+fn hint_to_execute(reason: &str) -> &'static str {
+    let is = |errno: Errno| reason == io::Error::from(errno).to_string();
+    if reason.starts_with("the working directory") {
+        "name a directory that exists inside with `--cwd`"
+    } else if is(Errno::NOENT) {
+        "the interpreter in its first line (`#!`), or the loader that it was built for, may not exist inside; grant the \
+         directory it is in with `--toolchain PATH`, or start the program with an interpreter that is there"
+    } else if is(Errno::ISDIR) {
+        "name a program in it; `--cwd DIR` says where a command starts"
+    } else {
+        "name a program that has its x bit (`chmod +x`), or start it with its interpreter"
     }
 }
 

@@ -164,6 +164,16 @@ fn workspace_of(text: &OsStr) -> Result<(PathBuf, Option<WorkspaceMode>), Failur
         Some((path, "ro")) => (path, Some(WorkspaceMode::Ro)),
         _ => (text, None),
     };
+    if let (None, Some((before, word))) = (mode, split_last(text))
+        && Path::new(before).is_dir()
+        && !Path::new(text).exists()
+    {
+        return Err(Failure::new(format!(
+            "`--workspace {}` ends in `{word}`, which is no mode",
+            Text::from(text)
+        ))
+        .with_hint("the modes are `:overlay`, `:rw` and `:ro`"));
+    }
     if path.is_empty() {
         return Err(Failure::new("`--workspace` names no directory").with_hint("write `--workspace DIR:overlay`"));
     }
@@ -189,6 +199,14 @@ fn mount_of(text: &OsStr) -> Result<MountSpec, Failure> {
         );
     };
     let (source, target) = (&bytes[..colon], &bytes[colon + 1..]);
+    if source.contains(&b':') && !target.starts_with(b"/") {
+        return Err(Failure::new(format!(
+            "`--mount {}` ends in `{}`, which is neither a path from `/` nor an access",
+            Text::from(text),
+            Text::from(target)
+        ))
+        .with_hint("behind `/host/path:/path/inside` may stand `:ro`, the default, or `:rw`"));
+    }
     let source = Path::new(OsStr::from_bytes(source));
     Ok(MountSpec {
         source: std::path::absolute(source).unwrap_or_else(|_| source.to_owned()),
@@ -371,7 +389,7 @@ mod tests {
             ("/a:b".into(), "/c".into(), Access::Ro)
         );
         assert_eq!(mount_of(OsStr::new("/a:/c:rw")).unwrap().access, Access::Rw);
-        for bad in ["", "/a", ":/c", "/a:"] {
+        for bad in ["", "/a", ":/c", "/a:", "/a:/c:xx", "/a:/c:xx:rw"] {
             assert!(mount_of(OsStr::new(bad)).is_err(), "{bad:?}");
         }
     }

@@ -18,7 +18,10 @@ pub(crate) fn print(bytes: &[u8]) -> Result<(), Failure> {
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         // Whoever read us has seen enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.map_err(|error| Failure::new(format!("cannot write to standard output: {error}"))),
+        written => written.map_err(|error| {
+            Failure::new(format!("cannot write to standard output: {error}"))
+                .with_hint("free some space on the disk that it goes to, or send it elsewhere")
+        }),
     }
 }
 

@@ -51,6 +51,23 @@ fn a_workspace_that_cannot_be_one_is_refused() {
 }
 
 #[test]
+fn a_suffix_that_means_nothing_is_told_with_those_that_do() {
+    let site = Site::new();
+    site.write("a:b/file", "x");
+    assert_refused(
+        &site,
+        &["run", "-w", ".:foo", "--", "true"],
+        &["`foo`", "`:overlay`, `:rw` and `:ro`"],
+    );
+    assert_refused(
+        &site,
+        &["run", "--mount", "/usr:/data:xx", "--", "true"],
+        &["`xx`", "`:ro`", "`:rw`"],
+    );
+    site.succeed(["run", "-w", "a:b", "--", "test", "-f", "file"]);
+}
+
+#[test]
 fn the_default_workspace_is_checked_as_well() {
     let site = Site::new();
     for directory in [Path::new("/"), site.root(), Path::new("/etc")] {
@@ -322,10 +339,16 @@ fn a_workspace_that_is_gone_loses_no_changes() {
     let run = id_of(&site.record(&[], "echo x > x"));
     let away = site.root().join("away");
     fs::rename(site.workspace(), &away).unwrap();
-    let mut command = site.offleash(["apply", &run]);
-    let output = command.current_dir(site.root()).output().unwrap();
-    assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
-    assert!(stderr(&output).contains("hint: "), "{}", stderr(&output));
+    for command in ["apply", "diff"] {
+        let mut command = site.offleash([command, &run]);
+        let output = command.current_dir(site.root()).output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
+        assert!(
+            stderr(&output).contains("hint: put the directory back"),
+            "{}",
+            stderr(&output)
+        );
+    }
     // Another directory in its place is not the workspace.
     fs::create_dir(site.workspace()).unwrap();
     site.refuse(["apply", &run]);

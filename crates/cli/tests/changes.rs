@@ -286,6 +286,7 @@ fn special_files_are_never_applied() {
     let output = site.offleash(["apply", &run, "pipe", "x"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(stderr(&output).contains("special file"), "{}", stderr(&output));
+    assert!(!stderr(&output).contains("name a path"), "{}", stderr(&output));
     assert!(fs::symlink_metadata(site.workspace().join("pipe")).is_err());
     assert!(site.workspace().join("x").exists());
 }

@@ -172,7 +172,7 @@ fn what_a_run_says_of_itself_looks_like_this() {
     $ offleash run -- /etc
     offleash: `/etc` cannot be executed: Is a directory (os error 21)
 
-    hint: name a program that has its x bit (`chmod +x`), or start it with its interpreter
+    hint: name a program in it; `--cwd DIR` says where a command starts
     [126]
 
     $ offleash run --deny-command cat -- cat

@@ -215,7 +215,23 @@ fn a_destination_that_is_full_is_a_failure_of_its_own() {
         .unwrap();
     let output = output.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
-    assert!(stderr(&output).contains("No space left"), "{}", stderr(&output));
+    for word in ["standard output: No space left", "hint: free some space on the disk"] {
+        assert!(stderr(&output).contains(word), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_script_whose_interpreter_is_missing_is_told_from_one_without_its_x_bit() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let site = Site::new();
+    let script = site.write("script", "#!/no/interpreter\n");
+    for (mode, word) in [(0o755, "the interpreter in its first line"), (0o644, "x bit")] {
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(mode)).unwrap();
+        let output = site.offleash(["run", "--", "./script"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(126), "{}", stderr(&output));
+        assert!(stderr(&output).contains(word), "{}", stderr(&output));
+    }
 }
 
 #[test]

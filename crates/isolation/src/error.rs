@@ -55,6 +55,12 @@ pub enum IsolationError {
         /// What the kernel answered.
         source: io::Error,
     },
+    /// What the command wrote cannot be passed on: there is no room for it.
+    #[error("cannot write the command's output")]
+    OutputFull {
+        /// Which stream, and what the kernel answered.
+        source: io::Error,
+    },
 }
 
 impl IsolationError {
@@ -90,7 +96,7 @@ fn on(subject: &str) -> String {
 impl Explained for IsolationError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::Step { source, .. } | Self::Running { source, .. } => kind_of(source),
+            Self::Step { source, .. } | Self::Running { source, .. } | Self::OutputFull { source } => kind_of(source),
             Self::NotEnforceable { .. } | Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::Guest { .. } => ErrorKind::Internal,
         }
@@ -100,6 +106,9 @@ impl Explained for IsolationError {
         match self {
             Self::Step { step, source, .. } => hint_for_step(step, source),
             Self::NotEnforceable { hint, .. } => Some(hint.clone()),
+            Self::OutputFull { .. } => {
+                Some("free some space on the disk that the output goes to, or send it elsewhere".to_owned())
+            }
             _ => None,
         }
     }

@@ -251,10 +251,7 @@ impl<'a> Drive<'a> {
         } else {
             0
         };
-        let events = self.door.turn(window).map_err(|source| IsolationError::Running {
-            action: "use the terminal",
-            source,
-        })?;
+        let events = self.door.turn(window).map_err(door_failure)?;
         for event in events {
             match event {
                 DoorEvent::Input(bytes) => self.sandbox.input(self.exec, &bytes)?,
@@ -309,10 +306,7 @@ impl<'a> Drive<'a> {
                 waiting.push(PollFd::from_borrowed_fd(descriptor, flags));
             }
             let _is_ready = poll_until(&mut waiting, deadline)?;
-            let events = self.door.turn(0).map_err(|source| IsolationError::Running {
-                action: "use the terminal",
-                source,
-            })?;
+            let events = self.door.turn(0).map_err(door_failure)?;
             if events
                 .iter()
                 .any(|event| matches!(event, DoorEvent::OutputClosed | DoorEvent::Signal(_)))
@@ -338,5 +332,15 @@ fn poll_until(waiting: &mut [PollFd<'_>], until: Instant) -> Result<bool, Isolat
             action: "wait for the sandbox",
             source: error.into(),
         }),
+    }
+}
+
+fn door_failure(source: io::Error) -> IsolationError {
+    if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
+        return IsolationError::OutputFull { source };
+    }
+    IsolationError::Running {
+        action: "use the terminal",
+        source,
     }
 }

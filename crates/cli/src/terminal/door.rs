@@ -165,10 +165,13 @@ impl Door for TerminalDoor {
         if window > 0 && self.input == InputState::Open && is_ready(stdin(), PollFlags::IN) {
             events.extend(self.read_input(window)?);
         }
-        for outcome in [self.stdout.write_to(stdout()), self.stderr.write_to(stderr())] {
+        for (name, outcome) in [
+            ("standard output", self.stdout.write_to(stdout())),
+            ("standard error", self.stderr.write_to(stderr())),
+        ] {
             match outcome {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => events.push(DoorEvent::OutputClosed),
-                outcome => outcome?,
+                outcome => outcome.map_err(|error| io::Error::new(error.kind(), format!("{name}: {error}")))?,
             }
         }
         Ok(events)
