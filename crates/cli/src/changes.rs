@@ -9,7 +9,8 @@ use offleash_core::text::Text;
 use offleash_manager::changes;
 use offleash_manager::lifecycle::{ManagerError, open_state};
 use offleash_store::{
-    ApplyRequest, Change, ChangeKind, Refusal, RefusalReason, Run, RunError, RunState, Selection, runs as list_runs,
+    ApplyError, ApplyRequest, Change, ChangeKind, Refusal, RefusalReason, Run, RunError, RunState, Selection,
+    runs as list_runs,
 };
 
 use crate::args::{ApplyArgs, DiffArgs, DiscardArgs, RunsArgs};
@@ -138,7 +139,8 @@ pub(crate) fn apply(arguments: &ApplyArgs, state: Option<&Path>) -> Result<ExitC
             selection,
             named: arguments.paths.clone(),
         },
-    )?;
+    )
+    .map_err(apply_failure)?;
     let mut out = Vec::new();
     for change in &report.applied {
         out.extend(summary_line(change));
@@ -152,6 +154,17 @@ pub(crate) fn apply(arguments: &ApplyArgs, state: Option<&Path>) -> Result<ExitC
     }
     terminal::complain(&format!("\nhint: {}", hint_of_refusals(&run, &report.refused)));
     Ok(ExitCode::from(EXIT_PARTLY))
+}
+
+/// What the host did meanwhile is no failure of offleash's own, but a reason to refuse.
+fn apply_failure(error: ManagerError) -> Failure {
+    let is_conflict = matches!(error, ManagerError::Apply(ApplyError::Conflicts { .. }));
+    let failure = Failure::from(error);
+    if is_conflict {
+        failure.with_code(EXIT_PARTLY)
+    } else {
+        failure
+    }
 }
 
 fn hint_of_refusals(run: &RunId, refused: &[Refusal]) -> String {

@@ -15,6 +15,7 @@ pub(crate) struct Failure {
     message: String,
     causes: Vec<String>,
     hint: Option<String>,
+    code: u8,
 }
 
 impl Failure {
@@ -24,12 +25,19 @@ impl Failure {
             message: message.into(),
             causes: Vec::new(),
             hint: None,
+            code: EXIT_FAILURE,
         }
     }
 
     /// Adds what to do.
     pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
+        self
+    }
+
+    /// Ends the program with another code than that of offleash's own failures.
+    pub(crate) fn with_code(mut self, code: u8) -> Self {
+        self.code = code;
         self
     }
 
@@ -52,13 +60,14 @@ impl Failure {
             message: error.to_string(),
             causes,
             hint: None,
+            code: EXIT_FAILURE,
         }
     }
 
     /// Prints to standard error.
     pub(crate) fn print(self) -> ExitCode {
         crate::terminal::complain(&self.to_string());
-        ExitCode::from(EXIT_FAILURE)
+        ExitCode::from(self.code)
     }
 }
 

@@ -236,7 +236,7 @@ fn a_host_that_changed_meanwhile_is_a_conflict_and_nothing_is_applied() {
         let run = run(&site, CHANGE_ALL);
         meddle(&site);
         let before = listing(&site.workspace());
-        let said = site.refuse(["apply", &run]);
+        let said = site.conflict(&run);
         assert!(
             said.contains("the host since") || said.contains("did not see"),
             "{case}: {said}"
@@ -275,7 +275,7 @@ fn apply_follows_no_link_out_of_the_workspace() {
     let run = self::run(&site, "echo worse > dir/file");
     fs::rename(site.workspace().join("dir"), site.workspace().join("moved")).unwrap();
     symlink(&outside, site.workspace().join("dir")).unwrap();
-    site.refuse(["apply", &run]);
+    site.conflict(&run);
     assert_eq!(fs::read_to_string(outside.join("file")).unwrap(), "the host's\n");
 }
 

@@ -96,6 +96,10 @@ fn cli_document() -> String {
     text.push_str("## Exit codes\n\n| code | meaning |\n|---|---|\n");
     for (code, meaning) in [
         ("the command's own", "the command ended by itself"),
+        (
+            "1",
+            "also: the command succeeded, and not everything that it changed was written back in mode `rw`",
+        ),
         ("124", "the limit of wall time ended the run"),
         (
             "125",
@@ -115,8 +119,8 @@ fn cli_document() -> String {
         writeln!(text, "| {code} | {meaning} |").unwrap();
     }
     text.push_str(
-        "\n`apply` answers 1 when changes were refused, `audit verify` when the log was changed, `doctor` when no level is\n\
-         available.\n\n",
+        "\n`apply` answers 1 when changes were refused or the host changed meanwhile, `audit verify` when the log was\n\
+         changed, `doctor` when no level is available.\n\n",
     );
     text.push_str(&limits_table());
     text.push_str("\n## Commands\n");

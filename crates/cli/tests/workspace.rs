@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use support::listing::listing;
+use support::processes::{finish, read_until, start};
 use support::workspace::{CHANGE_ALL, changes_of, furnished, run};
 use support::{Site, id_of, stderr, stdout};
 
@@ -60,7 +61,7 @@ fn two_runs_at_once_do_not_see_each_other() {
 
     let (first, second) = (id_of(&both[0]), id_of(&both[1]));
     site.succeed(["apply", &first]);
-    let said = site.refuse(["apply", &second]);
+    let said = site.conflict(&second);
     assert!(said.contains("changed on the host"), "{said}");
     site.succeed(["apply", &second, "second"]);
     assert_eq!(fs::read_to_string(site.workspace().join("changed")).unwrap(), "first\n");
@@ -105,8 +106,29 @@ fn rw_says_what_it_held_back() {
         .offleash(["run", "-w", &workspace, "-c", "echo evil > .envrc"])
         .output()
         .unwrap();
-    assert!(output.status.success());
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(stderr(&output).contains("not written back"), "{}", stderr(&output));
+    let record = site.record(&["-w", &workspace], "echo evil > .envrc; exit 3");
+    assert_eq!(record["exit_code"], 3, "{record}");
+}
+
+#[test]
+fn rw_that_conflicts_with_the_host_is_no_success() {
+    let site = Site::new();
+    let file = site.write("file", "before\n");
+    let workspace = format!("{}:rw", site.workspace().display());
+    let script = "echo inside > file; echo ready; read line; true";
+    let mut child = start(&mut site.offleash(["run", "-w", &workspace, "-c", script]));
+    read_until(child.stdout.as_mut().unwrap(), "ready\n");
+    fs::write(&file, "by the user\n").unwrap();
+    let output = finish(child);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("nothing was written back"),
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(fs::read_to_string(&file).unwrap(), "by the user\n");
 }
 
 #[test]

@@ -32,6 +32,9 @@ use crate::capture::Capture;
 use crate::drive::{Door, Drive, Driven};
 use crate::planning::{self, ExecBasis, Host, PlanError};
 
+/// What a command that succeeded is answered with when not everything was written back in mode `rw`.
+const EXIT_HELD_BACK: u8 = 1;
+
 /// What is to be run.
 #[derive(Debug)]
 pub struct RunRequest {
@@ -93,20 +96,24 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
     let (executed, enforcement) = outcome?;
     let mut notes = Vec::new();
     let mut unkept = None;
+    let mut held_back = false;
     let workspace = request.spec.workspace.as_ref();
     // What a run did to its files must not keep it out of the record and the log.
     let changes = match finished {
         Ok(finished) => workspace.map(|workspace| {
             let mut summary = summarize(&finished.changes);
             if let (WorkspaceMode::Rw, Some(run)) = (workspace.mode, finished.run) {
-                write_back(run, &mut summary, &mut notes);
+                held_back = !write_back(run, &mut summary, &mut notes);
             }
             summary
         }),
-        Err(error) => Some(ChangeSummary {
-            error: Some(with_causes(unkept.insert(error))),
-            ..ChangeSummary::default()
-        }),
+        Err(error) => {
+            held_back = workspace.is_some_and(|workspace| workspace.mode == WorkspaceMode::Rw);
+            Some(ChangeSummary {
+                error: Some(with_causes(unkept.insert(error))),
+                ..ChangeSummary::default()
+            })
+        }
     };
     let facts = report::Facts {
         request,
@@ -117,7 +124,10 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
         enforcement,
         changes,
     };
-    let record = facts.into_record();
+    let mut record = facts.into_record();
+    if held_back && record.exit_code == 0 {
+        record.exit_code = EXIT_HELD_BACK;
+    }
     audit::ended(&state, &record)?;
     Ok(RunReport { record, notes, unkept })
 }
@@ -291,8 +301,8 @@ impl Leftovers for Noted<'_> {
     }
 }
 
-/// Mode `rw`: applies what may be applied; the rest is kept like that of an overlay.
-fn write_back(mut run: Run, summary: &mut ChangeSummary, notes: &mut Vec<String>) {
+/// Mode `rw`: applies what may be applied; the rest is kept like that of an overlay. Answers whether there is no rest.
+fn write_back(mut run: Run, summary: &mut ChangeSummary, notes: &mut Vec<String>) -> bool {
     let id = run.id().clone();
     let request = ApplyRequest {
         selection: Selection::All,
@@ -311,10 +321,14 @@ fn write_back(mut run: Run, summary: &mut ChangeSummary, notes: &mut Vec<String>
                     )
                 ));
             }
+            report.refused.is_empty()
         }
-        Err(error) => notes.push(format!(
-            "nothing was written back: {error}; the changes are kept as run {id}"
-        )),
+        Err(error) => {
+            notes.push(format!(
+                "nothing was written back: {error}; the changes are kept as run {id}"
+            ));
+            false
+        }
     }
 }
 

@@ -108,9 +108,22 @@ impl Site {
         I: IntoIterator<Item = S>,
         S: AsRef<OsStr>,
     {
+        self.refuse_with(125, arguments)
+    }
+
+    /// Applies a run, which must be refused because of what the host did meanwhile; answers what offleash says.
+    pub fn conflict(&self, run: &str) -> String {
+        self.refuse_with(1, ["apply", run])
+    }
+
+    fn refuse_with<I, S>(&self, code: i32, arguments: I) -> String
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<OsStr>,
+    {
         let output = self.offleash(arguments).output().unwrap();
         let said = stderr(&output);
-        assert_eq!(output.status.code(), Some(125), "{}{said}", stdout(&output));
+        assert_eq!(output.status.code(), Some(code), "{}{said}", stdout(&output));
         assert!(said.starts_with("error: "), "{said}");
         assert!(said.contains("\nhint: "), "{said}");
         said
