@@ -38,9 +38,10 @@ pub struct RunRecord {
     pub stderr: Captured,
     /// What was used.
     pub usage: Usage,
-    /// Limits that were hit, whether they ended the run or only refused a request.
+    /// Limits that were hit, whether they ended the run or only refused a request. What the kernel refused to a single
+    /// process (a longer file, one more descriptor, more memory without a cgroup) shows only in its own errors.
     pub limits_hit: Vec<LimitHit>,
-    /// What was refused, and by which rule.
+    /// What was refused, and by which rule. Paths and commands are refused by the kernel, which tells the program alone.
     pub denials: Vec<Denial>,
     /// Changes in the workspace; absent without one.
     pub changes: Option<ChangeSummary>,
@@ -232,7 +233,7 @@ pub enum LimitEffect {
 /// Something that was refused.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Denial {
-    /// What kind of thing: `syscall`, `path`, `env`, `command`, `network`.
+    /// What kind of thing: `syscall`, `env`, `command`.
     pub subject: String,
     /// The thing itself: a system call's name, a path, a variable.
     pub name: Text,
