@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 
 use super::arena::{Attack, HostState, assert_no_process, can_attack, run, token};
 use super::support::processes::{eventually, processes_with, wait};
@@ -27,15 +27,21 @@ fn an_empty_allow_list_allows_nothing() {
     assert!(plain.status.success(), "without the list it runs: {}", stderr(&plain));
 }
 
+/// The script came to its end, and not everything was written back.
+fn assert_held_back(output: &Output) {
+    let answer = (output.status.code(), stdout(output));
+    assert_eq!(answer, (Some(1), "done\n".to_owned()), "{}", stderr(output));
+}
+
 /// CVE-2026-25725: a protected file that is absent at the start can be made. sandbox-runtime 43d549e.
 #[test]
 fn a_protected_file_that_was_absent_is_not_made_on_the_host() {
     let site = Site::new();
     let flags = ["-w", ".:rw", "--protect", "guarded", "--protect", "deep/er/guarded"];
     let script = "mkdir -p .claude deep/er; echo evil > .claude/settings.json; echo evil > guarded; \
-                  echo evil > deep/er/guarded; echo fine > ordinary";
+                  echo evil > deep/er/guarded; echo fine > ordinary && echo done";
     let output = site.run_shell(&flags, script);
-    assert!(output.status.success(), "{}", stderr(&output));
+    assert_held_back(&output);
     assert!(site.workspace().join("ordinary").exists(), "{}", stderr(&output));
     for name in [".claude/settings.json", "guarded", "deep/er/guarded"] {
         assert!(!site.workspace().join(name).exists(), "`{name}` was made on the host");
@@ -84,11 +90,11 @@ fn writing_back_follows_no_link_that_the_sandbox_made() {
     let before = std::fs::read(outside.join("file")).unwrap();
     let script = format!(
         "rm -r directory; ln -s {outside} directory; ln -s {outside}/file file; ln -s {outside} late; rm late; mkdir late; \
-         echo evil > late/file",
+         echo evil > late/file && echo done",
         outside = outside.display()
     );
     let output = site.run_shell(&["-w", ".:rw"], &script);
-    assert!(output.status.success(), "{}", stderr(&output));
+    assert_held_back(&output);
     assert_eq!(
         std::fs::read(outside.join("file")).unwrap(),
         before,
@@ -118,9 +124,9 @@ fn a_protected_path_cannot_be_replaced_by_moving_what_is_above_it() {
     let flags = ["-w", ".:rw", "--protect", "config/guarded"];
     let script = "mv config old; mkdir -p config/guarded; echo evil > config/guarded/file; \
                   mv .git gone; mkdir -p .git/hooks; echo evil > .git/hooks/post-checkout; \
-                  rm -rf gone old";
+                  rm -rf gone old && echo done";
     let output = site.run_shell(&flags, script);
-    assert!(output.status.success(), "{}", stderr(&output));
+    assert_held_back(&output);
     for path in [guarded, site.workspace().join(".git/hooks/post-checkout")] {
         let contents = std::fs::read_to_string(&path).unwrap_or_default();
         assert_ne!(contents, "evil\n", "{} was replaced", path.display());
