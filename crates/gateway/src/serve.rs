@@ -4,14 +4,16 @@ use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use offleash_sys::network;
 use offleash_sys::network::datagrams;
+use offleash_sys::rlimit::{self, Resource};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
@@ -24,6 +26,11 @@ use crate::{Config, Shared, Sockets, connection};
 
 /// The longest question that is read; the names in it have 255 bytes.
 const QUESTION: usize = 4096;
+/// The most connections that are served at once, for the sake of memory. Others wait until one of them ends.
+const CONNECTIONS: u64 = 1024;
+/// How many descriptors of this process there must be for each: it takes two, three while a name is resolved, and the
+/// supervisor needs its own to see whether limits hold.
+const DESCRIPTORS: u64 = 4;
 /// How long a client may be silent on a connection for questions.
 const SILENCE: Duration = Duration::from_secs(10);
 
@@ -64,8 +71,9 @@ fn begin(config: Config, sockets: Sockets, journal: Journal) -> io::Result<()> {
         upstream: Upstream::new(&config.resolvers)?,
         journal,
     });
+    let places = places();
     for socket in sockets.connections {
-        spawn_local(connections(Rc::clone(&shared), listener(socket)?));
+        spawn_local(connections(Rc::clone(&shared), listener(socket)?, Arc::clone(&places)));
     }
     for socket in sockets.questions {
         let socket = std::net::UdpSocket::from(socket);
@@ -73,9 +81,20 @@ fn begin(config: Config, sockets: Sockets, journal: Journal) -> io::Result<()> {
         spawn_local(questions(Rc::clone(&shared), UdpSocket::from_std(socket)?));
     }
     for socket in sockets.long_questions {
-        spawn_local(long_questions(Rc::clone(&shared), listener(socket)?));
+        spawn_local(long_questions(
+            Rc::clone(&shared),
+            listener(socket)?,
+            Arc::clone(&places),
+        ));
     }
     Ok(())
+}
+
+/// Places for as many connections as may be served at once.
+fn places() -> Arc<Semaphore> {
+    let (descriptors, _) = rlimit::current(Resource::OpenFiles);
+    let places = descriptors.map_or(CONNECTIONS, |most| (most / DESCRIPTORS).clamp(8, CONNECTIONS));
+    Arc::new(Semaphore::new(usize::try_from(places).unwrap_or(8)))
 }
 
 fn listener(socket: OwnedFd) -> io::Result<TcpListener> {
@@ -84,21 +103,28 @@ fn listener(socket: OwnedFd) -> io::Result<TcpListener> {
     TcpListener::from_std(socket)
 }
 
-async fn connections(shared: Rc<Shared>, listener: TcpListener) {
+async fn connections(shared: Rc<Shared>, listener: TcpListener, places: Arc<Semaphore>) {
     loop {
-        let stream = accept(&listener).await;
+        let (stream, place) = accept(&listener, &places).await;
         // The connection ended before it was looked at.
         if let Ok(destination) = network::sockets::original_destination(stream.as_fd()) {
-            spawn_local(connection::serve(Rc::clone(&shared), stream, destination));
+            let shared = Rc::clone(&shared);
+            spawn_local(async move {
+                connection::serve(shared, stream, destination).await;
+                drop(place);
+            });
         }
     }
 }
 
-/// Accepts the next connection. What fails is that connection, or descriptors that are used up until others end.
-async fn accept(listener: &TcpListener) -> TcpStream {
+/// Accepts the next connection when there is a place for it. What fails is that connection, or descriptors that are used
+/// up until others end.
+async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> (TcpStream, Option<OwnedSemaphorePermit>) {
+    // An error says that the places were closed, which nobody does.
+    let place = Arc::clone(places).acquire_owned().await.ok();
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => return stream,
+            Ok((stream, _)) => return (stream, place),
             Err(_) => sleep(Duration::from_millis(10)).await,
         }
     }
@@ -124,13 +150,14 @@ async fn questions(shared: Rc<Shared>, socket: UdpSocket) {
     }
 }
 
-async fn long_questions(shared: Rc<Shared>, listener: TcpListener) {
+async fn long_questions(shared: Rc<Shared>, listener: TcpListener, places: Arc<Semaphore>) {
     loop {
-        let stream = accept(&listener).await;
+        let (stream, place) = accept(&listener, &places).await;
         let shared = Rc::clone(&shared);
         spawn_local(async move {
             // Whatever ends the conversation is the client's doing.
             let _ = conversation(&shared, stream).await;
+            drop(place);
         });
     }
 }
