@@ -2,7 +2,7 @@ import errno, hashlib, json, os, socket, ssl, struct, sys, threading, time
 
 # What a control does has an address of its own, by which the servers know it.
 CONTROL = os.environ.get("CONTROL") == "1"
-PATIENCE = 8
+PATIENCE = 30
 results = {}
 
 
@@ -65,6 +65,8 @@ def response(connection, waiting=b""):
             raise Ended("no answer after %r" % waiting)
         waiting += read
     head, body = waiting.split(b"\r\n\r\n", 1)
+    # Of a large body, adding bytes to bytes would copy all of it each time.
+    body = bytearray(body)
     length = [int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
     while not length or len(body) < length[0]:
         read = connection.recv(1 << 16)
@@ -74,7 +76,7 @@ def response(connection, waiting=b""):
     status = head.split(b"\r\n")[0].decode()
     if body.startswith(b"offleash: "):
         raise Refused("%s: %s" % (status, body.decode()))
-    return status, body
+    return status, bytes(body)
 
 
 def say(connection, request):
