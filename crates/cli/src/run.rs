@@ -50,14 +50,22 @@ pub(crate) fn run(arguments: RunArgs, state: Option<&Path>) -> Result<ExitCode, 
     let mut door = TerminalDoor::open(destination, arguments.tty).map_err(|error| terminal_failure(&error))?;
     let result = run_sandbox(&request, &mut door);
     door.close();
-    let RunReport { record, notes, unkept } = result?;
+    let RunReport {
+        record,
+        notes,
+        unkept,
+        failure,
+    } = result?;
     if let Some(file) = report_file {
         file.write(&record)?;
     }
     if arguments.json {
         terminal::print(&terminal::json_line(&record)?)?;
-    } else if !arguments.quiet {
+    } else if !arguments.quiet && failure.is_none() {
         tell(&record, &notes);
+    }
+    if let Some(failure) = failure {
+        return Err(Failure::from(failure));
     }
     if let Some(error) = unkept {
         terminal::complain(&Failure::from(error).to_string());

@@ -313,3 +313,28 @@ fn nothing_remains_of_a_run_that_is_over() {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     assert!(!mounts.contains(&*site.root().to_string_lossy()), "{mounts}");
 }
+
+#[test]
+fn a_sandbox_that_cannot_be_made_has_a_record_and_a_line_in_the_log() {
+    let site = Site::new();
+    let impossible = [
+        "run",
+        "--json",
+        "--level",
+        "process-landlock",
+        "--allow",
+        "example.com",
+        "--",
+        "true",
+    ];
+    let output = site.offleash(impossible).output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert!(stderr(&output).contains("hint: "), "{}", stderr(&output));
+    let record: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(record["outcome"]["kind"], "failed", "{record}");
+    assert_eq!(record["exit_code"], 125);
+    let message = record["outcome"]["message"].as_str().unwrap();
+    assert!(message.contains("gateway"), "{message}");
+    let log = stdout(&site.offleash(["audit", "show"]).output().unwrap());
+    assert!(log.contains(record["id"].as_str().unwrap()), "{log}");
+}

@@ -63,12 +63,15 @@ pub struct RunReport {
     pub notes: Vec<String>,
     /// Why its changes could not be read or kept. The run itself is as the record says.
     pub unkept: Option<RunError>,
+    /// Why the sandbox could not be made, or was lost; the record says `failed` then.
+    pub failure: Option<ManagerError>,
 }
 
 /// Runs a command in a new sandbox and answers when it is over and everything of it is gone.
 ///
 /// # Errors
-/// When the sandbox cannot be made or is lost through a failure of ours; an outcome of the command is never an error.
+/// When the request is wrong or the state directory cannot be used. A sandbox that cannot be made, or is lost through a
+/// failure of ours, has a record, too ([`RunReport::failure`]).
 pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, ManagerError> {
     // While the kernel makes namespaces, the rest is found out.
     let id = new_id()?;
@@ -93,7 +96,10 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
     let started_at = live.run().started_at().to_owned();
     let outcome = execute(request, &mut chosen, &mut plan, &basis, &mut live, door);
     let finished = live.finish();
-    let (executed, enforcement) = outcome?;
+    let (executed, enforcement) = match outcome {
+        Ok(executed) => executed,
+        Err(failure) => return report::failed(request, &state, &plan, started_at, failure),
+    };
     let mut notes = Vec::new();
     let mut unkept = None;
     let mut held_back = false;
@@ -129,7 +135,12 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
         record.exit_code = EXIT_HELD_BACK;
     }
     audit::ended(&state, &record)?;
-    Ok(RunReport { record, notes, unkept })
+    Ok(RunReport {
+        record,
+        notes,
+        unkept,
+        failure: None,
+    })
 }
 
 /// What planning needs to know of this process and its machine.

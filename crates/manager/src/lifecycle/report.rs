@@ -16,7 +16,7 @@ use offleash_store::{StateDirectory, rfc3339_now};
 use offleash_sys::rlimit::{self, Resource};
 use offleash_sys::signals;
 
-use super::{Executed, ManagerError, RunReport, RunRequest, audit};
+use super::{Executed, ManagerError, RunReport, RunRequest, audit, with_causes};
 use crate::capture::Capture;
 use crate::drive::Ending;
 use crate::planning::{self, Host};
@@ -204,10 +204,57 @@ pub(super) fn command_denied(
     level: Level,
     rule: String,
 ) -> Result<RunReport, ManagerError> {
-    let outcome = Outcome::CommandDenied { rule: rule.clone() };
-    let (stdout, stderr) = Capture::default().into_records();
     let name = request.command.first().map_or_else(|| Text::from(""), Text::from);
+    let denials = vec![Denial {
+        subject: "command".to_owned(),
+        name,
+        rule: rule.clone(),
+        count: 1,
+    }];
     let record = RunRecord {
+        denials,
+        ..without_sandbox(request, id, level, Outcome::CommandDenied { rule })
+    };
+    audit::ended(state, &record)?;
+    Ok(report_of(record, None))
+}
+
+/// The report of a run whose sandbox could not be made, or was lost.
+///
+/// # Errors
+/// When the audit log cannot be written.
+pub(super) fn failed(
+    request: &RunRequest,
+    state: &StateDirectory,
+    plan: &Plan,
+    started_at: String,
+    failure: ManagerError,
+) -> Result<RunReport, ManagerError> {
+    let outcome = Outcome::Failed {
+        message: with_causes(&failure),
+    };
+    let record = RunRecord {
+        started_at,
+        ..without_sandbox(request, plan.id.clone(), plan.level, outcome)
+    };
+    // A log that cannot be written must not hide why there is something to be logged.
+    let _logged = audit::ended(state, &record);
+    Ok(report_of(record, Some(failure)))
+}
+
+fn report_of(record: RunRecord, failure: Option<ManagerError>) -> RunReport {
+    RunReport {
+        record,
+        notes: Vec::new(),
+        unkept: None,
+        failure,
+    }
+}
+
+/// The record of a run that never had a sandbox.
+fn without_sandbox(request: &RunRequest, id: RunId, level: Level, outcome: Outcome) -> RunRecord {
+    let (stdout, stderr) = Capture::default().into_records();
+    RunRecord {
         version: RECORD_VERSION,
         id,
         command: texts(&request.command),
@@ -221,21 +268,10 @@ pub(super) fn command_denied(
         stderr,
         usage: offleash_core::record::Usage::default(),
         limits_hit: Vec::new(),
-        denials: vec![Denial {
-            subject: "command".to_owned(),
-            name,
-            rule,
-            count: 1,
-        }],
+        denials: Vec::new(),
         changes: None,
         network: None,
-    };
-    audit::ended(state, &record)?;
-    Ok(RunReport {
-        record,
-        notes: Vec::new(),
-        unkept: None,
-    })
+    }
 }
 
 #[cfg(test)]
