@@ -99,3 +99,23 @@ fn a_run_whose_changes_cannot_be_read_is_in_the_record_and_in_the_log() {
     site.succeed(["apply", &id_of(&record)]);
     assert_eq!(fs::read_to_string(workspace.join("result")).unwrap(), "important\n");
 }
+
+#[test]
+fn what_is_kept_of_a_run_can_be_copied_by_its_owner() {
+    let site = Site::new();
+    let output = site
+        .offleash(["run", "-q", "--", "sh", "-c", "echo x > made"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let counted = std::process::Command::new("du")
+        .arg("-s")
+        .arg(site.state())
+        .output()
+        .unwrap();
+    assert!(counted.status.success(), "{}", stderr(&counted));
+    let runs = std::fs::read_dir(site.state().join("runs")).unwrap();
+    let kept: Vec<_> = runs.map(|run| run.unwrap().path().join("layer-0")).collect();
+    assert_eq!(kept.len(), 1);
+    assert!(kept[0].join("upper/made").exists() && !kept[0].join("work").exists());
+}

@@ -16,7 +16,7 @@ use crate::protection::parse;
 use crate::removal::remove_tree;
 use crate::run::{UPPER, layer_name, open_run};
 use crate::run_file::{LayerFile, Phase, RunFile};
-use crate::skeleton::{make_layer, remove_known};
+use crate::skeleton::{WORK, make_layer, open_below, remove_known};
 use crate::state::PRIVATE;
 use crate::tree::Tree;
 use crate::{Run, RunError, StateDirectory, Tending, spares};
@@ -142,6 +142,7 @@ impl LiveRun {
             Ok(changes) => run.note_seen(changes),
             Err(_) => Ok(()),
         };
+        run.remove_work();
         run.enter(Phase::Kept)?;
         claim.release().map_err(|source| run.failed(source))?;
         noted?;
@@ -153,6 +154,17 @@ impl LiveRun {
 }
 
 impl Run {
+    /// Removes what overlayfs worked in: of no use any more, and closed to everybody (mode 000), which stops whoever
+    /// copies or counts what is in the state directory.
+    fn remove_work(&self) {
+        for layer in (0..self.file.layers.len()).map(layer_name) {
+            if let Ok(layer) = open_below(&self.directory, &layer) {
+                // What stays is in nobody's way here, and goes with the run.
+                let _removed = remove_tree(&layer, WORK.as_ref());
+            }
+        }
+    }
+
     /// The record is written when everything else is there: without one, no sandbox has run.
     fn create(state: &StateDirectory, new: NewRun, claim: &Claim) -> Result<Self, RunError> {
         let id = new.id;
