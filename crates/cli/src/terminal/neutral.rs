@@ -43,17 +43,8 @@ impl Neutralizer {
                         after
                     }
                 },
-                0..0x20 => {
-                    // The pictures of control characters: U+2400 and on.
-                    shown.extend_from_slice(&[0xe2, 0x90, 0x80 + first]);
-                    after
-                }
-                0x7f => {
-                    shown.extend_from_slice("␡".as_bytes());
-                    after
-                }
-                0x20..0x7f => {
-                    shown.push(first);
+                0..0x80 => {
+                    push_ascii(&mut shown, first);
                     after
                 }
                 0x80.. => match first_character(rest) {
@@ -107,16 +98,8 @@ pub(crate) fn literal(bytes: &[u8]) -> Vec<u8> {
                 shown.push(first);
                 after
             }
-            0..0x20 => {
-                shown.extend_from_slice(&[0xe2, 0x90, 0x80 + first]);
-                after
-            }
-            0x7f => {
-                shown.extend_from_slice("␡".as_bytes());
-                after
-            }
-            0x20..0x7f => {
-                shown.push(first);
+            0..0x80 => {
+                push_ascii(&mut shown, first);
                 after
             }
             0x80.. => match first_character(rest) {
@@ -133,6 +116,15 @@ pub(crate) fn literal(bytes: &[u8]) -> Vec<u8> {
         };
     }
     shown
+}
+
+/// A byte of ASCII, or the picture of a control character: U+2400 and on.
+fn push_ascii(shown: &mut Vec<u8>, byte: u8) {
+    match byte {
+        0..0x20 => shown.extend_from_slice(&[0xe2, 0x90, 0x80 + byte]),
+        0x7f => shown.extend_from_slice("␡".as_bytes()),
+        _ => shown.push(byte),
+    }
 }
 
 fn push_visible(shown: &mut Vec<u8>, character: &[u8]) {
