@@ -22,10 +22,10 @@ mod upstream;
 use std::cell::RefCell;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 use std::thread::JoinHandle;
 
 use offleash_core::network::{Host, NetworkPolicy, RuleVerdict};
+use offleash_sys::network::NetworkSockets;
 use tokio::sync::oneshot;
 
 pub use journal::{Account, Connection, Outcome};
@@ -45,17 +45,6 @@ pub struct Config {
     pub own: Vec<IpAddr>,
     /// Whom to ask for the addresses of names.
     pub resolvers: Resolvers,
-}
-
-/// The sockets of a sandbox, made in its network.
-#[derive(Debug)]
-pub struct Sockets {
-    /// Listening; every connection that the sandbox makes arrives at one of them.
-    pub connections: Vec<OwnedFd>,
-    /// Datagrams with questions for names.
-    pub questions: Vec<OwnedFd>,
-    /// Listening; connections with questions for names.
-    pub long_questions: Vec<OwnedFd>,
 }
 
 /// What the rules alone say of a connection.
@@ -93,7 +82,7 @@ impl Gateway {
     ///
     /// # Errors
     /// When the thread, its event loop or the resolver cannot be made.
-    pub fn start(config: Config, sockets: Sockets) -> io::Result<Self> {
+    pub fn start(config: Config, sockets: NetworkSockets) -> io::Result<Self> {
         let journal = Journal::default();
         let (stop, stopped) = oneshot::channel();
         let (ready, is_ready) = std::sync::mpsc::sync_channel(1);

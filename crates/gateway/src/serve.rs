@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use offleash_sys::network;
-use offleash_sys::network::datagrams;
+use offleash_sys::network::{self, NetworkSockets, datagrams};
 use offleash_sys::rlimit::{self, Resource};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -22,7 +21,7 @@ use crate::journal::Journal;
 use crate::names::Names;
 use crate::policy::Policy;
 use crate::upstream::Upstream;
-use crate::{Config, Shared, Sockets, connection};
+use crate::{Config, Shared, connection};
 
 /// The longest question that is read; the names in it have 255 bytes.
 const QUESTION: usize = 4096;
@@ -37,7 +36,7 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// Runs until it is told to stop.
 pub(crate) fn run(
     config: Config,
-    sockets: Sockets,
+    sockets: NetworkSockets,
     journal: Journal,
     stopped: oneshot::Receiver<()>,
     ready: &SyncSender<io::Result<()>>,
@@ -64,7 +63,7 @@ fn tell(ready: &SyncSender<io::Result<()>>, outcome: io::Result<()>) {
     let _ = ready.send(outcome);
 }
 
-fn begin(config: Config, sockets: Sockets, journal: Journal) -> io::Result<()> {
+fn begin(config: Config, sockets: NetworkSockets, journal: Journal) -> io::Result<()> {
     let shared = Rc::new(Shared {
         policy: Policy::new(config.rules, config.own),
         names: RefCell::new(Names::default()),

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use offleash_core::exec::{ExecEvent, ExecRequest, TerminalSize};
@@ -16,6 +16,8 @@ use offleash_core::limits::LimitName;
 use offleash_core::plan::Plan;
 use offleash_core::record::{Denial, LimitHit, Usage};
 use offleash_core::spec::IdChoice;
+
+use offleash_sys::network::NetworkSockets;
 
 use crate::error::IsolationError;
 
@@ -86,17 +88,6 @@ pub trait Leftovers {
 /// The number of an execution in its sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExecId(pub u32);
-
-/// The sockets of a sandbox's network, to which everything leads that is sent in it.
-#[derive(Debug, Default)]
-pub struct NetworkSockets {
-    /// Listening for connections to any address and port.
-    pub connections: Vec<OwnedFd>,
-    /// Datagrams with questions for names.
-    pub questions: Vec<OwnedFd>,
-    /// Listening for connections with questions for names.
-    pub long_questions: Vec<OwnedFd>,
-}
 
 /// A running sandbox. Dropping it kills everything in it and removes what it consists of.
 pub trait Sandbox: Debug {

@@ -8,12 +8,13 @@ use std::time::Instant;
 use offleash_core::exec::{ExecRequest, TerminalSize};
 use offleash_core::level::Level;
 use offleash_core::record::Usage;
+use offleash_sys::network::NetworkSockets;
 
 use crate::error::IsolationError;
 use crate::guest_link::GuestLink;
 use crate::limits::Watcher;
 use crate::process::handshake::ParentEnd;
-use crate::sandbox::{Enforcement, ExecId, Final, Interest, NetworkSockets, Sandbox, SandboxEvent};
+use crate::sandbox::{Enforcement, ExecId, Final, Interest, Sandbox, SandboxEvent};
 
 /// What a level does in its own way.
 pub(crate) trait Holding: Debug {

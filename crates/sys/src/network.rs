@@ -14,6 +14,7 @@ pub mod routes;
 pub mod sockets;
 
 pub use routes::Sources;
+pub use sockets::NetworkSockets;
 
 use std::io;
 

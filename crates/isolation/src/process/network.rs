@@ -7,10 +7,9 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use offleash_sys::network::nftables::{self, Filters};
-use offleash_sys::network::{Ipv6, NetworkError, Sources, routes, sockets};
+use offleash_sys::network::{Ipv6, NetworkError, NetworkSockets, Sources, routes, sockets};
 
 use super::handshake::StepFailure;
-use crate::sandbox::NetworkSockets;
 
 /// The port of the listener that gets every connection; an assigned one that nobody uses (TCPMUX).
 const LISTENER: u16 = 1;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use offleash_core::level::Level;
 use offleash_core::plan::Plan;
 use offleash_sys::namespaces::Child;
+use offleash_sys::network::NetworkSockets;
 use offleash_sys::process;
 
 use super::grouping::Group;
@@ -13,7 +14,7 @@ use super::handshake::ParentEnd;
 use crate::error::IsolationError;
 use crate::guest_link::{GuestLink, running};
 use crate::limits::{TmpfsMounts, Watcher};
-use crate::sandbox::{Enforcement, Final, NetworkSockets, SandboxEvent};
+use crate::sandbox::{Enforcement, Final, SandboxEvent};
 use crate::supervised::{Holding, Served, Supervised};
 
 /// What a sandbox is put together from.

@@ -5,9 +5,9 @@ use std::io;
 use offleash_core::network::{Host, NetworkPolicy};
 use offleash_core::record::{Connection, ConnectionVerdict, NetworkUse};
 use offleash_core::spec::NetworkSpec;
-use offleash_gateway::{Account, Config, Gateway, Outcome, Resolvers, Sockets};
-use offleash_isolation::sandbox::NetworkSockets;
+use offleash_gateway::{Account, Config, Gateway, Outcome, Resolvers};
 use offleash_store::rfc3339;
+use offleash_sys::network::NetworkSockets;
 use offleash_sys::network::addresses::own_addresses;
 
 use super::ManagerError;
@@ -26,16 +26,6 @@ pub(super) fn start(rules: &NetworkPolicy, sockets: NetworkSockets) -> Result<Ga
         rules: rules.clone(),
         own: own.into_iter().collect(),
         resolvers: Resolvers::System,
-    };
-    let NetworkSockets {
-        connections,
-        questions,
-        long_questions,
-    } = sockets;
-    let sockets = Sockets {
-        connections,
-        questions,
-        long_questions,
     };
     Gateway::start(config, sockets).map_err(failed)
 }

@@ -16,6 +16,18 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 /// Connections that may wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
+/// The sockets of a network to which everything leads that is sent in it. Made by whoever makes the network, and
+/// served by whoever answers.
+#[derive(Debug, Default)]
+pub struct NetworkSockets {
+    /// Listening for connections to any address and port.
+    pub connections: Vec<OwnedFd>,
+    /// Datagrams with questions for names.
+    pub questions: Vec<OwnedFd>,
+    /// Listening for connections with questions for names.
+    pub long_questions: Vec<OwnedFd>,
+}
+
 /// Listens on an address.
 ///
 /// With the routes of [`super::routes`], a listener on `0.0.0.0` or `::` gets connections to every address at this port,
