@@ -9,6 +9,10 @@ use offleash_core::limits::LimitName;
 
 use crate::failure::Failure;
 
+mod network;
+
+pub(crate) use network::NetworkArgs;
+
 /// The variable that stands for `--state`.
 const STATE: &str = "OFFLEASH_STATE";
 
@@ -163,15 +167,6 @@ pub(crate) struct SandboxArgs {
     /// What to do when something cannot be enforced here: refuse to run, or allow it and report it.
     #[arg(long, value_enum, value_name = "refuse|allow")]
     pub(crate) degrade: Option<DegradeArg>,
-    /// Let this host be reached: a name, `*.` before a name, an address or a network; ports 80 and 443 unless named.
-    #[arg(long, value_name = "HOST[:PORTS][/PROTOCOL]")]
-    pub(crate) allow: Vec<OsString>,
-    /// Keep this host from being reached although a less specific rule allows it; every port unless named.
-    #[arg(long, value_name = "HOST[:PORTS]")]
-    pub(crate) deny_host: Vec<OsString>,
-    /// `none`: nothing is reached, whatever the policy allows.
-    #[arg(long, value_name = "none", conflicts_with = "allow")]
-    pub(crate) network: Option<String>,
     /// User ids inside: one, or a range of 65536 (needs subordinate ids or root).
     #[arg(long, value_enum, value_name = "single|range")]
     pub(crate) ids: Option<IdsArg>,
@@ -187,6 +182,8 @@ pub(crate) struct SandboxArgs {
     /// Use the settings file of Anthropic's sandbox-runtime as the policy.
     #[arg(long, value_name = "FILE")]
     pub(crate) srt_settings: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) network: NetworkArgs,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
 }

@@ -9,12 +9,9 @@ use std::str::FromStr;
 
 use offleash_core::error::Explained as _;
 use offleash_core::level::{Degrade, Level, LevelChoice};
-use offleash_core::network::{NetworkRule, RuleVerdict};
 use offleash_core::path_rules::PathPattern;
 use offleash_core::policy::Policy;
-use offleash_core::spec::{
-    Access, IdChoice, MountSpec, NetworkSpec, SandboxSpec, TmpfsSpec, WorkspaceMode, WorkspaceSpec,
-};
+use offleash_core::spec::{Access, IdChoice, MountSpec, SandboxSpec, TmpfsSpec, WorkspaceMode, WorkspaceSpec};
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
 use offleash_core::{srt, trust};
@@ -22,6 +19,8 @@ use offleash_manager::planning::{RegularFileError, read_regular_file};
 
 use crate::args::{DegradeArg, IdsArg, SandboxArgs};
 use crate::failure::Failure;
+
+mod network;
 
 /// The name under which a policy is looked for in the workspace.
 const POLICY_NAME: &str = "offleash.toml";
@@ -94,28 +93,7 @@ fn apply_flags(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Fa
             ))
         })?;
     }
-    apply_network(arguments, spec)
-}
-
-fn apply_network(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Failure> {
-    for (flag, verdict, texts) in [
-        ("--allow", RuleVerdict::Allow, &arguments.allow),
-        ("--deny-host", RuleVerdict::Deny, &arguments.deny_host),
-    ] {
-        for text in texts {
-            let rule = NetworkRule::parse(verdict, &text.to_string_lossy());
-            spec.network.add(rule.map_err(|error| bad_flag(flag, text, &error))?);
-        }
-    }
-    match arguments.network.as_deref() {
-        None => Ok(()),
-        Some("none") => {
-            spec.network = NetworkSpec::None;
-            Ok(())
-        }
-        Some(other) => Err(Failure::new(format!("`--network {other}` is no network"))
-            .with_hint("`none` is the only word here; `--allow HOST` says what may be reached")),
-    }
+    network::apply_flags(&arguments.network, spec)
 }
 
 fn apply_level(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Failure> {

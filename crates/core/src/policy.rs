@@ -18,14 +18,16 @@ use crate::command::CommandRules;
 use crate::env::{EnvRules, check_variable};
 use crate::level::{Degrade, Level, LevelChoice};
 use crate::limits::{LimitName, Limits};
-use crate::network::{NetworkPolicy, NetworkRule, RuleVerdict};
 use crate::path_rules::PathRules;
 use crate::spec::{Access, IdChoice, MountSpec, NetworkSpec, SandboxSpec, TmpfsSpec, WorkspaceMode};
 use crate::units::Bytes;
 
+mod network;
 mod reference;
 
 pub use reference::{KeyDoc, reference};
+
+use network::Network;
 
 /// What a policy says; what it does not mention stays as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -328,64 +330,6 @@ fn some_level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Level
     word.parse()
         .map(|level| Some(LevelChoice::Exactly(level)))
         .map_err(de::Error::custom)
-}
-
-/// `"none"`, or a table of rules.
-enum Network {
-    None,
-    Rules(NetworkRules),
-}
-
-/// The keys of `[network]`.
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct NetworkRules {
-    allow: Vec<Spanned<String>>,
-    deny: Vec<Spanned<String>>,
-}
-
-impl Network {
-    fn into_spec(self) -> Result<NetworkSpec, (usize, String)> {
-        let Self::Rules(NetworkRules { allow, deny }) = self else {
-            return Ok(NetworkSpec::None);
-        };
-        let mut policy = NetworkPolicy::default();
-        for (verdict, texts) in [(RuleVerdict::Allow, &allow), (RuleVerdict::Deny, &deny)] {
-            for text in texts {
-                let rule = NetworkRule::parse(verdict, text.get_ref());
-                policy
-                    .rules
-                    .push(rule.map_err(|error| (text.span().start, error.to_string()))?);
-            }
-        }
-        Ok(NetworkSpec::Rules(policy))
-    }
-}
-
-impl<'de> Deserialize<'de> for Network {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct WordOrTable;
-        impl<'de> Visitor<'de> for WordOrTable {
-            type Value = Network;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("\"none\", or a table with the keys `allow` and `deny`")
-            }
-
-            fn visit_str<E: de::Error>(self, word: &str) -> Result<Network, E> {
-                if word == "none" {
-                    Ok(Network::None)
-                } else {
-                    Err(E::invalid_value(de::Unexpected::Str(word), &self))
-                }
-            }
-
-            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Network, A::Error> {
-                NetworkRules::deserialize(de::value::MapAccessDeserializer::new(map)).map(Network::Rules)
-            }
-        }
-        deserializer.deserialize_any(WordOrTable)
-    }
 }
 
 /// A number or a string, as the text that [`Limits::set`] reads.

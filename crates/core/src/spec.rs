@@ -7,8 +7,11 @@ use crate::command::CommandRules;
 use crate::env::EnvRules;
 use crate::level::{Degrade, Level, LevelChoice};
 use crate::limits::Limits;
-use crate::network::{NetworkPolicy, NetworkRule, RuleVerdict};
 use crate::path_rules::PathRules;
+
+mod network;
+
+pub use network::NetworkSpec;
 
 /// A sandbox as its owner described it; paths are the host's, not yet resolved.
 #[derive(Debug, Clone, Default)]
@@ -94,34 +97,6 @@ pub struct TmpfsSpec {
     pub target: PathBuf,
     /// Its size; the `tmp` limit when absent.
     pub size: Option<crate::units::Bytes>,
-}
-
-/// What the sandbox may reach over the network.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum NetworkSpec {
-    /// Nothing but itself.
-    #[default]
-    None,
-    /// What these rules allow. None that allows anything is the same as [`Self::None`].
-    Rules(NetworkPolicy),
-}
-
-impl NetworkSpec {
-    /// The rules, if they allow anything.
-    pub fn rules(&self) -> Option<&NetworkPolicy> {
-        match self {
-            Self::Rules(policy) if policy.rules.iter().any(|rule| rule.verdict() != RuleVerdict::Deny) => Some(policy),
-            _ => None,
-        }
-    }
-
-    /// Adds a rule.
-    pub fn add(&mut self, rule: NetworkRule) {
-        match self {
-            Self::Rules(policy) => policy.rules.push(rule),
-            Self::None => *self = Self::Rules(NetworkPolicy { rules: vec![rule] }),
-        }
-    }
 }
 
 /// How user ids are mapped into the sandbox.

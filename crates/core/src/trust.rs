@@ -35,7 +35,10 @@ pub fn widened(policy: &Policy) -> Vec<String> {
     );
     note(policy.allow_ptrace == Some(true), "allow_ptrace");
     note(
-        policy.network.as_ref().is_some_and(|network| network.rules().is_some()),
+        policy
+            .network
+            .as_ref()
+            .is_some_and(crate::spec::NetworkSpec::reaches_out),
         "network.allow",
     );
     keys.extend(raised_limits(policy).map(|limit| format!("limits.{}", limit.name())));

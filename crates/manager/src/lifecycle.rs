@@ -258,9 +258,8 @@ fn execute(
         tending: &mut tending,
     };
     let mut sandbox = chosen.create(plan, &mut noted)?;
-    let rules = request.spec.network.rules();
-    let gateway = match rules.zip(sandbox.take_network()) {
-        Some((rules, sockets)) => Some(network::start(rules, sockets)?),
+    let gateway = match sandbox.take_network() {
+        Some(sockets) => Some(network::start(&request.spec.network, sockets)?),
         None => None,
     };
     let (cwd, env) = directory_and_environment(request, basis);

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use offleash_core::network::{Host, NetworkPolicy};
+use offleash_core::network::Host;
 use offleash_core::record::{Connection, ConnectionVerdict, NetworkUse};
 use offleash_core::spec::NetworkSpec;
 use offleash_gateway::{Account, Config, Gateway, Outcome, Resolvers};
@@ -12,18 +12,18 @@ use offleash_sys::network::addresses::own_addresses;
 
 use super::ManagerError;
 
-/// Serves the sockets of a sandbox by `rules`.
+/// Serves the sockets of a sandbox as `asked`.
 ///
 /// # Errors
 /// `Host` when the gateway cannot be started; the sandbox then has no network.
-pub(super) fn start(rules: &NetworkPolicy, sockets: NetworkSockets) -> Result<Gateway, ManagerError> {
+pub(super) fn start(asked: &NetworkSpec, sockets: NetworkSockets) -> Result<Gateway, ManagerError> {
     let failed = |source| ManagerError::Host {
         action: "start the gateway of the sandbox's network",
         source,
     };
     let own = own_addresses().map_err(|error| failed(io::Error::other(error)))?;
     let config = Config {
-        rules: rules.clone(),
+        rules: asked.policy.clone(),
         own: own.into_iter().collect(),
         resolvers: Resolvers::System,
     };
@@ -44,13 +44,13 @@ pub struct ConnectAnswer {
 /// Whether a name leads where it may lead is found out only when it is resolved.
 pub fn explain_connect(network: &NetworkSpec, host: &Host, port: u16) -> ConnectAnswer {
     let default = || "default: nothing is reached unless a rule allows it".to_owned();
-    let Some(rules) = network.rules() else {
+    if !network.reaches_out() {
         return ConnectAnswer {
             word: "refused".to_owned(),
             rule: default(),
         };
-    };
-    let refusal = offleash_gateway::refusal(rules, host, port);
+    }
+    let refusal = offleash_gateway::refusal(&network.policy, host, port);
     ConnectAnswer {
         word: match (&refusal.reason, host) {
             (Some(reason), _) => format!("refused: {reason}"),

@@ -99,7 +99,7 @@ pub fn resolve(
     let user = system::user();
     let mut tree = tree::Tree::default();
     tree.add_system(system::entries(&spec.limits, &user));
-    let network = spec.network.rules().is_some();
+    let network = spec.network.reaches_out();
     tree.add_system(etc::entries(&user, HOSTNAME, network));
 
     let workspace = match &spec.workspace {

@@ -1,0 +1,20 @@
+//! The flags of the network.
+
+use std::ffi::OsString;
+
+use clap::Args;
+
+/// What may be reached, and how.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Network")]
+pub(crate) struct NetworkArgs {
+    /// Let this host be reached: a name, `*.` before a name, an address or a network; ports 80 and 443 unless named.
+    #[arg(long, value_name = "HOST[:PORTS][/PROTOCOL]")]
+    pub(crate) allow: Vec<OsString>,
+    /// Keep this host from being reached although a less specific rule allows it; every port unless named.
+    #[arg(long, value_name = "HOST[:PORTS]")]
+    pub(crate) deny_host: Vec<OsString>,
+    /// `none`: nothing is reached, whatever the policy allows.
+    #[arg(long, value_name = "none", conflicts_with = "allow")]
+    pub(crate) network: Option<String>,
+}
