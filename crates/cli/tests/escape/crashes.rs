@@ -132,13 +132,19 @@ impl Orphanage {
         assert!(listed.status.success(), "{}", stderr(&listed));
     }
 
+    /// What is in a directory of the state. A supervisor that was killed early enough has made none.
+    fn entries(&self, directory: &str) -> Vec<std::fs::DirEntry> {
+        match std::fs::read_dir(self.site.state().join(directory)) {
+            Ok(entries) => entries.map(Result::unwrap).collect(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => panic!("{directory}: {error}"),
+        }
+    }
+
     fn note_runs(&mut self) {
         for directory in ["live", "runs"] {
-            let entries = std::fs::read_dir(self.site.state().join(directory))
-                .into_iter()
-                .flatten()
-                .flatten();
-            self.runs.extend(entries.map(|entry| entry.file_name()));
+            let entries = self.entries(directory);
+            self.runs.extend(entries.iter().map(std::fs::DirEntry::file_name));
         }
     }
 
@@ -155,10 +161,7 @@ impl Orphanage {
         self.note_runs();
         let listed = run(&mut self.site.offleash(["runs"]));
         assert!(listed.status.success(), "{}", stderr(&listed));
-        let live: Vec<_> = std::fs::read_dir(self.site.state().join("live"))
-            .unwrap()
-            .flatten()
-            .collect();
+        let live = self.entries("live");
         assert!(live.is_empty(), "still taken for alive: {live:?}");
         for id in &self.runs {
             let left = groups_of(&id.to_string_lossy());
@@ -172,7 +175,7 @@ impl Orphanage {
         let root = self.site.root().to_string_lossy().into_owned();
         assert!(!mounts.contains(&root), "a mount is left: {mounts}");
         let listed = stdout(&listed);
-        for entry in std::fs::read_dir(self.site.state().join("runs")).unwrap().flatten() {
+        for entry in self.entries("runs") {
             let id = entry.file_name().to_string_lossy().into_owned();
             assert!(
                 listed.contains(&id),
@@ -182,12 +185,8 @@ impl Orphanage {
             let was_discarded = stderr(&discarded).contains("was discarded");
             assert!(discarded.status.success() || was_discarded, "{}", stderr(&discarded));
         }
-        let left: Vec<_> = std::fs::read_dir(self.site.state().join("runs"))
-            .unwrap()
-            .flatten()
-            .collect();
         // A discarded run may keep its record, and nothing of its layers.
-        for entry in left {
+        for entry in self.entries("runs") {
             assert!(
                 !entry.path().join("layer-0").join("upper").exists(),
                 "{entry:?} holds changes"
@@ -237,11 +236,8 @@ fn r8_a_supervisor_killed_while_it_ends_leaves_nothing() {
 /// How far a start has come, as far as it can be seen from outside.
 fn has_reached(stage: &str, orphanage: &Orphanage, supervisor: u32, word: &str) -> bool {
     let entries = |directory: &str| {
-        let found = std::fs::read_dir(orphanage.site.state().join(directory))
-            .into_iter()
-            .flatten()
-            .flatten();
-        found.map(|entry| entry.file_name()).collect::<Vec<_>>()
+        let found = orphanage.entries(directory);
+        found.iter().map(std::fs::DirEntry::file_name).collect::<Vec<_>>()
     };
     let named = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     match stage {
