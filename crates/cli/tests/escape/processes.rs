@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::arena::{self, Attack, can_attack, knows_numbers, not_proven, run, token};
-use super::support::processes::eventually;
+use super::support::processes::{eventually, niceness};
 use super::support::{Site, record_of};
 
 /// A process of the host, of the same user as the test, that attacks are aimed at.
@@ -34,12 +34,10 @@ impl Victim {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
         let sleeps = status.lines().any(|line| line == "State:\tS (sleeping)");
         let limits = std::fs::read_to_string(format!("/proc/{}/limits", self.0.id())).unwrap();
-        let niceness = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
-        let niceness = niceness.rsplit(' ').nth(33).unwrap_or_default().to_owned();
         self.0.try_wait().unwrap().is_none()
             && sleeps
             && !limits.contains("Max open files            7 ")
-            && niceness == "0"
+            && niceness(&self.0.id().to_string()) == niceness("self")
     }
 }
 

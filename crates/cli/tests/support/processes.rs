@@ -151,3 +151,10 @@ pub fn groups_of(run: &str) -> Vec<PathBuf> {
     }
     found
 }
+
+/// The niceness of a process, which children have from their parents (proc_pid_stat(5), the 19th field).
+pub fn niceness(process: &str) -> String {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    let fields = stat.rsplit_once(") ").unwrap().1;
+    fields.split(' ').nth(16).unwrap().to_owned()
+}
