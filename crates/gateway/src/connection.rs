@@ -194,7 +194,7 @@ impl Session<'_> {
             self.counts.sent.set(self.counts.sent.get() + read.len() as u64);
         }
         // How a connection ends that was carried is the two sides' business.
-        let _ = relay::both_ways(&mut self.client, &mut server, &self.counts).await;
+        let _ = relay::tunnel(&mut self.client, &mut server, &self.counts, &self.shared.pipes).await;
         Ok(())
     }
 

@@ -34,6 +34,7 @@ pub use upstream::Resolvers;
 use journal::Journal;
 use names::Names;
 use policy::Policy;
+use relay::Pipes;
 use upstream::Upstream;
 
 /// What a gateway needs to know.
@@ -131,4 +132,5 @@ pub(crate) struct Shared {
     names: RefCell<Names>,
     upstream: Upstream,
     journal: Journal,
+    pipes: Pipes,
 }

@@ -20,6 +20,7 @@ use crate::dns::{self, Asked};
 use crate::journal::Journal;
 use crate::names::Names;
 use crate::policy::Policy;
+use crate::relay::Pipes;
 use crate::upstream::Upstream;
 use crate::{Config, Shared, connection};
 
@@ -30,6 +31,10 @@ const CONNECTIONS: u64 = 1024;
 /// How many descriptors of this process there must be for each: it takes two, three while a name is resolved, and the
 /// supervisor needs its own to see whether limits hold.
 const DESCRIPTORS: u64 = 4;
+/// The most pipes, of two descriptors each, that connections share which carry much.
+const PIPES: u64 = 64;
+/// How many descriptors of this process there must be for each of them.
+const SHARE_FOR_A_PIPE: u64 = 32;
 /// How long a client may be silent on a connection for questions.
 const SILENCE: Duration = Duration::from_secs(10);
 
@@ -64,13 +69,16 @@ fn tell(ready: &SyncSender<io::Result<()>>, outcome: io::Result<()>) {
 }
 
 fn begin(config: Config, sockets: NetworkSockets, journal: Journal) -> io::Result<()> {
+    let (descriptors, _) = rlimit::current(Resource::OpenFiles);
+    let room = Room::within(descriptors);
+    let places = Arc::new(Semaphore::new(room.connections));
     let shared = Rc::new(Shared {
+        pipes: Pipes::new(room.pipes),
         policy: Policy::new(config.rules, config.own),
         names: RefCell::new(Names::default()),
         upstream: Upstream::new(&config.resolvers)?,
         journal,
     });
-    let places = places();
     for socket in sockets.connections {
         spawn_local(connections(Rc::clone(&shared), listener(socket)?, Arc::clone(&places)));
     }
@@ -89,11 +97,25 @@ fn begin(config: Config, sockets: NetworkSockets, journal: Journal) -> io::Resul
     Ok(())
 }
 
-/// Places for as many connections as may be served at once.
-fn places() -> Arc<Semaphore> {
-    let (descriptors, _) = rlimit::current(Resource::OpenFiles);
-    let places = descriptors.map_or(CONNECTIONS, |most| (most / DESCRIPTORS).clamp(8, CONNECTIONS));
-    Arc::new(Semaphore::new(usize::try_from(places).unwrap_or(8)))
+/// How much may be open at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Room {
+    connections: usize,
+    pipes: usize,
+}
+
+impl Room {
+    /// What `descriptors` of this process allow, `None` for as many as one likes.
+    fn within(descriptors: Option<u64>) -> Self {
+        let descriptors = descriptors.unwrap_or(u64::MAX);
+        let pipes = (descriptors / SHARE_FOR_A_PIPE).min(PIPES);
+        let connections = (descriptors.saturating_sub(2 * pipes) / DESCRIPTORS).clamp(8, CONNECTIONS);
+        let count = |number| usize::try_from(number).unwrap_or(8);
+        Self {
+            connections: count(connections),
+            pipes: count(pipes),
+        }
+    }
 }
 
 fn listener(socket: OwnedFd) -> io::Result<TcpListener> {
@@ -184,4 +206,26 @@ fn answer(shared: &Shared, question: &[u8]) -> Option<Vec<u8>> {
         shared.journal.refused_name(name);
     }
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_and_pipes_leave_descriptors_for_others() {
+        let cases = [
+            (Some(64), 15, 2),
+            (Some(1024), 240, 32),
+            (Some(20_000), 1024, 64),
+            (None, 1024, 64),
+        ];
+        for (descriptors, connections, pipes) in cases {
+            assert_eq!(
+                Room::within(descriptors),
+                Room { connections, pipes },
+                "{descriptors:?}"
+            );
+        }
+    }
 }
