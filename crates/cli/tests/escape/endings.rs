@@ -45,7 +45,7 @@ fn r7_time_ends_whatever_a_program_does_about_it() {
         let took = started.elapsed();
         let record = record_of(&output);
         assert_eq!(output.status.code(), Some(124), "{name}: {:#}", record["outcome"]);
-        assert!(took < Duration::from_secs(20), "{name}: ended after {took:?}");
+        assert!(took < Duration::from_secs(300), "{name}: ended after {took:?}");
         assert_no_process(&word);
     }
     not_proven("endless sleeping", "it would never end");
@@ -74,7 +74,7 @@ attempt("started", lambda: True)
     let started = Instant::now();
     let inside = attack.inside();
     assert!(
-        started.elapsed() < Duration::from_secs(20),
+        started.elapsed() < Duration::from_secs(300),
         "the run waited for {:?}",
         started.elapsed()
     );

@@ -106,7 +106,7 @@ while True:
     let started = Instant::now();
     let record = outcome(&attack);
     assert!(
-        started.elapsed() < Duration::from_secs(40),
+        started.elapsed() < Duration::from_secs(300),
         "took {:?} to end",
         started.elapsed()
     );

@@ -85,12 +85,12 @@ time.sleep(0.3)
 fn r4_connections_leave_the_supervisor_what_it_needs_to_see_that_limits_hold() {
     let Some(world) = world() else { return };
     let site = Site::new();
-    // It takes two seconds, in which a watcher that can open nothing sees nothing.
+    // It takes some seconds, in which a watcher that can open nothing sees nothing.
     let flood = r#"
 for number in range(100):
     with open("%d" % number, "wb") as file:
         file.write(b"x" * (1 << 20))
-    time.sleep(0.02)
+    time.sleep(0.06)
 "#;
     let flags = ["--allow", "www.example.com:7", "--workspace-size", "10M"];
     let mut command = world.sandboxed_with_files(&site, 200, &flags, &format!("{HOLD}{flood}"));

@@ -39,7 +39,7 @@ impl Sandbox {
     /// Ticks until a limit is hit.
     fn first_hit(&mut self, watcher: &mut Watcher) -> LimitHit {
         self.go_on();
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(120);
         loop {
             let now = Instant::now();
             assert!(now < deadline, "no limit was hit");
@@ -101,7 +101,7 @@ fn without_a_group_memory_of_all_processes_together_is_bounded() {
         ..unlimited()
     };
     // Neither process alone is above the limit. The shell would become its last command, and give the memory up.
-    let each = "x=$(head -c 30000000 /dev/zero | tr '\\0' a); sleep 100; :";
+    let each = "x=$(head -c 30000000 /dev/zero | tr '\\0' a); sleep 600; :";
     let mut sandbox = Sandbox::new(&format!("({each}) & ({each}) & wait"));
     let mut watcher = Watcher::new(limits, None, sandbox.pid, Vec::new());
     let hit = sandbox.first_hit(&mut watcher);
@@ -119,11 +119,11 @@ fn without_a_group_memory_that_processes_share_is_not_held_against_them() {
         ..unlimited()
     };
     let mut sandbox = Sandbox::new(
-        "x=$(head -c 30000000 /dev/zero | tr '\\0' a); for i in 1 2 3 4 5; do (sleep 100; :) & done; sleep 100",
+        "x=$(head -c 30000000 /dev/zero | tr '\\0' a); for i in 1 2 3 4 5; do (sleep 600; :) & done; sleep 600",
     );
     let mut watcher = Watcher::new(limits, None, sandbox.pid, Vec::new());
     sandbox.go_on();
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while ProcessTree::new(sandbox.pid).processes().len() < 11 {
         assert!(Instant::now() < deadline);
         assert_eq!(watcher.tick(Instant::now()), []);
@@ -146,7 +146,7 @@ fn without_a_group_what_the_guest_tells_of_its_tmpfs_counts_as_memory() {
         memory: Some(Bytes::mib(64)),
         ..unlimited()
     };
-    let sandbox = Sandbox::new("sleep 100");
+    let sandbox = Sandbox::new("sleep 600");
     let mut watcher = Watcher::new(limits, None, sandbox.pid, Vec::new());
     watcher.note_guest_usage(60 << 20);
     assert_eq!(watcher.tick(Instant::now()), []);
@@ -160,7 +160,7 @@ fn without_a_group_too_many_processes_end_the_run() {
         pids: Some(4),
         ..unlimited()
     };
-    let mut sandbox = Sandbox::new("for i in 1 2 3 4 5 6; do sleep 100 & done; wait");
+    let mut sandbox = Sandbox::new("for i in 1 2 3 4 5 6; do sleep 600 & done; wait");
     let mut watcher = Watcher::new(limits, None, sandbox.pid, Vec::new());
     assert_eq!(sandbox.first_hit(&mut watcher), killed(LimitName::Pids, 4));
     assert!(sandbox.end(&mut watcher).usage.peak_pids.unwrap() >= 5);
@@ -173,7 +173,7 @@ fn without_a_group_processes_are_counted_once_more_at_the_end() {
         ..unlimited()
     };
     for (ended, expected) in [(0, vec![]), (1, vec![refused(LimitName::Pids, 4)])] {
-        let mut sandbox = Sandbox::new("sleep 100 & sleep 100 & wait");
+        let mut sandbox = Sandbox::new("sleep 600 & sleep 600 & wait");
         let mut watcher = Watcher::new(limits.clone(), None, sandbox.pid, Vec::new());
         sandbox.go_on();
         while ProcessTree::new(sandbox.pid).processes().len() < 3 {
@@ -230,7 +230,7 @@ fn the_kernels_kill_for_want_of_memory_is_told_and_the_group_is_removed() {
     };
     let Some(group) = group(in_group) else { return };
     let paths: Vec<PathBuf> = group.paths().map(Into::into).collect();
-    let mut sandbox = Sandbox::new("tail /dev/zero; sleep 100");
+    let mut sandbox = Sandbox::new("tail /dev/zero; sleep 600");
     group.join(sandbox.child.id()).unwrap();
     let mut watcher = Watcher::new(limits, Some(group), sandbox.pid, Vec::new());
     assert_eq!(sandbox.first_hit(&mut watcher), killed(LimitName::Memory, 24 << 20));
@@ -259,7 +259,7 @@ fn what_happens_after_the_last_tick_is_in_the_final_report() {
     };
     let Some(group) = group(in_group) else { return };
     let layer = layer();
-    let mut sandbox = Sandbox::new("tail /dev/zero; sleep 100 & sleep 100 & sleep 100 & sleep 100 & sleep 100");
+    let mut sandbox = Sandbox::new("tail /dev/zero; sleep 600 & sleep 600 & sleep 600 & sleep 600 & sleep 600");
     group.join(sandbox.child.id()).unwrap();
     let mut watcher = Watcher::new(limits, Some(group), sandbox.pid, vec![layer.path().into()]);
     fs::write(layer.path().join("upper/large"), vec![1; 2 << 20]).unwrap();
@@ -293,7 +293,7 @@ fn bytes_on_disk_are_bounded_over_all_layers_together() {
             layers[number].path().display()
         )
     };
-    let mut sandbox = Sandbox::new(&format!("{}; {}; sync; sleep 100", write(0), write(1)));
+    let mut sandbox = Sandbox::new(&format!("{}; {}; sync; sleep 600", write(0), write(1)));
     let paths = layers.iter().map(|layer| layer.path().into()).collect();
     let mut watcher = Watcher::new(limits, None, sandbox.pid, paths);
     assert_eq!(sandbox.first_hit(&mut watcher), killed(LimitName::Workspace, 12 << 20));
@@ -308,7 +308,7 @@ fn inodes_are_bounded() {
         ..unlimited()
     };
     let script = format!(
-        "i=0; while [ $i -lt 150 ]; do : > {}/upper/$i; i=$((i+1)); done; sleep 100",
+        "i=0; while [ $i -lt 150 ]; do : > {}/upper/$i; i=$((i+1)); done; sleep 600",
         layer.path().display()
     );
     let mut sandbox = Sandbox::new(&script);
@@ -327,8 +327,9 @@ fn depth_is_bounded() {
             ..unlimited()
         };
         let script = format!(
-            "cd {}/upper; i=0; while [ $i -le 1024 ]; do mkdir d; cd -P d; i=$((i+1)); done; sleep 100",
-            layer.path().display()
+            "cd {0}/upper; for i in 1 2 3 4 5 6 7 8 9 10 11; do mkdir -p {1}; cd -P {1}; done; sleep 600",
+            layer.path().display(),
+            "d/".repeat(100)
         );
         let mut sandbox = Sandbox::new(&script);
         let mut watcher = Watcher::new(limits, None, sandbox.pid, vec![layer.path().into()]);
@@ -351,7 +352,7 @@ fn a_file_without_a_name_that_is_still_open_counts_as_disk() {
     };
     let path = layer.path().join("upper/gone");
     let script = format!(
-        "exec 3> {0}; rm {0}; head -c 100000000 /dev/zero >&3; sync; sleep 100",
+        "exec 3> {0}; rm {0}; head -c 100000000 /dev/zero >&3; sync; sleep 600",
         path.display()
     );
     let mut sandbox = Sandbox::new(&script);
@@ -393,7 +394,7 @@ fn what_others_write_to_the_disk_is_not_held_against_a_sandbox_that_conceals_not
         workspace: Some(Bytes::mib(8)),
         ..unlimited()
     };
-    let mut sandbox = Sandbox::new("sleep 100 & wait");
+    let mut sandbox = Sandbox::new("sleep 600 & wait");
     let mut watcher = Watcher::new(limits, None, sandbox.pid, vec![layer.path().into()]);
     sandbox.go_on();
     let file = fs::File::create(elsewhere.path().join("file")).unwrap();
@@ -412,7 +413,7 @@ fn a_layer_that_cannot_be_measured_ends_the_run_and_is_named_at_the_end() {
         workspace: Some(Bytes::mib(64)),
         ..unlimited()
     };
-    let sandbox = Sandbox::new("sleep 100");
+    let sandbox = Sandbox::new("sleep 600");
     let mut watcher = Watcher::new(limits, None, sandbox.pid, vec!["/nonexistent".into()]);
     assert_eq!(watcher.tick(Instant::now()), [killed(LimitName::Workspace, 64 << 20)]);
     sandbox.kill_all();
@@ -422,7 +423,7 @@ fn a_layer_that_cannot_be_measured_ends_the_run_and_is_named_at_the_end() {
 
 #[test]
 fn nothing_is_looked_at_more_often_than_its_limit_can_be_reached() {
-    let sandbox = Sandbox::new("sleep 100");
+    let sandbox = Sandbox::new("sleep 600");
     let limits = Limits {
         cpu_time: Some(Millis(3_600_000)),
         ..unlimited()
@@ -454,7 +455,7 @@ fn measure_a_tick() {
         ..GroupLimits::default()
     };
     for with_group in [true, false] {
-        let mut sandbox = Sandbox::new("for i in 1 2 3 4 5 6 7 8 9; do sleep 100 & done; wait");
+        let mut sandbox = Sandbox::new("for i in 1 2 3 4 5 6 7 8 9; do sleep 600 & done; wait");
         let group = if with_group { group(in_group) } else { None };
         if let Some(group) = &group {
             group.join(sandbox.child.id()).unwrap();

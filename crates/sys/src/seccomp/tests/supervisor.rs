@@ -34,7 +34,7 @@ fn supervised<T: Send + 'static>(
 }
 
 fn next(listener: &Listener) -> Notification {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while Instant::now() < deadline {
         if let Some(notification) = listener.receive().expect("the listener is open") {
             return notification;
