@@ -23,7 +23,7 @@ const ARROWS: [(&str, &[&str]); 9] = [
 ];
 
 /// All that `core` may use of others: data, and no door to the outside.
-const CRATES_OF_CORE: [&str; 6] = ["idna", "psl", "serde", "serde_json", "thiserror", "toml"];
+const CRATES_OF_CORE: [&str; 7] = ["idna", "psl", "serde", "serde_json", "thiserror", "toml", "zeroize"];
 
 /// All that goes into the program inside every sandbox.
 const CRATES_OF_THE_GUEST: [&str; 3] = ["offleash-protocol", "offleash-sys", "rustix"];

@@ -2,7 +2,8 @@
 //!
 //! Pure: no sockets, no DNS, no clock. One canonical form of a host ([`host`]) for whatever names one, the text of
 //! rules ([`pattern`]), what they say about a host and a port ([`decide`]), what may be dialled once a name has been
-//! resolved ([`address`], [`dial`]), and which HTTP requests pass ([`http_rule`], [`http_path`]).
+//! resolved ([`address`], [`dial`]), which HTTP requests pass ([`http_rule`], [`http_path`]), and which secrets go with
+//! them ([`secret`]).
 //!
 //! No rule means no connection.
 
@@ -36,6 +37,7 @@ pub mod http_rule;
 pub mod name;
 pub mod pattern;
 pub mod ports;
+pub mod secret;
 #[cfg(test)]
 mod testing;
 
