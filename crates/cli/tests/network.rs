@@ -16,6 +16,8 @@ mod support;
 mod addresses;
 #[path = "network/names.rs"]
 mod names;
+#[path = "network/proxies.rs"]
+mod proxies;
 #[path = "network/requests.rs"]
 mod requests;
 #[path = "network/rules.rs"]

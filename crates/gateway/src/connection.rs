@@ -1,5 +1,7 @@
 //! One connection of the sandbox: judged, dialled, looked at and carried.
 
+pub(crate) mod proxied;
+
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -16,6 +18,7 @@ use crate::http;
 use crate::journal::{Connection, Outcome};
 use crate::names::Names;
 use crate::policy;
+use crate::proxy_request::Way;
 use crate::relay::{self, Counts};
 use crate::upstream::Unreachable;
 
@@ -43,27 +46,13 @@ impl From<Unreachable> for Stopped {
 /// Serves a connection that the sandbox made to `destination`, and tells the journal.
 pub(crate) async fn serve(shared: Rc<Shared>, client: TcpStream, destination: SocketAddr) {
     let named = host_at(&shared, destination.ip());
-    let mut session = Session {
-        shared: &shared,
-        client,
-        at: SystemTime::now(),
-        begun: Instant::now(),
-        host: named.clone().unwrap_or(Host::Address(destination.ip())),
-        port: destination.port(),
-        address: None,
-        rule: None,
-        counts: Counts::default(),
-        outcome: None,
-    };
+    let host = named.clone().unwrap_or(Host::Address(destination.ip()));
+    let mut session = Session::new(&shared, client, host, destination.port());
     let ended = match named {
         Some(_) => session.run().await,
         None => session.refuse_unknown(),
     };
-    session.outcome = Some(match ended {
-        Ok(()) => Outcome::Allowed,
-        Err(Stopped::Refused(reason)) => Outcome::Refused(reason),
-        Err(Stopped::Failed(reason)) => Outcome::Failed(reason),
-    });
+    session.end(ended);
 }
 
 /// What is meant by an address inside.
@@ -92,6 +81,12 @@ struct Session<'a> {
     address: Option<IpAddr>,
     rule: Option<String>,
     counts: Counts,
+    /// How a client of the proxy asked, until it was answered.
+    way: Option<Way>,
+    /// What the client said already, which is for the server.
+    read: Vec<u8>,
+    /// The server, where it was dialled before it was looked at what the client says.
+    dialled: Option<TcpStream>,
     /// `None` until it has ended.
     outcome: Option<Outcome>,
 }
@@ -117,7 +112,33 @@ impl Drop for Session<'_> {
     }
 }
 
-impl Session<'_> {
+impl<'a> Session<'a> {
+    fn new(shared: &'a Shared, client: TcpStream, host: Host, port: u16) -> Self {
+        Self {
+            shared,
+            client,
+            at: SystemTime::now(),
+            begun: Instant::now(),
+            host,
+            port,
+            address: None,
+            rule: None,
+            counts: Counts::default(),
+            way: None,
+            read: Vec::new(),
+            dialled: None,
+            outcome: None,
+        }
+    }
+
+    fn end(&mut self, ended: Result<(), Stopped>) {
+        self.outcome = Some(match ended {
+            Ok(()) => Outcome::Allowed,
+            Err(Stopped::Refused(reason)) => Outcome::Refused(reason),
+            Err(Stopped::Failed(reason)) => Outcome::Failed(reason),
+        });
+    }
+
     /// An address that stands for names, and for none yet.
     fn refuse_unknown(&self) -> Result<(), Stopped> {
         reset(&self.client);
@@ -132,11 +153,9 @@ impl Session<'_> {
             let stopped = Stopped::Refused(policy::reason(self.rule.as_deref()));
             return self.refuse(stopped).await;
         }
-        let done = match protocol {
-            Protocol::Tcp => self.raw().await,
-            Protocol::Tls => self.tls(Vec::new()).await,
-            Protocol::Http => self.http(Vec::new()).await,
-            Protocol::Auto => self.whatever_it_is().await,
+        let done = match self.open_tunnel().await {
+            Ok(()) => self.look_and_carry(protocol).await,
+            stopped => stopped,
         };
         match done {
             Err(stopped) => self.refuse(stopped).await,
@@ -144,32 +163,50 @@ impl Session<'_> {
         }
     }
 
+    async fn look_and_carry(&mut self, protocol: Protocol) -> Result<(), Stopped> {
+        let read = std::mem::take(&mut self.read);
+        match (protocol, &self.way) {
+            (Protocol::Tls, _) => self.tls(read).await,
+            // What is asked of a proxy as a request is one.
+            (Protocol::Http, _) | (_, Some(Way::Request { .. })) => self.http(read).await,
+            (Protocol::Tcp, _) => self.raw(&read).await,
+            (Protocol::Auto, _) => self.whatever_it_is(read).await,
+        }
+    }
+
     /// Tells the client, where it would understand.
     async fn refuse(&mut self, stopped: Stopped) -> Result<(), Stopped> {
-        if self.port == 80 && self.counts.received.get() == 0 {
-            let (host, port) = (&self.host, self.port);
-            let answer = match &stopped {
-                Stopped::Refused(reason) => {
-                    let hint = self
-                        .rule
-                        .is_none()
-                        .then(|| format!("`offleash run --allow {host}` allows it"));
-                    http::answer(
-                        "403 Forbidden",
-                        &format!("`{host}` port {port}: {reason}"),
-                        hint.as_deref(),
-                    )
-                }
-                Stopped::Failed(reason) => http::answer("502 Bad Gateway", reason, None),
-            };
+        let told = self.tell_of_refusal(&stopped).await;
+        if !told && self.port == 80 && self.counts.received.get() == 0 {
+            let answer = self.explanation(&stopped);
             let _ = timeout(Duration::from_secs(2), http::say(&mut self.client, &answer)).await;
-        } else {
+        } else if !told {
             reset(&self.client);
         }
         Err(stopped)
     }
 
+    /// The answer of HTTP to a request that is not sent on.
+    fn explanation(&self, stopped: &Stopped) -> Vec<u8> {
+        let (host, port) = (&self.host, self.port);
+        let reason = match stopped {
+            Stopped::Refused(reason) => reason,
+            Stopped::Failed(reason) => return http::answer("502 Bad Gateway", reason, None),
+        };
+        let hint = if proxied::is_local(host) {
+            Some("a server in the sandbox is reached without a proxy: `NO_PROXY=localhost,127.0.0.1,::1`".to_owned())
+        } else {
+            let allows = || format!("`offleash run --allow {host}` allows it");
+            self.rule.is_none().then(allows)
+        };
+        let reason = format!("`{host}` port {port}: {reason}");
+        http::answer("403 Forbidden", &reason, hint.as_deref())
+    }
+
     async fn dial(&mut self) -> Result<TcpStream, Stopped> {
+        if let Some(dialled) = self.dialled.take() {
+            return Ok(dialled);
+        }
         let server = self
             .shared
             .upstream
@@ -182,9 +219,9 @@ impl Session<'_> {
         Ok(server)
     }
 
-    async fn raw(&mut self) -> Result<(), Stopped> {
+    async fn raw(&mut self, read: &[u8]) -> Result<(), Stopped> {
         let server = self.dial().await?;
-        self.carry(server, &[]).await
+        self.carry(server, read).await
     }
 
     /// Sends on what was read already, then everything.
@@ -257,23 +294,10 @@ impl Session<'_> {
     }
 
     /// A port without a protocol of its own: who speaks first decides what can be looked at.
-    async fn whatever_it_is(&mut self) -> Result<(), Stopped> {
+    async fn whatever_it_is(&mut self, mut read: Vec<u8>) -> Result<(), Stopped> {
         let server = self.dial().await?;
-        let mut read = Vec::with_capacity(4096);
         let mut first = [0];
         loop {
-            // Bytes count, not readiness: that can be a false alarm, and the other side would wait forever.
-            let taken = tokio::select! {
-                biased;
-                spoken = server.peek(&mut first) => {
-                    spoken.map_err(broken)?;
-                    return self.carry(server, &read).await;
-                }
-                taken = self.client.read_buf(&mut read) => taken.map_err(broken)?,
-            };
-            if taken == 0 {
-                return self.carry(server, &read).await;
-            }
             match http::looks_like(&read) {
                 http::Looks::Tls => {
                     let (hello, read) = self.greeting(read).await?;
@@ -287,6 +311,18 @@ impl Session<'_> {
                 }
                 http::Looks::Unknown => {}
                 http::Looks::Other => return self.carry(server, &read).await,
+            }
+            // Bytes count, not readiness: that can be a false alarm, and the other side would wait forever.
+            let taken = tokio::select! {
+                biased;
+                spoken = server.peek(&mut first) => {
+                    spoken.map_err(broken)?;
+                    return self.carry(server, &read).await;
+                }
+                taken = self.client.read_buf(&mut read) => taken.map_err(broken)?,
+            };
+            if taken == 0 {
+                return self.carry(server, &read).await;
             }
         }
     }

@@ -6,10 +6,12 @@
 //! lines, bare CR and LF, space around names, unusual codings, lists of hosts. Lines are cut here, and `httparse` must
 //! have cut them in the same way.
 //!
-//! Deliberately not here: which host or path is allowed; `CONNECT`, which is for proxies and refused; HTTP/0.9 and
-//! HTTP/2; fields by which only the server's program might choose a host (`X-Forwarded-Host`, `X-Original-URL`).
+//! Deliberately not here: which host or path is allowed; `CONNECT`, which is for proxies, refused among requests and
+//! read by a reader of its own; HTTP/0.9 and HTTP/2; fields by which only the server's program might choose a host
+//! (`X-Forwarded-Host`, `X-Original-URL`).
 
 mod authority;
+mod connect;
 mod fields;
 mod request;
 mod scan;
@@ -21,6 +23,7 @@ use std::ops::Range;
 use thiserror::Error;
 
 pub use authority::Authority;
+pub use connect::{ConnectProgress, ConnectReader};
 pub(crate) use fields::{imitated_field, is_token};
 
 /// The longest head that is read, its empty line included.

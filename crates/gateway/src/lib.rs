@@ -15,6 +15,7 @@ pub mod http_head;
 mod journal;
 mod names;
 mod policy;
+pub mod proxy_request;
 mod relay;
 mod serve;
 mod upstream;

@@ -16,13 +16,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
+use crate::connection::{self, proxied};
 use crate::dns::{self, Asked};
 use crate::journal::Journal;
 use crate::names::Names;
 use crate::policy::Policy;
 use crate::relay::Pipes;
 use crate::upstream::Upstream;
-use crate::{Config, Shared, connection};
+use crate::{Config, Shared};
 
 /// The longest question that is read; the names in it have 255 bytes.
 const QUESTION: usize = 4096;
@@ -125,13 +126,18 @@ fn listener(socket: OwnedFd) -> io::Result<TcpListener> {
 }
 
 async fn connections(shared: Rc<Shared>, listener: TcpListener, places: Arc<Semaphore>) {
+    let own = listener.local_addr().ok();
     loop {
         let (stream, place) = accept(&listener, &places).await;
         // The connection ended before it was looked at.
         if let Ok(destination) = network::sockets::original_destination(stream.as_fd()) {
             let shared = Rc::clone(&shared);
             spawn_local(async move {
-                connection::serve(shared, stream, destination).await;
+                if Some(destination) == own {
+                    proxied::serve(shared, stream, destination).await;
+                } else {
+                    connection::serve(shared, stream, destination).await;
+                }
                 drop(place);
             });
         }

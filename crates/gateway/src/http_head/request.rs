@@ -195,17 +195,26 @@ fn expects_continue(fields: &Fields<'_>, version: Version) -> Result<bool, HttpH
 
 /// A second reader, widely used and written by others, must have seen the same.
 fn check_with_httparse(head: &[u8], line: &RequestLine<'_>, fields: &Fields<'_>) -> Result<(), HttpHeadError> {
+    if agrees_with_httparse(head, (line.method, line.target, line.version), fields) {
+        Ok(())
+    } else {
+        Err(HttpHeadError::Ambiguous)
+    }
+}
+
+/// Whether `httparse` finds this method, target, version and these fields in a head.
+pub(super) fn agrees_with_httparse(head: &[u8], line: (&str, &str, Version), fields: &Fields<'_>) -> bool {
     let mut room = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut other = httparse::Request::new(&mut room);
     let whole = other.parse(head) == Ok(httparse::Status::Complete(head.len()));
-    let minor = match line.version {
+    let (method, target, version) = line;
+    let minor = match version {
         Version::Http10 => 0,
         Version::Http11 => 1,
     };
-    let same = whole
-        && other.method == Some(line.method)
-        && other.path == Some(line.target)
+    whole
+        && other.method == Some(method)
+        && other.path == Some(target)
         && other.version == Some(minor)
-        && fields.agree_with(other.headers);
-    if same { Ok(()) } else { Err(HttpHeadError::Ambiguous) }
+        && fields.agree_with(other.headers)
 }
