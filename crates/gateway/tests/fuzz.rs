@@ -8,6 +8,7 @@
 use offleash_gateway::client_hello::{self, ClientHelloReader};
 use offleash_gateway::http_body::{BodyReader, HttpBodyError};
 use offleash_gateway::http_head::{self, RequestHeadReader, Scheme};
+use offleash_gateway::proxy_request::{Progress as Asked, ProxyRequestReader};
 
 const ROUNDS: usize = 4_000;
 
@@ -210,5 +211,59 @@ fn spoilt_requests() {
         let at_once = follow(&bytes, &[bytes.len()]);
         let cuts = numbers.cuts(bytes.len());
         assert_eq!(follow(&bytes, &cuts), at_once, "{:?}", String::from_utf8_lossy(&bytes));
+    }
+}
+
+/// What was asked of a proxy, with the bytes given in parts.
+fn ask(bytes: &[u8], cuts: &[usize]) -> Asked {
+    let mut reader = ProxyRequestReader::default();
+    let mut start = 0;
+    let mut last = Asked::NeedMore;
+    for there in cuts {
+        while start <= *there {
+            last = reader.read(&bytes[start..*there]);
+            match &last {
+                Asked::NeedMore => break,
+                Asked::Answer { length, .. } => start += length,
+                Asked::Wanted(wanted) => {
+                    assert!(start + wanted.length <= *there);
+                    return last;
+                }
+                Asked::Refused { .. } => return last,
+            }
+        }
+    }
+    last
+}
+
+#[test]
+fn n11_spoilt_questions_to_a_proxy() {
+    let questions: [&[u8]; 8] = [
+        b"\x05\x02\0\x02\x05\x01\0\x03\x0bexample.com\x01\xbb",
+        b"\x05\x01\0\x05\x01\0\x01\x5d\xb8\xd8\x22\0\x50",
+        b"\x05\x01\0\x05\x01\0\x04\x26\x06\x28\0\x02\x20\0\x01\x02\x48\x18\x93\x25\xc8\x19\x46\0\x50",
+        b"\x04\x01\0\x50\x5d\xb8\xd8\x22me\0",
+        b"\x04\x01\0\x50\0\0\0\x01me\0example.com\0",
+        b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\nUser-Agent: curl\r\n\r\n",
+        b"GET http://example.com:8080/a?b HTTP/1.1\r\nHost: example.com:8080\r\nProxy-Connection: Keep-Alive\r\n\r\n",
+        b"POST http://example.com/ HTTP/1.0\r\nContent-Length: 3\r\n\r\nabc",
+    ];
+    let pieces: [&[u8]; 9] = [
+        b"\0",
+        b"\x05\x01\0",
+        b"\xff",
+        b"\r\n",
+        b"http://",
+        b"@",
+        b"CONNECT ",
+        b":443",
+        b"Host: other\r\n",
+    ];
+    let mut numbers = Numbers(0xabcd_5678_9abc_def1);
+    for round in 0..rounds() {
+        let mut bytes = questions[round % questions.len()].to_vec();
+        numbers.spoil(&mut bytes, &pieces);
+        let cuts = numbers.cuts(bytes.len());
+        assert_eq!(ask(&bytes, &cuts), ask(&bytes, &[bytes.len()]), "{bytes:02x?}");
     }
 }

@@ -344,9 +344,7 @@ fn n14_a_proxy_serves_its_own_sandbox_alone() {
     let Some(world) = world() else { return };
     // One sandbox that may reach a host lives while another, which may not, looks for its proxy.
     let site = Site::new();
-    let first = format!(
-        "{ASKING}\nsys.stdin.read()\nattempt(\"own\", lambda: echo_in(sock5(\"www.example.com\", 7)))"
-    );
+    let first = format!("{ASKING}\nsys.stdin.read()\nattempt(\"own\", lambda: echo_in(sock5(\"www.example.com\", 7)))");
     let mut command = world.sandboxed(&site, &["--allow", "www.example.com:7"], &first);
     let mut running = start(&mut command);
     let other = inside(
