@@ -1,7 +1,7 @@
 //! The project's own tasks: all tests, and the benchmarks.
 //!
 //! `cargo xtask test` is what continuous integration runs; `cargo xtask bench start` compares the start of a sandbox
-//! with the reference tools. Deliberately not here: the tests themselves (each crate has its own) and anything that
+//! with the reference tools, `cargo xtask bench egress` its way out with a direct one. Deliberately not here: the tests themselves (each crate has its own) and anything that
 //! is shipped.
 
 #![expect(
@@ -47,6 +47,14 @@ enum Task {
 enum Benchmark {
     /// How long a sandbox takes from nothing to its end, what it costs, and how many a second
     Start(bench::StartOptions),
+    /// What the network of a sandbox costs: streams, connections, requests and the start
+    Egress(bench::EgressOptions),
+    /// A program that takes part in `egress`
+    #[command(hide = true)]
+    EgressPart {
+        #[command(subcommand)]
+        part: bench::Part,
+    },
     /// Measures the commands that standard input names; started by `start` where a contender needs own mounts
     #[command(hide = true)]
     Helper,
@@ -58,6 +66,12 @@ fn main() -> ExitCode {
         Task::Bench {
             benchmark: Benchmark::Start(options),
         } => bench::run(&options),
+        Task::Bench {
+            benchmark: Benchmark::Egress(options),
+        } => bench::run_egress(&options),
+        Task::Bench {
+            benchmark: Benchmark::EgressPart { part },
+        } => bench::take_part(&part),
         Task::Bench {
             benchmark: Benchmark::Helper,
         } => bench::serve_helper(),

@@ -103,12 +103,33 @@ impl Arena {
         Ok(arena)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    /// A path in it.
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// A command line with the same empty directory and small environment for everyone.
+    /// The offleash that is measured.
+    pub(super) fn binary(&self) -> &Path {
+        &self.binary
+    }
+
+    /// Puts a program into the directory in which everybody works.
+    ///
+    /// # Errors
+    /// `File`.
+    pub(super) fn copy_into_workspace(&self, program: &Path, name: &str) -> Result<PathBuf, TaskError> {
+        let copy = self.path("workspace").join(name);
+        fs::copy(program, &copy).map_err(TaskError::file("copying", program))?;
+        Ok(copy)
+    }
+
     fn command_line(&self, wrapper: Vec<OsString>, workload: Workload) -> CommandLine {
+        let words = workload.command().iter().map(OsString::from);
+        self.command(wrapper.into_iter().chain(words).collect())
+    }
+
+    /// A command line with the same directory and small environment for everyone.
+    pub(super) fn command(&self, arguments: Vec<OsString>) -> CommandLine {
         let home = self.path("home");
         let variables = [
             ("HOME", home.clone()),
@@ -119,10 +140,6 @@ impl Arena {
             .map(|(name, value)| (name.into(), value.into_os_string()))
             .to_vec();
         environment.push(("PATH".into(), "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin".into()));
-        let arguments = wrapper
-            .into_iter()
-            .chain(workload.command().iter().map(OsString::from))
-            .collect();
         CommandLine {
             arguments,
             environment,

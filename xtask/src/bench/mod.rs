@@ -1,9 +1,11 @@
-//! `cargo xtask bench start`: what the start of a sandbox costs, beside a plain process and the reference tools.
+//! `cargo xtask bench start`: what the start of a sandbox costs, beside a plain process and the reference tools. The
+//! other benchmarks are below and share its report and its way to measure.
 //!
 //! Everything is interleaved in one run, because absolute times move with the machine and its load and only ratios
 //! carry over. A benchmark and never a test: nothing here fails because a machine is slow.
 
 mod contender;
+mod egress;
 mod helper;
 mod memory;
 mod processes;
@@ -20,6 +22,7 @@ use contender::{Arena, Contender, Workload};
 use report::{Machine, Report, Skipped, Timing};
 use sample::{Sample, Series};
 
+pub(crate) use egress::{EgressOptions, Part, run as run_egress, take_part};
 pub(crate) use helper::serve as serve_helper;
 
 /// Options of `cargo xtask bench start`.
@@ -41,10 +44,7 @@ pub(crate) struct StartOptions {
 /// # Errors
 /// When the release does not build or a contender fails in the middle. One that cannot run here at all is skipped.
 pub(crate) fn run(options: &StartOptions) -> Result<(), TaskError> {
-    let binary = match &options.binary {
-        Some(path) => path.canonicalize().map_err(TaskError::file("finding", path))?,
-        None => build_release()?,
-    };
+    let binary = released(options.binary.as_deref())?;
     let arena = Arena::new(binary)?;
     let (mut contenders, skipped) = contenders_that_work(&arena)?;
 
@@ -69,6 +69,14 @@ pub(crate) fn run(options: &StartOptions) -> Result<(), TaskError> {
         write_json(&report, path)?;
     }
     Ok(())
+}
+
+/// The offleash to measure: the one that was named, or one that is built now.
+fn released(named: Option<&Path>) -> Result<PathBuf, TaskError> {
+    match named {
+        Some(path) => path.canonicalize().map_err(TaskError::file("finding", path)),
+        None => build_release(),
+    }
 }
 
 /// Builds the released form of `offleash` and says where it is.
@@ -134,7 +142,7 @@ fn measure(
     rounds: u32,
 ) -> Result<Vec<Timing>, TaskError> {
     let mut series: Vec<Vec<Sample>> = contenders.iter().map(|_| Vec::new()).collect();
-    let mut shuffle = Shuffle(0x9e37_79b9_7f4a_7c15);
+    let mut shuffle = Shuffle::new();
     for _ in 0..rounds {
         for index in shuffle.order(contenders.len()) {
             series[index].push(contenders[index].sample(arena, workload)?);
@@ -154,6 +162,10 @@ fn measure(
 struct Shuffle(u64);
 
 impl Shuffle {
+    fn new() -> Self {
+        Self(0x9e37_79b9_7f4a_7c15)
+    }
+
     fn order(&mut self, count: usize) -> Vec<usize> {
         let mut order: Vec<_> = (0..count).collect();
         order.sort_by_cached_key(|_| self.next());
@@ -168,7 +180,7 @@ impl Shuffle {
     }
 }
 
-fn write_json(report: &Report, path: &Path) -> Result<(), TaskError> {
+fn write_json(report: &impl serde::Serialize, path: &Path) -> Result<(), TaskError> {
     let mut text = serde_json::to_string_pretty(report).map_err(|error| TaskError::Answer {
         from: "the report",
         why: error.to_string(),

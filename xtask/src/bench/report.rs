@@ -60,6 +60,16 @@ impl Machine {
             },
         }
     }
+
+    /// The first line of a report.
+    pub(super) fn write_heading(&self, f: &mut fmt::Formatter<'_>, rounds: u32) -> fmt::Result {
+        let Self { kernel, cpus, user } = self;
+        let load = load();
+        writeln!(
+            f,
+            "\nLinux {kernel}, {cpus} CPUs, as {user}, {rounds} rounds, interleaved; load average {load}"
+        )
+    }
 }
 
 /// The times of one contender with one command.
@@ -86,20 +96,26 @@ pub(super) struct Skipped {
 
 /// One bar and where we stand.
 #[derive(Debug, PartialEq)]
-struct Bar {
-    what: String,
-    value: f64,
-    bound: Bound,
+pub(super) struct Bar {
+    /// What is compared.
+    pub(super) what: String,
+    /// What was measured.
+    pub(super) value: f64,
+    /// What is wanted.
+    pub(super) bound: Bound,
 }
 
+/// On which side of a bar is good.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Bound {
+pub(super) enum Bound {
+    /// Below it.
     AtMost(f64),
+    /// Above it.
     AtLeast(f64),
 }
 
 impl Bar {
-    fn is_met(&self) -> bool {
+    pub(super) fn is_met(&self) -> bool {
         match self.bound {
             Bound::AtMost(most) => self.value <= most,
             Bound::AtLeast(least) => self.value >= least,
@@ -185,13 +201,7 @@ fn milliseconds(micros: u64) -> f64 {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Machine { kernel, cpus, user } = &self.machine;
-        writeln!(
-            f,
-            "\nLinux {kernel}, {cpus} CPUs, as {user}, {} rounds, interleaved; load average {}",
-            self.rounds,
-            load()
-        )?;
+        self.machine.write_heading(f, self.rounds)?;
         writeln!(
             f,
             "\n{:<10}{:<10}{:>10}{:>10}{:>10}{:>10}  ms",
@@ -224,13 +234,7 @@ impl fmt::Display for Report {
         for bar in self.bars() {
             writeln!(f, "{bar}")?;
         }
-        for Skipped { name, reason } in &self.skipped {
-            writeln!(f, "SKIPPED {name}: {}", reason.trim_end())?;
-        }
-        if !self.skipped.is_empty() {
-            writeln!(f, "{} skipped", self.skipped.len())?;
-        }
-        Ok(())
+        write_skipped(f, &self.skipped)
     }
 }
 
@@ -261,6 +265,17 @@ impl Report {
         }
         Ok(())
     }
+}
+
+/// Who could not take part, and why.
+pub(super) fn write_skipped(f: &mut fmt::Formatter<'_>, skipped: &[Skipped]) -> fmt::Result {
+    for Skipped { name, reason } in skipped {
+        writeln!(f, "SKIPPED {name}: {}", reason.trim_end())?;
+    }
+    if !skipped.is_empty() {
+        writeln!(f, "{} skipped", skipped.len())?;
+    }
+    Ok(())
 }
 
 /// The load averages, because a loaded machine blurs even ratios.

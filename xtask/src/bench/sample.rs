@@ -61,13 +61,22 @@ impl CommandLine {
     /// # Errors
     /// `Start` and `Ended`.
     pub(super) fn check(&self) -> Result<(), TaskError> {
+        self.output().map(drop)
+    }
+
+    /// Runs the command once, untimed; what it says on standard output.
+    ///
+    /// # Errors
+    /// `Start` and `Ended`, with what it says on standard error.
+    pub(super) fn output(&self) -> Result<String, TaskError> {
         let output = self
             .command()
+            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .output()
             .map_err(TaskError::start(self.shown()))?;
         if output.status.success() {
-            return Ok(());
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         Err(TaskError::Ended {
