@@ -71,6 +71,14 @@ pub fn refusal(rules: &NetworkPolicy, host: &Host, port: u16) -> Refusal {
     Refusal { reason, rule }
 }
 
+/// What a sandbox with these rules and without any name asked for yet is answered to a DNS question, by UDP; `None` if
+/// it is no question.
+pub fn answer_to(rules: &NetworkPolicy, question: &[u8]) -> Option<Vec<u8>> {
+    let policy = Policy::new(rules.clone(), Vec::new());
+    let (answer, _) = dns::answer(question, &policy, &mut Names::default());
+    answer.map(|answer| dns::for_udp(question, answer))
+}
+
 /// A running gateway. Dropping it ends it, and every connection with it.
 #[derive(Debug)]
 pub struct Gateway {

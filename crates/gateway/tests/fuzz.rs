@@ -5,6 +5,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "fuzz/rules.rs"]
+mod rules;
+
 use offleash_gateway::client_hello::{self, ClientHelloReader};
 use offleash_gateway::http_body::{BodyReader, HttpBodyError};
 use offleash_gateway::http_head::{self, RequestHeadReader, Scheme};
