@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use offleash_core::record::{Connection, ConnectionVerdict, NetworkUse};
+use offleash_core::limits::LimitName;
+use offleash_core::record::{Connection, ConnectionVerdict, LimitEffect, LimitHit, NetworkUse};
 use offleash_core::text::Text;
 
 /// How many hosts are named before the rest is only counted.
@@ -39,6 +40,31 @@ pub(crate) fn lines(network: &NetworkUse) -> Vec<String> {
     lines
 }
 
+/// Lines for the user about limits of the network that were hit, of which programs see only what comes of them.
+pub(crate) fn of_limits(hits: &[LimitHit]) -> impl Iterator<Item = String> + '_ {
+    let of_network = [
+        LimitName::NetBytes,
+        LimitName::NetRate,
+        LimitName::NetConnections,
+        LimitName::NetAtOnce,
+    ];
+    let hits = hits.iter().filter(move |hit| of_network.contains(&hit.limit));
+    hits.map(|hit| {
+        let row = hit.limit.row();
+        let effect = match hit.effect {
+            LimitEffect::Killed => "the run was ended",
+            LimitEffect::Refused => "connections were refused",
+            LimitEffect::Cut => "connections were cut",
+            LimitEffect::Slowed => "connections were slowed down",
+        };
+        let value = row.show(hit.value);
+        format!(
+            "network: {effect}: the limit `{}` is {value}; raise it with `{}`",
+            row.word, row.flag
+        )
+    })
+}
+
 fn line(connection: &Connection) -> Option<String> {
     let Connection {
         host,
@@ -51,6 +77,8 @@ fn line(connection: &Connection) -> Option<String> {
     let place = Text::from(format!("{host}:{port}").as_str());
     match connection.verdict {
         ConnectionVerdict::Allowed => None,
+        // That connections were cut, and why, is told with the limit.
+        ConnectionVerdict::Cut => None,
         ConnectionVerdict::Failed => Some(format!("`{place}` was not reached: {reason}")),
         ConnectionVerdict::Refused if rule.is_none() => Some(format!(
             "`{place}` was refused: {reason}; `--allow {place}` would allow it"

@@ -140,6 +140,9 @@ fn tell(record: &RunRecord, notes: &[String]) {
     for (control, reason) in &record.not_enforced {
         terminal::complain(&format!("offleash: not enforced: {control}: {reason}"));
     }
+    for line in refusals::of_limits(&record.limits_hit) {
+        terminal::complain(&format!("offleash: {line}"));
+    }
     for line in record.network.iter().flat_map(refusals::lines) {
         terminal::complain(&format!("offleash: {line}"));
     }

@@ -264,7 +264,7 @@ fn a_part_of_a_cpu_is_enforced_or_refused_or_reported() {
 #[test]
 fn every_limit_is_enforced_or_said_not_to_be() {
     let site = Site::new();
-    let flags = ["--cpus", "1", "--memory", "1G"];
+    let flags = ["--cpus", "1", "--memory", "1G", "--net-rate", "1G"];
     let record = site.record(&flags, "true");
     for row in &LIMITS {
         // Without swap there is nothing to bound; with memory, a group bounds both.

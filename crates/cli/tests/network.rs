@@ -16,6 +16,8 @@ mod support;
 mod addresses;
 #[path = "network/names.rs"]
 mod names;
+#[path = "network/net_limits.rs"]
+mod net_limits;
 #[path = "network/proxies.rs"]
 mod proxies;
 #[path = "network/requests.rs"]

@@ -38,6 +38,14 @@ pub struct Limits {
     pub open_files: Option<u64>,
     /// Bytes of output, standard output and standard error together.
     pub output: Option<Bytes>,
+    /// Bytes that all connections together carry, both ways.
+    pub net_bytes: Option<Bytes>,
+    /// Bytes that all connections together carry in a second, both ways.
+    pub net_rate: Option<Bytes>,
+    /// Connections in all.
+    pub net_connections: Option<u64>,
+    /// Connections at the same time.
+    pub net_at_once: Option<u64>,
 }
 
 impl Default for Limits {
@@ -56,6 +64,10 @@ impl Default for Limits {
             tmp: Some(Bytes::mib(1024)),
             open_files: Some(4096),
             output: Some(Bytes::mib(256)),
+            net_bytes: Some(Bytes::mib(16 << 10)),
+            net_rate: None,
+            net_connections: Some(100_000),
+            net_at_once: Some(1024),
         }
     }
 }
@@ -90,6 +102,14 @@ pub enum LimitName {
     OpenFiles,
     /// [`Limits::output`]
     Output,
+    /// [`Limits::net_bytes`]
+    NetBytes,
+    /// [`Limits::net_rate`]
+    NetRate,
+    /// [`Limits::net_connections`]
+    NetConnections,
+    /// [`Limits::net_at_once`]
+    NetAtOnce,
 }
 
 /// In what a limit is counted.
@@ -218,7 +238,7 @@ fn parse_count(text: &str) -> Option<u64> {
 }
 
 /// Every limit, in the order of [`LimitName::ALL`].
-pub const LIMITS: [LimitRow; 13] = [
+pub const LIMITS: [LimitRow; 17] = [
     row(
         LimitName::Cpus,
         ("cpus", "--cpus"),
@@ -325,6 +345,35 @@ pub const LIMITS: [LimitRow; 13] = [
         1,
         "a command that may print nothing is run with its output sent to /dev/null",
     ),
+    row(
+        LimitName::NetBytes,
+        ("net_bytes", "--net-bytes"),
+        LimitUnit::Size,
+        "bytes that all connections together carry, both ways; when they are used up, connections are cut and further \
+         ones refused",
+    )
+    .at_least(1, "without any, nothing is reached: leave out what lets it be reached"),
+    row(
+        LimitName::NetRate,
+        ("net_rate", "--net-rate"),
+        LimitUnit::Size,
+        "bytes that all connections together carry in a second, both ways; what is more waits",
+    )
+    .at_least(1024, "with less, the answer to a single request takes minutes"),
+    row(
+        LimitName::NetConnections,
+        ("net_connections", "--net-connections"),
+        LimitUnit::Count,
+        "connections in all; further ones are refused",
+    )
+    .at_least(1, "without any, nothing is reached: leave out what lets it be reached"),
+    row(
+        LimitName::NetAtOnce,
+        ("net_at_once", "--net-at-once"),
+        LimitUnit::Count,
+        "connections at the same time; further ones are refused, or wait where offleash itself may have few files open",
+    )
+    .at_least(1, "without any, nothing is reached: leave out what lets it be reached"),
 ];
 
 /// A limit that is refused.
@@ -377,7 +426,7 @@ pub struct LimitNameError(pub Text);
 
 impl LimitName {
     /// Every limit.
-    pub const ALL: [LimitName; 13] = [
+    pub const ALL: [LimitName; 17] = [
         LimitName::Cpus,
         LimitName::CpuTime,
         LimitName::WallTime,
@@ -391,6 +440,10 @@ impl LimitName {
         LimitName::Tmp,
         LimitName::OpenFiles,
         LimitName::Output,
+        LimitName::NetBytes,
+        LimitName::NetRate,
+        LimitName::NetConnections,
+        LimitName::NetAtOnce,
     ];
 
     /// Its row in the table.
@@ -462,6 +515,10 @@ impl Limits {
             LimitName::Tmp => self.tmp.map(|size| size.0),
             LimitName::OpenFiles => self.open_files,
             LimitName::Output => self.output.map(|size| size.0),
+            LimitName::NetBytes => self.net_bytes.map(|size| size.0),
+            LimitName::NetRate => self.net_rate.map(|size| size.0),
+            LimitName::NetConnections => self.net_connections,
+            LimitName::NetAtOnce => self.net_at_once,
         }
     }
 
@@ -489,6 +546,10 @@ impl Limits {
             LimitName::Tmp => self.tmp = value.map(Bytes),
             LimitName::OpenFiles => self.open_files = value,
             LimitName::Output => self.output = value.map(Bytes),
+            LimitName::NetBytes => self.net_bytes = value.map(Bytes),
+            LimitName::NetRate => self.net_rate = value.map(Bytes),
+            LimitName::NetConnections => self.net_connections = value,
+            LimitName::NetAtOnce => self.net_at_once = value,
         }
         Ok(())
     }

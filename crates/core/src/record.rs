@@ -73,9 +73,10 @@ pub struct Connection {
     pub port: u16,
     /// The address that was dialled.
     pub address: Option<IpAddr>,
-    /// What became of it: `allowed`, `refused`, or `failed` when it was allowed and could not be made.
+    /// What became of it: `allowed`, `refused`, `failed` when it was allowed and could not be made, or `cut` when it was
+    /// made and a limit ended it.
     pub verdict: ConnectionVerdict,
-    /// Why it was refused or failed.
+    /// Why it was refused, failed or was cut.
     pub reason: Option<String>,
     /// The rule that decided; absent when none was about it.
     pub rule: Option<String>,
@@ -97,6 +98,8 @@ pub enum ConnectionVerdict {
     Refused,
     /// It was allowed and could not be made.
     Failed,
+    /// It was made, and ended by a limit.
+    Cut,
 }
 
 /// How a run ended.
@@ -216,7 +219,8 @@ pub struct LimitHit {
     pub limit: LimitName,
     /// Its value in its unit.
     pub value: u64,
-    /// `killed` when it ended the run, `refused` when single requests failed.
+    /// `killed` when it ended the run, `refused` when single requests failed, `cut` when connections were ended, `slowed`
+    /// when something had to wait.
     pub effect: LimitEffect,
 }
 
@@ -228,6 +232,10 @@ pub enum LimitEffect {
     Killed,
     /// Single requests failed with an error that the program saw.
     Refused,
+    /// Connections were ended that had been made.
+    Cut,
+    /// Something had to wait.
+    Slowed,
 }
 
 /// Something that was refused.

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
 use offleash_core::network::{Host, Protocol, RuleVerdict};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -16,10 +16,11 @@ use crate::Shared;
 use crate::client_hello::{ClientHello, ClientHelloReader, Progress};
 use crate::http;
 use crate::journal::{Connection, Outcome};
+use crate::limits::{Counts, Reached};
 use crate::names::Names;
 use crate::policy;
 use crate::proxy_request::Way;
-use crate::relay::{self, Counts};
+use crate::relay;
 use crate::upstream::Unreachable;
 
 /// How long a client may take to say what it wants where that must be known.
@@ -32,6 +33,14 @@ pub(crate) enum Stopped {
     Refused(String),
     /// It could not be made, and why.
     Failed(String),
+    /// A limit keeps it from being made, or from going on.
+    Limited(Reached),
+}
+
+impl From<Reached> for Stopped {
+    fn from(reached: Reached) -> Self {
+        Self::Limited(reached)
+    }
 }
 
 impl From<Unreachable> for Stopped {
@@ -105,8 +114,8 @@ impl Drop for Session<'_> {
             address: self.address,
             outcome,
             rule: self.rule.take(),
-            sent: self.counts.sent.get(),
-            received: self.counts.received.get(),
+            sent: self.counts.sent.bytes(),
+            received: self.counts.received.bytes(),
             duration: self.begun.elapsed(),
         });
     }
@@ -123,7 +132,7 @@ impl<'a> Session<'a> {
             port,
             address: None,
             rule: None,
-            counts: Counts::default(),
+            counts: Counts::new(&shared.budget),
             way: None,
             read: Vec::new(),
             dialled: None,
@@ -136,6 +145,8 @@ impl<'a> Session<'a> {
             Ok(()) => Outcome::Allowed,
             Err(Stopped::Refused(reason)) => Outcome::Refused(reason),
             Err(Stopped::Failed(reason)) => Outcome::Failed(reason),
+            Err(Stopped::Limited(reached)) if self.address.is_some() => Outcome::Cut(reached.to_string()),
+            Err(Stopped::Limited(reached)) => Outcome::Refused(reached.to_string()),
         });
     }
 
@@ -153,14 +164,26 @@ impl<'a> Session<'a> {
             let stopped = Stopped::Refused(policy::reason(self.rule.as_deref()));
             return self.refuse(stopped).await;
         }
-        let done = match self.open_tunnel().await {
-            Ok(()) => self.look_and_carry(protocol).await,
-            stopped => stopped,
-        };
-        match done {
+        match self.admitted(protocol).await {
             Err(stopped) => self.refuse(stopped).await,
             done => done,
         }
+    }
+
+    /// What the rules allow, until it ends or is cut because no more bytes may pass.
+    async fn admitted(&mut self, protocol: Protocol) -> Result<(), Stopped> {
+        let budget = Rc::clone(&self.shared.budget);
+        let _place = budget.admit()?;
+        tokio::select! {
+            biased;
+            reached = budget.used_up() => Err(reached.into()),
+            done = self.open_and_carry(protocol) => done,
+        }
+    }
+
+    async fn open_and_carry(&mut self, protocol: Protocol) -> Result<(), Stopped> {
+        self.open_tunnel().await?;
+        self.look_and_carry(protocol).await
     }
 
     async fn look_and_carry(&mut self, protocol: Protocol) -> Result<(), Stopped> {
@@ -177,7 +200,7 @@ impl<'a> Session<'a> {
     /// Tells the client, where it would understand.
     async fn refuse(&mut self, stopped: Stopped) -> Result<(), Stopped> {
         let told = self.tell_of_refusal(&stopped).await;
-        if !told && self.port == 80 && self.counts.received.get() == 0 {
+        if !told && self.port == 80 && self.counts.received.bytes() == 0 {
             let answer = self.explanation(&stopped);
             let _ = timeout(Duration::from_secs(2), http::say(&mut self.client, &answer)).await;
         } else if !told {
@@ -192,6 +215,7 @@ impl<'a> Session<'a> {
         let reason = match stopped {
             Stopped::Refused(reason) => reason,
             Stopped::Failed(reason) => return http::answer("502 Bad Gateway", reason, None),
+            Stopped::Limited(reached) => return http::answer("429 Too Many Requests", &reached.to_string(), None),
         };
         let hint = if proxied::is_local(host) {
             Some("a server in the sandbox is reached without a proxy: `NO_PROXY=localhost,127.0.0.1,::1`".to_owned())
@@ -227,8 +251,9 @@ impl<'a> Session<'a> {
     /// Sends on what was read already, then everything.
     async fn carry(&mut self, mut server: TcpStream, read: &[u8]) -> Result<(), Stopped> {
         if !read.is_empty() {
-            server.write_all(read).await.map_err(broken)?;
-            self.counts.sent.set(self.counts.sent.get() + read.len() as u64);
+            relay::write(&mut server, read, &self.counts.sent)
+                .await
+                .map_err(broken)?;
         }
         // How a connection ends that was carried is the two sides' business.
         let _ = relay::tunnel(&mut self.client, &mut server, &self.counts, &self.shared.pipes).await;

@@ -11,7 +11,8 @@ use tokio::time::timeout;
 use crate::connection::{Stopped, broken};
 use crate::http_body::BodyReader;
 use crate::http_head::{Progress, RequestHead, RequestHeadReader, Scheme};
-use crate::relay::{self, Counts};
+use crate::limits::Counts;
+use crate::relay;
 
 /// How long a client that was answered by us may take to read it.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -125,8 +126,7 @@ impl Requests {
                 return Ok(());
             }
             let rest = std::mem::take(&mut self.read);
-            server.write_all(&rest).await.map_err(broken)?;
-            counts.sent.set(counts.sent.get() + rest.len() as u64);
+            relay::write(&mut server, &rest, &counts.sent).await.map_err(broken)?;
             let _ = relay::both_ways(client, &mut server, counts).await;
             return Ok(());
         }
@@ -216,8 +216,7 @@ impl Requests {
             Some(_) => without_upgrade(head, &bytes),
             None => bytes,
         };
-        server.write_all(&bytes).await.map_err(broken)?;
-        counts.sent.set(counts.sent.get() + bytes.len() as u64);
+        relay::write(server, &bytes, &counts.sent).await.map_err(broken)?;
         Ok(())
     }
 
@@ -233,16 +232,13 @@ impl Requests {
             let taken = body
                 .read(&self.read)
                 .map_err(|error| Stopped::Refused(format!("the body of its request is ambiguous: {error}")))?;
-            server
-                .write_all(self.read.get(..taken.length).unwrap_or_default())
-                .await
-                .map_err(broken)?;
-            counts.sent.set(counts.sent.get() + taken.length as u64);
+            let read = self.read.get(..taken.length).unwrap_or_default();
+            relay::write(server, read, &counts.sent).await.map_err(broken)?;
             self.read.drain(..taken.length);
             if taken.ended {
                 return Ok(());
             }
-            self.read.reserve(CHUNK);
+            self.read.reserve(counts.sent.piece(CHUNK));
             if client.read_buf(&mut self.read).await.map_err(broken)? == 0 {
                 return Err(Stopped::Failed("it ended within the body of a request".to_owned()));
             }
@@ -260,16 +256,14 @@ impl Requests {
     ) -> Result<bool, Stopped> {
         const AGREED: &[u8] = b"HTTP/1.1 101";
         let request: Vec<u8> = self.read.drain(..head.length).collect();
-        server.write_all(&request).await.map_err(broken)?;
-        counts.sent.set(counts.sent.get() + request.len() as u64);
+        relay::write(server, &request, &counts.sent).await.map_err(broken)?;
         let mut answer = Vec::with_capacity(4096);
         while answer.len() < AGREED.len() {
             if server.read_buf(&mut answer).await.map_err(broken)? == 0 {
                 break;
             }
         }
-        client.write_all(&answer).await.map_err(broken)?;
-        counts.received.set(counts.received.get() + answer.len() as u64);
+        relay::write(client, &answer, &counts.received).await.map_err(broken)?;
         if answer.starts_with(AGREED) {
             return Ok(true);
         }

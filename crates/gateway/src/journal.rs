@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use offleash_core::record::LimitHit;
+
 /// How many connections are told one by one; a sandbox can make more than anybody reads.
 const CONNECTIONS: usize = 10_000;
 /// How many refused names are told.
@@ -19,6 +21,8 @@ pub enum Outcome {
     Refused(String),
     /// It was allowed and could not be made, and why.
     Failed(String),
+    /// It was made, and ended by a limit; which.
+    Cut(String),
 }
 
 /// One connection of a sandbox.
@@ -55,6 +59,8 @@ pub struct Account {
     pub refused_names: BTreeMap<String, u64>,
     /// How many questions for other such names there were.
     pub more_refused_names: u64,
+    /// Limits that were hit, each once.
+    pub limits_hit: Vec<LimitHit>,
 }
 
 /// Where the gateway writes and the supervisor reads.
@@ -79,6 +85,13 @@ impl Journal {
             account.refused_names.insert(name, 1);
         } else {
             account.more_refused_names += 1;
+        }
+    }
+
+    pub(crate) fn limit(&self, hit: LimitHit) {
+        let mut account = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !account.limits_hit.contains(&hit) {
+            account.limits_hit.push(hit);
         }
     }
 

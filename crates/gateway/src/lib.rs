@@ -13,6 +13,7 @@ mod http;
 pub mod http_body;
 pub mod http_head;
 mod journal;
+mod limits;
 mod names;
 mod policy;
 pub mod proxy_request;
@@ -23,8 +24,10 @@ mod upstream;
 use std::cell::RefCell;
 use std::io;
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::thread::JoinHandle;
 
+use offleash_core::limits::Limits;
 use offleash_core::network::{Host, NetworkPolicy, RuleVerdict};
 use offleash_sys::network::NetworkSockets;
 use tokio::sync::oneshot;
@@ -33,6 +36,7 @@ pub use journal::{Account, Connection, Outcome};
 pub use upstream::Resolvers;
 
 use journal::Journal;
+use limits::Budget;
 use names::Names;
 use policy::Policy;
 use relay::Pipes;
@@ -45,6 +49,8 @@ pub struct Config {
     pub rules: NetworkPolicy,
     /// The addresses of this machine, which no name may lead to.
     pub own: Vec<IpAddr>,
+    /// Of which those of the network are kept here.
+    pub limits: Limits,
     /// Whom to ask for the addresses of names.
     pub resolvers: Resolvers,
 }
@@ -140,6 +146,7 @@ pub(crate) struct Shared {
     policy: Policy,
     names: RefCell<Names>,
     upstream: Upstream,
+    budget: Rc<Budget>,
     journal: Journal,
     pipes: Pipes,
 }

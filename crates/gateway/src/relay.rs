@@ -5,13 +5,13 @@
 
 mod pipes;
 
-use std::cell::Cell;
 use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Interest};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 
+use crate::limits::{Counts, Tally};
 use pipes::Pipe;
 pub(crate) use pipes::Pipes;
 
@@ -21,13 +21,6 @@ const CHUNK: usize = 64 * 1024;
 const FIRST: usize = 16 * 1024;
 /// After how many bytes one way it is worth a pipe.
 const MUCH: u64 = 128 * 1024;
-
-/// Bytes of one connection, each way.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) sent: Cell<u64>,
-    pub(crate) received: Cell<u64>,
-}
 
 /// Carries everything both ways until both have ended; one that ends first is told to the other side. One that fails
 /// leaves the other to its own end: who hangs up on what it is sent may have answered it.
@@ -59,33 +52,29 @@ pub(crate) async fn tunnel(
 pub(crate) async fn one_way(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    count: &Cell<u64>,
+    tally: &Tally,
 ) -> io::Result<()> {
     let mut buffer = Vec::with_capacity(CHUNK);
     loop {
         buffer.clear();
-        if from.read_buf(&mut buffer).await? == 0 {
+        let mut piece = (&mut from).take(tally.piece(CHUNK) as u64);
+        if piece.read_buf(&mut buffer).await? == 0 {
             return to.shutdown().await;
         }
-        write(&mut to, &buffer, count).await?;
+        write(&mut to, &buffer, tally).await?;
     }
 }
 
 /// The same, through `pipes` where it is much.
-async fn one_way_piped(
-    mut from: ReadHalf<'_>,
-    mut to: WriteHalf<'_>,
-    count: &Cell<u64>,
-    pipes: &Pipes,
-) -> io::Result<()> {
-    let before = count.get();
+async fn one_way_piped(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, tally: &Tally, pipes: &Pipes) -> io::Result<()> {
+    let before = tally.bytes();
     let mut buffer = Vec::new();
     loop {
         // Whoever waits holds neither a pipe nor a buffer that it has not needed yet.
         from.as_ref().readable().await?;
-        let much = count.get() - before >= MUCH;
+        let much = tally.bytes() - before >= MUCH;
         if much && let Some(pipe) = pipes.take() {
-            match piece_piped(&from, &to, pipe, count).await {
+            match piece_piped(&from, &to, pipe, tally).await {
                 Ok(Piece::Carried) => continue,
                 Ok(Piece::End) => return to.shutdown().await,
                 Ok(Piece::Unsupported) => pipes.forbid(),
@@ -93,11 +82,13 @@ async fn one_way_piped(
             }
         }
         buffer.clear();
-        buffer.reserve(if much { CHUNK } else { FIRST });
-        if from.read_buf(&mut buffer).await? == 0 {
+        let most = if much { CHUNK } else { FIRST };
+        buffer.reserve(most);
+        let mut piece = (&mut from).take(tally.piece(most) as u64);
+        if piece.read_buf(&mut buffer).await? == 0 {
             return to.shutdown().await;
         }
-        write(&mut to, &buffer, count).await?;
+        write(&mut to, &buffer, tally).await?;
     }
 }
 
@@ -112,36 +103,33 @@ enum Piece {
 }
 
 /// Carries what there is through `pipe`, which is empty afterwards unless this fails.
-async fn piece_piped(
-    from: &ReadHalf<'_>,
-    to: &WriteHalf<'_>,
-    mut pipe: Pipe<'_>,
-    count: &Cell<u64>,
-) -> io::Result<Piece> {
+async fn piece_piped(from: &ReadHalf<'_>, to: &WriteHalf<'_>, mut pipe: Pipe<'_>, tally: &Tally) -> io::Result<Piece> {
     let (from, to) = (from.as_ref(), to.as_ref());
-    match from.try_io(Interest::READABLE, || pipe.fill(from)) {
+    match from.try_io(Interest::READABLE, || pipe.fill(from, tally.piece(pipes::CAPACITY))) {
         Ok(0) => return Ok(Piece::End),
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Piece::Carried),
         Err(error) if pipes::is_unsupported(&error) => return Ok(Piece::Unsupported),
         Err(error) => return Err(error),
     }
+    tally.pass(pipe.held()).await;
     while pipe.held() > 0 {
         let given = to.async_io(Interest::WRITABLE, || pipe.empty(to)).await?;
-        count.set(count.get() + given as u64);
+        tally.add(given);
     }
     Ok(Piece::Carried)
 }
 
-/// Writes all of `bytes` and counts what was written, of a part as well.
-async fn write(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8], count: &Cell<u64>) -> io::Result<()> {
+/// Writes all of `bytes` when they may pass, and counts what was written, of a part as well.
+pub(crate) async fn write(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8], tally: &Tally) -> io::Result<()> {
+    tally.pass(bytes.len()).await;
     let mut left = bytes;
     while !left.is_empty() {
         let written = to.write(left).await?;
         if written == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }
-        count.set(count.get() + written as u64);
+        tally.add(written);
         left = left.get(written..).unwrap_or_default();
     }
     Ok(())

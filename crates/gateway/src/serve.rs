@@ -19,6 +19,7 @@ use tokio::time::{sleep, timeout};
 use crate::connection::{self, proxied};
 use crate::dns::{self, Asked};
 use crate::journal::Journal;
+use crate::limits::Budget;
 use crate::names::Names;
 use crate::policy::Policy;
 use crate::relay::Pipes;
@@ -78,6 +79,7 @@ fn begin(config: Config, sockets: NetworkSockets, journal: Journal) -> io::Resul
         policy: Policy::new(config.rules, config.own),
         names: RefCell::new(Names::default()),
         upstream: Upstream::new(&config.resolvers)?,
+        budget: Budget::new(&config.limits, journal.clone()),
         journal,
     });
     for socket in sockets.connections {

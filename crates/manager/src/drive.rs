@@ -235,8 +235,8 @@ impl<'a> Drive<'a> {
     fn hit(&mut self, hit: LimitHit) {
         match hit.effect {
             LimitEffect::Killed => self.end(Ending::Limit(hit)),
-            LimitEffect::Refused if !self.limits_hit.contains(&hit) => self.limits_hit.push(hit),
-            LimitEffect::Refused => {}
+            _ if !self.limits_hit.contains(&hit) => self.limits_hit.push(hit),
+            LimitEffect::Refused | LimitEffect::Cut | LimitEffect::Slowed => {}
         }
     }
 

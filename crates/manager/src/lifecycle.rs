@@ -259,7 +259,7 @@ fn execute(
     };
     let mut sandbox = chosen.create(plan, &mut noted)?;
     let gateway = match sandbox.take_network() {
-        Some(sockets) => Some(network::start(&request.spec.network, sockets)?),
+        Some(sockets) => Some(network::start(&request.spec.network, &plan.limits, sockets)?),
         None => None,
     };
     let (cwd, env) = directory_and_environment(request, basis);
@@ -271,11 +271,15 @@ fn execute(
         tty: request.tty,
     })?;
     let capture = Capture::new(request.capture);
-    let driven = Drive::new(&mut *sandbox, door, exec, &plan.limits, request.started, capture)
+    let mut driven = Drive::new(&mut *sandbox, door, exec, &plan.limits, request.started, capture)
         .with_chore(&mut || tending.step())
         .run()?;
     let last = sandbox.kill()?;
-    let network = gateway.map(|gateway| network::told(gateway.finish()));
+    let network = gateway.map(|gateway| {
+        let mut account = gateway.finish();
+        driven.limits_hit.append(&mut account.limits_hit);
+        network::told(account)
+    });
     let mut enforcement = sandbox.enforcement().clone();
     if let Some(reason) = chosen.fallen() {
         enforcement.lacks("level", reason);

@@ -116,12 +116,12 @@ impl Session<'_> {
         let Some(way) = self.way.take() else {
             return false;
         };
-        if self.counts.received.get() > 0 {
+        if self.counts.received.bytes() > 0 {
             reset(&self.client);
             return true;
         }
         let failing = match stopped {
-            Stopped::Refused(_) => Failing::Refused,
+            Stopped::Refused(_) | Stopped::Limited(_) => Failing::Refused,
             Stopped::Failed(_) => Failing::Failed,
         };
         let answer = way.not_made(failing).unwrap_or_else(|| self.explanation(stopped));

@@ -11,7 +11,7 @@ use rustix::pipe::{PipeFlags, SpliceFlags};
 
 /// How much a pipe should hold. The kernel counts pages rather than bytes and hands over large ones, so that this is
 /// several times more of what a fast sender wrote.
-const CAPACITY: usize = 256 * 1024;
+pub(super) const CAPACITY: usize = 256 * 1024;
 
 /// Pipes that nobody uses, and how many more may be made.
 #[derive(Debug)]
@@ -82,10 +82,10 @@ impl Pipe<'_> {
         self.held
     }
 
-    /// Takes from `socket` what fits, 0 at its end. Of a pipe that is empty, `WouldBlock` says that there is nothing.
-    pub(super) fn fill(&mut self, socket: impl AsFd) -> io::Result<usize> {
+    /// Takes from `socket` what fits, but no more than `most`; 0 at its end. Of a pipe that is empty, `WouldBlock` says that there is nothing.
+    pub(super) fn fill(&mut self, socket: impl AsFd, most: usize) -> io::Result<usize> {
         let write = &self.ends()?.write;
-        let taken = rustix::pipe::splice(socket, None, write, None, CAPACITY, flags())?;
+        let taken = rustix::pipe::splice(socket, None, write, None, most, flags())?;
         self.held += taken;
         Ok(taken)
     }

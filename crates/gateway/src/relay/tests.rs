@@ -4,7 +4,11 @@ use std::rc::Rc;
 use tokio::net::TcpListener;
 use tokio::task::{LocalSet, spawn_local};
 
+use offleash_core::limits::Limits;
+
 use super::*;
+use crate::journal::Journal;
+use crate::limits::Budget;
 
 /// Both ends of a connection.
 async fn pair() -> (TcpStream, TcpStream) {
@@ -26,9 +30,9 @@ async fn tunnelled(
     let (mut outer, server) = pair().await;
     let pipes = Rc::clone(pipes);
     let tunnel = spawn_local(async move {
-        let counts = Counts::default();
+        let counts = Counts::new(&Budget::new(&Limits::default(), Journal::default()));
         let ended = tunnel(&mut inner, &mut outer, &counts, &pipes).await;
-        (ended, counts.sent.get(), counts.received.get())
+        (ended, counts.sent.bytes(), counts.received.bytes())
     });
     (client, server, tunnel)
 }
@@ -135,7 +139,7 @@ fn what_a_reset_cut_off_is_counted_as_far_as_it_got_and_its_pipe_is_not_used_aga
         assert_eq!(received, 0);
         let mut pipe = pipes.take().expect("the one that was lost may be made again");
         let (_client, server) = pair().await;
-        let nothing = pipe.fill(&server).unwrap_err();
+        let nothing = pipe.fill(&server, 1).unwrap_err();
         assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
     });
 }

@@ -18,5 +18,9 @@ pub(super) fn unlimited() -> Limits {
         tmp: None,
         open_files: None,
         output: None,
+        net_bytes: None,
+        net_rate: None,
+        net_connections: None,
+        net_at_once: None,
     }
 }

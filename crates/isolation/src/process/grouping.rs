@@ -12,6 +12,9 @@ use rustix::process::Pid;
 use crate::limits::HeldByGroup;
 use crate::sandbox::Enforcement;
 
+/// How limits of the network are held.
+const BY_GATEWAY: &str = "counted by the gateway, without which there are no connections";
+
 /// What the cgroup of one sandbox is going to be.
 #[derive(Debug)]
 pub(crate) struct Grouping {
@@ -166,6 +169,10 @@ impl Grouping {
             (LimitName::Tmp, limits.tmp.is_some(), "the size of each tmpfs"),
             (LimitName::OpenFiles, limits.open_files.is_some(), "RLIMIT_NOFILE"),
             (LimitName::Output, limits.output.is_some(), "counted by the supervisor"),
+            (LimitName::NetBytes, limits.net_bytes.is_some(), BY_GATEWAY),
+            (LimitName::NetRate, limits.net_rate.is_some(), BY_GATEWAY),
+            (LimitName::NetConnections, limits.net_connections.is_some(), BY_GATEWAY),
+            (LimitName::NetAtOnce, limits.net_at_once.is_some(), BY_GATEWAY),
         ] {
             if present {
                 enforcement.holds_limit(limit, means);

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use offleash_core::limits::Limits;
 use offleash_core::network::Host;
 use offleash_core::record::{Connection, ConnectionVerdict, NetworkUse};
 use offleash_core::spec::NetworkSpec;
@@ -12,11 +13,11 @@ use offleash_sys::network::addresses::own_addresses;
 
 use super::ManagerError;
 
-/// Serves the sockets of a sandbox as `asked`.
+/// Serves the sockets of a sandbox as `asked`, within `limits`.
 ///
 /// # Errors
 /// `Host` when the gateway cannot be started; the sandbox then has no network.
-pub(super) fn start(asked: &NetworkSpec, sockets: NetworkSockets) -> Result<Gateway, ManagerError> {
+pub(super) fn start(asked: &NetworkSpec, limits: &Limits, sockets: NetworkSockets) -> Result<Gateway, ManagerError> {
     let failed = |source| ManagerError::Host {
         action: "start the gateway of the sandbox's network",
         source,
@@ -25,6 +26,7 @@ pub(super) fn start(asked: &NetworkSpec, sockets: NetworkSockets) -> Result<Gate
     let config = Config {
         rules: asked.policy.clone(),
         own: own.into_iter().collect(),
+        limits: limits.clone(),
         resolvers: Resolvers::System,
     };
     Gateway::start(config, sockets).map_err(failed)
@@ -76,6 +78,7 @@ fn connection(seen: offleash_gateway::Connection) -> Connection {
         Outcome::Allowed => (ConnectionVerdict::Allowed, None),
         Outcome::Refused(reason) => (ConnectionVerdict::Refused, Some(reason)),
         Outcome::Failed(reason) => (ConnectionVerdict::Failed, Some(reason)),
+        Outcome::Cut(reason) => (ConnectionVerdict::Cut, Some(reason)),
     };
     Connection {
         at: rfc3339(seen.at),
