@@ -1,5 +1,6 @@
 //! One connection of the sandbox: judged, dialled, looked at and carried.
 
+mod greeted;
 pub(crate) mod proxied;
 
 use std::io;
@@ -265,7 +266,7 @@ impl<'a> Session<'a> {
         let (hello, read) = self.greeting(read).await?;
         self.check_greeting(&hello)?;
         let server = self.dial().await?;
-        self.carry(server, &read).await
+        self.carry_greeted(server, &hello, read).await
     }
 
     fn check_greeting(&self, hello: &ClientHello) -> Result<(), Stopped> {
@@ -327,7 +328,7 @@ impl<'a> Session<'a> {
                 http::Looks::Tls => {
                     let (hello, read) = self.greeting(read).await?;
                     self.check_greeting(&hello)?;
-                    return self.carry(server, &read).await;
+                    return self.carry_greeted(server, &hello, read).await;
                 }
                 http::Looks::Http => {
                     let mut requests = http::Requests::new(self.host.clone(), self.port, read);

@@ -19,6 +19,7 @@ mod policy;
 pub mod proxy_request;
 mod relay;
 mod serve;
+pub mod server_hello;
 mod upstream;
 
 use std::cell::RefCell;

@@ -162,13 +162,20 @@ def web(connection, greeting=None):
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
 
 
-def secure_web(connection):
+def secure_web(connection, curve=None):
     names = []
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    if curve:
+        context.set_ecdh_curve(curve)
     context.load_cert_chain(directory + "/certificate", directory + "/key")
     context.sni_callback = lambda _socket, name, _context: names.append(name)
     with context.wrap_socket(connection, server_side=True) as tunnel:
         web(tunnel, names[0] if names else None)
+
+
+def choosy_web(connection):
+    """Has every client greet again, with a key of another curve than any begins with."""
+    secure_web(connection, "secp521r1")
 
 
 def echo(connection, first=b""):
@@ -236,7 +243,7 @@ def serve(port, action, address="::"):
 
 
 def serve_all():
-    for port, action in [(80, web), (8080, web), (443, secure_web), (8443, secure_web), (7, echo), (22, banner),
+    for port, action in [(80, web), (8080, web), (443, secure_web), (8443, secure_web), (8444, choosy_web), (7, echo), (22, banner),
                          (9, digest), (10, hasty), (11, silent), (1, echo)]:
         serve(port, action)
     if machine == "internet":
