@@ -1,11 +1,14 @@
 //! Answers the sandbox's questions for names, and asks nobody.
 //!
 //! A name that may be reached is answered with the address that stands for it; every other does not exist. So nothing
-//! that the sandbox asks leaves the machine.
+//! that the sandbox asks leaves the machine. There are no records with keys for encrypted greetings (`HTTPS`, `SVCB`),
+//! which would keep the name of a connection from being compared.
+
+use std::net::{IpAddr, Ipv4Addr};
 
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
-use hickory_proto::rr::rdata::A;
-use hickory_proto::rr::{DNSClass, RData, Record, RecordType};
+use hickory_proto::rr::rdata::{A, PTR};
+use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 use offleash_core::network::{DomainName, Host, RuleVerdict};
 
 use crate::names::Names;
@@ -43,6 +46,14 @@ pub(crate) fn answer(question: &[u8], policy: &Policy, names: &mut Names) -> (Op
         own.set_max_payload(edns.max_payload().clamp(512, 1232));
         response.set_edns(own);
     }
+    if message.edns.as_ref().is_some_and(|edns| edns.version() > 0) {
+        // RFC 6891, 6.1.3; the client asks again as it was asked before.
+        response.metadata.response_code = ResponseCode::BADVERS;
+        if let Some(own) = &mut response.edns {
+            own.set_rcode_high(ResponseCode::BADVERS.high());
+        }
+        return (response.to_vec().ok(), Asked::Malformed);
+    }
     let asked = match message.queries.as_slice() {
         [query] if message.metadata.op_code == OpCode::Query && query.query_class() == DNSClass::IN => {
             response.add_query(query.clone());
@@ -74,6 +85,22 @@ pub(crate) fn for_udp(question: &[u8], answer: Vec<u8>) -> Vec<u8> {
 }
 
 fn respond(query: &Query, policy: &Policy, names: &mut Names, response: &mut Message) -> Asked {
+    if query.query_type() == RecordType::PTR
+        && let Some(address) = reversed(query.name())
+        && Names::is_synthetic(address)
+    {
+        match names
+            .name_at(address)
+            .and_then(|name| Name::from_ascii(format!("{name}.")).ok())
+        {
+            Some(name) => {
+                let record = Record::from_rdata(query.name().clone(), TTL, RData::PTR(PTR(name)));
+                response.add_answer(record);
+            }
+            None => response.metadata.response_code = ResponseCode::NXDomain,
+        }
+        return Asked::Known;
+    }
     let text = query.name().to_ascii().trim_end_matches('.').to_owned();
     let Some(name) = domain_name(query) else {
         response.metadata.response_code = ResponseCode::NXDomain;
@@ -84,15 +111,23 @@ fn respond(query: &Query, policy: &Policy, names: &mut Names, response: &mut Mes
         return Asked::Refused(text);
     }
     // Other kinds of records have no answer here, and that says that the name exists: clients then ask for `A`.
-    if query.query_type() == RecordType::A {
-        match names.address_of(&name) {
-            Some(address) => {
-                response.add_answer(Record::from_rdata(query.name().clone(), TTL, RData::A(A(address))));
-            }
-            None => response.metadata.response_code = ResponseCode::ServFail,
-        }
+    // Whoever asks for any of them is given one (RFC 8482, 4.1).
+    if [RecordType::A, RecordType::ANY].contains(&query.query_type()) {
+        let Some(address) = names.address_of(&name) else {
+            response.metadata.response_code = ResponseCode::ServFail;
+            return Asked::Refused(text);
+        };
+        response.add_answer(Record::from_rdata(query.name().clone(), TTL, RData::A(A(address))));
     }
     Asked::Known
+}
+
+/// The address whose name is asked for (RFC 1035, 3.5).
+fn reversed(name: &Name) -> Option<Ipv4Addr> {
+    match name.parse_arpa_name().ok()?.addr() {
+        IpAddr::V4(address) if name.num_labels() == 6 => Some(address),
+        _ => None,
+    }
 }
 
 /// The name in question, if it is one that could be reached: labels joined by dots must read as those labels again.
@@ -172,15 +207,98 @@ mod tests {
         for kind in [
             RecordType::AAAA,
             RecordType::HTTPS,
+            RecordType::SVCB,
             RecordType::MX,
             RecordType::TXT,
-            RecordType::ANY,
+            RecordType::PTR,
         ] {
             let (answer, asked) = asked(&question("example.com.", kind));
             assert_eq!(asked, Asked::Known, "{kind}");
             assert_eq!(answer.metadata.response_code, ResponseCode::NoError, "{kind}");
             assert!(answer.answers.is_empty(), "{kind}");
         }
+    }
+
+    #[test]
+    fn a_question_for_any_record_is_one_for_an_address() {
+        let (answer, _) = asked(&question("example.com.", RecordType::ANY));
+        assert!(matches!(answer.answers[0].data, RData::A(_)), "{answer:?}");
+    }
+
+    #[test]
+    fn an_address_that_stands_for_a_name_leads_back_to_it() {
+        let mut names = Names::default();
+        let address = names.address_of(&"a.wide.example".parse().unwrap()).unwrap();
+        let [a, b, c, d] = address.octets();
+        let mut ask = |name: &str| {
+            let asked = question(name, RecordType::PTR);
+            let (answer, asked) = answer(&asked.to_vec().unwrap(), &policy(), &mut names);
+            (Message::from_vec(&answer.unwrap()).unwrap(), asked)
+        };
+        let (back, _) = ask(&format!("{d}.{c}.{b}.{a}.in-addr.arpa."));
+        let RData::PTR(PTR(name)) = &back.answers[0].data else {
+            panic!("{back:?}");
+        };
+        assert_eq!(name.to_ascii(), "a.wide.example.");
+        let (unknown, asked) = ask("9.9.18.198.in-addr.arpa.");
+        assert_eq!(
+            (unknown.metadata.response_code, asked),
+            (ResponseCode::NXDomain, Asked::Known)
+        );
+        for other in [
+            "1.0.0.10.in-addr.arpa.",
+            "18.198.in-addr.arpa.",
+            "1.ip6.arpa.",
+            "x.18.198.in-addr.arpa.",
+        ] {
+            let (answer, asked) = ask(other);
+            assert_eq!(answer.metadata.response_code, ResponseCode::NXDomain, "{other}");
+            assert!(matches!(asked, Asked::Refused(_)), "{other}");
+        }
+    }
+
+    #[test]
+    fn another_version_of_the_extensions_is_not_spoken() {
+        let mut asked = question("example.com.", RecordType::A);
+        let mut edns = Edns::new();
+        edns.set_version(1);
+        asked.set_edns(edns);
+        let (answer, _) = answer(&asked.to_vec().unwrap(), &policy(), &mut Names::default());
+        let answer = answer.unwrap();
+        // The low bits of the code stand in the head, the high ones in the extension: 16.
+        assert_eq!(answer[3] & 15, 0);
+        let answer = Message::from_vec(&answer).unwrap();
+        assert_eq!(answer.edns.unwrap().rcode_high(), 1);
+        assert!(answer.answers.is_empty());
+    }
+
+    #[test]
+    fn names_of_services_and_of_machines_are_names() {
+        for name in [
+            "_http._tcp.wide.example.",
+            "a--b.wide.example.",
+            "xn--bcher-kva.wide.example.",
+            "0.wide.example.",
+        ] {
+            let (answer, asked) = asked(&question(name, RecordType::A));
+            assert_eq!((asked, answer.answers.len()), (Asked::Known, 1), "{name}");
+        }
+    }
+
+    #[test]
+    fn when_there_are_too_many_names_the_next_is_told_to_nobody() {
+        let mut names = Names::default();
+        let mut last = None;
+        for number in 0..=crate::names::MOST {
+            let asked = question(&format!("n{number}.wide.example."), RecordType::A);
+            last = Some(answer(&asked.to_vec().unwrap(), &policy(), &mut names));
+        }
+        let (answer, asked) = last.unwrap();
+        assert_eq!(
+            Message::from_vec(&answer.unwrap()).unwrap().metadata.response_code,
+            ResponseCode::ServFail
+        );
+        assert!(matches!(asked, Asked::Refused(_)));
     }
 
     #[test]

@@ -5,19 +5,21 @@
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
+use std::rc::Rc;
 
 use offleash_core::network::DomainName;
 
 /// 198.18.0.0/15. The first 256 are kept for the gateway itself.
 const FIRST: u32 = 0xc612_0100;
-/// One after the last; the very last address is left out, as it looks like a broadcast.
-const END: u32 = 0xc613_ffff;
+/// How many names there may be. A rule with a wildcard lets a sandbox think of any number of them, and what is kept of
+/// each, up to half a kilobyte, is the memory of the gateway.
+pub(crate) const MOST: u32 = 16_384;
 
 /// Which address stands for which name; it never changes while the sandbox lives.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    by_name: HashMap<DomainName, Ipv4Addr>,
-    in_order: Vec<DomainName>,
+    by_name: HashMap<Rc<DomainName>, Ipv4Addr>,
+    in_order: Vec<Rc<DomainName>>,
 }
 
 impl Names {
@@ -26,20 +28,20 @@ impl Names {
         if let Some(known) = self.by_name.get(name) {
             return Some(*known);
         }
-        let number = FIRST.checked_add(u32::try_from(self.in_order.len()).ok()?)?;
-        if number >= END {
-            return None;
-        }
-        let address = Ipv4Addr::from_bits(number);
-        self.in_order.push(name.clone());
-        self.by_name.insert(name.clone(), address);
+        let number = u32::try_from(self.in_order.len())
+            .ok()
+            .filter(|number| *number < MOST)?;
+        let address = Ipv4Addr::from_bits(FIRST.checked_add(number)?);
+        let name = Rc::new(name.clone());
+        self.in_order.push(Rc::clone(&name));
+        self.by_name.insert(name, address);
         Some(address)
     }
 
     /// The name that `address` stands for.
     pub(crate) fn name_at(&self, address: Ipv4Addr) -> Option<&DomainName> {
         let number = address.to_bits().checked_sub(FIRST)?;
-        self.in_order.get(usize::try_from(number).ok()?)
+        self.in_order.get(usize::try_from(number).ok()?).map(Rc::as_ref)
     }
 
     /// Whether `address` is one of those that stand for names, given out or not.
@@ -80,10 +82,10 @@ mod tests {
     #[test]
     fn there_is_an_end_to_the_addresses() {
         let mut names = Names::default();
-        let given = (0..200_000)
+        let given = (0..2 * MOST)
             .map_while(|number| names.address_of(&name(&format!("n{number}.example"))))
             .count();
-        assert_eq!(given, usize::try_from(END - FIRST).unwrap());
+        assert_eq!(given, usize::try_from(MOST).unwrap());
         assert!(names.address_of(&name("n0.example")).is_some());
     }
 }

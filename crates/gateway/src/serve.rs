@@ -204,7 +204,8 @@ async fn conversation(shared: &Shared, mut stream: TcpStream) -> io::Result<()> 
             return Ok(());
         };
         let length = u16::try_from(answer.len()).map_err(io::Error::other)?;
-        stream.write_all(&[&length.to_be_bytes()[..], &answer].concat()).await?;
+        let answer = [&length.to_be_bytes()[..], &answer].concat();
+        timeout(SILENCE, stream.write_all(&answer)).await??;
     }
 }
 

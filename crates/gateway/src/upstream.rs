@@ -15,6 +15,10 @@ use crate::policy::Policy;
 
 /// How long one address may take to answer.
 const CONNECT: Duration = Duration::from_secs(10);
+/// How long one resolver may take to answer, how often each is asked again, and how long all of it may take.
+const ANSWER: Duration = Duration::from_secs(3);
+const QUESTIONS: usize = 1;
+const RESOLVE: Duration = Duration::from_secs(10);
 /// How many addresses of a name are tried.
 const ATTEMPTS: usize = 4;
 
@@ -60,7 +64,10 @@ impl Upstream {
             }
         };
         let mut builder = builder;
-        builder.options_mut().ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+        let options = builder.options_mut();
+        options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+        options.timeout = ANSWER;
+        options.attempts = QUESTIONS;
         Ok(Self {
             resolver: builder.build().map_err(io::Error::other)?,
         })
@@ -97,9 +104,66 @@ impl Upstream {
 
     async fn resolve(&self, name: &DomainName) -> Result<Vec<IpAddr>, Unreachable> {
         // The dot at the end keeps search domains out.
-        match self.resolver.lookup_ip(format!("{name}.")).await {
-            Ok(found) => Ok(found.iter().collect()),
-            Err(error) => Err(Unreachable::Failed(format!("resolving `{name}`: {error}"))),
+        match timeout(RESOLVE, self.resolver.lookup_ip(format!("{name}."))).await {
+            Ok(Ok(found)) => Ok(found.iter().collect()),
+            Ok(Err(error)) => Err(Unreachable::Failed(format!("resolving `{name}`: {error}"))),
+            Err(_) => Err(Unreachable::Failed(format!("resolving `{name}`: no answer in time"))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use tokio::net::UdpSocket;
+
+    use super::*;
+
+    async fn resolved(server: SocketAddr) -> String {
+        let upstream = Upstream::new(&Resolvers::At(vec![server])).unwrap();
+        match upstream.resolve(&"slow.example".parse().unwrap()).await {
+            Err(Unreachable::Failed(reason)) => reason,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_resolver_that_refuses_is_a_failure_that_names_the_host() {
+        let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = server.local_addr().unwrap();
+        let refusing = async {
+            let mut question = [0; 512];
+            loop {
+                let (length, peer) = server.recv_from(&mut question).await.unwrap();
+                // An answer, REFUSED.
+                question[2] |= 0x80;
+                question[3] = 5;
+                server.send_to(&question[..length], peer).await.unwrap();
+            }
+        };
+        let reason = tokio::select! {
+            reason = resolved(address) => reason,
+            () = refusing => unreachable!(),
+        };
+        assert!(reason.starts_with("resolving `slow.example`: "), "{reason}");
+    }
+
+    #[tokio::test]
+    async fn a_resolver_that_is_not_there_is_one_too() {
+        // A port that was free a moment ago, of an address that nobody else uses.
+        let server = UdpSocket::bind(("127.42.7.9", 0)).await.unwrap();
+        let address = server.local_addr().unwrap();
+        drop(server);
+        let reason = resolved(address).await;
+        assert!(reason.starts_with("resolving `slow.example`: "), "{reason}");
+    }
+
+    #[tokio::test]
+    async fn a_resolver_that_does_not_answer_is_given_up() {
+        let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = server.local_addr().unwrap();
+        let reason = resolved(address).await;
+        assert!(reason.starts_with("resolving `slow.example`: "), "{reason}");
     }
 }
