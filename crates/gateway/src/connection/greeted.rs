@@ -1,10 +1,11 @@
 //! Carries a TLS connection whose greeting was judged: if the server asks for another one, that is judged as well.
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 
 use super::{Session, Stopped, broken};
 use crate::client_hello::{ClientHello, ClientHelloReader, MAX_RECEIVED};
+use crate::relay;
 use crate::server_hello::{SecondFlight, ServerStart, second_flight, server_start};
 
 /// How much of what a client sends behind its greeting is kept until the server has answered.
@@ -40,10 +41,9 @@ impl Session<'_> {
                 },
             }
         };
-        self.client.write_all(&answer).await.map_err(broken)?;
-        self.counts
-            .received
-            .set(self.counts.received.get() + answer.len() as u64);
+        relay::write(&mut self.client, &answer, &self.counts.received)
+            .await
+            .map_err(broken)?;
         if start == ServerStart::Retry && !self.judge_second(&mut server, hello, &mut held).await? {
             return Ok(());
         }
@@ -90,8 +90,6 @@ impl Session<'_> {
 
     /// Sends something on and counts it.
     async fn send(&self, server: &mut TcpStream, bytes: &[u8]) -> Result<(), Stopped> {
-        server.write_all(bytes).await.map_err(broken)?;
-        self.counts.sent.set(self.counts.sent.get() + bytes.len() as u64);
-        Ok(())
+        relay::write(server, bytes, &self.counts.sent).await.map_err(broken)
     }
 }
