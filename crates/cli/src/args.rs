@@ -72,17 +72,18 @@ impl RunInvocation {
     /// # Errors
     /// What the parser says, help included.
     pub(crate) fn read(name: OsString, arguments: Vec<OsString>) -> Result<Self, clap::Error> {
+        let state = std::env::var_os(STATE);
+        // Everything behind `--` is the command. No parser has to be built to know that, nor for a variable that names
+        // something; one that is empty is the parser's to refuse.
+        let is_plain = !state.as_ref().is_some_and(|state| state.is_empty());
         match arguments.split_first() {
-            // Everything behind `--` is the command. No parser has to be built to know that.
-            Some((first, command)) if first == "--" && !command.is_empty() && std::env::var_os(STATE).is_none() => {
-                Ok(Self {
-                    state: None,
-                    run: RunArgs {
-                        command: command.to_vec(),
-                        ..RunArgs::default()
-                    },
-                })
-            }
+            Some((first, command)) if first == "--" && !command.is_empty() && is_plain => Ok(Self {
+                state: state.map(PathBuf::from),
+                run: RunArgs {
+                    command: command.to_vec(),
+                    ..RunArgs::default()
+                },
+            }),
             _ => Self::try_parse_from(std::iter::once(name).chain(arguments)),
         }
     }
