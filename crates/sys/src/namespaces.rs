@@ -240,6 +240,29 @@ pub fn unshare_network() -> io::Result<()> {
     unshare(UnshareFlags::NEWNET)
 }
 
+/// The network namespace of this thread; another one can [`enter_network`] it.
+///
+/// # Errors
+/// What the kernel answered; `ENOENT` without procfs.
+pub fn network_of_this_thread() -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    Ok(openat(
+        rustix::fs::CWD,
+        "/proc/thread-self/ns/net",
+        flags,
+        Mode::empty(),
+    )?)
+}
+
+/// Moves this thread into a network namespace.
+///
+/// # Errors
+/// `EPERM` without `CAP_SYS_ADMIN` over it.
+pub fn enter_network(namespace: BorrowedFd<'_>) -> io::Result<()> {
+    let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+    Ok(rustix::thread::move_into_link_name_space(namespace, kind)?)
+}
+
 /// Moves this process into a new cgroup namespace, whose root is the cgroup that it is in now.
 ///
 /// # Errors

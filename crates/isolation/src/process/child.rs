@@ -11,11 +11,12 @@ use offleash_core::plan::{Node, Plan};
 use offleash_core::spec::Access;
 use offleash_sys::landlock::{self, Grant, GrantAccess, Restriction};
 use offleash_sys::seccomp::{self, Filter, Options};
-use offleash_sys::{cgroup, credentials, mount, namespaces, process, rlimit, socket};
+use offleash_sys::{cgroup, credentials, mount, namespaces, process, rlimit};
 use rustix::fs::{Mode, OFlags};
 
 use super::handshake::{ChildEnd, FromParent, StepFailure};
 use super::network;
+use super::network_namespace::NetworkNamespace;
 use super::tree::{self, Given};
 use crate::limits::{self, HeldByGroup};
 
@@ -75,7 +76,9 @@ pub(super) fn run(inherited: &Inherited<'_>) -> i32 {
 }
 
 fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, StepFailure> {
-    make_namespaces()?;
+    process::die_with_parent().map_err(step("tying the first process to its supervisor"))?;
+    rustix::process::setsid().map_err(|error| step("starting a session")(error.into()))?;
+    let network_namespace = NetworkNamespace::begin()?;
     let mut arrivals = Arrivals {
         channel: inherited.channel,
         expected: Vec::new(),
@@ -94,8 +97,9 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     arrivals.expected.clone_from(&order.from_parent);
     rustix::system::sethostname(plan.hostname.as_bytes())
         .map_err(|error| step("setting the host name")(error.into()))?;
-    let network = if plan.network { Some(network::make()?) } else { None };
     foundation.enter(plan, &mut arrivals)?;
+    network_namespace.enter()?;
+    let network = if plan.network { Some(network::make()?) } else { None };
     use_null_streams().map_err(step("opening /dev/null"))?;
 
     let guest = arrivals.wait_for_start()?;
@@ -131,14 +135,6 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     drop((listener, network));
     let error = process::exec_descriptor(guest.as_fd(), c"offleash-guest", None);
     Err(step("starting the guest")(error))
-}
-
-/// All that can be done before anything is known about the sandbox.
-fn make_namespaces() -> Result<(), StepFailure> {
-    process::die_with_parent().map_err(step("tying the first process to its supervisor"))?;
-    rustix::process::setsid().map_err(|error| step("starting a session")(error.into()))?;
-    namespaces::unshare_network().map_err(step("making network namespaces"))?;
-    socket::loopback_up().map_err(step("turning the loopback interface on"))
 }
 
 /// Sends an order over a control socket that no guest has yet.

@@ -12,6 +12,7 @@ pub(crate) mod handshake;
 mod identity;
 mod masks;
 pub(crate) mod network;
+mod network_namespace;
 mod running;
 mod tree;
 
