@@ -100,6 +100,7 @@ mod tests {
             verdict: ConnectionVerdict::Refused,
             reason: Some("no rule allows it".to_owned()),
             rule: rule.map(ToOwned::to_owned),
+            asked: None,
             sent_bytes: 0,
             received_bytes: 0,
             duration_ms: 0,

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use crate::args::RunArgs;
 use crate::failure::Failure;
-use crate::terminal::{self, Destination, TerminalDoor};
+use crate::terminal::{self, Destination, Prompt, TerminalDoor};
 use crate::{refusals, specify};
 
 /// How much of each output stream a record keeps.
@@ -47,7 +47,9 @@ pub(crate) fn run(arguments: RunArgs, state: Option<&Path>) -> Result<ExitCode, 
     } else {
         Destination::Streams
     };
-    let mut door = TerminalDoor::open(destination, arguments.tty).map_err(|error| terminal_failure(&error))?;
+    let program = request.command.first().map(Path::new).and_then(Path::file_name);
+    let prompt = Prompt::new(&Text::from(program.unwrap_or_default()), arguments.tty, None);
+    let mut door = TerminalDoor::open(destination, arguments.tty, prompt).map_err(|error| terminal_failure(&error))?;
     let result = run_sandbox(&request, &mut door);
     door.close();
     let RunReport {

@@ -3,10 +3,12 @@
 mod door;
 mod json;
 mod neutral;
+mod prompt;
 
 pub(crate) use door::{Destination, TerminalDoor};
 pub(crate) use json::{json_document, json_line};
 pub(crate) use neutral::literal;
+pub(crate) use prompt::Prompt;
 
 use std::io::{self, IsTerminal as _, Write as _};
 

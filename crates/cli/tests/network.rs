@@ -14,6 +14,8 @@ mod support;
 
 #[path = "network/addresses.rs"]
 mod addresses;
+#[path = "network/asked.rs"]
+mod asked;
 #[path = "network/greetings.rs"]
 mod greetings;
 #[path = "network/names.rs"]

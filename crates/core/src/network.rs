@@ -26,6 +26,7 @@ macro_rules! string_in_serde {
 }
 
 pub mod address;
+pub mod approval;
 pub mod cidr;
 pub mod decide;
 pub mod dial;
@@ -42,6 +43,7 @@ pub mod secret;
 mod testing;
 
 pub use address::{AddressClass, classify};
+pub use approval::{Approval, Asks, Question};
 pub use decide::{Decision, NetworkPolicy, NetworkRule, RuleVerdict};
 pub use dial::AddressRefusal;
 pub use host::{Host, HostError};

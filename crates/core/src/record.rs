@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use crate::id::RunId;
 use crate::level::Level;
 use crate::limits::LimitName;
+use crate::network::Approval;
 use crate::text::Text;
 
 /// The version of the record's form; a field that changes its meaning raises it.
@@ -80,6 +81,9 @@ pub struct Connection {
     pub reason: Option<String>,
     /// The rule that decided; absent when none was about it.
     pub rule: Option<String>,
+    /// How it was decided when it was asked about: `once`, `run` or `always`, which allow, or `denied`, `timeout`,
+    /// `no_terminal` or `too_many`, which refuse. Absent when nobody had to be asked.
+    pub asked: Option<Approval>,
     /// Bytes that the sandbox sent.
     pub sent_bytes: u64,
     /// Bytes that it received.

@@ -6,6 +6,7 @@
 
 use crate::level::{Degrade, LevelChoice};
 use crate::limits::{LimitName, Limits};
+use crate::network::RuleVerdict;
 use crate::policy::{Policy, WorkspaceChoice};
 use crate::spec::WorkspaceMode;
 
@@ -34,13 +35,10 @@ pub fn widened(policy: &Policy) -> Vec<String> {
         "ids",
     );
     note(policy.allow_ptrace == Some(true), "allow_ptrace");
-    note(
-        policy
-            .network
-            .as_ref()
-            .is_some_and(crate::spec::NetworkSpec::reaches_out),
-        "network.allow",
-    );
+    for (verdict, key) in [(RuleVerdict::Allow, "network.allow"), (RuleVerdict::Ask, "network.ask")] {
+        let mut rules = policy.network.iter().flat_map(|network| &network.policy.rules);
+        note(rules.any(|rule| rule.verdict() == verdict), key);
+    }
     keys.extend(raised_limits(policy).map(|limit| format!("limits.{}", limit.name())));
     keys
 }
@@ -82,7 +80,9 @@ mod tests {
     fn hosts_that_may_be_reached_are_the_owners_to_name() {
         let keys = |policy: &str| widened(&Policy::parse(policy).unwrap());
         assert_eq!(keys("[network]\nallow = [\"example.com\"]"), ["network.allow"]);
-        assert_eq!(keys("[network]\ndeny = [\"example.com\"]"), Vec::<String>::new());
+        assert_eq!(keys("[network]\nask = [\"example.com\"]"), ["network.ask"]);
+        let restrict = "[network]\ndeny = [\"example.com\"]\nask_timeout = \"1h\"";
+        assert_eq!(keys(restrict), Vec::<String>::new());
     }
 
     #[test]

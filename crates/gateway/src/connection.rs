@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
-use offleash_core::network::{Host, Protocol, RuleVerdict};
+use offleash_core::network::{Approval, Host, Protocol, RuleVerdict};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -90,6 +90,7 @@ struct Session<'a> {
     port: u16,
     address: Option<IpAddr>,
     rule: Option<String>,
+    asked: Option<Approval>,
     counts: Counts,
     /// How a client of the proxy asked, until it was answered.
     way: Option<Way>,
@@ -117,6 +118,7 @@ impl Drop for Session<'_> {
             rule: self.rule.take(),
             sent: self.counts.sent.bytes(),
             received: self.counts.received.bytes(),
+            asked: self.asked,
             duration: self.begun.elapsed(),
         });
     }
@@ -134,6 +136,7 @@ impl<'a> Session<'a> {
             address: None,
             rule: None,
             counts: Counts::new(&shared.budget),
+            asked: None,
             way: None,
             read: Vec::new(),
             dialled: None,
@@ -161,8 +164,12 @@ impl<'a> Session<'a> {
         let decision = self.shared.policy.decide(&self.host, self.port);
         self.rule = decision.rule.map(ToString::to_string);
         let protocol = decision.protocol;
-        if decision.verdict != RuleVerdict::Allow {
-            let stopped = Stopped::Refused(policy::reason(self.rule.as_deref()));
+        let permitted = match decision.verdict {
+            RuleVerdict::Allow => Ok(()),
+            RuleVerdict::Ask => self.ask().await,
+            RuleVerdict::Deny => Err(Stopped::Refused(policy::reason(self.rule.as_deref()))),
+        };
+        if let Err(stopped) = permitted {
             return self.refuse(stopped).await;
         }
         match self.admitted(protocol).await {
@@ -196,6 +203,21 @@ impl<'a> Session<'a> {
             (Protocol::Tcp, _) => self.raw(&read).await,
             (Protocol::Auto, _) => self.whatever_it_is(read).await,
         }
+    }
+
+    /// Waits for somebody's judgement, unless the connection would be refused whatever it is.
+    async fn ask(&mut self) -> Result<(), Stopped> {
+        let shared = self.shared;
+        if let Host::Address(address) = self.host {
+            let checked = shared.policy.check(None, address, self.port);
+            checked.map_err(Stopped::Refused)?;
+        }
+        let approval = shared.approvals.ask(&self.host, self.port, self.rule.as_deref()).await;
+        self.asked = Some(approval);
+        if approval.allows() {
+            return Ok(());
+        }
+        Err(Stopped::Refused(policy::reason_asked(self.rule.as_deref(), approval)))
     }
 
     /// Tells the client, where it would understand.

@@ -165,7 +165,7 @@ mod tests {
             rule(RuleVerdict::Allow, "*.wide.example:8443"),
             rule(RuleVerdict::Deny, "no.wide.example"),
         ];
-        Policy::new(NetworkPolicy { rules }, Vec::new())
+        Policy::new(NetworkPolicy { rules }, Vec::new(), false)
     }
 
     fn question(name: &str, kind: RecordType) -> Message {

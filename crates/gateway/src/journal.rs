@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use offleash_core::network::Approval;
 use offleash_core::record::LimitHit;
 
 /// How many connections are told one by one; a sandbox can make more than anybody reads.
@@ -40,6 +41,8 @@ pub struct Connection {
     pub outcome: Outcome,
     /// The rule that decided, as it was written; none stands for "nothing is allowed unless a rule says so".
     pub rule: Option<String>,
+    /// How it was decided, if it was asked about.
+    pub asked: Option<Approval>,
     /// Bytes that the sandbox sent.
     pub sent: u64,
     /// Bytes that it received.

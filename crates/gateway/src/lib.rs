@@ -6,6 +6,7 @@
 //! Deliberately not here: the rules themselves (`core::network` decides) and the sandbox's side of the network
 //! (`isolation` makes the namespace and its sockets).
 
+mod approvals;
 pub mod client_hello;
 mod connection;
 mod dns;
@@ -17,6 +18,7 @@ mod limits;
 mod names;
 mod policy;
 pub mod proxy_request;
+mod questions;
 mod relay;
 mod serve;
 pub mod server_hello;
@@ -29,13 +31,15 @@ use std::rc::Rc;
 use std::thread::JoinHandle;
 
 use offleash_core::limits::Limits;
-use offleash_core::network::{Host, NetworkPolicy, RuleVerdict};
+use offleash_core::network::{Asks, Host, NetworkPolicy, RuleVerdict};
 use offleash_sys::network::NetworkSockets;
 use tokio::sync::oneshot;
 
 pub use journal::{Account, Connection, Outcome};
+pub use questions::{Notice, Questions};
 pub use upstream::Resolvers;
 
+use approvals::Approvals;
 use journal::Journal;
 use limits::Budget;
 use names::Names;
@@ -52,6 +56,8 @@ pub struct Config {
     pub own: Vec<IpAddr>,
     /// Of which those of the network are kept here.
     pub limits: Limits,
+    /// How it is asked about connections.
+    pub asks: Asks,
     /// Whom to ask for the addresses of names.
     pub resolvers: Resolvers,
 }
@@ -63,25 +69,28 @@ pub struct Refusal {
     pub reason: Option<String>,
     /// The rule that decides, as it was written.
     pub rule: Option<String>,
+    /// Whether it would be asked about first.
+    pub asks: bool,
 }
 
 /// What would become of a connection to `host` at `port`, before anything is resolved.
 pub fn refusal(rules: &NetworkPolicy, host: &Host, port: u16) -> Refusal {
-    let policy = Policy::new(rules.clone(), Vec::new());
+    let policy = Policy::new(rules.clone(), Vec::new(), false);
     let decision = policy.decide(host, port);
     let rule = decision.rule.map(ToString::to_string);
     let reason = match (decision.verdict, host) {
-        (RuleVerdict::Allow, Host::Address(address)) => policy.check(None, *address, port).err(),
-        (RuleVerdict::Allow, Host::Name(_)) => None,
-        _ => Some(policy::reason(rule.as_deref())),
+        (RuleVerdict::Allow | RuleVerdict::Ask, Host::Address(address)) => policy.check(None, *address, port).err(),
+        (RuleVerdict::Allow | RuleVerdict::Ask, Host::Name(_)) => None,
+        (RuleVerdict::Deny, _) => Some(policy::reason(rule.as_deref())),
     };
-    Refusal { reason, rule }
+    let asks = reason.is_none() && decision.verdict == RuleVerdict::Ask;
+    Refusal { reason, rule, asks }
 }
 
 /// What a sandbox with these rules and without any name asked for yet is answered to a DNS question, by UDP; `None` if
 /// it is no question.
 pub fn answer_to(rules: &NetworkPolicy, question: &[u8]) -> Option<Vec<u8>> {
-    let policy = Policy::new(rules.clone(), Vec::new());
+    let policy = Policy::new(rules.clone(), Vec::new(), false);
     let (answer, _) = dns::answer(question, &policy, &mut Names::default());
     answer.map(|answer| dns::for_udp(question, answer))
 }
@@ -90,6 +99,7 @@ pub fn answer_to(rules: &NetworkPolicy, question: &[u8]) -> Option<Vec<u8>> {
 #[derive(Debug)]
 pub struct Gateway {
     journal: Journal,
+    questions: Questions,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -101,14 +111,17 @@ impl Gateway {
     /// When the thread, its event loop or the resolver cannot be made.
     pub fn start(config: Config, sockets: NetworkSockets) -> io::Result<Self> {
         let journal = Journal::default();
+        let questions = Questions::new()?;
+        let line = questions.clone();
         let (stop, stopped) = oneshot::channel();
         let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
         let written = journal.clone();
         let thread = std::thread::Builder::new()
             .name("gateway".to_owned())
-            .spawn(move || serve::run(config, sockets, written, stopped, &ready))?;
+            .spawn(move || serve::run(config, sockets, (written, line), stopped, &ready))?;
         let gateway = Self {
             journal,
+            questions,
             stop: Some(stop),
             thread: Some(thread),
         };
@@ -117,6 +130,11 @@ impl Gateway {
             Ok(Err(error)) => Err(error),
             Err(_) => Err(io::Error::other("the gateway ended while it started")),
         }
+    }
+
+    /// What it asks, and where answers go. Who takes none of it denies everything that is asked about.
+    pub fn questions(&self) -> &Questions {
+        &self.questions
     }
 
     /// Ends it, and says what was reached and what was not.
@@ -145,6 +163,7 @@ impl Drop for Gateway {
 #[derive(Debug)]
 pub(crate) struct Shared {
     policy: Policy,
+    approvals: Approvals,
     names: RefCell<Names>,
     upstream: Upstream,
     budget: Rc<Budget>,

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use offleash_core::network::{Decision, DomainName, Host, NetworkPolicy, RuleVerdict};
+use offleash_core::network::{Approval, Decision, DomainName, Host, NetworkPolicy, NetworkRule, RuleVerdict};
 
 /// Why a connection is refused by the rules.
 pub(crate) fn reason(rule: Option<&str>) -> String {
@@ -12,33 +12,73 @@ pub(crate) fn reason(rule: Option<&str>) -> String {
     }
 }
 
+/// Why a connection is refused that was asked about.
+pub(crate) fn reason_asked(rule: Option<&str>, approval: Approval) -> String {
+    match rule {
+        Some(rule) => format!("the rule `{rule}` asks about it, and {approval}"),
+        None => format!("no rule allows it, and {approval}"),
+    }
+}
+
 /// What a sandbox may reach. Nothing else in this room asks the rules.
 #[derive(Debug)]
 pub(crate) struct Policy {
     rules: NetworkPolicy,
     /// The addresses of the machine itself.
     own: Vec<IpAddr>,
+    /// Whether what no rule is about is asked about.
+    asks_about_the_unknown: bool,
 }
 
 impl Policy {
-    pub(crate) fn new(rules: NetworkPolicy, own: Vec<IpAddr>) -> Self {
-        Self { rules, own }
+    pub(crate) fn new(rules: NetworkPolicy, own: Vec<IpAddr>, asks_about_the_unknown: bool) -> Self {
+        Self {
+            rules,
+            own,
+            asks_about_the_unknown,
+        }
     }
 
     /// Whether a name may be reached at any port, so that it has an address inside.
     pub(crate) fn reaches(&self, name: &DomainName) -> RuleVerdict {
-        self.rules.names_possible(name).verdict
+        self.or_ask(self.rules.names_possible(name)).verdict
     }
 
-    /// Whether a connection to `host` at `port` may be made.
+    /// Whether a connection to `host` at `port` may be made. When it says `Ask`, the caller has to ask first; then the
+    /// connection is made as if it were allowed.
     pub(crate) fn decide(&self, host: &Host, port: u16) -> Decision<'_> {
-        self.rules.decide(host, port)
+        self.or_ask(self.rules.decide(host, port))
+    }
+
+    fn or_ask<'a>(&self, decision: Decision<'a>) -> Decision<'a> {
+        match decision.rule {
+            None if self.asks_about_the_unknown => Decision {
+                verdict: RuleVerdict::Ask,
+                ..decision
+            },
+            _ => decision,
+        }
     }
 
     /// Whether `address`, to which `name` leads, may be dialled; if not, why.
     pub(crate) fn check(&self, name: Option<&DomainName>, address: IpAddr, port: u16) -> Result<(), String> {
-        self.rules
+        let asked = self.asked_about(name, address, port);
+        asked
+            .as_ref()
+            .unwrap_or(&self.rules)
             .may_dial(name, address, port, &self.own)
             .map_err(|refusal| refusal.to_string())
+    }
+
+    /// The rules, with one that asks about exactly this where no rule is about it and it is asked about all the same.
+    fn asked_about(&self, name: Option<&DomainName>, address: IpAddr, port: u16) -> Option<NetworkPolicy> {
+        let host = name.map_or(Host::from(address), |name| Host::Name(name.clone()));
+        if !self.asks_about_the_unknown || self.rules.decide(&host, port).rule.is_some() {
+            return None;
+        }
+        let rule = NetworkRule::parse(RuleVerdict::Ask, &format!("{host}:{port}")).ok()?;
+        let mut rules = self.rules.clone();
+        rules.rules.push(rule);
+        Some(rules)
     }
 }

@@ -16,12 +16,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
+use crate::approvals::Approvals;
 use crate::connection::{self, proxied};
 use crate::dns::{self, Asked};
 use crate::journal::Journal;
 use crate::limits::Budget;
 use crate::names::Names;
 use crate::policy::Policy;
+use crate::questions::Questions;
 use crate::relay::Pipes;
 use crate::upstream::Upstream;
 use crate::{Config, Shared};
@@ -44,7 +46,7 @@ const SILENCE: Duration = Duration::from_secs(10);
 pub(crate) fn run(
     config: Config,
     sockets: NetworkSockets,
-    journal: Journal,
+    (journal, line): (Journal, Questions),
     stopped: oneshot::Receiver<()>,
     ready: &SyncSender<io::Result<()>>,
 ) {
@@ -54,7 +56,7 @@ pub(crate) fn run(
     };
     let tasks = LocalSet::new();
     tasks.block_on(&runtime, async {
-        match begin(config, sockets, journal) {
+        match begin(config, sockets, journal, line) {
             Ok(()) => {
                 tell(ready, Ok(()));
                 // An error says that the sender is gone, which means the same.
@@ -70,13 +72,14 @@ fn tell(ready: &SyncSender<io::Result<()>>, outcome: io::Result<()>) {
     let _ = ready.send(outcome);
 }
 
-fn begin(config: Config, sockets: NetworkSockets, journal: Journal) -> io::Result<()> {
+fn begin(config: Config, sockets: NetworkSockets, journal: Journal, line: Questions) -> io::Result<()> {
     let (descriptors, _) = rlimit::current(Resource::OpenFiles);
     let room = Room::within(descriptors);
     let places = Arc::new(Semaphore::new(room.connections));
     let shared = Rc::new(Shared {
         pipes: Pipes::new(room.pipes),
-        policy: Policy::new(config.rules, config.own),
+        policy: Policy::new(config.rules, config.own, config.asks.about_the_unknown),
+        approvals: Approvals::new(line, config.asks.timeout),
         names: RefCell::new(Names::default()),
         upstream: Upstream::new(&config.resolvers)?,
         budget: Budget::new(&config.limits, journal.clone()),

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use offleash_core::exec::{ExecEnd, ExecEvent, OutputStream, TerminalSize};
 use offleash_core::limits::{LimitName, Limits};
+use offleash_core::network::{Approval, Question};
 use offleash_core::record::{LimitEffect, LimitHit};
+use offleash_gateway::{Notice, Questions};
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::sandbox::{ExecId, Sandbox, SandboxEvent};
 use offleash_sys::process;
@@ -33,6 +35,13 @@ pub trait Door {
     /// # Errors
     /// When a descriptor of its own fails.
     fn turn(&mut self, window: usize) -> io::Result<Vec<DoorEvent>>;
+
+    /// Puts a question about a connection to whoever is there. It must not block: the answer comes as
+    /// [`DoorEvent::Answer`], or at once. There is no other question until it is answered or withdrawn.
+    fn ask(&mut self, question: Question) -> Option<Approval>;
+
+    /// No question needs an answer any more.
+    fn withdraw(&mut self);
 }
 
 /// What comes in through a door.
@@ -46,6 +55,8 @@ pub enum DoorEvent {
     Signal(i32),
     /// The terminal changed its size.
     Resize(TerminalSize),
+    /// The answer to the question of this number.
+    Answer(u64, Approval),
     /// Nobody takes the output any more.
     OutputClosed,
 }
@@ -100,6 +111,8 @@ pub(crate) struct Drive<'a> {
     capture: Capture,
     /// Does a little of what can wait, while there is nothing to wait for; says whether there is more.
     chore: Option<&'a mut dyn FnMut() -> bool>,
+    /// What the gateway asks.
+    questions: Option<&'a Questions>,
 }
 
 impl<'a> Drive<'a> {
@@ -126,6 +139,7 @@ impl<'a> Drive<'a> {
             limits_hit: Vec::new(),
             capture,
             chore: None,
+            questions: None,
         }
     }
 
@@ -137,15 +151,22 @@ impl<'a> Drive<'a> {
         }
     }
 
+    /// Gives it what the gateway asks, to be put to the door.
+    pub(crate) fn with_questions(self, questions: Option<&'a Questions>) -> Self {
+        Self { questions, ..self }
+    }
+
     /// Drives until the execution has ended, for whichever reason.
     pub(crate) fn run(mut self) -> Result<Driven, IsolationError> {
         while self.ending.is_none() {
             self.wait()?;
             self.turn_sandbox()?;
+            self.turn_questions();
             self.turn_door()?;
             self.check_wall_time();
             self.settle();
         }
+        self.door.withdraw();
         self.flush()?;
         let Some(ending) = self.ending else {
             return Err(IsolationError::Guest {
@@ -178,6 +199,7 @@ impl<'a> Drive<'a> {
         for (descriptor, flags) in self.door.interests(take_input) {
             waiting.push(PollFd::from_borrowed_fd(descriptor, flags));
         }
+        waiting.extend(self.questions.map(|questions| PollFd::new(questions, PollFlags::IN)));
         let until = self.deadline.map_or(self.sandbox.next_turn(), |deadline| {
             deadline.min(self.sandbox.next_turn())
         });
@@ -245,6 +267,22 @@ impl<'a> Drive<'a> {
         self.ending.get_or_insert(ending);
     }
 
+    /// Puts to the door what the gateway asks.
+    fn turn_questions(&mut self) {
+        let Some(questions) = self.questions else { return };
+        for notice in questions.take() {
+            match notice {
+                Notice::Asked(question) => {
+                    let id = question.id;
+                    if let Some(approval) = self.door.ask(question) {
+                        questions.answer(id, approval);
+                    }
+                }
+                Notice::Withdrawn(_) => self.door.withdraw(),
+            }
+        }
+    }
+
     fn turn_door(&mut self) -> Result<(), IsolationError> {
         let window = if self.takes_input {
             self.sandbox.input_window(self.exec)
@@ -261,6 +299,11 @@ impl<'a> Drive<'a> {
                 }
                 DoorEvent::Signal(signal) => self.signal(signal)?,
                 DoorEvent::Resize(size) => self.sandbox.resize(self.exec, size)?,
+                DoorEvent::Answer(id, approval) => {
+                    if let Some(questions) = self.questions {
+                        questions.answer(id, approval);
+                    }
+                }
                 DoorEvent::OutputClosed => self.end(Ending::OutputClosed),
             }
         }

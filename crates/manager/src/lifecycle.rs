@@ -17,6 +17,7 @@ use offleash_core::plan::{Entry, Environment, Node, Plan};
 use offleash_core::record::{ChangeSummary, NetworkUse, RunRecord};
 use offleash_core::spec::{SandboxSpec, WorkspaceMode};
 use offleash_core::text::Text;
+use offleash_gateway::Gateway;
 use offleash_isolation::sandbox::{Enforcement, Final, Leftovers};
 use offleash_store::{
     ApplyRequest, HostIdentity, LeftoverFate, LiveRun, NewRun, Run, RunError, Selection, StateDirectory, Tending,
@@ -273,6 +274,7 @@ fn execute(
     let capture = Capture::new(request.capture);
     let mut driven = Drive::new(&mut *sandbox, door, exec, &plan.limits, request.started, capture)
         .with_chore(&mut || tending.step())
+        .with_questions(gateway.as_ref().map(Gateway::questions))
         .run()?;
     let last = sandbox.kill()?;
     let network = gateway.map(|gateway| {

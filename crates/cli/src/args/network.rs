@@ -11,10 +11,16 @@ pub(crate) struct NetworkArgs {
     /// Let this host be reached: a name, `*.` before a name, an address or a network; ports 80 and 443 unless named.
     #[arg(long, value_name = "HOST[:PORTS][/PROTOCOL]")]
     pub(crate) allow: Vec<OsString>,
+    /// Ask at the terminal when this host is connected to; without a terminal it is refused.
+    #[arg(long, value_name = "HOST[:PORTS][/PROTOCOL]")]
+    pub(crate) ask: Vec<OsString>,
+    /// How long a connection waits for an answer before it is refused. [default: 1m]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) ask_timeout: Option<String>,
     /// Keep this host from being reached although a less specific rule allows it; every port unless named.
     #[arg(long, value_name = "HOST[:PORTS]")]
     pub(crate) deny_host: Vec<OsString>,
     /// `none`: nothing is reached, whatever the policy allows.
-    #[arg(long, value_name = "none", conflicts_with = "allow")]
+    #[arg(long, value_name = "none", conflicts_with_all = ["allow", "ask"])]
     pub(crate) network: Option<String>,
 }

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use offleash_core::exec::{OutputStream, TerminalSize};
+use offleash_core::network::{Approval, Question};
 use offleash_manager::drive::{Door, DoorEvent};
 use offleash_sys::signals::SignalQueue;
 use rustix::event::PollFlags;
@@ -12,6 +13,7 @@ use rustix::io::Errno;
 use rustix::termios::{OptionalActions, Termios};
 
 use super::neutral::Neutralizer;
+use super::prompt::Prompt;
 
 const SIGHUP: i32 = 1;
 const SIGINT: i32 = 2;
@@ -42,7 +44,13 @@ pub(crate) struct TerminalDoor {
     input: InputState,
     stdout: Outlet,
     stderr: Outlet,
+    /// Before the raw mode, since an open question puts back what it found.
+    prompt: Prompt,
     raw: Option<RawMode>,
+    /// Whether standard input is a terminal, whose keys belong to a question while it is open.
+    has_keys: bool,
+    /// Whether a question may have covered what the command drew.
+    is_covered: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +64,7 @@ impl TerminalDoor {
     ///
     /// # Errors
     /// When signals cannot be queued or the terminal cannot be set.
-    pub(crate) fn open(destination: Destination, tty: bool) -> io::Result<Self> {
+    pub(crate) fn open(destination: Destination, tty: bool, prompt: Prompt) -> io::Result<Self> {
         let signals = SignalQueue::new(&[SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGPIPE, SIGTERM, SIGWINCH])?;
         let raw = if tty && io::stdin().is_terminal() {
             Some(RawMode::enter()?)
@@ -73,7 +81,10 @@ impl TerminalDoor {
             input: InputState::Open,
             stdout,
             stderr,
+            prompt,
             raw,
+            has_keys: io::stdin().is_terminal(),
+            is_covered: false,
         })
     }
 
@@ -90,12 +101,17 @@ impl TerminalDoor {
 
     /// Puts the terminal back and shows what was held back.
     pub(crate) fn close(mut self) {
+        self.prompt.withdraw();
         self.stdout.finish();
         self.stderr.finish();
         // What is left goes out now or never; a reader that is gone is no failure of the command's.
         let _left = self.stdout.write_to(io::stdout().as_fd());
         let _left = self.stderr.write_to(io::stderr().as_fd());
         drop(self.raw.take());
+    }
+
+    fn takes_input(&self) -> bool {
+        self.input == InputState::Open && !(self.has_keys && self.prompt.is_open())
     }
 
     fn read_input(&mut self, window: usize) -> io::Result<Option<DoorEvent>> {
@@ -120,8 +136,11 @@ impl TerminalDoor {
         }
     }
 
-    fn read_signals(&self, events: &mut Vec<DoorEvent>) -> io::Result<()> {
+    fn read_signals(&mut self, events: &mut Vec<DoorEvent>) -> io::Result<()> {
         while let Some(signal) = self.signals.next()? {
+            if matches!(signal, SIGHUP | SIGINT | SIGQUIT | SIGTERM) {
+                events.extend(self.prompt.deny().map(answered));
+            }
             match signal {
                 SIGWINCH => events.extend(Self::size().map(DoorEvent::Resize)),
                 SIGPIPE => {}
@@ -135,11 +154,12 @@ impl TerminalDoor {
 impl Door for TerminalDoor {
     fn interests(&self, take_input: bool) -> Vec<(BorrowedFd<'_>, PollFlags)> {
         let mut interests = vec![(self.signals.as_fd(), PollFlags::IN)];
-        if take_input && self.input == InputState::Open {
+        interests.extend(self.prompt.interest());
+        if take_input && self.takes_input() {
             interests.push((stdin(), PollFlags::IN));
         }
         for (outlet, stream) in [(&self.stdout, stdout()), (&self.stderr, stderr())] {
-            if !outlet.waiting.is_empty() {
+            if !outlet.waiting.is_empty() && !self.prompt.is_open() {
                 interests.push((stream, PollFlags::OUT));
             }
         }
@@ -162,8 +182,17 @@ impl Door for TerminalDoor {
     fn turn(&mut self, window: usize) -> io::Result<Vec<DoorEvent>> {
         let mut events = Vec::new();
         self.read_signals(&mut events)?;
-        if window > 0 && self.input == InputState::Open && is_ready(stdin(), PollFlags::IN) {
+        events.extend(self.prompt.turn().map(answered));
+        if window > 0 && self.takes_input() && is_ready(stdin(), PollFlags::IN) {
             events.extend(self.read_input(window)?);
+        }
+        // What the command writes waits, so that nothing of it stands beside the question.
+        if self.prompt.is_open() {
+            return Ok(events);
+        }
+        if std::mem::take(&mut self.is_covered) {
+            // A command that draws by itself draws anew.
+            events.push(DoorEvent::Signal(SIGWINCH));
         }
         for (name, outcome) in [
             ("standard output", self.stdout.write_to(stdout())),
@@ -176,6 +205,20 @@ impl Door for TerminalDoor {
         }
         Ok(events)
     }
+
+    fn ask(&mut self, question: Question) -> Option<Approval> {
+        let answer = self.prompt.ask(question);
+        self.is_covered = answer.is_none() && self.raw.is_some();
+        answer
+    }
+
+    fn withdraw(&mut self) {
+        self.prompt.withdraw();
+    }
+}
+
+fn answered((question, approval): (u64, Approval)) -> DoorEvent {
+    DoorEvent::Answer(question, approval)
 }
 
 fn stdin() -> BorrowedFd<'static> {

@@ -65,7 +65,7 @@ fn kind_in_json(kind: &str) -> &'static str {
         "u8" | "u16" | "u32" | "u64" | "i32" => "number",
         "Option<u64>" => "number or null",
         "String" | "Level" | "LimitName" | "LimitEffect" | "RunId" | "ConnectionVerdict" => "string",
-        "Option<String>" | "Option<IpAddr>" => "string or null",
+        "Option<String>" | "Option<IpAddr>" | "Option<Approval>" => "string or null",
         "bool" => "boolean",
         "Text" => "text",
         "Vec<Text>" => "list of texts",

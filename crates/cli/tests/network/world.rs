@@ -13,7 +13,7 @@ use crate::support::{Site, is_root, record_of, skip};
 
 const PYTHON: &str = "/usr/bin/python3";
 const INTERNET: &str = include_str!("internet.py");
-const CLIENT: &str = include_str!("client.py");
+pub(crate) const CLIENT: &str = include_str!("client.py");
 /// The first address of the host, from which whatever it does by itself comes.
 const HOST: [&str; 2] = ["151.101.64.2", "2606:2800:220::2"];
 
@@ -124,6 +124,16 @@ impl World {
         command.env_clear();
         command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
         command
+    }
+
+    /// A command in a session of its own, of which the terminal that is its standard input is the terminal; or none.
+    pub(crate) fn in_session(command: &Command, has_terminal: bool) -> Command {
+        let mut wrapped = Command::new("setsid");
+        wrapped.args(has_terminal.then_some("--ctty"));
+        wrapped.arg(command.get_program()).args(command.get_args());
+        wrapped.env_clear();
+        wrapped.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        wrapped
     }
 
     /// Runs attempts in a sandbox.

@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
@@ -28,6 +29,8 @@ impl Terminal {
         let line = OpenOptions::new()
             .read(true)
             .write(true)
+            // A test that leads a session must not get it as its own, or no program can.
+            .custom_flags(rustix::fs::OFlags::NOCTTY.bits().cast_signed())
             .open(name.to_str().unwrap())
             .unwrap();
         let keyboard = File::from(master);

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 use toml::Spanned;
 
-use crate::network::{NetworkPolicy, NetworkRule, RuleVerdict};
+use crate::network::{Asks, NetworkPolicy, NetworkRule, RuleVerdict};
 use crate::spec::NetworkSpec;
 
 /// `"none"`, or a table of rules.
@@ -20,16 +20,22 @@ pub(super) enum Network {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct NetworkRules {
     allow: Vec<Spanned<String>>,
+    ask: Vec<Spanned<String>>,
     deny: Vec<Spanned<String>>,
+    ask_timeout: Option<Spanned<String>>,
 }
 
 impl Network {
     pub(super) fn into_spec(self) -> Result<NetworkSpec, (usize, String)> {
-        let Self::Rules(NetworkRules { allow, deny }) = self else {
+        let Self::Rules(rules) = self else {
             return Ok(NetworkSpec::default());
         };
         let mut policy = NetworkPolicy::default();
-        for (verdict, texts) in [(RuleVerdict::Allow, &allow), (RuleVerdict::Deny, &deny)] {
+        for (verdict, texts) in [
+            (RuleVerdict::Allow, &rules.allow),
+            (RuleVerdict::Ask, &rules.ask),
+            (RuleVerdict::Deny, &rules.deny),
+        ] {
             for text in texts {
                 let rule = NetworkRule::parse(verdict, text.get_ref());
                 policy
@@ -37,7 +43,11 @@ impl Network {
                     .push(rule.map_err(|error| (text.span().start, error.to_string()))?);
             }
         }
-        Ok(NetworkSpec { policy })
+        let mut asks = Asks::default();
+        if let Some(text) = rules.ask_timeout {
+            asks.timeout = Asks::timeout_of(text.get_ref()).map_err(|error| (text.span().start, error))?;
+        }
+        Ok(NetworkSpec { policy, asks })
     }
 }
 
@@ -48,7 +58,7 @@ impl<'de> Deserialize<'de> for Network {
             type Value = Network;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("\"none\", or a table with the keys `allow` and `deny`")
+                f.write_str("\"none\", or a table with the keys `allow`, `ask` and `deny`")
             }
 
             fn visit_str<E: de::Error>(self, word: &str) -> Result<Network, E> {

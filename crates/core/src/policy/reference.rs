@@ -21,7 +21,7 @@ pub struct KeyDoc {
 const PATHS: &str = "list of path patterns";
 
 /// Key, kind, default, sentence, example.
-const KEYS: [(&str, &str, &str, &str, &str); 26] = [
+const KEYS: [(&str, &str, &str, &str, &str); 28] = [
     (
         "level",
         "word",
@@ -56,6 +56,20 @@ const KEYS: [(&str, &str, &str, &str, &str); 26] = [
         "none",
         "hosts that may be reached: a name, `*.` before a name, an address or a network in CIDR form; ports 80 and 443 unless named",
         "[\"pypi.org\", \"github.com:22,443\", \"*.example.com\"]",
+    ),
+    (
+        "network.ask",
+        "list of HOST[:PORTS][/PROTOCOL]",
+        "none",
+        "hosts about which the terminal is asked when they are connected to; without a terminal they are refused",
+        "[\"api.example.com\", \"*.example.org:443\"]",
+    ),
+    (
+        "network.ask_timeout",
+        "time",
+        "60s",
+        "how long such a connection waits for an answer; then it is refused",
+        "\"30s\"",
     ),
     (
         "network.deny",

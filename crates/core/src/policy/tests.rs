@@ -162,7 +162,7 @@ fn errors_say_where_and_what() {
         ),
         (
             "network = \"host\"",
-            "line 1, column 11: invalid value: string \"host\", expected \"none\", or a table with the keys `allow` and `deny`",
+            "line 1, column 11: invalid value: string \"host\", expected \"none\", or a table with the keys `allow`, `ask` and `deny`",
         ),
         (
             "[network]\nallow = [\n  \"example.com\",\n  \"*\",\n]",

@@ -27,6 +27,7 @@ pub(super) fn start(asked: &NetworkSpec, limits: &Limits, sockets: NetworkSocket
         rules: asked.policy.clone(),
         own: own.into_iter().collect(),
         limits: limits.clone(),
+        asks: asked.asks,
         resolvers: Resolvers::System,
     };
     Gateway::start(config, sockets).map_err(failed)
@@ -55,6 +56,7 @@ pub fn explain_connect(network: &NetworkSpec, host: &Host, port: u16) -> Connect
     let refusal = offleash_gateway::refusal(&network.policy, host, port);
     ConnectAnswer {
         word: match (&refusal.reason, host) {
+            (None, _) if refusal.asks => "asked about, and refused unless the answer is to allow it".to_owned(),
             (Some(reason), _) => format!("refused: {reason}"),
             (None, Host::Name(_)) => "allowed, if its addresses are public".to_owned(),
             (None, Host::Address(_)) => "allowed".to_owned(),
@@ -88,6 +90,7 @@ fn connection(seen: offleash_gateway::Connection) -> Connection {
         verdict,
         reason,
         rule: seen.rule,
+        asked: seen.asked,
         sent_bytes: seen.sent,
         received_bytes: seen.received,
         duration_ms: u64::try_from(seen.duration.as_millis()).unwrap_or(u64::MAX),

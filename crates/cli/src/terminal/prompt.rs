@@ -1,0 +1,326 @@
+//! Asks the user about a connection, at the terminal that this process belongs to.
+//!
+//! It is opened anew (`/dev/tty`), so that neither the command's input nor its output has a part in it. While a question
+//! is open, nothing of the command is shown, and no key goes to the command. What was typed or sent by the terminal
+//! before does not count, nor anything but a whole line that is one of the answers: a command can make a terminal type
+//! (it answers requests for its state), and a person may be typing when the question comes.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+
+use offleash_core::network::{Approval, Question};
+use offleash_core::text::Text;
+use rustix::event::PollFlags;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::termios::{InputModes, LocalModes, OptionalActions, OutputModes, QueueSelector, Termios};
+
+/// The most of a program's name that is shown.
+const LONGEST_NAME: usize = 60;
+/// Ends what a command may have begun: a sequence (CAN), a string (ST), another set of characters (SI, `ESC ( B`) and
+/// attributes that hide text.
+const PLAIN: &[u8] = b"\x18\x1b\\\x0f\x1b(B\x1b[0m\n";
+/// For a command that draws by itself also: margins, insertion and the like (DECSTR), and what is below.
+const PLAIN_SCREEN: &[u8] = b"\x18\x1b\\\x1b[!p\x0f\x1b(B\x1b[0m\n\x1b[J";
+
+/// What asks the user.
+#[derive(Debug)]
+pub(crate) struct Prompt {
+    program: String,
+    draws: bool,
+    remember: Option<Remember>,
+    open: Option<Open>,
+}
+
+/// Writes a rule for good; says where, or why not.
+type Remember = Box<dyn RememberRule>;
+
+/// Something that keeps an allowed host and port for later runs.
+pub(crate) trait RememberRule: std::fmt::Debug {
+    /// Keeps it, and says where; or why not.
+    fn remember(&mut self, question: &Question) -> Result<String, String>;
+}
+
+/// A question that is open.
+#[derive(Debug)]
+struct Open {
+    question: Question,
+    terminal: File,
+    before: Termios,
+    unsaid: Vec<u8>,
+    typed: Vec<u8>,
+}
+
+/// What a line that was typed says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Line {
+    Answer(Approval),
+    Unclear,
+}
+
+impl Prompt {
+    /// One for a run of `program`; with `draws` it has a terminal of its own, which is this one.
+    pub(crate) fn new(program: &Text, draws: bool, remember: Option<Remember>) -> Self {
+        let mut program = program.to_string();
+        if let Some((end, _)) = program.char_indices().nth(LONGEST_NAME) {
+            program.truncate(end);
+            program.push('…');
+        }
+        Self {
+            program,
+            draws,
+            remember,
+            open: None,
+        }
+    }
+
+    /// Whether a question is open.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Puts a question; answers it at once when there is nobody to be asked.
+    pub(crate) fn ask(&mut self, question: Question) -> Option<Approval> {
+        self.withdraw();
+        let mut text = if self.draws { PLAIN_SCREEN } else { PLAIN }.to_vec();
+        text.extend_from_slice(self.text(&question).as_bytes());
+        match Open::begin(question, text) {
+            Ok(open) => {
+                self.open = Some(open);
+                None
+            }
+            Err(_) => Some(Approval::NoTerminal),
+        }
+    }
+
+    fn text(&self, question: &Question) -> String {
+        let Question {
+            host, port, timeout, ..
+        } = question;
+        let always = if self.remember.is_some() { " (a)lways," } else { "" };
+        format!(
+            "[offleash] {} wants {host}:{port} – allow (o)nce, for this (r)un,{always} or (d)eny? (denied in {}) ",
+            self.program,
+            offleash_core::units::Millis(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
+        )
+    }
+
+    /// What to wait for.
+    pub(crate) fn interest(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        let open = self.open.as_ref()?;
+        let flags = if open.unsaid.is_empty() {
+            PollFlags::IN
+        } else {
+            PollFlags::OUT
+        };
+        Some((open.terminal.as_fd(), flags))
+    }
+
+    /// Says what is still to be said and reads what was typed; the number of the question and the answer, if there is one.
+    pub(crate) fn turn(&mut self) -> Option<(u64, Approval)> {
+        let open = self.open.as_mut()?;
+        let line = match open.turn() {
+            Ok(line) => line?,
+            // The terminal is gone, or belongs to another program now.
+            Err(_) => Line::Answer(Approval::NoTerminal),
+        };
+        match line {
+            Line::Answer(Approval::Always) => self.always(),
+            Line::Answer(approval) => self.close(approval),
+            Line::Unclear => {
+                let always = if self.remember.is_some() { ", a" } else { "" };
+                open.say(&format!("[offleash] please answer o, r{always} or d: "));
+                None
+            }
+        }
+    }
+
+    /// Denies the open question, if there is one.
+    pub(crate) fn deny(&mut self) -> Option<(u64, Approval)> {
+        self.open.as_mut()?.say("\n");
+        self.close(Approval::Denied)
+    }
+
+    /// Takes the open question back.
+    pub(crate) fn withdraw(&mut self) {
+        if let Some(mut open) = self.open.take() {
+            open.say("\n[offleash] there was no answer: denied\n");
+        }
+    }
+
+    fn always(&mut self) -> Option<(u64, Approval)> {
+        let open = self.open.as_mut()?;
+        let Some(remember) = self.remember.as_mut() else {
+            open.say("[offleash] there is no policy to write it to (`--policy FILE` names one); o, r or d: ");
+            return None;
+        };
+        let approval = match remember.remember(&open.question) {
+            Ok(place) => {
+                open.say(&format!("[offleash] written to {place}\n"));
+                Approval::Always
+            }
+            Err(reason) => {
+                open.say(&format!("[offleash] allowed for this run only: {reason}\n"));
+                Approval::Run
+            }
+        };
+        self.close(approval)
+    }
+
+    fn close(&mut self, approval: Approval) -> Option<(u64, Approval)> {
+        self.open.take().map(|open| (open.question.id, approval))
+    }
+}
+
+impl Open {
+    fn begin(question: Question, text: Vec<u8>) -> io::Result<Self> {
+        let terminal = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags((OFlags::NOCTTY | OFlags::NONBLOCK).bits().cast_signed())
+            .open("/dev/tty")?;
+        if !is_ours(&terminal) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let before = rustix::termios::tcgetattr(&terminal)?;
+        let mut lines = before.clone();
+        lines.local_modes |= LocalModes::ICANON | LocalModes::ECHO | LocalModes::ECHOE | LocalModes::ISIG;
+        lines.input_modes |= InputModes::ICRNL;
+        lines.input_modes -= InputModes::IGNCR | InputModes::INLCR;
+        lines.output_modes |= OutputModes::OPOST | OutputModes::ONLCR;
+        rustix::termios::tcsetattr(&terminal, OptionalActions::Now, &lines)?;
+        let mut open = Self {
+            question,
+            terminal,
+            before,
+            unsaid: text,
+            typed: Vec::new(),
+        };
+        rustix::termios::tcflush(&open.terminal, QueueSelector::IFlush)?;
+        open.write()?;
+        Ok(open)
+    }
+
+    fn say(&mut self, text: &str) {
+        self.unsaid.extend_from_slice(text.as_bytes());
+        // What cannot be written now is written when there is room; when there never is, nobody sees it.
+        let _written = self.write();
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        while !self.unsaid.is_empty() {
+            match rustix::io::write(&self.terminal, &self.unsaid) {
+                Ok(written) => drop(self.unsaid.drain(..written)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self) -> io::Result<Option<Line>> {
+        self.write()?;
+        if !self.unsaid.is_empty() {
+            return Ok(None);
+        }
+        // Reading would stop this process if the terminal were another's.
+        if !is_ours(&self.terminal) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let mut buffer = [0; 1024];
+        match rustix::io::read(&self.terminal, &mut buffer) {
+            Ok(0) => return Ok(Some(Line::Answer(Approval::Denied))),
+            Ok(read) => self.typed.extend_from_slice(buffer.get(..read).unwrap_or_default()),
+            Err(Errno::INTR | Errno::AGAIN) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        let Some(end) = self.typed.iter().position(|byte| *byte == b'\n') else {
+            return Ok(None);
+        };
+        let line = meaning(self.typed.get(..end).unwrap_or_default());
+        // What follows was typed before it was read what the answer is for.
+        self.typed.clear();
+        Ok(Some(line))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        // Half a line is not for the command. The terminal may be gone.
+        let _flushed = rustix::termios::tcflush(&self.terminal, QueueSelector::IFlush);
+        let _restored = rustix::termios::tcsetattr(&self.terminal, OptionalActions::Now, &self.before);
+    }
+}
+
+/// Whether this process may read from `terminal`, and change it, without being stopped.
+fn is_ours(terminal: &File) -> bool {
+    rustix::termios::tcgetpgrp(terminal).is_ok_and(|group| group == rustix::process::getpgrp())
+}
+
+/// What a line says: one of the answers and nothing else.
+fn meaning(line: &[u8]) -> Line {
+    match line.trim_ascii().to_ascii_lowercase().as_slice() {
+        b"o" | b"once" => Line::Answer(Approval::Once),
+        b"r" | b"run" => Line::Answer(Approval::Run),
+        b"a" | b"always" => Line::Answer(Approval::Always),
+        b"d" | b"deny" => Line::Answer(Approval::Denied),
+        _ => Line::Unclear,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn pitfall_only_whole_lines_that_are_an_answer_are_one() {
+        for (line, approval) in [
+            ("o", Some(Approval::Once)),
+            (" Once ", Some(Approval::Once)),
+            ("R", Some(Approval::Run)),
+            ("run", Some(Approval::Run)),
+            ("a", Some(Approval::Always)),
+            ("always", Some(Approval::Always)),
+            ("d", Some(Approval::Denied)),
+            ("deny", Some(Approval::Denied)),
+            ("", None),
+            ("y", None),
+            ("yes", None),
+            ("true", None),
+            ("oo", None),
+            ("o r", None),
+            ("\u{1b}[24;80Ro", None),
+            ("\u{1b}]lo\u{1b}\\", None),
+            ("o\u{0}", None),
+        ] {
+            let expected = approval.map_or(Line::Unclear, Line::Answer);
+            assert_eq!(meaning(line.as_bytes()), expected, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn a_question_is_one_line_whoever_chose_the_names() {
+        let question = Question {
+            id: 1,
+            host: offleash_core::network::Host::parse("api.example.com").unwrap(),
+            port: 443,
+            rule: None,
+            timeout: Duration::from_secs(60),
+        };
+        let text = |program: &str| Prompt::new(&Text::from(program), false, None).text(&question);
+        assert_eq!(
+            text("python3"),
+            "[offleash] python3 wants api.example.com:443 – allow (o)nce, for this (r)un, or (d)eny? (denied in 1m) "
+        );
+        for program in ["x\n[offleash] y", "x\u{1b}[8m", "\u{202e}x", "x\r"] {
+            let shown = text(program);
+            assert!(!shown.contains(['\n', '\r', '\u{1b}', '\u{202e}']), "{shown:?}");
+        }
+        assert!(text(&"x".repeat(5000)).len() < 300);
+    }
+}

@@ -1,0 +1,136 @@
+//! What is asked about a connection, and what the answer was.
+
+use core::fmt;
+use core::time::Duration;
+
+use crate::network::host::Host;
+use crate::units::Millis;
+
+/// How long somebody may take to answer when nothing else is said.
+pub const ASK_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What is asked about, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asks {
+    /// When a question counts as denied.
+    pub timeout: Duration,
+    /// Whether it is asked about whatever no rule is about, which is refused otherwise.
+    pub about_the_unknown: bool,
+}
+
+impl Default for Asks {
+    fn default() -> Self {
+        Self {
+            timeout: ASK_TIMEOUT,
+            about_the_unknown: false,
+        }
+    }
+}
+
+impl Asks {
+    /// Reads a time for questions, such as `30s`.
+    ///
+    /// # Errors
+    /// For text that is no time, and for no time at all, in which nobody could answer.
+    pub fn timeout_of(text: &str) -> Result<Duration, String> {
+        match text.parse::<Millis>() {
+            Ok(Millis(0)) => Err("nobody can answer in no time".to_owned()),
+            Ok(Millis(time)) => Ok(Duration::from_millis(time)),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+/// A question about a connection that waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Question {
+    /// Its number in the run; an answer names it, so that a late one answers no other question.
+    pub id: u64,
+    /// The name, or the address where none was used.
+    pub host: Host,
+    /// The port.
+    pub port: u16,
+    /// The rule that asks; `None` when whatever no rule is about is asked about.
+    pub rule: Option<String>,
+    /// When the question counts as denied.
+    pub timeout: Duration,
+}
+
+/// How a question was decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Approval {
+    /// Allowed for the connections that waited for the answer.
+    Once,
+    /// Allowed for the rest of the run.
+    Run,
+    /// Allowed for this run, and for later ones by a rule.
+    Always,
+    /// Denied; the host is not asked about again in this run.
+    Denied,
+    /// Denied, because nobody answered in time.
+    Timeout,
+    /// Denied, because there is no terminal to ask at.
+    NoTerminal,
+    /// Denied without a question, because there were too many already.
+    TooMany,
+}
+
+impl Approval {
+    /// Whether the connection may be made.
+    pub fn allows(self) -> bool {
+        match self {
+            Self::Once | Self::Run | Self::Always => true,
+            Self::Denied | Self::Timeout | Self::NoTerminal | Self::TooMany => false,
+        }
+    }
+}
+
+impl fmt::Display for Approval {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Once => "it was allowed once",
+            Self::Run => "it was allowed for this run",
+            Self::Always => "it was allowed for good",
+            Self::Denied => "the answer was to deny it",
+            Self::Timeout => "nobody answered in time",
+            Self::NoTerminal => "there is no terminal to ask at",
+            Self::TooMany => "there were too many questions already",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_for_questions_is_more_than_none() {
+        assert_eq!(Asks::timeout_of("1.5s"), Ok(Duration::from_millis(1500)));
+        for text in ["0", "0s", "", "-1", "soon"] {
+            assert!(Asks::timeout_of(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn pitfall_only_three_answers_allow_and_text_is_none_of_them_unless_it_is_spelled_so() {
+        for (text, allows) in [
+            ("once", Some(true)),
+            ("run", Some(true)),
+            ("always", Some(true)),
+            ("denied", Some(false)),
+            ("timeout", Some(false)),
+            ("no_terminal", Some(false)),
+            ("too_many", Some(false)),
+            ("yes", None),
+            ("Once", None),
+            ("", None),
+        ] {
+            let read = serde_json::from_value::<Approval>(serde_json::Value::from(text));
+            assert_eq!(read.ok().map(Approval::allows), allows, "{text}");
+        }
+        for value in ["true", "1", "{}", "null", "{\"once\":false}"] {
+            assert!(serde_json::from_str::<Approval>(value).is_err(), "{value}");
+        }
+    }
+}
