@@ -60,7 +60,7 @@ fn a_policy_error_reads_like_this() {
     let site = Site::new();
     site.write("bad.toml", "[limits]\nmemory = \"512M\"\ncpu = 2\n");
     insta::assert_snapshot!(site.plain(&site.refuse(["policy", "check", "bad.toml"])), @r"
-    error: bad.toml:3:1: unknown variant `cpu`, expected one of `cpus`, `cpu_time`, `wall_time`, `memory`, `swap`, `pids`, `workspace`, `inodes`, `depth`, `file_size`, `tmp`, `open_files`, `output`
+    error: bad.toml:3:1: unknown variant `cpu`, expected one of `cpus`, `cpu_time`, `wall_time`, `memory`, `swap`, `pids`, `workspace`, `inodes`, `depth`, `file_size`, `tmp`, `open_files`, `output`, `net_bytes`, `net_rate`, `net_connections`, `net_at_once`
 
     hint: docs/policy.md lists every key
     ");
