@@ -3,14 +3,16 @@
 //! Everything is addressed by descriptor, so that no path is walked twice. Deliberately not here: what a sandbox's
 //! tree looks like (`isolation::process::tree`).
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+};
 
 /// What a mount forbids, whatever the files on it say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -227,6 +229,43 @@ pub fn attach_at(tree: BorrowedFd<'_>, directory: BorrowedFd<'_>, path: &Path) -
         path,
         MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
     )?)
+}
+
+/// Mounts on `target` what is mounted on `source`, with the same attributes; both from the current directory.
+///
+/// One call where [`clone_tree`], [`attach_at`] and closing are three, for paths that nobody else can change: symbolic
+/// links are followed.
+///
+/// # Errors
+/// `ENOENT` if one of them does not exist, `ENOTDIR` when one is a directory and the other is not.
+pub fn repeat(source: &Path, target: &Path) -> io::Result<()> {
+    Ok(rustix::mount::mount_bind(source, target)?)
+}
+
+/// Mounts a new file system of kind `name` with `options` on `target`, from the current directory.
+///
+/// One call where [`new_filesystem`] and [`attach_at`] are six and more, for paths that nobody else can change: symbolic
+/// links are followed. Of `attributes`, reading only is the file system's and not the mount's alone.
+///
+/// # Errors
+/// As [`new_filesystem`].
+pub fn mount_new(name: &CStr, options: &[(&CStr, &[u8])], attributes: Attributes, target: &Path) -> io::Result<()> {
+    let mut data = Vec::new();
+    for (key, value) in options {
+        if !data.is_empty() {
+            data.push(b',');
+        }
+        data.extend_from_slice(key.to_bytes());
+        data.push(b'=');
+        data.extend_from_slice(value);
+    }
+    let data = CString::new(data)?;
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, attributes.read_only);
+    flags.set(MountFlags::NOSUID, attributes.no_suid);
+    flags.set(MountFlags::NODEV, attributes.no_dev);
+    flags.set(MountFlags::NOEXEC, attributes.no_exec);
+    Ok(rustix::mount::mount(c"none", target, name, flags, data.as_c_str())?)
 }
 
 /// Opens `path` below `root` as a place to mount on; no symbolic link is followed anywhere.

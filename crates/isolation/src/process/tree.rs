@@ -3,6 +3,7 @@
 //! The plan's order is kept: a later entry covers an earlier one. What every sandbox has is made before there is a
 //! plan ([`Foundation`]), while the parent still finds out what the sandbox is to be.
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -67,7 +68,7 @@ pub(super) fn lay_foundation() -> Result<Foundation, StepFailure> {
         new_tmpfs(Some(4 << 20), Some(8192), 0o755, WRITABLE).map_err(step("mounting a root file system", ""))?;
     let place = mount::open_place(Path::new("/")).map_err(step("opening", "/"))?;
     mount::attach(mount.as_fd(), place.as_fd()).map_err(step("attaching the new root", ""))?;
-    let mut root = Root::new(mount);
+    let mut root = Root::new(mount).map_err(step("opening the new root", ""))?;
     let mut covers = Covers::make(&mut root).map_err(step("preparing the new root", ""))?;
     kernel::make_dev(&mut root)?;
     kernel::mount_proc(&mut root, &mut covers)?;
@@ -99,15 +100,27 @@ fn step(what: &'static str, subject: impl Into<PathBuf>) -> impl FnOnce(io::Erro
 
 /// A tmpfs; `size` in bytes.
 fn new_tmpfs(size: Option<u64>, inodes: Option<u64>, mode: u32, attributes: Attributes) -> io::Result<OwnedFd> {
-    let size = size.unwrap_or(0).to_string();
-    let inodes = inodes.unwrap_or(0).to_string();
-    let mode = format!("{mode:o}");
-    let options = [
-        (c"size", size.as_bytes()),
-        (c"nr_inodes", inodes.as_bytes()),
-        (c"mode", mode.as_bytes()),
-    ];
-    mount::new_filesystem(c"tmpfs", &options, attributes)
+    TmpfsOptions::new(size, inodes, mode).with(|options| mount::new_filesystem(c"tmpfs", options, attributes))
+}
+
+/// The options of a tmpfs as text (tmpfs(5)).
+struct TmpfsOptions([String; 3]);
+
+impl TmpfsOptions {
+    /// `size` in bytes; without one, and without a number of inodes, there is no bound.
+    fn new(size: Option<u64>, inodes: Option<u64>, mode: u32) -> Self {
+        let bound = |bound: Option<u64>| bound.unwrap_or(0).to_string();
+        Self([bound(size), bound(inodes), format!("{mode:o}")])
+    }
+
+    fn with<T>(&self, mount: impl FnOnce(&[(&CStr, &[u8])]) -> T) -> T {
+        let [size, inodes, mode] = &self.0;
+        mount(&[
+            (c"size", size.as_bytes()),
+            (c"nr_inodes", inodes.as_bytes()),
+            (c"mode", mode.as_bytes()),
+        ])
+    }
 }
 
 fn relative(target: &Path) -> &Path {
@@ -142,8 +155,8 @@ impl Assembly<'_> {
         match &entry.node {
             Node::Bind { source, access } => self.bind(number, source, *access, target),
             Node::Overlay { lower, layer } => self.overlay(number, lower, layer, target),
-            Node::Tmpfs { size, inodes, mode } => new_tmpfs(size.map(|size| size.0), *inodes, *mode, WRITABLE)
-                .and_then(|tmpfs| self.root.attach(tmpfs.as_fd(), Kind::Directory, target))
+            Node::Tmpfs { size, inodes, mode } => TmpfsOptions::new(size.map(|size| size.0), *inodes, *mode)
+                .with(|options| self.root.mount_new(c"tmpfs", options, WRITABLE, target))
                 .map_err(step("mounting a tmpfs at", &entry.target)),
             // Part of the foundation.
             Node::Proc if target == Path::new(kernel::PROC) => Ok(()),

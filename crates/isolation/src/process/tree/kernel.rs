@@ -89,9 +89,15 @@ impl Covers {
         })
     }
 
-    /// As [`Self::hide`], for what lies in `/proc`, where no symbolic link leads astray.
+    /// As [`Self::hide`], for what lies in `/proc`, where no symbolic link leads astray, and with the root as the current
+    /// directory.
     fn hide_in_proc(&mut self, root: &Root, target: &Path, kind: Kind) -> io::Result<()> {
-        self.cover(kind).put(root, target, |tree| {
+        let cover = self.cover(kind);
+        if cover.spare.is_none() && mount::repeat(&cover.used, target).is_ok() {
+            return Ok(());
+        }
+        // The first one, or the target is not there, or why it cannot be covered is to be known.
+        cover.put(root, target, |tree| {
             mount::attach_at(tree.as_fd(), root.mount(), target)
         })
     }
@@ -134,8 +140,7 @@ impl Cover {
 
 /// Mounts a procfs and covers what of it is not the sandbox's business.
 pub(super) fn mount_proc(root: &mut Root, covers: &mut Covers) -> Result<(), StepFailure> {
-    let mounted = mount::new_filesystem(c"proc", &[], DATA)
-        .and_then(|proc| root.attach(proc.as_fd(), Kind::Directory, Path::new(PROC)));
+    let mounted = root.mount_new(c"proc", &[], DATA, Path::new(PROC));
     mounted.map_err(step("mounting procfs at", "/proc"))?;
     let hide = |(files, kind): (&[&str], Kind)| {
         let mut paths = files.iter().map(Path::new);
@@ -208,7 +213,6 @@ pub(super) fn make_dev(root: &mut Root) -> Result<(), StepFailure> {
             .map_err(step("linking", name))?;
     }
     let options: [(&CStr, &[u8]); 3] = [(c"ptmxmode", b"0666"), (c"mode", b"0620"), (c"max", b"128")];
-    let mounted = mount::new_filesystem(c"devpts", &options, DEVICES)
-        .and_then(|pts| root.attach(pts.as_fd(), Kind::Directory, &directory.join("pts")));
+    let mounted = root.mount_new(c"devpts", &options, DEVICES, &directory.join("pts"));
     mounted.map_err(step("mounting devpts at", "/dev/pts"))
 }

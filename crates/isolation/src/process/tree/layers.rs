@@ -117,7 +117,7 @@ fn of_staged(
     for name in ["lower", "layer"] {
         mount::detach(Path::new(name))?;
     }
-    rustix::process::chdir("/")?;
+    rustix::process::fchdir(root.mount())?;
     for place in &places {
         root.remove(place, Kind::Directory)?;
     }

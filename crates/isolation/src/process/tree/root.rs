@@ -5,11 +5,12 @@
 //! mounted is opened below the root first, without following a symbolic link.
 
 use std::collections::HashSet;
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use offleash_sys::mount;
+use offleash_sys::mount::{self, Attributes};
 use rustix::fs::{AtFlags, Dev, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -20,7 +21,7 @@ pub(super) enum Kind {
     File,
 }
 
-/// A root under construction. Paths are relative to it.
+/// A root under construction. Paths are relative to it, and it is the current directory.
 #[derive(Debug)]
 pub(super) struct Root {
     mount: OwnedFd,
@@ -29,9 +30,10 @@ pub(super) struct Root {
 }
 
 impl Root {
-    pub(super) fn new(mount: OwnedFd) -> Self {
+    pub(super) fn new(mount: OwnedFd) -> io::Result<Self> {
+        rustix::process::fchdir(&mount)?;
         let own = HashSet::from([PathBuf::new()]);
-        Self { mount, own }
+        Ok(Self { mount, own })
     }
 
     pub(super) fn mount(&self) -> BorrowedFd<'_> {
@@ -61,6 +63,24 @@ impl Root {
         } else {
             mount::attach(tree, mount::open_below(self.mount(), target)?.as_fd())?;
         }
+        self.own.retain(|own| !own.starts_with(target));
+        Ok(())
+    }
+
+    /// Mounts a new file system of kind `name` at `target`, which is made as a directory if it does not exist.
+    pub(super) fn mount_new(
+        &mut self,
+        name: &CStr,
+        options: &[(&CStr, &[u8])],
+        attributes: Attributes,
+        target: &Path,
+    ) -> io::Result<()> {
+        let made = self.make(target, Kind::Directory)?;
+        if !self.is_in_own(target) || !(made || self.own.contains(target)) {
+            let tree = mount::new_filesystem(name, options, attributes)?;
+            return self.attach(tree.as_fd(), Kind::Directory, target);
+        }
+        mount::mount_new(name, options, attributes, target)?;
         self.own.retain(|own| !own.starts_with(target));
         Ok(())
     }
