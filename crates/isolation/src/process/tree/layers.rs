@@ -102,24 +102,28 @@ fn of_staged(
     attributes: Attributes,
 ) -> io::Result<OwnedFd> {
     let staging = Path::new(STAGING);
-    let places = ["lower", "layer"].map(|name| staging.join(name));
-    for (part, place) in parts.into_iter().zip(&places) {
-        root.attach(part, Kind::Directory, place)?;
+    let names = ["lower", "layer"].map(Path::new);
+    for name in names {
+        root.directory(&staging.join(name))?;
     }
+    // A mount of its own, with which the parts go: each time that something is detached, the kernel waits for all
+    // processors.
+    mount::repeat(staging, staging)?;
     let opened = rustix::fs::openat(
         root.mount(),
-        STAGING,
+        staging,
         OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
     )?;
+    for (part, name) in parts.into_iter().zip(names) {
+        mount::attach_at(part, opened.as_fd(), name)?;
+    }
     rustix::process::fchdir(&opened)?;
     let overlay = mount::new_filesystem(c"overlay", options, attributes);
-    for name in ["lower", "layer"] {
-        mount::detach(Path::new(name))?;
-    }
     rustix::process::fchdir(root.mount())?;
-    for place in &places {
-        root.remove(place, Kind::Directory)?;
+    mount::detach(staging)?;
+    for name in names {
+        root.remove(&staging.join(name), Kind::Directory)?;
     }
     root.remove(staging, Kind::Directory)?;
     overlay
