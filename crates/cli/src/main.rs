@@ -29,6 +29,7 @@ fn main() -> ExitCode {
 }
 
 fn run_only(name: OsString, arguments: Vec<OsString>) -> ExitCode {
+    offleash_sys::process::keep_free_memory();
     match RunInvocation::read(name, arguments) {
         Ok(invocation) => finish(run::run(invocation.run, invocation.state.as_deref())),
         Err(error) => usage(&error),
