@@ -1,6 +1,6 @@
 //! Programs that a test starts, and processes that it looks for: nothing may hang, nothing may stay.
 
-use std::io::{Read, Write as _};
+use std::io::{ErrorKind, Read, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -12,13 +12,23 @@ use rustix::process::{Pid, Signal, kill_process};
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Starts a command with pipes for its three streams.
+///
+/// A program that a test has just written may still be open for writing, in a process that another test is about to
+/// start; the kernel executes it as soon as that one has got to its exec.
 pub fn start(command: &mut Command) -> Child {
     command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
+        .stderr(Stdio::piped());
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match command.spawn() {
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            started => return started.unwrap(),
+        }
+    }
 }
 
 /// Waits for the end of `child`, its input closed; one that does not end is killed, and the test has failed.
