@@ -117,7 +117,7 @@ pub struct UserNamespace {
     descriptor: OwnedFd,
     /// The process that it was made by, which is being killed; it is reaped when this is dropped, so that nobody
     /// waits for its end before.
-    maker: Pid,
+    _maker: Maker,
 }
 
 impl UserNamespace {
@@ -126,61 +126,84 @@ impl UserNamespace {
     /// # Errors
     /// What the kernel answered to the clone or to the maps.
     pub fn new(uid_map: &[IdMap], gid_map: &[IdMap]) -> io::Result<Self> {
-        let mut pidfd: RawFd = -1;
-        let only_user = Namespaces {
-            user: true,
-            ..Namespaces::default()
-        };
-        let own = rustix::process::getpid();
-        match clone3(only_user.clone_flags(), None, &mut pidfd)? {
-            None => wait_to_be_killed(own),
-            Some(maker) => {
-                // SAFETY: as in `fork_into`.
-                let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-                let opened = write_id_maps(maker, uid_map, gid_map, false).and_then(|()| {
-                    let path = format!("/proc/{}/ns/user", maker.as_raw_pid());
-                    Ok(openat(
-                        rustix::fs::CWD,
-                        path,
-                        OFlags::RDONLY | OFlags::CLOEXEC,
-                        Mode::empty(),
-                    )?)
-                });
-                rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL)?;
-                match opened {
-                    Ok(descriptor) => Ok(Self { descriptor, maker }),
-                    Err(error) => {
-                        rustix::process::waitpid(Some(maker), rustix::process::WaitOptions::empty())?;
-                        Err(error)
-                    }
-                }
-            }
-        }
+        let maker = Maker::start()?;
+        write_id_maps(maker.pid, uid_map, gid_map, false)?;
+        let path = format!("/proc/{}/ns/user", maker.pid.as_raw_pid());
+        let descriptor = openat(rustix::fs::CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::process::pidfd_send_signal(&maker.pidfd, rustix::process::Signal::KILL)?;
+        Ok(Self {
+            descriptor,
+            _maker: maker,
+        })
     }
 }
 
-/// Waits for `parent`, which ends this process as soon as it holds its namespace; or the kernel does when `parent` dies.
-fn wait_to_be_killed(parent: Pid) -> ! {
+/// A process that is in a new user namespace and does nothing else.
+///
+/// It shares our memory, because copying that and taking the copy apart takes several times as long as the namespace.
+#[derive(Debug)]
+struct Maker {
+    pid: Pid,
+    pidfd: OwnedFd,
+    /// In use until the process has been reaped.
+    _stack: Box<MakerStack>,
+}
+
+/// A few frames of system calls.
+#[repr(align(16))]
+#[derive(Debug)]
+struct MakerStack([u8; 8 * 1024]);
+
+impl Maker {
+    fn start() -> io::Result<Self> {
+        let mut stack = Box::new(MakerStack([0; 8 * 1024]));
+        let top = stack.0.as_mut_ptr_range().end;
+        let mut pidfd: RawFd = -1;
+        let flags = libc::CLONE_NEWUSER | libc::CLONE_VM | libc::CLONE_PIDFD | libc::SIGCHLD;
+        let parent = usize::try_from(rustix::process::getpid().as_raw_pid()).unwrap_or(0);
+        let argument = std::ptr::without_provenance_mut(parent);
+        // SAFETY: `wait_to_be_killed` uses only the stack that it is given, which lives until the process has been
+        // reaped, and neither memory nor thread-local variables beside it; `pidfd` outlives the call (clone(2)).
+        let pid = unsafe { libc::clone(wait_to_be_killed, top.cast(), flags, argument, &raw mut pidfd) };
+        let Some(pid) = Pid::from_raw(pid.max(0)) else {
+            return Err(io::Error::last_os_error());
+        };
+        // SAFETY: the kernel stored a new descriptor here that nobody else owns (CLONE_PIDFD, clone(2)).
+        let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+        Ok(Self {
+            pid,
+            pidfd,
+            _stack: stack,
+        })
+    }
+}
+
+impl Drop for Maker {
+    fn drop(&mut self) {
+        // It fails only if it was killed before.
+        let _killed = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);
+        // It fails only if somebody else reaped it. Before, its stack must not go.
+        let _reaped = rustix::io::retry_on_intr(|| {
+            rustix::process::waitpid(Some(self.pid), rustix::process::WaitOptions::empty())
+        });
+    }
+}
+
+/// Waits for the parent, which ends this process as soon as it holds its namespace; or the kernel does when the parent
+/// dies. Nothing here may touch memory but its stack, which is why no function of libc is called.
+extern "C" fn wait_to_be_killed(parent: *mut libc::c_void) -> libc::c_int {
+    let killed = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    let is_ours = rustix::process::getppid().is_some_and(|pid| usize::try_from(pid.as_raw_pid()) == Ok(parent.addr()));
     // A parent that died before the first line has left this process to another one.
-    if crate::process::die_with_parent().is_err() || rustix::process::getppid() != Some(parent) {
-        exit_now(1)
+    while killed.is_ok() && is_ours {
+        rustix::event::pause();
     }
-    loop {
-        // SAFETY: `pause` has no arguments and touches no memory of ours.
-        unsafe { libc::pause() };
-    }
+    1
 }
 
 impl AsFd for UserNamespace {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
-    }
-}
-
-impl Drop for UserNamespace {
-    fn drop(&mut self) {
-        // It fails only if somebody else reaped it.
-        let _reaped = rustix::process::waitpid(Some(self.maker), rustix::process::WaitOptions::empty());
     }
 }
 
