@@ -2,8 +2,8 @@
 //!
 //! Pure: no sockets, no DNS, no clock. One canonical form of a host ([`host`]) for whatever names one, the text of
 //! rules ([`pattern`]), what they say about a host and a port ([`decide`]), what may be dialled once a name has been
-//! resolved ([`address`], [`dial`]), which HTTP requests pass ([`http_rule`], [`http_path`]), and which secrets go with
-//! them ([`secret`]).
+//! resolved ([`address`], [`dial`]), which HTTP requests pass ([`http_rule`], [`http_path`]), how they are changed
+//! ([`header_rule`]), and which secrets go with them ([`secret`]).
 //!
 //! No rule means no connection.
 
@@ -31,6 +31,7 @@ pub mod cidr;
 pub mod decide;
 pub mod dial;
 mod embedded;
+pub mod header_rule;
 pub mod host;
 pub mod host_pattern;
 pub mod http_path;
@@ -38,6 +39,7 @@ pub mod http_rule;
 pub mod name;
 pub mod pattern;
 pub mod ports;
+pub mod request_rules;
 pub mod secret;
 #[cfg(test)]
 mod testing;
@@ -46,6 +48,10 @@ pub use address::{AddressClass, classify};
 pub use approval::{Approval, Asks, Question};
 pub use decide::{Decision, NetworkPolicy, NetworkRule, RuleVerdict};
 pub use dial::AddressRefusal;
+pub use header_rule::{HeaderRule, HeaderRuleError};
 pub use host::{Host, HostError};
+pub use http_path::CanonicalPath;
+pub use http_rule::{MethodRule, MethodRuleError, RequestDecision};
 pub use name::DomainName;
 pub use pattern::{NetworkPattern, PatternError, Protocol};
+pub use request_rules::RequestRules;

@@ -129,17 +129,31 @@ impl MethodRules {
         self.rules.iter().any(|rule| rule.host.matches(host))
     }
 
+    /// The rules that count for `host`: those for the most specific hosts.
+    pub fn counting_for<'a, 'h>(&'a self, host: &'h Host) -> impl Iterator<Item = &'a MethodRule> + use<'a, 'h> {
+        let about = || self.rules.iter().filter(|rule| rule.host.matches(host));
+        let most_specific = about().map(|rule| rule.host.specificity()).max();
+        about().filter(move |rule| Some(rule.host.specificity()) == most_specific)
+    }
+
     /// Whether a request passes. Methods are compared as they are (RFC 9110, section 9.1: they are case-sensitive).
     pub fn decide(&self, host: &Host, method: &str, path: &CanonicalPath) -> RequestDecision<'_> {
-        let about = || self.rules.iter().filter(|rule| rule.host.matches(host));
-        let Some(most_specific) = about().map(|rule| rule.host.specificity()).max() else {
+        if !self.concern(host) {
             return RequestDecision::Unrestricted;
-        };
-        let counting = about().filter(|rule| rule.host.specificity() == most_specific);
-        let matching = counting.filter(|rule| rule.methods.contain(method) && rule.path.matches(path));
+        }
+        let matching = self
+            .counting_for(host)
+            .filter(|rule| rule.methods.contain(method) && rule.path.matches(path));
         matching
             .min()
             .map_or(RequestDecision::Refused, RequestDecision::Allowed)
+    }
+}
+
+impl MethodRule {
+    /// The hosts that are meant.
+    pub fn host(&self) -> &HostPattern {
+        &self.host
     }
 }
 
