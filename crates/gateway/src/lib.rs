@@ -27,16 +27,19 @@ mod upstream;
 use std::cell::RefCell;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::thread::JoinHandle;
 
 use offleash_core::limits::Limits;
 use offleash_core::network::{Asks, Host, NetworkPolicy, RuleVerdict};
 use offleash_sys::network::NetworkSockets;
+use rustix::pipe::PipeFlags;
 use tokio::sync::oneshot;
 
 pub use journal::{Account, Connection, Outcome};
 pub use questions::{Notice, Questions};
+pub use serve::OPEN_FILES;
 pub use upstream::Resolvers;
 
 use approvals::Approvals;
@@ -102,6 +105,8 @@ pub struct Gateway {
     questions: Questions,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    /// The other end is the thread's, and closed with it.
+    lives: OwnedFd,
 }
 
 impl Gateway {
@@ -116,14 +121,17 @@ impl Gateway {
         let (stop, stopped) = oneshot::channel();
         let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
         let written = journal.clone();
-        let thread = std::thread::Builder::new()
-            .name("gateway".to_owned())
-            .spawn(move || serve::run(config, sockets, (written, line), stopped, &ready))?;
+        let (lives, end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let thread = std::thread::Builder::new().name("gateway".to_owned()).spawn(move || {
+            let _closed_even_by_a_panic: OwnedFd = end;
+            serve::run(config, sockets, (written, line), stopped, &ready);
+        })?;
         let gateway = Self {
             journal,
             questions,
             stop: Some(stop),
             thread: Some(thread),
+            lives,
         };
         match is_ready.recv() {
             Ok(Ok(())) => Ok(gateway),
@@ -135,6 +143,16 @@ impl Gateway {
     /// What it asks, and where answers go. Who takes none of it denies everything that is asked about.
     pub fn questions(&self) -> &Questions {
         &self.questions
+    }
+
+    /// What hangs up (`POLLHUP`) when it ends by itself, which it only does when it is broken.
+    pub fn lives(&self) -> BorrowedFd<'_> {
+        self.lives.as_fd()
+    }
+
+    /// Whether it has ended, so that the sandbox has no network any more.
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Ends it, and says what was reached and what was not.

@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use offleash_sys::network::{self, NetworkSockets, datagrams};
 use offleash_sys::rlimit::{self, Resource};
+use rustix::io::Errno;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::task::{LocalSet, spawn_local};
+use tokio::task::{JoinSet, LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
 use crate::approvals::Approvals;
@@ -39,6 +40,8 @@ const DESCRIPTORS: u64 = 4;
 const PIPES: u64 = 64;
 /// How many descriptors of this process there must be for each of them.
 const SHARE_FOR_A_PIPE: u64 = 32;
+/// How many files this process should be able to open, so that a sandbox gets all the connections that it may have.
+pub const OPEN_FILES: u64 = CONNECTIONS * DESCRIPTORS + PIPES * 2;
 /// How long a client may be silent on a connection for questions.
 const SILENCE: Duration = Duration::from_secs(10);
 
@@ -57,10 +60,14 @@ pub(crate) fn run(
     let tasks = LocalSet::new();
     tasks.block_on(&runtime, async {
         match begin(config, sockets, journal, line) {
-            Ok(()) => {
+            Ok(mut servers) => {
                 tell(ready, Ok(()));
-                // An error says that the sender is gone, which means the same.
-                let _ = stopped.await;
+                tokio::select! {
+                    // An error says that the sender is gone, which means the same.
+                    _ = stopped => {}
+                    // A socket that nobody serves any more: what is left ends, too, and it shows.
+                    Some(_) = servers.join_next() => {}
+                }
             }
             Err(error) => tell(ready, Err(error)),
         }
@@ -72,7 +79,8 @@ fn tell(ready: &SyncSender<io::Result<()>>, outcome: io::Result<()>) {
     let _ = ready.send(outcome);
 }
 
-fn begin(config: Config, sockets: NetworkSockets, journal: Journal, line: Questions) -> io::Result<()> {
+/// Starts serving every socket; what it answers are those who do, none of whom ends by itself.
+fn begin(config: Config, sockets: NetworkSockets, journal: Journal, line: Questions) -> io::Result<JoinSet<()>> {
     let (descriptors, _) = rlimit::current(Resource::OpenFiles);
     let room = Room::within(descriptors);
     let places = Arc::new(Semaphore::new(room.connections));
@@ -85,22 +93,23 @@ fn begin(config: Config, sockets: NetworkSockets, journal: Journal, line: Questi
         budget: Budget::new(&config.limits, journal.clone()),
         journal,
     });
+    let mut servers = JoinSet::new();
     for socket in sockets.connections {
-        spawn_local(connections(Rc::clone(&shared), listener(socket)?, Arc::clone(&places)));
+        servers.spawn_local(connections(Rc::clone(&shared), listener(socket)?, Arc::clone(&places)));
     }
     for socket in sockets.questions {
         let socket = std::net::UdpSocket::from(socket);
         socket.set_nonblocking(true)?;
-        spawn_local(questions(Rc::clone(&shared), UdpSocket::from_std(socket)?));
+        servers.spawn_local(questions(Rc::clone(&shared), UdpSocket::from_std(socket)?));
     }
     for socket in sockets.long_questions {
-        spawn_local(long_questions(
+        servers.spawn_local(long_questions(
             Rc::clone(&shared),
             listener(socket)?,
             Arc::clone(&places),
         ));
     }
-    Ok(())
+    Ok(servers)
 }
 
 /// How much may be open at once.
@@ -133,7 +142,9 @@ fn listener(socket: OwnedFd) -> io::Result<TcpListener> {
 async fn connections(shared: Rc<Shared>, listener: TcpListener, places: Arc<Semaphore>) {
     let own = listener.local_addr().ok();
     loop {
-        let (stream, place) = accept(&listener, &places).await;
+        let Some((stream, place)) = accept(&listener, &places).await else {
+            return;
+        };
         // The connection ended before it was looked at.
         if let Ok(destination) = network::sockets::original_destination(stream.as_fd()) {
             let shared = Rc::clone(&shared);
@@ -149,17 +160,24 @@ async fn connections(shared: Rc<Shared>, listener: TcpListener, places: Arc<Sema
     }
 }
 
-/// Accepts the next connection when there is a place for it. What fails is that connection, or descriptors that are used
-/// up until others end.
-async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> (TcpStream, Option<OwnedSemaphorePermit>) {
+/// Accepts the next connection when there is a place for it; `None` if there will never be one.
+async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> Option<(TcpStream, OwnedSemaphorePermit)> {
     // An error says that the places were closed, which nobody does.
-    let place = Arc::clone(places).acquire_owned().await.ok();
+    let place = Arc::clone(places).acquire_owned().await.ok()?;
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => return (stream, place),
+            Ok((stream, _)) => return Some((stream, place)),
+            Err(error) if is_for_good(&error) => return None,
+            // What failed is that connection, or descriptors that are used up until others end.
             Err(_) => sleep(Duration::from_millis(10)).await,
         }
     }
+}
+
+/// Whether a socket that failed so does not listen any more (accept(2)).
+fn is_for_good(error: &io::Error) -> bool {
+    let for_good = [Errno::INVAL, Errno::BADF, Errno::NOTSOCK, Errno::OPNOTSUPP];
+    Errno::from_io_error(error).is_some_and(|errno| for_good.contains(&errno))
 }
 
 async fn questions(shared: Rc<Shared>, socket: UdpSocket) {
@@ -184,7 +202,9 @@ async fn questions(shared: Rc<Shared>, socket: UdpSocket) {
 
 async fn long_questions(shared: Rc<Shared>, listener: TcpListener, places: Arc<Semaphore>) {
     loop {
-        let (stream, place) = accept(&listener, &places).await;
+        let Some((stream, place)) = accept(&listener, &places).await else {
+            return;
+        };
         let shared = Rc::clone(&shared);
         spawn_local(async move {
             // Whatever ends the conversation is the client's doing.
@@ -230,6 +250,7 @@ mod tests {
             (Some(64), 15, 2),
             (Some(1024), 240, 32),
             (Some(20_000), 1024, 64),
+            (Some(OPEN_FILES), 1024, 64),
             (None, 1024, 64),
         ];
         for (descriptors, connections, pipes) in cases {

@@ -10,7 +10,7 @@ use offleash_core::exec::{ExecEnd, ExecEvent, OutputStream, TerminalSize};
 use offleash_core::limits::{LimitName, Limits};
 use offleash_core::network::{Approval, Question};
 use offleash_core::record::{LimitEffect, LimitHit};
-use offleash_gateway::{Notice, Questions};
+use offleash_gateway::{Gateway, Notice, Questions};
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::sandbox::{ExecId, Sandbox, SandboxEvent};
 use offleash_sys::process;
@@ -72,6 +72,8 @@ pub(crate) enum Ending {
     Interrupted { signal: i32 },
     /// Nobody takes the output any more.
     OutputClosed,
+    /// The gateway of its network has ended by itself.
+    NetworkLost,
 }
 
 /// What a drive found out.
@@ -113,6 +115,7 @@ pub(crate) struct Drive<'a> {
     chore: Option<&'a mut dyn FnMut() -> bool>,
     /// What the gateway asks.
     questions: Option<&'a Questions>,
+    gateway: Option<&'a Gateway>,
 }
 
 impl<'a> Drive<'a> {
@@ -140,6 +143,7 @@ impl<'a> Drive<'a> {
             capture,
             chore: None,
             questions: None,
+            gateway: None,
         }
     }
 
@@ -156,6 +160,12 @@ impl<'a> Drive<'a> {
         Self { questions, ..self }
     }
 
+    /// Ends the execution when this gateway has ended before it: a command that is cut off from its network does not go
+    /// on as if nothing had happened.
+    pub(crate) fn with_gateway(self, gateway: Option<&'a Gateway>) -> Self {
+        Self { gateway, ..self }
+    }
+
     /// Drives until the execution has ended, for whichever reason.
     pub(crate) fn run(mut self) -> Result<Driven, IsolationError> {
         while self.ending.is_none() {
@@ -164,6 +174,7 @@ impl<'a> Drive<'a> {
             self.turn_questions();
             self.turn_door()?;
             self.check_wall_time();
+            self.check_gateway();
             self.settle();
         }
         self.door.withdraw();
@@ -195,6 +206,9 @@ impl<'a> Drive<'a> {
                 PollFlags::IN
             };
             waiting.push(PollFd::from_borrowed_fd(interest.descriptor, flags));
+        }
+        if let Some(gateway) = self.gateway {
+            waiting.push(PollFd::from_borrowed_fd(gateway.lives(), PollFlags::empty()));
         }
         for (descriptor, flags) in self.door.interests(take_input) {
             waiting.push(PollFd::from_borrowed_fd(descriptor, flags));
@@ -319,6 +333,12 @@ impl<'a> Drive<'a> {
         }
         self.interrupted |= asks;
         self.sandbox.signal(self.exec, signal)
+    }
+
+    fn check_gateway(&mut self) {
+        if self.gateway.is_some_and(Gateway::has_ended) {
+            self.end(Ending::NetworkLost);
+        }
     }
 
     fn check_wall_time(&mut self) {

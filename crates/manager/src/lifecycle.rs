@@ -275,6 +275,7 @@ fn execute(
     let mut driven = Drive::new(&mut *sandbox, door, exec, &plan.limits, request.started, capture)
         .with_chore(&mut || tending.step())
         .with_questions(gateway.as_ref().map(Gateway::questions))
+        .with_gateway(gateway.as_ref())
         .run()?;
     let last = sandbox.kill()?;
     let network = gateway.map(|gateway| {

@@ -145,6 +145,25 @@ pub fn lower(resource: Resource, value: u64) -> Result<u64, RlimitError> {
     Ok(wanted.current.unwrap_or(value))
 }
 
+/// Raises the soft limit of this process to `value`, or as far as the hard one permits, and returns the soft limit that
+/// holds afterwards; `None` is unlimited. Nothing is lowered.
+///
+/// # Errors
+/// What `setrlimit(2)` answers; this much is always permitted, so it is unexpected.
+pub fn raise_soft(resource: Resource, value: u64) -> Result<Option<u64>, RlimitError> {
+    let now = getrlimit(resource.kernel());
+    let Some(soft) = now.current else { return Ok(None) };
+    let wanted = at_most(now.maximum, value).max(soft);
+    if wanted > soft {
+        let limit = Rlimit {
+            current: Some(wanted),
+            maximum: now.maximum,
+        };
+        set(resource, wanted, limit)?;
+    }
+    Ok(Some(wanted))
+}
+
 fn at_most(now: Option<u64>, value: u64) -> u64 {
     now.map_or(value, |now| now.min(value))
 }
@@ -187,6 +206,20 @@ mod tests {
         .unwrap();
         assert_eq!(lower(Resource::PendingSignals, below + 1), Ok(below));
         assert_eq!(current(Resource::PendingSignals), (Some(below), Some(below + 1)));
+    }
+
+    #[test]
+    fn raising_stops_at_the_hard_limit_and_never_lowers() {
+        let resource = Resource::FileLocks;
+        let limit = |current, maximum| Rlimit {
+            current: Some(current),
+            maximum: Some(maximum),
+        };
+        setrlimit(resource.kernel(), limit(100, 1000)).unwrap();
+        for (value, soft) in [(50, 100), (500, 500), (200, 500), (5000, 1000)] {
+            assert_eq!(raise_soft(resource, value), Ok(Some(soft)));
+            assert_eq!(current(resource), (Some(soft), Some(1000)));
+        }
     }
 
     #[test]

@@ -4,9 +4,11 @@ Started as `internet.py DIRECTORY` where networks may be made; says `ready` and 
 when it removes the directory.
 """
 
-import ctypes, hashlib, json, os, shutil, signal, socket, ssl, struct, subprocess, sys, threading
+import ctypes, hashlib, json, os, resource, shutil, signal, socket, ssl, struct, subprocess, sys, threading
 
 NEWNET, MS_BIND = 0x40000000, 4096
+# A connection is a file, and there may be a thousand.
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 libc = ctypes.CDLL(None, use_errno=True)
 directory = sys.argv[1]
 journal = os.open(directory + "/journal", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -209,6 +211,13 @@ def silent(connection):
     threading.Event().wait()
 
 
+def endless(connection):
+    """Sends for as long as it is read."""
+    block = b"0123456789abcdef" * 4096
+    while True:
+        connection.sendall(block)
+
+
 def echo_datagrams(address, port):
     """At one address, so that the answer comes from there."""
     server = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
@@ -244,7 +253,7 @@ def serve(port, action, address="::"):
 
 def serve_all():
     for port, action in [(80, web), (8080, web), (443, secure_web), (8443, secure_web), (8444, choosy_web), (7, echo), (22, banner),
-                         (9, digest), (10, hasty), (11, silent), (1, echo)]:
+                         (9, digest), (10, hasty), (11, silent), (12, endless), (1, echo)]:
         serve(port, action)
     if machine == "internet":
         for port in [443, 7]:

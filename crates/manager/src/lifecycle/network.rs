@@ -6,10 +6,11 @@ use offleash_core::limits::Limits;
 use offleash_core::network::Host;
 use offleash_core::record::{Connection, ConnectionVerdict, NetworkUse};
 use offleash_core::spec::NetworkSpec;
-use offleash_gateway::{Account, Config, Gateway, Outcome, Resolvers};
+use offleash_gateway::{Account, Config, Gateway, OPEN_FILES, Outcome, Resolvers};
 use offleash_store::rfc3339;
 use offleash_sys::network::NetworkSockets;
 use offleash_sys::network::addresses::own_addresses;
+use offleash_sys::rlimit::{self, Resource};
 
 use super::ManagerError;
 
@@ -22,6 +23,8 @@ pub(super) fn start(asked: &NetworkSpec, limits: &Limits, sockets: NetworkSocket
         action: "start the gateway of the sandbox's network",
         source,
     };
+    // The sandbox exists already, and keeps the limit that it was started with.
+    rlimit::raise_soft(Resource::OpenFiles, OPEN_FILES).map_err(|error| failed(error.source.into()))?;
     let own = own_addresses().map_err(|error| failed(io::Error::other(error)))?;
     let config = Config {
         rules: asked.policy.clone(),

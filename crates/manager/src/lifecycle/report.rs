@@ -70,6 +70,9 @@ impl Facts<'_> {
             Ending::Limit(hit) => limit_outcome(hit),
             Ending::Interrupted { signal } => Outcome::Interrupted { signal: *signal },
             Ending::OutputClosed => signaled(SIGPIPE),
+            Ending::NetworkLost => Outcome::Failed {
+                message: "the gateway of its network has ended; what it was doing there was cut off".to_owned(),
+            },
             Ending::Command(ExecEnd::Exited { code }) => Outcome::Exited { code: *code },
             Ending::Command(ExecEnd::Signaled { signal }) if *signal == SIGKILL && last.out_of_memory => {
                 self.out_of_memory()
