@@ -145,12 +145,18 @@ impl<'a> Session<'a> {
     }
 
     fn end(&mut self, ended: Result<(), Stopped>) {
-        self.outcome = Some(match ended {
-            Ok(()) => Outcome::Allowed,
-            Err(Stopped::Refused(reason)) => Outcome::Refused(reason),
-            Err(Stopped::Failed(reason)) => Outcome::Failed(reason),
-            Err(Stopped::Limited(reached)) if self.address.is_some() => Outcome::Cut(reached.to_string()),
-            Err(Stopped::Limited(reached)) => Outcome::Refused(reached.to_string()),
+        match ended {
+            Ok(()) => self.outcome = Some(Outcome::Allowed),
+            Err(stopped) => self.note(&stopped),
+        }
+    }
+
+    fn note(&mut self, stopped: &Stopped) {
+        self.outcome = Some(match stopped {
+            Stopped::Refused(reason) => Outcome::Refused(reason.clone()),
+            Stopped::Failed(reason) => Outcome::Failed(reason.clone()),
+            Stopped::Limited(reached) if self.address.is_some() => Outcome::Cut(reached.to_string()),
+            Stopped::Limited(reached) => Outcome::Refused(reached.to_string()),
         });
     }
 
@@ -222,6 +228,8 @@ impl<'a> Session<'a> {
 
     /// Tells the client, where it would understand.
     async fn refuse(&mut self, stopped: Stopped) -> Result<(), Stopped> {
+        // Before the client knows it: the sandbox may end of it, and the gateway with the sandbox.
+        self.note(&stopped);
         let told = self.tell_of_refusal(&stopped).await;
         if !told && self.port == 80 && self.counts.received.bytes() == 0 {
             let answer = self.explanation(&stopped);

@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn raising_stops_at_the_hard_limit_and_never_lowers() {
-        let resource = Resource::FileLocks;
+        let resource = Resource::LockedMemory;
         let limit = |current, maximum| Rlimit {
             current: Some(current),
             maximum: Some(maximum),
