@@ -1,6 +1,7 @@
 //! One connection of the sandbox: judged, dialled, looked at and carried.
 
 mod greeted;
+mod opened;
 pub(crate) mod proxied;
 
 use std::io;
@@ -19,13 +20,14 @@ use crate::http;
 use crate::journal::{Connection, Outcome};
 use crate::limits::{Counts, Reached};
 use crate::names::Names;
+use crate::opened::Log;
 use crate::policy;
 use crate::proxy_request::Way;
 use crate::relay;
 use crate::upstream::Unreachable;
 
 /// How long a client may take to say what it wants where that must be known.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why a connection ends before it was carried.
 #[derive(Debug)]
@@ -82,7 +84,7 @@ fn reset(client: &TcpStream) {
 }
 
 struct Session<'a> {
-    shared: &'a Shared,
+    shared: &'a Rc<Shared>,
     client: TcpStream,
     at: SystemTime,
     begun: Instant,
@@ -98,6 +100,8 @@ struct Session<'a> {
     read: Vec<u8>,
     /// The server, where it was dialled before it was looked at what the client says.
     dialled: Option<TcpStream>,
+    /// What was seen on it if it was opened.
+    seen: Rc<Log>,
     /// `None` until it has ended.
     outcome: Option<Outcome>,
 }
@@ -105,6 +109,8 @@ struct Session<'a> {
 impl Drop for Session<'_> {
     /// Tells the journal: of a connection that is cut off with the gateway, too, which has carried what it has carried.
     fn drop(&mut self) {
+        self.address = self.address.or(self.seen.address.get());
+        let (requests, more_requests) = self.seen.requests();
         let outcome = self.outcome.take().unwrap_or_else(|| match self.address {
             Some(_) => Outcome::Allowed,
             None => Outcome::Failed("the sandbox ended before it was made".to_owned()),
@@ -120,12 +126,14 @@ impl Drop for Session<'_> {
             received: self.counts.received.bytes(),
             asked: self.asked,
             duration: self.begun.elapsed(),
+            requests,
+            more_requests,
         });
     }
 }
 
 impl<'a> Session<'a> {
-    fn new(shared: &'a Shared, client: TcpStream, host: Host, port: u16) -> Self {
+    fn new(shared: &'a Rc<Shared>, client: TcpStream, host: Host, port: u16) -> Self {
         Self {
             shared,
             client,
@@ -140,6 +148,7 @@ impl<'a> Session<'a> {
             way: None,
             read: Vec::new(),
             dialled: None,
+            seen: Rc::default(),
             outcome: None,
         }
     }
@@ -196,6 +205,10 @@ impl<'a> Session<'a> {
     }
 
     async fn open_and_carry(&mut self, protocol: Protocol) -> Result<(), Stopped> {
+        if self.shared.policy.opens(&self.host, self.port, protocol) {
+            self.accept_tunnel().await?;
+            return self.opened(protocol).await;
+        }
         self.open_tunnel().await?;
         self.look_and_carry(protocol).await
     }

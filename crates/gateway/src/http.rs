@@ -58,14 +58,19 @@ pub(crate) fn looks_like(bytes: &[u8]) -> Looks {
 
 /// An answer of ours in plain text.
 pub(crate) fn answer(status: &str, reason: &str, hint: Option<&str>) -> Vec<u8> {
-    let hint = hint.map(|hint| format!("hint: {hint}\n")).unwrap_or_default();
-    let body = format!("offleash: {reason}\n{hint}");
+    let body = words(reason, hint);
     let length = body.len();
     format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {length}\r\nConnection: \
          close\r\n\r\n{body}"
     )
     .into_bytes()
+}
+
+/// Why something is refused, and what could be done, as text for the program that asked.
+pub(crate) fn words(reason: &str, hint: Option<&str>) -> String {
+    let hint = hint.map(|hint| format!("hint: {hint}\n")).unwrap_or_default();
+    format!("offleash: {reason}\n{hint}")
 }
 
 /// Says the last words on a connection, and waits until they were read: to close with unread bytes would take them back.

@@ -10,6 +10,8 @@ use offleash_core::record::LimitHit;
 
 /// How many connections are told one by one; a sandbox can make more than anybody reads.
 const CONNECTIONS: usize = 10_000;
+/// How many requests are told one by one, of all connections together.
+const REQUESTS: usize = 20_000;
 /// How many refused names are told.
 const NAMES: usize = 1_000;
 
@@ -49,6 +51,31 @@ pub struct Connection {
     pub received: u64,
     /// How long it lasted.
     pub duration: Duration,
+    /// The requests on it where they were seen, in the order in which they began.
+    pub requests: Vec<Request>,
+    /// How many there were beyond those.
+    pub more_requests: u64,
+}
+
+/// One request on a connection that was opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// Its method.
+    pub method: String,
+    /// Its path without the query, or the beginning of it.
+    pub path: String,
+    /// The status of its answer, the gateway's own included.
+    pub status: Option<u16>,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// The rule that decided, as it was written; none where no rule is about requests to the host.
+    pub rule: Option<String>,
+    /// Bytes of its body that the sandbox sent.
+    pub sent: u64,
+    /// Bytes of the answer's body that it received.
+    pub received: u64,
+    /// How long it took until the answer had ended.
+    pub duration: Duration,
 }
 
 /// What was told so far.
@@ -64,6 +91,8 @@ pub struct Account {
     pub more_refused_names: u64,
     /// Limits that were hit, each once.
     pub limits_hit: Vec<LimitHit>,
+    /// How many requests the connections have.
+    requests: usize,
 }
 
 /// Where the gateway writes and the supervisor reads.
@@ -71,8 +100,14 @@ pub struct Account {
 pub(crate) struct Journal(Arc<Mutex<Account>>);
 
 impl Journal {
-    pub(crate) fn connection(&self, connection: Connection) {
+    pub(crate) fn connection(&self, mut connection: Connection) {
         let mut account = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = REQUESTS.saturating_sub(account.requests);
+        if connection.requests.len() > place {
+            connection.more_requests += (connection.requests.len() - place) as u64;
+            connection.requests.truncate(place);
+        }
+        account.requests += connection.requests.len();
         if account.connections.len() < CONNECTIONS {
             account.connections.push(connection);
         } else {

@@ -16,6 +16,7 @@ pub mod http_head;
 mod journal;
 mod limits;
 mod names;
+mod opened;
 mod policy;
 pub mod proxy_request;
 mod questions;
@@ -29,15 +30,17 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use offleash_core::limits::Limits;
-use offleash_core::network::{Asks, Host, NetworkPolicy, RuleVerdict};
+use offleash_core::network::{Asks, Host, NetworkPolicy, RequestRules, RuleVerdict};
 use offleash_sys::network::NetworkSockets;
 use rustix::pipe::PipeFlags;
 use tokio::sync::oneshot;
 
-pub use journal::{Account, Connection, Outcome};
+pub use journal::{Account, Connection, Outcome, Request};
+pub use opened::{Trust, TrustError};
 pub use questions::{Notice, Questions};
 pub use serve::OPEN_FILES;
 pub use upstream::Resolvers;
@@ -55,6 +58,10 @@ use upstream::Upstream;
 pub struct Config {
     /// What may be reached.
     pub rules: NetworkPolicy,
+    /// Which requests pass, and what becomes of their headers.
+    pub requests: RequestRules,
+    /// With what connections are opened; needed where there are rules for requests.
+    pub trust: Option<Arc<Trust>>,
     /// The addresses of this machine, which no name may lead to.
     pub own: Vec<IpAddr>,
     /// Of which those of the network are kept here.
@@ -187,4 +194,6 @@ pub(crate) struct Shared {
     budget: Rc<Budget>,
     journal: Journal,
     pipes: Pipes,
+    /// With what connections are opened, if any are.
+    opening: Option<opened::Opening>,
 }

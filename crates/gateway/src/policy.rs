@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 
-use offleash_core::network::{Approval, Decision, DomainName, Host, NetworkPolicy, NetworkRule, RuleVerdict};
+use offleash_core::network::{
+    Approval, Decision, DomainName, Host, NetworkPolicy, NetworkRule, Protocol, RequestRules, RuleVerdict,
+};
 
 /// Why a connection is refused by the rules.
 pub(crate) fn reason(rule: Option<&str>) -> String {
@@ -24,6 +26,7 @@ pub(crate) fn reason_asked(rule: Option<&str>, approval: Approval) -> String {
 #[derive(Debug)]
 pub(crate) struct Policy {
     rules: NetworkPolicy,
+    requests: RequestRules,
     /// The addresses of the machine itself.
     own: Vec<IpAddr>,
     /// Whether what no rule is about is asked about.
@@ -34,9 +37,36 @@ impl Policy {
     pub(crate) fn new(rules: NetworkPolicy, own: Vec<IpAddr>, asks_about_the_unknown: bool) -> Self {
         Self {
             rules,
+            requests: RequestRules::default(),
             own,
             asks_about_the_unknown,
         }
+    }
+
+    /// The same with rules for requests.
+    pub(crate) fn with_requests(self, requests: RequestRules) -> Self {
+        Self { requests, ..self }
+    }
+
+    /// The rules for requests.
+    pub(crate) fn requests(&self) -> &RequestRules {
+        &self.requests
+    }
+
+    /// Whether the requests on a connection to `host` at `port` have to be seen, which then must be HTTP, with TLS or
+    /// without. A rule that says that a port is raw TCP is taken at its word, but not for the ports of the web.
+    pub(crate) fn opens(&self, host: &Host, port: u16, protocol: Protocol) -> bool {
+        let is_raw = protocol == Protocol::Tcp && !matches!(port, 80 | 443);
+        !is_raw && self.requests.concern(host)
+    }
+
+    /// Whether the rule of `decision` says that `port` is reached without TLS.
+    pub(crate) fn clear_is_meant(decision: &Decision<'_>, port: u16) -> bool {
+        let pattern = decision.rule.map(NetworkRule::pattern);
+        pattern.is_some_and(|pattern| {
+            let names_port = pattern.ports().is_some_and(|ports| ports.contains(port));
+            names_port && pattern.protocol(port) == Protocol::Http
+        })
     }
 
     /// Whether a name may be reached at any port, so that it has an address inside.

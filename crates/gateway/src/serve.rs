@@ -23,6 +23,7 @@ use crate::dns::{self, Asked};
 use crate::journal::Journal;
 use crate::limits::Budget;
 use crate::names::Names;
+use crate::opened::Opening;
 use crate::policy::Policy;
 use crate::questions::Questions;
 use crate::relay::Pipes;
@@ -42,6 +43,8 @@ const PIPES: u64 = 64;
 const SHARE_FOR_A_PIPE: u64 = 32;
 /// How many files this process should be able to open, so that a sandbox gets all the connections that it may have.
 pub const OPEN_FILES: u64 = CONNECTIONS * DESCRIPTORS + PIPES * 2;
+/// For how many connections there is one to a server beyond one for each, where requests need several.
+const SHARE_OF_MORE_SERVERS: usize = 4;
 /// How long a client may be silent on a connection for questions.
 const SILENCE: Duration = Duration::from_secs(10);
 
@@ -84,14 +87,26 @@ fn begin(config: Config, sockets: NetworkSockets, journal: Journal, line: Questi
     let (descriptors, _) = rlimit::current(Resource::OpenFiles);
     let room = Room::within(descriptors);
     let places = Arc::new(Semaphore::new(room.connections));
+    if config.trust.is_none() && !config.requests.is_empty() {
+        return Err(io::Error::other(
+            "there are rules for requests, and nothing to open connections with",
+        ));
+    }
+    let more_servers = room.connections / SHARE_OF_MORE_SERVERS;
+    let opening = config
+        .trust
+        .as_ref()
+        .map(|trust| Opening::new(trust, more_servers))
+        .transpose()?;
     let shared = Rc::new(Shared {
         pipes: Pipes::new(room.pipes),
-        policy: Policy::new(config.rules, config.own, config.asks.about_the_unknown),
+        policy: Policy::new(config.rules, config.own, config.asks.about_the_unknown).with_requests(config.requests),
         approvals: Approvals::new(line, config.asks.timeout),
         names: RefCell::new(Names::default()),
         upstream: Upstream::new(&config.resolvers)?,
         budget: Budget::new(&config.limits, journal.clone()),
         journal,
+        opening,
     });
     let mut servers = JoinSet::new();
     for socket in sockets.connections {

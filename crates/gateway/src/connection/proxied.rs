@@ -111,6 +111,18 @@ impl Session<'_> {
         Ok(())
     }
 
+    /// Says that the connection is there before anything is dialled: requests are judged first.
+    pub(super) async fn accept_tunnel(&mut self) -> Result<(), Stopped> {
+        match &self.way {
+            None | Some(Way::Request { .. }) => Ok(()),
+            Some(way) => {
+                self.client.write_all(way.made()).await.map_err(broken)?;
+                self.way = None;
+                Ok(())
+            }
+        }
+    }
+
     /// Tells a client of the proxy that its connection was not made; whether it was such a client.
     pub(super) async fn tell_of_refusal(&mut self, stopped: &Stopped) -> bool {
         let Some(way) = self.way.take() else {

@@ -20,7 +20,7 @@ pub struct Authority {
 
 impl Authority {
     /// Reads `host` or `host:port` (RFC 9110, 7.2) without user, percent forms, zone, empty port or leading zeros.
-    pub(super) fn parse(text: &[u8], scheme: Scheme) -> Option<Self> {
+    pub(crate) fn parse(text: &[u8], scheme: Scheme) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?;
         let (host, port) = split_port(text);
         let is_host = match host.strip_prefix('[') {

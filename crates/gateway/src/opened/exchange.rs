@@ -1,0 +1,232 @@
+//! One request and its answer.
+
+use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
+use std::rc::Rc;
+
+use http::header::{CONNECTION, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE};
+use http::{Method, Request, Response, StatusCode, Uri, Version};
+use hyper::body::Incoming;
+use hyper::upgrade::Upgraded;
+use tokio::time::Instant;
+
+use super::answers::Unanswered;
+use super::bodies::{AnswerBody, RequestBody};
+use super::log::{Entry, Log};
+use super::requests::{self, Destination, Refused};
+use super::servers::Servers;
+use super::{Opening, hops};
+use crate::Shared;
+use crate::journal::Outcome;
+
+/// What the requests of one connection share.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    pub(super) shared: Rc<Shared>,
+    pub(super) to: Destination,
+    servers: Servers,
+    log: Rc<Log>,
+    activity: Rc<Activity>,
+    /// The server's side of a connection that is not HTTP any more.
+    pub(super) upgraded: RefCell<Option<Upgraded>>,
+}
+
+/// Whether anything is going on.
+#[derive(Debug)]
+pub(super) struct Activity {
+    requests: Cell<usize>,
+    last: Cell<Instant>,
+}
+
+/// Lasts as long as a request is being answered.
+#[derive(Debug)]
+pub(super) struct Underway {
+    activity: Rc<Activity>,
+    entry: Rc<Entry>,
+}
+
+impl Activity {
+    fn begin(self: &Rc<Self>, entry: &Rc<Entry>) -> Underway {
+        self.requests.set(self.requests.get() + 1);
+        Underway {
+            activity: Rc::clone(self),
+            entry: Rc::clone(entry),
+        }
+    }
+
+    /// Since when nothing has been going on.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        (self.requests.get() == 0).then(|| self.last.get())
+    }
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        self.entry.end();
+        self.activity
+            .requests
+            .set(self.activity.requests.get().saturating_sub(1));
+        self.activity.last.set(Instant::now());
+    }
+}
+
+impl Exchange {
+    pub(super) fn new(shared: Rc<Shared>, to: Destination, log: Rc<Log>, opening: &Opening) -> Self {
+        Self {
+            servers: Servers::new(Rc::clone(&shared), to.clone(), Rc::clone(&log), opening),
+            shared,
+            to,
+            log,
+            activity: Rc::new(Activity {
+                requests: Cell::new(0),
+                last: Cell::new(Instant::now()),
+            }),
+            upgraded: RefCell::new(None),
+        }
+    }
+
+    pub(super) fn activity(&self) -> &Activity {
+        &self.activity
+    }
+
+    /// Answers a request: with what the server says, or why it is not asked.
+    pub(super) async fn answer(self: Rc<Self>, request: Request<Incoming>) -> Result<Response<AnswerBody>, Infallible> {
+        let (parts, body) = request.into_parts();
+        let entry = self.log.begin(&parts);
+        let underway = self.activity.begin(&entry);
+        let answered = self.carry(Request::from_parts(parts, body), &entry, underway).await;
+        Ok(answered.unwrap_or_else(|unanswered| {
+            let status = unanswered.status().as_u16();
+            let answer = unanswered.answer();
+            entry.answered(
+                status,
+                match unanswered {
+                    Unanswered::Refused(refused) => {
+                        if refused.rule.is_some() {
+                            entry.decided_by(refused.rule);
+                        }
+                        Outcome::Refused(refused.reason)
+                    }
+                    Unanswered::Failed(reason) => Outcome::Failed(reason),
+                },
+            );
+            answer
+        }))
+    }
+
+    async fn carry(
+        &self,
+        request: Request<Incoming>,
+        entry: &Rc<Entry>,
+        underway: Underway,
+    ) -> Result<Response<AnswerBody>, Unanswered> {
+        let is_upgrade = wants_websocket(&request);
+        let (mut parts, body) = request.into_parts();
+        refuse_codings(&parts)?;
+        let passed = requests::judge(&self.shared.policy, &self.to, &parts)?;
+        entry.decided_by(passed.rule);
+        let takes_trailers = hops::strip(&mut parts.headers);
+        // The answer to it is given when the body is asked for.
+        parts.headers.remove(http::header::EXPECT);
+        parts.extensions.clear();
+        parts.uri = Uri::from(passed.target);
+        requests::rewrite(&self.shared.policy, &self.to, &mut parts)?;
+        let mut request = Request::from_parts(parts, RequestBody::new(body, Rc::clone(entry)));
+        if is_upgrade {
+            request
+                .headers_mut()
+                .insert(UPGRADE, HeaderValue::from_static("websocket"));
+            request
+                .headers_mut()
+                .insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+            let response = self.servers.send_upgrade(request).await?;
+            return self.upgraded(response, entry, underway).await;
+        }
+        let (response, place) = self.servers.send(request, takes_trailers).await?;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(Unanswered::Failed(format!(
+                "`{}` changes to another protocol, which it was not asked for",
+                self.to.authority()
+            )));
+        }
+        Ok(told(response, entry, underway, place))
+    }
+
+    /// What the server says to the wish for another protocol.
+    async fn upgraded(
+        &self,
+        mut response: Response<Incoming>,
+        entry: &Rc<Entry>,
+        underway: Underway,
+    ) -> Result<Response<AnswerBody>, Unanswered> {
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Ok(told(response, entry, underway, None));
+        }
+        if !hops::has_token(response.headers(), &UPGRADE, "websocket") {
+            return Err(Unanswered::Failed(format!(
+                "`{}` changes to another protocol than it was asked for",
+                self.to.authority()
+            )));
+        }
+        let server = hyper::upgrade::on(&mut response).await;
+        let server = server.map_err(|error| Unanswered::Failed(error.to_string()))?;
+        *self.upgraded.borrow_mut() = Some(server);
+        let mut answer = told(response, entry, underway, None);
+        answer
+            .headers_mut()
+            .insert(UPGRADE, HeaderValue::from_static("websocket"));
+        answer
+            .headers_mut()
+            .insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        Ok(answer)
+    }
+}
+
+/// The server's answer as it is given to the client.
+fn told(
+    response: Response<Incoming>,
+    entry: &Rc<Entry>,
+    underway: Underway,
+    place: Option<tokio::sync::OwnedSemaphorePermit>,
+) -> Response<AnswerBody> {
+    let (mut parts, body) = response.into_parts();
+    hops::strip(&mut parts.headers);
+    // Other ways to the server do not lead out.
+    parts.headers.remove(HeaderName::from_static("alt-svc"));
+    parts.version = Version::default();
+    entry.answered(parts.status.as_u16(), Outcome::Allowed);
+    let body = AnswerBody::Theirs {
+        body,
+        entry: Rc::clone(entry),
+        _underway: underway,
+        _place: place,
+    };
+    Response::from_parts(parts, body)
+}
+
+/// Whether a request asks to become a WebSocket (RFC 6455, section 4.1). Other protocols are left out of it instead,
+/// which a server is free not to hear (RFC 9110, section 7.8).
+fn wants_websocket(request: &Request<Incoming>) -> bool {
+    let mut protocols = request.headers().get_all(UPGRADE).iter();
+    let protocol = protocols.next().map(HeaderValue::as_bytes);
+    request.version() == Version::HTTP_11
+        && request.method() == Method::GET
+        && protocols.next().is_none()
+        && protocol.is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
+        && hops::has_token(request.headers(), &CONNECTION, "upgrade")
+}
+
+/// A body is carried as it is, without the codings of one connection; others than `chunked` would be lost.
+fn refuse_codings(parts: &http::request::Parts) -> Result<(), Refused> {
+    let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
+    let is_plain = match (codings.next(), codings.next()) {
+        (None, _) => true,
+        (Some(coding), None) => coding.as_bytes().eq_ignore_ascii_case(b"chunked"),
+        _ => false,
+    };
+    if is_plain {
+        Ok(())
+    } else {
+        Err(Refused::because("its body has a transfer coding other than `chunked`"))
+    }
+}

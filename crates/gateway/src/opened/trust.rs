@@ -1,0 +1,105 @@
+//! Whom the two sides of an opened connection trust: the sandbox an authority of its own, the gateway those of the
+//! machine.
+
+use rustls::pki_types::CertificateDer;
+
+use super::authority::{Authority, COMMON_NAME};
+use super::key_store;
+
+/// The certificate authorities of the machine, and one made for a sandbox.
+#[derive(Debug)]
+pub struct Trust {
+    authority: Authority,
+    roots: Vec<CertificateDer<'static>>,
+}
+
+/// Why connections cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum TrustError {
+    /// No authority of the machine can be read, so that no server could be trusted.
+    #[error("no certificate authority of this machine can be read: {0}")]
+    NoRoots(String),
+    /// What `SSL_CERT_FILE` or `SSL_CERT_DIR` names cannot be read as a whole.
+    #[error("the certificate authorities that SSL_CERT_FILE or SSL_CERT_DIR name cannot be read: {0}")]
+    Named(String),
+    /// The authority of the sandbox cannot be made.
+    #[error("making a certificate authority for the sandbox: {0}")]
+    Own(String),
+}
+
+impl Trust {
+    /// Reads the authorities of the machine, those that `SSL_CERT_FILE` and `SSL_CERT_DIR` name if they are set, and
+    /// makes a new one.
+    ///
+    /// # Errors
+    /// [`TrustError`] names the file that cannot be read.
+    pub fn of_this_machine() -> Result<Self, TrustError> {
+        let found = rustls_native_certs::load_native_certs();
+        let errors: Vec<String> = found.errors.iter().map(ToString::to_string).collect();
+        let named = ["SSL_CERT_FILE", "SSL_CERT_DIR"]
+            .iter()
+            .any(|name| std::env::var_os(name).is_some());
+        if named && !errors.is_empty() {
+            return Err(TrustError::Named(errors.join("; ")));
+        }
+        if found.certs.is_empty() {
+            return Err(TrustError::NoRoots(match errors.is_empty() {
+                true => "none is installed".to_owned(),
+                false => errors.join("; "),
+            }));
+        }
+        Self::with_roots(found.certs)
+    }
+
+    /// These authorities, and a new one.
+    ///
+    /// # Errors
+    /// [`TrustError::Own`].
+    pub fn with_roots(roots: Vec<CertificateDer<'static>>) -> Result<Self, TrustError> {
+        let authority = Authority::new().map_err(|error| TrustError::Own(error.to_string()))?;
+        Ok(Self { authority, roots })
+    }
+
+    pub(super) fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    pub(super) fn roots(&self) -> &[CertificateDer<'static>] {
+        &self.roots
+    }
+
+    /// The certificate of the sandbox's own authority, in DER.
+    pub fn own_der(&self) -> &[u8] {
+        self.authority.der()
+    }
+
+    /// The same in PEM.
+    pub fn own_pem(&self) -> String {
+        self.authority.pem()
+    }
+
+    /// All authorities in PEM, the sandbox's own last.
+    pub fn bundle(&self) -> String {
+        let machine = self
+            .roots
+            .iter()
+            .map(|root| pem::Pem::new("CERTIFICATE", root.as_ref()));
+        let machine: Vec<pem::Pem> = machine.collect();
+        let config = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
+        let mut bundle = pem::encode_many_config(&machine, config);
+        bundle.push('\n');
+        bundle.push_str(&self.own_pem());
+        bundle
+    }
+
+    /// All authorities as a key store of Java, under its usual password.
+    pub fn java_key_store(&self) -> Vec<u8> {
+        let own = std::iter::once(self.authority.der());
+        key_store::write(own.chain(&self.roots).map(AsRef::as_ref))
+    }
+
+    /// By what name OpenSSL looks for the sandbox's authority in a directory of certificates.
+    pub fn hashed_name(&self) -> String {
+        format!("{:08x}.0", key_store::hash_of_common_name(COMMON_NAME))
+    }
+}
