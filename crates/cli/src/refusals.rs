@@ -104,6 +104,8 @@ mod tests {
             sent_bytes: 0,
             received_bytes: 0,
             duration_ms: 0,
+            requests: Vec::new(),
+            more_requests: 0,
         }
     }
 

@@ -24,6 +24,8 @@ mod greetings;
 mod names;
 #[path = "network/net_limits.rs"]
 mod net_limits;
+#[path = "network/opened.rs"]
+mod opened;
 #[path = "network/proxies.rs"]
 mod proxies;
 #[path = "network/requests.rs"]

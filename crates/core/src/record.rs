@@ -90,9 +90,39 @@ pub struct Connection {
     pub received_bytes: u64,
     /// How long it lasted, in milliseconds.
     pub duration_ms: u64,
+    /// The requests on it, where rules for requests, headers or secrets are about the host, in the order in which they
+    /// began; the first 1,000, and of all connections together the first 20,000.
+    #[serde(default)]
+    pub requests: Vec<RequestSeen>,
+    /// How many there were beyond those.
+    #[serde(default)]
+    pub more_requests: u64,
 }
 
-/// What became of a connection.
+/// A request that the sandbox made on a connection.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct RequestSeen {
+    /// The method.
+    pub method: String,
+    /// The path without the query; the first 256 characters.
+    pub path: String,
+    /// The status of the answer, the gateway's own answers included; absent where there was none.
+    pub status: Option<u16>,
+    /// What became of it: `allowed`, `refused`, or `failed` when it was let through and the server did not answer.
+    pub verdict: ConnectionVerdict,
+    /// Why it was refused or failed.
+    pub reason: Option<String>,
+    /// The rule that decided; absent when none was about it.
+    pub rule: Option<String>,
+    /// Bytes of its body.
+    pub sent_bytes: u64,
+    /// Bytes of the answer's body.
+    pub received_bytes: u64,
+    /// How long it took until the answer had ended, in milliseconds.
+    pub duration_ms: u64,
+}
+
+/// What became of a connection or a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ConnectionVerdict {

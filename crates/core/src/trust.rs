@@ -39,6 +39,16 @@ pub fn widened(policy: &Policy) -> Vec<String> {
         let mut rules = policy.network.iter().flat_map(|network| &network.policy.rules);
         note(rules.any(|rule| rule.verdict() == verdict), key);
     }
+    let requests = policy.network.as_ref().map(|network| &network.requests);
+    note(
+        requests.is_some_and(|requests| !requests.methods.rules.is_empty()),
+        "network.methods",
+    );
+    let changes_headers = |sets: bool| {
+        requests.is_some_and(|requests| requests.headers.iter().any(|rule| rule.value().is_some() == sets))
+    };
+    note(changes_headers(true), "network.set_headers");
+    note(changes_headers(false), "network.remove_headers");
     keys.extend(raised_limits(policy).map(|limit| format!("limits.{}", limit.name())));
     keys
 }
@@ -83,6 +93,14 @@ mod tests {
         assert_eq!(keys("[network]\nask = [\"example.com\"]"), ["network.ask"]);
         let restrict = "[network]\ndeny = [\"example.com\"]\nask_timeout = \"1h\"";
         assert_eq!(keys(restrict), Vec::<String>::new());
+        assert_eq!(
+            keys("[network]\nmethods = [\"GET example.com/\"]"),
+            ["network.allow", "network.methods"]
+        );
+        assert_eq!(
+            keys("[network]\nset_headers = [\"example.com X-A: b\"]\nremove_headers = [\"example.com Cookie\"]"),
+            ["network.set_headers", "network.remove_headers"]
+        );
     }
 
     #[test]

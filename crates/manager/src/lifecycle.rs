@@ -8,6 +8,7 @@ mod report;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use offleash_core::error::{ErrorKind, Explained as _};
@@ -17,7 +18,7 @@ use offleash_core::plan::{Entry, Environment, Node, Plan};
 use offleash_core::record::{ChangeSummary, NetworkUse, RunRecord};
 use offleash_core::spec::{SandboxSpec, WorkspaceMode};
 use offleash_core::text::Text;
-use offleash_gateway::Gateway;
+use offleash_gateway::{Gateway, Trust};
 use offleash_isolation::sandbox::{Enforcement, Final, Leftovers};
 use offleash_store::{
     ApplyRequest, HostIdentity, LeftoverFate, LiveRun, NewRun, Run, RunError, Selection, StateDirectory, Tending,
@@ -78,7 +79,11 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
     let id = new_id()?;
     let mut chosen = level::Chosen::prepare(&request.spec, &id)?;
     let state = open_state(request.state.as_deref())?;
-    let host = this_host(state.path())?;
+    let trust = network::trust(&request.spec.network)?;
+    let host = Host {
+        trust: trust.as_deref().map(network::stores),
+        ..this_host(state.path())?
+    };
     let run_directory = state.path().join("runs").join(id.as_str());
     let resolved = planning::resolve(&request.spec, &host, &request.command, id.clone(), &run_directory);
     let (plan, basis) = match resolved {
@@ -95,7 +100,7 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
     let mut live = LiveRun::create(&state, new_run(request, &plan, &host))?;
     place_layers(&mut plan, &live);
     let started_at = live.run().started_at().to_owned();
-    let outcome = execute(request, &mut chosen, &mut plan, &basis, &mut live, door);
+    let outcome = execute(request, &mut chosen, &mut plan, &basis, trust, &mut live, door);
     let finished = live.finish();
     let (executed, enforcement) = match outcome {
         Ok(executed) => executed,
@@ -162,6 +167,7 @@ pub fn this_host(state_directory: &std::path::Path) -> Result<Host, ManagerError
         cwd,
         env: std::env::vars_os().collect(),
         state_directory: state_directory.to_owned(),
+        trust: None,
     })
 }
 
@@ -250,6 +256,7 @@ fn execute(
     chosen: &mut level::Chosen,
     plan: &mut Plan,
     basis: &ExecBasis,
+    trust: Option<Arc<Trust>>,
     live: &mut LiveRun,
     door: &mut dyn Door,
 ) -> Result<(Executed, Enforcement), ManagerError> {
@@ -260,7 +267,7 @@ fn execute(
     };
     let mut sandbox = chosen.create(plan, &mut noted)?;
     let gateway = match sandbox.take_network() {
-        Some(sockets) => Some(network::start(&request.spec.network, &plan.limits, sockets)?),
+        Some(sockets) => Some(network::start(&request.spec.network, &plan.limits, trust, sockets)?),
         None => None,
     };
     let (cwd, env) = directory_and_environment(request, basis);

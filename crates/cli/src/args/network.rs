@@ -20,7 +20,17 @@ pub(crate) struct NetworkArgs {
     /// Keep this host from being reached although a less specific rule allows it; every port unless named.
     #[arg(long, value_name = "HOST[:PORTS]")]
     pub(crate) deny_host: Vec<OsString>,
+    /// Let these requests through to a host, and no others: methods or `*`, a host, a path in which `*` is a segment or,
+    /// at the end, whatever follows. TLS to the host is opened by the gateway.
+    #[arg(long, value_name = "METHODS HOST/PATH")]
+    pub(crate) allow_method: Vec<OsString>,
+    /// Set this header in requests to a host, in place of what the sandbox sent.
+    #[arg(long, value_name = "HOST NAME: VALUE")]
+    pub(crate) set_header: Vec<OsString>,
+    /// Take this header from requests to a host.
+    #[arg(long, value_name = "HOST NAME")]
+    pub(crate) remove_header: Vec<OsString>,
     /// `none`: nothing is reached, whatever the policy allows.
-    #[arg(long, value_name = "none", conflicts_with_all = ["allow", "ask"])]
+    #[arg(long, value_name = "none", conflicts_with_all = ["allow", "ask", "allow_method"])]
     pub(crate) network: Option<String>,
 }

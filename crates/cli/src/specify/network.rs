@@ -1,6 +1,7 @@
 //! What the flags of the network ask for.
 
-use offleash_core::network::{Asks, NetworkRule, RuleVerdict};
+use offleash_core::error::Explained as _;
+use offleash_core::network::{Asks, HeaderRule, HeaderRuleError, MethodRule, NetworkRule, RuleVerdict};
 use offleash_core::spec::{NetworkSpec, SandboxSpec};
 use offleash_core::text::Text;
 
@@ -30,6 +31,7 @@ pub(super) fn apply_flags(arguments: &NetworkArgs, spec: &mut SandboxSpec) -> Re
             .with_hint("write a time such as `30s` or `5m`")
         })?;
     }
+    apply_request_flags(arguments, spec)?;
     match arguments.network.as_deref() {
         None => Ok(()),
         Some("none") => {
@@ -38,5 +40,37 @@ pub(super) fn apply_flags(arguments: &NetworkArgs, spec: &mut SandboxSpec) -> Re
         }
         Some(other) => Err(Failure::new(format!("`--network {other}` is no network"))
             .with_hint("`none` is the only word here; `--allow HOST` says what may be reached")),
+    }
+}
+
+/// Adds what the flags say of requests.
+fn apply_request_flags(arguments: &NetworkArgs, spec: &mut SandboxSpec) -> Result<(), Failure> {
+    const METHOD: &str = "--allow-method";
+    for text in &arguments.allow_method {
+        let rule = text.to_string_lossy().parse::<MethodRule>();
+        let rule = rule.map_err(|error| bad_flag(METHOD, text, &error))?;
+        spec.network
+            .add_method_rule(rule)
+            .map_err(|error| bad_flag(METHOD, text, &error))?;
+    }
+    type Parse = fn(&str) -> Result<HeaderRule, HeaderRuleError>;
+    for (flag, texts, parse) in [
+        ("--set-header", &arguments.set_header, HeaderRule::parse_set as Parse),
+        ("--remove-header", &arguments.remove_header, HeaderRule::parse_remove),
+    ] {
+        for text in texts {
+            let rule = parse(&text.to_string_lossy()).map_err(|error| bad_header(flag, &error))?;
+            spec.network.requests.headers.push(rule);
+        }
+    }
+    Ok(())
+}
+
+/// A header rule that cannot be read; it is not repeated, because its value may be confidential.
+fn bad_header(flag: &str, error: &HeaderRuleError) -> Failure {
+    let failure = Failure::new(format!("what `{flag}` was given is not valid: {error}"));
+    match error.hint() {
+        Some(hint) => failure.with_hint(hint),
+        None => failure,
     }
 }

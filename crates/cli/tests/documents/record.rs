@@ -63,7 +63,7 @@ fn opened(line: &str) -> Option<String> {
 fn kind_in_json(kind: &str) -> &'static str {
     match kind {
         "u8" | "u16" | "u32" | "u64" | "i32" => "number",
-        "Option<u64>" => "number or null",
+        "Option<u16>" | "Option<u64>" => "number or null",
         "String" | "Level" | "LimitName" | "LimitEffect" | "RunId" | "ConnectionVerdict" => "string",
         "Option<String>" | "Option<IpAddr>" | "Option<Approval>" => "string or null",
         "bool" => "boolean",
@@ -79,6 +79,7 @@ fn kind_in_json(kind: &str) -> &'static str {
         "Option<ChangeSummary>" => "[change summary](#changesummary) or null",
         "Option<NetworkUse>" => "[use of the network](#networkuse) or null",
         "Vec<Connection>" => "list of [connections](#connection)",
+        "Vec<RequestSeen>" => "list of [requests](#requestseen)",
         other => panic!("docs/record.md does not know how `{other}` looks in JSON"),
     }
 }
@@ -130,6 +131,7 @@ fn record_document() -> String {
         "ChangeSummary",
         "NetworkUse",
         "Connection",
+        "RequestSeen",
     ] {
         let Described { doc, fields, .. } = find(name);
         let title = if name == "RunRecord" { "Record" } else { name };

@@ -295,6 +295,9 @@ def internet(ours, theirs):
     threading.Event().wait()
 
 
+with open(directory + "/opened.py") as more:
+    exec(compile(more.read(), "opened.py", "exec"))
+
 up, up_writer = os.pipe()
 down, down_writer = os.pipe()
 other = os.fork()

@@ -50,6 +50,7 @@ impl World {
         }
         let directory = tempfile::Builder::new().prefix("offleash-network-").tempdir().unwrap();
         certify(directory.path())?;
+        crate::opened::prepare(directory.path())?;
         let mut command = Command::new("unshare");
         command.args(["--net", "--mount"]);
         if !is_root() {
@@ -78,6 +79,11 @@ impl World {
             "no network of our own: {}",
             said.lines().last().unwrap_or_default()
         ))
+    }
+
+    /// A file of the internet.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
     }
 
     /// A program of the host, with the user and the privileges of this process.

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 use toml::Spanned;
 
-use crate::network::{Asks, NetworkPolicy, NetworkRule, RuleVerdict};
+use crate::network::{Asks, HeaderRule, MethodRule, NetworkRule, RuleVerdict};
 use crate::spec::NetworkSpec;
 
 /// `"none"`, or a table of rules.
@@ -23,6 +23,9 @@ pub(super) struct NetworkRules {
     ask: Vec<Spanned<String>>,
     deny: Vec<Spanned<String>>,
     ask_timeout: Option<Spanned<String>>,
+    methods: Vec<Spanned<String>>,
+    set_headers: Vec<Spanned<String>>,
+    remove_headers: Vec<Spanned<String>>,
 }
 
 impl Network {
@@ -30,7 +33,7 @@ impl Network {
         let Self::Rules(rules) = self else {
             return Ok(NetworkSpec::default());
         };
-        let mut policy = NetworkPolicy::default();
+        let mut spec = NetworkSpec::default();
         for (verdict, texts) in [
             (RuleVerdict::Allow, &rules.allow),
             (RuleVerdict::Ask, &rules.ask),
@@ -38,17 +41,31 @@ impl Network {
         ] {
             for text in texts {
                 let rule = NetworkRule::parse(verdict, text.get_ref());
-                policy
-                    .rules
-                    .push(rule.map_err(|error| (text.span().start, error.to_string()))?);
+                spec.policy.rules.push(rule.map_err(|error| at(text, &error))?);
             }
         }
-        let mut asks = Asks::default();
-        if let Some(text) = rules.ask_timeout {
-            asks.timeout = Asks::timeout_of(text.get_ref()).map_err(|error| (text.span().start, error))?;
+        if let Some(text) = &rules.ask_timeout {
+            spec.asks.timeout = Asks::timeout_of(text.get_ref()).map_err(|error| at(text, &error))?;
         }
-        Ok(NetworkSpec { policy, asks })
+        for text in &rules.methods {
+            let rule: MethodRule = text.get_ref().parse().map_err(|error| at(text, &error))?;
+            spec.add_method_rule(rule).map_err(|error| at(text, &error))?;
+        }
+        for text in &rules.remove_headers {
+            let rule = HeaderRule::parse_remove(text.get_ref()).map_err(|error| at(text, &error))?;
+            spec.requests.headers.push(rule);
+        }
+        for text in &rules.set_headers {
+            let rule = HeaderRule::parse_set(text.get_ref()).map_err(|error| at(text, &error))?;
+            spec.requests.headers.push(rule);
+        }
+        Ok(spec)
     }
+}
+
+/// What is wrong, and where.
+fn at(text: &Spanned<String>, error: &impl fmt::Display) -> (usize, String) {
+    (text.span().start, error.to_string())
 }
 
 impl<'de> Deserialize<'de> for Network {

@@ -21,7 +21,7 @@ pub struct KeyDoc {
 const PATHS: &str = "list of path patterns";
 
 /// Key, kind, default, sentence, example.
-const KEYS: [(&str, &str, &str, &str, &str); 28] = [
+const KEYS: [(&str, &str, &str, &str, &str); 31] = [
     (
         "level",
         "word",
@@ -77,6 +77,27 @@ const KEYS: [(&str, &str, &str, &str, &str); 28] = [
         "none",
         "hosts that may not be reached although a less specific rule allows them; every port unless named",
         "[\"internal.example.com\"]",
+    ),
+    (
+        "network.methods",
+        "list of METHODS HOST/PATH",
+        "none",
+        "requests that pass to a host, to which then no others do: methods or `*`, a host, and a path in which `*` stands for a segment or, at the end, for whatever follows; the host may be reached on ports 80 and 443, and TLS to it is opened by the gateway",
+        "[\"GET,HEAD api.example.com/v1/*\"]",
+    ),
+    (
+        "network.set_headers",
+        "list of HOST NAME: VALUE",
+        "none",
+        "headers that requests to a host get, in place of what the sandbox sent; over TLS, or where a rule names port 80 or the protocol http",
+        "[\"api.example.com X-Team: agents\"]",
+    ),
+    (
+        "network.remove_headers",
+        "list of HOST NAME",
+        "none",
+        "headers that are taken from requests to a host",
+        "[\"api.example.com Cookie\"]",
     ),
     (
         "ids",

@@ -4,6 +4,7 @@ use std::io;
 
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::level::Level;
+use offleash_gateway::TrustError;
 use offleash_isolation::error::IsolationError;
 use offleash_store::{ApplyError, AuditError, FileError, RunError, StateError};
 
@@ -47,6 +48,9 @@ pub enum ManagerError {
         /// What was asked for.
         floor: Level,
     },
+    /// Connections cannot be opened, as rules for requests need it.
+    #[error("the requests to some hosts have to be seen, and connections cannot be opened")]
+    Trust(#[from] TrustError),
     /// The host refused something basic.
     #[error("cannot {action}")]
     Host {
@@ -67,7 +71,7 @@ impl ManagerError {
             Self::Run(error) => Some(error),
             Self::Apply(error) => Some(error),
             Self::Audit(error) => Some(error),
-            Self::LevelUnavailable { .. } | Self::BelowFloor { .. } | Self::Host { .. } => None,
+            Self::LevelUnavailable { .. } | Self::BelowFloor { .. } | Self::Trust(_) | Self::Host { .. } => None,
         }
     }
 }
@@ -89,6 +93,10 @@ impl Explained for ManagerError {
             Self::LevelUnavailable { .. } => {
                 Some("`offleash doctor` lists the levels that this machine has".to_owned())
             }
+            Self::Trust(_) => Some(
+                "install the package ca-certificates, or name a file with certificate authorities in SSL_CERT_FILE"
+                    .to_owned(),
+            ),
             Self::BelowFloor { .. } => {
                 Some("lower `--min-level`, or mend what `offleash doctor` reports as missing".to_owned())
             }

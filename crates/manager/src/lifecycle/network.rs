@@ -1,24 +1,53 @@
 //! The gateway of a run: started between the sandbox and its command, and ended after them.
 
 use std::io;
+use std::sync::Arc;
+use std::time::Duration;
 
 use offleash_core::limits::Limits;
 use offleash_core::network::Host;
-use offleash_core::record::{Connection, ConnectionVerdict, NetworkUse};
+use offleash_core::record::{Connection, ConnectionVerdict, NetworkUse, RequestSeen};
 use offleash_core::spec::NetworkSpec;
-use offleash_gateway::{Account, Config, Gateway, OPEN_FILES, Outcome, Resolvers};
+use offleash_gateway::{Account, Config, Gateway, OPEN_FILES, Outcome, Resolvers, Trust};
 use offleash_store::rfc3339;
 use offleash_sys::network::NetworkSockets;
 use offleash_sys::network::addresses::own_addresses;
 use offleash_sys::rlimit::{self, Resource};
 
 use super::ManagerError;
+use crate::planning::TrustStores;
 
-/// Serves the sockets of a sandbox as `asked`, within `limits`.
+/// What connections are opened with, if any are.
+///
+/// # Errors
+/// `Trust` when the certificate authorities of the machine cannot be read.
+pub(super) fn trust(asked: &NetworkSpec) -> Result<Option<Arc<Trust>>, ManagerError> {
+    if !asked.reaches_out() || !asked.opens() {
+        return Ok(None);
+    }
+    Ok(Some(Arc::new(Trust::of_this_machine()?)))
+}
+
+/// The same in the forms in which programs inside look for it.
+pub(super) fn stores(trust: &Trust) -> TrustStores {
+    TrustStores {
+        bundle: trust.bundle(),
+        own: trust.own_pem(),
+        java: trust.java_key_store(),
+        hashed_name: trust.hashed_name(),
+    }
+}
+
+/// Serves the sockets of a sandbox as `asked`, within `limits`, and opens connections with `trust`.
 ///
 /// # Errors
 /// `Host` when the gateway cannot be started; the sandbox then has no network.
-pub(super) fn start(asked: &NetworkSpec, limits: &Limits, sockets: NetworkSockets) -> Result<Gateway, ManagerError> {
+pub(super) fn start(
+    asked: &NetworkSpec,
+    limits: &Limits,
+    trust: Option<Arc<Trust>>,
+    sockets: NetworkSockets,
+) -> Result<Gateway, ManagerError> {
     let failed = |source| ManagerError::Host {
         action: "start the gateway of the sandbox's network",
         source,
@@ -28,6 +57,8 @@ pub(super) fn start(asked: &NetworkSpec, limits: &Limits, sockets: NetworkSocket
     let own = own_addresses().map_err(|error| failed(io::Error::other(error)))?;
     let config = Config {
         rules: asked.policy.clone(),
+        requests: asked.requests.clone(),
+        trust,
         own: own.into_iter().collect(),
         limits: limits.clone(),
         asks: asked.asks,
@@ -78,13 +109,17 @@ pub(super) fn told(account: Account) -> NetworkUse {
     }
 }
 
-fn connection(seen: offleash_gateway::Connection) -> Connection {
-    let (verdict, reason) = match seen.outcome {
+fn verdict(outcome: Outcome) -> (ConnectionVerdict, Option<String>) {
+    match outcome {
         Outcome::Allowed => (ConnectionVerdict::Allowed, None),
         Outcome::Refused(reason) => (ConnectionVerdict::Refused, Some(reason)),
         Outcome::Failed(reason) => (ConnectionVerdict::Failed, Some(reason)),
         Outcome::Cut(reason) => (ConnectionVerdict::Cut, Some(reason)),
-    };
+    }
+}
+
+fn connection(seen: offleash_gateway::Connection) -> Connection {
+    let (verdict, reason) = verdict(seen.outcome);
     Connection {
         at: rfc3339(seen.at),
         host: seen.host,
@@ -96,6 +131,27 @@ fn connection(seen: offleash_gateway::Connection) -> Connection {
         asked: seen.asked,
         sent_bytes: seen.sent,
         received_bytes: seen.received,
-        duration_ms: u64::try_from(seen.duration.as_millis()).unwrap_or(u64::MAX),
+        duration_ms: milliseconds(seen.duration),
+        requests: seen.requests.into_iter().map(request).collect(),
+        more_requests: seen.more_requests,
     }
+}
+
+fn request(seen: offleash_gateway::Request) -> RequestSeen {
+    let (verdict, reason) = verdict(seen.outcome);
+    RequestSeen {
+        method: seen.method,
+        path: seen.path,
+        status: seen.status,
+        verdict,
+        reason,
+        rule: seen.rule,
+        sent_bytes: seen.sent,
+        received_bytes: seen.received,
+        duration_ms: milliseconds(seen.duration),
+    }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

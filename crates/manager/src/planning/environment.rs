@@ -8,7 +8,10 @@ use offleash_core::env::{EnvError, EnvRules, check_variable};
 use offleash_core::plan::{Environment, User};
 
 use super::toolchain::Added;
-use super::{Host, etc};
+use super::{Host, etc, trust};
+
+/// Variables by name.
+pub(super) type Variables = BTreeMap<OsString, OsString>;
 
 /// Where programs are looked for after those of toolchains.
 const SYSTEM_PATH: [&str; 6] = [
@@ -30,24 +33,11 @@ pub(super) fn search_path(added: &Added) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The environment, by name. Later in this list wins: what every sandbox has, what toolchains add, what is passed from
-/// the host, what is set.
-///
-/// # Errors
-/// When a variable that is set cannot exist.
-pub(super) fn resolve(
-    rules: &EnvRules,
-    host: &Host,
-    user: &User,
-    added: &Added,
-    directory: &Path,
-) -> Result<Environment, EnvError> {
-    for (name, value) in &rules.set {
-        check_variable(name, value)?;
-    }
+/// What every sandbox has, and with `opens` what its programs need where the gateway opens connections.
+pub(super) fn of_the_sandbox(user: &User, added: &Added, directory: &Path, opens: bool) -> Variables {
     let path = search_path(added);
     let path: Vec<&OsStr> = path.iter().map(|directory| directory.as_os_str()).collect();
-    let mut variables: BTreeMap<OsString, OsString> = [
+    let own = [
         ("HOME", user.home.as_os_str().to_owned()),
         ("LANG", "C.UTF-8".into()),
         ("LOGNAME", user.name.clone().into()),
@@ -55,11 +45,24 @@ pub(super) fn resolve(
         ("PWD", directory.as_os_str().to_owned()),
         ("SHELL", etc::shell().into()),
         ("USER", user.name.clone().into()),
-    ]
-    .into_iter()
-    .map(|(name, value)| (OsString::from(name), value))
-    .collect();
+    ];
+    let mut variables: Variables = own.map(|(name, value)| (OsString::from(name), value)).into();
+    if opens {
+        variables.extend(trust::variables());
+    }
     variables.extend(added.variables.iter().cloned());
+    variables
+}
+
+/// The environment, by name. Later in this list wins: what every sandbox has, what toolchains add, what is passed from
+/// the host, what is set.
+///
+/// # Errors
+/// When a variable that is set cannot exist.
+pub(super) fn resolve(rules: &EnvRules, host: &Host, mut variables: Variables) -> Result<Environment, EnvError> {
+    for (name, value) in &rules.set {
+        check_variable(name, value)?;
+    }
     variables.extend(rules.resolve(&host.env));
     Ok(variables.into_iter().collect())
 }

@@ -12,6 +12,7 @@ use offleash_core::plan::{Entry, Node, User};
 use offleash_core::spec::Access;
 
 use super::system::system;
+use super::trust::{self, TrustStores};
 
 /// Files and directories of the host, each shown where it exists and everybody may read it. Each costs about 15 µs at
 /// every start.
@@ -37,12 +38,15 @@ const FROM_HOST: [&str; 16] = [
 /// Files up to this size are copied, which costs less than a mount.
 const COPIED_UP_TO: u64 = 16 << 10;
 
-/// The entries of `/etc`.
-pub(super) fn entries(user: &User, hostname: &str, network: bool) -> Vec<Entry> {
+/// The entries of `/etc`, with `trust` in place of the host's certificate authorities if it is there.
+pub(super) fn entries(user: &User, hostname: &str, network: bool, trust: Option<&TrustStores>) -> Vec<Entry> {
     let mut entries = written(user, hostname, network);
-    for name in FROM_HOST.iter().map(|name| (*name).to_owned()).chain(versioned()) {
+    let is_kept = |name: &&str| trust.is_none() || !trust::replaces(name);
+    let from_host_too = FROM_HOST.iter().copied().filter(is_kept).map(str::to_owned);
+    for name in from_host_too.chain(versioned()) {
         entries.extend(from_host(&Path::new("/etc").join(name)));
     }
+    entries.extend(trust.map(trust::entries).unwrap_or_default());
     entries
 }
 
@@ -118,7 +122,7 @@ fn from_host(path: &Path) -> Option<Entry> {
     shown(path, &resolved, &fs::metadata(&resolved).ok()?)
 }
 
-fn shown(path: &Path, source: &Path, found: &Metadata) -> Option<Entry> {
+pub(super) fn shown(path: &Path, source: &Path, found: &Metadata) -> Option<Entry> {
     let everybody = if found.is_dir() { 0o005 } else { 0o004 };
     if found.mode() & everybody != everybody || !(found.is_dir() || found.is_file()) {
         return None;
@@ -150,7 +154,7 @@ mod tests {
 
     #[test]
     fn nothing_secret_and_nothing_identifying_is_shown() {
-        let shown = entries(&user(), "sandbox", false);
+        let shown = entries(&user(), "sandbox", false, None);
         for name in [
             "shadow",
             "gshadow",
@@ -174,7 +178,7 @@ mod tests {
 
     #[test]
     fn the_accounts_are_the_sandbox_s_own() {
-        let shown = entries(&user(), "sandbox", false);
+        let shown = entries(&user(), "sandbox", false, None);
         let passwd = shown
             .iter()
             .find(|entry| entry.target == Path::new("/etc/passwd"))
@@ -189,7 +193,7 @@ mod tests {
 
     #[test]
     fn no_target_occurs_twice() {
-        let mut targets: Vec<_> = entries(&user(), "sandbox", false)
+        let mut targets: Vec<_> = entries(&user(), "sandbox", false, None)
             .into_iter()
             .map(|entry| entry.target)
             .collect();

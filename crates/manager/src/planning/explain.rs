@@ -63,6 +63,7 @@ pub fn has_variable_of_its_own(spec: &SandboxSpec, host: &Host, name: &OsStr) ->
     let spec = SandboxSpec {
         toolchains: spec.toolchains.clone(),
         workspace: None,
+        network: spec.network.clone(),
         ..SandboxSpec::default()
     };
     let host = Host {

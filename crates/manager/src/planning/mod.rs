@@ -30,6 +30,7 @@ mod system;
 mod tests;
 mod toolchain;
 mod tree;
+mod trust;
 mod view;
 mod workspace;
 
@@ -38,6 +39,7 @@ pub use explain::{PathAnswer, explain_path, has_variable_of_its_own};
 pub use outside::find_outside;
 pub use regular_file::{RegularFileError, read_regular_file};
 pub(crate) use system::user;
+pub use trust::TrustStores;
 
 /// The name of the machine inside.
 const HOSTNAME: &str = "sandbox";
@@ -57,6 +59,8 @@ pub struct Host {
     pub env: Environment,
     /// Where offleash keeps its state, absolute; never visible inside.
     pub state_directory: PathBuf,
+    /// The certificate authorities of the sandbox where the gateway opens connections.
+    pub trust: Option<TrustStores>,
 }
 
 impl Host {
@@ -100,7 +104,7 @@ pub fn resolve(
     let mut tree = tree::Tree::default();
     tree.add_system(system::entries(&spec.limits, &user));
     let network = spec.network.reaches_out();
-    tree.add_system(etc::entries(&user, HOSTNAME, network));
+    tree.add_system(etc::entries(&user, HOSTNAME, network, host.trust.as_ref()));
 
     let workspace = match &spec.workspace {
         Some(workspace) => Some(add_workspace(workspace, host, run_directory, &mut tree)?),
@@ -133,7 +137,8 @@ pub fn resolve(
         });
     }
 
-    let env = environment::resolve(&spec.env, host, &user, &added, &cwd)?;
+    let own = environment::of_the_sandbox(&user, &added, &cwd, spec.network.opens());
+    let env = environment::resolve(&spec.env, host, own)?;
     let plan = Plan {
         id,
         level,

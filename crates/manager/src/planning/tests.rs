@@ -25,6 +25,7 @@ pub(super) fn host_with_home() -> (tempfile::TempDir, Host) {
         home: Some(root.join("home")),
         cwd: root.clone(),
         env: Vec::new(),
+        trust: None,
         state_directory: root.join("state"),
     };
     (directory, host)
