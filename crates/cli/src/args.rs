@@ -9,8 +9,10 @@ use offleash_core::limits::LimitName;
 
 use crate::failure::Failure;
 
+mod learn;
 mod network;
 
+pub(crate) use learn::LearnArgs;
 pub(crate) use network::NetworkArgs;
 
 /// The variable that stands for `--state`.
@@ -109,6 +111,8 @@ pub(crate) struct RunArgs {
     /// Command and arguments; `--` before it is needed only if it begins with a dash.
     #[arg(value_name = "COMMAND", trailing_var_arg = true)]
     pub(crate) command: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) learn: LearnArgs,
     // Last, because its heading for limits holds for all that follows.
     #[command(flatten)]
     pub(crate) sandbox: SandboxArgs,

@@ -6,6 +6,8 @@ mod changes;
 mod doctor;
 mod explain;
 mod failure;
+mod learn;
+mod policy_file;
 mod refusals;
 mod run;
 mod specify;

@@ -7,16 +7,20 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use offleash_core::exec::TerminalSize;
+use offleash_core::network::RuleVerdict;
 use offleash_core::record::{Outcome, RunRecord};
+use offleash_core::spec::NetworkSpec;
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
 use offleash_manager::lifecycle::{RunReport, RunRequest, run as run_sandbox};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::args::RunArgs;
+use crate::args::{RunArgs, SandboxArgs};
 use crate::failure::Failure;
-use crate::terminal::{self, Destination, Prompt, TerminalDoor};
+use crate::learn::Learning;
+use crate::policy_file::PolicyFile;
+use crate::terminal::{self, Destination, Prompt, RememberRule, TerminalDoor};
 use crate::{refusals, specify};
 
 /// How much of each output stream a record keeps.
@@ -24,9 +28,16 @@ const CAPTURED: usize = 1024 * 1024;
 
 pub(crate) fn run(arguments: RunArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     let started = Instant::now();
+    let mut spec = specify::specify(&arguments.sandbox)?;
+    let learning = Learning::begin(&arguments.learn, &mut spec)?;
+    // What is learned is written when the run is over.
+    let remember = match learning {
+        Some(_) => None,
+        None => remembering(&arguments.sandbox, &spec.network),
+    };
     let reports = arguments.json || arguments.report.is_some();
     let request = RunRequest {
-        spec: specify::specify(&arguments.sandbox)?,
+        spec,
         command: specify::command(arguments.shell.as_ref(), &arguments.command)?,
         cwd: arguments
             .sandbox
@@ -48,7 +59,7 @@ pub(crate) fn run(arguments: RunArgs, state: Option<&Path>) -> Result<ExitCode, 
         Destination::Streams
     };
     let program = request.command.first().map(Path::new).and_then(Path::file_name);
-    let prompt = Prompt::new(&Text::from(program.unwrap_or_default()), arguments.tty, None);
+    let prompt = Prompt::new(&Text::from(program.unwrap_or_default()), arguments.tty, remember);
     let mut door = TerminalDoor::open(destination, arguments.tty, prompt).map_err(|error| terminal_failure(&error))?;
     let result = run_sandbox(&request, &mut door);
     door.close();
@@ -66,6 +77,12 @@ pub(crate) fn run(arguments: RunArgs, state: Option<&Path>) -> Result<ExitCode, 
     } else if !arguments.quiet && failure.is_none() {
         tell(&record, &notes);
     }
+    if let (Some(learning), Some(network)) = (learning, &record.network) {
+        let told = learning.finish(network)?;
+        if !arguments.quiet {
+            terminal::complain_at_length(&told);
+        }
+    }
     if let Some(failure) = failure {
         return Err(Failure::from(failure));
     }
@@ -73,6 +90,22 @@ pub(crate) fn run(arguments: RunArgs, state: Option<&Path>) -> Result<ExitCode, 
         terminal::complain(&Failure::from(error).to_string());
     }
     Ok(ExitCode::from(record.exit_code))
+}
+
+/// Where rules are kept that are agreed to for good: the policy that was named. One that lies in the workspace without
+/// being named may only restrict, so that nothing could be written to it.
+fn remembering(arguments: &SandboxArgs, network: &NetworkSpec) -> Option<Box<dyn RememberRule>> {
+    let asks = network
+        .policy
+        .rules
+        .iter()
+        .any(|rule| rule.verdict() == RuleVerdict::Ask);
+    if !asks {
+        return None;
+    }
+    // A pipe or a link is read as a policy, and not written to.
+    let file = PolicyFile::look(arguments.policy.as_deref()?).ok()?;
+    file.exists().then(|| Box::new(file) as Box<dyn RememberRule>)
 }
 
 fn terminal_failure(error: &io::Error) -> Failure {

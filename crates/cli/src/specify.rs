@@ -121,7 +121,7 @@ fn apply_level(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Fa
     Ok(())
 }
 
-fn bad_flag(flag: &str, text: &OsStr, error: &dyn std::error::Error) -> Failure {
+pub(crate) fn bad_flag(flag: &str, text: &OsStr, error: &dyn std::error::Error) -> Failure {
     Failure::new(format!("`{flag} {}` is not valid: {error}", Text::from(text)))
         .with_hint(format!("`offleash help run` says what `{flag}` takes"))
 }

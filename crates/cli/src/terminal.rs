@@ -8,7 +8,7 @@ mod prompt;
 pub(crate) use door::{Destination, TerminalDoor};
 pub(crate) use json::{json_document, json_line};
 pub(crate) use neutral::literal;
-pub(crate) use prompt::Prompt;
+pub(crate) use prompt::{Prompt, RememberRule};
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -31,6 +31,12 @@ pub(crate) fn print(bytes: &[u8]) -> Result<(), Failure> {
 pub(crate) fn complain(line: &str) {
     // There is nobody left to be told if this fails.
     let _written = writeln!(io::stderr().lock(), "{line}");
+}
+
+/// Writes lines to standard error.
+pub(crate) fn complain_at_length(lines: &[u8]) {
+    // As above.
+    let _written = io::stderr().lock().write_all(lines);
 }
 
 /// Whether standard output is a terminal.

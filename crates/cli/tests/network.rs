@@ -20,6 +20,8 @@ mod asked;
 mod endurance;
 #[path = "network/greetings.rs"]
 mod greetings;
+#[path = "network/learned.rs"]
+mod learned;
 #[path = "network/names.rs"]
 mod names;
 #[path = "network/net_limits.rs"]

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use offleash_core::network::{Approval, Host, Question};
+use offleash_core::network::{Approval, Decision, Host, Question};
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::timeout;
 
@@ -61,22 +61,22 @@ impl Approvals {
         }
     }
 
-    /// Whether a connection may be made that `rule` leaves to judgement, or no rule is about. Waits for the answer.
-    pub(crate) async fn ask(&self, host: &Host, port: u16, rule: Option<&str>) -> Approval {
+    /// Whether a connection may be made that `decision` leaves to judgement. Waits for the answer.
+    pub(crate) async fn ask(&self, host: &Host, port: u16, decision: &Decision<'_>) -> Approval {
         let place = self.known.borrow_mut().place(host, port);
         match place {
             Place::Decided(approval) => approval,
             // The one who puts the question ends without an answer only together with the gateway.
             Place::Follows(answer) => answer.await.unwrap_or(Approval::Denied),
             Place::Puts => {
-                let approval = self.put(host, port, rule).await;
+                let approval = self.put(host, port, decision).await;
                 self.known.borrow_mut().settle(host, port, approval);
                 approval
             }
         }
     }
 
-    async fn put(&self, host: &Host, port: u16, rule: Option<&str>) -> Approval {
+    async fn put(&self, host: &Host, port: u16, decision: &Decision<'_>) -> Approval {
         let _turn = self.turn.lock().await;
         // Another port of the host may have been denied while this one waited.
         if let Some(decided) = self.known.borrow_mut().before_it_is_put(host, port) {
@@ -86,7 +86,8 @@ impl Approvals {
             id,
             host: host.clone(),
             port,
-            rule: rule.map(ToOwned::to_owned),
+            protocol: decision.protocol,
+            rule: decision.rule.map(ToString::to_string),
             timeout: self.timeout,
         });
         match timeout(self.timeout, answer).await {

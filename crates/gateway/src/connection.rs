@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
-use offleash_core::network::{Approval, Host, Protocol, RuleVerdict};
+use offleash_core::network::{Approval, Decision, Host, Protocol, RuleVerdict};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -181,7 +181,7 @@ impl<'a> Session<'a> {
         let protocol = decision.protocol;
         let permitted = match decision.verdict {
             RuleVerdict::Allow => Ok(()),
-            RuleVerdict::Ask => self.ask().await,
+            RuleVerdict::Ask => self.ask(&decision).await,
             RuleVerdict::Deny => Err(Stopped::Refused(policy::reason(self.rule.as_deref()))),
         };
         if let Err(stopped) = permitted {
@@ -225,13 +225,13 @@ impl<'a> Session<'a> {
     }
 
     /// Waits for somebody's judgement, unless the connection would be refused whatever it is.
-    async fn ask(&mut self) -> Result<(), Stopped> {
+    async fn ask(&mut self, decision: &Decision<'_>) -> Result<(), Stopped> {
         let shared = self.shared;
         if let Host::Address(address) = self.host {
             let checked = shared.policy.check(None, address, self.port);
             checked.map_err(Stopped::Refused)?;
         }
-        let approval = shared.approvals.ask(&self.host, self.port, self.rule.as_deref()).await;
+        let approval = shared.approvals.ask(&self.host, self.port, decision).await;
         self.asked = Some(approval);
         if approval.allows() {
             return Ok(());

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use offleash_core::network::{
-    Approval, Decision, DomainName, Host, NetworkPolicy, NetworkRule, Protocol, RequestRules, RuleVerdict,
+    AddressClass, Approval, Decision, DomainName, Host, NetworkPolicy, NetworkRule, Protocol, RequestRules,
+    RuleVerdict, classify,
 };
 
 /// Why a connection is refused by the rules.
@@ -93,11 +94,26 @@ impl Policy {
     /// Whether `address`, to which `name` leads, may be dialled; if not, why.
     pub(crate) fn check(&self, name: Option<&DomainName>, address: IpAddr, port: u16) -> Result<(), String> {
         let asked = self.asked_about(name, address, port);
+        if asked.is_some() && name.is_none() {
+            self.check_unnamed(address)?;
+        }
         asked
             .as_ref()
             .unwrap_or(&self.rules)
             .may_dial(name, address, port, &self.own)
             .map_err(|refusal| refusal.to_string())
+    }
+
+    /// Only a rule that was written opens what is not public: an answer to a question is given too quickly for that.
+    fn check_unnamed(&self, address: IpAddr) -> Result<(), String> {
+        let address = address.to_canonical();
+        match classify(address) {
+            AddressClass::Public if self.own.iter().any(|own| own.to_canonical() == address) => {
+                Err(format!("{address} is an address of this machine"))
+            }
+            AddressClass::Public => Ok(()),
+            class => Err(format!("{address} is {class}, and no rule allows it")),
+        }
     }
 
     /// The rules, with one that asks about exactly this where no rule is about it and it is asked about all the same.
@@ -110,5 +126,71 @@ impl Policy {
         let mut rules = self.rules.clone();
         rules.rules.push(rule);
         Some(rules)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_rule_is_about_is_asked_about_when_it_is_to_be_and_only_what_is_public_is_opened_by_that() {
+        let rules = [
+            (RuleVerdict::Allow, "a.example"),
+            (RuleVerdict::Allow, "10.0.0.5"),
+            (RuleVerdict::Deny, "d.example"),
+            (RuleVerdict::Deny, "93.184.216.35"),
+        ];
+        let rules = rules.map(|(verdict, text)| NetworkRule::parse(verdict, text).unwrap());
+        let own = "151.101.64.2".parse().unwrap();
+        let policy = |asks| Policy::new(NetworkPolicy { rules: rules.to_vec() }, vec![own], asks);
+        let (plain, learning) = (policy(false), policy(true));
+        for (host, port, verdict, opened) in [
+            ("a.example", 443, RuleVerdict::Allow, true),
+            ("a.example", 22, RuleVerdict::Ask, true),
+            ("b.example", 22, RuleVerdict::Ask, true),
+            ("d.example", 443, RuleVerdict::Deny, false),
+            ("10.0.0.5", 80, RuleVerdict::Allow, true),
+            ("10.0.0.5", 81, RuleVerdict::Ask, false),
+            ("10.0.0.6", 80, RuleVerdict::Ask, false),
+            ("169.254.169.254", 80, RuleVerdict::Ask, false),
+            ("127.0.0.1", 80, RuleVerdict::Ask, false),
+            ("151.101.64.2", 80, RuleVerdict::Ask, false),
+            ("64:ff9b::7f00:1", 80, RuleVerdict::Ask, false),
+            ("93.184.216.34", 80, RuleVerdict::Ask, true),
+            ("93.184.216.35", 80, RuleVerdict::Deny, false),
+        ] {
+            let parsed = Host::parse(host).unwrap();
+            assert_eq!(learning.decide(&parsed, port).verdict, verdict, "{host}");
+            let unless_asked = if verdict == RuleVerdict::Ask {
+                RuleVerdict::Deny
+            } else {
+                verdict
+            };
+            assert_eq!(plain.decide(&parsed, port).verdict, unless_asked, "{host}");
+            let check = |policy: &Policy, address: Option<&str>| match (&parsed, address) {
+                (Host::Address(address), None) => policy.check(None, *address, port).is_ok(),
+                (Host::Name(name), Some(address)) => policy.check(Some(name), address.parse().unwrap(), port).is_ok(),
+                _ => false,
+            };
+            match &parsed {
+                Host::Address(_) => assert_eq!(check(&learning, None), opened, "{host}"),
+                Host::Name(_) => {
+                    assert_eq!(check(&learning, Some("93.184.216.34")), opened, "{host}");
+                    for inside in [
+                        "10.0.0.6",
+                        "127.0.0.1",
+                        "169.254.169.254",
+                        "93.184.216.35",
+                        "151.101.64.2",
+                    ] {
+                        assert!(!check(&learning, Some(inside)), "{host} at {inside}");
+                    }
+                }
+            }
+            if verdict == RuleVerdict::Ask {
+                assert!(!check(&plain, None) && !check(&plain, Some("93.184.216.34")), "{host}");
+            }
+        }
     }
 }

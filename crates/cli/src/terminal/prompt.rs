@@ -309,6 +309,7 @@ mod tests {
             id: 1,
             host: offleash_core::network::Host::parse("api.example.com").unwrap(),
             port: 443,
+            protocol: offleash_core::network::Protocol::Tls,
             rule: None,
             timeout: Duration::from_secs(60),
         };

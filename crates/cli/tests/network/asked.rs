@@ -15,14 +15,14 @@ attempt("second", get, "www.example.com")
 "#;
 
 /// A run at a terminal, which writes its record elsewhere.
-struct AtTerminal {
-    terminal: Terminal,
+pub(crate) struct AtTerminal {
+    pub(crate) terminal: Terminal,
     child: Child,
     _site: Site,
 }
 
 impl AtTerminal {
-    fn start(world: &World, flags: &[&str], attempts: &str) -> Self {
+    pub(crate) fn start(world: &World, flags: &[&str], attempts: &str) -> Self {
         let site = Site::new();
         let terminal = Terminal::new(24, 200);
         let mut command = World::in_session(&world.sandboxed(&site, flags, attempts), true);
@@ -39,7 +39,7 @@ impl AtTerminal {
     }
 
     /// Waits until `count` questions about `place` were put, and types `keys`.
-    fn answer(&mut self, count: usize, place: &str, keys: &str) {
+    pub(crate) fn answer(&mut self, count: usize, place: &str, keys: &str) {
         let question = format!("wants {place} ");
         crate::support::processes::eventually(&format!("{count} questions about {place}"), || {
             (self.terminal.screen().matches(&question).count() >= count).then_some(())
@@ -51,17 +51,23 @@ impl AtTerminal {
         self.terminal.screen().matches("[offleash] python3 wants ").count()
     }
 
-    fn output(self) -> Output {
+    pub(crate) fn output(self) -> Output {
         finish(self.child)
     }
 
-    fn end(self) -> Seen {
+    /// How many questions were put until the end.
+    pub(crate) fn end_with_questions(mut self) -> (usize, Seen) {
+        crate::support::processes::eventually("the end", || self.child.try_wait().unwrap());
+        (self.questions(), self.end())
+    }
+
+    pub(crate) fn end(self) -> Seen {
         Seen::of_output(&self.output())
     }
 }
 
 /// Runs attempts where nobody can be asked.
-fn without_terminal(world: &World, flags: &[&str], attempts: &str) -> Seen {
+pub(crate) fn without_terminal(world: &World, flags: &[&str], attempts: &str) -> Seen {
     let site = Site::new();
     let mut command = World::in_session(&world.sandboxed(&site, flags, attempts), false);
     Seen::of_output(&finish(crate::support::processes::start(&mut command)))
@@ -97,9 +103,8 @@ fn an_answer_holds_once_or_for_the_run() {
 
     let mut run = AtTerminal::start(world, &flags, TWICE);
     run.answer(1, "www.example.com:80", "run\n");
-    crate::support::processes::eventually("the end", || run.child.try_wait().unwrap());
-    assert_eq!(run.questions(), 1, "{}", run.terminal.screen());
-    let seen = run.end();
+    let (questions, seen) = run.end_with_questions();
+    assert_eq!(questions, 1);
     seen.all_done();
     assert_eq!(
         asked(&seen, "www.example.com"),
@@ -120,9 +125,8 @@ attempt("other host", get, "api.example.com")
     let mut run = AtTerminal::start(world, &flags, attempts);
     run.answer(1, "www.example.com:80", "d\n");
     run.answer(1, "api.example.com:80", "o\n");
-    crate::support::processes::eventually("the end", || run.child.try_wait().unwrap());
-    assert_eq!(run.questions(), 2, "{}", run.terminal.screen());
-    let seen = run.end();
+    let (questions, seen) = run.end_with_questions();
+    assert_eq!(questions, 2);
     for name in ["first", "again", "other port"] {
         seen.refused(name);
     }
@@ -170,9 +174,8 @@ for thread in threads: thread.join()
 "#;
     let mut run = AtTerminal::start(world, &["--ask", "www.example.com"], attempts);
     run.answer(1, "www.example.com:80", "r\n");
-    crate::support::processes::eventually("the end", || run.child.try_wait().unwrap());
-    assert_eq!(run.questions(), 1, "{}", run.terminal.screen());
-    let seen = run.end();
+    let (questions, seen) = run.end_with_questions();
+    assert_eq!(questions, 1);
     assert_eq!(seen.names().count(), 8);
     seen.all_done();
 }
@@ -187,9 +190,8 @@ attempt("control", get, "93.184.216.34")
     let flags = ["--ask", "169.254.0.0/16", "--ask", "93.184.216.34"];
     let mut run = AtTerminal::start(world, &flags, attempts);
     run.answer(1, "93.184.216.34:80", "o\n");
-    crate::support::processes::eventually("the end", || run.child.try_wait().unwrap());
-    assert_eq!(run.questions(), 1, "{}", run.terminal.screen());
-    let seen = run.end();
+    let (questions, seen) = run.end_with_questions();
+    assert_eq!(questions, 1);
     seen.refused("metadata");
     seen.done("control");
 }
@@ -305,4 +307,69 @@ os.write(1, b"READ %r\n" % sys.stdin.readline())
     assert_eq!(after.local_modes, before.local_modes);
     assert_eq!(after.input_modes, before.input_modes);
     assert_eq!(after.output_modes, before.output_modes);
+}
+
+#[test]
+fn always_is_written_to_the_policy_that_was_named_and_holds_from_then_on() {
+    let Some(world) = world() else { return };
+    let site = Site::new();
+    let policy = site.root().join("policy.toml");
+    let text = "# mine\n[network] # reach\nask = [\"www.example.com\"] # both ports\n";
+    std::fs::write(&policy, text).unwrap();
+    let flags = ["--policy", policy.to_str().unwrap()];
+    let mut run = AtTerminal::start(world, &flags, TWICE);
+    run.answer(1, "www.example.com:80", "a\n");
+    run.terminal.wait_for("written to `");
+    let seen = run.end();
+    seen.all_done();
+    assert_eq!(
+        asked(&seen, "www.example.com"),
+        [("always", "allowed"), ("always", "allowed")]
+    );
+    assert_eq!(
+        std::fs::read_to_string(&policy).unwrap(),
+        "# mine\n[network] # reach\nask = [\"www.example.com:443\"] # both ports\nallow = [\"www.example.com:80\"]\n"
+    );
+    let later = without_terminal(world, &flags, TWICE);
+    later.all_done();
+    assert!(later.connections("www.example.com")[0]["asked"].is_null());
+}
+
+#[test]
+fn always_is_not_offered_without_a_policy_to_write_it_to() {
+    let Some(world) = world() else { return };
+    let site = Site::new();
+    let (policy, link) = (site.root().join("policy.toml"), site.root().join("link.toml"));
+    std::fs::write(&policy, "[network]\nask = [\"www.example.com\"]\n").unwrap();
+    std::os::unix::fs::symlink(&policy, &link).unwrap();
+    for flags in [["--ask", "www.example.com"], ["--policy", link.to_str().unwrap()]] {
+        let mut run = AtTerminal::start(world, &flags, TWICE);
+        run.answer(1, "www.example.com:80", "a\n");
+        let screen = run.terminal.wait_for("there is no policy to write it to");
+        assert!(!screen.contains("(a)lways"), "{screen}");
+        run.terminal.type_keys(b"r\n");
+        run.end().all_done();
+    }
+    assert_eq!(
+        std::fs::read_to_string(&policy).unwrap(),
+        "[network]\nask = [\"www.example.com\"]\n"
+    );
+}
+
+#[test]
+fn always_is_not_written_to_a_policy_that_changed_meanwhile() {
+    let Some(world) = world() else { return };
+    let site = Site::new();
+    let policy = site.root().join("policy.toml");
+    std::fs::write(&policy, "[network]\nask = [\"www.example.com\"]\n").unwrap();
+    let mut run = AtTerminal::start(world, &["--policy", policy.to_str().unwrap()], TWICE);
+    run.terminal.wait_for("(a)lways");
+    let changed = "[network]\nask = [\"www.example.com\"]\ndeny = [\"api.example.com\"]\n";
+    std::fs::write(&policy, changed).unwrap();
+    run.answer(1, "www.example.com:80", "a\n");
+    run.terminal.wait_for("allowed for this run only");
+    let seen = run.end();
+    seen.all_done();
+    assert_eq!(asked(&seen, "www.example.com")[0], ("run", "allowed"));
+    assert_eq!(std::fs::read_to_string(&policy).unwrap(), changed);
 }

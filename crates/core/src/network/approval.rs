@@ -4,6 +4,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::network::host::Host;
+use crate::network::pattern::Protocol;
 use crate::units::Millis;
 
 /// How long somebody may take to answer when nothing else is said.
@@ -50,6 +51,8 @@ pub struct Question {
     pub host: Host,
     /// The port.
     pub port: u16,
+    /// What the connection has to speak.
+    pub protocol: Protocol,
     /// The rule that asks; `None` when whatever no rule is about is asked about.
     pub rule: Option<String>,
     /// When the question counts as denied.

@@ -7,7 +7,7 @@
 use core::fmt;
 
 use crate::network::host::Host;
-use crate::network::host_pattern::Specificity;
+use crate::network::host_pattern::{HostPattern, Specificity};
 use crate::network::name::DomainName;
 use crate::network::pattern::{NetworkPattern, PatternError, Protocol};
 use crate::network::ports::Ports;
@@ -87,6 +87,26 @@ impl NetworkRule {
     /// What it is about.
     pub fn pattern(&self) -> &NetworkPattern {
         &self.pattern
+    }
+
+    /// Whether it asks about `port` of `host` and of no other host, so that it asks although a rule allows just that.
+    pub fn asks_exactly(&self, host: &Host, port: u16) -> bool {
+        let is_exact = match self.pattern.host() {
+            HostPattern::Name(_) => true,
+            HostPattern::Network(network) => network.is_single(),
+            HostPattern::Below(_) => false,
+        };
+        self.verdict == RuleVerdict::Ask && is_exact && self.is_about(host, port)
+    }
+
+    /// The same rule for all of its ports but one; `None` when it has no other.
+    pub fn without_port(&self, port: u16) -> Option<Self> {
+        let ports = self.ports.without(port)?;
+        Some(Self {
+            verdict: self.verdict,
+            pattern: self.pattern.clone().with_ports(ports.clone()),
+            ports,
+        })
     }
 
     fn is_about(&self, host: &Host, port: u16) -> bool {

@@ -152,6 +152,14 @@ impl NetworkPattern {
         self.ports.as_ref()
     }
 
+    /// The same with other ports.
+    pub(crate) fn with_ports(self, ports: Ports) -> Self {
+        Self {
+            ports: Some(ports),
+            ..self
+        }
+    }
+
     /// What a connection to `port` has to speak: what the rule names, or TLS on 443, HTTP on 80, and [`Protocol::Auto`]
     /// elsewhere.
     pub fn protocol(&self, port: u16) -> Protocol {

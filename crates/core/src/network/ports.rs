@@ -74,6 +74,19 @@ impl Ports {
         self.0.iter().any(|range| (range.first..=range.last).contains(&port))
     }
 
+    /// These without `port`; `None` when there are no others.
+    pub(crate) fn without(&self, port: u16) -> Option<Self> {
+        let ranges = self.0.iter().flat_map(|range| {
+            let before = port.checked_sub(1).map(|last| (range.first, last.min(range.last)));
+            let after = port.checked_add(1).map(|first| (first.max(range.first), range.last));
+            [before, after]
+        });
+        let ranges = ranges.flatten().filter(|(first, last)| first <= last);
+        let mut ranges: Vec<PortRange> = ranges.map(|(first, last)| PortRange { first, last }).collect();
+        ranges.dedup();
+        (!ranges.is_empty()).then_some(Self(ranges))
+    }
+
     /// Every port at which the answer of [`Ports::contains`] differs from that for the port before.
     pub(crate) fn changes(&self) -> impl Iterator<Item = u16> {
         let first = self.0.iter().map(|range| Some(range.first));
@@ -177,7 +190,34 @@ mod tests {
         assert_eq!(Ports::parse(&many), Err(PortsError::TooMany));
     }
 
+    #[test]
+    fn a_port_is_taken_out_of_ranges() {
+        for (text, port, left) in [
+            ("80,443", 443, Some("80")),
+            ("443", 443, None),
+            ("1-10", 1, Some("2-10")),
+            ("1-10", 5, Some("1-4,6-10")),
+            ("*", 65535, Some("1-65534")),
+            ("*", 1, Some("2-65535")),
+            ("22,80", 443, Some("22,80")),
+        ] {
+            let ports = Ports::parse(text).unwrap().without(port);
+            assert_eq!(
+                ports.map(|ports| ports.to_string()).as_deref(),
+                left,
+                "{text} without {port}"
+            );
+        }
+    }
+
     proptest! {
+        #[test]
+        fn without_a_port_all_others_are_left(first in 1_u16.., more in 0_u16..50, out: u16, port in 1_u16..) {
+            let ports = Ports(vec![PortRange { first, last: first.saturating_add(more) }, PortRange { first: 1, last: 5 }]);
+            let left = ports.without(out).is_some_and(|left| left.contains(port));
+            prop_assert_eq!(left, ports.contains(port) && port != out);
+        }
+
         #[test]
         fn ranges_hold_the_ports_between_their_ends(list in prop::collection::vec((1_u16.., 0_u16..50), 1..6), port: u16) {
             let ranges: Vec<(u16, u16)> = list.iter().map(|(first, more)| (*first, first.saturating_add(*more))).collect();

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::mpsc;
 
+use offleash_core::network::{Protocol, RuleVerdict};
 use rustix::event::{PollFd, PollFlags, poll};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
@@ -10,6 +11,12 @@ use super::*;
 use crate::questions::Notice;
 
 const FOREVER: Duration = Duration::from_secs(3600);
+
+const ASKED: Decision<'static> = Decision {
+    verdict: RuleVerdict::Ask,
+    rule: None,
+    protocol: Protocol::Auto,
+};
 
 fn host(text: &str) -> Host {
     Host::parse(text).unwrap()
@@ -62,7 +69,7 @@ fn with_answers<F: Future<Output = ()>>(
 
 fn connection(approvals: &Rc<Approvals>, name: &str, port: u16) -> JoinHandle<Approval> {
     let (approvals, host) = (Rc::clone(approvals), host(name));
-    spawn_local(async move { approvals.ask(&host, port, None).await })
+    spawn_local(async move { approvals.ask(&host, port, &ASKED).await })
 }
 
 #[test]
@@ -77,7 +84,7 @@ fn once_is_for_those_who_waited_and_for_the_run_is_for_all() {
             move |_| Some(answer),
             async |approvals| {
                 for port in [443, 443, 80] {
-                    assert_eq!(approvals.ask(&host("a.example"), port, None).await, answer);
+                    assert_eq!(approvals.ask(&host("a.example"), port, &ASKED).await, answer);
                 }
             },
         );
@@ -96,16 +103,16 @@ fn a_host_that_was_denied_is_not_asked_about_again_at_any_port() {
     };
     let asked = with_answers(FOREVER, answer, async |approvals| {
         let a = host("a.example");
-        assert_eq!(approvals.ask(&a, 443, None).await, Approval::Run);
+        assert_eq!(approvals.ask(&a, 443, &ASKED).await, Approval::Run);
         for port in [22, 22, 80] {
-            assert_eq!(approvals.ask(&a, port, None).await, Approval::Denied);
+            assert_eq!(approvals.ask(&a, port, &ASKED).await, Approval::Denied);
         }
         assert_eq!(
-            approvals.ask(&a, 443, None).await,
+            approvals.ask(&a, 443, &ASKED).await,
             Approval::Run,
             "what was allowed stays so"
         );
-        assert_eq!(approvals.ask(&host("b.example"), 80, None).await, Approval::Run);
+        assert_eq!(approvals.ask(&host("b.example"), 80, &ASKED).await, Approval::Run);
     });
     assert_eq!(asked, ["a.example:443", "a.example:22", "b.example:80"]);
 }
@@ -132,7 +139,7 @@ fn nobody_answers_and_it_is_denied_and_not_asked_forever() {
         |_| None,
         async |approvals| {
             for _ in 0..5 {
-                assert_eq!(approvals.ask(&host("a.example"), 443, None).await, Approval::Timeout);
+                assert_eq!(approvals.ask(&host("a.example"), 443, &ASKED).await, Approval::Timeout);
             }
         },
     );
@@ -146,6 +153,7 @@ fn an_answer_to_another_question_answers_nothing() {
         id,
         host: host("a.example"),
         port: 443,
+        protocol: Protocol::Tls,
         rule: None,
         timeout: FOREVER,
     };
@@ -180,8 +188,8 @@ fn what_waits_is_bounded_and_what_is_beyond_is_denied() {
             while !all_wait(&approvals.known.borrow()) {
                 tokio::task::yield_now().await;
             }
-            assert_eq!(approvals.ask(&host("a.example"), 1, None).await, Approval::TooMany);
-            assert_eq!(approvals.ask(&host("late.example"), 2, None).await, Approval::TooMany);
+            assert_eq!(approvals.ask(&host("a.example"), 1, &ASKED).await, Approval::TooMany);
+            assert_eq!(approvals.ask(&host("late.example"), 2, &ASKED).await, Approval::TooMany);
             approvals.questions.answer(1, Approval::Once);
             for one in followers.into_iter().chain([first]) {
                 assert_eq!(one.await.unwrap(), Approval::Once);
@@ -201,7 +209,7 @@ fn a_run_has_only_so_many_questions() {
         |_| Some(Approval::Once),
         async |approvals| {
             for number in 0..MOST_QUESTIONS + 3 {
-                let approval = approvals.ask(&host("a.example"), 443, None).await;
+                let approval = approvals.ask(&host("a.example"), 443, &ASKED).await;
                 assert_eq!(approval.allows(), number < MOST_QUESTIONS, "{number}: {approval:?}");
             }
         },
@@ -216,7 +224,10 @@ fn questions_that_nobody_could_be_asked_do_not_count() {
         |_| Some(Approval::NoTerminal),
         async |approvals| {
             for _ in 0..MOST_QUESTIONS + 3 {
-                assert_eq!(approvals.ask(&host("a.example"), 443, None).await, Approval::NoTerminal);
+                assert_eq!(
+                    approvals.ask(&host("a.example"), 443, &ASKED).await,
+                    Approval::NoTerminal
+                );
             }
         },
     );
