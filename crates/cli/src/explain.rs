@@ -116,7 +116,14 @@ fn connect_answer(target: &str, sandbox: &SandboxArgs) -> Result<String, Failure
         Failure::from_error(&error).with_hint("a host is a name such as `example.com`, or an address")
     })?;
     let answer = lifecycle::explain_connect(&spec.network, &host, port);
-    Ok(format!("{host}:{port}: {}\nrule: {}\n", answer.word, answer.rule))
+    let mut text = format!("{host}:{port}: {}\nrule: {}\n", answer.word, answer.rule);
+    if !answer.requests.is_empty() {
+        text.push_str("TLS is opened by the gateway, and each request is judged:\n");
+        for rule in &answer.requests {
+            let _written = writeln!(text, "rule: {rule}");
+        }
+    }
+    Ok(text)
 }
 
 pub(crate) fn check_policy(arguments: &PolicyCheckArgs) -> Result<ExitCode, Failure> {

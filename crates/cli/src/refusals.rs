@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use offleash_core::limits::LimitName;
-use offleash_core::record::{Connection, ConnectionVerdict, LimitEffect, LimitHit, NetworkUse};
+use offleash_core::record::{Connection, ConnectionVerdict, LimitEffect, LimitHit, NetworkUse, RequestSeen};
 use offleash_core::text::Text;
 
 /// How many hosts are named before the rest is only counted.
@@ -15,6 +15,11 @@ pub(crate) fn lines(network: &NetworkUse) -> Vec<String> {
     for connection in &network.connections {
         if let Some(line) = line(connection) {
             *told.entry(line).or_default() += 1;
+        }
+        for request in &connection.requests {
+            if let Some(line) = line_of_request(connection, request) {
+                *told.entry(line).or_default() += 1;
+            }
         }
     }
     for (name, times) in &network.refused_names {
@@ -65,6 +70,17 @@ pub(crate) fn of_limits(hits: &[LimitHit]) -> impl Iterator<Item = String> + '_ 
     })
 }
 
+fn line_of_request(connection: &Connection, request: &RequestSeen) -> Option<String> {
+    let reason = Text::from(request.reason.as_deref()?);
+    let place = Text::from(format!("{}:{}", connection.host, connection.port).as_str());
+    let what = match request.verdict {
+        ConnectionVerdict::Allowed | ConnectionVerdict::Cut => return None,
+        ConnectionVerdict::Failed => "was not answered",
+        ConnectionVerdict::Refused => "was refused",
+    };
+    Some(format!("a request to `{place}` {what}: {reason}"))
+}
+
 fn line(connection: &Connection) -> Option<String> {
     let Connection {
         host,
@@ -107,6 +123,41 @@ mod tests {
             requests: Vec::new(),
             more_requests: 0,
         }
+    }
+
+    #[test]
+    fn requests_that_did_not_pass_are_told() {
+        let request = |verdict, reason: &str| RequestSeen {
+            method: "GET".to_owned(),
+            path: "/".to_owned(),
+            status: None,
+            verdict,
+            reason: Some(reason.to_owned()),
+            rule: None,
+            sent_bytes: 0,
+            received_bytes: 0,
+            duration_ms: 0,
+        };
+        let network = NetworkUse {
+            connections: vec![Connection {
+                verdict: ConnectionVerdict::Allowed,
+                reason: None,
+                requests: vec![
+                    request(ConnectionVerdict::Refused, "no\u{1b}"),
+                    request(ConnectionVerdict::Refused, "no\u{1b}"),
+                    request(ConnectionVerdict::Failed, "it is down"),
+                ],
+                ..refused("a.example", None)
+            }],
+            ..NetworkUse::default()
+        };
+        assert_eq!(
+            lines(&network),
+            [
+                "network: a request to `a.example:443` was not answered: it is down",
+                "network: a request to `a.example:443` was refused: no\\x1b (2 times)",
+            ]
+        );
     }
 
     #[test]

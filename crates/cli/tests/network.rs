@@ -28,6 +28,8 @@ mod names;
 mod net_limits;
 #[path = "network/opened.rs"]
 mod opened;
+#[path = "network/opened_clients.rs"]
+mod opened_clients;
 #[path = "network/proxies.rs"]
 mod proxies;
 #[path = "network/requests.rs"]

@@ -97,6 +97,13 @@ pub fn refusal(rules: &NetworkPolicy, host: &Host, port: u16) -> Refusal {
     Refusal { reason, rule, asks }
 }
 
+/// Whether the requests on a connection to `host` at `port` are seen, because rules are about them.
+pub fn opens(rules: &NetworkPolicy, requests: &RequestRules, host: &Host, port: u16) -> bool {
+    let policy = Policy::new(rules.clone(), Vec::new(), false).with_requests(requests.clone());
+    let protocol = policy.decide(host, port).protocol;
+    policy.opens(host, port, protocol)
+}
+
 /// What a sandbox with these rules and without any name asked for yet is answered to a DNS question, by UDP; `None` if
 /// it is no question.
 pub fn answer_to(rules: &NetworkPolicy, question: &[u8]) -> Option<Vec<u8>> {

@@ -162,3 +162,327 @@ attempt("other method", refused, "/v1/not-passing", "DELETE")
     assert!(told[3]["rule"].as_str().unwrap().contains(RULE));
     assert!(!seen.record["network"].to_string().contains("hunter2"));
 }
+
+#[test]
+fn paths_that_servers_read_differently_do_not_pass() {
+    let Some(world) = world() else { return };
+    let seen = inside(
+        world,
+        &FLAGS,
+        r#"
+attempt("control", fetch, "/v1/%63onfused-control")
+for path in ["/v1/../confused", "/v1/%2e%2e/confused", "/v1/.%2e/confused", "//v1/confused", "/v1//confused",
+             "/v1/..%2fconfused", "/v1/..%5cconfused", "/v1\\..\\confused", "/v1/..;/confused", "/v1/%252e%252e/confused",
+             "/v1/%00confused", "/V1/confused", "/v1/%c0%ae%c0%ae/confused", "/confused?/v1/", "/confused#/v1/"]:
+    attempt(path, refused, path)
+attempt("asterisk", refused, "*", "OPTIONS", headers={"X-Confused": "1"})
+"#,
+    );
+    seen.all_done();
+    let met: Value = serde_json::from_str(seen.done("control")).unwrap();
+    assert_eq!(met["target"], "/v1/confused-control");
+    let through = asked(world, "confused");
+    assert_eq!(through.len(), 1, "{through:#?}");
+}
+
+#[test]
+fn n8_every_way_to_name_another_host_in_an_opened_connection_is_refused() {
+    let Some(world) = world() else { return };
+    let seen = inside(
+        world,
+        &FLAGS,
+        r#"
+def page(request):
+    with tunnel() as connection:
+        connection.sendall(request.encode("latin-1"))
+        return response(connection)[0]
+
+def kept_alive():
+    """A second request to another host on the connection of the first."""
+    with tunnel() as connection:
+        first = say(connection, "GET /v1/n8-first HTTP/1.1\r\nHost: %s\r\n\r\n" % API)
+        assert "200" in first, first
+        return say(connection, "GET /v1/n8-second HTTP/1.1\r\nHost: other.opened.example.net\r\n\r\n")
+
+attempt("kept alive", kept_alive)
+for name, request in {
+    "Host": "GET /v1/n8-second HTTP/1.1\r\nHost: other.opened.example.net\r\n\r\n",
+    "URI": "GET https://other.opened.example.net/v1/n8-second HTTP/1.1\r\nHost: api.opened.example.net\r\n\r\n",
+    "two": "GET /v1/n8-second HTTP/1.1\r\nHost: api.opened.example.net\r\nHost: other.opened.example.net\r\n\r\n",
+    "none": "GET /v1/n8-second HTTP/1.1\r\n\r\n",
+    "port": "GET /v1/n8-second HTTP/1.1\r\nHost: api.opened.example.net:80\r\n\r\n",
+    "scheme": "GET http://api.opened.example.net/v1/n8-second HTTP/1.1\r\nHost: api.opened.example.net\r\n\r\n",
+    "userinfo": "GET /v1/n8-second HTTP/1.1\r\nHost: api.opened.example.net@other.opened.example.net\r\n\r\n",
+    "HTTP/1.0": "GET /v1/n8-second HTTP/1.0\r\n\r\n",
+    "CONNECT": "CONNECT n8-second.example.net:443 HTTP/1.1\r\nHost: n8-second.example.net:443\r\n\r\n",
+    "TRACE": "TRACE /v1/n8-second HTTP/1.1\r\nHost: api.opened.example.net\r\n\r\n",
+}.items():
+    attempt(name, page, request)
+for name, request in {
+    "folded": "GET /v1/n8-second HTTP/1.1\r\nHost: api.opened.example.net\r\n other.opened.example.net\r\n\r\n",
+    "space before colon": "GET /v1/n8-second HTTP/1.1\r\nHost : api.opened.example.net\r\n\r\n",
+    "HTTP/2": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nn8-second",
+    "SSH": "SSH-2.0-n8-second\r\n",
+}.items():
+    attempt("no HTTP: " + name, page, request)
+"#,
+    );
+    for name in seen.names() {
+        match name.strip_prefix("no HTTP: ") {
+            None => assert!(seen.refused(name).contains("403"), "{name}: {}", seen.refused(name)),
+            // There is no request to be answered in our words.
+            Some(_) => assert!(!seen.told(name).contains(" 200 "), "{name}: {}", seen.told(name)),
+        }
+    }
+    assert_eq!(asked(world, "n8-first").len(), 1);
+    assert_eq!(asked(world, "n8-second").len(), 0);
+}
+
+#[test]
+fn n9_requests_cannot_be_smuggled_past_the_rules() {
+    let Some(world) = world() else { return };
+    let seen = inside(
+        world,
+        &FLAGS,
+        r#"
+HIDDEN = "GET /smuggled HTTP/1.1\r\nHost: api.opened.example.net\r\n\r\n"
+def send(head, body):
+    """Whatever is answered; what was asked of the server counts."""
+    with tunnel() as connection:
+        connection.sendall(("POST /v1/carrier HTTP/1.1\r\nHost: %s\r\n%s\r\n%s" % (API, head, body)).encode())
+        try:
+            while connection.recv(1 << 16):
+                pass
+        except TimeoutError:
+            raise AssertionError("it waits for more")
+        except OSError:
+            pass
+
+chunked = "Transfer-Encoding: chunked\r\n"
+attempt("the control", send, "Content-Length: 3\r\nConnection: close\r\n", "abc")
+attempt("CL.TE", send, "Content-Length: %d\r\n%s" % (5 + len(HIDDEN), chunked), "0\r\n\r\n" + HIDDEN)
+attempt("TE.CL", send, "%sContent-Length: 4\r\n" % chunked, "%x\r\n%s\r\n0\r\n\r\n" % (len(HIDDEN), HIDDEN) + "X")
+attempt("two lengths", send, "Content-Length: 0\r\nContent-Length: %d\r\n" % len(HIDDEN), HIDDEN + "X: ")
+attempt("a list of lengths", send, "Content-Length: 0, %d\r\n" % len(HIDDEN), HIDDEN)
+attempt("a signed length", send, "Content-Length: +%d\r\n" % len(HIDDEN), HIDDEN)
+attempt("another coding", send, "Transfer-Encoding: gzip, chunked\r\nConnection: close\r\n", "0\r\n\r\n" + HIDDEN)
+attempt("a coding in tabs", send, "Transfer-Encoding:\tchunked\x0b\r\n", "0\r\n\r\n" + HIDDEN)
+attempt("a chunk's extension", send, chunked, "0;\n\r\n" + HIDDEN)
+attempt("a chunk's length", send, chunked, "0x0\r\n\r\n" + HIDDEN)
+attempt("an upgrade", send, "Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings, Content-Length, close\r\nHTTP2-Settings: AAE\r\n"
+        "Content-Length: %d\r\n" % len(HIDDEN), HIDDEN)
+"#,
+    );
+    seen.all_done();
+    assert_eq!(asked(world, "smuggled").len(), 0);
+    let carriers = asked(world, "carrier");
+    assert!(!carriers.is_empty());
+    for entry in carriers {
+        let fields = entry["fields"].as_array().unwrap();
+        let count = |wanted: &str| fields.iter().filter(|field| field[0] == wanted).count();
+        assert!(count("content-length") + count("transfer-encoding") <= 1, "{entry:#}");
+        assert_eq!(count("upgrade") + count("http2-settings"), 0, "{entry:#}");
+    }
+}
+
+#[test]
+fn what_a_program_sends_and_is_sent_is_not_changed() {
+    let Some(world) = world() else { return };
+    let seen = inside(
+        world,
+        &FLAGS,
+        r#"
+SIZE = 100 * 1000 * 1000
+def upload(length):
+    """A body that is sent as it is made, without its length."""
+    seen = hashlib.sha256()
+    def parts():
+        left, piece = length, os.urandom(1 << 20)
+        while left:
+            part = piece[:left]
+            seen.update(part)
+            left -= len(part)
+            yield part
+    connection = http.client.HTTPSConnection(API, timeout=PATIENCE, context=ssl.create_default_context())
+    connection.request("POST", "/v1/upload", parts(), encode_chunked=True, headers={"Transfer-Encoding": "chunked"})
+    met = json.loads(told(connection.getresponse()))
+    return [met["bytes"], met["sha256"] == seen.hexdigest()]
+
+def download(length):
+    connection = http.client.HTTPSConnection(API, timeout=PATIENCE, context=ssl.create_default_context())
+    connection.request("GET", "/v1/big/%d" % length)
+    answer, seen, expected = connection.getresponse(), hashlib.sha256(), hashlib.sha256()
+    while part := answer.read(1 << 20):
+        seen.update(part)
+    piece = b"0123456789abcdef" * 4096
+    while length:
+        expected.update(piece[:length])
+        length -= len(piece[:length])
+    return seen.hexdigest() == expected.hexdigest()
+
+def events():
+    """Each event has to come before the server says the next."""
+    connection = http.client.HTTPSConnection(API, timeout=PATIENCE, context=ssl.create_default_context())
+    connection.request("GET", "/v1/events/%d" % os.getpid())
+    answer, seen = connection.getresponse(), []
+    while line := answer.readline():
+        if line.strip():
+            seen.append(line.decode().strip())
+            fetch("/v1/heard/%d" % os.getpid())
+    return seen
+
+def websocket():
+    with tunnel() as connection:
+        key = base64.b64encode(os.urandom(16)).decode()
+        connection.sendall(("GET /v1/socket HTTP/1.1\r\nHost: %s\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n"
+                            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: %s\r\n\r\nearly" % (API, key)).encode())
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += connection.recv(1 << 16)
+        head, early = head.split(b"\r\n\r\n", 1)
+        accept = base64.b64encode(hashlib.sha1((key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11").encode()).digest())
+        assert head.startswith(b"HTTP/1.1 101 ") and accept in head, head
+        back = early
+        connection.sendall(b"and late")
+        while len(back) < len(b"earlyand late"):
+            back += connection.recv(1 << 16)
+        return back.decode()
+
+def continued():
+    """A client that waits to be told before it sends its body."""
+    with tunnel() as connection:
+        connection.sendall(("POST /v1/continued HTTP/1.1\r\nHost: %s\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
+                            % API).encode())
+        first = connection.recv(1 << 16)
+        assert first == b"HTTP/1.1 100 Continue\r\n\r\n", first
+        return json.loads(say(connection, "hello").split("\n", 1)[1])["bytes"]
+
+def trailers():
+    with tunnel() as connection:
+        connection.sendall(("GET /v1/chunked/x HTTP/1.1\r\nHost: %s\r\nTE: trailers\r\nConnection: TE, close\r\n\r\n" % API).encode())
+        whole = b""
+        while read := connection.recv(1 << 16):
+            whole += read
+        return b"hello" in whole and whole.lower().endswith(b"0\r\nx-sum: 11\r\n\r\n") or whole
+
+def cut():
+    try:
+        return fetch("/v1/cut/x")
+    except http.client.IncompleteRead as failure:
+        return "incomplete"
+
+attempt("upload", upload, SIZE)
+attempt("download", download, SIZE)
+attempt("events", events)
+attempt("websocket", websocket)
+attempt("continued", continued)
+attempt("trailers", trailers)
+attempt("cut", cut)
+attempt("head", fetch, "/v1/head", "HEAD")
+attempt("headers", fetch, "/v1/headers", headers={"X-Kept": "1", "Keep-Alive": "5", "Connection": "X-Hop", "X-Hop": "1"})
+"#,
+    );
+    seen.all_done();
+    assert_eq!(seen.done("upload"), "[100000000, True]");
+    assert_eq!(seen.done("download"), "True");
+    assert_eq!(seen.done("events"), "['data: 0', 'data: 1', 'data: 2']");
+    assert_eq!(seen.done("websocket"), "earlyand late");
+    assert_eq!(seen.done("continued"), "5");
+    assert_eq!(seen.done("trailers"), "True");
+    assert_eq!(seen.done("cut"), "incomplete");
+    let met: Value = serde_json::from_str(seen.done("headers")).unwrap();
+    let names: Vec<&str> = met["fields"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|field| field[0].as_str().unwrap())
+        .collect();
+    assert!(names.contains(&"x-kept"), "{names:?}");
+    assert!(!names.contains(&"x-hop") && !names.contains(&"keep-alive"), "{names:?}");
+    let upload = &seen.connections(API)[0]["requests"][0];
+    assert_eq!(upload["sent_bytes"], 100_000_000, "{upload:#}");
+}
+
+#[test]
+fn a_server_that_is_not_trusted_is_named_with_the_reason() {
+    let Some(world) = world() else { return };
+    let flags = [
+        "--allow-method",
+        "GET *.opened.example.net/*",
+        "--allow",
+        "*.opened.example.net",
+    ];
+    let seen = inside(
+        world,
+        &flags,
+        r#"
+attempt("control", fetch, "/v1/trusted")
+for label in ["expired", "untrusted", "misnamed"]:
+    attempt(label, fetch, "/v1/not-trusted", host=label + ".opened.example.net", answered=502)
+"#,
+    );
+    seen.done("control");
+    for (label, why) in [
+        ("expired", "expired"),
+        ("untrusted", "trusts"),
+        ("misnamed", "another name"),
+    ] {
+        let text = seen.done(label);
+        assert!(text.contains("is not trusted") && text.contains(why), "{text}");
+        let host = format!("{label}.opened.example.net");
+        assert_eq!(seen.connections(&host)[0]["requests"][0]["verdict"], "failed");
+    }
+    assert_eq!(asked(world, "not-trusted").len(), 0);
+}
+
+#[test]
+fn headers_are_set_and_removed_and_other_hosts_are_left_alone() {
+    let Some(world) = world() else { return };
+    let flags = [
+        "--allow",
+        "*.opened.example.net",
+        "--set-header",
+        "api.opened.example.net X-Team: agents",
+        "--remove-header",
+        "api.opened.example.net Cookie",
+    ];
+    let site = Site::new();
+    std::fs::copy(world.file("ca.pem"), site.workspace().join("ca.pem")).unwrap();
+    let attempts = r#"
+sent = {"X-Team": "mine", "Cookie": "a=1", "X-Kept": "1"}
+attempt("set", fetch, "/a//path/%2e%2e/kept", headers=sent)
+def unopened():
+    """To another host with the authority of the servers alone: nobody stands between."""
+    context = ssl.create_default_context(cafile="ca.pem")
+    connection = http.client.HTTPSConnection("other.opened.example.net", timeout=PATIENCE, context=context)
+    connection.request("GET", "/a/path", headers=sent)
+    return told(connection.getresponse())
+attempt("unopened", unopened)
+def clear():
+    connection = http.client.HTTPConnection(API, timeout=PATIENCE)
+    connection.request("GET", "/a/clear", headers=sent)
+    return told(connection.getresponse(), 403)
+attempt("clear", clear)
+"#;
+    let seen = Seen::of_output(&finish(start(&mut command(world, &site, &flags, attempts))));
+    seen.all_done();
+    let fields = |name: &str| {
+        let met: Value = serde_json::from_str(seen.done(name)).unwrap();
+        met.to_string()
+    };
+    let set = fields("set");
+    assert!(
+        set.contains(r#"["x-team","agents"]"#) && set.contains(r#"["x-kept","1"]"#),
+        "{set}"
+    );
+    assert!(!set.contains("cookie") && !set.contains("mine"), "{set}");
+    assert!(set.contains("/a//path/%2e%2e/kept"), "{set}");
+    let unopened = fields("unopened");
+    assert!(unopened.contains("mine") && unopened.contains("cookie"), "{unopened}");
+    assert!(seen.done("clear").contains("has no TLS"), "{}", seen.done("clear"));
+    assert_eq!(asked(world, "/a/clear").len(), 0);
+    assert_eq!(
+        seen.connections("other.opened.example.net")[0]["requests"],
+        Value::Array(Vec::new())
+    );
+}

@@ -287,6 +287,13 @@ impl Seen {
         self.outcome(name, "refused")
     }
 
+    /// What came of an attempt, whichever it was.
+    #[track_caller]
+    pub(crate) fn told(&self, name: &str) -> &str {
+        let attempt = self.attempts.get(name).unwrap_or_else(|| panic!("no attempt `{name}`"));
+        attempt.values().next().unwrap()
+    }
+
     /// The names of all attempts.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.attempts.keys().map(String::as_str)

@@ -13,6 +13,8 @@ use crate::journal::{Outcome, Request};
 const REQUESTS: usize = 1_000;
 /// How much of a path is told.
 const PATH: usize = 256;
+/// How much of why it was refused, in which the path may stand again.
+const REASON: usize = 600;
 /// How much of a method.
 const METHOD: usize = 32;
 
@@ -76,6 +78,11 @@ impl Entry {
 
     pub(super) fn answered(&self, status: u16, outcome: Outcome) {
         self.status.set(Some(status));
+        let outcome = match outcome {
+            Outcome::Refused(reason) => Outcome::Refused(cut(&reason, REASON)),
+            Outcome::Failed(reason) => Outcome::Failed(cut(&reason, REASON)),
+            other => other,
+        };
         *self.outcome.borrow_mut() = outcome;
     }
 

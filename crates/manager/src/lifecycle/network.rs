@@ -74,6 +74,8 @@ pub struct ConnectAnswer {
     pub word: String,
     /// The rule that decides.
     pub rule: String,
+    /// The rules about requests on it, which is then opened; none if it is not.
+    pub requests: Vec<String>,
 }
 
 /// What would become of a connection to `host` at `port`.
@@ -85,6 +87,7 @@ pub fn explain_connect(network: &NetworkSpec, host: &Host, port: u16) -> Connect
         return ConnectAnswer {
             word: "refused".to_owned(),
             rule: default(),
+            requests: Vec::new(),
         };
     }
     let refusal = offleash_gateway::refusal(&network.policy, host, port);
@@ -95,8 +98,25 @@ pub fn explain_connect(network: &NetworkSpec, host: &Host, port: u16) -> Connect
             (None, Host::Name(_)) => "allowed, if its addresses are public".to_owned(),
             (None, Host::Address(_)) => "allowed".to_owned(),
         },
+        requests: match refusal.reason {
+            None => rules_for_requests(network, host, port),
+            Some(_) => Vec::new(),
+        },
         rule: refusal.rule.unwrap_or_else(default),
     }
+}
+
+/// The rules about requests on a connection that is opened.
+fn rules_for_requests(network: &NetworkSpec, host: &Host, port: u16) -> Vec<String> {
+    if !offleash_gateway::opens(&network.policy, &network.requests, host, port) {
+        return Vec::new();
+    }
+    let methods = network.requests.methods.counting_for(host);
+    let headers = network.requests.headers_for(host);
+    methods
+        .map(|rule| format!("network.methods: {rule}"))
+        .chain(headers.iter().map(ToString::to_string))
+        .collect()
 }
 
 /// What the gateway saw, as the record tells it.
