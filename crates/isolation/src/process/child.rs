@@ -39,20 +39,25 @@ pub(super) struct Order {
     pub(super) plan: Plan,
     /// Trees that the parent makes, by number.
     pub(super) from_parent: Vec<usize>,
+}
+
+/// What the child is told at last, since it builds its file system while the parent finds this out.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub(super) struct Bounds {
     /// What a cgroup bounds; for the rest rlimits do what they can.
     pub(super) held: HeldByGroup,
     /// To how many CPUs to keep, where no cgroup measures them out.
     pub(super) affinity: Option<usize>,
 }
 
-impl Order {
+impl Bounds {
     /// The system call filter: refused calls are told to the parent, and so is where programs want to connect to.
-    fn filter(&self) -> Filter {
+    fn filter(&self, plan: &Plan) -> Filter {
         seccomp::compile(&Options {
-            allow_ptrace: self.plan.allow_ptrace,
+            allow_ptrace: plan.allow_ptrace,
             notify: true,
             // A gateway sees more of them, and without making them wait.
-            observe_connect: !self.plan.network,
+            observe_connect: !plan.network,
             // Memory files are not bounded by rlimits.
             deny_memfd: !self.held.memory,
             host_namespaces: false,
@@ -102,7 +107,7 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     let network = if plan.network { Some(network::make()?) } else { None };
     use_null_streams().map_err(step("opening /dev/null"))?;
 
-    let guest = arrivals.wait_for_start()?;
+    let (guest, bounds) = arrivals.wait_for_start()?;
     // In our cgroup by now, so that the namespace's root is that one (THREATS P4).
     namespaces::unshare_cgroup().map_err(step("making a cgroup namespace"))?;
     let mut report = Vec::new();
@@ -112,10 +117,10 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     credentials::drop_capabilities().map_err(step("dropping capabilities"))?;
     report.push(restrict_paths(plan)?);
     // Not before: descriptors that are open only while the sandbox is made count, too.
-    limit(&order)?;
+    limit(plan, &bounds)?;
     place_control(inherited.control).map_err(step("placing the control socket"))?;
     process::close_from_at_exec(4).map_err(step("closing inherited descriptors"))?;
-    let filter = order.filter();
+    let filter = bounds.filter(plan);
     report.push((
         '+',
         "seccomp",
@@ -178,11 +183,11 @@ fn fill(from: BorrowedFd<'_>, mut bytes: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-fn limit(order: &Order) -> Result<(), StepFailure> {
-    for (resource, value) in limits::rlimits(&order.plan.limits, order.held) {
+fn limit(plan: &Plan, bounds: &Bounds) -> Result<(), StepFailure> {
+    for (resource, value) in limits::rlimits(&plan.limits, bounds.held) {
         rlimit::lower(resource, value).map_err(|error| step("setting resource limits")(error.source.into()))?;
     }
-    match order.affinity {
+    match bounds.affinity {
         Some(count) => keep_to_cpus(count).map_err(step("setting the CPU affinity")),
         None => Ok(()),
     }
@@ -213,13 +218,16 @@ impl Arrivals<'_> {
     }
 
     /// Waits until everything is there, and enters the cgroup.
-    fn wait_for_start(&self) -> Result<OwnedFd, StepFailure> {
+    fn wait_for_start(&self) -> Result<(OwnedFd, Bounds), StepFailure> {
         match self.next()? {
-            // Out of the way of the number that the control socket gets.
-            FromParent::Start { guest, entrances } => {
+            FromParent::Start { guest, entrances, told } => {
+                let hearing = step("hearing from the supervisor");
+                let bounds = postcard::from_bytes(&told).map_err(|error| hearing(io::Error::other(error)))?;
                 cgroup::enter(&entrances).map_err(step("entering the cgroup"))?;
-                rustix::io::fcntl_dupfd_cloexec(&guest, CONTROL + 7)
-                    .map_err(|error| step("placing the guest's program")(error.into()))
+                // Out of the way of the number that the control socket gets.
+                let guest = rustix::io::fcntl_dupfd_cloexec(&guest, CONTROL + 7)
+                    .map_err(|error| step("placing the guest's program")(error.into()))?;
+                Ok((guest, bounds))
             }
             _ => Err(unexpected()),
         }

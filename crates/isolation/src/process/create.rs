@@ -112,25 +112,27 @@ impl Embryo {
         plan: &Plan,
         leftovers: &mut dyn Leftovers,
     ) -> Result<ProcessSandbox, IsolationError> {
+        prepare_layers(plan, &self.identity)?;
+        let order = child::Order {
+            plan: plan.clone(),
+            from_parent: trees_of_the_parent(plan, &self.identity),
+        };
+        let parent = Parent {
+            order: &order,
+            channel: &self.channel,
+            control: self.control.as_fd(),
+        };
+        let mut owners = OwnerMaps {
+            outside: self.identity.outside,
+            made: Vec::new(),
+        };
+        let sent = parent.send_order(&mut owners);
+        // While the child assembles its file system.
         let grouping = Grouping::plan(&plan.limits, plan.id.as_str(), Some(self.unfinished.first()?.pid));
         let mut enforcement = Enforcement::default();
         grouping.describe(&plan.limits, &mut enforcement);
         require(plan, &enforcement)?;
-        prepare_layers(plan, &self.identity)?;
-
-        let order = child::Order {
-            plan: plan.clone(),
-            from_parent: trees_of_the_parent(plan, &self.identity),
-            held: grouping.held(),
-            affinity: grouping.affinity(&plan.limits),
-        };
-        let parent = Parent {
-            order: &order,
-            identity: &self.identity,
-            channel: &self.channel,
-            control: self.control.as_fd(),
-        };
-        let report = parent.finish(&mut self.unfinished, &grouping, leftovers)?;
+        let report = parent.finish(sent, &mut self.unfinished, &grouping, leftovers)?;
         describe(plan, &self.identity, &report, &mut enforcement);
         require(plan, &enforcement)?;
         let Self {
@@ -223,24 +225,27 @@ impl Drop for Unfinished {
 
 struct Parent<'a> {
     order: &'a child::Order,
-    identity: &'a Identity,
     channel: &'a ParentEnd,
     control: BorrowedFd<'a>,
 }
 
 impl Parent<'_> {
+    /// Sends what the child needs first.
+    fn send_order(&self, owners: &mut OwnerMaps) -> Result<(), IsolationError> {
+        child::send_order(self.control, self.order).map_err(|error| failed("telling the first process", "", error))?;
+        self.send_trees(owners)
+    }
+
+    /// Serves the child after its order was `sent`, and waits for its report.
     fn finish(
         &self,
+        sent: Result<(), IsolationError>,
         unfinished: &mut Unfinished,
         grouping: &Grouping,
         leftovers: &mut dyn Leftovers,
     ) -> Result<Report, IsolationError> {
         let pid = unfinished.first()?.pid;
-        let mut owners = OwnerMaps {
-            outside: self.identity.outside,
-            made: Vec::new(),
-        };
-        let served = self.serve(pid, unfinished, grouping, &mut owners, leftovers);
+        let served = sent.and_then(|()| self.serve(pid, unfinished, grouping, leftovers));
         if served.is_err() {
             // The child waits for more; it must end rather than wait for ever.
             let _told = rustix::net::shutdown(self.channel.0.as_fd(), rustix::net::Shutdown::Write);
@@ -262,12 +267,9 @@ impl Parent<'_> {
         pid: rustix::process::Pid,
         unfinished: &mut Unfinished,
         grouping: &Grouping,
-        owners: &mut OwnerMaps,
         leftovers: &mut dyn Leftovers,
     ) -> Result<(), IsolationError> {
         let telling = |error| failed("telling the first process", "", error);
-        child::send_order(self.control, self.order).map_err(telling)?;
-        self.send_trees(owners)?;
         // From outside, where it may take a capability of ours, and before the guest, so that no command starts without.
         // Where it fails, the guest does it for each command.
         let _preferred = crate::limits::prefer_to_kill(&pid.to_string());
@@ -281,7 +283,12 @@ impl Parent<'_> {
             entrances = made.1;
         }
         let guest = guest_image::sealed_memfd().map_err(|error| failed("writing the guest", "", error))?;
-        self.channel.start(guest.as_fd(), &entrances).map_err(telling)
+        let bounds = child::Bounds {
+            held: grouping.held(),
+            affinity: grouping.affinity(&self.order.plan.limits),
+        };
+        let told = postcard::to_allocvec(&bounds).map_err(|error| telling(io::Error::other(error)))?;
+        self.channel.start(guest.as_fd(), &entrances, &told).map_err(telling)
     }
 
     /// Makes and sends the trees that need the host's privilege: files outside the system's own directories, with

@@ -78,12 +78,12 @@ impl ParentEnd {
         socket::send(self.0.as_fd(), &[TREE, low, high], &[tree])
     }
 
-    /// All is there; enter the cgroups and become the guest.
-    pub(crate) fn start(&self, guest: BorrowedFd<'_>, entrances: &[OwnedFd]) -> io::Result<()> {
+    /// All is there; enter the cgroups and become the guest. `told` is what the child was not told before, a few bytes.
+    pub(crate) fn start(&self, guest: BorrowedFd<'_>, entrances: &[OwnedFd], told: &[u8]) -> io::Result<()> {
         let descriptors: Vec<BorrowedFd<'_>> = std::iter::once(guest)
             .chain(entrances.iter().map(AsFd::as_fd))
             .collect();
-        socket::send(self.0.as_fd(), &[START], &descriptors)
+        socket::send(self.0.as_fd(), &[&[START], told].concat(), &descriptors)
     }
 
     /// Whether waiting for the child's report would end at once.
@@ -163,6 +163,7 @@ pub(crate) enum FromParent {
     Start {
         guest: OwnedFd,
         entrances: Vec<OwnedFd>,
+        told: Vec<u8>,
     },
     /// The parent is gone.
     Gone,
@@ -170,7 +171,7 @@ pub(crate) enum FromParent {
 
 impl ChildEnd {
     pub(crate) fn next(&self) -> io::Result<FromParent> {
-        let mut buffer = [0; 16];
+        let mut buffer = [0; 32];
         let (length, descriptors) = socket::receive(self.0.as_fd(), &mut buffer)?;
         let mut descriptors = descriptors.into_iter();
         match (&buffer[..length], descriptors.next()) {
@@ -185,9 +186,10 @@ impl ChildEnd {
                 index: usize::from(u16::from_le_bytes([*low, *high])),
                 tree,
             }),
-            ([START], Some(guest)) => Ok(FromParent::Start {
+            ([START, told @ ..], Some(guest)) => Ok(FromParent::Start {
                 guest,
                 entrances: descriptors.collect(),
+                told: told.to_vec(),
             }),
             _ => Ok(FromParent::Gone),
         }

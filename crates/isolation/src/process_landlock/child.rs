@@ -98,7 +98,7 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
 
 fn wait_for_start(channel: &ChildEnd) -> Result<OwnedFd, StepFailure> {
     match channel.next().map_err(step("hearing from the supervisor"))? {
-        FromParent::Start { guest, entrances } => {
+        FromParent::Start { guest, entrances, .. } => {
             cgroup::enter(&entrances).map_err(step("entering the cgroup"))?;
             // Out of the way of the number that the control socket gets.
             rustix::io::fcntl_dupfd_cloexec(&guest, CONTROL + 7)
