@@ -73,7 +73,8 @@ impl Agent {
         let signals = SignalQueue::of_all()?;
         let connection = Connection::new(spawn::adopt_descriptor(CONTROL)?);
         occupy_standard_streams()?;
-        let buffer = Vec::from([0; OUTPUT_CHUNK]);
+        // Not an array that is copied: no page of it is touched before there is output.
+        let buffer = alloc::vec![0; OUTPUT_CHUNK];
         let (executions, leftovers) = (Vec::new(), Vec::new());
         let oom_score = processes::own_oom_score();
         Ok(Self {

@@ -356,7 +356,7 @@ impl<'a> Drive<'a> {
     fn settle(&mut self) {
         if self.settles.is_some_and(|settles| Instant::now() >= settles) {
             self.settles = None;
-            process::release_free_memory();
+            process::release_memory_of_start();
         }
     }
 

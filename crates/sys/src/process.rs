@@ -121,16 +121,36 @@ pub fn has_ended(pidfd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options)?.is_some())
 }
 
-/// Gives memory that was freed back to the kernel, of which the allocator otherwise keeps a part.
-pub fn release_free_memory() {
+/// Gives back to the kernel what a start needed and a long wait does not: memory that was freed, of which the allocator
+/// otherwise keeps a part, and the mappings of the program's own code, which come back from the file page by page.
+pub fn release_memory_of_start() {
     // SAFETY: only memory that the allocator holds free is given back (malloc_trim(3)).
     unsafe { libc::malloc_trim(0) };
+    unmap_code();
+}
+
+/// Drops the pages of our code from this process; the file still has them, and so has the kernel's cache of it.
+fn unmap_code() {
+    unsafe extern "C" {
+        // Made by the linker; where the program's first segment begins and where its code ends.
+        static __executable_start: u8;
+        static etext: u8;
+    }
+    // A multiple of every size that pages have.
+    const PAGES: usize = 64 * 1024;
+    let start = (&raw const __executable_start).addr().next_multiple_of(PAGES);
+    let end = (&raw const etext).addr() / PAGES * PAGES;
+    let length = end.saturating_sub(start);
+    let start = std::ptr::with_exposed_provenance_mut(start);
+    // SAFETY: the range lies in the mappings of the program's file before its data, which are never written: what is
+    // read there next is what was there (madvise(2), MADV_DONTNEED of a file's private mapping).
+    unsafe { libc::madvise(start, length, libc::MADV_DONTNEED) };
 }
 
 /// Lets the allocator of a short process keep what is freed, and take more at a time, from one heap for all threads.
 ///
 /// By default it gives memory back as soon as 128 KiB are free at the end of the heap, only to ask for it again, and to
-/// fault in every page of it anew. [`release_free_memory`] gives it back at a time of the caller's choice.
+/// fault in every page of it anew. [`release_memory_of_start`] gives it back at a time of the caller's choice.
 pub fn keep_free_memory() {
     const AT_A_TIME: libc::c_int = 256 * 1024;
     const KEPT: libc::c_int = 4 * 1024 * 1024;
@@ -193,5 +213,24 @@ pub fn duplicate_to(descriptor: BorrowedFd<'_>, number: i32) -> io::Result<()> {
         Ok(())
     } else {
         Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn what_was_written_stays_when_the_memory_of_the_start_goes() {
+        static WRITTEN: AtomicU32 = AtomicU32::new(1);
+        WRITTEN.store(7, Ordering::Relaxed);
+        let text: Vec<String> = (0..1000).map(|number| number.to_string()).collect();
+        for _ in 0..3 {
+            release_memory_of_start();
+        }
+        assert_eq!(WRITTEN.load(Ordering::Relaxed), 7);
+        assert_eq!(text.concat().len(), 2890);
     }
 }

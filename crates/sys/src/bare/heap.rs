@@ -79,6 +79,22 @@ unsafe impl GlobalAlloc for Heap {
         }
     }
 
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // What was not freed before comes as the kernel gives it, all zeroes; not a page of it needs to be touched.
+        let used_before = list_for(layout).is_some_and(|list| {
+            // SAFETY: one thread, and no reference to the state outlives a call.
+            let state = unsafe { &*self.state.get() };
+            !state.free[list].is_null()
+        });
+        // SAFETY: as the caller promises.
+        let block = unsafe { self.alloc(layout) };
+        if used_before && !block.is_null() {
+            // SAFETY: the block is this large and nobody else's.
+            unsafe { block.write_bytes(0, layout.size()) };
+        }
+        block
+    }
+
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: one thread, and no reference to the state outlives a call.
         let state = unsafe { &mut *self.state.get() };
@@ -255,6 +271,23 @@ mod tests {
             }
         }
         blocks.iter_mut().for_each(Block::check);
+    }
+
+    #[test]
+    fn zeroed_blocks_are_zero_whatever_was_in_them() {
+        let heap = Heap::new();
+        for size in [1, 100, 5_000, CHUNK, 1 << 20] {
+            let layout = Layout::from_size_align(size, 8).unwrap();
+            for _ in 0..3 {
+                // SAFETY: the size is not zero.
+                let start = unsafe { heap.alloc_zeroed(layout) };
+                let mut block = Block { start, layout, mark: 0 };
+                block.check();
+                block.bytes().fill(7);
+                // SAFETY: the block is live, with this layout, and not used afterwards.
+                unsafe { heap.dealloc(start, layout) };
+            }
+        }
     }
 
     #[test]
