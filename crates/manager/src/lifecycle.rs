@@ -236,6 +236,15 @@ fn place_layers(plan: &mut Plan, live: &LiveRun) {
     }
 }
 
+/// Drops what was in files of the sandbox, copies of the machine's above all: it has them now, and may wait for long.
+fn forget_contents(plan: &mut Plan) {
+    for entry in &mut plan.entries {
+        if let Node::File { contents } = &mut entry.node {
+            *contents = Vec::new();
+        }
+    }
+}
+
 /// What is not applied unless named: what the owner protects, and what is hidden from the sandbox. Mounts hide what
 /// exists when the run starts; a hidden name can be made anew in the writable layer, and must not reach the host.
 fn protect_patterns(spec: &SandboxSpec) -> Vec<Text> {
@@ -266,6 +275,7 @@ fn execute(
         tending: &mut tending,
     };
     let mut sandbox = chosen.create(plan, &mut noted)?;
+    forget_contents(plan);
     let gateway = match sandbox.take_network() {
         Some(sockets) => Some(network::start(&request.spec.network, &plan.limits, trust, sockets)?),
         None => None,

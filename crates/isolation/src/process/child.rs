@@ -34,9 +34,10 @@ pub(super) struct Inherited<'a> {
 }
 
 /// What the child is told to become; sent to it, since it starts before that is known.
-#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
-pub(super) struct Order {
-    pub(super) plan: Plan,
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub(super) struct Order<P> {
+    /// A [`Plan`], or a reference to one, which is sent as the same bytes.
+    pub(super) plan: P,
     /// Trees that the parent makes, by number.
     pub(super) from_parent: Vec<usize>,
 }
@@ -143,7 +144,7 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
 }
 
 /// Sends an order over a control socket that no guest has yet.
-pub(super) fn send_order(control: BorrowedFd<'_>, order: &Order) -> io::Result<()> {
+pub(super) fn send_order(control: BorrowedFd<'_>, order: &Order<&Plan>) -> io::Result<()> {
     let bytes = postcard::to_allocvec(order).map_err(io::Error::other)?;
     let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
     let mut message = length.to_le_bytes().to_vec();
@@ -157,7 +158,7 @@ pub(super) fn send_order(control: BorrowedFd<'_>, order: &Order) -> io::Result<(
     Ok(())
 }
 
-fn receive_order(control: BorrowedFd<'_>) -> Result<Order, StepFailure> {
+fn receive_order(control: BorrowedFd<'_>) -> Result<Order<Plan>, StepFailure> {
     let received = read_exactly::<4>(control).and_then(|length| {
         let length = usize::try_from(u32::from_le_bytes(length)).map_err(io::Error::other)?;
         let mut bytes = vec![0; length];

@@ -114,7 +114,7 @@ impl Embryo {
     ) -> Result<ProcessSandbox, IsolationError> {
         prepare_layers(plan, &self.identity)?;
         let order = child::Order {
-            plan: plan.clone(),
+            plan,
             from_parent: trees_of_the_parent(plan, &self.identity),
         };
         let parent = Parent {
@@ -224,7 +224,7 @@ impl Drop for Unfinished {
 }
 
 struct Parent<'a> {
-    order: &'a child::Order,
+    order: &'a child::Order<&'a Plan>,
     channel: &'a ParentEnd,
     control: BorrowedFd<'a>,
 }
