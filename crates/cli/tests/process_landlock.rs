@@ -15,7 +15,9 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use rustix::process::Signal;
-use support::processes::{eventually, feed, long_sleep, niceness, processes_with, program, signal, start, wait};
+use support::processes::{
+    copy_program, eventually, feed, long_sleep, niceness, processes_with, program, signal, start, wait,
+};
 use support::{Site, binary, id_of, is_root, skip, stderr, stdout};
 
 const LEVEL: [&str; 2] = ["--level", "process-landlock"];
@@ -397,7 +399,7 @@ fn without_namespaces(site: &Site, arguments: &[&str]) -> Option<Output> {
     // Root of a namespace would need many ids in it, so an ordinary user it is, who can read a copy of the binary.
     let copy = site.root().join("offleash");
     if !copy.exists() {
-        fs::copy(binary(), &copy).unwrap();
+        copy_program(&binary(), &copy);
         fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
         fs::set_permissions(site.root(), fs::Permissions::from_mode(0o755)).unwrap();
     }

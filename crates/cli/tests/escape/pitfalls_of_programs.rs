@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use super::arena::{Attack, assert_no_process, can_attack, not_proven, run, token};
-use super::support::processes::{eventually, processes_with, wait};
+use super::support::processes::{copy_program, eventually, processes_with, wait};
 use super::support::{Site, binary, is_root, stderr, stdout};
 
 /// codex#12800: the sandbox was lost on a second way to start programs.
@@ -136,7 +136,7 @@ fn the_program_itself_is_not_replaced_by_a_run() {
     let site = Site::new();
     let own = site.workspace().join("node_modules").join("offleash");
     std::fs::create_dir_all(own.parent().unwrap()).unwrap();
-    std::fs::copy(binary(), &own).unwrap();
+    copy_program(&binary(), &own);
     let before = own.metadata().unwrap();
     let script = "rm -f node_modules/offleash 2>/dev/null; printf '#!/bin/sh\\necho evil\\n' > node_modules/offleash 2>/dev/null; \
                   chmod 755 node_modules/offleash 2>/dev/null; true";

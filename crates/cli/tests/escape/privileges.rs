@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::arena::{self, Attack, HostState, can_attack, knows_numbers, not_proven, run};
-use super::support::processes::eventually;
+use super::support::processes::{copy_program, eventually};
 use super::support::{Site, binary, is_root, record_of};
 
 #[test]
@@ -137,7 +137,7 @@ fn k5_there_is_no_privilege_to_use_or_to_gain() {
     let site = Site::new();
     // A setuid program in the workspace, as root may have left it: it must not raise anybody.
     let tool = site.workspace().join("setuid-id");
-    std::fs::copy("/usr/bin/id", &tool).unwrap();
+    copy_program("/usr/bin/id".as_ref(), &tool);
     std::fs::set_permissions(&tool, std::os::unix::fs::PermissionsExt::from_mode(0o4755)).unwrap();
     let before = HostState::of(&site);
     let attack = Attack::new(
@@ -253,7 +253,7 @@ attempt("overwrite", overwrite, "/proc/%d/exe" % victim)
     before.assert_unchanged(&site);
     // The same on the host, against a program of our own that can be lost.
     let program = site.workspace().join("victim");
-    std::fs::copy("/bin/sleep", &program).unwrap();
+    copy_program("/bin/sleep".as_ref(), &program);
     let mut victim = Command::new(&program).arg("600").spawn().unwrap();
     let comm = format!("/proc/{}/comm", victim.id());
     eventually("the start of the victim", || {

@@ -1,8 +1,8 @@
 //! Programs that a test starts, and processes that it looks for: nothing may hang, nothing may stay.
 
-use std::io::{ErrorKind, Read, Write as _};
+use std::io::{Read, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -11,24 +11,23 @@ use rustix::process::{Pid, Signal, kill_process};
 /// The longest that a test waits for anything; a healthy run takes a hundredth of it.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Starts a command with pipes for its three streams.
+/// Copies a program that is going to be executed.
 ///
-/// A program that a test has just written may still be open for writing, in a process that another test is about to
-/// start; the kernel executes it as soon as that one has got to its exec.
+/// By another process: a test that starts something at that moment would otherwise have the copy open for writing until
+/// its exec, and the kernel executes no such file (`ETXTBSY`).
+pub fn copy_program(from: &Path, to: &Path) {
+    let status = Command::new("cp").arg(from).arg(to).status().unwrap();
+    assert!(status.success(), "copying {from:?} to {to:?}");
+}
+
+/// Starts a command with pipes for its three streams.
 pub fn start(command: &mut Command) -> Child {
     command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match command.spawn() {
-            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy && Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            started => return started.unwrap(),
-        }
-    }
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
 }
 
 /// Waits for the end of `child`, its input closed; one that does not end is killed, and the test has failed.
