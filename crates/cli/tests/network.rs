@@ -38,5 +38,7 @@ mod requests;
 mod rules;
 #[path = "network/transfers.rs"]
 mod transfers;
+#[path = "network/upstream_proxy.rs"]
+mod upstream_proxy;
 #[path = "network/world.rs"]
 mod world;

@@ -43,6 +43,7 @@ pub mod request_rules;
 pub mod secret;
 #[cfg(test)]
 mod testing;
+pub mod upstream_proxy;
 
 pub use address::{AddressClass, classify};
 pub use approval::{Approval, Asks, Question};

@@ -49,6 +49,14 @@ pub fn widened(policy: &Policy) -> Vec<String> {
     };
     note(changes_headers(true), "network.set_headers");
     note(changes_headers(false), "network.remove_headers");
+    // Whoever names the proxy sees where everything goes, and is told the credentials for it.
+    note(
+        policy
+            .network
+            .as_ref()
+            .is_some_and(|network| network.upstream_proxy.is_some()),
+        "network.upstream_proxy",
+    );
     keys.extend(raised_limits(policy).map(|limit| format!("limits.{}", limit.name())));
     keys
 }
@@ -101,6 +109,11 @@ mod tests {
             keys("[network]\nset_headers = [\"example.com X-A: b\"]\nremove_headers = [\"example.com Cookie\"]"),
             ["network.set_headers", "network.remove_headers"]
         );
+        assert_eq!(
+            keys("[network]\nupstream_proxy = \"http://evil.example:1\""),
+            ["network.upstream_proxy"]
+        );
+        assert_eq!(keys("[network]\nproxy_variables = true"), Vec::<String>::new());
     }
 
     #[test]

@@ -90,6 +90,9 @@ struct Session<'a> {
     begun: Instant,
     host: Host,
     port: u16,
+    /// Whether it was dialled.
+    made: bool,
+    /// The address that was, unless a proxy has resolved the name.
     address: Option<IpAddr>,
     rule: Option<String>,
     asked: Option<Approval>,
@@ -111,9 +114,12 @@ impl Drop for Session<'_> {
     fn drop(&mut self) {
         self.address = self.address.or(self.seen.address.get());
         let (requests, more_requests) = self.seen.requests();
-        let outcome = self.outcome.take().unwrap_or_else(|| match self.address {
-            Some(_) => Outcome::Allowed,
-            None => Outcome::Failed("the sandbox ended before it was made".to_owned()),
+        let outcome = self.outcome.take().unwrap_or_else(|| {
+            if self.is_made() {
+                Outcome::Allowed
+            } else {
+                Outcome::Failed("the sandbox ended before it was made".to_owned())
+            }
         });
         self.shared.journal.connection(Connection {
             at: self.at,
@@ -141,6 +147,7 @@ impl<'a> Session<'a> {
             begun: Instant::now(),
             host,
             port,
+            made: false,
             address: None,
             rule: None,
             counts: Counts::new(&shared.budget),
@@ -151,6 +158,11 @@ impl<'a> Session<'a> {
             seen: Rc::default(),
             outcome: None,
         }
+    }
+
+    /// Whether any server was dialled.
+    fn is_made(&self) -> bool {
+        self.made || self.seen.made.get()
     }
 
     fn end(&mut self, ended: Result<(), Stopped>) {
@@ -164,7 +176,7 @@ impl<'a> Session<'a> {
         self.outcome = Some(match stopped {
             Stopped::Refused(reason) => Outcome::Refused(reason.clone()),
             Stopped::Failed(reason) => Outcome::Failed(reason.clone()),
-            Stopped::Limited(reached) if self.address.is_some() => Outcome::Cut(reached.to_string()),
+            Stopped::Limited(reached) if self.is_made() => Outcome::Cut(reached.to_string()),
             Stopped::Limited(reached) => Outcome::Refused(reached.to_string()),
         });
     }
@@ -275,12 +287,14 @@ impl<'a> Session<'a> {
         if let Some(dialled) = self.dialled.take() {
             return Ok(dialled);
         }
-        let server = self
+        let made = self
             .shared
             .upstream
             .connect(&self.host, self.port, &self.shared.policy)
             .await?;
-        self.address = server.peer_addr().ok().map(|peer| peer.ip());
+        self.made = true;
+        self.address = made.address;
+        let server = made.stream;
         // Latency counts more than packets; it is the sandbox's own side that gathers.
         let _ = server.set_nodelay(true);
         let _ = self.client.set_nodelay(true);

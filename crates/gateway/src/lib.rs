@@ -34,6 +34,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use offleash_core::limits::Limits;
+use offleash_core::network::upstream_proxy::UpstreamProxy;
 use offleash_core::network::{Asks, Host, NetworkPolicy, RequestRules, RuleVerdict};
 use offleash_sys::network::NetworkSockets;
 use rustix::pipe::PipeFlags;
@@ -70,6 +71,8 @@ pub struct Config {
     pub asks: Asks,
     /// Whom to ask for the addresses of names.
     pub resolvers: Resolvers,
+    /// The proxy through which everything goes but what it spares.
+    pub upstream_proxy: Option<UpstreamProxy>,
 }
 
 /// What the rules alone say of a connection.

@@ -103,7 +103,7 @@ fn begin(config: Config, sockets: NetworkSockets, journal: Journal, line: Questi
         policy: Policy::new(config.rules, config.own, config.asks.about_the_unknown).with_requests(config.requests),
         approvals: Approvals::new(line, config.asks.timeout),
         names: RefCell::new(Names::default()),
-        upstream: Upstream::new(&config.resolvers)?,
+        upstream: Upstream::new(&config.resolvers, config.upstream_proxy)?,
         budget: Budget::new(&config.limits, journal.clone()),
         journal,
         opening,

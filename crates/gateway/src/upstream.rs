@@ -1,4 +1,9 @@
 //! The way out: names are resolved here, and only addresses that were checked are dialled.
+//!
+//! Where a network has a proxy of its own, names are left to that, which alone can resolve them there: what they lead to
+//! is for it to judge. Addresses are checked here all the same.
+
+mod proxy;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -7,6 +12,7 @@ use std::time::Duration;
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolverConfig};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use offleash_core::network::upstream_proxy::UpstreamProxy;
 use offleash_core::network::{DomainName, Host};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -45,10 +51,19 @@ pub(crate) enum Unreachable {
 #[derive(Debug)]
 pub(crate) struct Upstream {
     resolver: TokioResolver,
+    proxy: Option<UpstreamProxy>,
+}
+
+/// A connection that was made.
+#[derive(Debug)]
+pub(crate) struct Made {
+    pub(crate) stream: TcpStream,
+    /// Where it leads, unless a proxy has resolved the name.
+    pub(crate) address: Option<IpAddr>,
 }
 
 impl Upstream {
-    pub(crate) fn new(resolvers: &Resolvers) -> io::Result<Self> {
+    pub(crate) fn new(resolvers: &Resolvers, proxy: Option<UpstreamProxy>) -> io::Result<Self> {
         let builder = match resolvers {
             Resolvers::System => TokioResolver::builder_tokio().map_err(io::Error::other)?,
             Resolvers::At(servers) => {
@@ -70,11 +85,61 @@ impl Upstream {
         options.attempts = QUESTIONS;
         Ok(Self {
             resolver: builder.build().map_err(io::Error::other)?,
+            proxy,
         })
     }
 
     /// Connects to `host`: its addresses are checked first, and only those that passed are dialled.
-    pub(crate) async fn connect(&self, host: &Host, port: u16, policy: &Policy) -> Result<TcpStream, Unreachable> {
+    pub(crate) async fn connect(&self, host: &Host, port: u16, policy: &Policy) -> Result<Made, Unreachable> {
+        match self.proxy.as_ref().filter(|proxy| !proxy.spares(host)) {
+            Some(proxy) => self.connect_through(proxy, host, port, policy).await,
+            None => self.connect_directly(host, port, policy).await,
+        }
+    }
+
+    /// Has the proxy connect.
+    async fn connect_through(
+        &self,
+        proxy: &UpstreamProxy,
+        host: &Host,
+        port: u16,
+        policy: &Policy,
+    ) -> Result<Made, Unreachable> {
+        let address = match host {
+            Host::Address(address) => {
+                policy.check(None, *address, port).map_err(Unreachable::Refused)?;
+                Some(*address)
+            }
+            // What it means is a matter of the machine that is asked, and that is another one.
+            Host::Name(name) if name.as_str() == "localhost" || name.as_str().ends_with(".localhost") => {
+                return Err(Unreachable::Refused(format!("`{name}` is the upstream proxy itself")));
+            }
+            Host::Name(_) => None,
+        };
+        let failed = |reason: String| Unreachable::Failed(format!("the proxy of `--upstream-proxy` {reason}"));
+        let addresses = match &proxy.host {
+            Host::Address(address) => vec![*address],
+            // With the search domains of the machine: names of proxies are often short.
+            Host::Name(name) => match timeout(RESOLVE, self.resolver.lookup_ip(name.as_str())).await {
+                Ok(Ok(found)) => found.iter().collect(),
+                _ => return Err(failed("has a name that cannot be resolved".to_owned())),
+            },
+        };
+        let mut last = failed("has no address".to_owned());
+        for own in addresses.into_iter().take(ATTEMPTS) {
+            last = match timeout(CONNECT, TcpStream::connect((own, proxy.port))).await {
+                Ok(Ok(stream)) => {
+                    let stream = proxy::ask(proxy, stream, host, port).await.map_err(failed)?;
+                    return Ok(Made { stream, address });
+                }
+                Ok(Err(error)) => failed(format!("cannot be reached: {error}")),
+                Err(_) => failed("cannot be reached: it took too long".to_owned()),
+            };
+        }
+        Err(last)
+    }
+
+    async fn connect_directly(&self, host: &Host, port: u16, policy: &Policy) -> Result<Made, Unreachable> {
         let (name, addresses) = match host {
             Host::Address(address) => (None, vec![*address]),
             Host::Name(name) => (Some(name), self.resolve(name).await?),
@@ -94,7 +159,12 @@ impl Upstream {
         let mut last = Unreachable::Failed(format!("`{host}` has no address"));
         for address in allowed.into_iter().take(ATTEMPTS) {
             last = match timeout(CONNECT, TcpStream::connect((address, port))).await {
-                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Ok(stream)) => {
+                    return Ok(Made {
+                        stream,
+                        address: Some(address),
+                    });
+                }
                 Ok(Err(error)) => Unreachable::Failed(format!("connecting to {address} port {port}: {error}")),
                 Err(_) => Unreachable::Failed(format!("connecting to {address} port {port} took too long")),
             };
@@ -121,7 +191,7 @@ mod tests {
     use super::*;
 
     async fn resolved(server: SocketAddr) -> String {
-        let upstream = Upstream::new(&Resolvers::At(vec![server])).unwrap();
+        let upstream = Upstream::new(&Resolvers::At(vec![server]), None).unwrap();
         match upstream.resolve(&"slow.example".parse().unwrap()).await {
             Err(Unreachable::Failed(reason)) => reason,
             other => panic!("{other:?}"),

@@ -274,10 +274,14 @@ fn execute(
         live,
         tending: &mut tending,
     };
+    let upstream_proxy = network::upstream_proxy(&request.spec.network)?;
     let mut sandbox = chosen.create(plan, &mut noted)?;
     forget_contents(plan);
     let gateway = match sandbox.take_network() {
-        Some(sockets) => Some(network::start(&request.spec.network, &plan.limits, trust, sockets)?),
+        Some(sockets) => {
+            let asked = &request.spec.network;
+            Some(network::start(asked, upstream_proxy, &plan.limits, trust, sockets)?)
+        }
         None => None,
     };
     let (cwd, env) = directory_and_environment(request, basis);

@@ -14,7 +14,7 @@ struct Program {
     needed_for: &'static str,
 }
 
-const PROGRAMS: [Program; 10] = [
+const PROGRAMS: [Program; 11] = [
     Program {
         command: "bwrap",
         package: "bubblewrap",
@@ -49,6 +49,11 @@ const PROGRAMS: [Program; 10] = [
         command: "ip",
         package: "iproute2",
         needed_for: "an internet of our own for the tests of the network",
+    },
+    Program {
+        command: "tinyproxy",
+        package: "tinyproxy-bin",
+        needed_for: "the proxy of a network that has no other way out",
     },
     Program {
         command: "openssl",

@@ -30,6 +30,16 @@ pub(crate) struct NetworkArgs {
     /// Take this header from requests to a host.
     #[arg(long, value_name = "HOST NAME")]
     pub(crate) remove_header: Vec<OsString>,
+    /// Reach everything through the proxy of your network: its URL without a password, `env` for HTTPS_PROXY and its kin,
+    /// or the variable or the file that holds the URL, which may have a password then.
+    #[arg(long, value_name = "http://HOST:PORT|env|env:VARIABLE|file:PATH")]
+    pub(crate) upstream_proxy: Option<OsString>,
+    /// Reach this host without the upstream proxy: a name, `*.` before a name, an address or a network.
+    #[arg(long, value_name = "HOST")]
+    pub(crate) no_proxy: Vec<OsString>,
+    /// Tell programs of the proxy inside by HTTP_PROXY and its kin, for those that insist on one.
+    #[arg(long)]
+    pub(crate) proxy_variables: bool,
     /// `none`: nothing is reached, whatever the policy allows.
     #[arg(long, value_name = "none", conflicts_with_all = ["allow", "ask", "allow_method"])]
     pub(crate) network: Option<String>,

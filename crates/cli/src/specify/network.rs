@@ -1,6 +1,7 @@
 //! What the flags of the network ask for.
 
 use offleash_core::error::Explained as _;
+use offleash_core::network::upstream_proxy::{self, ProxySource};
 use offleash_core::network::{Asks, HeaderRule, HeaderRuleError, MethodRule, NetworkRule, RuleVerdict};
 use offleash_core::spec::{NetworkSpec, SandboxSpec};
 use offleash_core::text::Text;
@@ -32,6 +33,7 @@ pub(super) fn apply_flags(arguments: &NetworkArgs, spec: &mut SandboxSpec) -> Re
         })?;
     }
     apply_request_flags(arguments, spec)?;
+    apply_proxies(arguments, spec)?;
     match arguments.network.as_deref() {
         None => Ok(()),
         Some("none") => {
@@ -73,4 +75,25 @@ fn bad_header(flag: &str, error: &HeaderRuleError) -> Failure {
         Some(hint) => failure.with_hint(hint),
         None => failure,
     }
+}
+
+fn apply_proxies(arguments: &NetworkArgs, spec: &mut SandboxSpec) -> Result<(), Failure> {
+    let network = &mut spec.network;
+    network.proxy_variables |= arguments.proxy_variables;
+    if let Some(text) = &arguments.upstream_proxy {
+        let source = text.to_string_lossy().parse::<ProxySource>();
+        // What was given may have a password in it, and is not repeated.
+        let source = source.map_err(|error| {
+            let failure = Failure::new(format!("`--upstream-proxy`: {error}"));
+            failure.with_hint(error.hint().unwrap_or_default())
+        })?;
+        network.upstream_proxy = Some(source);
+    }
+    for text in &arguments.no_proxy {
+        let host = upstream_proxy::parse_direct(&text.to_string_lossy());
+        network
+            .no_proxy
+            .push(host.map_err(|error| bad_flag("--no-proxy", text, &error))?);
+    }
+    Ok(())
 }

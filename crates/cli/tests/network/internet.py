@@ -4,7 +4,7 @@ Started as `internet.py DIRECTORY` where networks may be made; says `ready` and 
 when it removes the directory.
 """
 
-import ctypes, hashlib, json, os, resource, shutil, signal, socket, ssl, struct, subprocess, sys, threading
+import ctypes, hashlib, json, os, resource, shutil, signal, socket, ssl, struct, subprocess, sys, threading, time
 
 NEWNET, MS_BIND = 0x40000000, 4096
 # A connection is a file, and there may be a thousand.
@@ -16,12 +16,13 @@ journal = os.open(directory + "/journal", os.O_WRONLY | os.O_APPEND | os.O_CREAT
 # Where the host asks for names, its own addresses (the first for what it does by itself, the second for controls of a
 # test), and those of the internet.
 RESOLVER = "9.9.9.9"
+PROXY = "172.16.0.10"
 HOST = ["151.101.64.2", "151.101.64.3"]
 HOST6 = ["2606:2800:220::2", "2606:2800:220::3"]
 ROUTER, ROUTER6 = "151.101.64.1", "2606:2800:220::1"
 ELSEWHERE = [
     RESOLVER, "93.184.216.34", "93.184.216.35", "151.101.0.223", "169.254.169.254", "100.100.100.200", "168.63.129.16",
-    "10.0.0.5", "192.168.1.1", "192.168.1.2", "172.16.0.9", "100.64.0.7"]
+    "10.0.0.5", "172.16.0.10", "192.168.1.1", "192.168.1.2", "172.16.0.9", "100.64.0.7"]
 ELSEWHERE6 = ["2606:2800:220:1::5", "fd00:ec2::254"]
 
 NAMES = {
@@ -84,14 +85,14 @@ def records(name):
     return NAMES.get(name)
 
 
-def answer(question):
+def answer(question, peer):
     labels, at = [], 12
     while question[at]:
         labels.append(question[at + 1:at + 1 + question[at]].decode("latin-1"))
         at += 1 + question[at]
     kind = struct.unpack(">H", question[at + 1:at + 3])[0]
     name = ".".join(labels).lower()
-    write(at=machine, kind="question", name=name)
+    write(at=machine, kind="question", name=name, peer=plain(peer[0]))
     known = [] if kind == KINDS["AAAA"] and name == "rebind.example.com" else records(name)
     answers, owner = [], name
     for type_, value in known or []:
@@ -112,12 +113,12 @@ def names_by_datagram():
     server.bind((RESOLVER, 53))
     while True:
         question, peer = server.recvfrom(4096)
-        server.sendto(answer(question), peer)
+        server.sendto(answer(question, peer), peer)
 
 
 def names_by_connection(connection):
     length = struct.unpack(">H", connection.recv(2, socket.MSG_WAITALL))[0]
-    reply = answer(connection.recv(length, socket.MSG_WAITALL))
+    reply = answer(connection.recv(length, socket.MSG_WAITALL), connection.getpeername())
     connection.sendall(struct.pack(">H", len(reply)) + reply)
 
 
@@ -251,6 +252,22 @@ def serve(port, action, address="::"):
     start(loop)
 
 
+def corporate_proxies():
+    """Proxies of Debian's, where there are any: one for everybody, and one for whoever knows the password."""
+    for port, more in [(3128, "ConnectPort 80\nConnectPort 443\nConnectPort 7\n"), (3129, "BasicAuth me s3cret\n")]:
+        path = "%s/proxy-%d" % (directory, port)
+        with open(path, "w") as settings:
+            settings.write("Port %d\nListen %s\nTimeout 600\nMaxClients 100\nLogFile \"%s.log\"\n%s" % (port, PROXY, path, more))
+        subprocess.Popen(["tinyproxy", "-d", "-c", path], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                         stderr=subprocess.DEVNULL, preexec_fn=lambda: libc.prctl(1, signal.SIGKILL))
+        while True:
+            try:
+                socket.create_connection((PROXY, port)).close()
+                break
+            except OSError:
+                time.sleep(0.01)
+
+
 def serve_all():
     for port, action in [(80, web), (8080, web), (443, secure_web), (8443, secure_web), (8444, choosy_web), (7, echo), (22, banner),
                          (9, digest), (10, hasty), (11, silent), (12, endless), (1, echo)]:
@@ -291,6 +308,8 @@ def internet(ours, theirs):
     addresses("wan", [ROUTER + "/24"] + [one + "/32" for one in ELSEWHERE],
               [ROUTER6 + "/64"] + [one + "/128" for one in ELSEWHERE6])
     serve_all()
+    if shutil.which("tinyproxy"):
+        corporate_proxies()
     os.write(ours, b"done")
     threading.Event().wait()
 

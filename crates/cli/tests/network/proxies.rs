@@ -402,3 +402,44 @@ fn n15_programs_that_forget_the_proxy_reach_no_more_than_with_it() {
         }
     }
 }
+
+#[test]
+fn variables_tell_programs_of_the_proxy_when_that_is_asked_for() {
+    let Some(world) = world() else { return };
+    let attempts = r#"
+import http.server, urllib.request
+attempt("variables", lambda: json.dumps({name: value for name, value in os.environ.items() if "proxy" in name.lower()}))
+attempt("allowed", lambda: urllib.request.urlopen("http://www.example.com/").status)
+attempt("refused", lambda: urllib.request.urlopen("http://variables.unheard.example/").status)
+local = http.server.HTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+threading.Thread(target=local.serve_forever, daemon=True).start()
+attempt("local", lambda: urllib.request.urlopen("http://localhost:%d/" % local.server_port).status)
+"#;
+    for flags in [
+        &["--allow", "www.example.com"][..],
+        &["--allow", "www.example.com", "--proxy-variables"],
+    ] {
+        let seen = world.inside(flags, attempts);
+        assert_eq!((seen.done("allowed"), seen.done("local")), ("200", "200"));
+        let refused = seen.refused("refused");
+        let variables = seen.done("variables");
+        if flags.contains(&"--proxy-variables") {
+            assert!(refused.contains("403"), "{refused}");
+            assert!(
+                variables.contains(r#""HTTPS_PROXY": "http://127.0.0.1:1""#),
+                "{variables}"
+            );
+            assert!(
+                variables.contains(r#""no_proxy": "localhost,127.0.0.1,::1""#),
+                "{variables}"
+            );
+        } else {
+            assert_eq!(variables, "{}");
+        }
+    }
+    let none = world.inside(
+        &["--proxy-variables"],
+        r#"attempt("variables", lambda: "HTTP_PROXY" in os.environ)"#,
+    );
+    assert_eq!(none.done("variables"), "False");
+}

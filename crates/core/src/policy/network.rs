@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 use toml::Spanned;
 
+use crate::network::upstream_proxy::{self, ProxyError};
 use crate::network::{Asks, HeaderRule, MethodRule, NetworkRule, RuleVerdict};
 use crate::spec::NetworkSpec;
 
@@ -26,6 +27,9 @@ pub(super) struct NetworkRules {
     methods: Vec<Spanned<String>>,
     set_headers: Vec<Spanned<String>>,
     remove_headers: Vec<Spanned<String>>,
+    upstream_proxy: Option<Spanned<String>>,
+    no_proxy: Vec<Spanned<String>>,
+    proxy_variables: bool,
 }
 
 impl Network {
@@ -59,6 +63,15 @@ impl Network {
             let rule = HeaderRule::parse_set(text.get_ref()).map_err(|error| at(text, &error))?;
             spec.requests.headers.push(rule);
         }
+        spec.upstream_proxy = match &rules.upstream_proxy {
+            Some(text) => Some(text.get_ref().parse().map_err(|error: ProxyError| at(text, &error))?),
+            None => None,
+        };
+        for text in &rules.no_proxy {
+            let host = upstream_proxy::parse_direct(text.get_ref());
+            spec.no_proxy.push(host.map_err(|error| at(text, &error))?);
+        }
+        spec.proxy_variables = rules.proxy_variables;
         Ok(spec)
     }
 }

@@ -21,7 +21,7 @@ pub struct KeyDoc {
 const PATHS: &str = "list of path patterns";
 
 /// Key, kind, default, sentence, example.
-const KEYS: [(&str, &str, &str, &str, &str); 31] = [
+const KEYS: [(&str, &str, &str, &str, &str); 34] = [
     (
         "level",
         "word",
@@ -98,6 +98,28 @@ const KEYS: [(&str, &str, &str, &str, &str); 31] = [
         "none",
         "headers that are taken from requests to a host",
         "[\"api.example.com Cookie\"]",
+    ),
+    (
+        "network.upstream_proxy",
+        "http://HOST:PORT, env, env:VARIABLE or file:PATH",
+        "none",
+        "the proxy of your network, through which everything is reached: its URL, or the variable or the file that holds \
+         it, which may have a password in it; env stands for HTTPS_PROXY and its kin",
+        "\"env:CORPORATE_PROXY\"",
+    ),
+    (
+        "network.no_proxy",
+        "list of HOST",
+        "[]",
+        "hosts that are reached without the upstream proxy: a name, `*.` before a name, an address or a network in CIDR form",
+        "[\"*.corp.example\", \"10.0.0.0/8\"]",
+    ),
+    (
+        "network.proxy_variables",
+        "boolean",
+        "false",
+        "whether HTTP_PROXY and its kin tell programs of the proxy inside, for those that insist on one",
+        "true",
     ),
     (
         "ids",

@@ -1,5 +1,7 @@
 //! What a sandbox was asked to reach over the network.
 
+use crate::network::host_pattern::HostPattern;
+use crate::network::upstream_proxy::ProxySource;
 use crate::network::{Asks, MethodRule, NetworkPolicy, NetworkRule, PatternError, RequestRules, RuleVerdict};
 
 /// What the sandbox may reach over the network, and how. The default is nothing.
@@ -11,7 +13,17 @@ pub struct NetworkSpec {
     pub asks: Asks,
     /// Which requests pass to hosts that have such rules, and what becomes of their headers.
     pub requests: RequestRules,
+    /// The proxy of the owner's network, if everything goes through one.
+    pub upstream_proxy: Option<ProxySource>,
+    /// Hosts that are reached without it.
+    pub no_proxy: Vec<HostPattern>,
+    /// Whether variables tell programs of the proxy inside.
+    pub proxy_variables: bool,
 }
+
+/// The port of the loopback addresses inside at which the gateway is a proxy: an assigned one that nobody uses
+/// (TCPMUX), and which no program of the sandbox can take.
+pub const PROXY_PORT: u16 = 1;
 
 impl NetworkSpec {
     /// Whether the gateway opens connections to some hosts, so that the sandbox has a certificate authority of its own.
@@ -31,6 +43,31 @@ impl NetworkSpec {
         }
         self.requests.methods.rules.push(rule);
         Ok(())
+    }
+
+    /// The variables that tell programs of the proxy inside, if they are to be told.
+    pub fn variables(&self) -> Vec<(String, String)> {
+        if !self.proxy_variables || !self.reaches_out() {
+            return Vec::new();
+        }
+        // By HTTP for all of them: what many programs speak of SOCKS is an extra that is not installed.
+        let proxy = format!("http://127.0.0.1:{PROXY_PORT}");
+        let pairs = [
+            ("HTTP_PROXY", proxy.as_str()),
+            ("HTTPS_PROXY", &proxy),
+            ("ALL_PROXY", &proxy),
+            // Servers in the sandbox are reached by no proxy.
+            ("NO_PROXY", "localhost,127.0.0.1,::1"),
+        ];
+        let both = pairs.into_iter().flat_map(|(name, value)| {
+            [
+                (name.to_owned(), value.to_owned()),
+                (name.to_lowercase(), value.to_owned()),
+            ]
+        });
+        // Node asks for it before it looks at the others.
+        both.chain([("NODE_USE_ENV_PROXY".to_owned(), "1".to_owned())])
+            .collect()
     }
 
     /// Whether anything may be reached, so that the sandbox needs a network with a gateway. Rules that only deny are the

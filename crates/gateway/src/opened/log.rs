@@ -21,7 +21,9 @@ const METHOD: usize = 32;
 /// What was seen on a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
-    /// The address that was dialled last.
+    /// Whether any server was dialled.
+    pub(crate) made: Cell<bool>,
+    /// The address that was dialled last, unless a proxy has resolved the name.
     pub(crate) address: Cell<Option<IpAddr>>,
     entries: RefCell<Vec<Rc<Entry>>>,
     more: Cell<u64>,

@@ -333,13 +333,15 @@ impl Servers {
     }
 
     async fn dial(&self, only_http1: bool) -> Result<Stream, Unanswered> {
-        let stream = self
+        let made = self
             .shared
             .upstream
             .connect(&self.to.host, self.to.port, &self.shared.policy)
             .await
             .map_err(Stopped::from)?;
-        self.log.address.set(stream.peer_addr().ok().map(|peer| peer.ip()));
+        self.log.made.set(true);
+        self.log.address.set(made.address);
+        let stream = made.stream;
         // Latency counts more than packets.
         let _ = stream.set_nodelay(true);
         let (Scheme::Https, Some(opening)) = (self.to.scheme, &self.shared.opening) else {

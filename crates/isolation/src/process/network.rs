@@ -6,13 +6,14 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use offleash_core::spec::PROXY_PORT;
 use offleash_sys::network::nftables::{self, Filters};
 use offleash_sys::network::{Ipv6, NetworkError, NetworkSockets, Sources, routes, sockets};
 
 use super::handshake::StepFailure;
 
-/// The port of the listener that gets every connection; an assigned one that nobody uses (TCPMUX).
-const LISTENER: u16 = 1;
+/// The port of the listener that gets every connection.
+const LISTENER: u16 = PROXY_PORT;
 /// The port of DNS.
 const DNS: u16 = 53;
 /// What programs see as their own addresses: the beginning of a range for measurements (RFC 2544), of which the

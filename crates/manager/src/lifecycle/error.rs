@@ -4,6 +4,7 @@ use std::io;
 
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::level::Level;
+use offleash_core::network::upstream_proxy::ProxyError;
 use offleash_gateway::TrustError;
 use offleash_isolation::error::IsolationError;
 use offleash_store::{ApplyError, AuditError, FileError, RunError, StateError};
@@ -34,6 +35,9 @@ pub enum ManagerError {
     /// The audit log cannot be written or read.
     #[error(transparent)]
     Audit(#[from] AuditError),
+    /// There is no such upstream proxy.
+    #[error(transparent)]
+    UpstreamProxy(#[from] ProxyError),
     /// No backend has the level that was asked for.
     #[error("level `{level}` is not available in this version")]
     LevelUnavailable {
@@ -71,6 +75,7 @@ impl ManagerError {
             Self::Run(error) => Some(error),
             Self::Apply(error) => Some(error),
             Self::Audit(error) => Some(error),
+            Self::UpstreamProxy(error) => Some(error),
             Self::LevelUnavailable { .. } | Self::BelowFloor { .. } | Self::Trust(_) | Self::Host { .. } => None,
         }
     }

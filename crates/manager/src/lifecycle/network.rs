@@ -1,11 +1,15 @@
 //! The gateway of a run: started between the sandbox and its command, and ended after them.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use offleash_core::limits::Limits;
 use offleash_core::network::Host;
+use offleash_core::network::upstream_proxy::{
+    NO_PROXY_VARIABLES, PROXY_VARIABLES, ProxyError, ProxySource, UpstreamProxy, parse_no_proxy,
+};
 use offleash_core::record::{Connection, ConnectionVerdict, NetworkUse, RequestSeen};
 use offleash_core::spec::NetworkSpec;
 use offleash_gateway::{Account, Config, Gateway, OPEN_FILES, Outcome, Resolvers, Trust};
@@ -15,7 +19,45 @@ use offleash_sys::network::addresses::own_addresses;
 use offleash_sys::rlimit::{self, Resource};
 
 use super::ManagerError;
-use crate::planning::TrustStores;
+use crate::planning::{TrustStores, read_regular_file};
+
+/// The proxy that was asked for, read from wherever its URL is.
+///
+/// # Errors
+/// [`ProxyError`] when there is none, or not one that can be used.
+pub(super) fn upstream_proxy(asked: &NetworkSpec) -> Result<Option<UpstreamProxy>, ProxyError> {
+    let Some(source) = &asked.upstream_proxy else {
+        return Ok(None);
+    };
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let unreadable = |reason: &str| ProxyError::Unreadable {
+        place: source.to_string(),
+        reason: reason.to_owned(),
+    };
+    let mut proxy = match source {
+        ProxySource::Url(proxy) => proxy.clone(),
+        ProxySource::Variable(name) => {
+            UpstreamProxy::parse(&variable(name).ok_or_else(|| unreadable("that variable is not set"))?)?
+        }
+        ProxySource::File(path) => {
+            let bytes = read_regular_file(Path::new(path)).map_err(|error| unreadable(&error.to_string()))?;
+            UpstreamProxy::parse(str::from_utf8(&bytes).map_err(|_| unreadable("it is not UTF-8"))?)?
+        }
+        ProxySource::Environment => {
+            let url = PROXY_VARIABLES.into_iter().find_map(variable);
+            let mut proxy = UpstreamProxy::parse(&url.ok_or_else(|| unreadable("HTTPS_PROXY is not set"))?)?;
+            if let Some(text) = NO_PROXY_VARIABLES.into_iter().find_map(variable) {
+                match parse_no_proxy(&text)? {
+                    Some(direct) => proxy.direct = direct,
+                    None => return Ok(None),
+                }
+            }
+            proxy
+        }
+    };
+    proxy.direct.extend_from_slice(&asked.no_proxy);
+    Ok(Some(proxy))
+}
 
 /// What connections are opened with, if any are.
 ///
@@ -44,6 +86,7 @@ pub(super) fn stores(trust: &Trust) -> TrustStores {
 /// `Host` when the gateway cannot be started; the sandbox then has no network.
 pub(super) fn start(
     asked: &NetworkSpec,
+    upstream_proxy: Option<UpstreamProxy>,
     limits: &Limits,
     trust: Option<Arc<Trust>>,
     sockets: NetworkSockets,
@@ -63,6 +106,7 @@ pub(super) fn start(
         limits: limits.clone(),
         asks: asked.asks,
         resolvers: Resolvers::System,
+        upstream_proxy,
     };
     Gateway::start(config, sockets).map_err(failed)
 }

@@ -137,7 +137,9 @@ pub fn resolve(
         });
     }
 
-    let own = environment::of_the_sandbox(&user, &added, &cwd, spec.network.opens());
+    let mut own = environment::of_the_sandbox(&user, &added, &cwd, spec.network.opens());
+    let told = spec.network.variables().into_iter();
+    own.extend(told.map(|(name, value)| (name.into(), value.into())));
     let env = environment::resolve(&spec.env, host, own)?;
     let plan = Plan {
         id,
