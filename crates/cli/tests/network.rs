@@ -32,6 +32,8 @@ mod opened;
 mod opened_clients;
 #[path = "network/proxies.rs"]
 mod proxies;
+#[path = "network/recorded.rs"]
+mod recorded;
 #[path = "network/requests.rs"]
 mod requests;
 #[path = "network/rules.rs"]

@@ -1,5 +1,7 @@
 //! What the audit log is told about runs.
 
+mod network;
+
 use offleash_core::id::RunId;
 use offleash_core::record::RunRecord;
 use offleash_core::text::Text;
@@ -19,8 +21,12 @@ fn append(state: &StateDirectory, event: &str, run: &RunId, data: Value) -> Resu
     Ok(())
 }
 
-/// A run is over: everything of its record but the output.
+/// A run is over: everything of its record but the output. What does not fit one line stands in lines before it.
 pub(crate) fn ended(state: &StateDirectory, record: &RunRecord) -> Result<(), ManagerError> {
+    let network = network::divide(record.network.as_ref());
+    for further in network.further {
+        append(state, "network_used", &record.id, further)?;
+    }
     let data = json!({
         "command": record.command,
         "started_at": record.started_at,
@@ -33,7 +39,7 @@ pub(crate) fn ended(state: &StateDirectory, record: &RunRecord) -> Result<(), Ma
         "limits_hit": record.limits_hit,
         "denials": record.denials,
         "changes": record.changes,
-        "network": record.network,
+        "network": network.inline,
     });
     append(state, "run_ended", &record.id, data)
 }

@@ -1,0 +1,90 @@
+//! What the record and the audit log have of the network.
+
+use serde_json::Value;
+
+use crate::support::processes::{finish, start};
+use crate::support::{Site, stdout};
+use crate::world::{Seen, World, world};
+
+fn run(world: &World, site: &Site, flags: &[&str], attempts: &str) -> Seen {
+    Seen::of_output(&finish(start(&mut world.sandboxed(site, flags, attempts))))
+}
+
+/// The lines of the log of the run that `seen` is of.
+fn logged(site: &Site, seen: &Seen) -> Vec<Value> {
+    assert!(site.succeed(["audit", "verify"]).contains("unbroken"));
+    let log = stdout(&site.offleash(["audit", "show"]).output().unwrap());
+    let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.filter(|line| line["run"] == seen.record["id"]).collect()
+}
+
+#[test]
+fn every_connection_is_in_the_record_and_in_the_audit_log() {
+    let Some(world) = world() else { return };
+    let site = Site::new();
+    let attempts = r#"
+attempt("reached", echoed, "www.example.com")
+attempt("refused", echoed, "www.example.com", 22)
+attempt("address", get, "93.184.216.35")
+attempt("nobody there", echoed, "www.example.com", 12345)
+attempt("no such name", get, "api.example.com")
+"#;
+    let seen = run(world, &site, &["--allow", "www.example.com:7,12345"], attempts);
+    seen.done("reached");
+    for name in ["refused", "address", "nobody there", "no such name"] {
+        seen.refused(name);
+    }
+    let all = seen.connections("www.example.com");
+    let at = |port: u16| *all.iter().find(|connection| connection["port"] == port).unwrap();
+    let (reached, refused, failed) = (at(7), at(22), at(12345));
+    assert_eq!(reached["verdict"], "allowed");
+    assert_eq!(reached["rule"], "network.allow: www.example.com:7,12345");
+    assert_eq!(reached["address"], "93.184.216.34");
+    assert_eq!(
+        (&reached["sent_bytes"], &reached["received_bytes"]),
+        (&5.into(), &5.into())
+    );
+    assert!(reached["at"].as_str().unwrap().ends_with('Z') && reached["duration_ms"].is_u64());
+    assert!(reached["reason"].is_null() && reached["asked"].is_null());
+    assert_eq!(refused["verdict"], "refused");
+    assert!(refused["rule"].is_null() && refused["address"].is_null());
+    assert_eq!(failed["verdict"], "failed");
+    assert!(failed["reason"].as_str().unwrap().contains("12345"), "{failed}");
+    let address = seen.connection("93.184.216.35");
+    assert_eq!((&address["verdict"], &address["port"]), (&"refused".into(), &80.into()));
+    assert!(seen.refused_name("api.example.com") >= Some(1));
+    let logged = logged(&site, &seen);
+    assert_eq!(logged.last().unwrap()["event"], "run_ended");
+    assert_eq!(logged.last().unwrap()["data"]["network"], seen.record["network"]);
+}
+
+#[test]
+fn no_number_of_connections_keeps_them_from_the_audit_log() {
+    let Some(world) = world() else { return };
+    let site = Site::new();
+    let attempts = r#"
+for number in range(1500):
+    attempt("refused", echoed, "93.184.216.35")
+attempt("allowed", get, "www.example.com")
+"#;
+    let seen = run(world, &site, &["--allow", "www.example.com"], attempts);
+    seen.refused("refused");
+    seen.done("allowed");
+    let count = seen.record["network"]["connections"].as_array().unwrap().len();
+    assert_eq!(count, 1501);
+    let logged = logged(&site, &seen);
+    let ended = &logged.last().unwrap()["data"];
+    assert_eq!(
+        ended["outcome"]["kind"], "exited",
+        "the line of the run is whole: {ended}"
+    );
+    let hosts: Vec<&Value> = logged
+        .iter()
+        .filter(|line| line["event"] == "network_used")
+        .flat_map(|line| line["data"]["connections"].as_array().unwrap())
+        .map(|connection| &connection["host"])
+        .collect();
+    assert_eq!(hosts.len(), count);
+    assert_eq!(ended["network"]["lines"], logged.len() - 1);
+    assert!(hosts.contains(&&"www.example.com".into()));
+}
