@@ -48,6 +48,14 @@ fn env_answer(name: &OsStr, sandbox: &SandboxArgs) -> Result<String, Failure> {
     check_variable(name, OsStr::new("")).map_err(|error| {
         Failure::from_error(&error).with_hint("give a name alone, such as `CI`; `-e NAME=VALUE` sets one")
     })?;
+    if let Some(secret) = spec.network.secrets.iter().find(|secret| name == secret.name.as_str()) {
+        return Ok(format!(
+            "{}: set to a placeholder; the gateway puts the value of `{}` into requests to {}\nrule: {secret}\n",
+            secret.name,
+            secret.source,
+            secret.hosts_text()
+        ));
+    }
     let verdict = spec.env.decide(name);
     if !verdict.passed {
         let host = lifecycle::this_host(&HostIdentity::of_this_process().default_state())?;
@@ -122,6 +130,10 @@ fn connect_answer(target: &str, sandbox: &SandboxArgs) -> Result<String, Failure
         for rule in &answer.requests {
             let _written = writeln!(text, "rule: {rule}");
         }
+    }
+    for secret in spec.network.secrets.iter().filter(|secret| secret.is_for(&host)) {
+        // Writing to a string cannot fail.
+        let _written = writeln!(text, "secret: {}, over TLS that is opened", secret.name);
     }
     Ok(text)
 }

@@ -38,6 +38,10 @@ mod recorded;
 mod requests;
 #[path = "network/rules.rs"]
 mod rules;
+#[path = "network/secret_inputs.rs"]
+mod secret_inputs;
+#[path = "network/secrets.rs"]
+mod secrets;
 #[path = "network/transfers.rs"]
 mod transfers;
 #[path = "network/upstream_proxy.rs"]

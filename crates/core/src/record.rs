@@ -61,6 +61,30 @@ pub struct NetworkUse {
     pub refused_names: BTreeMap<String, u64>,
     /// How many questions for other such names there were.
     pub more_refused_names: u64,
+    /// Secrets that were put into requests, and those whose placeholder was sent where it may not be; the first 1,000
+    /// that differ.
+    #[serde(default)]
+    pub secrets: Vec<SecretUse>,
+    /// How many requests with secrets there were beyond those.
+    #[serde(default)]
+    pub more_secrets: u64,
+}
+
+/// A secret in requests to one host.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct SecretUse {
+    /// Its name; the value is in no record.
+    pub secret: String,
+    /// The host.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// `allowed` when its value was sent, `refused` when its placeholder stood where it may not.
+    pub verdict: ConnectionVerdict,
+    /// Why it was refused.
+    pub reason: Option<String>,
+    /// In how many requests.
+    pub requests: u64,
 }
 
 /// A connection that the sandbox made or tried to make.
@@ -114,6 +138,9 @@ pub struct RequestSeen {
     pub reason: Option<String>,
     /// The rule that decided; absent when none was about it.
     pub rule: Option<String>,
+    /// The names of the secrets that were put into it.
+    #[serde(default)]
+    pub secrets: Vec<String>,
     /// Bytes of its body.
     pub sent_bytes: u64,
     /// Bytes of the answer's body.

@@ -57,6 +57,13 @@ pub fn widened(policy: &Policy) -> Vec<String> {
             .is_some_and(|network| network.upstream_proxy.is_some()),
         "network.upstream_proxy",
     );
+    note(
+        policy
+            .network
+            .as_ref()
+            .is_some_and(|network| !network.secrets.is_empty()),
+        "network.secret",
+    );
     keys.extend(raised_limits(policy).map(|limit| format!("limits.{}", limit.name())));
     keys
 }
@@ -114,6 +121,8 @@ mod tests {
             ["network.upstream_proxy"]
         );
         assert_eq!(keys("[network]\nproxy_variables = true"), Vec::<String>::new());
+        let secret = "[[network.secret]]\nname = \"K\"\nsource = \"env:V\"\nhosts = [\"a.example\"]";
+        assert_eq!(keys(secret), ["network.secret"]);
     }
 
     #[test]

@@ -217,7 +217,8 @@ impl<'a> Session<'a> {
     }
 
     async fn open_and_carry(&mut self, protocol: Protocol) -> Result<(), Stopped> {
-        if self.shared.policy.opens(&self.host, self.port, protocol) {
+        let has_secrets = self.shared.secrets.concern(&self.host);
+        if self.shared.policy.opens(&self.host, self.port, protocol, has_secrets) {
             self.accept_tunnel().await?;
             return self.opened(protocol).await;
         }
@@ -369,7 +370,7 @@ impl<'a> Session<'a> {
     }
 
     async fn http(&mut self, read: Vec<u8>) -> Result<(), Stopped> {
-        let mut requests = http::Requests::new(self.host.clone(), self.port, read);
+        let mut requests = http::Requests::new(self.host.clone(), self.port, self.shared.secrets.clone(), read);
         // The first request is read before anything is dialled.
         requests.first(&mut self.client, PATIENCE).await?;
         let server = self.dial().await?;
@@ -382,13 +383,20 @@ impl<'a> Session<'a> {
         let mut first = [0];
         loop {
             match http::looks_like(&read) {
+                http::Looks::Tls if self.shared.secrets.concern(&self.host) => {
+                    // Its requests have to be seen: the server is asked anew, with TLS of our own.
+                    drop(server);
+                    self.read = read;
+                    return self.opened(Protocol::Tls).await;
+                }
                 http::Looks::Tls => {
                     let (hello, read) = self.greeting(read).await?;
                     self.check_greeting(&hello)?;
                     return self.carry_greeted(server, &hello, read).await;
                 }
                 http::Looks::Http => {
-                    let mut requests = http::Requests::new(self.host.clone(), self.port, read);
+                    let mut requests =
+                        http::Requests::new(self.host.clone(), self.port, self.shared.secrets.clone(), read);
                     requests.first(&mut self.client, PATIENCE).await?;
                     return requests.carry(&mut self.client, server, &self.counts).await;
                 }

@@ -13,6 +13,7 @@ use crate::http_body::BodyReader;
 use crate::http_head::{Progress, RequestHead, RequestHeadReader, Scheme};
 use crate::limits::Counts;
 use crate::relay;
+use crate::secrets::{Recipient, Secrets};
 
 /// How long a client that was answered by us may take to read it.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -87,16 +88,18 @@ pub(crate) async fn say(client: &mut TcpStream, words: &[u8]) -> std::io::Result
 pub(crate) struct Requests {
     host: Host,
     port: u16,
+    secrets: Secrets,
     /// Read and not sent on yet.
     read: Vec<u8>,
     first: Option<Box<RequestHead>>,
 }
 
 impl Requests {
-    pub(crate) fn new(host: Host, port: u16, read: Vec<u8>) -> Self {
+    pub(crate) fn new(host: Host, port: u16, secrets: Secrets, read: Vec<u8>) -> Self {
         Self {
             host,
             port,
+            secrets,
             read,
             first: None,
         }
@@ -180,6 +183,7 @@ impl Requests {
             match reader.read(&self.read) {
                 Progress::Head(head) => {
                     self.check(&head)?;
+                    self.check_secrets(&head)?;
                     return Ok(Some(head));
                 }
                 Progress::NeedMore => {
@@ -208,6 +212,18 @@ impl Requests {
                 asked.host, asked.port, self.host, self.port
             ))),
         }
+    }
+
+    /// Nothing that stands for a secret goes over a connection that anybody can read.
+    fn check_secrets(&self, head: &RequestHead) -> Result<(), Stopped> {
+        let to = Recipient {
+            host: &self.host,
+            port: self.port,
+        };
+        let bytes = self.read.get(..head.length).unwrap_or_default();
+        self.secrets
+            .check_plain(to, bytes)
+            .map_err(|misused| Stopped::Refused(misused.reason))
     }
 
     async fn send_head(

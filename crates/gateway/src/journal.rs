@@ -14,6 +14,8 @@ const CONNECTIONS: usize = 10_000;
 const REQUESTS: usize = 20_000;
 /// How many refused names are told.
 const NAMES: usize = 1_000;
+/// How many uses of secrets that differ.
+const SECRETS: usize = 1_000;
 
 /// What became of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,12 +72,27 @@ pub struct Request {
     pub outcome: Outcome,
     /// The rule that decided, as it was written; none where no rule is about requests to the host.
     pub rule: Option<String>,
+    /// The names of the secrets that were put into it.
+    pub secrets: Vec<String>,
     /// Bytes of its body that the sandbox sent.
     pub sent: u64,
     /// Bytes of the answer's body that it received.
     pub received: u64,
     /// How long it took until the answer had ended.
     pub duration: Duration,
+}
+
+/// A secret that was used, or whose placeholder was refused.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SecretUse {
+    /// Its name.
+    pub secret: String,
+    /// The host that the request was for.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// Why the request was refused; `None` when the value was sent.
+    pub refused: Option<String>,
 }
 
 /// What was told so far.
@@ -91,6 +108,10 @@ pub struct Account {
     pub more_refused_names: u64,
     /// Limits that were hit, each once.
     pub limits_hit: Vec<LimitHit>,
+    /// Secrets, and in how many requests each was used or refused.
+    pub secrets: BTreeMap<SecretUse, u64>,
+    /// How many requests with secrets there were beyond those.
+    pub more_secrets: u64,
     /// How many requests the connections have.
     requests: usize,
 }
@@ -130,6 +151,17 @@ impl Journal {
         let mut account = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !account.limits_hit.contains(&hit) {
             account.limits_hit.push(hit);
+        }
+    }
+
+    pub(crate) fn secret(&self, used: SecretUse) {
+        let mut account = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(times) = account.secrets.get_mut(&used) {
+            *times += 1;
+        } else if account.secrets.len() < SECRETS {
+            account.secrets.insert(used, 1);
+        } else {
+            account.more_secrets += 1;
         }
     }
 

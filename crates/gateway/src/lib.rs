@@ -21,6 +21,7 @@ mod policy;
 pub mod proxy_request;
 mod questions;
 mod relay;
+mod secrets;
 mod serve;
 pub mod server_hello;
 mod upstream;
@@ -34,13 +35,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use offleash_core::limits::Limits;
+use offleash_core::network::secret::Secret;
 use offleash_core::network::upstream_proxy::UpstreamProxy;
 use offleash_core::network::{Asks, Host, NetworkPolicy, RequestRules, RuleVerdict};
 use offleash_sys::network::NetworkSockets;
 use rustix::pipe::PipeFlags;
 use tokio::sync::oneshot;
 
-pub use journal::{Account, Connection, Outcome, Request};
+pub use journal::{Account, Connection, Outcome, Request, SecretUse};
 pub use opened::{Trust, TrustError};
 pub use questions::{Notice, Questions};
 pub use serve::OPEN_FILES;
@@ -52,6 +54,7 @@ use limits::Budget;
 use names::Names;
 use policy::Policy;
 use relay::Pipes;
+use secrets::Secrets;
 use upstream::Upstream;
 
 /// What a gateway needs to know.
@@ -73,6 +76,8 @@ pub struct Config {
     pub resolvers: Resolvers,
     /// The proxy through which everything goes but what it spares.
     pub upstream_proxy: Option<UpstreamProxy>,
+    /// Secrets that are put into requests.
+    pub secrets: Arc<[Secret]>,
 }
 
 /// What the rules alone say of a connection.
@@ -104,7 +109,7 @@ pub fn refusal(rules: &NetworkPolicy, host: &Host, port: u16) -> Refusal {
 pub fn opens(rules: &NetworkPolicy, requests: &RequestRules, host: &Host, port: u16) -> bool {
     let policy = Policy::new(rules.clone(), Vec::new(), false).with_requests(requests.clone());
     let protocol = policy.decide(host, port).protocol;
-    policy.opens(host, port, protocol)
+    policy.opens(host, port, protocol, false)
 }
 
 /// What a sandbox with these rules and without any name asked for yet is answered to a DNS question, by UDP; `None` if
@@ -199,6 +204,7 @@ impl Drop for Gateway {
 pub(crate) struct Shared {
     policy: Policy,
     approvals: Approvals,
+    secrets: Secrets,
     names: RefCell<Names>,
     upstream: Upstream,
     budget: Rc<Budget>,

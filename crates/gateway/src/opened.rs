@@ -15,6 +15,7 @@ mod hops;
 mod key_store;
 mod log;
 pub(crate) mod requests;
+mod secrets;
 mod server_stream;
 mod servers;
 mod trust;
@@ -43,6 +44,8 @@ pub(crate) struct Opening {
     leaves: RefCell<authority::Leaves>,
     connectors: servers::Connectors,
     more_servers: Arc<Semaphore>,
+    /// Places for bodies that are gathered.
+    gathered: Semaphore,
 }
 
 impl Opening {
@@ -52,6 +55,7 @@ impl Opening {
             leaves: RefCell::new(authority::Leaves::new(Arc::clone(trust))?),
             connectors: servers::Connectors::new(trust)?,
             more_servers: Arc::new(Semaphore::new(more_servers)),
+            gathered: Semaphore::new(secrets::GATHERED),
         })
     }
 }

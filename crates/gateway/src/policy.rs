@@ -56,9 +56,11 @@ impl Policy {
 
     /// Whether the requests on a connection to `host` at `port` have to be seen, which then must be HTTP, with TLS or
     /// without. A rule that says that a port is raw TCP is taken at its word, but not for the ports of the web.
-    pub(crate) fn opens(&self, host: &Host, port: u16, protocol: Protocol) -> bool {
+    ///
+    /// Secrets ask for nothing where it is not said what is spoken: whatever turns out to be TLS is opened then.
+    pub(crate) fn opens(&self, host: &Host, port: u16, protocol: Protocol, has_secrets: bool) -> bool {
         let is_raw = protocol == Protocol::Tcp && !matches!(port, 80 | 443);
-        !is_raw && self.requests.concern(host)
+        !is_raw && (self.requests.concern(host) || has_secrets && protocol != Protocol::Auto)
     }
 
     /// Whether the rule of `decision` says that `port` is reached without TLS.

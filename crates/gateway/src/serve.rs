@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
+use offleash_core::network::NetworkPolicy;
 use offleash_sys::network::{self, NetworkSockets, datagrams};
 use offleash_sys::rlimit::{self, Resource};
 use rustix::io::Errno;
@@ -27,6 +28,7 @@ use crate::opened::Opening;
 use crate::policy::Policy;
 use crate::questions::Questions;
 use crate::relay::Pipes;
+use crate::secrets::Secrets;
 use crate::upstream::Upstream;
 use crate::{Config, Shared};
 
@@ -87,9 +89,9 @@ fn begin(config: Config, sockets: NetworkSockets, journal: Journal, line: Questi
     let (descriptors, _) = rlimit::current(Resource::OpenFiles);
     let room = Room::within(descriptors);
     let places = Arc::new(Semaphore::new(room.connections));
-    if config.trust.is_none() && !config.requests.is_empty() {
+    if config.trust.is_none() && !(config.requests.is_empty() && config.secrets.is_empty()) {
         return Err(io::Error::other(
-            "there are rules for requests, and nothing to open connections with",
+            "there are rules for requests or secrets, and nothing to open connections with",
         ));
     }
     let more_servers = room.connections / SHARE_OF_MORE_SERVERS;
@@ -102,6 +104,7 @@ fn begin(config: Config, sockets: NetworkSockets, journal: Journal, line: Questi
         pipes: Pipes::new(room.pipes),
         policy: Policy::new(config.rules, config.own, config.asks.about_the_unknown).with_requests(config.requests),
         approvals: Approvals::new(line, config.asks.timeout),
+        secrets: Secrets::new(config.secrets, journal.clone()),
         names: RefCell::new(Names::default()),
         upstream: Upstream::new(&config.resolvers, config.upstream_proxy)?,
         budget: Budget::new(&config.limits, journal.clone()),
@@ -248,7 +251,15 @@ async fn conversation(shared: &Shared, mut stream: TcpStream) -> io::Result<()> 
 }
 
 fn answer(shared: &Shared, question: &[u8]) -> Option<Vec<u8>> {
-    let (answer, asked) = dns::answer(question, &shared.policy, &mut shared.names.borrow_mut());
+    // A name that tells a placeholder is one that may not be reached.
+    let nothing;
+    let policy = if shared.secrets.misused_in_question(question) {
+        nothing = Policy::new(NetworkPolicy::default(), Vec::new(), false);
+        &nothing
+    } else {
+        &shared.policy
+    };
+    let (answer, asked) = dns::answer(question, policy, &mut shared.names.borrow_mut());
     if let Asked::Refused(name) = asked {
         shared.journal.refused_name(name);
     }

@@ -5,10 +5,10 @@ mod error;
 mod level;
 mod network;
 mod report;
+mod secrets;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use offleash_core::error::{ErrorKind, Explained as _};
@@ -18,7 +18,7 @@ use offleash_core::plan::{Entry, Environment, Node, Plan};
 use offleash_core::record::{ChangeSummary, NetworkUse, RunRecord};
 use offleash_core::spec::{SandboxSpec, WorkspaceMode};
 use offleash_core::text::Text;
-use offleash_gateway::{Gateway, Trust};
+use offleash_gateway::Gateway;
 use offleash_isolation::sandbox::{Enforcement, Final, Leftovers};
 use offleash_store::{
     ApplyRequest, HostIdentity, LeftoverFate, LiveRun, NewRun, Run, RunError, Selection, StateDirectory, Tending,
@@ -30,6 +30,7 @@ pub use self::error::ManagerError;
 use self::error::with_causes;
 pub use self::level::choose as choose_level;
 pub use self::network::{ConnectAnswer, explain_connect};
+pub use self::secrets::SecretsError;
 use crate::capture::Capture;
 use crate::drive::{Door, Drive, Driven};
 use crate::planning::{self, ExecBasis, Host, PlanError};
@@ -97,10 +98,12 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
         level: chosen.level(),
         ..plan
     };
+    let secrets = secrets::ready(&request.spec, &host, &plan, &basis.env, &request.command)?;
     let mut live = LiveRun::create(&state, new_run(request, &plan, &host))?;
     place_layers(&mut plan, &live);
     let started_at = live.run().started_at().to_owned();
-    let outcome = execute(request, &mut chosen, &mut plan, &basis, trust, &mut live, door);
+    let outside = network::Outside { trust, secrets };
+    let outcome = execute(request, &mut chosen, &mut plan, &basis, outside, &mut live, door);
     let finished = live.finish();
     let (executed, enforcement) = match outcome {
         Ok(executed) => executed,
@@ -265,7 +268,7 @@ fn execute(
     chosen: &mut level::Chosen,
     plan: &mut Plan,
     basis: &ExecBasis,
-    trust: Option<Arc<Trust>>,
+    outside: network::Outside,
     live: &mut LiveRun,
     door: &mut dyn Door,
 ) -> Result<(Executed, Enforcement), ManagerError> {
@@ -280,11 +283,12 @@ fn execute(
     let gateway = match sandbox.take_network() {
         Some(sockets) => {
             let asked = &request.spec.network;
-            Some(network::start(asked, upstream_proxy, &plan.limits, trust, sockets)?)
+            Some(network::start(asked, upstream_proxy, &plan.limits, &outside, sockets)?)
         }
         None => None,
     };
-    let (cwd, env) = directory_and_environment(request, basis);
+    let (cwd, mut env) = directory_and_environment(request, basis);
+    env.extend(outside.secrets.variables);
     let exec = sandbox.exec(&ExecRequest {
         argv: request.command.clone(),
         env,

@@ -40,6 +40,15 @@ pub(crate) struct NetworkArgs {
     /// Tell programs of the proxy inside by HTTP_PROXY and its kin, for those that insist on one.
     #[arg(long)]
     pub(crate) proxy_variables: bool,
+    /// Let requests to a host use a secret that the sandbox does not have: NAME holds a placeholder inside, and the
+    /// gateway puts the value in. SOURCE is `env:VARIABLE` or `file:PATH`, PLACE `bearer`, `basic`, `header:NAME`,
+    /// `query:NAME` or `sigv4`; any header for credentials unless named.
+    #[arg(
+        long,
+        value_name = "NAME=SOURCE@HOST[,HOST…][#PLACE[,PLACE…]]",
+        conflicts_with = "network"
+    )]
+    pub(crate) secret: Vec<OsString>,
     /// `none`: nothing is reached, whatever the policy allows.
     #[arg(long, value_name = "none", conflicts_with_all = ["allow", "ask", "allow_method"])]
     pub(crate) network: Option<String>,

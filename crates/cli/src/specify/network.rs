@@ -1,6 +1,9 @@
 //! What the flags of the network ask for.
 
+use std::ffi::OsStr;
+
 use offleash_core::error::Explained as _;
+use offleash_core::network::secret::SecretSpec;
 use offleash_core::network::upstream_proxy::{self, ProxySource};
 use offleash_core::network::{Asks, HeaderRule, HeaderRuleError, MethodRule, NetworkRule, RuleVerdict};
 use offleash_core::spec::{NetworkSpec, SandboxSpec};
@@ -34,6 +37,9 @@ pub(super) fn apply_flags(arguments: &NetworkArgs, spec: &mut SandboxSpec) -> Re
     }
     apply_request_flags(arguments, spec)?;
     apply_proxies(arguments, spec)?;
+    for text in &arguments.secret {
+        spec.network.secrets.push(secret(text)?);
+    }
     match arguments.network.as_deref() {
         None => Ok(()),
         Some("none") => {
@@ -96,4 +102,18 @@ fn apply_proxies(arguments: &NetworkArgs, spec: &mut SandboxSpec) -> Result<(), 
             .push(host.map_err(|error| bad_flag("--no-proxy", text, &error))?);
     }
     Ok(())
+}
+
+/// The value of `--secret`, of which an error repeats no more than the name: somebody may have given the secret itself.
+fn secret(text: &OsStr) -> Result<SecretSpec, Failure> {
+    let parsed: Result<SecretSpec, _> = text
+        .to_str()
+        .ok_or_else(|| Failure::new("the value of `--secret` is not UTF-8").with_hint("write it in UTF-8"))?
+        .parse();
+    parsed.map_err(|error| {
+        let hint = error
+            .hint()
+            .unwrap_or_else(|| "`offleash help run` says what it takes".to_owned());
+        Failure::new(format!("`--secret` is not valid: {error}")).with_hint(hint)
+    })
 }

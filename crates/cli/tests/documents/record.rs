@@ -69,6 +69,8 @@ fn kind_in_json(kind: &str) -> &'static str {
         "bool" => "boolean",
         "Text" => "text",
         "Vec<Text>" => "list of texts",
+        "Vec<String>" => "list of strings",
+        "Vec<SecretUse>" => "list of [uses of secrets](#secretuse)",
         "BTreeMap<String, String>" => "object of strings",
         "BTreeMap<String, u64>" => "object of numbers",
         "Outcome" => "[outcome](#outcome)",
@@ -132,6 +134,7 @@ fn record_document() -> String {
         "NetworkUse",
         "Connection",
         "RequestSeen",
+        "SecretUse",
     ] {
         let Described { doc, fields, .. } = find(name);
         let title = if name == "RunRecord" { "Record" } else { name };

@@ -278,6 +278,7 @@ def serve_all():
             start(echo_datagrams, "2606:2800:220:1::5", port)
         start(names_by_datagram)
         serve(53, names_by_connection, RESOLVER)
+        serve_vault()
 
 
 # Networks.
@@ -314,8 +315,9 @@ def internet(ours, theirs):
     threading.Event().wait()
 
 
-with open(directory + "/opened.py") as more:
-    exec(compile(more.read(), "opened.py", "exec"))
+for name in ["opened.py", "secrets.py"]:
+    with open(directory + "/" + name) as more:
+        exec(compile(more.read(), name, "exec"))
 
 up, up_writer = os.pipe()
 down, down_writer = os.pipe()

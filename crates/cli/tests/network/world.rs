@@ -51,6 +51,7 @@ impl World {
         let directory = tempfile::Builder::new().prefix("offleash-network-").tempdir().unwrap();
         certify(directory.path())?;
         crate::opened::prepare(directory.path())?;
+        crate::secrets::prepare(directory.path())?;
         let mut command = Command::new("unshare");
         command.args(["--net", "--mount"]);
         if !is_root() {

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 use toml::Spanned;
 
+use crate::network::secret::SecretSpec;
 use crate::network::upstream_proxy::{self, ProxyError};
 use crate::network::{Asks, HeaderRule, MethodRule, NetworkRule, RuleVerdict};
 use crate::spec::NetworkSpec;
@@ -13,7 +14,7 @@ use crate::spec::NetworkSpec;
 /// `"none"`, or a table of rules.
 pub(super) enum Network {
     None,
-    Rules(NetworkRules),
+    Rules(Box<NetworkRules>),
 }
 
 /// The keys of `[network]`.
@@ -30,6 +31,42 @@ pub(super) struct NetworkRules {
     upstream_proxy: Option<Spanned<String>>,
     no_proxy: Vec<Spanned<String>>,
     proxy_variables: bool,
+    secret: Vec<Spanned<Secret>>,
+}
+
+/// One `[[network.secret]]`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Secret {
+    name: String,
+    source: String,
+    hosts: Vec<String>,
+    #[serde(default)]
+    places: Vec<String>,
+}
+
+impl Secret {
+    fn into_spec(self) -> Result<SecretSpec, String> {
+        let hosts: Vec<&str> = self.hosts.iter().map(String::as_str).collect();
+        let places: Vec<&str> = self.places.iter().map(String::as_str).collect();
+        SecretSpec::from_parts(&self.name, &self.source, &hosts, &places).map_err(|error| error.to_string())
+    }
+}
+
+/// The secrets, each with an error where it stands.
+fn secrets(written: Vec<Spanned<Secret>>) -> Result<Vec<SecretSpec>, (usize, String)> {
+    let mut secrets = Vec::with_capacity(written.len());
+    for secret in written {
+        let start = secret.span().start;
+        let at = |message: String| (start, message);
+        secrets.push(secret.into_inner().into_spec().map_err(at)?);
+        if let Some((last, before)) = secrets.split_last()
+            && before.iter().any(|other| other.name == last.name)
+        {
+            return Err(at(format!("secret `{}` is given twice", last.name)));
+        }
+    }
+    Ok(secrets)
 }
 
 impl Network {
@@ -72,6 +109,7 @@ impl Network {
             spec.no_proxy.push(host.map_err(|error| at(text, &error))?);
         }
         spec.proxy_variables = rules.proxy_variables;
+        spec.secrets = secrets(rules.secret)?;
         Ok(spec)
     }
 }
@@ -100,7 +138,8 @@ impl<'de> Deserialize<'de> for Network {
             }
 
             fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Network, A::Error> {
-                NetworkRules::deserialize(de::value::MapAccessDeserializer::new(map)).map(Network::Rules)
+                NetworkRules::deserialize(de::value::MapAccessDeserializer::new(map))
+                    .map(|rules| Network::Rules(Box::new(rules)))
             }
         }
         deserializer.deserialize_any(WordOrTable)

@@ -21,7 +21,7 @@ pub struct KeyDoc {
 const PATHS: &str = "list of path patterns";
 
 /// Key, kind, default, sentence, example.
-const KEYS: [(&str, &str, &str, &str, &str); 34] = [
+const KEYS: [(&str, &str, &str, &str, &str); 38] = [
     (
         "level",
         "word",
@@ -120,6 +120,34 @@ const KEYS: [(&str, &str, &str, &str, &str); 34] = [
         "false",
         "whether HTTP_PROXY and its kin tell programs of the proxy inside, for those that insist on one",
         "true",
+    ),
+    (
+        "network.secret[].name",
+        "name of a variable",
+        "required",
+        "the variable inside that holds a placeholder for the secret",
+        "\"API_KEY\"",
+    ),
+    (
+        "network.secret[].source",
+        "env:VARIABLE or file:PATH",
+        "required",
+        "where the value is, outside",
+        "\"env:REAL_KEY\"",
+    ),
+    (
+        "network.secret[].hosts",
+        "list of HOST",
+        "required",
+        "the hosts to which the value is sent, over TLS that is opened; the placeholder is refused everywhere else",
+        "[\"api.example.com\", \"*.example.org\"]",
+    ),
+    (
+        "network.secret[].places",
+        "list of places",
+        "any header for credentials",
+        "where in a request it may stand: bearer, basic, header:NAME, query:NAME; or sigv4 alone, to sign requests to AWS",
+        "[\"header:x-api-key\"]",
     ),
     (
         "ids",
@@ -287,6 +315,13 @@ fn tables() -> impl Iterator<Item = KeyDoc> {
             "list of tables",
             "[]",
             "further empty directories, each `[[tmpfs]]`",
+            "[]",
+        ),
+        (
+            "network.secret",
+            "list of tables",
+            "[]",
+            "secrets that requests may use and the sandbox does not have, each `[[network.secret]]`",
             "[]",
         ),
         (

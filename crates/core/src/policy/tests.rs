@@ -192,6 +192,7 @@ fn every_documented_key_is_read() {
                     ("mount", "target") => "source = \"/s\"",
                     ("mount", _) => "source = \"/s\"\ntarget = \"/t\"",
                     ("tmpfs", "size") => "target = \"/t\"",
+                    ("network.secret", _) => &required_of_secrets(key),
                     _ => "",
                 };
                 format!("[[{table}]]\n{key} = {}\n{rest}", doc.example)
@@ -202,6 +203,55 @@ fn every_documented_key_is_read() {
         assert!(Policy::parse(&text).is_ok(), "{text}\n{}", refused(&text));
         assert!(!doc.doc.is_empty() && !doc.doc.ends_with('.'), "{}", doc.key);
     }
+}
+
+/// What every secret has, but for `key`.
+fn required_of_secrets(key: &str) -> String {
+    let required = [
+        ("name", "name = \"K\"\n"),
+        ("source", "source = \"env:V\"\n"),
+        ("hosts", "hosts = [\"a.example\"]\n"),
+    ];
+    required
+        .iter()
+        .filter(|(name, _)| *name != key)
+        .map(|(_, line)| *line)
+        .collect()
+}
+
+#[test]
+fn secrets_are_read_and_wrong_ones_are_refused_where_they_stand() {
+    let secret = |text: &str| format!("[network]\nallow = [\"a.example\"]\n[[network.secret]]\n{text}");
+    let right = secret("name = \"K\"\nsource = \"file:/k\"\nhosts = [\"a.example\"]\nplaces = [\"bearer\"]\n");
+    let spec = Policy::parse(&right).unwrap().network.unwrap();
+    assert_eq!(spec.secrets[0].to_string(), "K=file:/k@a.example#bearer");
+    for (text, expected) in [
+        (
+            "name = \"K\"\nsource = \"env:V\"\nhosts = []",
+            "line 3, column 1: secret `K` names no host",
+        ),
+        ("name = \"K\"\nsource = \"env:V\"", "missing field `hosts`"),
+        (
+            "name = \"1\"\nsource = \"env:V\"\nhosts = [\"a.example\"]",
+            "no name of a variable",
+        ),
+        (
+            "name = \"K\"\nsource = \"hunter2\"\nhosts = [\"a.example\"]",
+            "no source",
+        ),
+        (
+            "name = \"K\"\nvalue = \"hunter2\"\nhosts = [\"a.example\"]",
+            "unknown field `value`",
+        ),
+    ] {
+        let message = refused(&secret(text));
+        assert!(
+            message.contains(expected) && !message.contains("hunter2"),
+            "{text}: {message}"
+        );
+    }
+    let twice = format!("{right}[[network.secret]]\nname = \"K\"\nsource = \"env:V\"\nhosts = [\"b.example\"]");
+    assert!(refused(&twice).contains("twice"), "{}", refused(&twice));
 }
 
 /// The parser lists the keys that it knows when it meets one that it does not.
@@ -216,6 +266,8 @@ fn every_key_that_is_read_is_documented() {
         ("[commands]\n", "commands."),
         ("[env]\n", "env."),
         ("[limits]\n", "limits."),
+        ("[network]\n", "network."),
+        ("[[network.secret]]\n", "network.secret[]."),
     ] {
         let message = refused(&format!("{before}no_such_key = 1"));
         let known: Vec<&str> = message.split('`').skip(3).step_by(2).collect();

@@ -1,6 +1,7 @@
 //! What a sandbox was asked to reach over the network.
 
 use crate::network::host_pattern::HostPattern;
+use crate::network::secret::SecretSpec;
 use crate::network::upstream_proxy::ProxySource;
 use crate::network::{Asks, MethodRule, NetworkPolicy, NetworkRule, PatternError, RequestRules, RuleVerdict};
 
@@ -19,6 +20,8 @@ pub struct NetworkSpec {
     pub no_proxy: Vec<HostPattern>,
     /// Whether variables tell programs of the proxy inside.
     pub proxy_variables: bool,
+    /// Secrets that requests may use, and the sandbox does not have.
+    pub secrets: Vec<SecretSpec>,
 }
 
 /// The port of the loopback addresses inside at which the gateway is a proxy: an assigned one that nobody uses
@@ -28,7 +31,7 @@ pub const PROXY_PORT: u16 = 1;
 impl NetworkSpec {
     /// Whether the gateway opens connections to some hosts, so that the sandbox has a certificate authority of its own.
     pub fn opens(&self) -> bool {
-        !self.requests.is_empty()
+        !self.requests.is_empty() || !self.secrets.is_empty()
     }
 
     /// Adds a rule that lets requests through, and with it that its host may be reached on the ports of the web. A rule

@@ -4,32 +4,56 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use http::HeaderMap;
 use http_body_util::Full;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::exchange::Underway;
 use super::log::Entry;
+use crate::secrets::{Mask, Masker};
 
 /// The body of a request on its way to the server.
 #[derive(Debug)]
 pub(super) struct RequestBody {
-    body: Option<Incoming>,
+    body: Contents,
     entry: Rc<Entry>,
+}
+
+#[derive(Debug)]
+enum Contents {
+    /// As it comes.
+    Theirs(Incoming),
+    /// Counted when it was gathered.
+    Gathered(Full<Bytes>),
+    Nothing,
 }
 
 impl RequestBody {
     pub(super) fn new(body: Incoming, entry: Rc<Entry>) -> Self {
         Self {
-            body: Some(body),
+            body: Contents::Theirs(body),
             entry,
         }
+    }
+
+    /// What was gathered of a body.
+    pub(super) fn gathered(bytes: Bytes, entry: Rc<Entry>) -> Self {
+        Self {
+            body: Contents::Gathered(Full::new(bytes)),
+            entry,
+        }
+    }
+
+    /// The request that it belongs to.
+    pub(super) fn entry(&self) -> Rc<Entry> {
+        Rc::clone(&self.entry)
     }
 
     /// An empty body of the same request.
     pub(super) fn without_contents(&self) -> Self {
         Self {
-            body: None,
+            body: Contents::Nothing,
             entry: Rc::clone(&self.entry),
         }
     }
@@ -43,10 +67,14 @@ impl Body for RequestBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Some(body) = &mut self.body else {
-            return Poll::Ready(None);
+        let frame = match &mut self.body {
+            Contents::Theirs(body) => ready!(Pin::new(body).poll_frame(context)),
+            Contents::Gathered(body) => {
+                let frame = ready!(Pin::new(body).poll_frame(context));
+                return Poll::Ready(frame.map(|frame| frame.map_err(|never| match never {})));
+            }
+            Contents::Nothing => return Poll::Ready(None),
         };
-        let frame = ready!(Pin::new(body).poll_frame(context));
         if let Some(Ok(frame)) = &frame
             && let Some(data) = frame.data_ref()
         {
@@ -56,13 +84,75 @@ impl Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.as_ref().is_none_or(Body::is_end_stream)
+        match &self.body {
+            Contents::Theirs(body) => body.is_end_stream(),
+            Contents::Gathered(body) => body.is_end_stream(),
+            Contents::Nothing => true,
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body
-            .as_ref()
-            .map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
+        match &self.body {
+            Contents::Theirs(body) => body.size_hint(),
+            Contents::Gathered(body) => body.size_hint(),
+            Contents::Nothing => SizeHint::with_exact(0),
+        }
+    }
+}
+
+/// Takes secrets out of the body of an answer, whose length stays the same.
+#[derive(Debug)]
+pub(super) struct Masking {
+    mask: Mask,
+    masker: Masker,
+    /// What goes on next: some of the body, and behind all of it trailers.
+    data: Bytes,
+    trailers: Option<HeaderMap>,
+    ended: bool,
+}
+
+impl Masking {
+    pub(super) fn new(mask: Mask) -> Self {
+        Self {
+            masker: mask.body(),
+            mask,
+            data: Bytes::new(),
+            trailers: None,
+            ended: false,
+        }
+    }
+
+    fn take(&mut self, frame: Frame<Bytes>) {
+        match frame.into_data() {
+            Ok(data) => self.data = self.masker.push(data),
+            Err(frame) => {
+                self.trailers = frame.into_trailers().ok();
+                if let Some(trailers) = &mut self.trailers {
+                    self.mask.headers(trailers);
+                }
+                self.data = self.masker.finish();
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        self.data = self.masker.finish();
+        self.ended = true;
+    }
+
+    /// What can go on without more from the server; `Some(None)` is the end.
+    fn waiting(&mut self) -> Option<Option<Frame<Bytes>>> {
+        if !self.data.is_empty() {
+            return Some(Some(Frame::data(std::mem::take(&mut self.data))));
+        }
+        if let Some(trailers) = self.trailers.take() {
+            return Some(Some(Frame::trailers(trailers)));
+        }
+        self.ended.then_some(None)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.data.is_empty() && self.trailers.is_none() && self.masker.is_empty()
     }
 }
 
@@ -73,6 +163,8 @@ pub(super) enum AnswerBody {
     Theirs {
         /// The body.
         body: Incoming,
+        /// Takes secrets out of it.
+        masking: Option<Box<Masking>>,
         /// What it belongs to.
         entry: Rc<Entry>,
         /// Ends with it.
@@ -93,15 +185,25 @@ impl Body for AnswerBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         match &mut *self {
-            Self::Theirs { body, entry, .. } => {
-                let frame = ready!(Pin::new(body).poll_frame(context));
+            Self::Theirs {
+                body, masking, entry, ..
+            } => loop {
+                if let Some(frame) = masking.as_mut().and_then(|masking| masking.waiting()) {
+                    return Poll::Ready(frame.map(Ok));
+                }
+                let frame = ready!(Pin::new(&mut *body).poll_frame(context));
                 if let Some(Ok(frame)) = &frame
                     && let Some(data) = frame.data_ref()
                 {
                     entry.received.set(entry.received.get() + data.len() as u64);
                 }
-                Poll::Ready(frame)
-            }
+                match (masking.as_mut(), frame) {
+                    (None, frame) => return Poll::Ready(frame),
+                    (Some(_), Some(Err(error))) => return Poll::Ready(Some(Err(error))),
+                    (Some(masking), Some(Ok(frame))) => masking.take(frame),
+                    (Some(masking), None) => masking.end(),
+                }
+            },
             Self::Ours(body) => {
                 let frame = ready!(Pin::new(body).poll_frame(context));
                 Poll::Ready(frame.map(|frame| frame.map_err(|never| match never {})))
@@ -111,7 +213,9 @@ impl Body for AnswerBody {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Theirs { body, .. } => body.is_end_stream(),
+            Self::Theirs { body, masking, .. } => {
+                body.is_end_stream() && masking.as_ref().is_none_or(|masking| masking.is_empty())
+            }
             Self::Ours(body) => body.is_end_stream(),
         }
     }

@@ -140,8 +140,8 @@ async fn speak_http1(exchange: Rc<Exchange>, stream: impl AsyncRead + AsyncWrite
     let parts = connection.into_parts();
     let mut stream = parts.io.into_inner();
     let upgraded = exchange.upgraded.borrow_mut().take();
-    if let Some(server) = upgraded {
-        websocket::carry(stream, server, &parts.read_buf).await;
+    if let Some((server, mask)) = upgraded {
+        websocket::carry(stream, server, mask.as_ref(), &parts.read_buf).await;
         return Ok(());
     }
     // Whoever has gone need not hear it.

@@ -11,13 +11,14 @@ use hyper::upgrade::Upgraded;
 use tokio::time::Instant;
 
 use super::answers::Unanswered;
-use super::bodies::{AnswerBody, RequestBody};
+use super::bodies::{AnswerBody, Masking, RequestBody};
 use super::log::{Entry, Log};
 use super::requests::{self, Destination, Refused};
 use super::servers::Servers;
-use super::{Opening, hops};
+use super::{Opening, hops, secrets};
 use crate::Shared;
 use crate::journal::Outcome;
+use crate::secrets::Mask;
 
 /// What the requests of one connection share.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ pub(super) struct Exchange {
     log: Rc<Log>,
     activity: Rc<Activity>,
     /// The server's side of a connection that is not HTTP any more.
-    pub(super) upgraded: RefCell<Option<Upgraded>>,
+    pub(super) upgraded: RefCell<Option<(Upgraded, Option<Mask>)>>,
 }
 
 /// Whether anything is going on.
@@ -131,7 +132,9 @@ impl Exchange {
         parts.extensions.clear();
         parts.uri = Uri::from(passed.target);
         requests::rewrite(&self.shared.policy, &self.to, &mut parts)?;
-        let mut request = Request::from_parts(parts, RequestBody::new(body, Rc::clone(entry)));
+        let body = RequestBody::new(body, Rc::clone(entry));
+        let (body, mask) = self.put_secrets(&mut parts, body).await?;
+        let mut request = Request::from_parts(parts, body);
         if is_upgrade {
             request
                 .headers_mut()
@@ -140,7 +143,7 @@ impl Exchange {
                 .headers_mut()
                 .insert(CONNECTION, HeaderValue::from_static("Upgrade"));
             let response = self.servers.send_upgrade(request).await?;
-            return self.upgraded(response, entry, underway).await;
+            return self.upgraded(response, mask, entry, underway).await;
         }
         let (response, place) = self.servers.send(request, takes_trailers).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -149,18 +152,19 @@ impl Exchange {
                 self.to.authority()
             )));
         }
-        Ok(told(response, entry, underway, place))
+        told(response, mask, entry, underway, place)
     }
 
     /// What the server says to the wish for another protocol.
     async fn upgraded(
         &self,
         mut response: Response<Incoming>,
+        mask: Option<Mask>,
         entry: &Rc<Entry>,
         underway: Underway,
     ) -> Result<Response<AnswerBody>, Unanswered> {
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-            return Ok(told(response, entry, underway, None));
+            return told(response, mask, entry, underway, None);
         }
         if !hops::has_token(response.headers(), &UPGRADE, "websocket") {
             return Err(Unanswered::Failed(format!(
@@ -170,8 +174,8 @@ impl Exchange {
         }
         let server = hyper::upgrade::on(&mut response).await;
         let server = server.map_err(|error| Unanswered::Failed(error.to_string()))?;
-        *self.upgraded.borrow_mut() = Some(server);
-        let mut answer = told(response, entry, underway, None);
+        *self.upgraded.borrow_mut() = Some((server, mask.clone()));
+        let mut answer = told(response, mask, entry, underway, None)?;
         answer
             .headers_mut()
             .insert(UPGRADE, HeaderValue::from_static("websocket"));
@@ -185,11 +189,15 @@ impl Exchange {
 /// The server's answer as it is given to the client.
 fn told(
     response: Response<Incoming>,
+    mask: Option<Mask>,
     entry: &Rc<Entry>,
     underway: Underway,
     place: Option<tokio::sync::OwnedSemaphorePermit>,
-) -> Response<AnswerBody> {
+) -> Result<Response<AnswerBody>, Unanswered> {
     let (mut parts, body) = response.into_parts();
+    if let Some(mask) = &mask {
+        secrets::take_out(mask, &mut parts)?;
+    }
     hops::strip(&mut parts.headers);
     // Other ways to the server do not lead out.
     parts.headers.remove(HeaderName::from_static("alt-svc"));
@@ -197,11 +205,12 @@ fn told(
     entry.answered(parts.status.as_u16(), Outcome::Allowed);
     let body = AnswerBody::Theirs {
         body,
+        masking: mask.map(|mask| Box::new(Masking::new(mask))),
         entry: Rc::clone(entry),
         _underway: underway,
         _place: place,
     };
-    Response::from_parts(parts, body)
+    Ok(Response::from_parts(parts, body))
 }
 
 /// Whether a request asks to become a WebSocket (RFC 6455, section 4.1). Other protocols are left out of it instead,

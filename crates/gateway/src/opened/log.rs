@@ -39,6 +39,7 @@ pub(crate) struct Entry {
     status: Cell<Option<u16>>,
     outcome: RefCell<Outcome>,
     rule: RefCell<Option<String>>,
+    secrets: RefCell<Vec<String>>,
     pub(super) sent: Cell<u64>,
     pub(super) received: Cell<u64>,
 }
@@ -54,6 +55,7 @@ impl Log {
             status: Cell::new(None),
             outcome: RefCell::new(Outcome::Failed("it was ended before it was answered".to_owned())),
             rule: RefCell::new(None),
+            secrets: RefCell::default(),
             sent: Cell::new(0),
             received: Cell::new(0),
         });
@@ -78,6 +80,10 @@ impl Entry {
         *self.rule.borrow_mut() = rule;
     }
 
+    pub(super) fn has(&self, secrets: Vec<String>) {
+        *self.secrets.borrow_mut() = secrets;
+    }
+
     pub(super) fn answered(&self, status: u16, outcome: Outcome) {
         self.status.set(Some(status));
         let outcome = match outcome {
@@ -99,6 +105,7 @@ impl Entry {
             status: self.status.get(),
             outcome: self.outcome.borrow().clone(),
             rule: self.rule.borrow().clone(),
+            secrets: self.secrets.borrow().clone(),
             sent: self.sent.get(),
             received: self.received.get(),
             duration: self.ended.get().unwrap_or_else(|| self.begun.elapsed()),

@@ -183,8 +183,6 @@ fn printable(text: &[u8]) -> String {
 /// say what its headers are; the host, the target and the framing are written behind it and cannot be changed here.
 pub(super) fn rewrite(policy: &Policy, to: &Destination, parts: &mut Parts) -> Result<(), Refused> {
     change_headers(policy, to, parts)?;
-    // Secrets are put in here, the last step: `secrets::…(policy, to, parts)?`, with [`Refused`] for a placeholder that
-    // does not belong to `to.host`.
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use offleash_gateway::TrustError;
 use offleash_isolation::error::IsolationError;
 use offleash_store::{ApplyError, AuditError, FileError, RunError, StateError};
 
+use super::secrets::SecretsError;
 use crate::planning::PlanError;
 
 /// An error of the manager, or of a room that it uses.
@@ -55,6 +56,9 @@ pub enum ManagerError {
     /// Connections cannot be opened, as rules for requests need it.
     #[error("the requests to some hosts have to be seen, and connections cannot be opened")]
     Trust(#[from] TrustError),
+    /// The secrets cannot be used as asked.
+    #[error(transparent)]
+    Secrets(#[from] SecretsError),
     /// The host refused something basic.
     #[error("cannot {action}")]
     Host {
@@ -76,6 +80,7 @@ impl ManagerError {
             Self::Apply(error) => Some(error),
             Self::Audit(error) => Some(error),
             Self::UpstreamProxy(error) => Some(error),
+            Self::Secrets(error) => Some(error),
             Self::LevelUnavailable { .. } | Self::BelowFloor { .. } | Self::Trust(_) | Self::Host { .. } => None,
         }
     }

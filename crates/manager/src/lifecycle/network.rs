@@ -10,7 +10,7 @@ use offleash_core::network::Host;
 use offleash_core::network::upstream_proxy::{
     NO_PROXY_VARIABLES, PROXY_VARIABLES, ProxyError, ProxySource, UpstreamProxy, parse_no_proxy,
 };
-use offleash_core::record::{Connection, ConnectionVerdict, NetworkUse, RequestSeen};
+use offleash_core::record::{Connection, ConnectionVerdict, NetworkUse, RequestSeen, SecretUse};
 use offleash_core::spec::NetworkSpec;
 use offleash_gateway::{Account, Config, Gateway, OPEN_FILES, Outcome, Resolvers, Trust};
 use offleash_store::rfc3339;
@@ -19,6 +19,7 @@ use offleash_sys::network::addresses::own_addresses;
 use offleash_sys::rlimit::{self, Resource};
 
 use super::ManagerError;
+use super::secrets::Ready;
 use crate::planning::{TrustStores, read_regular_file};
 
 /// The proxy that was asked for, read from wherever its URL is.
@@ -59,6 +60,15 @@ pub(super) fn upstream_proxy(asked: &NetworkSpec) -> Result<Option<UpstreamProxy
     Ok(Some(proxy))
 }
 
+/// What the gateway has, and the sandbox has not.
+#[derive(Debug)]
+pub(super) struct Outside {
+    /// What connections are opened with, if any are.
+    pub(super) trust: Option<Arc<Trust>>,
+    /// The values of secrets, and the variables with their placeholders.
+    pub(super) secrets: Ready,
+}
+
 /// What connections are opened with, if any are.
 ///
 /// # Errors
@@ -80,7 +90,7 @@ pub(super) fn stores(trust: &Trust) -> TrustStores {
     }
 }
 
-/// Serves the sockets of a sandbox as `asked`, within `limits`, and opens connections with `trust`.
+/// Serves the sockets of a sandbox as `asked`, within `limits`, with what is `outside`.
 ///
 /// # Errors
 /// `Host` when the gateway cannot be started; the sandbox then has no network.
@@ -88,7 +98,7 @@ pub(super) fn start(
     asked: &NetworkSpec,
     upstream_proxy: Option<UpstreamProxy>,
     limits: &Limits,
-    trust: Option<Arc<Trust>>,
+    outside: &Outside,
     sockets: NetworkSockets,
 ) -> Result<Gateway, ManagerError> {
     let failed = |source| ManagerError::Host {
@@ -101,12 +111,13 @@ pub(super) fn start(
     let config = Config {
         rules: asked.policy.clone(),
         requests: asked.requests.clone(),
-        trust,
+        trust: outside.trust.clone(),
         own: own.into_iter().collect(),
         limits: limits.clone(),
         asks: asked.asks,
         resolvers: Resolvers::System,
         upstream_proxy,
+        secrets: Arc::clone(&outside.secrets.secrets),
     };
     Gateway::start(config, sockets).map_err(failed)
 }
@@ -170,6 +181,22 @@ pub(super) fn told(account: Account) -> NetworkUse {
         more_connections: account.more_connections,
         refused_names: account.refused_names,
         more_refused_names: account.more_refused_names,
+        secrets: account.secrets.into_iter().map(secret).collect(),
+        more_secrets: account.more_secrets,
+    }
+}
+
+fn secret((seen, requests): (offleash_gateway::SecretUse, u64)) -> SecretUse {
+    SecretUse {
+        secret: seen.secret,
+        host: seen.host,
+        port: seen.port,
+        verdict: match seen.refused {
+            Some(_) => ConnectionVerdict::Refused,
+            None => ConnectionVerdict::Allowed,
+        },
+        reason: seen.refused,
+        requests,
     }
 }
 
@@ -209,6 +236,7 @@ fn request(seen: offleash_gateway::Request) -> RequestSeen {
         status: seen.status,
         verdict,
         reason,
+        secrets: seen.secrets,
         rule: seen.rule,
         sent_bytes: seen.sent,
         received_bytes: seen.received,

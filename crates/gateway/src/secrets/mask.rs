@@ -1,0 +1,217 @@
+//! Takes values out of answers, so that a server cannot tell them to the sandbox.
+//!
+//! What is put in their place in a body has the same length: nothing that says how long a body is has to change. A
+//! body is not held but for the bytes at its end with which a value could begin.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{ACCEPT_ENCODING, HeaderMap, HeaderValue};
+use http::request::Parts;
+use memchr::memmem;
+use offleash_core::network::secret::Secret;
+
+use super::query;
+
+/// What is to be taken out of the answers to one request.
+#[derive(Debug, Clone)]
+pub(crate) struct Mask(Arc<[Needle]>);
+
+/// Bytes that must not reach the sandbox, and what stands for them.
+struct Needle {
+    bytes: Vec<u8>,
+    /// In headers.
+    placeholder: Vec<u8>,
+    /// In bodies: as long as `bytes`.
+    cover: Vec<u8>,
+}
+
+impl std::fmt::Debug for Needle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("****")
+    }
+}
+
+impl Needle {
+    fn new(bytes: Vec<u8>, placeholder: &[u8]) -> Self {
+        let padded = placeholder.iter().copied().chain(std::iter::repeat(b'*'));
+        Self {
+            cover: padded.take(bytes.len()).collect(),
+            placeholder: placeholder.to_vec(),
+            bytes,
+        }
+    }
+}
+
+/// Asks for an answer without encoding: values could not be found in another.
+pub(super) fn ask_for_no_encoding(parts: &mut Parts) {
+    parts
+        .headers
+        .insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+}
+
+impl Mask {
+    /// Finds the values of `secrets`, in the spellings in which they are sent and in which answers repeat them, and
+    /// `encoded`, in which they are encoded.
+    pub(super) fn new<'a>(secrets: impl Iterator<Item = &'a Secret>, encoded: &[Vec<u8>]) -> Option<Self> {
+        let mut needles = Vec::new();
+        for secret in secrets {
+            let placeholder = secret.placeholder.as_str().as_bytes();
+            for spelling in spellings(secret.value.expose()) {
+                needles.push(Needle::new(spelling, placeholder));
+            }
+        }
+        for credentials in encoded {
+            needles.push(Needle::new(credentials.clone(), b""));
+        }
+        // Of two that begin alike, the longer one is found first.
+        needles.sort_by_key(|needle| std::cmp::Reverse(needle.bytes.len()));
+        (!needles.is_empty()).then(|| Self(needles.into()))
+    }
+
+    /// Takes the values out of headers or trailers.
+    pub(crate) fn headers(&self, headers: &mut HeaderMap) {
+        let told: Vec<_> = headers
+            .keys()
+            .filter(|name| self.is_in_name(name.as_str()))
+            .cloned()
+            .collect();
+        for name in told {
+            headers.remove(name);
+        }
+        for value in headers.values_mut() {
+            if let Some(masked) = self.masked(value.as_bytes()) {
+                // Placeholders have nothing that a header cannot hold.
+                *value = HeaderValue::from_bytes(&masked).unwrap_or(HeaderValue::from_static("****"));
+            }
+        }
+    }
+
+    fn is_in_name(&self, name: &str) -> bool {
+        self.0.iter().any(|needle| {
+            name.len() >= needle.bytes.len()
+                && memmem::find(name.as_bytes(), &needle.bytes.to_ascii_lowercase()).is_some()
+        })
+    }
+
+    fn masked(&self, text: &[u8]) -> Option<Vec<u8>> {
+        let mut masked: Option<Vec<u8>> = None;
+        for needle in self.0.iter() {
+            let text = masked.as_deref().unwrap_or(text);
+            let Some(first) = memmem::find(text, &needle.bytes) else {
+                continue;
+            };
+            let mut without = text.get(..first).unwrap_or_default().to_vec();
+            let mut from = first;
+            for at in memmem::find_iter(text, &needle.bytes) {
+                without.extend_from_slice(text.get(from..at).unwrap_or_default());
+                without.extend_from_slice(&needle.placeholder);
+                from = at + needle.bytes.len();
+            }
+            without.extend_from_slice(text.get(from..).unwrap_or_default());
+            masked = Some(without);
+        }
+        masked
+    }
+
+    /// Takes the values out of a body that comes in pieces.
+    pub(crate) fn body(&self) -> Masker {
+        Masker {
+            mask: self.clone(),
+            held: Vec::new(),
+        }
+    }
+}
+
+/// How a value may be written: as it is, in a URL, and in JSON.
+fn spellings(value: &[u8]) -> Vec<Vec<u8>> {
+    let mut spellings = vec![value.to_vec()];
+    let mut add = |spelling: Vec<u8>| {
+        if !spellings.contains(&spelling) {
+            spellings.push(spelling);
+        }
+    };
+    let in_url = query::encoded(value);
+    add(in_url.replace("%20", "+").into_bytes());
+    add(in_url.into_bytes());
+    for with_slash in [false, true] {
+        let mut in_json = Vec::with_capacity(value.len());
+        for byte in value {
+            if matches!(byte, b'"' | b'\\') || (with_slash && *byte == b'/') {
+                in_json.push(b'\\');
+            }
+            in_json.push(*byte);
+        }
+        add(in_json);
+    }
+    spellings
+}
+
+/// Takes values out of a stream of bytes.
+#[derive(Debug)]
+pub(crate) struct Masker {
+    mask: Mask,
+    /// The end of what came, with which a value may begin; shorter than the longest value.
+    held: Vec<u8>,
+}
+
+impl Masker {
+    /// What may go on of what was held and of `bytes`, which came next.
+    pub(crate) fn push(&mut self, bytes: Bytes) -> Bytes {
+        if self.held.is_empty() && !self.is_in(&bytes) {
+            let keep = self.beginning_at_end(&bytes);
+            let mut going = bytes;
+            self.held = going.split_off(going.len() - keep).to_vec();
+            return going;
+        }
+        let mut all = std::mem::take(&mut self.held);
+        all.extend_from_slice(&bytes);
+        self.cover(&mut all);
+        let keep = self.beginning_at_end(&all);
+        self.held = all.split_off(all.len() - keep);
+        all.into()
+    }
+
+    /// Whether nothing is held.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// What was held, when nothing follows.
+    pub(crate) fn finish(&mut self) -> Bytes {
+        std::mem::take(&mut self.held).into()
+    }
+
+    fn is_in(&self, bytes: &[u8]) -> bool {
+        self.mask
+            .0
+            .iter()
+            .any(|needle| memmem::find(bytes, &needle.bytes).is_some())
+    }
+
+    fn cover(&self, bytes: &mut [u8]) {
+        for needle in self.mask.0.iter() {
+            let mut from = 0;
+            while let Some(at) = bytes.get(from..).and_then(|rest| memmem::find(rest, &needle.bytes)) {
+                let start = from + at;
+                from = start + needle.bytes.len();
+                if let Some(found) = bytes.get_mut(start..from) {
+                    found.copy_from_slice(&needle.cover);
+                }
+            }
+        }
+    }
+
+    /// How many bytes at the end are the beginning of a value.
+    fn beginning_at_end(&self, bytes: &[u8]) -> usize {
+        let of_needle = |needle: &Needle| {
+            let longest = bytes.len().min(needle.bytes.len() - 1);
+            let end = bytes.get(bytes.len() - longest..).unwrap_or_default();
+            let first = needle.bytes.first().copied().unwrap_or_default();
+            memchr::memchr_iter(first, end)
+                .find(|at| end.get(*at..).is_some_and(|tail| needle.bytes.starts_with(tail)))
+                .map_or(0, |at| end.len() - at)
+        };
+        self.mask.0.iter().map(of_needle).max().unwrap_or(0)
+    }
+}
