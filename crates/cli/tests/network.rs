@@ -16,6 +16,8 @@ mod support;
 mod addresses;
 #[path = "network/asked.rs"]
 mod asked;
+#[path = "network/clients.rs"]
+mod clients;
 #[path = "network/endurance.rs"]
 mod endurance;
 #[path = "network/greetings.rs"]

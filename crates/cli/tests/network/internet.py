@@ -279,6 +279,7 @@ def serve_all():
         start(names_by_datagram)
         serve(53, names_by_connection, RESOLVER)
         serve_vault()
+        serve_clients()
 
 
 # Networks.
@@ -315,7 +316,7 @@ def internet(ours, theirs):
     threading.Event().wait()
 
 
-for name in ["opened.py", "secrets.py"]:
+for name in ["opened.py", "secrets.py", "clients.py"]:
     with open(directory + "/" + name) as more:
         exec(compile(more.read(), name, "exec"))
 

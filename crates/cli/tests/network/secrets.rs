@@ -52,7 +52,7 @@ pub(crate) fn prepare(directory: &Path) -> Result<(), String> {
         format!("req -x509 {curve} -subj /CN=authority -keyout vault-ca.key -out vault-ca.pem"),
         format!(
             "req -x509 {curve} -subj /CN=vault -CA vault-ca.pem -CAkey vault-ca.key -keyout vault.key -out vault.pem \
-             -addext basicConstraints=critical,CA:FALSE -addext subjectAltName=DNS:*.vault.example.net"
+             -addext basicConstraints=critical,CA:FALSE -addext subjectAltName=DNS:*.vault.example.net,DNS:*.clients.example.net"
         ),
     ] {
         let mut command = Command::new("openssl");
@@ -75,7 +75,7 @@ fn command(world: &World, site: &Site, flags: &[&str], attempts: &str) -> Comman
 }
 
 /// The command with the values in its environment, on a host that trusts the authority of the servers.
-fn with_values(world: &World, mut command: Command) -> Command {
+pub(crate) fn with_values(world: &World, mut command: Command) -> Command {
     command
         .env("SSL_CERT_FILE", world.file("vault-ca.pem"))
         .env("REAL_KEY", REAL)
@@ -95,7 +95,7 @@ fn inside(world: &World, flags: &[&str], attempts: &str) -> (Seen, Site) {
 
 /// Asserts that neither what the run said and recorded nor what is kept of it has a value in it.
 #[track_caller]
-fn assert_free_of_values(site: &Site, output: &Output) {
+pub(crate) fn assert_free_of_values(site: &Site, output: &Output) {
     let kept = Command::new("grep")
         .args(["-rlaF", "-e", "REAL0123", "-e", KEY_ID, "-e", "real-signing-key"])
         .arg(site.state())

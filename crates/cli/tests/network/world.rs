@@ -52,6 +52,7 @@ impl World {
         certify(directory.path())?;
         crate::opened::prepare(directory.path())?;
         crate::secrets::prepare(directory.path())?;
+        crate::clients::prepare(directory.path())?;
         let mut command = Command::new("unshare");
         command.args(["--net", "--mount"]);
         if !is_root() {
