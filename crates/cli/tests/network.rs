@@ -24,6 +24,8 @@ mod endurance;
 mod greetings;
 #[path = "network/learned.rs"]
 mod learned;
+#[path = "network/listeners.rs"]
+mod listeners;
 #[path = "network/names.rs"]
 mod names;
 #[path = "network/net_limits.rs"]

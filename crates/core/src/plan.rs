@@ -30,6 +30,9 @@ pub struct Plan {
     pub limits: Limits,
     /// Whether it has a network of which every connection leads to a gateway; without, it reaches nothing but itself.
     pub network: bool,
+    /// The ports at which that may be where the kernel has no filters that lead all of them to the gateway; none when the
+    /// rules name more than can be listened on.
+    pub network_ports: Vec<u16>,
     /// Whether processes inside may trace each other.
     pub allow_ptrace: bool,
     /// When not empty: the only files, as paths inside, that may be executed.
@@ -39,6 +42,9 @@ pub struct Plan {
     #[serde(with = "crate::text::path_bytes")]
     pub run_directory: PathBuf,
 }
+
+/// The most ports with listeners of their own; each takes two descriptors of the message that hands them over.
+pub const MOST_LISTENERS: usize = 12;
 
 impl Plan {
     /// The directories of the writable layers of all overlays.

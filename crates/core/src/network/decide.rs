@@ -133,6 +133,17 @@ impl NetworkPolicy {
         }
     }
 
+    /// Every port that a rule lets be reached, or asks about, if they are at most `most`.
+    pub fn reachable_ports(&self, most: usize) -> Option<Vec<u16>> {
+        let mut ports = Vec::new();
+        for rule in self.rules.iter().filter(|rule| rule.verdict != RuleVerdict::Deny) {
+            ports.extend(rule.ports.listed(most)?);
+            ports.sort_unstable();
+            ports.dedup();
+        }
+        (ports.len() <= most).then_some(ports)
+    }
+
     /// Whether `name` may be resolved: whether it may be reached on any port, or the user be asked. Then the decision
     /// is that of the first such port; otherwise it is denied, by the rule for the whole name if there is one.
     pub fn names_possible(&self, name: &DomainName) -> Decision<'_> {

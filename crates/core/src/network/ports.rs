@@ -87,6 +87,17 @@ impl Ports {
         (!ranges.is_empty()).then_some(Self(ranges))
     }
 
+    /// The ports, if they are at most `most`.
+    pub(crate) fn listed(&self, most: usize) -> Option<Vec<u16>> {
+        let count: usize = self
+            .0
+            .iter()
+            .map(|range| usize::from(range.last - range.first) + 1)
+            .sum();
+        let all = || self.0.iter().flat_map(|range| range.first..=range.last).collect();
+        (count <= most).then(all)
+    }
+
     /// Every port at which the answer of [`Ports::contains`] differs from that for the port before.
     pub(crate) fn changes(&self) -> impl Iterator<Item = u16> {
         let first = self.0.iter().map(|range| Some(range.first));

@@ -2,12 +2,13 @@
 
 use std::io::{self, Read as _};
 
+use offleash_core::plan::MOST_LISTENERS;
 use offleash_sys::namespaces::{self, Namespaces};
 use offleash_sys::process;
 use rustix::pipe::PipeFlags;
 
 use super::{Check, Mend, Status};
-use crate::process::network;
+use crate::process::network::{self, Led};
 
 /// Makes such a network once, in namespaces that are gone at once.
 pub(super) fn check() -> Check {
@@ -20,28 +21,52 @@ pub(super) fn check() -> Check {
         )
     };
     match try_making() {
-        Ok(None) => check(Status::Ok, "every connection of a sandbox can be led to the gateway"),
-        Ok(Some(reason)) => {
-            let mend = Mend::new(
-                "it needs nf_tables with TPROXY or REDIRECT, and user namespaces; as root, where they are modules:",
-                &["modprobe -a nf_tables nft_tproxy nft_redir nft_reject_ipv4 nft_reject_ipv6"],
+        Ok(Tried::Filters) => check(Status::Ok, "every connection of a sandbox can be led to the gateway"),
+        Ok(Tried::Listeners(reason)) => {
+            let found = format!(
+                "only connections to at most {MOST_LISTENERS} ports that rules name, at which no program of the sandbox \
+                 can listen then; others are refused and not recorded: {reason}"
             );
-            check(Status::Missing, &reason).with_mend(Some(mend))
+            check(Status::Limited, &found).with_mend(Some(mend()))
         }
+        Ok(Tried::Neither(reason)) => check(Status::Missing, &reason).with_mend(Some(mend())),
         Err(error) => check(Status::Limited, &format!("it could not be tried: {error}")),
     }
 }
 
-/// Why it cannot be made, if it cannot.
-fn try_making() -> io::Result<Option<String>> {
+fn mend() -> Mend {
+    Mend::new(
+        "it needs nf_tables with TPROXY or REDIRECT, and user namespaces; as root, where they are modules:",
+        &["modprobe -a nf_tables nft_tproxy nft_redir nft_reject_ipv4 nft_reject_ipv6"],
+    )
+}
+
+/// What came of making one.
+enum Tried {
+    /// Every connection is led to the gateway.
+    Filters,
+    /// Those to certain ports are, and why not the others.
+    Listeners(String),
+    /// None is, and why.
+    Neither(String),
+}
+
+/// What a child that made no filters says first.
+const LISTENERS: &str = "listeners\n";
+
+fn try_making() -> io::Result<Tried> {
     let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     let namespaces = Namespaces {
         user: true,
         network: true,
         ..Namespaces::default()
     };
-    let child = namespaces::fork_into(namespaces, None, || match network::make() {
-        Ok(_sockets) => 0,
+    let child = namespaces::fork_into(namespaces, None, || match network::make(&[80, 443]) {
+        Ok((_sockets, Led::ByFilters)) => 0,
+        Ok((_sockets, Led::ByListeners(missing))) => {
+            let _told = rustix::io::write(&writer, format!("{LISTENERS}{missing}").as_bytes());
+            0
+        }
         Err(failure) => {
             let reason = format!("{}: {}: {}", failure.step, failure.subject, failure.source);
             // The pipe has room for it; without a reader there is nobody to be told.
@@ -53,7 +78,7 @@ fn try_making() -> io::Result<Option<String>> {
         Ok(child) => child,
         // Where namespaces cannot be made, `user-namespaces` says why and what to do.
         Err(error) if error.raw_os_error() != Some(rustix::io::Errno::DEADLK.raw_os_error()) => {
-            return Ok(Some(format!("a network namespace cannot be made: {error}")));
+            return Ok(Tried::Neither(format!("a network namespace cannot be made: {error}")));
         }
         Err(error) => return Err(error),
     };
@@ -62,5 +87,9 @@ fn try_making() -> io::Result<Option<String>> {
     let read = std::fs::File::from(reader).take(4096).read_to_string(&mut reason);
     process::reap(child.pid)?;
     read?;
-    Ok((!reason.is_empty()).then_some(reason))
+    Ok(match reason.strip_prefix(LISTENERS) {
+        Some(missing) => Tried::Listeners(missing.to_owned()),
+        None if reason.is_empty() => Tried::Filters,
+        None => Tried::Neither(reason),
+    })
 }

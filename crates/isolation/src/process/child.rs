@@ -15,7 +15,7 @@ use offleash_sys::{cgroup, credentials, mount, namespaces, process, rlimit};
 use rustix::fs::{Mode, OFlags};
 
 use super::handshake::{ChildEnd, FromParent, StepFailure};
-use super::network;
+use super::network::{self, Led};
 use super::network_namespace::NetworkNamespace;
 use super::tree::{self, Given};
 use crate::limits::{self, HeldByGroup};
@@ -106,13 +106,20 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
         .map_err(|error| step("setting the host name")(error.into()))?;
     foundation.enter(plan, &mut arrivals)?;
     network_namespace.enter()?;
-    let network = if plan.network { Some(network::make()?) } else { None };
+    let (network, led) = match plan.network {
+        true => network::make(&plan.network_ports).map(|(sockets, led)| (Some(sockets), Some(led)))?,
+        false => (None, None),
+    };
     use_null_streams().map_err(step("opening /dev/null"))?;
 
     let (guest, bounds) = arrivals.wait_for_start()?;
     // In our cgroup by now, so that the namespace's root is that one (THREATS P4).
     namespaces::unshare_cgroup().map_err(step("making a cgroup namespace"))?;
     let mut report = Vec::new();
+    if let Some(Led::ByListeners(missing)) = led {
+        let means = format!("a network namespace in which the ports of the rules lead to the gateway ({missing})");
+        report.push(('+', "network", means));
+    }
     if credentials::isolate_core().is_ok() {
         report.push(('+', "core_scheduling", "a core scheduling cookie of its own".to_owned()));
     }

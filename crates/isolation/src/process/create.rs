@@ -141,13 +141,16 @@ impl Embryo {
             control,
             ..
         } = self;
+        let sockets = network::from_order(report.network);
+        let sockets = sockets.map_err(|error| failed("taking over the sockets of the network", "", error))?;
+        let network = plan.network.then_some(sockets);
         let (first, group) = unfinished.complete();
         let parts = Parts {
             first,
             channel,
             control,
             listener: report.listener,
-            network: plan.network.then(|| network::from_order(report.network)),
+            network,
             group,
             enforcement,
         };

@@ -3,12 +3,15 @@
 //! Whoever holds the sockets answers (`gateway`). The namespace has no interface but `lo`, so that without them nothing
 //! is reached.
 
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use offleash_core::spec::PROXY_PORT;
 use offleash_sys::network::nftables::{self, Filters};
 use offleash_sys::network::{Ipv6, NetworkError, NetworkSockets, Sources, routes, sockets};
+
+use rustix::net::SocketType;
 
 use super::handshake::StepFailure;
 
@@ -23,8 +26,18 @@ const SOURCES: Sources = Sources {
     v6: Ipv6Addr::new(0xfd6f, 0x666c, 0x6561, 0x7368, 0, 0, 0, 2),
 };
 
-/// Makes the network; needs `CAP_NET_ADMIN` and `CAP_NET_BIND_SERVICE` over the namespace.
-pub(crate) fn make() -> Result<NetworkSockets, StepFailure> {
+/// How connections get to the gateway.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Led {
+    /// All of them, by packet filters.
+    ByFilters,
+    /// Those to certain ports, which are listened on: the kernel has no such filters, and why.
+    ByListeners(String),
+}
+
+/// Makes the network; needs `CAP_NET_ADMIN` and `CAP_NET_BIND_SERVICE` over the namespace. Where the kernel has no
+/// packet filters, `ports` are listened on, at every address.
+pub(crate) fn make(ports: &[u16]) -> Result<(NetworkSockets, Led), StepFailure> {
     let ipv6 = routes::deliver_everything_here(SOURCES).map_err(failed("routing the network"))?;
     let any: &[[SocketAddr; 2]] = match ipv6 {
         Ipv6::Ready => &[
@@ -56,8 +69,20 @@ pub(crate) fn make() -> Result<NetworkSockets, StepFailure> {
         listener: LISTENER,
         dns: DNS,
     };
-    nftables::lead_to_listener(&filters).map_err(failed("leading connections to the gateway"))?;
-    Ok(made)
+    match nftables::lead_to_listener(&filters) {
+        Ok(_) => Ok((made, Led::ByFilters)),
+        Err(missing @ NetworkError::Missing { .. }) if !ports.is_empty() => {
+            // Nothing was changed: whatever is not listened on is refused by the kernel at once, as nobody is there.
+            for port in ports.iter().filter(|port| ![LISTENER, DNS].contains(port)) {
+                for [_, dns] in any {
+                    let everywhere = here(dns.ip(), *port);
+                    made.connections.push(sockets::listen(everywhere).map_err(step)?.into());
+                }
+            }
+            Ok((made, Led::ByListeners(missing.to_string())))
+        }
+        Err(error) => Err(failed("leading connections to the gateway")(error)),
+    }
 }
 
 const fn here(address: std::net::IpAddr, port: u16) -> SocketAddr {
@@ -74,31 +99,32 @@ fn failed(step: &'static str) -> impl FnOnce(NetworkError) -> StepFailure {
     }
 }
 
-/// The sockets in the order in which they are sent.
+/// The sockets as they are sent.
 pub(super) fn in_order(sockets: &NetworkSockets) -> Vec<BorrowedFd<'_>> {
-    use std::os::fd::AsFd as _;
     let NetworkSockets {
         connections,
         questions,
         long_questions,
     } = sockets;
-    let of = |index: usize| [connections.get(index), questions.get(index), long_questions.get(index)];
-    (0..connections.len())
-        .flat_map(of)
-        .flatten()
-        .map(|socket| socket.as_fd())
-        .collect()
+    let all = [connections, questions, long_questions];
+    all.into_iter().flatten().map(|socket| socket.as_fd()).collect()
 }
 
-/// The sockets that were sent in this order.
-pub(super) fn from_order(sent: impl IntoIterator<Item = OwnedFd>) -> NetworkSockets {
+/// The sockets that were sent, told apart by what they are.
+///
+/// # Errors
+/// When one is no socket, which no first process of ours sends.
+pub(super) fn from_order(sent: impl IntoIterator<Item = OwnedFd>) -> io::Result<NetworkSockets> {
     let mut sockets = NetworkSockets::default();
-    for (index, socket) in sent.into_iter().enumerate() {
-        match index % 3 {
-            0 => sockets.connections.push(socket),
-            1 => sockets.questions.push(socket),
-            _ => sockets.long_questions.push(socket),
+    for socket in sent {
+        let address = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
+        if rustix::net::sockopt::socket_type(&socket)? == SocketType::DGRAM {
+            sockets.questions.push(socket);
+        } else if address.port() == DNS {
+            sockets.long_questions.push(socket);
+        } else {
+            sockets.connections.push(socket);
         }
     }
-    sockets
+    Ok(sockets)
 }

@@ -54,6 +54,7 @@ fn plan(entries: Vec<Entry>, executables: Vec<PathBuf>) -> Plan {
         hostname: "sandbox".to_owned(),
         limits: Limits::default(),
         network: false,
+        network_ports: Vec::new(),
         allow_ptrace: false,
         executables,
         run_directory: "/state".into(),

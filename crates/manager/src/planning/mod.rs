@@ -151,6 +151,11 @@ pub fn resolve(
         hostname: HOSTNAME.to_owned(),
         limits: spec.limits.clone(),
         network,
+        network_ports: spec
+            .network
+            .policy
+            .reachable_ports(offleash_core::plan::MOST_LISTENERS)
+            .unwrap_or_default(),
         allow_ptrace: spec.allow_ptrace,
         executables,
         run_directory: run_directory.to_path_buf(),

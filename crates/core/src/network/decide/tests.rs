@@ -225,3 +225,26 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_ports_that_may_be_reached_are_listed_while_they_are_few() {
+    let policy = |rules: &[(RuleVerdict, &str)]| NetworkPolicy {
+        rules: rules
+            .iter()
+            .map(|(verdict, text)| NetworkRule::parse(*verdict, text).unwrap())
+            .collect(),
+    };
+    let mixed = policy(&[
+        (RuleVerdict::Allow, "a.example"),
+        (RuleVerdict::Ask, "b.example:22,443"),
+        (RuleVerdict::Deny, "c.example:7"),
+        (RuleVerdict::Allow, "d.example:8000-8002"),
+    ]);
+    assert_eq!(mixed.reachable_ports(6), Some(vec![22, 80, 443, 8000, 8001, 8002]));
+    assert_eq!(mixed.reachable_ports(5), None);
+    assert_eq!(policy(&[(RuleVerdict::Allow, "a.example:*")]).reachable_ports(12), None);
+    assert_eq!(
+        policy(&[(RuleVerdict::Deny, "a.example")]).reachable_ports(12),
+        Some(Vec::new())
+    );
+}
