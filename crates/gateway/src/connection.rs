@@ -155,7 +155,7 @@ impl<'a> Session<'a> {
             way: None,
             read: Vec::new(),
             dialled: None,
-            seen: Rc::default(),
+            seen: Rc::new(Log::new(shared.journal.clone())),
             outcome: None,
         }
     }

@@ -112,7 +112,7 @@ pub struct Account {
     pub secrets: BTreeMap<SecretUse, u64>,
     /// How many requests with secrets there were beyond those.
     pub more_secrets: u64,
-    /// How many requests the connections have.
+    /// How many requests are told one by one, those of connections that go on included.
     requests: usize,
 }
 
@@ -121,14 +121,16 @@ pub struct Account {
 pub(crate) struct Journal(Arc<Mutex<Account>>);
 
 impl Journal {
-    pub(crate) fn connection(&self, mut connection: Connection) {
+    /// Whether one more request is told one by one. Asked when it begins: those of connections that go on are kept, too.
+    pub(crate) fn has_place_for_request(&self) -> bool {
         let mut account = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = REQUESTS.saturating_sub(account.requests);
-        if connection.requests.len() > place {
-            connection.more_requests += (connection.requests.len() - place) as u64;
-            connection.requests.truncate(place);
-        }
-        account.requests += connection.requests.len();
+        let has_place = account.requests < REQUESTS;
+        account.requests += usize::from(has_place);
+        has_place
+    }
+
+    pub(crate) fn connection(&self, connection: Connection) {
+        let mut account = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if account.connections.len() < CONNECTIONS {
             account.connections.push(connection);
         } else {

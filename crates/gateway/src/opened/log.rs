@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use http::request::Parts;
 
-use crate::journal::{Outcome, Request};
+use crate::journal::{Journal, Outcome, Request};
 
 /// How many requests of a connection are told one by one.
 const REQUESTS: usize = 1_000;
@@ -19,8 +19,9 @@ const REASON: usize = 600;
 const METHOD: usize = 32;
 
 /// What was seen on a connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Log {
+    journal: Journal,
     /// Whether any server was dialled.
     pub(crate) made: Cell<bool>,
     /// The address that was dialled last, unless a proxy has resolved the name.
@@ -45,6 +46,17 @@ pub(crate) struct Entry {
 }
 
 impl Log {
+    /// Of a connection that `journal` is told of.
+    pub(crate) fn new(journal: Journal) -> Self {
+        Self {
+            journal,
+            made: Cell::default(),
+            address: Cell::default(),
+            entries: RefCell::default(),
+            more: Cell::default(),
+        }
+    }
+
     /// A request begins.
     pub(super) fn begin(&self, parts: &Parts) -> Rc<Entry> {
         let entry = Rc::new(Entry {
@@ -60,7 +72,7 @@ impl Log {
             received: Cell::new(0),
         });
         let mut entries = self.entries.borrow_mut();
-        if entries.len() < REQUESTS {
+        if entries.len() < REQUESTS && self.journal.has_place_for_request() {
             entries.push(Rc::clone(&entry));
         } else {
             self.more.set(self.more.get() + 1);
@@ -127,7 +139,7 @@ mod tests {
 
     #[test]
     fn requests_are_told_within_bounds_and_without_queries() {
-        let log = Log::default();
+        let log = Log::new(Journal::default());
         let (parts, ()) = http::Request::get("/items?token=hunter2")
             .body(())
             .unwrap()
@@ -139,7 +151,28 @@ mod tests {
         assert_eq!((told.len(), more), (REQUESTS, 5));
         assert_eq!(told[0].path, "/items");
         let long = format!("/{}", "a".repeat(4000));
-        let (parts, ()) = http::Request::get(long).body(()).unwrap().into_parts();
-        assert_eq!(Log::default().begin(&parts).told().path.chars().count(), PATH + 1);
+        let (parts, ()) = http::Request::get(&long).body(()).unwrap().into_parts();
+        let entry = Log::new(Journal::default()).begin(&parts);
+        assert_eq!(entry.told().path.chars().count(), PATH + 1);
+        entry.answered(403, Outcome::Refused(long));
+        let Outcome::Refused(reason) = entry.told().outcome else {
+            panic!()
+        };
+        assert_eq!(reason.chars().count(), REASON + 1);
+    }
+
+    #[test]
+    fn connections_that_go_on_share_the_requests_that_are_told() {
+        let journal = Journal::default();
+        let (parts, ()) = http::Request::get("/").body(()).unwrap().into_parts();
+        let logs: Vec<Log> = std::iter::repeat_with(|| Log::new(journal.clone())).take(50).collect();
+        for _ in 0..REQUESTS {
+            for log in &logs {
+                log.begin(&parts).end();
+            }
+        }
+        let told: usize = logs.iter().map(|log| log.requests().0.len()).sum();
+        let more: u64 = logs.iter().map(|log| log.requests().1).sum();
+        assert_eq!((told, more), (20_000, 30_000));
     }
 }
