@@ -32,7 +32,6 @@ fn main() -> ExitCode {
 
 fn run_only(name: OsString, arguments: Vec<OsString>) -> ExitCode {
     offleash_sys::process::keep_free_memory();
-    offleash_sys::process::populate_heap();
     match RunInvocation::read(name, arguments) {
         Ok(invocation) => finish(run::run(invocation.run, invocation.state.as_deref())),
         Err(error) => usage(&error),

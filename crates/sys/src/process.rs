@@ -121,23 +121,6 @@ pub fn has_ended(pidfd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options)?.is_some())
 }
 
-/// Has the kernel put memory behind the beginning of the heap at once, of which a start touches nearly every page: one
-/// fault for each takes several times as long. After a fork, these become pages of the child's own.
-pub fn populate_heap() {
-    /// What a start needs.
-    const NEEDED: usize = 192 * 1024;
-    const PAGE: usize = 4096;
-    // In a heap that begins elsewhere, or a kernel before Linux 5.14, nothing happens.
-    let inside = Box::new(0_u8);
-    // SAFETY: asks for the end of the heap and moves nothing (sbrk(3)).
-    let end = unsafe { libc::sbrk(0) }.addr();
-    let start = (&raw const *inside).addr() / PAGE * PAGE;
-    let length = end.saturating_sub(start).min(NEEDED) / PAGE * PAGE;
-    let start = std::ptr::with_exposed_provenance_mut(start);
-    // SAFETY: the range lies in the heap; what is in it stays as it is (madvise(2), MADV_POPULATE_WRITE).
-    unsafe { libc::madvise(start, length, libc::MADV_POPULATE_WRITE) };
-}
-
 /// Gives back to the kernel what a start needed and a long wait does not: memory that was freed, of which the allocator
 /// otherwise keeps a part, and the mappings of the program's own code, which come back from the file page by page.
 pub fn release_memory_of_start() {

@@ -69,7 +69,6 @@ impl Bounds {
 
 /// Runs the child; returns, with an exit code, only if something failed.
 pub(super) fn run(inherited: &Inherited<'_>) -> i32 {
-    process::populate_heap();
     for &descriptor in inherited.parents {
         process::close_inherited(descriptor);
     }
