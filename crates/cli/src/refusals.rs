@@ -145,6 +145,7 @@ mod tests {
             verdict,
             reason: Some(reason.to_owned()),
             rule: None,
+            secrets: Vec::new(),
             sent_bytes: 0,
             received_bytes: 0,
             duration_ms: 0,
