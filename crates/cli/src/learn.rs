@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use offleash_core::network::{Host, NetworkPolicy, NetworkRule, Protocol, RuleVerdict};
+use offleash_core::network::{Host, NetworkPolicy, Protocol, RuleVerdict};
 use offleash_core::record::{Connection, ConnectionVerdict, NetworkUse};
 use offleash_core::spec::SandboxSpec;
 use offleash_core::text::Text;
@@ -42,8 +42,7 @@ impl Learning {
                 .with_hint("name a policy, or a file that does not exist in a directory that you may write")
         })?;
         for text in &arguments.learn_allow {
-            let rule = NetworkRule::parse(RuleVerdict::Allow, &text.to_string_lossy());
-            let rule = rule.map_err(|error| specify::bad_flag("--learn-allow", text, &error))?;
+            let rule = specify::network_rule("--learn-allow", RuleVerdict::Allow, text)?;
             spec.network.policy.rules.push(rule);
         }
         spec.network.asks.about_the_unknown = true;

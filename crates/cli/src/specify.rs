@@ -22,6 +22,8 @@ use crate::failure::Failure;
 
 mod network;
 
+pub(crate) use self::network::rule as network_rule;
+
 /// The name under which a policy is looked for in the workspace.
 const POLICY_NAME: &str = "offleash.toml";
 
@@ -121,7 +123,7 @@ fn apply_level(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Fa
     Ok(())
 }
 
-pub(crate) fn bad_flag(flag: &str, text: &OsStr, error: &dyn std::error::Error) -> Failure {
+fn bad_flag(flag: &str, text: &OsStr, error: &dyn std::error::Error) -> Failure {
     Failure::new(format!("`{flag} {}` is not valid: {error}", Text::from(text)))
         .with_hint(format!("`offleash help run` says what `{flag}` takes"))
 }

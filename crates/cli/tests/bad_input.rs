@@ -4,6 +4,8 @@
 
 #[path = "bad_input/disks.rs"]
 mod disks;
+#[path = "bad_input/network.rs"]
+mod network;
 mod support;
 
 use std::ffi::OsStr;

@@ -13,6 +13,20 @@ use super::bad_flag;
 use crate::args::NetworkArgs;
 use crate::failure::Failure;
 
+/// The rule that the value of `flag` is.
+///
+/// # Errors
+/// When it is none; says what could be written.
+pub(crate) fn rule(flag: &str, verdict: RuleVerdict, text: &OsStr) -> Result<NetworkRule, Failure> {
+    NetworkRule::parse(verdict, &text.to_string_lossy()).map_err(|error| {
+        let failure = bad_flag(flag, text, &error);
+        match error.hint() {
+            Some(hint) => failure.with_hint(hint),
+            None => failure,
+        }
+    })
+}
+
 /// Adds what the flags say of the network to what the policy says.
 pub(super) fn apply_flags(arguments: &NetworkArgs, spec: &mut SandboxSpec) -> Result<(), Failure> {
     for (flag, verdict, texts) in [
@@ -21,9 +35,7 @@ pub(super) fn apply_flags(arguments: &NetworkArgs, spec: &mut SandboxSpec) -> Re
         ("--deny-host", RuleVerdict::Deny, &arguments.deny_host),
     ] {
         for text in texts {
-            let rule = NetworkRule::parse(verdict, &text.to_string_lossy());
-            let rule = rule.map_err(|error| bad_flag(flag, text, &error))?;
-            spec.network.policy.rules.push(rule);
+            spec.network.policy.rules.push(rule(flag, verdict, text)?);
         }
     }
     if let Some(text) = &arguments.ask_timeout {

@@ -113,12 +113,17 @@ def names_by_datagram():
     server.bind((RESOLVER, 53))
     while True:
         question, peer = server.recvfrom(4096)
+        if b"\x06silent" in question:
+            continue
         server.sendto(answer(question, peer), peer)
 
 
 def names_by_connection(connection):
     length = struct.unpack(">H", connection.recv(2, socket.MSG_WAITALL))[0]
-    reply = answer(connection.recv(length, socket.MSG_WAITALL), connection.getpeername())
+    question = connection.recv(length, socket.MSG_WAITALL)
+    if b"\x06silent" in question:
+        return silent(connection)
+    reply = answer(question, connection.getpeername())
     connection.sendall(struct.pack(">H", len(reply)) + reply)
 
 

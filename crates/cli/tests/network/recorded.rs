@@ -88,3 +88,51 @@ attempt("allowed", get, "www.example.com")
     assert_eq!(ended["network"]["lines"], logged.len() - 1);
     assert!(hosts.contains(&&"www.example.com".into()));
 }
+
+#[test]
+fn a_name_that_nobody_answers_for_is_an_error_that_says_so() {
+    let Some(world) = world() else { return };
+    let site = Site::new();
+    let attempts = r#"
+attempt("silent", get, "silent.example.com")
+attempt("control", get, "www.example.com")
+"#;
+    let seen = run(world, &site, &["--allow", "*.example.com"], attempts);
+    seen.done("control");
+    let said = seen.refused("silent");
+    assert!(
+        said.contains("502") && said.contains("resolving `silent.example.com`"),
+        "{said}"
+    );
+    let connection = seen.connection("silent.example.com");
+    assert_eq!(connection["verdict"], "failed");
+    assert_eq!(connection["rule"], "network.allow: *.example.com");
+    assert!(connection["address"].is_null(), "{connection}");
+}
+
+#[test]
+fn a_gateway_that_cannot_be_started_is_no_run_without_one() {
+    let Some(world) = world() else { return };
+    let attempts = r#"attempt("refused", get, "93.184.216.35")"#;
+    let mut failed = 0;
+    for files in 8..48 {
+        let site = Site::new();
+        let mut command = world.sandboxed_with_files(&site, files, &["--allow", "www.example.com"], attempts);
+        let output = finish(start(&mut command));
+        let record: Option<Value> = serde_json::from_slice(&output.stdout).ok();
+        let ran = record
+            .as_ref()
+            .is_some_and(|record| record["outcome"]["kind"] == "exited");
+        if ran && output.status.success() {
+            let seen = Seen::of_output(&output);
+            seen.refused("refused");
+            assert_eq!(seen.connection("93.184.216.35")["verdict"], "refused");
+        } else if output.status.code() == Some(125) {
+            failed += 1;
+        }
+    }
+    assert!(failed > 0, "it never failed");
+    let site = Site::new();
+    let mut control = world.sandboxed_with_files(&site, 256, &["--allow", "www.example.com"], attempts);
+    Seen::of_output(&finish(start(&mut control))).refused("refused");
+}

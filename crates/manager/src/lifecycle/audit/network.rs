@@ -140,8 +140,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_in_further_lines_and_nothing_is_lost() {
-        for (connections, requests, names) in [(1500, 0, 0), (3, 400, 0), (0, 0, 600), (200, 3, 600), (1, 300, 1)]
-        {
+        for (connections, requests, names) in [(1500, 0, 0), (3, 400, 0), (0, 0, 600), (200, 3, 600), (1, 300, 1)] {
             let network = network(connections, requests, names);
             let lines = divide(Some(&network));
             assert_eq!(lines.inline["more_connections"], 3);
