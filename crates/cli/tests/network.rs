@@ -38,6 +38,8 @@ mod opened_clients;
 mod proxies;
 #[path = "network/recorded.rs"]
 mod recorded;
+#[path = "network/refusals.rs"]
+mod refusals;
 #[path = "network/requests.rs"]
 mod requests;
 #[path = "network/rules.rs"]

@@ -68,7 +68,7 @@ pub(crate) async fn serve(shared: Rc<Shared>, client: TcpStream, destination: So
 }
 
 /// What is meant by an address inside.
-fn host_at(shared: &Shared, address: IpAddr) -> Option<Host> {
+pub(crate) fn host_at(shared: &Shared, address: IpAddr) -> Option<Host> {
     match address.to_canonical() {
         IpAddr::V4(address) if Names::is_synthetic(address) => {
             shared.names.borrow().name_at(address).cloned().map(Host::Name)

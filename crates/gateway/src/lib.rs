@@ -10,6 +10,7 @@ mod approvals;
 pub mod client_hello;
 mod connection;
 mod dns;
+mod first_packets;
 mod http;
 pub mod http_body;
 pub mod http_head;

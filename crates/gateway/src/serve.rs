@@ -9,6 +9,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use offleash_core::network::NetworkPolicy;
+use offleash_sys::network::queue::Queue;
 use offleash_sys::network::{self, NetworkSockets, datagrams};
 use offleash_sys::rlimit::{self, Resource};
 use rustix::io::Errno;
@@ -30,7 +31,7 @@ use crate::questions::Questions;
 use crate::relay::Pipes;
 use crate::secrets::Secrets;
 use crate::upstream::Upstream;
-use crate::{Config, Shared};
+use crate::{Config, Shared, first_packets};
 
 /// The longest question that is read; the names in it have 255 bytes.
 const QUESTION: usize = 4096;
@@ -40,7 +41,7 @@ const CONNECTIONS: u64 = 1024;
 /// supervisor needs its own to see whether limits hold.
 const DESCRIPTORS: u64 = 4;
 /// The most pipes, of two descriptors each, that connections share which carry much.
-const PIPES: u64 = 64;
+const PIPES: u64 = 32;
 /// How many descriptors of this process there must be for each of them.
 const SHARE_FOR_A_PIPE: u64 = 32;
 /// How many files this process should be able to open, so that a sandbox gets all the connections that it may have.
@@ -112,6 +113,10 @@ fn begin(config: Config, sockets: NetworkSockets, journal: Journal, line: Questi
         opening,
     });
     let mut servers = JoinSet::new();
+    if let Some(socket) = sockets.first_packets {
+        let queue = first_packets::watched(Queue::from_descriptor(socket))?;
+        servers.spawn_local(first_packets::serve(Rc::clone(&shared), queue));
+    }
     for socket in sockets.connections {
         servers.spawn_local(connections(Rc::clone(&shared), listener(socket)?, Arc::clone(&places)));
     }
@@ -275,9 +280,9 @@ mod tests {
         let cases = [
             (Some(64), 15, 2),
             (Some(1024), 240, 32),
-            (Some(20_000), 1024, 64),
-            (Some(OPEN_FILES), 1024, 64),
-            (None, 1024, 64),
+            (Some(20_000), 1024, 32),
+            (Some(OPEN_FILES), 1024, 32),
+            (None, 1024, 32),
         ];
         for (descriptors, connections, pipes) in cases {
             assert_eq!(

@@ -10,6 +10,7 @@ pub mod addresses;
 pub mod datagrams;
 mod netlink;
 pub mod nftables;
+pub mod queue;
 pub mod routes;
 pub mod sockets;
 

@@ -9,9 +9,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags};
 
-/// How much a pipe should hold. The kernel counts pages rather than bytes and hands over large ones, so that this is
-/// several times more of what a fast sender wrote.
-pub(super) const CAPACITY: usize = 256 * 1024;
+/// How much a pipe should hold, in pages of which a fast sender fills each: more of it takes less work for each byte,
+/// and all pipes of a user together should stay far below what makes the kernel give him only small ones (64 MiB).
+pub(super) const CAPACITY: usize = 512 * 1024;
 
 /// Pipes that nobody uses, and how many more may be made.
 #[derive(Debug)]

@@ -10,6 +10,10 @@ use rustix::pipe::PipeFlags;
 use super::{Check, Mend, Status};
 use crate::process::network::{self, Led};
 
+/// What a child that made filters says.
+const AT_ONCE: &str = "refuses at once";
+const BY_RESET: &str = "refuses by reset";
+
 /// Makes such a network once, in namespaces that are gone at once.
 pub(super) fn check() -> Check {
     let check = |status, found: &str| {
@@ -21,7 +25,18 @@ pub(super) fn check() -> Check {
         )
     };
     match try_making() {
-        Ok(Tried::Filters) => check(Status::Ok, "every connection of a sandbox can be led to the gateway"),
+        Ok(Tried::Filters(Refusals::AtOnce)) => check(
+            Status::Ok,
+            "every connection of a sandbox can be led to the gateway, and refused before it is made",
+        ),
+        Ok(Tried::Filters(Refusals::ByReset)) => {
+            let mend = Mend::new(
+                "refused connections are made and then reset; for `ECONNREFUSED` it needs, as root:",
+                &["modprobe -a nfnetlink_queue nft_compat xt_NFQUEUE"],
+            );
+            let found = "every connection of a sandbox can be led to the gateway, and is made before it is refused";
+            check(Status::Ok, found).with_mend(Some(mend))
+        }
         Ok(Tried::Listeners(reason)) => {
             let found = format!(
                 "only connections to at most {MOST_LISTENERS} ports that rules name, at which no program of the sandbox \
@@ -44,11 +59,19 @@ fn mend() -> Mend {
 /// What came of making one.
 enum Tried {
     /// Every connection is led to the gateway.
-    Filters,
+    Filters(Refusals),
     /// Those to certain ports are, and why not the others.
     Listeners(String),
     /// None is, and why.
     Neither(String),
+}
+
+/// How a program learns that its connection is refused.
+enum Refusals {
+    /// From `connect(2)`.
+    AtOnce,
+    /// By a reset.
+    ByReset,
 }
 
 /// What a child that made no filters says first.
@@ -62,7 +85,15 @@ fn try_making() -> io::Result<Tried> {
         ..Namespaces::default()
     };
     let child = namespaces::fork_into(namespaces, None, || match network::make(&[80, 443]) {
-        Ok((_sockets, Led::ByFilters)) => 0,
+        Ok((sockets, Led::ByFilters)) => {
+            let says = if sockets.first_packets.is_some() {
+                AT_ONCE
+            } else {
+                BY_RESET
+            };
+            let _told = rustix::io::write(&writer, says.as_bytes());
+            0
+        }
         Ok((_sockets, Led::ByListeners(missing))) => {
             let _told = rustix::io::write(&writer, format!("{LISTENERS}{missing}").as_bytes());
             0
@@ -89,7 +120,8 @@ fn try_making() -> io::Result<Tried> {
     read?;
     Ok(match reason.strip_prefix(LISTENERS) {
         Some(missing) => Tried::Listeners(missing.to_owned()),
-        None if reason.is_empty() => Tried::Filters,
+        None if reason == AT_ONCE => Tried::Filters(Refusals::AtOnce),
+        None if reason == BY_RESET => Tried::Filters(Refusals::ByReset),
         None => Tried::Neither(reason),
     })
 }

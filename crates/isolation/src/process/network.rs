@@ -8,10 +8,11 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use offleash_core::spec::PROXY_PORT;
-use offleash_sys::network::nftables::{self, Filters};
+use offleash_sys::network::nftables::{self, Filters, FirstPackets};
+use offleash_sys::network::queue::Queue;
 use offleash_sys::network::{Ipv6, NetworkError, NetworkSockets, Sources, routes, sockets};
 
-use rustix::net::SocketType;
+use rustix::net::{AddressFamily, SocketType};
 
 use super::handshake::StepFailure;
 
@@ -63,14 +64,24 @@ pub(crate) fn make(ports: &[u16]) -> Result<(NetworkSockets, Led), StepFailure> 
         made.questions.push(sockets::bind_datagrams(*dns).map_err(step)?.into());
         made.long_questions.push(sockets::listen(*dns).map_err(step)?.into());
     }
+    // Without it, or without a rule for it, refused connections are accepted and reset.
+    let queue = match Queue::open() {
+        Ok(queue) => Some(queue),
+        Err(NetworkError::Missing { .. }) => None,
+        Err(error) => return Err(failed("making the queue of first packets")(error)),
+    };
     let filters = Filters {
         sources: SOURCES,
         ipv6,
         listener: LISTENER,
         dns: DNS,
+        first_packets: queue.as_ref().map_or(FirstPackets::Passed, |_| FirstPackets::Held),
     };
     match nftables::lead_to_listener(&filters) {
-        Ok(_) => Ok((made, Led::ByFilters)),
+        Ok((_, led)) => {
+            made.first_packets = queue.filter(|_| led == FirstPackets::Held).map(Queue::into_descriptor);
+            Ok((made, Led::ByFilters))
+        }
         Err(missing @ NetworkError::Missing { .. }) if !ports.is_empty() => {
             // Nothing was changed: whatever is not listened on is refused by the kernel at once, as nobody is there.
             for port in ports.iter().filter(|port| ![LISTENER, DNS].contains(port)) {
@@ -105,9 +116,14 @@ pub(super) fn in_order(sockets: &NetworkSockets) -> Vec<BorrowedFd<'_>> {
         connections,
         questions,
         long_questions,
+        first_packets,
     } = sockets;
     let all = [connections, questions, long_questions];
-    all.into_iter().flatten().map(|socket| socket.as_fd()).collect()
+    all.into_iter()
+        .flatten()
+        .chain(first_packets)
+        .map(|socket| socket.as_fd())
+        .collect()
 }
 
 /// The sockets that were sent, told apart by what they are.
@@ -117,6 +133,10 @@ pub(super) fn in_order(sockets: &NetworkSockets) -> Vec<BorrowedFd<'_>> {
 pub(super) fn from_order(sent: impl IntoIterator<Item = OwnedFd>) -> io::Result<NetworkSockets> {
     let mut sockets = NetworkSockets::default();
     for socket in sent {
+        if rustix::net::sockopt::socket_domain(&socket)? == AddressFamily::NETLINK {
+            sockets.first_packets = Some(socket);
+            continue;
+        }
         let address = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
         if rustix::net::sockopt::socket_type(&socket)? == SocketType::DGRAM {
             sockets.questions.push(socket);

@@ -4,7 +4,7 @@
 //! ever waited for (netlink(7)). Deliberately not here: what messages mean; that is with those who write them.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
@@ -179,6 +179,41 @@ impl Netlink {
         Ok(Self { socket })
     }
 
+    /// One that was made elsewhere.
+    pub(super) fn from_descriptor(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+
+    pub(super) fn into_descriptor(self) -> OwnedFd {
+        self.socket
+    }
+
+    /// Sends requests of which no answer is awaited.
+    ///
+    /// # Errors
+    /// If they cannot be sent.
+    pub(super) fn post(&self, requests: &Requests) -> Result<(), Errno> {
+        if requests.too_long {
+            return Err(Errno::MSGSIZE);
+        }
+        rustix::net::send(&self.socket, &requests.bytes, SendFlags::NOSIGNAL).map(drop)
+    }
+
+    /// Gives what the kernel has told by itself, one datagram of it, to `take`; `false` if there is nothing.
+    ///
+    /// # Errors
+    /// `ENOBUFS` if it told more than there was room for; what it told since can be read.
+    pub(super) fn listen(&self, mut take: impl FnMut(&Message<'_>)) -> Result<bool, Errno> {
+        let mut buffer = vec![0; RECEIVED_AT_ONCE];
+        let Some(length) = self.receive(&mut buffer)? else {
+            return Ok(false);
+        };
+        for message in messages(buffer.get(..length).unwrap_or_default()).flatten() {
+            take(&message);
+        }
+        Ok(true)
+    }
+
     /// Sends the requests and gives every answer that is not an acknowledgement to `take`; returns all refusals, in
     /// the order of the requests.
     ///
@@ -250,6 +285,12 @@ impl Netlink {
                 return Ok(Some(length));
             }
         }
+    }
+}
+
+impl AsFd for Netlink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

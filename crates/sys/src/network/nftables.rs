@@ -14,7 +14,7 @@ mod rules;
 use rustix::io::Errno;
 
 use super::netlink::{Family, Netlink, Refusal, Requests};
-use super::{Ipv6, NetworkError, Sources};
+use super::{Ipv6, NetworkError, Sources, queue};
 use rules::{Chain, Layout, Protocol, Ruleset};
 
 /// Which connections are led where.
@@ -29,6 +29,17 @@ pub struct Filters {
     pub listener: u16,
     /// The port of TCP and UDP whose listeners get what is sent to any address as it is: the one of DNS.
     pub dns: u16,
+    /// Whether connections can be refused before they are made.
+    pub first_packets: FirstPackets,
+}
+
+/// What becomes of the first packets of connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FirstPackets {
+    /// They go to the listener.
+    Passed,
+    /// They are held in the queue of the namespace, if connections get to the listener by [`Method::Proxy`].
+    Held,
 }
 
 /// How connections get to the listener.
@@ -40,7 +51,8 @@ pub enum Method {
     Redirect,
 }
 
-/// Leads every connection that is not to the namespace itself to the listener, by the best method that there is.
+/// Leads every connection that is not to the namespace itself to the listener, by the best method that there is; says
+/// which, and whether first packets are held.
 ///
 /// UDP to any other port than `dns` is answered with "port unreachable", so that a QUIC client falls back at once; all
 /// other protocols with "prohibited". To be called once, by a process with `CAP_NET_ADMIN` over its network namespace.
@@ -48,11 +60,27 @@ pub enum Method {
 /// # Errors
 /// `Missing` when the kernel has neither method: nothing was changed then, and only listeners on single ports are
 /// left. `Refused` with `EPERM` without the capability.
-pub fn lead_to_listener(filters: &Filters) -> Result<Method, NetworkError> {
-    match lead_by(Method::Proxy, filters) {
-        Ok(()) => Ok(Method::Proxy),
-        Err(NetworkError::Missing { .. }) => lead_by(Method::Redirect, filters).map(|()| Method::Redirect),
-        Err(error) => Err(error),
+pub fn lead_to_listener(filters: &Filters) -> Result<(Method, FirstPackets), NetworkError> {
+    let by = |method, first_packets| {
+        let filters = Filters {
+            first_packets,
+            ..*filters
+        };
+        lead_by(method, &filters).map(|()| (method, first_packets))
+    };
+    let passed = |error| match error {
+        NetworkError::Missing { .. } => by(Method::Proxy, FirstPackets::Passed),
+        error => Err(error),
+    };
+    let redirected = |error| match error {
+        NetworkError::Missing { .. } => by(Method::Redirect, FirstPackets::Passed),
+        error => Err(error),
+    };
+    match filters.first_packets {
+        FirstPackets::Held => by(Method::Proxy, FirstPackets::Held)
+            .or_else(passed)
+            .or_else(redirected),
+        FirstPackets::Passed => by(Method::Proxy, FirstPackets::Passed).or_else(redirected),
     }
 }
 
@@ -72,6 +100,18 @@ pub fn lead_by(method: Method, filters: &Filters) -> Result<(), NetworkError> {
 /// The filters of one family. What most packets meet comes first.
 fn write_family(ruleset: &mut Ruleset, method: Method, filters: &Filters, layout: Layout) {
     let mut table = ruleset.table(layout);
+    if filters.first_packets == FirstPackets::Held && method == Method::Proxy {
+        table.chain(Chain::Held);
+        let part = "packet queue (NFT_COMPAT, NETFILTER_XT_TARGET_NFQUEUE)";
+        table.rule(Chain::Held, "holding first packets", part, |rule| {
+            rule.protocol(Protocol::Tcp)
+                .first_packet()
+                .not_for_port(filters.dns)
+                .not_for_loopback()
+                .not_for_own()
+                .hold();
+        });
+    }
     if method == Method::Redirect {
         table.chain(Chain::Leaving);
         table.rule(
@@ -89,6 +129,16 @@ fn write_family(ruleset: &mut Ruleset, method: Method, filters: &Filters, layout
     }
     table.chain(Chain::Arriving);
     let filter = "packet filter (NF_TABLES)";
+    if filters.first_packets == FirstPackets::Held && method == Method::Proxy {
+        table.rule(
+            Chain::Arriving,
+            "resetting refused connections",
+            "reject (NFT_REJECT)",
+            |rule| {
+                rule.marked(queue::REFUSED).protocol(Protocol::Tcp).reset();
+            },
+        );
+    }
     table.rule(Chain::Arriving, "letting own addresses be", filter, |rule| {
         rule.for_own().accept();
     });

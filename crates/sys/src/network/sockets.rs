@@ -26,6 +26,8 @@ pub struct NetworkSockets {
     pub questions: Vec<OwnedFd>,
     /// Listening for connections with questions for names.
     pub long_questions: Vec<OwnedFd>,
+    /// First packets of connections, where they can be held ([`super::queue`]).
+    pub first_packets: Option<OwnedFd>,
 }
 
 /// Listens on an address.

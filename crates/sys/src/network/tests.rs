@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::addresses::own_addresses;
-use super::nftables::{Filters, Method, lead_by, lead_to_listener};
+use super::nftables::{Filters, FirstPackets, Method, lead_by, lead_to_listener};
 use super::routes::deliver_everything_here;
 use super::sockets::{bind_datagrams, listen, listen_transparent, original_destination};
 use super::{Ipv6, NetworkError, Sources, datagrams};
@@ -46,6 +46,7 @@ fn filters(ipv6: Ipv6) -> Filters {
         ipv6,
         listener: LISTENER,
         dns: DNS,
+        first_packets: FirstPackets::Passed,
     }
 }
 
@@ -452,7 +453,10 @@ fn where_ipv6_is_switched_off_ipv4_works() {
         }
         let ipv6 = deliver_everything_here(SOURCES).unwrap();
         assert_eq!(ipv6, Ipv6::Absent);
-        assert_eq!(lead_to_listener(&filters(ipv6)).unwrap(), Method::Proxy);
+        assert_eq!(
+            lead_to_listener(&filters(ipv6)).unwrap(),
+            (Method::Proxy, FirstPackets::Passed)
+        );
         let listener = listen_transparent(address("127.0.0.1:1")).unwrap();
         let _client = connect(address("93.184.216.34:443")).unwrap();
         let (accepted, _) = listener.accept().unwrap();

@@ -59,8 +59,15 @@ const DESTINATION_PORT: u32 = 2;
 
 /// `NFT_META_L4PROTO`.
 const TRANSPORT_PROTOCOL: u32 = 16;
+/// `NFT_META_MARK`.
+const META_MARK: u32 = 3;
 /// `NF_ACCEPT`.
 const ACCEPT: u32 = 1;
+
+/// Where TCP has its flags, those that say what kind of packet it is (FIN, SYN, RST, ACK), and those of a first one.
+const FLAGS: u32 = 13;
+const KIND_OF_PACKET: u8 = 0x17;
+const FIRST_PACKET: u8 = 0x02;
 
 #[derive(Debug, Clone, Copy)]
 enum Comparison {
@@ -78,6 +85,8 @@ pub(super) enum Protocol {
 /// Where packets are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Chain {
+    /// As they come in again over `lo`, before anything else.
+    Held,
     /// As the namespace's own programs send them; addresses may be rewritten here.
     Leaving,
     /// As they come in again over `lo`.
@@ -87,6 +96,7 @@ pub(super) enum Chain {
 impl Chain {
     fn name(self) -> &'static str {
         match self {
+            Self::Held => "held",
             Self::Leaving => "leaving",
             Self::Arriving => "arriving",
         }
@@ -95,6 +105,7 @@ impl Chain {
     /// Its type, hook (`NF_INET_…`) and priority (`NF_IP_PRI_NAT_DST`, `NF_IP_PRI_MANGLE`), and what it needs.
     fn place(self) -> (&'static str, u32, i32, &'static str) {
         match self {
+            Self::Held => ("filter", 0, -160, "packet filter (NF_TABLES)"),
             Self::Leaving => ("nat", 3, -100, "address translation (NF_NAT)"),
             Self::Arriving => ("filter", 0, -150, "packet filter (NF_TABLES)"),
         }
@@ -316,6 +327,57 @@ impl Rule<'_, '_> {
                     verdict.number(data::VERDICT_CODE, ACCEPT);
                 });
             });
+        })
+    }
+
+    /// Holds the packet in queue 0 until whoever has it has said what becomes of it ([`crate::network::queue`]). What is
+    /// passed on goes to the next chain, not to the next rule.
+    ///
+    /// By the target of iptables, which more kernels have than an expression of nftables for it.
+    pub(super) fn hold(&mut self) -> &mut Self {
+        // `struct xt_NFQ_info`, the number of the queue, aligned as `XT_ALIGN` does it.
+        let queue = [0; 8];
+        self.expression("target", |target| {
+            target.text(1, "NFQUEUE").number(2, 0).attribute(3, &queue);
+        })
+    }
+
+    /// Goes on only with the first packet of a connection.
+    pub(super) fn first_packet(&mut self) -> &mut Self {
+        self.expression("payload", |payload| {
+            payload
+                .number(1, FIRST)
+                .number(2, TRANSPORT_HEADER)
+                .number(3, FLAGS)
+                .number(4, 1);
+        });
+        self.expression("bitwise", |bitwise| {
+            bitwise
+                .number(1, FIRST)
+                .number(2, FIRST)
+                .number(3, 1)
+                .nested(4, |mask| {
+                    mask.attribute(data::VALUE, &[KIND_OF_PACKET]);
+                })
+                .nested(5, |xor| {
+                    xor.attribute(data::VALUE, &[0]);
+                });
+        });
+        self.compare(Comparison::Equal, &[FIRST_PACKET])
+    }
+
+    /// Goes on only with packets that are marked so.
+    pub(super) fn marked(&mut self, mark: u32) -> &mut Self {
+        self.expression("meta", |meta| {
+            meta.number(2, META_MARK).number(1, FIRST);
+        });
+        self.compare(Comparison::Equal, &mark.to_ne_bytes())
+    }
+
+    /// Drops the packet of TCP and answers it with a reset (`NFT_REJECT_TCP_RST`).
+    pub(super) fn reset(&mut self) -> &mut Self {
+        self.expression("reject", |reject| {
+            reject.number(1, 1);
         })
     }
 

@@ -36,8 +36,12 @@ fn what_the_kernel_does_not_know_is_missing_and_nothing_is_left_of_the_rest() {
             ipv6,
             listener: 1,
             dns: 53,
+            first_packets: FirstPackets::Passed,
         };
-        assert_eq!(lead_to_listener(&filters).unwrap(), Method::Proxy);
+        assert_eq!(
+            lead_to_listener(&filters).unwrap(),
+            (Method::Proxy, FirstPackets::Passed)
+        );
     });
 }
 
