@@ -40,6 +40,10 @@ pub(super) fn divide(network: Option<&NetworkUse>) -> Lines {
         Some(Value::Object(names)) => names,
         _ => Map::new(),
     };
+    let secrets = match fields.remove("secrets") {
+        Some(Value::Array(secrets)) => secrets,
+        _ => Vec::new(),
+    };
     let mut further: Vec<Value> = gathered(connections.into_iter().flat_map(parts), size)
         .into_iter()
         .map(|connections| json!({ "connections": connections }))
@@ -49,6 +53,8 @@ pub(super) fn divide(network: Option<&NetworkUse>) -> Lines {
         let names: Map<String, Value> = names.into_iter().collect();
         json!({ "refused_names": names })
     }));
+    let secrets = gathered(secrets, size);
+    further.extend(secrets.into_iter().map(|secrets| json!({ "secrets": secrets })));
     fields.insert("lines".to_owned(), json!(further.len()));
     Lines {
         inline: Value::Object(fields),
@@ -136,6 +142,29 @@ mod tests {
             assert_eq!(lines.inline, json!(network));
             assert!(lines.further.is_empty());
         }
+    }
+
+    #[test]
+    fn uses_of_secrets_that_do_not_fit_are_in_further_lines() {
+        let mut network = network(1, 1, 1);
+        let refused = |number: usize| {
+            json!({
+                "secret": "KEY", "host": format!("{number}.example"), "port": 80, "verdict": "refused",
+                "reason": "x".repeat(500), "requests": 1,
+            })
+        };
+        let all: Vec<Value> = (0..1000).map(refused).collect();
+        network.secrets = serde_json::from_value(json!(all)).unwrap();
+        let lines = divide(Some(&network));
+        assert!(size(&lines.inline) <= LARGEST && lines.inline.get("secrets").is_none());
+        let told: Vec<&Value> = lines
+            .further
+            .iter()
+            .filter_map(|line| line["secrets"].as_array())
+            .flatten()
+            .collect();
+        assert_eq!(told, all.iter().collect::<Vec<_>>());
+        assert!(lines.further.iter().all(|line| size(line) <= LARGEST));
     }
 
     #[test]
