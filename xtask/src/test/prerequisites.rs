@@ -14,7 +14,7 @@ struct Program {
     needed_for: &'static str,
 }
 
-const PROGRAMS: [Program; 11] = [
+const PROGRAMS: [Program; 15] = [
     Program {
         command: "bwrap",
         package: "bubblewrap",
@@ -59,6 +59,26 @@ const PROGRAMS: [Program; 11] = [
         command: "openssl",
         package: "openssl",
         needed_for: "certificates of the tests of the network",
+    },
+    Program {
+        command: "curl",
+        package: "curl",
+        needed_for: "curl among the clients of the network",
+    },
+    Program {
+        command: "ssh",
+        package: "openssh-client",
+        needed_for: "git over SSH",
+    },
+    Program {
+        command: "sshd",
+        package: "openssh-server",
+        needed_for: "a server of SSH for git",
+    },
+    Program {
+        command: "musl-gcc",
+        package: "musl-tools",
+        needed_for: "a client of the network with another C library",
     },
     Program {
         command: "setpriv",

@@ -1,7 +1,7 @@
 """Servers for the programs that people use, run by `internet.py` among its own: pages, an index of Python packages, a
 registry of npm, git over HTTPS and over SSH. All want the value of a secret but for `/open`."""
 
-import base64, http.server, io, pwd, stat, tarfile, time, zipfile
+import base64, http.server, io, time, zipfile
 
 for label in ["web", "other"]:
     NAMES[label + ".clients.example.net"] = [("A", "93.184.216.34")]
@@ -134,8 +134,13 @@ def serve_ssh():
             "AuthorizedKeysFile %s/ssh-user-key.pub" % directory, "StrictModes no", "UsePAM no", "PermitRootLogin yes",
             "PasswordAuthentication no", "KbdInteractiveAuthentication no", ""]))
     with open(directory + "/sshd.log", "w") as log:
-        subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", directory + "/sshd.conf"], stdin=subprocess.DEVNULL,
-                         stdout=log, stderr=log, preexec_fn=lambda: libc.prctl(1, signal.SIGKILL))
+        server = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", directory + "/sshd.conf"], stdin=subprocess.DEVNULL,
+                                  stdout=log, stderr=log, preexec_fn=lambda: libc.prctl(1, signal.SIGKILL))
+    while server.poll() is None:
+        try:
+            return socket.create_connection(("93.184.216.34", 2022)).close()
+        except OSError:
+            time.sleep(0.01)
 
 
 def serve_clients():

@@ -164,6 +164,13 @@ attempt("body", ask, "/n13-body", {"X-Api-Key": PLACEHOLDER}, method="POST", bod
         (told[0].0.as_str(), told[0].1.as_str(), told[0].2.as_str(), told[0].3),
         expected
     );
+    for connection in seen.connections("api.vault.example.net") {
+        let requests = connection["requests"].as_array().unwrap();
+        assert!(
+            requests.iter().all(|request| request["secrets"][0] == "API_KEY"),
+            "{connection:#}"
+        );
+    }
 
     let (seen, _) = inside(
         world,
