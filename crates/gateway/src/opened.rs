@@ -85,3 +85,6 @@ fn server_name(host: &Host) -> Result<rustls::pki_types::ServerName<'static>, St
         Host::Address(address) => Ok((*address).into()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -486,3 +486,40 @@ attempt("clear", clear)
         Value::Array(Vec::new())
     );
 }
+
+#[test]
+fn n12_heads_without_end_and_limits_end_an_opened_connection() {
+    let Some(world) = world() else { return };
+    let seen = inside(
+        world,
+        &FLAGS,
+        r#"
+def long(head):
+    with tunnel() as connection:
+        try:
+            connection.sendall(head.encode())
+        except OSError:
+            pass
+        return response(connection)[0]
+attempt("a long header", long, "GET /v1/n12-long HTTP/1.1\r\nHost: %s\r\nX: %s\r\n\r\n" % (API, "a" * 300000))
+attempt("many headers", long, "GET /v1/n12-long HTTP/1.1\r\nHost: %s\r\n%s\r\n" % (API, "X: a\r\n" * 5000))
+attempt("a long target", long, "GET /v1/n12-long/%s HTTP/1.1\r\nHost: %s\r\n\r\n" % ("a" * 60000, API))
+"#,
+    );
+    for name in seen.names() {
+        assert!(!seen.told(name).contains(" 200 "), "{name}: {}", seen.told(name));
+    }
+    assert_eq!(asked(world, "n12-long").len(), 0);
+    let limited = inside(
+        world,
+        &[&FLAGS[..], &["--net-bytes", "1M"]].concat(),
+        r#"attempt("much", fetch, "/v1/big/20000000")"#,
+    );
+    assert!(!limited.told("much").starts_with("0123"), "it was not cut");
+    let connection = limited.connections(API)[0];
+    assert_eq!(connection["verdict"], "cut", "{connection:#}");
+    assert!(
+        connection["received_bytes"].as_u64().unwrap() <= 1 << 20,
+        "{connection:#}"
+    );
+}

@@ -34,11 +34,12 @@ const HEAD: Duration = Duration::from_secs(320);
 const MAX_HEAD: usize = 64 * 1024;
 const MAX_HEAD_OF_STREAM: u32 = 64 * 1024;
 const MAX_FIELDS: usize = 128;
-/// How many requests there may be at once on one connection.
-const STREAMS: u32 = 64;
-/// How much of requests is on its way before a server takes it.
-const STREAM_WINDOW: u32 = 256 * 1024;
-const CONNECTION_WINDOW: u32 = 512 * 1024;
+/// How many requests there may be at once on one connection: as many as clients begin with before they are told.
+const STREAMS: u32 = 100;
+/// How much of a request is on its way before a server takes it. All of them together may have as much, or those that
+/// wait for a server would keep the ones from their ends that it is taking.
+const STREAM_WINDOW: u32 = 16 * 1024;
+const CONNECTION_WINDOW: u32 = STREAMS * STREAM_WINDOW;
 const SEND_BUFFER: usize = 64 * 1024;
 /// How many streams a client may take back before their requests were looked at, and how many it may break (rapid reset,
 /// CVE-2023-44487).

@@ -36,7 +36,7 @@ const HANDSHAKE: Duration = Duration::from_secs(15);
 /// How many requests of a connection a server that takes one at a time is sent at once.
 const AT_ONCE: usize = 8;
 /// How long a request waits for a connection where no more can be made.
-const WAITS: Duration = Duration::from_secs(30);
+const WAITS: Duration = Duration::from_secs(120);
 const TURN: Duration = Duration::from_millis(5);
 /// How often a request is sent that connections ended under.
 const AGAIN: usize = 3;
@@ -46,7 +46,7 @@ const MAX_HEAD_OF_STREAM: u32 = 128 * 1024;
 const MAX_FIELDS: usize = 256;
 /// How much of answers is on its way before the sandbox takes it.
 const STREAM_WINDOW: u32 = 512 * 1024;
-const CONNECTION_WINDOW: u32 = 1024 * 1024;
+const CONNECTION_WINDOW: u32 = 2 * 1024 * 1024;
 const SEND_BUFFER: usize = 64 * 1024;
 
 /// How to speak TLS with servers.
@@ -389,7 +389,10 @@ fn distrust(to: &Destination, error: &io::Error) -> String {
         _ => return format!("TLS with `{host}` failed: {error}"),
     };
     let why = match reason {
-        CertificateError::UnknownIssuer => "nobody whom this machine trusts has issued it".to_owned(),
+        // The latter where an authority has the same name as one that is trusted.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            "nobody whom this machine trusts has issued it".to_owned()
+        }
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => "it has expired".to_owned(),
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => "it is not valid yet".to_owned(),
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {

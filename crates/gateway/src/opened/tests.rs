@@ -1,0 +1,404 @@
+//! Both sides of an opened connection in one process, in every pair of versions.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http::{HeaderMap, Request, Response, Version};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Body, Bytes, Frame, Incoming};
+use hyper::client::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use offleash_core::limits::Limits;
+use offleash_core::network::{NetworkPolicy, NetworkRule, RequestRules, RuleVerdict};
+use rustls::crypto::ring;
+use rustls::pki_types::CertificateDer;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpListener;
+use tokio::task::{LocalSet, spawn_local};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use super::client::LocalExecutor;
+use super::*;
+use crate::approvals::Approvals;
+use crate::http_head::Scheme;
+use crate::journal::{Journal, Request as Told};
+use crate::limits::Budget;
+use crate::names::Names;
+use crate::policy::Policy;
+use crate::questions::Questions;
+use crate::relay::Pipes;
+use crate::secrets::Secrets;
+use crate::upstream::{Resolvers, Upstream};
+
+const HTTP1: &[u8] = b"http/1.1";
+const HTTP2: &[u8] = b"h2";
+
+/// A body of many pieces, and trailers.
+struct Pieces(usize);
+
+const PIECE: usize = 16 * 1024;
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0 = match self.0.checked_sub(1) {
+            None => return Poll::Ready(None),
+            Some(left) => left,
+        };
+        let frame = if self.0 == 0 {
+            let mut trailers = HeaderMap::new();
+            trailers.insert("x-sum", "all".parse().unwrap());
+            Frame::trailers(trailers)
+        } else {
+            Frame::data(Bytes::from_static(&[b'x'; PIECE]))
+        };
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// What a server did.
+#[derive(Debug, Default)]
+struct Met {
+    connections: Cell<usize>,
+    open: Cell<usize>,
+    most_open: Cell<usize>,
+}
+
+/// The internet, the gateway between, and what the gateway saw.
+struct Setting {
+    port: u16,
+    trust: Arc<Trust>,
+    met: Rc<Met>,
+    log: Rc<Log>,
+    gateway: SocketAddr,
+}
+
+/// A server that says what it was asked, on connections of which each ends after `most` requests.
+async fn server(protocol: &'static [u8], internet: Arc<Trust>, met: Rc<Met>, most: usize) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let host: Host = "127.0.0.1".parse().unwrap();
+    let config = authority::Leaves::new(internet).unwrap().config(&host).unwrap();
+    let mut config = Arc::unwrap_or_clone(config);
+    config.alpn_protocols = vec![protocol.to_vec()];
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    spawn_local(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let (acceptor, met) = (acceptor.clone(), Rc::clone(&met));
+            spawn_local(async move {
+                let Ok(stream) = acceptor.accept(stream).await else {
+                    return;
+                };
+                met.connections.set(met.connections.get() + 1);
+                met.open.set(met.open.get() + 1);
+                met.most_open.set(met.most_open.get().max(met.open.get()));
+                let asked = Rc::new(Cell::new(0));
+                let counting = Rc::clone(&asked);
+                let service = service_fn(move |request| {
+                    counting.set(counting.get() + 1);
+                    echo(request)
+                });
+                let stream = TokioIo::new(stream);
+                if protocol == HTTP2 {
+                    let builder = hyper::server::conn::http2::Builder::new(LocalExecutor);
+                    let _ = builder.serve_connection(stream, service).await;
+                } else {
+                    let mut connection = hyper::server::conn::http1::Builder::new().serve_connection(stream, service);
+                    // It hangs up without saying so before.
+                    std::future::poll_fn(|context| {
+                        let ended = Pin::new(&mut connection).poll(context);
+                        if asked.get() >= most && ended.is_pending() {
+                            Pin::new(&mut connection).graceful_shutdown();
+                        }
+                        ended.map(drop)
+                    })
+                    .await;
+                }
+                met.open.set(met.open.get() - 1);
+            });
+        }
+    });
+    port
+}
+
+async fn echo(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper::Error> {
+    let (parts, body) = request.into_parts();
+    let body = body.collect().await?;
+    let trailers = body.trailers().cloned().unwrap_or_default();
+    let cookies = parts.headers.get_all("cookie").iter().count();
+    let host = parts.headers.get("host").map(|host| host.to_str().unwrap().to_owned());
+    let text = format!(
+        "{} {:?} {} authority={:?} host={host:?} cookies={cookies} bytes={} trailers={}",
+        parts.method,
+        parts.version,
+        parts.uri.path_and_query().unwrap(),
+        parts.uri.authority().map(ToString::to_string),
+        body.to_bytes().len(),
+        trailers.len(),
+    );
+    Ok(Response::new(Full::new(Bytes::from(text))))
+}
+
+/// A gateway whose sandbox may only use what `rule` lets through, of a server at `port`.
+async fn gateway(rule: &str, port: u16, roots: CertificateDer<'static>, more_servers: usize, met: Rc<Met>) -> Setting {
+    let trust = Arc::new(Trust::with_roots(vec![roots]).unwrap());
+    let mut requests = RequestRules::default();
+    requests.methods.rules.push(rule.parse().unwrap());
+    let rules = NetworkPolicy {
+        rules: vec![NetworkRule::parse(RuleVerdict::Allow, &format!("127.0.0.1:{port}/tls")).unwrap()],
+    };
+    let journal = Journal::default();
+    let shared = Rc::new(Shared {
+        policy: Policy::new(rules, Vec::new(), false).with_requests(requests),
+        approvals: Approvals::new(Questions::new().unwrap(), std::time::Duration::ZERO),
+        names: RefCell::new(Names::default()),
+        upstream: Upstream::new(&Resolvers::At(Vec::new()), None).unwrap(),
+        budget: Budget::new(&Limits::default(), journal.clone()),
+        secrets: Secrets::new(Arc::from([]), journal.clone()),
+        journal: journal.clone(),
+        pipes: Pipes::new(0),
+        opening: Some(Opening::new(&trust, more_servers).unwrap()),
+    });
+    let log = Rc::new(Log::new(journal));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let seen = Rc::clone(&log);
+    spawn_local(async move {
+        loop {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let (shared, seen) = (Rc::clone(&shared), Rc::clone(&seen));
+            spawn_local(async move {
+                let to = Destination {
+                    host: "127.0.0.1".parse().unwrap(),
+                    port,
+                    scheme: Scheme::Https,
+                    clear_is_meant: false,
+                };
+                let counts = Counts::new(&shared.budget);
+                let _ = serve(&shared, to, &seen, &mut client, &counts, Vec::new()).await;
+            });
+        }
+    });
+    Setting {
+        port,
+        trust,
+        met,
+        log,
+        gateway: address,
+    }
+}
+
+impl Setting {
+    async fn new(protocol: &'static [u8], most: usize, more_servers: usize) -> Self {
+        let internet = Arc::new(Trust::with_roots(Vec::new()).unwrap());
+        let root = internet.authority().der().clone();
+        let met = Rc::<Met>::default();
+        let port = server(protocol, internet, Rc::clone(&met), most).await;
+        gateway("* 127.0.0.1/v1/*", port, root, more_servers, met).await
+    }
+
+    fn told(&self) -> Vec<Told> {
+        self.log.requests().0
+    }
+
+    fn uri(&self, path: &str) -> String {
+        format!("https://127.0.0.1:{}{path}", self.port)
+    }
+
+    /// A client that trusts the sandbox's authority.
+    async fn client(&self, protocol: &'static [u8]) -> Client {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.trust.authority().der().clone()).unwrap();
+        let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![protocol.to_vec()];
+        let stream = TcpStream::connect(self.gateway).await.unwrap();
+        let name = server_name(&"127.0.0.1".parse().unwrap()).unwrap();
+        let stream = TlsConnector::from(Arc::new(config))
+            .connect(name, stream)
+            .await
+            .unwrap();
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(protocol));
+        if protocol == HTTP2 {
+            let (sender, connection) = http2::handshake(LocalExecutor, TokioIo::new(stream)).await.unwrap();
+            spawn_local(connection);
+            Client::Http2(sender)
+        } else {
+            let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+            spawn_local(connection);
+            Client::Http1(sender)
+        }
+    }
+}
+
+enum Client {
+    Http1(http1::SendRequest<Pieces>),
+    Http2(http2::SendRequest<Pieces>),
+}
+
+impl Client {
+    /// The status and the text of an answer.
+    async fn ask(&mut self, setting: &Setting, method: &str, path: &str, pieces: usize) -> (u16, String) {
+        let builder = Request::builder()
+            .method(method)
+            .header("cookie", "a=1")
+            .header("te", "trailers")
+            .header("trailer", "x-sum");
+        let builder = match self {
+            Self::Http1(_) => {
+                let builder = builder.uri(path).header("connection", "te");
+                builder.header("host", format!("127.0.0.1:{}", setting.port))
+            }
+            // Several cookies are several headers there.
+            Self::Http2(_) => builder.uri(setting.uri(path)).header("cookie", "b=2"),
+        };
+        let request = builder.body(Pieces(pieces)).unwrap();
+        let answer = match self {
+            Self::Http1(sender) => {
+                sender.ready().await.unwrap();
+                sender.send_request(request).await.unwrap()
+            }
+            Self::Http2(sender) => sender.send_request(request).await.unwrap(),
+        };
+        let status = answer.status().as_u16();
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+}
+
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    LocalSet::new().block_on(&runtime, test);
+}
+
+#[test]
+fn every_pair_of_versions_carries_requests_bodies_and_trailers() {
+    for (inside, outside) in [(HTTP1, HTTP1), (HTTP1, HTTP2), (HTTP2, HTTP1), (HTTP2, HTTP2)] {
+        run(async {
+            let setting = Setting::new(outside, usize::MAX, 0).await;
+            let mut client = setting.client(inside).await;
+            let (status, text) = client.ask(&setting, "POST", "/v1/items?page=2", 65).await;
+            let (version, place) = match outside {
+                HTTP2 => (
+                    Version::HTTP_2,
+                    format!("authority=Some(\"127.0.0.1:{}\") host=None", setting.port),
+                ),
+                _ => (
+                    Version::HTTP_11,
+                    format!("authority=None host=Some(\"127.0.0.1:{}\")", setting.port),
+                ),
+            };
+            // Cookies that came as several headers leave as one for HTTP/1.1.
+            let cookies = if inside == HTTP2 && outside == HTTP2 { 2 } else { 1 };
+            let bytes = 64 * PIECE;
+            assert_eq!(status, 200, "{text}");
+            assert_eq!(
+                text,
+                format!("POST {version:?} /v1/items?page=2 {place} cookies={cookies} bytes={bytes} trailers=1")
+            );
+            let (status, text) = client.ask(&setting, "GET", "/admin", 0).await;
+            assert_eq!(status, 403, "{text}");
+            let (status, _) = client.ask(&setting, "GET", "/v1/after", 0).await;
+            assert_eq!(status, 200);
+            assert_eq!(setting.met.connections.get(), 1);
+            let told = setting.told();
+            assert_eq!(told.len(), 3);
+            assert_eq!(told[0].sent, bytes as u64);
+            assert_eq!(told[1].status, Some(403));
+        });
+    }
+}
+
+#[test]
+fn requests_at_once_share_the_connections_that_there_may_be() {
+    for (more_servers, most) in [(0, 1), (3, 4), (100, 8)] {
+        run(async {
+            let setting = Setting::new(HTTP1, usize::MAX, more_servers).await;
+            let Client::Http2(sender) = setting.client(HTTP2).await else {
+                panic!()
+            };
+            let setting = Rc::new(setting);
+            let asked: Vec<_> = (0..50)
+                .map(|number| {
+                    let (mut client, setting) = (Client::Http2(sender.clone()), Rc::clone(&setting));
+                    spawn_local(async move { client.ask(&setting, "POST", &format!("/v1/{number}"), 3).await })
+                })
+                .collect();
+            for answer in asked {
+                let (status, text) = answer.await.unwrap();
+                assert_eq!(status, 200, "{text} {:?} {most}", setting.met);
+            }
+            assert!(setting.met.most_open.get() <= most, "{:?} {most}", setting.met);
+        });
+    }
+}
+
+#[test]
+fn a_server_that_hangs_up_between_requests_is_dialled_again() {
+    for inside in [HTTP1, HTTP2] {
+        run(async {
+            let setting = Setting::new(HTTP1, 1, 0).await;
+            let mut client = setting.client(inside).await;
+            for number in 0..5 {
+                let (status, text) = client.ask(&setting, "GET", &format!("/v1/{number}"), 0).await;
+                assert_eq!(status, 200, "{text}");
+            }
+            assert_eq!(setting.met.connections.get(), 5);
+        });
+    }
+}
+
+#[test]
+fn a_server_that_is_not_there_or_not_trusted_is_told() {
+    run(async {
+        let internet = Arc::new(Trust::with_roots(Vec::new()).unwrap());
+        let stranger = Trust::with_roots(Vec::new()).unwrap().authority().der().clone();
+        let met = Rc::<Met>::default();
+        let port = server(HTTP1, internet, Rc::clone(&met), 1).await;
+        let setting = gateway("* 127.0.0.1/v1/*", port, stranger, 0, met).await;
+        let (status, text) = setting.client(HTTP2).await.ask(&setting, "GET", "/v1/x", 0).await;
+        assert_eq!(status, 502);
+        assert!(
+            text.contains("is not trusted: nobody whom this machine trusts"),
+            "{text}"
+        );
+        assert_eq!(setting.met.connections.get(), 0);
+    });
+}
+
+#[test]
+fn many_that_give_up_leave_the_connection_to_others() {
+    run(async {
+        let setting = Setting::new(HTTP1, usize::MAX, 0).await;
+        let Client::Http2(mut sender) = setting.client(HTTP2).await else {
+            panic!()
+        };
+        for number in 0..300 {
+            let uri = setting.uri(&format!("/v1/given-up/{number}"));
+            let asked = sender.send_request(Request::get(uri).body(Pieces(0)).unwrap());
+            // It is on its way, and nobody waits for it.
+            let _ = tokio::time::timeout(std::time::Duration::from_micros(200), asked).await;
+        }
+        let mut client = Client::Http2(sender);
+        let (status, text) = client.ask(&setting, "GET", "/v1/last", 0).await;
+        assert_eq!(status, 200, "{text}");
+    });
+}
