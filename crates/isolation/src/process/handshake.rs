@@ -98,7 +98,15 @@ impl ParentEnd {
         let lost = |source| StepFailure::new("waiting for the first process", "", source);
         // A line for each control, or a path with what failed there.
         let mut buffer = vec![0; 8 * 1024];
-        let (length, descriptors) = socket::receive(self.0.as_fd(), &mut buffer).map_err(lost)?;
+        let received = match socket::receive(self.0.as_fd(), &mut buffer) {
+            // A child that failed has not read what it was sent; the kernel says so first, and only then hands out the
+            // message in which it said why (unix(7); `sock_error` in `__skb_try_recv_datagram`).
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                socket::receive(self.0.as_fd(), &mut buffer)
+            }
+            received => received,
+        };
+        let (length, descriptors) = received.map_err(lost)?;
         match buffer.get(..length).and_then(<[u8]>::split_first) {
             Some((&READY, rest)) => Ok(decode_report(rest, descriptors)),
             Some((&FAILED, rest)) => Err(decode_failure(rest)),
