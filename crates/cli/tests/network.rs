@@ -22,6 +22,8 @@ mod clients;
 mod endurance;
 #[path = "network/greetings.rs"]
 mod greetings;
+#[path = "network/host_ports.rs"]
+mod host_ports;
 #[path = "network/learned.rs"]
 mod learned;
 #[path = "network/listeners.rs"]
@@ -36,6 +38,8 @@ mod opened;
 mod opened_clients;
 #[path = "network/proxies.rs"]
 mod proxies;
+#[path = "network/published.rs"]
+mod published;
 #[path = "network/recorded.rs"]
 mod recorded;
 #[path = "network/refusals.rs"]

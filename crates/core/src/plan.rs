@@ -33,6 +33,8 @@ pub struct Plan {
     /// The ports at which that may be where the kernel has no filters that lead all of them to the gateway; none when the
     /// rules name more than can be listened on.
     pub network_ports: Vec<u16>,
+    /// The ports of its network that are more than a way to the gateway.
+    pub network_doors: NetworkDoors,
     /// Whether processes inside may trace each other.
     pub allow_ptrace: bool,
     /// When not empty: the only files, as paths inside, that may be executed.
@@ -45,6 +47,15 @@ pub struct Plan {
 
 /// The most ports with listeners of their own; each takes two descriptors of the message that hands them over.
 pub const MOST_LISTENERS: usize = 12;
+
+/// Ports of a sandbox's network besides those of the gateway.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct NetworkDoors {
+    /// Ports on loopback that lead to services of the host.
+    pub services: Vec<u16>,
+    /// Whether there is a way in from outside.
+    pub entrance: bool,
+}
 
 impl Plan {
     /// The directories of the writable layers of all overlays.

@@ -61,6 +61,12 @@ pub struct NetworkUse {
     pub refused_names: BTreeMap<String, u64>,
     /// How many questions for other such names there were.
     pub more_refused_names: u64,
+    /// Ports of the sandbox that were published.
+    pub published: Vec<PublishedPort>,
+    /// Connections from outside to those, in the order in which they ended; the first 10,000.
+    pub inbound: Vec<InboundConnection>,
+    /// How many there were beyond those.
+    pub more_inbound: u64,
     /// Secrets that were put into requests, and those whose placeholder was sent where it may not be; the first 1,000
     /// that differ.
     #[serde(default)]
@@ -85,6 +91,38 @@ pub struct SecretUse {
     pub reason: Option<String>,
     /// In how many requests.
     pub requests: u64,
+}
+
+/// A port of the sandbox to which programs outside could connect.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct PublishedPort {
+    /// Address and port on the host.
+    pub host_address: String,
+    /// The port in the sandbox.
+    pub port: u16,
+}
+
+/// A connection that was made to the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct InboundConnection {
+    /// When, RFC 3339, UTC.
+    pub at: String,
+    /// Address and port of who made it.
+    pub peer: String,
+    /// Address and port on the host to which it was made.
+    pub host_address: String,
+    /// The port in the sandbox.
+    pub port: u16,
+    /// What became of it, as of others; `failed` when no program in the sandbox accepted it.
+    pub verdict: ConnectionVerdict,
+    /// Why it was refused, failed or was cut.
+    pub reason: Option<String>,
+    /// Bytes that the sandbox sent.
+    pub sent_bytes: u64,
+    /// Bytes that it received.
+    pub received_bytes: u64,
+    /// How long it lasted, in milliseconds.
+    pub duration_ms: u64,
 }
 
 /// A connection that the sandbox made or tried to make.

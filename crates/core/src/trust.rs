@@ -50,11 +50,9 @@ pub fn widened(policy: &Policy) -> Vec<String> {
     note(changes_headers(true), "network.set_headers");
     note(changes_headers(false), "network.remove_headers");
     // Whoever names the proxy sees where everything goes, and is told the credentials for it.
+    let network = policy.network.as_ref();
     note(
-        policy
-            .network
-            .as_ref()
-            .is_some_and(|network| network.upstream_proxy.is_some()),
+        network.is_some_and(|network| network.upstream_proxy.is_some()),
         "network.upstream_proxy",
     );
     note(
@@ -63,6 +61,14 @@ pub fn widened(policy: &Policy) -> Vec<String> {
             .as_ref()
             .is_some_and(|network| !network.secrets.is_empty()),
         "network.secret",
+    );
+    note(
+        network.is_some_and(|network| !network.publish.is_empty()),
+        "network.publish",
+    );
+    note(
+        network.is_some_and(|network| !network.host_ports.is_empty()),
+        "network.host_ports",
     );
     keys.extend(raised_limits(policy).map(|limit| format!("limits.{}", limit.name())));
     keys
@@ -123,6 +129,8 @@ mod tests {
         assert_eq!(keys("[network]\nproxy_variables = true"), Vec::<String>::new());
         let secret = "[[network.secret]]\nname = \"K\"\nsource = \"env:V\"\nhosts = [\"a.example\"]";
         assert_eq!(keys(secret), ["network.secret"]);
+        assert_eq!(keys("[network]\npublish = [\"0:3000\"]"), ["network.publish"]);
+        assert_eq!(keys("[network]\nhost_ports = [5432]"), ["network.host_ports"]);
     }
 
     #[test]

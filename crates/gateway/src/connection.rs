@@ -3,6 +3,7 @@
 mod greeted;
 mod opened;
 pub(crate) mod proxied;
+pub(crate) mod service;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -1,7 +1,7 @@
 //! What a sandbox asked for and got, kept within bounds.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -95,6 +95,27 @@ pub struct SecretUse {
     pub refused: Option<String>,
 }
 
+/// One connection to the sandbox, from outside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inbound {
+    /// When it was made.
+    pub at: SystemTime,
+    /// Who made it.
+    pub peer: SocketAddr,
+    /// Where on the host.
+    pub host_address: SocketAddr,
+    /// The port in the sandbox.
+    pub port: u16,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// Bytes that the sandbox sent.
+    pub sent: u64,
+    /// Bytes that it received.
+    pub received: u64,
+    /// How long it lasted.
+    pub duration: Duration,
+}
+
 /// What was told so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Account {
@@ -106,6 +127,10 @@ pub struct Account {
     pub refused_names: BTreeMap<String, u64>,
     /// How many questions for other such names there were.
     pub more_refused_names: u64,
+    /// Connections from outside, in the order in which they ended.
+    pub inbound: Vec<Inbound>,
+    /// How many there were beyond those.
+    pub more_inbound: u64,
     /// Limits that were hit, each once.
     pub limits_hit: Vec<LimitHit>,
     /// Secrets, and in how many requests each was used or refused.
@@ -146,6 +171,15 @@ impl Journal {
             account.refused_names.insert(name, 1);
         } else {
             account.more_refused_names += 1;
+        }
+    }
+
+    pub(crate) fn inbound(&self, inbound: Inbound) {
+        let mut account = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if account.inbound.len() < CONNECTIONS {
+            account.inbound.push(inbound);
+        } else {
+            account.more_inbound += 1;
         }
     }
 

@@ -10,10 +10,12 @@ mod approvals;
 pub mod client_hello;
 mod connection;
 mod dns;
+mod entrance;
 mod first_packets;
 mod http;
 pub mod http_body;
 pub mod http_head;
+mod inbound;
 mod journal;
 mod limits;
 mod names;
@@ -38,18 +40,20 @@ use std::thread::JoinHandle;
 use offleash_core::limits::Limits;
 use offleash_core::network::secret::Secret;
 use offleash_core::network::upstream_proxy::UpstreamProxy;
-use offleash_core::network::{Asks, Host, NetworkPolicy, RequestRules, RuleVerdict};
+use offleash_core::network::{Asks, Host, HostPort, NetworkPolicy, RequestRules, RuleVerdict};
 use offleash_sys::network::NetworkSockets;
 use rustix::pipe::PipeFlags;
 use tokio::sync::oneshot;
 
-pub use journal::{Account, Connection, Outcome, Request, SecretUse};
+pub use inbound::Published;
+pub use journal::{Account, Connection, Inbound, Outcome, Request, SecretUse};
 pub use opened::{Trust, TrustError};
 pub use questions::{Notice, Questions};
 pub use serve::OPEN_FILES;
 pub use upstream::Resolvers;
 
 use approvals::Approvals;
+use entrance::Entrances;
 use journal::Journal;
 use limits::Budget;
 use names::Names;
@@ -59,7 +63,7 @@ use secrets::Secrets;
 use upstream::Upstream;
 
 /// What a gateway needs to know.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct Config {
     /// What may be reached.
     pub rules: NetworkPolicy,
@@ -69,6 +73,10 @@ pub struct Config {
     pub trust: Option<Arc<Trust>>,
     /// The addresses of this machine, which no name may lead to.
     pub own: Vec<IpAddr>,
+    /// Services of this machine that are given to the sandbox.
+    pub host_ports: Vec<HostPort>,
+    /// Ports of the sandbox that are published.
+    pub published: Vec<Published>,
     /// Of which those of the network are kept here.
     pub limits: Limits,
     /// How it is asked about connections.
@@ -209,6 +217,7 @@ pub(crate) struct Shared {
     names: RefCell<Names>,
     upstream: Upstream,
     budget: Rc<Budget>,
+    entrances: Entrances,
     journal: Journal,
     pipes: Pipes,
     /// With what connections are opened, if any are.

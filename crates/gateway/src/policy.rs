@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use offleash_core::network::{
-    AddressClass, Approval, Decision, DomainName, Host, NetworkPolicy, NetworkRule, Protocol, RequestRules,
+    AddressClass, Approval, Decision, DomainName, Host, HostPort, NetworkPolicy, NetworkRule, Protocol, RequestRules,
     RuleVerdict, classify,
 };
 
@@ -32,6 +32,8 @@ pub(crate) struct Policy {
     own: Vec<IpAddr>,
     /// Whether what no rule is about is asked about.
     asks_about_the_unknown: bool,
+    /// Its services that are given to the sandbox.
+    host_ports: Vec<HostPort>,
 }
 
 impl Policy {
@@ -41,12 +43,23 @@ impl Policy {
             requests: RequestRules::default(),
             own,
             asks_about_the_unknown,
+            host_ports: Vec::new(),
         }
     }
 
     /// The same with rules for requests.
     pub(crate) fn with_requests(self, requests: RequestRules) -> Self {
         Self { requests, ..self }
+    }
+
+    /// The same with these services of the machine.
+    pub(crate) fn with_host_ports(self, host_ports: Vec<HostPort>) -> Self {
+        Self { host_ports, ..self }
+    }
+
+    /// The service of the machine that is given at this port of the sandbox's loopback.
+    pub(crate) fn host_port(&self, inside: u16) -> Option<HostPort> {
+        self.host_ports.iter().find(|given| given.inside == inside).copied()
     }
 
     /// The rules for requests.

@@ -44,8 +44,25 @@ pub(crate) async fn tunnel(
     let (server_reads, server_writes) = server.split();
     let out = one_way_piped(client_reads, server_writes, &counts.sent, pipes);
     let back = one_way_piped(server_reads, client_writes, &counts.received, pipes);
-    let (out, back) = tokio::join!(out, back);
+    // Whoever cannot be read from any more is gone, and all that it said was read.
+    let (out, back) = tokio::try_join!(unless_gone(out), unless_gone(back))?;
     out.and(back)
+}
+
+/// Why bytes were not carried further.
+enum Broken {
+    /// Who sent them is gone.
+    Reading(io::Error),
+    /// They are not taken; what was said before by who should take them may still be on its way.
+    Writing(io::Error),
+}
+
+async fn unless_gone(way: impl Future<Output = Result<(), Broken>>) -> io::Result<io::Result<()>> {
+    match way.await {
+        Ok(()) => Ok(Ok(())),
+        Err(Broken::Writing(error)) => Ok(Err(error)),
+        Err(Broken::Reading(error)) => Err(error),
+    }
 }
 
 /// Carries everything one way, and its end.
@@ -66,17 +83,22 @@ pub(crate) async fn one_way(
 }
 
 /// The same, through `pipes` where it is much.
-async fn one_way_piped(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, tally: &Tally, pipes: &Pipes) -> io::Result<()> {
+async fn one_way_piped(
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    tally: &Tally,
+    pipes: &Pipes,
+) -> Result<(), Broken> {
     let before = tally.bytes();
     let mut buffer = Vec::new();
     loop {
         // Whoever waits holds neither a pipe nor a buffer that it has not needed yet.
-        from.as_ref().readable().await?;
+        from.as_ref().readable().await.map_err(Broken::Reading)?;
         let much = tally.bytes() - before >= MUCH;
         if much && let Some(pipe) = pipes.take() {
             match piece_piped(&from, &to, pipe, tally).await {
                 Ok(Piece::Carried) => continue,
-                Ok(Piece::End) => return to.shutdown().await,
+                Ok(Piece::End) => return to.shutdown().await.map_err(Broken::Writing),
                 Ok(Piece::Unsupported) => pipes.forbid(),
                 Err(error) => return Err(error),
             }
@@ -85,10 +107,10 @@ async fn one_way_piped(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, tally: &Ta
         let most = if much { CHUNK } else { FIRST };
         buffer.reserve(most);
         let mut piece = (&mut from).take(tally.piece(most) as u64);
-        if piece.read_buf(&mut buffer).await? == 0 {
-            return to.shutdown().await;
+        if piece.read_buf(&mut buffer).await.map_err(Broken::Reading)? == 0 {
+            return to.shutdown().await.map_err(Broken::Writing);
         }
-        write(&mut to, &buffer, tally).await?;
+        write(&mut to, &buffer, tally).await.map_err(Broken::Writing)?;
     }
 }
 
@@ -103,18 +125,24 @@ enum Piece {
 }
 
 /// Carries what there is through `pipe`, which is empty afterwards unless this fails.
-async fn piece_piped(from: &ReadHalf<'_>, to: &WriteHalf<'_>, mut pipe: Pipe<'_>, tally: &Tally) -> io::Result<Piece> {
+async fn piece_piped(
+    from: &ReadHalf<'_>,
+    to: &WriteHalf<'_>,
+    mut pipe: Pipe<'_>,
+    tally: &Tally,
+) -> Result<Piece, Broken> {
     let (from, to) = (from.as_ref(), to.as_ref());
     match from.try_io(Interest::READABLE, || pipe.fill(from, tally.piece(pipes::CAPACITY))) {
         Ok(0) => return Ok(Piece::End),
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Piece::Carried),
         Err(error) if pipes::is_unsupported(&error) => return Ok(Piece::Unsupported),
-        Err(error) => return Err(error),
+        Err(error) => return Err(Broken::Reading(error)),
     }
     tally.pass(pipe.held()).await;
     while pipe.held() > 0 {
-        let given = to.async_io(Interest::WRITABLE, || pipe.empty(to)).await?;
+        let given = to.async_io(Interest::WRITABLE, || pipe.empty(to)).await;
+        let given = given.map_err(Broken::Writing)?;
         tally.add(given);
     }
     Ok(Piece::Carried)

@@ -22,6 +22,8 @@ use tokio::time::{sleep, timeout};
 use crate::approvals::Approvals;
 use crate::connection::{self, proxied};
 use crate::dns::{self, Asked};
+use crate::entrance::Entrances;
+use crate::inbound::{self, Published};
 use crate::journal::Journal;
 use crate::limits::Budget;
 use crate::names::Names;
@@ -103,11 +105,14 @@ fn begin(config: Config, sockets: NetworkSockets, journal: Journal, line: Questi
         .transpose()?;
     let shared = Rc::new(Shared {
         pipes: Pipes::new(room.pipes),
-        policy: Policy::new(config.rules, config.own, config.asks.about_the_unknown).with_requests(config.requests),
+        policy: Policy::new(config.rules, config.own, config.asks.about_the_unknown)
+            .with_requests(config.requests)
+            .with_host_ports(config.host_ports),
         approvals: Approvals::new(line, config.asks.timeout),
         secrets: Secrets::new(config.secrets, journal.clone()),
         names: RefCell::new(Names::default()),
         upstream: Upstream::new(&config.resolvers, config.upstream_proxy)?,
+        entrances: Entrances::new(sockets.entrances)?,
         budget: Budget::new(&config.limits, journal.clone()),
         journal,
         opening,
@@ -119,6 +124,13 @@ fn begin(config: Config, sockets: NetworkSockets, journal: Journal, line: Questi
     }
     for socket in sockets.connections {
         servers.spawn_local(connections(Rc::clone(&shared), listener(socket)?, Arc::clone(&places)));
+    }
+    for socket in sockets.services {
+        servers.spawn_local(services(Rc::clone(&shared), listener(socket)?, Arc::clone(&places)));
+    }
+    for Published { listener: socket, port } in config.published {
+        let listener = listener(socket.into())?;
+        servers.spawn_local(published(Rc::clone(&shared), listener, port, Arc::clone(&places)));
     }
     for socket in sockets.questions {
         let socket = std::net::UdpSocket::from(socket);
@@ -177,6 +189,36 @@ async fn connections(shared: Rc<Shared>, listener: TcpListener, places: Arc<Sema
                 } else {
                     connection::serve(shared, stream, destination).await;
                 }
+                drop(place);
+            });
+        }
+    }
+}
+
+async fn services(shared: Rc<Shared>, listener: TcpListener, places: Arc<Semaphore>) {
+    loop {
+        let Some((stream, place)) = accept(&listener, &places).await else {
+            return;
+        };
+        if let Ok(inside) = stream.local_addr() {
+            let shared = Rc::clone(&shared);
+            spawn_local(async move {
+                connection::service::serve(shared, stream, inside.port()).await;
+                drop(place);
+            });
+        }
+    }
+}
+
+async fn published(shared: Rc<Shared>, listener: TcpListener, port: u16, places: Arc<Semaphore>) {
+    loop {
+        let Some((stream, place)) = accept(&listener, &places).await else {
+            return;
+        };
+        if let (Ok(peer), Ok(host_address)) = (stream.peer_addr(), stream.local_addr()) {
+            let shared = Rc::clone(&shared);
+            spawn_local(async move {
+                inbound::serve(shared, stream, peer, host_address, port).await;
                 drop(place);
             });
         }

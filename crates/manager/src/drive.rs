@@ -27,6 +27,9 @@ pub trait Door {
     /// Takes output; it must not block, so it keeps what cannot be passed on at once.
     fn write(&mut self, stream: OutputStream, bytes: Vec<u8>);
 
+    /// Tells the user something that is of use only while the command runs.
+    fn note(&mut self, line: &str);
+
     /// Bytes that are kept because they could not be passed on yet.
     fn pending(&self) -> usize;
 

@@ -4,6 +4,7 @@ pub(crate) mod audit;
 mod error;
 mod level;
 mod network;
+mod published;
 mod report;
 mod secrets;
 
@@ -30,6 +31,7 @@ pub use self::error::ManagerError;
 use self::error::with_causes;
 pub use self::level::choose as choose_level;
 pub use self::network::{ConnectAnswer, explain_connect};
+use self::published::PublishedPorts;
 pub use self::secrets::SecretsError;
 use crate::capture::Capture;
 use crate::drive::{Door, Drive, Driven};
@@ -99,10 +101,15 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
         ..plan
     };
     let secrets = secrets::ready(&request.spec, &host, &plan, &basis.env, &request.command)?;
+    let published = PublishedPorts::listen(&request.spec.network.publish)?;
     let mut live = LiveRun::create(&state, new_run(request, &plan, &host))?;
     place_layers(&mut plan, &live);
     let started_at = live.run().started_at().to_owned();
-    let outside = network::Outside { trust, secrets };
+    let outside = network::Outside {
+        trust,
+        secrets,
+        published,
+    };
     let outcome = execute(request, &mut chosen, &mut plan, &basis, outside, &mut live, door);
     let finished = live.finish();
     let (executed, enforcement) = match outcome {
@@ -287,6 +294,7 @@ fn execute(
         }
         None => None,
     };
+    outside.published.news().for_each(|line| door.note(&line));
     let (cwd, mut env) = directory_and_environment(request, basis);
     env.extend(outside.secrets.variables);
     let exec = sandbox.exec(&ExecRequest {
@@ -306,7 +314,7 @@ fn execute(
     let network = gateway.map(|gateway| {
         let mut account = gateway.finish();
         driven.limits_hit.append(&mut account.limits_hit);
-        network::told(account)
+        network::told(account, outside.published)
     });
     let mut enforcement = sandbox.enforcement().clone();
     if let Some(reason) = chosen.fallen() {

@@ -8,12 +8,14 @@
 
 pub mod addresses;
 pub mod datagrams;
+pub mod entrance;
 mod netlink;
 pub mod nftables;
 pub mod queue;
 pub mod routes;
 pub mod sockets;
 
+pub use entrance::Entrance;
 pub use routes::Sources;
 pub use sockets::NetworkSockets;
 

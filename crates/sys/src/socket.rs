@@ -10,7 +10,7 @@ use rustix::net::{
 };
 
 /// The most descriptors that one message may carry.
-pub const MAX_DESCRIPTORS: usize = 32;
+pub const MAX_DESCRIPTORS: usize = 64;
 
 /// A connected pair of stream sockets.
 ///

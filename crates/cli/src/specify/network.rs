@@ -9,7 +9,7 @@ use offleash_core::network::{Asks, HeaderRule, HeaderRuleError, MethodRule, Netw
 use offleash_core::spec::{NetworkSpec, SandboxSpec};
 use offleash_core::text::Text;
 
-use super::bad_flag;
+use super::{bad_flag, parse};
 use crate::args::NetworkArgs;
 use crate::failure::Failure;
 
@@ -51,6 +51,12 @@ pub(super) fn apply_flags(arguments: &NetworkArgs, spec: &mut SandboxSpec) -> Re
     apply_proxies(arguments, spec)?;
     for text in &arguments.secret {
         spec.network.secrets.push(secret(text)?);
+    }
+    for text in &arguments.publish {
+        spec.network.publish.push(parse("--publish", text)?);
+    }
+    for text in &arguments.host_port {
+        spec.network.host_ports.push(parse("--host-port", text)?);
     }
     match arguments.network.as_deref() {
         None => Ok(()),

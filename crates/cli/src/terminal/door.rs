@@ -12,6 +12,7 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::termios::{OptionalActions, Termios};
 
+use super::complain;
 use super::neutral::Neutralizer;
 use super::prompt::Prompt;
 
@@ -164,6 +165,12 @@ impl Door for TerminalDoor {
             }
         }
         interests
+    }
+
+    fn note(&mut self, line: &str) {
+        // A raw terminal does not go back to its left edge by itself.
+        let end = if self.raw.is_some() { "\r" } else { "" };
+        complain(&format!("offleash: {line}{end}"));
     }
 
     fn write(&mut self, stream: OutputStream, bytes: Vec<u8>) {

@@ -80,6 +80,8 @@ fn kind_in_json(kind: &str) -> &'static str {
         "Vec<Denial>" => "list of [denials](#denial)",
         "Option<ChangeSummary>" => "[change summary](#changesummary) or null",
         "Option<NetworkUse>" => "[use of the network](#networkuse) or null",
+        "Vec<PublishedPort>" => "list of [published ports](#publishedport)",
+        "Vec<InboundConnection>" => "list of [inbound connections](#inboundconnection)",
         "Vec<Connection>" => "list of [connections](#connection)",
         "Vec<RequestSeen>" => "list of [requests](#requestseen)",
         other => panic!("docs/record.md does not know how `{other}` looks in JSON"),
@@ -135,6 +137,8 @@ fn record_document() -> String {
         "Connection",
         "RequestSeen",
         "SecretUse",
+        "PublishedPort",
+        "InboundConnection",
     ] {
         let Described { doc, fields, .. } = find(name);
         let title = if name == "RunRecord" { "Record" } else { name };

@@ -1,6 +1,7 @@
 //! The table `[network]` of a policy.
 
 use std::fmt;
+use std::str::FromStr;
 
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
@@ -8,7 +9,7 @@ use toml::Spanned;
 
 use crate::network::secret::SecretSpec;
 use crate::network::upstream_proxy::{self, ProxyError};
-use crate::network::{Asks, HeaderRule, MethodRule, NetworkRule, RuleVerdict};
+use crate::network::{Asks, HeaderRule, MethodRule, NetworkRule, PortGivenError, RuleVerdict};
 use crate::spec::NetworkSpec;
 
 /// `"none"`, or a table of rules.
@@ -31,6 +32,8 @@ pub(super) struct NetworkRules {
     upstream_proxy: Option<Spanned<String>>,
     no_proxy: Vec<Spanned<String>>,
     proxy_variables: bool,
+    publish: Vec<Spanned<PortText>>,
+    host_ports: Vec<Spanned<PortText>>,
     secret: Vec<Spanned<Secret>>,
 }
 
@@ -67,6 +70,27 @@ fn secrets(written: Vec<Spanned<Secret>>) -> Result<Vec<SecretSpec>, (usize, Str
         }
     }
     Ok(secrets)
+}
+
+/// A number or a string.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum PortText {
+    Number(u16),
+    Text(String),
+}
+
+impl PortText {
+    fn parse<T: FromStr<Err = PortGivenError>>(list: &[Spanned<Self>]) -> Result<Vec<T>, (usize, String)> {
+        let parsed = list.iter().map(|spanned| {
+            let parsed = match spanned.get_ref() {
+                Self::Number(port) => port.to_string().parse(),
+                Self::Text(text) => text.parse(),
+            };
+            parsed.map_err(|error: PortGivenError| (spanned.span().start, error.to_string()))
+        });
+        parsed.collect()
+    }
 }
 
 impl Network {
@@ -110,6 +134,8 @@ impl Network {
         }
         spec.proxy_variables = rules.proxy_variables;
         spec.secrets = secrets(rules.secret)?;
+        spec.publish = PortText::parse(&rules.publish)?;
+        spec.host_ports = PortText::parse(&rules.host_ports)?;
         Ok(spec)
     }
 }

@@ -21,7 +21,7 @@ pub struct KeyDoc {
 const PATHS: &str = "list of path patterns";
 
 /// Key, kind, default, sentence, example.
-const KEYS: [(&str, &str, &str, &str, &str); 38] = [
+const KEYS: [(&str, &str, &str, &str, &str); 40] = [
     (
         "level",
         "word",
@@ -148,6 +148,21 @@ const KEYS: [(&str, &str, &str, &str, &str); 38] = [
         "any header for credentials",
         "where in a request it may stand: bearer, basic, header:NAME, query:NAME; or sigv4 alone, to sign requests to AWS",
         "[\"header:x-api-key\"]",
+    ),
+    (
+        "network.publish",
+        "list of [ADDRESS:]HOSTPORT:PORT, or PORT",
+        "none",
+        "ports of the sandbox to which programs outside may connect; on 127.0.0.1 unless an IPv4 address is named, and \
+         at any free port where HOSTPORT is 0",
+        "[\"8000:3000\", 5173]",
+    ),
+    (
+        "network.host_ports",
+        "list of PORT[:INSIDE]",
+        "none",
+        "services on the host's 127.0.0.1 that are on the sandbox's, too; nothing else of the host is",
+        "[5432, \"11434:8434\"]",
     ),
     (
         "ids",

@@ -3,7 +3,9 @@
 use crate::network::host_pattern::HostPattern;
 use crate::network::secret::SecretSpec;
 use crate::network::upstream_proxy::ProxySource;
-use crate::network::{Asks, MethodRule, NetworkPolicy, NetworkRule, PatternError, RequestRules, RuleVerdict};
+use crate::network::{
+    Asks, HostPort, MethodRule, NetworkPolicy, NetworkRule, PatternError, Publish, RequestRules, RuleVerdict,
+};
 
 /// What the sandbox may reach over the network, and how. The default is nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -22,6 +24,10 @@ pub struct NetworkSpec {
     pub proxy_variables: bool,
     /// Secrets that requests may use, and the sandbox does not have.
     pub secrets: Vec<SecretSpec>,
+    /// Ports of the sandbox to which programs outside may connect.
+    pub publish: Vec<Publish>,
+    /// Services of the host's loopback that are on the sandbox's, too.
+    pub host_ports: Vec<HostPort>,
 }
 
 /// The port of the loopback addresses inside at which the gateway is a proxy: an assigned one that nobody uses
@@ -73,8 +79,12 @@ impl NetworkSpec {
             .collect()
     }
 
-    /// Whether anything may be reached, so that the sandbox needs a network with a gateway. Rules that only deny are the
-    /// same as none.
+    /// Whether the sandbox needs a network with a gateway: something may be reached, or reach it.
+    pub fn needs_gateway(&self) -> bool {
+        self.reaches_out() || !self.publish.is_empty() || !self.host_ports.is_empty()
+    }
+
+    /// Whether a rule allows anything. Rules that only deny are the same as none.
     pub fn reaches_out(&self) -> bool {
         self.asks.about_the_unknown || self.policy.rules.iter().any(|rule| rule.verdict() != RuleVerdict::Deny)
     }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read as _};
 
-use offleash_core::plan::MOST_LISTENERS;
+use offleash_core::plan::{MOST_LISTENERS, NetworkDoors};
 use offleash_sys::namespaces::{self, Namespaces};
 use offleash_sys::process;
 use rustix::pipe::PipeFlags;
@@ -84,25 +84,27 @@ fn try_making() -> io::Result<Tried> {
         network: true,
         ..Namespaces::default()
     };
-    let child = namespaces::fork_into(namespaces, None, || match network::make(&[80, 443]) {
-        Ok((sockets, Led::ByFilters)) => {
-            let says = if sockets.first_packets.is_some() {
-                AT_ONCE
-            } else {
-                BY_RESET
-            };
-            let _told = rustix::io::write(&writer, says.as_bytes());
-            0
-        }
-        Ok((_sockets, Led::ByListeners(missing))) => {
-            let _told = rustix::io::write(&writer, format!("{LISTENERS}{missing}").as_bytes());
-            0
-        }
-        Err(failure) => {
-            let reason = format!("{}: {}: {}", failure.step, failure.subject, failure.source);
-            // The pipe has room for it; without a reader there is nobody to be told.
-            let _told = rustix::io::write(&writer, reason.as_bytes());
-            1
+    let child = namespaces::fork_into(namespaces, None, || {
+        match network::make(&[80, 443], &NetworkDoors::default()) {
+            Ok((sockets, Led::ByFilters)) => {
+                let says = if sockets.first_packets.is_some() {
+                    AT_ONCE
+                } else {
+                    BY_RESET
+                };
+                let _told = rustix::io::write(&writer, says.as_bytes());
+                0
+            }
+            Ok((_sockets, Led::ByListeners(missing))) => {
+                let _told = rustix::io::write(&writer, format!("{LISTENERS}{missing}").as_bytes());
+                0
+            }
+            Err(failure) => {
+                let reason = format!("{}: {}: {}", failure.step, failure.subject, failure.source);
+                // The pipe has room for it; without a reader there is nobody to be told.
+                let _told = rustix::io::write(&writer, reason.as_bytes());
+                1
+            }
         }
     });
     let child = match child {

@@ -106,7 +106,9 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     foundation.enter(plan, &mut arrivals)?;
     network_namespace.enter()?;
     let (network, led) = match plan.network {
-        true => network::make(&plan.network_ports).map(|(sockets, led)| (Some(sockets), Some(led)))?,
+        true => {
+            network::make(&plan.network_ports, &plan.network_doors).map(|(sockets, led)| (Some(sockets), Some(led)))?
+        }
         false => (None, None),
     };
     use_null_streams().map_err(step("opening /dev/null"))?;

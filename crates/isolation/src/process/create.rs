@@ -141,7 +141,7 @@ impl Embryo {
             control,
             ..
         } = self;
-        let sockets = network::from_order(report.network);
+        let sockets = network::from_order(report.network, &plan.network_doors);
         let sockets = sockets.map_err(|error| failed("taking over the sockets of the network", "", error))?;
         let network = plan.network.then_some(sockets);
         let (first, group) = unfinished.complete();

@@ -7,10 +7,11 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
+use offleash_core::plan::NetworkDoors;
 use offleash_core::spec::PROXY_PORT;
 use offleash_sys::network::nftables::{self, Filters, FirstPackets};
 use offleash_sys::network::queue::Queue;
-use offleash_sys::network::{Ipv6, NetworkError, NetworkSockets, Sources, routes, sockets};
+use offleash_sys::network::{Entrance, Ipv6, NetworkError, NetworkSockets, Sources, routes, sockets};
 
 use rustix::net::{AddressFamily, SocketType};
 
@@ -37,8 +38,8 @@ pub(crate) enum Led {
 }
 
 /// Makes the network; needs `CAP_NET_ADMIN` and `CAP_NET_BIND_SERVICE` over the namespace. Where the kernel has no
-/// packet filters, `ports` are listened on, at every address.
-pub(crate) fn make(ports: &[u16]) -> Result<(NetworkSockets, Led), StepFailure> {
+/// packet filters, `ports` are listened on, at every address. `doors` are there in any case.
+pub(crate) fn make(ports: &[u16], doors: &NetworkDoors) -> Result<(NetworkSockets, Led), StepFailure> {
     let ipv6 = routes::deliver_everything_here(SOURCES).map_err(failed("routing the network"))?;
     let any: &[[SocketAddr; 2]] = match ipv6 {
         Ipv6::Ready => &[
@@ -63,6 +64,14 @@ pub(crate) fn make(ports: &[u16]) -> Result<(NetworkSockets, Led), StepFailure> 
             .push(sockets::listen_transparent(*listener).map_err(step)?.into());
         made.questions.push(sockets::bind_datagrams(*dns).map_err(step)?.into());
         made.long_questions.push(sockets::listen(*dns).map_err(step)?.into());
+        let loopback = listener.ip();
+        for port in &doors.services {
+            let service = sockets::listen(here(loopback, *port)).map_err(step)?;
+            made.services.push(service.into());
+        }
+        if doors.entrance {
+            made.entrances.push(Entrance::make(loopback).map_err(step)?);
+        }
     }
     // Without it, or without a rule for it, refused connections are accepted and reset.
     let queue = match Queue::open() {
@@ -117,31 +126,48 @@ pub(super) fn in_order(sockets: &NetworkSockets) -> Vec<BorrowedFd<'_>> {
         questions,
         long_questions,
         first_packets,
+        services,
+        entrances,
     } = sockets;
-    let all = [connections, questions, long_questions];
+    let entrances = entrances.iter().flat_map(|way| [&way.listener, &way.asking]);
+    let all = [connections, questions, long_questions, services];
     all.into_iter()
         .flatten()
         .chain(first_packets)
+        .chain(entrances)
         .map(|socket| socket.as_fd())
         .collect()
 }
 
-/// The sockets that were sent, told apart by what they are.
+/// The sockets that were sent, of a network with `doors`, told apart by what they are.
 ///
 /// # Errors
 /// When one is no socket, which no first process of ours sends.
-pub(super) fn from_order(sent: impl IntoIterator<Item = OwnedFd>) -> io::Result<NetworkSockets> {
+pub(super) fn from_order(sent: impl IntoIterator<Item = OwnedFd>, doors: &NetworkDoors) -> io::Result<NetworkSockets> {
     let mut sockets = NetworkSockets::default();
+    let mut listener = None;
     for socket in sent {
         if rustix::net::sockopt::socket_domain(&socket)? == AddressFamily::NETLINK {
             sockets.first_packets = Some(socket);
             continue;
         }
         let address = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
+        let loopback = address.ip();
         if rustix::net::sockopt::socket_type(&socket)? == SocketType::DGRAM {
             sockets.questions.push(socket);
         } else if address.port() == DNS {
             sockets.long_questions.push(socket);
+        } else if doors.entrance && address == Entrance::address(loopback) {
+            listener = Some(socket);
+        } else if doors.entrance && address == Entrance::origin(loopback) {
+            // Each comes behind its listener.
+            let listener = listener.take().ok_or(io::ErrorKind::InvalidData)?;
+            sockets.entrances.push(Entrance {
+                listener,
+                asking: socket,
+            });
+        } else if loopback.is_loopback() && doors.services.contains(&address.port()) {
+            sockets.services.push(socket);
         } else {
             sockets.connections.push(socket);
         }

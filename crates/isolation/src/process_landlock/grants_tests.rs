@@ -55,6 +55,7 @@ fn plan(entries: Vec<Entry>, executables: Vec<PathBuf>) -> Plan {
         limits: Limits::default(),
         network: false,
         network_ports: Vec::new(),
+        network_doors: offleash_core::plan::NetworkDoors::default(),
         allow_ptrace: false,
         executables,
         run_directory: "/state".into(),

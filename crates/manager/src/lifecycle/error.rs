@@ -4,6 +4,7 @@ use std::io;
 
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::level::Level;
+use offleash_core::network::Publish;
 use offleash_core::network::upstream_proxy::ProxyError;
 use offleash_gateway::TrustError;
 use offleash_isolation::error::IsolationError;
@@ -59,6 +60,14 @@ pub enum ManagerError {
     /// The secrets cannot be used as asked.
     #[error(transparent)]
     Secrets(#[from] SecretsError),
+    /// A port cannot be listened on that is to be published.
+    #[error("cannot publish port {} at {}:{} (`--publish`)", asked.port, asked.address, asked.host_port)]
+    Publish {
+        /// What was asked for.
+        asked: Publish,
+        /// Why.
+        source: io::Error,
+    },
     /// The host refused something basic.
     #[error("cannot {action}")]
     Host {
@@ -81,7 +90,11 @@ impl ManagerError {
             Self::Audit(error) => Some(error),
             Self::UpstreamProxy(error) => Some(error),
             Self::Secrets(error) => Some(error),
-            Self::LevelUnavailable { .. } | Self::BelowFloor { .. } | Self::Trust(_) | Self::Host { .. } => None,
+            Self::LevelUnavailable { .. }
+            | Self::BelowFloor { .. }
+            | Self::Trust(_)
+            | Self::Publish { .. }
+            | Self::Host { .. } => None,
         }
     }
 }
@@ -90,6 +103,12 @@ impl Explained for ManagerError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::LevelUnavailable { .. } | Self::BelowFloor { .. } => ErrorKind::Unsupported,
+            Self::Publish { source, .. } => match source.kind() {
+                io::ErrorKind::AddrInUse => ErrorKind::Conflict,
+                io::ErrorKind::PermissionDenied => ErrorKind::Denied,
+                io::ErrorKind::AddrNotAvailable => ErrorKind::NotFound,
+                _ => ErrorKind::Internal,
+            },
             _ => self.explained().map_or(ErrorKind::Internal, Explained::kind),
         }
     }
@@ -109,6 +128,17 @@ impl Explained for ManagerError {
             ),
             Self::BelowFloor { .. } => {
                 Some("lower `--min-level`, or mend what `offleash doctor` reports as missing".to_owned())
+            }
+            Self::Publish { source, .. } => {
+                let hint = match source.kind() {
+                    io::ErrorKind::AddrInUse => {
+                        "another program listens there: name another HOSTPORT, or 0 for any that is free"
+                    }
+                    io::ErrorKind::PermissionDenied => "ports below 1024 are root's: name a higher HOSTPORT",
+                    io::ErrorKind::AddrNotAvailable => "name an address that this machine has",
+                    _ => return None,
+                };
+                Some(hint.to_owned())
             }
             _ => self
                 .explained()

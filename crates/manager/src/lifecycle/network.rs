@@ -1,16 +1,17 @@
 //! The gateway of a run: started between the sandbox and its command, and ended after them.
 
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use offleash_core::limits::Limits;
-use offleash_core::network::Host;
 use offleash_core::network::upstream_proxy::{
     NO_PROXY_VARIABLES, PROXY_VARIABLES, ProxyError, ProxySource, UpstreamProxy, parse_no_proxy,
 };
-use offleash_core::record::{Connection, ConnectionVerdict, NetworkUse, RequestSeen, SecretUse};
+use offleash_core::network::{Host, HostPort};
+use offleash_core::record::{Connection, ConnectionVerdict, InboundConnection, NetworkUse, RequestSeen, SecretUse};
 use offleash_core::spec::NetworkSpec;
 use offleash_gateway::{Account, Config, Gateway, OPEN_FILES, Outcome, Resolvers, Trust};
 use offleash_store::rfc3339;
@@ -19,6 +20,7 @@ use offleash_sys::network::addresses::own_addresses;
 use offleash_sys::rlimit::{self, Resource};
 
 use super::ManagerError;
+use super::published::PublishedPorts;
 use super::secrets::Ready;
 use crate::planning::{TrustStores, read_regular_file};
 
@@ -67,6 +69,8 @@ pub(super) struct Outside {
     pub(super) trust: Option<Arc<Trust>>,
     /// The values of secrets, and the variables with their placeholders.
     pub(super) secrets: Ready,
+    /// What listens on the host.
+    pub(super) published: PublishedPorts,
 }
 
 /// What connections are opened with, if any are.
@@ -113,6 +117,8 @@ pub(super) fn start(
         requests: asked.requests.clone(),
         trust: outside.trust.clone(),
         own: own.into_iter().collect(),
+        host_ports: asked.host_ports.clone(),
+        published: outside.published.listeners().map_err(failed)?,
         limits: limits.clone(),
         asks: asked.asks,
         resolvers: Resolvers::System,
@@ -138,6 +144,14 @@ pub struct ConnectAnswer {
 /// Whether a name leads where it may lead is found out only when it is resolved.
 pub fn explain_connect(network: &NetworkSpec, host: &Host, port: u16) -> ConnectAnswer {
     let default = || "default: nothing is reached unless a rule allows it".to_owned();
+    let service = |given: &&HostPort| is_loopback(host) && given.inside == port;
+    if let Some(given) = network.host_ports.iter().find(service) {
+        return ConnectAnswer {
+            word: format!("allowed, to port {} on this machine's loopback", given.port),
+            rule: given.to_string(),
+            requests: Vec::new(),
+        };
+    }
     if !network.reaches_out() {
         return ConnectAnswer {
             word: "refused".to_owned(),
@@ -174,9 +188,20 @@ fn rules_for_requests(network: &NetworkSpec, host: &Host, port: u16) -> Vec<Stri
         .collect()
 }
 
+/// Whether a program inside that connects there means its own loopback, where services of the host are, too.
+fn is_loopback(host: &Host) -> bool {
+    match host {
+        Host::Address(address) => [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()].contains(address),
+        Host::Name(name) => name.as_str() == "localhost",
+    }
+}
+
 /// What the gateway saw, as the record tells it.
-pub(super) fn told(account: Account) -> NetworkUse {
+pub(super) fn told(account: Account, published: PublishedPorts) -> NetworkUse {
     NetworkUse {
+        published: published.into_told(),
+        inbound: account.inbound.into_iter().map(inbound).collect(),
+        more_inbound: account.more_inbound,
         connections: account.connections.into_iter().map(connection).collect(),
         more_connections: account.more_connections,
         refused_names: account.refused_names,
@@ -206,6 +231,21 @@ fn verdict(outcome: Outcome) -> (ConnectionVerdict, Option<String>) {
         Outcome::Refused(reason) => (ConnectionVerdict::Refused, Some(reason)),
         Outcome::Failed(reason) => (ConnectionVerdict::Failed, Some(reason)),
         Outcome::Cut(reason) => (ConnectionVerdict::Cut, Some(reason)),
+    }
+}
+
+fn inbound(seen: offleash_gateway::Inbound) -> InboundConnection {
+    let (verdict, reason) = verdict(seen.outcome);
+    InboundConnection {
+        at: rfc3339(seen.at),
+        peer: seen.peer.to_string(),
+        host_address: seen.host_address.to_string(),
+        port: seen.port,
+        verdict,
+        reason,
+        sent_bytes: seen.sent,
+        received_bytes: seen.received,
+        duration_ms: milliseconds(seen.duration),
     }
 }
 

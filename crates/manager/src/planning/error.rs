@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use offleash_core::env::EnvError;
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::level::Level;
+use offleash_core::network::PortGivenError;
 use offleash_core::text::Text;
 
 /// A spec that cannot become a plan.
@@ -36,6 +37,9 @@ pub enum PlanError {
         /// The floor.
         min_level: Level,
     },
+    /// Ports that cannot be given together.
+    #[error(transparent)]
+    Ports(#[from] PortGivenError),
     /// A path cannot be looked at.
     #[error("cannot open {role} `{path}`")]
     Unreachable {
@@ -166,6 +170,7 @@ impl Explained for PlanError {
                 ));
             }
             PlanError::ToolchainMissing { .. } => "give the path of the installation: `--toolchain PATH`",
+            PlanError::Ports(_) => "`offleash help run` says what `--publish` and `--host-port` take",
             PlanError::TooManyPaths { .. } => "begin the pattern with a directory that holds less",
         };
         Some(hint.to_owned())

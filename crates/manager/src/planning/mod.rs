@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 
 use offleash_core::id::RunId;
 use offleash_core::level::{Level, LevelChoice};
+use offleash_core::network::port_given;
 use offleash_core::path_rules::Anchors;
-use offleash_core::plan::{Environment, Plan, User};
+use offleash_core::plan::{Environment, NetworkDoors, Plan, User};
 use offleash_core::spec::SandboxSpec;
 
 mod commands;
@@ -100,10 +101,11 @@ pub fn resolve(
 ) -> Result<(Plan, ExecBasis), PlanError> {
     let program = check_command(command)?;
     let level = check_level(spec)?;
+    port_given::check_together(&spec.network.publish, &spec.network.host_ports)?;
     let user = system::user();
     let mut tree = tree::Tree::default();
     tree.add_system(system::entries(&spec.limits, &user));
-    let network = spec.network.reaches_out();
+    let network = spec.network.needs_gateway();
     tree.add_system(etc::entries(&user, HOSTNAME, network, host.trust.as_ref()));
 
     let workspace = match &spec.workspace {
@@ -156,6 +158,10 @@ pub fn resolve(
             .policy
             .reachable_ports(offleash_core::plan::MOST_LISTENERS)
             .unwrap_or_default(),
+        network_doors: NetworkDoors {
+            services: spec.network.host_ports.iter().map(|given| given.inside).collect(),
+            entrance: !spec.network.publish.is_empty(),
+        },
         allow_ptrace: spec.allow_ptrace,
         executables,
         run_directory: run_directory.to_path_buf(),

@@ -13,6 +13,8 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use super::entrance::Entrance;
+
 /// Connections that may wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
@@ -28,6 +30,10 @@ pub struct NetworkSockets {
     pub long_questions: Vec<OwnedFd>,
     /// First packets of connections, where they can be held ([`super::queue`]).
     pub first_packets: Option<OwnedFd>,
+    /// Listening on loopback addresses for connections to services of the host.
+    pub services: Vec<OwnedFd>,
+    /// Ways in from outside, one for each family of addresses, where there are any.
+    pub entrances: Vec<Entrance>,
 }
 
 /// Listens on an address.
@@ -38,7 +44,7 @@ pub struct NetworkSockets {
 /// # Errors
 /// `EADDRINUSE`; `EACCES` for a port below 1024 without `CAP_NET_BIND_SERVICE` over the namespace.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = socket(address, SocketType::STREAM)?;
+    let socket = socket(address, SocketType::STREAM, SocketFlags::empty())?;
     start_listening(socket, address)
 }
 
@@ -49,7 +55,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// # Errors
 /// As [`listen`]; `EPERM` without `CAP_NET_ADMIN` over the namespace.
 pub fn listen_transparent(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = socket(address, SocketType::STREAM)?;
+    let socket = socket(address, SocketType::STREAM, SocketFlags::empty())?;
     match address {
         SocketAddr::V4(_) => enable(&socket, libc::IPPROTO_IP, libc::IP_TRANSPARENT)?,
         SocketAddr::V6(_) => enable(&socket, libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT)?,
@@ -63,7 +69,7 @@ pub fn listen_transparent(address: SocketAddr) -> io::Result<TcpListener> {
 /// # Errors
 /// As [`listen`].
 pub fn bind_datagrams(address: SocketAddr) -> io::Result<UdpSocket> {
-    let socket = socket(address, SocketType::DGRAM)?;
+    let socket = socket(address, SocketType::DGRAM, SocketFlags::empty())?;
     match address {
         SocketAddr::V4(_) => enable(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO)?,
         SocketAddr::V6(_) => {
@@ -99,12 +105,12 @@ pub fn original_destination(accepted: impl AsFd) -> io::Result<SocketAddr> {
     }
 }
 
-fn socket(address: SocketAddr, kind: SocketType) -> io::Result<OwnedFd> {
+pub(super) fn socket(address: SocketAddr, kind: SocketType, flags: SocketFlags) -> io::Result<OwnedFd> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
     };
-    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC | flags, None)?;
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
