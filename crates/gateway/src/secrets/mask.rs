@@ -13,6 +13,10 @@ use offleash_core::network::secret::Secret;
 
 use super::query;
 
+/// How long a part of a value is, of characters that are nowhere escaped, that is taken out of answers by itself: no
+/// word of a text, and most of a key. The ways to write the characters between are too many (`\u003d`, `&#61;`, `%3d`).
+const LONG_RUN: usize = 16;
+
 /// What is to be taken out of the answers to one request.
 #[derive(Debug, Clone)]
 pub(crate) struct Mask(Arc<[Needle]>);
@@ -131,6 +135,11 @@ fn spellings(value: &[u8]) -> Vec<Vec<u8>> {
             spellings.push(spelling);
         }
     };
+    // Whatever else is escaped, and however, these stand as they are.
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~".contains(byte);
+    for run in value.split(|byte| !is_plain(byte)).filter(|run| run.len() >= LONG_RUN) {
+        add(run.to_vec());
+    }
     let in_url = query::encoded(value);
     add(in_url.replace("%20", "+").into_bytes());
     add(in_url.into_bytes());

@@ -330,6 +330,23 @@ fn values_are_taken_out_of_headers_of_answers() {
 }
 
 #[test]
+fn values_are_taken_out_however_what_is_not_a_letter_is_escaped() {
+    let secrets = secrets(&[(
+        "KEY=env:X@api.example.com",
+        "0123456789abcdefABCDEF/word+fedcba9876543210==",
+    )]);
+    let mask = mask_of(&secrets);
+    for escaped in ["%2f", "&#47;", "\\u002f", "/ ", "&sol;"] {
+        let told = format!("a 0123456789abcdefABCDEF{escaped}word{escaped}fedcba9876543210{escaped} b");
+        let bytes = masked(&mask, &[told.as_bytes()]);
+        let text = String::from_utf8(bytes).unwrap();
+        assert!(!text.contains("0123456789") && !text.contains("fedcba"), "{text}");
+        assert_eq!(text.len(), told.len());
+        assert!(text.starts_with("a ") && text.ends_with(" b"), "{text}");
+    }
+}
+
+#[test]
 fn values_are_taken_out_of_names_of_headers() {
     let secrets = secrets(&[("KEY=env:X@api.example.com", "Real-Value-0123")]);
     let mut headers = http::HeaderMap::new();
