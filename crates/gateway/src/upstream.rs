@@ -25,6 +25,8 @@ const CONNECT: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(3);
 const QUESTIONS: usize = 1;
 const RESOLVE: Duration = Duration::from_secs(10);
+/// How many answers are remembered: a sandbox may ask for any name below a wildcard, and an answer may have 64 KiB.
+const REMEMBERED: u64 = 256;
 /// How many addresses of a name are tried.
 const ATTEMPTS: usize = 4;
 
@@ -83,6 +85,7 @@ impl Upstream {
         options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
         options.timeout = ANSWER;
         options.attempts = QUESTIONS;
+        options.cache_size = REMEMBERED;
         Ok(Self {
             resolver: builder.build().map_err(io::Error::other)?,
             proxy,
