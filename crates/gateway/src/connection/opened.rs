@@ -16,6 +16,9 @@ impl Session<'_> {
         let clear_is_meant = Policy::clear_is_meant(&decision, self.port);
         let read = std::mem::take(&mut self.read);
         let (scheme, read) = match &self.way {
+            Some(Way::Request { .. }) if protocol == Protocol::Tls => {
+                return Err(Stopped::Refused("it is not TLS".to_owned()));
+            }
             // What is asked of a proxy as a request is one.
             Some(Way::Request { .. }) => (Scheme::Http, read),
             _ => self.begun(protocol, read).await?,
