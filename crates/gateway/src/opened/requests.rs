@@ -1,17 +1,27 @@
 //! One request: whether it passes, and how it is changed before it is sent on.
 
-use http::header::{HOST, HeaderName, HeaderValue};
+use http::header::{CONTENT_LENGTH, HOST, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{Method, Uri};
 use offleash_core::error::Explained as _;
 use offleash_core::network::{CanonicalPath, Host, RequestDecision};
 
-use crate::http_head::{Authority, Scheme};
+use crate::http_head::{Authority, Scheme, imitated_field};
 use crate::policy::Policy;
 
 /// How many rules a refusal names.
 const NAMED_RULES: usize = 4;
+
+/// Headers by which servers are asked for another method or path than the one that is judged: frameworks take the
+/// former from clients that can only `POST`, the latter from proxies before them.
+const OVERRIDES: [&str; 5] = [
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-url",
+    "x-rewrite-url",
+];
 
 /// Where the requests of a connection go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,12 +96,14 @@ pub(super) fn judge(policy: &Policy, to: &Destination, parts: &Parts) -> Result<
         return Err(Refused::because(format!("{method} is never let through")));
     }
     check_authority(to, parts)?;
+    check_fields(parts)?;
     let target = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
     let rules = policy.requests();
     if !rules.methods.concern(&to.host) {
         let target = PathAndQuery::try_from(target).map_err(|_| Refused::because("its target is none"))?;
         return Ok(Passed { target, rule: None });
     }
+    check_overrides(parts)?;
     let path = CanonicalPath::parse(target.as_bytes()).map_err(|error| Refused {
         reason: format!("`{method}` to `{}`: {error}", to.authority()),
         rule: None,
@@ -170,6 +182,41 @@ fn check_authority(to: &Destination, parts: &Parts) -> Result<(), Refused> {
     Ok(())
 }
 
+/// Nothing may look like a header that decides about host or length to readers to which all punctuation is the same, and
+/// the length is said in one way.
+fn check_fields(parts: &Parts) -> Result<(), Refused> {
+    let imitates = |name: &HeaderName| imitated_field(name.as_str().as_bytes()).filter(|field| name != field);
+    if let Some(field) = parts.headers.keys().find_map(imitates) {
+        return Err(Refused::because(format!("a header imitates `{field}`")));
+    }
+    let mut lengths = parts.headers.get_all(CONTENT_LENGTH).iter();
+    let is_number = |value: &HeaderValue| !value.is_empty() && value.as_bytes().iter().all(u8::is_ascii_digit);
+    match (lengths.next(), lengths.next()) {
+        (None, _) => Ok(()),
+        (Some(length), None) if is_number(length) => Ok(()),
+        _ => Err(Refused::because("its `Content-Length` is ambiguous")),
+    }
+}
+
+/// Nothing may ask the server for another method or path than the judged ones.
+fn check_overrides(parts: &Parts) -> Result<(), Refused> {
+    let overrides = |name: &&HeaderName| OVERRIDES.iter().any(|other| is_spelled_like(name, other));
+    match parts.headers.keys().find(overrides) {
+        None => Ok(()),
+        Some(name) => Err(Refused {
+            reason: format!("the header `{name}` asks for something else than the request says"),
+            rule: None,
+            hint: Some("leave the header out, and use the method and the path that are meant".to_owned()),
+        }),
+    }
+}
+
+/// Whether programs that know headers as variables (RFC 3875, 4.1.18) know both by the same name.
+fn is_spelled_like(name: &HeaderName, other: &str) -> bool {
+    let plain = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'-' };
+    name.as_str().bytes().map(plain).eq(other.bytes().map(plain))
+}
+
 /// What a client wrote, fit to be shown.
 fn printable(text: &[u8]) -> String {
     let shown = String::from_utf8_lossy(text.get(..300).unwrap_or(text));
@@ -191,10 +238,12 @@ fn change_headers(policy: &Policy, to: &Destination, parts: &mut Parts) -> Resul
         let Ok(name) = HeaderName::from_bytes(rule.name().as_bytes()) else {
             return Err(broken_rule(rule));
         };
+        let alike = parts.headers.keys().filter(|own| is_spelled_like(own, rule.name()));
+        for own in alike.cloned().collect::<Vec<_>>() {
+            parts.headers.remove(own);
+        }
         match rule.value() {
-            None => {
-                parts.headers.remove(name);
-            }
+            None => {}
             Some(_) if to.scheme == Scheme::Http && !to.clear_is_meant => {
                 return Err(Refused {
                     reason: format!(

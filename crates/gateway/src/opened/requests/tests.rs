@@ -187,3 +187,81 @@ fn a_target_is_written_as_the_version_needs_it() {
         "https://api.example.com:8443/v1?x=y"
     );
 }
+
+/// The same with another header.
+fn with(method: &str, name: &'static str, values: &[&str]) -> Parts {
+    let mut parts = parts(method, "/v1/items", &["api.example.com"]);
+    for value in values {
+        parts
+            .headers
+            .append(HeaderName::from_static(name), HeaderValue::from_str(value).unwrap());
+    }
+    parts
+}
+
+#[test]
+fn n9_nothing_that_servers_take_for_a_length_or_a_host_passes_beside_them() {
+    let plain = policy(&[], &[]);
+    for (name, values) in [
+        ("content_length", &["5"][..]),
+        ("transfer_encoding", &["chunked"]),
+        ("host_", &["a"]),
+        ("content-length", &["5", "5"]),
+        ("content-length", &[""]),
+        ("content-length", &["+5"]),
+        ("content-length", &["5, 5"]),
+    ] {
+        let refused = judge(&plain, &api(), &with("POST", name, values));
+        // One letter more makes it a header like any other.
+        assert_eq!(refused.is_err(), name != "host_", "{name}: {values:?}");
+    }
+    judge(&plain, &api(), &with("POST", "content-length", &["5"])).unwrap();
+}
+
+#[test]
+fn n8_headers_that_override_what_is_judged_are_refused_where_it_is_judged() {
+    let judged = policy(&["GET,POST api.example.com/v1/*"], &[]);
+    for name in [
+        "x-http-method-override",
+        "x_http_method_override",
+        "x-http-method",
+        "x-method-override",
+        "x-original-url",
+        "x-rewrite-url",
+    ] {
+        let refused = judge(&judged, &api(), &with("POST", name, &["/admin"])).unwrap_err();
+        assert!(refused.reason.contains(name), "{refused:?}");
+        judge(&policy(&[], &[]), &api(), &with("POST", name, &["/admin"])).unwrap();
+    }
+    judge(&judged, &api(), &with("POST", "x-forwarded-proto", &["https"])).unwrap();
+}
+
+#[test]
+fn a_header_is_not_set_beside_a_rule_by_another_spelling() {
+    let rules = [
+        HeaderRule::parse_set("api.example.com X-Team: agents").unwrap(),
+        HeaderRule::parse_remove("api.example.com X-Debug").unwrap(),
+    ];
+    let policy = policy(&[], &rules);
+    let mut asked = with("GET", "x_team", &["admins", "root"]);
+    for name in ["x-team", "x.team", "x_debug", "x-teams"] {
+        asked
+            .headers
+            .append(HeaderName::from_static(name), HeaderValue::from_static("mine"));
+    }
+    rewrite(&policy, &api(), &mut asked).unwrap();
+    let mut left: Vec<(&str, &[u8])> = asked
+        .headers
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_bytes()))
+        .collect();
+    left.sort_unstable();
+    assert_eq!(
+        left,
+        [
+            ("host", &b"api.example.com"[..]),
+            ("x-team", b"agents"),
+            ("x-teams", b"mine")
+        ]
+    );
+}
