@@ -208,8 +208,13 @@ fn policy_document() -> String {
     let keys = reference();
     let top: Vec<&KeyDoc> = keys.iter().filter(|key| !key.key.contains('.')).collect();
     text.push_str(&key_table("Keys", &top));
-    let mut tables: Vec<&str> = keys.iter().filter_map(|key| Some(key.key.split_once('.')?.0)).collect();
-    tables.dedup();
+    let table_of = |key: &KeyDoc| Some(key.key.rsplit_once('.')?.0.to_owned());
+    let mut tables: Vec<String> = Vec::new();
+    for table in keys.iter().filter_map(table_of) {
+        if !tables.contains(&table) {
+            tables.push(table);
+        }
+    }
     for table in tables {
         let title = match table.strip_suffix("[]") {
             Some(name) => format!("[[{name}]]"),
@@ -217,7 +222,7 @@ fn policy_document() -> String {
         };
         let inner: Vec<&KeyDoc> = keys
             .iter()
-            .filter(|key| key.key.starts_with(&format!("{table}.")))
+            .filter(|key| table_of(key).as_ref() == Some(&table))
             .collect();
         text.push_str(&key_table(&title, &inner));
     }
