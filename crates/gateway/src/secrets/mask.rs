@@ -175,9 +175,10 @@ impl Masker {
         }
         let mut all = std::mem::take(&mut self.held);
         all.extend_from_slice(&bytes);
-        self.cover(&mut all);
-        let keep = self.beginning_at_end(&all);
-        self.held = all.split_off(all.len() - keep);
+        // What may become a longer one is not covered as a shorter one, behind which the rest would go on.
+        let going = all.len() - self.beginning_at_end(&all);
+        self.cover(&mut all, going);
+        self.held = all.split_off(going);
         all.into()
     }
 
@@ -188,7 +189,10 @@ impl Masker {
 
     /// What was held, when nothing follows.
     pub(crate) fn finish(&mut self) -> Bytes {
-        std::mem::take(&mut self.held).into()
+        let mut held = std::mem::take(&mut self.held);
+        let all = held.len();
+        self.cover(&mut held, all);
+        held.into()
     }
 
     fn is_in(&self, bytes: &[u8]) -> bool {
@@ -198,11 +202,15 @@ impl Masker {
             .any(|needle| memmem::find(bytes, &needle.bytes).is_some())
     }
 
-    fn cover(&self, bytes: &mut [u8]) {
+    /// Covers what begins before `end`.
+    fn cover(&self, bytes: &mut [u8], end: usize) {
         for needle in self.mask.0.iter() {
             let mut from = 0;
             while let Some(at) = bytes.get(from..).and_then(|rest| memmem::find(rest, &needle.bytes)) {
                 let start = from + at;
+                if start >= end {
+                    break;
+                }
                 from = start + needle.bytes.len();
                 if let Some(found) = bytes.get_mut(start..from) {
                     found.copy_from_slice(&needle.cover);
