@@ -164,6 +164,7 @@ async fn gateway(rule: &str, port: u16, roots: CertificateDer<'static>, more_ser
         policy: Policy::new(rules, Vec::new(), false).with_requests(requests),
         approvals: Approvals::new(Questions::new().unwrap(), std::time::Duration::ZERO),
         names: RefCell::new(Names::default()),
+        entrances: crate::entrance::Entrances::default(),
         upstream: Upstream::new(&Resolvers::At(Vec::new()), None).unwrap(),
         budget: Budget::new(&Limits::default(), journal.clone()),
         secrets: Secrets::new(Arc::from([]), journal.clone()),
