@@ -176,6 +176,8 @@ impl<'a> Session<'a> {
     fn note(&mut self, stopped: &Stopped) {
         self.outcome = Some(match stopped {
             Stopped::Refused(reason) => Outcome::Refused(reason.clone()),
+            // Whatever ended it, the server was reached and told something: a reset must not make that look undone.
+            Stopped::Failed(_) if self.made && self.counts.sent.bytes() > 0 => Outcome::Allowed,
             Stopped::Failed(reason) => Outcome::Failed(reason.clone()),
             Stopped::Limited(reached) if self.is_made() => Outcome::Cut(reached.to_string()),
             Stopped::Limited(reached) => Outcome::Refused(reached.to_string()),

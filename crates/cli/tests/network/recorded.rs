@@ -137,3 +137,32 @@ fn a_gateway_that_cannot_be_started_is_no_run_without_one() {
     let mut control = world.sandboxed_with_files(&site, 256, &["--allow", "www.example.com"], attempts);
     Seen::of_output(&finish(start(&mut control))).refused("refused");
 }
+
+#[test]
+fn n13_what_was_sent_is_told_as_sent_however_the_program_hangs_up() {
+    let Some(world) = world() else { return };
+    let site = Site::new();
+    let attempts = r#"
+def reset():
+    with dial("www.example.com", 80) as connection:
+        response = say(connection, "GET /n13-reset HTTP/1.1\r\nHost: www.example.com\r\n\r\n")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        return response
+def half():
+    with dial("www.example.com", 80) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: www.example.com\r\nContent-Length: 9\r\n\r\nhalf")
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(1 << 16):
+            pass
+attempt("reset", reset)
+attempt("half", half)
+"#;
+    let seen = run(world, &site, &["--allow", "www.example.com"], attempts);
+    seen.done("reset");
+    let connections = seen.connections("www.example.com");
+    assert_eq!(connections.len(), 2);
+    for connection in connections {
+        assert_eq!(connection["verdict"], "allowed", "{connection:#}");
+        assert!(connection["sent_bytes"].as_u64().unwrap() > 0, "{connection:#}");
+    }
+}
