@@ -50,8 +50,9 @@ pub struct RunRecord {
     pub network: Option<NetworkUse>,
 }
 
-/// What a run asked of the network.
+/// What a run asked of the network. What a record of an earlier version does not have is as if there had been none.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct NetworkUse {
     /// Connections, in the order in which they ended; the first 10,000.
     pub connections: Vec<Connection>,
@@ -69,10 +70,8 @@ pub struct NetworkUse {
     pub more_inbound: u64,
     /// Secrets that were put into requests, and those whose placeholder was sent where it may not be; the first 1,000
     /// that differ.
-    #[serde(default)]
     pub secrets: Vec<SecretUse>,
     /// How many requests with secrets there were beyond those.
-    #[serde(default)]
     pub more_secrets: u64,
 }
 

@@ -40,10 +40,10 @@ pub(super) fn divide(network: Option<&NetworkUse>) -> Lines {
         Some(Value::Object(names)) => names,
         _ => Map::new(),
     };
-    let secrets = match fields.remove("secrets") {
-        Some(Value::Array(secrets)) => secrets,
-        _ => Vec::new(),
-    };
+    let lists = ["inbound", "secrets"].map(|name| match fields.remove(name) {
+        Some(Value::Array(list)) => (name, list),
+        _ => (name, Vec::new()),
+    });
     let mut further: Vec<Value> = gathered(connections.into_iter().flat_map(parts), size)
         .into_iter()
         .map(|connections| json!({ "connections": connections }))
@@ -53,8 +53,10 @@ pub(super) fn divide(network: Option<&NetworkUse>) -> Lines {
         let names: Map<String, Value> = names.into_iter().collect();
         json!({ "refused_names": names })
     }));
-    let secrets = gathered(secrets, size);
-    further.extend(secrets.into_iter().map(|secrets| json!({ "secrets": secrets })));
+    for (name, list) in lists {
+        let groups = gathered(list, size);
+        further.extend(groups.into_iter().map(|group| json!({ name: group })));
+    }
     fields.insert("lines".to_owned(), json!(further.len()));
     Lines {
         inline: Value::Object(fields),
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn uses_of_secrets_that_do_not_fit_are_in_further_lines() {
+    fn lists_that_do_not_fit_are_in_further_lines() {
         let mut network = network(1, 1, 1);
         let refused = |number: usize| {
             json!({
@@ -153,17 +155,24 @@ mod tests {
                 "reason": "x".repeat(500), "requests": 1,
             })
         };
-        let all: Vec<Value> = (0..1000).map(refused).collect();
-        network.secrets = serde_json::from_value(json!(all)).unwrap();
+        let secrets: Vec<Value> = (0..1000).map(refused).collect();
+        network.secrets = serde_json::from_value(json!(secrets)).unwrap();
+        let came = |number: usize| {
+            json!({
+                "at": "2025-01-02T03:04:05.678Z", "peer": format!("127.0.0.1:{number}"), "host_address": "127.0.0.1:80",
+                "port": 80, "verdict": "allowed", "reason": null, "sent_bytes": 0, "received_bytes": 0,
+                "duration_ms": 0,
+            })
+        };
+        let inbound: Vec<Value> = (0..5000).map(came).collect();
+        network.inbound = serde_json::from_value(json!(inbound)).unwrap();
         let lines = divide(Some(&network));
-        assert!(size(&lines.inline) <= LARGEST && lines.inline.get("secrets").is_none());
-        let told: Vec<&Value> = lines
-            .further
-            .iter()
-            .filter_map(|line| line["secrets"].as_array())
-            .flatten()
-            .collect();
-        assert_eq!(told, all.iter().collect::<Vec<_>>());
+        assert!(size(&lines.inline) <= LARGEST);
+        for (name, all) in [("secrets", secrets), ("inbound", inbound)] {
+            assert!(lines.inline.get(name).is_none());
+            let told = lines.further.iter().filter_map(|line| line[name].as_array());
+            assert_eq!(told.flatten().collect::<Vec<_>>(), all.iter().collect::<Vec<_>>());
+        }
         assert!(lines.further.iter().all(|line| size(line) <= LARGEST));
     }
 
