@@ -46,7 +46,13 @@ pub(crate) struct Opening {
     more_servers: Arc<Semaphore>,
     /// Places for bodies that are gathered.
     gathered: Semaphore,
+    /// Places for connections.
+    places: Semaphore,
 }
+
+/// How many connections are open at once. Somebody who asks for much and reads nothing makes each hold some megabytes of
+/// answers; others wait until one of them ends.
+const PLACES: usize = 256;
 
 impl Opening {
     /// Connections to servers may be `more_servers` in all beyond one for each connection of the sandbox.
@@ -56,6 +62,7 @@ impl Opening {
             connectors: servers::Connectors::new(trust)?,
             more_servers: Arc::new(Semaphore::new(more_servers)),
             gathered: Semaphore::new(secrets::GATHERED),
+            places: Semaphore::new(PLACES),
         })
     }
 }
@@ -72,6 +79,8 @@ pub(crate) async fn serve(
     let Some(opening) = &shared.opening else {
         return Err(Stopped::Failed("there is nothing to open it with".to_owned()));
     };
+    // An error says that the places were closed, which nobody does.
+    let _place = opening.places.acquire().await.ok();
     let stream = client_stream::ClientStream::new(client, counts, read);
     let exchange = Rc::new(exchange::Exchange::new(Rc::clone(shared), to, Rc::clone(seen), opening));
     client::serve(opening, exchange, stream).await

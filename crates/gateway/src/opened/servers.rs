@@ -46,7 +46,7 @@ const MAX_HEAD_OF_STREAM: u32 = 128 * 1024;
 const MAX_FIELDS: usize = 256;
 /// How much of answers is on its way before the sandbox takes it.
 const STREAM_WINDOW: u32 = 512 * 1024;
-const CONNECTION_WINDOW: u32 = 2 * 1024 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
 const SEND_BUFFER: usize = 64 * 1024;
 
 /// How to speak TLS with servers.
