@@ -30,7 +30,7 @@ impl AtTerminal {
             .stdin(terminal.stream())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let child = command.spawn().unwrap();
+        let child = terminal.spawn(&mut command);
         Self {
             terminal,
             child,

@@ -7,13 +7,15 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
 
 use super::processes::eventually;
 
-/// A pseudoterminal; what is written to it is collected.
+/// A pseudoterminal; what is written to it is collected. Programs at it do not outlive it: a test that fails leaves none.
 pub struct Terminal {
+    programs: Mutex<Vec<OwnedFd>>,
     keyboard: File,
     line: File,
     screen: Arc<Mutex<Vec<u8>>>,
@@ -43,7 +45,13 @@ impl Terminal {
                 shown.lock().unwrap().extend_from_slice(&buffer[..read]);
             }
         });
-        let terminal = Self { keyboard, line, screen };
+        let programs = Mutex::default();
+        let terminal = Self {
+            programs,
+            keyboard,
+            line,
+            screen,
+        };
         terminal.resize(rows, columns);
         terminal
     }
@@ -61,13 +69,15 @@ impl Terminal {
 
     /// Starts a program whose three streams are this terminal.
     pub fn start(&self, command: &mut Command) -> Child {
-        let stream = || Stdio::from(self.line.try_clone().unwrap());
-        command
-            .stdin(stream())
-            .stdout(stream())
-            .stderr(stream())
-            .spawn()
-            .unwrap()
+        self.spawn(command.stdin(self.stream()).stdout(self.stream()).stderr(self.stream()))
+    }
+
+    /// Starts a program that has some of its streams from elsewhere.
+    pub fn spawn(&self, command: &mut Command) -> Child {
+        let child = command.spawn().unwrap();
+        let program = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
+        self.programs.lock().unwrap().push(program);
+        child
     }
 
     /// A stream of a program, if it is not to have all three.
@@ -95,5 +105,14 @@ impl Terminal {
     /// How the line is set: echo, raw mode and so on.
     pub fn settings(&self) -> Termios {
         tcgetattr(&self.line).unwrap()
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        for program in self.programs.get_mut().unwrap().drain(..) {
+            // It has ended already, if the test went well.
+            let _killed = pidfd_send_signal(&program, Signal::KILL);
+        }
     }
 }
