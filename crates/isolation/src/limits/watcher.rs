@@ -1,6 +1,6 @@
 //! Watches one sandbox: tells which limits were hit and what was used.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -38,7 +38,8 @@ pub struct Watcher {
     unmeasured: Option<io::Error>,
     started: Instant,
     next_tick: Instant,
-    reported: BTreeSet<LimitName>,
+    /// What was told of each limit, as far as it says most.
+    reported: BTreeMap<LimitName, LimitEffect>,
     seen: Seen,
     host_cpus: u64,
     /// CPU time cannot have run out before.
@@ -93,7 +94,7 @@ impl Watcher {
             unmeasured: failures.into_iter().find_map(Result::err),
             started: now,
             next_tick: now,
-            reported: BTreeSet::new(),
+            reported: BTreeMap::new(),
             seen: Seen::default(),
             host_cpus: host_cpus(),
             cpu_due: now,
@@ -117,7 +118,7 @@ impl Watcher {
         watcher
     }
 
-    /// Looks at the sandbox; each limit that was hit is told once.
+    /// Looks at the sandbox; each limit that was hit is told once, and once more if it is then exceeded.
     ///
     /// `Killed` means that the run must end: the caller kills it, if the kernel has not.
     pub fn tick(&mut self, now: Instant) -> Vec<LimitHit> {
@@ -144,8 +145,16 @@ impl Watcher {
         walks.fold(wait, Duration::min).max(Duration::from_millis(1))
     }
 
+    /// A limit that was told as refused is told once more when the run must end for it.
     fn not_told_yet(&mut self, mut hits: Vec<LimitHit>) -> Vec<LimitHit> {
-        hits.retain(|hit| self.reported.insert(hit.limit));
+        hits.retain(|hit| match self.reported.get(&hit.limit) {
+            Some(LimitEffect::Killed) => false,
+            Some(_) if hit.effect != LimitEffect::Killed => false,
+            _ => {
+                self.reported.insert(hit.limit, hit.effect);
+                true
+            }
+        });
         hits
     }
 

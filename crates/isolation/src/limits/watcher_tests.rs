@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 
 use offleash_core::units::{Bytes, Millis};
 use offleash_sys::cgroup::{CgroupError, GroupLimits, Hierarchy};
@@ -33,7 +33,13 @@ impl Sandbox {
     }
 
     fn go_on(&mut self) {
-        self.child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        drop(self.go_on_and_keep_input());
+    }
+
+    fn go_on_and_keep_input(&mut self) -> ChildStdin {
+        let mut input = self.child.stdin.take().unwrap();
+        input.write_all(b"go\n").unwrap();
+        input
     }
 
     /// Ticks until a limit is hit.
@@ -160,10 +166,24 @@ fn without_a_group_too_many_processes_end_the_run() {
         pids: Some(4),
         ..unlimited()
     };
-    let mut sandbox = Sandbox::new("for i in 1 2 3 4 5 6; do sleep 600 & done; wait");
+    // As many as there may be, and, when it is told, more.
+    let mut sandbox = Sandbox::new("sleep 600 & sleep 600 & sleep 600 & read more; sleep 600 & sleep 600 & wait");
     let mut watcher = Watcher::new(limits, None, sandbox.pid, Vec::new());
-    assert_eq!(sandbox.first_hit(&mut watcher), killed(LimitName::Pids, 4));
-    assert!(sandbox.end(&mut watcher).usage.peak_pids.unwrap() >= 5);
+    let mut input = sandbox.go_on_and_keep_input();
+    let tree = ProcessTree::new(sandbox.pid);
+    let grown_to = |count| {
+        while tree.processes().len() < count {
+            std::thread::yield_now();
+        }
+    };
+    grown_to(4);
+    assert_eq!(watcher.tick(Instant::now()), [refused(LimitName::Pids, 4)]);
+    assert_eq!(watcher.tick(Instant::now()), [], "told twice");
+    input.write_all(b"more\n").unwrap();
+    grown_to(6);
+    assert_eq!(watcher.tick(Instant::now()), [killed(LimitName::Pids, 4)]);
+    assert_eq!(watcher.tick(Instant::now()), [], "told twice");
+    assert_eq!(sandbox.end(&mut watcher).usage.peak_pids, Some(6));
 }
 
 #[test]
