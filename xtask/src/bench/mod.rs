@@ -124,10 +124,7 @@ fn contenders_that_work(arena: &Arena) -> Result<(Vec<Contender>, Vec<Skipped>),
         match tried {
             Ok(()) => {}
             Err(error) if name == contender::OFFLEASH => return Err(error),
-            Err(error) => skipped.push(Skipped {
-                name,
-                reason: error.to_string(),
-            }),
+            Err(error) => skipped.push(Skipped::because(name, &error)),
         }
     }
     Ok((working, skipped))

@@ -9,6 +9,7 @@ use super::contender::{BUBBLEWRAP, OFFLEASH, PLAIN, Workload};
 use super::memory::Memory;
 use super::sample::Series;
 use super::throughput::Throughput;
+use crate::error::TaskError;
 
 /// Our median wall time for `true` is at most this share of bubblewrap's.
 const WALL_TO_BUBBLEWRAP: f64 = 0.65;
@@ -92,6 +93,15 @@ pub(super) struct Skipped {
     pub(super) name: &'static str,
     /// Why not.
     pub(super) reason: String,
+}
+
+impl Skipped {
+    /// What `error` keeps from being measured.
+    pub(super) fn because(name: &'static str, error: &TaskError) -> Self {
+        let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
+        let reason = format!("{error}{}", cause.unwrap_or_default());
+        Self { name, reason }
+    }
 }
 
 /// One bar and where we stand.

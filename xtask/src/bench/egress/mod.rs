@@ -6,6 +6,7 @@
 
 mod client;
 mod contender;
+mod opened;
 mod relay;
 mod report;
 mod server;
@@ -23,6 +24,7 @@ use crate::program;
 pub(crate) use client::ClientOptions;
 use client::Work;
 use contender::{Contender, Startup};
+pub(crate) use opened::TlsClientOptions;
 pub(crate) use relay::RelayOptions;
 use report::{Figure, Report, Start};
 
@@ -59,6 +61,8 @@ pub(crate) struct EgressOptions {
 pub(crate) enum Part {
     /// Does some work and prints its times
     Client(ClientOptions),
+    /// Sends requests over TLS and prints what they took
+    TlsClient(TlsClientOptions),
     /// Relays and judges nothing
     Relay(RelayOptions),
 }
@@ -70,6 +74,7 @@ pub(crate) enum Part {
 pub(crate) fn take_part(part: &Part) -> Result<(), TaskError> {
     match part {
         Part::Client(options) => client::run(options),
+        Part::TlsClient(options) => opened::run_client(options),
         Part::Relay(options) => relay::run(options),
     }
 }
@@ -110,6 +115,16 @@ fn measure_all(options: &EgressOptions, binary: PathBuf) -> Result<(), TaskError
     let arena = Arena::new(binary)?;
     let client = arena.copy_into_workspace(&this_program()?, "client")?;
     let (contenders, mut skipped) = contenders_that_work(&arena, &client)?;
+    let ways = match opened::Ways::prepare(&arena, &client) {
+        Ok(ways) => {
+            ways.check()?;
+            Some(ways)
+        }
+        Err(error) => {
+            skipped.push(Skipped::because("requests over opened TLS", &error));
+            None
+        }
+    };
 
     let mut shuffle = Shuffle::new();
     let mut figures = Vec::new();
@@ -119,9 +134,9 @@ fn measure_all(options: &EgressOptions, binary: PathBuf) -> Result<(), TaskError
     }
     eprintln!("── start, {} rounds", options.rounds.saturating_mul(STARTS));
     let starts = measure_starts(&arena, options.rounds.saturating_mul(STARTS), &mut shuffle)?;
-    skipped.push(Skipped {
-        name: "requests over opened TLS",
-        reason: "not measured: it needs a server here whose certificate the gateway trusts".to_owned(),
+    let opened = ways.map(|ways| {
+        eprintln!("── requests over TLS, {} rounds", options.rounds);
+        ways.measure(options.rounds, &mut shuffle)
     });
 
     let report = Report {
@@ -129,6 +144,7 @@ fn measure_all(options: &EgressOptions, binary: PathBuf) -> Result<(), TaskError
         rounds: options.rounds,
         figures,
         starts,
+        opened: opened.transpose()?,
         skipped,
     };
     print!("{report}");
@@ -168,10 +184,7 @@ fn contenders_that_work(arena: &Arena, client: &Path) -> Result<(Vec<Contender>,
         match tried {
             Ok(contender) => working.push(contender),
             Err(error) if [contender::DIRECT, contender::OFFLEASH].contains(&name) => return Err(error),
-            Err(error) => skipped.push(Skipped {
-                name,
-                reason: error.to_string(),
-            }),
+            Err(error) => skipped.push(Skipped::because(name, &error)),
         }
     }
     Ok((working, skipped))

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::client::Work;
 use super::contender::{DIRECT, OFFLEASH};
+use super::opened::Opened;
 use crate::bench::report::{Bar, Bound, Machine, Skipped, write_skipped};
 use crate::bench::sample::Series;
 
@@ -28,6 +29,8 @@ pub(super) struct Report {
     pub(super) figures: Vec<Figure>,
     /// Of sandboxes.
     pub(super) starts: Vec<Start>,
+    /// Of requests over TLS that the gateway opens, when they could be measured.
+    pub(super) opened: Option<Opened>,
     /// What could not be measured.
     pub(super) skipped: Vec<Skipped>,
 }
@@ -153,6 +156,9 @@ impl fmt::Display for Report {
                 writeln!(f, "  {name:<20}{median_us:>10.1}{p95_us:>10.1}    {rate:>12.0}")?;
             }
         }
+        if let Some(opened) = &self.opened {
+            write!(f, "{opened}")?;
+        }
         writeln!(f, "\n{:<22}{:>10}{:>10}  ms", "start of a sandbox", "median", "p95")?;
         for start in &self.starts {
             let name = if start.with_network {
@@ -196,6 +202,7 @@ mod tests {
             rounds: 1,
             figures,
             starts: vec![],
+            opened: None,
             skipped: vec![],
         }
     }

@@ -1,6 +1,6 @@
 //! The server that everybody reaches, each in his way: threads of this process, so that all meet the same one.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use super::client::{ANSWER, BLOCK, Work};
@@ -62,7 +62,7 @@ fn size(connection: &mut TcpStream) -> io::Result<u64> {
 }
 
 /// Answers every request on a connection with the same.
-fn requests(mut connection: TcpStream) -> io::Result<()> {
+pub(super) fn requests(mut connection: impl Read + Write) -> io::Result<()> {
     let mut waiting = Vec::new();
     let mut part = [0; 4096];
     loop {
