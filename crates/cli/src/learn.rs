@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use offleash_core::network::{Host, NetworkPolicy, Protocol, RuleVerdict};
+use offleash_core::network::{AddressClass, Host, NetworkPolicy, Protocol, RequestRules, RuleVerdict, classify};
+use offleash_core::policy::Policy;
 use offleash_core::record::{Connection, ConnectionVerdict, NetworkUse};
 use offleash_core::spec::SandboxSpec;
 use offleash_core::text::Text;
@@ -26,6 +27,8 @@ const MOST_REFUSED: usize = 100;
 pub(crate) struct Learning {
     file: PolicyFile,
     rules: NetworkPolicy,
+    /// Rules for requests that the run has and the file has not.
+    requests: RequestRules,
 }
 
 impl Learning {
@@ -41,6 +44,17 @@ impl Learning {
             Failure::new(format!("cannot learn into `{}`: {reason}", Text::from(path)))
                 .with_hint("name a policy, or a file that does not exist in a directory that you may write")
         })?;
+        let there = Policy::parse(file.text()).ok().and_then(|policy| policy.network);
+        if let Err(reason) = policy_file::allow(file.text(), &BTreeSet::from([anything()?])) {
+            return Err(
+                Failure::new(format!("cannot learn into `{}`: {reason}", Text::from(path)))
+                    .with_hint("name another file with `--learn`"),
+            );
+        }
+        let requests = match there {
+            Some(there) if there.requests == spec.network.requests => RequestRules::default(),
+            _ => spec.network.requests.clone(),
+        };
         for text in &arguments.learn_allow {
             let rule = specify::network_rule("--learn-allow", RuleVerdict::Allow, text)?;
             spec.network.policy.rules.push(rule);
@@ -49,6 +63,7 @@ impl Learning {
         Ok(Some(Self {
             file,
             rules: spec.network.policy.clone(),
+            requests,
         }))
     }
 
@@ -62,11 +77,11 @@ impl Learning {
             Failure::new(format!("nothing was learned into `{name}`: {reason}"))
                 .with_hint("name another file with `--learn`; the record (`--json`, `--report`) has all connections")
         };
-        let places: BTreeSet<Place> = used
+        let (places, not_learned): (BTreeSet<Place>, BTreeSet<Place>) = used
             .connections
             .iter()
-            .filter_map(|seen| place(&self.rules, seen))
-            .collect();
+            .flat_map(|seen| places(&self.rules, seen))
+            .partition(|place| !self.requests.concern(&place.host));
         let before = self.file.text().to_owned();
         let edited = policy_file::allow(&without_refusals(&before), &places).map_err(failed)?;
         let head = if before.is_empty() { HEAD } else { "" };
@@ -76,6 +91,15 @@ impl Learning {
             note(
                 &mut told,
                 &format!("`{name}` denies {denied}, which was reached; no rule was added"),
+            );
+        }
+        for Place { host, port, .. } in not_learned {
+            note(
+                &mut told,
+                &format!(
+                    "`{host}:{port}` was reached under rules for requests, which are not learned; write them to `{name}` \
+                     (`network.methods`, `set_headers`, `remove_headers`)"
+                ),
             );
         }
         if used.more_connections > 0 {
@@ -102,19 +126,41 @@ fn note(told: &mut Vec<u8>, line: &str) {
     told.extend_from_slice(format!("offleash: {line}\n").as_bytes());
 }
 
-/// What a connection needs to be allowed; nothing if it was not made.
-fn place(rules: &NetworkPolicy, seen: &Connection) -> Option<Place> {
-    if seen.verdict != ConnectionVerdict::Allowed {
-        return None;
-    }
-    let host = Host::parse(&seen.host).ok()?;
-    let decision = rules.decide(&host, seen.port);
-    let protocol = decision.rule.map_or(Protocol::usual(seen.port), |_| decision.protocol);
-    Some(Place {
+/// Stands for whatever may be learned, to see whether the file takes it.
+fn anything() -> Result<Place, Failure> {
+    let host = Host::parse("host.example").map_err(|error| Failure::new(error.to_string()))?;
+    Ok(Place {
         host,
-        port: seen.port,
-        protocol,
+        port: 443,
+        protocol: Protocol::usual(443),
     })
+}
+
+/// What a connection needs to be allowed; nothing if it was not made, or made to a service of the host that was given.
+fn places(rules: &NetworkPolicy, seen: &Connection) -> Vec<Place> {
+    let is_given = seen
+        .rule
+        .as_ref()
+        .is_some_and(|rule| rule.starts_with("network.host_ports"));
+    if seen.verdict != ConnectionVerdict::Allowed || is_given {
+        return Vec::new();
+    }
+    let named = Host::parse(&seen.host).ok();
+    // A name that leads to what is not public needs a rule for the address as well.
+    let address = seen
+        .address
+        .filter(|address| classify(*address) != AddressClass::Public);
+    let hosts: BTreeSet<Host> = named.into_iter().chain(address.map(Host::from)).collect();
+    let place = |host: Host| {
+        let decision = rules.decide(&host, seen.port);
+        let protocol = decision.rule.map_or(Protocol::usual(seen.port), |_| decision.protocol);
+        Place {
+            host,
+            port: seen.port,
+            protocol,
+        }
+    };
+    hosts.into_iter().map(place).collect()
 }
 
 /// The text without what an earlier run was refused.
@@ -194,6 +240,8 @@ mod tests {
             learn_allow: vec!["*.example.com:443/tcp".into()],
         };
         let mut spec = SandboxSpec::default();
+        let methods = "GET judged.example/*".parse().unwrap();
+        spec.network.requests.methods.rules.push(methods);
         let learning = Learning::begin(&arguments, &mut spec)?.unwrap();
         assert!(spec.network.reaches_out() && spec.network.asks.about_the_unknown);
         let used = NetworkUse {
@@ -239,6 +287,34 @@ mod tests {
     }
 
     #[test]
+    fn no_more_is_learned_than_the_run_was_allowed_and_nothing_less() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("learned.toml");
+        let given = Connection {
+            rule: Some("network.host_ports: 8080".to_owned()),
+            ..seen("127.0.0.1", 8080, ConnectionVerdict::Allowed)
+        };
+        let inside = Connection {
+            address: Some("10.0.0.5".parse().unwrap()),
+            ..seen("in.example", 443, ConnectionVerdict::Allowed)
+        };
+        let outside = Connection {
+            address: Some("93.184.216.34".parse().unwrap()),
+            ..seen("out.example", 443, ConnectionVerdict::Allowed)
+        };
+        let judged = seen("judged.example", 443, ConnectionVerdict::Allowed);
+        let told = learned(&path, vec![given, inside, outside, judged], &[]).unwrap();
+        assert!(
+            told.contains("`judged.example:443` was reached under rules for requests"),
+            "{told}"
+        );
+        assert_eq!(
+            fs::read_to_string(&path).unwrap(),
+            format!("{HEAD}[network]\nallow = [\"in.example:443\", \"out.example:443\", \"10.0.0.5:443\"]\n")
+        );
+    }
+
+    #[test]
     fn a_policy_that_is_there_keeps_what_it_says() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("policy.toml");
@@ -271,5 +347,8 @@ mod tests {
             );
         }
         assert_eq!(fs::read_to_string(&path).unwrap(), "nonsense = 1\n");
+        fs::write(&path, "network = \"none\"\n").unwrap();
+        let shown = learned(&path, Vec::new(), &[]).unwrap_err().to_string();
+        assert!(shown.contains("cannot learn into"), "{shown}");
     }
 }
