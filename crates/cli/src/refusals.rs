@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 
 use offleash_core::limits::LimitName;
+use offleash_core::network::{DomainName, NetworkPolicy};
 use offleash_core::record::{Connection, ConnectionVerdict, LimitEffect, LimitHit, NetworkUse, RequestSeen};
 use offleash_core::text::Text;
 
 /// How many hosts are named before the rest is only counted.
 const NAMED: usize = 5;
 
-/// Lines for the user about what was refused or failed, each once.
-pub(crate) fn lines(network: &NetworkUse) -> Vec<String> {
+/// Lines for the user about what was refused or failed, each once; `rules` are those that decided.
+pub(crate) fn lines(network: &NetworkUse, rules: &NetworkPolicy) -> Vec<String> {
     let mut told: BTreeMap<String, u64> = BTreeMap::new();
     for connection in &network.connections {
         if let Some(line) = line(connection) {
@@ -23,9 +24,7 @@ pub(crate) fn lines(network: &NetworkUse) -> Vec<String> {
         }
     }
     for (name, times) in &network.refused_names {
-        let name = Text::from(name.as_str());
-        let line = format!("the name `{name}` does not exist for it; `--allow {name}` would let it be reached");
-        *told.entry(line).or_default() += times;
+        *told.entry(line_of_name(name, rules)).or_default() += times;
     }
     let more = u64::try_from(told.len().saturating_sub(NAMED)).unwrap_or(u64::MAX);
     let more = more + network.more_refused_names;
@@ -81,6 +80,15 @@ fn line_of_request(connection: &Connection, request: &RequestSeen) -> Option<Str
     Some(format!("a request to `{place}` {what}: {reason}"))
 }
 
+fn line_of_name(name: &str, rules: &NetworkPolicy) -> String {
+    let shown = Text::from(name);
+    let parsed: Result<DomainName, _> = name.parse();
+    match parsed.ok().and_then(|name| rules.names_possible(&name).rule) {
+        Some(rule) => format!("the name `{shown}` does not exist for it: the rule `{rule}` refuses it"),
+        None => format!("the name `{shown}` does not exist for it; `--allow {shown}` would let it be reached"),
+    }
+}
+
 fn line(connection: &Connection) -> Option<String> {
     let Connection {
         host,
@@ -105,6 +113,8 @@ fn line(connection: &Connection) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use offleash_core::network::{NetworkRule, RuleVerdict};
+
     use super::*;
 
     fn refused(host: &str, rule: Option<&str>) -> Connection {
@@ -153,7 +163,7 @@ mod tests {
             ..NetworkUse::default()
         };
         assert_eq!(
-            lines(&network),
+            lines(&network, &NetworkPolicy::default()),
             [
                 "network: a request to `a.example:443` was not answered: it is down",
                 "network: a request to `a.example:443` was refused: $'no\\x1b' (2 times)",
@@ -173,7 +183,7 @@ mod tests {
             ..NetworkUse::default()
         };
         assert_eq!(
-            lines(&network),
+            lines(&network, &NetworkPolicy::default()),
             [
                 "network: `1.2.3.4:443` was refused: no rule allows it; `--allow 1.2.3.4:443` would allow it (2 times)",
                 "network: `a.example:443` was refused: no rule allows it",
@@ -190,7 +200,7 @@ mod tests {
             more_refused_names: 7,
             ..NetworkUse::default()
         };
-        let lines = lines(&network);
+        let lines = lines(&network, &NetworkPolicy::default());
         assert_eq!(lines.len(), NAMED + 1);
         assert!(lines.iter().all(|line| !line.contains('\u{1b}')), "{lines:?}");
         assert!(lines[NAMED].starts_with("network: and 22 more"), "{}", lines[NAMED]);
@@ -207,6 +217,22 @@ mod tests {
             connections: vec![allowed],
             ..NetworkUse::default()
         };
-        assert_eq!(lines(&network), Vec::<String>::new());
+        assert_eq!(lines(&network, &NetworkPolicy::default()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_name_that_a_rule_denies_is_not_said_to_want_another_rule() {
+        let network = NetworkUse {
+            refused_names: BTreeMap::from([("x.example.com".to_owned(), 1), ("y.example".to_owned(), 1)]),
+            ..NetworkUse::default()
+        };
+        let deny = NetworkRule::parse(RuleVerdict::Deny, "*.example.com").unwrap();
+        assert_eq!(
+            lines(&network, &NetworkPolicy { rules: vec![deny] }),
+            [
+                "network: the name `x.example.com` does not exist for it: the rule `network.deny: *.example.com` refuses it",
+                "network: the name `y.example` does not exist for it; `--allow y.example` would let it be reached",
+            ]
+        );
     }
 }
