@@ -16,6 +16,17 @@ pub struct ExecRequest {
     pub stdin: Stdin,
     /// A terminal instead of pipes.
     pub tty: Option<TerminalSize>,
+    /// As whom; as the sandbox's first process when absent.
+    pub user: Option<UserIds>,
+}
+
+/// A user of a sandbox and its group, as ids inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct UserIds {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
 }
 
 /// Where standard input comes from.

@@ -193,6 +193,7 @@ impl Agent {
                     execution.resize(rows, columns);
                 }
             }
+            ToGuest::Files { .. } => self.report_problem("files are not served here"),
             ToGuest::Usage => self.connection.send(&FromGuest::UsageReport(usage::measure(self.role))),
             ToGuest::Shutdown => return Err(Stop::Shutdown),
         }

@@ -38,6 +38,9 @@ struct Streams {
 impl Execution {
     /// Starts a command; also answers whether its `oom_score_adj` could be raised.
     pub(crate) fn start(request: &Exec, lowest_oom_score: i16) -> Result<(Self, Spawned), StartFailure> {
+        if request.user.is_some() {
+            return Err(failed("change the user")(Errno::PERM));
+        }
         let Streams {
             input,
             outputs,

@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use offleash_core::exec::{ExecEvent, ExecRequest, TerminalSize};
+use offleash_core::exec::{ExecEvent, ExecRequest, TerminalSize, UserIds};
 use offleash_core::id::RunId;
 use offleash_core::level::Level;
 use offleash_core::limits::LimitName;
@@ -131,6 +131,13 @@ pub trait Sandbox: Debug {
     /// # Errors
     /// `Guest` when the sandbox is gone.
     fn resize(&mut self, exec: ExecId, size: TerminalSize) -> Result<(), IsolationError>;
+
+    /// Opens a conversation about files with a process inside that acts as `user`, or as the sandbox's first process:
+    /// our end of its socket, on which `offleash_protocol::files` is spoken. Closing it ends that process.
+    ///
+    /// # Errors
+    /// `Guest` when the sandbox is gone, `Unsupported` where the level cannot.
+    fn open_files(&mut self, user: Option<UserIds>) -> Result<OwnedFd, IsolationError>;
 
     /// Descriptors; when one is readable (or, where `writable` says so, writable), [`Self::turn`] has work.
     ///

@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 use std::fmt::Debug;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use offleash_core::exec::{ExecRequest, TerminalSize};
+use offleash_core::exec::{ExecRequest, TerminalSize, UserIds};
 use offleash_core::level::Level;
 use offleash_core::record::Usage;
 use offleash_sys::network::NetworkSockets;
@@ -19,6 +20,8 @@ use crate::sandbox::{Enforcement, ExecId, Final, Interest, Sandbox, SandboxEvent
 /// What a level does in its own way.
 pub(crate) trait Holding: Debug {
     const LEVEL: Level;
+    /// Whether paths inside are what the guest sees, so that it can serve files.
+    const SERVES_FILES: bool;
 
     /// The request as the guest is to carry it out.
     fn request<'r>(&self, request: &'r ExecRequest) -> Result<Cow<'r, ExecRequest>, IsolationError> {
@@ -126,6 +129,16 @@ impl<H: Holding> Sandbox for Supervised<H> {
 
     fn resize(&mut self, exec: ExecId, size: TerminalSize) -> Result<(), IsolationError> {
         self.served.link.resize(exec, size)
+    }
+
+    fn open_files(&mut self, user: Option<UserIds>) -> Result<OwnedFd, IsolationError> {
+        if !H::SERVES_FILES {
+            return Err(IsolationError::Unsupported {
+                level: H::LEVEL,
+                operation: "serve files",
+            });
+        }
+        self.served.link.open_files(user)
     }
 
     fn wait_on(&self, take_output: bool) -> Vec<Interest<'_>> {

@@ -303,6 +303,7 @@ fn execute(
         cwd,
         stdin: Stdin::Stream,
         tty: request.tty,
+        user: None,
     })?;
     let capture = Capture::new(request.capture);
     let mut driven = Drive::new(&mut *sandbox, door, exec, &plan.limits, request.started, capture)

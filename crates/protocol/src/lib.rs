@@ -14,16 +14,17 @@
 extern crate alloc;
 
 mod bytes;
+pub mod files;
 mod frame;
 mod message;
 
 pub use frame::{Decoder, FrameError, HEADER, encode, encode_into};
 pub use message::{
-    Dialogue, End, Exec, FromGuest, MAX_STRINGS, StartFailure, StdinKind, Stream, Tmpfs, ToGuest, Usage,
+    Dialogue, End, Exec, FromGuest, Ids, MAX_STRINGS, StartFailure, StdinKind, Stream, Tmpfs, ToGuest, Usage,
 };
 
 /// Version of the messages; the first thing that a guest says ([`FromGuest::Ready`]).
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Bytes of input that may be on the way to one execution without having been acknowledged.
 ///

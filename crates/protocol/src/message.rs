@@ -57,6 +57,12 @@ pub enum ToGuest {
         /// Columns.
         columns: u16,
     },
+    /// Serve files on a socket, as a user. The socket comes with the first byte of this frame (`SCM_RIGHTS`); the
+    /// conversation on it is [`crate::files`]. What cannot be served is closed.
+    Files {
+        /// As whom; as the guest itself when absent.
+        user: Option<Ids>,
+    },
     /// Answer with [`FromGuest::UsageReport`].
     Usage,
     /// Kill everything and exit.
@@ -88,6 +94,17 @@ pub struct Exec {
     pub tty: Option<(u16, u16)>,
     /// The command's `oom_score_adj`, if that is higher than the guest's own.
     pub oom_score_adj: Option<i16>,
+    /// As whom; as the guest itself when absent.
+    pub user: Option<Ids>,
+}
+
+/// A user and its group, as ids inside; there are no further groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ids {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
 }
 
 /// Where standard input comes from.

@@ -1,8 +1,8 @@
 //! Frames against arbitrary bytes, arbitrary messages and arbitrary cuts.
 
 use offleash_protocol::{
-    Decoder, Dialogue, End, Exec, FrameError, FromGuest, HEADER, MAX_STRINGS, StartFailure, StdinKind, Stream, Tmpfs,
-    ToGuest, Usage, encode,
+    Decoder, Dialogue, End, Exec, FrameError, FromGuest, HEADER, Ids, MAX_STRINGS, StartFailure, StdinKind, Stream,
+    Tmpfs, ToGuest, Usage, encode,
 };
 use proptest::prelude::*;
 
@@ -17,8 +17,15 @@ fn exec() -> impl Strategy<Value = Exec> {
         prop::collection::vec((text(), text()), 0..8),
         text(),
     );
-    let rest = (any::<u32>(), stdin, any::<Option<(u16, u16)>>(), any::<Option<i16>>());
-    (lists, rest).prop_map(|((argv, env, cwd), (exec, stdin, tty, oom_score_adj))| Exec {
+    let user = prop::option::of(any::<(u32, u32)>().prop_map(|(uid, gid)| Ids { uid, gid }));
+    let rest = (
+        any::<u32>(),
+        stdin,
+        any::<Option<(u16, u16)>>(),
+        any::<Option<i16>>(),
+        user,
+    );
+    (lists, rest).prop_map(|((argv, env, cwd), (exec, stdin, tty, oom_score_adj, user))| Exec {
         exec,
         argv,
         env,
@@ -26,6 +33,7 @@ fn exec() -> impl Strategy<Value = Exec> {
         stdin,
         tty,
         oom_score_adj,
+        user,
     })
 }
 
@@ -40,6 +48,8 @@ fn to_guest() -> impl Strategy<Value = ToGuest> {
             group
         }),
         any::<(u32, u16, u16)>().prop_map(|(exec, rows, columns)| ToGuest::Resize { exec, rows, columns }),
+        prop::option::of(any::<(u32, u32)>().prop_map(|(uid, gid)| Ids { uid, gid }))
+            .prop_map(|user| ToGuest::Files { user }),
         Just(ToGuest::Usage),
         Just(ToGuest::Shutdown),
     ]
@@ -233,6 +243,7 @@ fn command(argv: Vec<Vec<u8>>) -> ToGuest {
         stdin: StdinKind::Null,
         tty: None,
         oom_score_adj: None,
+        user: None,
     })
 }
 

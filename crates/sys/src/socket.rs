@@ -52,6 +52,25 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]
     Ok(())
 }
 
+/// Sends bytes with descriptors, which go with the first of them, over a stream socket without waiting; answers how many
+/// bytes went.
+///
+/// # Errors
+/// `EAGAIN` when there is no room now; otherwise as [`send`].
+pub fn send_now(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<usize, rustix::io::Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(rustix::io::Errno::INVAL);
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)
+}
+
 /// Receives one message; returns its length (0 when the other side is gone) and its descriptors.
 ///
 /// # Errors

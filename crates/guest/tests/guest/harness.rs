@@ -87,6 +87,7 @@ pub(crate) fn command(argv: &[&str]) -> Exec {
         stdin: StdinKind::Null,
         tty: None,
         oom_score_adj: None,
+        user: None,
     }
 }
 

@@ -126,7 +126,7 @@ fn everything_dies_at_a_shutdown() {
 #[test]
 fn everything_dies_at_a_malformed_frame() {
     let too_long = u32::MAX.to_le_bytes().to_vec();
-    for bytes in [too_long, vec![0; 4], vec![1, 0, 0, 0, 0xff], vec![2, 0, 0, 0, 5, 0]] {
+    for bytes in [too_long, vec![0; 4], vec![1, 0, 0, 0, 0xff], vec![2, 0, 0, 0, 6, 0]] {
         let mut guest = start(Role::Subreaper);
         let exec = guest.exec(command(&["sleep", "600"]));
         guest.pump_until(|guest| guest.outcome(exec).pid.is_some());

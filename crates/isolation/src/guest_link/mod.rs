@@ -5,14 +5,15 @@
 
 mod denials;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use offleash_core::exec::{ExecEnd, ExecEvent, ExecRequest, OutputStream, StartFailure, Stdin, TerminalSize};
+use offleash_core::exec::{ExecEnd, ExecEvent, ExecRequest, OutputStream, StartFailure, Stdin, TerminalSize, UserIds};
 use offleash_core::record::Denial;
 use offleash_protocol::{self as protocol, Decoder, FromGuest, ToGuest};
 use offleash_sys::seccomp::{Listener, Notification};
+use offleash_sys::socket;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -45,6 +46,8 @@ pub(crate) struct GuestLink {
     decoder: Decoder<FromGuest>,
     /// Bytes that the guest has not taken yet.
     outbox: Vec<u8>,
+    /// What goes with the byte of `outbox` at this place, in order.
+    attached: VecDeque<(usize, OwnedFd)>,
     execs: HashMap<u32, Exec>,
     next_exec: u32,
     /// The guest's last measurement that nobody has asked for yet.
@@ -75,6 +78,7 @@ impl GuestLink {
             listener: listener.map(Listener::from),
             decoder: Decoder::new(),
             outbox: Vec::new(),
+            attached: VecDeque::new(),
             execs: HashMap::new(),
             next_exec: 1,
             report: None,
@@ -162,6 +166,19 @@ impl GuestLink {
         })
     }
 
+    /// As [`Sandbox::open_files`](crate::sandbox::Sandbox::open_files).
+    pub(crate) fn open_files(&mut self, user: Option<UserIds>) -> Result<OwnedFd, IsolationError> {
+        let (ours, theirs) = socket::stream_pair().map_err(running("make a socket for files"))?;
+        self.attached.push_back((self.outbox.len(), theirs));
+        let sent = self.send(&ToGuest::Files { user: user.map(ids_of) });
+        if self.gone || self.control.is_none() {
+            return Err(IsolationError::Guest {
+                reason: "the sandbox is gone".to_owned(),
+            });
+        }
+        sent.map(|()| ours)
+    }
+
     /// As [`Sandbox::wait_on`](crate::sandbox::Sandbox::wait_on).
     pub(crate) fn wait_on(&self, take_output: bool) -> Vec<Interest<'_>> {
         let mut interests = Vec::with_capacity(2);
@@ -236,16 +253,34 @@ impl GuestLink {
     fn flush(&mut self) -> Result<(), IsolationError> {
         let Some(control) = &self.control else {
             self.outbox.clear();
+            self.attached.clear();
             return Ok(());
         };
         while !self.outbox.is_empty() {
-            match rustix::net::send(control, &self.outbox, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-                Ok(sent) => drop(self.outbox.drain(..sent)),
+            let sent = match self.attached.front() {
+                Some((0, descriptor)) => {
+                    let one = self.outbox.get(..1).unwrap_or_default();
+                    socket::send_now(control.as_fd(), one, &[descriptor.as_fd()])
+                }
+                Some((place, _)) => send_bytes(control, self.outbox.get(..*place).unwrap_or_default()),
+                None => send_bytes(control, &self.outbox),
+            };
+            match sent {
+                Ok(sent) => {
+                    if self.attached.front().is_some_and(|(place, _)| *place == 0) {
+                        self.attached.pop_front();
+                    }
+                    self.outbox.drain(..sent);
+                    for (place, _) in &mut self.attached {
+                        *place = place.saturating_sub(sent);
+                    }
+                }
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
                 Err(Errno::PIPE | Errno::CONNRESET) => {
                     // What the guest said before it went is still to be read; the end follows there.
                     self.outbox.clear();
+                    self.attached.clear();
                 }
                 Err(error) => return Err(running("send to the guest")(error.into())),
             }
@@ -417,7 +452,19 @@ fn message_of(exec: u32, request: &ExecRequest, oom_score: Option<i16>) -> proto
         },
         tty: request.tty.map(|size| (size.rows, size.columns)),
         oom_score_adj: oom_score,
+        user: request.user.map(ids_of),
     }
+}
+
+fn ids_of(user: UserIds) -> protocol::Ids {
+    protocol::Ids {
+        uid: user.uid,
+        gid: user.gid,
+    }
+}
+
+fn send_bytes(socket: &OwnedFd, bytes: &[u8]) -> Result<usize, Errno> {
+    rustix::net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
 }
 
 fn stream_of(stream: protocol::Stream) -> OutputStream {

@@ -66,6 +66,7 @@ impl ProcessSandbox {
 
 impl Holding for Namespaces {
     const LEVEL: Level = Level::Process;
+    const SERVES_FILES: bool = true;
 
     fn take_in(&mut self, served: &mut Served) -> Vec<SandboxEvent> {
         if let Some(report) = served.link.take_report() {

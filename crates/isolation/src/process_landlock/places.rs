@@ -147,6 +147,7 @@ mod tests {
             cwd: "/tmp/project".into(),
             stdin: Stdin::Null,
             tty: None,
+            user: None,
         };
         let here = places().translate(&request);
         assert_eq!(here.cwd, Path::new("/state/layer/upper"));

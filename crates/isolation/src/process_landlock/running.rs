@@ -116,6 +116,7 @@ impl LandlockSandbox {
 
 impl Holding for Rules {
     const LEVEL: Level = Level::ProcessLandlock;
+    const SERVES_FILES: bool = false;
 
     fn request<'r>(&self, request: &'r ExecRequest) -> Result<Cow<'r, ExecRequest>, IsolationError> {
         if request.tty.is_some() {

@@ -1,0 +1,207 @@
+//! What the host and a file worker say to each other.
+//!
+//! A worker is a process of the guest's that acts as one user and serves one socket ([`crate::ToGuest::Files`]) until
+//! that closes. One request is served at a time, in order. Each has one answer ([`FileReply::Done`],
+//! [`FileReply::Entry`] or [`FileReply::Failed`]) but for those that say otherwise. Paths are absolute and resolved
+//! inside, by the worker; the host only carries them.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use crate::message::Dialogue;
+
+/// Largest piece of a file in one [`FileRequest::Data`] or [`FileReply::Data`], in bytes.
+pub const DATA_CHUNK: usize = 256 * 1024;
+
+/// Most entries in one [`FileReply::Entries`].
+pub const ENTRIES_CHUNK: usize = 256;
+
+/// What the host asks of a worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FileRequest {
+    /// What is at a path, the last link not followed; answered with [`FileReply::Entry`].
+    Stat {
+        /// Where.
+        #[serde(with = "crate::bytes")]
+        path: Vec<u8>,
+    },
+    /// What is in a directory and, down to `depth`, in those below; links are not followed. Answered with
+    /// [`FileReply::Entries`], depth first and by name, and [`FileReply::Done`].
+    List {
+        /// The directory.
+        #[serde(with = "crate::bytes")]
+        path: Vec<u8>,
+        /// 1 for the directory alone; 0 means the same.
+        depth: u32,
+    },
+    /// Makes a directory and those that lead to it; `EEXIST` if it is there, `ENOTDIR` if something else is. Answered
+    /// with [`FileReply::Entry`].
+    MakeDirectory {
+        /// The directory.
+        #[serde(with = "crate::bytes")]
+        path: Vec<u8>,
+    },
+    /// Renames, and makes the directories that lead to the destination. Answered with [`FileReply::Entry`] of the new path.
+    Rename {
+        /// From where.
+        #[serde(with = "crate::bytes")]
+        source: Vec<u8>,
+        /// To where.
+        #[serde(with = "crate::bytes")]
+        destination: Vec<u8>,
+    },
+    /// Removes a file, or a directory with everything in it; what is not there is no error.
+    Remove {
+        /// What.
+        #[serde(with = "crate::bytes")]
+        path: Vec<u8>,
+    },
+    /// The contents of a regular file, links followed: [`FileReply::Entry`], then [`FileReply::Data`] until
+    /// [`FileReply::Done`].
+    Read {
+        /// The file; `EISDIR` for a directory.
+        #[serde(with = "crate::bytes")]
+        path: Vec<u8>,
+        /// From this byte on.
+        offset: u64,
+        /// So many bytes, to the end when absent.
+        length: Option<u64>,
+    },
+    /// Makes or overwrites a regular file in place and makes the directories that lead to it; [`FileRequest::Data`]
+    /// follows, then [`FileRequest::Finish`]. Answered once, after `Finish` with [`FileReply::Entry`], or at any time with
+    /// [`FileReply::Failed`], after which data up to the next `Finish` is dropped.
+    Write {
+        /// The file.
+        #[serde(with = "crate::bytes")]
+        path: Vec<u8>,
+        /// Names and values that replace what the file is annotated with (extended attributes `user.e2b.NAME`); without
+        /// any, a new file has none and nothing is asked of the file system.
+        #[serde(with = "crate::bytes::pairs")]
+        metadata: Vec<(Vec<u8>, Vec<u8>)>,
+    },
+    /// A piece of the file that is being written.
+    Data {
+        /// At most [`DATA_CHUNK`] bytes.
+        #[serde(with = "crate::bytes")]
+        bytes: Vec<u8>,
+    },
+    /// The file that is being written is complete.
+    Finish,
+    /// Tells of changes below a directory until the socket closes: [`FileReply::Done`] once it watches, then
+    /// [`FileReply::Changed`]. No other request follows on this socket.
+    Watch {
+        /// The directory; `ENOTDIR` for anything else.
+        #[serde(with = "crate::bytes")]
+        path: Vec<u8>,
+        /// Whether directories below, also those made later, are watched too.
+        recursive: bool,
+        /// Whether each change comes with what is there now.
+        entries: bool,
+    },
+}
+
+impl Dialogue for FileRequest {
+    const MAX_FRAME: usize = 512 * 1024;
+}
+
+/// What a worker answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FileReply {
+    /// What is there.
+    Entry(Entry),
+    /// Some of what is in a directory, at most [`ENTRIES_CHUNK`].
+    Entries(Vec<Entry>),
+    /// A piece of a file.
+    Data {
+        /// At most [`DATA_CHUNK`] bytes.
+        #[serde(with = "crate::bytes")]
+        bytes: Vec<u8>,
+    },
+    /// It is done.
+    Done,
+    /// Changes below the directory that is watched, in order.
+    Changed(Vec<Change>),
+    /// It could not be done.
+    Failed {
+        /// What was tried, such as `open`.
+        step: String,
+        /// What the kernel said.
+        errno: i32,
+    },
+}
+
+impl Dialogue for FileReply {
+    const MAX_FRAME: usize = 4 * 1024 * 1024;
+}
+
+/// What is at a path.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The whole path.
+    #[serde(with = "crate::bytes")]
+    pub path: Vec<u8>,
+    /// Type and permissions as `st_mode` has them (inode(7)), of a link itself.
+    pub mode: u32,
+    /// Size in bytes, of a link itself.
+    pub size: u64,
+    /// Owner.
+    pub uid: u32,
+    /// Owning group.
+    pub gid: u32,
+    /// The owner's name, or its number, as the sandbox's `/etc/passwd` has it.
+    #[serde(with = "crate::bytes")]
+    pub owner: Vec<u8>,
+    /// The group's name or number.
+    #[serde(with = "crate::bytes")]
+    pub group: Vec<u8>,
+    /// When the contents changed last, in seconds since 1970.
+    pub modified_s: i64,
+    /// And the nanoseconds of it.
+    pub modified_ns: u32,
+    /// For a link: where it leads in the end, as an absolute path, or what it says if that does not exist.
+    pub target: Option<LinkTarget>,
+    /// What the file is annotated with: `user.e2b.NAME`, without the prefix.
+    #[serde(with = "crate::bytes::pairs")]
+    pub metadata: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Where a symbolic link leads.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkTarget {
+    /// The path.
+    #[serde(with = "crate::bytes")]
+    pub path: Vec<u8>,
+    /// `st_mode` of what is there; `None` if nothing is.
+    pub mode: Option<u32>,
+}
+
+/// A change below a directory that is watched.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// The path relative to the directory.
+    #[serde(with = "crate::bytes")]
+    pub name: Vec<u8>,
+    /// What happened.
+    pub kind: ChangeKind,
+    /// What is there now, if asked for and there is something.
+    pub entry: Option<Entry>,
+}
+
+/// What happened to a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ChangeKind {
+    /// It was made, or moved here.
+    Create,
+    /// Its contents changed.
+    Write,
+    /// It was removed.
+    Remove,
+    /// It was moved away.
+    Rename,
+    /// Its permissions, owner or attributes changed.
+    Chmod,
+    /// More happened than could be told, so that some of it is missing.
+    Overflow,
+}
