@@ -35,7 +35,7 @@ pub(crate) fn watched(queue: Queue) -> io::Result<AsyncFd<Queue>> {
 }
 
 /// Decides first packets for as long as the gateway runs.
-pub(crate) async fn serve(shared: Rc<Shared>, queue: AsyncFd<Queue>) {
+pub(crate) async fn serve(shared: Rc<Shared>, queue: &AsyncFd<Queue>) {
     loop {
         let Ok(waiting) = queue.async_io(Interest::READABLE, Queue::receive).await else {
             // More was told than there was room for; what was lost comes again.

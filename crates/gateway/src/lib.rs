@@ -10,6 +10,7 @@ mod approvals;
 pub mod client_hello;
 mod connection;
 mod dns;
+mod ended;
 mod entrance;
 mod first_packets;
 mod http;
@@ -35,6 +36,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 
 use offleash_core::limits::Limits;
@@ -53,6 +55,7 @@ pub use serve::OPEN_FILES;
 pub use upstream::Resolvers;
 
 use approvals::Approvals;
+use ended::Ended;
 use entrance::Entrances;
 use journal::Journal;
 use limits::Budget;
@@ -136,8 +139,22 @@ pub struct Gateway {
     questions: Questions,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    /// Told before anything is closed.
+    ended: Ended,
     /// The other end is the thread's, and closed with it.
     lives: OwnedFd,
+}
+
+/// What the thread of a gateway shares with whoever started it.
+#[derive(Debug)]
+pub(crate) struct Ties {
+    journal: Journal,
+    questions: Questions,
+    /// Tells when it is to end.
+    stopped: oneshot::Receiver<()>,
+    /// Is told when everything is served, or why nothing is.
+    ready: SyncSender<io::Result<()>>,
+    ended: Ended,
 }
 
 impl Gateway {
@@ -146,22 +163,33 @@ impl Gateway {
     /// # Errors
     /// When the thread, its event loop or the resolver cannot be made.
     pub fn start(config: Config, sockets: NetworkSockets) -> io::Result<Self> {
-        let journal = Journal::default();
+        Self::on_thread(move |ties| serve::run(ties, |ties| serve::begin(config, sockets, ties)))
+    }
+
+    /// Starts whatever `run` does on a thread of its own.
+    fn on_thread(run: impl FnOnce(Ties) + Send + 'static) -> io::Result<Self> {
+        let (journal, ended) = (Journal::default(), Ended::default());
         let questions = Questions::new()?;
-        let line = questions.clone();
         let (stop, stopped) = oneshot::channel();
         let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
-        let written = journal.clone();
+        let ties = Ties {
+            journal: journal.clone(),
+            questions: questions.clone(),
+            stopped,
+            ready,
+            ended: ended.clone(),
+        };
         let (lives, end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let thread = std::thread::Builder::new().name("gateway".to_owned()).spawn(move || {
             let _closed_even_by_a_panic: OwnedFd = end;
-            serve::run(config, sockets, (written, line), stopped, &ready);
+            run(ties);
         })?;
         let gateway = Self {
             journal,
             questions,
             stop: Some(stop),
             thread: Some(thread),
+            ended,
             lives,
         };
         match is_ready.recv() {
@@ -181,9 +209,9 @@ impl Gateway {
         self.lives.as_fd()
     }
 
-    /// Whether it has ended, so that the sandbox has no network any more.
+    /// Whether it has ended, so that the sandbox has no network any more. It has before any connection is closed by that.
     pub fn has_ended(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+        self.ended.is_told() || self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Ends it, and says what was reached and what was not.

@@ -15,25 +15,24 @@ use offleash_sys::rlimit::{self, Resource};
 use rustix::io::Errno;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinSet, LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
 use crate::approvals::Approvals;
 use crate::connection::{self, proxied};
 use crate::dns::{self, Asked};
+use crate::ended::Ended;
 use crate::entrance::Entrances;
 use crate::inbound::{self, Published};
-use crate::journal::Journal;
 use crate::limits::Budget;
 use crate::names::Names;
 use crate::opened::Opening;
 use crate::policy::Policy;
-use crate::questions::Questions;
 use crate::relay::Pipes;
 use crate::secrets::Secrets;
 use crate::upstream::Upstream;
-use crate::{Config, Shared, first_packets};
+use crate::{Config, Shared, Ties, first_packets};
 
 /// The longest question that is read; the names in it have 255 bytes.
 const QUESTION: usize = 4096;
@@ -53,31 +52,26 @@ const SHARE_OF_MORE_SERVERS: usize = 4;
 /// How long a client may be silent on a connection for questions.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// Runs until it is told to stop.
-pub(crate) fn run(
-    config: Config,
-    sockets: NetworkSockets,
-    (journal, line): (Journal, Questions),
-    stopped: oneshot::Receiver<()>,
-    ready: &SyncSender<io::Result<()>>,
-) {
+/// Runs what `begin` starts until it is told to stop.
+pub(crate) fn run(ties: Ties, begin: impl FnOnce(&Ties) -> io::Result<Servers>) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return tell(ready, Err(error)),
+        Err(error) => return tell(&ties.ready, Err(error)),
     };
     let tasks = LocalSet::new();
     tasks.block_on(&runtime, async {
-        match begin(config, sockets, journal, line) {
+        match begin(&ties) {
             Ok(mut servers) => {
-                tell(ready, Ok(()));
+                let _told_before_connections_end = ties.ended.told_by();
+                tell(&ties.ready, Ok(()));
                 tokio::select! {
                     // An error says that the sender is gone, which means the same.
-                    _ = stopped => {}
+                    _ = ties.stopped => {}
                     // A socket that nobody serves any more: what is left ends, too, and it shows.
-                    Some(_) = servers.join_next() => {}
+                    Some(_) = servers.tasks.join_next() => {}
                 }
             }
-            Err(error) => tell(ready, Err(error)),
+            Err(error) => tell(&ties.ready, Err(error)),
         }
     });
 }
@@ -87,11 +81,37 @@ fn tell(ready: &SyncSender<io::Result<()>>, outcome: io::Result<()>) {
     let _ = ready.send(outcome);
 }
 
-/// Starts serving every socket; what it answers are those who do, none of whom ends by itself.
-fn begin(config: Config, sockets: NetworkSockets, journal: Journal, line: Questions) -> io::Result<JoinSet<()>> {
+/// Those who serve a socket each, none of whom ends by itself.
+#[derive(Debug)]
+pub(crate) struct Servers {
+    tasks: JoinSet<()>,
+    ended: Ended,
+}
+
+impl Servers {
+    fn new(ended: Ended) -> Self {
+        Self {
+            tasks: JoinSet::new(),
+            ended,
+        }
+    }
+
+    /// Has `serve` serve `socket`, which is closed after the end of that was told.
+    fn add<S: 'static>(&mut self, socket: S, serve: impl AsyncFnOnce(&S) + 'static) {
+        let ended = self.ended.clone();
+        self.tasks.spawn_local(async move {
+            let socket = socket;
+            let _told_before_it_is_closed = ended.told_by();
+            serve(&socket).await;
+        });
+    }
+}
+
+/// Starts serving every socket.
+pub(crate) fn begin(config: Config, sockets: NetworkSockets, ties: &Ties) -> io::Result<Servers> {
     let (descriptors, _) = rlimit::current(Resource::OpenFiles);
     let room = Room::within(descriptors);
-    let places = Arc::new(Semaphore::new(room.connections));
+    let places = &Arc::new(Semaphore::new(room.connections));
     if config.trust.is_none() && !(config.requests.is_empty() && config.secrets.is_empty()) {
         return Err(io::Error::other(
             "there are rules for requests or secrets, and nothing to open connections with",
@@ -103,12 +123,13 @@ fn begin(config: Config, sockets: NetworkSockets, journal: Journal, line: Questi
         .as_ref()
         .map(|trust| Opening::new(trust, more_servers))
         .transpose()?;
-    let shared = Rc::new(Shared {
+    let journal = ties.journal.clone();
+    let shared = &Rc::new(Shared {
         pipes: Pipes::new(room.pipes),
         policy: Policy::new(config.rules, config.own, config.asks.about_the_unknown)
             .with_requests(config.requests)
             .with_host_ports(config.host_ports),
-        approvals: Approvals::new(line, config.asks.timeout),
+        approvals: Approvals::new(ties.questions.clone(), config.asks.timeout),
         secrets: Secrets::new(config.secrets, journal.clone()),
         names: RefCell::new(Names::default()),
         upstream: Upstream::new(&config.resolvers, config.upstream_proxy)?,
@@ -117,32 +138,43 @@ fn begin(config: Config, sockets: NetworkSockets, journal: Journal, line: Questi
         journal,
         opening,
     });
-    let mut servers = JoinSet::new();
+    let mut servers = Servers::new(ties.ended.clone());
     if let Some(socket) = sockets.first_packets {
         let queue = first_packets::watched(Queue::from_descriptor(socket))?;
-        servers.spawn_local(first_packets::serve(Rc::clone(&shared), queue));
+        let shared = Rc::clone(shared);
+        servers.add(queue, async move |queue| first_packets::serve(shared, queue).await);
     }
     for socket in sockets.connections {
-        servers.spawn_local(connections(Rc::clone(&shared), listener(socket)?, Arc::clone(&places)));
+        let (shared, places) = (Rc::clone(shared), Arc::clone(places));
+        servers.add(listener(socket)?, async move |listener| {
+            connections(shared, listener, places).await;
+        });
     }
     for socket in sockets.services {
-        servers.spawn_local(services(Rc::clone(&shared), listener(socket)?, Arc::clone(&places)));
+        let (shared, places) = (Rc::clone(shared), Arc::clone(places));
+        servers.add(listener(socket)?, async move |listener| {
+            services(shared, listener, places).await;
+        });
     }
     for Published { listener: socket, port } in config.published {
-        let listener = listener(socket.into())?;
-        servers.spawn_local(published(Rc::clone(&shared), listener, port, Arc::clone(&places)));
+        let (shared, places) = (Rc::clone(shared), Arc::clone(places));
+        servers.add(listener(socket.into())?, async move |listener| {
+            published(shared, listener, port, places).await;
+        });
     }
     for socket in sockets.questions {
         let socket = std::net::UdpSocket::from(socket);
         socket.set_nonblocking(true)?;
-        servers.spawn_local(questions(Rc::clone(&shared), UdpSocket::from_std(socket)?));
+        let shared = Rc::clone(shared);
+        servers.add(UdpSocket::from_std(socket)?, async move |socket| {
+            questions(shared, socket).await;
+        });
     }
     for socket in sockets.long_questions {
-        servers.spawn_local(long_questions(
-            Rc::clone(&shared),
-            listener(socket)?,
-            Arc::clone(&places),
-        ));
+        let (shared, places) = (Rc::clone(shared), Arc::clone(places));
+        servers.add(listener(socket)?, async move |listener| {
+            long_questions(shared, listener, places).await;
+        });
     }
     Ok(servers)
 }
@@ -174,10 +206,10 @@ fn listener(socket: OwnedFd) -> io::Result<TcpListener> {
     TcpListener::from_std(socket)
 }
 
-async fn connections(shared: Rc<Shared>, listener: TcpListener, places: Arc<Semaphore>) {
+async fn connections(shared: Rc<Shared>, listener: &TcpListener, places: Arc<Semaphore>) {
     let own = listener.local_addr().ok();
     loop {
-        let Some((stream, place)) = accept(&listener, &places).await else {
+        let Some((stream, place)) = accept(listener, &places).await else {
             return;
         };
         // The connection ended before it was looked at.
@@ -195,9 +227,9 @@ async fn connections(shared: Rc<Shared>, listener: TcpListener, places: Arc<Sema
     }
 }
 
-async fn services(shared: Rc<Shared>, listener: TcpListener, places: Arc<Semaphore>) {
+async fn services(shared: Rc<Shared>, listener: &TcpListener, places: Arc<Semaphore>) {
     loop {
-        let Some((stream, place)) = accept(&listener, &places).await else {
+        let Some((stream, place)) = accept(listener, &places).await else {
             return;
         };
         if let Ok(inside) = stream.local_addr() {
@@ -210,9 +242,9 @@ async fn services(shared: Rc<Shared>, listener: TcpListener, places: Arc<Semapho
     }
 }
 
-async fn published(shared: Rc<Shared>, listener: TcpListener, port: u16, places: Arc<Semaphore>) {
+async fn published(shared: Rc<Shared>, listener: &TcpListener, port: u16, places: Arc<Semaphore>) {
     loop {
-        let Some((stream, place)) = accept(&listener, &places).await else {
+        let Some((stream, place)) = accept(listener, &places).await else {
             return;
         };
         if let (Ok(peer), Ok(host_address)) = (stream.peer_addr(), stream.local_addr()) {
@@ -245,11 +277,11 @@ fn is_for_good(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| for_good.contains(&errno))
 }
 
-async fn questions(shared: Rc<Shared>, socket: UdpSocket) {
+async fn questions(shared: Rc<Shared>, socket: &UdpSocket) {
     let mut question = vec![0; QUESTION];
     loop {
         let received = socket
-            .async_io(Interest::READABLE, || datagrams::receive(&socket, &mut question))
+            .async_io(Interest::READABLE, || datagrams::receive(socket, &mut question))
             .await;
         let Ok(datagram) = received else {
             sleep(Duration::from_millis(10)).await;
@@ -260,14 +292,14 @@ async fn questions(shared: Rc<Shared>, socket: UdpSocket) {
             && let Some(answer) = answer(&shared, question)
         {
             // A client that does not hear asks again.
-            let _ = datagrams::answer(&socket, &datagram, &dns::for_udp(question, answer));
+            let _ = datagrams::answer(socket, &datagram, &dns::for_udp(question, answer));
         }
     }
 }
 
-async fn long_questions(shared: Rc<Shared>, listener: TcpListener, places: Arc<Semaphore>) {
+async fn long_questions(shared: Rc<Shared>, listener: &TcpListener, places: Arc<Semaphore>) {
     loop {
-        let Some((stream, place)) = accept(&listener, &places).await else {
+        let Some((stream, place)) = accept(listener, &places).await else {
             return;
         };
         let shared = Rc::clone(&shared);
@@ -314,24 +346,4 @@ fn answer(shared: &Shared, question: &[u8]) -> Option<Vec<u8>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn connections_and_pipes_leave_descriptors_for_others() {
-        let cases = [
-            (Some(64), 15, 2),
-            (Some(1024), 240, 32),
-            (Some(20_000), 1024, 32),
-            (Some(OPEN_FILES), 1024, 32),
-            (None, 1024, 32),
-        ];
-        for (descriptors, connections, pipes) in cases {
-            assert_eq!(
-                Room::within(descriptors),
-                Room { connections, pipes },
-                "{descriptors:?}"
-            );
-        }
-    }
-}
+mod tests;

@@ -279,8 +279,13 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// The first ending counts; what follows is its consequence.
+    /// The first ending counts; what follows is its consequence. A command whose gateway has ended may be heard of first,
+    /// since it sees its connections close.
     fn end(&mut self, ending: Ending) {
+        let ending = match ending {
+            Ending::Command(_) if self.gateway.is_some_and(Gateway::has_ended) => Ending::NetworkLost,
+            ending => ending,
+        };
         self.ending.get_or_insert(ending);
     }
 

@@ -25,8 +25,6 @@ with dial("www.example.com", 12) as connection:
 os.write(1, b"going\n")
 for thread in threads:
     thread.join()
-# It does not end by itself, so that it has to be ended.
-time.sleep(3600)
 "#;
 
 #[test]
