@@ -43,7 +43,7 @@ pub(crate) enum Command {
     Runs(RunsArgs),
     /// Say what this machine offers, what is missing, and how to mend it.
     Doctor(DoctorArgs),
-    /// Say what would be decided about a path, variable, limit or system call, and by which rule.
+    /// Say what would be decided about a path, variable, limit, system call or connection, and by which rule.
     Explain(ExplainArgs),
     /// Work with policy files.
     #[command(subcommand)]

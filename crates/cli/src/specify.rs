@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use offleash_core::error::Explained as _;
+use offleash_core::error::Explained;
 use offleash_core::level::{Degrade, Level, LevelChoice};
 use offleash_core::path_rules::PathPattern;
 use offleash_core::policy::Policy;
@@ -126,6 +126,15 @@ fn apply_level(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Fa
 fn bad_flag(flag: &str, text: &OsStr, error: &dyn std::error::Error) -> Failure {
     Failure::new(format!("`{flag} {}` is not valid: {error}", Text::from(text)))
         .with_hint(format!("`offleash help run` says what `{flag}` takes"))
+}
+
+/// The same for an error that knows what could be written.
+fn bad_flag_explained(flag: &str, text: &OsStr, error: &impl Explained) -> Failure {
+    let failure = bad_flag(flag, text, error);
+    match error.hint() {
+        Some(hint) => failure.with_hint(hint),
+        None => failure,
+    }
 }
 
 fn parse<T: FromStr<Err: std::error::Error>>(flag: &str, text: &OsStr) -> Result<T, Failure> {

@@ -25,8 +25,8 @@ fn help_says_what_there_is() {
       discard      Throw the changes of a run away
       runs         List runs whose changes are kept
       doctor       Say what this machine offers, what is missing, and how to mend it
-      explain      Say what would be decided about a path, variable, limit or system call, and by which
-                   rule
+      explain      Say what would be decided about a path, variable, limit, system call or connection,
+                   and by which rule
       policy       Work with policy files
       audit        Check or show the audit log
       completions  Print completions for a shell

@@ -4,13 +4,20 @@
 //! config in the repo is the escape"). Such a policy may take away; whatever gives more than the defaults give counts
 //! only from a file that the user named.
 
+use std::fmt;
+
 use crate::level::{Degrade, LevelChoice};
 use crate::limits::{LimitName, Limits};
-use crate::network::RuleVerdict;
+use crate::network::{NetworkRule, RuleVerdict};
 use crate::policy::{Policy, WorkspaceChoice};
-use crate::spec::WorkspaceMode;
+use crate::spec::{NetworkSpec, TmpfsSpec, WorkspaceMode};
+use crate::text::Text;
 
-/// The keys of `policy` that give more than the defaults do.
+/// How many entries of a list are named; the rest is counted.
+const NAMED: usize = 5;
+
+/// What in `policy` gives more than the defaults do: keys, those that are lists with the entries that do, as in
+/// ``network.allow (`example.com`)``.
 pub fn widened(policy: &Policy) -> Vec<String> {
     let mut keys = Vec::new();
     let mut note = |widens: bool, key: &str| {
@@ -24,63 +31,82 @@ pub fn widened(policy: &Policy) -> Vec<String> {
         policy.workspace == Some(WorkspaceChoice::Mode(WorkspaceMode::Rw)),
         "filesystem.workspace",
     );
-    note(!policy.paths.read.is_empty(), "filesystem.read");
-    note(!policy.paths.write.is_empty(), "filesystem.write");
-    note(!policy.mounts.is_empty(), "mount");
-    note(has_larger_tmpfs(policy), "tmpfs");
-    note(!policy.toolchains.is_empty(), "toolchains");
-    note(!policy.env.pass.is_empty(), "env.pass");
     note(
         policy.ids.is_some_and(|ids| ids != crate::spec::IdChoice::Single),
         "ids",
     );
     note(policy.allow_ptrace == Some(true), "allow_ptrace");
-    for (verdict, key) in [(RuleVerdict::Allow, "network.allow"), (RuleVerdict::Ask, "network.ask")] {
-        let mut rules = policy.network.iter().flat_map(|network| &network.policy.rules);
-        note(rules.any(|rule| rule.verdict() == verdict), key);
+    keys.extend(list("filesystem.read", &policy.paths.read));
+    keys.extend(list("filesystem.write", &policy.paths.write));
+    keys.extend(list(
+        "mount",
+        policy.mounts.iter().map(|mount| Text::from(&mount.source)),
+    ));
+    keys.extend(list("tmpfs", larger_tmpfs(policy)));
+    keys.extend(list("toolchains", policy.toolchains.iter().map(Text::from)));
+    keys.extend(list("env.pass", &policy.env.pass));
+    if let Some(network) = &policy.network {
+        widened_network(network, &mut keys);
     }
-    let requests = policy.network.as_ref().map(|network| &network.requests);
-    note(
-        requests.is_some_and(|requests| !requests.methods.rules.is_empty()),
-        "network.methods",
-    );
-    let changes_headers = |sets: bool| {
-        requests.is_some_and(|requests| requests.headers.iter().any(|rule| rule.value().is_some() == sets))
-    };
-    note(changes_headers(true), "network.set_headers");
-    note(changes_headers(false), "network.remove_headers");
-    // Whoever names the proxy sees where everything goes, and is told the credentials for it.
-    let network = policy.network.as_ref();
-    note(
-        network.is_some_and(|network| network.upstream_proxy.is_some()),
-        "network.upstream_proxy",
-    );
-    note(
-        policy
-            .network
-            .as_ref()
-            .is_some_and(|network| !network.secrets.is_empty()),
-        "network.secret",
-    );
-    note(
-        network.is_some_and(|network| !network.publish.is_empty()),
-        "network.publish",
-    );
-    note(
-        network.is_some_and(|network| !network.host_ports.is_empty()),
-        "network.host_ports",
-    );
     keys.extend(raised_limits(policy).map(|limit| format!("limits.{}", limit.name())));
     keys
 }
 
-/// Whether a tmpfs may hold more than `/tmp` may unless its owner says so.
-fn has_larger_tmpfs(policy: &Policy) -> bool {
+fn widened_network(network: &NetworkSpec, keys: &mut Vec<String>) {
+    let methods = &network.requests.methods.rules;
+    for (verdict, key) in [(RuleVerdict::Allow, "network.allow"), (RuleVerdict::Ask, "network.ask")] {
+        // A rule for requests opens its host with a rule that nobody wrote.
+        let is_written = |rule: &&NetworkRule| {
+            rule.pattern().ports().is_some() || !methods.iter().any(|method| method.host() == rule.pattern().host())
+        };
+        let rules = network.policy.rules.iter().filter(|rule| rule.verdict() == verdict);
+        keys.extend(list(key, rules.filter(is_written).map(NetworkRule::pattern)));
+    }
+    keys.extend(list("network.methods", methods));
+    for (sets, key) in [(true, "network.set_headers"), (false, "network.remove_headers")] {
+        let rules = network
+            .requests
+            .headers
+            .iter()
+            .filter(|rule| rule.value().is_some() == sets);
+        keys.extend(list(key, rules.map(|rule| format!("{} {}", rule.host(), rule.name()))));
+    }
+    // Whoever names the proxy sees where everything goes, and is told the credentials for it.
+    keys.extend(list("network.upstream_proxy", &network.upstream_proxy));
+    keys.extend(list(
+        "network.secret",
+        network.secrets.iter().map(|secret| &secret.name),
+    ));
+    keys.extend(list(
+        "network.publish",
+        network.publish.iter().map(|publish| publish.port),
+    ));
+    keys.extend(list(
+        "network.host_ports",
+        network.host_ports.iter().map(|given| given.port),
+    ));
+}
+
+/// The key with its entries, if there are any.
+fn list<T: fmt::Display>(key: &str, entries: impl IntoIterator<Item = T>) -> Option<String> {
+    let mut entries = entries.into_iter();
+    let named: Vec<String> = entries.by_ref().take(NAMED).map(|entry| format!("`{entry}`")).collect();
+    let more = match entries.count() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    (!named.is_empty()).then(|| format!("{key} ({}{more})", named.join(", ")))
+}
+
+/// Where a tmpfs may hold more than `/tmp` may unless its owner says so.
+fn larger_tmpfs(policy: &Policy) -> impl Iterator<Item = Text> + '_ {
     let most = Limits::default().tmp;
+    let is_larger = move |tmpfs: &&TmpfsSpec| most.is_some_and(|most| tmpfs.size.is_some_and(|size| size > most));
     policy
         .tmpfs
         .iter()
-        .any(|tmpfs| most.is_some_and(|most| tmpfs.size.is_some_and(|size| size > most)))
+        .filter(is_larger)
+        .map(|tmpfs| Text::from(&tmpfs.target))
 }
 
 fn raised_limits(policy: &Policy) -> impl Iterator<Item = LimitName> + '_ {
@@ -110,27 +136,51 @@ mod tests {
     #[test]
     fn hosts_that_may_be_reached_are_the_owners_to_name() {
         let keys = |policy: &str| widened(&Policy::parse(policy).unwrap());
-        assert_eq!(keys("[network]\nallow = [\"example.com\"]"), ["network.allow"]);
-        assert_eq!(keys("[network]\nask = [\"example.com\"]"), ["network.ask"]);
+        assert_eq!(
+            keys("[network]\nallow = [\"example.com\"]"),
+            ["network.allow (`example.com`)"]
+        );
+        assert_eq!(
+            keys("[network]\nask = [\"example.com\"]"),
+            ["network.ask (`example.com`)"]
+        );
         let restrict = "[network]\ndeny = [\"example.com\"]\nask_timeout = \"1h\"";
         assert_eq!(keys(restrict), Vec::<String>::new());
         assert_eq!(
             keys("[network]\nmethods = [\"GET example.com/\"]"),
-            ["network.allow", "network.methods"]
+            ["network.methods (`GET example.com/`)"]
         );
         assert_eq!(
             keys("[network]\nset_headers = [\"example.com X-A: b\"]\nremove_headers = [\"example.com Cookie\"]"),
-            ["network.set_headers", "network.remove_headers"]
+            [
+                "network.set_headers (`example.com x-a`)",
+                "network.remove_headers (`example.com cookie`)"
+            ]
         );
         assert_eq!(
             keys("[network]\nupstream_proxy = \"http://evil.example:1\""),
-            ["network.upstream_proxy"]
+            ["network.upstream_proxy (`http://evil.example:1`)"]
         );
         assert_eq!(keys("[network]\nproxy_variables = true"), Vec::<String>::new());
         let secret = "[[network.secret]]\nname = \"K\"\nsource = \"env:V\"\nhosts = [\"a.example\"]";
-        assert_eq!(keys(secret), ["network.secret"]);
-        assert_eq!(keys("[network]\npublish = [\"0:3000\"]"), ["network.publish"]);
-        assert_eq!(keys("[network]\nhost_ports = [5432]"), ["network.host_ports"]);
+        assert_eq!(keys(secret), ["network.secret (`K`)"]);
+        assert_eq!(keys("[network]\npublish = [\"0:3000\"]"), ["network.publish (`3000`)"]);
+        assert_eq!(keys("[network]\nhost_ports = [5432]"), ["network.host_ports (`5432`)"]);
+    }
+
+    #[test]
+    fn of_many_entries_some_are_named_and_the_rest_is_counted() {
+        let hosts: Vec<String> = (0..20).map(|number| format!("\"h{number}.example\"")).collect();
+        let policy = format!("[network]\nallow = [{}]\ndeny = [\"d.example\"]", hosts.join(", "));
+        assert_eq!(
+            widened(&Policy::parse(&policy).unwrap()),
+            ["network.allow (`h0.example`, `h1.example`, `h2.example`, `h3.example`, `h4.example` and 15 more)"]
+        );
+        let both = "[network]\nallow = [\"a.example:22\"]\nmethods = [\"GET a.example/\"]";
+        assert_eq!(
+            widened(&Policy::parse(both).unwrap()),
+            ["network.allow (`a.example:22`)", "network.methods (`GET a.example/`)"]
+        );
     }
 
     #[test]
@@ -142,8 +192,8 @@ mod tests {
             [
                 "degrade",
                 "filesystem.workspace",
-                "filesystem.read",
-                "env.pass",
+                "filesystem.read (`/root`)",
+                "env.pass (`CI`)",
                 "limits.memory",
                 "limits.pids"
             ]
@@ -156,8 +206,8 @@ mod tests {
             ("", vec![]),
             ("size = \"64M\"", vec![]),
             ("size = \"1G\"", vec![]),
-            ("size = \"1025M\"", vec!["tmpfs"]),
-            ("size = \"64G\"", vec!["tmpfs"]),
+            ("size = \"1025M\"", vec!["tmpfs (`/scratch`)"]),
+            ("size = \"64G\"", vec!["tmpfs (`/scratch`)"]),
         ] {
             let policy = format!("[[tmpfs]]\ntarget = \"/small\"\n[[tmpfs]]\ntarget = \"/scratch\"\n{size}\n");
             assert_eq!(widened(&Policy::parse(&policy).unwrap()), keys, "{size}");

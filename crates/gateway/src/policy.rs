@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
+use offleash_core::error::Explained as _;
 use offleash_core::network::{
-    AddressClass, Approval, Decision, DomainName, Host, HostPort, NetworkPolicy, NetworkRule, Protocol, RequestRules,
-    RuleVerdict, classify,
+    AddressClass, AddressRefusal, Approval, Decision, DomainName, Host, HostPort, NetworkPolicy, NetworkRule, Protocol,
+    RequestRules, RuleVerdict, classify,
 };
 
 /// Why a connection is refused by the rules.
@@ -116,7 +117,11 @@ impl Policy {
             .as_ref()
             .unwrap_or(&self.rules)
             .may_dial(name, address, port, &self.own)
-            .map_err(|refusal| refusal.to_string())
+            .map_err(|refusal| match refusal.hint() {
+                // Of a host that no rule allows, whoever tells of the refusal says how to allow it.
+                Some(hint) if !matches!(refusal, AddressRefusal::Host { .. }) => format!("{refusal}; {hint}"),
+                _ => refusal.to_string(),
+            })
     }
 
     /// Only a rule that was written opens what is not public: an answer to a question is given too quickly for that.

@@ -101,6 +101,7 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
         ..plan
     };
     let secrets = secrets::ready(&request.spec, &host, &plan, &basis.env, &request.command)?;
+    let upstream_proxy = network::upstream_proxy(&request.spec.network, &host)?;
     let published = PublishedPorts::listen(&request.spec.network.publish)?;
     let mut live = LiveRun::create(&state, new_run(request, &plan, &host))?;
     place_layers(&mut plan, &live);
@@ -109,6 +110,7 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
         trust,
         secrets,
         published,
+        upstream_proxy,
     };
     let outcome = execute(request, &mut chosen, &mut plan, &basis, outside, &mut live, door);
     let finished = live.finish();
@@ -284,13 +286,12 @@ fn execute(
         live,
         tending: &mut tending,
     };
-    let upstream_proxy = network::upstream_proxy(&request.spec.network)?;
     let mut sandbox = chosen.create(plan, &mut noted)?;
     forget_contents(plan);
     let gateway = match sandbox.take_network() {
         Some(sockets) => {
             let asked = &request.spec.network;
-            Some(network::start(asked, upstream_proxy, &plan.limits, &outside, sockets)?)
+            Some(network::start(asked, &plan.limits, &outside, sockets)?)
         }
         None => None,
     };

@@ -9,7 +9,7 @@ use offleash_core::network::{Asks, HeaderRule, HeaderRuleError, MethodRule, Netw
 use offleash_core::spec::{NetworkSpec, SandboxSpec};
 use offleash_core::text::Text;
 
-use super::{bad_flag, parse};
+use super::{bad_flag_explained, parse};
 use crate::args::NetworkArgs;
 use crate::failure::Failure;
 
@@ -18,13 +18,7 @@ use crate::failure::Failure;
 /// # Errors
 /// When it is none; says what could be written.
 pub(crate) fn rule(flag: &str, verdict: RuleVerdict, text: &OsStr) -> Result<NetworkRule, Failure> {
-    NetworkRule::parse(verdict, &text.to_string_lossy()).map_err(|error| {
-        let failure = bad_flag(flag, text, &error);
-        match error.hint() {
-            Some(hint) => failure.with_hint(hint),
-            None => failure,
-        }
-    })
+    NetworkRule::parse(verdict, &text.to_string_lossy()).map_err(|error| bad_flag_explained(flag, text, &error))
 }
 
 /// Adds what the flags say of the network to what the policy says.
@@ -74,10 +68,10 @@ fn apply_request_flags(arguments: &NetworkArgs, spec: &mut SandboxSpec) -> Resul
     const METHOD: &str = "--allow-method";
     for text in &arguments.allow_method {
         let rule = text.to_string_lossy().parse::<MethodRule>();
-        let rule = rule.map_err(|error| bad_flag(METHOD, text, &error))?;
+        let rule = rule.map_err(|error| bad_flag_explained(METHOD, text, &error))?;
         spec.network
             .add_method_rule(rule)
-            .map_err(|error| bad_flag(METHOD, text, &error))?;
+            .map_err(|error| bad_flag_explained(METHOD, text, &error))?;
     }
     type Parse = fn(&str) -> Result<HeaderRule, HeaderRuleError>;
     for (flag, texts, parse) in [
@@ -117,7 +111,7 @@ fn apply_proxies(arguments: &NetworkArgs, spec: &mut SandboxSpec) -> Result<(), 
         let host = upstream_proxy::parse_direct(&text.to_string_lossy());
         network
             .no_proxy
-            .push(host.map_err(|error| bad_flag("--no-proxy", text, &error))?);
+            .push(host.map_err(|error| bad_flag_explained("--no-proxy", text, &error))?);
     }
     Ok(())
 }

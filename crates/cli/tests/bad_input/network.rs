@@ -112,6 +112,57 @@ fn a_pattern_is_answered_with_what_could_be_written() {
 }
 
 #[test]
+fn rules_for_requests_and_proxies_are_answered_with_what_could_be_written() {
+    let site = Site::new();
+    for (flags, words) in [
+        (
+            ["--allow-method", "api.example.com/v1"],
+            ["methods, a space", "GET,HEAD"],
+        ),
+        (["--allow-method", "get api.example.com/"], ["`get`", "capitals"]),
+        (
+            ["--allow-method", "GET https://api.example.com/"],
+            ["GET https", "example.com"],
+        ),
+        (
+            ["--set-header", "api.example.com X-Team:"],
+            ["no value", "`x-team: value`"],
+        ),
+        (
+            ["--set-header", "X-Team: agents"],
+            ["a host, a space", "api.example.com X-Team"],
+        ),
+        (
+            ["--remove-header", "Cookie"],
+            ["a host, a space", "api.example.com Cookie"],
+        ),
+        (["--upstream-proxy", "http://proxy"], ["no port", "`http://HOST:3128`"]),
+        (
+            ["--upstream-proxy", "me@proxy:80"],
+            ["user name or a password", "env:VARIABLE"],
+        ),
+        (["--no-proxy", "2001:db8::1"], ["brackets", "[2001:db8::1]"]),
+    ] {
+        let arguments = [&["run", "--allow", "example.com"], &flags[..], &["--", "true"]].concat();
+        assert_refused(&site, &arguments, &[flags[0], words[0], "hint: ", words[1]]);
+    }
+}
+
+#[test]
+fn a_policy_of_the_workspace_is_told_what_in_it_gives_more() {
+    let site = Site::new();
+    site.write(
+        "offleash.toml",
+        "[network]\nallow = [\"evil.example\"]\ndeny = [\"a.example\"]\n",
+    );
+    assert_refused(
+        &site,
+        &["run", "--", "true"],
+        &["network.allow (`evil.example`)", "--no-policy"],
+    );
+}
+
+#[test]
 fn a_time_for_questions_in_which_nobody_could_answer_is_refused() {
     let site = Site::new();
     for text in ["0", "0s", "", "soon", "-1s", "1d"] {

@@ -261,6 +261,9 @@ fn n3_n7_names_that_lead_inside_are_refused_and_the_record_says_so() {
         assert_eq!(connection["address"], serde_json::Value::Null);
         let reason = connection["reason"].as_str().unwrap();
         assert!(reason.contains(address), "{reason}");
+        if address == "10.0.0.5" {
+            assert!(reason.contains("with `--allow 10.0.0.5:7`"), "{reason}");
+        }
         world.assert_untouched(address);
     }
     assert_untouched_host(world);

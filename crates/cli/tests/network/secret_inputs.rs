@@ -125,6 +125,20 @@ fn values_of_more_than_one_line_and_files_that_show_inside_are_refused() {
 }
 
 #[test]
+fn a_file_of_the_home_directory_is_found_where_no_shell_puts_its_name() {
+    let site = Site::new();
+    std::fs::write(site.root().join("key"), VALUE).unwrap();
+    let secret = |file: &str| format!("API_KEY=file:{file}@api.example.com");
+    let (there, gone) = (secret("~/key"), secret("~/gone"));
+    let output = run(&site, &["--allow", "api.example.com", "--secret", &there])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let path = site.root().join("gone").display().to_string();
+    assert_refused(run(&site, &["--allow", "api.example.com", "--secret", &gone]), &path);
+}
+
+#[test]
 fn a_policy_gives_secrets_unless_it_lies_in_the_workspace() {
     let site = Site::new();
     let policy = "[network]\nallow = [\"api.example.com\"]\n\n[[network.secret]]\nname = \"API_KEY\"\n\

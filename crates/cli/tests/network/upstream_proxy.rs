@@ -212,7 +212,7 @@ fn a_proxy_that_cannot_be_used_is_refused_before_anything_runs() {
         (
             &["--upstream-proxy", CLOSED][..],
             &[][..],
-            "a password for the upstream proxy stands where others can read it",
+            "a user name or a password would stand where others can read it",
         ),
         (
             &["--upstream-proxy", "socks5://127.0.0.1:1080"],

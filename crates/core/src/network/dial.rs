@@ -172,11 +172,13 @@ impl Explained for AddressRefusal {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Host { rule: Some(_), .. } | Self::Denied { .. } => None,
-            Self::Host { host, port, rule: None } => Some(format!("to allow it, add the rule {host}:{port}")),
+            Self::Host { host, port, rule: None } => Some(format!("`--allow {host}:{port}` would allow it")),
             Self::Special { class, .. } if !class.can_be_allowed() => None,
             Self::Special { address, port, .. } | Self::Own { address, port, .. } => {
                 let host = Host::from(*address);
-                Some(format!("if it is meant, allow the address itself: {host}:{port}"))
+                Some(format!(
+                    "if it is meant, allow the address itself with `--allow {host}:{port}`"
+                ))
             }
         }
     }

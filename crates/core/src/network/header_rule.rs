@@ -62,9 +62,20 @@ pub enum HeaderRuleError {
     /// The header is the gateway's own.
     #[error("header `{0}` is about the connection and cannot be changed")]
     Connection(String),
-    /// The value has bytes that no value has, or is too long. It is not repeated: it may be confidential.
-    #[error("the value for header `{0}` is none")]
+    /// There is no value. An empty one would be the same as none to many servers.
+    #[error("header `{0}` is given no value")]
+    NoValue(String),
+    /// The value has bytes that no value has. It is not repeated: it may be confidential.
+    #[error("the value for header `{0}` has a line end, another control character or a letter that is not ASCII")]
     Value(String),
+    /// The value is too long.
+    #[error("the value for header `{name}` has {bytes} bytes")]
+    LongValue {
+        /// The header.
+        name: String,
+        /// How many.
+        bytes: usize,
+    },
 }
 
 impl HeaderRule {
@@ -81,8 +92,11 @@ impl HeaderRule {
         let is_text = value
             .bytes()
             .all(|byte| byte.is_ascii_graphic() || matches!(byte, b' ' | b'\t'));
-        if !is_text || value.is_empty() || value.len() > LONGEST_VALUE {
-            return Err(HeaderRuleError::Value(name));
+        match value.len() {
+            0 => return Err(HeaderRuleError::NoValue(name)),
+            bytes if bytes > LONGEST_VALUE => return Err(HeaderRuleError::LongValue { name, bytes }),
+            _ if !is_text => return Err(HeaderRuleError::Value(name)),
+            _ => {}
         }
         Ok(Self {
             host: parse_host(host)?,
@@ -188,7 +202,12 @@ impl Explained for HeaderRuleError {
             Self::TooWide(_) => "name a domain that belongs to somebody, such as *.example.com",
             Self::Name(_) => "a name is letters, digits and hyphens, right before the colon",
             Self::Connection(_) => "leave it out; the gateway writes it as the connection needs it",
-            Self::Value(_) => "a value is printable ASCII, not empty, of at most 4096 bytes",
+            Self::NoValue(name) => {
+                return Some(format!(
+                    "write the value behind the colon, as in `{name}: value`; a rule that removes headers takes one away"
+                ));
+            }
+            Self::Value(_) | Self::LongValue { .. } => "a value is one line of printable ASCII, of at most 4096 bytes",
         };
         Some(hint.to_owned())
     }

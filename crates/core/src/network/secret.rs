@@ -40,7 +40,7 @@ pub struct SecretSpec {
 pub enum SecretSource {
     /// In a variable of whoever starts offleash.
     Variable(String),
-    /// In a file of the host; a relative path is below the current directory.
+    /// In a file of the host; a relative path is below the current directory, `~/` the home directory.
     File(String),
 }
 

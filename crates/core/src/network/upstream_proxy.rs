@@ -41,7 +41,7 @@ pub enum ProxySource {
     Environment,
     /// In this variable of whoever starts offleash.
     Variable(String),
-    /// In a file of the host.
+    /// In a file of the host; `~/` is the home directory.
     File(String),
 }
 
@@ -86,8 +86,11 @@ pub enum ProxyError {
     /// The name or the password has what no header holds.
     #[error("the name or the password for the upstream proxy has a control character or a broken %-form")]
     Credentials,
-    /// A password where others can read it.
-    #[error("a password for the upstream proxy stands where others can read it")]
+    /// The URL is without a port where it was written for offleash.
+    #[error("the URL of the upstream proxy names no port")]
+    NoPort,
+    /// A user's name or a password where others can read it.
+    #[error("the URL of the upstream proxy has an `@`: a user name or a password would stand where others can read it")]
     PasswordInSight,
     /// A host that is to be reached directly cannot be read.
     #[error("host `{host}`, which is to be reached without the upstream proxy: {reason}")]
@@ -124,8 +127,20 @@ impl FromStr for ProxySource {
         if text.contains('@') {
             return Err(ProxyError::PasswordInSight);
         }
-        UpstreamProxy::parse(text).map(Self::Url)
+        let proxy = UpstreamProxy::parse(text)?;
+        // Proxies listen at 3128, 8080 and elsewhere; in variables port 80 may be left out.
+        if !names_port(text.trim_ascii()) {
+            return Err(ProxyError::NoPort);
+        }
+        Ok(Self::Url(proxy))
     }
+}
+
+/// Whether a URL that was read has a port in it.
+fn names_port(url: &str) -> bool {
+    let authority = url.split_once("://").map_or(url, |(_, authority)| authority);
+    let behind_brackets = authority.rsplit(']').next().unwrap_or_default();
+    behind_brackets.contains(':')
 }
 
 impl UpstreamProxy {
@@ -291,9 +306,13 @@ impl Explained for ProxyError {
     fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::PasswordInSight => "put the URL into a variable or a file, and say `env:VARIABLE` or `file:PATH`",
+            Self::NoPort | Self::Port => "write the port behind the host, as in `http://HOST:3128`",
             Self::Scheme(_) => "proxies are asked by `CONNECT` over plain TCP: `http://HOST:PORT`",
             Self::Direct { reason, .. } => return reason.hint(),
-            Self::Unreadable { .. } => return None,
+            Self::Unreadable { .. } => {
+                "`env:VARIABLE` reads a variable that is exported, `file:PATH` a file that you may read, `env` HTTPS_PROXY \
+                 and its kin; `http://HOST:PORT` needs neither"
+            }
             _ => "write `http://HOST:PORT`, `env`, `env:VARIABLE` or `file:PATH`",
         };
         Some(hint.to_owned())

@@ -22,13 +22,13 @@ use offleash_sys::rlimit::{self, Resource};
 use super::ManagerError;
 use super::published::PublishedPorts;
 use super::secrets::Ready;
-use crate::planning::{TrustStores, read_regular_file};
+use crate::planning::{Host as PlanningHost, TrustStores, absolute, read_regular_file};
 
 /// The proxy that was asked for, read from wherever its URL is.
 ///
 /// # Errors
 /// [`ProxyError`] when there is none, or not one that can be used.
-pub(super) fn upstream_proxy(asked: &NetworkSpec) -> Result<Option<UpstreamProxy>, ProxyError> {
+pub(super) fn upstream_proxy(asked: &NetworkSpec, host: &PlanningHost) -> Result<Option<UpstreamProxy>, ProxyError> {
     let Some(source) = &asked.upstream_proxy else {
         return Ok(None);
     };
@@ -43,7 +43,8 @@ pub(super) fn upstream_proxy(asked: &NetworkSpec) -> Result<Option<UpstreamProxy
             UpstreamProxy::parse(&variable(name).ok_or_else(|| unreadable("that variable is not set"))?)?
         }
         ProxySource::File(path) => {
-            let bytes = read_regular_file(Path::new(path)).map_err(|error| unreadable(&error.to_string()))?;
+            let bytes =
+                read_regular_file(&absolute(Path::new(path), host)).map_err(|error| unreadable(&error.to_string()))?;
             UpstreamProxy::parse(str::from_utf8(&bytes).map_err(|_| unreadable("it is not UTF-8"))?)?
         }
         ProxySource::Environment => {
@@ -71,6 +72,8 @@ pub(super) struct Outside {
     pub(super) secrets: Ready,
     /// What listens on the host.
     pub(super) published: PublishedPorts,
+    /// The proxy of the owner's network, if everything goes through one.
+    pub(super) upstream_proxy: Option<UpstreamProxy>,
 }
 
 /// What connections are opened with, if any are.
@@ -100,7 +103,6 @@ pub(super) fn stores(trust: &Trust) -> TrustStores {
 /// `Host` when the gateway cannot be started; the sandbox then has no network.
 pub(super) fn start(
     asked: &NetworkSpec,
-    upstream_proxy: Option<UpstreamProxy>,
     limits: &Limits,
     outside: &Outside,
     sockets: NetworkSockets,
@@ -122,7 +124,7 @@ pub(super) fn start(
         limits: limits.clone(),
         asks: asked.asks,
         resolvers: Resolvers::System,
-        upstream_proxy,
+        upstream_proxy: outside.upstream_proxy.clone(),
         secrets: Arc::clone(&outside.secrets.secrets),
     };
     Gateway::start(config, sockets).map_err(failed)

@@ -18,7 +18,7 @@ use offleash_core::spec::SandboxSpec;
 use offleash_core::text::Text;
 use offleash_sys::rlimit::{self, Resource};
 
-use crate::planning::Host;
+use crate::planning::{Host, absolute};
 
 /// What forbids dumps of memory altogether, those to a program included (core(5)).
 const NO_CORE_DUMP: u64 = 1;
@@ -179,7 +179,7 @@ fn read(secret: &SecretSpec, host: &Host, plan: &Plan) -> Result<Secret, Secrets
                 variable: variable.clone(),
             })?,
         SecretSource::File(path) => {
-            let path = host.cwd.join(path);
+            let path = absolute(Path::new(path), host);
             if let Some(inside) = path
                 .canonicalize()
                 .ok()

@@ -38,6 +38,7 @@ mod workspace;
 pub use error::PlanError;
 pub use explain::{PathAnswer, explain_path, has_variable_of_its_own};
 pub use outside::find_outside;
+pub(crate) use reach::absolute;
 pub use regular_file::{RegularFileError, read_regular_file};
 pub(crate) use system::user;
 pub use trust::TrustStores;

@@ -48,7 +48,9 @@ pub(super) fn resolve(role: &'static str, given: &Path, host: &Host) -> Result<(
     Ok((path, metadata))
 }
 
-fn absolute(given: &Path, host: &Host) -> PathBuf {
+/// A path of the host as its owner wrote it: `~` is the owner's home directory, which no shell has put there behind an
+/// equals sign or in a policy; what is relative is below the current directory.
+pub(crate) fn absolute(given: &Path, host: &Host) -> PathBuf {
     match (given.strip_prefix("~"), &host.home) {
         (Ok(rest), Some(home)) => home.join(rest),
         _ => host.cwd.join(given),

@@ -170,7 +170,7 @@ fn a_refusal_says_why_and_what_to_do() {
             Some(NAME),
             "::ffff:10.0.0.1",
             "app.example.com leads to 10.0.0.1, which is a private address",
-            Some("if it is meant, allow the address itself: 10.0.0.1:443"),
+            Some("if it is meant, allow the address itself with `--allow 10.0.0.1:443`"),
         ),
         (
             &[(Allow, NAME), (Deny, "1.1.1.0/24")],
@@ -184,21 +184,21 @@ fn a_refusal_says_why_and_what_to_do() {
             Some(NAME),
             "1.1.1.1",
             "app.example.com may not be reached on port 443: no rule allows it",
-            Some("to allow it, add the rule app.example.com:443"),
+            Some("`--allow app.example.com:443` would allow it"),
         ),
         (
             &[(Allow, "[4000::]/2")],
             None,
             "::1",
             "[::1] may not be reached on port 443: no rule allows it",
-            Some("to allow it, add the rule [::1]:443"),
+            Some("`--allow [::1]:443` would allow it"),
         ),
         (
             &[(Allow, "[::]/1")],
             None,
             "::1",
             "[::1] is a loopback address",
-            Some("if it is meant, allow the address itself: [::1]:443"),
+            Some("if it is meant, allow the address itself with `--allow [::1]:443`"),
         ),
     ] {
         let refusal = dial(list, name, address, &[]).unwrap_err();

@@ -26,6 +26,21 @@ fn a_value_is_shown_nowhere() {
 }
 
 #[test]
+fn what_is_wrong_with_a_value_is_said_without_it() {
+    for (value, part) in [
+        ("".to_owned(), "no value"),
+        (" ".to_owned(), "no value"),
+        ("hunter2\nX-B: c".to_owned(), "line end"),
+        ("hünter2".to_owned(), "not ASCII"),
+        ("hunter2".repeat(1000), "7000 bytes"),
+    ] {
+        let error = HeaderRule::parse_set(&format!("api.example.com X-Team:{value}")).unwrap_err();
+        assert!(error.to_string().contains(part), "{value:?}: {error}");
+        assert!(!format!("{error} {:?}", error.hint()).contains("nter2"), "{error}");
+    }
+}
+
+#[test]
 fn what_is_no_rule_is_refused() {
     for text in [
         "",

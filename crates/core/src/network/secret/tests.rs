@@ -209,7 +209,7 @@ proptest! {
         let placeholder = placeholder(value.as_bytes());
         let text = placeholder.as_str();
         prop_assert!(text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)));
-        prop_assert!(text.len() >= 22);
+        prop_assert!(text.len() >= 24);
         prop_assert!(text != value);
         prop_assert!(text.len() == value.len() || text.len() <= 32 + 13);
     }

@@ -76,7 +76,20 @@ fn a_source_in_sight_has_no_password() {
     ] {
         let error = text.parse::<ProxySource>().unwrap_err();
         assert_eq!(error, ProxyError::PasswordInSight);
+        assert!(error.to_string().contains("user name or a password"), "{error}");
         assert!(error.hint().unwrap().contains("env:VARIABLE"));
+    }
+}
+
+#[test]
+fn a_url_that_is_written_names_its_port() {
+    for text in ["http://proxy", "proxy", "http://[fd00::1]", "http://proxy/"] {
+        let error = text.parse::<ProxySource>().unwrap_err();
+        assert_eq!(error, ProxyError::NoPort, "{text}");
+        assert!(error.hint().unwrap().contains("http://HOST:3128"));
+    }
+    for text in ["proxy:3128", "http://[fd00::1]:3128", " http://10.0.0.1:3128/ "] {
+        assert!(matches!(text.parse(), Ok(ProxySource::Url(_))), "{text}");
     }
 }
 
