@@ -21,6 +21,7 @@ mod journal;
 mod limits;
 mod names;
 mod opened;
+mod own;
 mod policy;
 pub mod proxy_request;
 mod questions;
@@ -32,7 +33,6 @@ mod upstream;
 
 use std::cell::RefCell;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -50,6 +50,7 @@ use tokio::sync::oneshot;
 pub use inbound::Published;
 pub use journal::{Account, Connection, Inbound, Outcome, Request, SecretUse};
 pub use opened::{Trust, TrustError};
+pub use own::Own;
 pub use questions::{Notice, Questions};
 pub use serve::OPEN_FILES;
 pub use upstream::Resolvers;
@@ -75,7 +76,7 @@ pub struct Config {
     /// With what connections are opened; needed where there are rules for requests.
     pub trust: Option<Arc<Trust>>,
     /// The addresses of this machine, which no name may lead to.
-    pub own: Vec<IpAddr>,
+    pub own: Own,
     /// Services of this machine that are given to the sandbox.
     pub host_ports: Vec<HostPort>,
     /// Ports of the sandbox that are published.

@@ -8,6 +8,8 @@ use offleash_core::network::{
     RequestRules, RuleVerdict, classify,
 };
 
+use crate::own::Own;
+
 /// Why a connection is refused by the rules.
 pub(crate) fn reason(rule: Option<&str>) -> String {
     match rule {
@@ -30,7 +32,7 @@ pub(crate) struct Policy {
     rules: NetworkPolicy,
     requests: RequestRules,
     /// The addresses of the machine itself.
-    own: Vec<IpAddr>,
+    own: Own,
     /// Whether what no rule is about is asked about.
     asks_about_the_unknown: bool,
     /// Its services that are given to the sandbox.
@@ -38,11 +40,11 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    pub(crate) fn new(rules: NetworkPolicy, own: Vec<IpAddr>, asks_about_the_unknown: bool) -> Self {
+    pub(crate) fn new(rules: NetworkPolicy, own: impl Into<Own>, asks_about_the_unknown: bool) -> Self {
         Self {
             rules,
             requests: RequestRules::default(),
-            own,
+            own: own.into(),
             asks_about_the_unknown,
             host_ports: Vec::new(),
         }
@@ -110,30 +112,18 @@ impl Policy {
     /// Whether `address`, to which `name` leads, may be dialled; if not, why.
     pub(crate) fn check(&self, name: Option<&DomainName>, address: IpAddr, port: u16) -> Result<(), String> {
         let asked = self.asked_about(name, address, port);
-        if asked.is_some() && name.is_none() {
-            self.check_unnamed(address)?;
-        }
-        asked
-            .as_ref()
-            .unwrap_or(&self.rules)
-            .may_dial(name, address, port, &self.own)
-            .map_err(|refusal| match refusal.hint() {
+        let rules = asked.as_ref().unwrap_or(&self.rules);
+        self.own.judge(|own| {
+            if asked.is_some() && name.is_none() {
+                check_unnamed(address, own)?;
+            }
+            let allowed = rules.may_dial(name, address, port, own);
+            allowed.map_err(|refusal| match refusal.hint() {
                 // Of a host that no rule allows, whoever tells of the refusal says how to allow it.
                 Some(hint) if !matches!(refusal, AddressRefusal::Host { .. }) => format!("{refusal}; {hint}"),
                 _ => refusal.to_string(),
             })
-    }
-
-    /// Only a rule that was written opens what is not public: an answer to a question is given too quickly for that.
-    fn check_unnamed(&self, address: IpAddr) -> Result<(), String> {
-        let address = address.to_canonical();
-        match classify(address) {
-            AddressClass::Public if self.own.iter().any(|own| own.to_canonical() == address) => {
-                Err(format!("{address} is an address of this machine"))
-            }
-            AddressClass::Public => Ok(()),
-            class => Err(format!("{address} is {class}, and no rule allows it")),
-        }
+        })
     }
 
     /// The rules, with one that asks about exactly this where no rule is about it and it is asked about all the same.
@@ -146,6 +136,18 @@ impl Policy {
         let mut rules = self.rules.clone();
         rules.rules.push(rule);
         Some(rules)
+    }
+}
+
+/// Only a rule that was written opens what is not public: an answer to a question is given too quickly for that.
+fn check_unnamed(address: IpAddr, own: &[IpAddr]) -> Result<(), String> {
+    let address = address.to_canonical();
+    match classify(address) {
+        AddressClass::Public if own.iter().any(|own| own.to_canonical() == address) => {
+            Err(format!("{address} is an address of this machine"))
+        }
+        AddressClass::Public => Ok(()),
+        class => Err(format!("{address} is {class}, and no rule allows it")),
     }
 }
 

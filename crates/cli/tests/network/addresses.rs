@@ -1,6 +1,8 @@
 //! Addresses: those that no rule names, those of the host, and those that names lead to.
 
-use crate::world::{is_from_host, world};
+use crate::support::Site;
+use crate::support::processes::{eventually, finish, start};
+use crate::world::{Seen, is_from_host, world};
 
 #[test]
 fn an_allowed_name_is_reached_by_http_https_and_any_other_protocol() {
@@ -347,4 +349,36 @@ for time_ in range(12):
         "the control: the name does change\n{connections:#?}"
     );
     world.assert_untouched("10.0.0.5");
+}
+
+#[test]
+fn n3_an_address_that_the_host_gets_while_a_sandbox_runs_is_refused_from_then_on() {
+    const ADDRESS: &str = "93.184.216.99";
+    let Some(world) = world() else { return };
+    let site = Site::new();
+    let attempts = r#"
+attempt("elsewhere", echoed, "moved.example.com")
+sys.stdin.read()
+attempt("here", echoed, "moved.example.com")
+attempt("others", echoed, "www.example.com")
+"#;
+    let run = start(&mut world.sandboxed(&site, &["--allow", "*.example.com:7"], attempts));
+    let reached = || world.met().into_iter().find(|entry| entry["local"] == ADDRESS);
+    let reached = eventually("the first attempt", reached);
+    assert_eq!(reached["at"], "internet", "the control: it is not the host's yet");
+    world.add_address(ADDRESS);
+    world
+        .outside(&format!("attempt(\"control\", echoed, {ADDRESS:?})"))
+        .all_done();
+    // Its input ends.
+    let seen = Seen::of_output(&finish(run));
+    seen.done("elsewhere");
+    seen.refused("here");
+    seen.done("others");
+    let connections = seen.connections("moved.example.com");
+    let told: Vec<_> = connections.iter().map(|one| one["verdict"].as_str()).collect();
+    assert_eq!(told, [Some("allowed"), Some("refused")], "{connections:#?}");
+    let reason = connections[1]["reason"].as_str().unwrap();
+    assert!(reason.contains(ADDRESS) && reason.contains("this machine"), "{reason}");
+    assert_untouched_host(world);
 }

@@ -1,7 +1,7 @@
 """Two machines in network namespaces: the host, where offleash runs, and an internet for it to reach.
 
-Started as `internet.py DIRECTORY` where networks may be made; says `ready` and lives until its standard input ends,
-when it removes the directory.
+Started as `internet.py DIRECTORY` where networks may be made; says `ready`, does what its standard input says, and lives
+until that ends, when it removes the directory.
 """
 
 import ctypes, hashlib, json, os, resource, shutil, signal, socket, ssl, struct, subprocess, sys, threading, time
@@ -22,7 +22,8 @@ HOST6 = ["2606:2800:220::2", "2606:2800:220::3"]
 ROUTER, ROUTER6 = "151.101.64.1", "2606:2800:220::1"
 ELSEWHERE = [
     RESOLVER, "93.184.216.34", "93.184.216.35", "151.101.0.223", "169.254.169.254", "100.100.100.200", "168.63.129.16",
-    "10.0.0.5", "172.16.0.10", "192.168.1.1", "192.168.1.2", "172.16.0.9", "100.64.0.7"]
+    "10.0.0.5", "172.16.0.10", "192.168.1.1", "192.168.1.2", "172.16.0.9", "100.64.0.7",
+    "93.184.216.99"]
 ELSEWHERE6 = ["2606:2800:220:1::5", "fd00:ec2::254"]
 
 NAMES = {
@@ -50,6 +51,7 @@ NAMES = {
     "corporate.example.com": [("A", "172.16.0.9")],
     "shared.example.com": [("A", "100.64.0.7")],
     "mixed.example.com": [("A", "93.184.216.34"), ("A", "10.0.0.5")],
+    "moved.example.com": [("A", "93.184.216.99")],
     "nothing.example.com": [],
 }
 KINDS = {"A": 1, "CNAME": 5, "AAAA": 28}
@@ -346,6 +348,8 @@ with open(directory + "/resolv.conf", "w") as resolvers:
 checked(libc.mount((directory + "/resolv.conf").encode(), os.path.realpath("/etc/resolv.conf").encode(), None, MS_BIND, None))
 serve_all()
 print("ready", flush=True)
-sys.stdin.read()
+# What is to be changed at the host's network.
+for line in sys.stdin:
+    ip(*line.split())
 os.kill(other, signal.SIGKILL)
 shutil.rmtree(directory, ignore_errors=True)

@@ -1,14 +1,14 @@
 //! A host and an internet of our own, in network namespaces, and programs that are run there.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use serde_json::Value;
 
-use crate::support::processes::{finish, program, start};
+use crate::support::processes::{eventually, finish, program, start};
 use crate::support::{Site, is_root, record_of, skip};
 
 const PYTHON: &str = "/usr/bin/python3";
@@ -86,6 +86,26 @@ impl World {
     /// A file of the internet.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.directory.join(name)
+    }
+
+    /// Gives the host one more address, and waits until it has that.
+    pub(crate) fn add_address(&self, address: &str) {
+        let mut told = self.machine.stdin.as_ref().unwrap();
+        writeln!(told, "address add {address}/32 dev lo").unwrap();
+        eventually("an address", || {
+            let mut command = self.command(&self.directory);
+            command.args([
+                "/usr/bin/env",
+                "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+                "ip",
+                "-o",
+                "address",
+                "show",
+                "to",
+                address,
+            ]);
+            (!finish(start(&mut command)).stdout.is_empty()).then_some(())
+        });
     }
 
     /// A program of the host, with the user and the privileges of this process.

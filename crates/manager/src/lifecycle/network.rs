@@ -16,7 +16,7 @@ use offleash_core::spec::NetworkSpec;
 use offleash_gateway::{Account, Config, Gateway, OPEN_FILES, Outcome, Resolvers, Trust};
 use offleash_store::rfc3339;
 use offleash_sys::network::NetworkSockets;
-use offleash_sys::network::addresses::own_addresses;
+use offleash_sys::network::addresses::OwnAddresses;
 use offleash_sys::rlimit::{self, Resource};
 
 use super::ManagerError;
@@ -113,12 +113,12 @@ pub(super) fn start(
     };
     // The sandbox exists already, and keeps the limit that it was started with.
     rlimit::raise_soft(Resource::OpenFiles, OPEN_FILES).map_err(|error| failed(error.source.into()))?;
-    let own = own_addresses().map_err(|error| failed(io::Error::other(error)))?;
+    let own = OwnAddresses::watch().map_err(|error| failed(io::Error::other(error)))?;
     let config = Config {
         rules: asked.policy.clone(),
         requests: asked.requests.clone(),
         trust: outside.trust.clone(),
-        own: own.into_iter().collect(),
+        own: own.into(),
         host_ports: asked.host_ports.clone(),
         published: outside.published.listeners().map_err(failed)?,
         limits: limits.clone(),

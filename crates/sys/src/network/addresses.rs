@@ -31,6 +31,54 @@ pub fn own_addresses() -> Result<BTreeSet<IpAddr>, NetworkError> {
     Err(failed(Errno::AGAIN.into()))
 }
 
+/// The addresses of this machine at any time: the kernel tells when one comes or goes.
+#[derive(Debug)]
+pub struct OwnAddresses {
+    changes: Netlink,
+    known: Vec<IpAddr>,
+}
+
+impl OwnAddresses {
+    /// Those of the network namespace of this thread, from now on.
+    ///
+    /// # Errors
+    /// As [`own_addresses`].
+    pub fn watch() -> Result<Self, NetworkError> {
+        let changes = Netlink::open_to_hear(libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR)
+            .map_err(|source| NetworkError::Talking { step: STEP, source })?;
+        // What changes from here on is told.
+        let known = own_addresses()?.into_iter().collect();
+        Ok(Self { changes, known })
+    }
+
+    /// Every address that there is now. A system call where none came or went since the last time.
+    ///
+    /// # Errors
+    /// As [`own_addresses`]; the next call tries again.
+    pub fn now(&mut self) -> Result<&[IpAddr], NetworkError> {
+        if self.have_changed() {
+            // Until they could be listed, they count as unknown.
+            self.known.clear();
+            self.known.extend(own_addresses()?);
+        }
+        Ok(&self.known)
+    }
+
+    /// Whether the kernel has told of a change, or of more than there was room for. There is always one address at
+    /// least where a network is, so that an empty list is asked for again.
+    fn have_changed(&self) -> bool {
+        let mut changed = self.known.is_empty();
+        loop {
+            match self.changes.listen(|_| {}) {
+                Ok(false) => return changed,
+                Ok(true) => changed = true,
+                Err(Errno::NOBUFS) => changed = true,
+                Err(_) => return true,
+            }
+        }
+    }
+}
+
 /// The list, unless it changed while it was told.
 fn list(netlink: &Netlink) -> Result<Option<BTreeSet<IpAddr>>, NetworkError> {
     let mut requests = Requests::default();

@@ -179,6 +179,18 @@ impl Netlink {
         Ok(Self { socket })
     }
 
+    /// Opens one for [`Family::Route`] that hears what the kernel tells these groups (`RTMGRP_…`).
+    ///
+    /// # Errors
+    /// When there is no socket to be had.
+    pub(super) fn open_to_hear(groups: i32) -> io::Result<Self> {
+        let netlink = Self::open(Family::Route)?;
+        // The kernel gives it a port of its own.
+        let address = SocketAddrNetlink::new(0, u32::try_from(groups).map_err(io::Error::other)?);
+        rustix::net::bind(&netlink.socket, &address)?;
+        Ok(netlink)
+    }
+
     /// One that was made elsewhere.
     pub(super) fn from_descriptor(socket: OwnedFd) -> Self {
         Self { socket }

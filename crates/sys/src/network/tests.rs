@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::addresses::own_addresses;
+use super::addresses::{OwnAddresses, own_addresses};
 use super::nftables::{Filters, FirstPackets, Method, lead_by, lead_to_listener};
 use super::routes::deliver_everything_here;
 use super::sockets::{bind_datagrams, listen, listen_transparent, original_destination};
@@ -477,6 +477,27 @@ fn the_namespaces_own_addresses_are_listed() {
             SOURCES.v6.into(),
         ];
         assert!(own_addresses().unwrap().into_iter().eq(expected));
+    });
+}
+
+#[test]
+fn addresses_that_come_later_are_known_at_once() {
+    in_namespace(|| {
+        let mut own = OwnAddresses::watch().unwrap();
+        assert!(own.now().unwrap().is_empty());
+        deliver_everything_here(SOURCES).unwrap();
+        assert!(own.now().unwrap().contains(&SOURCES.v4.into()));
+        assert!(own.now().unwrap().contains(&SOURCES.v6.into()));
+        // More than there is room to be told of.
+        for last in 2..=255 {
+            for third in 0..4 {
+                let v4 = Ipv4Addr::new(192, 1, third, last);
+                let v6 = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, third.into(), last.into());
+                let _outcome = deliver_everything_here(Sources { v4, v6 });
+            }
+        }
+        assert!(own.now().unwrap().contains(&Ipv4Addr::new(192, 1, 3, 255).into()));
+        assert!(own.now().unwrap().iter().copied().eq(own_addresses().unwrap()));
     });
 }
 

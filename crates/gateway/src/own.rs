@@ -1,0 +1,49 @@
+//! The addresses of this machine, to which nobody is let through unless a rule names them.
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+
+use offleash_sys::network::addresses::OwnAddresses;
+
+/// Which addresses are those of this machine.
+#[derive(Debug)]
+pub enum Own {
+    /// Those that its interfaces have when somebody asks: a machine gets others while a sandbox runs.
+    Watched(RefCell<OwnAddresses>),
+    /// These.
+    Known(Vec<IpAddr>),
+}
+
+impl Own {
+    /// What `judge` says of them.
+    ///
+    /// # Errors
+    /// They cannot be found out, so that nothing may be dialled.
+    pub(crate) fn judge(&self, judge: impl FnOnce(&[IpAddr]) -> Result<(), String>) -> Result<(), String> {
+        match self {
+            Self::Watched(own) => match own.borrow_mut().now() {
+                Ok(own) => judge(own),
+                Err(error) => Err(format!("which addresses this machine has cannot be found out: {error}")),
+            },
+            Self::Known(own) => judge(own),
+        }
+    }
+}
+
+impl Default for Own {
+    fn default() -> Self {
+        Self::Known(Vec::new())
+    }
+}
+
+impl From<OwnAddresses> for Own {
+    fn from(own: OwnAddresses) -> Self {
+        Self::Watched(RefCell::new(own))
+    }
+}
+
+impl From<Vec<IpAddr>> for Own {
+    fn from(own: Vec<IpAddr>) -> Self {
+        Self::Known(own)
+    }
+}
