@@ -10,7 +10,7 @@ use offleash_sys::seccomp;
 use serde_json::Value;
 
 /// Which rooms a room uses, as in ARCHITECTURE.md; an arrow that is not drawn there is not allowed in advance either.
-const ARROWS: [(&str, &[&str]); 9] = [
+const ARROWS: [(&str, &[&str]); 10] = [
     ("core", &[]),
     ("protocol", &[]),
     ("sys", &[]),
@@ -19,6 +19,7 @@ const ARROWS: [(&str, &[&str]); 9] = [
     ("store", &["core"]),
     ("gateway", &["core", "sys"]),
     ("manager", &["core", "gateway", "isolation", "store", "sys"]),
+    ("api", &[]),
     ("cli", &["core", "isolation", "manager", "store", "sys"]),
 ];
 
@@ -256,14 +257,14 @@ fn only_the_command_line_prints() {
     }
 }
 
-/// Where connections are opened, requests are read and answered.
+/// In `api`, and where connections are opened, requests are read and answered.
 #[test]
 fn status_codes_of_http_are_known_where_requests_are_answered() {
     const OPENED: &str = "/crates/gateway/src/opened/";
     for room in rooms() {
         for (path, text) in sources(room) {
             let name = path.to_string_lossy().into_owned();
-            if name.contains(OPENED) {
+            if room == "api" || name.contains(OPENED) {
                 continue;
             }
             for (number, line) in code(&text) {

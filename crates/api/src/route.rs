@@ -1,0 +1,230 @@
+//! Which sandbox and port a request is for, or that it is for the control plane.
+//!
+//! Pure: reads the head of a request, looks nothing up. Three ways name a port inside: the SDKs' headers, a host name
+//! `PORT-ID.DOMAIN`, and a path `/_port/ID/PORT/…` that needs neither.
+
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, Uri};
+
+/// The port at which the SDKs expect the services of a sandbox; nothing inside listens on it.
+pub(crate) const ENVD_PORT: u16 = 49983;
+
+const ID_HEADER: &str = "e2b-sandbox-id";
+const PORT_HEADER: &str = "e2b-sandbox-port";
+const PATH_PREFIX: &str = "/_port/";
+const LONGEST_ID: usize = 64;
+
+/// Whom a request is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// The control plane, the native REST or a page about the server.
+    ControlPlane,
+    /// A port inside a sandbox, or [`ENVD_PORT`]. The id has the shape of one; whether it exists is not known.
+    Sandbox { id: String, port: u16 },
+}
+
+/// A request that names a sandbox in a way that cannot be one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum RouteError {
+    #[error("the sandbox id in `{0}` is not an id: expected 1 to 64 characters a-z and 0-9")]
+    Id(&'static str),
+    #[error("the port in `{0}` is not a port: expected a number from 1 to 65535")]
+    Port(&'static str),
+    #[error("`{0}` is there more than once")]
+    Twice(&'static str),
+}
+
+/// Says whom a request is for; a path `/_port/ID/PORT/…` is shortened to what follows.
+///
+/// # Errors
+/// When a sandbox is named in a way that cannot be one.
+pub(crate) fn route(parts: &mut Parts, domain: Option<&str>) -> Result<Route, RouteError> {
+    if let Some(route) = by_path(&mut parts.uri)? {
+        return Ok(route);
+    }
+    if let Some(route) = by_headers(&parts.headers)? {
+        return Ok(route);
+    }
+    let host = host(&parts.uri, &parts.headers);
+    Ok(by_host(host, domain)?.unwrap_or(Route::ControlPlane))
+}
+
+/// The host that a request is addressed to, without its port.
+pub(crate) fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+    let authority = match uri.authority() {
+        Some(authority) => authority.as_str(),
+        None => headers.get(http::header::HOST)?.to_str().ok()?,
+    };
+    Some(without_port(authority))
+}
+
+fn without_port(authority: &str) -> &str {
+    if let Some(rest) = authority.strip_prefix('[') {
+        return rest.split_once(']').map_or(authority, |(address, _)| address);
+    }
+    authority.rsplit_once(':').map_or(authority, |(host, _)| host)
+}
+
+fn by_path(uri: &mut Uri) -> Result<Option<Route>, RouteError> {
+    const NAME: &str = "/_port/ID/PORT/";
+    let Some(rest) = uri.path().strip_prefix(PATH_PREFIX) else {
+        return Ok(None);
+    };
+    let (id, rest) = rest.split_once('/').unwrap_or((rest, ""));
+    let (port, rest) = rest.split_once('/').unwrap_or((rest, ""));
+    let route = sandbox(id, port, NAME)?;
+    let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+    let shortened = format!("/{rest}{query}");
+    let mut parts = std::mem::take(uri).into_parts();
+    parts.path_and_query = PathAndQuery::from_maybe_shared(shortened).ok();
+    *uri = Uri::from_parts(parts).unwrap_or_default();
+    Ok(Some(route))
+}
+
+fn by_headers(headers: &HeaderMap) -> Result<Option<Route>, RouteError> {
+    let Some(id) = only(headers, ID_HEADER)? else {
+        return Ok(None);
+    };
+    match only(headers, PORT_HEADER)? {
+        Some(port) => Ok(Some(sandbox(id, port, ID_HEADER)?)),
+        None => Ok(Some(Route::Sandbox {
+            id: checked_id(id, ID_HEADER)?,
+            port: ENVD_PORT,
+        })),
+    }
+}
+
+/// A header that may stand there once.
+fn only<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<Option<&'a str>, RouteError> {
+    let mut all = headers.get_all(name).iter();
+    let Some(first) = all.next() else {
+        return Ok(None);
+    };
+    if all.next().is_some() {
+        return Err(RouteError::Twice(name));
+    }
+    // What is no text is no id and no port.
+    Ok(Some(first.to_str().unwrap_or("")))
+}
+
+fn by_host(host: Option<&str>, domain: Option<&str>) -> Result<Option<Route>, RouteError> {
+    const NAME: &str = "PORT-ID.DOMAIN";
+    let (Some(host), Some(domain)) = (host, domain) else {
+        return Ok(None);
+    };
+    let host = host.to_ascii_lowercase();
+    let label = host.strip_suffix(domain).and_then(|label| label.strip_suffix('.'));
+    match label.and_then(|label| label.split_once('-')) {
+        Some((port, id)) => sandbox(id, port, NAME).map(Some),
+        None => Ok(None),
+    }
+}
+
+fn sandbox(id: &str, port: &str, place: &'static str) -> Result<Route, RouteError> {
+    let id = checked_id(id, place)?;
+    let digits = port.bytes().all(|byte| byte.is_ascii_digit());
+    let port = port.parse().ok().filter(|port| digits && *port != 0);
+    let port = port.ok_or(RouteError::Port(place))?;
+    Ok(Route::Sandbox { id, port })
+}
+
+fn checked_id(id: &str, place: &'static str) -> Result<String, RouteError> {
+    let fits = (1..=LONGEST_ID).contains(&id.len());
+    let plain = id
+        .bytes()
+        .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    if fits && plain {
+        Ok(id.to_owned())
+    } else {
+        Err(RouteError::Id(place))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    fn routed(request: http::request::Builder) -> (Result<Route, RouteError>, String) {
+        let (mut parts, ()) = request.body(()).unwrap().into_parts();
+        let route = route(&mut parts, Some("box.test"));
+        (route, parts.uri.to_string())
+    }
+
+    fn to(id: &str, port: u16) -> Result<Route, RouteError> {
+        let id = id.to_owned();
+        Ok(Route::Sandbox { id, port })
+    }
+
+    #[test]
+    fn a_request_without_a_sandbox_is_for_the_control_plane() {
+        let (route, _) = routed(Request::get("/sandboxes").header("host", "127.0.0.1:3000"));
+        assert_eq!(route, Ok(Route::ControlPlane));
+    }
+
+    #[test]
+    fn headers_name_a_sandbox() {
+        let request = Request::get("/x").header("E2b-Sandbox-Id", "i1");
+        assert_eq!(routed(request).0, to("i1", ENVD_PORT));
+        let request = Request::get("/x")
+            .header("E2b-Sandbox-Id", "i1")
+            .header("E2b-Sandbox-Port", "8000");
+        assert_eq!(routed(request).0, to("i1", 8000));
+    }
+
+    #[test]
+    fn a_host_names_a_sandbox() {
+        for (host, expected) in [
+            ("8000-i1.box.test", to("i1", 8000)),
+            ("8000-I1.BOX.test:3000", to("i1", 8000)),
+            ("api.box.test", Ok(Route::ControlPlane)),
+            ("box.test", Ok(Route::ControlPlane)),
+            ("8000-i1.elsewhere.test", Ok(Route::ControlPlane)),
+            ("8000-i1xbox.test", Ok(Route::ControlPlane)),
+            ("0-i1.box.test", Err(RouteError::Port("PORT-ID.DOMAIN"))),
+            ("80-a.b.box.test", Err(RouteError::Id("PORT-ID.DOMAIN"))),
+        ] {
+            assert_eq!(routed(Request::get("/").header("host", host)).0, expected, "{host}");
+        }
+    }
+
+    #[test]
+    fn a_path_names_a_sandbox_and_is_shortened() {
+        for (path, left) in [
+            ("/_port/i1/80/a/b?c=d", "/a/b?c=d"),
+            ("/_port/i1/80", "/"),
+            ("/_port/i1/80/", "/"),
+            ("/_port/i1/80//x", "//x"),
+        ] {
+            let (route, uri) = routed(Request::get(path));
+            assert_eq!(route, to("i1", 80), "{path}");
+            assert_eq!(uri, left);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_a_sandbox_is_refused() {
+        for path in [
+            "/_port/",
+            "/_port/../80/",
+            "/_port/I1/80/",
+            "/_port/i1/",
+            "/_port/i1/0/",
+            "/_port/i1/65536/",
+            "/_port/i1/+80/",
+            "/_port/i%31/80/",
+        ] {
+            assert!(routed(Request::get(path)).0.is_err(), "{path}");
+        }
+        for id in ["", "..", "a/b", "i1 ", "é", &"i".repeat(65)] {
+            let request = Request::get("/").header("e2b-sandbox-id", id);
+            assert!(routed(request).0.is_err(), "{id:?}");
+        }
+        let twice = Request::get("/")
+            .header("e2b-sandbox-id", "i1")
+            .header("e2b-sandbox-id", "i2");
+        assert_eq!(routed(twice).0, Err(RouteError::Twice(ID_HEADER)));
+    }
+}
