@@ -123,6 +123,7 @@ fn connect_answer(target: &str, sandbox: &SandboxArgs) -> Result<String, Failure
     let host = Host::parse(host).map_err(|error| {
         Failure::from_error(&error).with_hint("a host is a name such as `example.com`, or an address")
     })?;
+    spec.network.check().map_err(|error| Failure::explained(&error))?;
     let answer = lifecycle::explain_connect(&spec.network, &host, port);
     let mut text = format!("{host}:{port}: {}\nrule: {}\n", answer.word, answer.rule);
     if !answer.requests.is_empty() {
@@ -140,7 +141,14 @@ fn connect_answer(target: &str, sandbox: &SandboxArgs) -> Result<String, Failure
 
 pub(crate) fn check_policy(arguments: &PolicyCheckArgs) -> Result<ExitCode, Failure> {
     let policy = specify::read_policy(&arguments.file)?;
+    let lacking = policy.network.as_ref().and_then(|network| network.check().err());
+    if let Some(error) = lacking.as_ref().filter(|error| error.is_contradiction()) {
+        return Err(Failure::explained(error));
+    }
     let mut answer = format!("{}: valid\n", Text::from(&arguments.file));
+    if let Some(error) = lacking {
+        let _written = writeln!(answer, "a run with it and without further flags is refused: {error}");
+    }
     let widened = offleash_core::trust::widened(&policy);
     if !widened.is_empty() {
         let _written = writeln!(

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use offleash_core::limits::LimitName;
-use offleash_core::network::{DomainName, NetworkPolicy};
+use offleash_core::network::{DomainName, Host, NetworkPolicy};
 use offleash_core::record::{Connection, ConnectionVerdict, LimitEffect, LimitHit, NetworkUse, RequestSeen};
 use offleash_core::text::Text;
 
@@ -104,6 +104,11 @@ fn line(connection: &Connection) -> Option<String> {
         // That connections were cut, and why, is told with the limit.
         ConnectionVerdict::Cut => None,
         ConnectionVerdict::Failed => Some(format!("`{place}` was not reached: {reason}")),
+        ConnectionVerdict::Refused if rule.is_none() && Host::parse(host).is_ok_and(|host| host.is_loopback()) => {
+            Some(format!(
+                "`{place}` was refused: {reason}; `--host-port {port}` gives the sandbox a service of this machine's 127.0.0.1"
+            ))
+        }
         ConnectionVerdict::Refused if rule.is_none() => Some(format!(
             "`{place}` was refused: {reason}; `--allow {place}` would allow it"
         )),
@@ -177,6 +182,7 @@ mod tests {
             connections: vec![
                 refused("1.2.3.4", None),
                 refused("1.2.3.4", None),
+                refused("127.0.0.1", None),
                 refused("a.example", Some("network.deny: a.example")),
             ],
             refused_names: BTreeMap::from([("b.example".to_owned(), 2)]),
@@ -186,6 +192,8 @@ mod tests {
             lines(&network, &NetworkPolicy::default()),
             [
                 "network: `1.2.3.4:443` was refused: no rule allows it; `--allow 1.2.3.4:443` would allow it (2 times)",
+                "network: `127.0.0.1:443` was refused: no rule allows it; `--host-port 443` gives the sandbox a service of \
+                 this machine's 127.0.0.1",
                 "network: `a.example:443` was refused: no rule allows it",
                 "network: the name `b.example` does not exist for it; `--allow b.example` would let it be reached (2 times)",
             ]

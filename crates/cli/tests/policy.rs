@@ -77,7 +77,7 @@ fn a_valid_policy_is_said_to_be_valid_and_what_it_widens() {
     assert_eq!(site.succeed(["policy", "check", "narrow.toml"]), "narrow.toml: valid\n");
     let said = site.succeed(["policy", "check", "wide.toml"]);
     assert!(
-        said.contains("filesystem.read, env.pass") && said.contains("--policy"),
+        said.contains("(filesystem.read (`/srv`), env.pass (`CI`))") && said.contains("--policy"),
         "{said}"
     );
 }
@@ -394,7 +394,8 @@ fn what_would_become_of_a_connection_is_explained() {
         ),
         (
             vec!["0x7f.1:80", "--allow", "0.0.0.0/1"],
-            "127.0.0.1:80: refused: 127.0.0.1 is a loopback address\nrule: network.allow: 0.0.0.0/1\n",
+            "127.0.0.1:80: refused: 127.0.0.1 is a loopback address; `--host-port 80` gives the sandbox a service of this \
+             machine's 127.0.0.1\nrule: network.allow: 0.0.0.0/1\n",
         ),
     ] {
         let output = site

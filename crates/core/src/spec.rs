@@ -11,7 +11,7 @@ use crate::path_rules::PathRules;
 
 mod network;
 
-pub use network::{NetworkSpec, PROXY_PORT};
+pub use network::{NetworkSpec, NetworkSpecError, PROXY_PORT};
 
 /// A sandbox as its owner described it; paths are the host's, not yet resolved.
 #[derive(Debug, Clone, Default)]

@@ -129,7 +129,7 @@ pub(crate) fn begin(config: Config, sockets: NetworkSockets, ties: &Ties) -> io:
         policy: Policy::new(config.rules, config.own, config.asks.about_the_unknown)
             .with_requests(config.requests)
             .with_host_ports(config.host_ports),
-        approvals: Approvals::new(ties.questions.clone(), config.asks.timeout),
+        approvals: Approvals::new(ties.questions.clone(), config.asks.timeout()),
         secrets: Secrets::new(config.secrets, journal.clone()),
         names: RefCell::new(Names::default()),
         upstream: Upstream::new(&config.resolvers, config.upstream_proxy)?,

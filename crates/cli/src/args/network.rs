@@ -57,6 +57,9 @@ pub(crate) struct NetworkArgs {
     #[arg(long, value_name = "PORT[:INSIDE]")]
     pub(crate) host_port: Vec<OsString>,
     /// `none`: nothing is reached, whatever the policy allows.
-    #[arg(long, value_name = "none", conflicts_with_all = ["allow", "ask", "allow_method", "publish", "host_port"])]
+    #[arg(long, value_name = "none", conflicts_with_all = [
+        "allow", "ask", "ask_timeout", "allow_method", "set_header", "remove_header", "upstream_proxy", "no_proxy",
+        "proxy_variables", "publish", "host_port"
+    ])]
     pub(crate) network: Option<String>,
 }

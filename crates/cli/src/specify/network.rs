@@ -33,13 +33,14 @@ pub(super) fn apply_flags(arguments: &NetworkArgs, spec: &mut SandboxSpec) -> Re
         }
     }
     if let Some(text) = &arguments.ask_timeout {
-        spec.network.asks.timeout = Asks::timeout_of(text).map_err(|error| {
+        let timeout = Asks::timeout_of(text).map_err(|error| {
             Failure::new(format!(
                 "`--ask-timeout {}` is not valid: {error}",
                 Text::from(text.as_str())
             ))
             .with_hint("write a time such as `30s` or `5m`")
         })?;
+        spec.network.asks.timeout = Some(timeout);
     }
     apply_request_flags(arguments, spec)?;
     apply_proxies(arguments, spec)?;

@@ -162,6 +162,117 @@ fn a_policy_of_the_workspace_is_told_what_in_it_gives_more() {
     );
 }
 
+/// What is asked for and does nothing, and the words by which the user finds out.
+const NO_EFFECT: [(&[&str], [&str; 2]); 14] = [
+    (
+        &["--set-header", "example.com X-A: b"],
+        ["nothing may be reached", "--allow HOST"],
+    ),
+    (
+        &["--allow", "a.example", "--set-header", "b.example X-A: c"],
+        ["no rule allows `b.example`", "--allow b.example"],
+    ),
+    (
+        &["--allow", "a.example", "--remove-header", "*.b.example Cookie"],
+        ["no rule allows `*.b.example`", "--allow *.b.example"],
+    ),
+    (
+        &["--allow", "a.example", "--secret", "KEY=env:HOME@b.example"],
+        ["secret `KEY`", "--allow b.example"],
+    ),
+    (&["--proxy-variables"], ["`--proxy-variables`", "--allow HOST"]),
+    (
+        &["--upstream-proxy", "http://proxy:3128"],
+        ["`--upstream-proxy`", "--allow HOST"],
+    ),
+    (
+        &["--allow", "a.example", "--no-proxy", "b.example"],
+        ["no upstream proxy", "--upstream-proxy"],
+    ),
+    (
+        &["--allow", "a.example", "--ask-timeout", "1m"],
+        ["nothing is asked", "--ask HOST"],
+    ),
+    (
+        &[
+            "--allow",
+            "a.example",
+            "--set-header",
+            "a.example X: 1",
+            "--set-header",
+            "a.example X: 2",
+        ],
+        ["two values", "one value"],
+    ),
+    (
+        &[
+            "--allow",
+            "a.example",
+            "--set-header",
+            "a.example X: 1",
+            "--remove-header",
+            "a.example X",
+        ],
+        ["both set and removed", "leave the rule"],
+    ),
+    (
+        &["--deny-host", "a.example/http"],
+        ["every protocol", "leave the protocol out"],
+    ),
+    (
+        &["--allow", "127.0.0.1:5432"],
+        ["the sandbox itself", "--host-port 5432"],
+    ),
+    (&["--allow", "[::1]:5432"], ["the sandbox itself", "--host-port 5432"]),
+    (&["--allow", "localhost"], ["the sandbox itself", "--host-port PORT"]),
+];
+
+#[test]
+fn flags_that_do_nothing_are_refused() {
+    let site = Site::new();
+    for (flags, words) in NO_EFFECT {
+        let arguments = [&["run"], flags, &["--", "sh", "-c", "touch ran"]].concat();
+        assert_refused(&site, &arguments, &words);
+    }
+    let explained = ["explain", "connect", "a.example:443", "--proxy-variables"];
+    assert_refused(&site, &explained, &["`--proxy-variables`"]);
+    assert_eq!(site.succeed(["runs", "--json"]).trim(), "[]", "nothing ran");
+}
+
+#[test]
+fn keys_of_a_policy_that_do_nothing_are_refused() {
+    let site = Site::new();
+    for (keys, word) in [
+        ("set_headers = [\"b.example X: 1\"]", "no rule allows `b.example`"),
+        ("set_headers = [\"a.example X: 1\", \"a.example X: 2\"]", "two values"),
+        ("no_proxy = [\"b.example\"]", "no upstream proxy"),
+        ("ask_timeout = \"5s\"", "nothing is asked"),
+        ("deny = [\"b.example/tls\"]", "every protocol"),
+        (
+            "[[network.secret]]\nname = \"K\"\nsource = \"env:V\"\nhosts = [\"b.example\"]",
+            "secret `K`",
+        ),
+    ] {
+        site.write("named.toml", format!("[network]\nallow = [\"a.example\"]\n{keys}\n"));
+        assert_refused(&site, &["run", "--policy", "named.toml", "--", "true"], &[word]);
+        let checked = site.offleash(["policy", "check", "named.toml"]).output().unwrap();
+        let told = format!("{}{}", String::from_utf8_lossy(&checked.stdout), stderr(&checked));
+        assert!(told.contains(word), "{keys}: {told}");
+    }
+    // What a policy lacks, flags may give.
+    site.write("named.toml", "[network]\nset_headers = [\"a.example X: 1\"]\n");
+    let answer = site.succeed([
+        "explain",
+        "connect",
+        "a.example:443",
+        "--policy",
+        "named.toml",
+        "--allow",
+        "a.example",
+    ]);
+    assert!(answer.starts_with("a.example:443: allowed"), "{answer}");
+}
+
 #[test]
 fn a_time_for_questions_in_which_nobody_could_answer_is_refused() {
     let site = Site::new();
@@ -206,6 +317,12 @@ fn flags_that_contradict_each_other_are_refused() {
     for arguments in [
         &["run", "--network", "none", "--ask", "example.com", "true"][..],
         &["run", "--network", "none", "--learn", "learned.toml", "true"],
+        &["run", "--network", "none", "--set-header", "a.example X: 1", "true"],
+        &["run", "--network", "none", "--remove-header", "a.example X", "true"],
+        &["run", "--network", "none", "--ask-timeout", "1m", "true"],
+        &["run", "--network", "none", "--proxy-variables", "true"],
+        &["run", "--network", "none", "--upstream-proxy", "env", "true"],
+        &["run", "--network", "none", "--no-proxy", "a.example", "true"],
         &["run", "--learn-allow", "example.com", "true"],
         &["run", "--network", "host", "true"],
     ] {

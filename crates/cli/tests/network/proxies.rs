@@ -437,9 +437,4 @@ attempt("local", lambda: urllib.request.urlopen("http://localhost:%d/" % local.s
             assert_eq!(variables, "{}");
         }
     }
-    let none = world.inside(
-        &["--proxy-variables"],
-        r#"attempt("variables", lambda: "HTTP_PROXY" in os.environ)"#,
-    );
-    assert_eq!(none.done("variables"), "False");
 }

@@ -11,24 +11,20 @@ use crate::units::Millis;
 pub const ASK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What is asked about, and for how long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Asks {
-    /// When a question counts as denied.
-    pub timeout: Duration,
+    /// When a question counts as denied, if it was said.
+    pub timeout: Option<Duration>,
     /// Whether it is asked about whatever no rule is about, which is refused otherwise.
     pub about_the_unknown: bool,
 }
 
-impl Default for Asks {
-    fn default() -> Self {
-        Self {
-            timeout: ASK_TIMEOUT,
-            about_the_unknown: false,
-        }
-    }
-}
-
 impl Asks {
+    /// When a question counts as denied.
+    pub fn timeout(&self) -> Duration {
+        self.timeout.unwrap_or(ASK_TIMEOUT)
+    }
+
     /// Reads a time for questions, such as `30s`.
     ///
     /// # Errors

@@ -57,10 +57,11 @@ impl NetworkRule {
     /// A rule for what `pattern` means.
     ///
     /// # Errors
-    /// [`PatternError::TooWide`] for one that does not deny and means the hosts of people who have nothing in common.
+    /// [`PatternError::TooWide`] for one that does not deny and means the hosts of people who have nothing in common,
+    /// [`PatternError::ProtocolDenied`] for one that denies and names a protocol.
     pub fn new(verdict: RuleVerdict, pattern: NetworkPattern) -> Result<Self, PatternError> {
         let (pattern, usual) = match verdict {
-            RuleVerdict::Deny => (pattern, Ports::all()),
+            RuleVerdict::Deny => (pattern.of_every_protocol()?, Ports::all()),
             RuleVerdict::Allow | RuleVerdict::Ask => (pattern.narrow()?, Ports::of_the_web()),
         };
         let ports = pattern.ports().cloned().unwrap_or(usual);

@@ -172,6 +172,14 @@ impl Explained for AddressRefusal {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Host { rule: Some(_), .. } | Self::Denied { .. } => None,
+            // Whoever asks for that address means a service here; only names lead to it by a rule.
+            Self::Host { host, port, .. } | Self::Special { host, port, .. } | Self::Own { host, port, .. }
+                if host.is_loopback() =>
+            {
+                Some(format!(
+                    "`--host-port {port}` gives the sandbox a service of this machine's 127.0.0.1"
+                ))
+            }
             Self::Host { host, port, rule: None } => Some(format!("`--allow {host}:{port}` would allow it")),
             Self::Special { class, .. } if !class.can_be_allowed() => None,
             Self::Special { address, port, .. } | Self::Own { address, port, .. } => {

@@ -88,6 +88,14 @@ pub enum HostError {
 }
 
 impl Host {
+    /// Whether it means the machine itself to a program there: an address of its loopback, or the name `localhost`.
+    pub fn is_loopback(&self) -> bool {
+        match self {
+            Self::Address(address) => address.to_canonical().is_loopback(),
+            Self::Name(name) => name.as_str() == "localhost",
+        }
+    }
+
     /// The canonical form of `text`: a [`DomainName`], or an address in any spelling.
     ///
     /// A name whose last label is a number, decimal, octal or hexadecimal, is an IPv4 address as `inet_aton` and

@@ -91,6 +91,17 @@ impl HostPattern {
         }
     }
 
+    /// Whether any host is meant by both.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Name(one), Self::Name(other)) => one == other,
+            (Self::Name(name), Self::Below(base)) | (Self::Below(base), Self::Name(name)) => name.is_below(base),
+            (Self::Below(one), Self::Below(other)) => one == other || one.is_below(other) || other.is_below(one),
+            (Self::Network(one), Self::Network(other)) => one.covers(other) || other.covers(one),
+            _ => false,
+        }
+    }
+
     /// How specific it is: an exact name more than any wildcard, a longer base or prefix more than a shorter one.
     pub fn specificity(&self) -> Specificity {
         Specificity(match self {

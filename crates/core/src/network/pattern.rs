@@ -80,6 +80,12 @@ pub enum PatternError {
         /// What was given for one.
         protocol: Text,
     },
+    /// It denies, and names a protocol: whether a host is reached is decided before anything is spoken.
+    #[error("network rule `{rule}` denies, and a rule that denies holds for every protocol")]
+    ProtocolDenied {
+        /// The rule.
+        rule: Text,
+    },
     /// It would let connections through to hosts that have nothing in common.
     #[error("network rule `{rule}` would mean {}", everybody(host))]
     TooWide {
@@ -137,6 +143,19 @@ impl NetworkPattern {
             return Err(PatternError::TooWide {
                 rule: self.to_string().into(),
                 host: self.host,
+            });
+        }
+        Ok(self)
+    }
+
+    /// This pattern, unless it names a protocol.
+    ///
+    /// # Errors
+    /// [`PatternError::ProtocolDenied`] for one that does: no rule that denies looks at it.
+    pub fn of_every_protocol(self) -> Result<Self, PatternError> {
+        if self.protocol.is_some() {
+            return Err(PatternError::ProtocolDenied {
+                rule: self.to_string().into(),
             });
         }
         Ok(self)
@@ -272,6 +291,7 @@ impl Explained for PatternError {
             Self::Url(_) => "write the host alone, such as example.com, with a port after a colon",
             Self::Ports { .. } => "write ports as 22,443 or 8000-8100, or `*` for all",
             Self::Protocol { .. } => "protocols are tcp, tls and http; paths belong into a rule for requests",
+            Self::ProtocolDenied { .. } => "leave the protocol out; ports may be named, as in example.com:80",
             Self::TooWide { .. } => "name a domain that belongs to somebody, such as *.example.com",
             Self::Host { reason, .. } => return reason.hint(),
         };

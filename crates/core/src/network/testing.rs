@@ -75,9 +75,13 @@ pub(crate) fn verdicts() -> impl Strategy<Value = RuleVerdict> {
 /// Policies in which rules often contradict each other.
 pub(crate) fn policies() -> impl Strategy<Value = NetworkPolicy> {
     let rules = (prop::collection::vec(verdicts(), 1..3), pattern_texts()).prop_map(|(verdicts, text)| {
-        let rules = verdicts
-            .into_iter()
-            .map(|verdict| NetworkRule::parse(verdict, &text).unwrap());
+        // A rule that denies names no protocol.
+        let protocols = ["/tcp", "/tls", "/http"];
+        let denied = protocols.into_iter().find_map(|protocol| text.strip_suffix(protocol));
+        let rules = verdicts.into_iter().map(|verdict| match verdict {
+            RuleVerdict::Deny => NetworkRule::parse(verdict, denied.unwrap_or(&text)).unwrap(),
+            RuleVerdict::Allow | RuleVerdict::Ask => NetworkRule::parse(verdict, &text).unwrap(),
+        });
         rules.collect::<Vec<_>>()
     });
     prop::collection::vec(rules, 0..6).prop_map(|rules| NetworkPolicy { rules: rules.concat() })

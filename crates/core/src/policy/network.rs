@@ -110,7 +110,7 @@ impl Network {
             }
         }
         if let Some(text) = &rules.ask_timeout {
-            spec.asks.timeout = Asks::timeout_of(text.get_ref()).map_err(|error| at(text, &error))?;
+            spec.asks.timeout = Some(Asks::timeout_of(text.get_ref()).map_err(|error| at(text, &error))?);
         }
         for text in &rules.methods {
             let rule: MethodRule = text.get_ref().parse().map_err(|error| at(text, &error))?;

@@ -1,5 +1,9 @@
 //! What a sandbox was asked to reach over the network.
 
+mod effect;
+
+pub use effect::NetworkSpecError;
+
 use crate::network::host_pattern::HostPattern;
 use crate::network::secret::SecretSpec;
 use crate::network::upstream_proxy::ProxySource;

@@ -29,9 +29,6 @@ pub enum SecretsError {
     /// They do not go together.
     #[error(transparent)]
     Together(#[from] SecretError),
-    /// Nothing may be reached, so that they are of no use.
-    #[error("secret `{0}` is of no use: nothing may be reached")]
-    NoNetwork(String),
     /// The variable of the source is not set.
     #[error("secret `{name}`: variable `{variable}` is not set")]
     NotSet {
@@ -119,13 +116,10 @@ pub(super) fn ready(
     command: &[OsString],
 ) -> Result<Ready, SecretsError> {
     let asked = &spec.network.secrets;
-    let Some(first) = asked.first() else {
+    if asked.is_empty() {
         return Ok(Ready::default());
-    };
-    check_together(asked)?;
-    if !spec.network.reaches_out() {
-        return Err(SecretsError::NoNetwork(first.name.clone()));
     }
+    check_together(asked)?;
     forbid_dumps()?;
     for secret in asked {
         check_name(secret, spec, environment)?;
@@ -267,7 +261,6 @@ impl Explained for SecretsError {
         Some(match self {
             Self::Together(error) => return error.hint(),
             Self::Value { reason, .. } => return reason.hint(),
-            Self::NoNetwork(name) => format!("let its host be reached with `--allow HOST`, or leave `--secret {name}` out"),
             Self::NotSet { name, variable } => {
                 format!("export `{variable}` before offleash is started, or give `--secret {name}` another source")
             }

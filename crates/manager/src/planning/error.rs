@@ -7,6 +7,7 @@ use offleash_core::env::EnvError;
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::level::Level;
 use offleash_core::network::PortGivenError;
+use offleash_core::spec::NetworkSpecError;
 use offleash_core::text::Text;
 
 /// A spec that cannot become a plan.
@@ -93,6 +94,9 @@ pub enum PlanError {
         /// The rule.
         rule: String,
     },
+    /// Something asked of the network has no effect, or contradicts the rest.
+    #[error(transparent)]
+    Network(#[from] NetworkSpecError),
     /// A variable cannot exist.
     #[error(transparent)]
     Environment(#[from] EnvError),
@@ -149,6 +153,7 @@ impl Explained for PlanError {
         let hint = match self {
             PlanError::NoCommand => "give a program after `--`, or a shell command with `-c`",
             PlanError::NulInArgument { .. } | PlanError::Environment(_) => return None,
+            PlanError::Network(error) => return error.hint(),
             PlanError::CommandDenied { .. } => "change `commands` in the policy if it should run",
             PlanError::BelowMinimum { .. } => "ask for a stronger `--level`, or lower `--min-level`",
             PlanError::Unreachable { source, role, .. } => match source.kind() {

@@ -102,6 +102,7 @@ pub fn resolve(
 ) -> Result<(Plan, ExecBasis), PlanError> {
     let program = check_command(command)?;
     let level = check_level(spec)?;
+    spec.network.check()?;
     port_given::check_together(&spec.network.publish, &spec.network.host_ports)?;
     let user = system::user();
     let mut tree = tree::Tree::default();

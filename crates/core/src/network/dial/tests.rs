@@ -191,14 +191,14 @@ fn a_refusal_says_why_and_what_to_do() {
             None,
             "::1",
             "[::1] may not be reached on port 443: no rule allows it",
-            Some("`--allow [::1]:443` would allow it"),
+            Some("`--host-port 443` gives the sandbox a service of this machine's 127.0.0.1"),
         ),
         (
             &[(Allow, "[::]/1")],
             None,
             "::1",
             "[::1] is a loopback address",
-            Some("if it is meant, allow the address itself with `--allow [::1]:443`"),
+            Some("`--host-port 443` gives the sandbox a service of this machine's 127.0.0.1"),
         ),
     ] {
         let refusal = dial(list, name, address, &[]).unwrap_err();
