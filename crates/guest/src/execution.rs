@@ -2,13 +2,14 @@
 
 use alloc::vec::Vec;
 
-use offleash_protocol::{End, Exec, FromGuest, OUTPUT_CHUNK, StartFailure, StdinKind, Stream};
+use offleash_protocol::{End, Exec, FromGuest, Ids, OUTPUT_CHUNK, StartFailure, StdinKind, Stream};
 use offleash_sys::pty::{self, Pty};
-use offleash_sys::spawn::{self, Ended, EndedAs, Orphaned, Session, Spawn, SpawnError, Spawned};
+use offleash_sys::spawn::{self, Ended, EndedAs, Orphaned, Session, Spawn, SpawnError, Spawned, User};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
+use rustix::process::DumpableBehavior;
 
 use crate::connection::Connection;
 use crate::input::{Input, InputKind, Overrun};
@@ -38,9 +39,11 @@ struct Streams {
 impl Execution {
     /// Starts a command; also answers whether its `oom_score_adj` could be raised.
     pub(crate) fn start(request: &Exec, lowest_oom_score: i16) -> Result<(Self, Spawned), StartFailure> {
-        if request.user.is_some() {
-            return Err(failed("change the user")(Errno::PERM));
-        }
+        let nobody = || failed("change the user")(Errno::INVAL);
+        let user = match request.user {
+            Some(ids) => Some(user_of(ids).ok_or_else(nobody)?),
+            None => None,
+        };
         let Streams {
             input,
             outputs,
@@ -50,6 +53,9 @@ impl Execution {
             Some((rows, columns)) => terminal_streams(rows, columns, request.stdin)?,
             None => pipe_streams(request.stdin)?,
         };
+        if let Some(user) = user {
+            give_to(user, &given, terminal.is_some());
+        }
         let spawned = spawn::spawn(&Spawn {
             argv: &request.argv,
             env: &request.env,
@@ -63,8 +69,13 @@ impl Execution {
             oom_score_adj: request.oom_score_adj.filter(|score| *score > lowest_oom_score),
             // When the guest is gone its commands are of no use; where it is an init the kernel sees to that anyway.
             orphaned: Orphaned::Dies,
-        })
-        .map_err(start_failure)?;
+            user,
+        });
+        if user.is_some() {
+            // The child shared our memory, whose protection a change of user may lower (`fs.suid_dumpable`).
+            let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
+        }
+        let spawned = spawned.map_err(start_failure)?;
         Ok((
             Self {
                 exec: request.exec,
@@ -168,6 +179,28 @@ impl Execution {
     /// What stays open for processes that the command left behind, so that they are not killed by SIGPIPE or SIGHUP.
     pub(crate) fn into_leftovers(self) -> impl Iterator<Item = OwnedFd> {
         self.outputs.into_iter().filter_map(Output::into_leftover)
+    }
+}
+
+/// The user that the host names, if that can be one.
+pub(crate) fn user_of(ids: Ids) -> Option<User> {
+    let Ids { uid, gid } = ids;
+    (uid != u32::MAX && gid != u32::MAX).then_some(User { uid, gid })
+}
+
+/// Makes pipes and terminals the user's own, so that they can be opened again by name (`/dev/stderr`).
+fn give_to(user: User, streams: &[OwnedFd], is_terminal: bool) {
+    let owner = Uid::from_raw(user.uid);
+    if owner == rustix::process::getuid() {
+        return;
+    }
+    for stream in streams {
+        let is_pipe =
+            || rustix::fs::fstat(stream).is_ok_and(|status| FileType::from_raw_mode(status.st_mode) == FileType::Fifo);
+        if is_terminal || is_pipe() {
+            // Without the capability for it the command has them as they are.
+            let _ = rustix::fs::fchown(stream, Some(owner), None);
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod child;
 mod children;
 pub(crate) mod raw;
 mod strings;
+mod user;
 
 use alloc::vec::Vec;
 use core::ffi::c_int;
@@ -22,6 +23,7 @@ use rustix::io::Errno;
 use child::{Plan, Step};
 pub use children::{Ended, EndedAs, SignalQueue, Signaled, adopt_descriptor, append_decimal, reap, signal};
 use strings::Strings;
+pub use user::{User, become_user};
 
 /// A program to start.
 #[derive(Debug, Clone, Copy)]
@@ -40,6 +42,8 @@ pub struct Spawn<'a> {
     pub oom_score_adj: Option<i16>,
     /// What happens when the thread that starts it ends.
     pub orphaned: Orphaned,
+    /// As whom it runs ([`become_user`]); as the starter if `None`. The directory is entered as that user.
+    pub user: Option<User>,
 }
 
 /// In which session a program runs.
@@ -150,6 +154,7 @@ pub fn spawn(request: &Spawn<'_>) -> Result<Spawned, SpawnError> {
         new_session: request.session != Session::Same,
         terminal: request.session == Session::WithTerminal,
         die_with_parent: request.orphaned == Orphaned::Dies,
+        user: request.user,
         oom_score,
         oom_score_length,
         oom_score_written: false,
@@ -192,6 +197,10 @@ fn failure(step: Step, errno: i32) -> SpawnError {
         },
         Step::Terminal => SpawnError::Step {
             step: "ioctl(TIOCSCTTY)",
+            errno,
+        },
+        Step::User => SpawnError::Step {
+            step: "change the user",
             errno,
         },
         Step::Descriptors => SpawnError::Step { step: "dup3", errno },

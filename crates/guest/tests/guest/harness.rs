@@ -135,6 +135,7 @@ pub(crate) fn start_program(argv: &[Vec<u8>]) -> Guest {
         session: Session::New,
         oom_score_adj: None,
         orphaned: Orphaned::Lives,
+        user: None,
     })
     .expect("the program starts");
     Guest {

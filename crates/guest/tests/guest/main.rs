@@ -4,3 +4,4 @@ mod commands;
 mod harness;
 mod lifetime;
 mod streams;
+mod users;

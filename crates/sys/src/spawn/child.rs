@@ -6,6 +6,7 @@
 use core::ffi::{c_int, c_long, c_void};
 
 use super::raw;
+use super::user::{User, become_user};
 
 /// Everything the child needs, made ready by the parent, and what it tells the parent in return.
 pub(crate) struct Plan {
@@ -28,6 +29,7 @@ pub(crate) struct Plan {
     /// Whether descriptor 0 becomes the session's terminal.
     pub(crate) terminal: bool,
     pub(crate) die_with_parent: bool,
+    pub(crate) user: Option<User>,
     /// The text for `oom_score_adj` and its length; zero to leave it.
     pub(crate) oom_score: [u8; 8],
     pub(crate) oom_score_length: usize,
@@ -46,6 +48,7 @@ pub(crate) enum Step {
     None,
     Session,
     DieWithParent,
+    User,
     Terminal,
     Descriptors,
     Close,
@@ -98,14 +101,9 @@ unsafe fn prepare(plan: &mut Plan) -> (Step, i32) {
             return (Step::Session, raw::errno(answer));
         }
     }
-    if plan.die_with_parent {
-        let answer = call(
-            libc::SYS_prctl,
-            [word(libc::PR_SET_PDEATHSIG), word(libc::SIGKILL), 0, 0, 0, 0],
-        );
-        if answer < 0 {
-            return (Step::DieWithParent, raw::errno(answer));
-        }
+    let answer = die_with_parent(plan);
+    if answer < 0 {
+        return (Step::DieWithParent, raw::errno(answer));
     }
     // SAFETY: as the caller promises.
     let answer = unsafe { place_descriptors(plan) };
@@ -126,16 +124,37 @@ unsafe fn prepare(plan: &mut Plan) -> (Step, i32) {
             return (Step::Terminal, raw::errno(answer));
         }
     }
+    // Before the user changes: the file belongs to the one from whom this process was made.
+    plan.oom_score_written = write_oom_score(plan);
+    if let Some(user) = plan.user {
+        if let Err(errno) = become_user(user) {
+            return (Step::User, errno.raw_os_error());
+        }
+        // Changing the user has undone it (prctl(2)).
+        let answer = die_with_parent(plan);
+        if answer < 0 {
+            return (Step::DieWithParent, raw::errno(answer));
+        }
+    }
     if !plan.cwd.is_null() {
         let answer = call(libc::SYS_chdir, [plan.cwd.addr(), 0, 0, 0, 0, 0]);
         if answer < 0 {
             return (Step::Directory, raw::errno(answer));
         }
     }
-    plan.oom_score_written = write_oom_score(plan);
     unblock_signals();
     // SAFETY: as the caller promises.
     unsafe { execute(plan) }
+}
+
+fn die_with_parent(plan: &Plan) -> isize {
+    if !plan.die_with_parent {
+        return 0;
+    }
+    call(
+        libc::SYS_prctl,
+        [word(libc::PR_SET_PDEATHSIG), word(libc::SIGKILL), 0, 0, 0, 0],
+    )
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "a 16-bit request")]
