@@ -6,6 +6,7 @@
 
 pub mod capture;
 pub mod changes;
+pub mod daemon;
 pub mod drive;
 pub mod lifecycle;
 pub mod planning;

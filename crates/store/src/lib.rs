@@ -22,6 +22,7 @@ mod places;
 mod protection;
 mod quote;
 mod reap;
+pub mod registry;
 mod removal;
 mod run;
 mod run_error;

@@ -1,0 +1,109 @@
+//! What the owner of a daemon can set.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::view::Limits;
+
+/// What the owner of a daemon can set; [`DaemonConfig::default`] is what happens if nothing is.
+#[derive(Debug, Clone)]
+pub struct DaemonConfig {
+    /// The state directory; the user's own if `None`.
+    pub state: Option<PathBuf>,
+    /// The program that keepers are; this one, even when its file has been replaced, if `None`.
+    pub program: Option<PathBuf>,
+    /// How long a sandbox lives whose creator does not say.
+    pub default_timeout: Duration,
+    /// The longest that anybody may ask for, counted from each request.
+    pub max_timeout: Duration,
+    /// What a sandbox may use whose creator does not say.
+    pub default_limits: Limits,
+    /// The most that anybody may ask for.
+    pub max_limits: Limits,
+    /// Sandboxes at a time, of all keys and with the warm pool.
+    pub max_sandboxes: usize,
+    /// Sandboxes that are being made at a time; further ones wait.
+    pub max_creating: usize,
+    /// How long making one may take.
+    pub create_timeout: Duration,
+    /// When creates are refused because the machine is short of something.
+    pub admission: AdmissionConfig,
+    /// Sandboxes made ahead.
+    pub pool: PoolConfig,
+    /// How often use is sampled; not at all if zero.
+    pub sample_every: Duration,
+}
+
+/// When creates are refused because the machine is short of something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AdmissionConfig {
+    /// Memory that must be available (`MemAvailable`), MiB.
+    pub min_memory_mib: u64,
+    /// Processes and threads that must be possible beside those that exist.
+    pub min_pids: u64,
+    /// Space that must be free on the disk of the state directory, MiB.
+    pub min_disk_mib: u64,
+}
+
+/// Sandboxes of template `base` with the default limits and network, made ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolConfig {
+    /// How many wait at least.
+    pub min: usize,
+    /// How many wait at most; the number between follows demand. Zero switches the pool off.
+    pub max: usize,
+    /// How many are made at a time.
+    pub max_creating: usize,
+    /// How long one waits before it is replaced by a fresh one.
+    pub max_age: Duration,
+}
+
+impl Default for DaemonConfig {
+    fn default() -> Self {
+        Self {
+            state: None,
+            program: None,
+            default_timeout: Duration::from_secs(300),
+            max_timeout: Duration::from_secs(24 * 60 * 60),
+            default_limits: Limits {
+                cpus: 2,
+                memory_mib: 512,
+                disk_mib: 1024,
+                pids: 512,
+            },
+            max_limits: Limits {
+                cpus: 32,
+                memory_mib: 64 * 1024,
+                disk_mib: 100 * 1024,
+                pids: 32 * 1024,
+            },
+            max_sandboxes: 2000,
+            max_creating: 16,
+            create_timeout: Duration::from_secs(30),
+            admission: AdmissionConfig::default(),
+            pool: PoolConfig::default(),
+            sample_every: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Default for AdmissionConfig {
+    fn default() -> Self {
+        Self {
+            min_memory_mib: 256,
+            min_pids: 512,
+            min_disk_mib: 512,
+        }
+    }
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        Self {
+            min: 2,
+            max: 32,
+            max_creating: 2,
+            max_age: Duration::from_secs(60 * 60),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What callers ask of the daemon, and the bounds of it.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+/// A sandbox that is asked for; [`CreateRequest::default`] asks for what E2B gives who says nothing.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CreateRequest {
+    /// The template's name; `base` is the one that is always there.
+    pub template: String,
+    /// How long it may live, seconds; the daemon's default if `None`. Zero is refused.
+    pub timeout_seconds: Option<u64>,
+    /// Labels.
+    pub metadata: BTreeMap<String, String>,
+    /// Variables for every command in it.
+    pub env: BTreeMap<String, String>,
+    /// Whether its file and process services ask for an access token.
+    pub secure: bool,
+    /// What happens when its time is up.
+    pub on_timeout: OnTimeout,
+    /// Whether traffic resumes it when it is paused.
+    pub auto_resume: bool,
+    /// What it may reach, and who may reach it.
+    pub network: NetworkSettings,
+    /// What it may use, as far as the caller says.
+    pub limits: LimitsRequest,
+    /// A repeated request with the same one, from the same key, answers with the sandbox that is there.
+    pub idempotency_key: Option<String>,
+}
+
+/// What happens to a sandbox when its time is up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnTimeout {
+    /// It is killed.
+    Kill,
+    /// It is paused.
+    Pause,
+}
+
+/// What a sandbox may reach, and who may reach it, in E2B's words.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NetworkSettings {
+    /// `allow_internet_access`: whether it may reach public addresses at all; yes if `None`.
+    pub internet: Option<bool>,
+    /// `allowOut`: addresses, networks, names and `*.names` that it may reach whatever `deny_out` says.
+    pub allow_out: Vec<String>,
+    /// `denyOut`: addresses and networks that it may not reach.
+    pub deny_out: Vec<String>,
+    /// `allowPublicTraffic`: whether its ports are open to whoever can reach the daemon; yes if `None`.
+    pub allow_public_traffic: Option<bool>,
+    /// `maskRequestHost`: what its ports see as `Host`; `${PORT}` in it is the port.
+    pub mask_request_host: Option<String>,
+    /// `rules`: headers that are set in requests to a host, each host's by name.
+    pub headers: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+/// What a sandbox may use; what is `None` is the daemon's default.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LimitsRequest {
+    /// CPUs at once.
+    pub cpus: Option<u32>,
+    /// Memory, MiB.
+    pub memory_mib: Option<u64>,
+    /// Disk, MiB.
+    pub disk_mib: Option<u64>,
+    /// Processes and threads.
+    pub pids: Option<u32>,
+}
+
+/// Which sandboxes a list shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListFilter {
+    /// Labels that they must have, all of them.
+    pub metadata: BTreeMap<String, String>,
+    /// In which states they are; in any if empty.
+    pub states: Vec<super::State>,
+    /// Of which template they are.
+    pub template: Option<String>,
+    /// Those that were started later than this.
+    pub started_after: Option<SystemTime>,
+    /// The oldest first instead of the newest.
+    pub ascending: bool,
+    /// How many at most, 1 to 100.
+    pub limit: usize,
+    /// Where a page before ended, as it said ([`super::Page::next`]).
+    pub after: Option<String>,
+}
+
+/// Entries of a page.
+pub const MOST_LISTED: usize = 100;
+
+impl Default for CreateRequest {
+    fn default() -> Self {
+        Self {
+            template: super::BASE_TEMPLATE.to_owned(),
+            timeout_seconds: None,
+            metadata: BTreeMap::new(),
+            env: BTreeMap::new(),
+            secure: true,
+            on_timeout: OnTimeout::Kill,
+            auto_resume: false,
+            network: NetworkSettings::default(),
+            limits: LimitsRequest::default(),
+            idempotency_key: None,
+        }
+    }
+}
+
+impl Default for ListFilter {
+    fn default() -> Self {
+        Self {
+            metadata: BTreeMap::new(),
+            states: Vec::new(),
+            template: None,
+            started_after: None,
+            ascending: false,
+            limit: MOST_LISTED,
+            after: None,
+        }
+    }
+}

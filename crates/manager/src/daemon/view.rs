@@ -1,0 +1,205 @@
+//! What the daemon tells of sandboxes.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use offleash_store::registry::{EventKind, LogLevel, Quota, Scope, Scopes};
+
+use super::error::DaemonError;
+use super::request::{NetworkSettings, OnTimeout};
+
+/// Who asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// The key's id; `local` for the owner of the daemon's own socket.
+    pub key_id: String,
+    /// What it may do.
+    pub scopes: Scopes,
+    /// How much it may have.
+    pub quota: Quota,
+}
+
+/// The owner of the daemon, who needs no key.
+pub const LOCAL_KEY: &str = "local";
+
+impl Caller {
+    /// The owner of the daemon: may do everything, without a quota.
+    pub fn local() -> Self {
+        Self {
+            key_id: LOCAL_KEY.to_owned(),
+            scopes: Scopes(vec![Scope::Admin]),
+            quota: Quota::default(),
+        }
+    }
+
+    /// Fails unless the caller has `scope`.
+    ///
+    /// # Errors
+    /// `Forbidden`.
+    pub fn require(&self, scope: Scope) -> Result<(), DaemonError> {
+        if self.scopes.allow(scope) {
+            Ok(())
+        } else {
+            Err(DaemonError::Forbidden { scope: scope.as_str() })
+        }
+    }
+}
+
+/// What a sandbox does, as callers see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum State {
+    /// It runs.
+    Running,
+    /// It is frozen with all that is in it.
+    Paused,
+}
+
+/// A sandbox, as its owner sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SandboxView {
+    /// Its id, 20 characters of `[a-z0-9]`, the first an `i`.
+    pub id: String,
+    /// Its template.
+    pub template: String,
+    /// What it does.
+    pub state: State,
+    /// When it was handed out.
+    pub started_at: SystemTime,
+    /// When its time is up.
+    pub end_at: SystemTime,
+    /// Its labels.
+    pub metadata: BTreeMap<String, String>,
+    /// Variables for every command in it.
+    pub env: BTreeMap<String, String>,
+    /// What its file and process services ask for; `None` if they ask for nothing.
+    pub access_token: Option<String>,
+    /// What its other ports ask for; `None` if they are open.
+    pub traffic_token: Option<String>,
+    /// What happens when its time is up.
+    pub on_timeout: OnTimeout,
+    /// Whether traffic resumes it.
+    pub auto_resume: bool,
+    /// What it may reach, and who may reach it.
+    pub network: NetworkSettings,
+    /// What it may use.
+    pub limits: Limits,
+    /// How it is isolated, as in `process`.
+    pub level: String,
+    /// Which version of the file and process services it has, in E2B's count.
+    pub envd_version: &'static str,
+}
+
+/// What a sandbox may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Limits {
+    /// CPUs at once.
+    pub cpus: u32,
+    /// Memory, MiB.
+    pub memory_mib: u64,
+    /// Disk, MiB.
+    pub disk_mib: u64,
+    /// Processes and threads.
+    pub pids: u32,
+}
+
+/// A page of a list.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Page {
+    /// The sandboxes.
+    pub sandboxes: Vec<SandboxView>,
+    /// Where the next page begins; `None` on the last one.
+    pub next: Option<String>,
+    /// How many of the caller's sandboxes run.
+    pub total_running: usize,
+}
+
+/// What the data plane must know of a sandbox before it lets anybody in.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Access {
+    /// The sandbox.
+    pub id: String,
+    /// Whose it is.
+    pub key_id: String,
+    /// What it does now.
+    pub state: State,
+    /// Whether traffic resumes it.
+    pub auto_resume: bool,
+    /// What its file and process services ask for.
+    pub access_token: Option<String>,
+    /// What its other ports ask for.
+    pub traffic_token: Option<String>,
+    /// What its ports see as `Host`.
+    pub mask_request_host: Option<String>,
+    /// Variables for every command in it.
+    pub env: BTreeMap<String, String>,
+    /// The limits it has.
+    pub limits: Limits,
+}
+
+/// What a sandbox used at one moment.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Metric {
+    /// When.
+    pub at: SystemTime,
+    /// CPUs that it may use at once.
+    pub cpus: u32,
+    /// How much of one CPU it used since the sample before, in percent; two CPUs are 200.
+    pub cpu_used_pct: f64,
+    /// Memory in use, bytes.
+    pub memory_used: u64,
+    /// Its limit, bytes.
+    pub memory_total: u64,
+    /// Memory that caches files, bytes.
+    pub memory_cache: u64,
+    /// Disk in use, bytes.
+    pub disk_used: u64,
+    /// Its limit, bytes.
+    pub disk_total: u64,
+}
+
+/// Something that happened to a sandbox.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// Its number; later ones have higher numbers.
+    pub number: i64,
+    /// The sandbox, which may be gone.
+    pub sandbox: String,
+    /// Its template.
+    pub template: String,
+    /// When.
+    pub at: SystemTime,
+    /// What.
+    pub kind: EventKind,
+}
+
+/// A line about a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogLine {
+    /// Its number; later ones have higher numbers.
+    pub number: i64,
+    /// When.
+    pub at: SystemTime,
+    /// How serious it is.
+    pub level: LogLevel,
+    /// The line.
+    pub line: String,
+}
+
+/// How many sandboxes there are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Running ones.
+    pub running: usize,
+    /// Paused ones.
+    pub paused: usize,
+    /// Those that are being made or ended.
+    pub changing: usize,
+    /// Those that wait in the warm pool.
+    pub pooled: usize,
+    /// How many were created since the daemon was started.
+    pub created: u64,
+    /// How many of them came out of the warm pool.
+    pub created_warm: u64,
+    /// How many creates failed.
+    pub failed: u64,
+}

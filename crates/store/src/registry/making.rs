@@ -1,0 +1,225 @@
+//! The changes that can be made to the registry, and how each is made.
+
+use rusqlite::{Connection, named_params};
+
+use super::error::RegistryError;
+use super::rows::{EventRow, KeyRow, LogRow, MetricRow, SandboxRow, UnixMs};
+use super::schema::{KEPT_EVENTS, KEPT_LOGS, KEPT_METRICS};
+
+/// One change.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// A new sandbox; its generation is taken as it is.
+    AddSandbox(Box<SandboxRow>),
+    /// A sandbox as it is now; its generation is one more than the one that is there.
+    SetSandbox(Box<SandboxRow>),
+    /// A sandbox is gone, its log lines and samples with it. Nothing happens if it was gone already.
+    RemoveSandbox(String),
+    /// A new key.
+    AddKey(Box<KeyRow>),
+    /// A key is not valid any more.
+    RevokeKey {
+        /// Its id.
+        id: String,
+        /// When.
+        at_ms: UnixMs,
+    },
+    /// Something happened; its number is given by the registry.
+    AddEvent(EventRow),
+    /// A line; its number is given by the registry. Nothing happens if its sandbox is gone.
+    AddLog(LogRow),
+    /// A sample of a sandbox. Nothing happens if the sandbox is gone.
+    AddMetric {
+        /// The sandbox.
+        sandbox: String,
+        /// How many samples of it came before this one.
+        number: u64,
+        /// The sample.
+        sample: MetricRow,
+    },
+}
+
+/// Whether a change must be on the disk before it is told.
+pub(super) fn concerns_keys(change: &Change) -> bool {
+    matches!(change, Change::AddKey(_) | Change::RevokeKey { .. })
+}
+
+/// Makes one change, within a transaction of the caller's.
+pub(super) fn make(connection: &Connection, change: &Change) -> Result<(), RegistryError> {
+    match change {
+        Change::AddSandbox(row) => add_sandbox(connection, row),
+        Change::SetSandbox(row) => set_sandbox(connection, row),
+        Change::RemoveSandbox(id) => execute(connection, "DELETE FROM sandboxes WHERE id = ?1", [id]).map(|_| ()),
+        Change::AddKey(row) => add_key(connection, row),
+        Change::RevokeKey { id, at_ms } => revoke_key(connection, id, *at_ms),
+        Change::AddEvent(row) => add_event(connection, row),
+        Change::AddLog(row) => add_log(connection, row),
+        Change::AddMetric {
+            sandbox,
+            number,
+            sample,
+        } => add_metric(connection, sandbox, *number, sample),
+    }
+}
+
+fn execute(connection: &Connection, query: &str, parameters: impl rusqlite::Params) -> Result<usize, RegistryError> {
+    try_execute(connection, query, parameters).map_err(|error| RegistryError::of("writing to the registry", error))
+}
+
+fn try_execute(connection: &Connection, query: &str, parameters: impl rusqlite::Params) -> rusqlite::Result<usize> {
+    connection.prepare_cached(query)?.execute(parameters)
+}
+
+/// As `execute`, for what must not be there twice.
+fn insert(
+    connection: &Connection,
+    what: &'static str,
+    query: &str,
+    parameters: impl rusqlite::Params,
+) -> Result<(), RegistryError> {
+    match try_execute(connection, query, parameters) {
+        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::ConstraintViolation) => {
+            Err(RegistryError::Exists { what })
+        }
+        Err(error) => Err(RegistryError::of("writing to the registry", error)),
+        Ok(_) => Ok(()),
+    }
+}
+
+fn add_sandbox(connection: &Connection, row: &SandboxRow) -> Result<(), RegistryError> {
+    let query = "INSERT INTO sandboxes (id, key_id, state, template, spec, metadata, started_ms, end_ms, auto_pause,
+            auto_resume, access_token, traffic_token, keeper_pid, keeper_start, generation, idempotency_key)
+        VALUES (:id, :key_id, :state, :template, :spec, :metadata, :started_ms, :end_ms, :auto_pause,
+            :auto_resume, :access_token, :traffic_token, :keeper_pid, :keeper_start, :generation, :idempotency_key)";
+    write_sandbox(row, |parameters| {
+        insert(connection, "a sandbox of this id or request", query, parameters)
+    })
+}
+
+fn set_sandbox(connection: &Connection, row: &SandboxRow) -> Result<(), RegistryError> {
+    let query = "UPDATE sandboxes SET key_id = :key_id, state = :state, template = :template, spec = :spec,
+            metadata = :metadata, started_ms = :started_ms, end_ms = :end_ms, auto_pause = :auto_pause,
+            auto_resume = :auto_resume, access_token = :access_token, traffic_token = :traffic_token,
+            keeper_pid = :keeper_pid, keeper_start = :keeper_start, generation = :generation,
+            idempotency_key = :idempotency_key
+        WHERE id = :id AND generation = :generation - 1";
+    let changed = write_sandbox(row, |parameters| execute(connection, query, parameters))?;
+    found(changed, "sandbox", &row.id)
+}
+
+fn write_sandbox<T>(
+    row: &SandboxRow,
+    write: impl FnOnce(&[(&str, &dyn rusqlite::ToSql)]) -> Result<T, RegistryError>,
+) -> Result<T, RegistryError> {
+    let metadata = to_json(&row.metadata)?;
+    let keeper_pid = row.keeper.map(|keeper| keeper.pid);
+    let keeper_start = row.keeper.map(|keeper| keeper.start_ticks.cast_signed());
+    write(named_params! {
+        ":id": row.id,
+        ":key_id": row.key_id,
+        ":state": row.state.as_str(),
+        ":template": row.template,
+        ":spec": row.spec,
+        ":metadata": metadata,
+        ":started_ms": row.started_ms,
+        ":end_ms": row.end_ms,
+        ":auto_pause": row.auto_pause,
+        ":auto_resume": row.auto_resume,
+        ":access_token": row.access_token,
+        ":traffic_token": row.traffic_token,
+        ":keeper_pid": keeper_pid,
+        ":keeper_start": keeper_start,
+        ":generation": row.generation,
+        ":idempotency_key": row.idempotency_key,
+    })
+}
+
+fn add_key(connection: &Connection, row: &KeyRow) -> Result<(), RegistryError> {
+    let query = "INSERT INTO keys (id, name, prefix, hash, scopes, quota, created_ms, revoked_ms)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    let parameters = (
+        &row.id,
+        &row.name,
+        &row.prefix,
+        row.hash,
+        to_json(&row.scopes)?,
+        to_json(&row.quota)?,
+        row.created_ms,
+        row.revoked_ms,
+    );
+    insert(connection, "this key", query, parameters)
+}
+
+fn revoke_key(connection: &Connection, id: &str, at_ms: UnixMs) -> Result<(), RegistryError> {
+    let query = "UPDATE keys SET revoked_ms = ?2 WHERE id = ?1 AND revoked_ms IS NULL";
+    let changed = execute(connection, query, (id, at_ms))?;
+    found(changed, "key", id)
+}
+
+fn add_event(connection: &Connection, row: &EventRow) -> Result<(), RegistryError> {
+    let query = "INSERT INTO events (key_id, sandbox, template, at_ms, kind, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    let parameters = (
+        &row.key_id,
+        &row.sandbox,
+        &row.template,
+        row.at_ms,
+        row.kind.as_str(),
+        &row.detail,
+    );
+    execute(connection, query, parameters)?;
+    let oldest = connection.last_insert_rowid() - KEPT_EVENTS;
+    execute(connection, "DELETE FROM events WHERE number <= ?1", [oldest]).map(|_| ())
+}
+
+fn add_log(connection: &Connection, row: &LogRow) -> Result<(), RegistryError> {
+    let query = "INSERT INTO logs (sandbox, at_ms, level, line)
+        SELECT id, ?2, ?3, ?4 FROM sandboxes WHERE id = ?1";
+    let added = execute(
+        connection,
+        query,
+        (&row.sandbox, row.at_ms, row.level.as_str(), &row.line),
+    )?;
+    if added == 0 {
+        return Ok(());
+    }
+    let oldest = "DELETE FROM logs WHERE sandbox = ?1 AND number <=
+        (SELECT number FROM logs WHERE sandbox = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)";
+    execute(connection, oldest, (&row.sandbox, KEPT_LOGS)).map(|_| ())
+}
+
+fn add_metric(connection: &Connection, sandbox: &str, number: u64, row: &MetricRow) -> Result<(), RegistryError> {
+    let query = "INSERT OR REPLACE INTO metrics (sandbox, place, at_ms, cpu_milli, cpu_used_pct, memory_used,
+            memory_total, memory_cache, disk_used, disk_total)
+        SELECT id, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10 FROM sandboxes WHERE id = ?1";
+    let parameters = (
+        sandbox,
+        number.cast_signed().rem_euclid(KEPT_METRICS),
+        row.at_ms,
+        row.cpu_milli,
+        row.cpu_used_pct,
+        row.memory_used.cast_signed(),
+        row.memory_total.cast_signed(),
+        row.memory_cache.cast_signed(),
+        row.disk_used.cast_signed(),
+        row.disk_total.cast_signed(),
+    );
+    execute(connection, query, parameters).map(|_| ())
+}
+
+fn found(changed: usize, what: &'static str, id: &str) -> Result<(), RegistryError> {
+    if changed == 1 {
+        Ok(())
+    } else {
+        Err(RegistryError::Stale {
+            what,
+            id: id.to_owned(),
+        })
+    }
+}
+
+fn to_json(value: &impl serde::Serialize) -> Result<String, RegistryError> {
+    serde_json::to_string(value).map_err(|error| RegistryError::Failed {
+        tried: "writing to the registry",
+        source: std::sync::Arc::new(error),
+    })
+}

@@ -1,0 +1,169 @@
+//! The tables, and how a database comes to have them.
+//!
+//! A migration is one transaction, and `user_version` says how many have been made. None is ever changed afterwards.
+
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+
+use super::error::RegistryError;
+
+/// How long another process may keep the database locked; `key create` does for a moment.
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Tells our databases from others (`offl`).
+const APPLICATION_ID: i64 = 0x6f66_666c;
+
+/// Events that are kept, of all sandboxes; log lines and samples, of each.
+pub(super) const KEPT_EVENTS: i64 = 20_000;
+pub(super) const KEPT_LOGS: i64 = 1_000;
+pub(super) const KEPT_METRICS: i64 = 1_000;
+
+/// What takes a database from one schema to the next.
+const MIGRATIONS: [&str; 1] = ["
+CREATE TABLE keys (
+    id TEXT PRIMARY KEY,
+    name TEXT NOT NULL,
+    prefix TEXT NOT NULL,
+    hash BLOB NOT NULL UNIQUE CHECK (length(hash) = 32),
+    scopes TEXT NOT NULL,
+    quota TEXT NOT NULL,
+    created_ms INTEGER NOT NULL,
+    revoked_ms INTEGER
+) STRICT;
+CREATE INDEX keys_by_prefix ON keys (prefix);
+
+-- No reference to `keys`: the owner of the daemon has sandboxes without a key.
+CREATE TABLE sandboxes (
+    id TEXT PRIMARY KEY,
+    key_id TEXT,
+    state TEXT NOT NULL,
+    template TEXT NOT NULL,
+    spec TEXT NOT NULL,
+    metadata TEXT NOT NULL,
+    started_ms INTEGER NOT NULL,
+    end_ms INTEGER NOT NULL,
+    auto_pause INTEGER NOT NULL,
+    auto_resume INTEGER NOT NULL,
+    access_token TEXT,
+    traffic_token TEXT,
+    keeper_pid INTEGER,
+    keeper_start INTEGER,
+    generation INTEGER NOT NULL,
+    idempotency_key TEXT
+) STRICT;
+CREATE UNIQUE INDEX sandboxes_by_request ON sandboxes (key_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
+
+-- Outlive their sandboxes.
+CREATE TABLE events (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    key_id TEXT,
+    sandbox TEXT NOT NULL,
+    template TEXT NOT NULL,
+    at_ms INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    detail TEXT
+) STRICT;
+CREATE INDEX events_by_sandbox ON events (sandbox, number);
+
+CREATE TABLE logs (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    sandbox TEXT NOT NULL REFERENCES sandboxes (id) ON DELETE CASCADE,
+    at_ms INTEGER NOT NULL,
+    level TEXT NOT NULL,
+    line TEXT NOT NULL
+) STRICT;
+CREATE INDEX logs_by_sandbox ON logs (sandbox, number);
+
+-- A ring for each sandbox: the place of a sample is its number modulo the size of the ring.
+CREATE TABLE metrics (
+    sandbox TEXT NOT NULL REFERENCES sandboxes (id) ON DELETE CASCADE,
+    place INTEGER NOT NULL,
+    at_ms INTEGER NOT NULL,
+    cpu_milli INTEGER NOT NULL,
+    cpu_used_pct REAL NOT NULL,
+    memory_used INTEGER NOT NULL,
+    memory_total INTEGER NOT NULL,
+    memory_cache INTEGER NOT NULL,
+    disk_used INTEGER NOT NULL,
+    disk_total INTEGER NOT NULL,
+    PRIMARY KEY (sandbox, place)
+) STRICT, WITHOUT ROWID;
+"];
+
+/// Opens the database for writing; makes an empty one, mode 0600, if there is none.
+pub(super) fn open_file(path: &Path) -> Result<Connection, RegistryError> {
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    options.open(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => RegistryError::Full,
+        std::io::ErrorKind::ReadOnlyFilesystem | std::io::ErrorKind::PermissionDenied => RegistryError::ReadOnly,
+        _ => RegistryError::Failed {
+            tried: "opening the registry",
+            source: std::sync::Arc::new(error),
+        },
+    })?;
+    super::connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)
+}
+
+/// Checks that the database is whole and ours, and brings it to the present schema.
+pub(super) fn migrate(connection: &mut Connection) -> Result<(), RegistryError> {
+    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    let tried = |error| RegistryError::of("reading the registry", error);
+    // Looked at before anything is written: not even the journal's mode of a foreign file is changed.
+    let found = pragma(connection, "user_version")?;
+    let application = pragma(connection, "application_id")?;
+    let tables: i64 = connection
+        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+        .map_err(tried)?;
+    if application != APPLICATION_ID && (application != 0 || found != 0 || tables != 0) {
+        return Err(RegistryError::damaged("it is the database of another program"));
+    }
+    if found > known {
+        return Err(RegistryError::Newer { found, known });
+    }
+    let check: String = connection
+        .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
+        .map_err(tried)?;
+    if check != "ok" {
+        return Err(RegistryError::damaged(check));
+    }
+    connection
+        .pragma_update(None, "journal_mode", "WAL")
+        .map_err(|error| RegistryError::of("preparing the registry", error))?;
+    if found < known {
+        upgrade(connection)?;
+    }
+    Ok(())
+}
+
+/// Makes the migrations that are missing. Another process may have made them since we looked.
+fn upgrade(connection: &mut Connection) -> Result<(), RegistryError> {
+    let tried = |error| RegistryError::of("upgrading the registry", error);
+    let transaction = connection
+        .transaction_with_behavior(TransactionBehavior::Immediate)
+        .map_err(tried)?;
+    let made = usize::try_from(pragma(&transaction, "user_version")?).unwrap_or(usize::MAX);
+    for migration in MIGRATIONS.iter().skip(made) {
+        transaction.execute_batch(migration).map_err(tried)?;
+    }
+    transaction
+        .pragma_update(
+            None,
+            "user_version",
+            i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX),
+        )
+        .map_err(tried)?;
+    transaction
+        .pragma_update(None, "application_id", APPLICATION_ID)
+        .map_err(tried)?;
+    transaction.commit().map_err(tried)
+}
+
+fn pragma(connection: &Connection, name: &str) -> Result<i64, RegistryError> {
+    connection
+        .pragma_query_value(None, name, |row| row.get(0))
+        .map_err(|error| RegistryError::of("reading the registry", error))
+}
