@@ -71,6 +71,9 @@ fn widened_network(network: &NetworkSpec, keys: &mut Vec<String>) {
             .filter(|rule| rule.value().is_some() == sets);
         keys.extend(list(key, rules.map(|rule| format!("{} {}", rule.host(), rule.name()))));
     }
+    if network.internet {
+        keys.push("network.internet".to_owned());
+    }
     // Whoever names the proxy sees where everything goes, and is told the credentials for it.
     keys.extend(list("network.upstream_proxy", &network.upstream_proxy));
     keys.extend(list(
@@ -161,6 +164,7 @@ mod tests {
             keys("[network]\nupstream_proxy = \"http://evil.example:1\""),
             ["network.upstream_proxy (`http://evil.example:1`)"]
         );
+        assert_eq!(keys("[network]\ninternet = true"), ["network.internet"]);
         assert_eq!(keys("[network]\nproxy_variables = true"), Vec::<String>::new());
         let secret = "[[network.secret]]\nname = \"K\"\nsource = \"env:V\"\nhosts = [\"a.example\"]";
         assert_eq!(keys(secret), ["network.secret (`K`)"]);

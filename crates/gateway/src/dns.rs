@@ -157,6 +157,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::policy::Unknown;
 
     fn policy() -> Policy {
         let rule = |verdict, text| NetworkRule::parse(verdict, text).unwrap();
@@ -165,7 +166,7 @@ mod tests {
             rule(RuleVerdict::Allow, "*.wide.example:8443"),
             rule(RuleVerdict::Deny, "no.wide.example"),
         ];
-        Policy::new(NetworkPolicy { rules }, Vec::new(), false)
+        Policy::new(NetworkPolicy { rules }, Vec::new(), Unknown::Denied)
     }
 
     fn question(name: &str, kind: RecordType) -> Message {

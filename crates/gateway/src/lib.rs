@@ -61,7 +61,7 @@ use entrance::Entrances;
 use journal::Journal;
 use limits::Budget;
 use names::Names;
-use policy::Policy;
+use policy::{Policy, Unknown};
 use relay::Pipes;
 use secrets::Secrets;
 use upstream::Upstream;
@@ -71,6 +71,8 @@ use upstream::Upstream;
 pub struct Config {
     /// What may be reached.
     pub rules: NetworkPolicy,
+    /// Whether every public address may be reached of which no rule says anything.
+    pub internet: bool,
     /// Which requests pass, and what becomes of their headers.
     pub requests: RequestRules,
     /// With what connections are opened; needed where there are rules for requests.
@@ -104,9 +106,10 @@ pub struct Refusal {
     pub asks: bool,
 }
 
-/// What would become of a connection to `host` at `port`, before anything is resolved.
-pub fn refusal(rules: &NetworkPolicy, host: &Host, port: u16) -> Refusal {
-    let policy = Policy::new(rules.clone(), Vec::new(), false);
+/// What would become of a connection to `host` at `port`, before anything is resolved; with `internet`, what is public is
+/// reached unless a rule says otherwise.
+pub fn refusal(rules: &NetworkPolicy, internet: bool, host: &Host, port: u16) -> Refusal {
+    let policy = Policy::new(rules.clone(), Vec::new(), Unknown::of(false, internet));
     let decision = policy.decide(host, port);
     let rule = decision.rule.map(ToString::to_string);
     let reason = match (decision.verdict, host) {
@@ -120,7 +123,7 @@ pub fn refusal(rules: &NetworkPolicy, host: &Host, port: u16) -> Refusal {
 
 /// Whether the requests on a connection to `host` at `port` are seen, because rules are about them.
 pub fn opens(rules: &NetworkPolicy, requests: &RequestRules, host: &Host, port: u16) -> bool {
-    let policy = Policy::new(rules.clone(), Vec::new(), false).with_requests(requests.clone());
+    let policy = Policy::new(rules.clone(), Vec::new(), Unknown::Denied).with_requests(requests.clone());
     let protocol = policy.decide(host, port).protocol;
     policy.opens(host, port, protocol, false)
 }
@@ -128,7 +131,7 @@ pub fn opens(rules: &NetworkPolicy, requests: &RequestRules, host: &Host, port: 
 /// What a sandbox with these rules and without any name asked for yet is answered to a DNS question, by UDP; `None` if
 /// it is no question.
 pub fn answer_to(rules: &NetworkPolicy, question: &[u8]) -> Option<Vec<u8>> {
-    let policy = Policy::new(rules.clone(), Vec::new(), false);
+    let policy = Policy::new(rules.clone(), Vec::new(), Unknown::Denied);
     let (answer, _) = dns::answer(question, &policy, &mut Names::default());
     answer.map(|answer| dns::for_udp(question, answer))
 }

@@ -26,6 +26,29 @@ pub(crate) fn reason_asked(rule: Option<&str>, approval: Approval) -> String {
     }
 }
 
+/// What becomes of what no rule is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Unknown {
+    /// It is not reached.
+    #[default]
+    Denied,
+    /// Somebody is asked.
+    Asked,
+    /// It is reached, if it is public.
+    Reached,
+}
+
+impl Unknown {
+    /// What was asked for; who is to be asked is asked, whatever may be reached.
+    pub(crate) fn of(asks_about_the_unknown: bool, internet: bool) -> Self {
+        match (asks_about_the_unknown, internet) {
+            (true, _) => Self::Asked,
+            (false, true) => Self::Reached,
+            (false, false) => Self::Denied,
+        }
+    }
+}
+
 /// What a sandbox may reach. Nothing else in this room asks the rules.
 #[derive(Debug)]
 pub(crate) struct Policy {
@@ -33,19 +56,18 @@ pub(crate) struct Policy {
     requests: RequestRules,
     /// The addresses of the machine itself.
     own: Own,
-    /// Whether what no rule is about is asked about.
-    asks_about_the_unknown: bool,
+    unknown: Unknown,
     /// Its services that are given to the sandbox.
     host_ports: Vec<HostPort>,
 }
 
 impl Policy {
-    pub(crate) fn new(rules: NetworkPolicy, own: impl Into<Own>, asks_about_the_unknown: bool) -> Self {
+    pub(crate) fn new(rules: NetworkPolicy, own: impl Into<Own>, unknown: Unknown) -> Self {
         Self {
             rules,
             requests: RequestRules::default(),
             own: own.into(),
-            asks_about_the_unknown,
+            unknown,
             host_ports: Vec::new(),
         }
     }
@@ -90,28 +112,27 @@ impl Policy {
 
     /// Whether a name may be reached at any port, so that it has an address inside.
     pub(crate) fn reaches(&self, name: &DomainName) -> RuleVerdict {
-        self.or_ask(self.rules.names_possible(name)).verdict
+        self.or_unknown(self.rules.names_possible(name)).verdict
     }
 
     /// Whether a connection to `host` at `port` may be made. When it says `Ask`, the caller has to ask first; then the
     /// connection is made as if it were allowed.
     pub(crate) fn decide(&self, host: &Host, port: u16) -> Decision<'_> {
-        self.or_ask(self.rules.decide(host, port))
+        self.or_unknown(self.rules.decide(host, port))
     }
 
-    fn or_ask<'a>(&self, decision: Decision<'a>) -> Decision<'a> {
-        match decision.rule {
-            None if self.asks_about_the_unknown => Decision {
-                verdict: RuleVerdict::Ask,
-                ..decision
-            },
-            _ => decision,
-        }
+    fn or_unknown<'a>(&self, decision: Decision<'a>) -> Decision<'a> {
+        let verdict = match (decision.rule, self.unknown) {
+            (Some(_), _) | (None, Unknown::Denied) => decision.verdict,
+            (None, Unknown::Asked) => RuleVerdict::Ask,
+            (None, Unknown::Reached) => RuleVerdict::Allow,
+        };
+        Decision { verdict, ..decision }
     }
 
     /// Whether `address`, to which `name` leads, may be dialled; if not, why.
     pub(crate) fn check(&self, name: Option<&DomainName>, address: IpAddr, port: u16) -> Result<(), String> {
-        let asked = self.asked_about(name, address, port);
+        let asked = self.as_if_asked(name, address, port);
         let rules = asked.as_ref().unwrap_or(&self.rules);
         self.own.judge(|own| {
             if asked.is_some() && name.is_none() {
@@ -126,10 +147,10 @@ impl Policy {
         })
     }
 
-    /// The rules, with one that asks about exactly this where no rule is about it and it is asked about all the same.
-    fn asked_about(&self, name: Option<&DomainName>, address: IpAddr, port: u16) -> Option<NetworkPolicy> {
+    /// The rules, with one that asks about exactly this where no rule is about it and it may be reached all the same.
+    fn as_if_asked(&self, name: Option<&DomainName>, address: IpAddr, port: u16) -> Option<NetworkPolicy> {
         let host = name.map_or(Host::from(address), |name| Host::Name(name.clone()));
-        if !self.asks_about_the_unknown || self.rules.decide(&host, port).rule.is_some() {
+        if self.unknown == Unknown::Denied || self.rules.decide(&host, port).rule.is_some() {
             return None;
         }
         let rule = NetworkRule::parse(RuleVerdict::Ask, &format!("{host}:{port}")).ok()?;
@@ -139,7 +160,8 @@ impl Policy {
     }
 }
 
-/// Only a rule that was written opens what is not public: an answer to a question is given too quickly for that.
+/// Only a rule that was written opens what is not public: an answer to a question is given too quickly for that,
+/// and the internet is what is public.
 fn check_unnamed(address: IpAddr, own: &[IpAddr]) -> Result<(), String> {
     let address = address.to_canonical();
     match classify(address) {
@@ -165,8 +187,8 @@ mod tests {
         ];
         let rules = rules.map(|(verdict, text)| NetworkRule::parse(verdict, text).unwrap());
         let own = "151.101.64.2".parse().unwrap();
-        let policy = |asks| Policy::new(NetworkPolicy { rules: rules.to_vec() }, vec![own], asks);
-        let (plain, learning) = (policy(false), policy(true));
+        let policy = |unknown| Policy::new(NetworkPolicy { rules: rules.to_vec() }, vec![own], unknown);
+        let [plain, learning, open] = [Unknown::Denied, Unknown::Asked, Unknown::Reached].map(policy);
         for (host, port, verdict, opened) in [
             ("a.example", 443, RuleVerdict::Allow, true),
             ("a.example", 22, RuleVerdict::Ask, true),
@@ -190,15 +212,25 @@ mod tests {
                 verdict
             };
             assert_eq!(plain.decide(&parsed, port).verdict, unless_asked, "{host}");
+            let when_open = if verdict == RuleVerdict::Ask {
+                RuleVerdict::Allow
+            } else {
+                verdict
+            };
+            assert_eq!(open.decide(&parsed, port).verdict, when_open, "{host}");
             let check = |policy: &Policy, address: Option<&str>| match (&parsed, address) {
                 (Host::Address(address), None) => policy.check(None, *address, port).is_ok(),
                 (Host::Name(name), Some(address)) => policy.check(Some(name), address.parse().unwrap(), port).is_ok(),
                 _ => false,
             };
             match &parsed {
-                Host::Address(_) => assert_eq!(check(&learning, None), opened, "{host}"),
+                Host::Address(_) => {
+                    assert_eq!(check(&learning, None), opened, "{host}");
+                    assert_eq!(check(&open, None), opened, "{host}");
+                }
                 Host::Name(_) => {
                     assert_eq!(check(&learning, Some("93.184.216.34")), opened, "{host}");
+                    assert_eq!(check(&open, Some("93.184.216.34")), opened, "{host}");
                     for inside in [
                         "10.0.0.6",
                         "127.0.0.1",
@@ -207,6 +239,7 @@ mod tests {
                         "151.101.64.2",
                     ] {
                         assert!(!check(&learning, Some(inside)), "{host} at {inside}");
+                        assert!(!check(&open, Some(inside)), "{host} at {inside}");
                     }
                 }
             }

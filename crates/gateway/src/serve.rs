@@ -28,7 +28,7 @@ use crate::inbound::{self, Published};
 use crate::limits::Budget;
 use crate::names::Names;
 use crate::opened::Opening;
-use crate::policy::Policy;
+use crate::policy::{Policy, Unknown};
 use crate::relay::Pipes;
 use crate::secrets::Secrets;
 use crate::upstream::Upstream;
@@ -126,9 +126,13 @@ pub(crate) fn begin(config: Config, sockets: NetworkSockets, ties: &Ties) -> io:
     let journal = ties.journal.clone();
     let shared = &Rc::new(Shared {
         pipes: Pipes::new(room.pipes),
-        policy: Policy::new(config.rules, config.own, config.asks.about_the_unknown)
-            .with_requests(config.requests)
-            .with_host_ports(config.host_ports),
+        policy: Policy::new(
+            config.rules,
+            config.own,
+            Unknown::of(config.asks.about_the_unknown, config.internet),
+        )
+        .with_requests(config.requests)
+        .with_host_ports(config.host_ports),
         approvals: Approvals::new(ties.questions.clone(), config.asks.timeout()),
         secrets: Secrets::new(config.secrets, journal.clone()),
         names: RefCell::new(Names::default()),
@@ -333,7 +337,7 @@ fn answer(shared: &Shared, question: &[u8]) -> Option<Vec<u8>> {
     // A name that tells a placeholder is one that may not be reached.
     let nothing;
     let policy = if shared.secrets.misused_in_question(question) {
-        nothing = Policy::new(NetworkPolicy::default(), Vec::new(), false);
+        nothing = Policy::new(NetworkPolicy::default(), Vec::new(), Unknown::Denied);
         &nothing
     } else {
         &shared.policy

@@ -30,6 +30,10 @@ pub(crate) struct NetworkArgs {
     /// Take this header from requests to a host.
     #[arg(long, value_name = "HOST NAME")]
     pub(crate) remove_header: Vec<OsString>,
+    /// Reach every public address, at any port, of which no rule says anything; private networks and this machine stay
+    /// closed.
+    #[arg(long, conflicts_with = "network")]
+    pub(crate) internet: bool,
     /// Reach everything through the proxy of your network: its URL without a password, `env` for HTTPS_PROXY and its kin,
     /// or the variable or the file that holds the URL, which may have a password then.
     #[arg(long, value_name = "http://HOST:PORT|env|env:VARIABLE|file:PATH")]

@@ -98,6 +98,7 @@ fn bad_header(flag: &str, error: &HeaderRuleError) -> Failure {
 
 fn apply_proxies(arguments: &NetworkArgs, spec: &mut SandboxSpec) -> Result<(), Failure> {
     let network = &mut spec.network;
+    network.internet |= arguments.internet;
     network.proxy_variables |= arguments.proxy_variables;
     if let Some(text) = &arguments.upstream_proxy {
         let source = text.to_string_lossy().parse::<ProxySource>();

@@ -176,3 +176,33 @@ attempt("own", echoed, "api.example.com")
     other.refused("name");
     other.done("own");
 }
+
+#[test]
+fn the_whole_internet_is_what_is_public_and_what_no_rule_denies() {
+    let Some(world) = world() else { return };
+    let attempts = r#"
+attempt("name", get, "www.example.com")
+attempt("any port", echoed, "www.example.com")
+attempt("secure", get_secure, "api.example.com")
+attempt("address", get, "93.184.216.34")
+attempt("denied", get, "secret.example.com")
+attempt("denied address", get, "93.184.216.35", 8080)
+attempt("metadata", get, "169.254.169.254")
+attempt("private", get, "10.0.0.5")
+attempt("metadata by name", get, "metadata.example.com")
+"#;
+    let flags = [
+        "--internet",
+        "--deny-host",
+        "secret.example.com",
+        "--deny-host",
+        "93.184.216.35",
+    ];
+    let seen = world.inside(&flags, attempts);
+    for name in ["name", "any port", "secure", "address"] {
+        seen.done(name);
+    }
+    for name in ["denied", "denied address", "metadata", "private", "metadata by name"] {
+        seen.refused(name);
+    }
+}

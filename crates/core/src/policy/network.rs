@@ -22,6 +22,7 @@ pub(super) enum Network {
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct NetworkRules {
+    internet: bool,
     allow: Vec<Spanned<String>>,
     ask: Vec<Spanned<String>>,
     deny: Vec<Spanned<String>>,
@@ -132,6 +133,7 @@ impl Network {
             let host = upstream_proxy::parse_direct(text.get_ref());
             spec.no_proxy.push(host.map_err(|error| at(text, &error))?);
         }
+        spec.internet = rules.internet;
         spec.proxy_variables = rules.proxy_variables;
         spec.secrets = secrets(rules.secret)?;
         spec.publish = PortText::parse(&rules.publish)?;

@@ -21,7 +21,7 @@ pub struct KeyDoc {
 const PATHS: &str = "list of path patterns";
 
 /// Key, kind, default, sentence, example.
-const KEYS: [(&str, &str, &str, &str, &str); 40] = [
+const KEYS: [(&str, &str, &str, &str, &str); 41] = [
     (
         "level",
         "word",
@@ -113,6 +113,13 @@ const KEYS: [(&str, &str, &str, &str, &str); 40] = [
         "[]",
         "hosts that are reached without the upstream proxy: a name, `*.` before a name, an address or a network in CIDR form",
         "[\"*.corp.example\", \"10.0.0.0/8\"]",
+    ),
+    (
+        "network.internet",
+        "boolean",
+        "false",
+        "whether every public address may be reached, at any port, of which no rule says anything",
+        "true",
     ),
     (
         "network.proxy_variables",

@@ -16,6 +16,8 @@ use crate::network::{
 pub struct NetworkSpec {
     /// Which connections may be made.
     pub policy: NetworkPolicy,
+    /// Whether every public address may be reached, at any port, of which no rule says anything.
+    pub internet: bool,
     /// How it is asked about connections.
     pub asks: Asks,
     /// Which requests pass to hosts that have such rules, and what becomes of their headers.
@@ -90,6 +92,8 @@ impl NetworkSpec {
 
     /// Whether a rule allows anything. Rules that only deny are the same as none.
     pub fn reaches_out(&self) -> bool {
-        self.asks.about_the_unknown || self.policy.rules.iter().any(|rule| rule.verdict() != RuleVerdict::Deny)
+        self.internet
+            || self.asks.about_the_unknown
+            || self.policy.rules.iter().any(|rule| rule.verdict() != RuleVerdict::Deny)
     }
 }

@@ -29,7 +29,7 @@ use crate::http_head::Scheme;
 use crate::journal::{Journal, Request as Told};
 use crate::limits::Budget;
 use crate::names::Names;
-use crate::policy::Policy;
+use crate::policy::{Policy, Unknown};
 use crate::questions::Questions;
 use crate::relay::Pipes;
 use crate::secrets::Secrets;
@@ -161,7 +161,7 @@ async fn gateway(rule: &str, port: u16, roots: CertificateDer<'static>, more_ser
     };
     let journal = Journal::default();
     let shared = Rc::new(Shared {
-        policy: Policy::new(rules, Vec::new(), false).with_requests(requests),
+        policy: Policy::new(rules, Vec::new(), Unknown::Denied).with_requests(requests),
         approvals: Approvals::new(Questions::new().unwrap(), std::time::Duration::ZERO),
         names: RefCell::new(Names::default()),
         entrances: crate::entrance::Entrances::default(),

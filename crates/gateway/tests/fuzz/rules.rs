@@ -187,10 +187,10 @@ fn n5_n6_hosts_of_any_spelling() {
             "{shown:?} means one host"
         );
         for port in [80, 443] {
-            let is_refused = refusal(&policy, &host, port).reason.is_some();
+            let is_refused = refusal(&policy, false, &host, port).reason.is_some();
             assert_eq!(is_refused, !second_opinion(&host), "{shown:?} as {host}, {port}");
         }
-        let elsewhere = refusal(&policy, &host, 22);
+        let elsewhere = refusal(&policy, false, &host, 22);
         assert!(elsewhere.reason.is_some(), "{shown:?} as {host}, {elsewhere:?}");
         if second_opinion(&host) {
             allowed += 1;

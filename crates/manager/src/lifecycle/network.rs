@@ -116,6 +116,7 @@ pub(super) fn start(
     let own = OwnAddresses::watch().map_err(|error| failed(io::Error::other(error)))?;
     let config = Config {
         rules: asked.policy.clone(),
+        internet: asked.internet,
         requests: asked.requests.clone(),
         trust: outside.trust.clone(),
         own: own.into(),
@@ -161,7 +162,11 @@ pub fn explain_connect(network: &NetworkSpec, host: &Host, port: u16) -> Connect
             requests: Vec::new(),
         };
     }
-    let refusal = offleash_gateway::refusal(&network.policy, host, port);
+    let default = || match network.internet {
+        true => "network.internet: what is public is reached".to_owned(),
+        false => default(),
+    };
+    let refusal = offleash_gateway::refusal(&network.policy, network.internet, host, port);
     ConnectAnswer {
         word: match (&refusal.reason, host) {
             (None, _) if refusal.asks => "asked about, and refused unless the answer is to allow it".to_owned(),

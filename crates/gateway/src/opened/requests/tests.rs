@@ -2,12 +2,13 @@ use http::Request;
 use offleash_core::network::{HeaderRule, NetworkPolicy, RequestRules};
 
 use super::*;
+use crate::policy::Unknown;
 
 fn policy(methods: &[&str], headers: &[HeaderRule]) -> Policy {
     let mut requests = RequestRules::default();
     requests.methods.rules = methods.iter().map(|rule| rule.parse().unwrap()).collect();
     requests.headers = headers.to_vec();
-    Policy::new(NetworkPolicy::default(), Vec::new(), false).with_requests(requests)
+    Policy::new(NetworkPolicy::default(), Vec::new(), Unknown::Denied).with_requests(requests)
 }
 
 fn to(host: &str, port: u16, scheme: Scheme) -> Destination {
