@@ -11,6 +11,7 @@ mod tests;
 use thiserror::Error;
 
 pub use chunked::ChunkedReader;
+pub(crate) use chunked::belongs_in_head;
 
 use crate::http_head::Body;
 

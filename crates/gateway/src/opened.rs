@@ -18,6 +18,7 @@ pub(crate) mod requests;
 mod secrets;
 mod server_stream;
 mod servers;
+mod trailers;
 mod trust;
 mod websocket;
 

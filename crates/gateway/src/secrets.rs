@@ -16,6 +16,8 @@ mod tests;
 
 use std::sync::Arc;
 
+use http::HeaderValue;
+use http::header::HeaderName;
 use http::request::Parts;
 use offleash_core::network::Host;
 use offleash_core::network::secret::Secret;
@@ -108,6 +110,32 @@ impl Secrets {
         self.refused(to, found.map_or(Ok(()), |secret| Err(Misused::in_the_clear(secret))))
     }
 
+    /// What is to be taken out of the answer to a request without TLS, which has no values, to a host that knows them.
+    pub(crate) fn mask_in_the_clear(&self, host: &Host, parts: &mut Parts) -> Option<Mask> {
+        let mask = Mask::new(self.for_host(host), &[])?;
+        mask::ask_for_all(parts);
+        Some(mask)
+    }
+
+    /// Whether a field behind a body has a placeholder in it, which it must not have for any host.
+    pub(crate) fn misused_behind<'a>(
+        &self,
+        to: Recipient<'_>,
+        name: &HeaderName,
+        values: impl IntoIterator<Item = &'a HeaderValue>,
+    ) -> bool {
+        if self.all.is_empty() {
+            return false;
+        }
+        let values: Vec<&HeaderValue> = values.into_iter().collect();
+        let misused = self.all.iter().find(|secret| {
+            let in_value = |value: &&HeaderValue| find::in_field(secret, name, value);
+            values.iter().any(in_value)
+        });
+        let refused = misused.map_or(Ok(()), |secret| Err(Misused::behind(secret)));
+        self.refused(to, refused).is_err()
+    }
+
     /// Whether a question for a name has a placeholder in it; whoever answers for that name would learn it.
     pub(crate) fn misused_in_question(&self, question: &[u8]) -> bool {
         find::in_name(&self.all, question).is_some()
@@ -134,6 +162,8 @@ impl Secrets {
             return Ok(Prepared::Ready(Used::nothing()));
         }
         if let Some(signing) = Signing::of(self, to, parts)? {
+            // What is asked for is signed, and the clients of S3 fetch what is large in parts, which they would take all
+            // of it for. It does not help to refuse that: S3 makes other objects of parts.
             mask::ask_for_no_encoding(parts);
             return if signing.needs_body() && has_body {
                 Ok(Prepared::NeedsBody(Box::new(signing)))
@@ -141,7 +171,7 @@ impl Secrets {
                 signing.signed(parts, b"").map(Prepared::Ready)
             };
         }
-        mask::ask_for_no_encoding(parts);
+        mask::ask_for_all(parts);
         let put = put::into(self, host, parts)?;
         self.used(to, parts, put).map(Prepared::Ready)
     }
@@ -212,6 +242,10 @@ impl Misused {
 
     fn in_the_clear(secret: &Secret) -> Self {
         Self::new(secret, "it is sent over TLS alone".to_owned())
+    }
+
+    fn behind(secret: &Secret) -> Self {
+        Self::new(secret, "its place is not behind the body".to_owned())
     }
 
     /// It stands at a place where the secret may not.

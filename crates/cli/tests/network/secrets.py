@@ -5,6 +5,8 @@ import gzip, hmac, urllib.parse
 
 for label in ["api", "other"]:
     NAMES[label + ".vault.example.net"] = [("A", "93.184.216.34")]
+# What was given before, by the last part of the path.
+remembered = {}
 KEY_ID, KEY = "AKIAREALREALREALREAL", "real-signing-key/with+signs=0123456789ab"
 
 
@@ -79,6 +81,21 @@ def vault(connection):
             more = "X-Echo: %s\r\nX-Url: /?k=%s\r\n" % (given, urllib.parse.quote(given, safe=""))
         if target.startswith("/packed"):
             body, more = gzip.compress(body), "Content-Encoding: gzip\r\n"
+        if target.startswith("/recoded"):
+            packed = gzip.compress(given.encode("latin-1"))
+            connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(packed), packed))
+            continue
+        if target.startswith("/remember/"):
+            remembered[target.split("/")[2]] = given
+        if target.startswith("/remembered/"):
+            body = remembered[target.split("/")[2]].encode("latin-1")
+        if target.startswith("/parts"):
+            body, more = given.encode("latin-1"), "Accept-Ranges: bytes\r\n"
+            asked = fields.get("range") or fields.get("request-range") or ("bytes=9-12" if "anyway" in target else None)
+            if asked:
+                first, last = asked[6:].split("-")
+                more += "Content-Range: bytes %s-%s/%d\r\n" % (first, last, len(body))
+                body = body[int(first):int(last) + 1]
         if target.startswith("/redirect"):
             more = "Location: https://other.vault.example.net:9443/\r\n"
         if target.startswith("/signed"):
@@ -86,7 +103,7 @@ def vault(connection):
                 body = b"signed" if is_signed(method, target, fields, sent) else b"not signed by the key"
             except (KeyError, ValueError, IndexError) as error:
                 body = b"unreadable: " + repr(error).encode()
-        status = "302 Found" if "Location" in more else "200 OK"
+        status = "302 Found" if "Location" in more else "206 Partial Content" if "Content-Range" in more else "200 OK"
         connection.sendall(("HTTP/1.1 %s\r\n%sContent-Length: %d\r\n\r\n" % (status, more, len(body))).encode("latin-1"))
         if method != "HEAD":
             connection.sendall(body)

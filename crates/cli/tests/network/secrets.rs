@@ -320,6 +320,65 @@ attempt("own", lambda: PLACEHOLDER)
 }
 
 #[test]
+fn no_part_of_an_answer_has_a_part_of_the_value() {
+    let Some(world) = world() else { return };
+    let (seen, _) = inside(
+        world,
+        &["--secret", "API_KEY=env:REAL_KEY@api.vault.example.net"],
+        r#"
+bearer = {"Authorization": "Bearer " + PLACEHOLDER}
+attempt("control", ask, "/parts", {"Authorization": "Bearer nothing", "Range": "bytes=9-12"}, host="other")
+for name in ["Range", "Request-Range"]:
+    attempt(name, ask, "/parts", {**bearer, name: "bytes=9-12", "If-Range": '"1"', "A-IM": "range", "Accept-Charset": "utf-16"})
+attempt("anyway", ask, "/parts-anyway", bearer)
+attempt("recoded", ask, "/recoded", bearer)
+attempt("own", lambda: PLACEHOLDER)
+"#,
+    );
+    let control = seen.done("control");
+    assert!(control.starts_with("206") && control.ends_with("\nthin"), "{control}");
+    for name in ["Range", "Request-Range"] {
+        let all = seen.done(name);
+        let own = format!("\nBearer {}", seen.done("own"));
+        assert!(all.starts_with("200") && all.ends_with(&own), "{name}: {all}");
+        assert!(!all.to_lowercase().contains("-ranges"), "{name}: {all}");
+    }
+    for name in ["anyway", "recoded"] {
+        assert!(seen.refused(name).contains("502"), "{name}: {}", seen.refused(name));
+    }
+    for head in heads(world, "GET /parts ")
+        .iter()
+        .filter(|head| !head.contains("nothing"))
+    {
+        let head = head.to_lowercase();
+        for asks in ["range:", "a-im:", "accept-charset:"] {
+            assert!(!head.contains(asks), "{head}");
+        }
+    }
+}
+
+#[test]
+fn a_host_that_knows_the_value_does_not_tell_it_in_the_clear() {
+    let Some(world) = world() else { return };
+    let attempts = r#"
+bearer = {"Authorization": "Bearer " + PLACEHOLDER}
+attempt("told", ask, "/remember/%s", bearer)
+attempt("asked", ask, "/remembered/%s", {"Range": "bytes=0-9"}, scheme="http")
+attempt("own", lambda: PLACEHOLDER)
+"#;
+    let mark = format!("clear-{}", std::process::id());
+    let (seen, _) = inside(
+        world,
+        &["--secret", "API_KEY=env:REAL_KEY@api.vault.example.net"],
+        &attempts.replace("%s", &mark),
+    );
+    // The control: it does know it.
+    assert!(only_head(world, &format!("GET /remember/{mark}")).contains(REAL));
+    let told = seen.done("asked");
+    assert!(told.ends_with(&format!("\nBearer {}", seen.done("own"))), "{told}");
+}
+
+#[test]
 fn requests_to_aws_are_signed_anew() {
     let Some(world) = world() else { return };
     let keys = [

@@ -194,11 +194,16 @@ fn check_trailer(line: &[u8]) -> Result<(), HttpBodyError> {
     if !is_token(name) {
         return Err(HttpBodyError::Trailer);
     }
-    let forbidden = FORBIDDEN
-        .iter()
-        .any(|field| name.eq_ignore_ascii_case(field.as_bytes()));
-    if forbidden || imitated_field(name).is_some() {
+    if belongs_in_head(name) {
         return Err(HttpBodyError::ForbiddenTrailer);
     }
     Ok(())
+}
+
+/// Whether a field of this name must not stand behind a body.
+pub(crate) fn belongs_in_head(name: &[u8]) -> bool {
+    let forbidden = FORBIDDEN
+        .iter()
+        .any(|field| name.eq_ignore_ascii_case(field.as_bytes()));
+    forbidden || imitated_field(name).is_some()
 }

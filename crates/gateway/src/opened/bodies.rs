@@ -11,12 +11,14 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::exchange::Underway;
 use super::log::Entry;
+use super::trailers::Trailers;
 use crate::secrets::{Mask, Masker};
 
 /// The body of a request on its way to the server.
 #[derive(Debug)]
 pub(super) struct RequestBody {
     body: Contents,
+    trailers: Trailers,
     entry: Rc<Entry>,
 }
 
@@ -30,17 +32,10 @@ enum Contents {
 }
 
 impl RequestBody {
-    pub(super) fn new(body: Incoming, entry: Rc<Entry>) -> Self {
+    pub(super) fn new(body: Incoming, trailers: Trailers, entry: Rc<Entry>) -> Self {
         Self {
             body: Contents::Theirs(body),
-            entry,
-        }
-    }
-
-    /// What was gathered of a body.
-    pub(super) fn gathered(bytes: Bytes, entry: Rc<Entry>) -> Self {
-        Self {
-            body: Contents::Gathered(Full::new(bytes)),
+            trailers,
             entry,
         }
     }
@@ -50,10 +45,20 @@ impl RequestBody {
         Rc::clone(&self.entry)
     }
 
+    /// What was gathered of the body of the same request.
+    pub(super) fn gathered(trailers: Trailers, entry: Rc<Entry>, bytes: Bytes) -> Self {
+        Self {
+            body: Contents::Gathered(Full::new(bytes)),
+            trailers,
+            entry,
+        }
+    }
+
     /// An empty body of the same request.
     pub(super) fn without_contents(&self) -> Self {
         Self {
             body: Contents::Nothing,
+            trailers: self.trailers.clone(),
             entry: Rc::clone(&self.entry),
         }
     }
@@ -75,12 +80,17 @@ impl Body for RequestBody {
             }
             Contents::Nothing => return Poll::Ready(None),
         };
-        if let Some(Ok(frame)) = &frame
-            && let Some(data) = frame.data_ref()
-        {
-            self.entry.sent.set(self.entry.sent.get() + data.len() as u64);
-        }
-        Poll::Ready(frame)
+        Poll::Ready(frame.map(|frame| {
+            frame.map(|mut frame| {
+                if let Some(data) = frame.data_ref() {
+                    self.entry.sent.set(self.entry.sent.get() + data.len() as u64);
+                }
+                if let Some(trailers) = frame.trailers_mut() {
+                    self.trailers.leave_out(trailers);
+                }
+                frame
+            })
+        }))
     }
 
     fn is_end_stream(&self) -> bool {

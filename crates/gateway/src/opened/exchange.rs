@@ -15,6 +15,7 @@ use super::bodies::{AnswerBody, Masking, RequestBody};
 use super::log::{Entry, Log};
 use super::requests::{self, Destination, Refused};
 use super::servers::Servers;
+use super::trailers::Trailers;
 use super::{Opening, hops, secrets};
 use crate::Shared;
 use crate::journal::Outcome;
@@ -86,6 +87,10 @@ impl Exchange {
         }
     }
 
+    pub(super) fn trailers(&self) -> Trailers {
+        Trailers::new(Rc::clone(&self.shared), self.to.clone())
+    }
+
     pub(super) fn activity(&self) -> &Activity {
         &self.activity
     }
@@ -132,7 +137,7 @@ impl Exchange {
         parts.extensions.clear();
         parts.uri = Uri::from(passed.target);
         requests::rewrite(&self.shared.policy, &self.to, &mut parts)?;
-        let body = RequestBody::new(body, Rc::clone(entry));
+        let body = RequestBody::new(body, self.trailers(), Rc::clone(entry));
         let (body, mask) = self.put_secrets(&mut parts, body).await?;
         let mut request = Request::from_parts(parts, body);
         if is_upgrade {

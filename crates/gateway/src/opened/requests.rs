@@ -211,6 +211,13 @@ fn check_overrides(parts: &Parts) -> Result<(), Refused> {
     }
 }
 
+/// Whether rules are about a header of this name in requests to `host`, or refuse it everywhere.
+pub(super) fn is_ruled(policy: &Policy, host: &Host, name: &HeaderName) -> bool {
+    let headers = policy.requests().headers_for(host);
+    OVERRIDES.iter().any(|other| is_spelled_like(name, other))
+        || headers.iter().any(|rule| is_spelled_like(name, rule.name()))
+}
+
 /// Whether programs that know headers as variables (RFC 3875, 4.1.18) know both by the same name.
 fn is_spelled_like(name: &HeaderName, other: &str) -> bool {
     let plain = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'-' };

@@ -1,6 +1,7 @@
 //! What secrets do to the requests that are carried, and to their answers.
 
-use http::header::{CONTENT_ENCODING, HeaderValue, SEC_WEBSOCKET_EXTENSIONS};
+use http::StatusCode;
+use http::header::{ACCEPT_RANGES, CONTENT_ENCODING, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Body as _;
@@ -42,7 +43,8 @@ impl Exchange {
         let secrets = &self.shared.secrets;
         if self.to.scheme == Scheme::Http {
             secrets.check_clear(to, parts)?;
-            return Ok((body, None));
+            let mask = secrets.mask_in_the_clear(to.host, parts);
+            return Ok((body, mask));
         }
         let entry = body.entry();
         let (body, used) = match secrets.prepare(to, parts, !body.is_end_stream())? {
@@ -50,14 +52,10 @@ impl Exchange {
             Prepared::NeedsBody(signing) => {
                 let bytes = self.gathered(body).await?;
                 let used = signing.finish(parts, &bytes)?;
-                (RequestBody::gathered(bytes, entry.clone()), used)
+                (RequestBody::gathered(self.trailers(), entry.clone(), bytes), used)
             }
         };
         entry.has(used.names);
-        if used.mask.is_some() {
-            // What is compressed could not be looked at.
-            parts.headers.remove(SEC_WEBSOCKET_EXTENSIONS);
-        }
         Ok((body, used.mask))
     }
 
@@ -82,13 +80,28 @@ impl Exchange {
 /// Takes secrets out of the head of an answer.
 ///
 /// # Errors
-/// The body is encoded, so that they could not be found in it.
+/// The body is encoded, or a part of one, so that they could not be found in it.
 pub(super) fn take_out(mask: &Mask, parts: &mut http::response::Parts) -> Result<(), Unanswered> {
     let is_plain = |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity");
     if !parts.headers.get_all(CONTENT_ENCODING).iter().all(is_plain) {
         return Err(Unanswered::Failed(
             "the answer is encoded although none was asked for, and secrets could not be found in it".to_owned(),
         ));
+    }
+    let codings = &mut parts.headers.get_all(TRANSFER_ENCODING).iter();
+    if !codings.all(|coding| coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked")) {
+        return Err(Unanswered::Failed(
+            "the answer has a transfer coding other than `chunked`, and secrets could not be found in it".to_owned(),
+        ));
+    }
+    if !mask.parts_were_asked_for() {
+        if matches!(parts.status, StatusCode::PARTIAL_CONTENT | StatusCode::IM_USED) {
+            return Err(Unanswered::Failed(
+                "the answer is a part, although all of it was asked for, and of secrets only parts could be found in it"
+                    .to_owned(),
+            ));
+        }
+        parts.headers.remove(ACCEPT_RANGES);
     }
     mask.headers(&mut parts.headers);
     // What a server says in place of `OK`.

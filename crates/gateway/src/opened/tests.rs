@@ -1,5 +1,7 @@
 //! Both sides of an opened connection in one process, in every pair of versions.
 
+mod frames;
+
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::Future;
@@ -14,12 +16,14 @@ use hyper::client::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use offleash_core::limits::Limits;
-use offleash_core::network::{NetworkPolicy, NetworkRule, RequestRules, RuleVerdict};
+use offleash_core::network::secret::{Placeholder, Secret, SecretValue};
+use offleash_core::network::{HeaderRule, NetworkPolicy, NetworkRule, RequestRules, RuleVerdict};
 use rustls::crypto::ring;
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpListener;
 use tokio::task::{LocalSet, spawn_local};
+use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::client::LocalExecutor;
@@ -43,6 +47,39 @@ struct Pieces(usize);
 
 const PIECE: usize = 16 * 1024;
 
+/// One that may stand behind a body, those that rules are about, and one with a placeholder.
+fn trailers() -> HeaderMap {
+    let mut trailers = HeaderMap::new();
+    let placeholder = secret().placeholder.to_string();
+    for (name, value) in [
+        ("x-sum", "all"),
+        ("x-http-method-override", "DELETE"),
+        ("x_http_method", "DELETE"),
+        ("x-original-url", "/admin"),
+        ("x-removed", "1"),
+        ("x_set", "theirs"),
+        ("authorization", "Bearer theirs"),
+        ("x-key", &placeholder),
+    ] {
+        trailers.insert(http::HeaderName::from_static(name), value.parse().unwrap());
+    }
+    trailers
+}
+
+/// A secret for another host, with the same placeholder every time.
+fn secret() -> Secret {
+    let value = SecretValue::new(b"sk-REALREALREALREAL".to_vec()).unwrap();
+    let random = |bytes: &mut [u8]| {
+        bytes.fill(7);
+        Ok::<(), Infallible>(())
+    };
+    Secret {
+        spec: "KEY=env:A@api.example.com".parse().unwrap(),
+        placeholder: Placeholder::plausible(&value, random).unwrap(),
+        value,
+    }
+}
+
 impl Body for Pieces {
     type Data = Bytes;
     type Error = Infallible;
@@ -53,9 +90,7 @@ impl Body for Pieces {
             Some(left) => left,
         };
         let frame = if self.0 == 0 {
-            let mut trailers = HeaderMap::new();
-            trailers.insert("x-sum", "all".parse().unwrap());
-            Frame::trailers(trailers)
+            Frame::trailers(trailers())
         } else {
             Frame::data(Bytes::from_static(&[b'x'; PIECE]))
         };
@@ -67,12 +102,40 @@ impl Body for Pieces {
     }
 }
 
+fn list_of_trailers() -> String {
+    let names = trailers();
+    let names: Vec<&str> = names.keys().map(http::HeaderName::as_str).collect();
+    names.join(", ")
+}
+
 /// What a server did.
 #[derive(Debug, Default)]
 struct Met {
     connections: Cell<usize>,
+    requests: Cell<usize>,
+    answering: Cell<usize>,
+    most_answering: Cell<usize>,
     open: Cell<usize>,
     most_open: Cell<usize>,
+}
+
+/// A request that is being answered.
+struct Answering(Rc<Met>);
+
+impl Answering {
+    fn begin(met: &Rc<Met>) -> Self {
+        met.requests.set(met.requests.get() + 1);
+        met.answering.set(met.answering.get() + 1);
+        met.most_answering
+            .set(met.most_answering.get().max(met.answering.get()));
+        Self(Rc::clone(met))
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.answering.set(self.0.answering.get() - 1);
+    }
 }
 
 /// The internet, the gateway between, and what the gateway saw.
@@ -105,10 +168,14 @@ async fn server(protocol: &'static [u8], internet: Arc<Trust>, met: Rc<Met>, mos
                 met.open.set(met.open.get() + 1);
                 met.most_open.set(met.most_open.get().max(met.open.get()));
                 let asked = Rc::new(Cell::new(0));
-                let counting = Rc::clone(&asked);
+                let (counting, answering) = (Rc::clone(&asked), Rc::clone(&met));
                 let service = service_fn(move |request| {
                     counting.set(counting.get() + 1);
-                    echo(request)
+                    let answering = Answering::begin(&answering);
+                    async move {
+                        let _until_it_is_answered = answering;
+                        echo(request).await
+                    }
                 });
                 let stream = TokioIo::new(stream);
                 if protocol == HTTP2 {
@@ -137,16 +204,16 @@ async fn echo(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper
     let (parts, body) = request.into_parts();
     let body = body.collect().await?;
     let trailers = body.trailers().cloned().unwrap_or_default();
+    let trailers: Vec<&str> = trailers.keys().map(http::HeaderName::as_str).collect();
     let cookies = parts.headers.get_all("cookie").iter().count();
     let host = parts.headers.get("host").map(|host| host.to_str().unwrap().to_owned());
     let text = format!(
-        "{} {:?} {} authority={:?} host={host:?} cookies={cookies} bytes={} trailers={}",
+        "{} {:?} {} authority={:?} host={host:?} cookies={cookies} bytes={} trailers={trailers:?}",
         parts.method,
         parts.version,
         parts.uri.path_and_query().unwrap(),
         parts.uri.authority().map(ToString::to_string),
         body.to_bytes().len(),
-        trailers.len(),
     );
     Ok(Response::new(Full::new(Bytes::from(text))))
 }
@@ -156,6 +223,10 @@ async fn gateway(rule: &str, port: u16, roots: CertificateDer<'static>, more_ser
     let trust = Arc::new(Trust::with_roots(vec![roots]).unwrap());
     let mut requests = RequestRules::default();
     requests.methods.rules.push(rule.parse().unwrap());
+    requests.headers = vec![
+        HeaderRule::parse_set("127.0.0.1 X-Set: ours").unwrap(),
+        HeaderRule::parse_remove("127.0.0.1 X-Removed").unwrap(),
+    ];
     let rules = NetworkPolicy {
         rules: vec![NetworkRule::parse(RuleVerdict::Allow, &format!("127.0.0.1:{port}/tls")).unwrap()],
     };
@@ -167,7 +238,7 @@ async fn gateway(rule: &str, port: u16, roots: CertificateDer<'static>, more_ser
         entrances: crate::entrance::Entrances::default(),
         upstream: Upstream::new(&Resolvers::At(Vec::new()), None).unwrap(),
         budget: Budget::new(&Limits::default(), journal.clone()),
-        secrets: Secrets::new(Arc::from([]), journal.clone()),
+        secrets: Secrets::new(Arc::from([secret()]), journal.clone()),
         journal: journal.clone(),
         pipes: Pipes::new(0),
         opening: Some(Opening::new(&trust, more_servers).unwrap()),
@@ -220,6 +291,20 @@ impl Setting {
 
     /// A client that trusts the sandbox's authority.
     async fn client(&self, protocol: &'static [u8]) -> Client {
+        let stream = self.stream(protocol).await;
+        if protocol == HTTP2 {
+            let (sender, connection) = http2::handshake(LocalExecutor, TokioIo::new(stream)).await.unwrap();
+            spawn_local(connection);
+            Client::Http2(sender)
+        } else {
+            let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+            spawn_local(connection);
+            Client::Http1(sender)
+        }
+    }
+
+    /// The connection of one, on which nothing was said yet.
+    async fn stream(&self, protocol: &'static [u8]) -> TlsStream<TcpStream> {
         let mut roots = RootCertStore::empty();
         roots.add(self.trust.authority().der().clone()).unwrap();
         let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -235,15 +320,7 @@ impl Setting {
             .await
             .unwrap();
         assert_eq!(stream.get_ref().1.alpn_protocol(), Some(protocol));
-        if protocol == HTTP2 {
-            let (sender, connection) = http2::handshake(LocalExecutor, TokioIo::new(stream)).await.unwrap();
-            spawn_local(connection);
-            Client::Http2(sender)
-        } else {
-            let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
-            spawn_local(connection);
-            Client::Http1(sender)
-        }
+        stream
     }
 }
 
@@ -259,7 +336,7 @@ impl Client {
             .method(method)
             .header("cookie", "a=1")
             .header("te", "trailers")
-            .header("trailer", "x-sum");
+            .header("trailer", list_of_trailers());
         let builder = match self {
             Self::Http1(_) => {
                 let builder = builder.uri(path).header("connection", "te");
@@ -313,7 +390,9 @@ fn every_pair_of_versions_carries_requests_bodies_and_trailers() {
             assert_eq!(status, 200, "{text}");
             assert_eq!(
                 text,
-                format!("POST {version:?} /v1/items?page=2 {place} cookies={cookies} bytes={bytes} trailers=1")
+                format!(
+                    "POST {version:?} /v1/items?page=2 {place} cookies={cookies} bytes={bytes} trailers=[\"x-sum\"]"
+                )
             );
             let (status, text) = client.ask(&setting, "GET", "/admin", 0).await;
             assert_eq!(status, 403, "{text}");

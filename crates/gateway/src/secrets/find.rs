@@ -1,6 +1,8 @@
 //! Finds placeholders in requests, in the spellings in which servers would read them.
 
 use data_encoding::{BASE64, BASE64_NOPAD};
+use http::HeaderValue;
+use http::header::HeaderName;
 use http::request::Parts;
 use memchr::memmem;
 use offleash_core::network::secret::Secret;
@@ -26,10 +28,12 @@ pub(super) fn in_head<'a>(secrets: &'a [Secret], head: &[u8]) -> Option<&'a Secr
 
 /// Whether the placeholder of `secret` is in path, query or headers.
 pub(super) fn in_parts(secret: &Secret, parts: &Parts) -> bool {
-    in_target(secret, parts)
-        || parts.headers.iter().any(|(name, value)| {
-            contains_in_any_case(name.as_str().as_bytes(), secret) || in_value(secret, value.as_bytes())
-        })
+    in_target(secret, parts) || parts.headers.iter().any(|(name, value)| in_field(secret, name, value))
+}
+
+/// Whether the placeholder of `secret` is in a header or a trailer.
+pub(super) fn in_field(secret: &Secret, name: &HeaderName, value: &HeaderValue) -> bool {
+    contains_in_any_case(name.as_str().as_bytes(), secret) || in_value(secret, value.as_bytes())
 }
 
 fn in_target(secret: &Secret, parts: &Parts) -> bool {

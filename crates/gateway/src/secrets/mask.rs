@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{ACCEPT_ENCODING, HeaderMap, HeaderValue};
+use http::header::{ACCEPT_ENCODING, HeaderMap, HeaderValue, SEC_WEBSOCKET_EXTENSIONS};
 use http::request::Parts;
 use memchr::memmem;
 use offleash_core::network::secret::Secret;
@@ -19,7 +19,10 @@ const LONG_RUN: usize = 16;
 
 /// What is to be taken out of the answers to one request.
 #[derive(Debug, Clone)]
-pub(crate) struct Mask(Arc<[Needle]>);
+pub(crate) struct Mask {
+    needles: Arc<[Needle]>,
+    parts_were_asked_for: bool,
+}
 
 /// Bytes that must not reach the sandbox, and what stands for them.
 struct Needle {
@@ -47,11 +50,25 @@ impl Needle {
     }
 }
 
-/// Asks for an answer without encoding: values could not be found in another.
+/// Headers by which less than all of an answer is asked for, or the difference from another (RFC 9110, section 14; RFC
+/// 3229), or characters of more than a byte.
+const ASKS_FOR_LESS: [&str; 5] = ["range", "if-range", "request-range", "a-im", "accept-charset"];
+
+/// Asks for an answer without encoding, and for a WebSocket without compression: values could not be found in another.
 pub(super) fn ask_for_no_encoding(parts: &mut Parts) {
+    parts.headers.remove(SEC_WEBSOCKET_EXTENSIONS);
     parts
         .headers
         .insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+}
+
+/// Asks for all of an answer, without encoding: with a range that begins or ends within a value, a sandbox would get that
+/// piece by piece. A server may answer with all of it whatever was asked for, and clients expect that (RFC 9110, 14.2).
+pub(super) fn ask_for_all(parts: &mut Parts) {
+    ask_for_no_encoding(parts);
+    for name in ASKS_FOR_LESS {
+        parts.headers.remove(name);
+    }
 }
 
 impl Mask {
@@ -70,7 +87,23 @@ impl Mask {
         }
         // Of two that begin alike, the longer one is found first.
         needles.sort_by_key(|needle| std::cmp::Reverse(needle.bytes.len()));
-        (!needles.is_empty()).then(|| Self(needles.into()))
+        (!needles.is_empty()).then(|| Self {
+            needles: needles.into(),
+            parts_were_asked_for: false,
+        })
+    }
+
+    /// The same for the answer to a request that may ask for a part.
+    pub(super) fn of_parts(self) -> Self {
+        Self {
+            parts_were_asked_for: true,
+            ..self
+        }
+    }
+
+    /// Whether the answer may be a part of one.
+    pub(crate) fn parts_were_asked_for(&self) -> bool {
+        self.parts_were_asked_for
     }
 
     /// Takes the values out of headers or trailers.
@@ -92,7 +125,7 @@ impl Mask {
     }
 
     fn is_in_name(&self, name: &str) -> bool {
-        self.0.iter().any(|needle| {
+        self.needles.iter().any(|needle| {
             name.len() >= needle.bytes.len()
                 && memmem::find(name.as_bytes(), &needle.bytes.to_ascii_lowercase()).is_some()
         })
@@ -100,7 +133,7 @@ impl Mask {
 
     fn masked(&self, text: &[u8]) -> Option<Vec<u8>> {
         let mut masked: Option<Vec<u8>> = None;
-        for needle in self.0.iter() {
+        for needle in self.needles.iter() {
             let text = masked.as_deref().unwrap_or(text);
             let Some(first) = memmem::find(text, &needle.bytes) else {
                 continue;
@@ -197,14 +230,14 @@ impl Masker {
 
     fn is_in(&self, bytes: &[u8]) -> bool {
         self.mask
-            .0
+            .needles
             .iter()
             .any(|needle| memmem::find(bytes, &needle.bytes).is_some())
     }
 
     /// Covers what begins before `end`.
     fn cover(&self, bytes: &mut [u8], end: usize) {
-        for needle in self.mask.0.iter() {
+        for needle in self.mask.needles.iter() {
             let mut from = 0;
             while let Some(at) = bytes.get(from..).and_then(|rest| memmem::find(rest, &needle.bytes)) {
                 let start = from + at;
@@ -229,6 +262,6 @@ impl Masker {
                 .find(|at| end.get(*at..).is_some_and(|tail| needle.bytes.starts_with(tail)))
                 .map_or(0, |at| end.len() - at)
         };
-        self.mask.0.iter().map(of_needle).max().unwrap_or(0)
+        self.mask.needles.iter().map(of_needle).max().unwrap_or(0)
     }
 }

@@ -17,7 +17,7 @@ use offleash_core::network::Host;
 use offleash_core::network::secret::{Secret, SigningPart};
 use ring::{digest, hmac};
 
-use super::{Misused, Recipient, Secrets, Used, find, put};
+use super::{Mask, Misused, Recipient, Secrets, Used, find, put};
 use canonical::{Paths, Payload};
 use request::{Scope, Signed};
 
@@ -123,7 +123,11 @@ impl Signing {
         let text = canonical.text(&path, &payload);
         let signature = signature(key.key.value.expose(), &signed.scope, &signed.date, &text);
         signed.put_signature(parts, &signature).map_err(refuse)?;
-        self.secrets.used(self.recipient(), parts, put)
+        // Whoever has it can send the request again, from anywhere, until it expires.
+        put.encoded.push(signature.into_bytes());
+        let mut used = self.secrets.used(self.recipient(), parts, put)?;
+        used.mask = used.mask.map(Mask::of_parts);
+        Ok(used)
     }
 
     fn key(&self) -> Option<Key<'_>> {

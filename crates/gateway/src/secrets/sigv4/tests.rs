@@ -93,6 +93,14 @@ fn the_example_of_a_get_from_s3_has_its_signature() {
          Signature=f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"
     );
     assert_eq!(used.names, ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]);
+    // What is signed stays, and nobody is told the signature, with which it could be asked again.
+    assert_eq!(parts.headers["range"], "bytes=0-9");
+    let mask = used.mask.unwrap();
+    assert!(mask.parts_were_asked_for());
+    let mut answer = http::HeaderMap::new();
+    answer.insert("x-echo", format!("a {} b", signature_of(&parts)).parse().unwrap());
+    mask.headers(&mut answer);
+    assert_eq!(answer["x-echo"], "a  b");
 }
 
 #[test]
