@@ -140,7 +140,7 @@ impl NetworkSpec {
             name => !is_loopback(name),
         });
         let rule = self.allowing().find(|rule| match rule.pattern().host() {
-            HostPattern::Network(_) if names || self.asks.about_the_unknown => false,
+            HostPattern::Network(_) if names || self.reaches_unknown_names() => false,
             host => is_loopback(host),
         });
         match rule {
@@ -152,7 +152,12 @@ impl NetworkSpec {
     }
 
     fn may_reach(&self, host: &HostPattern) -> bool {
-        self.asks.about_the_unknown || self.allowing().any(|rule| rule.pattern().host().overlaps(host))
+        self.reaches_unknown_names() || self.allowing().any(|rule| rule.pattern().host().overlaps(host))
+    }
+
+    /// Whether names may be reached that no rule is about.
+    fn reaches_unknown_names(&self) -> bool {
+        self.internet || self.asks.about_the_unknown
     }
 
     /// The rules that do not deny.

@@ -140,3 +140,13 @@ fn the_loopback_inside_is_opened_by_no_rule() {
     assert_refused(&spec(&["localhost", "app.example"]), "`localhost`");
     assert_refused(&spec(&["127.0.0.1", "10.0.0.1"]), "`127.0.0.1`");
 }
+
+#[test]
+fn the_whole_internet_reaches_every_host_that_a_header_or_a_secret_is_for() {
+    let mut internet = headers(spec(&["127.0.0.1:80"]), &["b.example.com X-Team: a"], &[]);
+    internet.secrets = vec!["KEY=env:V@c.example.com".parse().unwrap()];
+    assert_refused(&internet, "no rule allows `b.example.com`");
+    internet.internet = true;
+    // A name may lead to the loopback address that a rule allows.
+    assert_eq!(internet.check(), Ok(()));
+}
