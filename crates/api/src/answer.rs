@@ -1,18 +1,32 @@
 //! Answers of our own: JSON, and errors in the shape that the SDKs read.
 
-use http::header::{CONTENT_TYPE, HeaderValue};
+use std::time::Duration;
+
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use serde::Serialize;
 
 use crate::body::{self, Body};
 
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("should-retry");
+
 /// An error that a client is told: `{"code": status, "message": text}` with the same status.
 ///
-/// JavaScript's SDK reads `code`, Python's reads the status.
+/// JavaScript's SDK reads `code`, Python's reads the status. Nothing in `message` comes from the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
     pub(crate) message: String,
+    retry: Option<Retry>,
+    closes: bool,
+}
+
+/// Whether asking again is any use, which Python's SDK would otherwise guess from the status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Retry {
+    Never,
+    #[allow(dead_code, reason = "for creates that the machine has no room for")]
+    After(Duration),
 }
 
 #[derive(Serialize)]
@@ -23,12 +37,39 @@ struct RefusalBody<'a> {
 
 impl Refusal {
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        let message = message.into();
-        Self { status, message }
+        Self {
+            status,
+            message: message.into(),
+            retry: None,
+            closes: false,
+        }
     }
 
     pub(crate) fn not_found(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, message)
+    }
+
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// Says that asking again is no use.
+    pub(crate) fn final_answer(mut self) -> Self {
+        self.retry = Some(Retry::Never);
+        self
+    }
+
+    #[allow(dead_code, reason = "for creates that the machine has no room for")]
+    /// Says after how long asking again may be of use.
+    pub(crate) fn retry_after(mut self, wait: Duration) -> Self {
+        self.retry = Some(Retry::After(wait));
+        self
+    }
+
+    /// Ends the connection after the answer: the rest of the request is not worth waiting for.
+    pub(crate) fn closing(mut self) -> Self {
+        self.closes = true;
+        self
     }
 
     pub(crate) fn answer(&self) -> Response<Body> {
@@ -36,7 +77,23 @@ impl Refusal {
             code: self.status.as_u16(),
             message: &self.message,
         };
-        json(self.status, &body)
+        let mut response = json(self.status, &body);
+        let headers = response.headers_mut();
+        match self.retry {
+            Some(Retry::Never) => {
+                headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
+            }
+            Some(Retry::After(wait)) => {
+                headers.insert(SHOULD_RETRY, HeaderValue::from_static("true"));
+                // Whole seconds, and at least one: none would be at once.
+                headers.insert(RETRY_AFTER, HeaderValue::from(wait.as_secs().max(1)));
+            }
+            None => {}
+        }
+        if self.closes {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
     }
 }
 

@@ -6,8 +6,20 @@
 
 mod answer;
 mod body;
+mod connection;
 mod envd;
+mod guard;
+mod journal;
+mod json;
+mod listen;
+mod pace;
+#[allow(dead_code, reason = "for lists, which the control plane does not serve yet")]
+mod query;
 mod route;
 mod server;
+mod tls;
 
+pub use journal::{Event, Journal, RequestEvent};
+pub use listen::{Listen, ListenError};
 pub use server::{ServeError, Server, ServerConfig};
+pub use tls::{TlsError, TlsFiles};

@@ -52,11 +52,16 @@ pub(crate) fn route(parts: &mut Parts, domain: Option<&str>) -> Result<Route, Ro
 
 /// The host that a request is addressed to, without its port.
 pub(crate) fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
-    let authority = match uri.authority() {
-        Some(authority) => authority.as_str(),
-        None => headers.get(http::header::HOST)?.to_str().ok()?,
-    };
-    Some(without_port(authority))
+    authority(uri, headers).map(without_port)
+}
+
+/// What a request is addressed to: a host, and a port unless it is the usual one.
+pub(crate) fn authority<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+    match uri.authority() {
+        Some(authority) => Some(authority.as_str()),
+        // What is no text is no name that we know.
+        None => headers.get(http::header::HOST).map(|host| host.to_str().unwrap_or("")),
+    }
 }
 
 fn without_port(authority: &str) -> &str {

@@ -1,51 +1,68 @@
-//! The listening socket and its connections: HTTP/1.1 with bounds on how many, how long a head may be and may take.
+//! The server: listens, bounds how many clients there are, and says who answers a request.
 
-use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{Semaphore, watch};
 
 use crate::answer::{self, Refusal};
-use crate::body::Body;
+use crate::body::{self, Body};
+use crate::connection::{self, Client, Held, Peer};
 use crate::envd::{self, SandboxAccess};
+use crate::guard::Guard;
+use crate::journal::{Event, Journal, RequestEvent};
+use crate::json;
+use crate::listen::{self, Listen, ListenError};
 use crate::route::{self, ENVD_PORT, Route};
+use crate::tls::{self, TlsError, TlsFiles};
 
-/// The most that the head of a request may have, and fields in it.
-const MAX_HEAD: usize = 64 * 1024;
-const MAX_FIELDS: usize = 100;
-/// How long a kept connection may be without a request; SDKs keep theirs for 300 s.
-const IDLE: Duration = Duration::from_secs(320);
 /// How long to wait after an accept that failed for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How many clients that are too many are told so at once; further ones are cut.
+const TURNED_AWAY: usize = 64;
 
-/// What a server is to do.
-#[derive(Debug, Clone)]
+/// What the owner of a server can set.
+#[derive(Debug)]
 pub struct ServerConfig {
-    /// The address to listen on; port 0 takes any that is free.
-    pub listen: SocketAddr,
-    /// The domain below which `PORT-ID.DOMAIN` names a port inside a sandbox, in lower case.
+    /// Where to listen.
+    pub listen: Listen,
+    /// Where the socket for the owner alone is to be; none if absent.
+    pub local: Option<PathBuf>,
+    /// What TLS is spoken with; none is spoken if absent.
+    pub tls: Option<TlsFiles>,
+    /// Whether an address that others can reach may be listened on without TLS.
+    pub insecure_public: bool,
+    /// The domain below which `PORT-ID.DOMAIN` names a port inside a sandbox.
     pub domain: Option<String>,
+    /// Origins whose pages may call, as in `https://app.example`.
+    pub allow_origins: Vec<String>,
     /// How many connections there may be at once.
     pub max_connections: usize,
+    /// How many of them to the ports of one sandbox.
+    pub max_connections_per_sandbox: usize,
     /// How long requests may go on once the server is told to end.
     pub drain: Duration,
 }
 
-impl Default for ServerConfig {
-    fn default() -> Self {
+impl ServerConfig {
+    /// Listens at `listen`, and has the defaults for everything else.
+    pub fn new(listen: Listen) -> Self {
         Self {
-            listen: SocketAddr::from(([127, 0, 0, 1], 3000)),
+            listen,
+            local: None,
+            tls: None,
+            insecure_public: false,
             domain: None,
-            max_connections: 4096,
+            allow_origins: Vec::new(),
+            max_connections: 16 * 1024,
+            max_connections_per_sandbox: 512,
             drain: Duration::from_secs(10),
         }
     }
@@ -54,129 +71,223 @@ impl Default for ServerConfig {
 /// Why a server cannot begin.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The address cannot be listened on.
-    #[error("listening on {address}")]
-    Listen {
-        /// The address that was asked for.
-        address: SocketAddr,
-        /// Why not.
-        source: std::io::Error,
-    },
+    /// It cannot listen.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// Its certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
 
 /// A server that listens.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
+    address: SocketAddr,
+    local: Option<UnixListener>,
+    max_connections: usize,
+    drain: Duration,
     state: Arc<State>,
 }
 
 /// What every request sees of the server.
 #[derive(Debug)]
-struct State {
-    config: ServerConfig,
+pub(crate) struct State {
+    pub(crate) guard: Guard,
+    pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
+    pub(crate) journal: Arc<dyn Journal>,
 }
 
 impl Server {
     /// Listens; requests wait until [`Server::run`].
     ///
     /// # Errors
-    /// When the address cannot be listened on.
-    pub async fn bind(config: ServerConfig) -> Result<Self, ServeError> {
-        let address = config.listen;
-        let listener = TcpListener::bind(address).await;
-        let listener = listener.map_err(|source| ServeError::Listen { address, source })?;
-        let state = Arc::new(State { config });
-        Ok(Self { listener, state })
+    /// When it cannot listen there, or should not.
+    pub async fn bind(config: ServerConfig, journal: Arc<dyn Journal>) -> Result<Self, ServeError> {
+        let tls = config.tls.as_ref().map(tls::config).transpose()?;
+        let (listener, address) = listen::tcp(config.listen).await?;
+        let is_public = !address.ip().is_loopback();
+        if is_public && tls.is_none() && !config.insecure_public {
+            return Err(ListenError::Public { address }.into());
+        }
+        let local = config.local.as_deref().map(listen::local).transpose()?;
+        let guard = Guard {
+            local_only: !is_public,
+            domain: config.domain.map(|domain| domain.to_ascii_lowercase()),
+            origins: config.allow_origins,
+        };
+        let state = Arc::new(State { guard, tls, journal });
+        Ok(Self {
+            listener,
+            address,
+            local,
+            max_connections: config.max_connections,
+            drain: config.drain,
+            state,
+        })
     }
 
     /// The address that is listened on.
-    ///
-    /// # Errors
-    /// When the system does not know it.
-    pub fn address(&self) -> std::io::Result<SocketAddr> {
-        self.listener.local_addr()
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Answers requests until `end` is there; then takes no more and lets those go on that began, for as long as
     /// [`ServerConfig::drain`] says.
     pub async fn run(self, end: impl Future<Output = ()>) {
-        let room = Arc::new(Semaphore::new(self.state.config.max_connections));
         // Every connection holds a receiver: it hears of the end, and its own end is seen.
         let (ending, hears) = watch::channel(false);
-        let mut end = std::pin::pin!(end);
-        loop {
-            let accepted = tokio::select! {
-                () = &mut end => break,
-                accepted = self.listener.accept() => accepted,
-            };
-            match (accepted, Arc::clone(&room).try_acquire_owned()) {
-                (Ok((stream, _)), Ok(place)) => serve(stream, place, Arc::clone(&self.state), hears.clone()),
-                // The client sees its connection end; whoever floods us is owed no more.
-                (Ok(_), Err(_)) => {}
-                (Err(_), _) => tokio::time::sleep(ACCEPT_PAUSE).await,
-            }
+        tokio::select! {
+            () = end => {}
+            () = self.accept(&hears) => {}
         }
-        drop((self.listener, hears));
+        drop((self.listener, self.local, hears));
         // Nobody may be there to be told.
         let _told = ending.send(true);
         // What is not done by then is cut.
-        let _drained = tokio::time::timeout(self.state.config.drain, ending.closed()).await;
+        let _drained = tokio::time::timeout(self.drain, ending.closed()).await;
     }
-}
 
-/// Answers the requests of one connection, as a task of its own.
-fn serve(stream: TcpStream, place: OwnedSemaphorePermit, state: Arc<State>, mut ending: watch::Receiver<bool>) {
-    // Answers are small and awaited; without it they only get later.
-    let _set = stream.set_nodelay(true);
-    let service = service_fn(move |request| {
-        let state = Arc::clone(&state);
-        async move { Ok::<_, Infallible>(handle(&state, request).await) }
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(IDLE)
-        .max_headers(MAX_FIELDS)
-        .max_header_size(MAX_HEAD)
-        .half_close(false)
-        .serve_connection(TokioIo::new(stream), service)
-        .with_upgrades();
-    tokio::spawn(async move {
-        let mut connection = std::pin::pin!(connection);
-        // A client that goes away or sends nonsense ends its connection, and that is all.
-        tokio::select! {
-            _ended = &mut connection => {}
-            // It changes once.
-            _told = ending.changed() => {
-                connection.as_mut().graceful_shutdown();
-                let _ended = connection.await;
+    async fn accept(&self, hears: &watch::Receiver<bool>) {
+        let room = Arc::new(Semaphore::new(self.max_connections));
+        let away = Arc::new(Semaphore::new(TURNED_AWAY));
+        let held = || {
+            let place = Arc::clone(&room).try_acquire_owned().ok()?;
+            let ending = hears.clone();
+            Some(Held { place, ending })
+        };
+        loop {
+            let state = Arc::clone(&self.state);
+            tokio::select! {
+                accepted = self.listener.accept() => match (accepted, held()) {
+                    (Ok((stream, peer)), Some(held)) => {
+                        tokio::spawn(connection::serve_tcp(stream, peer, state, held));
+                    }
+                    (Ok((stream, _)), None) => {
+                        state.journal.record(&Event::Full { most: self.max_connections });
+                        if let Ok(place) = Arc::clone(&away).try_acquire_owned() {
+                            tokio::spawn(connection::turn_away(stream, place));
+                        }
+                    }
+                    (Err(error), _) => self.cannot_accept(&error).await,
+                },
+                accepted = accept_local(self.local.as_ref()) => match (accepted, held()) {
+                    (Ok(stream), Some(held)) => {
+                        tokio::spawn(connection::serve_local(stream, state, held));
+                    }
+                    (Ok(_), None) => state.journal.record(&Event::Full { most: self.max_connections }),
+                    (Err(error), _) => self.cannot_accept(&error).await,
+                },
             }
         }
-        drop(place);
-    });
-}
+    }
 
-/// Answers one request.
-async fn handle(state: &State, request: Request<Incoming>) -> Response<Body> {
-    let (mut parts, body) = request.into_parts();
-    let route = match route::route(&mut parts, state.config.domain.as_deref()) {
-        Ok(route) => route,
-        Err(error) => return Refusal::new(StatusCode::BAD_REQUEST, error.to_string()).answer(),
-    };
-    let request = Request::from_parts(parts, body);
-    match route {
-        Route::ControlPlane => control_plane(&request),
-        Route::Sandbox { id, port } => match (access(&id), port) {
-            (Some(sandbox), ENVD_PORT) => envd::handle(&sandbox, request).await,
-            _ => Refusal::new(StatusCode::BAD_GATEWAY, "The sandbox was not found").answer(),
-        },
+    async fn cannot_accept(&self, error: &std::io::Error) {
+        // A client that was gone before it was taken is none of our troubles.
+        if error.kind() != std::io::ErrorKind::ConnectionAborted {
+            self.state.journal.record(&Event::Accept { error });
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+        }
     }
 }
 
-fn control_plane(request: &Request<Incoming>) -> Response<Body> {
-    match request.uri().path() {
-        "/healthz" => answer::empty(StatusCode::NO_CONTENT),
-        path => Refusal::not_found(format!("no route `{}`", path.escape_debug())).answer(),
+async fn accept_local(listener: Option<&UnixListener>) -> std::io::Result<tokio::net::UnixStream> {
+    match listener {
+        Some(listener) => Ok(listener.accept().await?.0),
+        None => std::future::pending().await,
+    }
+}
+
+/// Answers one request, and tells of it.
+pub(crate) async fn answer(state: &State, client: &Client, request: Request<Incoming>) -> Response<Body> {
+    let answering = client.busy.begin();
+    let began = Instant::now();
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let mut subject = Subject::default();
+    let response = match route(state, client, request, &mut subject).await {
+        Ok(response) => response,
+        Err(refusal) => refusal.answer(),
+    };
+    state.journal.record(&Event::Request(&RequestEvent {
+        peer: client.peer.address(),
+        key: subject.key.as_deref(),
+        sandbox: subject.sandbox.as_deref(),
+        port: subject.port,
+        method: method.as_str(),
+        path: &path,
+        status: response.status().as_u16(),
+        took: began.elapsed(),
+    }));
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        answering.forever();
+        return response;
+    }
+    response.map(|body| body::until_end(body, answering))
+}
+
+/// What a request turned out to be about, for the journal.
+#[derive(Debug, Default)]
+pub(crate) struct Subject {
+    pub(crate) key: Option<String>,
+    pub(crate) sandbox: Option<String>,
+    pub(crate) port: Option<u16>,
+}
+
+async fn route(
+    state: &State,
+    client: &Client,
+    request: Request<Incoming>,
+    subject: &mut Subject,
+) -> Result<Response<Body>, Refusal> {
+    let (mut parts, body) = request.into_parts();
+    if client.peer != Peer::Owner {
+        check_address(&state.guard, &parts)?;
+    }
+    let guard = &state.guard;
+    let route = route::route(&mut parts, guard.domain.as_deref());
+    let route = route.map_err(|error| Refusal::bad_request(error.to_string()))?;
+    let authority = route::authority(&parts.uri, &parts.headers);
+    // A program's own port is its own matter: whoever knows the id of the sandbox may call it.
+    let is_ours = !matches!(route, Route::Sandbox { port, .. } if port != ENVD_PORT);
+    if is_ours && !guard.welcomes(&parts.headers, authority) {
+        let message = "pages of this origin may not call; `--allow-origin` allows one";
+        return Err(Refusal::new(StatusCode::FORBIDDEN, message).final_answer());
+    }
+    let request = Request::from_parts(parts, body);
+    match route {
+        Route::ControlPlane => control_plane(request).await,
+        Route::Sandbox { id, port } => {
+            let found = access(&id);
+            subject.sandbox = Some(id);
+            subject.port = Some(port);
+            match (found, port) {
+                (Some(sandbox), ENVD_PORT) => Ok(envd::handle(&sandbox, request).await),
+                _ => Err(Refusal::new(StatusCode::BAD_GATEWAY, "The sandbox was not found").final_answer()),
+            }
+        }
+    }
+}
+
+/// Refuses what is addressed to somebody else.
+fn check_address(guard: &Guard, parts: &Parts) -> Result<(), Refusal> {
+    if parts.headers.get_all(http::header::HOST).iter().count() > 1 {
+        return Err(Refusal::bad_request("`host` is there more than once").closing());
+    }
+    if guard.knows_host(route::host(&parts.uri, &parts.headers)) {
+        return Ok(());
+    }
+    let message = "this server does not go by the name in `host`; `--domain` gives it one";
+    Err(Refusal::new(StatusCode::MISDIRECTED_REQUEST, message))
+}
+
+async fn control_plane(request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
+    let (parts, body) = request.into_parts();
+    match parts.uri.path() {
+        "/healthz" => Ok(answer::empty(StatusCode::NO_CONTENT)),
+        path => {
+            let _read: serde_json::Value = json::read(body).await?;
+            Err(Refusal::not_found(format!("no route `{}`", path.escape_debug())))
+        }
     }
 }
 
@@ -192,18 +303,22 @@ mod tests {
 
     use super::*;
 
+    #[derive(Debug)]
+    struct Silent;
+
+    impl Journal for Silent {
+        fn record(&self, _event: &Event<'_>) {}
+    }
+
     /// What is answered to `request`, sent to a server of its own.
     fn answer_to(request: &str) -> String {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .unwrap();
-        let config = ServerConfig {
-            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            ..ServerConfig::default()
-        };
-        let server = runtime.block_on(Server::bind(config)).unwrap();
-        let address = server.address().unwrap();
+        let config = ServerConfig::new(Listen::Address(SocketAddr::from(([127, 0, 0, 1], 0))));
+        let server = runtime.block_on(Server::bind(config, Arc::new(Silent))).unwrap();
+        let address = server.address();
         let request = request.to_owned();
         let (done, end) = tokio::sync::oneshot::channel::<()>();
         let client = std::thread::spawn(move || {

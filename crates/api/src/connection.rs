@@ -1,0 +1,162 @@
+//! One connection of a client: its handshake, its requests, its end.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::process::geteuid;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use crate::pace::{Busy, Paced};
+use crate::server::{self, State};
+
+/// The most that the head of a request may have, and fields in it.
+const MAX_HEAD: usize = 64 * 1024;
+const MAX_FIELDS: usize = 100;
+/// How long a kept connection may be without a request; SDKs keep theirs for 300 s.
+const IDLE: Duration = Duration::from_secs(320);
+/// How long a TLS handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long whoever is turned away has to say what for.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Whoever is too many is told this; it fits the buffer of any socket.
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
+    Content-Type: application/json\r\nContent-Length: 54\r\nRetry-After: 1\r\nConnection: close\r\n\r\n\
+    {\"code\":503,\"message\":\"the server is full of clients\"}";
+
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// Whoever can reach the address.
+    Anybody(SocketAddr),
+    /// The owner of the server, or root, on its own socket.
+    Owner,
+}
+
+impl Peer {
+    /// Where the client is, when it is not on our own socket.
+    pub(crate) fn address(self) -> Option<SocketAddr> {
+        match self {
+            Self::Anybody(address) => Some(address),
+            Self::Owner => None,
+        }
+    }
+}
+
+/// What every request of a connection has in common.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    pub(crate) peer: Peer,
+    /// Whether it came over TLS.
+    #[allow(dead_code, reason = "for what ports inside are told of the way of a request")]
+    pub(crate) secure: bool,
+    pub(crate) busy: Busy,
+}
+
+/// What a connection holds while it lasts: a place, and the word that the server ends.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) place: OwnedSemaphorePermit,
+    pub(crate) ending: watch::Receiver<bool>,
+}
+
+/// Answers the requests of one connection over TCP.
+pub(crate) async fn serve_tcp(stream: TcpStream, peer: SocketAddr, state: Arc<State>, held: Held) {
+    // Answers are small and awaited; without it they only get later.
+    let _set = stream.set_nodelay(true);
+    // A client whose machine vanished is found out in the end, however long a stream says nothing.
+    let _set = rustix::net::sockopt::set_socket_keepalive(&stream, true);
+    let peer = Peer::Anybody(peer);
+    let Some(tls) = state.tls.clone() else {
+        return speak(stream, client(peer, false), state, held).await;
+    };
+    // Who does not speak TLS hears of it from TLS.
+    if let Ok(Ok(stream)) = timeout(HANDSHAKE, TlsAcceptor::from(tls).accept(stream)).await {
+        speak(stream, client(peer, true), state, held).await;
+    }
+}
+
+/// Answers the requests of one connection of the owner's; of nobody else.
+pub(crate) async fn serve_local(stream: UnixStream, state: Arc<State>, held: Held) {
+    // The socket's mode keeps others out; this holds when somebody changed it.
+    let owner = stream
+        .peer_cred()
+        .is_ok_and(|peer| peer.uid() == geteuid().as_raw() || peer.uid() == 0);
+    if owner {
+        speak(stream, client(Peer::Owner, false), state, held).await;
+    }
+}
+
+fn client(peer: Peer, secure: bool) -> Client {
+    let busy = Busy::default();
+    Client { peer, secure, busy }
+}
+
+async fn speak<S>(stream: S, client: Client, state: Arc<State>, mut held: Held)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let stream = Paced::new(stream, client.busy.clone());
+    let service = service_fn(move |request| {
+        let (state, client) = (Arc::clone(&state), client.clone());
+        async move { Ok::<_, Infallible>(server::answer(&state, &client, request).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE)
+        .max_headers(MAX_FIELDS)
+        .max_header_size(MAX_HEAD)
+        .half_close(false)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    let mut connection = std::pin::pin!(connection);
+    // A client that goes away or sends nonsense ends its connection, and that is all.
+    tokio::select! {
+        _ended = &mut connection => {}
+        // It changes once.
+        _told = held.ending.changed() => {
+            connection.as_mut().graceful_shutdown();
+            let _ended = connection.await;
+        }
+    }
+    drop(held.place);
+}
+
+/// Tells a client that it is too many, as well as that can be done at once.
+pub(crate) async fn turn_away(mut stream: TcpStream, _place: OwnedSemaphorePermit) {
+    let farewell = async {
+        stream.write_all(FULL).await?;
+        stream.shutdown().await?;
+        // Closing with a request unread would take the answer back.
+        let mut unread = [0; 4096];
+        while stream.read(&mut unread).await? > 0 {}
+        Ok::<_, std::io::Error>(())
+    };
+    let _told = timeout(FAREWELL, farewell).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answer_to_whoever_is_too_many_has_the_length_that_it_says() {
+        let text = std::str::from_utf8(FULL).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(
+            head.contains(&format!("Content-Length: {}\r\n", body.len())),
+            "{}",
+            body.len()
+        );
+        assert!(serde_json::from_str::<serde_json::Value>(body).is_ok());
+    }
+}

@@ -1,0 +1,163 @@
+//! A connection on which the head of a request must come within a time, counted from its first byte.
+//!
+//! hyper bounds the head together with the pause before it, and that pause may be long where connections are kept.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
+
+/// How long the head of a request may take.
+const HEAD: Duration = Duration::from_secs(20);
+
+/// Whether a request is being answered on a connection; what comes then is no head.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Busy(Arc<AtomicBool>);
+
+/// A request that is being answered, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Answering(Option<Busy>);
+
+impl Busy {
+    /// A request begins to be answered.
+    pub(crate) fn begin(&self) -> Answering {
+        self.0.store(true, Ordering::Release);
+        Answering(Some(self.clone()))
+    }
+}
+
+impl Answering {
+    /// No request will come any more: the connection speaks something else from now on.
+    pub(crate) fn forever(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        if let Some(busy) = &self.0 {
+            busy.0.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// A connection whose heads are timed.
+#[derive(Debug)]
+pub(crate) struct Paced<S> {
+    stream: S,
+    busy: Busy,
+    head: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Paced<S> {
+    /// A connection on which `busy` says when no head is expected.
+    pub(crate) fn new(stream: S, busy: Busy) -> Self {
+        let head = None;
+        Self { stream, busy, head }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if self.busy.0.load(Ordering::Acquire) {
+            self.head = None;
+            return polled;
+        }
+        if buffer.filled().len() > before && self.head.is_none() {
+            self.head = Some(Box::pin(sleep(HEAD)));
+        }
+        let is_late = match &mut self.head {
+            Some(head) if polled.is_pending() => head.as_mut().poll(cx).is_ready(),
+            _ => false,
+        };
+        if is_late {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        polled
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    /// A connection, its other end, and what says whether a request is answered.
+    fn connection() -> (Paced<tokio::io::DuplexStream>, tokio::io::DuplexStream, Busy) {
+        let (ours, theirs) = tokio::io::duplex(64);
+        let busy = Busy::default();
+        (Paced::new(ours, busy.clone()), theirs, busy)
+    }
+
+    /// The clock of these tests is tokio's and goes on by itself while everything waits.
+    fn run(test: impl Future<Output = ()>) {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_time().start_paused(true).build().unwrap().block_on(test);
+    }
+
+    #[test]
+    fn a_head_that_stops_ends_the_connection() {
+        run(async {
+            let (mut paced, mut theirs, _busy) = connection();
+            theirs.write_all(b"GET").await.unwrap();
+            let mut bytes = [0; 8];
+            assert_eq!(paced.read(&mut bytes).await.unwrap(), 3);
+            let error = paced.read(&mut bytes).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        });
+    }
+
+    #[test]
+    fn a_pause_before_a_head_or_in_a_body_does_not() {
+        run(async {
+            let (mut paced, mut theirs, busy) = connection();
+            let mut bytes = [0; 8];
+            let idle = tokio::time::timeout(HEAD * 4, paced.read(&mut bytes)).await;
+            assert!(idle.is_err(), "{idle:?}");
+            theirs.write_all(b"GET").await.unwrap();
+            assert_eq!(paced.read(&mut bytes).await.unwrap(), 3);
+            let answering = busy.begin();
+            let body = tokio::time::timeout(HEAD * 4, paced.read(&mut bytes)).await;
+            assert!(body.is_err(), "{body:?}");
+            answering.forever();
+            theirs.write_all(b"x").await.unwrap();
+            assert_eq!(paced.read(&mut bytes).await.unwrap(), 1);
+            let upgraded = tokio::time::timeout(HEAD * 4, paced.read(&mut bytes)).await;
+            assert!(upgraded.is_err(), "{upgraded:?}");
+        });
+    }
+}

@@ -1,0 +1,46 @@
+//! The query of a request: names and values, percent-encoded, a `+` for a space.
+
+use percent_encoding::percent_decode_str;
+
+/// The pairs of a query, decoded; a name without `=` has an empty value.
+///
+/// What is not UTF-8 once it is decoded gets replacement characters, which no name, id or number has.
+pub(crate) fn pairs(query: Option<&str>) -> Vec<(String, String)> {
+    let parts = query.unwrap_or_default().split('&').filter(|part| !part.is_empty());
+    parts
+        .map(|part| {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            (decoded(name), decoded(value))
+        })
+        .collect()
+}
+
+/// The first value of `name`.
+pub(crate) fn value<'a>(pairs: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    pairs
+        .iter()
+        .find(|(given, _)| given == name)
+        .map(|(_, value)| value.as_str())
+}
+
+fn decoded(text: &str) -> String {
+    percent_decode_str(&text.replace('+', " "))
+        .decode_utf8_lossy()
+        .into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_values_are_decoded_once() {
+        let pairs = pairs(Some("a=1&b=x%20y+z&c&&d=%2525&a=2&%C3%A9=%FF"));
+        assert_eq!(value(&pairs, "a"), Some("1"));
+        assert_eq!(value(&pairs, "b"), Some("x y z"));
+        assert_eq!(value(&pairs, "c"), Some(""));
+        assert_eq!(value(&pairs, "d"), Some("%25"));
+        assert_eq!(value(&pairs, "é"), Some("\u{fffd}"));
+        assert_eq!(value(&pairs, "e"), None);
+    }
+}
