@@ -202,8 +202,8 @@ fn policy_document() -> String {
          lists of paths, variables, mounts and denied commands add up. Of rules for paths the most specific wins.\n\n\
          An `offleash.toml` in the workspace is used without being named, and may only restrict: it may have come with\n\
          the code. Whatever gives more than the defaults do counts only in a file that is named with `--policy`.\n\n\
-         Settings of Anthropic's sandbox-runtime are read with `--srt-settings FILE`; what cannot be honoured is an error\n\
-         that names the key.\n",
+         Settings of Anthropic's sandbox-runtime are read with `--srt-settings FILE`: its file rules, and its domains at\n\
+         every port that they do not limit; what cannot be honoured is an error that names the key.\n",
     );
     let keys = reference();
     let top: Vec<&KeyDoc> = keys.iter().filter(|key| !key.key.contains('.')).collect();

@@ -307,6 +307,24 @@ fn settings_of_sandbox_runtime_are_read() {
         .output()
         .unwrap();
     assert_eq!(stdout(&output), "y\n", "{}", stderr(&output));
+    site.write(
+        "srt.json",
+        r#"{ "network": { "allowedDomains": ["*.example.com"], "deniedDomains": ["private.example.com"] } }"#,
+    );
+    for (target, answer) in [
+        (
+            "www.example.com:8443",
+            "www.example.com:8443: allowed, if its addresses are public\nrule: network.allow: *.example.com:*\n",
+        ),
+        (
+            "private.example.com:443",
+            "private.example.com:443: refused: the rule `network.deny: private.example.com:*` refuses it\nrule: \
+             network.deny: private.example.com:*\n",
+        ),
+    ] {
+        let told = site.succeed(["explain", "connect", target, "--srt-settings", "srt.json"]);
+        assert_eq!(told, answer);
+    }
 }
 
 #[test]
@@ -314,8 +332,8 @@ fn settings_of_sandbox_runtime_that_cannot_be_honoured_are_named() {
     let site = Site::new();
     for (settings, word) in [
         (
-            r#"{ "network": { "allowedDomains": ["example.com"] } }"#,
-            "allowedDomains",
+            r#"{ "network": { "allowedDomains": ["*.com"] } }"#,
+            "network.allowedDomains (network rule `*.com:*`",
         ),
         (r#"{ "filesystem": { "allowGitConfig": true } }"#, "allowGitConfig"),
         (r#"{ "something": 1 }"#, "something"),

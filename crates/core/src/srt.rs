@@ -9,12 +9,15 @@
 //! | `denyWrite` | `filesystem.protect`: what lies outside every `allowWrite` is read-only anyway |
 //! | `denyRead`, `credentials.files` with `deny` | `filesystem.deny`, unless `allowRead` has the same path |
 //! | `allowRead` | `filesystem.read` |
-//! | `allowedDomains: []` | no network, as always |
+//! | `allowedDomains` | `network.allow`, at every port unless one is named; none: no network, as always |
+//! | `deniedDomains`, `deniedResolvedAddresses` | `network.deny`, also for allowed hosts that a denied pattern covers |
 //! | `enableWeakerNestedSandbox` | `degrade = "allow"`, and the record lists what was not enforced |
 //! | `git.safeDirectories` | `safe.directory` by `GIT_CONFIG_COUNT` |
 //!
 //! Stricter than `srt`, and no error: it lets everything be read that `denyRead` does not name, here only the system,
-//! the workspace and `allowRead` can be; it passes the whole environment, here only the allowlist passes. Settings of
+//! the workspace and `allowRead` can be; it passes the whole environment, here only the allowlist passes; names that
+//! lead to private addresses are refused here unless the address is allowed, too; port 443 is TLS and port 80 HTTP, to
+//! the name that was allowed; nobody is asked about other hosts. Settings of
 //! macOS and Windows, of violation messages and of helper programs mean nothing here. Whatever else asks for something
 //! that cannot be done is one error that names every such key.
 
@@ -29,6 +32,10 @@ use crate::path_rules::{PathPattern, PathRules};
 use crate::policy::{Policy, WorkspaceChoice};
 use crate::spec::WorkspaceMode;
 use crate::text::one_line;
+
+mod network;
+
+use network::Network;
 
 /// A settings file that is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -151,30 +158,6 @@ struct Settings {
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-struct Network {
-    allowed_domains: Vec<String>,
-    #[serde(rename = "deniedDomains")]
-    _denied_domains: Vec<String>,
-    #[serde(rename = "deniedDomainReasons")]
-    _denied_domain_reasons: BTreeMap<String, String>,
-    #[serde(rename = "strictAllowlist")]
-    _strict_allowlist: bool,
-    allow_unix_sockets: Vec<String>,
-    allow_all_unix_sockets: bool,
-    #[serde(rename = "allowLocalBinding")]
-    _allow_local_binding: bool,
-    #[serde(rename = "allowMachLookup")]
-    _allow_mach_lookup: Vec<String>,
-    http_proxy_port: Option<IgnoredAny>,
-    socks_proxy_port: Option<IgnoredAny>,
-    mitm_proxy: Option<IgnoredAny>,
-    filter_request: Option<IgnoredAny>,
-    tls_terminate: Option<IgnoredAny>,
-    parent_proxy: Option<IgnoredAny>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct Filesystem {
     disabled: bool,
     deny_read: Vec<String>,
@@ -224,9 +207,12 @@ struct Git {
 impl Settings {
     fn into_policy(self) -> Result<Policy, Vec<String>> {
         let mut refusals = Refusals::default();
-        self.network.check(&mut refusals);
+        let network = self.network.into_spec(&mut refusals);
         let denied_files = self.credentials.denied_files(&mut refusals);
-        let mut policy = Policy::default();
+        let mut policy = Policy {
+            network: Some(network),
+            ..Policy::default()
+        };
         self.filesystem.apply_to(&mut policy, &denied_files, &mut refusals);
         policy.env.set = self.git.variables();
         if self.enable_weaker_nested_sandbox {
@@ -237,20 +223,6 @@ impl Settings {
         } else {
             Err(refusals.0)
         }
-    }
-}
-
-impl Network {
-    fn check(&self, refusals: &mut Refusals) {
-        refusals.when(!self.allowed_domains.is_empty(), "network.allowedDomains");
-        refusals.when(!self.allow_unix_sockets.is_empty(), "network.allowUnixSockets");
-        refusals.when(self.allow_all_unix_sockets, "network.allowAllUnixSockets");
-        refusals.when(self.http_proxy_port.is_some(), "network.httpProxyPort");
-        refusals.when(self.socks_proxy_port.is_some(), "network.socksProxyPort");
-        refusals.when(self.mitm_proxy.is_some(), "network.mitmProxy");
-        refusals.when(self.filter_request.is_some(), "network.filterRequest");
-        refusals.when(self.tls_terminate.is_some(), "network.tlsTerminate");
-        refusals.when(self.parent_proxy.is_some(), "network.parentProxy");
     }
 }
 

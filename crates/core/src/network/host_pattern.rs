@@ -91,15 +91,20 @@ impl HostPattern {
         }
     }
 
-    /// Whether any host is meant by both.
-    pub fn overlaps(&self, other: &Self) -> bool {
+    /// Whether every host that `other` means is meant.
+    pub fn covers(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Name(one), Self::Name(other)) => one == other,
-            (Self::Name(name), Self::Below(base)) | (Self::Below(base), Self::Name(name)) => name.is_below(base),
-            (Self::Below(one), Self::Below(other)) => one == other || one.is_below(other) || other.is_below(one),
-            (Self::Network(one), Self::Network(other)) => one.covers(other) || other.covers(one),
+            (Self::Name(own), Self::Name(other)) => own == other,
+            (Self::Below(base), Self::Name(name)) => name.is_below(base),
+            (Self::Below(base), Self::Below(other)) => other == base || other.is_below(base),
+            (Self::Network(own), Self::Network(other)) => own.covers(other),
             _ => false,
         }
+    }
+
+    /// Whether any host is meant by both: of two patterns that share one, one covers the other.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.covers(other) || other.covers(self)
     }
 
     /// How specific it is: an exact name more than any wildcard, a longer base or prefix more than a shorter one.

@@ -62,7 +62,7 @@ fn nothing_is_written_where_nothing_is_allowed() {
 fn everything_that_cannot_be_honoured_is_named_at_once() {
     let error = parse(
         r#"{
-            "network": { "allowedDomains": ["example.com"], "allowUnixSockets": ["/run/docker.sock"],
+            "network": { "allowedDomains": ["*.com", "localhost:3000", "a.example/x"], "allowUnixSockets": ["/run/docker.sock"],
                          "allowAllUnixSockets": true, "httpProxyPort": 3128, "tlsTerminate": {} },
             "filesystem": { "disabled": true, "allowGitConfig": true, "allowWrite": ["../x"] },
             "credentials": { "envVars": [{ "name": "A", "mode": "mask", "injectHosts": ["x.y"] }] }
@@ -71,11 +71,66 @@ fn everything_that_cannot_be_honoured_is_named_at_once() {
     .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "settings that cannot be honoured: network.allowedDomains, network.allowUnixSockets, \
-         network.allowAllUnixSockets, network.httpProxyPort, network.tlsTerminate, credentials.envVars (mode mask), \
+        "settings that cannot be honoured: network.allowUnixSockets, network.allowAllUnixSockets, \
+         network.httpProxyPort, network.tlsTerminate, network.allowedDomains (`a.example/x` is no domain), \
+         network.allowedDomains (network rule `*.com:*` would mean all that anybody registers below `com`), \
+         network.allowedDomains (the rule `network.allow: localhost:3000` is of no use: inside, `localhost` is the \
+         sandbox itself), credentials.envVars (mode mask), \
          filesystem.disabled, filesystem.allowGitConfig, filesystem.allowWrite (path pattern `../x` contains `..`: \
          write the path that is meant)"
     );
+}
+
+#[test]
+fn domains_are_reached_as_there() {
+    let policy = parse(
+        r#"{ "network": {
+            "allowedDomains": ["a.example", "*.b.example", "c.example:8443", "x.d.example", "93.184.216.34", "[2001:db8::1]:22"],
+            "deniedDomains": ["no.b.example", "*.d.example", "c.example:22", "*:25", "10.0.0.1"],
+            "deniedResolvedAddresses": ["203.0.113.0/24", "fc00::/7"], "strictAllowlist": true } }"#,
+    )
+    .unwrap();
+    let network = policy.network.unwrap();
+    assert_eq!(network.check(), Ok(()));
+    for (host, port, allowed) in [
+        ("a.example", 443, true),
+        ("a.example", 22, true),
+        ("a.example", 25, false),
+        ("w.a.example", 443, false),
+        ("w.b.example", 443, true),
+        ("b.example", 443, false),
+        ("no.b.example", 443, false),
+        ("c.example", 8443, true),
+        ("c.example", 443, false),
+        // The less specific entry denies, as it does there.
+        ("x.d.example", 443, false),
+        ("93.184.216.34", 7, true),
+        ("93.184.216.34", 25, false),
+        ("[2001:db8::1]", 22, true),
+        ("other.example", 443, false),
+    ] {
+        let decision = network.policy.decide(&host.parse().unwrap(), port);
+        assert_eq!(
+            decision.verdict == crate::network::RuleVerdict::Allow,
+            allowed,
+            "{host}:{port}"
+        );
+    }
+    let name = "a.example".parse().unwrap();
+    for (address, port, dialled) in [
+        ("93.184.216.35", 443, true),
+        ("203.0.113.7", 443, false),
+        ("fc00::1", 443, false),
+    ] {
+        let checked = network
+            .policy
+            .may_dial(Some(&name), address.parse().unwrap(), port, &[]);
+        assert_eq!(checked.is_ok(), dialled, "{address}");
+    }
+    let none = parse(r#"{"network":{"allowedDomains":["a.example"],"deniedDomains":["*"]}}"#).unwrap();
+    let decision = none.network.unwrap();
+    let decision = decision.policy.decide(&"a.example".parse().unwrap(), 443).verdict;
+    assert_eq!(decision, crate::network::RuleVerdict::Deny);
 }
 
 #[test]
