@@ -18,7 +18,7 @@ const ARROWS: [(&str, &[&str]); 10] = [
     ("isolation", &["core", "protocol", "sys"]),
     ("store", &["core"]),
     ("gateway", &["core", "sys"]),
-    ("manager", &["core", "gateway", "isolation", "store", "sys"]),
+    ("manager", &["core", "gateway", "isolation", "protocol", "store", "sys"]),
     ("api", &[]),
     ("cli", &["core", "isolation", "manager", "store", "sys"]),
 ];

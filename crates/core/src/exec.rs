@@ -48,7 +48,8 @@ pub struct TerminalSize {
 }
 
 /// Which of the two output streams.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum OutputStream {
     /// Standard output, and everything a terminal shows.
     Stdout,
@@ -81,7 +82,8 @@ pub enum ExecEvent {
 }
 
 /// How an execution ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ExecEnd {
     /// The command returned.
     Exited {
@@ -100,7 +102,8 @@ pub enum ExecEnd {
 }
 
 /// Why a command could not be started inside.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum StartFailure {
     /// No such command in the sandbox.
     NotFound,

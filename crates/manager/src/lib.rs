@@ -8,5 +8,6 @@ pub mod capture;
 pub mod changes;
 pub mod daemon;
 pub mod drive;
+pub mod keeper;
 pub mod lifecycle;
 pub mod planning;

@@ -3,6 +3,7 @@
 pub(crate) mod audit;
 mod error;
 mod level;
+mod making;
 mod network;
 mod published;
 mod report;
@@ -15,27 +16,25 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::exec::{ExecRequest, Stdin, TerminalSize};
 use offleash_core::id::RunId;
-use offleash_core::plan::{Entry, Environment, Node, Plan};
+use offleash_core::plan::{Environment, Plan};
 use offleash_core::record::{ChangeSummary, NetworkUse, RunRecord};
 use offleash_core::spec::{SandboxSpec, WorkspaceMode};
-use offleash_core::text::Text;
 use offleash_gateway::Gateway;
-use offleash_isolation::sandbox::{Enforcement, Final, Leftovers};
+use offleash_isolation::sandbox::{Enforcement, Final};
 use offleash_store::{
-    ApplyRequest, HostIdentity, LeftoverFate, LiveRun, NewRun, Run, RunError, Selection, StateDirectory, Tending,
-    reap_with, summarize,
+    ApplyRequest, HostIdentity, LeftoverFate, LiveRun, Run, RunError, Selection, StateDirectory, reap_with, summarize,
 };
 use offleash_sys::cgroup::Group;
 
 pub use self::error::ManagerError;
 use self::error::with_causes;
 pub use self::level::choose as choose_level;
+use self::making::{Made, Resolved, new_run, place_layers};
 pub use self::network::{ConnectAnswer, explain_connect};
-use self::published::PublishedPorts;
 pub use self::secrets::SecretsError;
 use crate::capture::Capture;
 use crate::drive::{Door, Drive, Driven};
-use crate::planning::{self, ExecBasis, Host, PlanError};
+use crate::planning::{ExecBasis, Host, PlanError};
 
 /// What a command that succeeded is answered with when not everything was written back in mode `rw`.
 const EXIT_HELD_BACK: u8 = 1;
@@ -82,36 +81,21 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
     let id = new_id()?;
     let mut chosen = level::Chosen::prepare(&request.spec, &id)?;
     let state = open_state(request.state.as_deref())?;
-    let trust = network::trust(&request.spec.network)?;
-    let host = Host {
-        trust: trust.as_deref().map(network::stores),
-        ..this_host(state.path())?
-    };
-    let run_directory = state.path().join("runs").join(id.as_str());
-    let resolved = planning::resolve(&request.spec, &host, &request.command, id.clone(), &run_directory);
-    let (plan, basis) = match resolved {
-        Ok(planned) => planned,
-        Err(PlanError::CommandDenied { rule, .. }) => {
+    let host = this_host(state.path())?;
+    let resolved = match Resolved::of(&request.spec, host, &request.command, id.clone(), &chosen) {
+        Ok(resolved) => resolved,
+        Err(ManagerError::Plan(PlanError::CommandDenied { rule, .. })) => {
             return report::command_denied(request, &state, id, chosen.level(), rule);
         }
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(error),
     };
-    let mut plan = Plan {
-        level: chosen.level(),
-        ..plan
-    };
-    let secrets = secrets::ready(&request.spec, &host, &plan, &basis.env, &request.command)?;
-    let upstream_proxy = network::upstream_proxy(&request.spec.network, &host)?;
-    let published = PublishedPorts::listen(&request.spec.network.publish)?;
-    let mut live = LiveRun::create(&state, new_run(request, &plan, &host))?;
+    let outside = resolved.outside(&request.spec, &request.command)?;
+    let Resolved {
+        host, mut plan, basis, ..
+    } = resolved;
+    let mut live = LiveRun::create(&state, new_run(&request.spec, &request.command, &plan, &host))?;
     place_layers(&mut plan, &live);
     let started_at = live.run().started_at().to_owned();
-    let outside = network::Outside {
-        trust,
-        secrets,
-        published,
-        upstream_proxy,
-    };
     let outcome = execute(request, &mut chosen, &mut plan, &basis, outside, &mut live, door);
     let finished = live.finish();
     let (executed, enforcement) = match outcome {
@@ -217,53 +201,6 @@ fn new_id() -> Result<RunId, ManagerError> {
     ))
 }
 
-fn new_run(request: &RunRequest, plan: &Plan, host: &Host) -> NewRun {
-    let mut layers: Vec<(usize, PathBuf)> = plan.entries.iter().filter_map(numbered_layer).collect();
-    layers.sort();
-    NewRun {
-        id: plan.id.clone(),
-        command: request.command.iter().map(Text::from).collect(),
-        layers: layers.into_iter().map(|(_, lower)| lower).collect(),
-        protect: protect_patterns(&request.spec),
-        home: host.home.clone(),
-    }
-}
-
-/// The number of an overlay's layer, the workspace's first, and the directory that it lies over. The plan knows layers
-/// by number; where they are is for the store to say.
-fn numbered_layer(entry: &Entry) -> Option<(usize, PathBuf)> {
-    match &entry.node {
-        Node::Overlay { lower, layer } => Some((layer.file_name()?.to_str()?.parse().ok()?, lower.clone())),
-        _ => None,
-    }
-}
-
-/// Puts the store's directories in place of the plan's numbers.
-fn place_layers(plan: &mut Plan, live: &LiveRun) {
-    for entry in &mut plan.entries {
-        let number = numbered_layer(entry);
-        if let (Some((number, _)), Node::Overlay { layer, .. }) = (number, &mut entry.node) {
-            *layer = live.layer_directory(number);
-        }
-    }
-}
-
-/// Drops what was in files of the sandbox, copies of the machine's above all: it has them now, and may wait for long.
-fn forget_contents(plan: &mut Plan) {
-    for entry in &mut plan.entries {
-        if let Node::File { contents } = &mut entry.node {
-            *contents = Vec::new();
-        }
-    }
-}
-
-/// What is not applied unless named: what the owner protects, and what is hidden from the sandbox. Mounts hide what
-/// exists when the run starts; a hidden name can be made anew in the writable layer, and must not reach the host.
-fn protect_patterns(spec: &SandboxSpec) -> Vec<Text> {
-    let patterns = spec.paths.protect.iter().chain(&spec.paths.deny);
-    patterns.map(|pattern| Text::from(pattern.to_string())).collect()
-}
-
 /// What came of an execution.
 #[derive(Debug)]
 struct Executed {
@@ -282,19 +219,7 @@ fn execute(
     door: &mut dyn Door,
 ) -> Result<(Executed, Enforcement), ManagerError> {
     let mut tending = live.tending();
-    let mut noted = Noted {
-        live,
-        tending: &mut tending,
-    };
-    let mut sandbox = chosen.create(plan, &mut noted)?;
-    forget_contents(plan);
-    let gateway = match sandbox.take_network() {
-        Some(sockets) => {
-            let asked = &request.spec.network;
-            Some(network::start(asked, &plan.limits, &outside, sockets)?)
-        }
-        None => None,
-    };
+    let Made { mut sandbox, gateway } = making::make(&request.spec, chosen, plan, &outside, live, &mut tending)?;
     outside.published.news().for_each(|line| door.note(&line));
     let (cwd, mut env) = directory_and_environment(request, basis);
     env.extend(outside.secrets.variables);
@@ -335,22 +260,6 @@ fn directory_and_environment(request: &RunRequest, basis: &ExecBasis) -> (PathBu
         }
     }
     (cwd, env)
-}
-
-/// Writes down in the run's record what a crash would leave.
-struct Noted<'a> {
-    live: &'a mut LiveRun,
-    tending: &'a mut Tending,
-}
-
-impl Leftovers for Noted<'_> {
-    fn cgroups(&mut self, paths: &[PathBuf]) -> std::io::Result<()> {
-        self.live.record_cgroups(paths).map_err(std::io::Error::other)
-    }
-
-    fn meanwhile(&mut self) -> bool {
-        self.tending.step()
-    }
 }
 
 /// Mode `rw`: applies what may be applied; the rest is kept like that of an overlay. Answers whether there is no rest.

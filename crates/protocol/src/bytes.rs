@@ -1,6 +1,6 @@
 //! How byte strings are laid down: as a length and the bytes, in one copy, where serde would go byte by byte.
 //!
-//! Lists of byte strings are bounded in number too, because one byte on the wire becomes a whole `Vec` in memory.
+//! For `#[serde(with = "…")]`. Lists of byte strings are bounded in number too, because one byte on the wire becomes a whole `Vec` in memory.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -43,11 +43,19 @@ impl Serialize for PieceRef<'_> {
     }
 }
 
-pub(crate) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+/// Lays down one byte string.
+///
+/// # Errors
+/// Those of `serializer`.
+pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_bytes(bytes)
 }
 
-pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+/// Takes up one byte string.
+///
+/// # Errors
+/// Those of `deserializer`.
+pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
     deserializer.deserialize_bytes(PieceVisitor)
 }
 
@@ -93,29 +101,45 @@ where
 }
 
 /// `Vec<Vec<u8>>`.
-pub(crate) mod list {
+pub mod list {
     use super::{Deserializer, ListVisitor, Piece, PieceRef, Serializer, Vec, serialize_list};
 
-    pub(crate) fn serialize<S: Serializer>(list: &[Vec<u8>], serializer: S) -> Result<S::Ok, S::Error> {
+    /// Lays them down.
+    ///
+    /// # Errors
+    /// When there are more than [`crate::MAX_STRINGS`].
+    pub fn serialize<S: Serializer>(list: &[Vec<u8>], serializer: S) -> Result<S::Ok, S::Error> {
         serialize_list(list, |entry| PieceRef(entry), serializer)
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<u8>>, D::Error> {
+    /// Takes them up.
+    ///
+    /// # Errors
+    /// When there are more than [`crate::MAX_STRINGS`].
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<u8>>, D::Error> {
         deserializer.deserialize_seq(ListVisitor(|piece: Piece| piece.0))
     }
 }
 
 /// `Vec<(Vec<u8>, Vec<u8>)>`.
-pub(crate) mod pairs {
+pub mod pairs {
     use super::{Deserializer, ListVisitor, Piece, PieceRef, Serializer, Vec, serialize_list};
 
     type Pair = (Vec<u8>, Vec<u8>);
 
-    pub(crate) fn serialize<S: Serializer>(list: &[Pair], serializer: S) -> Result<S::Ok, S::Error> {
+    /// Lays them down.
+    ///
+    /// # Errors
+    /// When there are more than [`crate::MAX_STRINGS`].
+    pub fn serialize<S: Serializer>(list: &[Pair], serializer: S) -> Result<S::Ok, S::Error> {
         serialize_list(list, |(name, value)| (PieceRef(name), PieceRef(value)), serializer)
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pair>, D::Error> {
+    /// Takes them up.
+    ///
+    /// # Errors
+    /// When there are more than [`crate::MAX_STRINGS`].
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pair>, D::Error> {
         deserializer.deserialize_seq(ListVisitor(|(name, value): (Piece, Piece)| (name.0, value.0)))
     }
 }

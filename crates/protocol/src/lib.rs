@@ -13,7 +13,7 @@
 
 extern crate alloc;
 
-mod bytes;
+pub mod bytes;
 pub mod files;
 mod frame;
 mod message;

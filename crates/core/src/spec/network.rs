@@ -34,6 +34,8 @@ pub struct NetworkSpec {
     pub publish: Vec<Publish>,
     /// Services of the host's loopback that are on the sandbox's, too.
     pub host_ports: Vec<HostPort>,
+    /// Whether there is a way in for whoever holds the sandbox, with no port published.
+    pub entrance: bool,
 }
 
 /// The port of the loopback addresses inside at which the gateway is a proxy: an assigned one that nobody uses
@@ -87,7 +89,12 @@ impl NetworkSpec {
 
     /// Whether the sandbox needs a network with a gateway: something may be reached, or reach it.
     pub fn needs_gateway(&self) -> bool {
-        self.reaches_out() || !self.publish.is_empty() || !self.host_ports.is_empty()
+        self.reaches_out() || self.has_entrance() || !self.host_ports.is_empty()
+    }
+
+    /// Whether connections can be made to ports of the sandbox from outside.
+    pub fn has_entrance(&self) -> bool {
+        self.entrance || !self.publish.is_empty()
     }
 
     /// Whether a rule allows anything. Rules that only deny are the same as none.

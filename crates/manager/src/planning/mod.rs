@@ -162,7 +162,7 @@ pub fn resolve(
             .unwrap_or_default(),
         network_doors: NetworkDoors {
             services: spec.network.host_ports.iter().map(|given| given.inside).collect(),
-            entrance: !spec.network.publish.is_empty(),
+            entrance: spec.network.has_entrance(),
         },
         allow_ptrace: spec.allow_ptrace,
         executables,

@@ -1,0 +1,7 @@
+//! Sandboxes that outlive whoever asked for them: one process holds each and serves a socket.
+
+pub mod client;
+pub mod error;
+pub mod message;
+pub mod order;
+mod replies;

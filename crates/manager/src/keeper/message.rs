@@ -1,0 +1,332 @@
+//! What a keeper and its clients say to each other.
+//!
+//! A connection carries one [`KeeperRequest`] and what answers it. [`KeeperRequest::Start`] and
+//! [`KeeperRequest::Attach`] are answered with a stream that lasts until the command has ended or either side hangs up;
+//! everything else with one reply, but for [`KeeperRequest::Processes`]. The other side of the socket was checked by its
+//! credentials, and its bytes are checked all the same (`offleash_protocol`).
+//!
+//! A keeper outlives the program that started it, so a client may be newer or older than it: variants are only ever
+//! added, at the end, and what a variant holds stays as it is. A test keeps their first bytes.
+
+use std::collections::BTreeMap;
+
+use offleash_core::exec::{ExecEnd, OutputStream};
+use offleash_core::id::RunId;
+use offleash_core::level::Level;
+use offleash_core::record::{LimitHit, Usage};
+use offleash_protocol::Dialogue;
+use serde::{Deserialize, Serialize};
+
+use super::order::NetworkOrder;
+
+/// Version of these messages, in [`Hello`].
+pub const VERSION: u32 = 1;
+
+/// Most bytes of input in one request; a client divides what is longer.
+pub const INPUT_CHUNK: usize = 1024 * 1024;
+
+/// What a client asks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KeeperRequest {
+    /// Who it is; [`KeeperReply::Hello`].
+    Hello,
+    /// To run a command; [`KeeperReply::Started`] and the stream of its output.
+    Start(StartExec),
+    /// To hear of a command that was started; the same as for `Start`, from now on.
+    Attach(Selector),
+    /// Which commands run; a [`KeeperReply::Process`] each, then [`KeeperReply::Done`].
+    Processes,
+    /// Bytes for the input of a command, at most [`INPUT_CHUNK`]; [`KeeperReply::Done`] once they were taken.
+    Input {
+        /// Which command.
+        which: Selector,
+        /// The bytes.
+        #[serde(with = "offleash_protocol::bytes")]
+        bytes: Vec<u8>,
+    },
+    /// That no more input follows after what was sent; [`KeeperReply::Done`].
+    CloseInput(Selector),
+    /// A signal for a command's processes; [`KeeperReply::Done`].
+    Signal {
+        /// Which command.
+        which: Selector,
+        /// The signal's number.
+        signal: i32,
+    },
+    /// Another size for the terminal of a command; [`KeeperReply::Done`].
+    Resize {
+        /// Which command.
+        which: Selector,
+        /// Lines.
+        rows: u16,
+        /// Columns.
+        columns: u16,
+    },
+    /// A process inside that serves files, as this user or the usual one; [`KeeperReply::Files`].
+    Files {
+        /// The user's name.
+        user: Option<String>,
+    },
+    /// A connection to a port inside; [`KeeperReply::Port`].
+    Port(u16),
+    /// What is used now; [`KeeperReply::Usage`].
+    Usage,
+    /// Other rules for the network; [`KeeperReply::Done`].
+    SetNetwork(NetworkOrder),
+    /// To stop every process; [`KeeperReply::Done`] once they have stopped.
+    Pause,
+    /// To let them go on; [`KeeperReply::Done`].
+    Resume,
+    /// To end the sandbox; [`KeeperReply::Killed`] once nothing of it is left.
+    Kill,
+}
+
+impl Dialogue for KeeperRequest {
+    // As large an argument list and environment as the guest takes.
+    const MAX_FRAME: usize = 8 * 1024 * 1024;
+}
+
+/// What a keeper answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KeeperReply {
+    /// Who it is.
+    Hello(Hello),
+    /// The command runs.
+    Started {
+        /// Its process id inside.
+        pid: u32,
+    },
+    /// What it wrote.
+    Output {
+        /// Where.
+        stream: OutputStream,
+        /// The bytes.
+        #[serde(with = "offleash_protocol::bytes")]
+        bytes: Vec<u8>,
+    },
+    /// Its time was over, and it was killed for that; the end follows.
+    TimedOut,
+    /// It has ended; nothing follows.
+    Ended(ExecEnd),
+    /// The sandbox is gone; nothing follows.
+    Gone,
+    /// A command that runs.
+    Process(ProcessInfo),
+    /// It is done.
+    Done,
+    /// The socket on which files are served comes with the first byte of this frame.
+    Files,
+    /// The connection comes with the first byte of this frame.
+    Port,
+    /// What is used now.
+    Usage(KeeperUsage),
+    /// The sandbox has ended.
+    Killed(Ended),
+    /// It cannot be done.
+    Failed(KeeperFailure),
+}
+
+impl Dialogue for KeeperReply {
+    const MAX_FRAME: usize = 8 * 1024 * 1024;
+}
+
+/// A keeper and its sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Version of the messages that it speaks.
+    pub version: u32,
+    /// The sandbox.
+    pub id: RunId,
+    /// Process id of the keeper.
+    pub pid: u32,
+    /// Whether it is paused.
+    pub paused: bool,
+    /// The level that holds it.
+    pub level: Level,
+    /// When it was made, RFC 3339 in UTC.
+    pub started_at: String,
+    /// The users that commands may run as; the first one is the usual one.
+    pub users: Vec<UserInfo>,
+    /// What is enforced, and by which means.
+    pub enforced: BTreeMap<String, String>,
+    /// What was asked for and is not enforced, with the reason.
+    pub not_enforced: BTreeMap<String, String>,
+}
+
+/// A user of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserInfo {
+    /// Login name.
+    pub name: String,
+    /// User id inside.
+    pub uid: u32,
+    /// Group id inside.
+    pub gid: u32,
+    /// Home directory inside.
+    pub home: String,
+}
+
+/// A command to start.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartExec {
+    /// Program and arguments; a program without a slash is looked up in `PATH`.
+    #[serde(with = "offleash_protocol::bytes::list")]
+    pub argv: Vec<Vec<u8>>,
+    /// Variables beside those that the user and the sandbox have; they win.
+    #[serde(with = "offleash_protocol::bytes::pairs")]
+    pub env: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Working directory inside, the user's home if absent; one that is not absolute is below that.
+    pub cwd: Option<Vec<u8>>,
+    /// As whom, by name; as the usual user if absent.
+    pub user: Option<String>,
+    /// A terminal of so many rows and columns instead of pipes.
+    pub tty: Option<(u16, u16)>,
+    /// Whether it gets input; `/dev/null` otherwise.
+    pub stdin: bool,
+    /// A name by which it can be found.
+    pub tag: Option<String>,
+    /// After so many milliseconds it is killed.
+    pub timeout_ms: Option<u64>,
+}
+
+/// Which command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Selector {
+    /// That with this process id inside.
+    Pid(u32),
+    /// The latest with this tag.
+    Tag(String),
+}
+
+/// A command that runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessInfo {
+    /// Its process id inside.
+    pub pid: u32,
+    /// The name by which it can be found.
+    pub tag: Option<String>,
+    /// Program and arguments as they were asked for; cut where they are very long.
+    #[serde(with = "offleash_protocol::bytes::list")]
+    pub argv: Vec<Vec<u8>>,
+    /// The variables that were asked for; cut where they are very long.
+    #[serde(with = "offleash_protocol::bytes::pairs")]
+    pub env: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The directory in which it was started.
+    #[serde(with = "offleash_protocol::bytes")]
+    pub cwd: Vec<u8>,
+    /// As whom it runs.
+    pub user: String,
+    /// Whether it has a terminal.
+    pub tty: bool,
+}
+
+/// What a sandbox uses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeeperUsage {
+    /// CPU time so far, in microseconds.
+    pub cpu_us: u64,
+    /// CPUs that it may use at once, in thousandths.
+    pub cpus_millis: u64,
+    /// Memory now, in bytes.
+    pub memory_bytes: u64,
+    /// Memory that can be had back, such as the cache of files, in bytes; part of `memory_bytes`.
+    pub memory_cache_bytes: u64,
+    /// The most memory so far, in bytes.
+    pub memory_peak_bytes: u64,
+    /// The memory that it may have, in bytes; that of the machine without a limit.
+    pub memory_limit_bytes: u64,
+    /// Processes and threads.
+    pub pids: u64,
+    /// What its files take on disk, in bytes.
+    pub disk_bytes: u64,
+    /// What they may take, in bytes; zero without a limit.
+    pub disk_limit_bytes: u64,
+}
+
+/// How a sandbox ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// Why.
+    pub reason: EndReason,
+    /// When, RFC 3339 in UTC.
+    pub at: String,
+    /// What was used in all.
+    pub usage: Usage,
+    /// Limits that were hit.
+    pub limits_hit: Vec<LimitHit>,
+    /// Whether the kernel killed something for want of memory.
+    pub out_of_memory: bool,
+}
+
+/// Why a sandbox ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EndReason {
+    /// Somebody asked for it.
+    Killed,
+    /// A limit was exceeded.
+    Limit(LimitHit),
+    /// Its first process ended, which it does not by itself.
+    Lost,
+    /// The gateway of its network ended, which it does not by itself.
+    NetworkLost,
+    /// A call on the host failed.
+    Failed(String),
+}
+
+/// Why something cannot be done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KeeperFailure {
+    /// No user has this name.
+    InvalidUser(String),
+    /// No such command runs, or did a moment ago.
+    NoProcess,
+    /// The sandbox is paused.
+    Paused,
+    /// Nobody listens on that port.
+    PortClosed,
+    /// The working directory cannot be entered.
+    Directory {
+        /// What the kernel said.
+        errno: i32,
+    },
+    /// There is no such command.
+    NotFound,
+    /// The command cannot be executed.
+    NotExecutable {
+        /// What the kernel said.
+        errno: i32,
+    },
+    /// The command was not started for another reason.
+    NotStarted {
+        /// What was tried.
+        step: String,
+        /// What the kernel said.
+        errno: i32,
+    },
+    /// The command takes no input, or no more.
+    InputClosed,
+    /// The command has no terminal.
+    NoTerminal,
+    /// The level cannot do it.
+    Unsupported {
+        /// What.
+        operation: String,
+    },
+    /// The request itself is wrong.
+    Invalid {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Too much of this is going on.
+    Exhausted {
+        /// Of what.
+        what: String,
+    },
+    /// A call on the host failed.
+    Failed {
+        /// Which, and how.
+        reason: String,
+    },
+    /// The sandbox ends at this moment.
+    Gone,
+}

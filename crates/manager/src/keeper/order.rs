@@ -1,0 +1,150 @@
+//! What a keeper is told to make: all that it needs, as JSON on its standard input.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use offleash_core::id::RunId;
+use offleash_core::level::{Degrade, Level, LevelChoice};
+use offleash_core::limits::Limits;
+use offleash_core::network::{NetworkRule, PatternError, RuleVerdict};
+use offleash_core::spec::{NetworkSpec, SandboxSpec};
+use offleash_core::text::Text;
+use offleash_core::units::{Bytes, CpuCount};
+use serde::{Deserialize, Serialize};
+
+/// The name of a keeper's socket in its directory.
+pub const SOCKET: &str = "keeper.sock";
+
+/// The name of the file in which a keeper writes how its sandbox ended.
+pub const ENDED: &str = "ended.json";
+
+/// A sandbox that is to be made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxOrder {
+    /// Its id, which no other has.
+    pub id: RunId,
+    /// The state directory.
+    pub state: Text,
+    /// The sandbox's own directory, which exists and is private (mode 0700): its socket is in there.
+    pub directory: Text,
+    /// What its files are at first.
+    pub template: Template,
+    /// Variables that every command has.
+    pub env: Vec<(Text, Text)>,
+    /// The level; the strongest that is to be had if absent.
+    pub level: Option<Level>,
+    /// Below which level it is not to be made.
+    pub min_level: Option<Level>,
+    /// Whether weaker enforcement than asked for is acceptable.
+    pub degrade: Degrade,
+    /// What it may use.
+    pub limits: LimitsOrder,
+    /// What it may reach.
+    pub network: NetworkOrder,
+}
+
+/// What the files of a sandbox are at first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Template {
+    /// The host's programs below a root that can be written to.
+    #[default]
+    Base,
+    /// The host's programs, read-only, and a home directory in memory.
+    System,
+}
+
+/// What a sandbox may use; there is no limit where nothing is said.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LimitsOrder {
+    /// CPUs at once.
+    pub cpus: Option<CpuCount>,
+    /// Memory of all processes together, in bytes.
+    pub memory: Option<Bytes>,
+    /// What its files may take on disk, in bytes.
+    pub disk: Option<Bytes>,
+    /// Processes and threads.
+    pub pids: Option<u64>,
+}
+
+/// What a sandbox may reach.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NetworkOrder {
+    /// Any public address, unless a rule says otherwise.
+    pub internet: bool,
+    /// Rules that allow, as policies have them.
+    pub allow: Vec<String>,
+    /// Rules that deny.
+    pub deny: Vec<String>,
+}
+
+impl NetworkOrder {
+    /// What a gateway is told; there is always a way in.
+    ///
+    /// # Errors
+    /// When a rule cannot be read.
+    pub fn spec(&self) -> Result<NetworkSpec, PatternError> {
+        let mut spec = NetworkSpec {
+            internet: self.internet,
+            entrance: true,
+            ..NetworkSpec::default()
+        };
+        for (verdict, texts) in [(RuleVerdict::Allow, &self.allow), (RuleVerdict::Deny, &self.deny)] {
+            for text in texts {
+                spec.policy.rules.push(NetworkRule::parse(verdict, text)?);
+            }
+        }
+        Ok(spec)
+    }
+}
+
+impl LimitsOrder {
+    fn limits(&self) -> Limits {
+        Limits {
+            cpus: self.cpus,
+            cpu_time: None,
+            wall_time: None,
+            memory: self.memory,
+            swap: self.memory.map(|_| Bytes(0)),
+            pids: self.pids,
+            workspace: self.disk,
+            file_size: self.disk,
+            inodes: self.disk.map(|_| MOST_FILES),
+            output: None,
+            net_bytes: None,
+            net_connections: None,
+            ..Limits::default()
+        }
+    }
+}
+
+/// Files, directories and links of a sandbox whose disk is limited.
+const MOST_FILES: u64 = 2_000_000;
+
+impl SandboxOrder {
+    /// The same as every door describes a sandbox.
+    ///
+    /// # Errors
+    /// When a rule of the network cannot be read.
+    pub fn spec(&self) -> Result<SandboxSpec, PatternError> {
+        let mut spec = SandboxSpec {
+            level: self.level.map_or(LevelChoice::Auto, LevelChoice::Exactly),
+            min_level: self.min_level,
+            degrade: self.degrade,
+            limits: self.limits.limits(),
+            network: self.network.spec()?,
+            ..SandboxSpec::default()
+        };
+        let os = |text: &Text| text.as_os_str().to_owned();
+        let set: Vec<(OsString, OsString)> = self.env.iter().map(|(name, value)| (os(name), os(value))).collect();
+        spec.env.set = set;
+        Ok(spec)
+    }
+
+    /// Where its socket is.
+    pub fn socket(&self) -> PathBuf {
+        self.directory.as_path().join(SOCKET)
+    }
+}

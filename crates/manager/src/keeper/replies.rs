@@ -1,0 +1,85 @@
+//! A connection to a keeper as the client sees it: frames in, each with the descriptor that came with it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use offleash_protocol::Decoder;
+use offleash_sys::socket;
+use tokio::io::{AsyncWriteExt as _, Interest};
+use tokio::net::UnixStream;
+
+use super::error::KeeperError;
+use super::message::KeeperReply;
+
+/// How much is read at once.
+const AT_ONCE: usize = 64 * 1024;
+
+/// The replies that come over one connection.
+#[derive(Debug)]
+pub(super) struct Replies {
+    stream: UnixStream,
+    decoder: Decoder<KeeperReply>,
+    descriptors: VecDeque<OwnedFd>,
+}
+
+impl Replies {
+    pub(super) fn over(stream: UnixStream) -> Self {
+        Self {
+            stream,
+            decoder: Decoder::new(),
+            descriptors: VecDeque::new(),
+        }
+    }
+
+    /// Sends the request.
+    pub(super) async fn send(&mut self, frame: &[u8]) -> Result<(), KeeperError> {
+        match self.stream.write_all(frame).await {
+            // It may have said why before it hung up.
+            Err(error) if is_gone(&error) => Ok(()),
+            sent => sent.map_err(KeeperError::io("ask the keeper of the sandbox")),
+        }
+    }
+
+    /// The next reply; `None` when the keeper has hung up. May be dropped and called again: nothing is lost.
+    pub(super) async fn next(&mut self) -> Result<Option<KeeperReply>, KeeperError> {
+        loop {
+            if let Some(reply) = self.decoder.next()? {
+                return Ok(Some(reply));
+            }
+            // Many streams wait for long: what waits keeps no buffer.
+            if self.decoder.pending() == 0 {
+                self.decoder = Decoder::new();
+            }
+            let readable = self.stream.readable().await;
+            readable.map_err(KeeperError::io("hear the keeper of the sandbox"))?;
+            let mut buffer = vec![0; AT_ONCE];
+            let stream = &self.stream;
+            let received = stream.try_io(Interest::READABLE, || socket::receive(stream.as_fd(), &mut buffer));
+            match received {
+                Ok((0, _)) => return Ok(None),
+                Ok((length, descriptors)) => {
+                    self.decoder.push(buffer.get(..length).unwrap_or_default());
+                    self.descriptors.extend(descriptors);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if is_gone(&error) => return Ok(None),
+                Err(error) => return Err(KeeperError::io("hear the keeper of the sandbox")(error)),
+            }
+        }
+    }
+
+    /// The descriptor that came with the last reply.
+    pub(super) fn take_descriptor(&mut self) -> Result<OwnedFd, KeeperError> {
+        self.descriptors.pop_front().ok_or_else(|| KeeperError::Protocol {
+            reason: "a descriptor is missing".to_owned(),
+        })
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::NotConnected
+    )
+}

@@ -1,0 +1,167 @@
+//! From a spec to a sandbox with its gateway: what a run and a keeper have in common.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use offleash_core::id::RunId;
+use offleash_core::plan::{Entry, Node, Plan};
+use offleash_core::spec::SandboxSpec;
+use offleash_core::text::Text;
+use offleash_gateway::{Gateway, Trust};
+use offleash_isolation::sandbox::{Leftovers, Sandbox};
+use offleash_store::{LiveRun, NewRun, Tending};
+
+use super::ManagerError;
+use super::level::Chosen;
+use super::network::{self, Outside};
+use super::published::PublishedPorts;
+use super::secrets;
+use crate::planning::{self, ExecBasis, Host};
+
+/// A spec, resolved.
+#[derive(Debug)]
+pub(crate) struct Resolved {
+    pub(crate) host: Host,
+    pub(crate) plan: Plan,
+    pub(crate) basis: ExecBasis,
+    /// What connections are opened with, if any are.
+    trust: Option<Arc<Trust>>,
+}
+
+impl Resolved {
+    /// Resolves `spec` on `host` for a run of `command` at the level that was chosen.
+    ///
+    /// # Errors
+    /// As [`planning::resolve`], and when the certificate authorities of the machine are needed and cannot be read.
+    pub(crate) fn of(
+        spec: &SandboxSpec,
+        host: Host,
+        command: &[OsString],
+        id: RunId,
+        chosen: &Chosen,
+    ) -> Result<Self, ManagerError> {
+        let trust = network::trust(&spec.network)?;
+        let host = Host {
+            trust: trust.as_deref().map(network::stores),
+            ..host
+        };
+        let run_directory = host.state_directory.join("runs").join(id.as_str());
+        let (plan, basis) = planning::resolve(spec, &host, command, id, &run_directory)?;
+        let plan = Plan {
+            level: chosen.level(),
+            ..plan
+        };
+        Ok(Self {
+            host,
+            plan,
+            basis,
+            trust,
+        })
+    }
+
+    /// What the gateway has and the sandbox has not; ports are listened on from now.
+    ///
+    /// # Errors
+    /// When a secret, the proxy or a port that was asked for is not to be had.
+    pub(super) fn outside(&self, spec: &SandboxSpec, command: &[OsString]) -> Result<Outside, ManagerError> {
+        Ok(Outside {
+            trust: self.trust.clone(),
+            secrets: secrets::ready(spec, &self.host, &self.plan, &self.basis.env, command)?,
+            upstream_proxy: network::upstream_proxy(&spec.network, &self.host)?,
+            published: PublishedPorts::listen(&spec.network.publish)?,
+        })
+    }
+}
+
+/// A sandbox, and what serves its network if it has one.
+#[derive(Debug)]
+pub(crate) struct Made {
+    pub(crate) sandbox: Box<dyn Sandbox>,
+    pub(crate) gateway: Option<Gateway>,
+}
+
+/// Makes the sandbox of a run that is recorded, and starts its gateway.
+///
+/// # Errors
+/// As [`Chosen::create`], and when the gateway cannot be started; nothing of the sandbox is left then.
+pub(crate) fn make(
+    spec: &SandboxSpec,
+    chosen: &mut Chosen,
+    plan: &mut Plan,
+    outside: &Outside,
+    live: &mut LiveRun,
+    tending: &mut Tending,
+) -> Result<Made, ManagerError> {
+    let mut sandbox = chosen.create(plan, &mut Noted { live, tending })?;
+    forget_contents(plan);
+    let gateway = match sandbox.take_network() {
+        Some(sockets) => Some(network::start(&spec.network, &plan.limits, outside, sockets)?),
+        None => None,
+    };
+    Ok(Made { sandbox, gateway })
+}
+
+/// The run as the store is to know it.
+pub(crate) fn new_run(spec: &SandboxSpec, command: &[OsString], plan: &Plan, host: &Host) -> NewRun {
+    let mut layers: Vec<(usize, PathBuf)> = plan.entries.iter().filter_map(numbered_layer).collect();
+    layers.sort();
+    NewRun {
+        id: plan.id.clone(),
+        command: command.iter().map(Text::from).collect(),
+        layers: layers.into_iter().map(|(_, lower)| lower).collect(),
+        protect: protect_patterns(spec),
+        home: host.home.clone(),
+    }
+}
+
+/// The number of an overlay's layer, the workspace's first, and the directory that it lies over. The plan knows layers
+/// by number; where they are is for the store to say.
+fn numbered_layer(entry: &Entry) -> Option<(usize, PathBuf)> {
+    match &entry.node {
+        Node::Overlay { lower, layer } => Some((layer.file_name()?.to_str()?.parse().ok()?, lower.clone())),
+        _ => None,
+    }
+}
+
+/// Puts the store's directories in place of the plan's numbers.
+pub(crate) fn place_layers(plan: &mut Plan, live: &LiveRun) {
+    for entry in &mut plan.entries {
+        let number = numbered_layer(entry);
+        if let (Some((number, _)), Node::Overlay { layer, .. }) = (number, &mut entry.node) {
+            *layer = live.layer_directory(number);
+        }
+    }
+}
+
+/// Drops what was in files of the sandbox, copies of the machine's above all: it has them now, and may wait for long.
+fn forget_contents(plan: &mut Plan) {
+    for entry in &mut plan.entries {
+        if let Node::File { contents } = &mut entry.node {
+            *contents = Vec::new();
+        }
+    }
+}
+
+/// What is not applied unless named: what the owner protects, and what is hidden from the sandbox. Mounts hide what
+/// exists when the run starts; a hidden name can be made anew in the writable layer, and must not reach the host.
+fn protect_patterns(spec: &SandboxSpec) -> Vec<Text> {
+    let patterns = spec.paths.protect.iter().chain(&spec.paths.deny);
+    patterns.map(|pattern| Text::from(pattern.to_string())).collect()
+}
+
+/// Writes down in the run's record what a crash would leave.
+struct Noted<'a> {
+    live: &'a mut LiveRun,
+    tending: &'a mut Tending,
+}
+
+impl Leftovers for Noted<'_> {
+    fn cgroups(&mut self, paths: &[PathBuf]) -> std::io::Result<()> {
+        self.live.record_cgroups(paths).map_err(std::io::Error::other)
+    }
+
+    fn meanwhile(&mut self) -> bool {
+        self.tending.step()
+    }
+}
