@@ -195,6 +195,9 @@ impl<'a> Session<'a> {
         self.rule = decision.rule.map(ToString::to_string);
         let protocol = decision.protocol;
         let permitted = match decision.verdict {
+            RuleVerdict::Allow | RuleVerdict::Ask if self.host.is_loopback() => {
+                policy::check_loopback(&self.host).map_err(Stopped::Refused)
+            }
             RuleVerdict::Allow => Ok(()),
             RuleVerdict::Ask => self.ask(&decision).await,
             RuleVerdict::Deny => Err(Stopped::Refused(policy::reason(self.rule.as_deref()))),

@@ -113,8 +113,10 @@ pub fn refusal(rules: &NetworkPolicy, internet: bool, host: &Host, port: u16) ->
     let decision = policy.decide(host, port);
     let rule = decision.rule.map(ToString::to_string);
     let reason = match (decision.verdict, host) {
-        (RuleVerdict::Allow | RuleVerdict::Ask, Host::Address(address)) => policy.check(None, *address, port).err(),
-        (RuleVerdict::Allow | RuleVerdict::Ask, Host::Name(_)) => None,
+        (RuleVerdict::Allow | RuleVerdict::Ask, Host::Address(address)) => policy::check_loopback(host)
+            .and_then(|()| policy.check(None, *address, port))
+            .err(),
+        (RuleVerdict::Allow | RuleVerdict::Ask, Host::Name(_)) => policy::check_loopback(host).err(),
         (RuleVerdict::Deny, _) => Some(policy::reason(rule.as_deref())),
     };
     let asks = reason.is_none() && decision.verdict == RuleVerdict::Ask;

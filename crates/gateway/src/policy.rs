@@ -49,6 +49,17 @@ impl Unknown {
     }
 }
 
+/// Why a program that asks for its own loopback is not led to that of this machine: a rule for such an address counts
+/// for names that lead to it, and services that are given have ways of their own.
+pub(crate) fn check_loopback(host: &Host) -> Result<(), String> {
+    if host.is_loopback() {
+        return Err(format!(
+            "`{host}` is the sandbox itself, and a proxy leads to other machines"
+        ));
+    }
+    Ok(())
+}
+
 /// What a sandbox may reach. Nothing else in this room asks the rules.
 #[derive(Debug)]
 pub(crate) struct Policy {

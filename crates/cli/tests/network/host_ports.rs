@@ -83,6 +83,51 @@ attempt("large", large)
 }
 
 #[test]
+fn n2_a_rule_for_loopback_counts_for_names_that_lead_there_and_for_nothing_else() {
+    let Some(world) = world() else { return };
+    let service = Service::start(world);
+    let port = &service.port;
+    let attempts = format!(
+        r#"
+PORT = {port}
+def tunnel():
+    connection = socket.create_connection(("127.0.0.1", 1), timeout=PATIENCE)
+    connection.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % (PORT, PORT))
+    return answered(connection, b"HTTP/1.1 200")
+def socks():
+    connection = socket.create_connection(("127.0.0.1", 1), timeout=PATIENCE)
+    connection.sendall(bytes([5, 1, 0]))
+    if connection.recv(2) != bytes([5, 0]):
+        raise ValueError("no proxy")
+    connection.sendall(bytes([5, 1, 0, 1, 127, 0, 0, 1]) + struct.pack(">H", PORT))
+    return answered(connection, bytes([5, 0]))
+def answered(connection, start):
+    with connection:
+        if not connection.recv(100).startswith(start):
+            raise Refused("it was not made")
+attempt("name", echoed, "loopback.example.com", PORT)
+attempt("address", echoed, "127.0.0.1", PORT)
+attempt("another", echoed, "127.0.0.2", PORT)
+attempt("tunnel", tunnel)
+attempt("socks", socks)
+"#
+    );
+    let name = format!("loopback.example.com:{port}");
+    let network = format!("127.0.0.0/8:{port}");
+    let flags = ["--allow", &name, "--allow", &network];
+    for seen in [
+        world.inside(&flags, &attempts),
+        crate::listeners::inside(world, &flags, &attempts),
+    ] {
+        seen.done("name");
+        for name in ["address", "another", "tunnel", "socks"] {
+            seen.refused(name);
+        }
+    }
+    service.end();
+}
+
+#[test]
 fn n2_one_service_is_given_and_nothing_else_of_the_host() {
     let Some(world) = world() else { return };
     let (given, other) = (Service::start(world), Service::start(world));

@@ -37,7 +37,7 @@ fn without_filters(plain: &Command) -> Command {
 }
 
 /// Attempts in a sandbox there.
-fn inside(world: &World, flags: &[&str], attempts: &str) -> Seen {
+pub(crate) fn inside(world: &World, flags: &[&str], attempts: &str) -> Seen {
     let site = Site::new();
     let mut command = without_filters(&world.sandboxed(&site, flags, attempts));
     Seen::of_output(&finish(start(&mut command)))

@@ -196,6 +196,33 @@ fn a_proxy_that_does_not_do_its_work_is_a_failure_that_names_the_flag() {
     }
 }
 
+/// It takes half a minute.
+#[test]
+fn n12_a_proxy_that_stays_silent_is_given_up() {
+    let Some(world) = world() else { return };
+    let seen = world.inside(
+        &[
+            "--allow",
+            "www.example.com:80",
+            "--upstream-proxy",
+            "http://172.16.0.10:11",
+        ],
+        "PATIENCE = 80\nattempt(\"page\", get, \"www.example.com\")",
+    );
+    assert!(
+        seen.refused("page").contains("502 Bad Gateway"),
+        "{}",
+        seen.refused("page")
+    );
+    let connection = seen.connection("www.example.com");
+    assert_eq!(connection["verdict"], "failed", "{connection:#}");
+    let reason = connection["reason"].as_str().unwrap();
+    assert!(
+        reason.contains("the proxy of `--upstream-proxy` took too long to answer"),
+        "{reason}"
+    );
+}
+
 #[test]
 fn a_proxy_that_cannot_be_used_is_refused_before_anything_runs() {
     let site = Site::new();

@@ -22,6 +22,16 @@ const FIELDS: usize = 100;
 /// Why not, as a sentence about the proxy without its name: it is shown in the sandbox.
 pub(super) async fn ask(
     proxy: &UpstreamProxy,
+    connection: TcpStream,
+    host: &Host,
+    port: u16,
+) -> Result<TcpStream, String> {
+    ask_within(ANSWER, proxy, connection, host, port).await
+}
+
+async fn ask_within(
+    patience: Duration,
+    proxy: &UpstreamProxy,
     mut connection: TcpStream,
     host: &Host,
     port: u16,
@@ -32,7 +42,7 @@ pub(super) async fn ask(
         let head = head(&mut connection).await?;
         judge(&head)
     };
-    timeout(ANSWER, answer)
+    timeout(patience, answer)
         .await
         .unwrap_or_else(|_| Err("took too long to answer".to_owned()))?;
     Ok(connection)
@@ -174,6 +184,37 @@ mod tests {
         assert_eq!(rest.unwrap(), b"SSH-2.0-x\r\n");
         let (_, rest) = asked(&[b"HTTP/1.0 200 OK\r", b"\n", b"\r", b"\n", b"rest"]).await;
         assert_eq!(rest.unwrap(), b"rest");
+    }
+
+    #[tokio::test]
+    async fn n12_a_proxy_that_does_not_come_to_the_end_of_an_answer_is_hung_up_on() {
+        const BEGINNING: &[u8] = b"HTTP/1.1 200 Connection established\r\nX: ";
+        for dribbles in [false, true] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let proxy = UpstreamProxy::parse(&format!("http://{address}")).unwrap();
+            let connection = TcpStream::connect(address).await.unwrap();
+            let (mut server, _) = listener.accept().await.unwrap();
+            let answering = tokio::spawn(async move {
+                let mut question = Vec::new();
+                let mut beginning = BEGINNING.iter().chain(std::iter::repeat(&b'x'));
+                // Until it is hung up on; each byte comes long before it is given up.
+                loop {
+                    let read = tokio::time::timeout(Duration::from_millis(20), server.read_buf(&mut question)).await;
+                    match read {
+                        Ok(Ok(0) | Err(_)) => return question,
+                        Err(_) if dribbles => drop(server.write_all(&[*beginning.next().unwrap()]).await),
+                        _ => {}
+                    }
+                }
+            });
+            let host = Host::parse("www.example.com").unwrap();
+            let asked = ask_within(Duration::from_millis(500), &proxy, connection, &host, 443);
+            let asked = timeout(Duration::from_secs(60), asked).await.unwrap();
+            assert_eq!(asked.unwrap_err(), "took too long to answer");
+            let question = timeout(Duration::from_secs(60), answering).await.unwrap().unwrap();
+            assert!(question.starts_with(b"CONNECT www.example.com:443"), "the control");
+        }
     }
 
     #[tokio::test]
