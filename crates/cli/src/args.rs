@@ -39,7 +39,7 @@ pub(crate) enum Command {
     Apply(ApplyArgs),
     /// Throw the changes of a run away.
     Discard(DiscardArgs),
-    /// List runs whose changes are kept.
+    /// List runs that go on or whose changes are kept.
     Runs(RunsArgs),
     /// Say what this machine offers, what is missing, and how to mend it.
     Doctor(DoctorArgs),
@@ -287,6 +287,9 @@ pub(crate) struct DiscardArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunsArgs {
+    /// List applied and discarded runs, too: the last 200 of them.
+    #[arg(long, short = 'a')]
+    pub(crate) all: bool,
     /// Print the list as JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -205,7 +205,10 @@ pub(crate) fn discard(arguments: &DiscardArgs, state: Option<&Path>) -> Result<E
 }
 
 pub(crate) fn runs(arguments: &RunsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let runs = list_runs(&open_state(state)?)?;
+    let mut runs = list_runs(&open_state(state)?)?;
+    if !arguments.all {
+        runs.retain(|run| !matches!(run.state, RunState::Applied | RunState::Discarded));
+    }
     let mut out = Vec::new();
     if arguments.json {
         terminal::print(&terminal::json_line(&runs)?)?;

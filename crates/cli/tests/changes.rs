@@ -110,7 +110,11 @@ fn a_path_can_be_applied_and_the_rest_stays_pending() {
     assert_eq!(changes_of(&site, &run), [("b".to_owned(), "added".to_owned())]);
     site.succeed(["apply", &run, site.workspace().join("b").to_str().unwrap()]);
     assert_eq!(fs::read_to_string(site.workspace().join("b")).unwrap(), "b\n");
-    assert!(site.succeed(["runs"]).contains("applied"));
+    assert_eq!(site.succeed(["runs"]), "");
+    assert!(site.succeed(["runs", "--all"]).contains("applied"));
+    let left = fs::read_dir(site.state().join("runs").join(&run)).unwrap();
+    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["run.json"]);
 }
 
 #[test]
@@ -122,7 +126,20 @@ fn discarded_changes_are_gone() {
     assert_eq!(listing(&site.workspace()), before);
     assert!(site.refuse(["diff", &run]).contains("discarded"));
     assert!(site.refuse(["apply", &run]).contains("discarded"));
-    assert!(site.succeed(["runs"]).contains("discarded"));
+    assert_eq!(site.succeed(["runs"]), "");
+    assert_eq!(site.succeed(["runs", "--json"]).trim(), "[]");
+    // Nothing of it is left but its record.
+    let left = fs::read_dir(site.state().join("runs").join(&run)).unwrap();
+    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["run.json"]);
+    let help = site.succeed(["help", "runs"]);
+    assert!(
+        help.contains(&format!("the last {}", offleash_store::KEPT_TOMBSTONES)),
+        "{help}"
+    );
+    assert!(site.succeed(["runs", "-a"]).contains("discarded"));
+    let all: Value = serde_json::from_str(&site.succeed(["runs", "--all", "--json"])).unwrap();
+    assert_eq!((&all[0]["id"], &all[0]["state"]), (&run.into(), &"discarded".into()));
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn help_says_what_there_is() {
       diff         Show what a run changed in its workspace
       apply        Write the changes of a run to its workspace
       discard      Throw the changes of a run away
-      runs         List runs whose changes are kept
+      runs         List runs that go on or whose changes are kept
       doctor       Say what this machine offers, what is missing, and how to mend it
       explain      Say what would be decided about a path, variable, limit, system call or connection,
                    and by which rule

@@ -267,12 +267,11 @@ fn every_limit_is_enforced_or_said_not_to_be() {
     let flags = ["--cpus", "1", "--memory", "1G", "--net-rate", "1G"];
     let record = site.record(&flags, "true");
     for row in &LIMITS {
-        // Without swap there is nothing to bound; with memory, a group bounds both.
         let key = format!("limit.{}", row.word);
         let said = [&record["enforced"][&key], &record["not_enforced"][&key]]
             .iter()
             .any(|text| text.is_string());
-        assert!(said || row.name == LimitName::Swap, "{key}: {record}");
+        assert!(said, "{key}: {record}");
     }
 }
 

@@ -30,7 +30,8 @@ use crate::seen;
 use crate::{Run, RunError};
 
 pub use error::{ApplyError, ConflictAt, ConflictReason};
-pub(crate) use journal::applied;
+pub(crate) use journal::{APPLIED, applied};
+pub(crate) use restored::RESTORED;
 pub(crate) use rollback::recover;
 
 /// Which changes to apply.

@@ -281,10 +281,13 @@ impl Run {
         self.file.replace(&self.directory).map_err(|source| self.failed(source))
     }
 
+    /// Removes all but the record: the layers, and what was noted about the changes in them.
     pub(crate) fn drop_layers(&self) -> Result<(), RunError> {
-        (0..self.file.layers.len()).try_for_each(|layer| {
-            remove_tree(&self.directory, layer_name(layer).as_ref()).map_err(|source| self.failed(source))
-        })
+        let layers = (0..self.file.layers.len()).map(layer_name);
+        let notes = [seen::SEEN, crate::apply::APPLIED, crate::apply::RESTORED];
+        layers
+            .chain(notes.map(str::to_owned))
+            .try_for_each(|name| remove_tree(&self.directory, name.as_ref()).map_err(|source| self.failed(source)))
     }
 
     pub(crate) fn remove(&self) -> Result<(), RunError> {

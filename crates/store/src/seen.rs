@@ -11,7 +11,7 @@ use crate::failure::FileError;
 use crate::node::{Node, Time};
 use crate::places::{self, Places};
 
-const SEEN: &str = "seen";
+pub(crate) const SEEN: &str = "seen";
 
 /// Notes it. `latest_untouched` is the latest change time of an untouched entry.
 pub(crate) fn note(

@@ -159,7 +159,7 @@ impl Orphanage {
     /// After the next start of offleash there is no group, mount, lock or unfinished run; only kept changes remain.
     fn assert_reaped(&mut self) {
         self.note_runs();
-        let listed = run(&mut self.site.offleash(["runs"]));
+        let listed = run(&mut self.site.offleash(["runs", "--all"]));
         assert!(listed.status.success(), "{}", stderr(&listed));
         let live = self.entries("live");
         assert!(live.is_empty(), "still taken for alive: {live:?}");

@@ -134,6 +134,7 @@ impl Embryo {
         require(plan, &enforcement)?;
         let report = parent.finish(sent, &mut self.unfinished, &grouping, leftovers)?;
         describe(plan, &self.identity, &report, &mut enforcement);
+        grouping.describe_swap(&plan.limits, self.unfinished.group.as_ref(), &mut enforcement);
         require(plan, &enforcement)?;
         let Self {
             unfinished,

@@ -180,6 +180,23 @@ impl Grouping {
         }
     }
 
+    /// Says how swap is held, which only the group that was made knows: kernels without it, or that do not count it,
+    /// leave files out. Without a limit on memory there is nothing that swap would be on top of.
+    pub(crate) fn describe_swap(&self, limits: &Limits, group: Option<&Group>, enforcement: &mut Enforcement) {
+        if limits.memory.is_none() || limits.swap.is_none() {
+            return;
+        }
+        let by_group = group.and_then(|group| group.enforced().get(LimitName::Swap.name()));
+        match (by_group, self.limits.memory_bytes) {
+            (Some(means), _) => enforcement.holds_limit(LimitName::Swap, means.clone()),
+            (None, None) => enforcement.holds_limit(LimitName::Swap, "the watcher, which counts it as memory"),
+            (None, Some(_)) => enforcement.lacks(
+                format!("limit.{}", LimitName::Swap.name()),
+                "this kernel does not count swap by groups; `--swap 0` keeps a sandbox from it",
+            ),
+        }
+    }
+
     /// The directories that [`Self::make`] will make.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
         let Some(hierarchy) = &self.hierarchy else {

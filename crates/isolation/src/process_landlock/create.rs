@@ -77,6 +77,12 @@ pub(super) fn create(plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Landl
 
     let report = unfinished.finish(&grouping, &channel, leftovers)?;
     describe::nature(&layout, &unfinished.places, &report, &mut enforcement);
+    // What this level cannot do is noted by now, and was asked for with it; a limit was not.
+    let mut swap = Enforcement::default();
+    grouping.describe_swap(&plan.limits, unfinished.group.as_ref(), &mut swap);
+    describe::require(plan, &swap)?;
+    enforcement.enforced.extend(swap.enforced);
+    enforcement.not_enforced.extend(swap.not_enforced);
     let (places, copies, started, group) = unfinished.complete();
     let Some(Started { remains, first }) = started else {
         return Err(IsolationError::Guest {

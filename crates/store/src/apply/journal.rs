@@ -23,7 +23,7 @@ use crate::run_file::LayerFile;
 
 const JOURNAL: &str = "journal";
 const COMMITTED: &str = "journal.committed";
-const APPLIED: &str = "applied";
+pub(crate) const APPLIED: &str = "applied";
 
 /// The first line.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]

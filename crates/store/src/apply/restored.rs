@@ -16,7 +16,8 @@ use crate::failure::{FileError, Tried};
 use crate::node::{Identity, Node};
 use crate::tree::Tree;
 
-const RESTORED: &str = "restored";
+/// The file of a run that notes what a rollback put back.
+pub(crate) const RESTORED: &str = "restored";
 const NEW: &str = "restored.new";
 
 /// What lies where after the last rollback.
