@@ -3,7 +3,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use offleash_protocol::{End, Exec, FromGuest, OUTPUT_CHUNK, ToGuest, VERSION};
+use offleash_protocol::{End, Exec, FromGuest, Ids, OUTPUT_CHUNK, ToGuest, VERSION};
 use offleash_sys::spawn::{self, SignalQueue, Signaled};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
@@ -14,10 +14,13 @@ use rustix::process::DumpableBehavior;
 use crate::connection::{Broken, Connection};
 use crate::execution::Execution;
 use crate::processes::{self, Role};
-use crate::{CONTROL, exit, usage};
+use crate::{CONTROL, exit, files, usage};
 
 /// Streams of ended commands that are kept open for the processes they left behind; beyond, the oldest is closed.
 const MOST_LEFTOVERS: usize = 256;
+
+/// File workers at a time; a socket beyond is closed.
+const MOST_WORKERS: usize = 256;
 
 /// Signals that end a command reach its whole session, not only one process group: SIGHUP, SIGKILL, SIGTERM.
 const ENDING: [i32; 3] = [1, 9, 15];
@@ -31,6 +34,8 @@ pub(crate) struct Agent {
     /// Read and thrown away; `None` once all writers are gone.
     leftovers: Vec<Option<OwnedFd>>,
     buffer: Vec<u8>,
+    /// Process ids of file workers that were not reaped yet.
+    workers: Vec<i32>,
     oom_score: i16,
     /// Which execution is served first in this round, so that none starves while the host takes little.
     first: usize,
@@ -83,6 +88,7 @@ impl Agent {
             signals,
             executions,
             leftovers,
+            workers: Vec::new(),
             buffer,
             oom_score,
             first: 0,
@@ -193,7 +199,10 @@ impl Agent {
                     execution.resize(rows, columns);
                 }
             }
-            ToGuest::Files { .. } => self.report_problem("files are not served here"),
+            ToGuest::Files { user } => {
+                let socket = self.connection.take_descriptor()?;
+                self.serve_files(socket, user);
+            }
             ToGuest::Usage => self.connection.send(&FromGuest::UsageReport(usage::measure(self.role))),
             ToGuest::Shutdown => return Err(Stop::Shutdown),
         }
@@ -230,6 +239,17 @@ impl Agent {
         }
         // The host learns of it before anything else is done.
         Ok(self.connection.flush()?)
+    }
+
+    /// Whatever goes wrong is the socket's end to whoever has the other one.
+    fn serve_files(&mut self, socket: OwnedFd, user: Option<Ids>) {
+        if self.workers.len() >= MOST_WORKERS {
+            return self.report_problem("there are too many file workers");
+        }
+        match files::start(socket, user) {
+            Ok(worker) => self.workers.push(worker),
+            Err(_) => self.report_problem("a file worker could not be started"),
+        }
     }
 
     fn report_problem(&mut self, text: &str) {
@@ -284,6 +304,7 @@ impl Agent {
         loop {
             match spawn::reap() {
                 Ok(Some(ended)) => {
+                    self.workers.retain(|worker| *worker != ended.pid);
                     let of_this = |execution: &&mut Execution| execution.pid == ended.pid && execution.is_running();
                     if let Some(execution) = self.executions.iter_mut().find(of_this) {
                         execution.command_ended(ended);

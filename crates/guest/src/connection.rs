@@ -1,11 +1,13 @@
 //! The control socket: messages in, and an outbox of messages that are on the way out.
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::mem::MaybeUninit;
 
 use offleash_protocol::{Decoder, FrameError, FromGuest, ToGuest, encode_into};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::io::{Errno, IoSliceMut};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags};
 
 /// Bytes that wait for the host, beyond which no output is read from commands.
 const OUTBOX: usize = 256 * 1024;
@@ -13,10 +15,15 @@ const OUTBOX: usize = 256 * 1024;
 /// Beyond this not even requests are read: every answer goes into the outbox, and the host takes none of them.
 const OUTBOX_FULL: usize = 4 * OUTBOX;
 
+/// Descriptors that may come at once: one, since each comes with a byte of its own.
+const MOST_DESCRIPTORS: usize = 1;
+
 /// The connection to the host.
 pub(crate) struct Connection {
     socket: OwnedFd,
     decoder: Decoder<ToGuest>,
+    /// Came with requests that were not looked at yet, in order.
+    descriptors: VecDeque<OwnedFd>,
     outbox: Vec<u8>,
     /// How much of the outbox was sent.
     sent: usize,
@@ -42,6 +49,7 @@ impl Connection {
         Self {
             socket,
             decoder: Decoder::new(),
+            descriptors: VecDeque::new(),
             outbox: Vec::new(),
             sent: 0,
         }
@@ -102,19 +110,44 @@ impl Connection {
 
     /// Takes what the host sent, by way of `buffer`.
     pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> Result<(), Broken> {
-        match rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::DONTWAIT) {
-            Ok((0, _)) => Err(Broken::Gone),
-            Ok((count, _)) => {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let received = match rustix::net::recvmsg(&self.socket, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
+            Ok(received) => received,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
+            Err(_) => return Err(Broken::Gone),
+        };
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                self.descriptors.extend(descriptors);
+            }
+        }
+        if received.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(Broken::Protocol);
+        }
+        match received.bytes {
+            0 => Err(Broken::Gone),
+            count => {
                 self.decoder.push(&buffer[..count]);
                 Ok(())
             }
-            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
-            Err(_) => Err(Broken::Gone),
         }
     }
 
     /// The next message that has arrived in full.
     pub(crate) fn next(&mut self) -> Result<Option<ToGuest>, Broken> {
-        Ok(self.decoder.next()?)
+        let message = self.decoder.next()?;
+        // Then one descriptor may be that of a request of which only the beginning is here.
+        let begun = usize::from(self.decoder.pending() > 0);
+        if message.is_none() && self.descriptors.len() > begun {
+            return Err(Broken::Protocol);
+        }
+        Ok(message)
+    }
+
+    /// The descriptor that came with the message answered last.
+    pub(crate) fn take_descriptor(&mut self) -> Result<OwnedFd, Broken> {
+        self.descriptors.pop_front().ok_or(Broken::Protocol)
     }
 }

@@ -14,6 +14,7 @@ extern crate alloc;
 mod agent;
 mod connection;
 mod execution;
+mod files;
 mod input;
 mod output;
 mod processes;

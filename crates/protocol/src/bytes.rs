@@ -59,22 +59,22 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>
     deserializer.deserialize_bytes(PieceVisitor)
 }
 
-/// A list that refuses to grow beyond [`MAX_STRINGS`]; `Wire` is one entry as read, `Kept` as kept.
-struct ListVisitor<Wire, Kept>(fn(Wire) -> Kept);
+/// A list that refuses to grow beyond `MOST`; `Wire` is one entry as read, `Kept` as kept.
+struct ListVisitor<Wire, Kept, const MOST: usize>(fn(Wire) -> Kept);
 
-impl<'de, Wire: Deserialize<'de>, Kept> Visitor<'de> for ListVisitor<Wire, Kept> {
+impl<'de, Wire: Deserialize<'de>, Kept, const MOST: usize> Visitor<'de> for ListVisitor<Wire, Kept, MOST> {
     type Value = Vec<Kept>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list of byte strings")
+        f.write_str("a list")
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<Kept>, A::Error> {
         // The announced length is not used to allocate: it is the sender's claim, and the entries may not follow.
         let mut kept = Vec::new();
         while let Some(entry) = list.next_element::<Wire>()? {
-            if kept.len() == MAX_STRINGS {
-                return Err(A::Error::custom("too many strings"));
+            if kept.len() == MOST {
+                return Err(A::Error::custom("too many entries"));
             }
             kept.push(self.0(entry));
         }
@@ -84,14 +84,15 @@ impl<'de, Wire: Deserialize<'de>, Kept> Visitor<'de> for ListVisitor<Wire, Kept>
 
 fn serialize_list<'a, S, T: 'a, Wire: Serialize>(
     list: &'a [T],
+    most: usize,
     wire: fn(&'a T) -> Wire,
     serializer: S,
 ) -> Result<S::Ok, S::Error>
 where
     S: Serializer,
 {
-    if list.len() > MAX_STRINGS {
-        return Err(S::Error::custom("too many strings"));
+    if list.len() > most {
+        return Err(S::Error::custom("too many entries"));
     }
     let mut sequence = serializer.serialize_seq(Some(list.len()))?;
     for entry in list {
@@ -102,14 +103,14 @@ where
 
 /// `Vec<Vec<u8>>`.
 pub mod list {
-    use super::{Deserializer, ListVisitor, Piece, PieceRef, Serializer, Vec, serialize_list};
+    use super::{Deserializer, ListVisitor, MAX_STRINGS, Piece, PieceRef, Serializer, Vec, serialize_list};
 
     /// Lays them down.
     ///
     /// # Errors
     /// When there are more than [`crate::MAX_STRINGS`].
     pub fn serialize<S: Serializer>(list: &[Vec<u8>], serializer: S) -> Result<S::Ok, S::Error> {
-        serialize_list(list, |entry| PieceRef(entry), serializer)
+        serialize_list(list, MAX_STRINGS, |entry| PieceRef(entry), serializer)
     }
 
     /// Takes them up.
@@ -117,22 +118,37 @@ pub mod list {
     /// # Errors
     /// When there are more than [`crate::MAX_STRINGS`].
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<u8>>, D::Error> {
-        deserializer.deserialize_seq(ListVisitor(|piece: Piece| piece.0))
+        deserializer.deserialize_seq(ListVisitor::<_, _, MAX_STRINGS>(|piece: Piece| piece.0))
     }
+}
+
+type Pair = (Vec<u8>, Vec<u8>);
+
+fn serialize_pairs<S: Serializer>(list: &[Pair], most: usize, serializer: S) -> Result<S::Ok, S::Error> {
+    serialize_list(
+        list,
+        most,
+        |(name, value)| (PieceRef(name), PieceRef(value)),
+        serializer,
+    )
+}
+
+fn deserialize_pairs<'de, const MOST: usize, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pair>, D::Error> {
+    deserializer.deserialize_seq(ListVisitor::<_, _, MOST>(|(name, value): (Piece, Piece)| {
+        (name.0, value.0)
+    }))
 }
 
 /// `Vec<(Vec<u8>, Vec<u8>)>`.
 pub mod pairs {
-    use super::{Deserializer, ListVisitor, Piece, PieceRef, Serializer, Vec, serialize_list};
-
-    type Pair = (Vec<u8>, Vec<u8>);
+    use super::{Deserializer, MAX_STRINGS, Pair, Serializer, Vec, deserialize_pairs, serialize_pairs};
 
     /// Lays them down.
     ///
     /// # Errors
     /// When there are more than [`crate::MAX_STRINGS`].
     pub fn serialize<S: Serializer>(list: &[Pair], serializer: S) -> Result<S::Ok, S::Error> {
-        serialize_list(list, |(name, value)| (PieceRef(name), PieceRef(value)), serializer)
+        serialize_pairs(list, MAX_STRINGS, serializer)
     }
 
     /// Takes them up.
@@ -140,6 +156,36 @@ pub mod pairs {
     /// # Errors
     /// When there are more than [`crate::MAX_STRINGS`].
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pair>, D::Error> {
-        deserializer.deserialize_seq(ListVisitor(|(name, value): (Piece, Piece)| (name.0, value.0)))
+        deserialize_pairs::<MAX_STRINGS, D>(deserializer)
+    }
+}
+
+/// `Vec<(Vec<u8>, Vec<u8>)>` of what a file is annotated with.
+pub(crate) mod metadata {
+    use super::{Deserializer, Pair, Serializer, Vec, deserialize_pairs, serialize_pairs};
+    use crate::files::MAX_METADATA;
+
+    pub(crate) fn serialize<S: Serializer>(list: &[Pair], serializer: S) -> Result<S::Ok, S::Error> {
+        serialize_pairs(list, MAX_METADATA, serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pair>, D::Error> {
+        deserialize_pairs::<MAX_METADATA, D>(deserializer)
+    }
+}
+
+/// A list of at most [`crate::files::ENTRIES_CHUNK`].
+pub(crate) mod chunk {
+    use super::{Deserialize, Deserializer, ListVisitor, Serialize, Serializer, Vec};
+    use crate::files::ENTRIES_CHUNK;
+
+    pub(crate) fn serialize<S: Serializer, T: Serialize>(list: &[T], serializer: S) -> Result<S::Ok, S::Error> {
+        super::serialize_list(list, usize::MAX, |entry| entry, serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<T>, D::Error> {
+        deserializer.deserialize_seq(ListVisitor::<T, T, ENTRIES_CHUNK>(|entry| entry))
     }
 }

@@ -3,20 +3,25 @@
 //! A worker is a process of the guest's that acts as one user and serves one socket ([`crate::ToGuest::Files`]) until
 //! that closes. One request is served at a time, in order. Each has one answer ([`FileReply::Done`],
 //! [`FileReply::Entry`] or [`FileReply::Failed`]) but for those that say otherwise. Paths are absolute and resolved
-//! inside, by the worker; the host only carries them.
+//! inside, by the worker, which takes `.` and `..` out of them first, by the words alone; the host only carries them.
+//! A worker that cannot be started says so ([`FileReply::Failed`]) before its socket closes.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
+use crate::frame::HEADER;
 use crate::message::Dialogue;
 
 /// Largest piece of a file in one [`FileRequest::Data`] or [`FileReply::Data`], in bytes.
 pub const DATA_CHUNK: usize = 256 * 1024;
 
-/// Most entries in one [`FileReply::Entries`].
+/// Most entries in one [`FileReply::Entries`], and most changes in one [`FileReply::Changed`].
 pub const ENTRIES_CHUNK: usize = 256;
+
+/// Most names and values with which one file can be annotated.
+pub const MAX_METADATA: usize = 1024;
 
 /// What the host asks of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,7 +63,7 @@ pub enum FileRequest {
         #[serde(with = "crate::bytes")]
         path: Vec<u8>,
     },
-    /// The contents of a regular file, links followed: [`FileReply::Entry`], then [`FileReply::Data`] until
+    /// The contents of a regular file, links followed: [`FileReply::Entry`] of the file that was opened, then [`FileReply::Data`] until
     /// [`FileReply::Done`].
     Read {
         /// The file; `EISDIR` for a directory.
@@ -78,7 +83,7 @@ pub enum FileRequest {
         path: Vec<u8>,
         /// Names and values that replace what the file is annotated with (extended attributes `user.e2b.NAME`); without
         /// any, a new file has none and nothing is asked of the file system.
-        #[serde(with = "crate::bytes::pairs")]
+        #[serde(with = "crate::bytes::metadata")]
         metadata: Vec<(Vec<u8>, Vec<u8>)>,
     },
     /// A piece of the file that is being written.
@@ -112,7 +117,7 @@ pub enum FileReply {
     /// What is there.
     Entry(Entry),
     /// Some of what is in a directory, at most [`ENTRIES_CHUNK`].
-    Entries(Vec<Entry>),
+    Entries(#[serde(with = "crate::bytes::chunk")] Vec<Entry>),
     /// A piece of a file.
     Data {
         /// At most [`DATA_CHUNK`] bytes.
@@ -122,7 +127,7 @@ pub enum FileReply {
     /// It is done.
     Done,
     /// Changes below the directory that is watched, in order.
-    Changed(Vec<Change>),
+    Changed(#[serde(with = "crate::bytes::chunk")] Vec<Change>),
     /// It could not be done.
     Failed {
         /// What was tried, such as `open`.
@@ -134,6 +139,47 @@ pub enum FileReply {
 
 impl Dialogue for FileReply {
     const MAX_FRAME: usize = 4 * 1024 * 1024;
+}
+
+/// Bytes that [`frame_data`] needs before a piece of a file: a frame's header, one for the kind of reply, and a length of
+/// at most [`DATA_CHUNK`], seven bits a byte.
+pub const DATA_PREFIX: usize = HEADER + 4;
+
+/// The number of [`FileReply::Data`] among the replies.
+const DATA: u8 = 2;
+
+/// Makes a piece of a file a frame where it lies, as [`crate::encode`] would of a copy of it as [`FileReply::Data`].
+///
+/// The piece is the `length` bytes (at most [`DATA_CHUNK`]) behind the first [`DATA_PREFIX`] of `buffer`; the frame is
+/// what is answered.
+///
+/// # Panics
+/// If the buffer is shorter than that.
+pub fn frame_data(buffer: &mut [u8], length: usize) -> &[u8] {
+    let (mut start, mut rest, mut last) = (DATA_PREFIX, length, true);
+    let mut digits = [0; 3];
+    let count = if length < 1 << 7 {
+        1
+    } else if length < 1 << 14 {
+        2
+    } else {
+        3
+    };
+    for digit in &mut digits[..count] {
+        *digit = u8::try_from(rest & 0x7f).unwrap_or(0) | 0x80;
+        rest >>= 7;
+    }
+    for digit in digits[..count].iter().rev() {
+        start -= 1;
+        buffer[start] = if last { digit & 0x7f } else { *digit };
+        last = false;
+    }
+    start -= 1;
+    buffer[start] = DATA;
+    let body = u32::try_from(DATA_PREFIX - start + length).unwrap_or(0);
+    start -= HEADER;
+    buffer[start..][..HEADER].copy_from_slice(&body.to_le_bytes());
+    &buffer[start..DATA_PREFIX + length]
 }
 
 /// What is at a path.
@@ -163,7 +209,7 @@ pub struct Entry {
     /// For a link: where it leads in the end, as an absolute path, or what it says if that does not exist.
     pub target: Option<LinkTarget>,
     /// What the file is annotated with: `user.e2b.NAME`, without the prefix.
-    #[serde(with = "crate::bytes::pairs")]
+    #[serde(with = "crate::bytes::metadata")]
     pub metadata: Vec<(Vec<u8>, Vec<u8>)>,
 }
 

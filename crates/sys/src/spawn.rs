@@ -11,6 +11,7 @@ mod children;
 pub(crate) mod raw;
 mod strings;
 mod user;
+mod worker;
 
 use alloc::vec::Vec;
 use core::ffi::c_int;
@@ -24,6 +25,7 @@ use child::{Plan, Step};
 pub use children::{Ended, EndedAs, SignalQueue, Signaled, adopt_descriptor, append_decimal, reap, signal};
 use strings::Strings;
 pub use user::{User, become_user};
+pub use worker::fork_worker;
 
 /// A program to start.
 #[derive(Debug, Clone, Copy)]

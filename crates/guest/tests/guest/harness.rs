@@ -1,14 +1,18 @@
 //! A host for one guest: starts the program, speaks the protocol with it, and collects what comes back.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use offleash_protocol::{Decoder, End, Exec, FromGuest, INPUT_WINDOW, StdinKind, Stream, ToGuest, Usage, encode};
+use offleash_protocol::{Decoder, End, Exec, FromGuest, INPUT_WINDOW, Ids, StdinKind, Stream, ToGuest, Usage, encode};
 use offleash_sys::spawn::{Orphaned, Session, Spawn, spawn};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType};
 use rustix::process::{Pid, WaitOptions};
+
+use crate::worker::Worker;
 
 /// The longest that anything here may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -124,8 +128,7 @@ fn try_start(role: Role) -> Option<Guest> {
 
 /// Starts any program with a control socket.
 pub(crate) fn start_program(argv: &[Vec<u8>]) -> Guest {
-    let (ours, theirs) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a pair");
+    let (ours, theirs) = stream_pair();
     let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).expect("null");
     let spawned = spawn(&Spawn {
         argv,
@@ -151,6 +154,10 @@ pub(crate) fn start_program(argv: &[Vec<u8>]) -> Guest {
     }
 }
 
+pub(crate) fn stream_pair() -> (OwnedFd, OwnedFd) {
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a pair")
+}
+
 impl Guest {
     /// Sends bytes that need not be the protocol.
     pub(crate) fn send_bytes(&mut self, mut bytes: &[u8]) {
@@ -163,6 +170,25 @@ impl Guest {
 
     pub(crate) fn send(&mut self, message: &ToGuest) {
         self.send_bytes(&encode(message).expect("it fits"));
+    }
+
+    /// Sends bytes of the protocol and descriptors with the first of them.
+    pub(crate) fn send_with(&mut self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)));
+        let socket = self.socket.as_ref().expect("not hung up");
+        let first = [IoSlice::new(&bytes[..1])];
+        rustix::net::sendmsg(socket, &first, &mut control, SendFlags::NOSIGNAL).expect("the guest listens");
+        self.send_bytes(&bytes[1..]);
+    }
+
+    /// Asks for a file worker and answers this end of its socket.
+    pub(crate) fn open_files(&mut self, user: Option<Ids>) -> Worker {
+        let (ours, theirs) = stream_pair();
+        let request = encode(&ToGuest::Files { user }).expect("it fits");
+        self.send_with(&request, &[theirs.as_fd()]);
+        Worker::new(ours)
     }
 
     /// The process that was started here.

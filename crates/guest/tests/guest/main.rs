@@ -1,7 +1,9 @@
 //! The guest as a program of its own, seen from its control socket: no sandbox is around it.
 
 mod commands;
+mod files;
 mod harness;
 mod lifetime;
 mod streams;
 mod users;
+mod worker;

@@ -1,0 +1,79 @@
+//! The worker's socket: requests in, answers out, one after the other.
+
+use alloc::vec::Vec;
+
+use offleash_protocol::files::{DATA_CHUNK, DATA_PREFIX, FileReply, FileRequest, frame_data};
+use offleash_protocol::{Decoder, encode_into};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::failure::{Gone, Stop, failed};
+
+/// A conversation with the host, in which this side waits.
+pub(super) struct Channel {
+    socket: OwnedFd,
+    decoder: Decoder<FileRequest>,
+    /// Room for a frame of data, either way.
+    buffer: Vec<u8>,
+    out: Vec<u8>,
+}
+
+impl Channel {
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self {
+            socket,
+            decoder: Decoder::new(),
+            // Not touched before it is needed.
+            buffer: alloc::vec![0; DATA_PREFIX + DATA_CHUNK],
+            out: Vec::new(),
+        }
+    }
+
+    /// Waits for the next request; `None` when no more will come.
+    pub(super) fn next(&mut self) -> Result<Option<FileRequest>, Gone> {
+        loop {
+            if let Some(request) = self.decoder.next().map_err(|_| Gone)? {
+                return Ok(Some(request));
+            }
+            match rustix::net::recv(&self.socket, &mut self.buffer[..], RecvFlags::empty()) {
+                Ok((0, _)) => return Ok(None),
+                Ok((count, _)) => self.decoder.push(&self.buffer[..count]),
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(Gone),
+            }
+        }
+    }
+
+    /// Sends an answer; one that is too large for a frame fails the request.
+    pub(super) fn send(&mut self, reply: &FileReply) -> Result<(), Stop> {
+        self.out.clear();
+        encode_into(reply, &mut self.out).map_err(|_| failed("answer")(Errno::MSGSIZE))?;
+        Ok(send_all(&self.socket, &self.out)?)
+    }
+
+    /// Reads at most `limit` bytes by `read` and sends them as one piece of a file; answers how many there were.
+    pub(super) fn send_data(
+        &mut self,
+        limit: usize,
+        read: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
+    ) -> Result<usize, Stop> {
+        let place = &mut self.buffer[DATA_PREFIX..][..limit.min(DATA_CHUNK)];
+        let length = read(place).map_err(failed("read"))?;
+        if length > 0 {
+            send_all(&self.socket, frame_data(&mut self.buffer, length))?;
+        }
+        Ok(length)
+    }
+}
+
+fn send_all(socket: &OwnedFd, mut bytes: &[u8]) -> Result<(), Gone> {
+    while !bytes.is_empty() {
+        match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::INTR) => {}
+            Err(_) => return Err(Gone),
+        }
+    }
+    Ok(())
+}
