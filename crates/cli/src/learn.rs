@@ -219,6 +219,7 @@ mod tests {
     fn seen(host: &str, port: u16, verdict: ConnectionVerdict) -> Connection {
         Connection {
             at: String::new(),
+            times: 1,
             host: host.to_owned(),
             port,
             address: None,

@@ -15,7 +15,7 @@ pub(crate) fn lines(network: &NetworkUse, rules: &NetworkPolicy) -> Vec<String> 
     let mut told: BTreeMap<String, u64> = BTreeMap::new();
     for connection in &network.connections {
         if let Some(line) = line(connection) {
-            *told.entry(line).or_default() += 1;
+            *told.entry(line).or_default() += connection.times;
         }
         for request in &connection.requests {
             if let Some(line) = line_of_request(connection, request) {
@@ -125,6 +125,7 @@ mod tests {
     fn refused(host: &str, rule: Option<&str>) -> Connection {
         Connection {
             at: String::new(),
+            times: 1,
             host: host.to_owned(),
             port: 443,
             address: None,

@@ -127,8 +127,11 @@ pub struct InboundConnection {
 /// A connection that the sandbox made or tried to make.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Connection {
-    /// When, RFC 3339, UTC.
+    /// When, RFC 3339, UTC; of several the first.
     pub at: String,
+    /// How many there were: connections that were refused before they were made, for the same reason, are told together.
+    #[serde(default = "once")]
+    pub times: u64,
     /// The name, or the address where none was used.
     pub host: String,
     /// The port.
@@ -158,6 +161,11 @@ pub struct Connection {
     /// How many there were beyond those.
     #[serde(default)]
     pub more_requests: u64,
+}
+
+/// Records of earlier versions tell each connection by itself.
+fn once() -> u64 {
+    1
 }
 
 /// A request that the sandbox made on a connection.

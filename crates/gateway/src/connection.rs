@@ -124,6 +124,7 @@ impl Drop for Session<'_> {
         });
         self.shared.journal.connection(Connection {
             at: self.at,
+            times: 1,
             host: self.host.to_string(),
             port: self.port,
             address: self.address,

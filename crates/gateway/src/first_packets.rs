@@ -16,7 +16,6 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::sleep;
 
 use crate::connection::host_at;
-use crate::journal::{Connection, Outcome};
 use crate::{Shared, policy};
 
 /// The port of a protocol in which a refusal can be explained.
@@ -58,20 +57,8 @@ fn refuse(shared: &Shared, destination: SocketAddr) -> bool {
     let Some((host, rule, reason)) = refusal(shared, destination) else {
         return false;
     };
-    shared.journal.connection(Connection {
-        at: SystemTime::now(),
-        host: host.to_string(),
-        port: destination.port(),
-        address: None,
-        outcome: Outcome::Refused(reason),
-        rule,
-        asked: None,
-        sent: 0,
-        received: 0,
-        duration: Duration::ZERO,
-        requests: Vec::new(),
-        more_requests: 0,
-    });
+    let unmade = (host.to_string(), destination.port(), rule, reason);
+    shared.journal.unmade(SystemTime::now(), unmade);
     true
 }
 

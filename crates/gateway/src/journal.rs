@@ -1,6 +1,6 @@
 //! What a sandbox asked for and got, kept within bounds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -33,8 +33,10 @@ pub enum Outcome {
 /// One connection of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Connection {
-    /// When it was asked for.
+    /// When it was asked for; of several the first.
     pub at: SystemTime,
+    /// How many there were.
+    pub times: u64,
     /// The name, or the address where none was used.
     pub host: String,
     /// The port.
@@ -139,7 +141,12 @@ pub struct Account {
     pub more_secrets: u64,
     /// How many requests are told one by one, those of connections that go on included.
     requests: usize,
+    /// Which of the connections stands for those that are refused before they are made.
+    unmade: HashMap<Unmade, usize>,
 }
+
+/// What connections have in common that are told together: host, port, rule and reason.
+type Unmade = (String, u16, Option<String>, String);
 
 /// Where the gateway writes and the supervisor reads.
 #[derive(Debug, Clone, Default)]
@@ -161,6 +168,39 @@ impl Journal {
         } else {
             account.more_connections += 1;
         }
+    }
+
+    /// One that was refused before it was made, of which nothing is to be told but that. A program that tries again and
+    /// again leaves no less room for others.
+    pub(crate) fn unmade(&self, at: SystemTime, (host, port, rule, reason): Unmade) {
+        let account = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = (host.clone(), port, rule.clone(), reason.clone());
+        if let Some(number) = account.unmade.get(&known)
+            && let Some(connection) = account.connections.get_mut(*number)
+        {
+            connection.times += 1;
+            return;
+        }
+        if account.connections.len() >= CONNECTIONS {
+            account.more_connections += 1;
+            return;
+        }
+        account.unmade.insert(known, account.connections.len());
+        account.connections.push(Connection {
+            at,
+            times: 1,
+            host,
+            port,
+            address: None,
+            outcome: Outcome::Refused(reason),
+            rule,
+            asked: None,
+            sent: 0,
+            received: 0,
+            duration: Duration::ZERO,
+            requests: Vec::new(),
+            more_requests: 0,
+        });
     }
 
     pub(crate) fn refused_name(&self, name: String) {
@@ -203,5 +243,45 @@ impl Journal {
 
     pub(crate) fn take(&self) -> Account {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_refusals_are_told_together_and_leave_room_for_others() {
+        let journal = Journal::default();
+        let refuse = |host: &str, port: u16, reason: &str| {
+            journal.unmade(SystemTime::now(), (host.to_owned(), port, None, reason.to_owned()));
+        };
+        for _ in 0..CONNECTIONS * 2 {
+            refuse("a.example", 443, "no rule allows it");
+        }
+        refuse("a.example", 444, "no rule allows it");
+        refuse("a.example", 443, "the rule refuses it");
+        refuse("b.example", 443, "no rule allows it");
+        let account = journal.take();
+        let told: Vec<_> = account
+            .connections
+            .iter()
+            .map(|one| (&*one.host, one.port, one.times))
+            .collect();
+        let many = u64::try_from(CONNECTIONS * 2).unwrap();
+        let expected = [
+            ("a.example", 443, many),
+            ("a.example", 444, 1),
+            ("a.example", 443, 1),
+            ("b.example", 443, 1),
+        ];
+        assert_eq!(told, expected);
+        assert_eq!(account.more_connections, 0);
+        for number in 0..CONNECTIONS + 5 {
+            refuse(&format!("n{number}.example"), 443, "no rule allows it");
+        }
+        let account = journal.take();
+        assert_eq!((account.connections.len(), account.more_connections), (CONNECTIONS, 5));
+        assert_eq!(account.unmade.len(), CONNECTIONS);
     }
 }

@@ -79,8 +79,13 @@ attempt("afterwards", echoed, "www.example.com")
     let seen = world.inside(&["--allow", "www.example.com:7"], attempts);
     seen.all_done();
     let network = &seen.record["network"];
-    let told = network["connections"].as_array().unwrap().len();
-    let beyond = network["more_connections"].as_u64().unwrap();
-    assert!(told <= 10_000, "{told}");
-    assert_eq!(told as u64 + beyond, 12_001);
+    let told: Vec<u64> = network["connections"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["times"].as_u64().unwrap())
+        .collect();
+    // A first packet that is sent again, because the machine is slow, may count twice.
+    assert!(told.len() == 2 && told[0] >= 12_000 && told[1] == 1, "{told:?}");
+    assert_eq!(network["more_connections"], 0);
 }

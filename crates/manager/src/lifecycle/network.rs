@@ -260,6 +260,7 @@ fn connection(seen: offleash_gateway::Connection) -> Connection {
     let (verdict, reason) = verdict(seen.outcome);
     Connection {
         at: rfc3339(seen.at),
+        times: seen.times,
         host: seen.host,
         port: seen.port,
         address: seen.address,
