@@ -99,6 +99,12 @@ pub trait Sandbox: Debug {
         None
     }
 
+    /// How many connections and datagrams found no way out, in a network of its own that leads nowhere. 0 where that is
+    /// not known.
+    fn found_no_route(&self) -> u64 {
+        0
+    }
+
     /// Starts a command; what becomes of it follows as events.
     ///
     /// # Errors

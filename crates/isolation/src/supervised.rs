@@ -37,6 +37,11 @@ pub(crate) trait Holding: Debug {
         Ok(Vec::new())
     }
 
+    /// As [`Sandbox::found_no_route`].
+    fn found_no_route(&self) -> u64 {
+        0
+    }
+
     /// Ends every process and removes what the sandbox consists of.
     fn end(&mut self, served: &mut Served) -> Result<Final, IsolationError>;
 }
@@ -105,6 +110,10 @@ impl<H: Holding> Sandbox for Supervised<H> {
 
     fn take_network(&mut self) -> Option<NetworkSockets> {
         self.network.take()
+    }
+
+    fn found_no_route(&self) -> u64 {
+        self.holding.found_no_route()
     }
 
     fn exec(&mut self, request: &ExecRequest) -> Result<ExecId, IsolationError> {

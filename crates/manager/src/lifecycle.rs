@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use offleash_core::error::{ErrorKind, Explained as _};
-use offleash_core::exec::{ExecRequest, Stdin, TerminalSize};
+use offleash_core::exec::{ExecEnd, ExecRequest, Stdin, TerminalSize};
 use offleash_core::id::RunId;
 use offleash_core::plan::{Environment, Plan};
 use offleash_core::record::{ChangeSummary, NetworkUse, RunRecord};
@@ -33,11 +33,15 @@ use self::making::{Made, Resolved, new_run, place_layers};
 pub use self::network::{ConnectAnswer, explain_connect};
 pub use self::secrets::SecretsError;
 use crate::capture::Capture;
-use crate::drive::{Door, Drive, Driven};
+use crate::drive::{Door, Drive, Driven, Ending};
 use crate::planning::{ExecBasis, Host, PlanError};
 
 /// What a command that succeeded is answered with when not everything was written back in mode `rw`.
 const EXIT_HELD_BACK: u8 = 1;
+
+/// What a user is told whose command failed, and something of it wanted a network.
+const NO_NETWORK: &str =
+    "network: the sandbox has none, and something in it tried to reach one; `--allow HOST` lets a host be reached";
 
 /// What is to be run.
 #[derive(Debug)]
@@ -103,6 +107,9 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
         Err(failure) => return report::failed(request, &state, &plan, started_at, failure),
     };
     let mut notes = Vec::new();
+    if executed.strays > 0 {
+        notes.push(NO_NETWORK.to_owned());
+    }
     let mut unkept = None;
     let mut held_back = false;
     let workspace = request.spec.workspace.as_ref();
@@ -207,6 +214,8 @@ struct Executed {
     driven: Driven,
     last: Final,
     network: Option<NetworkUse>,
+    /// What a command that failed tried to reach without a network.
+    strays: u64,
 }
 
 fn execute(
@@ -237,6 +246,11 @@ fn execute(
         .with_questions(gateway.as_ref().map(Gateway::questions))
         .with_gateway(gateway.as_ref())
         .run()?;
+    let strays = match &driven.ending {
+        Ending::Command(ExecEnd::Exited { code: 0 }) => 0,
+        _ if gateway.is_some() => 0,
+        _ => sandbox.found_no_route(),
+    };
     let last = sandbox.kill()?;
     let network = gateway.map(|gateway| {
         let mut account = gateway.finish();
@@ -247,7 +261,13 @@ fn execute(
     if let Some(reason) = chosen.fallen() {
         enforcement.lacks("level", reason);
     }
-    Ok((Executed { driven, last, network }, enforcement))
+    let executed = Executed {
+        driven,
+        last,
+        network,
+        strays,
+    };
+    Ok((executed, enforcement))
 }
 
 /// Where the command starts, and its environment, in which `PWD` says the same unless the owner set another.

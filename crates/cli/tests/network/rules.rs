@@ -206,3 +206,29 @@ attempt("metadata by name", get, "metadata.example.com")
         seen.refused(name);
     }
 }
+
+#[test]
+fn a_command_that_fails_for_want_of_a_network_is_told_how_to_have_one() {
+    if world().is_none() {
+        return;
+    }
+    let site = Site::new();
+    let said = |flags: &[&str], program: &str| {
+        let arguments = [&["run"], flags, &["--", "/usr/bin/python3", "-I", "-S", "-c", program]].concat();
+        stderr(&site.offleash(&arguments).output().unwrap())
+    };
+    let hint = "`--allow HOST` lets a host be reached";
+    let address = "import socket; socket.create_connection(('93.184.216.34', 80))";
+    let version_6 = "import socket; socket.create_connection(('2606:2800:220:1::5', 80))";
+    let name = "import socket; socket.getaddrinfo('www.example.com', 80)";
+    for program in [address, version_6, name] {
+        let told = said(&[], program);
+        assert_eq!(told.matches(hint).count(), 1, "{program}: {told}");
+        assert!(!said(&["-q"], program).contains(hint), "{program}");
+    }
+    let caught = format!("try:\n    {address}\nexcept OSError:\n    pass");
+    let local = "import socket; socket.create_connection(('127.0.0.1', 9))";
+    for program in [caught.as_str(), local, "raise SystemExit(3)"] {
+        assert!(!said(&[], program).contains(hint), "{program}");
+    }
+}

@@ -13,6 +13,7 @@ mod identity;
 mod masks;
 pub(crate) mod network;
 mod network_namespace;
+mod no_route;
 mod running;
 mod tree;
 

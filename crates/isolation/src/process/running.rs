@@ -11,6 +11,7 @@ use offleash_sys::process;
 
 use super::grouping::Group;
 use super::handshake::ParentEnd;
+use super::no_route;
 use crate::error::IsolationError;
 use crate::guest_link::{GuestLink, running};
 use crate::limits::{TmpfsMounts, Watcher};
@@ -85,6 +86,10 @@ impl Holding for Namespaces {
             served.link.ask_for_report()?;
         }
         Ok(self.tmpfs.full().into_iter().map(SandboxEvent::Limit).collect())
+    }
+
+    fn found_no_route(&self) -> u64 {
+        no_route::count(self.first.pid)
     }
 
     fn end(&mut self, served: &mut Served) -> Result<Final, IsolationError> {

@@ -40,7 +40,9 @@ impl Facts<'_> {
     pub(super) fn into_record(self) -> RunRecord {
         let outcome = self.outcome();
         let withheld = self.request.spec.env.withheld(&self.host.env);
-        let Executed { driven, last, network } = self.executed;
+        let Executed {
+            driven, last, network, ..
+        } = self.executed;
         let (stdout, stderr) = driven.capture.into_records();
         let mut usage = last.usage;
         usage.wall_ms = u64::try_from(self.request.started.elapsed().as_millis()).unwrap_or(u64::MAX);
