@@ -49,6 +49,8 @@ enum Benchmark {
     Start(bench::StartOptions),
     /// What the network of a sandbox costs: streams, connections, requests and the start
     Egress(bench::EgressOptions),
+    /// What a daemon takes to make sandboxes, run commands and move files, and what they cost
+    Api(bench::ApiOptions),
     /// A program that takes part in `egress`
     #[command(hide = true)]
     EgressPart {
@@ -69,6 +71,9 @@ fn main() -> ExitCode {
         Task::Bench {
             benchmark: Benchmark::Egress(options),
         } => bench::run_egress(&options),
+        Task::Bench {
+            benchmark: Benchmark::Api(options),
+        } => bench::run_api(&options),
         Task::Bench {
             benchmark: Benchmark::EgressPart { part },
         } => bench::take_part(&part),

@@ -2,10 +2,11 @@
 //! the way to every port inside.
 //!
 //! One port for all of it; `route` says which request is for whom. This room alone knows what HTTP looks like, and it
-//! decides nothing about sandboxes: that is the manager's. `cli` is the only caller.
+//! decides nothing about sandboxes: that is the manager's. `cli` is the only caller, and asks through [`client`].
 
 mod answer;
 mod body;
+pub mod client;
 mod connection;
 mod envd;
 mod guard;

@@ -11,9 +11,13 @@ use crate::failure::Failure;
 
 mod learn;
 mod network;
+mod remote;
 
 pub(crate) use learn::LearnArgs;
 pub(crate) use network::NetworkArgs;
+pub(crate) use remote::{
+    CpArgs, CreateArgs, ExecArgs, IdsArgs, LsArgs, OneArgs, PortArgs, ResumeArgs, RmArgs, StatsArgs,
+};
 
 /// The variable that stands for `--state`.
 const STATE: &str = "OFFLEASH_STATE";
@@ -41,6 +45,30 @@ pub(crate) enum Command {
     Discard(DiscardArgs),
     /// List runs that go on or whose changes are kept.
     Runs(RunsArgs),
+    /// Make a sandbox in the daemon, and print its id.
+    Create(CreateArgs),
+    /// List the sandboxes of the daemon.
+    Ls(LsArgs),
+    /// Run a command in a sandbox of the daemon.
+    Exec(ExecArgs),
+    /// Copy files to a sandbox of the daemon, or from it.
+    Cp(CpArgs),
+    /// Show what the daemon noted about a sandbox.
+    Logs(OneArgs),
+    /// End sandboxes of the daemon.
+    Stop(IdsArgs),
+    /// Remove sandboxes of the daemon that are paused, or with `--force` any.
+    Rm(RmArgs),
+    /// Show all that the daemon knows of sandboxes, as JSON.
+    Inspect(IdsArgs),
+    /// Show what sandboxes of the daemon use.
+    Stats(StatsArgs),
+    /// Pause sandboxes of the daemon.
+    Pause(IdsArgs),
+    /// Continue sandboxes of the daemon.
+    Resume(ResumeArgs),
+    /// Print the address at which a port of a sandbox is reached.
+    Port(PortArgs),
     /// Say what this machine offers, what is missing, and how to mend it.
     Doctor(DoctorArgs),
     /// Say what would be decided about a path, variable, limit, system call or connection, and by which rule.

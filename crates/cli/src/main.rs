@@ -9,6 +9,7 @@ mod failure;
 mod learn;
 mod policy_file;
 mod refusals;
+mod remote;
 mod run;
 mod specify;
 mod terminal;
@@ -50,6 +51,18 @@ fn any() -> ExitCode {
         Command::Apply(apply) => changes::apply(&apply, state),
         Command::Discard(discard) => changes::discard(&discard, state),
         Command::Runs(runs) => changes::runs(&runs, state),
+        Command::Create(create) => remote::create(&create, state),
+        Command::Ls(ls) => remote::ls(&ls, state),
+        Command::Exec(exec) => remote::exec(exec, state),
+        Command::Cp(cp) => remote::cp(&cp, state),
+        Command::Logs(logs) => remote::logs(&logs, state),
+        Command::Stop(stop) => remote::stop(&stop, state),
+        Command::Rm(rm) => remote::rm(&rm, state),
+        Command::Inspect(inspect) => remote::inspect(&inspect, state),
+        Command::Stats(stats) => remote::stats(&stats, state),
+        Command::Pause(pause) => remote::pause(&pause, state),
+        Command::Resume(resume) => remote::resume(&resume, state),
+        Command::Port(port) => remote::port(&port, state),
         Command::Doctor(options) => doctor::doctor(&options, state),
         Command::Explain(question) => explain::explain(&question),
         Command::Policy(PolicyCommand::Check(check)) => explain::check_policy(&check),

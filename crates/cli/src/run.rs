@@ -108,7 +108,7 @@ fn remembering(arguments: &SandboxArgs, network: &NetworkSpec) -> Option<Box<dyn
     file.exists().then(|| Box::new(file) as Box<dyn RememberRule>)
 }
 
-fn terminal_failure(error: &io::Error) -> Failure {
+pub(crate) fn terminal_failure(error: &io::Error) -> Failure {
     Failure::new(format!("cannot use the terminal: {error}"))
         .with_hint("leave `-t` out, or run it in a terminal of your own")
 }

@@ -24,6 +24,18 @@ fn help_says_what_there_is() {
       apply        Write the changes of a run to its workspace
       discard      Throw the changes of a run away
       runs         List runs that go on or whose changes are kept
+      create       Make a sandbox in the daemon, and print its id
+      ls           List the sandboxes of the daemon
+      exec         Run a command in a sandbox of the daemon
+      cp           Copy files to a sandbox of the daemon, or from it
+      logs         Show what the daemon noted about a sandbox
+      stop         End sandboxes of the daemon
+      rm           Remove sandboxes of the daemon that are paused, or with `--force` any
+      inspect      Show all that the daemon knows of sandboxes, as JSON
+      stats        Show what sandboxes of the daemon use
+      pause        Pause sandboxes of the daemon
+      resume       Continue sandboxes of the daemon
+      port         Print the address at which a port of a sandbox is reached
       doctor       Say what this machine offers, what is missing, and how to mend it
       explain      Say what would be decided about a path, variable, limit, system call or connection,
                    and by which rule

@@ -52,13 +52,25 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 18] = [
+const COMMANDS: [&[&str]; 30] = [
     &[],
     &["run"],
     &["diff"],
     &["apply"],
     &["discard"],
     &["runs"],
+    &["create"],
+    &["ls"],
+    &["exec"],
+    &["cp"],
+    &["logs"],
+    &["stop"],
+    &["rm"],
+    &["inspect"],
+    &["stats"],
+    &["pause"],
+    &["resume"],
+    &["port"],
     &["doctor"],
     &["explain"],
     &["explain", "path"],

@@ -19,8 +19,8 @@ const ARROWS: [(&str, &[&str]); 10] = [
     ("store", &["core"]),
     ("gateway", &["core", "sys"]),
     ("manager", &["core", "gateway", "isolation", "protocol", "store", "sys"]),
-    ("api", &[]),
-    ("cli", &["core", "isolation", "manager", "store", "sys"]),
+    ("api", &["core"]),
+    ("cli", &["api", "core", "isolation", "manager", "store", "sys"]),
 ];
 
 /// All that `core` may use of others: data, and no door to the outside.

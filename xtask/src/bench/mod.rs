@@ -4,6 +4,7 @@
 //! Everything is interleaved in one run, because absolute times move with the machine and its load and only ratios
 //! carry over. A benchmark and never a test: nothing here fails because a machine is slow.
 
+mod api;
 mod contender;
 mod egress;
 mod helper;
@@ -22,6 +23,7 @@ use contender::{Arena, Contender, Workload};
 use report::{Machine, Report, Skipped, Timing};
 use sample::{Sample, Series};
 
+pub(crate) use api::{ApiOptions, run as run_api};
 pub(crate) use egress::{EgressOptions, Part, run as run_egress, take_part};
 pub(crate) use helper::serve as serve_helper;
 

@@ -1,0 +1,243 @@
+//! The other side: what our own commands ask of a daemon, over its unix socket.
+//!
+//! A [`Client`] waits for its answers; a command that runs ([`Exec`]) is waited for with poll, like everything else that
+//! has a terminal. Deliberately not here: arguments and printing.
+
+mod exec;
+mod files;
+mod transport;
+
+use std::path::{Path, PathBuf};
+
+use http::{Method, Request};
+use offleash_core::error::{ErrorKind, Explained};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+pub use exec::{Exec, ExecStart, News};
+pub use files::Kind;
+
+use crate::body;
+
+/// The name of the socket in the state directory at which a daemon serves its owner.
+pub const SOCKET: &str = "api.sock";
+
+/// Why a daemon did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens at the socket.
+    #[error("no daemon answers at `{}`: {source}", .socket.display())]
+    NotRunning {
+        /// The socket.
+        socket: PathBuf,
+        /// Why it cannot be connected to.
+        source: std::io::Error,
+    },
+    /// The daemon, or the sandbox's services, said no.
+    #[error("{message}")]
+    Refused {
+        /// What the answer says.
+        message: String,
+        /// What kind of refusal it is.
+        kind: ErrorKind,
+    },
+    /// What came is no answer, or ended in the middle.
+    #[error("the daemon's answer to `{asked}` cannot be read: {reason}")]
+    Malformed {
+        /// What was asked.
+        asked: String,
+        /// What is wrong with the answer.
+        reason: String,
+    },
+    /// A file or stream on this side failed.
+    #[error("cannot {tried}: {source}")]
+    Local {
+        /// What was tried, as in `write the file`.
+        tried: String,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+}
+
+impl Explained for ClientError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NotRunning { .. } => ErrorKind::Unavailable,
+            Self::Refused { kind, .. } => *kind,
+            Self::Malformed { .. } => ErrorKind::Internal,
+            Self::Local { .. } => ErrorKind::Invalid,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::NotRunning { .. } => {
+                Some("start one with `offleash serve`, with the same `--state DIR` if it has one".to_owned())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Asks a daemon; each request has a connection of its own.
+#[derive(Debug)]
+pub struct Client {
+    socket: PathBuf,
+    runtime: tokio::runtime::Runtime,
+}
+
+/// A sandbox as its services are asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    id: String,
+    token: Option<String>,
+    user: Option<String>,
+}
+
+impl Client {
+    /// A client of the daemon that listens at `socket`.
+    ///
+    /// # Errors
+    /// `Local` when the event loop cannot be made.
+    pub fn new(socket: &Path) -> Result<Self, ClientError> {
+        let runtime = transport::runtime()?;
+        Ok(Self {
+            socket: socket.to_owned(),
+            runtime,
+        })
+    }
+
+    /// Reads `path`.
+    ///
+    /// # Errors
+    /// `NotRunning`, `Refused`, `Malformed`.
+    pub fn get(&self, path: &str) -> Result<Value, ClientError> {
+        self.ask_for(Method::GET, path, None).map(|(value, _)| value)
+    }
+
+    /// Sends `body` to `path` and reads the answer, `Null` if it has no body.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn post(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
+        self.ask_for(Method::POST, path, Some(body)).map(|(value, _)| value)
+    }
+
+    /// Deletes what is at `path`.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn delete(&self, path: &str) -> Result<(), ClientError> {
+        self.ask_for(Method::DELETE, path, None).map(drop)
+    }
+
+    /// Every entry of a list that comes in pages.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn list(&self, path: &str) -> Result<Vec<Value>, ClientError> {
+        let mut all = Vec::new();
+        let mut token: Option<String> = None;
+        loop {
+            let separator = if path.contains('?') { '&' } else { '?' };
+            let page = match &token {
+                Some(token) => format!("{path}{separator}nextToken={}", encoded(token)),
+                None => path.to_owned(),
+            };
+            let (entries, next) = self.ask_for(Method::GET, &page, None)?;
+            let Value::Array(entries) = entries else {
+                return Err(malformed(&page, "it is no list"));
+            };
+            all.extend(entries);
+            if next.is_none() || next == token {
+                return Ok(all);
+            }
+            token = next;
+        }
+    }
+
+    fn ask_for(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<(Value, Option<String>), ClientError> {
+        let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
+        if body.is_some() {
+            request = request.header("content-type", "application/json");
+        }
+        let bytes = body.map(|value| value.to_string().into_bytes()).unwrap_or_default();
+        let request = transport::built(request.body(body::full(bytes)), path)?;
+        self.runtime.block_on(async {
+            let answer = transport::send(&self.socket, request, path).await?;
+            let next = answer.header("x-next-token").filter(|token| !token.is_empty());
+            let bytes = answer.bytes().await?;
+            let value = match bytes.is_empty() {
+                true => Value::Null,
+                false => parsed(&bytes, path)?,
+            };
+            Ok((value, next))
+        })
+    }
+
+    /// A request to the services of a sandbox, by its id and access token, as a user.
+    fn target(&self, id: &str, user: Option<&str>) -> Result<Target, ClientError> {
+        let detail = self.get(&format!("/sandboxes/{}", encoded(id)))?;
+        let token = detail.get("envdAccessToken").and_then(Value::as_str);
+        Ok(Target {
+            id: id.to_owned(),
+            token: token.map(str::to_owned),
+            user: user.map(str::to_owned),
+        })
+    }
+}
+
+impl Target {
+    /// A request to the sandbox's services.
+    fn request(&self, method: Method, path: &str, kind: &str) -> http::request::Builder {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "localhost")
+            .header("e2b-sandbox-id", &self.id)
+            .header("e2b-sandbox-port", "49983");
+        if !kind.is_empty() {
+            request = request.header("content-type", kind);
+        }
+        if let Some(token) = &self.token {
+            request = request.header("x-access-token", token);
+        }
+        if let Some(user) = &self.user {
+            let credentials = data_encoding::BASE64.encode(format!("{user}:").as_bytes());
+            request = request.header("authorization", format!("Basic {credentials}"));
+        }
+        request
+    }
+
+    /// Calls a method that has one answer.
+    async fn call(&self, socket: &Path, method: &str, message: &Value) -> Result<Value, ClientError> {
+        let path = format!("/{method}");
+        let request = self
+            .request(Method::POST, &path, "application/json")
+            .header("connect-protocol-version", "1")
+            .body(body::full(message.to_string().into_bytes()));
+        let answer = transport::send(socket, transport::built(request, &path)?, &path).await?;
+        parsed(&answer.bytes().await?, &path)
+    }
+}
+
+/// Text as it is written in a path or a query.
+pub fn encoded(text: &str) -> String {
+    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
+}
+
+fn malformed(asked: &str, reason: impl std::fmt::Display) -> ClientError {
+    ClientError::Malformed {
+        asked: asked.to_owned(),
+        reason: reason.to_string(),
+    }
+}
+
+fn parsed<T: DeserializeOwned>(bytes: &[u8], asked: &str) -> Result<T, ClientError> {
+    serde_json::from_slice(bytes).map_err(|error| malformed(asked, error))
+}

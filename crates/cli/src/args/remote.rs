@@ -1,0 +1,147 @@
+//! The arguments of the commands that ask a daemon.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+#[derive(Debug, Args)]
+pub(crate) struct CreateArgs {
+    /// What the sandbox is made from.
+    #[arg(long, value_name = "NAME", default_value = "base")]
+    pub(crate) template: String,
+    /// How long it lives, such as 90s, 5m or 2h. [default: the daemon's]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) timeout: Option<String>,
+    /// Pause it when its time is up, instead of ending it.
+    #[arg(long)]
+    pub(crate) auto_pause: bool,
+    /// Resume it when somebody uses it while it is paused.
+    #[arg(long, requires = "auto_pause")]
+    pub(crate) auto_resume: bool,
+    /// A label.
+    #[arg(long, short = 'l', value_name = "NAME=VALUE")]
+    pub(crate) label: Vec<String>,
+    /// A variable for every command in it.
+    #[arg(long, short = 'e', value_name = "NAME=VALUE")]
+    pub(crate) env: Vec<String>,
+    /// Let it reach nothing on the internet but what `--allow` names.
+    #[arg(long)]
+    pub(crate) no_internet: bool,
+    /// Let it reach a name, `*.` before a name, an address or a network.
+    #[arg(long, value_name = "HOST")]
+    pub(crate) allow: Vec<String>,
+    /// Let it not reach an address or a network.
+    #[arg(long, value_name = "NETWORK")]
+    pub(crate) deny_host: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LsArgs {
+    /// Only those with this label.
+    #[arg(long, short = 'l', value_name = "NAME=VALUE")]
+    pub(crate) label: Vec<String>,
+    /// Only ids, a line each.
+    #[arg(long, short = 'q')]
+    pub(crate) quiet: bool,
+    /// Print the list as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExecArgs {
+    /// Pass standard input on.
+    #[arg(long, short = 'i')]
+    pub(crate) interactive: bool,
+    /// Give the command a terminal.
+    #[arg(long, short = 't')]
+    pub(crate) tty: bool,
+    /// As whom: `user` or `root`. [default: user]
+    #[arg(long, short = 'u', value_name = "USER")]
+    pub(crate) user: Option<String>,
+    /// Working directory inside. [default: the user's home]
+    #[arg(long, short = 'w', value_name = "DIR")]
+    pub(crate) workdir: Option<String>,
+    /// A variable.
+    #[arg(long, short = 'e', value_name = "NAME=VALUE")]
+    pub(crate) env: Vec<String>,
+    /// The sandbox.
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// Command and arguments.
+    #[arg(
+        value_name = "COMMAND",
+        trailing_var_arg = true,
+        required = true,
+        allow_hyphen_values = true
+    )]
+    pub(crate) command: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CpArgs {
+    /// As whom: `user` or `root`. [default: user]
+    #[arg(long, short = 'u', value_name = "USER")]
+    pub(crate) user: Option<String>,
+    /// From where: a path here, or ID:PATH.
+    #[arg(value_name = "SOURCE")]
+    pub(crate) source: PathBuf,
+    /// To where: a path here, or ID:PATH.
+    #[arg(value_name = "DESTINATION")]
+    pub(crate) destination: PathBuf,
+}
+
+/// One sandbox or several.
+#[derive(Debug, Args)]
+pub(crate) struct IdsArgs {
+    /// The sandboxes.
+    #[arg(value_name = "ID", required = true)]
+    pub(crate) ids: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RmArgs {
+    /// Remove it although it runs.
+    #[arg(long, short = 'f')]
+    pub(crate) force: bool,
+    /// The sandboxes.
+    #[arg(value_name = "ID", required = true)]
+    pub(crate) ids: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ResumeArgs {
+    /// How long it lives from now on, such as 90s, 5m or 2h. [default: five minutes]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) timeout: Option<String>,
+    /// The sandboxes.
+    #[arg(value_name = "ID", required = true)]
+    pub(crate) ids: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatsArgs {
+    /// Print the samples as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The sandboxes. [default: all that run]
+    #[arg(value_name = "ID")]
+    pub(crate) ids: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct OneArgs {
+    /// The sandbox.
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PortArgs {
+    /// The sandbox.
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// The port on which a program inside listens.
+    #[arg(value_name = "PORT")]
+    pub(crate) port: u16,
+}

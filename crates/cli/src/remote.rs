@@ -1,0 +1,292 @@
+//! The commands that ask a daemon: Docker's verbs for its sandboxes.
+
+mod copy;
+mod exec;
+mod table;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use offleash_api::client::{Client, SOCKET, encoded};
+use offleash_core::text::Text;
+use offleash_core::units::Millis;
+use offleash_store::{HostIdentity, StateDirectory};
+use serde_json::{Map, Value, json};
+
+use crate::args::{CpArgs, CreateArgs, ExecArgs, IdsArgs, LsArgs, OneArgs, PortArgs, ResumeArgs, RmArgs, StatsArgs};
+use crate::failure::Failure;
+use crate::terminal;
+
+use table::Table;
+
+/// What a resumed sandbox lives if nobody says, in seconds.
+const RESUMED: u64 = 300;
+
+fn client(state: Option<&Path>) -> Result<Client, Failure> {
+    let state = StateDirectory::open(state, &HostIdentity::of_this_process())?;
+    Ok(Client::new(&state.path().join(SOCKET))?)
+}
+
+pub(crate) fn create(arguments: &CreateArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let mut body = json!({
+        "templateID": arguments.template,
+        "metadata": assignments("--label", &arguments.label)?,
+        "envVars": assignments("--env", &arguments.env)?,
+        "autoPause": arguments.auto_pause,
+    });
+    if let Some(text) = &arguments.timeout {
+        body["timeout"] = json!(seconds("--timeout", text)?);
+    }
+    if arguments.auto_resume {
+        body["autoResume"] = json!({ "enabled": true });
+    }
+    let mut denied = arguments.deny_host.clone();
+    if arguments.no_internet {
+        denied.push("0.0.0.0/0".to_owned());
+    }
+    if arguments.no_internet && arguments.allow.is_empty() {
+        body["allow_internet_access"] = json!(false);
+    } else if !denied.is_empty() || !arguments.allow.is_empty() {
+        body["network"] = json!({ "allowOut": arguments.allow, "denyOut": denied });
+    }
+    let made = client(state)?.post("/v2/sandboxes", &body)?;
+    line(text(&made, "sandboxID"))
+}
+
+pub(crate) fn ls(arguments: &LsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let mut path = "/v2/sandboxes?limit=100".to_owned();
+    if !arguments.label.is_empty() {
+        let labels = assignments("--label", &arguments.label)?;
+        let pairs: Vec<String> = labels
+            .iter()
+            .map(|(name, value)| format!("{}={}", encoded(name), encoded(value.as_str().unwrap_or_default())))
+            .collect();
+        path = format!("{path}&metadata={}", encoded(&pairs.join("&")));
+    }
+    let all = client(state)?.list(&path)?;
+    if arguments.json {
+        print_json(&all)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if arguments.quiet {
+        let ids: String = all.iter().map(|one| format!("{}\n", text(one, "sandboxID"))).collect();
+        terminal::print(ids.as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = Table::new(&["ID", "TEMPLATE", "STATE", "STARTED", "ENDS", "LABELS"]);
+    for one in &all {
+        let template = one
+            .get("alias")
+            .map_or_else(|| text(one, "templateID"), |_| text(one, "alias"));
+        let labels = one
+            .get("metadata")
+            .and_then(Value::as_object)
+            .cloned()
+            .unwrap_or_default();
+        let labels: Vec<String> = labels
+            .iter()
+            .map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()))
+            .collect();
+        table.row([
+            text(one, "sandboxID"),
+            template,
+            text(one, "state"),
+            text(one, "startedAt"),
+            text(one, "endAt"),
+            labels.join(","),
+        ]);
+    }
+    table.print()
+}
+
+pub(crate) fn exec(arguments: ExecArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    exec::exec(&client(state)?, arguments)
+}
+
+pub(crate) fn cp(arguments: &CpArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    copy::copy(&client(state)?, arguments)
+}
+
+pub(crate) fn logs(arguments: &OneArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let path = format!("/sandboxes/{}/logs", encoded(&arguments.id));
+    let answer = client(state)?.get(&path)?;
+    let entries = answer
+        .get("logs")
+        .and_then(Value::as_array)
+        .cloned()
+        .unwrap_or_default();
+    let mut shown = String::new();
+    for entry in &entries {
+        let told = if entry.get("message").is_some() {
+            "message"
+        } else {
+            "line"
+        };
+        shown.push_str(&format!("{} {}\n", text(entry, "timestamp"), text(entry, told)));
+    }
+    terminal::print(shown.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Ends sandboxes, running or paused.
+pub(crate) fn stop(arguments: &IdsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let client = client(state)?;
+    each(&arguments.ids, |id| kill(&client, id))
+}
+
+/// Removes sandboxes: those that are paused, and with force those that run.
+pub(crate) fn rm(arguments: &RmArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let client = client(state)?;
+    each(&arguments.ids, |id| {
+        let detail = client.get(&format!("/sandboxes/{}", encoded(id)))?;
+        if text(&detail, "state") == "running" && !arguments.force {
+            return Err(Failure::new(format!("sandbox {} is running", Text::from(id)))
+                .with_hint("`offleash rm -f` removes it all the same"));
+        }
+        kill(&client, id)
+    })
+}
+
+fn kill(client: &Client, id: &str) -> Result<(), Failure> {
+    client.delete(&format!("/sandboxes/{}", encoded(id)))?;
+    Ok(())
+}
+
+pub(crate) fn inspect(arguments: &IdsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let client = client(state)?;
+    let mut all = Vec::new();
+    for id in &arguments.ids {
+        let mut detail = client.get(&format!("/sandboxes/{}", encoded(id)))?;
+        // It opens the sandbox, and what is inspected is pasted into reports.
+        if let Some(fields) = detail.as_object_mut() {
+            fields.remove("envdAccessToken");
+            fields.remove("trafficAccessToken");
+        }
+        all.push(detail);
+    }
+    print_json(&all)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn stats(arguments: &StatsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let client = client(state)?;
+    let ids = if arguments.ids.is_empty() {
+        let running = client.list("/v2/sandboxes?limit=100&state=running")?;
+        running.iter().map(|one| text(one, "sandboxID")).collect()
+    } else {
+        arguments.ids.clone()
+    };
+    let mut latest = Map::new();
+    let mut table = Table::new(&["ID", "CPU", "MEMORY", "DISK"]);
+    for id in ids {
+        let samples = client.get(&format!("/sandboxes/{}/metrics", encoded(&id)))?;
+        let Some(sample) = samples.as_array().and_then(|samples| samples.last()) else {
+            table.row([id, "-".to_owned(), "-".to_owned(), "-".to_owned()]);
+            continue;
+        };
+        let number = |name: &str| sample.get(name).and_then(Value::as_u64).unwrap_or(0);
+        let of = |used: &str, total: &str| format!("{} of {}", mebibytes(number(used)), mebibytes(number(total)));
+        let cpu = sample.get("cpuUsedPct").and_then(Value::as_f64).unwrap_or(0.0);
+        table.row([
+            id.clone(),
+            format!("{cpu:.1} %"),
+            of("memUsed", "memTotal"),
+            of("diskUsed", "diskTotal"),
+        ]);
+        latest.insert(id, sample.clone());
+    }
+    if arguments.json {
+        print_json(&latest)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    table.print()
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{} MiB", bytes.div_ceil(1 << 20))
+}
+
+pub(crate) fn pause(arguments: &IdsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let client = client(state)?;
+    each(&arguments.ids, |id| {
+        client.post(&format!("/sandboxes/{}/pause", encoded(id)), &json!({}))?;
+        Ok(())
+    })
+}
+
+pub(crate) fn resume(arguments: &ResumeArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let client = client(state)?;
+    let timeout = match &arguments.timeout {
+        Some(text) => seconds("--timeout", text)?,
+        None => RESUMED,
+    };
+    each(&arguments.ids, |id| {
+        let path = format!("/v2/sandboxes/{}/connect", encoded(id));
+        client.post(&path, &json!({ "timeout": timeout }))?;
+        Ok(())
+    })
+}
+
+pub(crate) fn port(arguments: &PortArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let client = client(state)?;
+    client.get(&format!("/sandboxes/{}", encoded(&arguments.id)))?;
+    let server = client.get("/v1/server")?;
+    let url = text(&server, "url");
+    line(format!("{url}/_port/{}/{}/", arguments.id, arguments.port))
+}
+
+/// Does something for each sandbox and says which it was done for; what failed for one does not keep it from the others.
+fn each(ids: &[String], mut act: impl FnMut(&str) -> Result<(), Failure>) -> Result<ExitCode, Failure> {
+    let mut last = None;
+    for id in ids {
+        match act(id) {
+            Ok(()) => terminal::print(format!("{}\n", Text::from(id.as_str())).as_bytes())?,
+            Err(failure) => {
+                if let Some(earlier) = last.replace(failure) {
+                    terminal::complain(&earlier.to_string());
+                }
+            }
+        }
+    }
+    last.map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
+fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let document = terminal::json_document(value);
+    terminal::print(&document.map_err(|error| Failure::from_error(&error))?)
+}
+
+fn line(text: impl std::fmt::Display) -> Result<ExitCode, Failure> {
+    terminal::print(format!("{text}\n").as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A field of an answer as text that drives no terminal.
+fn text(value: &Value, name: &str) -> String {
+    let text = value.get(name).and_then(Value::as_str).unwrap_or_default();
+    Text::from(text).to_string()
+}
+
+/// `NAME=VALUE`.
+fn assignment(flag: &str, text: &str) -> Result<(String, String), Failure> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err(Failure::new(format!("`{flag} {}` is not NAME=VALUE", Text::from(text)))
+            .with_hint(format!("write it as `{flag} NAME=VALUE`"))),
+    }
+}
+
+fn assignments(flag: &str, texts: &[String]) -> Result<Map<String, Value>, Failure> {
+    texts
+        .iter()
+        .map(|text| assignment(flag, text).map(|(name, value)| (name, Value::from(value))))
+        .collect()
+}
+
+/// A time in whole seconds, at least one.
+fn seconds(flag: &str, text: &str) -> Result<u64, Failure> {
+    let time: Millis = text
+        .parse()
+        .map_err(|error| Failure::new(format!("`{flag} {}` is not a time: {error}", Text::from(text))))?;
+    Ok(time.0.div_ceil(1000).max(1))
+}

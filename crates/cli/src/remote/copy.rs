@@ -1,0 +1,236 @@
+//! `offleash cp`: files and directories to a sandbox and from it.
+//!
+//! Names that come from a sandbox are only names: each is made in a directory that was made here, and none is followed.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use offleash_api::client::{Client, Kind};
+use offleash_core::text::Text;
+use rustix::fs::OFlags;
+
+use crate::args::CpArgs;
+use crate::failure::Failure;
+
+/// Directories below directories.
+const DEEPEST: usize = 256;
+
+/// Where something is.
+enum Place {
+    Here(PathBuf),
+    Inside { id: String, path: String },
+}
+
+/// The sandbox of a copy, and as whom it is entered.
+struct Sandbox<'a> {
+    client: &'a Client,
+    id: &'a str,
+    user: Option<&'a str>,
+}
+
+pub(super) fn copy(client: &Client, arguments: &CpArgs) -> Result<ExitCode, Failure> {
+    let user = arguments.user.as_deref();
+    match (place(&arguments.source)?, place(&arguments.destination)?) {
+        (Place::Here(from), Place::Inside { id, path }) => Sandbox { client, id: &id, user }.upload(&from, &path)?,
+        (Place::Inside { id, path }, Place::Here(to)) => Sandbox { client, id: &id, user }.download(&path, &to)?,
+        (Place::Here(_), Place::Here(_)) => {
+            return Err(Failure::new("neither path is in a sandbox").with_hint("write the one that is as ID:PATH"));
+        }
+        (Place::Inside { .. }, Place::Inside { .. }) => {
+            return Err(Failure::new("both paths are in sandboxes").with_hint("copy it here first"));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `ID:PATH`, or a path here; one with a colon begins with `/` or `./`.
+fn place(argument: &Path) -> Result<Place, Failure> {
+    let Some(text) = argument.to_str() else {
+        return Ok(Place::Here(argument.to_owned()));
+    };
+    let is_id = |id: &str| {
+        !id.is_empty()
+            && id
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+    };
+    match text.split_once(':') {
+        Some((id, "")) if is_id(id) => Err(Failure::new(format!(
+            "`{}` names no path in the sandbox",
+            Text::from(text)
+        ))
+        .with_hint("write it as ID:PATH, such as ID:/home/user/file")),
+        Some((id, path)) if is_id(id) => Ok(Place::Inside {
+            id: id.to_owned(),
+            path: path.to_owned(),
+        }),
+        _ => Ok(Place::Here(argument.to_owned())),
+    }
+}
+
+impl Sandbox<'_> {
+    /// As `cp -r`: into `path` if that is a directory, otherwise to that name.
+    fn upload(&self, from: &Path, path: &str) -> Result<(), Failure> {
+        let metadata = fs::metadata(from).map_err(|error| here("read", from, &error))?;
+        let is_into = path.ends_with('/') || self.client.stat(self.id, self.user, path)? == Some(Kind::Directory);
+        let target = if is_into {
+            joined(path, &name_of(from)?)
+        } else {
+            path.to_owned()
+        };
+        if metadata.is_dir() {
+            return self.upload_directory(from, &target, 0);
+        }
+        let file = File::open(from).map_err(|error| here("open", from, &error))?;
+        Ok(self.client.upload(self.id, self.user, file, &target)?)
+    }
+
+    fn upload_directory(&self, from: &Path, path: &str, depth: usize) -> Result<(), Failure> {
+        check_depth(from, depth)?;
+        self.client.make_directory(self.id, self.user, path)?;
+        let entries = fs::read_dir(from).map_err(|error| here("list", from, &error))?;
+        for entry in entries {
+            let entry = entry.map_err(|error| here("list", from, &error))?;
+            let source = entry.path();
+            let target = joined(path, &name_of(&source)?);
+            let kind = entry.file_type().map_err(|error| here("examine", &source, &error))?;
+            if kind.is_dir() {
+                self.upload_directory(&source, &target, depth + 1)?;
+            } else if kind.is_file() {
+                let file = File::open(&source).map_err(|error| here("open", &source, &error))?;
+                self.client.upload(self.id, self.user, file, &target)?;
+            } else {
+                crate::terminal::complain(&format!("left out, because it is no file: {}", Text::from(&source)));
+            }
+        }
+        Ok(())
+    }
+
+    /// As `cp -r`: into `to` if that is a directory, otherwise to that name.
+    fn download(&self, path: &str, to: &Path) -> Result<(), Failure> {
+        let Some(kind) = self.client.stat(self.id, self.user, path)? else {
+            return Err(Failure::new(format!(
+                "there is no `{}` in the sandbox",
+                Text::from(path)
+            )));
+        };
+        let target = if to.is_dir() {
+            let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+            to.join(checked(name)?)
+        } else {
+            to.to_owned()
+        };
+        match kind {
+            Kind::Directory => self.download_directory(path, &target, 0),
+            Kind::File | Kind::Link => self.download_file(path, &target),
+        }
+    }
+
+    fn download_directory(&self, path: &str, to: &Path, depth: usize) -> Result<(), Failure> {
+        check_depth(to, depth)?;
+        match fs::create_dir(to) {
+            // A link there would lead out of what was made here.
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && is_directory(to) => {}
+            made => made.map_err(|error| here("make", to, &error))?,
+        }
+        for (name, kind) in self.client.entries(self.id, self.user, path)? {
+            let (source, target) = (joined(path, &name), to.join(checked(&name)?));
+            match kind {
+                Kind::Directory => self.download_directory(&source, &target, depth + 1)?,
+                Kind::File => self.download_file(&source, &target)?,
+                Kind::Link => {
+                    crate::terminal::complain(&format!("left out, because it leads nowhere: {}", Text::from(source)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn download_file(&self, path: &str, to: &Path) -> Result<(), Failure> {
+        let no_link = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).custom_flags(no_link);
+        let mut file = options.open(to).map_err(|error| here("write", to, &error))?;
+        self.client.download(self.id, self.user, path, &mut file)?;
+        Ok(())
+    }
+}
+
+fn check_depth(path: &Path, depth: usize) -> Result<(), Failure> {
+    if depth < DEEPEST {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "more than {DEEPEST} directories below one another at `{}`",
+        Text::from(path)
+    )))
+}
+
+fn is_directory(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
+}
+
+/// A name as a sandbox tells it, if it is one.
+fn checked(name: &str) -> Result<&str, Failure> {
+    if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
+        return Err(Failure::new(format!("`{}` is no name of a file", Text::from(name))));
+    }
+    Ok(name)
+}
+
+fn joined(directory: &str, name: &str) -> String {
+    format!("{}/{name}", directory.strip_suffix('/').unwrap_or(directory))
+}
+
+fn name_of(path: &Path) -> Result<String, Failure> {
+    let resolved = path.file_name().map(PathBuf::from).or_else(|| {
+        let absolute = fs::canonicalize(path).ok()?;
+        absolute.file_name().map(PathBuf::from)
+    });
+    let name = resolved.as_deref().and_then(Path::to_str);
+    name.map(str::to_owned).ok_or_else(|| {
+        Failure::new(format!(
+            "`{}` has no name that can be used in the sandbox",
+            Text::from(path)
+        ))
+        .with_hint("names of other bytes than UTF-8 cannot be sent; pack them with tar first")
+    })
+}
+
+fn here(action: &str, path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(format!("cannot {action} `{}`: {error}", Text::from(path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_in_a_sandbox_begins_with_its_id() {
+        for (text, inside) in [
+            ("iabc123:/etc/hosts", Some(("iabc123", "/etc/hosts"))),
+            ("iabc:relative", Some(("iabc", "relative"))),
+            ("./a:b", None),
+            ("/a:b", None),
+            ("C:b", None),
+            ("plain", None),
+        ] {
+            match (place(Path::new(text)).unwrap(), inside) {
+                (Place::Inside { id, path }, Some(expected)) => assert_eq!((&*id, &*path), expected),
+                (Place::Here(path), None) => assert_eq!(path, Path::new(text)),
+                _ => panic!("{text}"),
+            }
+        }
+        assert!(place(Path::new("iabc:")).is_err());
+    }
+
+    #[test]
+    fn a_sandbox_names_no_other_directory() {
+        for name in ["", ".", "..", "a/b", "/etc/passwd", "a\0b"] {
+            assert!(checked(name).is_err(), "{name:?}");
+        }
+        assert_eq!(checked("..a").unwrap(), "..a");
+    }
+}

@@ -1,0 +1,129 @@
+//! `offleash exec`: a command in a sandbox of the daemon, with this terminal.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use offleash_api::client::{Client, Exec, ExecStart, News};
+use offleash_core::exec::TerminalSize;
+use offleash_core::text::Text;
+use offleash_manager::drive::{Door as _, DoorEvent};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+
+use crate::args::ExecArgs;
+use crate::failure::Failure;
+use crate::terminal::{Destination, Prompt, TerminalDoor};
+
+/// The signals that ask first and kill when they come again.
+const SIGTERM: i32 = 15;
+const SIGKILL: i32 = 9;
+
+/// When the terminal holds this much, no more output is taken.
+const MOST_PENDING: usize = 1 << 20;
+
+pub(super) fn exec(client: &Client, arguments: ExecArgs) -> Result<ExitCode, Failure> {
+    let mut env = BTreeMap::new();
+    for text in &arguments.env {
+        let (name, value) = super::assignment("--env", text)?;
+        env.insert(name, value);
+    }
+    let program = Text::from(arguments.command.first().map(String::as_str).unwrap_or_default());
+    let tty = arguments
+        .tty
+        .then(|| TerminalDoor::size().unwrap_or(TerminalSize { rows: 24, columns: 80 }));
+    let start = ExecStart {
+        argv: arguments.command,
+        env,
+        cwd: arguments.workdir,
+        user: arguments.user,
+        tty,
+        stdin: arguments.interactive,
+    };
+    let prompt = Prompt::new(&program, arguments.tty, None);
+    let exec = client.exec(&arguments.id, start)?;
+    let mut door = TerminalDoor::open(Destination::Streams, arguments.tty, prompt)
+        .map_err(|error| crate::run::terminal_failure(&error))?;
+    let driven = Driven {
+        exec,
+        takes_input: arguments.interactive,
+        asked_to_end: false,
+    }
+    .run(&mut door);
+    door.close();
+    driven.map(ExitCode::from)
+}
+
+/// A command between the daemon and the terminal.
+struct Driven {
+    exec: Exec,
+    takes_input: bool,
+    asked_to_end: bool,
+}
+
+impl Driven {
+    /// Until the command ends; answers its code.
+    fn run(mut self, door: &mut TerminalDoor) -> Result<u8, Failure> {
+        let mut code = None;
+        loop {
+            while code.is_none() && door.pending() < MOST_PENDING {
+                match self.exec.take()? {
+                    Some(News::Output(stream, bytes)) => door.write(stream, bytes),
+                    Some(News::Ended(ended)) => code = Some(ended),
+                    Some(News::Started(_)) => {}
+                    None => break,
+                }
+            }
+            if let Some(code) = code
+                && door.pending() == 0
+            {
+                return Ok(code);
+            }
+            self.wait(door, code.is_some())?;
+            let window = if self.takes_input { self.exec.window() } else { 0 };
+            for event in door
+                .turn(window)
+                .map_err(|error| crate::run::terminal_failure(&error))?
+            {
+                if self.pass_on(event) {
+                    return Ok(code.unwrap_or(128 + 13));
+                }
+            }
+        }
+    }
+
+    fn wait(&self, door: &TerminalDoor, has_ended: bool) -> Result<(), Failure> {
+        let takes_input = self.takes_input && self.exec.window() > 0 && !has_ended;
+        let mut waiting = Vec::with_capacity(6);
+        if !has_ended && door.pending() < MOST_PENDING {
+            waiting.push(PollFd::from_borrowed_fd(self.exec.wait_on(), PollFlags::IN));
+        }
+        for (descriptor, flags) in door.interests(takes_input) {
+            waiting.push(PollFd::from_borrowed_fd(descriptor, flags));
+        }
+        match rustix::event::poll(&mut waiting, None) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(Failure::new(format!("cannot wait for the command: {error}"))),
+        }
+    }
+
+    /// Whether nobody takes the output any more.
+    fn pass_on(&mut self, event: DoorEvent) -> bool {
+        match event {
+            DoorEvent::Input(bytes) => self.exec.input(bytes),
+            DoorEvent::EndOfInput => {
+                self.takes_input = false;
+                self.exec.close_input();
+            }
+            // It asks once and kills when it is said again, as a run does.
+            DoorEvent::Signal(1 | 2 | 3 | SIGTERM) => {
+                let signal = if self.asked_to_end { SIGKILL } else { SIGTERM };
+                self.asked_to_end = true;
+                self.exec.signal(signal);
+            }
+            DoorEvent::Resize(size) => self.exec.resize(size),
+            DoorEvent::OutputClosed => return true,
+            DoorEvent::Signal(_) | DoorEvent::Answer(..) => {}
+        }
+        false
+    }
+}

@@ -1,0 +1,58 @@
+//! Columns of text, as wide as what is in them.
+
+use std::process::ExitCode;
+
+use crate::failure::Failure;
+use crate::terminal;
+
+/// Rows of as many cells as the first.
+pub(super) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub(super) fn new(titles: &[&str]) -> Self {
+        Self {
+            rows: vec![titles.iter().map(ToString::to_string).collect()],
+        }
+    }
+
+    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    pub(super) fn print(&self) -> Result<ExitCode, Failure> {
+        terminal::print(self.text().as_bytes())?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn text(&self) -> String {
+        let columns = self.rows.first().map_or(0, Vec::len);
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let mut text = String::new();
+        for row in &self.rows {
+            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+            let line = cells.collect::<Vec<_>>().join("  ");
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_what_is_in_them() {
+        let mut table = Table::new(&["ID", "STATE", "LABELS"]);
+        table.row(["iabc".to_owned(), "up".to_owned(), "a=b".to_owned()]);
+        table.row(["i".to_owned(), "paused".to_owned(), String::new()]);
+        assert_eq!(table.text(), "ID    STATE   LABELS\niabc  up      a=b\ni     paused\n");
+    }
+}

@@ -1,0 +1,133 @@
+//! What a client of the API does, by the wire protocol of E2B's SDKs.
+
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::http::{Answer, Connection};
+use crate::error::TaskError;
+
+/// A client with a key and one connection.
+#[derive(Debug)]
+pub(super) struct Client {
+    connection: Connection,
+}
+
+/// A sandbox, and what opens it.
+#[derive(Debug, Clone)]
+pub(super) struct Sandbox {
+    id: String,
+    token: String,
+}
+
+impl Client {
+    pub(super) fn new(server: SocketAddr, key: &str) -> Result<Self, TaskError> {
+        let connection = Connection::open(server, key).map_err(TaskError::file("connecting to", server.to_string()))?;
+        Ok(Self { connection })
+    }
+
+    pub(super) fn create(&mut self, seconds: u32) -> Result<Sandbox, TaskError> {
+        let body = json!({ "templateID": "base", "timeout": seconds }).to_string();
+        let json = [("content-type", "application/json")];
+        let answer = self.send("POST", "/v2/sandboxes", &json, body.as_bytes())?;
+        let made: Value = parsed(&expect(answer, 201, "create")?)?;
+        let text = |name: &str| made[name].as_str().unwrap_or_default().to_owned();
+        Ok(Sandbox {
+            id: text("sandboxID"),
+            token: text("envdAccessToken"),
+        })
+    }
+
+    pub(super) fn kill(&mut self, sandbox: &Sandbox) -> Result<(), TaskError> {
+        let path = format!("/sandboxes/{}", sandbox.id);
+        let answer = self.send("DELETE", &path, &[], &[])?;
+        expect(answer, 204, "kill").map(drop)
+    }
+
+    /// Runs a command to its end.
+    pub(super) fn run(&mut self, sandbox: &Sandbox, argv: &[&str]) -> Result<(), TaskError> {
+        let message = json!({ "process": { "cmd": argv[0], "args": &argv[1..] }, "stdin": false }).to_string();
+        let mut frame = vec![0];
+        frame.extend(u32::try_from(message.len()).unwrap_or(0).to_be_bytes());
+        frame.extend(message.into_bytes());
+        let headers = sandbox.headers("application/connect+json");
+        let answer = self.send("POST", "/process.Process/Start", &headers, &frame)?;
+        let body = expect(answer, 200, "start")?;
+        let text = String::from_utf8_lossy(&body);
+        if text.contains("\"error\":{") || !text.contains("exit status 0") {
+            return Err(answered("the command", text.into_owned()));
+        }
+        Ok(())
+    }
+
+    pub(super) fn upload(&mut self, sandbox: &Sandbox, name: &str, length: u64) -> Result<(), TaskError> {
+        let headers = sandbox.headers("application/octet-stream");
+        let path = format!("/files?path=/home/user/{name}");
+        match self.connection.upload(&path, &headers, length) {
+            Ok(200) => Ok(()),
+            Ok(status) => Err(answered("an upload", format!("status {status}"))),
+            Err(error) => Err(TaskError::file("uploading", name)(error)),
+        }
+    }
+
+    pub(super) fn download(&mut self, sandbox: &Sandbox, name: &str, length: u64) -> Result<(), TaskError> {
+        let path = format!("/files?path=/home/user/{name}");
+        match self.connection.download(&path, &sandbox.headers("")[1..]) {
+            Ok((200, read)) if read == length => Ok(()),
+            Ok((status, read)) => Err(answered("a download", format!("status {status}, {read} bytes"))),
+            Err(error) => Err(TaskError::file("downloading", name)(error)),
+        }
+    }
+
+    fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Answer, TaskError> {
+        let sent = self.connection.send(method, path, headers, body);
+        sent.map_err(TaskError::file("asking for", path))
+    }
+}
+
+impl Sandbox {
+    fn headers<'a>(&'a self, kind: &'a str) -> [(&'a str, &'a str); 4] {
+        [
+            ("content-type", kind),
+            ("e2b-sandbox-id", &self.id),
+            ("e2b-sandbox-port", "49983"),
+            ("x-access-token", &self.token),
+        ]
+    }
+}
+
+/// What the same command takes without a sandbox, ns.
+pub(super) fn plain(program: &str) -> Result<u64, TaskError> {
+    let started = Instant::now();
+    let status = Command::new(program)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .status();
+    status.map_err(TaskError::start(program))?;
+    Ok(nanoseconds(started))
+}
+
+pub(super) fn nanoseconds(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn expect(answer: Answer, status: u16, what: &str) -> Result<Vec<u8>, TaskError> {
+    if answer.status == status {
+        return Ok(answer.body);
+    }
+    let told = String::from_utf8_lossy(&answer.body).into_owned();
+    Err(answered(
+        "the daemon",
+        format!("{what}: status {}: {told}", answer.status),
+    ))
+}
+
+fn parsed(bytes: &[u8]) -> Result<Value, TaskError> {
+    serde_json::from_slice(bytes).map_err(|error| answered("the daemon", error.to_string()))
+}
+
+pub(super) fn answered(from: &'static str, why: String) -> TaskError {
+    TaskError::Answer { from, why }
+}

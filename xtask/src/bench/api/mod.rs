@@ -1,0 +1,234 @@
+//! `cargo xtask bench api`: what a daemon takes to make sandboxes, to run commands in them and to move files, seen from a
+//! bare client that keeps its connection and from the real SDK for Python; and what they cost in memory.
+//!
+//! Daemons with and without a warm pool take turns, and so does a plain start of the same program.
+
+mod client;
+mod daemon;
+mod http;
+mod report;
+mod sdk;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use super::report::{Machine, Skipped};
+use super::sample::Series;
+use super::{released, write_json};
+use crate::error::TaskError;
+use client::{Client, Sandbox, nanoseconds};
+use daemon::{Daemon, available_kib};
+use report::{Figure, Footprint, Report};
+
+/// What is run in sandboxes: as little as a program can do.
+const COMMAND: &str = "/bin/true";
+/// How long sandboxes live that are forgotten, s.
+const LIFETIME: u32 = 900;
+/// Sandboxes that are made at once.
+const BURST: usize = 100;
+/// Sizes of files, and how often each goes both ways.
+const FILES: [(&str, u64, u32); 3] = [("1 kB", 1_000, 50), ("1 MB", 1_000_000, 30), ("1 GB", 1_000_000_000, 3)];
+/// What a pool holds at most: as many as a burst takes.
+const POOL: usize = 100;
+
+/// Options of `cargo xtask bench api`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ApiOptions {
+    /// How often a sandbox is made, and a command run
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// How many sandboxes live at once when memory is measured
+    #[arg(long, default_value_t = 1000)]
+    many: usize,
+    /// Measure this offleash instead of building one in release
+    #[arg(long, value_name = "PATH")]
+    binary: Option<PathBuf>,
+    /// Write all figures to FILE as well
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Builds, measures, prints.
+///
+/// # Errors
+/// When the release does not build, or the daemon fails in the middle. The SDK is skipped where it cannot be installed.
+pub(crate) fn run(options: &ApiOptions) -> Result<(), TaskError> {
+    let binary = released(options.binary.as_deref())?;
+    let mut figures = Vec::new();
+    let mut skipped = Vec::new();
+    {
+        let (warm, cold) = (Daemon::start(&binary, POOL)?, Daemon::start(&binary, 0)?);
+        eprintln!("── one after another, {} rounds", options.rounds);
+        figures.extend(one_after_another(&warm, &cold, options.rounds)?);
+        eprintln!("── commands, {} rounds", options.rounds);
+        figures.extend(commands(&cold, options.rounds)?);
+        for (name, length, rounds) in FILES {
+            eprintln!("── files of {name}");
+            figures.extend(files(&cold, name, length, rounds)?);
+        }
+        match sdk::measure(&warm, options.rounds.min(50)) {
+            Ok(measured) => figures.extend(measured),
+            Err(error) => skipped.push(Skipped::because("the SDK for Python", &error)),
+        }
+        eprintln!("── {BURST} at once");
+        settle();
+        figures.push(burst("burst, warm", &warm)?);
+        settle();
+        figures.push(burst("burst, cold", &cold)?);
+    }
+    let mut footprints = Vec::new();
+    let daemon = Daemon::start(&binary, 0)?;
+    for count in [0, 100, options.many] {
+        eprintln!("── memory with {count}");
+        footprints.push(footprint(&daemon, count, footprints.first())?);
+    }
+    drop(daemon);
+    let report = Report {
+        machine: Machine::this(),
+        rounds: options.rounds,
+        figures,
+        footprints,
+        skipped,
+    };
+    print!("{report}");
+    match &options.json {
+        Some(path) => write_json(&report, path),
+        None => Ok(()),
+    }
+}
+
+/// Time for what was ended to go, and for a pool to fill.
+fn settle() {
+    std::thread::sleep(Duration::from_secs(5));
+}
+
+/// A sandbox is made and its first command is done, on each daemon in turn.
+fn one_after_another(warm: &Daemon, cold: &Daemon, rounds: u32) -> Result<Vec<Figure>, TaskError> {
+    let mut clients = Vec::new();
+    for daemon in [warm, cold] {
+        clients.push((Client::new(daemon.address, &daemon.key)?, Vec::new()));
+    }
+    for _ in 0..rounds {
+        for (client, times) in &mut clients {
+            let started = Instant::now();
+            let sandbox = client.create(LIFETIME)?;
+            client.run(&sandbox, &[COMMAND])?;
+            times.push(nanoseconds(started));
+            client.kill(&sandbox)?;
+        }
+    }
+    let names = ["create and first command, warm", "create and first command, cold"];
+    let figure = |(name, (_, times)): (&'static str, (Client, Vec<u64>))| Figure::of(name, times);
+    Ok(names.into_iter().zip(clients).map(figure).collect())
+}
+
+/// A command in a sandbox that lives, and the same program without one.
+fn commands(daemon: &Daemon, rounds: u32) -> Result<Vec<Figure>, TaskError> {
+    let mut client = Client::new(daemon.address, &daemon.key)?;
+    let sandbox = client.create(LIFETIME)?;
+    let (mut inside, mut plain) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let started = Instant::now();
+        client.run(&sandbox, &[COMMAND])?;
+        inside.push(nanoseconds(started));
+        plain.push(client::plain(COMMAND)?);
+    }
+    client.kill(&sandbox)?;
+    Ok(vec![
+        Figure::of("command in a live sandbox", inside),
+        Figure::of("the same program, plain", plain),
+    ])
+}
+
+fn files(daemon: &Daemon, name: &'static str, length: u64, rounds: u32) -> Result<Vec<Figure>, TaskError> {
+    let mut client = Client::new(daemon.address, &daemon.key)?;
+    let sandbox = client.create(LIFETIME)?;
+    let (mut up, mut down) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let started = Instant::now();
+        client.upload(&sandbox, "file", length)?;
+        up.push(nanoseconds(started));
+        let started = Instant::now();
+        client.download(&sandbox, "file", length)?;
+        down.push(nanoseconds(started));
+    }
+    client.kill(&sandbox)?;
+    Ok(vec![
+        Figure::of_bytes("upload", name, length, up),
+        Figure::of_bytes("download", name, length, down),
+    ])
+}
+
+/// Many sandboxes at once, each with its first command, from the moment that all begin.
+fn burst(name: &'static str, daemon: &Daemon) -> Result<Figure, TaskError> {
+    let ready = Arc::new(Barrier::new(BURST));
+    let threads: Vec<_> = (0..BURST)
+        .map(|_| {
+            let (ready, address, key) = (Arc::clone(&ready), daemon.address, daemon.key.clone());
+            std::thread::spawn(move || -> Result<u64, TaskError> {
+                let client = Client::new(address, &key);
+                ready.wait();
+                let mut client = client?;
+                let started = Instant::now();
+                let sandbox = client.create(LIFETIME)?;
+                client.run(&sandbox, &[COMMAND])?;
+                let taken = nanoseconds(started);
+                client.kill(&sandbox)?;
+                Ok(taken)
+            })
+        })
+        .collect();
+    let (mut times, mut failures) = (Vec::new(), 0);
+    for thread in threads {
+        match thread.join() {
+            Ok(Ok(taken)) => times.push(taken),
+            Ok(Err(error)) => {
+                eprintln!("{error}");
+                failures += 1;
+            }
+            Err(_) => failures += 1,
+        }
+    }
+    Ok(Figure {
+        failures,
+        ..Figure::of(name, times)
+    })
+}
+
+/// Memory with `count` sandboxes, which are all ended afterwards.
+fn footprint(daemon: &Daemon, count: usize, empty: Option<&Footprint>) -> Result<Footprint, TaskError> {
+    settle();
+    let before = available_kib()?;
+    let mut client = Client::new(daemon.address, &daemon.key)?;
+    let mut made: Vec<Sandbox> = Vec::with_capacity(count);
+    let mut failed = None;
+    for _ in 0..count {
+        match client.create(LIFETIME) {
+            Ok(sandbox) => made.push(sandbox),
+            // What could be made is measured, and the report says how many.
+            Err(error) => {
+                failed = Some(error.to_string());
+                break;
+            }
+        }
+    }
+    settle();
+    let footprint = Footprint {
+        sandboxes: made.len(),
+        asked: count,
+        daemon_kib: daemon.memory_kib()?,
+        machine_kib: before.saturating_sub(available_kib()?),
+        failed,
+        empty_kib: empty.map_or(0, |empty| empty.daemon_kib),
+    };
+    for sandbox in &made {
+        client.kill(sandbox)?;
+    }
+    Ok(footprint)
+}
+
+/// The series of `times`, ns.
+fn series(times: Vec<u64>) -> Series {
+    Series::of(times.into_iter())
+}
