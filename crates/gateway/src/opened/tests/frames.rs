@@ -25,6 +25,11 @@ const OK: u8 = 0x88;
 /// How long anything may take that should come at once.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 
+/// Runs a test that must not hang.
+fn in_time(test: impl Future<Output = ()>) {
+    run(async { tokio::time::timeout(PATIENCE * 3, test).await.unwrap() });
+}
+
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let mut frame = length[1..].to_vec();
@@ -138,7 +143,7 @@ async fn assert_answered(setting: &Setting) {
 /// CVE-2023-44487: streams that are taken back as soon as they were asked for, all in one go.
 #[test]
 fn n12_rapid_resets_end_a_connection_before_their_requests_reach_a_server() {
-    run(async {
+    in_time(async {
         let setting = Setting::new(HTTP2, usize::MAX, 0).await;
         let mut stream = begun(&setting).await;
         // Fewer than are too many, and the one behind them is answered.
@@ -169,7 +174,7 @@ fn n12_rapid_resets_end_a_connection_before_their_requests_reach_a_server() {
 /// The same, each taken back only when its request has reached the server: it is taken back there, too.
 #[test]
 fn n12_resets_of_requests_that_are_on_their_way_never_add_up() {
-    run(async {
+    in_time(async {
         let setting = Setting::new(HTTP2, usize::MAX, 0).await;
         let mut stream = begun(&setting).await;
         for number in 0..500 {
@@ -194,7 +199,7 @@ fn n12_resets_of_requests_that_are_on_their_way_never_add_up() {
 
 #[test]
 fn connect_in_either_form_leads_nowhere() {
-    run(async {
+    in_time(async {
         let setting = Setting::new(HTTP2, usize::MAX, 0).await;
         let authority = format!("127.0.0.1:{}", setting.port);
         let mut stream = begun(&setting).await;
