@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use crate::secrets::{assert_free_of_values, with_values};
 use crate::support::processes::{finish, program, start};
 use crate::support::{Site, record_of, skip};
-use crate::world::{World, world};
+use crate::world::{World, carry_out, world};
 
 const SERVERS: &str = include_str!("clients.py");
 /// Where pages, packages and repositories are, and how they may be reached.
@@ -63,24 +63,17 @@ fn git(directory: &Path, arguments: &[&str]) -> Result<(), String> {
     command
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_CONFIG_SYSTEM", "/dev/null");
-    let made = command
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| error.to_string())?;
-    if made.status.success() {
-        Ok(())
-    } else {
-        Err(format!("git {arguments:?}: {}", String::from_utf8_lossy(&made.stderr)))
-    }
+    carry_out(&mut command)
 }
 
-/// Whether all of these are installed; a counted skip otherwise.
-fn installed(programs: &[&str]) -> bool {
+/// The internet, for clients that are all installed; a counted skip otherwise.
+fn world_of(programs: &[&str]) -> Option<&'static World> {
     let missing = programs.iter().find(|name| program(name).is_none());
     if let Some(name) = missing {
         skip(&format!("`{name}` is missing"));
+        return None;
     }
-    missing.is_none()
+    world()
 }
 
 /// Runs a shell script in a sandbox; it must succeed. Answers what it wrote.
@@ -109,10 +102,7 @@ fn script(world: &World, site: &Site, flags: &[&str], text: &str) -> String {
 
 #[test]
 fn curl_needs_no_option() {
-    let Some(world) = world() else { return };
-    if !installed(&["curl"]) {
-        return;
-    }
+    let Some(world) = world_of(&["curl"]) else { return };
     let said = script(
         world,
         &Site::new(),
@@ -156,10 +146,7 @@ PYTHONPATH=$(echo /tmp/got/hello-*.whl) /usr/bin/python3 -c 'import hello; print
 
 #[test]
 fn node_resolves_and_fetches() {
-    let Some(world) = world() else { return };
-    if !installed(&["node"]) {
-        return;
-    }
+    let Some(world) = world_of(&["node"]) else { return };
     let site = Site::new();
     site.write(
         "get.mjs",
@@ -197,10 +184,9 @@ if (globalThis.fetch) console.log((await (await fetch(web + "/", { headers: key 
 
 #[test]
 fn npm_publishes_and_installs_with_a_token() {
-    let Some(world) = world() else { return };
-    if !installed(&["node", "npm"]) {
+    let Some(world) = world_of(&["node", "npm"]) else {
         return;
-    }
+    };
     let site = Site::new();
     // Its own: the tests are run by several users of one internet, and a name can be published once.
     let said = script(
@@ -227,10 +213,7 @@ node -e 'console.log(require("hello-npm"))'
 
 #[test]
 fn git_clones_and_pushes_over_https_with_credentials() {
-    let Some(world) = world() else { return };
-    if !installed(&["git"]) {
-        return;
-    }
+    let Some(world) = world_of(&["git"]) else { return };
     let said = script(
         world,
         &Site::new(),
@@ -252,10 +235,9 @@ git -C ../two log --format=%s -1
 
 #[test]
 fn git_clones_and_pushes_over_ssh() {
-    let Some(world) = world() else { return };
-    if !installed(&["git", "ssh", "ssh-keygen"]) {
+    let Some(world) = world_of(&["git", "ssh", "ssh-keygen"]) else {
         return;
-    }
+    };
     if !Path::new("/usr/sbin/sshd").exists() {
         return skip("`sshd` is missing");
     }
@@ -287,10 +269,9 @@ git ls-remote origin refs/heads/ssh | cut -f 2
 
 #[test]
 fn java_uses_its_own_store_of_authorities() {
-    let Some(world) = world() else { return };
-    if !installed(&["java", "javac"]) {
+    let Some(world) = world_of(&["java", "javac"]) else {
         return;
-    }
+    };
     let site = Site::new();
     site.write(
         "Get.java",
@@ -326,10 +307,7 @@ public class Get {
 
 #[test]
 fn a_program_in_go_resolves_by_itself() {
-    let Some(world) = world() else { return };
-    if !installed(&["rclone"]) {
-        return;
-    }
+    let Some(world) = world_of(&["rclone"]) else { return };
     let said = script(
         world,
         &Site::new(),
@@ -351,10 +329,7 @@ grep -o 'no such host' /tmp/why | head -n 1
 
 #[test]
 fn a_static_program_with_musl_resolves() {
-    let Some(world) = world() else { return };
-    if !installed(&["musl-gcc"]) {
-        return;
-    }
+    let Some(world) = world_of(&["musl-gcc"]) else { return };
     let site = Site::new();
     let source = site.write(
         "resolve.c",

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::support::processes::{finish, read_until, start};
 use crate::support::{Site, stderr};
-use crate::world::{World, world};
+use crate::world::{World, assert_refused_with_hints, world};
 
 /// A service on the host's loopback, which ends with its input.
 struct Service {
@@ -236,21 +236,14 @@ fn a_policy_gives_a_service_and_one_in_the_workspace_does_not() {
 
 #[test]
 fn what_cannot_be_given_is_refused_with_a_hint() {
-    let site = Site::new();
-    for flags in [
+    assert_refused_with_hints(&[
         &["--host-port", "x"][..],
         &["--host-port", "0"],
         &["--host-port", "5432:53"],
         &["--host-port", "5432:1"],
         &["--host-port", "5432", "--host-port", "5433:5432"],
         &["--host-port", "5432", "--level", "process-landlock"],
-    ] {
-        let arguments = [&["run"], flags, &["--", "true"]].concat();
-        let output = site.offleash(arguments).output().unwrap();
-        let said = stderr(&output);
-        assert_eq!(output.status.code(), Some(125), "{flags:?}: {said}");
-        assert!(said.contains("hint: "), "{flags:?}: {said}");
-    }
+    ]);
 }
 
 #[test]

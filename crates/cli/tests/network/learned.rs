@@ -1,5 +1,6 @@
 //! Policies that are learned from a run.
 
+use std::path::Path;
 use std::process::Stdio;
 
 use crate::asked::{AtTerminal, without_terminal};
@@ -14,18 +15,18 @@ attempt("echo", echoed, "api.example.com")
 attempt("other", get, "secret.example.com")
 "#;
 
+/// A run at a terminal that learns into `file`.
+fn learning(world: &World, file: &Path, flags: &[&str], attempts: &str) -> AtTerminal {
+    let learn = ["--learn", file.to_str().unwrap()];
+    AtTerminal::start(world, &[&learn, flags].concat(), attempts)
+}
+
 #[test]
 fn a_policy_is_learned_from_answers_and_does_for_the_next_run() {
     let Some(world) = world() else { return };
     let site = Site::new();
     let learned = site.root().join("learned.toml");
-    let flags = [
-        "--learn",
-        learned.to_str().unwrap(),
-        "--learn-allow",
-        "*.example.com:443",
-    ];
-    let mut run = AtTerminal::start(world, &flags, ATTEMPTS);
+    let mut run = learning(world, &learned, &["--learn-allow", "*.example.com:443"], ATTEMPTS);
     run.answer(1, "www.example.com:80", "o\n");
     run.answer(1, "api.example.com:7", "r\n");
     run.answer(1, "secret.example.com:80", "d\n");
@@ -104,19 +105,16 @@ fn what_a_rule_denies_is_denied_while_learning_and_not_asked_about() {
     let Some(world) = world() else { return };
     let site = Site::new();
     let learned = site.root().join("learned.toml");
-    let flags = [
-        "--learn",
-        learned.to_str().unwrap(),
-        "--learn-allow",
-        "*.example.com",
-        "--deny-host",
-        "www.example.com",
-    ];
     let attempts = r#"
 attempt("denied", get, "www.example.com")
 attempt("control", get, "api.example.com")
 "#;
-    let run = AtTerminal::start(world, &flags, attempts);
+    let run = learning(
+        world,
+        &learned,
+        &["--learn-allow", "*.example.com", "--deny-host", "www.example.com"],
+        attempts,
+    );
     let (questions, seen) = run.end_with_questions();
     assert_eq!(questions, 0);
     seen.refused("denied");

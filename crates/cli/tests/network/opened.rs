@@ -1,13 +1,13 @@
 //! Connections that the gateway opens: which requests pass, and that those that do are not changed on their way.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::Value;
 
 use crate::support::Site;
 use crate::support::processes::{finish, start};
-use crate::world::{Seen, World, world};
+use crate::world::{Seen, World, openssl, world};
 
 const SERVERS: &str = include_str!("opened.py");
 const API: &str = "api.opened.example.net";
@@ -85,15 +85,7 @@ pub(crate) fn prepare(directory: &Path) -> Result<(), String> {
         format!("{sign} {ours} {past} -extfile opened.ext -out expired.pem"),
         format!("{sign} {others} {now} -extfile opened.ext -out untrusted.pem"),
     ] {
-        let mut command = Command::new("openssl");
-        command.args(words.split_ascii_whitespace()).current_dir(directory);
-        let made = command
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|error| error.to_string())?;
-        if !made.status.success() {
-            return Err(format!("openssl {words}: {}", String::from_utf8_lossy(&made.stderr)));
-        }
+        openssl(directory, &words)?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::processes::{finish, read_until, start};
 use crate::support::{Site, stderr};
-use crate::world::{Seen, World, world};
+use crate::world::{Seen, World, assert_refused_with_hints, world};
 
 /// An echo at port 3000 that ends with its input.
 const SERVER: &str = r#"
@@ -358,8 +358,7 @@ fn a_port_that_is_taken_is_told_before_anything_runs() {
 
 #[test]
 fn what_cannot_be_published_is_refused_with_a_hint() {
-    let site = Site::new();
-    for flags in [
+    assert_refused_with_hints(&[
         &["--publish", "x"][..],
         &["--publish", "80/udp"],
         &["--publish", "[::1]:8000:3000"],
@@ -368,13 +367,7 @@ fn what_cannot_be_published_is_refused_with_a_hint() {
         &["--publish", "0:3000", "--host-port", "5432:3000"],
         &["--publish", "0:3000", "--level", "process-landlock"],
         &["--publish", "192.0.2.77:0:3000"],
-    ] {
-        let arguments = [&["run"], flags, &["--", "true"]].concat();
-        let output = site.offleash(arguments).output().unwrap();
-        let said = stderr(&output);
-        assert_eq!(output.status.code(), Some(125), "{flags:?}: {said}");
-        assert!(said.contains("hint: "), "{flags:?}: {said}");
-    }
+    ]);
 }
 
 #[test]

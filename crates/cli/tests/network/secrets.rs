@@ -1,13 +1,13 @@
 //! Secrets: the sandbox has placeholders, the named hosts get the values, nobody else gets either.
 
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use serde_json::Value;
 
 use crate::support::processes::{finish, program, start};
 use crate::support::{Site, skip};
-use crate::world::{Seen, World, world};
+use crate::world::{Seen, World, openssl, world};
 
 const SERVERS: &str = include_str!("secrets.py");
 
@@ -55,15 +55,7 @@ pub(crate) fn prepare(directory: &Path) -> Result<(), String> {
              -addext basicConstraints=critical,CA:FALSE -addext subjectAltName=DNS:*.vault.example.net,DNS:*.clients.example.net"
         ),
     ] {
-        let mut command = Command::new("openssl");
-        command.args(words.split_ascii_whitespace()).current_dir(directory);
-        let made = command
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|error| error.to_string())?;
-        if !made.status.success() {
-            return Err(format!("openssl {words}: {}", String::from_utf8_lossy(&made.stderr)));
-        }
+        openssl(directory, &words)?;
     }
     Ok(())
 }

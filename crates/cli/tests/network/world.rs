@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 use crate::support::processes::{eventually, finish, program, start};
-use crate::support::{Site, is_root, record_of, skip};
+use crate::support::{Site, is_root, record_of, skip, stderr};
 
 const PYTHON: &str = "/usr/bin/python3";
 const INTERNET: &str = include_str!("internet.py");
@@ -228,37 +228,52 @@ fn full(attempts: &str) -> String {
     format!("{CLIENT}\n{attempts}\nprint(json.dumps(results))\n")
 }
 
-/// A certificate for every name that has a server.
-fn certify(directory: &Path) -> Result<PathBuf, String> {
-    let certificate = directory.join("certificate");
-    let mut command = Command::new("openssl");
-    command.args([
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "2",
-    ]);
-    command.args(["-subj", "/CN=the internet", "-addext"]);
-    command.arg("subjectAltName=DNS:www.example.com,DNS:secret.example.com,DNS:api.example.com,IP:93.184.216.34");
-    command
-        .arg("-keyout")
-        .arg(directory.join("key"))
-        .arg("-out")
-        .arg(&certificate);
+/// Runs a program that prepares something.
+///
+/// # Errors
+/// What it said when it failed.
+pub(crate) fn carry_out(command: &mut Command) -> Result<(), String> {
     let made = command
         .stdin(Stdio::null())
         .output()
         .map_err(|error| error.to_string())?;
     if made.status.success() {
-        Ok(certificate)
+        Ok(())
     } else {
-        Err(format!("no certificate: {}", String::from_utf8_lossy(&made.stderr)))
+        Err(format!("{command:?}: {}", String::from_utf8_lossy(&made.stderr)))
     }
+}
+
+/// Runs `openssl` in `directory`, with words that have no spaces in them.
+///
+/// # Errors
+/// As [`carry_out`].
+pub(crate) fn openssl(directory: &Path, words: &str) -> Result<(), String> {
+    let mut command = Command::new("openssl");
+    carry_out(command.args(words.split_ascii_whitespace()).current_dir(directory))
+}
+
+/// Asserts that `offleash run` refuses each of these flags and says what to do.
+#[track_caller]
+pub(crate) fn assert_refused_with_hints(all: &[&[&str]]) {
+    let site = Site::new();
+    for flags in all {
+        let arguments = [&["run"], *flags, &["--", "true"]].concat();
+        let output = site.offleash(arguments).output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(125), "{flags:?}: {said}");
+        assert!(said.contains("hint: "), "{flags:?}: {said}");
+    }
+}
+
+/// A certificate for every name that has a server.
+fn certify(directory: &Path) -> Result<(), String> {
+    openssl(
+        directory,
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=internet \
+         -addext subjectAltName=DNS:www.example.com,DNS:secret.example.com,DNS:api.example.com,IP:93.184.216.34 \
+         -keyout key -out certificate",
+    )
 }
 
 /// What came of attempts.
