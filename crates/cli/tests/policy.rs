@@ -412,8 +412,8 @@ fn what_would_become_of_a_connection_is_explained() {
         ),
         (
             vec!["0x7f.1:80", "--allow", "0.0.0.0/1"],
-            "127.0.0.1:80: refused: 127.0.0.1 is a loopback address; `--host-port 80` gives the sandbox a service of this \
-             machine's 127.0.0.1\nrule: network.allow: 0.0.0.0/1\n",
+            "127.0.0.1:80: refused: `127.0.0.1` is the sandbox itself, and a proxy leads to other machines\nrule: \
+             network.allow: 0.0.0.0/1\n",
         ),
     ] {
         let output = site
