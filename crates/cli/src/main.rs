@@ -6,6 +6,7 @@ mod changes;
 mod doctor;
 mod explain;
 mod failure;
+mod keeper;
 mod learn;
 mod policy_file;
 mod refusals;
@@ -18,6 +19,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use offleash_manager::keeper::COMMAND;
 
 use crate::args::{Arguments, Command, PolicyCommand, RunInvocation};
 use crate::failure::Failure;
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
     let name = words.next().unwrap_or_default();
     match words.next() {
         Some(word) if word == "run" => run_only(name, words.collect()),
+        Some(word) if word == COMMAND && words.next().is_none() => keeper::keeper(),
         _ => any(),
     }
 }

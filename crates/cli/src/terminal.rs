@@ -27,6 +27,21 @@ pub(crate) fn print(bytes: &[u8]) -> Result<(), Failure> {
     }
 }
 
+/// Writes to standard output for the last time, and lets go of all three standard streams.
+///
+/// # Errors
+/// When it cannot be written, also because nobody reads it.
+pub(crate) fn answer_and_leave(bytes: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(bytes)?;
+    stdout.flush()?;
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
+}
+
 /// Writes a line to standard error.
 pub(crate) fn complain(line: &str) {
     // There is nobody left to be told if this fails.

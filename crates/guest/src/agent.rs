@@ -155,6 +155,7 @@ impl Agent {
             if let Some(input) = execution.input.waits_for() {
                 want(Ready::Input(execution.exec), input, PollFlags::OUT);
             }
+            let takes_output = takes_output && !execution.held;
             for (index, output) in execution.outputs.iter().enumerate().filter(|_| takes_output) {
                 if let Some(descriptor) = output.descriptor() {
                     want(Ready::Output(execution.exec, index), descriptor, PollFlags::IN);
@@ -194,6 +195,8 @@ impl Agent {
                 self.advance_input(exec);
             }
             ToGuest::Signal { exec, signal, group } => self.signal(exec, signal, group),
+            ToGuest::HoldOutput { exec } => self.hold_output(exec, true),
+            ToGuest::ReleaseOutput { exec } => self.hold_output(exec, false),
             ToGuest::Resize { exec, rows, columns } => {
                 if let Some(execution) = self.execution(exec) {
                     execution.resize(rows, columns);
@@ -207,6 +210,12 @@ impl Agent {
             ToGuest::Shutdown => return Err(Stop::Shutdown),
         }
         Ok(())
+    }
+
+    fn hold_output(&mut self, exec: u32, held: bool) {
+        if let Some(execution) = self.execution(exec) {
+            execution.held = held;
+        }
     }
 
     fn execution(&mut self, exec: u32) -> Option<&mut Execution> {

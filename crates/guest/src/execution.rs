@@ -22,6 +22,8 @@ pub(crate) struct Execution {
     pub(crate) pid: i32,
     pub(crate) input: Input,
     pub(crate) outputs: Vec<Output>,
+    /// Whether the host wants no output of it now.
+    pub(crate) held: bool,
     /// The controlling side, if the command has a terminal.
     terminal: Option<OwnedFd>,
     ended: Option<Ended>,
@@ -82,6 +84,7 @@ impl Execution {
                 pid: spawned.pid,
                 input,
                 outputs,
+                held: false,
                 terminal,
                 ended: None,
             },
@@ -132,7 +135,7 @@ impl Execution {
             return false;
         };
         // Small reads of what little room is left would only cost system calls.
-        if connection.room() < OUTPUT_CHUNK {
+        if self.held || connection.room() < OUTPUT_CHUNK {
             return false;
         }
         let length = output.read(buffer, OUTPUT_CHUNK);

@@ -132,6 +132,19 @@ pub trait Sandbox: Debug {
     /// `Guest` when the sandbox is gone.
     fn signal(&mut self, exec: ExecId, signal: i32) -> Result<(), IsolationError>;
 
+    /// Leaves the output of one execution where it is, which makes its command wait, until [`Self::release_output`].
+    /// What the guest has read already still comes.
+    ///
+    /// # Errors
+    /// `Guest` when the sandbox is gone.
+    fn hold_output(&mut self, exec: ExecId) -> Result<(), IsolationError>;
+
+    /// Takes the output of an execution again.
+    ///
+    /// # Errors
+    /// `Guest` when the sandbox is gone.
+    fn release_output(&mut self, exec: ExecId) -> Result<(), IsolationError>;
+
     /// Tells the terminal of an execution its size.
     ///
     /// # Errors

@@ -136,6 +136,14 @@ impl<H: Holding> Sandbox for Supervised<H> {
         self.served.link.signal(exec, signal)
     }
 
+    fn hold_output(&mut self, exec: ExecId) -> Result<(), IsolationError> {
+        self.served.link.hold_output(exec)
+    }
+
+    fn release_output(&mut self, exec: ExecId) -> Result<(), IsolationError> {
+        self.served.link.release_output(exec)
+    }
+
     fn resize(&mut self, exec: ExecId, size: TerminalSize) -> Result<(), IsolationError> {
         self.served.link.resize(exec, size)
     }

@@ -390,7 +390,7 @@ impl<'a> Drive<'a> {
 }
 
 /// Waits until one of `waiting` is ready or `until` has come; says whether one is.
-fn poll_until(waiting: &mut [PollFd<'_>], until: Instant) -> Result<bool, IsolationError> {
+pub(crate) fn poll_until(waiting: &mut [PollFd<'_>], until: Instant) -> Result<bool, IsolationError> {
     let left = until.saturating_duration_since(Instant::now());
     let timeout = Timespec {
         tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),

@@ -1,8 +1,24 @@
-//! Sandboxes that outlive whoever asked for them: one process holds each and serves a socket.
+//! Sandboxes that outlive whoever asked for them: each is held by a process of its own, its keeper.
+//!
+//! A keeper makes the sandbox that it is ordered ([`order`]), serves a socket in the sandbox's directory ([`message`]),
+//! and ends when the sandbox does; when it dies, the sandbox dies with it. Nothing of it needs the program that started
+//! it, to which it says what came of its order ([`answer`]): a client ([`client`]) finds it by its directory. A keeper has
+//! one thread and the gateway's, and waits with poll; the client is made for an event loop.
 
 pub mod answer;
 pub mod client;
 pub mod error;
+pub mod files;
 pub mod message;
 pub mod order;
+
+mod connection;
+mod executions;
+mod hold;
 mod replies;
+mod serve;
+mod users;
+
+pub use client::{ExecNews, ExecStream, Keeper};
+pub use error::KeeperError;
+pub use hold::{COMMAND, hold};

@@ -3,7 +3,7 @@
 pub(crate) mod audit;
 mod error;
 mod level;
-mod making;
+pub(crate) mod making;
 mod network;
 mod published;
 mod report;
@@ -27,7 +27,8 @@ use offleash_store::{
 use offleash_sys::cgroup::Group;
 
 pub use self::error::ManagerError;
-use self::error::with_causes;
+pub(crate) use self::error::with_causes;
+pub(crate) use self::level::Chosen;
 pub use self::level::choose as choose_level;
 use self::making::{Made, Resolved, new_run, place_layers};
 pub use self::network::{ConnectAnswer, explain_connect};

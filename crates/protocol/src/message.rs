@@ -48,6 +48,16 @@ pub enum ToGuest {
         /// `SIGHUP` reach the whole session. Otherwise to the command's process alone.
         group: bool,
     },
+    /// Read no more of an execution's output, so that its command waits once its pipes are full.
+    HoldOutput {
+        /// Which execution.
+        exec: u32,
+    },
+    /// Read an execution's output again.
+    ReleaseOutput {
+        /// Which execution.
+        exec: u32,
+    },
     /// Give the terminal of an execution another size.
     Resize {
         /// Which execution.

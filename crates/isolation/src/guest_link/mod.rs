@@ -158,6 +158,14 @@ impl GuestLink {
         })
     }
 
+    pub(crate) fn hold_output(&mut self, exec: ExecId) -> Result<(), IsolationError> {
+        self.send(&ToGuest::HoldOutput { exec: exec.0 })
+    }
+
+    pub(crate) fn release_output(&mut self, exec: ExecId) -> Result<(), IsolationError> {
+        self.send(&ToGuest::ReleaseOutput { exec: exec.0 })
+    }
+
     pub(crate) fn resize(&mut self, exec: ExecId, size: TerminalSize) -> Result<(), IsolationError> {
         self.send(&ToGuest::Resize {
             exec: exec.0,

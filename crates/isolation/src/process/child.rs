@@ -4,7 +4,7 @@
 //! Landlock and seccomp, as the guest. Until then it runs our code only.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use offleash_core::plan::{Node, Plan};
@@ -72,6 +72,7 @@ pub(super) fn run(inherited: &Inherited<'_>) -> i32 {
     for &descriptor in inherited.parents {
         process::close_inherited(descriptor);
     }
+    reserve_control(inherited.control);
     match become_guest(inherited) {
         Ok(never) => match never {},
         Err(failure) => {
@@ -303,6 +304,14 @@ pub(crate) fn keep_to_cpus(count: usize) -> io::Result<()> {
         kept.set(cpu);
     }
     Ok(rustix::thread::sched_setaffinity(None, &kept)?)
+}
+
+/// Takes the number of the control socket if it is free, so that nothing that is made meanwhile gets it and is lost.
+pub(crate) fn reserve_control(control: BorrowedFd<'_>) {
+    if let Ok(reserved) = rustix::io::fcntl_dupfd_cloexec(control, CONTROL) {
+        // Replaced by [`place_control`]; any other number is closed at exec.
+        let _reserved = reserved.into_raw_fd();
+    }
 }
 
 /// Puts the control socket at descriptor 3, which stays open at exec.

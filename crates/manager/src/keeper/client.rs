@@ -2,7 +2,7 @@
 //!
 //! Every operation makes a connection of its own. A keeper that is not there any more is a sandbox that is gone.
 
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -213,6 +213,18 @@ impl Keeper {
             .set_nonblocking(true)
             .and_then(|()| tokio::net::TcpStream::from_std(stream));
         registered.map_err(KeeperError::io("use a connection into the sandbox"))
+    }
+
+    /// The socket of a process inside that serves files as `user`.
+    pub(super) async fn files_socket(&self, user: Option<&str>) -> Result<OwnedFd, KeeperError> {
+        let request = KeeperRequest::Files {
+            user: user.map(str::to_owned),
+        };
+        let (mut replies, first) = self.ask(&request, AT_ONCE, "open files").await?;
+        match first {
+            KeeperReply::Files => replies.take_descriptor(),
+            other => Err(unexpected(other)),
+        }
     }
 
     async fn done(

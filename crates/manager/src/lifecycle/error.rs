@@ -161,7 +161,7 @@ impl ManagerError {
 }
 
 /// An error and what caused it, in one line.
-pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {

@@ -43,7 +43,7 @@ fn backend(level: Level) -> Result<Box<dyn Backend>, ManagerError> {
 
 /// The level that a run has got, with what makes its sandbox.
 #[derive(Debug)]
-pub(super) struct Chosen {
+pub(crate) struct Chosen {
     level: Level,
     backend: Box<dyn Backend>,
     /// The level to take when namespaces turn out to be forbidden. That is not asked beforehand: it would cost every
@@ -58,7 +58,7 @@ impl Chosen {
     ///
     /// # Errors
     /// As [`choose`], and when the machine does not let the level be had and a weaker one was not allowed.
-    pub(super) fn prepare(spec: &SandboxSpec, id: &RunId) -> Result<Self, ManagerError> {
+    pub(crate) fn prepare(spec: &SandboxSpec, id: &RunId) -> Result<Self, ManagerError> {
         let level = choose(spec)?;
         let mut chosen = Self {
             level,
@@ -79,7 +79,7 @@ impl Chosen {
         Ok(chosen)
     }
 
-    pub(super) fn level(&self) -> Level {
+    pub(crate) fn level(&self) -> Level {
         self.level
     }
 
@@ -87,7 +87,7 @@ impl Chosen {
     ///
     /// # Errors
     /// As [`Backend::create`].
-    pub(super) fn create(
+    pub(crate) fn create(
         &mut self,
         plan: &mut Plan,
         leftovers: &mut dyn Leftovers,

@@ -64,7 +64,7 @@ impl Resolved {
     ///
     /// # Errors
     /// When a secret, the proxy or a port that was asked for is not to be had.
-    pub(super) fn outside(&self, spec: &SandboxSpec, command: &[OsString]) -> Result<Outside, ManagerError> {
+    pub(crate) fn outside(&self, spec: &SandboxSpec, command: &[OsString]) -> Result<Outside, ManagerError> {
         Ok(Outside {
             trust: self.trust.clone(),
             secrets: secrets::ready(spec, &self.host, &self.plan, &self.basis.env, command)?,

@@ -65,7 +65,7 @@ pub(super) fn upstream_proxy(asked: &NetworkSpec, host: &PlanningHost) -> Result
 
 /// What the gateway has, and the sandbox has not.
 #[derive(Debug)]
-pub(super) struct Outside {
+pub(crate) struct Outside {
     /// What connections are opened with, if any are.
     pub(super) trust: Option<Arc<Trust>>,
     /// The values of secrets, and the variables with their placeholders.

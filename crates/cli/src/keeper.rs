@@ -1,0 +1,39 @@
+//! `offleash keeper`: the process that holds one sandbox for a daemon. Nobody calls it by hand, so no help names it.
+
+use std::io::{self, Read as _};
+use std::process::ExitCode;
+
+use offleash_manager::keeper::answer::Answer;
+use offleash_manager::keeper::hold;
+use offleash_manager::keeper::order::SandboxOrder;
+
+use crate::failure::{EXIT_FAILURE, Failure};
+use crate::terminal;
+
+/// Reads an order on standard input, answers with one line on standard output, and serves until the sandbox ends.
+pub(crate) fn keeper() -> ExitCode {
+    offleash_sys::process::keep_free_memory();
+    match read_order() {
+        Ok(order) => match hold(&order, answer) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::from(EXIT_FAILURE),
+        },
+        Err(failure) => failure.print(),
+    }
+}
+
+fn read_order() -> Result<SandboxOrder, Failure> {
+    let mut text = Vec::new();
+    let read = io::stdin().lock().read_to_end(&mut text);
+    read.map_err(|error| Failure::new(format!("cannot read the order on standard input: {error}")))?;
+    serde_json::from_slice(&text).map_err(|error| {
+        Failure::new(format!("the order on standard input cannot be understood: {error}"))
+            .with_hint("`offleash serve` starts keepers; use `offleash run` to run a command")
+    })
+}
+
+/// Says what came of it, and lets go of the streams: whoever reads them waits for their end.
+fn answer(answer: &Answer) -> io::Result<()> {
+    let line = serde_json::to_vec(answer).map_err(io::Error::other)?;
+    terminal::answer_and_leave(&[line.as_slice(), b"\n"].concat())
+}

@@ -1,0 +1,233 @@
+//! How a sandbox that is kept ends, and what is left when somebody dies.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use offleash_core::error::ErrorKind;
+use offleash_manager::keeper::answer::Answer;
+use offleash_manager::keeper::message::{EndReason, Ended, KeeperRequest, VERSION};
+use offleash_manager::keeper::order::{ENDED, SOCKET};
+use offleash_manager::keeper::{COMMAND, Keeper, KeeperError};
+use offleash_protocol::encode;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::support::Site;
+use super::support::processes::{eventually, groups_of, long_sleep, processes_with};
+use super::world::{Kept, collect, exists, id, is_keeper, launch, order, shell, test, until, within};
+
+/// What a sandbox is on this machine besides its processes.
+fn remains(site: &Site) -> Vec<PathBuf> {
+    let mut found = groups_of(&id(site));
+    for part in ["runs", "live"] {
+        found.extend(
+            [site.state().join(part).join(id(site))]
+                .into_iter()
+                .filter(|path| exists(path)),
+        );
+    }
+    found
+}
+
+#[test]
+fn a_keeper_says_who_it_is() {
+    test(async {
+        let kept = Kept::new().await;
+        let hello = kept.keeper.hello().await.unwrap();
+        assert_eq!(hello, kept.hello);
+        assert_eq!(
+            (hello.version, hello.id.as_str(), hello.paused),
+            (VERSION, &*id(&kept.site), false)
+        );
+        assert_eq!(hello.users[0].home, "/home/user");
+        assert!(is_keeper(hello.pid));
+    });
+}
+
+#[test]
+fn killing_a_sandbox_ends_its_streams_and_leaves_nothing() {
+    test(async {
+        let kept = Kept::new().await;
+        let mut stream = kept.shell("echo up; exec sleep 1777.25").await;
+        until(&mut stream, "up").await;
+        let ended = kept.keeper.kill().await.unwrap();
+        assert_eq!(ended.reason, EndReason::Killed);
+        assert_eq!(within(stream.next()).await.unwrap(), None);
+        assert!(!exists(&kept.directory().join(SOCKET)));
+        let noted = std::fs::read(kept.directory().join(ENDED)).unwrap();
+        assert_eq!(serde_json::from_slice::<Ended>(&noted).unwrap(), ended);
+        assert_eq!(remains(&kept.site), Vec::<PathBuf>::new());
+        for error in [
+            kept.keeper.kill().await.unwrap_err(),
+            kept.keeper.hello().await.unwrap_err(),
+            kept.keeper.start(shell("true")).await.unwrap_err(),
+        ] {
+            assert!(matches!(error, KeeperError::Gone), "{error:?}");
+        }
+        eventually("the keeper ends", || (!is_keeper(kept.hello.pid)).then_some(()));
+    });
+}
+
+#[test]
+fn nothing_outlives_a_keeper_that_is_killed() {
+    test(async {
+        let kept = Kept::new().await;
+        let sleep = long_sleep();
+        let mut stream = kept.shell(&format!("setsid sleep {sleep} & echo up; wait")).await;
+        until(&mut stream, "up").await;
+        eventually("the sleep starts", || {
+            (!processes_with(&sleep).is_empty()).then_some(())
+        });
+        kept.kill_keeper();
+        assert_eq!(within(stream.next()).await.unwrap(), None);
+        eventually("everything inside dies", || {
+            processes_with(&sleep).is_empty().then_some(())
+        });
+        for error in [
+            kept.keeper.hello().await.unwrap_err(),
+            kept.keeper.processes().await.unwrap_err(),
+        ] {
+            assert!(matches!(error, KeeperError::Gone), "{error:?}");
+        }
+        eventually("the keeper is gone", || (!is_keeper(kept.hello.pid)).then_some(()));
+        kept.site.succeed(["run", "--quiet", "--", "true"]);
+        assert_eq!(remains(&kept.site), Vec::<PathBuf>::new());
+    });
+}
+
+#[test]
+fn a_sandbox_whose_first_process_dies_is_over() {
+    test(async {
+        let kept = Kept::new().await;
+        let stream = kept.shell("sleep 1000").await;
+        let keeper = kept.hello.pid;
+        let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).unwrap();
+        let first: i32 = children.split_whitespace().next().unwrap().parse().unwrap();
+        kill_process(Pid::from_raw(first).unwrap(), Signal::KILL).unwrap();
+        assert_eq!(collect(stream).await.1, None);
+        eventually("the keeper ends", || (!is_keeper(keeper)).then_some(()));
+        let noted = std::fs::read(kept.directory().join(ENDED)).unwrap();
+        assert_eq!(serde_json::from_slice::<Ended>(&noted).unwrap().reason, EndReason::Lost);
+        assert_eq!(remains(&kept.site), Vec::<PathBuf>::new());
+    });
+}
+
+#[test]
+fn a_sandbox_that_cannot_be_made_leaves_nothing_and_says_why() {
+    let site = Site::new();
+    let mut bad = order(&site);
+    bad.network.allow = vec!["*.com".to_owned()];
+    match launch(&bad) {
+        Answer::NotMade { kind, message, .. } => {
+            assert_eq!(kind, ErrorKind::Invalid);
+            assert!(message.contains("*.com"), "{message}");
+        }
+        made @ Answer::Made(_) => panic!("{made:?}"),
+    }
+    let mut bad = order(&site);
+    bad.level = Some(offleash_core::level::Level::Microvm);
+    assert!(matches!(
+        launch(&bad),
+        Answer::NotMade {
+            kind: ErrorKind::Unsupported,
+            ..
+        }
+    ));
+    // A second one in the same place does not disturb the first.
+    test(async {
+        let kept = Kept::new().await;
+        assert!(matches!(launch(&order(&kept.site)), Answer::NotMade { .. }));
+        assert_eq!(kept.output("echo lives").await, "lives\n");
+    });
+    assert_eq!(remains(&site), Vec::<PathBuf>::new());
+    assert!(!exists(&order(&site).socket()));
+}
+
+#[test]
+fn a_sandbox_of_which_nobody_has_heard_is_ended() {
+    let site = Site::new();
+    let order = order(&site);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_offleash"));
+    command
+        .arg(COMMAND)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    let text = serde_json::to_vec(&order).unwrap();
+    child.stdin.take().unwrap().write_all(&text).unwrap();
+    assert!(!child.wait().unwrap().success());
+    assert_eq!(remains(&site), Vec::<PathBuf>::new());
+    assert!(!exists(&order.socket()));
+}
+
+#[test]
+fn hostile_bytes_on_the_socket_harm_only_whoever_sends_them() {
+    test(async {
+        let kept = Kept::new().await;
+        let connect = || UnixStream::connect(kept.directory().join(SOCKET)).unwrap();
+        let hello = encode(&KeeperRequest::Hello).unwrap();
+        let two = [hello.clone(), hello.clone()].concat();
+        for hostile in [
+            &[0xff_u8; 4096][..],
+            &[0; 4],
+            &[1, 0, 0, 0, 0xfe],
+            b"GET / HTTP/1.1\r\n\r\n",
+            &two,
+        ] {
+            let mut stream = connect();
+            // It may have been hung up on already.
+            let _sent = stream.write_all(hostile);
+            let mut answer = Vec::new();
+            let _read = stream.read_to_end(&mut answer);
+            assert!(answer.is_empty(), "{hostile:?} {answer:?}");
+        }
+        // Requests that never come in full, and clients that go in the middle of one.
+        let slow: Vec<UnixStream> = (0..100)
+            .map(|number| {
+                let mut stream = connect();
+                stream.write_all(&hello[..number % hello.len()]).unwrap();
+                stream
+            })
+            .collect();
+        assert_eq!(kept.output("echo lives").await, "lives\n");
+        drop(slow);
+        assert_eq!(kept.keeper.hello().await.unwrap(), kept.hello);
+    });
+}
+
+#[test]
+fn a_socket_that_nobody_serves_is_a_sandbox_that_is_gone() {
+    test(async {
+        let site = Site::new();
+        let directory = site.root().join("x".repeat(200));
+        let keeper = Keeper::in_directory(&directory);
+        let gone = keeper.hello().await.unwrap_err();
+        assert!(matches!(gone, KeeperError::Gone), "{gone:?}");
+        std::fs::create_dir(&directory).unwrap();
+        let gone = keeper.hello().await.unwrap_err();
+        assert!(matches!(gone, KeeperError::Gone), "{gone:?}");
+        std::fs::write(directory.join(SOCKET), "").unwrap();
+        let gone = keeper.start(shell("true")).await.unwrap_err();
+        assert!(matches!(gone, KeeperError::Gone), "{gone:?}");
+    });
+}
+
+#[test]
+fn a_sandbox_may_be_deep_in_the_file_system() {
+    test(async {
+        let site = Site::new();
+        let mut order = order(&site);
+        let directory = site.state().join("d".repeat(120)).join("e".repeat(120));
+        std::fs::create_dir_all(&directory).unwrap();
+        order.directory = directory.as_path().into();
+        let Answer::Made(hello) = launch(&order) else {
+            panic!("it was not made");
+        };
+        let keeper = Keeper::in_directory(&directory);
+        let kept = Kept { site, keeper, hello };
+        assert_eq!(kept.output("echo deep").await, "deep\n");
+    });
+}

@@ -1,0 +1,143 @@
+//! The commands of a sandbox: those that run, and for a while those that ran.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use offleash_core::exec::ExecEnd;
+use offleash_isolation::sandbox::ExecId;
+
+use super::message::{ProcessInfo, Selector};
+
+/// How long the end of a command can be asked for.
+const REMEMBERED: Duration = Duration::from_secs(30);
+/// The most ends that are remembered.
+const MOST_REMEMBERED: usize = 4096;
+
+/// A client, by number.
+pub(super) type Client = u64;
+
+/// A command that was sent to the guest.
+#[derive(Debug)]
+pub(super) struct Execution {
+    /// Its process id is zero until it has been started.
+    pub(super) process: ProcessInfo,
+    /// Whether input may follow.
+    pub(super) takes_input: bool,
+    pub(super) followers: Vec<Client>,
+    /// Whether the guest was told to keep its output.
+    pub(super) held: bool,
+    /// When it is killed.
+    pub(super) deadline: Option<Instant>,
+    pub(super) timed_out: bool,
+    pub(super) feeds: VecDeque<Feed>,
+}
+
+/// Input on its way, in the order in which it was asked for.
+#[derive(Debug)]
+pub(super) struct Feed {
+    pub(super) client: Client,
+    pub(super) what: Fed,
+}
+
+#[derive(Debug)]
+pub(super) enum Fed {
+    Bytes { bytes: Vec<u8>, sent: usize },
+    End,
+}
+
+/// A command that has ended.
+#[derive(Debug, Clone)]
+pub(super) struct Past {
+    pub(super) pid: u32,
+    tag: Option<String>,
+    pub(super) end: ExecEnd,
+    pub(super) timed_out: bool,
+    until: Instant,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Executions {
+    running: BTreeMap<ExecId, Execution>,
+    past: VecDeque<Past>,
+}
+
+impl Executions {
+    pub(super) fn add(&mut self, exec: ExecId, execution: Execution) {
+        self.running.insert(exec, execution);
+    }
+
+    pub(super) fn get(&mut self, exec: ExecId) -> Option<&mut Execution> {
+        self.running.get_mut(&exec)
+    }
+
+    pub(super) fn all(&mut self) -> impl Iterator<Item = (ExecId, &mut Execution)> {
+        self.running.iter_mut().map(|(exec, execution)| (*exec, execution))
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.running.len()
+    }
+
+    /// That which runs, the latest where several have the tag.
+    pub(super) fn find(&mut self, which: &Selector) -> Option<(ExecId, &mut Execution)> {
+        let started = self.running.iter_mut().rev().filter(|(_, one)| one.process.pid != 0);
+        let mut chosen = started.filter(|(_, one)| match which {
+            Selector::Pid(pid) => one.process.pid == *pid,
+            Selector::Tag(tag) => one.process.tag.as_ref() == Some(tag),
+        });
+        chosen.next().map(|(exec, execution)| (*exec, execution))
+    }
+
+    /// That which has ended a moment ago.
+    pub(super) fn find_past(&mut self, which: &Selector) -> Option<Past> {
+        self.forget();
+        let mut chosen = self.past.iter().rev().filter(|past| match which {
+            Selector::Pid(pid) => past.pid == *pid,
+            Selector::Tag(tag) => past.tag.as_ref() == Some(tag),
+        });
+        chosen.next().cloned()
+    }
+
+    /// Takes note of an end.
+    pub(super) fn end(&mut self, exec: ExecId, end: &ExecEnd) -> Option<Execution> {
+        let execution = self.running.remove(&exec)?;
+        self.forget();
+        if execution.process.pid != 0 {
+            self.past.push_back(Past {
+                pid: execution.process.pid,
+                tag: execution.process.tag.clone(),
+                end: end.clone(),
+                timed_out: execution.timed_out,
+                until: Instant::now() + REMEMBERED,
+            });
+        }
+        Some(execution)
+    }
+
+    fn forget(&mut self) {
+        let now = Instant::now();
+        let surplus = self.past.len().saturating_sub(MOST_REMEMBERED);
+        self.past.drain(..surplus);
+        while self.past.front().is_some_and(|past| past.until <= now) {
+            self.past.pop_front();
+        }
+    }
+
+    /// When the next one is to be killed.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.running
+            .values()
+            .filter(|one| !one.timed_out)
+            .filter_map(|one| one.deadline)
+            .min()
+    }
+
+    /// Nobody of this number is there any more.
+    pub(super) fn leave(&mut self, client: Client) {
+        for execution in self.running.values_mut() {
+            execution.followers.retain(|follower| *follower != client);
+            execution.feeds.retain(|feed| feed.client != client);
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! The keeper's own life: it makes the sandbox that it was ordered, says so, serves it, and cleans up.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::Path;
+
+use offleash_core::error::{ErrorKind, Explained};
+use offleash_core::network::PatternError;
+use offleash_store::{HostIdentity, LiveRun, StateDirectory};
+use offleash_sys::signals::SignalQueue;
+use rustix::fs::{CWD, Mode, OFlags};
+
+use super::answer::Answer;
+use super::message::{Ended, Hello, VERSION};
+use super::order::{ENDED, SOCKET, SandboxOrder};
+use super::serve::{Loop, Serving, listen};
+use super::users::Users;
+use crate::lifecycle::making::{self, Made, Resolved, new_run, place_layers};
+use crate::lifecycle::{Chosen, ManagerError, this_host, with_causes};
+
+/// The program that planning looks at: every sandbox that is kept has a shell.
+const SHELL: &str = "/bin/sh";
+/// SIGHUP, SIGINT, SIGQUIT and SIGTERM; the last one ends the sandbox, the others are for whoever has a terminal.
+const SIGNALS: [i32; 4] = [1, 2, 3, 15];
+/// How little this process is to be chosen when memory runs out, where we may say so.
+const OOM_SCORE: &str = "-900";
+const OOM_SCORE_FILE: &str = "/proc/self/oom_score_adj";
+
+/// The hidden command of our program that a keeper is.
+pub const COMMAND: &str = "keeper";
+
+/// Makes the sandbox of `order`, tells `answered` what came of it, and serves the sandbox until that ends.
+///
+/// The calling process has one thread; it becomes a session of its own. When `answered` fails, nobody knows of the
+/// sandbox: it is ended again.
+///
+/// # Errors
+/// What `answered` answers.
+pub fn hold(order: &SandboxOrder, answered: impl FnOnce(&Answer) -> io::Result<()>) -> io::Result<()> {
+    detach();
+    let held = match Held::make(order) {
+        Ok(held) => held,
+        Err(error) => {
+            return answered(&Answer::NotMade {
+                kind: error.kind(),
+                message: with_causes(&error),
+                hint: error.hint(),
+            });
+        }
+    };
+    let told = answered(&Answer::Made(held.serving.hello.clone()));
+    match told {
+        Ok(()) => held.serve(),
+        Err(_) => held.undo(),
+    }
+    told
+}
+
+/// Leaves the session of whoever started us, and asks to be spared when memory runs out.
+fn detach() {
+    // Both may be so already, or not be allowed; nothing depends on them.
+    let _session = rustix::process::setsid();
+    let _written = std::fs::write(OOM_SCORE_FILE, OOM_SCORE);
+}
+
+/// A sandbox and what it leaves on disk.
+#[derive(Debug)]
+struct Held {
+    serving: Serving,
+    live: LiveRun,
+    directory: OwnedFd,
+}
+
+/// Why a keeper does not hold what it was ordered.
+#[derive(Debug, thiserror::Error)]
+enum HoldError {
+    #[error("a rule of the network cannot be read")]
+    Network(#[from] PatternError),
+    #[error(transparent)]
+    Manager(#[from] ManagerError),
+    #[error("cannot {action}")]
+    Host { action: &'static str, source: io::Error },
+}
+
+impl Explained for HoldError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Network(_) => ErrorKind::Invalid,
+            Self::Manager(error) => error.kind(),
+            Self::Host { source, .. } if source.kind() == io::ErrorKind::AddrInUse => ErrorKind::Conflict,
+            Self::Host { .. } => ErrorKind::Internal,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Manager(error) => error.hint(),
+            _ => None,
+        }
+    }
+}
+
+fn host(action: &'static str) -> impl FnOnce(io::Error) -> HoldError {
+    move |source| HoldError::Host { action, source }
+}
+
+impl Held {
+    fn make(order: &SandboxOrder) -> Result<Self, HoldError> {
+        let spec = order.spec()?;
+        let signals = SignalQueue::new(&SIGNALS).map_err(host("wait for signals"))?;
+        let mut chosen = Chosen::prepare(&spec, &order.id)?;
+        let directory = open_directory(order.directory.as_path()).map_err(host("open the sandbox's directory"))?;
+        let state = StateDirectory::open(Some(order.state.as_path()), &HostIdentity::of_this_process());
+        let state = state.map_err(ManagerError::from)?;
+        let command = [SHELL.into()];
+        let of_this_host = crate::planning::Host {
+            env: Vec::new(),
+            ..this_host(state.path())?
+        };
+        let resolved = Resolved::of(&spec, of_this_host, &command, order.id.clone(), &chosen)?;
+        let outside = resolved.outside(&spec, &command)?;
+        let Resolved {
+            host: of_this_host,
+            mut plan,
+            basis,
+            ..
+        } = resolved;
+        let live = LiveRun::create(&state, new_run(&spec, &command, &plan, &of_this_host));
+        let mut live = live.map_err(ManagerError::from)?;
+        place_layers(&mut plan, &live);
+        let mut tending = live.tending();
+        let made = making::make(&spec, &mut chosen, &mut plan, &outside, &mut live, &mut tending);
+        let made = made.and_then(|made| {
+            // From here on its socket can be found.
+            let listener = listen(&socket_path(&directory)).map_err(|source| ManagerError::Host {
+                action: "listen on the keeper's socket",
+                source,
+            })?;
+            Ok((made, listener))
+        });
+        let (Made { sandbox, gateway }, listener) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                forget(live);
+                return Err(error.into());
+            }
+        };
+        let users = Users::new(vec![basis.user.clone()], basis.env);
+        let enforcement = sandbox.enforcement().clone();
+        let hello = Hello {
+            version: VERSION,
+            id: order.id.clone(),
+            pid: rustix::process::getpid().as_raw_pid().cast_unsigned(),
+            paused: false,
+            level: plan.level,
+            started_at: live.run().started_at().to_owned(),
+            users: users.infos(),
+            enforced: enforcement.enforced,
+            not_enforced: enforcement.not_enforced,
+        };
+        Ok(Self {
+            serving: Serving {
+                sandbox,
+                gateway,
+                listener,
+                signals,
+                hello,
+                users,
+            },
+            live,
+            directory,
+        })
+    }
+
+    fn serve(self) {
+        let Self {
+            serving,
+            live,
+            directory,
+        } = self;
+        Loop::new(serving).run(|ended| {
+            remove_socket(&directory);
+            note(&directory, ended);
+            forget(live);
+        });
+    }
+
+    /// Ends it at once: nobody has heard of it.
+    fn undo(mut self) {
+        let _last = self.serving.sandbox.kill();
+        drop(self.serving);
+        remove_socket(&self.directory);
+        forget(self.live);
+    }
+}
+
+fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?)
+}
+
+/// By way of the descriptor, because the path of a socket may have 107 bytes and a state directory more.
+fn socket_path(directory: &OwnedFd) -> std::path::PathBuf {
+    format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd()).into()
+}
+
+fn remove_socket(directory: &OwnedFd) {
+    // Whoever finds one that nobody serves knows what that means.
+    let _removed = rustix::fs::unlinkat(directory, SOCKET, rustix::fs::AtFlags::empty());
+}
+
+/// Writes down how it ended, for a daemon that is not there now.
+fn note(directory: &OwnedFd, ended: &Ended) {
+    let path = format!("/proc/self/fd/{}/{ENDED}", directory.as_raw_fd());
+    // Without it, it is known that it has ended, and not how.
+    let _written = serde_json::to_vec(ended).map(|text| std::fs::write(path, text));
+}
+
+/// Removes what the run of a sandbox has in the state directory; the next start does it where this fails.
+fn forget(live: LiveRun) {
+    if let Ok(finished) = live.finish() {
+        let _discarded = finished.run.map(offleash_store::Run::discard);
+    }
+}

@@ -1,0 +1,326 @@
+//! The loop of a keeper: waits for the sandbox, its clients and signals, and does what is due.
+
+mod carry_out;
+mod follow;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::{Duration, Instant};
+
+use offleash_core::record::{LimitEffect, LimitHit};
+use offleash_gateway::Gateway;
+use offleash_isolation::error::IsolationError;
+use offleash_isolation::sandbox::{Final, Sandbox, SandboxEvent};
+use offleash_store::rfc3339_now;
+use offleash_sys::process;
+use offleash_sys::signals::SignalQueue;
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+
+use super::connection::{Connection, Heard, Stage};
+use super::executions::{Client, Executions};
+use super::message::{EndReason, Ended, Hello, KeeperFailure, KeeperReply};
+use super::users::Users;
+use crate::drive::poll_until;
+
+/// The most connections at once; others wait in the socket's queue.
+const MOST_CONNECTIONS: usize = 1024;
+/// How long a client may take to say what it wants.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long clients may take, after the end, to hear of it.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// After this time what only the start needed is given back.
+const SETTLED: Duration = Duration::from_millis(500);
+/// How much is read from a client at once.
+const BUFFER: usize = 64 * 1024;
+const SIGTERM: i32 = 15;
+
+/// A sandbox that is served.
+#[derive(Debug)]
+pub(super) struct Serving {
+    pub(super) sandbox: Box<dyn Sandbox>,
+    pub(super) gateway: Option<Gateway>,
+    pub(super) listener: OwnedFd,
+    pub(super) signals: SignalQueue,
+    pub(super) hello: Hello,
+    pub(super) users: Users,
+}
+
+/// The loop, and what it knows.
+#[derive(Debug)]
+pub(super) struct Loop {
+    serving: Serving,
+    connections: BTreeMap<Client, Connection>,
+    next_client: Client,
+    executions: Executions,
+    limits_hit: Vec<LimitHit>,
+    ending: Option<EndReason>,
+    /// Since when it is paused.
+    paused_since: Option<Instant>,
+    /// When memory that only the start needed is given back; `None` afterwards.
+    settles: Option<Instant>,
+}
+
+/// Whoever is ready.
+#[derive(Debug, Clone, Copy)]
+enum Ready {
+    Sandbox,
+    Gateway,
+    Signals,
+    Listener,
+    Client(Client),
+}
+
+impl Loop {
+    pub(super) fn new(serving: Serving) -> Self {
+        Self {
+            serving,
+            connections: BTreeMap::new(),
+            next_client: 1,
+            executions: Executions::default(),
+            limits_hit: Vec::new(),
+            ending: None,
+            paused_since: None,
+            settles: Some(Instant::now() + SETTLED),
+        }
+    }
+
+    /// Serves until the sandbox ends, for whichever reason; `clean_up` removes what it leaves on disk.
+    pub(super) fn run(mut self, clean_up: impl FnOnce(&Ended)) -> Ended {
+        let reason = loop {
+            if let Some(reason) = self.ending.take() {
+                break reason;
+            }
+            if let Err(error) = self.round() {
+                break EndReason::Failed(error.to_string());
+            }
+        };
+        let ended = self.end(reason);
+        clean_up(&ended);
+        self.say_farewell(&ended);
+        ended
+    }
+
+    fn round(&mut self) -> Result<(), IsolationError> {
+        let ready = self.wait()?;
+        let mut buffer = Vec::new();
+        for ready in ready {
+            match ready {
+                Ready::Sandbox => {}
+                Ready::Gateway => self.end_for(EndReason::NetworkLost),
+                Ready::Signals => self.take_signals(),
+                Ready::Listener => self.accept(),
+                Ready::Client(client) => {
+                    buffer.resize(BUFFER, 0);
+                    self.hear(client, &mut buffer);
+                }
+            }
+        }
+        self.turn_sandbox()?;
+        self.kill_what_is_late()?;
+        self.feed()?;
+        self.flush();
+        self.hold_and_release()?;
+        self.settle();
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<Vec<Ready>, IsolationError> {
+        let mut wanted = Vec::with_capacity(8);
+        let mut polled = Vec::with_capacity(8);
+        let mut want = |ready, descriptor, flags| {
+            wanted.push(ready);
+            polled.push(PollFd::from_borrowed_fd(descriptor, flags));
+        };
+        let interests = self.serving.sandbox.wait_on(true);
+        for interest in &interests {
+            let flags = if interest.writable {
+                PollFlags::IN | PollFlags::OUT
+            } else {
+                PollFlags::IN
+            };
+            want(Ready::Sandbox, interest.descriptor, flags);
+        }
+        if let Some(gateway) = &self.serving.gateway {
+            want(Ready::Gateway, gateway.lives(), PollFlags::empty());
+        }
+        want(Ready::Signals, self.serving.signals.as_fd(), PollFlags::IN);
+        if self.connections.len() < MOST_CONNECTIONS {
+            want(Ready::Listener, self.serving.listener.as_fd(), PollFlags::IN);
+        }
+        for (client, connection) in &self.connections {
+            let (descriptor, flags) = connection.interest();
+            want(Ready::Client(*client), descriptor, flags);
+        }
+        let _is_ready = poll_until(&mut polled, self.next_turn())?;
+        let is_ready = |(ready, polled): (Ready, PollFd<'_>)| (!polled.revents().is_empty()).then_some(ready);
+        Ok(wanted.into_iter().zip(polled).filter_map(is_ready).collect())
+    }
+
+    fn next_turn(&self) -> Instant {
+        let impatient = self.connections.values().filter(|one| one.stage == Stage::Asking);
+        let others = [
+            self.executions.next_deadline().filter(|_| self.paused_since.is_none()),
+            self.settles,
+            impatient.map(|one| one.since + PATIENCE).min(),
+        ];
+        others
+            .into_iter()
+            .flatten()
+            .fold(self.serving.sandbox.next_turn(), Instant::min)
+    }
+
+    fn turn_sandbox(&mut self) -> Result<(), IsolationError> {
+        for event in self.serving.sandbox.turn(true)? {
+            match event {
+                SandboxEvent::Exec { exec, event } => self.tell(exec, event),
+                SandboxEvent::Limit(hit) => self.hit(hit),
+                SandboxEvent::Gone => self.end_for(EndReason::Lost),
+            }
+        }
+        Ok(())
+    }
+
+    fn hit(&mut self, hit: LimitHit) {
+        if hit.effect == LimitEffect::Killed {
+            self.end_for(EndReason::Limit(hit.clone()));
+        }
+        if !self.limits_hit.contains(&hit) {
+            self.limits_hit.push(hit);
+        }
+    }
+
+    /// The first reason counts; what follows is its consequence.
+    fn end_for(&mut self, reason: EndReason) {
+        self.ending.get_or_insert(reason);
+    }
+
+    fn take_signals(&mut self) {
+        while let Ok(Some(signal)) = self.serving.signals.next() {
+            // Others are for whoever has a terminal.
+            if signal == SIGTERM {
+                self.end_for(EndReason::Killed);
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        while self.connections.len() < MOST_CONNECTIONS {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match rustix::net::accept_with(&self.serving.listener, flags) {
+                Ok(socket) if is_trusted(&socket) => {
+                    self.connections.insert(self.next_client, Connection::new(socket));
+                    self.next_client += 1;
+                }
+                Ok(_) | Err(Errno::INTR | Errno::CONNABORTED) => {}
+                // Descriptors are used up until connections end, or nobody is waiting.
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn hear(&mut self, client: Client, buffer: &mut [u8]) {
+        let Some(connection) = self.connections.get_mut(&client) else {
+            return;
+        };
+        match connection.hear(buffer) {
+            Heard::Nothing => {}
+            Heard::HungUp => self.leave(client),
+            Heard::Request(request) => {
+                if let Err(failure) = self.carry_out(client, *request) {
+                    self.answer(client, &KeeperReply::Failed(failure));
+                }
+            }
+        }
+    }
+
+    fn leave(&mut self, client: Client) {
+        self.connections.remove(&client);
+        self.executions.leave(client);
+    }
+
+    fn answer(&mut self, client: Client, reply: &KeeperReply) {
+        if let Some(connection) = self.connections.get_mut(&client) {
+            connection.answer(reply);
+        }
+    }
+
+    /// Sends what clients take, and lets those go with whom all is said.
+    fn flush(&mut self) {
+        let now = Instant::now();
+        let mut gone = Vec::new();
+        for (client, connection) in &mut self.connections {
+            let is_late = connection.stage == Stage::Asking && now >= connection.since + PATIENCE;
+            if !connection.flush() || connection.is_over() || is_late {
+                gone.push(*client);
+            }
+        }
+        for client in gone {
+            self.leave(client);
+        }
+    }
+
+    fn settle(&mut self) {
+        if self.settles.is_some_and(|settles| Instant::now() >= settles) {
+            self.settles = None;
+            process::release_memory_of_start();
+        }
+    }
+
+    fn end(&mut self, reason: EndReason) -> Ended {
+        // What kept it from ending in good order is the kernel's, and of no use to clients.
+        let last = self.serving.sandbox.kill().unwrap_or_else(|_| Final::default());
+        let mut limits_hit = std::mem::take(&mut self.limits_hit);
+        if let Some(gateway) = self.serving.gateway.take() {
+            limits_hit.extend(gateway.finish().limits_hit);
+        }
+        limits_hit.extend(last.limits_hit);
+        Ended {
+            reason,
+            at: rfc3339_now(),
+            usage: last.usage,
+            limits_hit,
+            out_of_memory: last.out_of_memory,
+        }
+    }
+
+    fn say_farewell(&mut self, ended: &Ended) {
+        for connection in self.connections.values_mut() {
+            match connection.stage {
+                Stage::Following(_) => connection.answer(&KeeperReply::Gone),
+                Stage::Waiting if connection.waits_for_the_end => {
+                    connection.answer(&KeeperReply::Killed(ended.clone()));
+                }
+                Stage::Asking | Stage::Waiting => connection.answer(&KeeperReply::Failed(KeeperFailure::Gone)),
+                Stage::Leaving => {}
+            }
+        }
+        let deadline = Instant::now() + FAREWELL;
+        loop {
+            self.flush();
+            let mut polled: Vec<PollFd<'_>> = Vec::new();
+            for connection in self.connections.values() {
+                polled.push(PollFd::from_borrowed_fd(connection.interest().0, PollFlags::OUT));
+            }
+            let is_over = polled.is_empty() || Instant::now() >= deadline;
+            if is_over || poll_until(&mut polled, deadline).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Whether the other side is us or root.
+fn is_trusted(socket: &OwnedFd) -> bool {
+    let ours = rustix::process::geteuid();
+    rustix::net::sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == ours || peer.uid.is_root())
+}
+
+/// Waits for connections at `path`, of which nobody else may be there.
+pub(super) fn listen(path: &std::path::Path) -> io::Result<OwnedFd> {
+    let listener = std::os::unix::net::UnixListener::bind(path)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener.into())
+}

@@ -1,0 +1,227 @@
+//! What clients ask for, carried out.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use offleash_core::error::{ErrorKind, Explained as _};
+use offleash_core::exec::TerminalSize;
+use offleash_isolation::error::IsolationError;
+use offleash_isolation::sandbox::ExecId;
+
+use super::Loop;
+use crate::keeper::executions::{Client, Execution, Fed, Feed};
+use crate::keeper::message::{
+    EndReason, Hello, INPUT_CHUNK, KeeperFailure, KeeperReply, KeeperRequest, ProcessInfo, Selector, StartExec,
+};
+
+/// Most commands at once that were asked for; what they start themselves does not count.
+const MOST_EXECUTIONS: usize = 4096;
+/// What is remembered of the arguments of a command, and of its variables, in bytes.
+const REMEMBERED: usize = 16 * 1024;
+/// Signals that there are (signal(7)).
+const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
+/// Longer than anything runs.
+const LONGEST: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
+
+type Outcome = Result<(), KeeperFailure>;
+
+impl Loop {
+    /// Answers a request, or notes who is to be answered when.
+    pub(super) fn carry_out(&mut self, client: Client, request: KeeperRequest) -> Outcome {
+        match request {
+            KeeperRequest::Hello => self.hello(client),
+            KeeperRequest::Start(start) => return self.start(client, &start),
+            KeeperRequest::Attach(which) => return self.attach(client, &which),
+            KeeperRequest::Processes => self.processes(client),
+            KeeperRequest::Input { which, bytes } => {
+                if bytes.len() > INPUT_CHUNK {
+                    return Err(invalid("more input than one request may have"));
+                }
+                return self.take_feed(client, &which, Fed::Bytes { bytes, sent: 0 });
+            }
+            KeeperRequest::CloseInput(which) => return self.take_feed(client, &which, Fed::End),
+            KeeperRequest::Signal { which, signal } => return self.signal(client, &which, signal),
+            KeeperRequest::Resize { which, rows, columns } => {
+                return self.resize(client, &which, TerminalSize { rows, columns });
+            }
+            KeeperRequest::Kill => {
+                if let Some(connection) = self.connections.get_mut(&client) {
+                    connection.waits_for_the_end = true;
+                }
+                self.end_for(EndReason::Killed);
+            }
+            KeeperRequest::Files { user } => return self.files(client, user.as_deref()),
+            KeeperRequest::Port(_)
+            | KeeperRequest::Usage
+            | KeeperRequest::SetNetwork(_)
+            | KeeperRequest::Pause
+            | KeeperRequest::Resume => {
+                return Err(KeeperFailure::Unsupported {
+                    operation: "do that yet".to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn hello(&mut self, client: Client) {
+        let hello = Hello {
+            paused: self.paused_since.is_some(),
+            ..self.serving.hello.clone()
+        };
+        self.answer(client, &KeeperReply::Hello(hello));
+    }
+
+    fn start(&mut self, client: Client, start: &StartExec) -> Outcome {
+        self.check_running()?;
+        if self.executions.count() >= MOST_EXECUTIONS {
+            return Err(KeeperFailure::Exhausted {
+                what: "commands at once".to_owned(),
+            });
+        }
+        let (request, user) = self.serving.users.request(start)?;
+        let exec = self.serving.sandbox.exec(&request).map_err(failed)?;
+        let process = ProcessInfo {
+            pid: 0,
+            tag: start.tag.clone(),
+            argv: first_bytes(start.argv.iter(), Vec::len),
+            env: first_bytes(start.env.iter(), |(name, value)| name.len() + value.len()),
+            cwd: request.cwd.into_os_string().into_encoded_bytes(),
+            user,
+            tty: start.tty.is_some(),
+        };
+        let timeout = start.timeout_ms.map(|time| Duration::from_millis(time).min(LONGEST));
+        self.executions.add(
+            exec,
+            Execution {
+                process,
+                takes_input: start.stdin,
+                followers: Vec::new(),
+                held: false,
+                deadline: timeout.map(|timeout| Instant::now() + timeout),
+                timed_out: false,
+                feeds: VecDeque::new(),
+            },
+        );
+        self.follow(client, exec);
+        Ok(())
+    }
+
+    fn attach(&mut self, client: Client, which: &Selector) -> Outcome {
+        if let Some((exec, execution)) = self.executions.find(which) {
+            let pid = execution.process.pid;
+            if let Some(connection) = self.connections.get_mut(&client) {
+                connection.reply(&KeeperReply::Started { pid });
+            }
+            self.follow(client, exec);
+            return Ok(());
+        }
+        let past = self.executions.find_past(which).ok_or(KeeperFailure::NoProcess)?;
+        if let Some(connection) = self.connections.get_mut(&client) {
+            connection.reply(&KeeperReply::Started { pid: past.pid });
+        }
+        self.tell_end(client, past.timed_out, &past.end);
+        Ok(())
+    }
+
+    fn processes(&mut self, client: Client) {
+        let Some(connection) = self.connections.get_mut(&client) else {
+            return;
+        };
+        for (_, execution) in self.executions.all() {
+            if execution.process.pid != 0 {
+                connection.reply(&KeeperReply::Process(execution.process.clone()));
+            }
+        }
+        connection.answer(&KeeperReply::Done);
+    }
+
+    /// Input is passed on in the order in which it came.
+    fn take_feed(&mut self, client: Client, which: &Selector, what: Fed) -> Outcome {
+        self.check_running()?;
+        let (_, execution) = self.executions.find(which).ok_or(KeeperFailure::NoProcess)?;
+        if !execution.takes_input {
+            return Err(KeeperFailure::InputClosed);
+        }
+        if matches!(what, Fed::End) {
+            execution.takes_input = false;
+        }
+        execution.feeds.push_back(Feed { client, what });
+        Ok(())
+    }
+
+    fn signal(&mut self, client: Client, which: &Selector, signal: i32) -> Outcome {
+        self.check_running()?;
+        if !SIGNALS.contains(&signal) {
+            return Err(invalid("there is no such signal"));
+        }
+        let exec = self.exec_of(which)?;
+        self.serving.sandbox.signal(exec, signal).map_err(failed)?;
+        self.answer(client, &KeeperReply::Done);
+        Ok(())
+    }
+
+    fn resize(&mut self, client: Client, which: &Selector, size: TerminalSize) -> Outcome {
+        self.check_running()?;
+        let (exec, execution) = self.executions.find(which).ok_or(KeeperFailure::NoProcess)?;
+        if !execution.process.tty {
+            return Err(KeeperFailure::NoTerminal);
+        }
+        self.serving.sandbox.resize(exec, size).map_err(failed)?;
+        self.answer(client, &KeeperReply::Done);
+        Ok(())
+    }
+
+    fn files(&mut self, client: Client, user: Option<&str>) -> Outcome {
+        self.check_running()?;
+        let user = self.serving.users.find(user)?;
+        let ids = self.serving.users.ids(user);
+        let socket = self.serving.sandbox.open_files(ids).map_err(failed)?;
+        if let Some(connection) = self.connections.get_mut(&client) {
+            connection.answer_with(&KeeperReply::Files, socket);
+        }
+        Ok(())
+    }
+
+    fn exec_of(&mut self, which: &Selector) -> Result<ExecId, KeeperFailure> {
+        let (exec, _) = self.executions.find(which).ok_or(KeeperFailure::NoProcess)?;
+        Ok(exec)
+    }
+
+    fn check_running(&self) -> Outcome {
+        match self.paused_since {
+            Some(_) => Err(KeeperFailure::Paused),
+            None => Ok(()),
+        }
+    }
+}
+
+/// As many of `list` as are of no more than [`REMEMBERED`] bytes.
+fn first_bytes<'a, T: Clone + 'a>(list: impl Iterator<Item = &'a T>, length: impl Fn(&T) -> usize) -> Vec<T> {
+    let mut left = REMEMBERED;
+    let fits = |entry: &&T| {
+        let fits = length(entry) <= left;
+        left = left.saturating_sub(length(entry));
+        fits
+    };
+    list.take_while(fits).cloned().collect()
+}
+
+fn invalid(reason: &str) -> KeeperFailure {
+    KeeperFailure::Invalid {
+        reason: reason.to_owned(),
+    }
+}
+
+/// A sandbox that is gone says so; everything else is the host's.
+fn failed(error: IsolationError) -> KeeperFailure {
+    match error {
+        IsolationError::Guest { reason } => KeeperFailure::Invalid { reason },
+        error if error.kind() == ErrorKind::Unsupported => KeeperFailure::Unsupported {
+            operation: error.to_string(),
+        },
+        error => KeeperFailure::Failed {
+            reason: error.to_string(),
+        },
+    }
+}

@@ -1,0 +1,176 @@
+//! What commands write and get: to everybody who follows, no faster than the slowest takes it.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use offleash_core::exec::{ExecEnd, ExecEvent, StartFailure};
+use offleash_isolation::error::IsolationError;
+use offleash_isolation::sandbox::ExecId;
+
+use super::Loop;
+use crate::keeper::connection::{Stage, frame};
+use crate::keeper::executions::{Client, Execution, Fed};
+use crate::keeper::message::{KeeperFailure, KeeperReply};
+
+/// What a client may leave unread before the command that it follows has to wait.
+const MOST_UNREAD: usize = 256 * 1024;
+/// Where all together leave so much unread, everybody's share is smaller.
+const MANY_UNREAD: usize = 8 * 1024 * 1024;
+const SMALL_SHARE: usize = 16 * 1024;
+const SIGKILL: i32 = 9;
+
+impl Loop {
+    /// Tells everybody who follows an execution what happened to it.
+    pub(super) fn tell(&mut self, exec: ExecId, event: ExecEvent) {
+        match event {
+            ExecEvent::InputTaken { .. } => {}
+            ExecEvent::Started { pid } => {
+                if let Some(execution) = self.executions.get(exec) {
+                    execution.process.pid = pid;
+                }
+                self.tell_followers(exec, &frame(&KeeperReply::Started { pid }));
+            }
+            ExecEvent::Output { stream, bytes } => {
+                self.tell_followers(exec, &frame(&KeeperReply::Output { stream, bytes }));
+            }
+            ExecEvent::Ended(end) => self.take_end(exec, end),
+        }
+    }
+
+    fn tell_followers(&mut self, exec: ExecId, frame: &Rc<[u8]>) {
+        let Some(execution) = self.executions.get(exec) else {
+            return;
+        };
+        for follower in &execution.followers {
+            if let Some(connection) = self.connections.get_mut(follower) {
+                connection.put(Rc::clone(frame));
+            }
+        }
+    }
+
+    fn take_end(&mut self, exec: ExecId, end: ExecEnd) {
+        let Some(execution) = self.executions.end(exec, &end) else {
+            return;
+        };
+        for feed in &execution.feeds {
+            self.answer(feed.client, &KeeperReply::Failed(KeeperFailure::NoProcess));
+        }
+        let Execution {
+            followers, timed_out, ..
+        } = execution;
+        for follower in followers {
+            self.tell_end(follower, timed_out, &end);
+        }
+    }
+
+    /// The end of an execution, to one client.
+    pub(super) fn tell_end(&mut self, client: Client, timed_out: bool, end: &ExecEnd) {
+        let Some(connection) = self.connections.get_mut(&client) else {
+            return;
+        };
+        if timed_out {
+            connection.reply(&KeeperReply::TimedOut);
+        }
+        connection.answer(&match end {
+            ExecEnd::Lost => KeeperReply::Gone,
+            ExecEnd::NotStarted(failure) => KeeperReply::Failed(failure_of(failure)),
+            end => KeeperReply::Ended(end.clone()),
+        });
+    }
+
+    /// Has a client follow an execution that runs.
+    pub(super) fn follow(&mut self, client: Client, exec: ExecId) {
+        if let (Some(connection), Some(execution)) = (self.connections.get_mut(&client), self.executions.get(exec)) {
+            connection.stage = Stage::Following(exec);
+            execution.followers.push(client);
+        }
+    }
+
+    /// Kills commands whose time is over.
+    pub(super) fn kill_what_is_late(&mut self) -> Result<(), IsolationError> {
+        if self.paused_since.is_some() {
+            return Ok(());
+        }
+        let now = Instant::now();
+        for (exec, execution) in self.executions.all() {
+            if !execution.timed_out && execution.deadline.is_some_and(|deadline| now >= deadline) {
+                execution.timed_out = true;
+                self.serving.sandbox.signal(exec, SIGKILL)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes on input as far as there is room for it.
+    pub(super) fn feed(&mut self) -> Result<(), IsolationError> {
+        if self.paused_since.is_some() {
+            return Ok(());
+        }
+        let sandbox = &mut self.serving.sandbox;
+        let mut fed = Vec::new();
+        for (exec, execution) in self.executions.all() {
+            while let Some(feed) = execution.feeds.front_mut() {
+                match &mut feed.what {
+                    Fed::End => sandbox.close_input(exec)?,
+                    Fed::Bytes { bytes, sent } => {
+                        let room = sandbox.input_window(exec);
+                        let rest = bytes.get(*sent..).unwrap_or_default();
+                        let piece = rest.get(..room.min(rest.len())).unwrap_or_default();
+                        if !piece.is_empty() {
+                            sandbox.input(exec, piece)?;
+                            *sent += piece.len();
+                        }
+                        if *sent < bytes.len() {
+                            break;
+                        }
+                    }
+                }
+                fed.push(feed.client);
+                execution.feeds.pop_front();
+            }
+        }
+        for client in fed {
+            self.answer(client, &KeeperReply::Done);
+        }
+        Ok(())
+    }
+
+    /// Lets commands wait whose output is not taken, and go on when it was.
+    pub(super) fn hold_and_release(&mut self) -> Result<(), IsolationError> {
+        let all: usize = self.connections.values().map(|connection| connection.unsent()).sum();
+        let most = if all > MANY_UNREAD { SMALL_SHARE } else { MOST_UNREAD };
+        for (exec, execution) in self.executions.all() {
+            let unread = execution
+                .followers
+                .iter()
+                .filter_map(|follower| self.connections.get(follower));
+            let unread = unread.map(|connection| connection.unsent()).max().unwrap_or(0);
+            let held = if execution.held {
+                unread > most / 2
+            } else {
+                unread > most
+            };
+            if held != execution.held {
+                execution.held = held;
+                if held {
+                    self.serving.sandbox.hold_output(exec)?;
+                } else {
+                    self.serving.sandbox.release_output(exec)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn failure_of(failure: &StartFailure) -> KeeperFailure {
+    match failure {
+        StartFailure::NotFound => KeeperFailure::NotFound,
+        StartFailure::NotExecutable { errno } => KeeperFailure::NotExecutable { errno: *errno },
+        StartFailure::Directory { errno } => KeeperFailure::Directory { errno: *errno },
+        StartFailure::Other { step, errno } => KeeperFailure::NotStarted {
+            step: step.clone(),
+            errno: *errno,
+        },
+    }
+}

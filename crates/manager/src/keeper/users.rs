@@ -1,0 +1,115 @@
+//! Who commands run as, and what they start from.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::PathBuf;
+
+use offleash_core::exec::{ExecRequest, Stdin, TerminalSize, UserIds};
+use offleash_core::plan::{Environment, User};
+
+use super::message::{KeeperFailure, StartExec, UserInfo};
+
+/// The users of a sandbox, the usual one first, and the environment that all have.
+#[derive(Debug)]
+pub(super) struct Users {
+    users: Vec<User>,
+    env: Environment,
+}
+
+impl Users {
+    pub(super) fn new(users: Vec<User>, env: Environment) -> Self {
+        Self { users, env }
+    }
+
+    pub(super) fn infos(&self) -> Vec<UserInfo> {
+        let info = |user: &User| UserInfo {
+            name: user.name.clone(),
+            uid: user.uid,
+            gid: user.gid,
+            home: user.home.to_string_lossy().into_owned(),
+        };
+        self.users.iter().map(info).collect()
+    }
+
+    /// The user of that name, or the usual one.
+    pub(super) fn find(&self, name: Option<&str>) -> Result<&User, KeeperFailure> {
+        let mut named = self.users.iter();
+        let found = match name {
+            None => named.next(),
+            Some(name) => named.find(|user| user.name == name),
+        };
+        found.ok_or_else(|| KeeperFailure::InvalidUser(name.unwrap_or_default().to_owned()))
+    }
+
+    /// The ids that a user has; `None` where it is what the guest is, too.
+    pub(super) fn ids(&self, user: &User) -> Option<UserIds> {
+        let ids = |user: &User| (user.uid, user.gid);
+        let is_alone = self.users.iter().all(|other| ids(other) == ids(user));
+        (!is_alone).then_some(UserIds {
+            uid: user.uid,
+            gid: user.gid,
+        })
+    }
+
+    /// What the guest is asked for `start`, and the name of the user.
+    pub(super) fn request(&self, start: &StartExec) -> Result<(ExecRequest, String), KeeperFailure> {
+        check(start)?;
+        let user = self.find(start.user.as_deref())?;
+        let cwd = match &start.cwd {
+            None => user.home.clone(),
+            Some(path) => user.home.join(OsStr::from_bytes(path)),
+        };
+        let request = ExecRequest {
+            argv: start.argv.iter().cloned().map(OsString::from_vec).collect(),
+            env: self.environment(user, &cwd, start),
+            cwd,
+            stdin: if start.stdin { Stdin::Stream } else { Stdin::Null },
+            tty: start.tty.map(|(rows, columns)| TerminalSize { rows, columns }),
+            user: self.ids(user),
+        };
+        Ok((request, user.name.clone()))
+    }
+
+    fn environment(&self, user: &User, cwd: &PathBuf, start: &StartExec) -> Environment {
+        let mut env = self.env.clone();
+        let mut set = |name: &OsStr, value: OsString| match env.iter_mut().find(|(known, _)| known == name) {
+            Some((_, known)) => *known = value,
+            None => env.push((name.to_owned(), value)),
+        };
+        if self.users.first().is_some_and(|usual| usual != user) {
+            set("HOME".as_ref(), user.home.clone().into());
+            set("USER".as_ref(), user.name.clone().into());
+            set("LOGNAME".as_ref(), user.name.clone().into());
+        }
+        set("PWD".as_ref(), cwd.into());
+        if start.tty.is_some() {
+            set("TERM".as_ref(), "xterm-256color".into());
+        }
+        for (name, value) in &start.env {
+            set(OsStr::from_bytes(name), OsString::from_vec(value.clone()));
+        }
+        env
+    }
+}
+
+/// What no kernel would take.
+fn check(start: &StartExec) -> Result<(), KeeperFailure> {
+    let invalid = |reason: &str| KeeperFailure::Invalid {
+        reason: reason.to_owned(),
+    };
+    if start.argv.first().is_none_or(Vec::is_empty) {
+        return Err(invalid("there is no command"));
+    }
+    let has_nul = |text: &Vec<u8>| text.contains(&0);
+    if start.argv.iter().any(has_nul) || start.cwd.iter().any(has_nul) {
+        return Err(invalid("the command or its directory contains a NUL byte"));
+    }
+    let is_bad =
+        |(name, value): &(Vec<u8>, Vec<u8>)| name.is_empty() || name.contains(&b'=') || has_nul(name) || has_nul(value);
+    if start.env.iter().any(is_bad) {
+        return Err(invalid(
+            "a variable has no name, or one that no variable can have, or a NUL byte",
+        ));
+    }
+    Ok(())
+}
