@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use offleash_protocol::files::{DATA_CHUNK, DATA_PREFIX, FileReply, FileRequest, frame_data};
 use offleash_protocol::{Decoder, encode_into};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -28,6 +28,10 @@ impl Channel {
             buffer: alloc::vec![0; DATA_PREFIX + DATA_CHUNK],
             out: Vec::new(),
         }
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     /// Waits for the next request; `None` when no more will come.

@@ -38,6 +38,13 @@ pub(super) fn of_file(status: &Stat, path: &Path, metadata: Metadata) -> Entry {
     entry
 }
 
+/// About how many bytes it takes on the way to the host.
+pub(super) fn size(entry: &Entry) -> usize {
+    let metadata = entry.metadata.iter().map(|(name, value)| name.len() + value.len());
+    let target = entry.target.as_ref().map_or(0, |target| target.path.len());
+    entry.path.len() + target + metadata.sum::<usize>()
+}
+
 /// The type that `st_mode` says.
 pub(super) fn type_of(mode: u32) -> FileType {
     FileType::from_raw_mode(mode)
@@ -87,7 +94,7 @@ fn target(directory: BorrowedFd<'_>, name: &[u8]) -> Option<LinkTarget> {
 }
 
 /// The path under which a descriptor of ours can be found.
-fn of_descriptor(descriptor: BorrowedFd<'_>) -> Vec<u8> {
+pub(super) fn of_descriptor(descriptor: BorrowedFd<'_>) -> Vec<u8> {
     let mut path = Vec::from(&b"/proc/self/fd/"[..]);
     spawn::append_decimal(&mut path, descriptor.as_raw_fd().unsigned_abs());
     path

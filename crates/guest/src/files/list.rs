@@ -100,12 +100,7 @@ struct Batch {
 
 impl Batch {
     fn push(&mut self, entry: Entry, channel: &mut Channel) -> Result<(), Stop> {
-        let metadata: usize = entry
-            .metadata
-            .iter()
-            .map(|(name, value)| name.len() + value.len())
-            .sum();
-        self.size += entry.path.len() + entry.target.as_ref().map_or(0, |target| target.path.len()) + metadata;
+        self.size += entry::size(&entry);
         self.entries.push(entry);
         match self.entries.len() == ENTRIES_CHUNK || self.size >= BATCH {
             true => self.send(channel),

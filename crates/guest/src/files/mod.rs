@@ -15,6 +15,8 @@ mod path;
 mod remove;
 mod requests;
 mod walk;
+mod watch;
+mod watched;
 
 use offleash_protocol::Ids;
 use offleash_protocol::files::FileReply;

@@ -44,6 +44,11 @@ impl Path {
         &self.0
     }
 
+    /// A path below this one, of which the rest is clean already.
+    pub(super) fn below(&self, rest: &[u8]) -> Self {
+        Self(joined(&self.0, rest))
+    }
+
     pub(super) fn is_root(&self) -> bool {
         self.0 == b"/"
     }

@@ -10,7 +10,7 @@ use super::channel::Channel;
 use super::failure::{Failure, Stop, failed};
 use super::names::Names;
 use super::path::{Path, directory_mode};
-use super::{content, entry, list, remove};
+use super::{content, entry, list, remove, watch};
 
 /// Serves until nobody is there any more, or something is said that is no request.
 pub(super) fn serve(channel: &mut Channel) {
@@ -43,7 +43,11 @@ fn carry_out(channel: &mut Channel, request: FileRequest) -> Result<(), Stop> {
             return content::read(channel, &Path::parse(&path)?, offset, length);
         }
         FileRequest::Write { path, metadata } => return write(channel, &path, &metadata),
-        FileRequest::Watch { .. } => return Err(failed("watch")(Errno::NOSYS).into()),
+        FileRequest::Watch {
+            path,
+            recursive,
+            entries,
+        } => return watch::watch(channel, &Path::parse(&path)?, recursive, entries),
         // They follow a request to write, or nothing.
         FileRequest::Data { .. } | FileRequest::Finish => return Err(Stop::Gone),
     };

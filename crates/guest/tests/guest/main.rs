@@ -6,4 +6,5 @@ mod harness;
 mod lifetime;
 mod streams;
 mod users;
+mod watch;
 mod worker;
