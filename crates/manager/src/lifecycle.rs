@@ -319,7 +319,7 @@ fn counted(count: usize, one: &str, many: &str) -> String {
 }
 
 /// Whether every group that a crashed run left is gone now.
-fn remove_leftover_groups(paths: &[PathBuf]) -> bool {
+pub(crate) fn remove_leftover_groups(paths: &[PathBuf]) -> bool {
     Group::adopt(paths.iter().cloned())
         .and_then(|group| group.kill().and_then(|()| group.remove()))
         .is_ok()

@@ -61,18 +61,34 @@ pub fn reap_with(
 ) -> Result<Vec<Leftover>, FileError> {
     let mut leftovers = Vec::new();
     for id in live(state)? {
-        let Some(claim) = Claim::take_over(state, &id)? else {
-            continue;
-        };
-        let cgroups = cgroups(state, &id);
-        let fate = if remove_cgroups(&cgroups) {
-            finish(state, &id, claim).unwrap_or_else(|error| LeftoverFate::Postponed(chain(&error)))
-        } else {
-            LeftoverFate::Postponed("its control groups cannot be removed".to_owned())
-        };
-        leftovers.push(Leftover { id, cgroups, fate });
+        leftovers.extend(reap_one(state, &id, remove_cgroups)?);
     }
     Ok(leftovers)
+}
+
+/// As [`reap_with`], for the run `id` alone; `None` if its process lives, or left nothing to finish.
+///
+/// # Errors
+/// If its lock cannot be looked at.
+pub fn reap_one(
+    state: &StateDirectory,
+    id: &RunId,
+    remove_cgroups: &mut dyn FnMut(&[PathBuf]) -> bool,
+) -> Result<Option<Leftover>, FileError> {
+    let Some(claim) = Claim::take_over(state, id)? else {
+        return Ok(None);
+    };
+    let cgroups = cgroups(state, id);
+    let fate = if remove_cgroups(&cgroups) {
+        finish(state, id, claim).unwrap_or_else(|error| LeftoverFate::Postponed(chain(&error)))
+    } else {
+        LeftoverFate::Postponed("its control groups cannot be removed".to_owned())
+    };
+    Ok(Some(Leftover {
+        id: id.clone(),
+        cgroups,
+        fate,
+    }))
 }
 
 fn live(state: &StateDirectory) -> Result<Vec<RunId>, FileError> {

@@ -9,6 +9,9 @@
 //! live/ID                      the lock of a run that is going on or being worked on; gone when that ended well.
 //!                              Until a run has ended its record is in there
 //! spare/used-N, spare/ready-N  empty directories of runs that changed nothing, for runs to come
+//! registry.sqlite3…            what the daemon must not forget ([`crate::registry`])
+//! sandboxes/ID                 a sandbox of the daemon's: its keeper's socket and its files
+//! daemon.lock                  held by the daemon
 //! audit.jsonl, audit.head, audit.lock
 //! ```
 //!
@@ -176,7 +179,7 @@ fn check_ours(root: &OwnedFd, path: &Path, euid: u32) -> Result<(), StateError> 
     Ok(())
 }
 
-fn open_part(root: &OwnedFd, name: &str) -> Result<OwnedFd, FileError> {
+pub(crate) fn open_part(root: &OwnedFd, name: &str) -> Result<OwnedFd, FileError> {
     let open = || rustix::fs::openat(root, name, OFlags::RDONLY | OPEN_DIRECTORY, Mode::empty());
     match open() {
         Err(Errno::NOENT) => {

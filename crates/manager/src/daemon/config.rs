@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use offleash_core::level::{Degrade, Level};
+
 use super::view::Limits;
 
 /// What the owner of a daemon can set; [`DaemonConfig::default`] is what happens if nothing is.
@@ -20,7 +22,13 @@ pub struct DaemonConfig {
     pub default_limits: Limits,
     /// The most that anybody may ask for.
     pub max_limits: Limits,
-    /// Sandboxes at a time, of all keys and with the warm pool.
+    /// The level of sandboxes; the strongest that the machine offers if `None`.
+    pub level: Option<Level>,
+    /// Below which level none is made.
+    pub min_level: Option<Level>,
+    /// Whether sandboxes are made whose limits this machine cannot all enforce; each says what is not enforced.
+    pub degrade: Degrade,
+    /// Sandboxes at a time, of all keys; the warm pool's are not counted.
     pub max_sandboxes: usize,
     /// Sandboxes that are being made at a time; further ones wait.
     pub max_creating: usize,
@@ -77,6 +85,9 @@ impl Default for DaemonConfig {
                 disk_mib: 100 * 1024,
                 pids: 32 * 1024,
             },
+            level: None,
+            min_level: None,
+            degrade: Degrade::Allow,
             max_sandboxes: 2000,
             max_creating: 16,
             create_timeout: Duration::from_secs(30),

@@ -106,6 +106,34 @@ pub enum DaemonError {
     },
 }
 
+impl DaemonError {
+    pub(crate) fn not_found(id: &str) -> Self {
+        Self::NotFound { id: id.to_owned() }
+    }
+
+    pub(crate) fn conflict(id: &str, why: &'static str) -> Self {
+        Self::Conflict { id: id.to_owned(), why }
+    }
+
+    pub(crate) fn invalid(field: &'static str, why: impl Into<String>) -> Self {
+        Self::Invalid { field, why: why.into() }
+    }
+
+    pub(crate) fn host(tried: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::Host {
+            tried,
+            source: Box::new(source),
+        }
+    }
+
+    pub(crate) fn keeper(tried: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Keeper {
+            tried,
+            source: source.into(),
+        }
+    }
+}
+
 impl Explained for DaemonError {
     fn kind(&self) -> ErrorKind {
         match self {

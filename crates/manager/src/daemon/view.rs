@@ -43,6 +43,11 @@ impl Caller {
             Err(DaemonError::Forbidden { scope: scope.as_str() })
         }
     }
+
+    /// Whether a sandbox of `key_id` exists for the caller.
+    pub(crate) fn sees(&self, key_id: Option<&str>) -> bool {
+        self.scopes.allow(Scope::Admin) || key_id == Some(&self.key_id)
+    }
 }
 
 /// What a sandbox does, as callers see it.
@@ -85,6 +90,8 @@ pub struct SandboxView {
     pub limits: Limits,
     /// How it is isolated, as in `process`.
     pub level: String,
+    /// What was asked for and is not enforced on this machine, with the reason.
+    pub not_enforced: BTreeMap<String, String>,
     /// Which version of the file and process services it has, in E2B's count.
     pub envd_version: &'static str,
 }

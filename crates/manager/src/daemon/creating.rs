@@ -1,0 +1,406 @@
+//! Making sandboxes, and handing out those that were made ahead.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use offleash_core::text::Text;
+use offleash_core::units::{Bytes, CpuCount};
+use offleash_store::registry::{Change, EventKind, LogLevel, SandboxRow, SandboxState, Scope};
+use tokio::time::timeout;
+
+use super::clock::{after, now_ms};
+use super::error::DaemonError;
+use super::inner::{Inner, blocking};
+use super::launch::{self, Process};
+use super::request::{CreateRequest, NetworkSettings, OnTimeout};
+use super::specification::{self, Specification};
+use super::table::Entry;
+use super::view::{Caller, Limits, SandboxView};
+use super::{BASE_TEMPLATE, Daemon, network, random};
+use crate::keeper::message::Hello;
+use crate::keeper::order::{LimitsOrder, NetworkOrder, SandboxOrder, Template};
+
+/// How long the answer to a request is waited for that the same request, repeated, is in the middle of.
+const REPEATED: Duration = Duration::from_secs(30);
+
+impl Daemon {
+    /// Makes a sandbox, or hands out one that was made ahead.
+    ///
+    /// # Errors
+    /// `Forbidden`, `Invalid`, `UnknownTemplate`, `Unsupported`, `QuotaExceeded`, `Overloaded`, `Draining`, `Keeper`.
+    pub async fn create(&self, caller: &Caller, request: CreateRequest) -> Result<SandboxView, DaemonError> {
+        caller.require(Scope::Create)?;
+        let inner = &self.inner;
+        let order = Order::of(caller, request, inner)?;
+        if let Some(made) = repeated(inner, &order).await? {
+            return Ok(made);
+        }
+        let listener = Listener::default();
+        let (work, listens) = (Arc::clone(inner), listener.there());
+        let created = inner
+            .detached(async move {
+                let entry = create(&work, &order).await.inspect_err(|_| {
+                    work.tally.failed.fetch_add(1, Ordering::Relaxed);
+                })?;
+                // Nobody knows its id but who could ask again with the same key.
+                if listens.load(Ordering::Acquire) || order.request.idempotency_key.is_some() {
+                    return entry.view().ok_or_else(|| DaemonError::not_found(entry.id.as_str()));
+                }
+                super::ending::end_in_background(&work, &entry, EventKind::Killed);
+                Err(DaemonError::not_found(entry.id.as_str()))
+            })
+            .await;
+        drop(listener);
+        created
+    }
+}
+
+/// Whether somebody waits for an answer: false once it was dropped.
+#[derive(Debug)]
+struct Listener(Arc<AtomicBool>);
+
+impl Default for Listener {
+    fn default() -> Self {
+        Self(Arc::new(AtomicBool::new(true)))
+    }
+}
+
+impl Listener {
+    fn there(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// A create, checked and settled.
+#[derive(Debug)]
+struct Order {
+    caller: Caller,
+    request: CreateRequest,
+    specification: Specification,
+    timeout: Duration,
+}
+
+impl Order {
+    fn of(caller: &Caller, request: CreateRequest, inner: &Inner) -> Result<Self, DaemonError> {
+        if inner.is_draining() {
+            return Err(DaemonError::Draining);
+        }
+        let specification = Specification::of(&request, &inner.config)?;
+        let timeout = specification::timeout(request.timeout_seconds, &inner.config)?;
+        Ok(Self {
+            caller: caller.clone(),
+            request,
+            specification,
+            timeout,
+        })
+    }
+
+    /// What of it goes into the row of a sandbox.
+    fn fill(&self, row: &mut SandboxRow) -> Result<(), DaemonError> {
+        let request = &self.request;
+        let closed = request.network.allow_public_traffic == Some(false);
+        row.key_id = Some(self.caller.key_id.clone());
+        row.metadata.clone_from(&request.metadata);
+        row.started_ms = now_ms();
+        row.end_ms = after(row.started_ms, self.timeout);
+        row.auto_pause = request.on_timeout == OnTimeout::Pause;
+        row.auto_resume = request.auto_resume;
+        row.access_token = request.secure.then(random::token).transpose()?;
+        row.traffic_token = closed.then(random::token).transpose()?;
+        row.idempotency_key.clone_from(&request.idempotency_key);
+        Ok(())
+    }
+}
+
+/// The sandbox that the same request made before, if it did.
+async fn repeated(inner: &Arc<Inner>, order: &Order) -> Result<Option<SandboxView>, DaemonError> {
+    let Some(key) = &order.request.idempotency_key else {
+        return Ok(None);
+    };
+    let Some(entry) = inner.table.of_request(&order.caller.key_id, key) else {
+        return Ok(None);
+    };
+    // Held while it is made.
+    if timeout(REPEATED, entry.transition.lock()).await.is_err() {
+        return Err(DaemonError::conflict(entry.id.as_str(), "is still being made"));
+    }
+    Ok(entry.view())
+}
+
+async fn create(inner: &Arc<Inner>, order: &Order) -> Result<Arc<Entry>, DaemonError> {
+    inner.pool.note_demand();
+    inner.admission.check()?;
+    let entry = match hand_out(inner, order).await? {
+        Some(entry) => {
+            inner.tally.created_warm.fetch_add(1, Ordering::Relaxed);
+            entry
+        }
+        None => make_for(inner, order).await?,
+    };
+    inner.tally.created.fetch_add(1, Ordering::Relaxed);
+    inner.end_changed.notify_one();
+    Ok(entry)
+}
+
+/// Hands out a member of the warm pool, if there is one that fits.
+async fn hand_out(inner: &Arc<Inner>, order: &Order) -> Result<Option<Arc<Entry>>, DaemonError> {
+    if order.specification.limits != inner.config.default_limits {
+        return Ok(None);
+    }
+    let (caller, limits) = (&order.caller, &order.specification.limits);
+    let most = inner.config.max_sandboxes;
+    let taken = inner.table.reserve(&caller.key_id, &caller.quota, limits, most, |_| {
+        let entry = inner.pool.take()?;
+        entry.lock().owner = Some(caller.key_id.clone());
+        Some(entry)
+    })?;
+    let Some(entry) = taken else { return Ok(None) };
+    let _transition = entry.transition.lock().await;
+    match assign(inner, &entry, order).await {
+        Ok(true) => Ok(Some(Arc::clone(&entry))),
+        unusable => {
+            // It died while it waited, or cannot be given away: nobody's, and not to be used by anybody.
+            entry.lock().owner = None;
+            super::ending::end_in_background(inner, &entry, EventKind::Died);
+            unusable.map(|_| None)
+        }
+    }
+}
+
+/// Makes a member of the pool the caller's; `false` if it is none any more.
+async fn assign(inner: &Arc<Inner>, entry: &Arc<Entry>, order: &Order) -> Result<bool, DaemonError> {
+    if *entry.ended.borrow() || entry.state() != SandboxState::Running {
+        return Ok(false);
+    }
+    let mut row = entry.lock().row.clone();
+    let specification = {
+        let made = Arc::clone(&entry.lock().specification);
+        Specification {
+            level: made.level.clone(),
+            not_enforced: made.not_enforced.clone(),
+            ..order.specification.clone()
+        }
+    };
+    order.fill(&mut row)?;
+    row.spec = specification.to_json();
+    // Before it is anybody's, so that nobody ever has one with other rules than asked for.
+    if network::order(&order.request.network)? != network::order(&NetworkSettings::default())?
+        && inner
+            .keeper(entry)
+            .set_network(network_order(&order.request.network)?)
+            .await
+            .is_err()
+    {
+        return Ok(false);
+    }
+    entry.lock().specification = Arc::new(specification);
+    inner.write(entry, Some(EventKind::Created), |kept| *kept = row).await?;
+    Ok(true)
+}
+
+/// Makes a sandbox for a caller.
+async fn make_for(inner: &Arc<Inner>, order: &Order) -> Result<Arc<Entry>, DaemonError> {
+    let (caller, limits) = (&order.caller, &order.specification.limits);
+    let id = random::sandbox_id()?;
+    let mut row = new_row(id.as_str(), &order.specification);
+    order.fill(&mut row)?;
+    let entry = Arc::new(Entry::new(id, row, order.specification.clone()));
+    // Held until it is made, before anybody can find it.
+    let _transition = entry.transition.lock().await;
+    let most = inner.config.max_sandboxes;
+    inner
+        .table
+        .reserve(&caller.key_id, &caller.quota, limits, most, |entries| {
+            entries.insert(entry.id.as_str().to_owned(), Arc::clone(&entry));
+        })?;
+    let patience = inner.config.create_timeout;
+    let made = match timeout(patience, inner.creating.acquire()).await {
+        Ok(Ok(_place)) => make(inner, &entry, Some(order)).await,
+        _ => Err(DaemonError::Overloaded {
+            what: "places for sandboxes that are being made",
+            retry_after: Duration::from_secs(1),
+        }),
+    };
+    if let Err(error) = made {
+        inner.table.remove(&entry);
+        return Err(error);
+    }
+    Ok(Arc::clone(&entry))
+}
+
+/// Makes a sandbox for the warm pool.
+pub(super) async fn make_for_pool(inner: &Arc<Inner>) -> Result<Arc<Entry>, DaemonError> {
+    let specification = Specification::usual(&inner.config);
+    let id = random::sandbox_id()?;
+    let row = new_row(id.as_str(), &specification);
+    let entry = Arc::new(Entry::new(id, row, specification));
+    let _transition = entry.transition.lock().await;
+    inner.table.insert(Arc::clone(&entry));
+    if let Err(error) = make(inner, &entry, None).await {
+        inner.table.remove(&entry);
+        return Err(error);
+    }
+    Ok(Arc::clone(&entry))
+}
+
+fn new_row(id: &str, specification: &Specification) -> SandboxRow {
+    SandboxRow {
+        id: id.to_owned(),
+        key_id: None,
+        state: SandboxState::Creating,
+        template: BASE_TEMPLATE.to_owned(),
+        spec: specification.to_json(),
+        metadata: std::collections::BTreeMap::new(),
+        started_ms: now_ms(),
+        end_ms: now_ms(),
+        auto_pause: false,
+        auto_resume: false,
+        access_token: None,
+        traffic_token: None,
+        keeper: None,
+        generation: 0,
+        idempotency_key: None,
+    }
+}
+
+/// Makes the sandbox of `entry`, which is in the table and whose transition is held. On failure nothing of it is left
+/// but, perhaps, what cannot be removed, which the next daemon tries again.
+async fn make(inner: &Arc<Inner>, entry: &Arc<Entry>, order: Option<&Order>) -> Result<(), DaemonError> {
+    let directories = inner.directories.clone();
+    let (id, program) = (entry.id.clone(), inner.config.program.clone());
+    let launched = blocking("start a keeper", move || {
+        let directory = directories.make(&id).map_err(std::io::Error::other)?;
+        launch::start(program.as_deref(), &directory)
+    })
+    .await?;
+    let (started, process) = match launched {
+        Ok(launched) => launched,
+        Err(error) => {
+            super::ending::remove_remains(inner, &entry.id).await;
+            return Err(DaemonError::host("start a keeper")(error));
+        }
+    };
+    let made = async {
+        watch(
+            inner,
+            entry,
+            process.again().map_err(DaemonError::host("watch a keeper"))?,
+        );
+        // From here on a daemon that comes after us can find the keeper, and only then it is told to make something.
+        let row = {
+            let mut facts = entry.lock();
+            facts.row.keeper = Some(started.process);
+            facts.row.clone()
+        };
+        inner.apply(vec![Change::AddSandbox(Box::new(row))]).await?;
+        let hello = started
+            .give(&sandbox_order(inner, entry)?, inner.config.create_timeout)
+            .await?;
+        note_made(inner, entry, order, hello).await
+    };
+    let outcome = made.await;
+    if outcome.is_err() {
+        take_back(inner, entry, &process).await;
+    }
+    outcome
+}
+
+/// The sandbox runs: it is the caller's, or the pool's.
+async fn note_made(inner: &Inner, entry: &Entry, order: Option<&Order>, hello: Hello) -> Result<(), DaemonError> {
+    let specification = {
+        let asked = Arc::clone(&entry.lock().specification);
+        Specification {
+            level: hello.level.to_string(),
+            not_enforced: hello.not_enforced,
+            ..Specification::clone(&asked)
+        }
+    };
+    let mut row = entry.lock().row.clone();
+    if let Some(order) = order {
+        // Its time counts from now.
+        row.started_ms = now_ms();
+        row.end_ms = after(row.started_ms, order.timeout);
+    }
+    row.state = SandboxState::Running;
+    row.spec = specification.to_json();
+    let event = order.map(|_| EventKind::Created);
+    entry.lock().specification = Arc::new(specification);
+    inner.write(entry, event, |kept| *kept = row).await?;
+    Ok(())
+}
+
+/// A sandbox that was not made: its keeper is ended, and what is left of it removed.
+async fn take_back(inner: &Arc<Inner>, entry: &Arc<Entry>, process: &Process) {
+    if process.kill().is_ok() {
+        super::ending::keeper_gone(entry).await;
+    }
+    super::ending::remove_remains(inner, &entry.id).await;
+    let id = entry.id.as_str().to_owned();
+    // On a full disk this fails, too; the next daemon finds the row without a keeper.
+    let _ = inner.apply(vec![Change::RemoveSandbox(id)]).await;
+}
+
+fn sandbox_order(inner: &Inner, entry: &Entry) -> Result<SandboxOrder, DaemonError> {
+    let specification = Arc::clone(&entry.lock().specification);
+    let Limits {
+        cpus,
+        memory_mib,
+        disk_mib,
+        pids,
+    } = specification.limits;
+    Ok(SandboxOrder {
+        id: entry.id.clone(),
+        state: Text::from(inner.state.path()),
+        directory: Text::from(inner.directories.path_of(&entry.id)),
+        template: Template::Base,
+        // Each command is given them: a sandbox that was made ahead does not know them.
+        env: Vec::new(),
+        level: inner.config.level,
+        min_level: inner.config.min_level,
+        degrade: inner.config.degrade,
+        limits: LimitsOrder {
+            cpus: Some(CpuCount {
+                millis: u64::from(cpus) * 1000,
+            }),
+            memory: Some(Bytes::mib(memory_mib)),
+            disk: Some(Bytes::mib(disk_mib)),
+            pids: Some(u64::from(pids)),
+        },
+        network: network_order(&specification.network)?,
+    })
+}
+
+pub(super) fn network_order(settings: &NetworkSettings) -> Result<NetworkOrder, DaemonError> {
+    let rules = network::order(settings)?;
+    Ok(NetworkOrder {
+        internet: rules.internet,
+        allow: rules.allow,
+        deny: rules.deny,
+    })
+}
+
+/// Waits for the end of a keeper, and removes what is left of its sandbox unless somebody else ended it.
+pub(super) fn watch(inner: &Arc<Inner>, entry: &Arc<Entry>, process: Process) {
+    let (weak, entry) = (Arc::downgrade(inner), Arc::clone(entry));
+    tokio::spawn(async move {
+        let watched = process.ended().await;
+        entry.ended.send_replace(true);
+        // The daemon may be gone by then; the next one finds out by itself.
+        let Some(inner) = weak.upgrade() else { return };
+        if let Err(error) = watched {
+            inner.log(
+                entry.id.as_str(),
+                LogLevel::Error,
+                format!("its keeper cannot be watched: {error}"),
+            );
+        }
+        super::ending::after_keeper(&inner, &entry).await;
+    });
+}

@@ -1,0 +1,92 @@
+//! Ends or pauses sandboxes whose time is up.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use offleash_store::registry::{EventKind, LogLevel, SandboxState, UnixMs};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::clock::now_ms;
+use super::ending;
+use super::inner::{Inner, Job, event_of};
+use super::table::Entry;
+use super::transitions;
+
+/// Looked at so often at least: somebody may have set the machine's clock.
+const AT_LEAST_EVERY: Duration = Duration::from_secs(5);
+
+/// Begins to watch the time, until the daemon is gone.
+pub(super) fn start(inner: &Arc<Inner>) {
+    let (weak, changed) = (Arc::downgrade(inner), Arc::clone(&inner.end_changed));
+    tokio::spawn(async move {
+        let mut removed_again = Instant::now();
+        loop {
+            let Some(inner) = weak.upgrade() else { return };
+            let next = expire_due(&inner);
+            if removed_again.elapsed() > ending::REMOVED_AGAIN {
+                removed_again = Instant::now();
+                ending::remove_again(&inner).await;
+            }
+            drop(inner);
+            // Either is a reason to look again.
+            let _ = timeout(next, changed.notified()).await;
+            // Many changes together are one reason.
+            sleep(Duration::from_millis(1)).await;
+        }
+    });
+}
+
+/// Begins to end what is due; answers how long nothing else is.
+fn expire_due(inner: &Arc<Inner>) -> Duration {
+    let now = now_ms();
+    let mut next = AT_LEAST_EVERY;
+    for entry in inner.table.all() {
+        let Some(end) = end_of(&entry) else { continue };
+        if end > now {
+            let left = u64::try_from(end - now).unwrap_or(u64::MAX);
+            next = next.min(Duration::from_millis(left));
+        } else if !entry.expiring.swap(true, Ordering::AcqRel) {
+            expire_in_background(inner, entry);
+        }
+    }
+    next
+}
+
+/// When the time of a sandbox is up, if it runs and is somebody's.
+fn end_of(entry: &Entry) -> Option<UnixMs> {
+    let facts = entry.lock();
+    let runs = facts.row.key_id.is_some() && facts.row.state == SandboxState::Running;
+    runs.then_some(facts.row.end_ms)
+}
+
+fn expire_in_background(inner: &Arc<Inner>, entry: Arc<Entry>) {
+    let job = Job::begin(inner);
+    let inner = Arc::clone(inner);
+    tokio::spawn(async move {
+        let _job = job;
+        expire(&inner, &entry).await;
+        entry.expiring.store(false, Ordering::Release);
+    });
+}
+
+async fn expire(inner: &Arc<Inner>, entry: &Arc<Entry>) {
+    let turn = entry.transition.lock().await;
+    // It may have been extended, paused or ended while we waited.
+    if end_of(entry).is_none_or(|end| end > now_ms()) {
+        return;
+    }
+    let row = entry.lock().row.clone();
+    // An event that is lost on a full disk does not keep a sandbox alive.
+    let _ = inner.apply(vec![event_of(&row, EventKind::TimedOut, None)]).await;
+    if row.auto_pause {
+        match transitions::pause(inner, entry, &turn).await {
+            Ok(()) => return,
+            Err(error) => {
+                let line = format!("its time is up, and it cannot be paused: {error}; it is killed");
+                inner.log(&row.id, LogLevel::Error, line);
+            }
+        }
+    }
+    ending::end(inner, entry, EventKind::Killed, turn).await;
+}

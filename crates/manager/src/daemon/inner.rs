@@ -1,0 +1,245 @@
+//! What all parts of the daemon share.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use offleash_store::registry::{Change, EventKind, EventRow, LogLevel, LogRow, Registry, RegistryError, SandboxRow};
+use offleash_store::{DaemonLock, HostIdentity, SandboxDirectories, StateDirectory};
+use tokio::sync::{Notify, Semaphore, oneshot};
+
+use super::admission::Admission;
+use super::clock::now_ms;
+use super::config::DaemonConfig;
+use super::error::DaemonError;
+use super::pool::Pool;
+use super::table::{Entry, Table};
+use super::view::Counts;
+use crate::keeper::client::Keeper;
+
+/// What all parts of the daemon share.
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) config: DaemonConfig,
+    pub(super) state: StateDirectory,
+    pub(super) directories: SandboxDirectories,
+    pub(super) registry: Registry,
+    pub(super) table: Table,
+    pub(super) admission: Admission,
+    pub(super) pool: Pool,
+    /// Places for sandboxes that are being made.
+    pub(super) creating: Semaphore,
+    /// Told when a sandbox may be the next whose time is up.
+    pub(super) end_changed: Arc<Notify>,
+    pub(super) tally: Tally,
+    draining: AtomicBool,
+    /// How many jobs go on that the end of the daemon should wait for.
+    jobs: AtomicUsize,
+    job_done: Notify,
+    /// Held until everything else is gone.
+    _lock: DaemonLock,
+}
+
+/// What happened since the daemon was started.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) created: AtomicU64,
+    pub(super) created_warm: AtomicU64,
+    pub(super) failed: AtomicU64,
+}
+
+/// How often, and for how long at most, a lock is asked for that the daemon before may be about to drop.
+const LOCK_TRIES: u32 = 20;
+const BETWEEN_LOCK_TRIES: Duration = Duration::from_millis(50);
+
+/// Log lines and samples are dropped when so many batches wait for the registry.
+const MOST_WAITING: usize = 1000;
+
+impl Inner {
+    pub(super) async fn open(config: DaemonConfig) -> Result<Arc<Self>, DaemonError> {
+        let explicit = config.state.clone();
+        let (state, lock) = Self::lock(explicit).await?;
+        let directories = state.sandboxes()?;
+        let opened = state.clone();
+        let registry = blocking("open the registry", move || Registry::open(&opened)).await??;
+        Ok(Arc::new(Self {
+            admission: Admission::new(config.admission, state.path().to_owned()),
+            pool: Pool::new(config.pool),
+            creating: Semaphore::new(config.max_creating.max(1)),
+            config,
+            state,
+            directories,
+            registry,
+            table: Table::default(),
+            end_changed: Arc::default(),
+            tally: Tally::default(),
+            draining: AtomicBool::new(false),
+            jobs: AtomicUsize::new(0),
+            job_done: Notify::new(),
+            _lock: lock,
+        }))
+    }
+
+    async fn lock(explicit: Option<PathBuf>) -> Result<(StateDirectory, DaemonLock), DaemonError> {
+        let state = blocking("open the state directory", move || {
+            StateDirectory::open(explicit.as_deref(), &HostIdentity::of_this_process())
+        })
+        .await??;
+        for _ in 0..LOCK_TRIES {
+            if let Some(lock) = state.lock_for_daemon()? {
+                return Ok((state, lock));
+            }
+            tokio::time::sleep(BETWEEN_LOCK_TRIES).await;
+        }
+        Err(DaemonError::AlreadyRunning)
+    }
+
+    /// The keeper of `entry`, whether or not it lives.
+    pub(super) fn keeper(&self, entry: &Entry) -> Keeper {
+        Keeper::in_directory(&self.directories.path_of(&entry.id))
+    }
+
+    /// Applies `batch` to the registry.
+    pub(super) async fn apply(&self, batch: Vec<Change>) -> Result<(), RegistryError> {
+        let (sender, receiver) = oneshot::channel();
+        // Nobody may be there to hear of it: whoever asked is cancelled then.
+        self.registry.submit(
+            batch,
+            Box::new(move |outcome| {
+                let _ = sender.send(outcome);
+            }),
+        );
+        receiver.await.unwrap_or(Err(RegistryError::Closed))
+    }
+
+    /// Changes the row of `entry`, first in the registry, then in memory, and notes an event with it.
+    ///
+    /// Must run to its end once begun ([`Inner::detached`]), or memory and registry differ.
+    pub(super) async fn write(
+        &self,
+        entry: &Entry,
+        event: Option<EventKind>,
+        change: impl FnOnce(&mut SandboxRow),
+    ) -> Result<(), RegistryError> {
+        let _writing = entry.writing.lock().await;
+        let mut row = entry.lock().row.clone();
+        change(&mut row);
+        row.generation += 1;
+        let mut batch = vec![Change::SetSandbox(Box::new(row.clone()))];
+        batch.extend(event.map(|kind| event_of(&row, kind, None)));
+        self.apply(batch).await?;
+        entry.lock().row = row;
+        Ok(())
+    }
+
+    /// Notes a line about a sandbox; lost when the registry is too busy.
+    pub(super) fn log(&self, sandbox: &str, level: LogLevel, line: impl Into<String>) {
+        self.submit_droppable(Change::AddLog(LogRow {
+            number: 0,
+            sandbox: sandbox.to_owned(),
+            at_ms: now_ms(),
+            level,
+            line: line.into(),
+        }));
+    }
+
+    /// Hands in what may be lost.
+    pub(super) fn submit_droppable(&self, change: Change) {
+        if self.registry.waiting() < MOST_WAITING {
+            self.registry.submit(vec![change], Box::new(|_| ()));
+        }
+    }
+
+    /// Does `work` to its end even if who asked for it is gone: a caller that hangs up must not leave half of it.
+    pub(super) async fn detached<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl Future<Output = Result<T, DaemonError>> + Send + 'static,
+    ) -> Result<T, DaemonError> {
+        let job = Job::begin(self);
+        let task = tokio::spawn(async move {
+            let outcome = work.await;
+            drop(job);
+            outcome
+        });
+        task.await.map_err(|error| DaemonError::Host {
+            tried: "finish what was asked",
+            source: Box::new(error),
+        })?
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    pub(super) async fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+        loop {
+            let done = self.job_done.notified();
+            if self.jobs.load(Ordering::Acquire) == 0 {
+                break;
+            }
+            // Looked at again now and then: a wake-up between the two lines above is not missed for long.
+            let _ = tokio::time::timeout(Duration::from_millis(100), done).await;
+        }
+        // Whatever was handed in before is written when this is.
+        let _ = self.apply(Vec::new()).await;
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        Counts {
+            created: read(&self.tally.created),
+            created_warm: read(&self.tally.created_warm),
+            failed: read(&self.tally.failed),
+            ..self.table.counts()
+        }
+    }
+}
+
+/// Something that the end of the daemon waits for.
+pub(super) struct Job {
+    inner: Arc<Inner>,
+}
+
+impl Job {
+    pub(super) fn begin(inner: &Arc<Inner>) -> Self {
+        inner.jobs.fetch_add(1, Ordering::AcqRel);
+        Self {
+            inner: Arc::clone(inner),
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.inner.jobs.fetch_sub(1, Ordering::AcqRel);
+        self.inner.job_done.notify_waiters();
+    }
+}
+
+/// An event of a sandbox, in the registry's words.
+pub(super) fn event_of(row: &SandboxRow, kind: EventKind, detail: Option<String>) -> Change {
+    Change::AddEvent(EventRow {
+        number: 0,
+        key_id: row.key_id.clone(),
+        sandbox: row.id.clone(),
+        template: row.template.clone(),
+        at_ms: now_ms(),
+        kind,
+        detail,
+    })
+}
+
+/// Does what blocks on a thread for that.
+pub(super) async fn blocking<T: Send + 'static>(
+    tried: &'static str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, DaemonError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| DaemonError::Host {
+            tried,
+            source: Box::new(error),
+        })
+}

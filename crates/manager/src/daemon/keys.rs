@@ -1,0 +1,107 @@
+//! API keys, for the daemon and for the command that manages them.
+
+use std::path::Path;
+
+use offleash_store::registry::{ApiKey, Change, KeyRow, Quota, Registry, Scopes};
+use offleash_store::{HostIdentity, StateDirectory};
+
+use super::clock::now_ms;
+use super::error::DaemonError;
+use super::random::key_id;
+use super::view::Caller;
+
+/// The keys of a state directory. A daemon that runs meanwhile knows of every change at once.
+#[derive(Debug)]
+pub struct Keys {
+    registry: Registry,
+}
+
+/// Longest name of a key.
+const LONGEST_NAME: usize = 100;
+
+impl Keys {
+    /// Opens those of `state`, the user's own state directory if `None`.
+    ///
+    /// # Errors
+    /// `State`, `Store`.
+    pub fn open(state: Option<&Path>) -> Result<Self, DaemonError> {
+        let state = StateDirectory::open(state, &HostIdentity::of_this_process())?;
+        Ok(Self {
+            registry: Registry::open(&state)?,
+        })
+    }
+
+    /// Makes a key. It is in nobody's hands but the caller's then: only its hash is kept.
+    ///
+    /// # Errors
+    /// `Invalid` for a name that cannot be shown on a line, `Store`.
+    pub fn create(&self, name: &str, scopes: Scopes, quota: Quota) -> Result<(ApiKey, KeyRow), DaemonError> {
+        create(&self.registry, name, scopes, quota)
+    }
+
+    /// All keys, revoked ones too, the oldest first.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub fn list(&self) -> Result<Vec<KeyRow>, DaemonError> {
+        Ok(self.registry.keys()?)
+    }
+
+    /// Makes a key invalid, for good. `which` is its id, or its name if only one valid key has it.
+    ///
+    /// # Errors
+    /// `Invalid` when there is no such key or there are several, `Store`.
+    pub fn revoke(&self, which: &str) -> Result<KeyRow, DaemonError> {
+        let valid = self.registry.keys()?.into_iter().filter(|key| key.revoked_ms.is_none());
+        let mut found: Vec<KeyRow> = valid.filter(|key| key.id == which || key.name == which).collect();
+        if let Some(exact) = found.iter().position(|key| key.id == which) {
+            found = vec![found.swap_remove(exact)];
+        }
+        let (Some(key), true) = (found.pop(), found.is_empty()) else {
+            let why = format!("no valid key, or several, are called `{}`", which.escape_debug());
+            return Err(DaemonError::invalid("key", why));
+        };
+        self.registry.apply(vec![Change::RevokeKey {
+            id: key.id.clone(),
+            at_ms: now_ms(),
+        }])?;
+        Ok(key)
+    }
+}
+
+fn create(registry: &Registry, name: &str, scopes: Scopes, quota: Quota) -> Result<(ApiKey, KeyRow), DaemonError> {
+    if name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
+        let why = format!("expected 1 to {LONGEST_NAME} bytes without control characters");
+        return Err(DaemonError::invalid("name", why));
+    }
+    if scopes.0.is_empty() {
+        return Err(DaemonError::invalid("scopes", "a key needs at least one"));
+    }
+    let key = ApiKey::generate().map_err(DaemonError::host("read random bytes"))?;
+    let row = KeyRow {
+        id: key_id()?,
+        name: name.to_owned(),
+        prefix: key.prefix().to_owned(),
+        hash: key.hash(),
+        scopes,
+        quota,
+        created_ms: now_ms(),
+        revoked_ms: None,
+    };
+    registry.apply(vec![Change::AddKey(Box::new(row.clone()))])?;
+    Ok((key, row))
+}
+
+/// Who has `key`.
+///
+/// # Errors
+/// `Unauthorized`, `Store`.
+pub(super) fn authenticate(registry: &Registry, key: &str) -> Result<Caller, DaemonError> {
+    let key: ApiKey = key.parse().map_err(|_| DaemonError::Unauthorized)?;
+    let found = registry.authenticate(&key)?.ok_or(DaemonError::Unauthorized)?;
+    Ok(Caller {
+        key_id: found.id,
+        scopes: found.scopes,
+        quota: found.quota,
+    })
+}

@@ -1,0 +1,209 @@
+//! Starts keepers and hears of their end.
+//!
+//! A keeper gets nothing of the daemon but its order and two pipes, and its own session, so that it outlives the daemon
+//! and whatever ends that. It does nothing before it has read the whole order: one whose daemon dies before finds the
+//! end of its input and goes.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use offleash_store::registry::KeeperProcess;
+use offleash_sys::spawn::{Orphaned, Session, Spawn, spawn};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
+use tokio::net::unix::pipe;
+use tokio::time::timeout;
+
+use super::error::DaemonError;
+use crate::keeper::answer::Answer;
+use crate::keeper::message::Hello;
+use crate::keeper::order::SandboxOrder;
+
+/// This program, even when its file was replaced or removed.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+/// The command of our program that is a keeper.
+const COMMAND: &str = "keeper";
+/// Where a keeper writes what it has to complain of, in its sandbox's directory.
+const COMPLAINTS: &str = "keeper.log";
+/// Longest answer of a keeper to its order.
+const LONGEST_ANSWER: u64 = 64 * 1024;
+
+/// A keeper that was started and waits for its order.
+#[derive(Debug)]
+pub(super) struct Started {
+    pub(super) process: KeeperProcess,
+    order: OwnedFd,
+    answer: OwnedFd,
+}
+
+/// A process, from its start or its adoption to its end.
+#[derive(Debug)]
+pub(super) struct Process {
+    pidfd: OwnedFd,
+}
+
+/// Starts a keeper for the sandbox whose directory is `directory`. Blocks for a moment.
+pub(super) fn start(program: Option<&Path>, directory: &Path) -> io::Result<(Started, Process)> {
+    let (their_order, order) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (answer, their_answer) = pipe_with(PipeFlags::CLOEXEC)?;
+    let complaints = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(directory.join(COMPLAINTS))?;
+    let program = program
+        .unwrap_or(Path::new(OWN_PROGRAM))
+        .as_os_str()
+        .as_bytes()
+        .to_vec();
+    let spawned = spawn(&Spawn {
+        argv: &[program, COMMAND.into()],
+        env: &[],
+        cwd: Some(b"/"),
+        descriptors: &[their_order.as_fd(), their_answer.as_fd(), complaints.as_fd()],
+        user: None,
+        session: Session::New,
+        oom_score_adj: None,
+        orphaned: Orphaned::Lives,
+    })
+    .map_err(io::Error::other)?;
+    // Not reaped yet, so its number is still its own.
+    let pid = Pid::from_raw(spawned.pid.max(0)).ok_or(io::ErrorKind::InvalidData)?;
+    let process = Process {
+        pidfd: pidfd_open(pid, PidfdFlags::empty())?,
+    };
+    let started = start_ticks(spawned.pid).map(|start_ticks| KeeperProcess {
+        pid: spawned.pid,
+        start_ticks,
+    });
+    match started {
+        Some(found) => Ok((
+            Started {
+                process: found,
+                order,
+                answer,
+            },
+            process,
+        )),
+        None => {
+            process.kill()?;
+            process.reap();
+            Err(io::Error::other("the keeper ended at once"))
+        }
+    }
+}
+
+impl Started {
+    /// Gives the keeper its order and waits until it has made the sandbox.
+    ///
+    /// # Errors
+    /// Why it has not.
+    pub(super) async fn give(self, order: &SandboxOrder, patience: Duration) -> Result<Hello, DaemonError> {
+        let answered = timeout(patience, self.ask(order)).await;
+        let answer = answered
+            .map_err(|_| DaemonError::keeper("make a sandbox", "it took too long"))?
+            .map_err(|error| DaemonError::keeper("make a sandbox", error))?;
+        answer
+            .into_result()
+            .map_err(|error| DaemonError::keeper("make a sandbox", error))
+    }
+
+    async fn ask(self, order: &SandboxOrder) -> io::Result<Answer> {
+        for end in [&self.order, &self.answer] {
+            rustix::io::ioctl_fionbio(end, true)?;
+        }
+        let mut order_pipe = pipe::Sender::from_owned_fd(self.order)?;
+        let answer_pipe = pipe::Receiver::from_owned_fd(self.answer)?;
+        order_pipe.write_all(&serde_json::to_vec(order)?).await?;
+        drop(order_pipe);
+        let mut answer = Vec::new();
+        answer_pipe.take(LONGEST_ANSWER).read_to_end(&mut answer).await?;
+        Ok(serde_json::from_slice(&answer)?)
+    }
+}
+
+impl Process {
+    /// The process that was recorded, if it lives.
+    pub(super) fn find(recorded: KeeperProcess) -> Option<Self> {
+        // `from_raw` panics below zero, and the number was read from a file.
+        let pid = (recorded.pid > 0).then(|| Pid::from_raw(recorded.pid))??;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        // The descriptor came first: the number cannot have become another's since.
+        (start_ticks(recorded.pid) == Some(recorded.start_ticks)).then_some(Self { pidfd })
+    }
+
+    /// Another handle of the same process.
+    pub(super) fn again(&self) -> io::Result<Self> {
+        let pidfd = self.pidfd.try_clone()?;
+        Ok(Self { pidfd })
+    }
+
+    /// Kills it; the kernel then kills its sandbox.
+    pub(super) fn kill(&self) -> io::Result<()> {
+        offleash_sys::process::kill(self.pidfd.as_fd())
+    }
+
+    /// Waits until it has ended, and reaps it if it is ours to reap.
+    pub(super) async fn ended(self) -> io::Result<()> {
+        #[expect(
+            deprecated,
+            reason = "its successor asks for a promise that an owned descriptor keeps by itself"
+        )]
+        let watched = AsyncFd::with_interest(self.pidfd, Interest::READABLE)?;
+        watched.readable().await?.retain_ready();
+        Self {
+            pidfd: watched.into_inner(),
+        }
+        .reap();
+        Ok(())
+    }
+
+    /// A keeper that an earlier daemon started is somebody else's to reap.
+    fn reap(&self) {
+        let _ = rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
+    }
+}
+
+/// When a process was started (proc_pid_stat(5), field 22). The name in field 2 may hold anything.
+fn start_ticks(pid: i32) -> Option<u64> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
+    let rest = std::str::from_utf8(&stat[after_name..]).ok()?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?;
+    // One that has ended and was not reaped yet still has a number.
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_told_from_a_later_one_of_the_same_number() {
+        let pid = rustix::process::getpid().as_raw_pid();
+        let start_ticks = start_ticks(pid).unwrap();
+        let recorded = KeeperProcess { pid, start_ticks };
+        assert!(Process::find(recorded).is_some());
+        for other in [
+            KeeperProcess {
+                start_ticks: start_ticks - 1,
+                ..recorded
+            },
+            KeeperProcess { pid: 0, ..recorded },
+            KeeperProcess { pid: -1, ..recorded },
+        ] {
+            assert!(Process::find(other).is_none(), "{other:?}");
+        }
+    }
+}

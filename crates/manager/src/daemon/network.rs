@@ -1,0 +1,282 @@
+//! From E2B's lists of what may be reached to the rules of a gateway.
+//!
+//! There, what is allowed wins over what is denied; in a policy of ours it is the other way round. So what both lists
+//! name is taken out of what is denied, address by address, before there are rules. Addresses that are not public are
+//! taken out of what is allowed: whoever may use the API may not reach the machine's own network by it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use offleash_core::network::cidr::Cidr;
+use offleash_core::network::host_pattern::HostPattern;
+
+use super::error::DaemonError;
+use super::request::NetworkSettings;
+
+/// What a gateway is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Rules {
+    /// Whether what no rule names may be reached.
+    pub(super) internet: bool,
+    /// Rules that allow, in the words of a policy.
+    pub(super) allow: Vec<String>,
+    /// Rules that deny.
+    pub(super) deny: Vec<String>,
+}
+
+/// Most entries of a list, and most rules that come of them.
+const MOST_ENTRIES: usize = 1000;
+const MOST_RULES: usize = 4000;
+
+/// What is not reached through the API, whatever is allowed (E2B's own list; the gateway refuses these and more).
+const NEVER: [(IpAddr, u8); 9] = [
+    (IpAddr::V4(Ipv4Addr::new(0, 0, 0, 0)), 8),
+    (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 0)), 8),
+    (IpAddr::V4(Ipv4Addr::new(100, 64, 0, 0)), 10),
+    (IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8),
+    (IpAddr::V4(Ipv4Addr::new(169, 254, 0, 0)), 16),
+    (IpAddr::V4(Ipv4Addr::new(172, 16, 0, 0)), 12),
+    (IpAddr::V4(Ipv4Addr::new(192, 168, 0, 0)), 16),
+    (IpAddr::V6(Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0)), 7),
+    (IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0)), 10),
+];
+
+/// The rules of `settings`.
+///
+/// # Errors
+/// `Invalid` for what is no address, network or name, and for names without `0.0.0.0/0` among what is denied;
+/// `Unsupported` for headers.
+pub(super) fn order(settings: &NetworkSettings) -> Result<Rules, DaemonError> {
+    if !settings.headers.is_empty() {
+        return Err(DaemonError::Unsupported {
+            what: "`network.rules`".into(),
+            why: "headers of requests cannot be set through this API yet".into(),
+        });
+    }
+    check_mask(settings.mask_request_host.as_deref())?;
+    for (field, list) in [("allowOut", &settings.allow_out), ("denyOut", &settings.deny_out)] {
+        if list.len() > MOST_ENTRIES {
+            return Err(DaemonError::invalid(field, format!("more than {MOST_ENTRIES} entries")));
+        }
+    }
+    let mut denied = networks("denyOut", &settings.deny_out)?;
+    let (names, allowed) = split_allowed(&settings.allow_out)?;
+    if settings.internet == Some(false) {
+        denied.extend(everything());
+    }
+    let all_denied = denied.contains(&everything()[0]);
+    if !names.is_empty() && !all_denied {
+        let why = "a name needs `0.0.0.0/0` in `denyOut`: it could not make anything reachable that is not";
+        return Err(DaemonError::invalid("allowOut", why));
+    }
+    if allowed.contains(&everything()[0]) || !all_denied {
+        let deny = subtracted("denyOut", &denied, &allowed)?;
+        return Ok(Rules {
+            internet: true,
+            allow: Vec::new(),
+            deny: deny.iter().map(Cidr::to_string).collect(),
+        });
+    }
+    let public = subtracted("allowOut", &allowed, &never())?;
+    if public.is_empty() && !allowed.is_empty() && names.is_empty() {
+        return Err(DaemonError::invalid("allowOut", "names no public address"));
+    }
+    let any_port = |network: &Cidr| format!("{network}:1-65535/tcp");
+    Ok(Rules {
+        internet: false,
+        allow: names.iter().cloned().chain(public.iter().map(any_port)).collect(),
+        deny: Vec::new(),
+    })
+}
+
+fn everything() -> [Cidr; 2] {
+    [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)]
+        .map(|first| Cidr::containing(first, 0).unwrap_or(Cidr::single(first)))
+}
+
+fn never() -> Vec<Cidr> {
+    NEVER
+        .iter()
+        .filter_map(|(first, prefix)| Cidr::containing(*first, *prefix))
+        .collect()
+}
+
+/// Names and `*.names`, and networks.
+fn split_allowed(list: &[String]) -> Result<(Vec<String>, Vec<Cidr>), DaemonError> {
+    let (mut names, mut found) = (Vec::new(), Vec::new());
+    for text in list {
+        if let Some(network) = network(text) {
+            found.push(network);
+            continue;
+        }
+        let bad = |why: String| DaemonError::invalid("allowOut", format!("`{}`: {why}", text.escape_debug()));
+        match HostPattern::parse(text) {
+            Ok(pattern) if pattern.is_too_wide() => return Err(bad("would mean nearly everything".into())),
+            Ok(pattern) => names.push(pattern.to_string()),
+            Err(error) => return Err(bad(error.to_string())),
+        }
+    }
+    Ok((names, found))
+}
+
+fn networks(field: &'static str, list: &[String]) -> Result<Vec<Cidr>, DaemonError> {
+    list.iter()
+        .map(|text| {
+            let why = || format!("`{}` is not an address or a network", text.escape_debug());
+            network(text).ok_or_else(|| DaemonError::invalid(field, why()))
+        })
+        .collect()
+}
+
+/// `192.0.2.1`, `10.0.0.0/8`, `fd00::/8`; bits after the prefix do not matter.
+fn network(text: &str) -> Option<Cidr> {
+    let Some((address, prefix)) = text.split_once('/') else {
+        return Some(Cidr::single(text.parse().ok()?));
+    };
+    let digits = !prefix.is_empty() && prefix.bytes().all(|byte| byte.is_ascii_digit());
+    Cidr::containing(address.parse().ok()?, digits.then(|| prefix.parse().ok())??)
+}
+
+/// All addresses of `networks` that are in none of `holes`.
+fn subtracted(field: &'static str, networks: &[Cidr], holes: &[Cidr]) -> Result<Vec<Cidr>, DaemonError> {
+    let mut rest = Vec::new();
+    let mut todo: Vec<Cidr> = networks.to_vec();
+    while let Some(network) = todo.pop() {
+        if rest.len() + todo.len() > MOST_RULES {
+            return Err(DaemonError::invalid(field, "the two lists overlap in too many places"));
+        }
+        if holes.iter().any(|hole| hole.covers(&network)) {
+            continue;
+        }
+        if holes.iter().any(|hole| network.covers(hole)) {
+            todo.extend(halves(&network));
+        } else {
+            rest.push(network);
+        }
+    }
+    rest.sort_unstable();
+    rest.dedup();
+    Ok(rest)
+}
+
+/// The two halves of a network of more than one address.
+fn halves(network: &Cidr) -> impl Iterator<Item = Cidr> {
+    let prefix = network.prefix() + 1;
+    let upper = match network.first() {
+        IpAddr::V4(first) => IpAddr::V4((first.to_bits() | 1_u32.unbounded_shl(32 - u32::from(prefix))).into()),
+        IpAddr::V6(first) => IpAddr::V6((first.to_bits() | 1_u128.unbounded_shl(128 - u32::from(prefix))).into()),
+    };
+    [network.first(), upper]
+        .into_iter()
+        .filter_map(move |first| Cidr::containing(first, prefix))
+}
+
+/// What becomes a header must not be able to become two.
+fn check_mask(mask: Option<&str>) -> Result<(), DaemonError> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-:_[]${}".contains(&byte);
+    match mask {
+        Some(mask) if mask.is_empty() || mask.len() > 255 || !mask.bytes().all(plain) => {
+            Err(DaemonError::invalid("maskRequestHost", "is not a host name"))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn settings(allow: &[&str], deny: &[&str]) -> NetworkSettings {
+        NetworkSettings {
+            allow_out: allow.iter().map(ToString::to_string).collect(),
+            deny_out: deny.iter().map(ToString::to_string).collect(),
+            ..NetworkSettings::default()
+        }
+    }
+
+    #[test]
+    fn lists_become_rules() {
+        type List = &'static [&'static str];
+        let cases: [(List, List, bool, List, List); 7] = [
+            (&[], &[], true, &[], &[]),
+            (&[], &["8.8.8.8"], true, &[], &["8.8.8.8"]),
+            (&[], &["0.0.0.0/0"], false, &[], &[]),
+            (&["1.1.1.1"], &["0.0.0.0/0"], false, &["1.1.1.1:1-65535/tcp"], &[]),
+            (
+                &["example.com", "*.example.org"],
+                &["0.0.0.0/0", "9.9.9.9"],
+                false,
+                &["example.com", "*.example.org"],
+                &[],
+            ),
+            (&["8.8.8.8/31"], &["8.8.8.8/30"], true, &[], &["8.8.8.10/31"]),
+            (&["0.0.0.0/0"], &["0.0.0.0/0", "8.8.8.8"], true, &[], &[]),
+        ];
+        for (allow, deny, internet, allowed, denied) in cases {
+            let rules = order(&settings(allow, deny)).unwrap();
+            assert_eq!(
+                (rules.internet, rules.allow, rules.deny),
+                (
+                    internet,
+                    allowed.iter().map(ToString::to_string).collect(),
+                    denied.iter().map(ToString::to_string).collect()
+                ),
+                "{allow:?} {deny:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_internet_is_all_of_it_denied() {
+        let none = NetworkSettings {
+            internet: Some(false),
+            ..settings(&["1.1.1.1"], &[])
+        };
+        let rules = order(&none).unwrap();
+        assert_eq!((rules.internet, rules.allow.len()), (false, 1));
+    }
+
+    #[test]
+    fn what_means_nothing_or_too_much_is_refused() {
+        for (allow, deny) in [
+            (&["example.com"][..], &[][..]),
+            (&[], &["example.com"]),
+            (&["*"], &["0.0.0.0/0"]),
+            (&["*.com"], &["0.0.0.0/0"]),
+            (&["10.0.0.0/8"], &["0.0.0.0/0"]),
+            (&["1.2.3.4/33"], &["0.0.0.0/0"]),
+            (&[], &["1.2.3.4/+8"]),
+            (&["a\nb"], &["0.0.0.0/0"]),
+            (&["http://example.com"], &["0.0.0.0/0"]),
+        ] {
+            assert!(order(&settings(allow, deny)).is_err(), "{allow:?} {deny:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_left_is_what_is_in_the_one_and_not_in_the_other(
+            networks in prop::collection::vec((any::<u32>(), 20_u8..=32), 1..4),
+            holes in prop::collection::vec((any::<u32>(), 20_u8..=32), 0..4),
+            near in any::<prop::sample::Index>(),
+            offset in any::<u16>(),
+        ) {
+            let read = |list: &[(u32, u8)]| -> Vec<Cidr> {
+                // Close together, so that they overlap.
+                list.iter()
+                    .filter_map(|(bits, prefix)| Cidr::containing(IpAddr::V4((0x0808_0000 | (bits & 0x3fff)).into()), *prefix))
+                    .collect()
+            };
+            let (networks, holes) = (read(&networks), read(&holes));
+            let rest = subtracted("x", &networks, &holes).unwrap();
+            let first = match near.get(&networks).first() {
+                IpAddr::V4(first) => first.to_bits(),
+                IpAddr::V6(_) => 0,
+            };
+            let address = IpAddr::V4((first ^ u32::from(offset & 0x0fff)).into());
+            let within = |list: &[Cidr]| list.iter().any(|network| network.contains(address));
+            prop_assert_eq!(within(&rest), within(&networks) && !within(&holes));
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! From a request to what is kept of it: everything checked, nothing left open.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::BASE_TEMPLATE;
+use super::config::DaemonConfig;
+use super::error::DaemonError;
+use super::network;
+use super::request::{CreateRequest, LimitsRequest, NetworkSettings};
+use super::view::Limits;
+
+/// What is kept of a request beside what the registry has columns for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Specification {
+    pub(super) env: BTreeMap<String, String>,
+    pub(super) network: NetworkSettings,
+    pub(super) limits: Limits,
+    /// Whether the rules above may not be those that the sandbox has: they are written before they are set.
+    #[serde(default)]
+    pub(super) network_pending: bool,
+    /// How it is isolated; empty until it is there.
+    #[serde(default)]
+    pub(super) level: String,
+    /// What is not enforced, with the reason.
+    #[serde(default)]
+    pub(super) not_enforced: BTreeMap<String, String>,
+}
+
+/// Most labels or variables of a sandbox, and most bytes of them. A request that is longer is none of a person's.
+const MOST_ENTRIES: usize = 256;
+const LONGEST_NAME: usize = 256;
+const LONGEST_VALUE: usize = 32 * 1024;
+const MOST_BYTES: usize = 128 * 1024;
+
+const LONGEST_IDEMPOTENCY_KEY: usize = 255;
+
+impl Specification {
+    /// Checks `request` and settles what it leaves open.
+    pub(super) fn of(request: &CreateRequest, config: &DaemonConfig) -> Result<Self, DaemonError> {
+        if request.template != BASE_TEMPLATE {
+            return Err(DaemonError::UnknownTemplate {
+                name: request.template.clone(),
+            });
+        }
+        check_map("metadata", &request.metadata)?;
+        check_env(&request.env)?;
+        check_idempotency_key(request.idempotency_key.as_deref())?;
+        network::order(&request.network)?;
+        Ok(Self {
+            env: request.env.clone(),
+            network: request.network.clone(),
+            limits: limits(&request.limits, config)?,
+            network_pending: false,
+            level: String::new(),
+            not_enforced: BTreeMap::new(),
+        })
+    }
+
+    /// What a member of the warm pool is.
+    pub(super) fn usual(config: &DaemonConfig) -> Self {
+        Self {
+            env: BTreeMap::new(),
+            network: NetworkSettings::default(),
+            limits: config.default_limits,
+            network_pending: false,
+            level: String::new(),
+            not_enforced: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn from_json(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+
+    pub(super) fn to_json(&self) -> String {
+        // Maps with keys that are strings, strings and numbers: nothing that could fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+/// How long a sandbox is to live.
+///
+/// # Errors
+/// `Invalid` beyond the longest time, and for no time at all.
+pub(super) fn timeout(seconds: Option<u64>, config: &DaemonConfig) -> Result<Duration, DaemonError> {
+    match seconds {
+        Some(0) => Err(DaemonError::invalid("timeout", "must be at least 1 second")),
+        _ => time_left(seconds, config),
+    }
+}
+
+/// As [`timeout`], for one that may be over at once.
+pub(super) fn time_left(seconds: Option<u64>, config: &DaemonConfig) -> Result<Duration, DaemonError> {
+    let timeout = seconds.map_or(config.default_timeout, Duration::from_secs);
+    if timeout > config.max_timeout {
+        let most = config.max_timeout.as_secs();
+        return Err(DaemonError::invalid(
+            "timeout",
+            format!("must be at most {most} seconds"),
+        ));
+    }
+    Ok(timeout)
+}
+
+fn limits(asked: &LimitsRequest, config: &DaemonConfig) -> Result<Limits, DaemonError> {
+    let (usual, most) = (&config.default_limits, &config.max_limits);
+    Ok(Limits {
+        cpus: within("cpuCount", asked.cpus, usual.cpus, (1, most.cpus))?,
+        memory_mib: within("memoryMB", asked.memory_mib, usual.memory_mib, (64, most.memory_mib))?,
+        disk_mib: within("diskSizeMB", asked.disk_mib, usual.disk_mib, (64, most.disk_mib))?,
+        pids: within("pids", asked.pids, usual.pids, (16, most.pids))?,
+    })
+}
+
+fn within<T: PartialOrd + std::fmt::Display + Copy>(
+    field: &'static str,
+    asked: Option<T>,
+    usual: T,
+    (least, most): (T, T),
+) -> Result<T, DaemonError> {
+    match asked {
+        Some(asked) if asked < least || asked > most => Err(DaemonError::invalid(
+            field,
+            format!("{asked} is not between {least} and {most}"),
+        )),
+        asked => Ok(asked.unwrap_or(usual)),
+    }
+}
+
+fn check_env(env: &BTreeMap<String, String>) -> Result<(), DaemonError> {
+    check_map("envVars", env)?;
+    for (name, value) in env {
+        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+            let why = format!("`{}` is not a variable", name.escape_debug());
+            return Err(DaemonError::invalid("envVars", why));
+        }
+    }
+    Ok(())
+}
+
+fn check_map(field: &'static str, map: &BTreeMap<String, String>) -> Result<(), DaemonError> {
+    if map.len() > MOST_ENTRIES {
+        return Err(DaemonError::invalid(field, format!("more than {MOST_ENTRIES} entries")));
+    }
+    let bytes: usize = map.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if bytes > MOST_BYTES {
+        return Err(DaemonError::invalid(field, format!("more than {MOST_BYTES} bytes")));
+    }
+    for (name, value) in map {
+        if name.len() > LONGEST_NAME {
+            return Err(DaemonError::invalid(
+                field,
+                format!("a name has more than {LONGEST_NAME} bytes"),
+            ));
+        }
+        if value.len() > LONGEST_VALUE {
+            return Err(DaemonError::invalid(
+                field,
+                format!("a value has more than {LONGEST_VALUE} bytes"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn check_idempotency_key(key: Option<&str>) -> Result<(), DaemonError> {
+    let Some(key) = key else { return Ok(()) };
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if key.is_empty() || key.len() > LONGEST_IDEMPOTENCY_KEY || !key.bytes().all(allowed) {
+        let why = format!("expected 1 to {LONGEST_IDEMPOTENCY_KEY} characters of a-z, 0-9 and `-`");
+        return Err(DaemonError::invalid("Idempotency-Key", why));
+    }
+    Ok(())
+}

@@ -1,0 +1,266 @@
+//! The sandboxes that there are, in memory: what the registry says, and what goes on with each.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use offleash_core::id::RunId;
+use offleash_store::registry::{Quota, SandboxRow, SandboxState};
+use tokio::sync::watch;
+
+use super::ENVD_VERSION;
+use super::clock::from_ms;
+use super::error::DaemonError;
+use super::request::OnTimeout;
+use super::specification::Specification;
+use super::view::{Access, Caller, Counts, Limits, SandboxView, State};
+
+/// One sandbox.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) id: RunId,
+    facts: Mutex<Facts>,
+    /// Held by whoever pauses, resumes, hands out or ends it.
+    pub(super) transition: tokio::sync::Mutex<()>,
+    /// Held while its row is written, so that writes come one after the other.
+    pub(super) writing: tokio::sync::Mutex<()>,
+    /// Whether its time was found to be up.
+    pub(super) expiring: AtomicBool,
+    /// Whether its keeper has ended.
+    pub(super) ended: watch::Sender<bool>,
+}
+
+/// What is known of a sandbox.
+#[derive(Debug, Clone)]
+pub(super) struct Facts {
+    pub(super) row: SandboxRow,
+    pub(super) specification: Arc<Specification>,
+    /// Whose it is, or is about to be: counted for quotas before it is in the row.
+    pub(super) owner: Option<String>,
+}
+
+impl Entry {
+    pub(super) fn new(id: RunId, row: SandboxRow, specification: Specification) -> Self {
+        Self {
+            id,
+            facts: Mutex::new(Facts {
+                owner: row.key_id.clone(),
+                row,
+                specification: Arc::new(specification),
+            }),
+            transition: tokio::sync::Mutex::default(),
+            writing: tokio::sync::Mutex::default(),
+            expiring: AtomicBool::new(false),
+            ended: watch::Sender::new(false),
+        }
+    }
+
+    pub(super) fn state(&self) -> SandboxState {
+        self.lock().row.state
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Facts> {
+        // Whoever holds it only assigns; a panic in between is a defect that must not take the daemon down.
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As its owner sees it; `None` while it is made, and once it is being ended.
+    pub(super) fn view(&self) -> Option<SandboxView> {
+        self.lock().view()
+    }
+}
+
+impl Facts {
+    pub(super) fn visible_state(&self) -> Option<State> {
+        self.row.key_id.as_ref()?;
+        match self.row.state {
+            SandboxState::Creating | SandboxState::Killing => None,
+            SandboxState::Running | SandboxState::Pausing => Some(State::Running),
+            SandboxState::Paused | SandboxState::Resuming => Some(State::Paused),
+        }
+    }
+
+    pub(super) fn view(&self) -> Option<SandboxView> {
+        let (row, specification) = (&self.row, &*self.specification);
+        Some(SandboxView {
+            state: self.visible_state()?,
+            id: row.id.clone(),
+            template: row.template.clone(),
+            started_at: from_ms(row.started_ms),
+            end_at: from_ms(row.end_ms),
+            metadata: row.metadata.clone(),
+            env: specification.env.clone(),
+            access_token: row.access_token.clone(),
+            traffic_token: row.traffic_token.clone(),
+            on_timeout: if row.auto_pause {
+                OnTimeout::Pause
+            } else {
+                OnTimeout::Kill
+            },
+            auto_resume: row.auto_resume,
+            network: specification.network.clone(),
+            limits: specification.limits,
+            level: specification.level.clone(),
+            not_enforced: specification.not_enforced.clone(),
+            envd_version: ENVD_VERSION,
+        })
+    }
+
+    pub(super) fn access(&self) -> Option<Access> {
+        let (row, specification) = (&self.row, &*self.specification);
+        Some(Access {
+            state: self.visible_state()?,
+            id: row.id.clone(),
+            key_id: row.key_id.clone()?,
+            auto_resume: row.auto_resume,
+            access_token: row.access_token.clone(),
+            traffic_token: row.traffic_token.clone(),
+            mask_request_host: specification.network.mask_request_host.clone(),
+            env: specification.env.clone(),
+            limits: specification.limits,
+        })
+    }
+}
+
+/// All sandboxes, by id.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    entries: Mutex<BTreeMap<String, Arc<Entry>>>,
+}
+
+impl Table {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Entry>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn get(&self, id: &str) -> Option<Arc<Entry>> {
+        self.lock().get(id).cloned()
+    }
+
+    /// The sandbox `id`, if the caller may know of it.
+    pub(super) fn find(&self, caller: &Caller, id: &str) -> Result<Arc<Entry>, DaemonError> {
+        let seen = |entry: &Arc<Entry>| {
+            let facts = entry.lock();
+            facts.visible_state().is_some() && caller.sees(facts.row.key_id.as_deref())
+        };
+        self.get(id).filter(seen).ok_or_else(|| DaemonError::not_found(id))
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Entry>> {
+        self.lock().values().cloned().collect()
+    }
+
+    pub(super) fn insert(&self, entry: Arc<Entry>) {
+        self.lock().insert(entry.id.as_str().to_owned(), entry);
+    }
+
+    /// Removes `entry`, unless another is there by now.
+    pub(super) fn remove(&self, entry: &Arc<Entry>) {
+        let mut entries = self.lock();
+        if entries
+            .get(entry.id.as_str())
+            .is_some_and(|found| Arc::ptr_eq(found, entry))
+        {
+            entries.remove(entry.id.as_str());
+        }
+    }
+
+    /// The sandbox that a request with this idempotency key made.
+    pub(super) fn of_request(&self, key_id: &str, idempotency_key: &str) -> Option<Arc<Entry>> {
+        let entries = self.lock();
+        let found = entries.values().find(|entry| {
+            let facts = entry.lock();
+            facts.owner.as_deref() == Some(key_id)
+                && facts.row.idempotency_key.as_deref() == Some(idempotency_key)
+                && facts.row.state != SandboxState::Killing
+        });
+        found.cloned()
+    }
+
+    /// Counts one more sandbox of `limits` to `owner`: calls `take` with all of them, unless the quota or the most
+    /// sandboxes that there may be stand against it.
+    pub(super) fn reserve<T>(
+        &self,
+        owner: &str,
+        quota: &Quota,
+        limits: &Limits,
+        most: usize,
+        take: impl FnOnce(&mut BTreeMap<String, Arc<Entry>>) -> T,
+    ) -> Result<T, DaemonError> {
+        let mut entries = self.lock();
+        let mut used = Used::default();
+        let mut all = 0;
+        for entry in entries.values() {
+            let facts = entry.lock();
+            all += usize::from(facts.owner.is_some());
+            if facts.owner.as_deref() == Some(owner) {
+                used.add(&facts);
+            }
+        }
+        if all >= most {
+            return Err(DaemonError::Overloaded {
+                what: "places for sandboxes",
+                retry_after: std::time::Duration::from_secs(5),
+            });
+        }
+        used.check(quota, limits)?;
+        Ok(take(&mut entries))
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        for entry in self.lock().values() {
+            let facts = entry.lock();
+            match facts.row.state {
+                SandboxState::Running if facts.owner.is_none() => counts.pooled += 1,
+                SandboxState::Running => counts.running += 1,
+                SandboxState::Paused => counts.paused += 1,
+                _ => counts.changing += 1,
+            }
+        }
+        counts
+    }
+}
+
+/// What the sandboxes of one key use of its quota.
+#[derive(Debug, Default)]
+struct Used {
+    sandboxes: u64,
+    cpus: u64,
+    memory_mib: u64,
+    disk_mib: u64,
+}
+
+impl Used {
+    fn add(&mut self, facts: &Facts) {
+        let limits = &facts.specification.limits;
+        self.sandboxes += 1;
+        self.memory_mib = self.memory_mib.saturating_add(limits.memory_mib);
+        self.disk_mib = self.disk_mib.saturating_add(limits.disk_mib);
+        if facts.row.state != SandboxState::Paused {
+            self.cpus += u64::from(limits.cpus);
+        }
+    }
+
+    fn check(&self, quota: &Quota, limits: &Limits) -> Result<(), DaemonError> {
+        let rows = [
+            ("sandboxes", quota.sandboxes.map(u64::from), self.sandboxes, 1),
+            ("CPUs", quota.cpus.map(u64::from), self.cpus, u64::from(limits.cpus)),
+            ("MiB of memory", quota.memory_mib, self.memory_mib, limits.memory_mib),
+            ("MiB of disk", quota.disk_mib, self.disk_mib, limits.disk_mib),
+        ];
+        for (what, quota, used, asked) in rows {
+            if let Some(quota) = quota
+                && used.saturating_add(asked) > quota
+            {
+                return Err(DaemonError::QuotaExceeded {
+                    what,
+                    quota,
+                    used,
+                    asked,
+                });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,330 @@
+//! What can be done with a sandbox that is there: other times, pause, resume, other rules for its network.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use offleash_store::registry::{EventKind, LogLevel, SandboxState, Scope};
+use tokio::sync::MutexGuard;
+use tokio::time::timeout;
+
+use super::clock::{after, now_ms};
+use super::creating::network_order;
+use super::error::DaemonError;
+use super::inner::Inner;
+use super::request::NetworkSettings;
+use super::specification::{Specification, time_left, timeout as timeout_of};
+use super::table::Entry;
+use super::view::{Access, Caller, SandboxView, State};
+use super::{Daemon, ending};
+use crate::keeper::client::Keeper;
+use crate::keeper::error::KeeperError;
+
+/// How long somebody who can wait does so while something else is being done with a sandbox.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+impl Daemon {
+    /// Sets when the time of a running sandbox is up, counted from now: sooner or later than before, or now.
+    ///
+    /// # Errors
+    /// `NotFound`, `Forbidden`, `Invalid`, `Conflict` for a paused one, `Store`.
+    pub async fn set_timeout(&self, caller: &Caller, id: &str, seconds: u64) -> Result<(), DaemonError> {
+        let time = time_left(Some(seconds), &self.inner.config)?;
+        self.set_end(caller, id, move |_| after(now_ms(), time)).await
+    }
+
+    /// As [`Self::set_timeout`], but never sooner than it was; the default time if `None`.
+    ///
+    /// # Errors
+    /// As [`Self::set_timeout`].
+    pub async fn refresh(&self, caller: &Caller, id: &str, seconds: Option<u64>) -> Result<(), DaemonError> {
+        let time = time_left(seconds, &self.inner.config)?;
+        self.set_end(caller, id, move |end| after(now_ms(), time).max(end))
+            .await
+    }
+
+    async fn set_end(
+        &self,
+        caller: &Caller,
+        id: &str,
+        end: impl FnOnce(i64) -> i64 + Send + 'static,
+    ) -> Result<(), DaemonError> {
+        let (entry, inner) = (self.owned(caller, id)?, Arc::clone(&self.inner));
+        let work = async move {
+            if entry.lock().visible_state() == Some(State::Paused) {
+                return Err(DaemonError::conflict(entry.id.as_str(), "is paused"));
+            }
+            inner
+                .write(&entry, Some(EventKind::Updated), |row| row.end_ms = end(row.end_ms))
+                .await?;
+            inner.end_changed.notify_one();
+            Ok(())
+        };
+        self.inner.detached(work).await
+    }
+
+    /// Makes sure that a sandbox runs: a paused one is resumed, with a new time; the time of a running one is only ever
+    /// extended. Says whether it was resumed.
+    ///
+    /// # Errors
+    /// `NotFound`, `Forbidden`, `Invalid`, `Conflict` while something else is being done with it for long, `Keeper`.
+    pub async fn connect(
+        &self,
+        caller: &Caller,
+        id: &str,
+        seconds: Option<u64>,
+    ) -> Result<(SandboxView, bool), DaemonError> {
+        let time = timeout_of(seconds, &self.inner.config)?;
+        let (entry, inner) = (self.owned(caller, id)?, Arc::clone(&self.inner));
+        let work = async move {
+            let turn = patiently(&entry).await?;
+            let resumed = match entry.state() {
+                SandboxState::Paused => {
+                    resume(&inner, &entry, time, &turn).await?;
+                    true
+                }
+                SandboxState::Running => {
+                    let extend = |end: i64| after(now_ms(), time).max(end);
+                    inner.write(&entry, None, |row| row.end_ms = extend(row.end_ms)).await?;
+                    inner.end_changed.notify_one();
+                    false
+                }
+                _ => return Err(DaemonError::not_found(entry.id.as_str())),
+            };
+            drop(turn);
+            let view = entry.view().ok_or_else(|| DaemonError::not_found(entry.id.as_str()))?;
+            Ok((view, resumed))
+        };
+        self.inner.detached(work).await
+    }
+
+    /// Freezes a sandbox with all that is in it; its time does not run any more.
+    ///
+    /// # Errors
+    /// `NotFound`, `Forbidden`, `Conflict` if it is paused or something else is being done with it, `Unsupported`.
+    pub async fn pause(&self, caller: &Caller, id: &str) -> Result<(), DaemonError> {
+        let (entry, inner) = (self.owned(caller, id)?, Arc::clone(&self.inner));
+        let work = async move {
+            let turn = at_once(&entry)?;
+            match entry.state() {
+                SandboxState::Running => pause(&inner, &entry, &turn).await,
+                SandboxState::Paused => Err(DaemonError::conflict(entry.id.as_str(), "is already paused")),
+                _ => Err(DaemonError::not_found(entry.id.as_str())),
+            }
+        };
+        self.inner.detached(work).await
+    }
+
+    /// Lets a paused sandbox go on, for so many seconds.
+    ///
+    /// # Errors
+    /// `NotFound`, `Forbidden`, `Invalid`, `Conflict` if it runs or something else is being done with it.
+    pub async fn resume(&self, caller: &Caller, id: &str, seconds: Option<u64>) -> Result<SandboxView, DaemonError> {
+        let time = timeout_of(seconds, &self.inner.config)?;
+        let (entry, inner) = (self.owned(caller, id)?, Arc::clone(&self.inner));
+        let work = async move {
+            let turn = at_once(&entry)?;
+            match entry.state() {
+                SandboxState::Paused => resume(&inner, &entry, time, &turn).await?,
+                SandboxState::Running => return Err(DaemonError::conflict(entry.id.as_str(), "is running already")),
+                _ => return Err(DaemonError::not_found(entry.id.as_str())),
+            }
+            entry.view().ok_or_else(|| DaemonError::not_found(entry.id.as_str()))
+        };
+        self.inner.detached(work).await
+    }
+
+    /// Replaces what a running sandbox may reach. Who may reach it stays as it was.
+    ///
+    /// # Errors
+    /// `NotFound`, `Forbidden`, `Invalid`, `Unsupported`, `Conflict` if it is paused or something else is being done
+    /// with it.
+    pub async fn set_network(&self, caller: &Caller, id: &str, network: NetworkSettings) -> Result<(), DaemonError> {
+        let order = network_order(&network)?;
+        let (entry, inner) = (self.owned(caller, id)?, Arc::clone(&self.inner));
+        let work = async move {
+            let _turn = at_once(&entry)?;
+            if entry.state() != SandboxState::Running {
+                return Err(DaemonError::conflict(entry.id.as_str(), "is not running"));
+            }
+            let before = Arc::clone(&entry.lock().specification);
+            let changed = Specification {
+                network: NetworkSettings {
+                    allow_public_traffic: before.network.allow_public_traffic,
+                    mask_request_host: network
+                        .mask_request_host
+                        .clone()
+                        .or_else(|| before.network.mask_request_host.clone()),
+                    ..network
+                },
+                ..Specification::clone(&before)
+            };
+            let pending = Specification {
+                network_pending: true,
+                ..changed.clone()
+            };
+            specify(&inner, &entry, pending, None).await?;
+            match inner.keeper(&entry).set_network(order).await {
+                Ok(()) => specify(&inner, &entry, changed, Some(EventKind::Updated)).await,
+                Err(error) => {
+                    specify(&inner, &entry, Specification::clone(&before), None).await?;
+                    Err(from_keeper("change what a sandbox may reach", &entry, error))
+                }
+            }
+        };
+        self.inner.detached(work).await
+    }
+
+    /// The keeper of a running sandbox, for the data plane, which has checked who asks. One that is paused is resumed
+    /// if traffic resumes it.
+    ///
+    /// # Errors
+    /// `NotFound`, `Conflict` if it is paused, `Keeper`.
+    pub async fn keeper(&self, id: &str) -> Result<Keeper, DaemonError> {
+        let known = |entry: &Arc<Entry>| entry.lock().visible_state().is_some();
+        let entry = self
+            .inner
+            .table
+            .get(id)
+            .filter(known)
+            .ok_or_else(|| DaemonError::not_found(id))?;
+        if entry.state() == SandboxState::Running {
+            return Ok(self.inner.keeper(&entry));
+        }
+        let inner = Arc::clone(&self.inner);
+        let work = async move {
+            let turn = patiently(&entry).await?;
+            match entry.state() {
+                SandboxState::Running => {}
+                SandboxState::Paused if entry.lock().row.auto_resume => {
+                    resume(&inner, &entry, inner.config.default_timeout, &turn).await?;
+                }
+                SandboxState::Paused => return Err(DaemonError::conflict(entry.id.as_str(), "is paused")),
+                _ => return Err(DaemonError::not_found(entry.id.as_str())),
+            }
+            Ok(inner.keeper(&entry))
+        };
+        self.inner.detached(work).await
+    }
+
+    /// What the data plane must know of a sandbox before it lets anybody in.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn access(&self, id: &str) -> Result<Access, DaemonError> {
+        let entry = self.inner.table.get(id);
+        entry
+            .and_then(|entry| entry.lock().access())
+            .ok_or_else(|| DaemonError::not_found(id))
+    }
+
+    /// The sandbox `id`, for a caller who may change it.
+    fn owned(&self, caller: &Caller, id: &str) -> Result<Arc<Entry>, DaemonError> {
+        caller.require(Scope::Create)?;
+        self.inner.table.find(caller, id)
+    }
+}
+
+fn at_once(entry: &Entry) -> Result<MutexGuard<'_, ()>, DaemonError> {
+    entry
+        .transition
+        .try_lock()
+        .map_err(|_| DaemonError::conflict(entry.id.as_str(), "is being changed at this moment"))
+}
+
+async fn patiently(entry: &Entry) -> Result<MutexGuard<'_, ()>, DaemonError> {
+    timeout(PATIENCE, entry.transition.lock())
+        .await
+        .map_err(|_| DaemonError::conflict(entry.id.as_str(), "is being changed at this moment"))
+}
+
+/// Pauses a running sandbox.
+pub(super) async fn pause(
+    inner: &Arc<Inner>,
+    entry: &Arc<Entry>,
+    _turn: &MutexGuard<'_, ()>,
+) -> Result<(), DaemonError> {
+    inner
+        .write(entry, None, |row| row.state = SandboxState::Pausing)
+        .await?;
+    match inner.keeper(entry).pause().await {
+        Ok(()) => {
+            let paused = |row: &mut offleash_store::registry::SandboxRow| row.state = SandboxState::Paused;
+            Ok(inner.write(entry, Some(EventKind::Paused), paused).await?)
+        }
+        Err(error) => {
+            settle(inner, entry).await;
+            Err(from_keeper("pause a sandbox", entry, error))
+        }
+    }
+}
+
+/// Resumes a paused sandbox, for so long.
+async fn resume(
+    inner: &Arc<Inner>,
+    entry: &Arc<Entry>,
+    time: Duration,
+    _turn: &MutexGuard<'_, ()>,
+) -> Result<(), DaemonError> {
+    inner
+        .write(entry, None, |row| row.state = SandboxState::Resuming)
+        .await?;
+    match inner.keeper(entry).resume().await {
+        Ok(()) => {
+            let resumed = |row: &mut offleash_store::registry::SandboxRow| {
+                row.state = SandboxState::Running;
+                row.end_ms = after(now_ms(), time);
+            };
+            inner.write(entry, Some(EventKind::Resumed), resumed).await?;
+            inner.end_changed.notify_one();
+            Ok(())
+        }
+        Err(error) => {
+            settle(inner, entry).await;
+            Err(from_keeper("resume a sandbox", entry, error))
+        }
+    }
+}
+
+/// Sets the state of a sandbox to what its keeper says it is; ends one whose keeper cannot say.
+async fn settle(inner: &Arc<Inner>, entry: &Arc<Entry>) {
+    let state = match inner.keeper(entry).hello().await {
+        Ok(hello) if hello.paused => SandboxState::Paused,
+        Ok(_) => SandboxState::Running,
+        Err(error) => {
+            inner.log(
+                entry.id.as_str(),
+                LogLevel::Error,
+                format!("its keeper does not answer: {error}"),
+            );
+            ending::end_in_background(inner, entry, EventKind::Died);
+            return;
+        }
+    };
+    if inner.write(entry, None, |row| row.state = state).await.is_err() {
+        entry.lock().row.state = state;
+    }
+}
+
+async fn specify(
+    inner: &Inner,
+    entry: &Entry,
+    specification: Specification,
+    event: Option<EventKind>,
+) -> Result<(), DaemonError> {
+    let text = specification.to_json();
+    inner.write(entry, event, |row| row.spec = text).await?;
+    entry.lock().specification = Arc::new(specification);
+    Ok(())
+}
+
+/// What a keeper's refusal is to whoever asked the daemon.
+fn from_keeper(tried: &'static str, entry: &Entry, error: KeeperError) -> DaemonError {
+    match error {
+        KeeperError::Gone => DaemonError::not_found(entry.id.as_str()),
+        KeeperError::Unsupported { operation } => DaemonError::Unsupported {
+            what: tried.to_owned(),
+            why: format!("this machine cannot {operation}"),
+        },
+        other => DaemonError::keeper(tried, other),
+    }
+}
