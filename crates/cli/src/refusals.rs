@@ -5,16 +5,17 @@ use std::collections::BTreeMap;
 use offleash_core::limits::LimitName;
 use offleash_core::network::{DomainName, Host, NetworkPolicy};
 use offleash_core::record::{Connection, ConnectionVerdict, LimitEffect, LimitHit, NetworkUse, RequestSeen};
+use offleash_core::spec::NetworkSpec;
 use offleash_core::text::Text;
 
 /// How many hosts are named before the rest is only counted.
 const NAMED: usize = 5;
 
-/// Lines for the user about what was refused or failed, each once; `rules` are those that decided.
-pub(crate) fn lines(network: &NetworkUse, rules: &NetworkPolicy) -> Vec<String> {
+/// Lines for the user about what was refused or failed, each once; `asked` has the rules that decided.
+pub(crate) fn lines(network: &NetworkUse, asked: &NetworkSpec) -> Vec<String> {
     let mut told: BTreeMap<String, u64> = BTreeMap::new();
     for connection in &network.connections {
-        if let Some(line) = line(connection) {
+        if let Some(line) = line(connection, asked.internet) {
             *told.entry(line).or_default() += connection.times;
         }
         for request in &connection.requests {
@@ -24,7 +25,7 @@ pub(crate) fn lines(network: &NetworkUse, rules: &NetworkPolicy) -> Vec<String> 
         }
     }
     for (name, times) in &network.refused_names {
-        *told.entry(line_of_name(name, rules)).or_default() += times;
+        *told.entry(line_of_name(name, &asked.policy)).or_default() += times;
     }
     let more = u64::try_from(told.len().saturating_sub(NAMED)).unwrap_or(u64::MAX);
     let more = more + network.more_refused_names;
@@ -89,7 +90,8 @@ fn line_of_name(name: &str, rules: &NetworkPolicy) -> String {
     }
 }
 
-fn line(connection: &Connection) -> Option<String> {
+/// With `internet`, a name is refused for where it leads alone, of which the reason says all.
+fn line(connection: &Connection, internet: bool) -> Option<String> {
     let Connection {
         host,
         port,
@@ -109,11 +111,15 @@ fn line(connection: &Connection) -> Option<String> {
                 "`{place}` was refused: {reason}; `--host-port {port}` gives the sandbox a service of this machine's 127.0.0.1"
             ))
         }
-        ConnectionVerdict::Refused if rule.is_none() => Some(format!(
+        ConnectionVerdict::Refused if rule.is_none() && !(internet && is_name(host)) => Some(format!(
             "`{place}` was refused: {reason}; `--allow {place}` would allow it"
         )),
         ConnectionVerdict::Refused => Some(format!("`{place}` was refused: {reason}")),
     }
+}
+
+fn is_name(host: &str) -> bool {
+    matches!(Host::parse(host), Ok(Host::Name(_)))
 }
 
 #[cfg(test)]
@@ -169,7 +175,7 @@ mod tests {
             ..NetworkUse::default()
         };
         assert_eq!(
-            lines(&network, &NetworkPolicy::default()),
+            lines(&network, &NetworkSpec::default()),
             [
                 "network: a request to `a.example:443` was not answered: it is down",
                 "network: a request to `a.example:443` was refused: $'no\\x1b' (2 times)",
@@ -190,7 +196,7 @@ mod tests {
             ..NetworkUse::default()
         };
         assert_eq!(
-            lines(&network, &NetworkPolicy::default()),
+            lines(&network, &NetworkSpec::default()),
             [
                 "network: `1.2.3.4:443` was refused: no rule allows it; `--allow 1.2.3.4:443` would allow it (2 times)",
                 "network: `127.0.0.1:443` was refused: no rule allows it; `--host-port 443` gives the sandbox a service of \
@@ -209,7 +215,7 @@ mod tests {
             more_refused_names: 7,
             ..NetworkUse::default()
         };
-        let lines = lines(&network, &NetworkPolicy::default());
+        let lines = lines(&network, &NetworkSpec::default());
         assert_eq!(lines.len(), NAMED + 1);
         assert!(lines.iter().all(|line| !line.contains('\u{1b}')), "{lines:?}");
         assert!(lines[NAMED].starts_with("network: and 22 more"), "{}", lines[NAMED]);
@@ -226,7 +232,7 @@ mod tests {
             connections: vec![allowed],
             ..NetworkUse::default()
         };
-        assert_eq!(lines(&network, &NetworkPolicy::default()), Vec::<String>::new());
+        assert_eq!(lines(&network, &NetworkSpec::default()), Vec::<String>::new());
     }
 
     #[test]
@@ -236,11 +242,32 @@ mod tests {
             ..NetworkUse::default()
         };
         let deny = NetworkRule::parse(RuleVerdict::Deny, "*.example.com").unwrap();
+        let mut denying = NetworkSpec::default();
+        denying.policy.rules.push(deny);
         assert_eq!(
-            lines(&network, &NetworkPolicy { rules: vec![deny] }),
+            lines(&network, &denying),
             [
                 "network: the name `x.example.com` does not exist for it: the rule `network.deny: *.example.com` refuses it",
                 "network: the name `y.example` does not exist for it; `--allow y.example` would let it be reached",
+            ]
+        );
+    }
+
+    #[test]
+    fn where_the_whole_internet_is_reached_a_name_wants_no_rule_and_an_address_does() {
+        let network = NetworkUse {
+            connections: vec![refused("a.example", None), refused("10.0.0.5", None)],
+            ..NetworkUse::default()
+        };
+        let internet = NetworkSpec {
+            internet: true,
+            ..NetworkSpec::default()
+        };
+        assert_eq!(
+            lines(&network, &internet),
+            [
+                "network: `10.0.0.5:443` was refused: no rule allows it; `--allow 10.0.0.5:443` would allow it",
+                "network: `a.example:443` was refused: no rule allows it",
             ]
         );
     }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use offleash_core::exec::TerminalSize;
-use offleash_core::network::{NetworkPolicy, RuleVerdict};
+use offleash_core::network::RuleVerdict;
 use offleash_core::record::{Outcome, RunRecord};
 use offleash_core::spec::NetworkSpec;
 use offleash_core::text::Text;
@@ -75,7 +75,7 @@ pub(crate) fn run(arguments: RunArgs, state: Option<&Path>) -> Result<ExitCode, 
     if arguments.json {
         terminal::print(&terminal::json_line(&record)?)?;
     } else if !arguments.quiet && failure.is_none() {
-        tell(&record, &request.spec.network.policy, &notes);
+        tell(&record, &request.spec.network, &notes);
     }
     if let (Some(learning), Some(network)) = (learning, &record.network) {
         let told = learning.finish(network)?;
@@ -168,7 +168,7 @@ fn is_door_of_the_system(path: &Path) -> bool {
 }
 
 /// Says what the exit code alone does not.
-fn tell(record: &RunRecord, rules: &NetworkPolicy, notes: &[String]) {
+fn tell(record: &RunRecord, asked: &NetworkSpec, notes: &[String]) {
     if let Some(line) = explain_outcome(record) {
         terminal::complain(&format!("offleash: {line}"));
     }
@@ -179,7 +179,7 @@ fn tell(record: &RunRecord, rules: &NetworkPolicy, notes: &[String]) {
         terminal::complain(&format!("offleash: {line}"));
     }
     let network = record.network.iter();
-    for line in network.flat_map(|network| refusals::lines(network, rules)) {
+    for line in network.flat_map(|network| refusals::lines(network, asked)) {
         terminal::complain(&format!("offleash: {line}"));
     }
     for note in notes {
