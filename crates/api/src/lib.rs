@@ -7,14 +7,15 @@
 mod answer;
 mod body;
 pub mod client;
+mod connect;
 mod connection;
+mod driven;
 mod envd;
 mod guard;
 mod journal;
 mod json;
 mod listen;
 mod pace;
-#[allow(dead_code, reason = "for lists, which the control plane does not serve yet")]
 mod query;
 mod route;
 mod server;

@@ -1,6 +1,6 @@
 //! The query of a request: names and values, percent-encoded, a `+` for a space.
 
-use percent_encoding::percent_decode_str;
+use percent_encoding::{percent_decode, percent_decode_str};
 
 /// The pairs of a query, decoded; a name without `=` has an empty value.
 ///
@@ -23,6 +23,15 @@ pub(crate) fn value<'a>(pairs: &'a [(String, String)], name: &str) -> Option<&'a
         .map(|(_, value)| value.as_str())
 }
 
+/// The first value of `name`, decoded to bytes: a path need not be UTF-8.
+pub(crate) fn bytes(query: Option<&str>, name: &str) -> Option<Vec<u8>> {
+    query.unwrap_or_default().split('&').find_map(|part| {
+        let (given, value) = part.split_once('=').unwrap_or((part, ""));
+        let spaced = value.replace('+', " ");
+        (decoded(given) == name).then(|| percent_decode(spaced.as_bytes()).collect())
+    })
+}
+
 fn decoded(text: &str) -> String {
     percent_decode_str(&text.replace('+', " "))
         .decode_utf8_lossy()
@@ -42,5 +51,14 @@ mod tests {
         assert_eq!(value(&pairs, "d"), Some("%25"));
         assert_eq!(value(&pairs, "é"), Some("\u{fffd}"));
         assert_eq!(value(&pairs, "e"), None);
+    }
+
+    #[test]
+    fn bytes_need_not_be_text() {
+        let query = Some("path=%2Fa+b%2bc%ff%zz&path=second&empty");
+        assert_eq!(bytes(query, "path").unwrap(), b"/a b+c\xff%zz");
+        assert_eq!(bytes(query, "empty").unwrap(), b"");
+        assert_eq!(bytes(query, "absent"), None);
+        assert_eq!(bytes(None, "path"), None);
     }
 }

@@ -19,7 +19,7 @@ const ARROWS: [(&str, &[&str]); 10] = [
     ("store", &["core"]),
     ("gateway", &["core", "sys"]),
     ("manager", &["core", "gateway", "isolation", "protocol", "store", "sys"]),
-    ("api", &["core"]),
+    ("api", &["core", "manager", "protocol"]),
     ("cli", &["api", "core", "isolation", "manager", "store", "sys"]),
 ];
 

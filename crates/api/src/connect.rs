@@ -1,0 +1,26 @@
+//! The Connect protocol: how the SDKs call the services of a sandbox.
+//!
+//! Unary calls and streams in both directions, in JSON and in Protocol Buffers' binary form, over HTTP/1.1 or 2
+//! (<https://connectrpc.com/docs/protocol/>). Sizes are checked before anything is allocated. Nothing is compressed:
+//! clients and server share a machine or a network that is faster than compressing. Deliberately not here: what the
+//! services do ([`crate::process`], [`crate::filesystem`]).
+
+mod body;
+mod call;
+mod codec;
+mod error;
+mod frame;
+pub(crate) mod json;
+mod reply;
+
+pub(crate) use body::{Frames, read_message};
+pub(crate) use call::{Call, Kind};
+pub(crate) use codec::{Codec, Message};
+pub(crate) use error::{Code, ConnectError};
+pub(crate) use reply::{Outgoing, StreamEnd, refuse, stream, unary};
+
+/// Largest message that a client may send, in bytes.
+pub(crate) const MAX_MESSAGE: usize = 4 * 1024 * 1024;
+
+#[cfg(test)]
+mod tests;

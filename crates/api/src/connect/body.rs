@@ -1,0 +1,108 @@
+//! Reads what a caller sends: one message, or frames.
+
+use std::fmt::Display;
+
+use bytes::{Bytes, BytesMut};
+use http_body::Body;
+use http_body_util::BodyExt;
+
+use super::frame::{Frame, FrameDecoder};
+use super::{Code, Codec, ConnectError, MAX_MESSAGE, Message};
+
+/// The one message of a unary call.
+///
+/// # Errors
+/// `resource_exhausted` if it is larger than [`MAX_MESSAGE`], without reading more; `invalid_argument` if it is no
+/// such message or the body breaks off.
+pub(crate) async fn read_message<M, B>(codec: Codec, mut body: B) -> Result<M, ConnectError>
+where
+    M: Message,
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Display,
+{
+    if body.size_hint().lower() > as_u64(MAX_MESSAGE) {
+        return Err(too_large());
+    }
+    let mut message = BytesMut::new();
+    while let Some(bytes) = data(&mut body).await? {
+        if message.len() + bytes.len() > MAX_MESSAGE {
+            return Err(too_large());
+        }
+        message.extend_from_slice(&bytes);
+    }
+    codec.decode(&message)
+}
+
+/// The messages of a stream that a caller sends.
+#[derive(Debug)]
+pub(crate) struct Frames<B> {
+    body: B,
+    codec: Codec,
+    decoder: FrameDecoder,
+    ended: bool,
+}
+
+impl<B> Frames<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Display,
+{
+    pub(crate) fn new(codec: Codec, body: B) -> Self {
+        Self {
+            body,
+            codec,
+            decoder: FrameDecoder::new(MAX_MESSAGE),
+            ended: false,
+        }
+    }
+
+    /// The next message; `None` at the end of the stream.
+    ///
+    /// # Errors
+    /// Those of [`FrameDecoder::next`] and [`Codec::decode`]; `invalid_argument` when the body ends inside a frame.
+    pub(crate) async fn next<M: Message>(&mut self) -> Result<Option<M>, ConnectError> {
+        loop {
+            if self.ended {
+                return Ok(None);
+            }
+            match self.decoder.next()? {
+                Some(Frame::Message(message)) => return self.codec.decode(&message).map(Some),
+                Some(Frame::End) => self.ended = true,
+                None => self.fill().await?,
+            }
+        }
+    }
+
+    async fn fill(&mut self) -> Result<(), ConnectError> {
+        match data(&mut self.body).await? {
+            Some(bytes) => self.decoder.push(&bytes),
+            None if self.decoder.is_empty() => self.ended = true,
+            None => return Err(ConnectError::invalid("the stream ends inside a frame")),
+        }
+        Ok(())
+    }
+}
+
+/// The next bytes of a body; `None` at its end.
+async fn data<B>(body: &mut B) -> Result<Option<Bytes>, ConnectError>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Display,
+{
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| ConnectError::invalid(format!("reading the request: {error}")))?;
+        if let Ok(bytes) = frame.into_data() {
+            return Ok(Some(bytes));
+        }
+    }
+    Ok(None)
+}
+
+fn too_large() -> ConnectError {
+    let text = format!("the message is larger than {MAX_MESSAGE} bytes");
+    ConnectError::new(Code::ResourceExhausted, text)
+}
+
+fn as_u64(size: usize) -> u64 {
+    u64::try_from(size).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,108 @@
+//! Tests of who may read and write files.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use http::Request;
+use offleash_manager::keeper::client::Keeper;
+
+use super::*;
+
+const TOKEN: &str = "secret";
+
+fn sandbox(token: Option<&str>) -> SandboxAccess {
+    SandboxAccess {
+        id: "i1".to_owned(),
+        access_token: token.map(str::to_owned),
+        env: std::collections::BTreeMap::new(),
+        keeper: Keeper::in_directory(Path::new("/nowhere")),
+        watchers: Arc::default(),
+    }
+}
+
+fn refused(token: Option<&str>, request: http::request::Builder) -> Option<(u16, String)> {
+    let (parts, ()) = request.body(()).unwrap().into_parts();
+    let refusal = check(&sandbox(token), &parts).err()?;
+    Some((refusal.status.as_u16(), refusal.message))
+}
+
+/// The query of a URL for `/a`, signed as the SDKs do.
+fn signed(operation: Operation, expiration: Option<i64>) -> String {
+    let signed = Signed {
+        path: b"/a",
+        operation,
+        user: "root",
+        expiration,
+    };
+    let signature = signed.signature(TOKEN).replace('+', "%2B").replace('/', "%2F");
+    let expiration = expiration
+        .map(|at| format!("&signature_expiration={at}"))
+        .unwrap_or_default();
+    format!("/files?path=%2Fa&username=root&signature={signature}{expiration}")
+}
+
+#[test]
+fn the_token_opens_everything() {
+    let with = |token| Request::get("/files?path=/a").header("x-access-token", token);
+    assert_eq!(refused(Some(TOKEN), with(TOKEN)), None);
+    assert_eq!(refused(None, Request::get("/files")), None);
+    let (status, message) = refused(Some(TOKEN), with("secre")).unwrap();
+    assert_eq!(
+        (status, message.as_str()),
+        (401, "access token present in header but does not match")
+    );
+}
+
+#[test]
+fn a_wrong_token_is_not_made_good_by_a_signature() {
+    let request = Request::get(signed(Operation::Read, None)).header("x-access-token", "wrong");
+    assert_eq!(refused(Some(TOKEN), request).unwrap().0, 401);
+}
+
+#[test]
+fn a_signature_opens_what_was_signed() {
+    assert_eq!(refused(Some(TOKEN), Request::get(signed(Operation::Read, None))), None);
+    assert_eq!(refused(Some(TOKEN), Request::head(signed(Operation::Read, None))), None);
+    assert_eq!(
+        refused(Some(TOKEN), Request::post(signed(Operation::Write, Some(i64::MAX)))),
+        None
+    );
+    let reading = signed(Operation::Read, None);
+    let other_path = reading.replace("%2Fa", "%2Fb");
+    let other_user = reading.replace("root", "user");
+    for request in [
+        Request::post(&reading),
+        Request::get(&other_path),
+        Request::get(&other_user),
+        Request::get(format!("{reading}&signature_expiration=99999999999")),
+    ] {
+        let (status, message) = refused(Some(TOKEN), request).unwrap();
+        assert_eq!((status, message.as_str()), (401, "invalid signature"));
+    }
+}
+
+#[test]
+fn what_is_missing_or_late_is_said() {
+    for (uri, status, message) in [
+        ("/files?path=/a".to_owned(), 401, "missing signature query parameter"),
+        (signed(Operation::Read, Some(1)), 401, "signature is already expired"),
+        (
+            "/files?signature=x&signature_expiration=soon".to_owned(),
+            400,
+            "signature_expiration must be a number",
+        ),
+    ] {
+        assert_eq!(
+            refused(Some(TOKEN), Request::get(uri)),
+            Some((status, message.to_owned()))
+        );
+    }
+}
+
+#[test]
+fn the_sandbox_of_a_signed_url_can_be_found() {
+    let uri: Uri = signed(Operation::Read, None).parse().unwrap();
+    assert!(is_signed_by(TOKEN, &Method::GET, &uri));
+    assert!(!is_signed_by("other", &Method::GET, &uri));
+    assert!(!is_signed_by(TOKEN, &Method::GET, &Uri::from_static("/files?path=/a")));
+}

@@ -1,0 +1,471 @@
+//! `process.Process`: commands in a sandbox, as E2B's SDKs start and hear of them.
+//!
+//! A command outlives the connection that started it; only its own timeout, a signal, or the end of the sandbox ends it.
+
+use std::time::Duration;
+
+use http::{HeaderMap, Request, Response};
+use hyper::body::Incoming;
+use offleash_core::exec::{ExecEnd, OutputStream};
+use offleash_manager::keeper::client::{ExecNews, ExecStream, Keeper};
+use offleash_manager::keeper::error::KeeperError;
+use offleash_manager::keeper::message::{ProcessInfo as Running, Selector, StartExec};
+use tokio::time::{Instant, sleep_until};
+
+use super::failure::{Failure, gone};
+use super::path::{Place, text};
+use super::process_messages::{
+    DataEvent, Empty, EndEvent, EventResponse, ListResponse, ProcessConfig, ProcessEvent, ProcessInfo, ProcessInput,
+    ProcessSelector, Pty, SelectRequest, SendInputRequest, SendSignalRequest, StartEvent, StartRequest,
+    StreamInputRequest, UpdateRequest,
+};
+use super::{SandboxAccess, headers, read, unary};
+use crate::body::Body;
+use crate::connect::{Call, Code, Codec, ConnectError, Frames, Kind, Outgoing, StreamEnd, refuse, stream};
+
+/// Most bytes of output in one event.
+const OUTPUT_CHUNK: usize = 32 * 1024;
+const PTY_CHUNK: usize = 16 * 1024;
+/// A terminal without a size of its own.
+const ROWS: u16 = 24;
+const COLUMNS: u16 = 80;
+
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+
+/// The methods, and how each is called.
+pub(super) fn kind(method: &str) -> Option<Kind> {
+    match method {
+        "List" | "Update" | "SendInput" | "SendSignal" | "CloseStdin" => Some(Kind::Unary),
+        "Start" | "Connect" | "StreamInput" => Some(Kind::Stream),
+        _ => None,
+    }
+}
+
+/// Answers a call of a method that [`kind`] knows.
+pub(super) async fn answer(
+    sandbox: &SandboxAccess,
+    method: &str,
+    call: Call,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let keeper = &sandbox.keeper;
+    let (parts, body) = request.into_parts();
+    match method {
+        "List" => {
+            let listed = async {
+                let _nothing: Empty = read(call, body).await?;
+                list(keeper).await
+            };
+            unary(sandbox, call, listed.await)
+        }
+        "Update" => {
+            let done = async { update(keeper, read(call, body).await?).await };
+            unary(sandbox, call, done.await)
+        }
+        "SendInput" => {
+            let done = async { send_input(keeper, read(call, body).await?).await };
+            unary(sandbox, call, done.await)
+        }
+        "SendSignal" => {
+            let done = async { send_signal(keeper, read(call, body).await?).await };
+            unary(sandbox, call, done.await)
+        }
+        "CloseStdin" => {
+            let done = async { close_stdin(keeper, read(call, body).await?).await };
+            unary(sandbox, call, done.await)
+        }
+        "StreamInput" => stream_input(sandbox, call, body).await,
+        method => {
+            let followed = match method {
+                "Start" => start(keeper, &parts.headers, call.codec, body).await,
+                _ => connect(keeper, &parts.headers, call.codec, body).await,
+            };
+            match followed {
+                Ok(followed) => stream(call.codec, |outgoing| followed.tell(outgoing)),
+                Err(Failure::Gone) => gone(&sandbox.id),
+                Err(Failure::Told(error)) => refuse(call, &error),
+            }
+        }
+    }
+}
+
+async fn list(keeper: &Keeper) -> Result<ListResponse, Failure> {
+    let processes = keeper.processes().await?.iter().map(process_info).collect();
+    Ok(ListResponse { processes })
+}
+
+fn process_info(running: &Running) -> ProcessInfo {
+    let mut argv = running.argv.iter().map(|argument| text(argument));
+    let config = ProcessConfig {
+        cmd: Some(argv.next().unwrap_or_default()),
+        args: argv.collect(),
+        envs: running
+            .env
+            .iter()
+            .map(|(name, value)| (text(name), text(value)))
+            .collect(),
+        cwd: Some(text(&running.cwd)),
+    };
+    ProcessInfo {
+        config: Some(config),
+        pid: running.pid,
+        tag: running.tag.clone(),
+    }
+}
+
+/// A command that a caller follows.
+struct Followed {
+    exec: ExecStream,
+    is_terminal: bool,
+    keepalive: Duration,
+    /// When the caller wants to hear no more; a command that was started with a timeout is the keeper's to end.
+    until: Option<Instant>,
+}
+
+async fn start(keeper: &Keeper, fields: &HeaderMap, codec: Codec, body: Incoming) -> Result<Followed, Failure> {
+    let request = only_message::<StartRequest>(codec, body).await?;
+    let timeout = Call::timeout(fields)?;
+    let start = start_exec(request, headers::user(fields), timeout)?;
+    let is_terminal = start.tty.is_some();
+    let command = start.argv.first().map(|command| text(command)).unwrap_or_default();
+    let cwd = start.cwd.as_deref().map(text);
+    let exec = keeper
+        .start(start)
+        .await
+        .map_err(|error| not_started(error, &command, cwd))?;
+    Ok(Followed {
+        exec,
+        is_terminal,
+        keepalive: headers::keepalive(fields),
+        until: None,
+    })
+}
+
+async fn connect(keeper: &Keeper, fields: &HeaderMap, codec: Codec, body: Incoming) -> Result<Followed, Failure> {
+    let which = selector(only_message::<SelectRequest>(codec, body).await?.process)?;
+    let timeout = Call::timeout(fields)?;
+    let processes = keeper.processes().await?;
+    // One that has ended a moment ago is not among them; nothing but its end will be told.
+    let is_terminal = running(&processes, &which).is_some_and(|process| process.tty);
+    let exec = keeper.attach(&which).await.map_err(|error| no_process(error, &which))?;
+    Ok(Followed {
+        exec,
+        is_terminal,
+        keepalive: headers::keepalive(fields),
+        until: timeout.map(|timeout| Instant::now() + timeout),
+    })
+}
+
+impl Followed {
+    /// Tells the caller what happens, until the command has ended.
+    async fn tell(mut self, outgoing: Outgoing) -> Result<(), StreamEnd> {
+        let start = StartEvent { pid: self.exec.pid() };
+        send(
+            &outgoing,
+            ProcessEvent {
+                start: Some(start),
+                ..ProcessEvent::default()
+            },
+        )
+        .await?;
+        let mut silent_until = Instant::now() + self.keepalive;
+        loop {
+            let news = tokio::select! {
+                news = self.exec.next() => news.map_err(Failure::from)?,
+                () = sleep_until(silent_until) => {
+                    let keepalive = Some(Empty {});
+                    send(&outgoing, ProcessEvent { keepalive, ..ProcessEvent::default() }).await?;
+                    silent_until = Instant::now() + self.keepalive;
+                    continue;
+                }
+                () = reached(self.until) => return Err(too_late("this took longer than connect-timeout-ms").into()),
+            };
+            match news {
+                Some(ExecNews::Output { stream, bytes }) => {
+                    for event in output(stream, bytes, self.is_terminal) {
+                        send(&outgoing, event).await?;
+                    }
+                }
+                Some(ExecNews::TimedOut) => {
+                    return Err(too_late("the command ran longer than connect-timeout-ms and was killed").into());
+                }
+                Some(ExecNews::Ended(ended)) => {
+                    let Some(end) = end(&ended) else {
+                        return Err(StreamEnd::Cut);
+                    };
+                    return Ok(send(
+                        &outgoing,
+                        ProcessEvent {
+                            end: Some(end),
+                            ..ProcessEvent::default()
+                        },
+                    )
+                    .await?);
+                }
+                None => return Err(StreamEnd::Cut),
+            }
+            silent_until = Instant::now() + self.keepalive;
+        }
+    }
+}
+
+/// Waits until then, or for ever.
+async fn reached(until: Option<Instant>) {
+    match until {
+        Some(until) => sleep_until(until).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn send(outgoing: &Outgoing, event: ProcessEvent) -> Result<(), ConnectError> {
+    outgoing.send(&EventResponse { event: Some(event) }).await
+}
+
+fn output(stream: OutputStream, bytes: Vec<u8>, is_terminal: bool) -> impl Iterator<Item = ProcessEvent> {
+    let most = if is_terminal { PTY_CHUNK } else { OUTPUT_CHUNK };
+    let whole = bytes.len() <= most;
+    let (first, rest) = if whole {
+        (Some(bytes), Vec::new())
+    } else {
+        (None, bytes)
+    };
+    let pieces: Vec<Vec<u8>> = rest.chunks(most).map(<[u8]>::to_vec).collect();
+    first.into_iter().chain(pieces).map(move |piece| {
+        let mut data = DataEvent::default();
+        match (is_terminal, stream) {
+            (true, _) => data.pty = Some(piece),
+            (false, OutputStream::Stdout) => data.stdout = Some(piece),
+            (false, OutputStream::Stderr) => data.stderr = Some(piece),
+        }
+        ProcessEvent {
+            data: Some(data),
+            ..ProcessEvent::default()
+        }
+    })
+}
+
+/// How a command ended, in Go's words; `None` if that is not known because the sandbox is gone.
+fn end(ended: &ExecEnd) -> Option<EndEvent> {
+    let (exit_code, exited, status) = match ended {
+        ExecEnd::Exited { code } => (i32::from(*code), true, format!("exit status {code}")),
+        ExecEnd::Signaled { signal } => (-1, false, format!("signal: {}", signal_name(*signal))),
+        ExecEnd::NotStarted(_) => (-1, false, "not started".to_owned()),
+        ExecEnd::Lost => return None,
+    };
+    Some(EndEvent {
+        exit_code,
+        exited,
+        error: (exit_code != 0).then(|| status.clone()),
+        status,
+    })
+}
+
+/// What Go calls a signal of Linux.
+fn signal_name(signal: i32) -> String {
+    let name = match signal {
+        1 => "hangup",
+        2 => "interrupt",
+        3 => "quit",
+        4 => "illegal instruction",
+        5 => "trace/breakpoint trap",
+        6 => "aborted",
+        7 => "bus error",
+        8 => "floating point exception",
+        9 => "killed",
+        10 => "user defined signal 1",
+        11 => "segmentation fault",
+        12 => "user defined signal 2",
+        13 => "broken pipe",
+        14 => "alarm clock",
+        15 => "terminated",
+        24 => "CPU time limit exceeded",
+        25 => "file size limit exceeded",
+        31 => "bad system call",
+        other => return format!("signal {other}"),
+    };
+    name.to_owned()
+}
+
+/// The one message of a stream that has no more.
+async fn only_message<M: crate::connect::Message>(codec: Codec, body: Incoming) -> Result<M, ConnectError> {
+    let message = Frames::new(codec, body).next().await?;
+    message.ok_or_else(|| ConnectError::invalid("the request has no message"))
+}
+
+fn start_exec(request: StartRequest, user: Option<String>, timeout: Option<Duration>) -> Result<StartExec, Failure> {
+    let process = request.process.unwrap_or_default();
+    let command = process.cmd.filter(|command| !command.is_empty());
+    let command = command.ok_or_else(|| ConnectError::invalid("the command is missing"))?;
+    let argv: Vec<Vec<u8>> = std::iter::once(command)
+        .chain(process.args)
+        .map(String::into_bytes)
+        .collect();
+    if argv.iter().any(|argument| argument.contains(&0)) {
+        return Err(ConnectError::invalid("an argument contains a NUL byte").into());
+    }
+    if let Some((name, _)) = process.envs.iter().find(|(name, value)| !is_variable(name, value)) {
+        let text = format!("`{}` cannot be a variable of the environment", name.escape_debug());
+        return Err(ConnectError::invalid(text).into());
+    }
+    let cwd = match Place::parse(process.cwd.unwrap_or_default().as_bytes())? {
+        Place::Home(rest) if rest.is_empty() => None,
+        Place::Absolute(path) | Place::Home(path) => Some(path),
+    };
+    let tty = request.pty.map(terminal_size).transpose()?;
+    Ok(StartExec {
+        argv,
+        env: process
+            .envs
+            .into_iter()
+            .map(|(name, value)| (name.into_bytes(), value.into_bytes()))
+            .collect(),
+        cwd,
+        user,
+        tty,
+        stdin: tty.is_some() || request.stdin.unwrap_or(true),
+        tag: request.tag,
+        timeout_ms: timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
+    })
+}
+
+fn is_variable(name: &str, value: &str) -> bool {
+    !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0')
+}
+
+fn terminal_size(pty: Pty) -> Result<(u16, u16), ConnectError> {
+    let size = pty.size.unwrap_or_default();
+    let characters = |given: Option<u32>, usual: u16| match given {
+        None | Some(0) => Ok(usual),
+        Some(given) => u16::try_from(given)
+            .map_err(|_| ConnectError::invalid(format!("a terminal cannot have {given} rows or columns"))),
+    };
+    Ok((characters(size.rows, ROWS)?, characters(size.cols, COLUMNS)?))
+}
+
+fn not_started(error: KeeperError, command: &str, cwd: Option<String>) -> Failure {
+    let (command, cwd) = (command.escape_debug(), cwd.unwrap_or_default());
+    let text = match &error {
+        KeeperError::Directory { errno: 2 } => format!("cwd '{}' does not exist", cwd.escape_debug()),
+        KeeperError::Directory { .. } => format!("cwd '{}': {error}", cwd.escape_debug()),
+        KeeperError::NotFound | KeeperError::NotExecutable { .. } => {
+            format!("error starting process '{command}': {error}")
+        }
+        _ => return error.into(),
+    };
+    ConnectError::invalid(text).into()
+}
+
+async fn update(keeper: &Keeper, request: UpdateRequest) -> Result<Empty, Failure> {
+    let which = selector(request.process)?;
+    let Some(pty) = request.pty else {
+        return Ok(Empty {});
+    };
+    let (rows, columns) = terminal_size(pty)?;
+    let resized = keeper.resize(&which, rows, columns).await;
+    resized.map_err(|error| no_process(error, &which))?;
+    Ok(Empty {})
+}
+
+async fn send_input(keeper: &Keeper, request: SendInputRequest) -> Result<Empty, Failure> {
+    let which = selector(request.process)?;
+    give(keeper, &which, request.input).await?;
+    Ok(Empty {})
+}
+
+async fn give(keeper: &Keeper, which: &Selector, input: Option<ProcessInput>) -> Result<(), Failure> {
+    let bytes = input.and_then(|input| input.stdin.or(input.pty));
+    let bytes = bytes.ok_or_else(|| ConnectError::new(Code::Unimplemented, "invalid input type"))?;
+    keeper
+        .input(which, bytes)
+        .await
+        .map_err(|error| no_process(error, which))
+}
+
+async fn stream_input(sandbox: &SandboxAccess, call: Call, body: Incoming) -> Response<Body> {
+    match take_stream(&sandbox.keeper, Frames::new(call.codec, body)).await {
+        Ok(()) => stream(
+            call.codec,
+            |outgoing| async move { Ok(outgoing.send(&Empty {}).await?) },
+        ),
+        Err(Failure::Gone) => gone(&sandbox.id),
+        Err(Failure::Told(error)) => refuse(call, &error),
+    }
+}
+
+async fn take_stream(keeper: &Keeper, mut frames: Frames<Incoming>) -> Result<(), Failure> {
+    let mut which = None;
+    while let Some(request) = frames.next::<StreamInputRequest>().await? {
+        if let Some(start) = request.start {
+            let selected = selector(start.process)?;
+            if running(&keeper.processes().await?, &selected).is_none() {
+                return Err(no_process(KeeperError::NoProcess, &selected));
+            }
+            which = Some(selected);
+        } else if let Some(data) = request.data {
+            let which = which
+                .as_ref()
+                .ok_or_else(|| ConnectError::invalid("data comes before the start"))?;
+            give(keeper, which, data.input).await?;
+        } else if request.keepalive.is_none() {
+            return Err(ConnectError::new(Code::Unimplemented, "invalid event type").into());
+        }
+    }
+    Ok(())
+}
+
+async fn send_signal(keeper: &Keeper, request: SendSignalRequest) -> Result<Empty, Failure> {
+    let which = selector(request.process)?;
+    let signal = match request.signal {
+        Some(signal @ (SIGKILL | SIGTERM)) => signal,
+        other => {
+            let text = format!("invalid signal: {}", other.unwrap_or_default());
+            return Err(ConnectError::new(Code::Unimplemented, text).into());
+        }
+    };
+    keeper
+        .signal(&which, signal)
+        .await
+        .map_err(|error| no_process(error, &which))?;
+    Ok(Empty {})
+}
+
+async fn close_stdin(keeper: &Keeper, request: SelectRequest) -> Result<Empty, Failure> {
+    let which = selector(request.process)?;
+    keeper
+        .close_input(&which)
+        .await
+        .map_err(|error| no_process(error, &which))?;
+    Ok(Empty {})
+}
+
+fn selector(selector: Option<ProcessSelector>) -> Result<Selector, ConnectError> {
+    match selector.unwrap_or_default() {
+        ProcessSelector { pid: Some(pid), .. } => Ok(Selector::Pid(pid)),
+        ProcessSelector { tag: Some(tag), .. } => Ok(Selector::Tag(tag)),
+        _ => Err(ConnectError::invalid("a process must be selected by pid or tag")),
+    }
+}
+
+fn running<'a>(processes: &'a [Running], which: &Selector) -> Option<&'a Running> {
+    processes.iter().rfind(|process| match which {
+        Selector::Pid(pid) => process.pid == *pid,
+        Selector::Tag(tag) => process.tag.as_ref() == Some(tag),
+    })
+}
+
+fn no_process(error: KeeperError, which: &Selector) -> Failure {
+    let text = match (&error, which) {
+        (KeeperError::NoProcess, Selector::Pid(pid)) => format!("process with pid {pid} not found"),
+        (KeeperError::NoProcess, Selector::Tag(tag)) => format!("process with tag {} not found", tag.escape_debug()),
+        _ => return error.into(),
+    };
+    ConnectError::new(Code::NotFound, text).into()
+}
+
+fn too_late(text: &str) -> ConnectError {
+    ConnectError::new(Code::DeadlineExceeded, text)
+}
+
+#[cfg(test)]
+mod tests;
