@@ -127,6 +127,9 @@ pub(crate) struct RunArgs {
     /// Give the command a terminal.
     #[arg(short = 't', long)]
     pub(crate) tty: bool,
+    /// Run the command as this user of the base template. [default: user]
+    #[arg(long, value_name = "root|user")]
+    pub(crate) user: Option<String>,
     /// Print one JSON record of the run instead of the command's output.
     #[arg(long)]
     pub(crate) json: bool,
@@ -203,6 +206,10 @@ pub(crate) struct SandboxArgs {
     /// User ids inside: one, or a range of 65536 (needs subordinate ids or root).
     #[arg(long, value_enum, value_name = "single|range")]
     pub(crate) ids: Option<IdsArg>,
+    /// What the root directory is: a read-only view of the host's system, or the base template, in which files can be
+    /// written anywhere and packages installed, gone when the run ends. [default: system]
+    #[arg(long, value_enum, value_name = "system|base")]
+    pub(crate) root: Option<RootArg>,
     /// Let processes inside trace each other (debuggers, strace).
     #[arg(long)]
     pub(crate) allow_ptrace: bool,
@@ -225,6 +232,12 @@ pub(crate) struct SandboxArgs {
 pub(crate) enum DegradeArg {
     Refuse,
     Allow,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum RootArg {
+    System,
+    Base,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

@@ -45,6 +45,7 @@ pub(crate) fn run(arguments: RunArgs, state: Option<&Path>) -> Result<ExitCode, 
             .as_deref()
             .map(specify::directory_inside)
             .transpose()?,
+        user: arguments.user.clone(),
         tty: arguments
             .tty
             .then(|| TerminalDoor::size().unwrap_or(TerminalSize { rows: 24, columns: 80 })),

@@ -11,13 +11,15 @@ use offleash_core::error::Explained;
 use offleash_core::level::{Degrade, Level, LevelChoice};
 use offleash_core::path_rules::PathPattern;
 use offleash_core::policy::Policy;
-use offleash_core::spec::{Access, IdChoice, MountSpec, SandboxSpec, TmpfsSpec, WorkspaceMode, WorkspaceSpec};
+use offleash_core::spec::{
+    Access, IdChoice, MountSpec, RootChoice, SandboxSpec, TmpfsSpec, WorkspaceMode, WorkspaceSpec,
+};
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
 use offleash_core::{srt, trust};
 use offleash_manager::planning::{RegularFileError, read_regular_file};
 
-use crate::args::{DegradeArg, IdsArg, SandboxArgs};
+use crate::args::{DegradeArg, IdsArg, RootArg, SandboxArgs};
 use crate::failure::Failure;
 
 mod network;
@@ -115,9 +117,12 @@ fn apply_level(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Fa
         None => {}
     }
     match arguments.ids {
-        Some(IdsArg::Range) => spec.ids = IdChoice::Range,
-        Some(IdsArg::Single) => spec.ids = IdChoice::Single,
+        Some(IdsArg::Range) => spec.ids = Some(IdChoice::Range),
+        Some(IdsArg::Single) => spec.ids = Some(IdChoice::Single),
         None => {}
+    }
+    if let Some(RootArg::Base) = arguments.root {
+        spec.root = RootChoice::Base { layer: None };
     }
     spec.allow_ptrace |= arguments.allow_ptrace;
     Ok(())

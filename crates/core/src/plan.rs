@@ -1,8 +1,10 @@
 //! What a spec resolved to: nothing optional is left open, and a backend only carries it out.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
+use crate::error::{ErrorKind, Explained};
+use crate::exec::UserIds;
 use crate::id::RunId;
 use crate::level::{Degrade, Level};
 use crate::limits::Limits;
@@ -20,8 +22,10 @@ pub struct Plan {
     pub degrade: Degrade,
     /// The file system, in the order in which it is assembled: a later entry covers an earlier one.
     pub entries: Vec<Entry>,
-    /// User and group inside.
+    /// The user that the first process is, and commands for which no other is asked.
     pub user: User,
+    /// Every user that commands may be asked for by name, the usual one first.
+    pub users: Vec<User>,
     /// How ids are mapped.
     pub ids: IdChoice,
     /// Host name inside.
@@ -61,14 +65,73 @@ impl Plan {
     /// The directories of the writable layers of all overlays.
     pub fn layers(&self) -> Vec<PathBuf> {
         let layer = |entry: &Entry| match &entry.node {
-            Node::Overlay { layer, .. } => Some(layer.clone()),
+            Node::Overlay { layer, .. } | Node::Base { layer, .. } => Some(layer.clone()),
             _ => None,
         };
         self.entries.iter().filter_map(layer).collect()
     }
+
+    /// Whether the sandbox has a root directory of its own that can be written to.
+    pub fn has_own_root(&self) -> bool {
+        self.entries.iter().any(|entry| matches!(entry.node, Node::Base { .. }))
+    }
+
+    /// Whether the sandbox has a superuser of its own: its first process is uid 0 of a range of ids.
+    pub fn has_superuser(&self) -> bool {
+        self.user.uid == 0
+    }
+
+    /// Whether files can be written that somebody outside may come to run: on the host itself, or by applying changes.
+    pub fn writes_for_others(&self) -> bool {
+        let is_shared = |entry: &Entry| match &entry.node {
+            Node::Overlay { .. } => true,
+            Node::Bind { access, .. } => *access == Access::Rw,
+            _ => false,
+        };
+        self.entries.iter().any(is_shared)
+    }
+
+    /// The user of this name.
+    ///
+    /// # Errors
+    /// [`UnknownUser`] with the names that there are.
+    pub fn user_named(&self, name: &str) -> Result<&User, UnknownUser> {
+        user_named(&self.users, name)
+    }
 }
 
-/// The user that commands run as.
+/// The user called `name` among `users`.
+///
+/// # Errors
+/// [`UnknownUser`] with the names that there are.
+pub fn user_named<'u>(users: &'u [User], name: &str) -> Result<&'u User, UnknownUser> {
+    users.iter().find(|user| user.name == name).ok_or_else(|| UnknownUser {
+        name: name.to_owned(),
+        known: users.iter().map(|user| user.name.clone()).collect(),
+    })
+}
+
+/// A user that a sandbox does not have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the sandbox has no user `{}`: it has {}", name.escape_debug(), known.join(", "))]
+pub struct UnknownUser {
+    /// As asked for.
+    pub name: String,
+    /// Those that it has.
+    pub known: Vec<String>,
+}
+
+impl Explained for UnknownUser {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Invalid
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(format!("name one of {}", self.known.join(", ")))
+    }
+}
+
+/// A user of the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct User {
     /// User id inside.
@@ -80,6 +143,32 @@ pub struct User {
     /// Home directory inside.
     #[serde(with = "crate::text::path_bytes")]
     pub home: PathBuf,
+    /// Login shell inside.
+    #[serde(with = "crate::text::path_bytes")]
+    pub shell: PathBuf,
+}
+
+impl User {
+    /// Its ids, as an execution is asked for.
+    pub fn ids(&self) -> UserIds {
+        UserIds {
+            uid: self.uid,
+            gid: self.gid,
+        }
+    }
+
+    /// What a login sets: `HOME`, `LOGNAME`, `SHELL`, `USER`, and `PATH` with the directories in `search_path`.
+    pub fn environment(&self, search_path: &[PathBuf]) -> Environment {
+        let path: Vec<&OsStr> = search_path.iter().map(|directory| directory.as_os_str()).collect();
+        let pairs: [(&str, OsString); 5] = [
+            ("HOME", self.home.clone().into()),
+            ("LOGNAME", self.name.clone().into()),
+            ("PATH", path.join(OsStr::new(":"))),
+            ("SHELL", self.shell.clone().into()),
+            ("USER", self.name.clone().into()),
+        ];
+        pairs.map(|(name, value)| (name.into(), value)).into()
+    }
 }
 
 /// One piece of the sandbox's file system.
@@ -114,6 +203,27 @@ pub enum Node {
         #[serde(with = "crate::text::path_bytes")]
         layer: PathBuf,
     },
+    /// A part of a root directory of its own: a host directory below a writable layer that belongs to the sandbox alone,
+    /// from one start to the next.
+    Base {
+        /// The host's directory, resolved.
+        #[serde(with = "crate::text::path_bytes")]
+        lower: PathBuf,
+        /// The same directories and nothing else, belonging to the sandbox's superuser, to be put above `lower` where
+        /// the owners of its files cannot be mapped.
+        #[serde(with = "crate::text::option_path_bytes")]
+        skeleton: Option<PathBuf>,
+        /// The writable layer's directory, in which `upper` and `work` are made if they are not there.
+        #[serde(with = "crate::text::path_bytes")]
+        layer: PathBuf,
+    },
+    /// A user's home directory, made with what is in `/etc/skel` when it is not there.
+    Home {
+        /// Whose.
+        owner: UserIds,
+        /// Permission bits.
+        mode: u32,
+    },
     /// An empty directory in memory.
     Tmpfs {
         /// Size limit.
@@ -141,6 +251,8 @@ pub enum Node {
         #[serde(with = "crate::text::bytes")]
         contents: Vec<u8>,
     },
+    /// The guest's own program as a file, under another name.
+    Guest,
     /// Something that a rule hides: an empty file or directory nobody can read or replace.
     Hidden {
         /// Whether a directory is hidden.

@@ -117,7 +117,7 @@ impl Policy {
         if let Some(network) = &self.network {
             spec.network = network.clone();
         }
-        replace(&mut spec.ids, self.ids);
+        spec.ids = self.ids.or(spec.ids);
         replace(&mut spec.allow_ptrace, self.allow_ptrace);
         spec.min_level = self.min_level.or(spec.min_level);
         match (self.workspace, &mut spec.workspace) {

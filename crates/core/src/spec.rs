@@ -22,6 +22,8 @@ pub struct SandboxSpec {
     pub min_level: Option<Level>,
     /// Whether a weaker enforcement than asked for is acceptable.
     pub degrade: Degrade,
+    /// What the root directory is.
+    pub root: RootChoice,
     /// The workspace; `None` means none.
     pub workspace: Option<WorkspaceSpec>,
     /// Further host paths.
@@ -40,10 +42,25 @@ pub struct SandboxSpec {
     pub limits: Limits,
     /// The network.
     pub network: NetworkSpec,
-    /// How user ids are mapped.
-    pub ids: IdChoice,
+    /// How user ids are mapped. When absent: a range for a root of its own where that can be had, else one id.
+    pub ids: Option<IdChoice>,
     /// Whether processes in the sandbox may trace each other (debuggers, strace).
     pub allow_ptrace: bool,
+}
+
+/// What the root directory of a sandbox is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum RootChoice {
+    /// A read-only view of the host's system.
+    #[default]
+    System,
+    /// The base template: the host's system below a writable layer, so that files can be written anywhere and packages
+    /// installed, by the users `root` and `user`.
+    Base {
+        /// The directory of the writable layer, which exists and may hold what an earlier sandbox left there; when absent,
+        /// one that goes with the sandbox.
+        layer: Option<PathBuf>,
+    },
 }
 
 /// The directory that the code works in.

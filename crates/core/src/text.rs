@@ -272,6 +272,25 @@ pub(crate) mod path_bytes {
     }
 }
 
+/// A path that may be absent, likewise.
+pub(crate) mod option_path_bytes {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+    use std::path::PathBuf;
+
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
+        let bytes = path.as_ref().map(|path| path.as_os_str().as_bytes());
+        bytes.serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+        let bytes = Option::<Vec<u8>>::deserialize(deserializer)?;
+        Ok(bytes.map(|bytes| PathBuf::from(OsString::from_vec(bytes))))
+    }
+}
+
 /// Paths as bytes, likewise.
 pub(crate) mod paths_bytes {
     use std::ffi::OsString;

@@ -52,10 +52,12 @@ pub struct Ids {
     pub sandbox: RunId,
     /// How many ids it has.
     pub choice: IdChoice,
-    /// The user id inside that commands run as.
+    /// The user id inside that the first process has, and commands for which no other is asked.
     pub uid: u32,
-    /// The group id inside that commands run as.
+    /// The group id inside, likewise.
     pub gid: u32,
+    /// The user who works in the sandbox: the owner of its workspace and mounts.
+    pub worker: UserIds,
 }
 
 impl Ids {
@@ -66,6 +68,7 @@ impl Ids {
             choice: plan.ids,
             uid: plan.user.uid,
             gid: plan.user.gid,
+            worker: plan.users.first().unwrap_or(&plan.user).ids(),
         }
     }
 }

@@ -4,6 +4,7 @@
 //! plan ([`planning`]), has a backend of `isolation` make the sandbox, drives the execution ([`drive`]), and keeps
 //! what the run leaves with `store` ([`lifecycle`]). Deliberately not here: how a sandbox is made, and printing.
 
+pub mod base;
 pub mod capture;
 pub mod changes;
 pub mod daemon;

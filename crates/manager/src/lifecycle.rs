@@ -5,6 +5,7 @@ mod error;
 mod level;
 pub(crate) mod making;
 mod network;
+mod own_root;
 mod published;
 mod report;
 mod secrets;
@@ -16,9 +17,9 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::exec::{ExecEnd, ExecRequest, Stdin, TerminalSize};
 use offleash_core::id::RunId;
-use offleash_core::plan::{Environment, Plan};
+use offleash_core::plan::{Environment, Plan, User};
 use offleash_core::record::{ChangeSummary, NetworkUse, RunRecord};
-use offleash_core::spec::{SandboxSpec, WorkspaceMode};
+use offleash_core::spec::{IdChoice, SandboxSpec, WorkspaceMode};
 use offleash_gateway::Gateway;
 use offleash_isolation::sandbox::{Enforcement, Final};
 use offleash_store::{
@@ -32,6 +33,7 @@ pub(crate) use self::level::Chosen;
 pub use self::level::choose as choose_level;
 use self::making::{Made, Resolved, new_run, place_layers};
 pub use self::network::{ConnectAnswer, explain_connect};
+pub(crate) use self::own_root::OwnRoot;
 pub use self::secrets::SecretsError;
 use crate::capture::Capture;
 use crate::drive::{Door, Drive, Driven, Ending};
@@ -53,6 +55,8 @@ pub struct RunRequest {
     pub command: Vec<OsString>,
     /// Working directory inside, if not the usual one.
     pub cwd: Option<PathBuf>,
+    /// The user of the command by name; the usual one when absent.
+    pub user: Option<String>,
     /// A terminal instead of pipes.
     pub tty: Option<TerminalSize>,
     /// How many bytes of each output stream the record keeps.
@@ -96,13 +100,29 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
     };
     let outside = resolved.outside(&request.spec, &request.command)?;
     let Resolved {
-        host, mut plan, basis, ..
+        host,
+        mut plan,
+        basis,
+        own_root,
+        ..
     } = resolved;
+    let user = request
+        .user
+        .as_deref()
+        .map(|name| plan.user_named(name))
+        .transpose()?
+        .cloned();
     let mut live = LiveRun::create(&state, new_run(&request.spec, &request.command, &plan, &host))?;
     place_layers(&mut plan, &live);
     let started_at = live.run().started_at().to_owned();
-    let outcome = execute(request, &mut chosen, &mut plan, &basis, outside, &mut live, door);
+    let task = Task {
+        request,
+        basis: &basis,
+        user: user.as_ref().unwrap_or(&basis.user),
+    };
+    let outcome = execute(&task, &mut chosen, &mut plan, outside, &mut live, door);
     let finished = live.finish();
+    let discarded = own_root.map_or(Ok(()), OwnRoot::discard);
     let (executed, enforcement) = match outcome {
         Ok(executed) => executed,
         Err(failure) => return report::failed(request, &state, &plan, started_at, failure),
@@ -110,6 +130,9 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
     let mut notes = Vec::new();
     if executed.strays > 0 {
         notes.push(NO_NETWORK.to_owned());
+    }
+    if let Err(error) = discarded {
+        notes.push(format!("the sandbox's layer was not removed: {}", with_causes(&error)));
     }
     let mut unkept = None;
     let mut held_back = false;
@@ -171,6 +194,8 @@ pub fn this_host(state_directory: &std::path::Path) -> Result<Host, ManagerError
         cwd,
         env: std::env::vars_os().collect(),
         state_directory: state_directory.to_owned(),
+        ids: IdChoice::Single,
+        base: None,
         trust: None,
     })
 }
@@ -219,19 +244,26 @@ struct Executed {
     strays: u64,
 }
 
+/// What is to be executed, and from what it starts.
+struct Task<'a> {
+    request: &'a RunRequest,
+    basis: &'a ExecBasis,
+    user: &'a User,
+}
+
 fn execute(
-    request: &RunRequest,
+    task: &Task<'_>,
     chosen: &mut level::Chosen,
     plan: &mut Plan,
-    basis: &ExecBasis,
     outside: network::Outside,
     live: &mut LiveRun,
     door: &mut dyn Door,
 ) -> Result<(Executed, Enforcement), ManagerError> {
+    let request = task.request;
     let mut tending = live.tending();
     let Made { mut sandbox, gateway } = making::make(&request.spec, chosen, plan, &outside, live, &mut tending)?;
     outside.published.news().for_each(|line| door.note(&line));
-    let (cwd, mut env) = directory_and_environment(request, basis);
+    let (cwd, mut env) = directory_and_environment(task);
     env.extend(outside.secrets.variables);
     let exec = sandbox.exec(&ExecRequest {
         argv: request.command.clone(),
@@ -239,7 +271,8 @@ fn execute(
         cwd,
         stdin: Stdin::Stream,
         tty: request.tty,
-        user: None,
+        // The first process is that user already, unless there are several.
+        user: plan.has_superuser().then(|| task.user.ids()),
     })?;
     let capture = Capture::new(request.capture);
     let mut driven = Drive::new(&mut *sandbox, door, exec, &plan.limits, request.started, capture)
@@ -272,9 +305,15 @@ fn execute(
 }
 
 /// Where the command starts, and its environment, in which `PWD` says the same unless the owner set another.
-fn directory_and_environment(request: &RunRequest, basis: &ExecBasis) -> (PathBuf, Environment) {
-    let cwd = request.cwd.clone().unwrap_or_else(|| basis.cwd.clone());
-    let mut env = basis.env.clone();
+fn directory_and_environment(task: &Task<'_>) -> (PathBuf, Environment) {
+    let basis = task.basis;
+    // Whoever stands in the usual user's home stands in his own.
+    let usual = match basis.cwd == basis.user.home {
+        true => &task.user.home,
+        false => &basis.cwd,
+    };
+    let cwd = task.request.cwd.clone().unwrap_or_else(|| usual.clone());
+    let mut env = basis.environment_of(task.user);
     for (name, value) in &mut env {
         if name == "PWD" && value.as_os_str() == basis.cwd {
             *value = cwd.clone().into();

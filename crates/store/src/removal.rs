@@ -35,6 +35,20 @@ pub(crate) fn remove_tree(parent: &OwnedFd, name: &OsStr) -> Result<(), FileErro
     rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR).tried("removing", name)
 }
 
+/// Removes the directory `path` with everything beneath; nothing happens if there is none. No symbolic link is followed
+/// below its parent.
+///
+/// # Errors
+/// As [`remove_tree`]; the parent cannot be opened.
+pub fn remove_directory(path: &Path) -> Result<(), FileError> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(Errno::INVAL).tried("removing", path);
+    };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let parent = rustix::fs::open(parent, flags, Mode::empty()).tried("opening", parent)?;
+    remove_tree(&parent, name)
+}
+
 struct Removal<'top> {
     top: &'top OwnedFd,
     moved: u64,

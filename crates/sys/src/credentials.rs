@@ -13,10 +13,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, Gid, Uid};
 /// # Errors
 /// `EINVAL` when an id is not mapped.
 pub fn become_user(uid: u32, gid: u32) -> io::Result<()> {
-    match rustix::thread::set_thread_groups(&[]) {
-        Ok(()) | Err(Errno::PERM) => {}
-        Err(error) => return Err(error.into()),
-    }
+    drop_groups()?;
     let gid = Gid::from_raw(gid);
     rustix::thread::set_thread_res_gid(gid, gid, gid)?;
     // Leaving uid 0 of the namespace would clear the capabilities that assembling the tree still needs.
@@ -34,14 +31,50 @@ pub fn become_user(uid: u32, gid: u32) -> io::Result<()> {
     Ok(())
 }
 
+/// Drops the supplementary groups, where the kernel lets us.
+///
+/// # Errors
+/// What the kernel answered, unless it is that they may not be dropped here.
+pub fn drop_groups() -> io::Result<()> {
+    match rustix::thread::set_thread_groups(&[]) {
+        Ok(()) | Err(Errno::PERM) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What the superuser of a sandbox keeps over the sandbox's own user namespace, and nothing over the host's: what it
+/// takes to install packages and to start programs for other users of the sandbox.
+///
+/// Deliberately not here: everything over mounts, networks, devices, modules, tracing and time; `CAP_SETFCAP`, without
+/// which package managers fall back to setuid bits; `CAP_DAC_READ_SEARCH`, which opens files by number; `CAP_MKNOD`.
+pub const SUPERUSER: CapabilitySet = CapabilitySet::CHOWN // package managers and tar give files to users
+    .union(CapabilitySet::DAC_OVERRIDE) // they write in directories of other users, such as apt's of `_apt`
+    .union(CapabilitySet::FOWNER) // they set modes and times of files that they gave away
+    .union(CapabilitySet::FSETID) // they keep the setgid bit of directories of other groups
+    .union(CapabilitySet::SETUID) // the guest starts commands of other users; apt downloads as `_apt`
+    .union(CapabilitySet::SETGID) // as SETUID
+    .union(CapabilitySet::SETPCAP) // the guest empties the bounding set of commands of other users; it only takes away
+    .union(CapabilitySet::KILL) // the guest and root end programs of other users
+    .union(CapabilitySet::NET_BIND_SERVICE) // servers on ports below 1024 of the sandbox's own network
+    .union(CapabilitySet::SYS_CHROOT); // OpenSSH's privilege separation, `dpkg --root`
+
 /// Drops every capability from every set, for ever, and checks that none is left.
 ///
 /// # Errors
 /// `EPERM` if a capability is still held or could come back.
 pub fn drop_capabilities() -> io::Result<()> {
+    drop_capabilities_but(CapabilitySet::empty())
+}
+
+/// Drops every capability but those of `kept`, for ever, and checks that no other is left. Those that are kept stay at
+/// exec as long as the user id is 0 (capabilities(7), "Programs that are executed by root").
+///
+/// # Errors
+/// `EPERM` if another capability is still held or could come back.
+pub fn drop_capabilities_but(kept: CapabilitySet) -> io::Result<()> {
     rustix::thread::clear_ambient_capability_set()?;
-    // The bounding set is emptied first: it takes CAP_SETPCAP, which goes with the rest.
-    for number in 0..64_u32 {
+    // The bounding set comes first: it takes CAP_SETPCAP, which may go with the rest.
+    for number in (0..64_u32).filter(|number| !is_in(kept, *number)) {
         match bounding_set(BoundingSet::Drop, number) {
             Ok(_) => {}
             // The first number that the kernel does not know.
@@ -49,13 +82,23 @@ pub fn drop_capabilities() -> io::Result<()> {
             Err(error) => return Err(error),
         }
     }
-    empty_capability_sets()?;
+    let held = rustix::thread::capabilities(None)?.permitted & kept;
+    let sets = CapabilitySets {
+        effective: held,
+        permitted: held,
+        inheritable: CapabilitySet::empty(),
+    };
+    rustix::thread::set_capabilities(None, sets)?;
     rustix::thread::set_no_new_privs(true)?;
-    if has_capabilities()? {
+    if has_capabilities_but(kept)? {
         Err(Errno::PERM.into())
     } else {
         Ok(())
     }
+}
+
+fn is_in(set: CapabilitySet, number: u32) -> bool {
+    set.bits() & (1 << number) != 0
 }
 
 /// Empties the sets of this thread; the bounding set is not one of them.
@@ -97,11 +140,16 @@ pub fn give_up_capabilities() -> io::Result<()> {
 /// # Errors
 /// What the kernel answered.
 pub fn has_capabilities() -> io::Result<bool> {
+    has_capabilities_but(CapabilitySet::empty())
+}
+
+fn has_capabilities_but(kept: CapabilitySet) -> io::Result<bool> {
     let held = rustix::thread::capabilities(None)?;
-    if !(held.effective | held.permitted | held.inheritable).is_empty() {
+    let others = (held.effective | held.permitted) - kept;
+    if !(others | held.inheritable).is_empty() {
         return Ok(true);
     }
-    for number in 0..64_u32 {
+    for number in (0..64_u32).filter(|number| !is_in(kept, *number)) {
         match bounding_set(BoundingSet::Read, number) {
             Ok(true) => return Ok(true),
             Ok(false) => {}

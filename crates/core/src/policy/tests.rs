@@ -62,7 +62,7 @@ fn a_full_policy_is_read() {
     assert_eq!(spec.level, LevelChoice::Exactly(Level::Process));
     assert_eq!(spec.min_level, Some(Level::ProcessLandlock));
     assert_eq!(spec.degrade, Degrade::Allow);
-    assert_eq!(spec.ids, IdChoice::Range);
+    assert_eq!(spec.ids, Some(IdChoice::Range));
     assert!(spec.allow_ptrace);
     assert_eq!(spec.workspace.map(|workspace| workspace.mode), Some(WorkspaceMode::Rw));
     assert_eq!(

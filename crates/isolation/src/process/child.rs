@@ -62,6 +62,9 @@ impl Bounds {
             // Memory files are not bounded by rlimits.
             deny_memfd: !self.held.memory,
             host_namespaces: false,
+            superuser: plan.has_superuser(),
+            // In a layer of the sandbox's own nobody outside comes to run what it makes.
+            allow_set_id: plan.has_own_root() && !plan.writes_for_others(),
             count_forks: false,
         })
     }
@@ -125,7 +128,7 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     if credentials::isolate_core().is_ok() {
         report.push(('+', "core_scheduling", "a core scheduling cookie of its own".to_owned()));
     }
-    credentials::drop_capabilities().map_err(step("dropping capabilities"))?;
+    take_capabilities_away(plan).map_err(step("dropping capabilities"))?;
     report.push(restrict_paths(plan)?);
     // Not before: descriptors that are open only while the sandbox is made count, too.
     limit(plan, &bounds)?;
@@ -151,6 +154,14 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     drop((listener, network));
     let error = process::exec_descriptor(guest.as_fd(), c"offleash-guest", None);
     Err(step("starting the guest")(error))
+}
+
+fn take_capabilities_away(plan: &Plan) -> io::Result<()> {
+    if !plan.has_superuser() {
+        return credentials::drop_capabilities();
+    }
+    credentials::drop_groups()?;
+    credentials::drop_capabilities_but(credentials::SUPERUSER)
 }
 
 /// Sends an order over a control socket that no guest has yet.
@@ -331,9 +342,11 @@ fn restrict_paths(plan: &Plan) -> Result<(char, &'static str, String), StepFailu
         }
         Ok(())
     };
-    open(Path::new("/"), GrantAccess::List)?;
-    open(Path::new("/etc"), GrantAccess::Read)?;
     let may_execute = plan.executables.is_empty();
+    if !plan.has_own_root() {
+        open(Path::new("/"), GrantAccess::List)?;
+        open(Path::new("/etc"), GrantAccess::Read)?;
+    }
     for (path, access) in grants(plan, may_execute) {
         open(&path, access)?;
     }
@@ -374,11 +387,18 @@ fn grants(plan: &Plan, may_execute: bool) -> impl Iterator<Item = (PathBuf, Gran
     plan.entries.iter().filter_map(move |entry| {
         let access = match &entry.node {
             Node::Bind { access: Access::Ro, .. } => executable(GrantAccess::ReadExecute, GrantAccess::Read),
-            Node::Bind { access: Access::Rw, .. } | Node::Overlay { .. } | Node::Tmpfs { .. } => {
+            // That of the root directory holds for all beneath it.
+            Node::Base { .. } if entry.target != Path::new("/") => return None,
+            Node::Bind { access: Access::Rw, .. } | Node::Overlay { .. } | Node::Base { .. } | Node::Tmpfs { .. } => {
                 executable(GrantAccess::WriteExecute, GrantAccess::Write)
             }
             Node::Proc | Node::Dev => GrantAccess::Write,
-            Node::Directory | Node::Symlink { .. } | Node::File { .. } | Node::Hidden { .. } => return None,
+            Node::Directory
+            | Node::Symlink { .. }
+            | Node::File { .. }
+            | Node::Hidden { .. }
+            | Node::Home { .. }
+            | Node::Guest => return None,
         };
         // Below `/etc` everything may be read already; a rule for each file would only cost time.
         (!entry.target.starts_with("/etc")).then(|| (entry.target.clone(), access))

@@ -70,6 +70,7 @@ impl Embryo {
             control,
         };
         embryo
+            .identity
             .write_maps(pid)
             .map_err(|error| failed("mapping user ids", "", error))?;
         embryo
@@ -89,23 +90,6 @@ impl Embryo {
         self.identity.writer == MapWriter::Privileged
     }
 
-    fn write_maps(&self, pid: rustix::process::Pid) -> io::Result<()> {
-        let Identity {
-            uid_map,
-            gid_map,
-            writer,
-            ..
-        } = &self.identity;
-        match writer {
-            MapWriter::Privileged => namespaces::write_id_maps(pid, uid_map, gid_map, false),
-            MapWriter::Own => namespaces::write_id_maps(pid, uid_map, gid_map, true),
-            MapWriter::Helper => {
-                run_map_helper("newuidmap", pid, uid_map)?;
-                run_map_helper("newgidmap", pid, gid_map)
-            }
-        }
-    }
-
     /// Makes it the sandbox of `plan`; when it fails, everything that was made is gone again.
     pub(super) fn become_sandbox(
         mut self,
@@ -118,12 +102,13 @@ impl Embryo {
             from_parent: trees_of_the_parent(plan, &self.identity),
         };
         let parent = Parent {
+            identity: &self.identity,
             order: &order,
             channel: &self.channel,
             control: self.control.as_fd(),
         };
         let mut owners = OwnerMaps {
-            outside: self.identity.outside,
+            identity: &self.identity,
             made: Vec::new(),
         };
         let sent = parent.send_order(&mut owners);
@@ -182,17 +167,29 @@ fn prepare_layers(plan: &Plan, identity: &Identity) -> Result<(), IsolationError
         return Ok(());
     }
     for entry in &plan.entries {
-        let Node::Overlay { layer, .. } = &entry.node else {
-            continue;
+        let (layer, owner) = match &entry.node {
+            Node::Overlay { layer, .. } => (layer, identity.outside),
+            // That of an earlier sandbox belongs to the ids which that had, and is mapped.
+            Node::Base { layer, .. } => (layer, owner_of_layer(layer)?.unwrap_or(identity.outside)),
+            _ => continue,
         };
-        let uid = Some(rustix::fs::Uid::from_raw(identity.outside.0));
-        let gid = Some(rustix::fs::Gid::from_raw(identity.outside.1));
-        for directory in [layer.clone(), layer.join("upper"), layer.join("work")] {
-            rustix::fs::chown(&directory, uid, gid)
+        let (uid, gid) = owner;
+        let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
+        let is_new = matches!(&entry.node, Node::Overlay { .. }) || owner == identity.outside;
+        let upper = is_new.then(|| layer.join("upper"));
+        for directory in [layer.clone(), layer.join("work")].into_iter().chain(upper) {
+            rustix::fs::chown(&directory, Some(uid), Some(gid))
                 .map_err(|error| failed("preparing the layer", directory.to_string_lossy(), error.into()))?;
         }
     }
     Ok(())
+}
+
+/// To whom a layer was given by an earlier sandbox, if there was one.
+fn owner_of_layer(layer: &Path) -> Result<Option<(u32, u32)>, IsolationError> {
+    let found = rustix::fs::lstat(layer).map_err(|error| failed("examining", layer.to_string_lossy(), error.into()))?;
+    let is_given = found.st_uid != rustix::process::geteuid().as_raw();
+    Ok(is_given.then_some((found.st_uid, found.st_gid)))
 }
 
 /// What was made so far, and is unmade if the rest fails.
@@ -228,6 +225,7 @@ impl Drop for Unfinished {
 }
 
 struct Parent<'a> {
+    identity: &'a Identity,
     order: &'a child::Order<&'a Plan>,
     channel: &'a ParentEnd,
     control: BorrowedFd<'a>,
@@ -235,7 +233,7 @@ struct Parent<'a> {
 
 impl Parent<'_> {
     /// Sends what the child needs first.
-    fn send_order(&self, owners: &mut OwnerMaps) -> Result<(), IsolationError> {
+    fn send_order(&self, owners: &mut OwnerMaps<'_>) -> Result<(), IsolationError> {
         child::send_order(self.control, self.order).map_err(|error| failed("telling the first process", "", error))?;
         self.send_trees(owners)
     }
@@ -297,19 +295,16 @@ impl Parent<'_> {
 
     /// Makes and sends the trees that need the host's privilege: files outside the system's own directories, with
     /// their owner mapped to the sandbox's user.
-    fn send_trees(&self, owners: &mut OwnerMaps) -> Result<(), IsolationError> {
+    fn send_trees(&self, owners: &mut OwnerMaps<'_>) -> Result<(), IsolationError> {
         for &number in &self.order.from_parent {
-            let entry = &self.order.plan.entries[number / 2];
-            let path = path_of(&entry.node, number);
+            let path = path_of(&self.order.plan.entries[number / 2].node, number);
             let opened = if number == tree::source_number(number / 2) {
                 mount::clone_resolved(path)
             } else {
                 mount::clone_tree(mount::current_directory(), path)
             };
             let tree = opened.map_err(|error| failed("opening", path.to_string_lossy(), error))?;
-            if number == tree::source_number(number / 2) {
-                self.map_owner(tree.as_fd(), path, &entry.node, owners)?;
-            }
+            self.map_owner(number, tree.as_fd(), path, owners)?;
             let index =
                 u16::try_from(number).map_err(|_| failed("counting mounts", "", io::ErrorKind::InvalidInput.into()))?;
             self.channel
@@ -319,18 +314,27 @@ impl Parent<'_> {
         Ok(())
     }
 
+    /// Shows the files of a tree, and lets them be made, as the sandbox's own.
     fn map_owner(
         &self,
+        number: usize,
         tree: BorrowedFd<'_>,
         path: &Path,
-        node: &Node,
-        owners: &mut OwnerMaps,
+        owners: &mut OwnerMaps<'_>,
     ) -> Result<(), IsolationError> {
+        let node = &self.order.plan.entries[number / 2].node;
+        let is_source = number == tree::source_number(number / 2);
         let stat =
             rustix::fs::fstat(tree).map_err(|error| failed("examining", path.to_string_lossy(), error.into()))?;
-        let mapped = owners
-            .map(stat.st_uid, stat.st_gid)
-            .and_then(|namespace| mount::map_ids(tree, namespace));
+        let owner = (stat.st_uid, stat.st_gid);
+        let namespace = match node {
+            Node::Base { .. } if is_source => owners.of_system(owner),
+            Node::Base { .. } if owner == self.identity.outside => return Ok(()),
+            Node::Base { .. } => owners.of_earlier(owner),
+            _ if is_source => owners.of_worker(owner),
+            _ => return Ok(()),
+        };
+        let mapped = namespace.and_then(|namespace| mount::map_ids(tree, namespace));
         match mapped {
             Ok(()) => Ok(()),
             // Read-only and readable for everybody: the mapping would only have shown another owner.
@@ -347,26 +351,41 @@ impl Parent<'_> {
     }
 }
 
-/// Namespaces that map one owner each to the sandbox's user; most sandboxes need one.
-struct OwnerMaps {
-    outside: (u32, u32),
-    made: Vec<((u32, u32), UserNamespace)>,
+/// Namespaces for id-mapped mounts; most sandboxes need one.
+struct OwnerMaps<'a> {
+    identity: &'a Identity,
+    made: Vec<([[IdMap; 1]; 2], UserNamespace)>,
 }
 
-impl OwnerMaps {
-    fn map(&mut self, uid: u32, gid: u32) -> io::Result<BorrowedFd<'_>> {
-        let position = match self.made.iter().position(|(owner, _)| *owner == (uid, gid)) {
+impl OwnerMaps<'_> {
+    /// Shows `owner` as the user who works in the sandbox.
+    fn of_worker(&mut self, owner: (u32, u32)) -> io::Result<BorrowedFd<'_>> {
+        self.map(owner, self.identity.worker, 1)
+    }
+
+    /// Shows the users of the host as those of the sandbox with the same numbers, or, where it has one id, `owner` as
+    /// that.
+    fn of_system(&mut self, owner: (u32, u32)) -> io::Result<BorrowedFd<'_>> {
+        match self.identity.range_start() {
+            Some(start) => self.map((0, 0), (start, start), identity::RANGE),
+            None => self.map(owner, self.identity.outside, 1),
+        }
+    }
+
+    /// Shows the users of an earlier sandbox, of which `owner` is the first process's, as those of this one.
+    fn of_earlier(&mut self, owner: (u32, u32)) -> io::Result<BorrowedFd<'_>> {
+        let count = self.identity.range_start().map_or(1, |_| identity::RANGE);
+        self.map(owner, self.identity.outside, count)
+    }
+
+    fn map(&mut self, from: (u32, u32), to: (u32, u32), count: u32) -> io::Result<BorrowedFd<'_>> {
+        let line = |inside, outside| [IdMap { inside, outside, count }];
+        let maps = [line(from.0, to.0), line(from.1, to.1)];
+        let position = match self.made.iter().position(|(made, _)| *made == maps) {
             Some(position) => position,
             None => {
-                let line = |inside, outside| {
-                    [IdMap {
-                        inside,
-                        outside,
-                        count: 1,
-                    }]
-                };
-                let namespace = UserNamespace::new(&line(uid, self.outside.0), &line(gid, self.outside.1))?;
-                self.made.push(((uid, gid), namespace));
+                let namespace = UserNamespace::new(&maps[0], &maps[1])?;
+                self.made.push((maps, namespace));
                 self.made.len() - 1
             }
         };
@@ -383,7 +402,9 @@ fn trees_of_the_parent(plan: &Plan, identity: &Identity) -> Vec<usize> {
     for (entry, node) in plan.entries.iter().map(|entry| &entry.node).enumerate() {
         match node {
             Node::Bind { source, .. } if !tree::is_system(source) => numbers.push(tree::source_number(entry)),
-            Node::Overlay { .. } => numbers.extend([tree::source_number(entry), tree::layer_number(entry)]),
+            Node::Overlay { .. } | Node::Base { .. } => {
+                numbers.extend([tree::source_number(entry), tree::layer_number(entry)])
+            }
             _ => {}
         }
     }
@@ -393,8 +414,8 @@ fn trees_of_the_parent(plan: &Plan, identity: &Identity) -> Vec<usize> {
 fn path_of(node: &Node, number: usize) -> &Path {
     match node {
         Node::Bind { source, .. } => source,
-        Node::Overlay { lower, .. } if number == tree::source_number(number / 2) => lower,
-        Node::Overlay { layer, .. } => layer,
+        Node::Overlay { lower, .. } | Node::Base { lower, .. } if number == tree::source_number(number / 2) => lower,
+        Node::Overlay { layer, .. } | Node::Base { layer, .. } => layer,
         _ => Path::new("/"),
     }
 }
@@ -403,25 +424,24 @@ fn is_lost(failure: &StepFailure) -> bool {
     failure.source.kind() == io::ErrorKind::UnexpectedEof
 }
 
-fn run_map_helper(program: &str, pid: rustix::process::Pid, map: &[IdMap]) -> io::Result<()> {
-    let mut arguments = vec![pid.as_raw_pid().to_string()];
-    for line in map {
-        arguments.extend([line.inside, line.outside, line.count].map(|number| number.to_string()));
-    }
-    match process::run_helper(program, &arguments) {
-        Ok((true, _)) => Ok(()),
-        Ok((false, said)) => Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            format!("{program}: {said}"),
-        )),
-        Err(error) => Err(io::Error::new(error.kind(), format!("{program}: {error}"))),
-    }
-}
-
 fn describe(plan: &Plan, identity: &Identity, report: &Report, enforcement: &mut Enforcement) {
     enforcement.holds("namespaces", "user, pid, mount, network, ipc, uts, cgroup");
-    enforcement.holds("root", "a built tree, entered with pivot_root");
-    enforcement.holds("capabilities", "none, in any set");
+    enforcement.holds(
+        "root",
+        if plan.has_own_root() {
+            "a writable layer over a built tree, entered with pivot_root"
+        } else {
+            "a built tree, entered with pivot_root"
+        },
+    );
+    enforcement.holds(
+        "capabilities",
+        if plan.has_superuser() {
+            "ten of the sandbox's own user namespace for its superuser, none for others"
+        } else {
+            "none, in any set"
+        },
+    );
     enforcement.holds(
         "network",
         if plan.network {

@@ -217,6 +217,11 @@ impl ChildEnd {
         socket::send(self.0.as_fd(), &message, &[&[listener], network].concat())
     }
 
+    /// What was to be done is done; nothing follows.
+    pub(crate) fn done(&self) -> io::Result<()> {
+        socket::send(self.0.as_fd(), &[READY], &[])
+    }
+
     pub(crate) fn failed(&self, failure: &StepFailure) {
         let errno = failure.source.raw_os_error().unwrap_or(libc_eio());
         let message = format!("{}{errno}\0{}\0{}", char::from(FAILED), failure.step, failure.subject);

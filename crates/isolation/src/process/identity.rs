@@ -6,8 +6,9 @@
 use std::io;
 
 use offleash_core::spec::IdChoice;
-use offleash_sys::namespaces::IdMap;
-use offleash_sys::process::is_root;
+use offleash_sys::namespaces::{self, IdMap};
+use offleash_sys::process::{self, is_root};
+use rustix::process::Pid;
 
 use crate::sandbox::Ids;
 
@@ -16,8 +17,10 @@ use crate::sandbox::Ids;
 pub(super) struct Identity {
     pub(super) uid_map: Vec<IdMap>,
     pub(super) gid_map: Vec<IdMap>,
-    /// The host's uid and gid of the sandbox's user.
+    /// The host's uid and gid of the user that the first process is.
     pub(super) outside: (u32, u32),
+    /// The host's uid and gid of the user who works in the sandbox.
+    pub(super) worker: (u32, u32),
     /// Who writes the maps.
     pub(super) writer: MapWriter,
 }
@@ -49,6 +52,44 @@ pub(super) fn choose(ids: &Ids) -> io::Result<Identity> {
     if is_root() { for_root(ids) } else { for_user(ids) }
 }
 
+impl Identity {
+    /// Writes the maps of the process's user namespace.
+    pub(super) fn write_maps(&self, pid: Pid) -> io::Result<()> {
+        let (uid_map, gid_map) = (&self.uid_map, &self.gid_map);
+        match self.writer {
+            MapWriter::Privileged => namespaces::write_id_maps(pid, uid_map, gid_map, false),
+            MapWriter::Own => namespaces::write_id_maps(pid, uid_map, gid_map, true),
+            MapWriter::Helper => {
+                run_map_helper("newuidmap", pid, uid_map)?;
+                run_map_helper("newgidmap", pid, gid_map)
+            }
+        }
+    }
+
+    /// The first of the host's ids, if all of the sandbox's are a range of them.
+    pub(super) fn range_start(&self) -> Option<u32> {
+        match self.uid_map.as_slice() {
+            [line] if line.count == RANGE => Some(line.outside),
+            _ => None,
+        }
+    }
+}
+
+fn run_map_helper(program: &str, pid: Pid, map: &[IdMap]) -> io::Result<()> {
+    let mut arguments = vec![pid.as_raw_pid().to_string()];
+    for line in map {
+        arguments.extend([line.inside, line.outside, line.count].map(|number| number.to_string()));
+    }
+    match process::run_helper(program, &arguments) {
+        Ok((true, _)) => Ok(()),
+        Ok((false, said)) => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("{program}: {said}"),
+        )),
+        Err(error) => Err(io::Error::new(error.kind(), format!("{program}: {error}"))),
+    }
+}
+
 fn for_root(ids: &Ids) -> io::Result<Identity> {
     let count = if ids.choice == IdChoice::Range { RANGE } else { 1 };
     let start = unused_ids(
@@ -74,6 +115,11 @@ fn for_root(ids: &Ids) -> io::Result<Identity> {
             count,
         }],
         outside,
+        worker: if count == 1 {
+            outside
+        } else {
+            (start + ids.worker.uid, start + ids.worker.gid)
+        },
         writer: MapWriter::Privileged,
     })
 }
@@ -120,6 +166,7 @@ fn for_user(ids: &Ids) -> io::Result<Identity> {
             uid_map: single(ids.uid, own.0),
             gid_map: single(ids.gid, own.1),
             outside: own,
+            worker: own,
             writer: MapWriter::Own,
         });
     }
@@ -137,6 +184,7 @@ fn for_user(ids: &Ids) -> io::Result<Identity> {
         uid_map: around(ids.uid, own.0, subordinate("/etc/subuid")?),
         gid_map: around(ids.gid, own.1, subordinate("/etc/subgid")?),
         outside: own,
+        worker: own,
         writer: MapWriter::Helper,
     })
 }
@@ -168,7 +216,7 @@ fn subordinate_ids(file: &str, names: &[String]) -> Option<u32> {
 
 /// All ids of a range inside, with `inside` standing for `own` and the others for subordinate ones.
 fn around(inside: u32, own: u32, subordinate: u32) -> Vec<IdMap> {
-    vec![
+    let mut map = vec![
         IdMap {
             inside: 0,
             outside: subordinate,
@@ -184,7 +232,10 @@ fn around(inside: u32, own: u32, subordinate: u32) -> Vec<IdMap> {
             outside: subordinate + inside,
             count: RANGE - inside - 1,
         },
-    ]
+    ];
+    // The kernel takes no empty line.
+    map.retain(|line| line.count > 0);
+    map
 }
 
 #[cfg(test)]
@@ -225,6 +276,15 @@ mod tests {
         );
         assert_eq!(subordinate_ids("1000:300000:65536\n", &names), Some(300_000));
         assert_eq!(subordinate_ids("alice:165536:100\n", &names), None);
+    }
+
+    #[test]
+    fn the_caller_can_be_the_superuser_of_a_range() {
+        let line = |inside, outside, count| IdMap { inside, outside, count };
+        assert_eq!(
+            around(0, 4242, 100_000),
+            [line(0, 4242, 1), line(1, 100_000, RANGE - 1)]
+        );
     }
 
     #[test]

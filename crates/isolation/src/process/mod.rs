@@ -15,12 +15,14 @@ pub(crate) mod network;
 mod network_namespace;
 mod no_route;
 mod running;
+mod superuser;
 mod tree;
 
 use offleash_core::level::Level;
 use offleash_core::plan::Plan;
 
 use self::create::Embryo;
+pub use self::superuser::as_superuser_of_range;
 use crate::error::IsolationError;
 use crate::sandbox::{Backend, Ids, Leftovers, Sandbox};
 

@@ -18,7 +18,9 @@ use self::kernel::Covers;
 use self::layers::Part;
 use self::root::{Kind, Root};
 use super::handshake::StepFailure;
+use crate::guest_image;
 
+mod base;
 mod kernel;
 mod layers;
 mod root;
@@ -79,17 +81,33 @@ impl Foundation {
     /// Assembles the plan's tree and makes it the root of this mount namespace.
     pub(super) fn enter(self, plan: &Plan, given: &mut dyn Given) -> Result<(), StepFailure> {
         let Self { root, covers } = self;
-        let mut assembly = Assembly { root, covers, given };
+        let mut assembly = Assembly {
+            foundation: root,
+            own_root: None,
+            covers,
+            given,
+        };
         for (number, entry) in plan.entries.iter().enumerate() {
             assembly.add(number, entry)?;
         }
-        let Assembly { mut root, covers, .. } = assembly;
-        covers.finish(&mut root).map_err(step("finishing the new root", ""))?;
-        let root = root.mount();
-        mount::make_private(root)
-            .and_then(|()| mount::restrict_mount(root, SEALED))
-            .map_err(step("sealing the new root", ""))?;
-        mount::enter_root(root).map_err(step("entering the new root", ""))
+        let Assembly {
+            mut foundation,
+            own_root,
+            covers,
+            ..
+        } = assembly;
+        covers
+            .finish(&mut foundation)
+            .map_err(step("finishing the new root", ""))?;
+        let sealed = mount::make_private(foundation.mount())
+            .and_then(|()| mount::restrict_mount(foundation.mount(), SEALED))
+            .and_then(|()| own_root.as_ref().map_or(Ok(()), base::seal));
+        sealed.map_err(step("sealing the new root", ""))?;
+        // The foundation lies on top of the host's root: with it as the root, what was before is one mount that goes, and
+        // so it is when its place is taken by another.
+        let entered = mount::enter_root(foundation.mount())
+            .and_then(|()| own_root.as_ref().map_or(Ok(()), |root| mount::enter_root(root.mount())));
+        entered.map_err(step("entering the new root", ""))
     }
 }
 
@@ -144,19 +162,40 @@ pub(super) fn is_system(path: &Path) -> bool {
 }
 
 struct Assembly<'a> {
-    root: Root,
+    /// A tmpfs, which is the sandbox's root unless it has one of its own.
+    foundation: Root,
+    own_root: Option<Root>,
     covers: Covers,
     given: &'a mut dyn Given,
 }
 
 impl Assembly<'_> {
+    fn root(&mut self) -> &mut Root {
+        self.own_root.as_mut().unwrap_or(&mut self.foundation)
+    }
+
     fn add(&mut self, number: usize, entry: &Entry) -> Result<(), StepFailure> {
         let target = relative(&entry.target);
         match &entry.node {
             Node::Bind { source, access } => self.bind(number, source, *access, target),
             Node::Overlay { lower, layer } => self.overlay(number, lower, layer, target),
+            Node::Base { lower, skeleton, layer } => self.base(
+                number,
+                base::Lower {
+                    lower,
+                    skeleton: skeleton.as_deref(),
+                },
+                layer,
+                target,
+            ),
+            Node::Home { owner, mode } => {
+                base::home(self.root(), target, *owner, *mode).map_err(step("making the home directory", &entry.target))
+            }
+            Node::Guest => self
+                .file(guest_image::GUEST, Mode::from(0o755), target)
+                .map_err(step("writing", &entry.target)),
             Node::Tmpfs { size, inodes, mode } => TmpfsOptions::new(size.map(|size| size.0), *inodes, *mode)
-                .with(|options| self.root.mount_new(c"tmpfs", options, WRITABLE, target))
+                .with(|options| self.root().mount_new(c"tmpfs", options, WRITABLE, target))
                 .map_err(step("mounting a tmpfs at", &entry.target)),
             // Part of the foundation.
             Node::Proc if target == Path::new(kernel::PROC) => Ok(()),
@@ -166,21 +205,20 @@ impl Assembly<'_> {
                 Err(step("mounting what is the kernel's at", &entry.target)(elsewhere))
             }
             Node::Directory => self
-                .root
+                .root()
                 .directory(target)
                 .map_err(step("making the directory", &entry.target)),
             Node::Symlink { to } => self
-                .root
                 .symlink(to, target)
                 .map_err(step("making the symbolic link", &entry.target)),
             Node::File { contents } => self
-                .root
                 .file(contents, Mode::from(0o644), target)
                 .map_err(step("writing", &entry.target)),
             Node::Hidden { directory } => {
                 let kind = if *directory { Kind::Directory } else { Kind::File };
+                let root = self.own_root.as_ref().unwrap_or(&self.foundation);
                 self.covers
-                    .hide(&self.root, target, kind)
+                    .hide(root, target, kind)
                     .map_err(step("hiding", &entry.target))
             }
         }
@@ -204,27 +242,47 @@ impl Assembly<'_> {
         mount::restrict_tree(tree.as_fd(), attributes).map_err(step("restricting", source))?;
         let kind = kind_of(tree.as_fd()).map_err(step("examining", source))?;
         let tree = if access == Access::Ro && kind == Kind::Directory && !is_system(source) {
-            layers::read_only(&mut self.root, &part).map_err(step("mounting a read-only view of", source))?
+            layers::read_only(&mut self.foundation, &part).map_err(step("mounting a read-only view of", source))?
         } else {
             part.tree
         };
-        self.root
+        self.root()
             .attach(tree.as_fd(), kind, target)
             .map_err(step("mounting", source))
     }
 
-    fn overlay(&mut self, number: usize, lower: &Path, layer: &Path, target: &Path) -> Result<(), StepFailure> {
-        let lower_part = self.source(number, lower)?;
-        let layer_part = match self.given.tree(layer_number(number))? {
-            Some(tree) => Part { tree, is_ours: false },
-            None => Part {
+    /// The tree of the writable layer of an overlay.
+    fn layer(&mut self, number: usize, layer: &Path) -> Result<Part, StepFailure> {
+        match self.given.tree(layer_number(number))? {
+            Some(tree) => Ok(Part { tree, is_ours: false }),
+            None => Ok(Part {
                 tree: mount::clone_tree(mount::current_directory(), layer).map_err(step("opening", layer))?,
                 is_ours: true,
-            },
-        };
-        let overlay = layers::writable(&mut self.root, &lower_part, &layer_part)
+            }),
+        }
+    }
+
+    /// A file of ours. In a root of its own an earlier one, whatever became of it, gives way.
+    fn file(&mut self, contents: &[u8], mode: Mode, target: &Path) -> io::Result<()> {
+        if let Some(root) = &mut self.own_root {
+            root.clear(target)?;
+        }
+        self.root().file(contents, mode, target)
+    }
+
+    fn symlink(&mut self, to: &Path, target: &Path) -> io::Result<()> {
+        if let Some(root) = &mut self.own_root {
+            root.clear(target)?;
+        }
+        self.root().symlink(to, target)
+    }
+
+    fn overlay(&mut self, number: usize, lower: &Path, layer: &Path, target: &Path) -> Result<(), StepFailure> {
+        let lower_part = self.source(number, lower)?;
+        let layer_part = self.layer(number, layer)?;
+        let overlay = layers::writable(&mut self.foundation, &[lower_part], &layer_part)
             .map_err(step("mounting an overlay over", lower))?;
-        self.root
+        self.root()
             .attach(overlay.as_fd(), Kind::Directory, target)
             .map_err(step("mounting the overlay of", lower))
     }

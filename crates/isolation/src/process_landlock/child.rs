@@ -77,6 +77,8 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
         // Memory files are not bounded by rlimits.
         deny_memfd: !inherited.held.memory,
         host_namespaces: true,
+        superuser: false,
+        allow_set_id: false,
         count_forks: inherited.plan.limits.pids.is_some() && !inherited.held.pids,
     });
     report.push((

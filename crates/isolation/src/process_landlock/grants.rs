@@ -90,8 +90,12 @@ impl Layout {
                 }
             }
             Node::Hidden { .. } => self.hide(entry, above),
-            // The host has its own directories and links.
-            Node::Directory | Node::Symlink { .. } => {}
+            Node::Base { .. } => self.impossible.push((
+                format!("a writable root at `{}`", entry.target.display()),
+                "without mounts there is no layer above the host's files".to_owned(),
+            )),
+            // The host has its own directories, links and programs.
+            Node::Directory | Node::Symlink { .. } | Node::Home { .. } | Node::Guest => {}
         }
     }
 

@@ -6,11 +6,13 @@ use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::level::Level;
 use offleash_core::network::Publish;
 use offleash_core::network::upstream_proxy::ProxyError;
+use offleash_core::plan::UnknownUser;
 use offleash_gateway::TrustError;
 use offleash_isolation::error::IsolationError;
 use offleash_store::{ApplyError, AuditError, FileError, RunError, StateError};
 
 use super::secrets::SecretsError;
+use crate::base::BaseError;
 use crate::planning::PlanError;
 
 /// An error of the manager, or of a room that it uses.
@@ -19,6 +21,12 @@ pub enum ManagerError {
     /// The spec cannot become a plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// What a root of the sandbox's own consists of cannot be made or removed.
+    #[error(transparent)]
+    Base(#[from] BaseError),
+    /// There is no such user inside.
+    #[error(transparent)]
+    User(#[from] UnknownUser),
     /// The sandbox cannot be made or used.
     #[error(transparent)]
     Isolation(#[from] IsolationError),
@@ -81,6 +89,8 @@ pub enum ManagerError {
 impl ManagerError {
     fn explained(&self) -> Option<&dyn Explained> {
         match self {
+            Self::Base(error) => Some(error),
+            Self::User(error) => Some(error),
             Self::Plan(error) => Some(error),
             Self::Isolation(error) => Some(error),
             Self::State(error) => Some(error),

@@ -2,8 +2,8 @@
 
 use offleash_core::id::RunId;
 use offleash_core::level::{Degrade, Level, LevelChoice};
-use offleash_core::plan::Plan;
-use offleash_core::spec::SandboxSpec;
+use offleash_core::plan::{Plan, User};
+use offleash_core::spec::{IdChoice, RootChoice, SandboxSpec};
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::process::ProcessBackend;
 use offleash_isolation::process_landlock::ProcessLandlockBackend;
@@ -51,6 +51,8 @@ pub(crate) struct Chosen {
     fallback: Option<Level>,
     /// Why it is not the level that was meant.
     fallen: Option<String>,
+    /// How many ids the sandbox has.
+    ids: IdChoice,
 }
 
 impl Chosen {
@@ -65,18 +67,30 @@ impl Chosen {
             backend: backend(level)?,
             fallback: fallback(spec),
             fallen: None,
+            ids: spec.ids.unwrap_or_default(),
         };
-        let user = planning::user();
-        let ids = Ids {
-            sandbox: id.clone(),
-            choice: spec.ids,
-            uid: user.uid,
-            gid: user.gid,
-        };
-        if let Err(error) = chosen.backend.prepare(&ids) {
+        let has_own_root = matches!(spec.root, RootChoice::Base { .. });
+        if has_own_root && level != Level::Process {
+            let operation = "give a sandbox a root of its own";
+            return Err(IsolationError::Unsupported { level, operation }.into());
+        }
+        if has_own_root && spec.ids.is_none() {
+            chosen.ids = IdChoice::Range;
+            if chosen.backend.prepare(&ids_of(spec, id, IdChoice::Range)).is_ok() {
+                return Ok(chosen);
+            }
+            // Then one has to do.
+            chosen.ids = IdChoice::Single;
+        }
+        if let Err(error) = chosen.backend.prepare(&ids_of(spec, id, chosen.ids)) {
             chosen.fall_back(error)?;
         }
         Ok(chosen)
+    }
+
+    /// How many ids the sandbox has.
+    pub(super) fn ids(&self) -> IdChoice {
+        self.ids
     }
 
     pub(crate) fn level(&self) -> Level {
@@ -119,9 +133,22 @@ impl Chosen {
     }
 }
 
+fn ids_of(spec: &SandboxSpec, id: &RunId, choice: IdChoice) -> Ids {
+    let first = planning::first_user(&spec.root, choice).ids();
+    let users = planning::users(&spec.root, choice);
+    Ids {
+        sandbox: id.clone(),
+        choice,
+        uid: first.uid,
+        gid: first.gid,
+        worker: users.first().map_or(first, User::ids),
+    }
+}
+
 /// What the owner accepts when user namespaces are forbidden: only what he named, or allowed by `degrade`.
 fn fallback(spec: &SandboxSpec) -> Option<Level> {
-    let is_allowed = spec.level == LevelChoice::Auto && spec.degrade == Degrade::Allow;
+    let is_possible = spec.root == RootChoice::System;
+    let is_allowed = is_possible && spec.level == LevelChoice::Auto && spec.degrade == Degrade::Allow;
     let level = Level::ProcessLandlock;
     (is_allowed && spec.min_level.is_none_or(|floor| floor <= level)).then_some(level)
 }

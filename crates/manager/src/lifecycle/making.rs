@@ -12,11 +12,11 @@ use offleash_gateway::{Gateway, Trust};
 use offleash_isolation::sandbox::{Leftovers, Sandbox};
 use offleash_store::{LiveRun, NewRun, Tending};
 
-use super::ManagerError;
 use super::level::Chosen;
 use super::network::{self, Outside};
 use super::published::PublishedPorts;
 use super::secrets;
+use super::{ManagerError, OwnRoot};
 use crate::planning::{self, ExecBasis, Host};
 
 /// A spec, resolved.
@@ -25,6 +25,8 @@ pub(crate) struct Resolved {
     pub(crate) host: Host,
     pub(crate) plan: Plan,
     pub(crate) basis: ExecBasis,
+    /// The root of its own, if it has one: to be discarded when the sandbox is gone.
+    pub(crate) own_root: Option<OwnRoot>,
     /// What connections are opened with, if any are.
     trust: Option<Arc<Trust>>,
 }
@@ -42,7 +44,10 @@ impl Resolved {
         chosen: &Chosen,
     ) -> Result<Self, ManagerError> {
         let trust = network::trust(&spec.network)?;
+        let own_root = OwnRoot::ready(spec, chosen.ids(), &host.state_directory, &id)?;
         let host = Host {
+            ids: chosen.ids(),
+            base: own_root.as_ref().map(OwnRoot::parts).transpose()?,
             trust: trust.as_deref().map(network::stores),
             ..host
         };
@@ -56,6 +61,7 @@ impl Resolved {
             host,
             plan,
             basis,
+            own_root,
             trust,
         })
     }

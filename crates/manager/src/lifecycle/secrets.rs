@@ -216,7 +216,9 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
 /// Where a file of the host can be read inside.
 fn seen_inside(entries: &[Entry], file: &Path) -> Option<PathBuf> {
     entries.iter().find_map(|entry| {
-        let (Node::Bind { source: root, .. } | Node::Overlay { lower: root, .. }) = &entry.node else {
+        let (Node::Bind { source: root, .. } | Node::Overlay { lower: root, .. } | Node::Base { lower: root, .. }) =
+            &entry.node
+        else {
             return None;
         };
         let rest = file.strip_prefix(root).ok()?;

@@ -1,14 +1,15 @@
 //! The environment of a command: what every sandbox has, what toolchains add, what rules pass and set.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use offleash_core::env::{EnvError, EnvRules, check_variable};
 use offleash_core::plan::{Environment, User};
+use offleash_core::spec::RootChoice;
 
 use super::toolchain::Added;
-use super::{Host, etc, trust};
+use super::{Host, trust};
 
 /// Variables by name.
 pub(super) type Variables = BTreeMap<OsString, OsString>;
@@ -23,30 +24,41 @@ const SYSTEM_PATH: [&str; 6] = [
     "/sbin",
 ];
 
+/// The same where there is a superuser, or a name of one: in the order of Debian's login shells.
+const SYSTEM_PATH_OF_BASE: [&str; 6] = [
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+    "/bin",
+];
+
 /// The directories in which programs are looked for inside, the first first.
-pub(super) fn search_path(added: &Added) -> Vec<PathBuf> {
+pub(super) fn search_path(root: &RootChoice, added: &Added) -> Vec<PathBuf> {
+    let system = match root {
+        RootChoice::System => SYSTEM_PATH,
+        RootChoice::Base { .. } => SYSTEM_PATH_OF_BASE,
+    };
     added
         .path
         .iter()
         .cloned()
-        .chain(SYSTEM_PATH.iter().map(PathBuf::from))
+        .chain(system.iter().map(PathBuf::from))
         .collect()
 }
 
 /// What every sandbox has, and with `opens` what its programs need where the gateway opens connections.
-pub(super) fn of_the_sandbox(user: &User, added: &Added, directory: &Path, opens: bool) -> Variables {
-    let path = search_path(added);
-    let path: Vec<&OsStr> = path.iter().map(|directory| directory.as_os_str()).collect();
-    let own = [
-        ("HOME", user.home.as_os_str().to_owned()),
-        ("LANG", "C.UTF-8".into()),
-        ("LOGNAME", user.name.clone().into()),
-        ("PATH", path.join(OsStr::new(":"))),
-        ("PWD", directory.as_os_str().to_owned()),
-        ("SHELL", etc::shell().into()),
-        ("USER", user.name.clone().into()),
-    ];
-    let mut variables: Variables = own.map(|(name, value)| (OsString::from(name), value)).into();
+pub(super) fn of_the_sandbox(
+    user: &User,
+    search_path: &[PathBuf],
+    added: &Added,
+    directory: &Path,
+    opens: bool,
+) -> Variables {
+    let mut variables: Variables = user.environment(search_path).into_iter().collect();
+    variables.insert("LANG".into(), "C.UTF-8".into());
+    variables.insert("PWD".into(), directory.into());
     if opens {
         variables.extend(trust::variables());
     }

@@ -13,6 +13,9 @@ use offleash_core::text::Text;
 /// A spec that cannot become a plan.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
+    /// A root of its own was asked for, and nobody has made what it consists of.
+    #[error("the base template was not made ready")]
+    NoTemplate,
     /// There is no program to run.
     #[error("no command was given")]
     NoCommand,
@@ -145,6 +148,7 @@ impl Explained for PlanError {
             },
             PlanError::BelowMinimum { .. } => ErrorKind::Unsupported,
             PlanError::TooManyPaths { .. } => ErrorKind::Exhausted,
+            PlanError::NoTemplate => ErrorKind::Internal,
             _ => ErrorKind::Invalid,
         }
     }
@@ -152,7 +156,7 @@ impl Explained for PlanError {
     fn hint(&self) -> Option<String> {
         let hint = match self {
             PlanError::NoCommand => "give a program after `--`, or a shell command with `-c`",
-            PlanError::NulInArgument { .. } | PlanError::Environment(_) => return None,
+            PlanError::NoTemplate | PlanError::NulInArgument { .. } | PlanError::Environment(_) => return None,
             PlanError::Network(error) => return error.hint(),
             PlanError::CommandDenied { .. } => "change `commands` in the policy if it should run",
             PlanError::BelowMinimum { .. } => "ask for a stronger `--level`, or lower `--min-level`",

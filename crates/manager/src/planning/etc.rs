@@ -16,7 +16,7 @@ use super::trust::{self, TrustStores};
 
 /// Files and directories of the host, each shown where it exists and everybody may read it. Each costs about 15 µs at
 /// every start.
-const FROM_HOST: [&str; 17] = [
+pub(crate) const FROM_HOST: [&str; 17] = [
     "alternatives",
     "chromium.d",
     "crypto-policies",
@@ -52,9 +52,14 @@ pub(super) fn entries(user: &User, hostname: &str, network: bool, trust: Option<
 }
 
 fn written(user: &User, hostname: &str, network: bool) -> Vec<Entry> {
-    let shell = shell();
-    let User { uid, gid, name, home } = user;
-    let home = home.display();
+    let User {
+        uid,
+        gid,
+        name,
+        home,
+        shell,
+    } = user;
+    let (home, shell) = (home.display(), shell.display());
     let nowhere = "/nonexistent:/usr/sbin/nologin";
     [
         (
@@ -65,23 +70,31 @@ fn written(user: &User, hostname: &str, network: bool) -> Vec<Entry> {
             ),
         ),
         ("group", format!("root:x:0:\n{name}:x:{gid}:\nnogroup:x:65534:\n")),
+        ("nsswitch.conf", NAME_SERVICES.to_owned()),
+    ]
+    .map(|(name, text)| file(name, text))
+    .into_iter()
+    .chain(of_the_network(hostname, network))
+    .collect()
+}
+
+/// Where names are looked up.
+pub(crate) const NAME_SERVICES: &str =
+    "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n";
+
+/// What depends on the sandbox's network, and is written anew at each start.
+pub(super) fn of_the_network(hostname: &str, network: bool) -> [Entry; 3] {
+    [
         ("hosts", format!("127.0.0.1 localhost {hostname}\n::1 localhost\n")),
         ("hostname", format!("{hostname}\n")),
-        (
-            "nsswitch.conf",
-            "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n".to_owned(),
-        ),
         ("resolv.conf", resolvers(network).to_owned()),
     ]
-    .map(|(name, text)| {
-        system(
-            Path::new("/etc").join(name),
-            Node::File {
-                contents: text.into_bytes(),
-            },
-        )
-    })
-    .into()
+    .map(|(name, text)| file(name, text))
+}
+
+fn file(name: &str, text: String) -> Entry {
+    let contents = text.into_bytes();
+    system(Path::new("/etc").join(name), Node::File { contents })
 }
 
 /// Which address is asked for names does not matter, since the gateway answers at all of them. Without a network no
@@ -104,7 +117,7 @@ pub(super) fn shell() -> &'static str {
 }
 
 /// Configuration of language runtimes, in directories that may carry a version.
-fn versioned() -> impl Iterator<Item = String> {
+pub(crate) fn versioned() -> impl Iterator<Item = String> {
     let names = fs::read_dir("/etc").into_iter().flatten().flatten();
     names
         .filter_map(|found| found.file_name().into_string().ok())

@@ -9,7 +9,7 @@ use offleash_core::protected::protected_rule;
 use offleash_core::spec::{Access, SandboxSpec, WorkspaceMode};
 use std::os::unix::ffi::OsStrExt as _;
 
-use super::{ExecBasis, Host, PlanError, resolve};
+use super::{BaseTemplate, ExecBasis, Host, PlanError, resolve};
 
 /// What may be done with a path inside.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +51,14 @@ pub fn explain_path(spec: &SandboxSpec, host: &Host, path: &Path) -> Result<Path
 fn resolve_unnamed(spec: &SandboxSpec, host: &Host) -> Result<(Plan, ExecBasis), PlanError> {
     let id = RunId::from_parts(0, 0);
     let run_directory = host.state_directory.join("runs").join(id.as_str());
-    resolve(spec, host, &[OsString::from("true")], id, &run_directory)
+    let host = Host {
+        base: host
+            .base
+            .clone()
+            .or_else(|| Some(BaseTemplate::nominal(&host.state_directory))),
+        ..host.clone()
+    };
+    resolve(spec, &host, &[OsString::from("true")], id, &run_directory)
 }
 
 /// Whether a sandbox of this spec has a variable `name` that does not come from the host, such as `PATH`.
@@ -93,6 +100,8 @@ fn answer(entry: &Entry, path: &Path, spec: &SandboxSpec) -> PathAnswer {
         Node::Bind { access: Access::Ro, .. } => "read, not written".to_owned(),
         Node::Bind { access: Access::Rw, .. } => "read and written, on the host itself".to_owned(),
         Node::Overlay { .. } => return overlay_answer(entry, path, spec),
+        Node::Base { .. } | Node::Home { .. } => "read and written, in the sandbox's own layer".to_owned(),
+        Node::Guest => "read, executed and written; made by offleash".to_owned(),
         Node::Tmpfs { .. } => "read and written, in memory, gone when the run ends".to_owned(),
         Node::Proc => "the sandbox's own procfs; what concerns the machine is covered or read-only".to_owned(),
         Node::Dev => "one of six devices, or does not exist".to_owned(),

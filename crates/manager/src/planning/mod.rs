@@ -13,12 +13,13 @@ use offleash_core::level::{Level, LevelChoice};
 use offleash_core::network::port_given;
 use offleash_core::path_rules::Anchors;
 use offleash_core::plan::{Environment, NetworkDoors, Plan, User};
-use offleash_core::spec::SandboxSpec;
+use offleash_core::spec::{IdChoice, RootChoice, SandboxSpec};
 
+mod base;
 mod commands;
 mod environment;
 mod error;
-mod etc;
+pub(crate) mod etc;
 mod explain;
 mod git;
 mod mounts;
@@ -26,7 +27,7 @@ mod outside;
 mod reach;
 mod regular_file;
 mod rules;
-mod system;
+pub(crate) mod system;
 #[cfg(test)]
 mod tests;
 mod toolchain;
@@ -35,12 +36,13 @@ mod trust;
 mod view;
 mod workspace;
 
+pub use base::{BasePart, BaseTemplate};
+pub(crate) use base::{first_user, users};
 pub use error::PlanError;
 pub use explain::{PathAnswer, explain_path, has_variable_of_its_own};
 pub use outside::find_outside;
 pub(crate) use reach::absolute;
 pub use regular_file::{RegularFileError, read_regular_file};
-pub(crate) use system::user;
 pub use trust::TrustStores;
 
 /// The name of the machine inside.
@@ -61,6 +63,10 @@ pub struct Host {
     pub env: Environment,
     /// Where offleash keeps its state, absolute; never visible inside.
     pub state_directory: PathBuf,
+    /// How many ids the sandbox has where the spec leaves that open.
+    pub ids: IdChoice,
+    /// What a root of the sandbox's own is made of; needed where the spec asks for one.
+    pub base: Option<BaseTemplate>,
     /// The certificate authorities of the sandbox where the gateway opens connections.
     pub trust: Option<TrustStores>,
 }
@@ -82,8 +88,23 @@ pub struct ExecBasis {
     pub env: Environment,
     /// Working directory inside.
     pub cwd: PathBuf,
-    /// The user inside.
+    /// The usual user inside.
     pub user: User,
+    /// Every user inside, the usual one first.
+    pub users: Vec<User>,
+    /// Where programs are looked for inside, for the environment of another user ([`User::environment`]).
+    pub search_path: Vec<PathBuf>,
+}
+
+impl ExecBasis {
+    /// The environment for a command of `user`, who is one of the sandbox's.
+    pub fn environment_of(&self, user: &User) -> Environment {
+        let own = user.environment(&self.search_path);
+        let is_usual = *user == self.user;
+        let replaced = |name: &OsString| !is_usual && own.iter().any(|(own, _)| own == name);
+        let kept = self.env.iter().filter(|(name, _)| !replaced(name)).cloned();
+        kept.chain(own.iter().filter(|_| !is_usual).cloned()).collect()
+    }
 }
 
 /// Resolves `spec`, for a run of `command`, into a plan and what its executions start from.
@@ -104,11 +125,23 @@ pub fn resolve(
     let level = check_level(spec)?;
     spec.network.check()?;
     port_given::check_together(&spec.network.publish, &spec.network.host_ports)?;
-    let user = system::user();
+    let ids = spec.ids.unwrap_or(host.ids);
+    let users = base::users(&spec.root, ids);
+    let user = users.first().cloned().unwrap_or_else(system::user);
     let mut tree = tree::Tree::default();
-    tree.add_system(system::entries(&spec.limits, &user));
     let network = spec.network.needs_gateway();
-    tree.add_system(etc::entries(&user, HOSTNAME, network, host.trust.as_ref()));
+    match &spec.root {
+        RootChoice::System => {
+            tree.add_system(system::entries(&spec.limits, &user));
+            tree.add_system(etc::entries(&user, HOSTNAME, network, host.trust.as_ref()));
+        }
+        RootChoice::Base { .. } => {
+            let template = host.base.as_ref().ok_or(PlanError::NoTemplate)?;
+            tree.add_system(base::entries(template, &users, &spec.limits));
+            tree.add_system(etc::of_the_network(HOSTNAME, network));
+            tree.add_system(host.trust.iter().flat_map(trust::own_entries));
+        }
+    }
 
     let workspace = match &spec.workspace {
         Some(workspace) => Some(add_workspace(workspace, host, run_directory, &mut tree)?),
@@ -128,7 +161,7 @@ pub fn resolve(
     hide_state(host, &mut tree);
 
     let cwd = workspace::directory(workspace.as_deref(), host, &user.home);
-    let search_path = environment::search_path(&added);
+    let search_path = environment::search_path(&spec.root, &added);
     let found = commands::find(program, &search_path, &cwd, tree.view());
     commands::check(program, &spec.commands, found.as_ref())?;
     commands::deny(&spec.commands, &search_path, &mut tree)?;
@@ -141,7 +174,7 @@ pub fn resolve(
         });
     }
 
-    let mut own = environment::of_the_sandbox(&user, &added, &cwd, spec.network.opens());
+    let mut own = environment::of_the_sandbox(&user, &search_path, &added, &cwd, spec.network.opens());
     let told = spec.network.variables().into_iter();
     own.extend(told.map(|(name, value)| (name.into(), value.into())));
     let env = environment::resolve(&spec.env, host, own)?;
@@ -150,8 +183,9 @@ pub fn resolve(
         level,
         degrade: spec.degrade,
         entries: tree.into_order(),
-        user: user.clone(),
-        ids: spec.ids,
+        user: base::first_user(&spec.root, ids),
+        users: users.clone(),
+        ids,
         hostname: HOSTNAME.to_owned(),
         limits: spec.limits.clone(),
         network,
@@ -168,7 +202,14 @@ pub fn resolve(
         executables,
         run_directory: run_directory.to_path_buf(),
     };
-    Ok((plan, ExecBasis { env, cwd, user }))
+    let basis = ExecBasis {
+        env,
+        cwd,
+        user,
+        users,
+        search_path,
+    };
+    Ok((plan, basis))
 }
 
 fn check_command(command: &[OsString]) -> Result<&OsStr, PlanError> {

@@ -252,7 +252,7 @@ pub(super) fn check_place(
         return Ok(());
     };
     match &above.node {
-        Node::Tmpfs { .. } | Node::Directory => Ok(()),
+        Node::Tmpfs { .. } | Node::Directory | Node::Home { .. } | Node::Base { .. } => Ok(()),
         node => match source_of(node) {
             Some(source) => {
                 let rest = target.strip_prefix(&above.target).unwrap_or(Path::new(""));

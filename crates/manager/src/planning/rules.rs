@@ -118,7 +118,7 @@ pub(super) fn link(path: &Path, resolved: &Path, rule: String, tree: &mut Tree) 
     if path == resolved || tree.view().resolve(path).is_some() {
         return;
     }
-    let holds = |entry: &Entry| matches!(entry.node, Node::Tmpfs { .. } | Node::Directory);
+    let holds = |entry: &Entry| matches!(entry.node, Node::Tmpfs { .. } | Node::Directory | Node::Base { .. });
     let is_free = tree
         .view()
         .entry_above(path)

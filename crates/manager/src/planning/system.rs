@@ -7,8 +7,10 @@ use offleash_core::limits::Limits;
 use offleash_core::plan::{Entry, Node, User};
 use offleash_core::spec::Access;
 
+use super::etc;
+
 /// Parts of the root that are links into `/usr` on most systems and directories on others.
-const ROOT_NAMES: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+pub(crate) const ROOT_NAMES: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
 /// Read-only trees of the host, where they exist: programs, and what Nix has instead.
 const PROGRAMS: [&str; 2] = ["/usr", "/nix/store"];
@@ -20,6 +22,18 @@ pub(crate) fn user() -> User {
         gid: 1000,
         name: "user".to_owned(),
         home: PathBuf::from("/home/user"),
+        shell: etc::shell().into(),
+    }
+}
+
+/// The superuser of a sandbox with a range of ids.
+pub(crate) fn superuser() -> User {
+    User {
+        uid: 0,
+        gid: 0,
+        name: "root".to_owned(),
+        home: PathBuf::from("/root"),
+        shell: etc::shell().into(),
     }
 }
 
@@ -64,7 +78,7 @@ fn root_name(path: &Path) -> Option<Entry> {
     }
 }
 
-fn bind(path: &Path) -> Entry {
+pub(super) fn bind(path: &Path) -> Entry {
     system(
         path,
         Node::Bind {

@@ -108,7 +108,11 @@ const COVER: Node = Node::Tmpfs {
 };
 
 fn gives_way(entry: &Entry) -> bool {
-    entry.rule.starts_with("system: ") && matches!(entry.node, Node::Tmpfs { .. } | Node::File { .. } | Node::Directory)
+    entry.rule.starts_with("system: ")
+        && matches!(
+            entry.node,
+            Node::Tmpfs { .. } | Node::File { .. } | Node::Directory | Node::Home { .. }
+        )
 }
 
 #[cfg(test)]

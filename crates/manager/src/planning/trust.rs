@@ -77,8 +77,21 @@ pub(super) fn variables() -> impl Iterator<Item = (OsString, OsString)> {
     all.chain(own).map(|(name, file)| (name.into(), file.into()))
 }
 
-/// The stores.
+/// The stores, and what else the host has beside them.
 pub(super) fn entries(stores: &TrustStores) -> Vec<Entry> {
+    let mut entries = own_entries(stores);
+    let taken: Vec<PathBuf> = entries.iter().map(|entry| entry.target.clone()).collect();
+    let is_taken = |path: &Path| taken.iter().any(|taken| taken.starts_with(path));
+    entries.extend(
+        from_host(Path::new(DIRECTORY))
+            .into_iter()
+            .filter(|entry| !is_taken(&entry.target)),
+    );
+    entries
+}
+
+/// The stores.
+pub(super) fn own_entries(stores: &TrustStores) -> Vec<Entry> {
     let file = |path: &Path, contents: &[u8]| {
         system(
             path,
@@ -99,13 +112,6 @@ pub(super) fn entries(stores: &TrustStores) -> Vec<Entry> {
     entries.extend(POLICIES.map(|path| file(Path::new(path), policy.as_bytes())));
     let elsewhere = ELSEWHERE.iter().filter(|(path, _)| fs::symlink_metadata(path).is_ok());
     entries.extend(elsewhere.map(|(path, to)| link(Path::new(path), to)));
-    let taken: Vec<PathBuf> = entries.iter().map(|entry| entry.target.clone()).collect();
-    let is_taken = |path: &Path| taken.iter().any(|taken| taken.starts_with(path));
-    entries.extend(
-        from_host(directory)
-            .into_iter()
-            .filter(|entry| !is_taken(&entry.target)),
-    );
     entries
 }
 

@@ -115,7 +115,7 @@ impl<'a> View<'a> {
 pub(super) fn source_of(node: &Node) -> Option<&Path> {
     match node {
         Node::Bind { source, .. } => Some(source),
-        Node::Overlay { lower, .. } => Some(lower),
+        Node::Overlay { lower, .. } | Node::Base { lower, .. } => Some(lower),
         _ => None,
     }
 }

@@ -41,6 +41,11 @@ pub struct Options {
     /// of `socketpair` what can reach other sockets than its peer; hides System V memory; lets a program schedule only
     /// itself; and leaves changes of modes and times to the supervisor, since Landlock does not govern them.
     pub host_namespaces: bool,
+    /// For sandboxes whose first process is the superuser of several users: allows `chroot`, which takes a capability that
+    /// only that user has.
+    pub superuser: bool,
+    /// Allows setuid and setgid files, where nobody outside can come to run what the sandbox makes.
+    pub allow_set_id: bool,
     /// Asks the supervisor before every new process and thread, where nothing else counts them.
     pub count_forks: bool,
 }

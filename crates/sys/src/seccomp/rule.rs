@@ -119,6 +119,8 @@ pub(super) struct Entry {
     pub(super) rule: &'static Rule,
     /// An option that replaces the rule.
     pub(super) switch: Option<Switch>,
+    /// An option under which the call is carried out whatever its arguments, unless `switch` says otherwise.
+    pub(super) lift: Option<fn(&Options) -> bool>,
     /// Who needs the call, or why it is refused.
     pub(super) reason: &'static str,
 }
@@ -135,6 +137,7 @@ impl Entry {
     pub(super) fn rule(&self, options: &Options) -> &'static Rule {
         match self.switch {
             Some(switch) if (switch.option)(options) => switch.rule,
+            _ if self.lift.is_some_and(|option| option(options)) => &super::conditions::ALLOW,
             _ => self.rule,
         }
     }
@@ -153,7 +156,18 @@ pub(super) const fn entry(
         number: number_of(number),
         rule,
         switch,
+        lift: None,
         reason,
+    }
+}
+
+impl Entry {
+    /// The same, carried out whatever its arguments under `option`.
+    pub(super) const fn lifted_by(self, option: fn(&Options) -> bool) -> Self {
+        Self {
+            lift: Some(option),
+            ..self
+        }
     }
 }
 

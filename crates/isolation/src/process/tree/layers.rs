@@ -23,10 +23,10 @@ pub(super) struct Part {
     pub(super) is_ours: bool,
 }
 
-/// An overlay of `lower` whose changes go to `layer`, which holds `upper` and `work`.
-pub(super) fn writable(root: &mut Root, lower: &Part, layer: &Part) -> io::Result<OwnedFd> {
-    let is_ours = lower.is_ours && layer.is_ours;
-    let (lower, layer) = (lower.tree.as_fd(), layer.tree.as_fd());
+/// An overlay of `lowers`, the topmost first, whose changes go to `layer`, which holds `upper` and `work`.
+pub(super) fn writable(root: &mut Root, lowers: &[Part], layer: &Part) -> io::Result<OwnedFd> {
+    let is_ours = lowers.iter().chain([layer]).all(|part| part.is_ours);
+    let layer = layer.tree.as_fd();
     // `volatile`: nothing in a sandbox needs to survive a power failure, and without it unmounting would write back
     // the host's whole file system. `userxattr`: the form that needs no privilege.
     const OPTIONS: &[(&CStr, &[u8])] = &[(c"userxattr", b""), (c"volatile", b""), (c"index", b"off")];
@@ -35,20 +35,27 @@ pub(super) fn writable(root: &mut Root, lower: &Part, layer: &Part) -> io::Resul
         rustix::fs::openat(layer, name, flags, Mode::empty())
     };
     let (upper, work) = (part("upper")?, part("work")?);
-    let parts = [
-        (c"lowerdir+", lower),
-        (c"upperdir", upper.as_fd()),
-        (c"workdir", work.as_fd()),
-    ];
+    let mut parts: Vec<_> = lowers.iter().map(|lower| (c"lowerdir+", lower.tree.as_fd())).collect();
+    parts.extend([(c"upperdir", upper.as_fd()), (c"workdir", work.as_fd())]);
     if is_ours && let Some(overlay) = of_detached(&parts, OPTIONS, WRITABLE)? {
         return Ok(overlay);
     }
+    let names = (0..lowers.len())
+        .map(|index| format!("lower{index}"))
+        .collect::<Vec<_>>();
+    let lowerdir = names.join(":");
     let named: [(&CStr, &[u8]); 3] = [
-        (c"lowerdir", b"lower"),
+        (c"lowerdir", lowerdir.as_bytes()),
         (c"upperdir", b"layer/upper"),
         (c"workdir", b"layer/work"),
     ];
-    of_staged(root, [lower, layer], &[&named, OPTIONS].concat(), WRITABLE)
+    let mut staged: Vec<_> = names
+        .iter()
+        .map(String::as_str)
+        .zip(lowers.iter().map(|lower| lower.tree.as_fd()))
+        .collect();
+    staged.push(("layer", layer));
+    of_staged(root, &staged, &[&named, OPTIONS].concat(), WRITABLE)
 }
 
 /// An overlay without a writable layer over `lower`.
@@ -65,7 +72,8 @@ pub(super) fn read_only(root: &mut Root, lower: &Part) -> io::Result<OwnedFd> {
         return Ok(overlay);
     }
     let named: [(&CStr, &[u8]); 1] = [(c"lowerdir", b"lower:layer")];
-    of_staged(root, [lower, empty.as_fd()], &[&named, OPTIONS].concat(), SEALED)
+    let staged = [("lower", lower), ("layer", empty.as_fd())];
+    of_staged(root, &staged, &[&named, OPTIONS].concat(), SEALED)
 }
 
 /// Made of parts that are attached nowhere, if the kernel takes such: from Linux 6.15 on. Others are not asked, because
@@ -97,13 +105,12 @@ fn needs_staging(error: &io::Error) -> bool {
 /// table inside says `lower` and not where they are on the host.
 fn of_staged(
     root: &mut Root,
-    parts: [BorrowedFd<'_>; 2],
+    parts: &[(&str, BorrowedFd<'_>)],
     options: &[(&CStr, &[u8])],
     attributes: Attributes,
 ) -> io::Result<OwnedFd> {
     let staging = Path::new(STAGING);
-    let names = ["lower", "layer"].map(Path::new);
-    for name in names {
+    for (name, _) in parts {
         root.directory(&staging.join(name))?;
     }
     // A mount of its own, with which the parts go: each time that something is detached, the kernel waits for all
@@ -115,14 +122,14 @@ fn of_staged(
         OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
     )?;
-    for (part, name) in parts.into_iter().zip(names) {
-        mount::attach_at(part, opened.as_fd(), name)?;
+    for (name, part) in parts {
+        mount::attach_at(*part, opened.as_fd(), Path::new(name))?;
     }
     rustix::process::fchdir(&opened)?;
     let overlay = mount::new_filesystem(c"overlay", options, attributes);
     rustix::process::fchdir(root.mount())?;
     mount::detach(staging)?;
-    for name in names {
+    for (name, _) in parts {
         root.remove(&staging.join(name), Kind::Directory)?;
     }
     root.remove(staging, Kind::Directory)?;

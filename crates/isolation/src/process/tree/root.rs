@@ -36,13 +36,22 @@ impl Root {
         Ok(Self { mount, own })
     }
 
+    /// A root that an earlier sandbox may have written to: nothing in it is addressed by its path, and it is not the
+    /// current directory.
+    pub(super) fn over(mount: OwnedFd) -> Self {
+        Self {
+            mount,
+            own: HashSet::new(),
+        }
+    }
+
     pub(super) fn mount(&self) -> BorrowedFd<'_> {
         self.mount.as_fd()
     }
 
     /// Makes `target` and what leads to it, unless it exists.
     pub(super) fn directory(&mut self, target: &Path) -> io::Result<()> {
-        if self.own.contains(target) {
+        if self.own.contains(target) || target.as_os_str().is_empty() {
             return Ok(());
         }
         if self.make(target, Kind::Directory)? {
@@ -52,7 +61,7 @@ impl Root {
             return Ok(());
         }
         // It must be one, and not a link to one.
-        mount::open_below(self.mount(), target).map(drop)
+        self.open(target).map(drop)
     }
 
     /// Mounts `tree` at `target`, which is made as `kind` if it does not exist.
@@ -61,7 +70,7 @@ impl Root {
         if self.is_in_own(target) && (made || self.own.contains(target)) {
             mount::attach_at(tree, self.mount(), target)?;
         } else {
-            mount::attach(tree, mount::open_below(self.mount(), target)?.as_fd())?;
+            mount::attach(tree, self.open(target)?.as_fd())?;
         }
         self.own.retain(|own| !own.starts_with(target));
         Ok(())
@@ -101,6 +110,29 @@ impl Root {
             self.place(&parent),
             name_in(&parent, target),
         )?)
+    }
+
+    /// Removes what is at `target`, unless it is a directory or is not there.
+    pub(super) fn clear(&mut self, target: &Path) -> io::Result<()> {
+        let parent = self.parent(target)?;
+        match rustix::fs::unlinkat(self.place(&parent), name_in(&parent, target), AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes the directory `target`, and answers it opened; `None` if something is there.
+    pub(super) fn new_directory(&mut self, target: &Path) -> io::Result<Option<OwnedFd>> {
+        match self.make(target, Kind::Directory)? {
+            true => self.open(target).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Opens the directory `target` for reading.
+    pub(super) fn read_directory(&self, target: &Path) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(self.open(target)?, ".", flags, Mode::empty())?)
     }
 
     /// Removes a file or an empty directory of ours.
@@ -144,7 +176,13 @@ impl Root {
         if self.own.contains(parent) {
             return Ok(None);
         }
-        mount::open_below(self.mount(), parent).map(Some)
+        self.open(parent).map(Some)
+    }
+
+    /// Opens what is at `target`, following no symbolic link.
+    fn open(&self, target: &Path) -> io::Result<OwnedFd> {
+        let is_top = target.as_os_str().is_empty();
+        mount::open_below(self.mount(), if is_top { Path::new(".") } else { target })
     }
 
     fn place<'a>(&'a self, parent: &'a Option<OwnedFd>) -> BorrowedFd<'a> {

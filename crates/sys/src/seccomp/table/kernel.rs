@@ -14,9 +14,12 @@ pub(super) static MOUNTS: &[Entry] = &[
     refuse!(SYS_mount, "changes the mount table"),
     refuse!(SYS_umount2, "changes the mount table"),
     refuse!(SYS_pivot_root, "changes the root directory"),
-    refuse!(
+    switch!(
         SYS_chroot,
-        "changes the root directory, and is the classic way out of one"
+        REFUSED,
+        superuser => ALLOW,
+        "changes the root directory, and is the classic way out of one; a sandbox with a superuser of its own has no other \
+         root to get out to, and OpenSSH, apt and dpkg call it"
     ),
     refuse!(SYS_fsopen, "opens a file system to mount"),
     refuse!(SYS_fsconfig, "parses file system options in the kernel (CVE-2022-0185)"),

@@ -68,6 +68,12 @@ macro_rules! switch {
         )
     };
 }
+/// As `switch`, and a third option under which the call is carried out whatever its arguments.
+macro_rules! lifted {
+    ($number:ident, $rule:ident, $option:ident => $other:ident, $lift:ident, $who:literal) => {
+        switch!($number, $rule, $option => $other, $who).lifted_by(|options| options.$lift)
+    };
+}
 macro_rules! debugger {
     ($number:ident, $why:literal) => {
         switch!($number, REFUSED, allow_ptrace => ALLOW, $why)

@@ -16,6 +16,8 @@ pub(super) const PLAIN: Options = Options {
     deny_memfd: false,
     host_namespaces: false,
     count_forks: false,
+    superuser: false,
+    allow_set_id: false,
 };
 
 fn action(options: &Options, name: &str, arguments: &[u64]) -> u32 {
@@ -37,6 +39,38 @@ pub(super) fn check(options: &Options, cases: &[(&str, &[u64], i32)]) {
             action(options, name, arguments),
             wanted,
             "{name} {arguments:x?} under {options:?}"
+        );
+    }
+}
+
+#[test]
+fn a_superuser_may_change_its_root_and_set_ids_only_where_nobody_else_runs_them() {
+    let superuser = Options {
+        superuser: true,
+        ..PLAIN
+    };
+    let alone = Options {
+        allow_set_id: true,
+        ..superuser
+    };
+    for (options, name, arguments, allowed) in [
+        (&PLAIN, "chroot", &[0][..], false),
+        (&superuser, "chroot", &[0], true),
+        (&superuser, "fchmod", &[3, 0o4755], false),
+        (&alone, "fchmod", &[3, 0o4755], true),
+        (&alone, "fchmodat", &[3, 0, 0o2755], true),
+        (&alone, "mknodat", &[3, 0, 0o060_644], false),
+        (&alone, "mount", &[0], false),
+        (&alone, "unshare", &[0x1000_0000], false),
+        (&alone, "setns", &[3], false),
+        (&alone, "keyctl", &[0], false),
+        (&alone, "bpf", &[0], false),
+    ] {
+        let found = action(options, name, arguments);
+        assert_eq!(
+            found == libc::SECCOMP_RET_ALLOW,
+            allowed,
+            "{name} {arguments:?}: {found:#x}"
         );
     }
 }

@@ -11,12 +11,14 @@ use super::Options;
 
 /// Every combination of options.
 fn all_options() -> impl Iterator<Item = Options> {
-    (0_u8..64).map(|bits| Options {
+    (0_u8..=u8::MAX).map(|bits| Options {
         allow_ptrace: bits & 1 != 0,
         notify: bits & 2 != 0,
         observe_connect: bits & 4 != 0,
         deny_memfd: bits & 8 != 0,
         host_namespaces: bits & 16 != 0,
         count_forks: bits & 32 != 0,
+        superuser: bits & 64 != 0,
+        allow_set_id: bits & 128 != 0,
     })
 }

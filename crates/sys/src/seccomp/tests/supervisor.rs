@@ -51,6 +51,8 @@ const NOTIFY: Options = Options {
     deny_memfd: false,
     host_namespaces: false,
     count_forks: false,
+    superuser: false,
+    allow_set_id: false,
 };
 
 #[test]

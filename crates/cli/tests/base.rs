@@ -1,0 +1,159 @@
+//! A root of the sandbox's own (`--root base`): what can be written and installed there, by whom, and what stays out of
+//! reach.
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, Weak};
+
+use support::{Site, stderr, stdout};
+
+const BASE: [&str; 3] = ["--root", "base", "--no-workspace"];
+
+/// A site for tests that run at the same time: for ordinary users making its template takes as long as a hundred runs.
+fn shared() -> Arc<Site> {
+    static SHARED: Mutex<Weak<Site>> = Mutex::new(Weak::new());
+    let mut shared = SHARED.lock().unwrap();
+    shared.upgrade().unwrap_or_else(|| {
+        let site = Arc::new(Site::new());
+        *shared = Arc::downgrade(&site);
+        site
+    })
+}
+
+/// What a script of `user` printed; it must succeed.
+#[track_caller]
+fn printed(site: &Site, user: &str, script: &str) -> String {
+    let flags = [&BASE[..], &["--user", user]].concat();
+    let output = site.run_shell(&flags, script);
+    assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
+    stdout(&output)
+}
+
+/// Whether the superuser of the sandbox is another user than the usual one: root, or who has subordinate ids.
+fn has_superuser(site: &Site) -> bool {
+    printed(site, "root", "id -u") == "0\n"
+}
+
+#[test]
+fn files_can_be_written_anywhere_and_nothing_reaches_the_host() {
+    let site = shared();
+    let mark = format!("offleash-test-{}", std::process::id());
+    let places = [
+        "",
+        "/etc",
+        "/opt",
+        "/srv",
+        "/var/lib",
+        "/usr",
+        "/usr/local/bin",
+        "/usr/share",
+        "/root",
+        "/mnt",
+    ];
+    let script: String = places
+        .iter()
+        .map(|place| format!("echo x > {place}/{mark} && cat {place}/{mark} && "))
+        .collect();
+    let written = printed(&site, "root", &format!("set -e; {script} true"));
+    assert_eq!(written, "x\n".repeat(places.len()));
+    for place in places {
+        assert!(!Path::new(&format!("{place}/{mark}")).exists(), "{place}");
+    }
+}
+
+#[test]
+fn what_the_host_has_can_be_replaced_and_removed() {
+    let site = shared();
+    let script = "set -e; rm /usr/bin/env; cp /bin/true /usr/bin/sort.new; mv /usr/bin/sort.new /usr/bin/sort; sort; \
+                  sed -i s/^/#/ /etc/profile; rm -r /usr/share/doc; mkdir /usr/share/doc; ls /usr/share/doc; \
+                  test ! -e /usr/bin/env";
+    assert_eq!(printed(&site, "root", script), "");
+    assert!(Path::new("/usr/bin/env").exists());
+}
+
+#[test]
+fn the_usual_user_has_a_home_and_no_capability() {
+    let site = shared();
+    let script = "whoami; echo $HOME $USER $LOGNAME $SHELL; pwd; echo $PATH; id -u; id -g; touch ~/x; stat -c %U ~ ~/x; \
+                  grep -E '^Cap(Inh|Prm|Eff|Amb|Bnd)' /proc/self/status | cut -f2 | sort -u; grep NoNewPrivs /proc/self/status";
+    let expected = "user\n/home/user user user /bin/bash\n/home/user\n\
+                    /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n1000\n1000\nuser\nuser\n\
+                    0000000000000000\nNoNewPrivs:\t1\n";
+    assert_eq!(printed(&site, "user", script), expected);
+}
+
+#[test]
+fn root_is_a_user_of_its_own_where_ids_allow_it_and_the_same_one_elsewhere() {
+    let site = shared();
+    let script = "echo $HOME $USER; pwd; id -u; getent passwd root | cut -d: -f3; getent passwd user | cut -d: -f3; \
+                  grep -E '^Cap(Prm|Eff|Bnd)' /proc/self/status | cut -f2 | sort -u; grep NoNewPrivs /proc/self/status";
+    let (root, capabilities) = match has_superuser(&site) {
+        // chown, dac_override, fowner, fsetid, kill, setgid, setuid, setpcap, net_bind_service, sys_chroot
+        true => ("0", "00000000000405fb"),
+        false => ("1000", "0000000000000000"),
+    };
+    let expected = format!("/root root\n/root\n{root}\n{root}\n1000\n{capabilities}\nNoNewPrivs:\t1\n");
+    assert_eq!(printed(&site, "root", script), expected);
+}
+
+#[test]
+fn an_unknown_user_is_refused_by_name() {
+    let site = shared();
+    let said = site.refuse(["run", "--root", "base", "--user", "mallory", "--", "true"]);
+    assert!(
+        said.contains("no user `mallory`") && said.contains("user, root"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_belongs_to_the_host_s_people_is_not_there() {
+    let site = shared();
+    let script = "ls -A /home /opt /srv /media /mnt; for f in /etc/ssh /etc/sudoers /etc/machine-id /etc/apt/auth.conf.d \
+                  /etc/npmrc /etc/pip.conf /etc/gitconfig /var/run/docker.sock /run/dbus; do test -e $f && echo $f; done; \
+                  grep -cv ':[*]:' /etc/shadow; ls /.. | tr '\\n' ' '; ls / | tr '\\n' ' '";
+    let shown = printed(&site, "root", script);
+    let lines: Vec<_> = shown.lines().collect();
+    assert_eq!(
+        lines[..lines.len() - 1],
+        [
+            "/home:", "user", "", "/media:", "", "/mnt:", "", "/opt:", "", "/srv:", "0"
+        ]
+    );
+    let (above, here) = lines[lines.len() - 1].split_at(lines[lines.len() - 1].len() / 2);
+    assert_eq!(above, here, "nothing is above the root");
+}
+
+#[test]
+fn p4_mounts_name_no_path_of_the_host() {
+    let site = shared();
+    let shown = printed(&site, "root", "cat /proc/self/mountinfo");
+    let state = site.root().to_str().unwrap();
+    assert!(!shown.contains(state) && !shown.contains("scratch"), "{shown}");
+    let devices = ["full", "null", "random", "tty", "urandom", "zero"].map(|name| format!("/dev/{name}"));
+    for line in shown.lines() {
+        let fields: Vec<_> = line.split(' ').collect();
+        let (root, target) = (fields[3], fields[4]);
+        let is_own =
+            root == "/" && line.contains(" - overlay ") || line.contains(" - tmpfs ") || line.contains(" - proc ");
+        let is_device = devices.iter().any(|device| device == target);
+        let is_programs = target == "/nix/store";
+        assert!(is_own || is_device || target == "/dev/pts" || is_programs, "{line}");
+    }
+    assert_eq!(
+        shown.lines().filter(|line| line.split(' ').nth(4) == Some("/")).count(),
+        1,
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_plain_run_has_no_other_user() {
+    let plain = Site::new();
+    let said = plain.refuse(["run", "--user", "root", "--", "true"]);
+    assert!(said.contains("no user `root`"), "{said}");
+}

@@ -1,0 +1,138 @@
+//! The writable layers of sandboxes with a root of their own: made, made ready for another start, and removed.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use offleash_core::id::RunId;
+use offleash_isolation::process;
+use offleash_store::{FileError, remove_directory};
+use rustix::fs::FlockOperation;
+
+use super::{BaseError, make_private};
+
+const SCRATCH: &str = "scratch";
+
+/// Makes a part of a layer, or makes one ready that an earlier sandbox left: overlayfs refuses to work where it was cut
+/// off before.
+pub(super) fn prepare(layer: &Path, mode: u32) -> Result<(), BaseError> {
+    make_private(layer)?;
+    let (upper, work) = (layer.join("upper"), layer.join("work"));
+    match DirBuilder::new().mode(0o700).create(&upper) {
+        // Its mode is what the sandbox sees of the directory.
+        Ok(()) => fs::set_permissions(&upper, Permissions::from_mode(mode)).map_err(BaseError::at("making", &upper))?,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(BaseError::at("making", &upper)(error)),
+    }
+    remove_directory(&work).map_err(|error| BaseError::Removing(Box::new(error)))?;
+    make_private(&work)
+}
+
+/// A layer that is discarded with its sandbox; the next one discards it should we die before.
+#[derive(Debug)]
+pub struct Scratch {
+    path: PathBuf,
+    /// Tells others that it is in use.
+    _lock: OwnedFd,
+    is_removed: bool,
+}
+
+impl Scratch {
+    /// Makes one for `id` in the state directory, and removes those whose sandboxes are gone.
+    ///
+    /// # Errors
+    /// When the state directory cannot be written.
+    pub fn new(state: &Path, id: &RunId) -> Result<Self, BaseError> {
+        let scratch = state.join(SCRATCH);
+        make_private(&scratch)?;
+        remove_abandoned(&scratch);
+        let path = scratch.join(id.as_str());
+        // Under another name until it is locked, so that nobody takes it for abandoned.
+        let new = scratch.join(format!(".new-{id}"));
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&new)
+            .map_err(BaseError::at("making", &new))?;
+        let lock = lock(&new)
+            .and_then(|lock| lock.ok_or_else(|| io::ErrorKind::ResourceBusy.into()))
+            .map_err(BaseError::at("locking", &new))?;
+        fs::rename(&new, &path).map_err(BaseError::at("naming", &path))?;
+        Ok(Self {
+            path,
+            _lock: lock,
+            is_removed: false,
+        })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes it; its sandbox must be gone.
+    ///
+    /// # Errors
+    /// As [`remove_layer`].
+    pub fn remove(mut self) -> Result<(), BaseError> {
+        self.is_removed = true;
+        remove_layer(&self.path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if !self.is_removed {
+            // Something else failed, and that is told; what stays is abandoned and goes with the next one.
+            let _removed = remove_layer(&self.path);
+        }
+    }
+}
+
+fn lock(directory: &Path) -> io::Result<Option<OwnedFd>> {
+    let Some(opened) = super::open(directory)? else {
+        return Ok(None);
+    };
+    match rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(opened)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What cannot be removed now stays until the next time.
+fn remove_abandoned(scratch: &Path) {
+    let found = fs::read_dir(scratch).into_iter().flatten().flatten();
+    let named = found.filter(|found| !found.file_name().to_string_lossy().starts_with(".new-"));
+    for path in named.map(|found| found.path()) {
+        if let Ok(Some(_lock)) = lock(&path) {
+            let _removed = remove_layer(&path);
+        }
+    }
+}
+
+/// Removes a layer with everything that sandboxes left in it; nothing happens if there is none. No sandbox may use it.
+///
+/// Files of subordinate ids are removed by a process that is the superuser of those ids. It is made only if need be, and
+/// then the calling process must have one thread.
+///
+/// # Errors
+/// When something cannot be removed; the rest may be gone.
+pub fn remove_layer(layer: &Path) -> Result<(), BaseError> {
+    let Err(error) = remove_directory(layer) else {
+        return Ok(());
+    };
+    if offleash_sys::process::is_root() || !is_denied(&error) {
+        return Err(BaseError::Removing(Box::new(error)));
+    }
+    let removed = process::as_superuser_of_range(|| remove_directory(layer).map_err(|error| error.source));
+    removed.map_err(|source| BaseError::Subordinate {
+        path: layer.to_owned(),
+        source: Box::new(source),
+    })
+}
+
+fn is_denied(error: &FileError) -> bool {
+    error.source.kind() == io::ErrorKind::PermissionDenied
+}

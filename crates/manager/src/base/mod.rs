@@ -1,0 +1,248 @@
+//! The base template: what a root of a sandbox's own lies over, made ready once for many sandboxes.
+//!
+//! ```text
+//! base/STAMP/root            the root directory: /etc, empty directories, links
+//! base/STAMP/skeleton/NAME   the directories of /usr and the like, and nothing else
+//! scratch/ID                 the layer of a sandbox that is discarded with it
+//! ```
+//!
+//! The stamp says what of the host it was made from and for whom. A template that another process uses stays; others
+//! go when a newer one is made. Deliberately not here: which mounts a sandbox gets (`planning`), and making them.
+
+mod accounts;
+mod content;
+mod error;
+mod layer;
+mod skeleton;
+mod stamp;
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use offleash_core::plan::User;
+use offleash_store::remove_directory;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+pub use self::error::BaseError;
+pub use self::layer::{Scratch, remove_layer};
+use crate::planning::system::ROOT_NAMES;
+use crate::planning::{BasePart, BaseTemplate};
+
+/// Directories of the host that a root of its own shows below a layer, where they exist and are no links. They are what
+/// packages write to and what is too large to be copied.
+const PARTS: [&str; 2] = ["/usr", "/var/lib/dpkg"];
+
+/// A template that is ready, and is not removed as long as this lives.
+#[derive(Debug)]
+pub struct Template {
+    directory: PathBuf,
+    parts: Vec<PathBuf>,
+    has_skeletons: bool,
+    _lock: OwnedFd,
+}
+
+impl Template {
+    /// Finds the template of this host for sandboxes with these users in the state directory, or makes it.
+    ///
+    /// Several processes may do so at once: one of the results is kept.
+    ///
+    /// # Errors
+    /// When the state directory cannot be written, or a directory of the host cannot be read.
+    pub fn ready(state: &Path, users: &[User]) -> Result<Self, BaseError> {
+        let base = state.join("base");
+        make_private(&base)?;
+        let parts = parts();
+        let has_skeletons = needs_skeletons();
+        let directory = base.join(stamp::of_host(&parts, users, has_skeletons));
+        // Twice at most: whoever removes templates may be faster than we between making one and holding it.
+        for _ in 0..3 {
+            if let Some(lock) = hold(&directory).map_err(BaseError::at("locking", &directory))? {
+                return Ok(Self {
+                    directory,
+                    parts,
+                    has_skeletons,
+                    _lock: lock,
+                });
+            }
+            make(&base, &directory, &parts, users, has_skeletons)?;
+            remove_others(&base, &directory);
+        }
+        Err(BaseError::at("keeping", &directory)(io::ErrorKind::ResourceBusy.into()))
+    }
+
+    /// What a sandbox that writes to `layer` is made of. Makes what is missing of the layer, and gives each of its parts a
+    /// new directory for overlayfs to work in.
+    ///
+    /// # Errors
+    /// When the layer cannot be written.
+    pub fn over(&self, layer: &Path) -> Result<BaseTemplate, BaseError> {
+        let root = Path::new("/");
+        let mut parts = vec![self.part(root, self.directory.join("root"), None, layer)?];
+        for target in &self.parts {
+            let skeleton = self.has_skeletons.then(|| self.skeleton(target));
+            parts.push(self.part(target, target.clone(), skeleton, layer)?);
+        }
+        Ok(BaseTemplate { parts })
+    }
+
+    fn part(
+        &self,
+        target: &Path,
+        lower: PathBuf,
+        skeleton: Option<PathBuf>,
+        layer: &Path,
+    ) -> Result<BasePart, BaseError> {
+        let layer = layer.join(name_of(target));
+        let mode = fs::metadata(&lower).map_err(BaseError::at("examining", &lower))?.mode();
+        layer::prepare(&layer, mode & 0o777)?;
+        Ok(BasePart {
+            target: target.to_owned(),
+            lower,
+            skeleton,
+            layer,
+        })
+    }
+
+    fn skeleton(&self, target: &Path) -> PathBuf {
+        self.directory.join("skeleton").join(name_of(target))
+    }
+}
+
+/// Where the owners of the host's files can be mapped by the mount itself, no skeleton is needed.
+fn needs_skeletons() -> bool {
+    !offleash_sys::process::is_root()
+}
+
+fn parts() -> Vec<PathBuf> {
+    let names = ROOT_NAMES.iter().map(|name| Path::new("/").join(name));
+    let all = PARTS.iter().map(PathBuf::from).chain(names);
+    all.filter(|path| fs::symlink_metadata(path).is_ok_and(|found| found.is_dir()))
+        .collect()
+}
+
+/// The name of a part in layers and templates.
+fn name_of(target: &Path) -> String {
+    let names: Vec<_> = target.iter().skip(1).map(|name| name.to_string_lossy()).collect();
+    if names.is_empty() {
+        "root".to_owned()
+    } else {
+        names.join("-")
+    }
+}
+
+fn make_private(directory: &Path) -> Result<(), BaseError> {
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(BaseError::at("making", directory)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Makes a template under a name of its own, and then gives it the right one, unless another process was faster.
+fn make(
+    base: &Path,
+    directory: &Path,
+    parts: &[PathBuf],
+    users: &[User],
+    has_skeletons: bool,
+) -> Result<(), BaseError> {
+    let new = base.join(format!(".new-{}-{:x}", std::process::id(), random()?));
+    make_private(&new)?;
+    let filled = fill(&new, parts, users, has_skeletons).and_then(|()| {
+        let renamed = rustix::fs::renameat_with(
+            rustix::fs::CWD,
+            &new,
+            rustix::fs::CWD,
+            directory,
+            rustix::fs::RenameFlags::NOREPLACE,
+        );
+        match renamed {
+            Err(Errno::EXIST) => remove_directory(&new).map_err(|error| BaseError::Removing(error.into())),
+            renamed => renamed.map_err(|error| BaseError::at("naming", directory)(error.into())),
+        }
+    });
+    if filled.is_err() {
+        // The first failure is what is told; what stays goes with the next template.
+        let _removed = remove_directory(&new);
+    }
+    filled
+}
+
+fn fill(new: &Path, parts: &[PathBuf], users: &[User], has_skeletons: bool) -> Result<(), BaseError> {
+    content::make(&new.join("root"), parts, users)?;
+    let skeletons = new.join("skeleton");
+    make_private(&skeletons)?;
+    for part in parts.iter().filter(|_| has_skeletons) {
+        skeleton::copy(part, &skeletons.join(name_of(part)))?;
+    }
+    Ok(())
+}
+
+fn random() -> Result<u64, BaseError> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| BaseError::at("drawing a name in", "base")(error.into()))?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// A lock that keeps a template in place; `None` if it is not there.
+fn hold(directory: &Path) -> io::Result<Option<OwnedFd>> {
+    let Some(opened) = open(directory)? else {
+        return Ok(None);
+    };
+    rustix::fs::flock(&opened, FlockOperation::LockShared)?;
+    // It may have been removed between the two.
+    is_at(&opened, directory).map(|is_there| is_there.then_some(opened))
+}
+
+fn open(directory: &Path) -> io::Result<Option<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::open(directory, flags, Mode::empty()) {
+        Ok(opened) => Ok(Some(opened)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn is_at(opened: &OwnedFd, directory: &Path) -> io::Result<bool> {
+    let held = rustix::fs::fstat(opened)?;
+    match rustix::fs::lstat(directory) {
+        Ok(there) => Ok((there.st_dev, there.st_ino) == (held.st_dev, held.st_ino)),
+        Err(Errno::NOENT) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Removes templates that nobody uses; whatever cannot be removed stays until the next time.
+fn remove_others(base: &Path, kept: &Path) {
+    let found = fs::read_dir(base).into_iter().flatten().flatten();
+    for other in found.map(|found| found.path()).filter(|path| path != kept) {
+        let Ok(Some(opened)) = open(&other) else { continue };
+        // One that is being made has no lock; its maker is told by its age.
+        let is_young = is_new(&other) && !is_old(&other);
+        if is_young || rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive).is_err() {
+            continue;
+        }
+        let gone = base.join(format!(".new-old-{:x}", random().unwrap_or_default()));
+        if fs::rename(&other, &gone).is_ok() {
+            let _removed = remove_directory(&gone);
+        }
+    }
+}
+
+fn is_new(path: &Path) -> bool {
+    path.file_name()
+        .is_some_and(|name| name.to_string_lossy().starts_with(".new-"))
+}
+
+/// Whether it was made more than an hour ago, which no making takes.
+fn is_old(path: &Path) -> bool {
+    let made = fs::symlink_metadata(path).and_then(|found| found.modified());
+    made.is_ok_and(|made| made.elapsed().is_ok_and(|age| age.as_secs() > 3600))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! The entries of the base template: a root of the sandbox's own, to be written to anywhere.
+
+use std::path::{Path, PathBuf};
+
+use offleash_core::limits::Limits;
+use offleash_core::plan::{Entry, Node, User};
+use offleash_core::spec::{IdChoice, RootChoice};
+
+use super::system::{bind, superuser, system, user};
+
+/// What a root of the sandbox's own is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BaseTemplate {
+    /// Its parts; that of the root directory is one of them.
+    pub parts: Vec<BasePart>,
+}
+
+impl BaseTemplate {
+    /// One for questions, of which nothing is made.
+    pub(super) fn nominal(state_directory: &Path) -> Self {
+        let part = |target: &str, lower: PathBuf| BasePart {
+            target: target.into(),
+            lower,
+            skeleton: None,
+            layer: state_directory.join("scratch"),
+        };
+        Self {
+            parts: vec![part("/", state_directory.join("base")), part("/usr", "/usr".into())],
+        }
+    }
+}
+
+/// A directory of the base template: what is read, and where the sandbox's changes are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BasePart {
+    /// Where it is inside.
+    pub target: PathBuf,
+    /// The host's directory, resolved.
+    pub lower: PathBuf,
+    /// The same directories, which belong to the sandbox's superuser; see [`Node::Base`].
+    pub skeleton: Option<PathBuf>,
+    /// The writable layer.
+    pub layer: PathBuf,
+}
+
+/// The name under which the guest's program acts as `sudo`.
+const SUDO: &str = "/usr/bin/sudo";
+
+/// The users of a sandbox, the usual one first.
+///
+/// Where it has one id, both names of the base template mean that.
+pub(crate) fn users(root: &RootChoice, ids: IdChoice) -> Vec<User> {
+    let usual = user();
+    match (root, ids) {
+        (RootChoice::System, _) => vec![usual],
+        (RootChoice::Base { .. }, IdChoice::Range) => vec![usual, superuser()],
+        (RootChoice::Base { .. }, IdChoice::Single) => {
+            let same = User {
+                uid: usual.uid,
+                gid: usual.gid,
+                ..superuser()
+            };
+            vec![usual, same]
+        }
+    }
+}
+
+/// The user that the first process is: the superuser, where there is one.
+pub(crate) fn first_user(root: &RootChoice, ids: IdChoice) -> User {
+    match (root, ids) {
+        (RootChoice::Base { .. }, IdChoice::Range) => superuser(),
+        _ => user(),
+    }
+}
+
+/// The entries of the system, without what of `/etc` depends on the sandbox.
+pub(super) fn entries(template: &BaseTemplate, users: &[User], limits: &Limits) -> Vec<Entry> {
+    let part = |part: &BasePart| {
+        let node = Node::Base {
+            lower: part.lower.clone(),
+            skeleton: part.skeleton.clone(),
+            layer: part.layer.clone(),
+        };
+        system(&part.target, node)
+    };
+    let memory = |mode| Node::Tmpfs {
+        size: limits.tmp,
+        inodes: limits.inodes,
+        mode,
+    };
+    let home = |user: &User| {
+        // Servers that run as users of their own serve what is in it.
+        let mode = if user.name == "root" { 0o700 } else { 0o755 };
+        let owner = user.ids();
+        system(&user.home, Node::Home { owner, mode })
+    };
+    let nix = Path::new("/nix/store");
+    let mut entries: Vec<Entry> = template.parts.iter().map(part).collect();
+    entries.extend([
+        system("/proc", Node::Proc),
+        system("/dev", Node::Dev),
+        system("/dev/shm", memory(0o1777)),
+        system("/run", memory(0o755)),
+        system("/run/lock", Node::Directory),
+        system(SUDO, Node::Guest),
+    ]);
+    entries.extend(nix.is_dir().then(|| bind(nix)));
+    entries.extend(users.iter().map(home));
+    entries
+}
