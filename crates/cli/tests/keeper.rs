@@ -13,5 +13,7 @@ mod support;
 mod commands;
 #[path = "keeper/lives.rs"]
 mod lives;
+#[path = "keeper/whole.rs"]
+mod whole;
 #[path = "keeper/world.rs"]
 mod world;

@@ -41,6 +41,8 @@ pub struct Plan {
     pub network_doors: NetworkDoors,
     /// Whether processes inside may trace each other.
     pub allow_ptrace: bool,
+    /// Whether it may be paused.
+    pub pausable: bool,
     /// When not empty: the only files, as paths inside, that may be executed.
     #[serde(with = "crate::text::paths_bytes")]
     pub executables: Vec<PathBuf>,

@@ -46,6 +46,8 @@ pub struct SandboxSpec {
     pub ids: Option<IdChoice>,
     /// Whether processes in the sandbox may trace each other (debuggers, strace).
     pub allow_ptrace: bool,
+    /// Whether it may be paused, for which a control group more may be needed.
+    pub pausable: bool,
 }
 
 /// What the root directory of a sandbox is.

@@ -5,6 +5,7 @@ mod opened;
 pub(crate) mod proxied;
 pub(crate) mod service;
 
+use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -17,6 +18,7 @@ use tokio::time::timeout;
 
 use crate::Shared;
 use crate::client_hello::{ClientHello, ClientHelloReader, Progress};
+use crate::current::PAUSED;
 use crate::http;
 use crate::journal::{Connection, Outcome};
 use crate::limits::{Counts, Reached};
@@ -39,6 +41,8 @@ pub(crate) enum Stopped {
     Failed(String),
     /// A limit keeps it from being made, or from going on.
     Limited(Reached),
+    /// It was allowed and is not any more, and why.
+    Cut(String),
 }
 
 impl From<Reached> for Stopped {
@@ -104,6 +108,8 @@ struct Session<'a> {
     read: Vec<u8>,
     /// The server, where it was dialled before it was looked at what the client says.
     dialled: Option<TcpStream>,
+    /// Where it leads, for whoever watches over it.
+    led_to: Rc<Cell<Option<IpAddr>>>,
     /// What was seen on it if it was opened.
     seen: Rc<Log>,
     /// `None` until it has ended.
@@ -157,6 +163,7 @@ impl<'a> Session<'a> {
             way: None,
             read: Vec::new(),
             dialled: None,
+            led_to: Rc::default(),
             seen: Rc::new(Log::new(shared.journal.clone())),
             outcome: None,
         }
@@ -182,6 +189,8 @@ impl<'a> Session<'a> {
             Stopped::Failed(reason) => Outcome::Failed(reason.clone()),
             Stopped::Limited(reached) if self.is_made() => Outcome::Cut(reached.to_string()),
             Stopped::Limited(reached) => Outcome::Refused(reached.to_string()),
+            Stopped::Cut(reason) if self.is_made() => Outcome::Cut(reason.clone()),
+            Stopped::Cut(reason) => Outcome::Refused(reason.clone()),
         });
     }
 
@@ -192,6 +201,9 @@ impl<'a> Session<'a> {
     }
 
     async fn run(&mut self) -> Result<(), Stopped> {
+        if self.shared.is_closed {
+            return self.refuse(Stopped::Refused(PAUSED.to_owned())).await;
+        }
         let decision = self.shared.policy.decide(&self.host, self.port);
         self.rule = decision.rule.map(ToString::to_string);
         let protocol = decision.protocol;
@@ -216,9 +228,12 @@ impl<'a> Session<'a> {
     async fn admitted(&mut self, protocol: Protocol) -> Result<(), Stopped> {
         let budget = Rc::clone(&self.shared.budget);
         let _place = budget.admit()?;
+        let shared = Rc::clone(self.shared);
+        let (host, port, led_to) = (self.host.clone(), self.port, Rc::clone(&self.led_to));
         tokio::select! {
             biased;
             reached = budget.used_up() => Err(reached.into()),
+            reason = shared.no_longer_allowed(&host, port, || led_to.get()) => Err(Stopped::Cut(reason)),
             done = self.open_and_carry(protocol) => done,
         }
     }
@@ -277,7 +292,7 @@ impl<'a> Session<'a> {
     fn explanation(&self, stopped: &Stopped) -> Vec<u8> {
         let (host, port) = (&self.host, self.port);
         let reason = match stopped {
-            Stopped::Refused(reason) => reason,
+            Stopped::Refused(reason) | Stopped::Cut(reason) => reason,
             Stopped::Failed(reason) => return http::answer("502 Bad Gateway", reason, None),
             Stopped::Limited(reached) => return http::answer("429 Too Many Requests", &reached.to_string(), None),
         };
@@ -302,6 +317,7 @@ impl<'a> Session<'a> {
             .await?;
         self.made = true;
         self.address = made.address;
+        self.led_to.set(made.address);
         let server = made.stream;
         // Latency counts more than packets; it is the sandbox's own side that gathers.
         let _ = server.set_nodelay(true);

@@ -16,6 +16,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::sleep;
 
 use crate::connection::host_at;
+use crate::current::Current;
 use crate::{Shared, policy};
 
 /// The port of a protocol in which a refusal can be explained.
@@ -34,7 +35,7 @@ pub(crate) fn watched(queue: Queue) -> io::Result<AsyncFd<Queue>> {
 }
 
 /// Decides first packets for as long as the gateway runs.
-pub(crate) async fn serve(shared: Rc<Shared>, queue: &AsyncFd<Queue>) {
+pub(crate) async fn serve(current: Rc<Current>, queue: &AsyncFd<Queue>) {
     loop {
         let Ok(waiting) = queue.async_io(Interest::READABLE, Queue::receive).await else {
             // More was told than there was room for; what was lost comes again.
@@ -44,7 +45,7 @@ pub(crate) async fn serve(shared: Rc<Shared>, queue: &AsyncFd<Queue>) {
         for packet in waiting {
             let refused = packet
                 .destination
-                .is_some_and(|destination| refuse(&shared, destination));
+                .is_some_and(|destination| refuse(&current.now(), destination));
             let fate = if refused { Fate::Refused } else { Fate::Passed };
             // A packet that nobody decides is dropped with the queue, and its client asks again.
             let _ = queue.get_ref().decide(packet, fate);

@@ -9,6 +9,7 @@
 mod approvals;
 pub mod client_hello;
 mod connection;
+mod current;
 mod dns;
 mod ended;
 mod entrance;
@@ -21,6 +22,7 @@ mod journal;
 mod limits;
 mod names;
 mod opened;
+mod orders;
 mod own;
 mod policy;
 pub mod proxy_request;
@@ -45,7 +47,7 @@ use offleash_core::network::upstream_proxy::UpstreamProxy;
 use offleash_core::network::{Asks, Host, HostPort, NetworkPolicy, RequestRules, RuleVerdict};
 use offleash_sys::network::NetworkSockets;
 use rustix::pipe::PipeFlags;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 pub use inbound::Published;
 pub use journal::{Account, Connection, Inbound, Outcome, Request, SecretUse};
@@ -61,6 +63,7 @@ use entrance::Entrances;
 use journal::Journal;
 use limits::Budget;
 use names::Names;
+use orders::Order;
 use policy::{Policy, Unknown};
 use relay::Pipes;
 use secrets::Secrets;
@@ -144,6 +147,7 @@ pub struct Gateway {
     journal: Journal,
     questions: Questions,
     stop: Option<oneshot::Sender<()>>,
+    orders: mpsc::UnboundedSender<Order>,
     thread: Option<JoinHandle<()>>,
     /// Told before anything is closed.
     ended: Ended,
@@ -158,6 +162,8 @@ pub(crate) struct Ties {
     questions: Questions,
     /// Tells when it is to end.
     stopped: oneshot::Receiver<()>,
+    /// What it is to do, until somebody does it.
+    orders: Option<mpsc::UnboundedReceiver<Order>>,
     /// Is told when everything is served, or why nothing is.
     ready: SyncSender<io::Result<()>>,
     ended: Ended,
@@ -177,11 +183,13 @@ impl Gateway {
         let (journal, ended) = (Journal::default(), Ended::default());
         let questions = Questions::new()?;
         let (stop, stopped) = oneshot::channel();
+        let (orders, ordered) = mpsc::unbounded_channel();
         let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
         let ties = Ties {
             journal: journal.clone(),
             questions: questions.clone(),
             stopped,
+            orders: Some(ordered),
             ready,
             ended: ended.clone(),
         };
@@ -194,6 +202,7 @@ impl Gateway {
             journal,
             questions,
             stop: Some(stop),
+            orders,
             thread: Some(thread),
             ended,
             lives,
@@ -218,6 +227,36 @@ impl Gateway {
     /// Whether it has ended, so that the sandbox has no network any more. It has before any connection is closed by that.
     pub fn has_ended(&self) -> bool {
         self.ended.is_told() || self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Replaces the rules for connections and names, and what becomes of hosts that no rule is about: with `internet`,
+    /// those with public addresses are reached. Connections that are not allowed any more are cut.
+    pub fn set_rules(&self, rules: NetworkPolicy, internet: bool) {
+        let unknown = policy::Unknown::of(false, internet);
+        self.order(Order::Rules { rules, unknown });
+    }
+
+    /// Cuts every connection to the outside, and has none made until [`Self::open`].
+    pub fn close(&self) {
+        self.order(Order::Close(true));
+    }
+
+    /// Lets connections be made again.
+    pub fn open(&self) {
+        self.order(Order::Close(false));
+    }
+
+    /// Connects to `port` on the sandbox's loopback, and tells `answer`, on the gateway's thread, what came of it: a
+    /// connected socket that does not block, or an error, `ConnectionRefused` where nobody listens. When the gateway
+    /// ends before, `answer` is dropped.
+    pub fn connect(&self, port: u16, answer: impl FnOnce(io::Result<OwnedFd>) + Send + 'static) {
+        let answer = Box::new(answer);
+        self.order(Order::Connect { port, answer });
+    }
+
+    fn order(&self, order: Order) {
+        // One that has ended has no connections either, and that it has is told in other ways.
+        let _heard = self.orders.send(order);
     }
 
     /// Ends it, and says what was reached and what was not.
@@ -246,14 +285,18 @@ impl Drop for Gateway {
 #[derive(Debug)]
 pub(crate) struct Shared {
     policy: Policy,
-    approvals: Approvals,
+    /// Whether nothing is carried for now.
+    is_closed: bool,
+    approvals: Rc<Approvals>,
     secrets: Secrets,
-    names: RefCell<Names>,
-    upstream: Upstream,
+    names: Rc<RefCell<Names>>,
+    upstream: Rc<Upstream>,
     budget: Rc<Budget>,
-    entrances: Entrances,
+    entrances: Rc<Entrances>,
     journal: Journal,
-    pipes: Pipes,
+    pipes: Rc<Pipes>,
     /// With what connections are opened, if any are.
-    opening: Option<opened::Opening>,
+    opening: Option<Rc<opened::Opening>>,
+    /// What has replaced this.
+    successor: current::Successor,
 }

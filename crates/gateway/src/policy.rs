@@ -1,6 +1,7 @@
 //! The rules of one sandbox, asked in one place.
 
 use std::net::IpAddr;
+use std::rc::Rc;
 
 use offleash_core::error::Explained as _;
 use offleash_core::network::{
@@ -61,12 +62,12 @@ pub(crate) fn check_loopback(host: &Host) -> Result<(), String> {
 }
 
 /// What a sandbox may reach. Nothing else in this room asks the rules.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Policy {
     rules: NetworkPolicy,
     requests: RequestRules,
     /// The addresses of the machine itself.
-    own: Own,
+    own: Rc<Own>,
     unknown: Unknown,
     /// Its services that are given to the sandbox.
     host_ports: Vec<HostPort>,
@@ -77,9 +78,18 @@ impl Policy {
         Self {
             rules,
             requests: RequestRules::default(),
-            own: own.into(),
+            own: Rc::new(own.into()),
             unknown,
             host_ports: Vec::new(),
+        }
+    }
+
+    /// The same with other rules for connections.
+    pub(crate) fn with_rules(&self, rules: NetworkPolicy, unknown: Unknown) -> Self {
+        Self {
+            rules,
+            unknown,
+            ..self.clone()
         }
     }
 

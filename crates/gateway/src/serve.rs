@@ -21,6 +21,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::approvals::Approvals;
 use crate::connection::{self, proxied};
+use crate::current::{Current, Successor};
 use crate::dns::{self, Asked};
 use crate::ended::Ended;
 use crate::entrance::Entrances;
@@ -32,7 +33,7 @@ use crate::policy::{Policy, Unknown};
 use crate::relay::Pipes;
 use crate::secrets::Secrets;
 use crate::upstream::Upstream;
-use crate::{Config, Shared, Ties, first_packets};
+use crate::{Config, Shared, Ties, first_packets, orders};
 
 /// The longest question that is read; the names in it have 255 bytes.
 const QUESTION: usize = 4096;
@@ -53,14 +54,14 @@ const SHARE_OF_MORE_SERVERS: usize = 4;
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// Runs what `begin` starts until it is told to stop.
-pub(crate) fn run(ties: Ties, begin: impl FnOnce(&Ties) -> io::Result<Servers>) {
+pub(crate) fn run(mut ties: Ties, begin: impl FnOnce(&mut Ties) -> io::Result<Servers>) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return tell(&ties.ready, Err(error)),
     };
     let tasks = LocalSet::new();
     tasks.block_on(&runtime, async {
-        match begin(&ties) {
+        match begin(&mut ties) {
             Ok(mut servers) => {
                 let _told_before_connections_end = ties.ended.told_by();
                 tell(&ties.ready, Ok(()));
@@ -108,7 +109,7 @@ impl Servers {
 }
 
 /// Starts serving every socket.
-pub(crate) fn begin(config: Config, sockets: NetworkSockets, ties: &Ties) -> io::Result<Servers> {
+pub(crate) fn begin(config: Config, sockets: NetworkSockets, ties: &mut Ties) -> io::Result<Servers> {
     let (descriptors, _) = rlimit::current(Resource::OpenFiles);
     let room = Room::within(descriptors);
     let places = &Arc::new(Semaphore::new(room.connections));
@@ -121,11 +122,13 @@ pub(crate) fn begin(config: Config, sockets: NetworkSockets, ties: &Ties) -> io:
     let opening = config
         .trust
         .as_ref()
-        .map(|trust| Opening::new(trust, more_servers))
+        .map(|trust| Opening::new(trust, more_servers).map(Rc::new))
         .transpose()?;
     let journal = ties.journal.clone();
-    let shared = &Rc::new(Shared {
-        pipes: Pipes::new(room.pipes),
+    let current = Rc::new(Current::new(Shared {
+        pipes: Rc::new(Pipes::new(room.pipes)),
+        is_closed: false,
+        successor: Successor::default(),
         policy: Policy::new(
             config.rules,
             config.own,
@@ -133,15 +136,16 @@ pub(crate) fn begin(config: Config, sockets: NetworkSockets, ties: &Ties) -> io:
         )
         .with_requests(config.requests)
         .with_host_ports(config.host_ports),
-        approvals: Approvals::new(ties.questions.clone(), config.asks.timeout()),
+        approvals: Rc::new(Approvals::new(ties.questions.clone(), config.asks.timeout())),
         secrets: Secrets::new(config.secrets, journal.clone()),
-        names: RefCell::new(Names::default()),
-        upstream: Upstream::new(&config.resolvers, config.upstream_proxy)?,
-        entrances: Entrances::new(sockets.entrances)?,
+        names: Rc::new(RefCell::new(Names::default())),
+        upstream: Rc::new(Upstream::new(&config.resolvers, config.upstream_proxy)?),
+        entrances: Rc::new(Entrances::new(sockets.entrances)?),
         budget: Budget::new(&config.limits, journal.clone()),
         journal,
         opening,
-    });
+    }));
+    let shared = &current;
     let mut servers = Servers::new(ties.ended.clone());
     if let Some(socket) = sockets.first_packets {
         let queue = first_packets::watched(Queue::from_descriptor(socket))?;
@@ -180,6 +184,9 @@ pub(crate) fn begin(config: Config, sockets: NetworkSockets, ties: &Ties) -> io:
             long_questions(shared, listener, places).await;
         });
     }
+    if let Some(orders) = ties.orders.take() {
+        servers.tasks.spawn_local(orders::carry_out(current, orders));
+    }
     Ok(servers)
 }
 
@@ -210,7 +217,7 @@ fn listener(socket: OwnedFd) -> io::Result<TcpListener> {
     TcpListener::from_std(socket)
 }
 
-async fn connections(shared: Rc<Shared>, listener: &TcpListener, places: Arc<Semaphore>) {
+async fn connections(current: Rc<Current>, listener: &TcpListener, places: Arc<Semaphore>) {
     let own = listener.local_addr().ok();
     loop {
         let Some((stream, place)) = accept(listener, &places).await else {
@@ -218,7 +225,7 @@ async fn connections(shared: Rc<Shared>, listener: &TcpListener, places: Arc<Sem
         };
         // The connection ended before it was looked at.
         if let Ok(destination) = network::sockets::original_destination(stream.as_fd()) {
-            let shared = Rc::clone(&shared);
+            let shared = current.now();
             spawn_local(async move {
                 if Some(destination) == own {
                     proxied::serve(shared, stream, destination).await;
@@ -231,13 +238,13 @@ async fn connections(shared: Rc<Shared>, listener: &TcpListener, places: Arc<Sem
     }
 }
 
-async fn services(shared: Rc<Shared>, listener: &TcpListener, places: Arc<Semaphore>) {
+async fn services(current: Rc<Current>, listener: &TcpListener, places: Arc<Semaphore>) {
     loop {
         let Some((stream, place)) = accept(listener, &places).await else {
             return;
         };
         if let Ok(inside) = stream.local_addr() {
-            let shared = Rc::clone(&shared);
+            let shared = current.now();
             spawn_local(async move {
                 connection::service::serve(shared, stream, inside.port()).await;
                 drop(place);
@@ -246,13 +253,13 @@ async fn services(shared: Rc<Shared>, listener: &TcpListener, places: Arc<Semaph
     }
 }
 
-async fn published(shared: Rc<Shared>, listener: &TcpListener, port: u16, places: Arc<Semaphore>) {
+async fn published(current: Rc<Current>, listener: &TcpListener, port: u16, places: Arc<Semaphore>) {
     loop {
         let Some((stream, place)) = accept(listener, &places).await else {
             return;
         };
         if let (Ok(peer), Ok(host_address)) = (stream.peer_addr(), stream.local_addr()) {
-            let shared = Rc::clone(&shared);
+            let shared = current.now();
             spawn_local(async move {
                 inbound::serve(shared, stream, peer, host_address, port).await;
                 drop(place);
@@ -281,7 +288,7 @@ fn is_for_good(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| for_good.contains(&errno))
 }
 
-async fn questions(shared: Rc<Shared>, socket: &UdpSocket) {
+async fn questions(current: Rc<Current>, socket: &UdpSocket) {
     let mut question = vec![0; QUESTION];
     loop {
         let received = socket
@@ -293,7 +300,7 @@ async fn questions(shared: Rc<Shared>, socket: &UdpSocket) {
         };
         let question = question.get(..datagram.length).unwrap_or_default();
         if !datagram.truncated
-            && let Some(answer) = answer(&shared, question)
+            && let Some(answer) = answer(&current.now(), question)
         {
             // A client that does not hear asks again.
             let _ = datagrams::answer(socket, &datagram, &dns::for_udp(question, answer));
@@ -301,22 +308,22 @@ async fn questions(shared: Rc<Shared>, socket: &UdpSocket) {
     }
 }
 
-async fn long_questions(shared: Rc<Shared>, listener: &TcpListener, places: Arc<Semaphore>) {
+async fn long_questions(current: Rc<Current>, listener: &TcpListener, places: Arc<Semaphore>) {
     loop {
         let Some((stream, place)) = accept(listener, &places).await else {
             return;
         };
-        let shared = Rc::clone(&shared);
+        let current = Rc::clone(&current);
         spawn_local(async move {
             // Whatever ends the conversation is the client's doing.
-            let _ = conversation(&shared, stream).await;
+            let _ = conversation(&current, stream).await;
             drop(place);
         });
     }
 }
 
 /// Questions and answers with their lengths before them (RFC 7766).
-async fn conversation(shared: &Shared, mut stream: TcpStream) -> io::Result<()> {
+async fn conversation(current: &Current, mut stream: TcpStream) -> io::Result<()> {
     loop {
         let length = usize::from(timeout(SILENCE, stream.read_u16()).await??);
         if length > QUESTION {
@@ -324,7 +331,7 @@ async fn conversation(shared: &Shared, mut stream: TcpStream) -> io::Result<()> 
         }
         let mut question = vec![0; length];
         timeout(SILENCE, stream.read_exact(&mut question)).await??;
-        let Some(answer) = answer(shared, &question) else {
+        let Some(answer) = answer(&current.now(), &question) else {
             return Ok(());
         };
         let length = u16::try_from(answer.len()).map_err(io::Error::other)?;

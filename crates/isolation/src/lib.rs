@@ -8,6 +8,7 @@ pub mod error;
 pub mod guest_image;
 mod guest_link;
 pub mod limits;
+mod pause;
 pub mod probe;
 pub mod process;
 pub mod process_landlock;

@@ -181,16 +181,20 @@ pub trait Sandbox: Debug {
     /// What was used up to now.
     fn usage(&mut self) -> Usage;
 
-    /// Stops every process until [`Self::resume`].
+    /// What is used now; a few small files are read.
+    fn measure(&mut self) -> Measure;
+
+    /// Stops every process until [`Self::resume`], and gives memory back to the machine where it can. No limit of time
+    /// counts meanwhile, and nothing is to be sent to executions. Nothing happens when it is paused.
     ///
     /// # Errors
-    /// `Unsupported` where the level cannot.
+    /// `Unsupported` where the level cannot; `Running` when not all came to rest, after which all run again.
     fn pause(&mut self) -> Result<(), IsolationError>;
 
-    /// Continues every process.
+    /// Continues every process that [`Self::pause`] has stopped. Nothing happens when it is not paused.
     ///
     /// # Errors
-    /// `Unsupported` where the level cannot.
+    /// `Running` when the kernel refuses.
     fn resume(&mut self) -> Result<(), IsolationError>;
 
     /// Kills everything inside, waits until it is gone, and removes what the sandbox consisted of.
@@ -198,6 +202,23 @@ pub trait Sandbox: Debug {
     /// # Errors
     /// `Running` when something could not be removed; what could be was.
     fn kill(&mut self) -> Result<Final, IsolationError>;
+}
+
+/// What a sandbox uses at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Measure {
+    /// CPU time so far, in microseconds.
+    pub cpu_us: u64,
+    /// Memory in bytes; without a group what processes have in common counts for each.
+    pub memory_bytes: u64,
+    /// The part of it that is the cache of files, where that is known.
+    pub memory_cache_bytes: u64,
+    /// The most memory so far, in bytes.
+    pub memory_peak_bytes: u64,
+    /// Processes and threads.
+    pub pids: u64,
+    /// What its files take on disk, in bytes, when they were measured last.
+    pub disk_bytes: u64,
 }
 
 /// A descriptor and what to wait for.

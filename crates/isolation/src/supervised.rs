@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Debug;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use offleash_core::exec::{ExecRequest, TerminalSize, UserIds};
 use offleash_core::level::Level;
@@ -14,8 +14,12 @@ use offleash_sys::network::NetworkSockets;
 use crate::error::IsolationError;
 use crate::guest_link::GuestLink;
 use crate::limits::Watcher;
+use crate::pause::{self, Pause};
 use crate::process::handshake::ParentEnd;
-use crate::sandbox::{Enforcement, ExecId, Final, Interest, Sandbox, SandboxEvent};
+use crate::sandbox::{Enforcement, ExecId, Final, Interest, Measure, Sandbox, SandboxEvent};
+
+/// How long there is nothing to look at while nothing runs.
+const LONG: Duration = Duration::from_secs(3600);
 
 /// What a level does in its own way.
 pub(crate) trait Holding: Debug {
@@ -62,6 +66,8 @@ pub(crate) struct Supervised<H: Holding> {
     channel: Option<ParentEnd>,
     enforcement: Enforcement,
     network: Option<NetworkSockets>,
+    /// While it is paused.
+    pause: Option<Pause>,
     killed: Option<Final>,
 }
 
@@ -73,6 +79,7 @@ impl<H: Holding> Supervised<H> {
             channel: Some(channel),
             enforcement,
             network: None,
+            pause: None,
             killed: None,
         }
     }
@@ -163,7 +170,11 @@ impl<H: Holding> Sandbox for Supervised<H> {
     }
 
     fn next_turn(&self) -> Instant {
-        self.served.watcher.next_tick()
+        match self.pause {
+            // Nothing runs, so nothing is reached.
+            Some(_) => Instant::now() + LONG,
+            None => self.served.watcher.next_tick(),
+        }
     }
 
     fn turn(&mut self, take_output: bool) -> Result<Vec<SandboxEvent>, IsolationError> {
@@ -171,7 +182,7 @@ impl<H: Holding> Sandbox for Supervised<H> {
         self.check_that_it_started()?;
         events.extend(self.holding.take_in(&mut self.served));
         let now = Instant::now();
-        if now >= self.served.watcher.next_tick() && !self.served.link.is_gone() {
+        if self.pause.is_none() && now >= self.served.watcher.next_tick() && !self.served.link.is_gone() {
             events.extend(self.served.watcher.tick(now).into_iter().map(SandboxEvent::Limit));
             events.extend(self.holding.look(now, &mut self.served)?);
         }
@@ -182,23 +193,32 @@ impl<H: Holding> Sandbox for Supervised<H> {
         self.served.watcher.usage()
     }
 
+    fn measure(&mut self) -> Measure {
+        self.served.watcher.measure()
+    }
+
     fn pause(&mut self) -> Result<(), IsolationError> {
-        Err(IsolationError::Unsupported {
-            level: H::LEVEL,
-            operation: "pause a sandbox yet",
-        })
+        if self.pause.is_none() {
+            self.pause = Some(pause::pause(&mut self.served)?);
+        }
+        Ok(())
     }
 
     fn resume(&mut self) -> Result<(), IsolationError> {
-        Err(IsolationError::Unsupported {
-            level: H::LEVEL,
-            operation: "resume a sandbox yet",
-        })
+        if let Some(pause) = &self.pause {
+            pause.end(&self.served)?;
+            self.pause = None;
+            self.served.watcher.look_soon();
+        }
+        Ok(())
     }
 
     fn kill(&mut self) -> Result<Final, IsolationError> {
         if let Some(done) = &self.killed {
             return Ok(done.clone());
+        }
+        if let Some(pause) = self.pause.take() {
+            pause.end_for_good(&self.served)?;
         }
         let last = self.holding.end(&mut self.served)?;
         self.killed = Some(last.clone());

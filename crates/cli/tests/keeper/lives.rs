@@ -14,21 +14,8 @@ use offleash_protocol::encode;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::support::Site;
-use super::support::processes::{eventually, groups_of, long_sleep, processes_with};
-use super::world::{Kept, collect, exists, id, is_keeper, launch, order, shell, test, until, within};
-
-/// What a sandbox is on this machine besides its processes.
-fn remains(site: &Site) -> Vec<PathBuf> {
-    let mut found = groups_of(&id(site));
-    for part in ["runs", "live"] {
-        found.extend(
-            [site.state().join(part).join(id(site))]
-                .into_iter()
-                .filter(|path| exists(path)),
-        );
-    }
-    found
-}
+use super::support::processes::{eventually, long_sleep, processes_with};
+use super::world::{Kept, collect, exists, id, is_keeper, launch, order, remains, shell, test, until, within};
 
 #[test]
 fn a_keeper_says_who_it_is() {

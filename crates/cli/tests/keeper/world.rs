@@ -16,7 +16,7 @@ use offleash_manager::keeper::{COMMAND, ExecNews, ExecStream, Keeper};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::support::Site;
-use super::support::processes::PATIENCE;
+use super::support::processes::{PATIENCE, groups_of};
 
 /// A sandbox that is kept.
 pub(crate) struct Kept {
@@ -194,4 +194,17 @@ pub(crate) fn test(work: impl Future<Output = ()>) {
 /// Whether there is anything at `path`.
 pub(crate) fn exists(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
+}
+
+/// What a sandbox is on this machine besides its processes.
+pub(crate) fn remains(site: &Site) -> Vec<PathBuf> {
+    let mut found = groups_of(&id(site));
+    for part in ["runs", "live"] {
+        found.extend(
+            [site.state().join(part).join(id(site))]
+                .into_iter()
+                .filter(|path| exists(path)),
+        );
+    }
+    found
 }

@@ -133,7 +133,7 @@ impl Session<'_> {
             return true;
         }
         let failing = match stopped {
-            Stopped::Refused(_) | Stopped::Limited(_) => Failing::Refused,
+            Stopped::Refused(_) | Stopped::Limited(_) | Stopped::Cut(_) => Failing::Refused,
             Stopped::Failed(_) => Failing::Failed,
         };
         let answer = way.not_made(failing).unwrap_or_else(|| self.explanation(stopped));

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use super::{Session, Stopped, reset};
 use crate::Shared;
+use crate::current::PAUSED;
 
 /// How long the service may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -37,9 +38,14 @@ impl Session<'_> {
     async fn use_service(&mut self, given: HostPort) -> Result<(), Stopped> {
         let budget = Rc::clone(&self.shared.budget);
         let _place = budget.admit()?;
+        if self.shared.is_closed {
+            return Err(Stopped::Refused(PAUSED.to_owned()));
+        }
+        let shared = Rc::clone(self.shared);
         tokio::select! {
             biased;
             reached = budget.used_up() => Err(reached.into()),
+            reason = shared.closed() => Err(Stopped::Cut(reason)),
             done = self.carry_to(given) => done,
         }
     }

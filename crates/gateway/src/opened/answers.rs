@@ -52,7 +52,7 @@ impl From<Refused> for Unanswered {
 impl From<Stopped> for Unanswered {
     fn from(stopped: Stopped) -> Self {
         match stopped {
-            Stopped::Refused(reason) => Self::Refused(Refused::because(reason)),
+            Stopped::Refused(reason) | Stopped::Cut(reason) => Self::Refused(Refused::because(reason)),
             Stopped::Failed(reason) => Self::Failed(reason),
             Stopped::Limited(reached) => Self::Refused(Refused::because(reached.to_string())),
         }

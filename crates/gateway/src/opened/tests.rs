@@ -233,15 +233,17 @@ async fn gateway(rule: &str, port: u16, roots: CertificateDer<'static>, more_ser
     let journal = Journal::default();
     let shared = Rc::new(Shared {
         policy: Policy::new(rules, Vec::new(), Unknown::Denied).with_requests(requests),
-        approvals: Approvals::new(Questions::new().unwrap(), std::time::Duration::ZERO),
-        names: RefCell::new(Names::default()),
-        entrances: crate::entrance::Entrances::default(),
-        upstream: Upstream::new(&Resolvers::At(Vec::new()), None).unwrap(),
+        approvals: Rc::new(Approvals::new(Questions::new().unwrap(), std::time::Duration::ZERO)),
+        is_closed: false,
+        successor: crate::current::Successor::default(),
+        names: Rc::new(RefCell::new(Names::default())),
+        entrances: Rc::new(crate::entrance::Entrances::default()),
+        upstream: Rc::new(Upstream::new(&Resolvers::At(Vec::new()), None).unwrap()),
         budget: Budget::new(&Limits::default(), journal.clone()),
         secrets: Secrets::new(Arc::from([secret()]), journal.clone()),
         journal: journal.clone(),
-        pipes: Pipes::new(0),
-        opening: Some(Opening::new(&trust, more_servers).unwrap()),
+        pipes: Rc::new(Pipes::new(0)),
+        opening: Some(Rc::new(Opening::new(&trust, more_servers).unwrap())),
     });
     let log = Rc::new(Log::new(journal));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -15,7 +15,7 @@ use super::deleted;
 use super::layer::{LayerMeter, LayerUsage, Room};
 use super::process_tree::{ExactMemory, ProcessTree, TreeUsage};
 use super::schedule;
-use crate::sandbox::Final;
+use crate::sandbox::{Final, Measure};
 
 /// Exact measurements that are slow are made so seldom that they take at most one part in this many of the time.
 const SLOW_PART: u32 = 20;
@@ -170,6 +170,59 @@ impl Watcher {
         self.limits.memory.is_some() && !self.held_by_group("memory")
     }
 
+    /// What is used now.
+    pub fn measure(&mut self) -> Measure {
+        let now = self
+            .group
+            .as_ref()
+            .and_then(|group| group.now().ok())
+            .unwrap_or_default();
+        let group_cpu = self.group.as_ref().and_then(|group| group.cpu_us().ok().flatten());
+        let needs_tree = now.memory_bytes.is_none() || now.pids.is_none() || group_cpu.is_none();
+        let tree = match needs_tree {
+            true => self.tree.usage(&self.tree.processes()),
+            false => TreeUsage::default(),
+        };
+        // Of processes that nobody waited for, the time is not known any more: it never goes back all the same.
+        let cpu_us = group_cpu.unwrap_or_else(|| {
+            tree.user_us
+                .saturating_add(tree.system_us)
+                .max(self.seen.user_us.saturating_add(self.seen.system_us))
+        });
+        let memory_bytes = now
+            .memory_bytes
+            .unwrap_or_else(|| tree.anonymous_bytes.saturating_add(self.guest_memory_bytes));
+        self.seen.memory_bytes = self.seen.memory_bytes.max(Some(memory_bytes));
+        if group_cpu.is_none() {
+            self.seen.user_us = self.seen.user_us.max(cpu_us.saturating_sub(self.seen.system_us));
+        }
+        Measure {
+            cpu_us,
+            memory_bytes,
+            memory_cache_bytes: now.cache_bytes.unwrap_or(0),
+            memory_peak_bytes: self.seen.memory_bytes.unwrap_or(memory_bytes),
+            pids: now.pids.unwrap_or(tree.pids),
+            disk_bytes: self.disk_bytes(),
+        }
+    }
+
+    fn disk_bytes(&self) -> u64 {
+        self.layers
+            .iter()
+            .map(|meter| meter.usage().bytes)
+            .fold(0, u64::saturating_add)
+    }
+
+    /// The ids of all processes of the sandbox, parents before children.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        self.tree.processes()
+    }
+
+    /// Makes the next tick due: there was a time in which there was none.
+    pub(crate) fn look_soon(&mut self) {
+        self.next_tick = Instant::now();
+    }
+
     /// The group that holds the sandbox.
     pub fn group(&self) -> Option<&Group> {
         self.group.as_ref()
@@ -238,11 +291,6 @@ impl Watcher {
     }
 
     fn used(&self) -> Usage {
-        let workspace = self
-            .layers
-            .iter()
-            .map(|meter| meter.usage().bytes)
-            .fold(0, u64::saturating_add);
         Usage {
             wall_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             user_cpu_us: self.seen.user_us,
@@ -251,7 +299,7 @@ impl Watcher {
             peak_pids: self.seen.pids,
             read_bytes: self.seen.read_bytes,
             written_bytes: self.seen.written_bytes,
-            workspace_bytes: (!self.layers.is_empty()).then_some(workspace),
+            workspace_bytes: (!self.layers.is_empty()).then(|| self.disk_bytes()),
         }
     }
 

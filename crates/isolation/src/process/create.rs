@@ -113,7 +113,7 @@ impl Embryo {
         };
         let sent = parent.send_order(&mut owners);
         // While the child assembles its file system.
-        let grouping = Grouping::plan(&plan.limits, plan.id.as_str(), Some(self.unfinished.first()?.pid));
+        let grouping = Grouping::plan(plan, Some(self.unfinished.first()?.pid));
         let mut enforcement = Enforcement::default();
         grouping.describe(&plan.limits, &mut enforcement);
         require(plan, &enforcement)?;

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use offleash_core::limits::{LimitName, Limits};
+use offleash_core::plan::Plan;
 pub(crate) use offleash_sys::cgroup::Group;
 use offleash_sys::cgroup::{CgroupError, Controller, GroupLimits, Hierarchy, NAME_PREFIX};
 use rustix::process::Pid;
@@ -27,11 +28,13 @@ pub(crate) struct Grouping {
 
 impl Grouping {
     /// Finds out which of the limits a group can hold here; the sandbox's first process may be there already.
-    pub(crate) fn plan(limits: &Limits, sandbox: &str, first: Option<Pid>) -> Self {
+    pub(crate) fn plan(plan: &Plan, first: Option<Pid>) -> Self {
+        let (limits, sandbox) = (&plan.limits, plan.id.as_str());
         let name = format!("{NAME_PREFIX}{sandbox}");
         let mut controllers = vec![Controller::Memory, Controller::Pids];
         controllers.extend(limits.cpus.map(|_| Controller::Cpu));
         controllers.extend(limits.cpu_time.map(|_| Controller::CpuAccounting));
+        controllers.extend(plan.pausable.then_some(Controller::Freezer));
         let mut grouping = match Hierarchy::discover_for(&controllers, first.as_slice()) {
             Ok(hierarchy) => Self {
                 hierarchy: Some(hierarchy),
@@ -63,7 +66,14 @@ impl Grouping {
         if limits.cpu_time.is_some() && grouping.has(Controller::CpuAccounting, LimitName::CpuTime) {
             grouping.limits.cpu_accounting = true;
         }
+        // Where no group can stop them, processes are stopped one by one.
+        grouping.limits.pause = plan.pausable && grouping.can(Controller::Freezer);
         grouping
+    }
+
+    fn can(&self, controller: Controller) -> bool {
+        let found = self.hierarchy.as_ref();
+        found.is_some_and(|found| found.availability(controller).is_ok())
     }
 
     fn has(&mut self, controller: Controller, limit: LimitName) -> bool {
@@ -208,13 +218,14 @@ impl Grouping {
             swap_bytes,
             pids,
             cpu_accounting,
-            ..
+            pause,
         } = self.limits;
         let mut paths: Vec<PathBuf> = [
             (cpus_millis.is_some(), Controller::Cpu),
             (memory_bytes.is_some() || swap_bytes.is_some(), Controller::Memory),
             (pids.is_some(), Controller::Pids),
             (cpu_accounting, Controller::CpuAccounting),
+            (pause, Controller::Freezer),
         ]
         .into_iter()
         .filter(|(wanted, _)| *wanted)

@@ -59,6 +59,7 @@ fn plan(entries: Vec<Entry>, executables: Vec<PathBuf>) -> Plan {
         network_ports: Vec::new(),
         network_doors: offleash_core::plan::NetworkDoors::default(),
         allow_ptrace: false,
+        pausable: false,
         executables,
         run_directory: "/state".into(),
     }

@@ -1,6 +1,7 @@
 //! One client's connection as the keeper sees it: a request in, frames out, and never a wait for either.
 
 use std::collections::VecDeque;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
@@ -72,6 +73,11 @@ impl Connection {
             stage: Stage::Asking,
             waits_for_the_end: false,
         }
+    }
+
+    /// Another descriptor of it, for whoever answers in our place.
+    pub(super) fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.socket.try_clone()
     }
 
     /// What to wait for; a client that hangs up is always noticed.

@@ -133,6 +133,13 @@ impl Executions {
             .min()
     }
 
+    /// Moves every deadline by the time in which nothing ran.
+    pub(super) fn postpone(&mut self, by: Duration) {
+        for execution in self.running.values_mut() {
+            execution.deadline = execution.deadline.map(|deadline| deadline + by);
+        }
+    }
+
     /// Nobody of this number is there any more.
     pub(super) fn leave(&mut self, client: Client) {
         for execution in self.running.values_mut() {

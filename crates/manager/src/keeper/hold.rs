@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 
 use offleash_core::error::{ErrorKind, Explained};
+use offleash_core::limits::Limits;
 use offleash_core::network::PatternError;
 use offleash_store::{HostIdentity, LiveRun, StateDirectory};
 use offleash_sys::signals::SignalQueue;
@@ -13,7 +14,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use super::answer::Answer;
 use super::message::{Ended, Hello, VERSION};
 use super::order::{ENDED, SOCKET, SandboxOrder};
-use super::serve::{Loop, Serving, listen};
+use super::serve::{Bounds, Loop, Serving, listen};
 use super::users::Users;
 use crate::lifecycle::making::{self, Made, Resolved, new_run, place_layers};
 use crate::lifecycle::{Chosen, ManagerError, this_host, with_causes};
@@ -158,6 +159,7 @@ impl Held {
             enforced: enforcement.enforced,
             not_enforced: enforcement.not_enforced,
         };
+        let bounds = bounds(&spec.limits);
         Ok(Self {
             serving: Serving {
                 sandbox,
@@ -166,6 +168,7 @@ impl Held {
                 signals,
                 hello,
                 users,
+                bounds,
             },
             live,
             directory,
@@ -191,6 +194,19 @@ impl Held {
         drop(self.serving);
         remove_socket(&self.directory);
         forget(self.live);
+    }
+}
+
+/// What may be used where a limit says so, and what the machine has otherwise.
+fn bounds(limits: &Limits) -> Bounds {
+    let machine = rustix::system::sysinfo();
+    let memory = machine.totalram.saturating_mul(machine.mem_unit.into());
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let cpus_millis = u64::try_from(cpus).unwrap_or(u64::MAX).saturating_mul(1000);
+    Bounds {
+        cpus_millis: limits.cpus.map_or(cpus_millis, |cpus| cpus.millis),
+        memory_bytes: limits.memory.map_or(memory, |memory| memory.0),
+        disk_bytes: limits.workspace.map_or(0, |disk| disk.0),
     }
 }
 

@@ -135,6 +135,7 @@ impl SandboxOrder {
             degrade: self.degrade,
             limits: self.limits.limits(),
             network: self.network.spec()?,
+            pausable: true,
             ..SandboxSpec::default()
         };
         let os = |text: &Text| text.as_os_str().to_owned();

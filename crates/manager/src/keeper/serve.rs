@@ -2,6 +2,7 @@
 
 mod carry_out;
 mod follow;
+mod whole;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -46,6 +47,16 @@ pub(super) struct Serving {
     pub(super) signals: SignalQueue,
     pub(super) hello: Hello,
     pub(super) users: Users,
+    pub(super) bounds: Bounds,
+}
+
+/// What the sandbox may use, as it is told.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    pub(super) cpus_millis: u64,
+    pub(super) memory_bytes: u64,
+    /// Zero without a limit.
+    pub(super) disk_bytes: u64,
 }
 
 /// The loop, and what it knows.

@@ -199,6 +199,7 @@ pub fn resolve(
             entrance: spec.network.has_entrance(),
         },
         allow_ptrace: spec.allow_ptrace,
+        pausable: spec.pausable,
         executables,
         run_directory: run_directory.to_path_buf(),
     };

@@ -87,6 +87,11 @@ impl CgroupError {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 
+    /// Whether the kernel did less than it was asked to.
+    pub(super) fn is_again(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::WouldBlock)
+    }
+
     /// Whether a process or a group is gone: `ESRCH`, `ENOENT` and `ENODEV` (a file of a group that was removed).
     pub(super) fn is_gone(&self) -> bool {
         let gone = [

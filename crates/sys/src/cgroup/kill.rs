@@ -97,23 +97,57 @@ impl Group {
     /// `Unavailable` when the group was made without [`GroupLimits::pause`](super::GroupLimits::pause) in version 1;
     /// `NotFrozen` when not all came to rest within five seconds; they are let run again then.
     pub fn freeze(&self) -> Result<(), CgroupError> {
-        let part = self.part(Controller::Freezer).ok_or(CgroupError::Unavailable {
-            controller: Controller::Freezer,
-            reason: super::Reason::NotMounted,
-        })?;
         let deadline = Instant::now() + PATIENCE;
         let mut pause = Duration::from_micros(50);
-        while !part.freeze_once()? {
+        while !self.freeze_once()? {
             if Instant::now() >= deadline {
                 self.thaw()?;
-                return Err(CgroupError::NotFrozen {
-                    path: part.directory.path().to_path_buf(),
-                });
+                return Err(self.not_frozen());
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(5));
         }
         Ok(())
+    }
+
+    /// Whether [`Self::freeze`] can work.
+    pub fn can_freeze(&self) -> bool {
+        self.part(Controller::Freezer).is_some()
+    }
+
+    /// Asks every process to stop where it is; true when all have. For callers that must attend to the processes while
+    /// they come to rest, and ask again until then.
+    ///
+    /// # Errors
+    /// As [`Self::freeze`], but for `NotFrozen`.
+    pub fn freeze_once(&self) -> Result<bool, CgroupError> {
+        let part = self.part(Controller::Freezer).ok_or(CgroupError::Unavailable {
+            controller: Controller::Freezer,
+            reason: super::Reason::NotMounted,
+        })?;
+        part.freeze_once()
+    }
+
+    fn not_frozen(&self) -> CgroupError {
+        CgroupError::NotFrozen {
+            path: self.paths().next().unwrap_or("/".as_ref()).to_path_buf(),
+        }
+    }
+
+    /// Gives memory of the group back to the machine, as much as can be had without waiting for long: its cache above
+    /// all. Nothing happens where the kernel does not offer it (`memory.reclaim`, Linux 5.19).
+    ///
+    /// # Errors
+    /// `Io` when the kernel refuses otherwise than for having found less.
+    pub fn reclaim(&self) -> Result<(), CgroupError> {
+        let Some(part) = self.part(Controller::Memory).filter(|part| part.version == Version::V2) else {
+            return Ok(());
+        };
+        let used = part.directory.read_number("memory.current")?;
+        match part.directory.write_number("memory.reclaim", used) {
+            Err(error) if !error.is_not_found() && !error.is_again() => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Lets every process run again; nothing happens when they do already.

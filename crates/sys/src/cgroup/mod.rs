@@ -37,7 +37,7 @@ pub use error::{CgroupError, Reason};
 pub use group::{Group, enter};
 pub use hierarchy::{Controller, Hierarchy, Mode, Version};
 pub use limits::GroupLimits;
-pub use usage::{GroupEvents, GroupUsage};
+pub use usage::{GroupEvents, GroupNow, GroupUsage};
 
 /// What the name of every group of ours begins with; nothing else is ever removed.
 pub const NAME_PREFIX: &str = "offleash-";

@@ -32,7 +32,38 @@ pub struct GroupEvents {
     pub pids_max_hits: Option<u64>,
 }
 
+/// What the processes of a group use at this moment; `None` where nothing accounts for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GroupNow {
+    /// Bytes of memory, swap not included.
+    pub memory_bytes: Option<u64>,
+    /// Those of them that are the cache of files.
+    pub cache_bytes: Option<u64>,
+    /// Processes and threads.
+    pub pids: Option<u64>,
+}
+
 impl Group {
+    /// What is used now; three small files are read.
+    ///
+    /// # Errors
+    /// As [`Self::usage`].
+    pub fn now(&self) -> Result<GroupNow, CgroupError> {
+        let mut now = GroupNow::default();
+        if let Some(part) = self.part(Controller::Memory) {
+            let (used, cache) = match part.version {
+                Version::V1 => ("memory.usage_in_bytes", "total_cache"),
+                Version::V2 => ("memory.current", "file"),
+            };
+            now.memory_bytes = Some(part.directory.read_number(used)?);
+            now.cache_bytes = part.directory.read_keyed("memory.stat", cache)?;
+        }
+        if let Some(part) = self.part(Controller::Pids) {
+            now.pids = Some(part.directory.read_number("pids.current")?);
+        }
+        Ok(now)
+    }
+
     /// What was used so far; about four small files are read.
     ///
     /// # Errors

@@ -23,7 +23,7 @@ const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
 /// Longer than anything runs.
 const LONGEST: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 
-type Outcome = Result<(), KeeperFailure>;
+pub(super) type Outcome = Result<(), KeeperFailure>;
 
 impl Loop {
     /// Answers a request, or notes who is to be answered when.
@@ -51,15 +51,11 @@ impl Loop {
                 self.end_for(EndReason::Killed);
             }
             KeeperRequest::Files { user } => return self.files(client, user.as_deref()),
-            KeeperRequest::Port(_)
-            | KeeperRequest::Usage
-            | KeeperRequest::SetNetwork(_)
-            | KeeperRequest::Pause
-            | KeeperRequest::Resume => {
-                return Err(KeeperFailure::Unsupported {
-                    operation: "do that yet".to_owned(),
-                });
-            }
+            KeeperRequest::Port(port) => return self.port(client, port),
+            KeeperRequest::Usage => self.usage(client),
+            KeeperRequest::SetNetwork(network) => return self.set_network(client, &network),
+            KeeperRequest::Pause => return self.pause(client),
+            KeeperRequest::Resume => return self.resume(client),
         }
         Ok(())
     }
@@ -188,7 +184,7 @@ impl Loop {
         Ok(exec)
     }
 
-    fn check_running(&self) -> Outcome {
+    pub(super) fn check_running(&self) -> Outcome {
         match self.paused_since {
             Some(_) => Err(KeeperFailure::Paused),
             None => Ok(()),
@@ -207,14 +203,14 @@ fn first_bytes<'a, T: Clone + 'a>(list: impl Iterator<Item = &'a T>, length: imp
     list.take_while(fits).cloned().collect()
 }
 
-fn invalid(reason: &str) -> KeeperFailure {
+pub(super) fn invalid(reason: &str) -> KeeperFailure {
     KeeperFailure::Invalid {
         reason: reason.to_owned(),
     }
 }
 
 /// A sandbox that is gone says so; everything else is the host's.
-fn failed(error: IsolationError) -> KeeperFailure {
+pub(super) fn failed(error: IsolationError) -> KeeperFailure {
     match error {
         IsolationError::Guest { reason } => KeeperFailure::Invalid { reason },
         error if error.kind() == ErrorKind::Unsupported => KeeperFailure::Unsupported {

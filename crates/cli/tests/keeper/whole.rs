@@ -1,0 +1,191 @@
+//! A sandbox that is kept as a whole: paused and resumed, its ports, its network, what it uses.
+
+use std::time::Duration;
+
+use offleash_core::exec::ExecEnd;
+use offleash_manager::keeper::KeeperError;
+use offleash_manager::keeper::message::Selector;
+use offleash_manager::keeper::order::NetworkOrder;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::support::processes::eventually;
+use super::world::{Kept, collect, is_keeper, remains, shell, test, until, within};
+
+/// Counts for as long as it runs, and catches every signal that can be caught.
+const COUNTER: &str = "i=0; while :; do i=$((i+1)); echo $i > /tmp/count; done";
+
+async fn paused_and_resumed(kept: &Kept) {
+    let mut stream = kept.shell(&format!("({COUNTER}) & ({COUNTER}) & echo up; wait")).await;
+    until(&mut stream, "up").await;
+    let mut timed = shell("sleep 1000");
+    timed.timeout_ms = Some(600_000);
+    let timed = kept.keeper.start(timed).await.unwrap();
+    let before = kept.keeper.usage().await.unwrap();
+    kept.keeper.pause().await.unwrap();
+    kept.keeper.pause().await.unwrap();
+    assert!(kept.keeper.hello().await.unwrap().paused);
+    let paused = kept.keeper.usage().await.unwrap();
+    assert!(paused.cpu_us >= before.cpu_us);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let later = kept.keeper.usage().await.unwrap();
+    assert_eq!(later.cpu_us, paused.cpu_us, "something ran");
+    let which = Selector::Pid(stream.pid());
+    for error in [
+        kept.keeper.start(shell("true")).await.unwrap_err(),
+        kept.keeper.input(&which, b"x".to_vec()).await.unwrap_err(),
+        kept.keeper.signal(&which, 9).await.unwrap_err(),
+        kept.keeper.files(None).await.unwrap_err(),
+        kept.keeper.port(80).await.unwrap_err(),
+    ] {
+        assert!(matches!(error, KeeperError::Paused), "{error:?}");
+    }
+    assert_eq!(kept.keeper.processes().await.unwrap().len(), 2);
+    kept.keeper.resume().await.unwrap();
+    kept.keeper.resume().await.unwrap();
+    assert!(!kept.keeper.hello().await.unwrap().paused);
+    assert_eq!(kept.output("echo again").await, "again\n");
+    let first = kept.output("cat /tmp/count").await;
+    while kept.output("cat /tmp/count").await == first {}
+    kept.keeper.signal(&which, 9).await.unwrap();
+    assert_eq!(collect(stream).await.1, Some(ExecEnd::Signaled { signal: 9 }));
+    kept.keeper.signal(&Selector::Pid(timed.pid()), 9).await.unwrap();
+    assert_eq!(collect(timed).await.1, Some(ExecEnd::Signaled { signal: 9 }));
+}
+
+#[test]
+fn nothing_runs_while_a_sandbox_is_paused_and_all_goes_on() {
+    test(async {
+        let kept = Kept::new().await;
+        paused_and_resumed(&kept).await;
+        paused_and_resumed(&kept).await;
+    });
+}
+
+#[test]
+fn a_paused_sandbox_can_be_killed() {
+    test(async {
+        let kept = Kept::new().await;
+        let stream = kept.shell(COUNTER).await;
+        kept.keeper.pause().await.unwrap();
+        kept.keeper.kill().await.unwrap();
+        assert_eq!(collect(stream).await.1, None);
+        assert_eq!(remains(&kept.site), Vec::<std::path::PathBuf>::new());
+    });
+}
+
+#[test]
+fn a_paused_sandbox_whose_keeper_is_killed_is_gone_after_the_next_start() {
+    test(async {
+        let kept = Kept::new().await;
+        let _stream = kept.shell(COUNTER).await;
+        kept.keeper.pause().await.unwrap();
+        let keeper = kept.hello.pid;
+        let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).unwrap();
+        let first: u32 = children.split_whitespace().next().unwrap().parse().unwrap();
+        kept.kill_keeper();
+        eventually("the keeper dies", || (!is_keeper(keeper)).then_some(()));
+        kept.site.succeed(["run", "--quiet", "--", "true"]);
+        assert_eq!(remains(&kept.site), Vec::<std::path::PathBuf>::new());
+        eventually("everything inside dies", || {
+            let stat = std::fs::read_to_string(format!("/proc/{first}/stat")).unwrap_or_default();
+            let is_dead = stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'));
+            is_dead.then_some(())
+        });
+    });
+}
+
+#[test]
+fn what_is_used_is_told() {
+    test(async {
+        let kept = Kept::new().await;
+        let mut stream = kept
+            .shell("head -c 8388608 /dev/zero > /tmp/kept; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo up; sleep 1000")
+            .await;
+        until(&mut stream, "up").await;
+        let usage = kept.keeper.usage().await.unwrap();
+        assert!(usage.cpu_us > 0, "{usage:?}");
+        assert!(usage.memory_bytes > 64 * 1024, "{usage:?}");
+        assert!(usage.memory_peak_bytes >= usage.memory_bytes, "{usage:?}");
+        assert_eq!(usage.memory_limit_bytes, 512 << 20);
+        assert_eq!(usage.disk_limit_bytes, 512 << 20);
+        assert!((2..128).contains(&usage.pids), "{usage:?}");
+        assert!(usage.cpus_millis >= 1000, "{usage:?}");
+    });
+}
+
+/// Answers each connection with what it says, in capitals.
+const SERVER: &str = r#"
+import socket, sys
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+while True:
+    client, _ = server.accept()
+    client.sendall(client.recv(100).upper())
+    client.close()
+"#;
+
+#[test]
+fn a_port_inside_is_reached_from_outside_and_one_where_nobody_listens_is_closed() {
+    test(async {
+        let kept = Kept::new().await;
+        let mut start = shell("exec python3 -c \"$SERVER\"");
+        start.env = vec![(b"SERVER".to_vec(), SERVER.as_bytes().to_vec())];
+        let mut stream = kept.keeper.start(start).await.unwrap();
+        let port: u16 = until(&mut stream, "\n").await.trim().parse().unwrap();
+        for word in ["one", "two", "three"] {
+            let mut connection = within(kept.keeper.port(port)).await.unwrap();
+            connection.write_all(word.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            within(connection.read_to_string(&mut answer)).await.unwrap();
+            assert_eq!(answer, word.to_uppercase());
+        }
+        let error = within(kept.keeper.port(9)).await.unwrap_err();
+        assert!(matches!(error, KeeperError::PortClosed), "{error:?}");
+        let error = within(kept.keeper.port(0)).await.unwrap_err();
+        assert!(matches!(error, KeeperError::Invalid { .. }), "{error:?}");
+        assert_eq!(kept.output("echo lives").await, "lives\n");
+    });
+}
+
+/// Asks for a name, and says whether it has an address.
+async fn knows(kept: &Kept, name: &str) -> bool {
+    let script = format!("getent ahostsv4 {name} > /dev/null && echo yes || echo no");
+    kept.output(&script).await == "yes\n"
+}
+
+#[test]
+fn the_rules_of_the_network_are_replaced_while_it_runs() {
+    test(async {
+        let kept = Kept::with(|order| order.network.allow = vec!["first.example".to_owned()]).await;
+        assert!(knows(&kept, "first.example").await);
+        assert!(!knows(&kept, "second.example").await);
+        let second = NetworkOrder {
+            allow: vec!["second.example".to_owned()],
+            ..NetworkOrder::default()
+        };
+        kept.keeper.set_network(second).await.unwrap();
+        // Asked in the same order as the rules are set.
+        assert!(knows(&kept, "second.example").await);
+        assert!(!knows(&kept, "first.example").await);
+        let bad = NetworkOrder {
+            allow: vec!["*.com".to_owned()],
+            ..NetworkOrder::default()
+        };
+        let error = kept.keeper.set_network(bad).await.unwrap_err();
+        assert!(matches!(error, KeeperError::Invalid { .. }), "{error:?}");
+        assert!(knows(&kept, "second.example").await);
+    });
+}
+
+#[test]
+fn a_command_that_uses_too_much_memory_is_not_the_end_of_the_machine() {
+    test(async {
+        let kept = Kept::new().await;
+        let stream = kept
+            .shell("exec python3 -c 'b = bytearray(1 << 30); print(len(b))'")
+            .await;
+        let (text, end) = collect(stream).await;
+        assert_eq!(text, "");
+        assert_ne!(end, Some(ExecEnd::Exited { code: 0 }));
+    });
+}

@@ -1,0 +1,54 @@
+//! What a running gateway is told from another thread.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use offleash_core::network::NetworkPolicy;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::spawn_local;
+
+use crate::current::Current;
+use crate::policy::Unknown;
+
+/// Is told what came of a connection.
+pub(crate) type Answer = Box<dyn FnOnce(io::Result<OwnedFd>) + Send>;
+
+/// What it is to do.
+pub(crate) enum Order {
+    /// These rules count from now on.
+    Rules { rules: NetworkPolicy, unknown: Unknown },
+    /// The network is closed, or open again.
+    Close(bool),
+    /// Somebody wants to connect to a port inside.
+    Connect { port: u16, answer: Answer },
+}
+
+impl std::fmt::Debug for Order {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Rules { rules, .. } => f.debug_tuple("Rules").field(rules).finish(),
+            Self::Close(is_closed) => f.debug_tuple("Close").field(is_closed).finish(),
+            Self::Connect { port, .. } => f.debug_tuple("Connect").field(port).finish(),
+        }
+    }
+}
+
+/// Carries out what comes, for as long as somebody may say something.
+pub(crate) async fn carry_out(current: Rc<Current>, mut orders: UnboundedReceiver<Order>) {
+    while let Some(order) = orders.recv().await {
+        match order {
+            Order::Rules { rules, unknown } => current.set_rules(rules, unknown),
+            Order::Close(is_closed) => current.close(is_closed),
+            Order::Connect { port, answer } => {
+                let shared = current.now();
+                spawn_local(async move {
+                    let connected = shared.entrances.connect(port).await;
+                    answer(connected.and_then(|stream| Ok(stream.into_std()?.into())));
+                });
+            }
+        }
+    }
+    // Whoever could say something is gone, and ends the gateway in another way.
+    std::future::pending::<()>().await;
+}

@@ -1,0 +1,165 @@
+//! Stops every process of a sandbox for a while: by its cgroup, or one by one where no group can.
+//!
+//! Calls that the filter leaves to the supervisor are answered while processes come to rest: one that waits for its
+//! answer may not stop before it has it.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::error::IsolationError;
+use crate::guest_link::running;
+use crate::supervised::Served;
+
+/// How long processes may take to come to rest.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait between two looks, at first and at most.
+const FIRST_LOOK: Duration = Duration::from_micros(50);
+const LAST_LOOK: Duration = Duration::from_millis(5);
+
+/// What a sandbox is held still by.
+#[derive(Debug)]
+pub(crate) enum Pause {
+    /// Its cgroup is frozen.
+    Frozen,
+    /// These were stopped, in this order; others had stopped by themselves.
+    Stopped(Vec<OwnedFd>),
+}
+
+/// Stops every process of what is served.
+///
+/// # Errors
+/// `Running` when not all came to rest; they all run again then.
+pub(crate) fn pause(served: &mut Served) -> Result<Pause, IsolationError> {
+    let can_freeze = served
+        .watcher
+        .group()
+        .is_some_and(offleash_sys::cgroup::Group::can_freeze);
+    if can_freeze {
+        freeze(served)?;
+        if let Some(group) = served.watcher.group() {
+            // The memory is not needed for the pause to be one.
+            let _given_back = group.reclaim();
+        }
+        return Ok(Pause::Frozen);
+    }
+    stop(served).map(Pause::Stopped)
+}
+
+fn freeze(served: &mut Served) -> Result<(), IsolationError> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut wait = FIRST_LOOK;
+    loop {
+        let Some(group) = served.watcher.group() else {
+            return Ok(());
+        };
+        let frozen = group.freeze_once();
+        let failure = match frozen {
+            Ok(true) => return Ok(()),
+            Ok(false) if Instant::now() < deadline => None,
+            Ok(false) => Some(io::ErrorKind::TimedOut.into()),
+            Err(error) => Some(io::Error::other(error)),
+        };
+        if let Some(failure) = failure {
+            let _thawed = group.thaw();
+            return Err(running("stop the sandbox's processes")(failure));
+        }
+        served.link.turn(false)?;
+        std::thread::sleep(wait);
+        wait = (wait * 2).min(LAST_LOOK);
+    }
+}
+
+/// Stops one by one, parents before children, until none is left that runs: what was forked meanwhile is found anew.
+fn stop(served: &mut Served) -> Result<Vec<OwnedFd>, IsolationError> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut wait = FIRST_LOOK;
+    let mut stopped = Vec::new();
+    let mut known = BTreeSet::new();
+    loop {
+        let found = served.watcher.processes();
+        let mut all_rest = true;
+        for pid in found {
+            let has_stopped = is_stopped(pid);
+            all_rest &= has_stopped.unwrap_or(true);
+            if has_stopped != Some(false) || !known.insert(pid) {
+                continue;
+            }
+            let held = Pid::from_raw(pid.cast_signed()).map(|pid| pidfd_open(pid, PidfdFlags::empty()));
+            let Some(Ok(process)) = held else { continue };
+            match pidfd_send_signal(&process, Signal::STOP) {
+                Ok(()) => stopped.push(process),
+                Err(Errno::SRCH) => {}
+                Err(error) => {
+                    go_on(&stopped);
+                    return Err(running("stop a process of the sandbox")(error.into()));
+                }
+            }
+        }
+        if all_rest {
+            return Ok(stopped);
+        }
+        if Instant::now() >= deadline {
+            go_on(&stopped);
+            return Err(running("stop the sandbox's processes")(io::ErrorKind::TimedOut.into()));
+        }
+        served.link.turn(false)?;
+        std::thread::sleep(wait);
+        wait = (wait * 2).min(LAST_LOOK);
+    }
+}
+
+/// Whether a process has stopped; `None` for one that is gone, or dead (proc_pid_stat(5)).
+fn is_stopped(pid: u32) -> Option<bool> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    match stat.rsplit_once(") ")?.1.bytes().next()? {
+        b'Z' | b'X' => None,
+        state => Some(matches!(state, b'T' | b't')),
+    }
+}
+
+/// Children first, so that no parent sees one that has stopped.
+fn go_on(stopped: &[OwnedFd]) {
+    for process in stopped.iter().rev() {
+        // One that is gone needs nothing.
+        let _continued = pidfd_send_signal(process, Signal::CONT);
+    }
+}
+
+impl Pause {
+    /// Lets go on what was stopped.
+    ///
+    /// # Errors
+    /// `Running` when the kernel refuses.
+    pub(crate) fn end(&self, served: &Served) -> Result<(), IsolationError> {
+        match self {
+            Self::Frozen => match served.watcher.group() {
+                Some(group) => group
+                    .thaw()
+                    .map_err(|error| running("let the sandbox's processes go on")(io::Error::other(error))),
+                None => Ok(()),
+            },
+            Self::Stopped(stopped) => {
+                go_on(stopped);
+                Ok(())
+            }
+        }
+    }
+
+    /// Sees to it that what is killed next can die: what is frozen takes no signal. None of it runs again before.
+    ///
+    /// # Errors
+    /// `Running` when the kernel refuses.
+    pub(crate) fn end_for_good(&self, served: &Served) -> Result<(), IsolationError> {
+        match (self, served.watcher.group()) {
+            (Self::Frozen, Some(group)) => group
+                .kill()
+                .map_err(|error| running("kill the sandbox's cgroup")(io::Error::other(error))),
+            _ => Ok(()),
+        }
+    }
+}

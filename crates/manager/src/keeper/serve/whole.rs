@@ -1,0 +1,126 @@
+//! What concerns the sandbox as a whole: paused or not, its network, what it uses.
+
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::Instant;
+
+use offleash_isolation::sandbox::Measure;
+use offleash_sys::socket;
+
+use super::Loop;
+use super::carry_out::{Outcome, failed, invalid};
+use crate::keeper::connection::frame;
+use crate::keeper::executions::Client;
+use crate::keeper::message::{KeeperFailure, KeeperReply, KeeperUsage};
+use crate::keeper::order::NetworkOrder;
+use crate::lifecycle::with_causes;
+
+impl Loop {
+    pub(super) fn pause(&mut self, client: Client) -> Outcome {
+        if self.paused_since.is_none() {
+            if let Some(gateway) = &self.serving.gateway {
+                gateway.close();
+            }
+            if let Err(error) = self.serving.sandbox.pause() {
+                self.open_network();
+                return Err(failed(error));
+            }
+            self.paused_since = Some(Instant::now());
+        }
+        self.answer(client, &KeeperReply::Done);
+        Ok(())
+    }
+
+    pub(super) fn resume(&mut self, client: Client) -> Outcome {
+        if let Some(since) = self.paused_since {
+            self.serving.sandbox.resume().map_err(failed)?;
+            self.paused_since = None;
+            self.executions.postpone(since.elapsed());
+            self.open_network();
+        }
+        self.answer(client, &KeeperReply::Done);
+        Ok(())
+    }
+
+    fn open_network(&self) {
+        if let Some(gateway) = &self.serving.gateway {
+            gateway.open();
+        }
+    }
+
+    /// Answered by the gateway, on its thread: it takes as long as a program inside takes to accept.
+    pub(super) fn port(&mut self, client: Client, port: u16) -> Outcome {
+        self.check_running()?;
+        if port == 0 {
+            return Err(invalid("no program listens on port 0"));
+        }
+        let gateway = self.serving.gateway.as_ref().ok_or_else(no_network)?;
+        let Some(connection) = self.connections.get(&client) else {
+            return Ok(());
+        };
+        let socket = connection.duplicate().map_err(|error| KeeperFailure::Failed {
+            reason: format!("duplicate a descriptor: {error}"),
+        })?;
+        gateway.connect(port, move |connected| tell(&socket, connected));
+        Ok(())
+    }
+
+    pub(super) fn set_network(&mut self, client: Client, network: &NetworkOrder) -> Outcome {
+        let spec = network.spec().map_err(|error| invalid(&with_causes(&error)))?;
+        let gateway = self.serving.gateway.as_ref().ok_or_else(no_network)?;
+        gateway.set_rules(spec.policy, spec.internet);
+        self.answer(client, &KeeperReply::Done);
+        Ok(())
+    }
+
+    pub(super) fn usage(&mut self, client: Client) {
+        let Measure {
+            cpu_us,
+            memory_bytes,
+            memory_cache_bytes,
+            memory_peak_bytes,
+            pids,
+            disk_bytes,
+        } = self.serving.sandbox.measure();
+        let bounds = self.serving.bounds;
+        let usage = KeeperUsage {
+            cpu_us,
+            cpus_millis: bounds.cpus_millis,
+            memory_bytes,
+            memory_cache_bytes,
+            memory_peak_bytes,
+            memory_limit_bytes: bounds.memory_bytes,
+            pids,
+            disk_bytes,
+            disk_limit_bytes: bounds.disk_bytes,
+        };
+        self.answer(client, &KeeperReply::Usage(usage));
+    }
+}
+
+fn no_network() -> KeeperFailure {
+    KeeperFailure::Unsupported {
+        operation: "have a network at this level".to_owned(),
+    }
+}
+
+/// Passes a connection into the sandbox on to who asked for it, who then hangs up.
+fn tell(socket: &OwnedFd, connected: io::Result<OwnedFd>) {
+    let (reply, connection) = match connected {
+        Ok(connection) => (KeeperReply::Port, Some(connection)),
+        Err(error) => (KeeperReply::Failed(failure_to_connect(&error)), None),
+    };
+    let with: Vec<_> = connection.iter().map(|connection| connection.as_fd()).collect();
+    // The socket is empty, so there is room; who has hung up needs no answer.
+    let _told = socket::send_now(socket.as_fd(), &frame(&reply), &with);
+}
+
+fn failure_to_connect(error: &io::Error) -> KeeperFailure {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => KeeperFailure::PortClosed,
+        io::ErrorKind::Unsupported => no_network(),
+        _ => KeeperFailure::Failed {
+            reason: format!("connect to the port: {error}"),
+        },
+    }
+}
