@@ -2,6 +2,7 @@
 //!
 //! A command outlives the connection that started it; only its own timeout, a signal, or the end of the sandbox ends it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use http::{HeaderMap, Request, Response};
@@ -78,7 +79,7 @@ pub(super) async fn answer(
         "StreamInput" => stream_input(sandbox, call, body).await,
         method => {
             let followed = match method {
-                "Start" => start(keeper, &parts.headers, call.codec, body).await,
+                "Start" => start(sandbox, &parts.headers, call.codec, body).await,
                 _ => connect(keeper, &parts.headers, call.codec, body).await,
             };
             match followed {
@@ -123,14 +124,15 @@ struct Followed {
     until: Option<Instant>,
 }
 
-async fn start(keeper: &Keeper, fields: &HeaderMap, codec: Codec, body: Incoming) -> Result<Followed, Failure> {
+async fn start(sandbox: &SandboxAccess, fields: &HeaderMap, codec: Codec, body: Incoming) -> Result<Followed, Failure> {
     let request = only_message::<StartRequest>(codec, body).await?;
     let timeout = Call::timeout(fields)?;
-    let start = start_exec(request, headers::user(fields), timeout)?;
+    let start = start_exec(request, &sandbox.env, headers::user(fields), timeout)?;
     let is_terminal = start.tty.is_some();
     let command = start.argv.first().map(|command| text(command)).unwrap_or_default();
     let cwd = start.cwd.as_deref().map(text);
-    let exec = keeper
+    let exec = sandbox
+        .keeper
         .start(start)
         .await
         .map_err(|error| not_started(error, &command, cwd))?;
@@ -293,7 +295,12 @@ async fn only_message<M: crate::connect::Message>(codec: Codec, body: Incoming) 
     message.ok_or_else(|| ConnectError::invalid("the request has no message"))
 }
 
-fn start_exec(request: StartRequest, user: Option<String>, timeout: Option<Duration>) -> Result<StartExec, Failure> {
+fn start_exec(
+    request: StartRequest,
+    everywhere: &BTreeMap<String, String>,
+    user: Option<String>,
+    timeout: Option<Duration>,
+) -> Result<StartExec, Failure> {
     let process = request.process.unwrap_or_default();
     let command = process.cmd.filter(|command| !command.is_empty());
     let command = command.ok_or_else(|| ConnectError::invalid("the command is missing"))?;
@@ -308,6 +315,9 @@ fn start_exec(request: StartRequest, user: Option<String>, timeout: Option<Durat
         let text = format!("`{}` cannot be a variable of the environment", name.escape_debug());
         return Err(ConnectError::invalid(text).into());
     }
+    // Those of the command win.
+    let mut env = everywhere.clone();
+    env.extend(process.envs);
     let cwd = match Place::parse(process.cwd.unwrap_or_default().as_bytes())? {
         Place::Home(rest) if rest.is_empty() => None,
         Place::Absolute(path) | Place::Home(path) => Some(path),
@@ -315,8 +325,7 @@ fn start_exec(request: StartRequest, user: Option<String>, timeout: Option<Durat
     let tty = request.pty.map(terminal_size).transpose()?;
     Ok(StartExec {
         argv,
-        env: process
-            .envs
+        env: env
             .into_iter()
             .map(|(name, value)| (name.into_bytes(), value.into_bytes()))
             .collect(),

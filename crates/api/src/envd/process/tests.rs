@@ -19,7 +19,7 @@ fn started(process: ProcessConfig, pty: Option<Pty>, stdin: Option<bool>) -> Res
         stdin,
         ..StartRequest::default()
     };
-    start_exec(request, None, None).map_err(told)
+    start_exec(request, &BTreeMap::new(), None, None).map_err(told)
 }
 
 fn told(failure: Failure) -> (Code, String) {
@@ -34,6 +34,30 @@ fn a_command_gets_input_unless_it_is_told_not_to() {
     assert!(started(config("a"), None, None).unwrap().stdin);
     assert!(!started(config("a"), None, Some(false)).unwrap().stdin);
     assert!(started(config("a"), Some(Pty::default()), Some(false)).unwrap().stdin);
+}
+
+#[test]
+fn variables_of_a_command_win_over_those_of_the_sandbox() {
+    let map = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+        pairs
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect()
+    };
+    let request = StartRequest {
+        process: Some(ProcessConfig {
+            envs: map(&[("B", "mine"), ("C", "mine")]),
+            ..config("a")
+        }),
+        ..StartRequest::default()
+    };
+    let everywhere = map(&[("A", "everywhere"), ("B", "everywhere")]);
+    let start = start_exec(request, &everywhere, None, None).map_err(told).unwrap();
+    let pair = |name: &str, value: &str| (name.as_bytes().to_vec(), value.as_bytes().to_vec());
+    assert_eq!(
+        start.env,
+        [pair("A", "everywhere"), pair("B", "mine"), pair("C", "mine")]
+    );
 }
 
 #[test]
