@@ -25,7 +25,6 @@ pub(crate) struct Refusal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Retry {
     Never,
-    #[allow(dead_code, reason = "for creates that the machine has no room for")]
     After(Duration),
 }
 
@@ -59,7 +58,6 @@ impl Refusal {
         self
     }
 
-    #[allow(dead_code, reason = "for creates that the machine has no room for")]
     /// Says after how long asking again may be of use.
     pub(crate) fn retry_after(mut self, wait: Duration) -> Self {
         self.retry = Some(Retry::After(wait));

@@ -57,7 +57,6 @@ impl Peer {
 pub(crate) struct Client {
     pub(crate) peer: Peer,
     /// Whether it came over TLS.
-    #[allow(dead_code, reason = "for what ports inside are told of the way of a request")]
     pub(crate) secure: bool,
     pub(crate) busy: Busy,
 }
@@ -105,6 +104,8 @@ async fn speak<S>(stream: S, client: Client, state: Arc<State>, mut held: Held)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let counted = Arc::clone(&state);
+    let _counted = counted.tally.connected();
     let stream = Paced::new(stream, client.busy.clone());
     let service = service_fn(move |request| {
         let (state, client) = (Arc::clone(&state), client.clone());

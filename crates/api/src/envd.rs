@@ -30,10 +30,6 @@ use hyper::body::Incoming;
 use offleash_manager::keeper::client::Keeper;
 
 use self::failure::{Failure, gone};
-#[allow(
-    unused_imports,
-    reason = "for URLs that name no sandbox, once sandboxes can be gone through"
-)]
 pub(crate) use self::files::is_signed_by;
 use self::headers::{Token, token};
 pub(crate) use self::watchers::Watchers;

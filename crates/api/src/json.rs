@@ -12,13 +12,14 @@ use crate::answer::Refusal;
 
 /// The most that a body of the control plane may have.
 const MAX_BODY: usize = 1024 * 1024;
+/// How deep it may nest.
+const MAX_DEPTH: usize = 64;
 /// How long all of it may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Reads a body that must be a JSON object of the shape of `T`; no body at all stands for `{}`.
 ///
-/// Fields that `T` does not have are ignored, because newer SDKs send some. How deep it may nest is serde's bound
-/// (128).
+/// Fields that `T` does not have are ignored, because newer SDKs send some; deep ones are refused all the same.
 ///
 /// # Errors
 /// 413 when it is too large (before anything is read, if it says so), 408 when it takes too long, 400 when it is no
@@ -26,8 +27,32 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) async fn read<T: DeserializeOwned>(body: Incoming) -> Result<T, Refusal> {
     let bytes = bytes(body, MAX_BODY).await?;
     let text = if bytes.is_empty() { b"{}" } else { &bytes[..] };
+    if depth(text) > MAX_DEPTH {
+        return Err(Refusal::bad_request(format!("the body may nest {MAX_DEPTH} deep")));
+    }
     serde_json::from_slice(text)
         .map_err(|error| Refusal::bad_request(format!("the body is not what it must be: {error}")))
+}
+
+/// How deep brackets and braces nest, those in strings left out.
+fn depth(text: &[u8]) -> usize {
+    let (mut deepest, mut depth) = (0_usize, 0_usize);
+    let (mut in_string, mut escaped) = (false, false);
+    for byte in text {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b'[' | b'{' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
 }
 
 /// Reads a body of at most `most` bytes.
@@ -49,4 +74,63 @@ async fn bytes(body: Incoming, most: usize) -> Result<Bytes, Refusal> {
 
 fn too_large(most: usize) -> Refusal {
     Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body may have {most} bytes")).closing()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use hyper::service::service_fn;
+    use hyper::{Request, server::conn::http1};
+    use hyper_util::rt::TokioIo;
+    use serde_json::Value;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    #[test]
+    fn depth_is_that_of_brackets_outside_strings() {
+        for (text, expected) in [
+            ("", 0),
+            ("3", 0),
+            ("[]", 1),
+            ("[[],{}]", 2),
+            ("{\"[[[\":\"\\\"[[\"}", 1),
+            ("]]][", 1),
+            ("[[[[", 4),
+        ] {
+            assert_eq!(depth(text.as_bytes()), expected, "{text}");
+        }
+    }
+
+    /// The status of the answer to a request that is sent in pieces and never finished; the clock goes on by itself
+    /// while everything waits.
+    fn status_of(head: &'static str, piece: &'static str, pieces: usize) -> String {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
+            let service = service_fn(|request: Request<Incoming>| async {
+                let read = read::<Value>(request.into_body()).await;
+                Ok::<_, Infallible>(read.unwrap_err().answer())
+            });
+            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(ours), service));
+            theirs.write_all(head.as_bytes()).await.unwrap();
+            for _ in 0..pieces {
+                theirs.write_all(piece.as_bytes()).await.unwrap();
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            let mut line = [0; 12];
+            theirs.read_exact(&mut line).await.unwrap();
+            String::from_utf8(line.to_vec()).unwrap()
+        })
+    }
+
+    #[test]
+    fn a_body_that_comes_too_slowly_is_given_up() {
+        let announced = "POST / HTTP/1.1\r\nContent-Length: 1000\r\n\r\n";
+        assert_eq!(status_of(announced, " ", 20), "HTTP/1.1 408");
+        let chunked = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
+        assert_eq!(status_of(chunked, "1\r\n \r\n", 20), "HTTP/1.1 408");
+    }
 }

@@ -5,21 +5,28 @@
 //! decides nothing about sandboxes: that is the manager's. `cli` is the only caller, and asks through [`client`].
 
 mod answer;
+mod authentication;
 mod body;
 pub mod client;
 mod connect;
 mod connection;
+mod control;
 mod driven;
 mod envd;
+mod failure;
 mod guard;
 mod journal;
 mod json;
 mod listen;
+mod native;
 mod pace;
+mod pages;
 mod query;
 mod route;
 mod server;
+mod time;
 mod tls;
+mod traffic;
 
 pub use journal::{Event, Journal, RequestEvent};
 pub use listen::{Listen, ListenError};

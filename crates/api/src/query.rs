@@ -1,6 +1,11 @@
 //! The query of a request: names and values, percent-encoded, a `+` for a space.
 
+use std::fmt::Display;
+use std::str::FromStr;
+
 use percent_encoding::{percent_decode, percent_decode_str};
+
+use crate::answer::Refusal;
 
 /// The pairs of a query, decoded; a name without `=` has an empty value.
 ///
@@ -30,6 +35,27 @@ pub(crate) fn bytes(query: Option<&str>, name: &str) -> Option<Vec<u8>> {
         let spaced = value.replace('+', " ");
         (decoded(given) == name).then(|| percent_decode(spaced.as_bytes()).collect())
     })
+}
+
+/// The first value of `name`, when it is a number in `range`.
+///
+/// # Errors
+/// 400 for any other value.
+pub(crate) fn number<T>(
+    pairs: &[(String, String)],
+    name: &str,
+    range: std::ops::RangeInclusive<T>,
+) -> Result<Option<T>, Refusal>
+where
+    T: FromStr + PartialOrd + Display,
+{
+    let Some(text) = value(pairs, name).filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    let number = text.parse().ok().filter(|number| range.contains(number));
+    let (least, most) = (range.start(), range.end());
+    let must = || Refusal::bad_request(format!("{name}: must be a number from {least} to {most}"));
+    number.map(Some).ok_or_else(must)
 }
 
 fn decoded(text: &str) -> String {

@@ -21,7 +21,8 @@ pub(crate) enum Route {
     /// The control plane, the native REST or a page about the server.
     ControlPlane,
     /// A port inside a sandbox, or [`ENVD_PORT`]. The id has the shape of one; whether it exists is not known.
-    Sandbox { id: String, port: u16 },
+    /// `by_path` when a path named it.
+    Sandbox { id: String, port: u16, by_path: bool },
 }
 
 /// A request that names a sandbox in a way that cannot be one.
@@ -64,7 +65,8 @@ pub(crate) fn authority<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a 
     }
 }
 
-fn without_port(authority: &str) -> &str {
+/// A host without its port.
+pub(crate) fn without_port(authority: &str) -> &str {
     if let Some(rest) = authority.strip_prefix('[') {
         return rest.split_once(']').map_or(authority, |(address, _)| address);
     }
@@ -78,7 +80,10 @@ fn by_path(uri: &mut Uri) -> Result<Option<Route>, RouteError> {
     };
     let (id, rest) = rest.split_once('/').unwrap_or((rest, ""));
     let (port, rest) = rest.split_once('/').unwrap_or((rest, ""));
-    let route = sandbox(id, port, NAME)?;
+    let mut route = sandbox(id, port, NAME)?;
+    if let Route::Sandbox { by_path, .. } = &mut route {
+        *by_path = true;
+    }
     let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
     let shortened = format!("/{rest}{query}");
     let mut parts = std::mem::take(uri).into_parts();
@@ -96,6 +101,7 @@ fn by_headers(headers: &HeaderMap) -> Result<Option<Route>, RouteError> {
         None => Ok(Some(Route::Sandbox {
             id: checked_id(id, ID_HEADER)?,
             port: ENVD_PORT,
+            by_path: false,
         })),
     }
 }
@@ -131,19 +137,22 @@ fn sandbox(id: &str, port: &str, place: &'static str) -> Result<Route, RouteErro
     let digits = port.bytes().all(|byte| byte.is_ascii_digit());
     let port = port.parse().ok().filter(|port| digits && *port != 0);
     let port = port.ok_or(RouteError::Port(place))?;
-    Ok(Route::Sandbox { id, port })
+    let by_path = false;
+    Ok(Route::Sandbox { id, port, by_path })
 }
 
 fn checked_id(id: &str, place: &'static str) -> Result<String, RouteError> {
-    let fits = (1..=LONGEST_ID).contains(&id.len());
-    let plain = id
-        .bytes()
-        .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
-    if fits && plain {
+    if is_id(id) {
         Ok(id.to_owned())
     } else {
         Err(RouteError::Id(place))
     }
+}
+
+/// Whether `id` has the shape of a sandbox's id: it then is safe wherever it is written.
+pub(crate) fn is_id(id: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    (1..=LONGEST_ID).contains(&id.len()) && id.bytes().all(plain)
 }
 
 #[cfg(test)]
@@ -160,7 +169,8 @@ mod tests {
 
     fn to(id: &str, port: u16) -> Result<Route, RouteError> {
         let id = id.to_owned();
-        Ok(Route::Sandbox { id, port })
+        let by_path = false;
+        Ok(Route::Sandbox { id, port, by_path })
     }
 
     #[test]
@@ -204,7 +214,9 @@ mod tests {
             ("/_port/i1/80//x", "//x"),
         ] {
             let (route, uri) = routed(Request::get(path));
-            assert_eq!(route, to("i1", 80), "{path}");
+            let id = "i1".to_owned();
+            let (port, by_path) = (80, true);
+            assert_eq!(route, Ok(Route::Sandbox { id, port, by_path }), "{path}");
             assert_eq!(uri, left);
         }
     }

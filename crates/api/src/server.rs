@@ -9,24 +9,30 @@ use std::time::{Duration, Instant};
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
+use offleash_manager::daemon::{Daemon, Scope};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, watch};
 
 use crate::answer::{self, Refusal};
 use crate::body::{self, Body};
 use crate::connection::{self, Client, Held, Peer};
-use crate::envd::{self, SandboxAccess};
+use crate::control::{self, Asked};
+use crate::envd::Watchers;
 use crate::guard::Guard;
 use crate::journal::{Event, Journal, RequestEvent};
-use crate::json;
 use crate::listen::{self, Listen, ListenError};
+use crate::pages::{self, Tally};
 use crate::route::{self, ENVD_PORT, Route};
 use crate::tls::{self, TlsError, TlsFiles};
+use crate::traffic::{self, Places, To};
+use crate::{authentication, failure, native};
 
 /// How long to wait after an accept that failed for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How many clients that are too many are told so at once; further ones are cut.
 const TURNED_AWAY: usize = 64;
+/// How many signatures that name no sandbox are looked at, at once: each with the token of every sandbox.
+const SIGNATURES: usize = 2;
 
 /// What the owner of a server can set.
 #[derive(Debug)]
@@ -39,7 +45,8 @@ pub struct ServerConfig {
     pub tls: Option<TlsFiles>,
     /// Whether an address that others can reach may be listened on without TLS.
     pub insecure_public: bool,
-    /// The domain below which `PORT-ID.DOMAIN` names a port inside a sandbox.
+    /// The domain below which `PORT-ID.DOMAIN` names a port inside a sandbox; with the port that it is reached at,
+    /// unless that is the usual one.
     pub domain: Option<String>,
     /// Origins whose pages may call, as in `https://app.example`.
     pub allow_origins: Vec<String>,
@@ -79,6 +86,24 @@ pub enum ServeError {
     Tls(#[from] TlsError),
 }
 
+impl ServeError {
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Listen(ListenError::Address { .. }) => {
+                "another program may have it; `--listen ADDRESS:PORT` names another, port 0 takes any"
+            }
+            Self::Listen(ListenError::Public { .. }) => {
+                "give `--tls-cert` and `--tls-key`, listen on 127.0.0.1 behind a proxy that speaks TLS, or say \
+                 `--insecure-public`"
+            }
+            Self::Listen(ListenError::Inherited(_)) => "the socket unit must have one `ListenStream=` with an address",
+            Self::Listen(ListenError::Local { .. }) => "the state directory must be one that this user can write to",
+            Self::Tls(_) => "both files must be PEM, the certificate first among those that lead to its authority",
+        }
+    }
+}
+
 /// A server that listens.
 #[derive(Debug)]
 pub struct Server {
@@ -93,7 +118,14 @@ pub struct Server {
 /// What every request sees of the server.
 #[derive(Debug)]
 pub(crate) struct State {
+    pub(crate) daemon: Daemon,
+    pub(crate) places: Places,
+    pub(crate) tally: Tally,
     pub(crate) guard: Guard,
+    pub(crate) watchers: Arc<Watchers>,
+    /// How many signatures that name no sandbox are looked at, at once.
+    pub(crate) signatures: Semaphore,
+    domain: Option<String>,
     pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
     pub(crate) journal: Arc<dyn Journal>,
 }
@@ -103,7 +135,7 @@ impl Server {
     ///
     /// # Errors
     /// When it cannot listen there, or should not.
-    pub async fn bind(config: ServerConfig, journal: Arc<dyn Journal>) -> Result<Self, ServeError> {
+    pub async fn bind(config: ServerConfig, daemon: Daemon, journal: Arc<dyn Journal>) -> Result<Self, ServeError> {
         let tls = config.tls.as_ref().map(tls::config).transpose()?;
         let (listener, address) = listen::tcp(config.listen).await?;
         let is_public = !address.ip().is_loopback();
@@ -111,12 +143,23 @@ impl Server {
             return Err(ListenError::Public { address }.into());
         }
         let local = config.local.as_deref().map(listen::local).transpose()?;
+        let domain = config.domain.map(|domain| domain.to_ascii_lowercase());
         let guard = Guard {
             local_only: !is_public,
-            domain: config.domain.map(|domain| domain.to_ascii_lowercase()),
+            domain: domain.as_deref().map(|domain| route::without_port(domain).to_owned()),
             origins: config.allow_origins,
         };
-        let state = Arc::new(State { guard, tls, journal });
+        let state = Arc::new(State {
+            daemon,
+            places: Places::new(config.max_connections_per_sandbox),
+            tally: Tally::default(),
+            guard,
+            watchers: Arc::default(),
+            signatures: Semaphore::new(SIGNATURES),
+            domain,
+            tls,
+            journal,
+        });
         Ok(Self {
             listener,
             address,
@@ -208,6 +251,7 @@ pub(crate) async fn answer(state: &State, client: &Client, request: Request<Inco
         Ok(response) => response,
         Err(refusal) => refusal.answer(),
     };
+    state.tally.answered(response.status());
     state.journal.record(&Event::Request(&RequestEvent {
         peer: client.peer.address(),
         key: subject.key.as_deref(),
@@ -240,6 +284,9 @@ async fn route(
     subject: &mut Subject,
 ) -> Result<Response<Body>, Refusal> {
     let (mut parts, body) = request.into_parts();
+    if matches!(parts.method, http::Method::CONNECT | http::Method::TRACE) {
+        return Err(control::wrong_method(&parts.method).closing());
+    }
     if client.peer != Peer::Owner {
         check_address(&state.guard, &parts)?;
     }
@@ -253,19 +300,68 @@ async fn route(
         let message = "pages of this origin may not call; `--allow-origin` allows one";
         return Err(Refusal::new(StatusCode::FORBIDDEN, message).final_answer());
     }
-    let request = Request::from_parts(parts, body);
+    let route = match route {
+        Route::ControlPlane if traffic::is_signed(&parts) => signed(state, &parts).await?,
+        other => other,
+    };
     match route {
-        Route::ControlPlane => control_plane(request).await,
-        Route::Sandbox { id, port } => {
-            let found = access(&id);
+        Route::ControlPlane => control_plane(state, client, &parts, body, subject).await,
+        Route::Sandbox { id, port, by_path } => {
+            let to = To { id: &id, port, by_path };
+            let answer = traffic::answer(state, client, &to, Request::from_parts(parts, body)).await;
             subject.sandbox = Some(id);
             subject.port = Some(port);
-            match (found, port) {
-                (Some(sandbox), ENVD_PORT) => Ok(envd::handle(&sandbox, request).await),
-                _ => Err(Refusal::new(StatusCode::BAD_GATEWAY, "The sandbox was not found").final_answer()),
-            }
+            Ok(answer)
         }
     }
+}
+
+/// Where a signed request goes that names no sandbox.
+async fn signed(state: &State, parts: &Parts) -> Result<Route, Refusal> {
+    let found = traffic::sandbox_of_signature(state, parts).await;
+    let unknown = || Refusal::new(StatusCode::UNAUTHORIZED, "the signature is not valid for any sandbox");
+    let id = found.ok_or_else(unknown)?;
+    let (port, by_path) = (ENVD_PORT, false);
+    Ok(Route::Sandbox { id, port, by_path })
+}
+
+/// Answers what is for the server itself.
+async fn control_plane(
+    state: &State,
+    client: &Client,
+    parts: &Parts,
+    body: Incoming,
+    subject: &mut Subject,
+) -> Result<Response<Body>, Refusal> {
+    let path = parts.uri.path();
+    match path {
+        "/healthz" => return Ok(answer::empty(StatusCode::NO_CONTENT)),
+        "/readyz" => return Ok(answer::empty(StatusCode::NO_CONTENT)),
+        native::DOCUMENT if parts.method == http::Method::GET => return Ok(native::document()),
+        _ => {}
+    }
+    if path == "/metrics" && is_local(state, client) {
+        return Ok(pages::metrics(&state.daemon, &state.tally));
+    }
+    let caller = authentication::caller(state, client, &parts.headers);
+    let caller = caller.map_err(|error| failure::refusal(&*state.journal, &error))?;
+    subject.key = Some(caller.key_id.clone());
+    let asked = Asked { state, caller, parts };
+    if path == "/metrics" {
+        asked.require(Scope::Admin)?;
+        return Ok(pages::metrics(&state.daemon, &state.tally));
+    }
+    if native::is_native(path) {
+        native::answer(&asked, body).await
+    } else {
+        control::answer(&asked, body).await
+    }
+}
+
+/// Whether both ends of a connection are on this machine.
+fn is_local(state: &State, client: &Client) -> bool {
+    let peer = client.peer.address();
+    state.guard.local_only && peer.is_none_or(|peer| peer.ip().is_loopback())
 }
 
 /// Refuses what is addressed to somebody else.
@@ -280,83 +376,9 @@ fn check_address(guard: &Guard, parts: &Parts) -> Result<(), Refusal> {
     Err(Refusal::new(StatusCode::MISDIRECTED_REQUEST, message))
 }
 
-async fn control_plane(request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
-    let (parts, body) = request.into_parts();
-    match parts.uri.path() {
-        "/healthz" => Ok(answer::empty(StatusCode::NO_CONTENT)),
-        path => {
-            let _read: serde_json::Value = json::read(body).await?;
-            Err(Refusal::not_found(format!("no route `{}`", path.escape_debug())))
-        }
-    }
-}
-
-/// The sandbox that a request is for, when it lives.
-fn access(_id: &str) -> Option<SandboxAccess> {
-    None
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::{Read as _, Write as _};
-    use std::net::TcpStream;
-
-    use super::*;
-
-    #[derive(Debug)]
-    struct Silent;
-
-    impl Journal for Silent {
-        fn record(&self, _event: &Event<'_>) {}
-    }
-
-    /// What is answered to `request`, sent to a server of its own.
-    fn answer_to(request: &str) -> String {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        let config = ServerConfig::new(Listen::Address(SocketAddr::from(([127, 0, 0, 1], 0))));
-        let server = runtime.block_on(Server::bind(config, Arc::new(Silent))).unwrap();
-        let address = server.address();
-        let request = request.to_owned();
-        let (done, end) = tokio::sync::oneshot::channel::<()>();
-        let client = std::thread::spawn(move || {
-            let mut stream = TcpStream::connect(address).unwrap();
-            stream.write_all(request.as_bytes()).unwrap();
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).unwrap();
-            drop(done);
-            answer
-        });
-        runtime.block_on(server.run(async {
-            let _dropped = end.await;
-        }));
-        client.join().unwrap()
-    }
-
-    #[test]
-    fn the_server_says_that_it_lives() {
-        let answer = answer_to("GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-        assert!(answer.starts_with("HTTP/1.1 204 "), "{answer}");
-    }
-
-    #[test]
-    fn errors_are_json_that_names_their_status() {
-        let answer = answer_to("GET /nowhere HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-        assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
-        let body = answer.split_once("\r\n\r\n").unwrap().1;
-        assert_eq!(body, r#"{"code":404,"message":"no route `/nowhere`"}"#);
-    }
-
-    #[test]
-    fn traffic_to_no_sandbox_is_a_bad_gateway() {
-        for head in [
-            "GET /health HTTP/1.1\r\nE2b-Sandbox-Id: i1",
-            "GET /_port/i1/80/ HTTP/1.1",
-        ] {
-            let answer = answer_to(&format!("{head}\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
-            assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
-        }
+impl State {
+    /// The domain that SDKs are to build host names with.
+    pub(crate) fn shown_domain(&self) -> Option<&str> {
+        self.domain.as_deref()
     }
 }

@@ -12,12 +12,14 @@ use crate::failure::Failure;
 mod learn;
 mod network;
 mod remote;
+mod serve;
 
 pub(crate) use learn::LearnArgs;
 pub(crate) use network::NetworkArgs;
 pub(crate) use remote::{
     CpArgs, CreateArgs, ExecArgs, IdsArgs, LsArgs, OneArgs, PortArgs, ResumeArgs, RmArgs, StatsArgs,
 };
+pub(crate) use serve::{KeyCommand, KeyCreateArgs, LogArg, ServeArgs};
 
 /// The variable that stands for `--state`.
 const STATE: &str = "OFFLEASH_STATE";
@@ -45,6 +47,11 @@ pub(crate) enum Command {
     Discard(DiscardArgs),
     /// List runs that go on or whose changes are kept.
     Runs(RunsArgs),
+    /// Serve sandboxes to E2B's SDKs and to programs of your own.
+    Serve(Box<ServeArgs>),
+    /// Work with the keys of `serve`.
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Make a sandbox in the daemon, and print its id.
     Create(CreateArgs),
     /// List the sandboxes of the daemon.

@@ -13,12 +13,23 @@ use crate::terminal;
 /// Reads an order on standard input, answers with one line on standard output, and serves until the sandbox ends.
 pub(crate) fn keeper() -> ExitCode {
     offleash_sys::process::keep_free_memory();
+    give_up_protection();
     match read_order() {
         Ok(order) => match hold(&order, answer) {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::from(EXIT_FAILURE),
         },
         Err(failure) => failure.print(),
+    }
+}
+
+/// When memory runs out the kernel may spare the daemon that started us; what holds a sandbox is not spared.
+fn give_up_protection() {
+    const ADJUSTMENT: &str = "/proc/self/oom_score_adj";
+    let inherited = std::fs::read_to_string(ADJUSTMENT).unwrap_or_default();
+    if inherited.starts_with('-') {
+        // Raising it is always permitted.
+        let _raised = std::fs::write(ADJUSTMENT, "0");
     }
 }
 

@@ -7,11 +7,13 @@ mod doctor;
 mod explain;
 mod failure;
 mod keeper;
+mod key;
 mod learn;
 mod policy_file;
 mod refusals;
 mod remote;
 mod run;
+mod serve;
 mod specify;
 mod terminal;
 
@@ -70,6 +72,8 @@ fn any() -> ExitCode {
         Command::Explain(question) => explain::explain(&question),
         Command::Policy(PolicyCommand::Check(check)) => explain::check_policy(&check),
         Command::Audit(audit) => audit::audit(&audit, state),
+        Command::Serve(arguments) => serve::serve(&arguments, state),
+        Command::Key(command) => key::key(&command, state),
         Command::Completions(completions) => args::completions(completions.shell),
     };
     finish(result)

@@ -24,6 +24,8 @@ fn help_says_what_there_is() {
       apply        Write the changes of a run to its workspace
       discard      Throw the changes of a run away
       runs         List runs that go on or whose changes are kept
+      serve        Serve sandboxes to E2B's SDKs and to programs of your own
+      key          Work with the keys of `serve`
       create       Make a sandbox in the daemon, and print its id
       ls           List the sandboxes of the daemon
       exec         Run a command in a sandbox of the daemon

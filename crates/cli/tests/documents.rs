@@ -52,7 +52,7 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 30] = [
+const COMMANDS: [&[&str]; 35] = [
     &[],
     &["run"],
     &["diff"],
@@ -83,6 +83,11 @@ const COMMANDS: [&[&str]; 30] = [
     &["audit"],
     &["audit", "verify"],
     &["audit", "show"],
+    &["serve"],
+    &["key"],
+    &["key", "create"],
+    &["key", "ls"],
+    &["key", "rm"],
 ];
 const LAST_COMMAND: &[&str] = &["completions"];
 

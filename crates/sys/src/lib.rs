@@ -10,6 +10,8 @@
 
 extern crate alloc;
 
+#[cfg(feature = "std")]
+pub mod activation;
 #[cfg(any(test, all(not(feature = "std"), panic = "abort")))]
 pub mod bare;
 #[cfg(feature = "std")]

@@ -12,10 +12,6 @@ use hyper::body::Incoming;
 use offleash_manager::keeper::error::KeeperError;
 use rustix::io::Errno;
 
-#[allow(
-    unused_imports,
-    reason = "for URLs that name no sandbox, once sandboxes can be gone through"
-)]
 pub(crate) use self::access::is_signed_by;
 use super::SandboxAccess;
 use super::failure::{Failure, file_status, gone};

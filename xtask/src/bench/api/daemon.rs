@@ -24,7 +24,7 @@ impl Daemon {
     pub(super) fn start(binary: &Path, pool: usize) -> Result<Self, TaskError> {
         let state = tempfile::tempdir().map_err(TaskError::file("making", "a state directory"))?;
         let config = state.path().join("serve.toml");
-        let text = format!("max_sandboxes = 2000\n[pool]\nmin = {}\nmax = {pool}\n", pool.min(4));
+        let text = format!("[sandboxes]\nmax = 2000\n[pool]\nmin = {}\nmax = {pool}\n", pool.min(4));
         fs::write(&config, text).map_err(TaskError::file("writing", &config))?;
         let key = Self::made_key(binary, state.path())?;
         let mut child = Command::new(binary)

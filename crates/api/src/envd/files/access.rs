@@ -33,10 +33,6 @@ pub(super) fn check(sandbox: &SandboxAccess, parts: &Parts) -> Result<(), Refusa
     Ok(())
 }
 
-#[allow(
-    dead_code,
-    reason = "for URLs that name no sandbox, once sandboxes can be gone through"
-)]
 /// Whether the URL of a request was signed with this token: tells whose files are meant when nothing else does.
 pub(crate) fn is_signed_by(token: &str, method: &Method, uri: &Uri) -> bool {
     matches!(SignedUrl::of(method, uri), Ok(Some(signature)) if signature.is_signed_by(token))

@@ -1,0 +1,74 @@
+//! What E2B's control plane has and this one has not yet; and routes that nobody has.
+
+use http::{Method, Response, StatusCode};
+use offleash_manager::daemon::BASE_TEMPLATE;
+use serde_json::json;
+
+use super::request::unsupported;
+use crate::answer::{self, Refusal};
+use crate::body::Body;
+
+/// Says whether a template of this name is there.
+pub(super) fn alias(alias: &str) -> Result<Response<Body>, Refusal> {
+    if alias != BASE_TEMPLATE {
+        return Err(Refusal::not_found(format!(
+            "template `{}` not found",
+            alias.escape_debug()
+        )));
+    }
+    let body = json!({ "templateID": BASE_TEMPLATE, "public": true });
+    Ok(answer::json(StatusCode::OK, &body))
+}
+
+/// Why no route answers a request.
+pub(super) fn refusal(method: &Method, segments: &[&str]) -> Refusal {
+    match segments {
+        ["sandboxes", _, "snapshots"] | ["snapshots", ..] => unsupported("snapshots are"),
+        ["sandboxes", _, "fork"] => unsupported("forks are"),
+        ["templates", ..] | ["v2" | "v3", "templates", ..] => unsupported("templates other than `base` are"),
+        ["volumes", ..] | ["volumecontent", ..] => unsupported("volumes are"),
+        ["secrets", ..] => unsupported("secrets are"),
+        ["sandboxes"] | ["sandboxes", _] | ["v2", "sandboxes"] | ["events", "sandboxes", ..] => wrong_method(method),
+        [
+            "sandboxes",
+            _,
+            "connect" | "resume" | "timeout" | "refreshes" | "pause" | "network" | "metrics" | "logs",
+        ]
+        | ["v2", "sandboxes", _, "connect" | "logs"] => wrong_method(method),
+        _ => Refusal::not_found("there is no such route"),
+    }
+}
+
+/// Why nothing is done by this method where others do something.
+pub(crate) fn wrong_method(method: &Method) -> Refusal {
+    let message = format!("`{method}` does nothing here");
+    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_later_is_told_from_what_nobody_has() {
+        let status = |path: &str| {
+            let segments: Vec<&str> = path.split('/').collect();
+            refusal(&Method::PATCH, &segments).status.as_u16()
+        };
+        for path in [
+            "sandboxes/i1/snapshots",
+            "snapshots",
+            "sandboxes/i1/fork",
+            "v3/templates",
+            "templates/x",
+            "volumes",
+            "secrets/a",
+        ] {
+            assert_eq!(status(path), 501, "{path}");
+        }
+        assert_eq!(status("sandboxes/i1/pause"), 405);
+        for path in ["", "teams", "sandboxes/i1/else", "v9/sandboxes"] {
+            assert_eq!(status(path), 404, "{path}");
+        }
+    }
+}

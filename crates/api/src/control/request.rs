@@ -1,0 +1,249 @@
+//! From E2B's requests to the manager's: what is asked for, and what cannot be had.
+
+use std::collections::BTreeMap;
+
+use http::StatusCode;
+use offleash_manager::daemon::{CreateRequest, ListFilter, MOST_LISTED, NetworkSettings, OnTimeout, State};
+use serde_json::Value;
+
+use super::shapes::{Network, NewSandbox, Rule, Texts};
+use crate::answer::Refusal;
+use crate::{query, time};
+
+/// How long a sandbox lives when its creator does not say: as E2B has it, seconds.
+const TIMEOUT: u64 = 300;
+/// And when its creator asks by the first version of the call.
+const FIRST_TIMEOUT: u64 = 15;
+
+/// Which version of the call was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Version {
+    First,
+    Second,
+}
+
+/// What is not there, whoever asks; asking again is no use.
+pub(crate) fn unsupported(what: &str) -> Refusal {
+    Refusal::new(StatusCode::NOT_IMPLEMENTED, format!("{what} not supported yet")).final_answer()
+}
+
+/// The sandbox that a request asks for.
+pub(super) fn create(
+    new: NewSandbox,
+    version: Version,
+    idempotency_key: Option<String>,
+) -> Result<CreateRequest, Refusal> {
+    refuse_present("`mcp` is", new.mcp.as_ref())?;
+    refuse_present("`iam` is", new.iam.as_ref())?;
+    if new.volume_mounts.is_some_and(|mounts| !mounts.is_empty()) {
+        return Err(unsupported("volumes are"));
+    }
+    let pauses = new.auto_pause == Some(true);
+    if pauses && new.auto_pause_memory == Some(false) {
+        return Err(unsupported("pausing without memory is"));
+    }
+    let mut settings = network(new.network.unwrap_or_default())?;
+    settings.internet = new.internet.or(settings.internet);
+    let usual = match version {
+        Version::First => FIRST_TIMEOUT,
+        Version::Second => TIMEOUT,
+    };
+    Ok(CreateRequest {
+        template: new.template,
+        timeout_seconds: Some(new.timeout.unwrap_or(usual)),
+        metadata: new.metadata.unwrap_or_default(),
+        env: new.env_vars.unwrap_or_default(),
+        secure: new.secure.unwrap_or(true),
+        on_timeout: if pauses { OnTimeout::Pause } else { OnTimeout::Kill },
+        auto_resume: new.auto_resume.is_some_and(|resume| resume.enabled),
+        network: settings,
+        idempotency_key,
+        ..CreateRequest::default()
+    })
+}
+
+/// What a sandbox may reach; every list that is absent is empty.
+pub(super) fn network(network: Network) -> Result<NetworkSettings, Refusal> {
+    if network.dns_servers.is_some_and(|servers| !servers.is_empty()) {
+        return Err(unsupported("`network.dnsServers` is"));
+    }
+    if network.https_ports.is_some_and(|ports| !ports.is_empty()) {
+        return Err(unsupported("`network.httpsPorts` is"));
+    }
+    refuse_present("`network.egressProxy` is", network.egress_proxy.as_ref())?;
+    Ok(NetworkSettings {
+        internet: network.internet,
+        allow_out: network.allow_out.unwrap_or_default(),
+        deny_out: network.deny_out.unwrap_or_default(),
+        allow_public_traffic: network.allow_public_traffic,
+        mask_request_host: network.mask_request_host.filter(|mask| !mask.is_empty()),
+        headers: headers(network.rules.unwrap_or_default())?,
+    })
+}
+
+/// What is set in requests to each host.
+fn headers(rules: BTreeMap<String, Vec<Rule>>) -> Result<BTreeMap<String, Texts>, Refusal> {
+    let mut all = BTreeMap::new();
+    for (host, rules) in rules {
+        let mut transforms = rules.into_iter().filter_map(|rule| rule.transform);
+        if let Some(transform) = transforms.next() {
+            all.insert(host.clone(), transform.headers);
+        }
+        if transforms.next().is_some() {
+            let host = host.escape_debug();
+            return Err(Refusal::bad_request(format!(
+                "network.rules: `{host}` may have one transform"
+            )));
+        }
+    }
+    Ok(all)
+}
+
+fn refuse_present(what: &str, value: Option<&Value>) -> Result<(), Refusal> {
+    match value {
+        None | Some(Value::Null) => Ok(()),
+        Some(Value::Object(fields)) if fields.is_empty() => Ok(()),
+        Some(_) => Err(unsupported(what)),
+    }
+}
+
+/// Which sandboxes a list is to show.
+pub(super) fn filter(query: Option<&str>, version: Version) -> Result<ListFilter, Refusal> {
+    let pairs = query::pairs(query);
+    let value = |name: &str| query::value(&pairs, name).filter(|value| !value.is_empty());
+    let mut filter = ListFilter {
+        // A query within the query.
+        metadata: query::pairs(value("metadata")).into_iter().collect(),
+        template: value("template").map(str::to_owned),
+        after: value("nextToken").map(str::to_owned),
+        ..ListFilter::default()
+    };
+    if version == Version::First {
+        filter.states = vec![State::Running];
+    }
+    for states in pairs.iter().filter(|(name, _)| name == "state") {
+        for word in states.1.split(',').filter(|word| !word.is_empty()) {
+            filter.states.push(state(word)?);
+        }
+    }
+    filter.ascending = match value("order") {
+        None | Some("desc") => false,
+        Some("asc") => true,
+        Some(_) => return Err(Refusal::bad_request("order: must be `asc` or `desc`")),
+    };
+    if let Some(text) = value("startedAfter") {
+        let time = time::parse(text);
+        filter.started_after =
+            Some(time.ok_or_else(|| Refusal::bad_request("startedAfter: must be a time of RFC 3339"))?);
+    }
+    filter.limit = query::number(&pairs, "limit", 1..=MOST_LISTED)?.unwrap_or(MOST_LISTED);
+    Ok(filter)
+}
+
+fn state(word: &str) -> Result<State, Refusal> {
+    match word {
+        "running" => Ok(State::Running),
+        "paused" => Ok(State::Paused),
+        _ => Err(Refusal::bad_request("state: must be `running`, `paused` or both")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::*;
+
+    fn asked(text: &str, version: Version) -> Result<CreateRequest, Refusal> {
+        create(serde_json::from_str(text).unwrap(), version, None)
+    }
+
+    #[test]
+    fn what_is_not_said_is_as_e2b_has_it() {
+        let request = asked(r#"{"templateID":"base"}"#, Version::Second).unwrap();
+        let expected = CreateRequest {
+            timeout_seconds: Some(300),
+            ..CreateRequest::default()
+        };
+        assert_eq!(request, expected);
+        let request = asked(r#"{"templateID":"base"}"#, Version::First).unwrap();
+        assert_eq!(request.timeout_seconds, Some(15));
+    }
+
+    #[test]
+    fn every_field_finds_its_place() {
+        let text = r#"{"templateID":"base","timeout":7,"autoPause":true,"autoPauseMemory":true,"autoResume":{"enabled":true},
+            "allow_internet_access":false,"secure":false,"metadata":{"a":"b"},"envVars":{"C":"d"},"mcp":null,"iam":{},
+            "volumeMounts":[],"unknown":[1],"network":{"allowPublicTraffic":false,"allowOut":["a.test"],
+            "denyOut":["0.0.0.0/0"],"maskRequestHost":"x:${PORT}","rules":{"a.test":[{"transform":{"headers":{"X":"y"}}}]}}}"#;
+        let texts = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        let expected = CreateRequest {
+            timeout_seconds: Some(7),
+            metadata: texts("a", "b"),
+            env: texts("C", "d"),
+            secure: false,
+            on_timeout: OnTimeout::Pause,
+            auto_resume: true,
+            network: NetworkSettings {
+                internet: Some(false),
+                allow_out: vec!["a.test".to_owned()],
+                deny_out: vec!["0.0.0.0/0".to_owned()],
+                allow_public_traffic: Some(false),
+                mask_request_host: Some("x:${PORT}".to_owned()),
+                headers: BTreeMap::from([("a.test".to_owned(), texts("X", "y"))]),
+            },
+            ..CreateRequest::default()
+        };
+        assert_eq!(asked(text, Version::Second).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_pretended() {
+        for field in [
+            r#""mcp":{"x":{}}"#,
+            r#""iam":{"tokens":{"a":{}}}"#,
+            r#""volumeMounts":[{"name":"v","path":"/v"}]"#,
+            r#""autoPause":true,"autoPauseMemory":false"#,
+            r#""network":{"dnsServers":["1.1.1.1"]}"#,
+            r#""network":{"httpsPorts":[8443]}"#,
+            r#""network":{"egressProxy":{"address":"a:1"}}"#,
+        ] {
+            let refusal = asked(&format!(r#"{{"templateID":"base",{field}}}"#), Version::Second).unwrap_err();
+            assert_eq!(refusal.status, StatusCode::NOT_IMPLEMENTED, "{field}");
+        }
+        let two = r#"{"templateID":"base","network":{"rules":{"a.test":[{"transform":{}},{"transform":{}}]}}}"#;
+        assert_eq!(asked(two, Version::Second).unwrap_err().status, StatusCode::BAD_REQUEST);
+    }
+
+    #[test]
+    fn lists_are_filtered() {
+        let query = "metadata=a%3D1%2526%26b%3Dx&state=running,paused&order=asc&limit=3&nextToken=t&template=base\
+            &startedAfter=2023-11-14T22:13:20Z";
+        let filter = filter(Some(query), Version::Second).unwrap();
+        let expected = ListFilter {
+            metadata: BTreeMap::from([("a".to_owned(), "1&".to_owned()), ("b".to_owned(), "x".to_owned())]),
+            states: vec![State::Running, State::Paused],
+            template: Some("base".to_owned()),
+            started_after: Some(UNIX_EPOCH + Duration::from_secs(1_700_000_000)),
+            ascending: true,
+            limit: 3,
+            after: Some("t".to_owned()),
+        };
+        assert_eq!(filter, expected);
+    }
+
+    #[test]
+    fn filters_that_mean_nothing_are_refused() {
+        for query in [
+            "limit=0",
+            "limit=101",
+            "limit=-1",
+            "limit=x",
+            "order=up",
+            "state=dead",
+            "startedAfter=now",
+        ] {
+            assert!(filter(Some(query), Version::Second).is_err(), "{query}");
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! The JSON of E2B's control plane, field by field. Fields of requests that are not here are ignored, because newer
+//! SDKs send some.
+
+use std::collections::BTreeMap;
+
+use offleash_manager::daemon::{Event, LogLevel, LogLine, Metric, OnTimeout, SandboxView, State};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::time;
+
+pub(super) type Texts = BTreeMap<String, String>;
+
+/// `POST /v2/sandboxes` and `POST /sandboxes`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct NewSandbox {
+    #[serde(rename = "templateID")]
+    pub(super) template: String,
+    /// Seconds.
+    pub(super) timeout: Option<u64>,
+    pub(super) auto_pause: Option<bool>,
+    pub(super) auto_pause_memory: Option<bool>,
+    pub(super) auto_resume: Option<AutoResume>,
+    pub(super) secure: Option<bool>,
+    #[serde(rename = "allow_internet_access")]
+    pub(super) internet: Option<bool>,
+    pub(super) network: Option<Network>,
+    pub(super) metadata: Option<Texts>,
+    pub(super) env_vars: Option<Texts>,
+    pub(super) mcp: Option<Value>,
+    pub(super) iam: Option<Value>,
+    pub(super) volume_mounts: Option<Vec<Value>>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct AutoResume {
+    pub(super) enabled: bool,
+}
+
+/// What a sandbox may reach and who may reach it; also `PUT /sandboxes/{id}/network`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Network {
+    #[serde(rename = "allow_internet_access")]
+    pub(super) internet: Option<bool>,
+    pub(super) allow_public_traffic: Option<bool>,
+    pub(super) allow_out: Option<Vec<String>>,
+    pub(super) deny_out: Option<Vec<String>>,
+    pub(super) dns_servers: Option<Vec<String>>,
+    pub(super) egress_proxy: Option<Value>,
+    pub(super) mask_request_host: Option<String>,
+    pub(super) https_ports: Option<Vec<u16>>,
+    pub(super) rules: Option<BTreeMap<String, Vec<Rule>>>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Rule {
+    pub(super) transform: Option<Transform>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Transform {
+    #[serde(default)]
+    pub(super) headers: Texts,
+}
+
+/// `POST …/connect` and `POST …/resume`.
+#[derive(Debug, Deserialize)]
+pub(super) struct Connect {
+    /// Seconds.
+    pub(super) timeout: Option<u64>,
+    /// Whether memory is resumed, or the files alone.
+    pub(super) memory: Option<bool>,
+}
+
+/// `POST …/timeout`.
+#[derive(Debug, Deserialize)]
+pub(super) struct Timeout {
+    /// Seconds.
+    pub(super) timeout: u64,
+}
+
+/// `POST …/refreshes`.
+#[derive(Debug, Deserialize)]
+pub(super) struct Refresh {
+    /// Seconds.
+    pub(super) duration: Option<u64>,
+}
+
+/// `POST …/pause`.
+#[derive(Debug, Deserialize)]
+pub(super) struct Pause {
+    /// Whether memory is kept, or the files alone.
+    pub(super) memory: Option<bool>,
+}
+
+/// A sandbox as its creator gets it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Sandbox<'a> {
+    #[serde(rename = "templateID")]
+    template: &'a str,
+    #[serde(rename = "sandboxID")]
+    id: &'a str,
+    #[serde(rename = "clientID")]
+    client: &'static str,
+    envd_version: &'static str,
+    alias: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    envd_access_token: Option<&'a str>,
+    traffic_access_token: Option<&'a str>,
+    domain: Option<&'a str>,
+}
+
+/// There was one machine or another once; SDKs want to be told a name.
+const CLIENT: &str = "offleash";
+
+impl<'a> Sandbox<'a> {
+    pub(super) fn of(view: &'a SandboxView, domain: Option<&'a str>) -> Self {
+        Self {
+            template: &view.template,
+            id: &view.id,
+            client: CLIENT,
+            envd_version: view.envd_version,
+            alias: &view.template,
+            envd_access_token: view.access_token.as_deref(),
+            traffic_access_token: view.traffic_token.as_deref(),
+            domain,
+        }
+    }
+}
+
+/// A sandbox in a list.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Listed<'a> {
+    #[serde(rename = "templateID")]
+    template: &'a str,
+    #[serde(rename = "sandboxID")]
+    id: &'a str,
+    #[serde(rename = "clientID")]
+    client: &'static str,
+    alias: &'a str,
+    started_at: String,
+    end_at: String,
+    envd_version: &'static str,
+    cpu_count: u32,
+    #[serde(rename = "memoryMB")]
+    memory_mib: u64,
+    #[serde(rename = "diskSizeMB")]
+    disk_mib: u64,
+    state: &'static str,
+    metadata: &'a Texts,
+}
+
+impl<'a> Listed<'a> {
+    pub(super) fn of(view: &'a SandboxView) -> Self {
+        Self {
+            template: &view.template,
+            id: &view.id,
+            client: CLIENT,
+            alias: &view.template,
+            started_at: time::text(view.started_at),
+            end_at: time::text(view.end_at),
+            envd_version: view.envd_version,
+            cpu_count: view.limits.cpus,
+            memory_mib: view.limits.memory_mib,
+            disk_mib: view.limits.disk_mib,
+            state: state_word(view.state),
+            metadata: &view.metadata,
+        }
+    }
+}
+
+/// All that there is to say about a sandbox.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Detail<'a> {
+    #[serde(flatten)]
+    listed: Listed<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    envd_access_token: Option<&'a str>,
+    allow_internet_access: Option<bool>,
+    domain: Option<&'a str>,
+    network: ShownNetwork<'a>,
+    lifecycle: Lifecycle,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pause_mode: Option<&'static str>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownNetwork<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allow_public_traffic: Option<bool>,
+    allow_out: &'a [String],
+    deny_out: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mask_request_host: Option<&'a str>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Lifecycle {
+    auto_resume: bool,
+    on_timeout: &'static str,
+}
+
+impl<'a> Detail<'a> {
+    pub(super) fn of(view: &'a SandboxView, domain: Option<&'a str>) -> Self {
+        let network = &view.network;
+        Self {
+            listed: Listed::of(view),
+            envd_access_token: view.access_token.as_deref(),
+            allow_internet_access: network.internet,
+            domain,
+            network: ShownNetwork {
+                allow_public_traffic: network.allow_public_traffic,
+                allow_out: &network.allow_out,
+                deny_out: &network.deny_out,
+                mask_request_host: network.mask_request_host.as_deref(),
+            },
+            lifecycle: Lifecycle {
+                auto_resume: view.auto_resume,
+                on_timeout: match view.on_timeout {
+                    OnTimeout::Kill => "kill",
+                    OnTimeout::Pause => "pause",
+                },
+            },
+            pause_mode: (view.state == State::Paused).then_some("full"),
+        }
+    }
+}
+
+/// The word for a state.
+pub(crate) fn state_word(state: State) -> &'static str {
+    match state {
+        State::Running => "running",
+        State::Paused => "paused",
+    }
+}
+
+/// What a sandbox used at one moment.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ShownMetric {
+    timestamp: String,
+    timestamp_unix: u64,
+    cpu_count: u32,
+    cpu_used_pct: f64,
+    mem_used: u64,
+    mem_total: u64,
+    mem_cache: u64,
+    disk_used: u64,
+    disk_total: u64,
+}
+
+impl From<&Metric> for ShownMetric {
+    fn from(metric: &Metric) -> Self {
+        Self {
+            timestamp: time::text(metric.at),
+            timestamp_unix: time::unix_seconds(metric.at),
+            cpu_count: metric.cpus,
+            cpu_used_pct: metric.cpu_used_pct,
+            mem_used: metric.memory_used,
+            mem_total: metric.memory_total,
+            mem_cache: metric.memory_cache,
+            disk_used: metric.disk_used,
+            disk_total: metric.disk_total,
+        }
+    }
+}
+
+/// Lines about a sandbox, in both shapes that there were.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Logs {
+    logs: Vec<PlainLine>,
+    log_entries: Vec<LogEntry>,
+}
+
+#[derive(Debug, Serialize)]
+struct PlainLine {
+    timestamp: String,
+    line: String,
+}
+
+#[derive(Debug, Serialize)]
+struct LogEntry {
+    timestamp: String,
+    level: &'static str,
+    message: String,
+    fields: Texts,
+}
+
+/// `GET /v2/sandboxes/{id}/logs`.
+#[derive(Debug, Serialize)]
+pub(super) struct LogsV2 {
+    logs: Vec<LogEntry>,
+}
+
+impl From<&LogLine> for LogEntry {
+    fn from(line: &LogLine) -> Self {
+        Self {
+            timestamp: time::text(line.at),
+            level: LogLevel::as_str(line.level),
+            message: line.line.clone(),
+            fields: Texts::new(),
+        }
+    }
+}
+
+impl Logs {
+    pub(super) fn of(lines: &[LogLine]) -> Self {
+        let plain = |line: &LogLine| PlainLine {
+            timestamp: time::text(line.at),
+            line: line.line.clone(),
+        };
+        Self {
+            logs: lines.iter().map(plain).collect(),
+            log_entries: lines.iter().map(LogEntry::from).collect(),
+        }
+    }
+}
+
+impl LogsV2 {
+    pub(super) fn of(lines: &[LogLine]) -> Self {
+        let logs = lines.iter().map(LogEntry::from).collect();
+        Self { logs }
+    }
+}
+
+/// Something that happened to a sandbox.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ShownEvent<'a> {
+    version: &'static str,
+    id: String,
+    #[serde(rename = "type")]
+    kind: String,
+    event_data: Option<Value>,
+    sandbox_id: &'a str,
+    sandbox_template_id: &'a str,
+    timestamp: String,
+}
+
+impl<'a> ShownEvent<'a> {
+    pub(super) fn of(event: &'a Event) -> Self {
+        Self {
+            version: "v1",
+            id: event.number.to_string(),
+            kind: format!("sandbox.lifecycle.{}", event.kind),
+            event_data: None,
+            sandbox_id: &event.sandbox,
+            sandbox_template_id: &event.template,
+            timestamp: time::text(event.at),
+        }
+    }
+}

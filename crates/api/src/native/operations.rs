@@ -1,0 +1,216 @@
+//! The table of the native REST: what is asked for by which method and path, by whom, and with what answer.
+//!
+//! Requests are found in it and the OpenAPI document is made from it, so that neither knows what the other does not.
+
+use http::Method;
+use offleash_manager::daemon::Scope;
+use serde_json::Value;
+
+use super::schema::{Definitions, Schema};
+use super::shapes::{
+    Audit, KeyList, MadeKey, NewCommand, NewKey, NewPolicy, NewRun, NewSandbox, Policy, RunResult, Sandbox,
+    SandboxList, SandboxUsage, Usage, Version,
+};
+
+/// What the native REST does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Name {
+    OpenApi,
+    Version,
+    Run,
+    ListSandboxes,
+    CreateSandbox,
+    GetSandbox,
+    KillSandbox,
+    RunInSandbox,
+    SandboxUsage,
+    GetPolicy,
+    SetPolicy,
+    WorkspaceDiff,
+    WorkspaceApply,
+    Audit,
+    Usage,
+    ListKeys,
+    CreateKey,
+    RevokeKey,
+}
+
+/// One route.
+#[derive(Debug)]
+pub(super) struct Operation {
+    pub(super) name: Name,
+    pub(super) method: Method,
+    /// Segments in braces stand for any.
+    pub(super) path: &'static str,
+    pub(super) summary: &'static str,
+    /// What the key must have; none is asked for if absent.
+    pub(super) scope: Option<Scope>,
+    /// Parameters of the query, and what they are.
+    pub(super) query: &'static [(&'static str, &'static str)],
+    pub(super) request: Option<fn(&mut Definitions) -> Value>,
+    pub(super) status: u16,
+    pub(super) answer: Option<fn(&mut Definitions) -> Value>,
+}
+
+const LIST: &[(&str, &str)] = &[
+    (
+        "metadata",
+        "labels that must be there, as a query of its own: `a=b&c=d`, encoded",
+    ),
+    ("state", "`running`, `paused` or both with a comma; both if absent"),
+    ("limit", "1 to 100; 100 if absent"),
+    ("nextToken", "where the page before ended"),
+    ("order", "`asc` or `desc` by the time of their start; `desc` if absent"),
+];
+const AUDIT: &[(&str, &str)] = &[
+    ("sandbox", "those of one sandbox"),
+    ("limit", "1 to 1000; 100 if absent"),
+    ("after", "those with a higher number, the oldest first"),
+];
+
+macro_rules! operation {
+    ($name:ident, $method:ident $path:literal, $scope:expr, $query:expr, $request:expr => $status:literal $answer:expr, $summary:literal) => {
+        Operation {
+            name: Name::$name,
+            method: Method::$method,
+            path: $path,
+            summary: $summary,
+            scope: $scope,
+            query: $query,
+            request: $request,
+            status: $status,
+            answer: $answer,
+        }
+    };
+}
+
+const READ: Option<Scope> = Some(Scope::Read);
+const CREATE: Option<Scope> = Some(Scope::Create);
+const ADMIN: Option<Scope> = Some(Scope::Admin);
+
+/// A schema in the table.
+type Shape = Option<fn(&mut Definitions) -> Value>;
+
+const fn of<T: Schema>() -> Shape {
+    Some(T::schema)
+}
+
+pub(super) static OPERATIONS: [Operation; 18] = [
+    operation!(OpenApi, GET "/v1/openapi.json", None, &[], None => 200 None, "This document."),
+    operation!(Version, GET "/v1/version", READ, &[], None => 200 of::<Version>(), "What the server is."),
+    operation!(Run, POST "/v1/run", CREATE, &[], of::<NewRun>() => 200 of::<RunResult>(),
+        "Makes a sandbox, runs a command in it and answers when the command has ended."),
+    operation!(ListSandboxes, GET "/v1/sandboxes", READ, LIST, None => 200 of::<SandboxList>(), "Lists sandboxes."),
+    operation!(CreateSandbox, POST "/v1/sandboxes", CREATE, &[], of::<NewSandbox>() => 201 of::<Sandbox>(),
+        "Makes a sandbox."),
+    operation!(GetSandbox, GET "/v1/sandboxes/{id}", READ, &[], None => 200 of::<Sandbox>(), "Shows a sandbox."),
+    operation!(KillSandbox, DELETE "/v1/sandboxes/{id}", CREATE, &[], None => 204 None, "Kills a sandbox."),
+    operation!(RunInSandbox, POST "/v1/sandboxes/{id}/run", CREATE, &[], of::<NewCommand>() => 200 of::<RunResult>(),
+        "Runs a command in a sandbox and answers when it has ended."),
+    operation!(SandboxUsage, GET "/v1/sandboxes/{id}/usage", READ, &[], None => 200 of::<SandboxUsage>(),
+        "Says what a sandbox uses now."),
+    operation!(GetPolicy, GET "/v1/sandboxes/{id}/policy", READ, &[], None => 200 of::<Policy>(),
+        "Says what a sandbox may reach."),
+    operation!(SetPolicy, PUT "/v1/sandboxes/{id}/policy", CREATE, &[], of::<NewPolicy>() => 204 None,
+        "Replaces what a sandbox may reach."),
+    operation!(WorkspaceDiff, GET "/v1/sandboxes/{id}/workspace/diff", READ, &[], None => 501 None,
+        "Will show what changed in a workspace of the host; sandboxes of the server have none yet."),
+    operation!(WorkspaceApply, POST "/v1/sandboxes/{id}/workspace/apply", CREATE, &[], None => 501 None,
+        "Will write changes back to a workspace of the host; sandboxes of the server have none yet."),
+    operation!(Audit, GET "/v1/audit", READ, AUDIT, None => 200 of::<Audit>(),
+        "Says what happened to sandboxes, the newest first unless `after` is given; to everybody's with the scope `admin`."),
+    operation!(Usage, GET "/v1/usage", READ, &[], None => 200 of::<Usage>(), "Says how much the caller has, and may have."),
+    operation!(ListKeys, GET "/v1/keys", ADMIN, &[], None => 200 of::<KeyList>(), "Lists keys."),
+    operation!(CreateKey, POST "/v1/keys", ADMIN, &[], of::<NewKey>() => 201 of::<MadeKey>(), "Makes a key."),
+    operation!(RevokeKey, DELETE "/v1/keys/{id}", ADMIN, &[], None => 204 None, "Makes a key invalid, for good."),
+];
+
+/// What a request asks for, and the segment of its path that a segment in braces stands for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found<'a> {
+    Operation(&'static Operation, Option<&'a str>),
+    /// The path is one, but not with this method.
+    OtherMethod,
+    Nothing,
+}
+
+impl PartialEq for Operation {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Operation {}
+
+/// Finds the route of a request.
+pub(super) fn find<'a>(method: &Method, path: &'a str) -> Found<'a> {
+    let mut found = Found::Nothing;
+    for operation in &OPERATIONS {
+        let Some(segment) = matched(operation.path, path) else {
+            continue;
+        };
+        if operation.method == *method {
+            return Found::Operation(operation, segment);
+        }
+        found = Found::OtherMethod;
+    }
+    found
+}
+
+/// The segment in place of that in braces, when the path fits.
+fn matched<'a>(pattern: &str, path: &'a str) -> Option<Option<&'a str>> {
+    let mut found = None;
+    let mut given = path.split('/');
+    for expected in pattern.split('/') {
+        let segment = given.next()?;
+        if expected.starts_with('{') {
+            found = Some(segment);
+        } else if expected != segment {
+            return None;
+        }
+    }
+    given.next().is_none().then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_find_their_route() {
+        let name = |method: &Method, path: &str| match find(method, path) {
+            Found::Operation(operation, segment) => Some((operation.name, segment.map(str::to_owned))),
+            _ => None,
+        };
+        assert_eq!(name(&Method::POST, "/v1/run"), Some((Name::Run, None)));
+        assert_eq!(
+            name(&Method::GET, "/v1/sandboxes/i1"),
+            Some((Name::GetSandbox, Some("i1".to_owned())))
+        );
+        assert_eq!(
+            name(&Method::DELETE, "/v1/keys/"),
+            Some((Name::RevokeKey, Some(String::new())))
+        );
+        assert_eq!(find(&Method::GET, "/v1/run"), Found::OtherMethod);
+        for path in [
+            "/v1",
+            "/v1/",
+            "/v1/run/",
+            "/v1/sandboxes/i1/",
+            "/v1/sandboxes/a/b/run",
+            "/v2/run",
+        ] {
+            assert_eq!(find(&Method::GET, path), Found::Nothing, "{path}");
+        }
+    }
+
+    #[test]
+    fn every_route_is_there_once() {
+        for (index, one) in OPERATIONS.iter().enumerate() {
+            for other in &OPERATIONS[index + 1..] {
+                assert!(one.name != other.name, "{one:?}");
+                assert!((&one.method, one.path) != (&other.method, other.path), "{one:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! A command that is run and waited for in one request.
+
+use std::time::Instant;
+
+use http::{Response, StatusCode};
+use hyper::body::Incoming;
+use offleash_core::exec::{ExecEnd, OutputStream};
+use offleash_manager::daemon::{Caller, CreateRequest, Daemon};
+use offleash_manager::keeper::client::{ExecNews, ExecStream, Keeper};
+use offleash_manager::keeper::error::KeeperError;
+use offleash_manager::keeper::message::{Selector, StartExec};
+
+use super::sandboxes;
+use super::shapes::{NewCommand, NewRun, RunResult};
+use crate::answer::{self, Refusal};
+use crate::body::Body;
+use crate::control::{Asked, whole};
+use crate::{failure, json};
+
+/// The most that is kept of each stream of output.
+const MOST_OUTPUT: usize = 1024 * 1024;
+/// The most that a command is given to read.
+const MOST_INPUT: usize = 512 * 1024;
+
+/// What a command did.
+#[derive(Debug, Default)]
+struct Outcome {
+    exit_code: Option<i32>,
+    signal: Option<i32>,
+    timed_out: bool,
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+    truncated: bool,
+    took_ms: u64,
+}
+
+/// Makes a sandbox, runs a command in it, and kills it unless it is to be kept.
+pub(super) async fn run(asked: &Asked<'_>, body: Incoming) -> Result<Response<Body>, Refusal> {
+    let new: NewRun = json::read(body).await?;
+    let (exec, input) = command(new.command)?;
+    let request = sandboxes::create_request(new.sandbox.unwrap_or_default(), None);
+    let keep = new.keep.unwrap_or(false);
+    // Whoever goes away meanwhile leaves no sandbox behind that nobody knows of.
+    let work = |daemon: Daemon, caller: Caller| async move {
+        Ok(made_and_run(&daemon, &caller, request, exec, input, keep).await)
+    };
+    let (id, outcome) = whole(asked, work).await?.map_err(|failed| failed.told(asked))?;
+    Ok(answered(id, keep, outcome))
+}
+
+/// Runs a command in a sandbox that is there.
+pub(super) async fn run_in(asked: &Asked<'_>, given: &str, body: Incoming) -> Result<Response<Body>, Refusal> {
+    let id = crate::control::id(asked, given)?;
+    let command_asked: NewCommand = json::read(body).await?;
+    let (exec, input) = command(command_asked)?;
+    let daemon = &asked.state.daemon;
+    // Only the owner of a sandbox may.
+    daemon.get(&asked.caller, id).map_err(|error| asked.refused(&error))?;
+    let keeper = daemon.keeper(id).await.map_err(|error| asked.refused(&error))?;
+    let outcome = executed(&keeper, exec, input)
+        .await
+        .map_err(|error| Failed::Keeper(error).told(asked))?;
+    Ok(answered(id.to_owned(), true, outcome))
+}
+
+/// Why a run has no outcome.
+#[derive(Debug)]
+enum Failed {
+    Daemon(offleash_manager::daemon::DaemonError),
+    Keeper(KeeperError),
+}
+
+impl Failed {
+    fn told(&self, asked: &Asked<'_>) -> Refusal {
+        let error = match self {
+            Self::Daemon(error) => return asked.refused(error),
+            Self::Keeper(error) => error,
+        };
+        failure::refusal_of_keeper(&*asked.state.journal, "the command was not run", error)
+    }
+}
+
+async fn made_and_run(
+    daemon: &Daemon,
+    caller: &Caller,
+    request: CreateRequest,
+    exec: StartExec,
+    input: Option<Vec<u8>>,
+    keep: bool,
+) -> Result<(String, Outcome), Failed> {
+    let id = daemon.create(caller, request).await.map_err(Failed::Daemon)?.id;
+    let outcome = match daemon.keeper(&id).await {
+        Ok(keeper) => executed(&keeper, exec, input).await.map_err(Failed::Keeper),
+        Err(error) => Err(Failed::Daemon(error)),
+    };
+    if !keep {
+        // It may have ended by itself; and the outcome is what was asked for.
+        let _killed = daemon.kill(caller, &id).await;
+    }
+    Ok((id, outcome?))
+}
+
+/// What is to be run, and what it is to read.
+fn command(new: NewCommand) -> Result<(StartExec, Option<Vec<u8>>), Refusal> {
+    let argv: Vec<String> = match (new.argv, new.shell) {
+        (Some(argv), None) if !argv.is_empty() => argv,
+        (None, Some(line)) => ["/bin/bash", "-l", "-c"]
+            .into_iter()
+            .map(str::to_owned)
+            .chain([line])
+            .collect(),
+        _ => {
+            return Err(Refusal::bad_request(
+                "command: either `argv` or `shell` must say what to run",
+            ));
+        }
+    };
+    let env = new.env.unwrap_or_default();
+    let has_nul = |text: &str| text.contains('\0');
+    let texts = argv.iter().chain(env.keys()).chain(env.values()).chain(&new.cwd);
+    if texts.into_iter().any(|text| has_nul(text)) || env.keys().any(|name| name.is_empty() || name.contains('=')) {
+        return Err(Refusal::bad_request(
+            "command: no NUL may be in it, nor a `=` in the name of a variable",
+        ));
+    }
+    let input = new.stdin.map(String::into_bytes);
+    if input.as_ref().is_some_and(|input| input.len() > MOST_INPUT) {
+        return Err(Refusal::bad_request(format!(
+            "command: `stdin` may have {MOST_INPUT} bytes"
+        )));
+    }
+    let exec = StartExec {
+        argv: argv.into_iter().map(String::into_bytes).collect(),
+        env: env
+            .into_iter()
+            .map(|(name, value)| (name.into_bytes(), value.into_bytes()))
+            .collect(),
+        cwd: new.cwd.map(String::into_bytes),
+        user: new.user,
+        stdin: input.is_some(),
+        timeout_ms: new.timeout_ms,
+        ..StartExec::default()
+    };
+    Ok((exec, input))
+}
+
+/// Runs a command and waits for its end.
+async fn executed(keeper: &Keeper, exec: StartExec, input: Option<Vec<u8>>) -> Result<Outcome, KeeperError> {
+    let began = Instant::now();
+    let mut stream = keeper.start(exec).await?;
+    let which = Selector::Pid(stream.pid());
+    let fed = async {
+        if let Some(input) = input {
+            // A command that does not read what it is given may.
+            let _given = keeper.input(&which, input).await;
+            let _closed = keeper.close_input(&which).await;
+        }
+    };
+    let (outcome, ()) = tokio::join!(outcome(&mut stream), fed);
+    let mut outcome = outcome?;
+    outcome.took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    Ok(outcome)
+}
+
+async fn outcome(stream: &mut ExecStream) -> Result<Outcome, KeeperError> {
+    let mut outcome = Outcome::default();
+    loop {
+        match stream.next().await?.ok_or(KeeperError::Gone)? {
+            ExecNews::Output { stream, bytes } => outcome.take(stream, &bytes),
+            ExecNews::TimedOut => outcome.timed_out = true,
+            ExecNews::Ended(ExecEnd::Exited { code }) => {
+                outcome.exit_code = Some(i32::from(code));
+                return Ok(outcome);
+            }
+            ExecNews::Ended(ExecEnd::Signaled { signal }) => {
+                outcome.signal = Some(signal);
+                return Ok(outcome);
+            }
+            ExecNews::Ended(ExecEnd::NotStarted(_) | ExecEnd::Lost) => return Err(KeeperError::Gone),
+        }
+    }
+}
+
+impl Outcome {
+    fn take(&mut self, stream: OutputStream, bytes: &[u8]) {
+        let kept = match stream {
+            OutputStream::Stdout => &mut self.stdout,
+            OutputStream::Stderr => &mut self.stderr,
+        };
+        let taken = bytes.len().min(MOST_OUTPUT - kept.len());
+        kept.extend_from_slice(&bytes[..taken]);
+        self.truncated |= taken < bytes.len();
+    }
+}
+
+fn answered(sandbox: String, kept: bool, outcome: Outcome) -> Response<Body> {
+    let text = |bytes: Vec<u8>| {
+        String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+    };
+    let result = RunResult {
+        sandbox,
+        kept,
+        exit_code: outcome.exit_code,
+        signal: outcome.signal,
+        timed_out: outcome.timed_out,
+        stdout: text(outcome.stdout),
+        stderr: text(outcome.stderr),
+        truncated: outcome.truncated,
+        took_ms: outcome.took_ms,
+    };
+    answer::json(StatusCode::OK, &result)
+}

@@ -1,0 +1,107 @@
+//! Sandboxes in the native REST.
+
+use http::{Response, StatusCode};
+use hyper::body::Incoming;
+use offleash_manager::daemon::{CreateRequest, LimitsRequest, NetworkSettings, OnTimeout, State};
+
+use super::shapes::{NewLimits, NewPolicy, NewSandbox, Sandbox, SandboxList, SandboxUsage};
+use crate::answer::{self, Refusal};
+use crate::body::Body;
+use crate::control::{Asked, filter, id, idempotency_key, whole};
+use crate::{failure, json};
+
+/// What the manager is asked for.
+pub(super) fn create_request(new: NewSandbox, idempotency_key: Option<String>) -> CreateRequest {
+    let usual = CreateRequest::default();
+    let pauses = new.pause_on_timeout.unwrap_or(false);
+    CreateRequest {
+        template: new.template.unwrap_or(usual.template),
+        timeout_seconds: new.timeout_seconds,
+        metadata: new.metadata.unwrap_or_default(),
+        env: new.env.unwrap_or_default(),
+        secure: true,
+        on_timeout: if pauses { OnTimeout::Pause } else { OnTimeout::Kill },
+        auto_resume: new.auto_resume.unwrap_or(false),
+        network: settings(new.policy.unwrap_or_default()),
+        limits: limits(&new.limits.unwrap_or_default()),
+        idempotency_key,
+    }
+}
+
+fn limits(new: &NewLimits) -> LimitsRequest {
+    LimitsRequest {
+        cpus: new.cpus,
+        memory_mib: new.memory_mib,
+        disk_mib: new.disk_mib,
+        pids: new.pids,
+    }
+}
+
+fn settings(new: NewPolicy) -> NetworkSettings {
+    NetworkSettings {
+        internet: new.internet,
+        allow_out: new.allow.unwrap_or_default(),
+        deny_out: new.deny.unwrap_or_default(),
+        allow_public_traffic: new.public_ports,
+        ..NetworkSettings::default()
+    }
+}
+
+pub(super) async fn create(asked: &Asked<'_>, body: Incoming) -> Result<Response<Body>, Refusal> {
+    let new: NewSandbox = json::read(body).await?;
+    let request = create_request(new, idempotency_key(asked));
+    let view = whole(
+        asked,
+        |daemon, caller| async move { daemon.create(&caller, request).await },
+    )
+    .await?;
+    Ok(answer::json(StatusCode::CREATED, &Sandbox::from(view)))
+}
+
+pub(super) fn list(asked: &Asked<'_>) -> Result<Response<Body>, Refusal> {
+    let page = asked.state.daemon.list(&asked.caller, &filter(asked)?);
+    let page = page.map_err(|error| asked.refused(&error))?;
+    let list = SandboxList {
+        sandboxes: page.sandboxes.into_iter().map(Sandbox::from).collect(),
+        next: page.next,
+    };
+    Ok(answer::json(StatusCode::OK, &list))
+}
+
+/// One sandbox of the caller's.
+pub(super) fn shown(asked: &Asked<'_>, given: &str) -> Result<Sandbox, Refusal> {
+    let view = asked.state.daemon.get(&asked.caller, id(asked, given)?);
+    Ok(view.map_err(|error| asked.refused(&error))?.into())
+}
+
+pub(super) async fn kill(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
+    let id = id(asked, given)?.to_owned();
+    whole(asked, |daemon, caller| async move { daemon.kill(&caller, &id).await }).await?;
+    Ok(answer::empty(StatusCode::NO_CONTENT))
+}
+
+pub(super) async fn set_policy(asked: &Asked<'_>, given: &str, body: Incoming) -> Result<Response<Body>, Refusal> {
+    let id = id(asked, given)?.to_owned();
+    let policy: NewPolicy = json::read(body).await?;
+    let network = settings(policy);
+    whole(asked, |daemon, caller| async move {
+        daemon.set_network(&caller, &id, network).await
+    })
+    .await?;
+    Ok(answer::empty(StatusCode::NO_CONTENT))
+}
+
+pub(super) async fn usage(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
+    let id = id(asked, given)?;
+    let daemon = &asked.state.daemon;
+    let view = daemon.get(&asked.caller, id).map_err(|error| asked.refused(&error))?;
+    if view.state == State::Paused {
+        // Looking at one must not resume it.
+        return Err(Refusal::new(StatusCode::CONFLICT, "the sandbox is paused"));
+    }
+    let keeper = daemon.keeper(id).await.map_err(|error| asked.refused(&error))?;
+    let usage = keeper.usage().await;
+    let told = "what the sandbox uses cannot be measured";
+    let usage = usage.map_err(|error| failure::refusal_of_keeper(&*asked.state.journal, told, &error))?;
+    Ok(answer::json(StatusCode::OK, &SandboxUsage::from(usage)))
+}

@@ -1,0 +1,82 @@
+//! One request to a program in a sandbox: passed on, answered by the program, both as they come.
+
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use offleash_manager::daemon::Access;
+use tokio::io::copy_bidirectional;
+use tokio::net::TcpStream;
+
+use super::places::Place;
+use super::{To, headers};
+use crate::body::{self, Body};
+use crate::connection::Client;
+
+/// The most that the head of an answer may have, and fields in it.
+const MAX_HEAD: usize = 64 * 1024;
+const MAX_FIELDS: usize = 200;
+
+/// From whom to whom.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Way<'a> {
+    pub(super) client: &'a Client,
+    pub(super) access: &'a Access,
+    pub(super) to: &'a To<'a>,
+}
+
+/// Passes a request on over `stream`; `place` is held until the answer has ended.
+///
+/// # Errors
+/// When the program does not speak HTTP, or stops before it answers.
+pub(super) async fn forward(
+    way: &Way<'_>,
+    request: Request<Incoming>,
+    stream: TcpStream,
+    place: Place,
+) -> Result<Response<Body>, hyper::Error> {
+    // Not being able to is being slower.
+    let _set = stream.set_nodelay(true);
+    let (mut sender, connection) = http1::Builder::new()
+        .max_buf_size(MAX_HEAD)
+        .max_headers(MAX_FIELDS)
+        .handshake(TokioIo::new(stream))
+        .await?;
+    // It ends with the answer, or with the sender.
+    tokio::spawn(connection.with_upgrades());
+    let mut request = request;
+    let theirs = hyper::upgrade::on(&mut request);
+    let mut response = sender.send_request(prepared(way, request)).await?;
+    let becomes = headers::upgrade(response.headers());
+    let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    headers::to_client(response.headers_mut(), way.to, becomes.filter(|_| switches));
+    if switches {
+        let ours = hyper::upgrade::on(&mut response);
+        tokio::spawn(relay(theirs, ours, place));
+        return Ok(response.map(|_| body::empty()));
+    }
+    Ok(response.map(|answer| body::until_end(answer.map_err(Into::into).boxed_unsync(), (place, sender))))
+}
+
+/// A request as the program gets it: with a path instead of an address.
+fn prepared(way: &Way<'_>, request: Request<Incoming>) -> Request<Incoming> {
+    let (mut parts, body) = request.into_parts();
+    let upgrade = headers::upgrade(&parts.headers);
+    let mask = way.access.mask_request_host.as_deref();
+    headers::to_program(&mut parts.headers, &parts.uri, way.client, way.to, mask, upgrade);
+    let path = parts.uri.path_and_query().cloned();
+    parts.uri = path.map_or_else(Default::default, Into::into);
+    parts.version = http::Version::HTTP_11;
+    Request::from_parts(parts, body)
+}
+
+/// Carries what both say once the connection is no HTTP any more, until both are silent or one is gone.
+async fn relay(theirs: OnUpgrade, ours: OnUpgrade, place: Place) {
+    if let (Ok(theirs), Ok(ours)) = tokio::join!(theirs, ours) {
+        // How a connection ends that nobody answers for is no news.
+        let _carried = copy_bidirectional(&mut TokioIo::new(theirs), &mut TokioIo::new(ours)).await;
+    }
+    drop(place);
+}

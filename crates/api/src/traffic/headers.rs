@@ -1,0 +1,253 @@
+//! Headers on their way to a program in a sandbox and back: what holds for one connection is left behind, and so is
+//! every secret that is not the program's.
+
+use http::header::{
+    AUTHORIZATION, CONNECTION, CONTENT_SECURITY_POLICY, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
+use http::{HeaderMap, Uri};
+use offleash_manager::daemon::ApiKey;
+
+use super::{TRAFFIC_TOKEN, To};
+use crate::authentication::bearer;
+use crate::connection::Client;
+use crate::route;
+
+/// What holds for one connection alone (RFC 9110, section 7.6.1).
+const HOP_BY_HOP: [HeaderName; 7] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+];
+
+/// What is between the client and us.
+const OURS: [&str; 4] = [TRAFFIC_TOKEN, "x-access-token", "e2b-sandbox-id", "e2b-sandbox-port"];
+
+/// A page that a program shows below a path of ours is no page of ours: its scripts may neither read others nor call
+/// us in the user's name.
+const NOT_OUR_PAGE: HeaderValue =
+    HeaderValue::from_static("sandbox allow-scripts allow-forms allow-popups allow-downloads");
+
+/// What the program sees of a request: `upgrade` is what the connection is to become.
+pub(super) fn to_program(
+    headers: &mut HeaderMap,
+    uri: &Uri,
+    client: &Client,
+    to: &To<'_>,
+    mask: Option<&str>,
+    upgrade: Option<HeaderValue>,
+) {
+    remove_hop_by_hop(headers);
+    for name in OURS {
+        headers.remove(name);
+    }
+    remove_keys(headers);
+    let addressed = route::authority(uri, headers).and_then(|host| HeaderValue::from_str(host).ok());
+    let host = mask.map(|mask| mask.replace("${PORT}", &to.port.to_string()));
+    let host = host.and_then(|host| HeaderValue::from_str(&host).ok());
+    let local = || HeaderValue::from_str(&format!("localhost:{}", to.port)).ok();
+    if let Some(host) = host.or_else(|| addressed.clone()).or_else(local) {
+        headers.insert(HOST, host);
+    }
+    forwarded(headers, client, addressed);
+    if let Some(protocol) = upgrade {
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, protocol);
+    }
+}
+
+/// What the client sees of an answer.
+pub(super) fn to_client(headers: &mut HeaderMap, to: &To<'_>, upgrade: Option<HeaderValue>) {
+    remove_hop_by_hop(headers);
+    if to.by_path {
+        headers.append(CONTENT_SECURITY_POLICY, NOT_OUR_PAGE);
+    }
+    if let Some(protocol) = upgrade {
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, protocol);
+    }
+}
+
+/// What a connection is to become, if `Connection` says that it is to become something.
+pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let mut words = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    let asked = words.any(|value| value.split(',').any(|word| word.trim().eq_ignore_ascii_case("upgrade")));
+    asked.then(|| headers.get(UPGRADE).cloned())?
+}
+
+fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    let listed: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in listed.iter().chain(&HOP_BY_HOP) {
+        headers.remove(name);
+    }
+    headers.remove(UPGRADE);
+}
+
+/// Leaves API keys behind; a program may have keys of its own, which look different.
+fn remove_keys(headers: &mut HeaderMap) {
+    let is_key = |text: &str| text.trim().parse::<ApiKey>().is_ok();
+    let shown = |name: &HeaderName, value: &HeaderValue| {
+        let text = value.to_str().unwrap_or("");
+        is_key(text) || (name == AUTHORIZATION && bearer(text).is_some_and(is_key))
+    };
+    let names: Vec<HeaderName> = headers
+        .iter()
+        .filter(|(name, value)| shown(name, value))
+        .map(|(name, _)| name.clone())
+        .collect();
+    for name in names {
+        headers.remove(name);
+    }
+}
+
+/// Says who asked, as every proxy does; what a client said of that itself does not count.
+fn forwarded(headers: &mut HeaderMap, client: &Client, host: Option<HeaderValue>) {
+    headers.remove("forwarded");
+    let address = client.peer.address().map(|address| address.ip().to_string());
+    let scheme = if client.secure { "https" } else { "http" };
+    let told = [
+        (
+            "x-forwarded-for",
+            address.and_then(|address| HeaderValue::from_str(&address).ok()),
+        ),
+        ("x-forwarded-host", host),
+        ("x-forwarded-proto", Some(HeaderValue::from_static(scheme))),
+    ];
+    for (name, value) in told {
+        headers.remove(name);
+        if let Some(value) = value {
+            headers.insert(name, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::Peer;
+    use crate::pace::Busy;
+
+    const KEY: &str = "e2b_0123456789abcdef0123456789abcdef01234567";
+
+    fn seen(fields: &[(&'static str, &str)], mask: Option<&str>) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_str(value).unwrap());
+        }
+        let client = Client {
+            peer: Peer::Anybody("192.0.2.1:9".parse().unwrap()),
+            secure: true,
+            busy: Busy::default(),
+        };
+        let to = To {
+            id: "i1",
+            port: 8000,
+            by_path: false,
+        };
+        let asked = upgrade(&headers);
+        to_program(&mut headers, &Uri::from_static("/"), &client, &to, mask, asked);
+        headers
+    }
+
+    #[test]
+    fn no_key_and_no_token_of_ours_goes_in() {
+        let bearing = format!("Bearer {KEY}");
+        let headers = seen(
+            &[
+                ("x-api-key", KEY),
+                ("authorization", &bearing),
+                ("x-copied", KEY),
+                ("x-access-token", "t"),
+                ("e2b-traffic-access-token", "t"),
+                ("e2b-sandbox-id", "i1"),
+                ("host", "h"),
+            ],
+            None,
+        );
+        let names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
+        assert_eq!(names.len(), 4, "{names:?}");
+    }
+
+    #[test]
+    fn keys_of_the_program_do() {
+        let headers = seen(
+            &[
+                ("x-api-key", "mine"),
+                ("authorization", "Bearer mine"),
+                ("cookie", "a=b"),
+            ],
+            None,
+        );
+        assert_eq!(headers["x-api-key"], "mine");
+        assert_eq!(headers["authorization"], "Bearer mine");
+        assert_eq!(headers["cookie"], "a=b");
+    }
+
+    #[test]
+    fn what_holds_for_one_connection_stays_behind() {
+        let headers = seen(
+            &[
+                ("connection", "close, X-Mine"),
+                ("x-mine", "1"),
+                ("keep-alive", "5"),
+                ("te", "trailers"),
+                ("transfer-encoding", "chunked"),
+                ("upgrade", "h2c"),
+                ("x-yours", "2"),
+            ],
+            None,
+        );
+        for name in [
+            "connection",
+            "x-mine",
+            "keep-alive",
+            "te",
+            "transfer-encoding",
+            "upgrade",
+        ] {
+            assert!(!headers.contains_key(name), "{name}");
+        }
+        assert_eq!(headers["x-yours"], "2");
+    }
+
+    #[test]
+    fn a_connection_may_become_something_else() {
+        let headers = seen(&[("connection", "keep-alive, Upgrade"), ("upgrade", "websocket")], None);
+        assert_eq!(
+            (&headers["connection"], &headers["upgrade"]),
+            (&"upgrade".parse().unwrap(), &"websocket".parse().unwrap())
+        );
+    }
+
+    #[test]
+    fn the_program_is_told_who_asked() {
+        let headers = seen(
+            &[
+                ("host", "8000-i1.box.test"),
+                ("x-forwarded-for", "1.1.1.1"),
+                ("forwarded", "for=1.1.1.1"),
+            ],
+            None,
+        );
+        assert_eq!(headers["host"], "8000-i1.box.test");
+        assert_eq!(headers["x-forwarded-for"], "192.0.2.1");
+        assert_eq!(headers["x-forwarded-host"], "8000-i1.box.test");
+        assert_eq!(headers["x-forwarded-proto"], "https");
+        assert!(!headers.contains_key("forwarded"));
+        let masked = seen(&[("host", "8000-i1.box.test")], Some("localhost:${PORT}"));
+        assert_eq!(masked["host"], "localhost:8000");
+    }
+}

@@ -1,0 +1,91 @@
+//! The arguments of `serve` and `key`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Address to listen on. [default: 127.0.0.1:3000]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Domain below which PORT-ID.DOMAIN is a port inside a sandbox.
+    #[arg(long, value_name = "DOMAIN[:PORT]")]
+    pub(crate) domain: Option<String>,
+    /// Certificate chain to speak TLS with, PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// Private key of the certificate, PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Listen where others can reach it without TLS, so that keys can be read on the way.
+    #[arg(long)]
+    pub(crate) insecure_public: bool,
+    /// Let pages of this origin call, such as https://app.example.
+    #[arg(long, value_name = "ORIGIN")]
+    pub(crate) allow_origin: Vec<String>,
+    /// What to log on standard error, as JSON lines. [default: errors]
+    #[arg(long, value_enum, value_name = "none|errors|requests")]
+    pub(crate) log: Option<LogArg>,
+    /// Configuration file. Flags win over it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Check the configuration and end.
+    #[arg(long)]
+    pub(crate) config_check: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogArg {
+    None,
+    Errors,
+    Requests,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeyCommand {
+    /// Make a key and print it; it cannot be shown again.
+    Create(KeyCreateArgs),
+    /// List keys.
+    Ls(KeyListArgs),
+    /// Make a key invalid, for good.
+    Rm(KeyRemoveArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KeyCreateArgs {
+    /// Name for the key.
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    pub(crate) name: String,
+    /// What it may do: read (look at its own sandboxes), create (make them as well), admin (everything).
+    #[arg(long, value_name = "SCOPE", default_value = "create", value_delimiter = ',')]
+    pub(crate) scope: Vec<String>,
+    /// Sandboxes that it may have at a time.
+    #[arg(long, value_name = "N")]
+    pub(crate) max_sandboxes: Option<u32>,
+    /// CPUs that its running sandboxes may have together.
+    #[arg(long, value_name = "N")]
+    pub(crate) max_cpus: Option<u32>,
+    /// Memory that its sandboxes may have together, in MiB.
+    #[arg(long, value_name = "MIB")]
+    pub(crate) max_memory: Option<u64>,
+    /// Disk that its sandboxes may have together, in MiB.
+    #[arg(long, value_name = "MIB")]
+    pub(crate) max_disk: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KeyListArgs {
+    /// Print JSON lines.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KeyRemoveArgs {
+    /// The key's id, or its name.
+    #[arg(value_name = "KEY")]
+    pub(crate) key: String,
+}

@@ -1,0 +1,89 @@
+//! `offleash key`: the keys of a state directory, whether a daemon runs on it or not.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use offleash_core::text;
+use offleash_manager::daemon::{KeyRow, Keys, Quota, Scope, Scopes};
+use serde_json::json;
+
+use crate::args::{KeyCommand, KeyCreateArgs};
+use crate::failure::Failure;
+use crate::terminal;
+
+pub(crate) fn key(command: &KeyCommand, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let keys = Keys::open(state)?;
+    match command {
+        KeyCommand::Create(arguments) => create(&keys, arguments)?,
+        KeyCommand::Ls(arguments) => list(&keys, arguments.json)?,
+        KeyCommand::Rm(arguments) => {
+            let row = keys.revoke(&arguments.key)?;
+            terminal::print(format!("{}\n", row.id).as_bytes())?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the key alone to standard output, so that it can be assigned; what is to be known of it, to the person.
+fn create(keys: &Keys, arguments: &KeyCreateArgs) -> Result<(), Failure> {
+    let scopes: Result<Vec<Scope>, _> = arguments.scope.iter().map(|word| word.parse()).collect();
+    let scopes = scopes
+        .map_err(|error| Failure::from_error(&error).with_hint("`--scope create` makes sandboxes and uses them"))?;
+    let scopes = Scopes(scopes);
+    let quota = Quota {
+        sandboxes: arguments.max_sandboxes,
+        cpus: arguments.max_cpus,
+        memory_mib: arguments.max_memory,
+        disk_mib: arguments.max_disk,
+    };
+    let (key, row) = keys.create(&arguments.name, scopes, quota)?;
+    terminal::print(format!("{}\n", key.reveal()).as_bytes())?;
+    terminal::complain(&format!("key {} was made; it is not shown again", row.id));
+    Ok(())
+}
+
+fn list(keys: &Keys, as_json: bool) -> Result<(), Failure> {
+    let mut out = Vec::new();
+    for row in keys.list()? {
+        if as_json {
+            out.extend(terminal::json_line(&described(&row))?);
+        } else if row.revoked_ms.is_none() {
+            out.extend(line(&row).into_bytes());
+        }
+    }
+    terminal::print(&out)
+}
+
+fn line(row: &KeyRow) -> String {
+    let mut line = format!("{}  {}…  {}", row.id, row.prefix, words(&row.scopes).join(","));
+    let quotas = [
+        ("sandboxes", row.quota.sandboxes.map(u64::from)),
+        ("cpus", row.quota.cpus.map(u64::from)),
+        ("memory_mib", row.quota.memory_mib),
+        ("disk_mib", row.quota.disk_mib),
+    ];
+    for (name, quota) in quotas {
+        if let Some(quota) = quota {
+            // Writing to a string cannot fail.
+            let _written = write!(line, "  {name}={quota}");
+        }
+    }
+    format!("{line}  {}\n", text::one_line(row.name.as_bytes()))
+}
+
+fn described(row: &KeyRow) -> serde_json::Value {
+    json!({
+        "id": row.id,
+        "name": row.name,
+        "prefix": row.prefix,
+        "scopes": words(&row.scopes),
+        "quota": row.quota,
+        "created_ms": row.created_ms,
+        "revoked_ms": row.revoked_ms,
+    })
+}
+
+fn words(scopes: &Scopes) -> Vec<&'static str> {
+    scopes.0.iter().map(|scope| scope.as_str()).collect()
+}

@@ -1,0 +1,154 @@
+//! `offleash serve`: the daemon and its server, from the first line that is printed to the last request.
+
+mod config;
+mod journal;
+mod manager;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use offleash_api::client::SOCKET;
+use offleash_api::{Listen, Server};
+use offleash_core::text::Text;
+use offleash_manager::daemon::Daemon;
+use offleash_store::{HostIdentity, StateDirectory};
+use offleash_sys::rlimit::{Resource, raise_soft};
+use tokio::signal::unix::{SignalKind, signal};
+
+use self::config::Config;
+use self::journal::JsonLines;
+use crate::args::ServeArgs;
+use crate::failure::Failure;
+use crate::terminal;
+
+/// Threads that answer requests; what takes long is done by keepers and sandboxes.
+const MOST_THREADS: usize = 8;
+/// How long what is being done with sandboxes may take once the server is told to end.
+const FAREWELL: Duration = Duration::from_secs(30);
+/// As many files as a process may have open on any machine.
+const MOST_FILES: u64 = 1 << 20;
+
+pub(crate) fn serve(arguments: &ServeArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let mut config = config::read(arguments, state)?;
+    if arguments.config_check {
+        terminal::print(b"the configuration is good\n")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(listener) = inherited()? {
+        config.server.listen = Listen::Inherited(listener);
+    }
+    prepare_process();
+    let state = StateDirectory::open(state, &HostIdentity::of_this_process())?;
+    config.daemon.state = Some(state.path().to_owned());
+    config.server.local = Some(state.path().join(SOCKET));
+    let threads = std::thread::available_parallelism().map_or(2, |count| count.get().clamp(2, MOST_THREADS));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(format!("cannot start the threads of the server: {error}")))?;
+    runtime.block_on(run(config, state.path()))?;
+    // What is not done by now was cut, and nobody waits for it.
+    runtime.shutdown_background();
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn run(config: Config, state: &Path) -> Result<(), Failure> {
+    // From here on nothing ends us by surprise.
+    let end = end_signal()?;
+    let is_tls = config.server.tls.is_some();
+    let daemon = Daemon::open(config.daemon).await?;
+    let journal = Arc::new(JsonLines::new(config.log));
+    let server = Server::bind(config.server, daemon.clone(), journal)
+        .await
+        .map_err(|error| explained(&error))?;
+    terminal::print(greeting(server.address(), is_tls, state).as_bytes())?;
+    manager::tell("READY=1");
+    server
+        .run(async {
+            end.await;
+            manager::tell("STOPPING=1");
+        })
+        .await;
+    // Sandboxes live on; what is being done with one is finished.
+    let _drained = tokio::time::timeout(FAREWELL, daemon.drain()).await;
+    Ok(())
+}
+
+/// A socket that systemd hands over.
+fn inherited() -> Result<Option<std::net::TcpListener>, Failure> {
+    let sockets = offleash_sys::activation::take_sockets();
+    let mut sockets = sockets
+        .map_err(|error| Failure::new(format!("taking the sockets that were handed over: {error}")))?
+        .into_iter();
+    let (first, more) = (sockets.next(), sockets.next());
+    if more.is_some() {
+        return Err(
+            Failure::new("more than one socket was handed over").with_hint("give the socket unit one `ListenStream=`")
+        );
+    }
+    let Some(socket) = first else {
+        return Ok(None);
+    };
+    let listener = std::net::TcpListener::from(socket);
+    match listener.local_addr() {
+        Ok(_) => Ok(Some(listener)),
+        Err(_) => Err(Failure::new("the socket that was handed over is not one of TCP")
+            .with_hint("`ListenStream=` needs an address, as in `127.0.0.1:3000`")),
+    }
+}
+
+/// Takes as many descriptors as are to be had, and asks the kernel to end others first when memory runs out.
+fn prepare_process() {
+    // Fewer connections are possible without, and each that is too many is refused.
+    let _raised = raise_soft(Resource::OpenFiles, MOST_FILES);
+    // Only root and service managers may; keepers undo it for themselves.
+    let _protected = std::fs::write("/proc/self/oom_score_adj", "-500");
+}
+
+/// Resolves when somebody wants the server to end.
+fn end_signal() -> Result<impl Future<Output = ()>, Failure> {
+    let waiting = |kind| signal(kind).map_err(|error| Failure::new(format!("cannot wait for signals: {error}")));
+    let mut terminated = waiting(SignalKind::terminate())?;
+    let mut interrupted = waiting(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminated.recv() => {}
+            _ = interrupted.recv() => {}
+        }
+    })
+}
+
+/// What is to be pasted where the SDK runs.
+fn greeting(address: SocketAddr, is_tls: bool, state: &Path) -> String {
+    let scheme = if is_tls { "https" } else { "http" };
+    // Whoever listens everywhere is reached here at loopback.
+    let shown = match address {
+        SocketAddr::V4(v4) if v4.ip().is_unspecified() => SocketAddr::from(([127, 0, 0, 1], v4.port())),
+        SocketAddr::V6(v6) if v6.ip().is_unspecified() => SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], v6.port())),
+        other => other,
+    };
+    let state = quoted(&Text::from(state).to_string());
+    format!(
+        "export E2B_API_URL={scheme}://{shown}\n\
+         export E2B_SANDBOX_URL={scheme}://{shown}\n\
+         export E2B_API_KEY=$(offleash key create --state {state})\n"
+    )
+}
+
+/// A word of a shell.
+fn quoted(word: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
+    if word.bytes().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+fn explained(error: &offleash_api::ServeError) -> Failure {
+    Failure::from_error(error).with_hint(error.hint())
+}

@@ -1,0 +1,139 @@
+//! Tests of the configuration file.
+
+use std::fmt::Write as _;
+
+use super::*;
+
+/// The table of keys in the reference.
+fn reference() -> String {
+    let mut text = String::new();
+    let mut last = None;
+    for (table, key, default, doc) in KEYS {
+        if last != Some(table) {
+            let title = if table.is_empty() {
+                "At the top".to_owned()
+            } else {
+                format!("`[{table}]`")
+            };
+            let separator = if last.is_some() { "\n" } else { "" };
+            write!(
+                text,
+                "{separator}### {title}\n\n| key | default | meaning |\n|---|---|---|\n"
+            )
+            .unwrap();
+            last = Some(table);
+        }
+        writeln!(text, "| `{key}` | {default} | {} |", doc.trim()).unwrap();
+    }
+    text
+}
+
+#[test]
+fn every_key_is_in_the_reference() {
+    const BEGIN: &str = "<!-- keys: made by crates/cli/src/serve/config_tests.rs -->\n";
+    const END: &str = "<!-- end of keys -->";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/serve.md");
+    let committed = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = committed.split_once(BEGIN).unwrap();
+    let (_, after) = rest.split_once(END).unwrap();
+    let text = format!("{before}{BEGIN}\n{}\n{END}{after}", reference());
+    if std::env::var_os("OFFLEASH_UPDATE_DOCS").is_some() {
+        return std::fs::write(&path, text).unwrap();
+    }
+    assert!(
+        text == committed,
+        "docs/serve.md is not what the program says; write it anew with OFFLEASH_UPDATE_DOCS=1"
+    );
+}
+
+#[test]
+fn defaults_are_those_of_the_reference() {
+    let daemon = daemon(&Tables::default(), None).unwrap();
+    let usual = DaemonConfig::default();
+    assert_eq!(format!("{daemon:?}"), format!("{usual:?}"));
+    let told = |table: &str, key: &str| {
+        let found = KEYS.iter().find(|row| (row.0, row.1) == (table, key)).unwrap();
+        found.2.trim_matches('`').parse::<u64>().unwrap()
+    };
+    let server = ServerConfig::new(Listen::Address(SocketAddr::from(([127, 0, 0, 1], 0))));
+    let number = |count: usize| u64::try_from(count).unwrap();
+    for (table, key, value) in [
+        ("", "max_connections", number(server.max_connections)),
+        (
+            "",
+            "max_connections_per_sandbox",
+            number(server.max_connections_per_sandbox),
+        ),
+        ("", "drain_seconds", server.drain.as_secs()),
+        ("sandboxes", "default_timeout_seconds", usual.default_timeout.as_secs()),
+        ("sandboxes", "max_timeout_seconds", usual.max_timeout.as_secs()),
+        ("sandboxes", "max", number(usual.max_sandboxes)),
+        ("sandboxes", "max_creating", number(usual.max_creating)),
+        ("sandboxes", "create_timeout_seconds", usual.create_timeout.as_secs()),
+        ("sandboxes", "sample_seconds", usual.sample_every.as_secs()),
+        ("limits", "cpus", usual.default_limits.cpus.into()),
+        ("limits", "memory_mib", usual.default_limits.memory_mib),
+        ("limits", "disk_mib", usual.default_limits.disk_mib),
+        ("limits", "pids", usual.default_limits.pids.into()),
+        ("max_limits", "cpus", usual.max_limits.cpus.into()),
+        ("max_limits", "memory_mib", usual.max_limits.memory_mib),
+        ("max_limits", "disk_mib", usual.max_limits.disk_mib),
+        ("max_limits", "pids", usual.max_limits.pids.into()),
+        ("admission", "min_memory_mib", usual.admission.min_memory_mib),
+        ("admission", "min_pids", usual.admission.min_pids),
+        ("admission", "min_disk_mib", usual.admission.min_disk_mib),
+        ("pool", "min", number(usual.pool.min)),
+        ("pool", "max", number(usual.pool.max)),
+        ("pool", "max_creating", number(usual.pool.max_creating)),
+        ("pool", "max_age_seconds", usual.pool.max_age.as_secs()),
+    ] {
+        assert_eq!(told(table, key), value, "{table} {key}");
+    }
+}
+
+#[test]
+fn keys_find_their_place() {
+    let tables = parse("listen = \"127.0.0.1:1\"\nlog = \"requests\"\n[limits]\ncpus = 3\n[pool]\nmax = 0\n[sandboxes]\nlevel = \"process\"").unwrap();
+    assert_eq!(tables.server.log, Some(LogArg::Requests));
+    let daemon = daemon(&tables, None).unwrap();
+    assert_eq!((daemon.default_limits.cpus, daemon.pool.max), (3, 0));
+    assert_eq!(daemon.level, Some(offleash_core::level::Level::Process));
+}
+
+#[test]
+fn what_is_not_known_is_refused() {
+    for text in [
+        "lisen = \"127.0.0.1:1\"",
+        "listen = \"nowhere\"",
+        "[sandboxes]\nmaximum = 1",
+        "[limits]\ncpus = -1",
+        "[limits]\ncpus = \"many\"",
+        "limits = 3",
+        "[unknown]\na = 1",
+        "a = ",
+    ] {
+        assert!(parse(text).is_err(), "{text}");
+    }
+    for text in [
+        "[sandboxes]\nlevel = \"best\"",
+        "[sandboxes]\ndegrade = \"maybe\"",
+        "[limits]\ncpus = 33",
+        "[limits]\ncpus = 0",
+    ] {
+        assert!(daemon(&parse(text).unwrap(), None).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn domains_and_origins_are_checked() {
+    for domain in ["box.test", "localhost:3000", "a-b.c"] {
+        assert!(check_domain(domain).is_ok(), "{domain}");
+    }
+    for domain in ["", ".", "a..b", "http://a", "a b", "a:0", "a:x", "é.test"] {
+        assert!(check_domain(domain).is_err(), "{domain}");
+    }
+    assert!(is_origin("https://app.example") && is_origin("http://localhost:8080"));
+    for origin in ["", "*", "null", "app.example", "https://", "https://a/"] {
+        assert!(!is_origin(origin), "{origin}");
+    }
+}

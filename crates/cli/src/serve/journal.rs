@@ -1,0 +1,100 @@
+//! The log of a server: JSON lines on standard error.
+
+use std::error::Error;
+use std::sync::Mutex;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use offleash_api::{Event, Journal, RequestEvent};
+use serde_json::{Value, json};
+
+use crate::args::LogArg;
+use crate::terminal;
+
+/// How often it is said that there are too many clients.
+const FULL_EVERY: Duration = Duration::from_secs(1);
+/// The longest path that is written.
+const LONGEST_PATH: usize = 512;
+
+/// Writes what happens as JSON lines.
+#[derive(Debug)]
+pub(super) struct JsonLines {
+    what: LogArg,
+    full: Mutex<Option<Instant>>,
+}
+
+impl JsonLines {
+    pub(super) fn new(what: LogArg) -> Self {
+        let full = Mutex::default();
+        Self { what, full }
+    }
+
+    /// Whether it is to be said once more that there are too many.
+    fn says_full(&self) -> bool {
+        let Ok(mut last) = self.full.lock() else {
+            return false;
+        };
+        let due = last.is_none_or(|last| last.elapsed() >= FULL_EVERY);
+        if due {
+            *last = Some(Instant::now());
+        }
+        due
+    }
+}
+
+impl Journal for JsonLines {
+    fn record(&self, event: &Event<'_>) {
+        let line = match (self.what, event) {
+            (LogArg::None, _) | (LogArg::Errors, Event::Request(_)) => return,
+            (LogArg::Requests, Event::Request(request)) => described(request),
+            (_, Event::Failure { told, cause }) => {
+                json!({ "level": "error", "event": "failure", "told": told, "causes": causes(*cause) })
+            }
+            (_, Event::Accept { error }) => {
+                json!({ "level": "error", "event": "accept", "causes": [error.to_string()] })
+            }
+            (_, Event::Full { most }) => {
+                if !self.says_full() {
+                    return;
+                }
+                json!({ "level": "warn", "event": "full", "most": most })
+            }
+        };
+        write(line);
+    }
+}
+
+fn write(mut line: Value) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    line["at_ms"] = u64::try_from(now.as_millis()).unwrap_or(u64::MAX).into();
+    // What others put into a path can neither end the line nor drive a terminal.
+    if let Ok(line) = terminal::json_line(&line) {
+        terminal::complain_at_length(&line);
+    }
+}
+
+fn described(request: &RequestEvent<'_>) -> Value {
+    let end = request.path.floor_char_boundary(LONGEST_PATH);
+    json!({
+        "level": "info",
+        "event": "request",
+        "peer": request.peer.map(|peer| peer.to_string()),
+        "key": request.key,
+        "sandbox": request.sandbox,
+        "port": request.port,
+        "method": request.method,
+        "path": &request.path[..end],
+        "status": request.status,
+        "took_us": u64::try_from(request.took.as_micros()).unwrap_or(u64::MAX),
+    })
+}
+
+/// What `error` says, and what is behind it.
+fn causes(error: &dyn Error) -> Vec<String> {
+    let mut causes = vec![error.to_string()];
+    let mut next = error.source();
+    while let Some(cause) = next {
+        causes.push(cause.to_string());
+        next = cause.source();
+    }
+    causes
+}

@@ -1,0 +1,31 @@
+//! `offleash serve` as its clients see it: what is answered to whom, and that nothing that they send does harm.
+//!
+//! Tests are named by the threat that they stand for (A1 to A15) where there is one.
+
+#![cfg(target_os = "linux")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test that cannot go on has failed, and starts programs itself"
+)]
+
+mod support;
+
+#[path = "api/addresses.rs"]
+mod addresses;
+#[path = "api/bodies.rs"]
+mod bodies;
+#[path = "api/client.rs"]
+mod client;
+#[path = "api/floods.rs"]
+mod floods;
+#[path = "api/ids.rs"]
+mod ids;
+#[path = "api/keys.rs"]
+mod keys;
+#[path = "api/native.rs"]
+mod native;
+#[path = "api/operation.rs"]
+mod operation;
+#[path = "api/server.rs"]
+mod server;

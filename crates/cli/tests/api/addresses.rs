@@ -1,0 +1,102 @@
+//! By which names the server may be called, and by whose pages (A12).
+
+use crate::client::ask;
+use crate::server::{QUIET, Server};
+
+#[test]
+fn a12_a_name_that_points_here_is_not_ours() {
+    let server = Server::start_with(QUIET, &["--domain", "box.test:9000"]);
+    let port = server.address.port();
+    let key = server.key(&[]);
+    let status = |host: &str| {
+        ask(
+            server.address,
+            "GET /sandboxes",
+            &[("Host", host), ("X-API-KEY", &key)],
+            "",
+        )
+        .status
+    };
+    for host in [
+        "localhost".to_owned(),
+        format!("localhost:{port}"),
+        format!("127.0.0.1:{port}"),
+        format!("[::1]:{port}"),
+        "api.box.test:9000".to_owned(),
+        "BOX.test".to_owned(),
+    ] {
+        assert_eq!(status(&host), 200, "{host}");
+    }
+    for host in [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "box.test.evil.example",
+        "notbox.test",
+        "10.0.0.1",
+        "0.0.0.0",
+        "2130706433",
+        "é",
+    ] {
+        let answer = ask(server.address, "GET /healthz", &[("Host", host)], "");
+        answer.assert_refused(421);
+    }
+}
+
+#[test]
+fn a12_nor_is_one_among_the_headers_of_a_sandbox() {
+    let server = Server::start();
+    let head = [
+        ("Host", "evil.example"),
+        ("E2b-Sandbox-Id", "i1"),
+        ("E2b-Sandbox-Port", "80"),
+    ];
+    ask(server.address, "GET /", &head, "").assert_refused(421);
+    ask(server.address, "GET /_port/i1/80/", &[("Host", "evil.example")], "").assert_refused(421);
+}
+
+#[test]
+fn a12_pages_of_others_may_not_call() {
+    let server = Server::start_with(QUIET, &["--allow-origin", "https://app.example"]);
+    let key = server.key(&[]);
+    let own = format!("http://{}", server.address);
+    let status = |origin: &str| {
+        ask(
+            server.address,
+            "GET /sandboxes",
+            &[("Origin", origin), ("X-API-KEY", &key)],
+            "",
+        )
+        .status
+    };
+    assert_eq!(status(&own), 200);
+    assert_eq!(status("https://app.example"), 200);
+    for origin in [
+        "null",
+        "http://evil.example",
+        "https://app.example.evil",
+        "http://localhost",
+        "https://127.0.0.1",
+    ] {
+        assert_eq!(status(origin), 403, "{origin}");
+    }
+    let head = [("Origin", "http://evil.example"), ("E2b-Sandbox-Id", "i1")];
+    ask(server.address, "GET /health", &head, "").assert_refused(403);
+}
+
+#[test]
+fn an_address_that_others_reach_is_refused_without_tls() {
+    let site = crate::support::Site::new();
+    let told = site.refuse(["serve", "--listen", "0.0.0.0:0"]);
+    assert!(
+        told.contains("--tls-cert") && told.contains("--insecure-public"),
+        "{told}"
+    );
+    let command = site.offleash(["serve", "--listen", "0.0.0.0:0", "--insecure-public"]);
+    let server = Server::spawned(site, command);
+    assert!(server.address.ip().is_loopback(), "{}", server.address);
+    let answer = ask(server.address, "GET /healthz", &[("Host", "any.example")], "");
+    assert_eq!(answer.status, 204);
+    // Watchers elsewhere need a key.
+    ask(server.address, "GET /metrics", &[], "").assert_refused(401);
+}

@@ -1,0 +1,113 @@
+//! Who may call (A7).
+
+use crate::client::ask;
+use crate::server::Server;
+
+/// A request of every route that needs a key, by scope.
+const ROUTES: [(&str, &str); 32] = [
+    ("create", "POST /sandboxes"),
+    ("create", "POST /v2/sandboxes"),
+    ("read", "GET /sandboxes"),
+    ("read", "GET /v2/sandboxes"),
+    ("read", "GET /sandboxes/i1"),
+    ("create", "DELETE /sandboxes/i1"),
+    ("create", "POST /sandboxes/i1/connect"),
+    ("create", "POST /v2/sandboxes/i1/connect"),
+    ("create", "POST /sandboxes/i1/resume"),
+    ("create", "POST /sandboxes/i1/timeout"),
+    ("create", "POST /sandboxes/i1/refreshes"),
+    ("create", "POST /sandboxes/i1/pause"),
+    ("create", "PUT /sandboxes/i1/network"),
+    ("read", "GET /sandboxes/i1/metrics"),
+    ("read", "GET /sandboxes/i1/logs"),
+    ("read", "GET /v2/sandboxes/i1/logs"),
+    ("read", "GET /events/sandboxes"),
+    ("read", "GET /events/sandboxes/i1"),
+    ("create", "POST /v1/run"),
+    ("read", "GET /v1/sandboxes"),
+    ("create", "POST /v1/sandboxes"),
+    ("read", "GET /v1/sandboxes/i1"),
+    ("create", "DELETE /v1/sandboxes/i1"),
+    ("create", "POST /v1/sandboxes/i1/run"),
+    ("read", "GET /v1/sandboxes/i1/usage"),
+    ("read", "GET /v1/sandboxes/i1/policy"),
+    ("create", "PUT /v1/sandboxes/i1/policy"),
+    ("read", "GET /v1/audit"),
+    ("read", "GET /v1/usage"),
+    ("admin", "GET /v1/keys"),
+    ("admin", "POST /v1/keys"),
+    ("admin", "DELETE /v1/keys/k1"),
+];
+
+#[test]
+fn a7_without_a_valid_key_nothing_is_said_on_any_route() {
+    let server = Server::start();
+    let key = server.key(&[]);
+    let bad = [
+        String::new(),
+        "e2b_".to_owned(),
+        key[..key.len() - 1].to_owned(),
+        format!("{key}0"),
+        key.to_uppercase(),
+        format!("e2b_{}", "0".repeat(40)),
+        "' OR 1=1 --".to_owned(),
+    ];
+    for (_, route) in ROUTES.iter().chain(&[("", "GET /nowhere"), ("", "POST /v3/templates")]) {
+        ask(server.address, route, &[], "").assert_refused(401);
+        ask(server.address, route, &[("X-API-KEY", &bad[2])], "").assert_refused(401);
+    }
+    for bad in &bad {
+        ask(server.address, "GET /sandboxes", &[("X-API-KEY", bad)], "").assert_refused(401);
+        let bearing = format!("Bearer {bad}");
+        ask(server.address, "GET /sandboxes", &[("Authorization", &bearing)], "").assert_refused(401);
+    }
+    let twice = [("X-API-KEY", key.as_str()), ("X-API-KEY", &bad[5])];
+    ask(server.address, "GET /sandboxes", &twice, "").assert_refused(401);
+    let bearing = format!("Bearer {key}");
+    assert_eq!(
+        ask(server.address, "GET /sandboxes", &[("Authorization", &bearing)], "").status,
+        200
+    );
+}
+
+#[test]
+fn a7_a_key_may_do_what_its_scopes_say() {
+    let server = Server::start();
+    let read = server.key(&["--scope", "read"]);
+    let create = server.key(&["--scope", "create"]);
+    let admin = server.key(&["--scope", "admin"]);
+    for (scope, route) in ROUTES {
+        // Without a body most are refused as they stand; what counts is that they get so far.
+        let status = |key: &str| server.ask(key, route, "").status;
+        assert_ne!(status(&admin), 403, "{route}");
+        assert_eq!(status(&read) == 403, scope != "read", "{route}");
+        assert_eq!(status(&create) == 403, scope == "admin", "{route}");
+    }
+}
+
+#[test]
+fn a7_a_revoked_key_is_refused_at_once() {
+    let server = Server::start();
+    let key = server.key(&["--name", "short-lived"]);
+    assert_eq!(server.ask(&key, "GET /sandboxes", "").status, 200);
+    let listed = server.site.succeed(["key", "ls"]);
+    assert!(
+        listed.contains("short-lived") && listed.contains(&key[..12]),
+        "{listed}"
+    );
+    assert!(!listed.contains(&key), "{listed}");
+    server.site.succeed(["key", "rm", "short-lived"]);
+    server.ask(&key, "GET /sandboxes", "").assert_refused(401);
+    assert!(!server.site.succeed(["key", "ls"]).contains("short-lived"));
+}
+
+#[test]
+fn keys_are_made_without_a_server() {
+    let site = crate::support::Site::new();
+    let key = site.succeed(["key", "create"]);
+    assert_eq!(key.trim().len(), 44, "{key}");
+    let told = site.refuse(["key", "create", "--scope", "everything"]);
+    assert!(told.contains("everything"), "{told}");
+    let server = Server::start_on(site, crate::server::QUIET, &[]);
+    assert_eq!(server.ask(key.trim(), "GET /sandboxes", "").status, 200);
+}

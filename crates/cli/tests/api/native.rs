@@ -1,0 +1,104 @@
+//! The native REST, as far as it needs no sandbox.
+
+use serde_json::json;
+
+use crate::client::ask;
+use crate::server::Server;
+
+#[test]
+fn the_document_needs_no_key_and_names_every_route() {
+    let server = Server::start();
+    let answer = ask(server.address, "GET /v1/openapi.json", &[], "");
+    assert_eq!(answer.status, 200);
+    let document = answer.json();
+    assert_eq!(document["openapi"], "3.1.0");
+    let key = server.key(&["--scope", "admin"]);
+    let mut count = 0;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for method in methods.as_object().unwrap().keys() {
+            let line = format!("{} {}", method.to_uppercase(), path.replace("{id}", "i1"));
+            let answer = server.ask(&key, &line, "");
+            assert_ne!(answer.status, 405, "{line}: {answer:?}");
+            let nothing = answer.status == 404 && answer.body.contains("no such route");
+            assert!(!nothing, "{line}: {answer:?}");
+            count += 1;
+        }
+    }
+    assert!(count >= 18, "{count}");
+}
+
+#[test]
+fn an_admin_works_with_keys() {
+    let server = Server::start();
+    let admin = server.key(&["--scope", "admin"]);
+    let made = server.ask(
+        &admin,
+        "POST /v1/keys",
+        r#"{"name":"ci","scopes":["read"],"quota":{"sandboxes":3}}"#,
+    );
+    assert_eq!(made.status, 201, "{made:?}");
+    let made = made.json();
+    let key = made["key"].as_str().unwrap();
+    assert_eq!(server.ask(key, "GET /v1/usage", "").json()["quota"]["sandboxes"], 3);
+    assert_eq!(made["about"]["scopes"], json!(["read"]));
+    let listed = server.ask(&admin, "GET /v1/keys", "");
+    assert!(!listed.body.contains(key), "{listed:?}");
+    let id = made["about"]["id"].as_str().unwrap();
+    let revoke = format!("DELETE /v1/keys/{id}");
+    assert_eq!(server.ask(&admin, &revoke, "").status, 204);
+    server.ask(key, "GET /v1/usage", "").assert_refused(401);
+    server.ask(&admin, &revoke, "").assert_refused(404);
+    for body in [
+        r#"{"name":""}"#,
+        r#"{"name":"a\nb"}"#,
+        r#"{"name":"x","scopes":["root"]}"#,
+        r#"{"name":"x","scopes":[]}"#,
+        r#"{"nam":"x"}"#,
+    ] {
+        server.ask(&admin, "POST /v1/keys", body).assert_refused(400);
+    }
+}
+
+#[test]
+fn commands_that_make_no_sense_make_no_sandbox() {
+    let server = Server::start();
+    let key = server.key(&[]);
+    for body in [
+        r#"{}"#,
+        r#"{"command":{}}"#,
+        r#"{"command":{"argv":[]}}"#,
+        r#"{"command":{"argv":["true"],"shell":"true"}}"#,
+        r#"{"command":{"argv":["a\u0000b"]}}"#,
+        r#"{"command":{"shell":"true","env":{"A=B":"c"}}}"#,
+        r#"{"command":{"shell":"true"},"sandbox":{"memory":3}}"#,
+        r#"{"command":{"shell":"true"},"sandbox":{"limits":{"cpus":-1}}}"#,
+        r#"{"command":{"shell":"true"},"sandbox":{"limits":{"memory_mib":18446744073709551615}}}"#,
+        r#"{"command":{"shell":"true"},"sandbox":{"policy":{"allow":["a.test"]}}}"#,
+    ] {
+        server.ask(&key, "POST /v1/run", body).assert_refused(400);
+    }
+    assert_eq!(server.ask(&key, "GET /v1/sandboxes", "").json()["sandboxes"], json!([]));
+}
+
+#[test]
+fn what_comes_later_says_so_and_that_asking_again_is_no_use() {
+    let server = Server::start();
+    let key = server.key(&[]);
+    for line in [
+        "POST /sandboxes/i1/snapshots",
+        "GET /snapshots",
+        "POST /sandboxes/i1/fork",
+        "POST /v3/templates",
+        "POST /volumes",
+        "GET /secrets",
+    ] {
+        let answer = server.ask(&key, line, "{}");
+        answer.assert_refused(501);
+        assert_eq!(answer.header("should-retry"), Some("false"), "{line}");
+    }
+    assert_eq!(
+        server.ask(&key, "GET /templates/aliases/base", "").json()["public"],
+        true
+    );
+    server.ask(&key, "GET /templates/aliases/other", "").assert_refused(404);
+}

@@ -1,0 +1,131 @@
+//! The server as its owner sees it: its start, its pages, its socket, its end.
+
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::process::{Command, Stdio};
+
+use crate::client::{ask, connect, parse, read_all};
+use crate::server::{QUIET, Server};
+use crate::support::processes::PATIENCE;
+use crate::support::{Site, binary};
+
+#[test]
+fn the_server_says_how_it_is() {
+    let mut server = Server::start();
+    for page in ["GET /healthz", "GET /readyz"] {
+        assert_eq!(ask(server.address, page, &[], "").status, 204);
+    }
+    let numbers = ask(server.address, "GET /metrics", &[], "");
+    assert_eq!(
+        numbers.header("content-type"),
+        Some("text/plain; version=0.0.4; charset=utf-8")
+    );
+    for line in numbers.body.lines().filter(|line| !line.starts_with('#')) {
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        assert!(name.starts_with("offleash_") && value.parse::<u64>().is_ok(), "{line}");
+    }
+    let (status, log) = server.end();
+    assert!(status.success(), "{status}: {log}");
+    assert_eq!(log, "");
+}
+
+#[test]
+fn the_owner_needs_no_key_on_the_socket() {
+    let server = Server::start();
+    let mode = std::fs::metadata(server.socket()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let mut stream = UnixStream::connect(server.socket()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+        .write_all(b"GET /v1/keys HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    let answer = parse(&read_all(&mut stream));
+    assert_eq!(answer.status, 200, "{answer:?}");
+}
+
+#[test]
+fn requests_that_began_are_finished_when_the_server_ends() {
+    let mut server = Server::start();
+    let mut stream = connect(server.address);
+    let head = format!(
+        "POST /v1/run HTTP/1.1\r\nHost: localhost\r\nX-API-KEY: {}\r\nContent-Length: 2\r\n\r\n",
+        server.key(&[])
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    // It waits for the rest of the body meanwhile.
+    ask(server.address, "GET /healthz", &[], "");
+    rustix::process::kill_process(
+        rustix::process::Pid::from_child(server.child()),
+        rustix::process::Signal::TERM,
+    )
+    .unwrap();
+    stream.write_all(b"{}").unwrap();
+    parse(&read_all(&mut stream)).assert_refused(400);
+    let (status, _) = server.end();
+    assert!(status.success(), "{status}");
+}
+
+#[test]
+fn a_configuration_is_checked() {
+    let site = Site::new();
+    let file = site.write("good.toml", format!("listen = \"127.0.0.1:0\"\n{QUIET}"));
+    let good = site.succeed(["serve", "--config-check", "--config", file.to_str().unwrap()]);
+    assert_eq!(good, "the configuration is good\n");
+    for (text, named) in [
+        ("lisen = 3\n", "lisen"),
+        ("[limits]\ncpus = 1000\n", "limits.cpus"),
+        ("a = [", "no configuration"),
+    ] {
+        let file = site.write("bad.toml", text);
+        let told = site.refuse(["serve", "--config-check", "--config", file.to_str().unwrap()]);
+        assert!(told.contains(named), "{told}");
+    }
+    site.refuse(["serve", "--config-check", "--config", "nowhere.toml"]);
+    site.refuse(["serve", "--config-check", "--domain", "a b"]);
+}
+
+#[test]
+fn one_state_directory_has_one_server() {
+    let server = Server::start();
+    let told = server.site.refuse(["serve", "--listen", "127.0.0.1:0"]);
+    assert!(told.contains("another daemon"), "{told}");
+}
+
+#[test]
+fn a_service_manager_hands_over_the_socket_and_is_told() {
+    let site = Site::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let told = UnixDatagram::bind(site.root().join("notify")).unwrap();
+    told.set_read_timeout(Some(PATIENCE)).unwrap();
+    let config = site.write("serve.toml", QUIET);
+    let mut command = Command::new("/bin/sh");
+    command
+        .args([
+            "-c",
+            "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$@\"",
+            "sh",
+        ])
+        .arg(binary())
+        .args(["serve", "--config"])
+        .arg(config)
+        .env_clear()
+        .env("HOME", site.root())
+        .env("OFFLEASH_STATE", site.state())
+        .env("NOTIFY_SOCKET", site.root().join("notify"))
+        .stdin(Stdio::from(OwnedFd::from(listener)));
+    let mut server = Server::spawned(site, command);
+    assert_eq!(server.address, address);
+    let mut word = [0; 64];
+    let mut heard = || {
+        let length = told.recv(&mut word).unwrap();
+        String::from_utf8_lossy(&word[..length]).into_owned()
+    };
+    assert_eq!(heard(), "READY=1");
+    assert_eq!(ask(address, "GET /healthz", &[], "").status, 204);
+    server.end();
+    assert_eq!(heard(), "STOPPING=1");
+}
