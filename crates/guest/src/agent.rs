@@ -14,7 +14,7 @@ use rustix::process::DumpableBehavior;
 use crate::connection::{Broken, Connection};
 use crate::execution::Execution;
 use crate::processes::{self, Role};
-use crate::{CONTROL, exit, files, usage};
+use crate::{CONTROL, exit, files, sudo, usage};
 
 /// Streams of ended commands that are kept open for the processes they left behind; beyond, the oldest is closed.
 const MOST_LEFTOVERS: usize = 256;
@@ -36,7 +36,11 @@ pub(crate) struct Agent {
     buffer: Vec<u8>,
     /// Process ids of file workers that were not reaped yet.
     workers: Vec<i32>,
+    /// Those inside who want to be somebody else, if they may.
+    sudo: Option<sudo::Server>,
     oom_score: i16,
+    /// What the host asked for its last command; what those inside start gets the same.
+    command_oom_score: Option<i16>,
     /// Which execution is served first in this round, so that none starves while the host takes little.
     first: usize,
 }
@@ -50,6 +54,8 @@ enum Ready {
     Input(u32),
     Output(u32, usize),
     Leftover(usize),
+    SudoListener,
+    SudoClient(usize),
 }
 
 /// Why the loop ends.
@@ -89,8 +95,10 @@ impl Agent {
             executions,
             leftovers,
             workers: Vec::new(),
+            sudo: None,
             buffer,
             oom_score,
+            command_oom_score: None,
             first: 0,
         })
     }
@@ -128,7 +136,16 @@ impl Agent {
                 Ready::Input(exec) => self.advance_input(exec),
                 Ready::Output(exec, output) => self.forward(exec, output),
                 Ready::Leftover(index) => self.discard(index),
+                Ready::SudoListener => self.sudo.iter_mut().for_each(sudo::Server::accept),
+                Ready::SudoClient(client) => {
+                    if let Some(sudo) = &mut self.sudo {
+                        sudo.serve(client, &mut self.buffer, self.command_oom_score);
+                    }
+                }
             }
+        }
+        if let Some(sudo) = &mut self.sudo {
+            sudo.tidy(self.role);
         }
         self.leftovers.retain(Option::is_some);
         self.report_ended();
@@ -165,6 +182,15 @@ impl Agent {
         for (index, leftover) in self.leftovers.iter().enumerate() {
             if let Some(leftover) = leftover {
                 want(Ready::Leftover(index), leftover.as_fd(), PollFlags::IN);
+            }
+        }
+        if let Some(sudo) = &self.sudo {
+            // Before anybody else is let in, for whom one of them who said nothing may have to go.
+            for (index, client) in sudo.clients().enumerate() {
+                want(Ready::SudoClient(index), client, PollFlags::IN);
+            }
+            if let Some(listener) = sudo.listener() {
+                want(Ready::SudoListener, listener, PollFlags::IN);
             }
         }
         match rustix::event::poll(&mut polled, None) {
@@ -208,6 +234,10 @@ impl Agent {
             }
             ToGuest::Usage => self.connection.send(&FromGuest::UsageReport(usage::measure(self.role))),
             ToGuest::Shutdown => return Err(Stop::Shutdown),
+            ToGuest::ServeSudo { path } => match sudo::Server::listen(&path) {
+                Ok(server) => self.sudo = Some(server),
+                Err(_) => self.report_problem("listening for sudo failed"),
+            },
         }
         Ok(())
     }
@@ -227,6 +257,7 @@ impl Agent {
         if self.execution(exec).is_some() {
             return Err(Stop::Broken(Broken::Protocol));
         }
+        self.command_oom_score = request.oom_score_adj.filter(|score| *score > self.oom_score);
         match Execution::start(request, self.oom_score) {
             Ok((execution, spawned)) => {
                 self.executions.push(execution);
@@ -314,6 +345,9 @@ impl Agent {
             match spawn::reap() {
                 Ok(Some(ended)) => {
                     self.workers.retain(|worker| *worker != ended.pid);
+                    if let Some(sudo) = &mut self.sudo {
+                        sudo.command_ended(&ended);
+                    }
                     let of_this = |execution: &&mut Execution| execution.pid == ended.pid && execution.is_running();
                     if let Some(execution) = self.executions.iter_mut().find(of_this) {
                         execution.command_ended(ended);
@@ -361,7 +395,7 @@ impl Agent {
 }
 
 /// Makes sure that descriptors 0, 1 and 2 are taken, so that no pipe of a command gets such a number.
-fn occupy_standard_streams() -> Result<(), Errno> {
+pub(crate) fn occupy_standard_streams() -> Result<(), Errno> {
     loop {
         let null = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         if rustix::fd::AsRawFd::as_raw_fd(&null) > 2 {

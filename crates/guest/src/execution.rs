@@ -41,11 +41,7 @@ struct Streams {
 impl Execution {
     /// Starts a command; also answers whether its `oom_score_adj` could be raised.
     pub(crate) fn start(request: &Exec, lowest_oom_score: i16) -> Result<(Self, Spawned), StartFailure> {
-        let nobody = || failed("change the user")(Errno::INVAL);
-        let user = match request.user {
-            Some(ids) => Some(user_of(ids).ok_or_else(nobody)?),
-            None => None,
-        };
+        let user = request.user.map(user_of).transpose()?;
         let Streams {
             input,
             outputs,
@@ -58,7 +54,7 @@ impl Execution {
         if let Some(user) = user {
             give_to(user, &given, terminal.is_some());
         }
-        let spawned = spawn::spawn(&Spawn {
+        let spawned = spawn_as_told(&Spawn {
             argv: &request.argv,
             env: &request.env,
             cwd: Some(&request.cwd),
@@ -72,12 +68,7 @@ impl Execution {
             // When the guest is gone its commands are of no use; where it is an init the kernel sees to that anyway.
             orphaned: Orphaned::Dies,
             user,
-        });
-        if user.is_some() {
-            // The child shared our memory, whose protection a change of user may lower (`fs.suid_dumpable`).
-            let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
-        }
-        let spawned = spawned.map_err(start_failure)?;
+        })?;
         Ok((
             Self {
                 exec: request.exec,
@@ -160,10 +151,7 @@ impl Execution {
         if !self.outputs.iter().all(Output::is_done) {
             return None;
         }
-        let end = match ended.how {
-            EndedAs::Exited(code) => End::Exited { code },
-            EndedAs::Signaled(signal) => End::Signaled { signal },
-        };
+        let end = end_of(ended.how);
         let Ended {
             user_us,
             system_us,
@@ -185,10 +173,31 @@ impl Execution {
     }
 }
 
-/// The user that the host names, if that can be one.
-pub(crate) fn user_of(ids: Ids) -> Option<User> {
+/// The user of these ids, if they can be somebody's.
+pub(crate) fn user_of(ids: Ids) -> Result<User, StartFailure> {
     let Ids { uid, gid } = ids;
-    (uid != u32::MAX && gid != u32::MAX).then_some(User { uid, gid })
+    match uid != u32::MAX && gid != u32::MAX {
+        true => Ok(User { uid, gid }),
+        false => Err(failed("change the user")(Errno::INVAL)),
+    }
+}
+
+/// Starts a program.
+pub(crate) fn spawn_as_told(request: &Spawn<'_>) -> Result<Spawned, StartFailure> {
+    let spawned = spawn::spawn(request);
+    if request.user.is_some() {
+        // The child shared our memory, whose protection a change of user may lower (`fs.suid_dumpable`).
+        let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    }
+    spawned.map_err(start_failure)
+}
+
+/// How a process ended, as the host is told.
+pub(crate) fn end_of(how: EndedAs) -> End {
+    match how {
+        EndedAs::Exited(code) => End::Exited { code },
+        EndedAs::Signaled(signal) => End::Signaled { signal },
+    }
 }
 
 /// Makes pipes and terminals the user's own, so that they can be opened again by name (`/dev/stderr`).

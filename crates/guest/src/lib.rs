@@ -11,6 +11,7 @@
 
 extern crate alloc;
 
+mod accounts;
 mod agent;
 mod connection;
 mod execution;
@@ -18,6 +19,7 @@ mod files;
 mod input;
 mod output;
 mod processes;
+mod sudo;
 mod usage;
 
 use core::ffi::CStr;
@@ -46,9 +48,14 @@ pub mod exit {
 
 /// Serves the host until it is gone; answers the code to exit with.
 ///
-/// `argument` is the program's only argument: none for the init of a pid namespace, [`SUBREAPER`] otherwise.
-pub fn run(argument: Option<&CStr>) -> u8 {
-    let role = match argument {
+/// The program's only argument is none for the init of a pid namespace, [`SUBREAPER`] otherwise. Under the name `sudo`
+/// it is that program instead.
+pub fn run(argv: &[&CStr], env: &[&CStr]) -> u8 {
+    let name = argv.first().map_or(&b""[..], |name| name.to_bytes());
+    if name.rsplit(|byte| *byte == b'/').next() == Some(sudo::NAME) {
+        return sudo::run(argv, env);
+    }
+    let role = match argv.get(1).copied() {
         // Killing everything means `kill(-1)` for an init; anybody else would take the host's processes down with it.
         None if rustix::process::getpid().as_raw_pid() == 1 => Role::Init,
         Some(word) if word == SUBREAPER => Role::Subreaper,

@@ -10,9 +10,14 @@ offleash_sys::program!(offleash_guest::run);
 
 #[cfg(not(panic = "abort"))]
 fn main() -> std::process::ExitCode {
-    let argument = std::env::args_os()
-        .nth(1)
-        .map(std::os::unix::ffi::OsStringExt::into_vec);
-    let argument = argument.and_then(|word| std::ffi::CString::new(word).ok());
-    offleash_guest::run(argument.as_deref()).into()
+    use std::os::unix::ffi::OsStringExt;
+    let text = |bytes: Vec<u8>| std::ffi::CString::new(bytes).ok();
+    let argv: Vec<_> = std::env::args_os().filter_map(|word| text(word.into_vec())).collect();
+    let variable = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        text([name.into_vec(), b"=".to_vec(), value.into_vec()].concat())
+    };
+    let env: Vec<_> = std::env::vars_os().filter_map(variable).collect();
+    let argv: Vec<_> = argv.iter().map(|word| word.as_c_str()).collect();
+    let env: Vec<_> = env.iter().map(|variable| variable.as_c_str()).collect();
+    offleash_guest::run(&argv, &env).into()
 }

@@ -77,6 +77,12 @@ pub enum ToGuest {
     Usage,
     /// Kill everything and exit.
     Shutdown,
+    /// Let those inside run commands as other users ([`crate::sudo`]) by way of a unix socket.
+    ServeSudo {
+        /// Where to listen; its directory is made if that alone is missing, and what is there is removed.
+        #[serde(with = "crate::bytes")]
+        path: Vec<u8>,
+    },
 }
 
 impl Dialogue for ToGuest {

@@ -52,6 +52,7 @@ fn to_guest() -> impl Strategy<Value = ToGuest> {
             .prop_map(|user| ToGuest::Files { user }),
         Just(ToGuest::Usage),
         Just(ToGuest::Shutdown),
+        text().prop_map(|path| ToGuest::ServeSudo { path }),
     ]
 }
 

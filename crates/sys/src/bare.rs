@@ -8,13 +8,15 @@
 mod heap;
 mod memory;
 
+use alloc::vec::Vec;
 use core::ffi::{CStr, c_char};
 
 use crate::spawn::raw;
 
 pub use heap::Heap;
 
-/// Makes `$main`, a `fn(Option<&CStr>) -> u8`, the program: it gets the first argument and answers the exit code.
+/// Makes `$main`, a `fn(&[&CStr], &[&CStr]) -> u8`, the program: it gets its arguments, its name first, and its
+/// environment, and answers the exit code.
 ///
 /// The memory that the program starts with is laid out as `execve` leaves it (the System V ABI's "initial process
 /// stack"): the number of arguments, then pointers to them.
@@ -66,19 +68,33 @@ macro_rules! program {
     improper_ctypes_definitions,
     reason = "a function pointer is one register, and both sides are this program"
 )]
-pub unsafe extern "C" fn begin(stack: *const usize, main: fn(Option<&'static CStr>) -> u8) -> ! {
+pub unsafe extern "C" fn begin(stack: *const usize, main: fn(&[&'static CStr], &[&'static CStr]) -> u8) -> ! {
     // SAFETY: as the caller promises, the number of arguments is the first word.
     let count = unsafe { *stack };
-    let mut argument = None;
-    if count > 1 {
-        // SAFETY: the words behind it are pointers to as many arguments; this is the second of them.
-        let second = unsafe { stack.add(2) };
-        // SAFETY: inside the initial stack, see above.
-        let second = unsafe { *second.cast::<*const c_char>() };
-        // SAFETY: the kernel ends arguments with a zero byte and leaves them in place.
-        argument = Some(unsafe { CStr::from_ptr(second) });
+    // SAFETY: the words behind it are pointers to as many arguments, and a null pointer.
+    let argv = unsafe { strings(stack.wrapping_add(1)) };
+    // SAFETY: behind them are pointers to the variables of the environment, and a null pointer.
+    let env = unsafe { strings(stack.wrapping_add(count + 2)) };
+    exit(main(&argv, &env))
+}
+
+/// The strings that an array of pointers leads to.
+///
+/// # Safety
+/// The array ends with a null pointer, and each string with a zero byte; both stay where they are.
+unsafe fn strings(array: *const usize) -> Vec<&'static CStr> {
+    let (mut found, mut next) = (Vec::new(), array.cast::<*const c_char>());
+    loop {
+        // SAFETY: at most the null pointer at the end of the array, as the caller promises.
+        let string = unsafe { *next };
+        if string.is_null() {
+            return found;
+        }
+        // SAFETY: as the caller promises.
+        found.push(unsafe { CStr::from_ptr(string) });
+        // SAFETY: this was not the last one.
+        next = unsafe { next.add(1) };
     }
-    exit(main(argument))
 }
 
 /// Ends the program.

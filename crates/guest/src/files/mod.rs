@@ -32,7 +32,7 @@ use failure::failed;
 
 /// Starts a worker on `socket`; answers its process id. Whoever waits on the socket is told why if there is none.
 pub(crate) fn start(socket: OwnedFd, user: Option<Ids>) -> Result<i32, Errno> {
-    let started = match user.map(|ids| user_of(ids).ok_or(Errno::INVAL)).transpose() {
+    let started = match user.map(|ids| user_of(ids).map_err(|_| Errno::INVAL)).transpose() {
         Ok(user) => {
             let copy = rustix::io::fcntl_dupfd_cloexec(&socket, 0);
             copy.and_then(|copy| spawn::fork_worker(copy, user, work))

@@ -5,6 +5,7 @@ mod files;
 mod harness;
 mod lifetime;
 mod streams;
+mod sudo;
 mod users;
 mod watch;
 mod worker;

@@ -165,6 +165,15 @@ impl SignalQueue {
         Ok(Self { descriptor })
     }
 
+    /// The next signal's number; `None` if there is none now.
+    pub fn next(&self) -> Option<i32> {
+        let mut record = [0_u8; size_of::<libc::signalfd_siginfo>()];
+        let length = rustix::io::read(&self.descriptor, &mut record).ok()?;
+        // The signal's number is the first field (signalfd(2)).
+        let number = record.first_chunk::<4>().filter(|_| length == record.len())?;
+        Some(i32::from_ne_bytes(*number))
+    }
+
     /// Takes what is queued and forgets it.
     pub fn clear(&self) {
         let mut records = [0_u8; 8 * size_of::<libc::signalfd_siginfo>()];

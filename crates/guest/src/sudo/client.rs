@@ -1,0 +1,350 @@
+//! The asking side: a program inside that passes its streams on, waits, forwards signals and ends as the command did.
+
+use alloc::vec::Vec;
+use core::ffi::CStr;
+use core::mem::MaybeUninit;
+
+use offleash_protocol::sudo::{SudoReply, SudoRequest, SudoRun};
+use offleash_protocol::{Decoder, End, Ids, StartFailure, encode};
+use offleash_sys::spawn::{self, SignalQueue, Signaled};
+use rustix::event::{PollFd, PollFlags};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::{Errno, IoSlice};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType,
+};
+
+use super::arguments::{Action, Arguments, Misused, Shell};
+use super::environment::{self, Asked, Environment};
+use super::{SOCKET, SOCKET_VARIABLE};
+use crate::accounts::{self, Account, PASSWD, decimal, number};
+
+const USAGE: &[u8] =
+    b"usage: sudo [-EHiknSsv] [-u user] [VAR=value] [command [argument ...]]\n       sudo -l | -k | -v | -V | -h\n";
+
+const SIGCONT: i32 = 18;
+const SIGSTOP: i32 = 19;
+const SIGTSTP: i32 = 20;
+
+/// Passed on as they are: HUP, INT, QUIT, USR1, USR2, ALRM, TERM, CONT, WINCH.
+const PASSED_ON: [i32; 9] = [1, 2, 3, 10, 12, 14, 15, SIGCONT, 28];
+
+/// Exit code of what could not be done.
+const FAILED: u8 = 1;
+
+/// What is said about a failure, in parts.
+type Complaint = Vec<Vec<u8>>;
+
+/// Runs the program; answers its exit code.
+pub(crate) fn run(argv: &[&CStr], env: &[&CStr]) -> u8 {
+    let words = argv.iter().skip(1).map(|word| word.to_bytes());
+    let Ok(arguments) = Arguments::parse(words) else {
+        return misused(Misused);
+    };
+    let env = env
+        .iter()
+        .filter_map(|variable| variable_of(variable.to_bytes()))
+        .collect();
+    match arguments.action {
+        Action::Help => said(1, &[USAGE]),
+        Action::Version => said(
+            1,
+            &[
+                b"Sudo version 1.9, as offleash ",
+                env!("CARGO_PKG_VERSION").as_bytes(),
+                b" has it\n",
+            ],
+        ),
+        Action::Nothing => 0,
+        Action::List => match caller() {
+            Ok(caller) => said(
+                1,
+                &[
+                    b"User ",
+                    &caller.name,
+                    b" may run the following commands here:\n    (ALL : ALL) NOPASSWD: ALL\n",
+                ],
+            ),
+            Err(complaint) => complained(&complaint),
+        },
+        Action::Run => carry_out(&arguments, env).unwrap_or_else(|complaint| complained(&complaint)),
+    }
+}
+
+fn variable_of(variable: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let end = variable.iter().position(|byte| *byte == b'=').filter(|end| *end > 0)?;
+    Some((variable[..end].to_vec(), variable[end + 1..].to_vec()))
+}
+
+fn misused(_: Misused) -> u8 {
+    said(2, &[USAGE]);
+    FAILED
+}
+
+/// Writes to standard output or error.
+fn said(stream: i32, parts: &[&[u8]]) -> u8 {
+    let text = parts.concat();
+    // Whoever closed it does not want to know.
+    let _ = match stream {
+        1 => rustix::io::write(rustix::stdio::stdout(), &text),
+        _ => rustix::io::write(rustix::stdio::stderr(), &text),
+    };
+    0
+}
+
+fn complained(complaint: &Complaint) -> u8 {
+    said(2, &[b"sudo: ", &complaint.concat(), b"\n"]);
+    FAILED
+}
+
+fn complaint(parts: &[&[u8]]) -> Complaint {
+    parts.iter().map(|part| part.to_vec()).collect()
+}
+
+/// What failed, with the number of the error.
+fn errno(what: &'static [u8]) -> impl Fn(Errno) -> Complaint {
+    move |errno| complaint(&[what, b": error ", &decimal(errno.raw_os_error().unsigned_abs())])
+}
+
+fn carry_out(arguments: &Arguments, own: Environment) -> Result<u8, Complaint> {
+    crate::agent::occupy_standard_streams().map_err(errno(b"opening /dev/null"))?;
+    let caller = caller()?;
+    let target = target(arguments)?;
+    let socket = connect(environment::get(&own, SOCKET_VARIABLE).unwrap_or(SOCKET))?;
+    let argv = command(arguments, &target, &own);
+    let cwd = match arguments.shell {
+        Shell::Login => target.home.clone(),
+        _ => rustix::process::getcwd(Vec::new()).map_or_else(|_| Vec::from(&b"/"[..]), |path| path.into_bytes()),
+    };
+    let asked = Asked {
+        arguments,
+        caller: &caller,
+        target: &target,
+        command: &argv,
+    };
+    let env = environment::compose(&asked, own);
+    let program = argv.first().cloned().unwrap_or_default();
+    let user = Ids {
+        uid: target.uid,
+        gid: target.gid,
+    };
+    // From here on they are passed on.
+    let signals = SignalQueue::of_all().map_err(errno(b"signals"))?;
+    ask(&socket, &SudoRequest::Run(SudoRun { argv, env, cwd, user }))?;
+    let end = wait(&socket, &signals)?;
+    exit_code(end, &program)
+}
+
+/// Who asks.
+fn caller() -> Result<Account, Complaint> {
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let text = accounts::read(PASSWD).map_err(errno(b"reading /etc/passwd"))?;
+    let mut caller = Account::find(&text, |account| account.uid == uid).unwrap_or_else(|| nameless(uid));
+    caller.gid = gid;
+    Ok(caller)
+}
+
+fn nameless(uid: u32) -> Account {
+    Account {
+        name: decimal(uid),
+        uid,
+        gid: uid,
+        home: Vec::from(&b"/"[..]),
+        shell: Vec::from(&b"/bin/sh"[..]),
+    }
+}
+
+/// As whom: the user of that name or, behind `#`, of that number.
+fn target(arguments: &Arguments) -> Result<Account, Complaint> {
+    let name = arguments.user.as_deref().unwrap_or(b"root");
+    let text = accounts::read(PASSWD).map_err(errno(b"reading /etc/passwd"))?;
+    let by_number = name.strip_prefix(b"#").and_then(number);
+    let found = match by_number {
+        Some(uid) => Some(Account::find(&text, |account| account.uid == uid).unwrap_or_else(|| nameless(uid))),
+        None => Account::find(&text, |account| account.name == name),
+    };
+    let mut target = found.ok_or_else(|| complaint(&[b"unknown user ", name]))?;
+    if let Some((uid, gid)) = only_ids() {
+        // Every name means them there.
+        (target.uid, target.gid) = (uid, gid);
+    }
+    Ok(target)
+}
+
+/// The ids of this process, if this user namespace has no others.
+fn only_ids() -> Option<(u32, u32)> {
+    let ids: u64 = crate::processes::read(b"/proc/self/uid_map")
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| {
+            line.split(|byte| *byte == b' ')
+                .filter(|field| !field.is_empty())
+                .nth(2)
+        })
+        .filter_map(number)
+        .map(u64::from)
+        .sum();
+    (ids == 1).then(|| (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()))
+}
+
+/// What is to be started: the command, or a shell that is given it.
+fn command(arguments: &Arguments, target: &Account, own: &Environment) -> Vec<Vec<u8>> {
+    let usual = || match target.shell.is_empty() {
+        true => Vec::from(&b"/bin/sh"[..]),
+        false => target.shell.clone(),
+    };
+    let mut argv = match arguments.shell {
+        Shell::None => return arguments.command.clone(),
+        Shell::Login => Vec::from([usual(), Vec::from(&b"-l"[..])]),
+        Shell::Own => {
+            let shell = environment::get(own, b"SHELL").filter(|shell| !shell.is_empty());
+            Vec::from([shell.map_or_else(usual, <[u8]>::to_vec)])
+        }
+    };
+    if !arguments.command.is_empty() {
+        argv.push(Vec::from(&b"-c"[..]));
+        let words: Vec<Vec<u8>> = arguments.command.iter().map(|word| escaped(word)).collect();
+        argv.push(words.join(&b' '));
+    }
+    argv
+}
+
+/// A word that a shell takes for one; `$` is left to it, as sudo does.
+fn escaped(word: &[u8]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(word.len());
+    for byte in word {
+        if !byte.is_ascii_alphanumeric() && !matches!(byte, b'_' | b'-' | b'$') {
+            text.push(b'\\');
+        }
+        text.push(*byte);
+    }
+    text
+}
+
+fn connect(path: &[u8]) -> Result<OwnedFd, Complaint> {
+    let failed = |errno: Errno| {
+        let number = decimal(errno.raw_os_error().unsigned_abs());
+        complaint(&[
+            b"nobody listens at ",
+            path,
+            b" (error ",
+            &number,
+            b"): there is no sudo in this sandbox",
+        ])
+    };
+    let address = SocketAddrUnix::new(path).map_err(failed)?;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+    let socket = socket.map_err(errno(b"socket"))?;
+    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(failed)?;
+    Ok(socket)
+}
+
+/// Sends the request, the streams with its first byte.
+fn ask(socket: &OwnedFd, request: &SudoRequest) -> Result<(), Complaint> {
+    let frame = encode(request).map_err(|_| complaint(&[b"the arguments and the environment are too long"]))?;
+    let streams = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&streams));
+    let (first, rest) = frame.split_at(1);
+    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(first)], &mut control, SendFlags::NOSIGNAL);
+    sent.and_then(|_| send_all(socket, rest))
+        .map_err(errno(b"asking for the command"))
+}
+
+fn send_all(socket: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        let count = rustix::io::retry_on_intr(|| rustix::net::send(socket, bytes, SendFlags::NOSIGNAL))?;
+        bytes = &bytes[count..];
+    }
+    Ok(())
+}
+
+/// Waits for the command's end, and passes signals on meanwhile.
+fn wait(socket: &OwnedFd, signals: &SignalQueue) -> Result<End, Complaint> {
+    let mut decoder = Decoder::<SudoReply>::new();
+    let gone = || complaint(&[b"the sandbox's init is gone"]);
+    loop {
+        let mut polled = [
+            PollFd::new(socket, PollFlags::IN),
+            PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
+        ];
+        match rustix::event::poll(&mut polled, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(errno(b"poll")(error)),
+        }
+        while let Some(signal) = signals.next() {
+            pass_on(socket, signal);
+        }
+        let mut buffer = [0; 1024];
+        match rustix::net::recv(socket, &mut buffer[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return Err(gone()),
+            Ok((count, _)) => decoder.push(&buffer[..count]),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => return Err(gone()),
+        }
+        if let Some(reply) = decoder.next().map_err(|_| gone())? {
+            return Ok(reply.end);
+        }
+    }
+}
+
+fn pass_on(socket: &OwnedFd, signal: i32) {
+    let send = |signal| {
+        if let Ok(frame) = encode(&SudoRequest::Signal { signal }) {
+            // If nobody is there any more, that is heard of next.
+            let _ = send_all(socket, &frame);
+        }
+    };
+    match signal {
+        // In a session without a terminal nothing is stopped by the signal for that.
+        SIGTSTP => {
+            send(SIGSTOP);
+            // What continues this process is passed on, too.
+            let _ = spawn::signal(Signaled::Process(rustix::process::getpid().as_raw_pid()), SIGSTOP);
+        }
+        signal if PASSED_ON.contains(&signal) => send(signal),
+        _ => {}
+    }
+}
+
+/// The exit code for an end, as shells have it.
+fn exit_code(end: End, program: &[u8]) -> Result<u8, Complaint> {
+    let number = |errno: i32| decimal(errno.unsigned_abs());
+    match end {
+        End::Exited { code } => Ok(code),
+        End::Signaled { signal } => Ok(u8::try_from(signal).map_or(u8::MAX, |signal| signal.saturating_add(128))),
+        End::NotStarted(StartFailure::NotFound) => Err(complaint(&[program, b": command not found"])),
+        End::NotStarted(StartFailure::NotExecutable { errno }) => Err(complaint(&[
+            b"unable to execute ",
+            program,
+            b": error ",
+            &number(errno),
+        ])),
+        End::NotStarted(StartFailure::Directory { errno }) => {
+            Err(complaint(&[b"unable to enter the directory: error ", &number(errno)]))
+        }
+        End::NotStarted(StartFailure::Other { step, errno }) => {
+            Err(complaint(&[step.as_bytes(), b": error ", &number(errno)]))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_for_a_shell_are_escaped_but_for_its_variables() {
+        assert_eq!(escaped(b"a b;$X-_'"), b"a\\ b\\;$X-_\\'");
+    }
+
+    #[test]
+    fn ends_are_exit_codes() {
+        for (end, code) in [(End::Exited { code: 3 }, 3), (End::Signaled { signal: 15 }, 143)] {
+            assert_eq!(exit_code(end, b"x"), Ok(code));
+        }
+        let missing = exit_code(End::NotStarted(StartFailure::NotFound), b"x").expect_err("not there");
+        assert_eq!(missing.concat(), b"x: command not found");
+    }
+}

@@ -1,0 +1,22 @@
+//! `sudo` without setuid: a program inside asks the guest, which is more than it is, to start a command.
+//!
+//! Everybody inside may ask for every user, as in E2B's template: whoever is root inside has nothing over the host.
+//! The program is the guest's own file under another name. Options, environment and accounts are the asking side's
+//! business, which runs as the user who asks; the guest starts what it is told as whom it is told, and nothing more.
+
+mod arguments;
+mod client;
+mod environment;
+mod server;
+
+pub(crate) use client::run;
+pub(crate) use server::Server;
+
+/// The name under which the guest is this program.
+pub(crate) const NAME: &[u8] = b"sudo";
+
+/// Where the guest listens unless the program's environment says otherwise.
+const SOCKET: &[u8] = b"/run/offleash/sudo";
+
+/// The variable that says otherwise. Whoever is asked is not trusted with more than what was asked.
+const SOCKET_VARIABLE: &[u8] = b"OFFLEASH_SUDO_SOCKET";
