@@ -101,6 +101,20 @@ fn root_is_a_user_of_its_own_where_ids_allow_it_and_the_same_one_elsewhere() {
 }
 
 #[test]
+fn sudo_makes_root_of_a_user_without_setuid() {
+    let site = shared();
+    let root = if has_superuser(&site) { "0" } else { "1000" };
+    let script = "set -e; cd /usr; sudo id -u; sudo pwd; echo in | sudo cat; sudo -u user id -u; \
+                  sudo sh -c 'echo $USER $HOME $SUDO_USER'; echo x | sudo tee /usr/local/bin/made; \
+                  stat -c %u /usr/local/bin/made; sudo sh -c 'exit 7' || echo $?; sudo -u mallory true 2>&1 || echo $?; \
+                  test ! -u $(command -v sudo) && sudo grep NoNewPrivs /proc/self/status";
+    let expected = format!(
+        "{root}\n/usr\nin\n1000\nroot /root user\nx\n{root}\n7\nsudo: unknown user mallory\n1\nNoNewPrivs:\t1\n"
+    );
+    assert_eq!(printed(&site, "user", script), expected);
+}
+
+#[test]
 fn an_unknown_user_is_refused_by_name() {
     let site = shared();
     let said = site.refuse(["run", "--root", "base", "--user", "mallory", "--", "true"]);

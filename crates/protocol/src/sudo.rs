@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::{Dialogue, End, Ids};
 
+/// Where the guest listens in a sandbox.
+pub const SOCKET: &str = "/run/offleash/sudo";
+
 /// What the guest is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SudoRequest {

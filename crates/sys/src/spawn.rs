@@ -22,7 +22,9 @@ use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
 use child::{Plan, Step};
-pub use children::{Ended, EndedAs, SignalQueue, Signaled, adopt_descriptor, append_decimal, reap, signal};
+pub use children::{
+    Ended, EndedAs, SignalQueue, Signaled, adopt_descriptor, append_decimal, copy_descriptor, reap, signal,
+};
 use strings::Strings;
 pub use user::{User, become_user};
 pub use worker::fork_worker;

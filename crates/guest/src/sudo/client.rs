@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 
-use offleash_protocol::sudo::{SudoReply, SudoRequest, SudoRun};
+use offleash_protocol::sudo::{SOCKET, SudoReply, SudoRequest, SudoRun};
 use offleash_protocol::{Decoder, End, Ids, StartFailure, encode};
 use offleash_sys::spawn::{self, SignalQueue, Signaled};
 use rustix::event::{PollFd, PollFlags};
@@ -15,9 +15,9 @@ use rustix::net::{
     SocketType,
 };
 
+use super::SOCKET_VARIABLE;
 use super::arguments::{Action, Arguments, Misused, Shell};
 use super::environment::{self, Asked, Environment};
-use super::{SOCKET, SOCKET_VARIABLE};
 use crate::accounts::{self, Account, PASSWD, decimal, number};
 
 const USAGE: &[u8] =
@@ -86,10 +86,7 @@ fn misused(_: Misused) -> u8 {
 fn said(stream: i32, parts: &[&[u8]]) -> u8 {
     let text = parts.concat();
     // Whoever closed it does not want to know.
-    let _ = match stream {
-        1 => rustix::io::write(rustix::stdio::stdout(), &text),
-        _ => rustix::io::write(rustix::stdio::stderr(), &text),
-    };
+    let _ = spawn::copy_descriptor(stream).and_then(|stream| rustix::io::write(stream, &text));
     0
 }
 
@@ -111,7 +108,7 @@ fn carry_out(arguments: &Arguments, own: Environment) -> Result<u8, Complaint> {
     crate::agent::occupy_standard_streams().map_err(errno(b"opening /dev/null"))?;
     let caller = caller()?;
     let target = target(arguments)?;
-    let socket = connect(environment::get(&own, SOCKET_VARIABLE).unwrap_or(SOCKET))?;
+    let socket = connect(environment::get(&own, SOCKET_VARIABLE).unwrap_or(SOCKET.as_bytes()))?;
     let argv = command(arguments, &target, &own);
     let cwd = match arguments.shell {
         Shell::Login => target.home.clone(),
@@ -242,7 +239,9 @@ fn connect(path: &[u8]) -> Result<OwnedFd, Complaint> {
 /// Sends the request, the streams with its first byte.
 fn ask(socket: &OwnedFd, request: &SudoRequest) -> Result<(), Complaint> {
     let frame = encode(request).map_err(|_| complaint(&[b"the arguments and the environment are too long"]))?;
-    let streams = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
+    let copy = |number| spawn::copy_descriptor(number).map_err(errno(b"copying a descriptor"));
+    let streams = [copy(0)?, copy(1)?, copy(2)?];
+    let streams = [streams[0].as_fd(), streams[1].as_fd(), streams[2].as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(&streams));

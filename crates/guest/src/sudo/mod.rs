@@ -15,8 +15,5 @@ pub(crate) use server::Server;
 /// The name under which the guest is this program.
 pub(crate) const NAME: &[u8] = b"sudo";
 
-/// Where the guest listens unless the program's environment says otherwise.
-const SOCKET: &[u8] = b"/run/offleash/sudo";
-
-/// The variable that says otherwise. Whoever is asked is not trusted with more than what was asked.
+/// The variable that names another socket than the usual one. Whoever listens there learns what was asked, no more.
 const SOCKET_VARIABLE: &[u8] = b"OFFLEASH_SUDO_SOCKET";

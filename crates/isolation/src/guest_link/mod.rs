@@ -187,6 +187,12 @@ impl GuestLink {
         sent.map(|()| ours)
     }
 
+    /// Lets those inside run commands as other users of the sandbox, by the guest's program under the name `sudo`.
+    pub(crate) fn serve_sudo(&mut self) -> Result<(), IsolationError> {
+        let path = protocol::sudo::SOCKET.as_bytes().to_vec();
+        self.send(&ToGuest::ServeSudo { path })
+    }
+
     /// As [`Sandbox::wait_on`](crate::sandbox::Sandbox::wait_on).
     pub(crate) fn wait_on(&self, take_output: bool) -> Vec<Interest<'_>> {
         let mut interests = Vec::with_capacity(2);

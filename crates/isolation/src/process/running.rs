@@ -52,8 +52,12 @@ impl ProcessSandbox {
                 reason: "the first process is gone".to_owned(),
             });
         };
+        let mut link = GuestLink::new(parts.control, parts.listener);
+        if plan.has_own_root() {
+            link.serve_sudo()?;
+        }
         let served = Served {
-            link: GuestLink::new(parts.control, parts.listener),
+            link,
             watcher: Watcher::new(plan.limits.clone(), parts.group, first.pid, plan.layers()),
         };
         let namespaces = Namespaces {

@@ -125,12 +125,22 @@ pub fn signal(whom: Signaled, signal: i32) -> Result<(), Errno> {
 /// # Errors
 /// `EBADF` if it is not open, `EMFILE`.
 pub fn adopt_descriptor(number: RawFd) -> Result<OwnedFd, Errno> {
+    let copy = copy_descriptor(number)?;
+    let number = usize::try_from(number).map_err(|_| Errno::BADF)?;
+    // SAFETY: no address is passed; nothing in this program owns the number, as the description demands.
+    unsafe { raw::call(libc::SYS_close, [number, 0, 0, 0, 0, 0]) };
+    Ok(copy)
+}
+
+/// A copy, closed at exec, of a descriptor that this program was started with, such as its standard streams.
+///
+/// # Errors
+/// `EBADF` if it is not open, `EMFILE`.
+pub fn copy_descriptor(number: RawFd) -> Result<OwnedFd, Errno> {
     let number = usize::try_from(number).map_err(|_| Errno::BADF)?;
     let command = usize::try_from(libc::F_DUPFD_CLOEXEC).unwrap_or(0);
     // SAFETY: no address is passed; a descriptor that is not open is an error.
     let copy = checked(unsafe { raw::call(libc::SYS_fcntl, [number, command, 3, 0, 0, 0]) })?;
-    // SAFETY: no address is passed; nothing in this program owns the number, as the description demands.
-    unsafe { raw::call(libc::SYS_close, [number, 0, 0, 0, 0, 0]) };
     // SAFETY: the call above returned a new descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(RawFd::try_from(copy).unwrap_or(-1)) })
 }
