@@ -122,14 +122,14 @@ async fn take_over(inner: &Arc<Inner>, entry: &Arc<Entry>) -> bool {
 }
 
 /// Sets the rules of the network again where the daemon before may have died while it set others. `false` if they cannot
-/// be set: nothing runs with other rules than are on record.
+/// be set, and for one of the warm pool that has others now: nothing runs with other rules than are on record.
 async fn renew_network(inner: &Inner, entry: &Entry) -> bool {
     let (specification, is_pooled) = {
         let facts = entry.lock();
         (Arc::clone(&facts.specification), facts.row.key_id.is_none())
     };
-    if !is_pooled && !specification.network_pending {
-        return true;
+    if is_pooled || !specification.network_pending {
+        return !specification.network_pending;
     }
     match network_order(&specification.network) {
         Ok(order) => inner.keeper(entry).set_network(order).await.is_ok(),

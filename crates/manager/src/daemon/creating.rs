@@ -15,7 +15,7 @@ use super::inner::{Inner, blocking};
 use super::launch::{self, Process};
 use super::request::{CreateRequest, NetworkSettings, OnTimeout};
 use super::specification::{self, Specification};
-use super::table::Entry;
+use super::table::{Claim, Entry, Reserved};
 use super::view::{Caller, Limits, SandboxView};
 use super::{BASE_TEMPLATE, Daemon, network, random};
 use crate::keeper::message::Hello;
@@ -33,9 +33,6 @@ impl Daemon {
         caller.require(Scope::Create)?;
         let inner = &self.inner;
         let order = Order::of(caller, request, inner)?;
-        if let Some(made) = repeated(inner, &order).await? {
-            return Ok(made);
-        }
         let listener = Listener::default();
         let (work, listens) = (Arc::clone(inner), listener.there());
         let created = inner
@@ -102,6 +99,17 @@ impl Order {
         })
     }
 
+    /// What it counts against.
+    fn claim<'a>(&'a self, inner: &'a Inner) -> Claim<'a> {
+        Claim {
+            owner: &self.caller.key_id,
+            quota: &self.caller.quota,
+            limits: &self.specification.limits,
+            most: inner.config.max_sandboxes,
+            idempotency_key: self.request.idempotency_key.as_deref(),
+        }
+    }
+
     /// What of it goes into the row of a sandbox.
     fn fill(&self, row: &mut SandboxRow) -> Result<(), DaemonError> {
         let request = &self.request;
@@ -119,30 +127,28 @@ impl Order {
     }
 }
 
-/// The sandbox that the same request made before, if it did.
-async fn repeated(inner: &Arc<Inner>, order: &Order) -> Result<Option<SandboxView>, DaemonError> {
-    let Some(key) = &order.request.idempotency_key else {
-        return Ok(None);
-    };
-    let Some(entry) = inner.table.of_request(&order.caller.key_id, key) else {
-        return Ok(None);
-    };
+/// The sandbox that the same request made before, once it is made.
+async fn repeated(entry: Arc<Entry>) -> Result<Arc<Entry>, DaemonError> {
     // Held while it is made.
     if timeout(REPEATED, entry.transition.lock()).await.is_err() {
         return Err(DaemonError::conflict(entry.id.as_str(), "is still being made"));
     }
-    Ok(entry.view())
+    Ok(entry)
 }
 
 async fn create(inner: &Arc<Inner>, order: &Order) -> Result<Arc<Entry>, DaemonError> {
     inner.pool.note_demand();
     inner.admission.check()?;
     let entry = match hand_out(inner, order).await? {
-        Some(entry) => {
+        Some(Reserved::Before(before)) => return repeated(before).await,
+        Some(Reserved::Now(entry)) => {
             inner.tally.created_warm.fetch_add(1, Ordering::Relaxed);
             entry
         }
-        None => make_for(inner, order).await?,
+        None => match make_for(inner, order).await? {
+            Reserved::Before(before) => return repeated(before).await,
+            Reserved::Now(entry) => entry,
+        },
     };
     inner.tally.created.fetch_add(1, Ordering::Relaxed);
     inner.end_changed.notify_one();
@@ -150,24 +156,28 @@ async fn create(inner: &Arc<Inner>, order: &Order) -> Result<Arc<Entry>, DaemonE
 }
 
 /// Hands out a member of the warm pool, if there is one that fits.
-async fn hand_out(inner: &Arc<Inner>, order: &Order) -> Result<Option<Arc<Entry>>, DaemonError> {
+async fn hand_out(inner: &Arc<Inner>, order: &Order) -> Result<Option<Reserved>, DaemonError> {
     if order.specification.limits != inner.config.default_limits {
         return Ok(None);
     }
-    let (caller, limits) = (&order.caller, &order.specification.limits);
-    let most = inner.config.max_sandboxes;
-    let taken = inner.table.reserve(&caller.key_id, &caller.quota, limits, most, |_| {
+    let reserved = inner.table.reserve(&order.claim(inner), |_| {
         let entry = inner.pool.take()?;
-        entry.lock().owner = Some(caller.key_id.clone());
+        let mut facts = entry.lock();
+        facts.owner = Some(order.caller.key_id.clone());
+        facts.row.idempotency_key.clone_from(&order.request.idempotency_key);
+        drop(facts);
         Some(entry)
     })?;
-    let Some(entry) = taken else { return Ok(None) };
+    let entry = match reserved {
+        Some(Reserved::Now(entry)) => entry,
+        before_or_none => return Ok(before_or_none),
+    };
     let _transition = entry.transition.lock().await;
     match assign(inner, &entry, order).await {
-        Ok(true) => Ok(Some(Arc::clone(&entry))),
+        Ok(true) => Ok(Some(Reserved::Now(Arc::clone(&entry)))),
         unusable => {
             // It died while it waited, or cannot be given away: nobody's, and not to be used by anybody.
-            entry.lock().owner = None;
+            entry.lock().forget_owner();
             super::ending::end_in_background(inner, &entry, EventKind::Died);
             unusable.map(|_| None)
         }
@@ -190,36 +200,47 @@ async fn assign(inner: &Arc<Inner>, entry: &Arc<Entry>, order: &Order) -> Result
     };
     order.fill(&mut row)?;
     row.spec = specification.to_json();
-    // Before it is anybody's, so that nobody ever has one with other rules than asked for.
     if network::order(&order.request.network)? != network::order(&NetworkSettings::default())?
-        && inner
-            .keeper(entry)
-            .set_network(network_order(&order.request.network)?)
-            .await
-            .is_err()
+        && !give_network(inner, entry, &specification).await?
     {
         return Ok(false);
     }
+    row.generation = entry.lock().row.generation;
     entry.lock().specification = Arc::new(specification);
     inner.write(entry, Some(EventKind::Created), |kept| *kept = row).await?;
     Ok(true)
 }
 
+/// Gives a member of the pool other rules, before it is anybody's: nobody ever has one with other rules than asked for.
+async fn give_network(inner: &Inner, entry: &Entry, wanted: &Specification) -> Result<bool, DaemonError> {
+    let marked = Specification {
+        network_pending: true,
+        ..Specification::clone(&entry.lock().specification)
+    };
+    // A daemon that dies here leaves a member that the next one knows not to hand out.
+    inner.write(entry, None, |row| row.spec = marked.to_json()).await?;
+    Ok(inner
+        .keeper(entry)
+        .set_network(network_order(&wanted.network)?)
+        .await
+        .is_ok())
+}
+
 /// Makes a sandbox for a caller.
-async fn make_for(inner: &Arc<Inner>, order: &Order) -> Result<Arc<Entry>, DaemonError> {
-    let (caller, limits) = (&order.caller, &order.specification.limits);
+async fn make_for(inner: &Arc<Inner>, order: &Order) -> Result<Reserved, DaemonError> {
     let id = random::sandbox_id()?;
     let mut row = new_row(id.as_str(), &order.specification);
     order.fill(&mut row)?;
     let entry = Arc::new(Entry::new(id, row, order.specification.clone()));
     // Held until it is made, before anybody can find it.
     let _transition = entry.transition.lock().await;
-    let most = inner.config.max_sandboxes;
-    inner
-        .table
-        .reserve(&caller.key_id, &caller.quota, limits, most, |entries| {
-            entries.insert(entry.id.as_str().to_owned(), Arc::clone(&entry));
-        })?;
+    let reserved = inner.table.reserve(&order.claim(inner), |entries| {
+        entries.insert(entry.id.as_str().to_owned(), Arc::clone(&entry));
+        Some(Arc::clone(&entry))
+    })?;
+    if let Some(before @ Reserved::Before(_)) = reserved {
+        return Ok(before);
+    }
     let patience = inner.config.create_timeout;
     let made = match timeout(patience, inner.creating.acquire()).await {
         Ok(Ok(_place)) => make(inner, &entry, Some(order)).await,
@@ -232,7 +253,7 @@ async fn make_for(inner: &Arc<Inner>, order: &Order) -> Result<Arc<Entry>, Daemo
         inner.table.remove(&entry);
         return Err(error);
     }
-    Ok(Arc::clone(&entry))
+    Ok(Reserved::Now(Arc::clone(&entry)))
 }
 
 /// Makes a sandbox for the warm pool.

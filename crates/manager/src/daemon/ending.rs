@@ -59,7 +59,11 @@ pub(super) async fn turn(entry: &Entry) -> Result<MutexGuard<'_, ()>, DaemonErro
 pub(super) async fn end(inner: &Arc<Inner>, entry: &Arc<Entry>, kind: EventKind, turn: MutexGuard<'_, ()>) {
     // On a full disk it is ended all the same; that is what frees it. The next daemon finds its keeper gone.
     if inner
-        .write(entry, None, |row| row.state = SandboxState::Killing)
+        .write(entry, None, |row| {
+            row.state = SandboxState::Killing;
+            // The same request makes another one from now on.
+            row.idempotency_key = None;
+        })
         .await
         .is_err()
     {

@@ -71,6 +71,18 @@ impl Entry {
 }
 
 impl Facts {
+    fn is_of_request(&self, idempotency_key: Option<&str>) -> bool {
+        idempotency_key.is_some()
+            && self.row.idempotency_key.as_deref() == idempotency_key
+            && self.row.state != SandboxState::Killing
+    }
+
+    /// It is not handed out after all.
+    pub(super) fn forget_owner(&mut self) {
+        self.owner = None;
+        self.row.idempotency_key = None;
+    }
+
     pub(super) fn visible_state(&self) -> Option<State> {
         self.row.key_id.as_ref()?;
         match self.row.state {
@@ -122,6 +134,26 @@ impl Facts {
     }
 }
 
+/// Who wants one more sandbox, and what stands against it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Claim<'a> {
+    pub(super) owner: &'a str,
+    pub(super) quota: &'a Quota,
+    pub(super) limits: &'a Limits,
+    /// How many there may be of all owners.
+    pub(super) most: usize,
+    pub(super) idempotency_key: Option<&'a str>,
+}
+
+/// What came of a claim.
+#[derive(Debug)]
+pub(super) enum Reserved {
+    /// A sandbox that is the owner's from now on.
+    Now(Arc<Entry>),
+    /// The one that the same request made before, or is making.
+    Before(Arc<Entry>),
+}
+
 /// All sandboxes, by id.
 #[derive(Debug, Default)]
 pub(super) struct Table {
@@ -165,46 +197,36 @@ impl Table {
         }
     }
 
-    /// The sandbox that a request with this idempotency key made.
-    pub(super) fn of_request(&self, key_id: &str, idempotency_key: &str) -> Option<Arc<Entry>> {
-        let entries = self.lock();
-        let found = entries.values().find(|entry| {
-            let facts = entry.lock();
-            facts.owner.as_deref() == Some(key_id)
-                && facts.row.idempotency_key.as_deref() == Some(idempotency_key)
-                && facts.row.state != SandboxState::Killing
-        });
-        found.cloned()
-    }
-
-    /// Counts one more sandbox of `limits` to `owner`: calls `take` with all of them, unless the quota or the most
-    /// sandboxes that there may be stand against it.
-    pub(super) fn reserve<T>(
+    /// Counts one more sandbox to its owner, the one that `take` finds or makes, unless the quota or the most sandboxes
+    /// that there may be stand against it. Nothing is counted for a request that made one before.
+    pub(super) fn reserve(
         &self,
-        owner: &str,
-        quota: &Quota,
-        limits: &Limits,
-        most: usize,
-        take: impl FnOnce(&mut BTreeMap<String, Arc<Entry>>) -> T,
-    ) -> Result<T, DaemonError> {
+        claim: &Claim<'_>,
+        take: impl FnOnce(&mut BTreeMap<String, Arc<Entry>>) -> Option<Arc<Entry>>,
+    ) -> Result<Option<Reserved>, DaemonError> {
         let mut entries = self.lock();
         let mut used = Used::default();
         let mut all = 0;
         for entry in entries.values() {
             let facts = entry.lock();
             all += usize::from(facts.owner.is_some());
-            if facts.owner.as_deref() == Some(owner) {
-                used.add(&facts);
+            if facts.owner.as_deref() != Some(claim.owner) {
+                continue;
             }
+            if facts.is_of_request(claim.idempotency_key) {
+                drop(facts);
+                return Ok(Some(Reserved::Before(Arc::clone(entry))));
+            }
+            used.add(&facts);
         }
-        if all >= most {
+        if all >= claim.most {
             return Err(DaemonError::Overloaded {
                 what: "places for sandboxes",
                 retry_after: std::time::Duration::from_secs(5),
             });
         }
-        used.check(quota, limits)?;
-        Ok(take(&mut entries))
+        used.check(claim.quota, claim.limits)?;
+        Ok(take(&mut entries).map(Reserved::Now))
     }
 
     pub(super) fn counts(&self) -> Counts {

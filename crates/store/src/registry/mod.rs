@@ -114,3 +114,6 @@ fn connect(path: &Path, access: OpenFlags) -> Result<Connection, RegistryError> 
         .map_err(tried)?;
     Ok(connection)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,23 @@
+//! The daemon with real keepers: what it makes, what becomes of it, and what `kill -9` of the daemon leaves.
+
+#![cfg(target_os = "linux")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test that cannot go on has failed, and starts programs itself"
+)]
+
+mod support;
+
+#[path = "daemon/callers.rs"]
+mod callers;
+#[path = "daemon/crashes.rs"]
+mod crashes;
+#[path = "daemon/lives.rs"]
+mod lives;
+#[path = "daemon/pauses.rs"]
+mod pauses;
+#[path = "daemon/restarts.rs"]
+mod restarts;
+#[path = "daemon/world.rs"]
+mod world;

@@ -1,0 +1,154 @@
+//! What one daemon leaves to the next.
+
+use offleash_manager::daemon::{Caller, Daemon, DaemonError, State};
+use offleash_store::registry::{Change, SandboxState};
+
+use super::world::{World, config, create, create_with, keepers_below, kill, output, test, within};
+
+#[test]
+fn sandboxes_outlive_the_daemon() {
+    test(async {
+        let world = World::new();
+        let me = Caller::local();
+        let first = world.daemon().await;
+        let runs = create_with(&first, |request| drop(request.metadata.insert("a".into(), "b".into()))).await;
+        let keeper = first.keeper(&runs.id).await.unwrap();
+        output(
+            &keeper,
+            "echo kept >/tmp/kept; (sleep 3600 & echo $! >/tmp/pid) >/dev/null 2>&1",
+        )
+        .await;
+        let before = first.get(&me, &runs.id).unwrap();
+        drop(first);
+
+        let second = world.daemon().await;
+        assert_eq!(second.get(&me, &runs.id).unwrap(), before);
+        let keeper = second.keeper(&runs.id).await.unwrap();
+        assert_eq!(
+            output(&keeper, "kill -0 $(cat /tmp/pid) && cat /tmp/kept").await,
+            "kept\n"
+        );
+        within(second.kill(&me, &runs.id)).await.unwrap();
+        world.emptied().await;
+    });
+}
+
+#[test]
+fn there_is_one_daemon_of_a_state_directory() {
+    test(async {
+        let world = World::new();
+        let first = world.daemon().await;
+        let second = within(Daemon::open(config(&world.site.state()))).await;
+        assert!(matches!(second, Err(DaemonError::AlreadyRunning)), "{second:?}");
+        drop(first);
+        world.daemon().await;
+    });
+}
+
+#[test]
+fn what_died_meanwhile_is_cleaned_up() {
+    test(async {
+        let world = World::new();
+        let me = Caller::local();
+        let first = world.daemon().await;
+        let dead = create(&first).await;
+        let keepers = keepers_below(world.site.root());
+        let lives = create(&first).await;
+        drop(first);
+        keepers.into_iter().for_each(kill);
+
+        let second = world.daemon().await;
+        assert!(matches!(second.get(&me, &dead.id), Err(DaemonError::NotFound { .. })));
+        assert_eq!(second.get(&me, &lives.id).unwrap().state, State::Running);
+        within(second.drain()).await;
+        assert!(!world.site.state().join("sandboxes").join(&dead.id).exists());
+        drop(second);
+        let third = world.daemon().await;
+        within(third.kill(&me, &lives.id)).await.unwrap();
+        world.emptied().await;
+    });
+}
+
+#[test]
+fn what_was_half_made_or_half_ended_is_undone() {
+    test(async {
+        for state in [SandboxState::Creating, SandboxState::Killing] {
+            let world = World::new();
+            let first = world.daemon().await;
+            let made = create(&first).await;
+            drop(first);
+            let registry = world.registry();
+            let mut row = registry.sandboxes().unwrap().pop().unwrap();
+            row.state = state;
+            row.generation += 1;
+            registry.apply(vec![Change::SetSandbox(Box::new(row))]).unwrap();
+            drop(registry);
+            // A directory that nothing is known of, as when the daemon dies before its first record.
+            std::fs::create_dir(world.site.state().join("sandboxes/iunknown")).unwrap();
+
+            let second = world.daemon().await;
+            assert!(second.get(&Caller::local(), &made.id).is_err());
+            within(second.drain()).await;
+            world.emptied().await;
+            assert_eq!(world.registry().sandboxes().unwrap(), []);
+        }
+    });
+}
+
+#[test]
+fn a_change_that_was_begun_is_settled_by_what_the_sandbox_does() {
+    test(async {
+        for (state, settled) in [
+            (SandboxState::Pausing, State::Running),
+            (SandboxState::Resuming, State::Running),
+        ] {
+            let world = World::new();
+            let first = world.daemon().await;
+            let made = create(&first).await;
+            drop(first);
+            let registry = world.registry();
+            let mut row = registry.sandboxes().unwrap().pop().unwrap();
+            row.state = state;
+            row.generation += 1;
+            registry.apply(vec![Change::SetSandbox(Box::new(row))]).unwrap();
+            drop(registry);
+            let second = world.daemon().await;
+            assert_eq!(second.get(&Caller::local(), &made.id).unwrap().state, settled);
+            within(second.kill(&Caller::local(), &made.id)).await.unwrap();
+            world.emptied().await;
+        }
+    });
+}
+
+#[test]
+fn the_warm_pool_is_filled_handed_out_and_adopted() {
+    test(async {
+        let world = World::new();
+        let me = Caller::local();
+        let pooled = |config: &mut offleash_manager::daemon::DaemonConfig| {
+            config.pool.min = 2;
+            config.pool.max = 2;
+        };
+        let first = world.daemon_with(pooled).await;
+        super::world::eventually("a full pool", || (first.counts().pooled == 2).then_some(())).await;
+        assert_eq!(first.list(&me, &Default::default()).unwrap().sandboxes, []);
+        let made = create_with(&first, |request| drop(request.metadata.insert("a".into(), "b".into()))).await;
+        assert_eq!((made.metadata["a"].as_str(), first.counts().created_warm), ("b", 1));
+        let keeper = first.keeper(&made.id).await.unwrap();
+        assert_eq!(output(&keeper, "echo warm").await, "warm\n");
+        super::world::eventually("a pool that is full again", || {
+            (first.counts().pooled == 2).then_some(())
+        })
+        .await;
+        within(first.drain()).await;
+        let keepers = keepers_below(world.site.root()).len();
+        drop(first);
+
+        let second = world.daemon_with(pooled).await;
+        assert_eq!((second.counts().pooled, second.counts().running, keepers), (2, 1, 3));
+        let other = create(&second).await;
+        assert_ne!(other.id, made.id);
+        assert_eq!(second.counts().created_warm, 1);
+        within(second.drain()).await;
+    });
+}
