@@ -9,6 +9,8 @@
 
 mod support;
 
+#[path = "keeper/base.rs"]
+mod base;
 #[path = "keeper/commands.rs"]
 mod commands;
 #[path = "keeper/lives.rs"]

@@ -17,7 +17,7 @@ use super::order::{ENDED, SOCKET, SandboxOrder};
 use super::serve::{Bounds, Loop, Serving, listen};
 use super::users::Users;
 use crate::lifecycle::making::{self, Made, Resolved, new_run, place_layers};
-use crate::lifecycle::{Chosen, ManagerError, this_host, with_causes};
+use crate::lifecycle::{Chosen, ManagerError, OwnRoot, this_host, with_causes};
 
 /// The program that planning looks at: every sandbox that is kept has a shell.
 const SHELL: &str = "/bin/sh";
@@ -69,6 +69,7 @@ fn detach() {
 struct Held {
     serving: Serving,
     live: LiveRun,
+    own_root: Option<OwnRoot>,
     directory: OwnedFd,
 }
 
@@ -124,6 +125,7 @@ impl Held {
             host: of_this_host,
             mut plan,
             basis,
+            own_root,
             ..
         } = resolved;
         let live = LiveRun::create(&state, new_run(&spec, &command, &plan, &of_this_host));
@@ -142,11 +144,11 @@ impl Held {
         let (Made { sandbox, gateway }, listener) = match made {
             Ok(made) => made,
             Err(error) => {
-                forget(live);
+                forget(live, own_root);
                 return Err(error.into());
             }
         };
-        let users = Users::new(vec![basis.user.clone()], basis.env);
+        let users = Users::new(basis, &plan);
         let enforcement = sandbox.enforcement().clone();
         let hello = Hello {
             version: VERSION,
@@ -171,6 +173,7 @@ impl Held {
                 bounds,
             },
             live,
+            own_root,
             directory,
         })
     }
@@ -179,12 +182,13 @@ impl Held {
         let Self {
             serving,
             live,
+            own_root,
             directory,
         } = self;
         Loop::new(serving).run(|ended| {
             remove_socket(&directory);
             note(&directory, ended);
-            forget(live);
+            forget(live, own_root);
         });
     }
 
@@ -193,7 +197,7 @@ impl Held {
         let _last = self.serving.sandbox.kill();
         drop(self.serving);
         remove_socket(&self.directory);
-        forget(self.live);
+        forget(self.live, self.own_root);
     }
 }
 
@@ -233,7 +237,8 @@ fn note(directory: &OwnedFd, ended: &Ended) {
 }
 
 /// Removes what the run of a sandbox has in the state directory; the next start does it where this fails.
-fn forget(live: LiveRun) {
+fn forget(live: LiveRun, own_root: Option<OwnRoot>) {
+    let _discarded = own_root.map(OwnRoot::discard);
     if let Ok(finished) = live.finish() {
         let _discarded = finished.run.map(offleash_store::Run::discard);
     }

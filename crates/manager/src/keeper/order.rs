@@ -7,7 +7,7 @@ use offleash_core::id::RunId;
 use offleash_core::level::{Degrade, Level, LevelChoice};
 use offleash_core::limits::Limits;
 use offleash_core::network::{NetworkRule, PatternError, RuleVerdict};
-use offleash_core::spec::{NetworkSpec, SandboxSpec};
+use offleash_core::spec::{NetworkSpec, RootChoice, SandboxSpec};
 use offleash_core::text::Text;
 use offleash_core::units::{Bytes, CpuCount};
 use serde::{Deserialize, Serialize};
@@ -136,6 +136,11 @@ impl SandboxOrder {
             limits: self.limits.limits(),
             network: self.network.spec()?,
             pausable: true,
+            root: match self.template {
+                // The layer is the keeper's, and goes with the sandbox.
+                Template::Base => RootChoice::Base { layer: None },
+                Template::System => RootChoice::System,
+            },
             ..SandboxSpec::default()
         };
         let os = |text: &Text| text.as_os_str().to_owned();

@@ -5,20 +5,26 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 
 use offleash_core::exec::{ExecRequest, Stdin, TerminalSize, UserIds};
-use offleash_core::plan::{Environment, User};
+use offleash_core::plan::{Environment, Plan, User};
 
 use super::message::{KeeperFailure, StartExec, UserInfo};
+use crate::planning::ExecBasis;
 
-/// The users of a sandbox, the usual one first, and the environment that all have.
+/// The users of a sandbox, and what each starts from.
 #[derive(Debug)]
 pub(super) struct Users {
-    users: Vec<User>,
-    env: Environment,
+    basis: ExecBasis,
+    /// Whether they differ for the kernel, so that the guest is told whom it is to be.
+    differ: bool,
 }
 
 impl Users {
-    pub(super) fn new(users: Vec<User>, env: Environment) -> Self {
-        Self { users, env }
+    /// Those of a sandbox that was made by `plan`.
+    pub(super) fn new(basis: ExecBasis, plan: &Plan) -> Self {
+        Self {
+            basis,
+            differ: plan.has_superuser(),
+        }
     }
 
     pub(super) fn infos(&self) -> Vec<UserInfo> {
@@ -28,12 +34,12 @@ impl Users {
             gid: user.gid,
             home: user.home.to_string_lossy().into_owned(),
         };
-        self.users.iter().map(info).collect()
+        self.basis.users.iter().map(info).collect()
     }
 
     /// The user of that name, or the usual one.
     pub(super) fn find(&self, name: Option<&str>) -> Result<&User, KeeperFailure> {
-        let mut named = self.users.iter();
+        let mut named = self.basis.users.iter();
         let found = match name {
             None => named.next(),
             Some(name) => named.find(|user| user.name == name),
@@ -43,12 +49,7 @@ impl Users {
 
     /// The ids that a user has; `None` where it is what the guest is, too.
     pub(super) fn ids(&self, user: &User) -> Option<UserIds> {
-        let ids = |user: &User| (user.uid, user.gid);
-        let is_alone = self.users.iter().all(|other| ids(other) == ids(user));
-        (!is_alone).then_some(UserIds {
-            uid: user.uid,
-            gid: user.gid,
-        })
+        self.differ.then(|| user.ids())
     }
 
     /// What the guest is asked for `start`, and the name of the user.
@@ -71,16 +72,11 @@ impl Users {
     }
 
     fn environment(&self, user: &User, cwd: &PathBuf, start: &StartExec) -> Environment {
-        let mut env = self.env.clone();
+        let mut env = self.basis.environment_of(user);
         let mut set = |name: &OsStr, value: OsString| match env.iter_mut().find(|(known, _)| known == name) {
             Some((_, known)) => *known = value,
             None => env.push((name.to_owned(), value)),
         };
-        if self.users.first().is_some_and(|usual| usual != user) {
-            set("HOME".as_ref(), user.home.clone().into());
-            set("USER".as_ref(), user.name.clone().into());
-            set("LOGNAME".as_ref(), user.name.clone().into());
-        }
         set("PWD".as_ref(), cwd.into());
         if start.tty.is_some() {
             set("TERM".as_ref(), "xterm-256color".into());
