@@ -2,9 +2,20 @@
 //! reach.
 
 #![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test that cannot go on has failed, and starts programs itself"
+)]
 
 mod support;
+
+#[path = "base/packages.rs"]
+mod packages;
+#[path = "base/reach.rs"]
+mod reach;
+#[path = "base/subordinate.rs"]
+mod subordinate;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, Weak};

@@ -36,6 +36,10 @@ use crate::planning::{BasePart, BaseTemplate};
 /// packages write to and what is too large to be copied.
 const PARTS: [&str; 2] = ["/usr", "/var/lib/dpkg"];
 
+/// Directories whose own files a skeleton holds, too: `dpkg` locks them and makes links of them, which for the host's
+/// takes their owner. All else it replaces as a whole.
+const OWN_FILES: [&str; 2] = ["/var/lib/dpkg", "/var/lib/dpkg/triggers"];
+
 /// A template that is ready, and is not removed as long as this lives.
 #[derive(Debug)]
 pub struct Template {
@@ -176,7 +180,14 @@ fn fill(new: &Path, parts: &[PathBuf], users: &[User], has_skeletons: bool) -> R
     let skeletons = new.join("skeleton");
     make_private(&skeletons)?;
     for part in parts.iter().filter(|_| has_skeletons) {
-        skeleton::copy(part, &skeletons.join(name_of(part)))?;
+        let skeleton = skeletons.join(name_of(part));
+        skeleton::copy(part, &skeleton)?;
+        for directory in OWN_FILES
+            .iter()
+            .filter_map(|own| Path::new(own).strip_prefix(part).ok())
+        {
+            skeleton::copy_files(&part.join(directory), &skeleton.join(directory))?;
+        }
     }
     Ok(())
 }

@@ -1,7 +1,9 @@
 //! The directories of a host tree without what is in them, so that they belong to us.
 
+use std::fs::{self, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, Timespec, Timestamps};
@@ -26,6 +28,28 @@ pub(super) fn copy(from: &Path, to: &Path) -> Result<(), BaseError> {
         .map_err(io::Error::from)
         .and_then(|made| fill(source.as_fd(), made.as_fd(), 0));
     copied.map_err(BaseError::at("copying the directories of", from))
+}
+
+/// Copies the regular files in the directory `from`, and none of those below it, to the directory `to`, if both are there.
+/// Of what may not be read the copy is empty: locks, to which nothing is written.
+///
+/// # Errors
+/// When a file cannot be made.
+pub(super) fn copy_files(from: &Path, to: &Path) -> Result<(), BaseError> {
+    if !to.is_dir() {
+        return Ok(());
+    }
+    for found in fs::read_dir(from).into_iter().flatten().flatten() {
+        let (path, copy) = (found.path(), to.join(found.file_name()));
+        let Some(metadata) = found.metadata().ok().filter(std::fs::Metadata::is_file) else {
+            continue;
+        };
+        let contents = fs::read(&path).unwrap_or_default();
+        let permissions = Permissions::from_mode((metadata.mode() & 0o777) | 0o600);
+        let copied = fs::write(&copy, contents).and_then(|()| fs::set_permissions(&copy, permissions));
+        copied.map_err(BaseError::at("copying", &path))?;
+    }
+    Ok(())
 }
 
 fn open(parent: BorrowedFd<'_>, name: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {
@@ -79,8 +103,7 @@ fn finish(made: BorrowedFd<'_>, like: &Stat) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+    use std::os::unix::fs::symlink;
 
     use super::*;
 
