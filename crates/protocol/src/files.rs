@@ -148,6 +148,22 @@ pub const DATA_PREFIX: usize = HEADER + 4;
 /// The number of [`FileReply::Data`] among the replies.
 const DATA: u8 = 2;
 
+/// The number of [`FileRequest::Data`] among the requests.
+const DATA_REQUEST: u8 = 7;
+
+/// The length of the piece of a file whose frame begins so, if that is what it is: a [`FileRequest::Data`] that is laid
+/// down as [`crate::encode`] does, whose bytes begin right behind the first [`DATA_PREFIX`] of the frame.
+///
+/// Smaller pieces, whose prefix is shorter, are left to the [`crate::Decoder`].
+pub fn framed_data(prefix: [u8; DATA_PREFIX]) -> Option<usize> {
+    let [a, b, c, d, kind, low, middle, high] = prefix;
+    let body = usize::try_from(u32::from_le_bytes([a, b, c, d])).ok()?;
+    let is_three_bytes_long = low & middle & 0x80 != 0 && (1..0x80).contains(&high);
+    let length = usize::from(low & 0x7f) | usize::from(middle & 0x7f) << 7 | usize::from(high) << 14;
+    let is_data = kind == DATA_REQUEST && is_three_bytes_long && length <= DATA_CHUNK;
+    (is_data && body == length + DATA_PREFIX - HEADER).then_some(length)
+}
+
 /// Makes a piece of a file a frame where it lies, as [`crate::encode`] would of a copy of it as [`FileReply::Data`].
 ///
 /// The piece is the `length` bytes (at most [`DATA_CHUNK`]) behind the first [`DATA_PREFIX`] of `buffer`; the frame is

@@ -2,6 +2,7 @@
 
 use offleash_protocol::files::{
     Change, ChangeKind, DATA_CHUNK, DATA_PREFIX, ENTRIES_CHUNK, Entry, FileReply, FileRequest, LinkTarget, frame_data,
+    framed_data,
 };
 use offleash_protocol::{Decoder, Dialogue, FrameError, encode};
 use proptest::prelude::*;
@@ -163,6 +164,29 @@ proptest! {
         let bytes = vec![byte; length];
         prop_assert_eq!(frame_data(&mut buffer, length), encode(&FileReply::Data { bytes }).unwrap());
     }
+}
+
+#[test]
+fn large_pieces_are_known_by_their_first_bytes() {
+    let framed = |request: &FileRequest| {
+        let frame = encode(request).unwrap();
+        let prefix = frame.first_chunk().copied().expect("long enough");
+        framed_data(prefix).map(|length| frame[DATA_PREFIX..].len() == length)
+    };
+    for length in [16_384, 16_385, 100_000, DATA_CHUNK] {
+        let bytes = vec![0xff; length];
+        assert_eq!(framed(&FileRequest::Data { bytes }), Some(true), "{length}");
+    }
+    for length in [10, 200, 16_383, DATA_CHUNK + 1] {
+        let bytes = vec![0xff; length];
+        assert_eq!(framed(&FileRequest::Data { bytes }), None, "{length}");
+    }
+    let path = vec![b'x'; 20_000];
+    assert_eq!(framed(&FileRequest::Remove { path }), None);
+    let bytes = vec![0xff; DATA_CHUNK];
+    let mut frame = encode(&FileRequest::Data { bytes }).unwrap();
+    frame[0] += 1;
+    assert_eq!(framed_data(frame.first_chunk().copied().expect("long enough")), None);
 }
 
 /// An entry of a dozen bytes takes some hundred in memory: a frame of them must not become twenty times its size.

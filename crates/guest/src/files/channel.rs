@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
-use offleash_protocol::files::{DATA_CHUNK, DATA_PREFIX, FileReply, FileRequest, frame_data};
-use offleash_protocol::{Decoder, encode_into};
+use offleash_protocol::files::{DATA_CHUNK, DATA_PREFIX, FileReply, FileRequest, frame_data, framed_data};
+use offleash_protocol::{Decoder, HEADER, encode_into};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -17,6 +17,14 @@ pub(super) struct Channel {
     /// Room for a frame of data, either way.
     buffer: Vec<u8>,
     out: Vec<u8>,
+}
+
+/// What comes while a file is written.
+pub(super) enum Incoming<'a> {
+    /// A piece of it.
+    Piece(&'a [u8]),
+    /// Anything else, and small pieces.
+    Request(FileRequest),
 }
 
 impl Channel {
@@ -49,6 +57,35 @@ impl Channel {
         }
     }
 
+    /// Waits for what follows in the writing of a file; a large piece of it is answered from where it came to lie.
+    pub(super) fn incoming(&mut self) -> Result<Incoming<'_>, Gone> {
+        // Only between frames can it be seen what follows.
+        if self.decoder.pending() > 0 {
+            return Ok(Incoming::Request(self.next()?.ok_or(Gone)?));
+        }
+        let prefix = &mut self.buffer[..DATA_PREFIX];
+        // No frame is shorter than its header and one byte.
+        let (start, rest) = prefix.split_at_mut(HEADER + 1);
+        receive(&self.socket, start)?;
+        let body = start.first_chunk().map_or(0, |header| u32::from_le_bytes(*header));
+        let is_longer = usize::try_from(body).is_ok_and(|body| body > rest.len());
+        if is_longer {
+            receive(&self.socket, rest)?;
+        }
+        let length = prefix
+            .first_chunk()
+            .filter(|_| is_longer)
+            .and_then(|prefix| framed_data(*prefix));
+        if let Some(length) = length {
+            let piece = &mut self.buffer[DATA_PREFIX..][..length];
+            receive(&self.socket, piece)?;
+            return Ok(Incoming::Piece(piece));
+        }
+        let received = if is_longer { DATA_PREFIX } else { HEADER + 1 };
+        self.decoder.push(&prefix[..received]);
+        Ok(Incoming::Request(self.next()?.ok_or(Gone)?))
+    }
+
     /// Sends an answer; one that is too large for a frame fails the request.
     pub(super) fn send(&mut self, reply: &FileReply) -> Result<(), Stop> {
         self.out.clear();
@@ -69,6 +106,19 @@ impl Channel {
         }
         Ok(length)
     }
+}
+
+/// Fills a place with what comes.
+fn receive(socket: &OwnedFd, mut place: &mut [u8]) -> Result<(), Gone> {
+    while !place.is_empty() {
+        match rustix::net::recv(socket, &mut *place, RecvFlags::empty()) {
+            Ok((0, _)) => return Err(Gone),
+            Ok((count, _)) => place = &mut place[count..],
+            Err(Errno::INTR) => {}
+            Err(_) => return Err(Gone),
+        }
+    }
+    Ok(())
 }
 
 fn send_all(socket: &OwnedFd, mut bytes: &[u8]) -> Result<(), Gone> {

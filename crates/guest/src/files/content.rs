@@ -5,7 +5,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::channel::Channel;
+use super::channel::{Channel, Incoming};
 use super::entry;
 use super::failure::{Failure, Stop, failed};
 use super::metadata::{self, Metadata};
@@ -52,18 +52,17 @@ pub(super) fn write(channel: &mut Channel, path: &Path, metadata: &Metadata) -> 
         channel.send(&failure.into())?;
     }
     loop {
-        match channel.next()?.ok_or(Stop::Gone)? {
-            FileRequest::Data { bytes } => {
-                if let Ok(file) = &written
-                    && let Err(failure) = append(file, &bytes)
-                {
-                    channel.send(&failure.into())?;
-                    written = Err(failure);
-                }
-            }
-            FileRequest::Finish => break,
+        let add = |bytes: &[u8]| written.as_ref().map_or(Ok(()), |file| append(file, bytes));
+        let added = match channel.incoming()? {
+            Incoming::Piece(piece) => add(piece),
+            Incoming::Request(FileRequest::Data { bytes }) => add(&bytes),
+            Incoming::Request(FileRequest::Finish) => break,
             // Not the protocol.
-            _ => return Err(Stop::Gone),
+            Incoming::Request(_) => return Err(Stop::Gone),
+        };
+        if let Err(failure) = added {
+            channel.send(&failure.into())?;
+            written = Err(failure);
         }
     }
     // Otherwise it was answered already.
