@@ -2,7 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -63,6 +63,18 @@ pub(crate) async fn tcp(listen: Listen) -> Result<(TcpListener, SocketAddr), Lis
 fn inherited(listener: std::net::TcpListener) -> io::Result<TcpListener> {
     listener.set_nonblocking(true)?;
     TcpListener::from_std(listener)
+}
+
+/// What clients on this machine call a server that listens at `address`.
+pub(crate) fn url(address: SocketAddr, is_tls: bool) -> String {
+    let scheme = if is_tls { "https" } else { "http" };
+    // Whoever listens everywhere is reached here at loopback.
+    let reached = match address {
+        SocketAddr::V4(v4) if v4.ip().is_unspecified() => SocketAddr::from((Ipv4Addr::LOCALHOST, v4.port())),
+        SocketAddr::V6(v6) if v6.ip().is_unspecified() => SocketAddr::from((Ipv6Addr::LOCALHOST, v6.port())),
+        other => other,
+    };
+    format!("{scheme}://{reached}")
 }
 
 /// Listens on a socket at `path` that only its owner can connect to; what an earlier server left there is replaced.

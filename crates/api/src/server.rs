@@ -1,7 +1,6 @@
 //! The server: listens, bounds how many clients there are, and says who answers a request.
 
 use std::future::Future;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -108,7 +107,6 @@ impl ServeError {
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
-    address: SocketAddr,
     local: Option<UnixListener>,
     max_connections: usize,
     drain: Duration,
@@ -125,6 +123,8 @@ pub(crate) struct State {
     pub(crate) watchers: Arc<Watchers>,
     /// How many signatures that name no sandbox are looked at, at once.
     pub(crate) signatures: Semaphore,
+    /// What clients on this machine call the server.
+    pub(crate) url: String,
     domain: Option<String>,
     pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
     pub(crate) journal: Arc<dyn Journal>,
@@ -156,13 +156,13 @@ impl Server {
             guard,
             watchers: Arc::default(),
             signatures: Semaphore::new(SIGNATURES),
+            url: listen::url(address, tls.is_some()),
             domain,
             tls,
             journal,
         });
         Ok(Self {
             listener,
-            address,
             local,
             max_connections: config.max_connections,
             drain: config.drain,
@@ -170,9 +170,9 @@ impl Server {
         })
     }
 
-    /// The address that is listened on.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    /// What clients on this machine call the server, as in `http://127.0.0.1:3000`.
+    pub fn url(&self) -> &str {
+        &self.state.url
     }
 
     /// Answers requests until `end` is there; then takes no more and lets those go on that began, for as long as

@@ -4,7 +4,6 @@ mod config;
 mod journal;
 mod manager;
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -59,13 +58,12 @@ pub(crate) fn serve(arguments: &ServeArgs, state: Option<&Path>) -> Result<ExitC
 async fn run(config: Config, state: &Path) -> Result<(), Failure> {
     // From here on nothing ends us by surprise.
     let end = end_signal()?;
-    let is_tls = config.server.tls.is_some();
     let daemon = Daemon::open(config.daemon).await?;
     let journal = Arc::new(JsonLines::new(config.log));
     let server = Server::bind(config.server, daemon.clone(), journal)
         .await
         .map_err(|error| explained(&error))?;
-    terminal::print(greeting(server.address(), is_tls, state).as_bytes())?;
+    terminal::print(greeting(server.url(), state).as_bytes())?;
     manager::tell("READY=1");
     server
         .run(async {
@@ -123,18 +121,11 @@ fn end_signal() -> Result<impl Future<Output = ()>, Failure> {
 }
 
 /// What is to be pasted where the SDK runs.
-fn greeting(address: SocketAddr, is_tls: bool, state: &Path) -> String {
-    let scheme = if is_tls { "https" } else { "http" };
-    // Whoever listens everywhere is reached here at loopback.
-    let shown = match address {
-        SocketAddr::V4(v4) if v4.ip().is_unspecified() => SocketAddr::from(([127, 0, 0, 1], v4.port())),
-        SocketAddr::V6(v6) if v6.ip().is_unspecified() => SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], v6.port())),
-        other => other,
-    };
+fn greeting(url: &str, state: &Path) -> String {
     let state = quoted(&Text::from(state).to_string());
     format!(
-        "export E2B_API_URL={scheme}://{shown}\n\
-         export E2B_SANDBOX_URL={scheme}://{shown}\n\
+        "export E2B_API_URL={url}\n\
+         export E2B_SANDBOX_URL={url}\n\
          export E2B_API_KEY=$(offleash key create --state {state})\n"
     )
 }

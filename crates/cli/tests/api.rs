@@ -29,3 +29,5 @@ mod native;
 mod operation;
 #[path = "api/server.rs"]
 mod server;
+#[path = "api/verbs.rs"]
+mod verbs;

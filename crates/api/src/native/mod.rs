@@ -45,7 +45,7 @@ pub(crate) async fn answer(asked: &Asked<'_>, body: Incoming) -> Result<Response
     }
     match operation.name {
         Name::OpenApi => Ok(document()),
-        Name::Version => Ok(version()),
+        Name::Version => Ok(version(asked)),
         Name::Run => run::run(asked, body).await,
         Name::ListSandboxes => sandboxes::list(asked),
         Name::CreateSandbox => sandboxes::create(asked, body).await,
@@ -68,10 +68,11 @@ pub(crate) async fn answer(asked: &Asked<'_>, body: Incoming) -> Result<Response
     }
 }
 
-fn version() -> Response<Body> {
+fn version(asked: &Asked<'_>) -> Response<Body> {
     let version = Version {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         envd_version: ENVD_VERSION.to_owned(),
+        url: asked.state.url.clone(),
     };
     answer::json(StatusCode::OK, &version)
 }

@@ -118,6 +118,8 @@ objects! {
         version: String,
         /// The version of the file and process services of its sandboxes, in E2B's count.
         envd_version: String,
+        /// What clients on its machine call it.
+        url: String,
     }
 
     answer

@@ -1,0 +1,147 @@
+//! The commands that ask a daemon, as a person types them.
+
+use std::fs;
+use std::io::Write as _;
+use std::process::{Output, Stdio};
+
+use crate::server::{QUIET, Server};
+use crate::support::{stderr, stdout};
+
+impl Server {
+    /// What one of our commands says, which must succeed.
+    fn say(&self, arguments: &[&str]) -> String {
+        let output = self.say_anyway(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+        stdout(&output)
+    }
+
+    fn say_anyway(&self, arguments: &[&str]) -> Output {
+        self.site.offleash(arguments).output().unwrap()
+    }
+}
+
+#[test]
+fn a_sandbox_is_made_used_and_removed() {
+    let server = Server::start_with(QUIET, &[]);
+    let id = server.say(&[
+        "create",
+        "--label",
+        "team=a b",
+        "--env",
+        "GREETING=hello",
+        "--timeout",
+        "10m",
+    ]);
+    let id = id.trim();
+    assert_eq!(server.say(&["ls", "-q"]).trim(), id);
+    let listed = server.say(&["ls", "--label", "team=a b"]);
+    assert!(listed.contains(id) && listed.contains("team=a b"), "{listed}");
+    assert!(!server.say(&["ls", "--label", "team=c"]).contains(id));
+
+    let output = server.say_anyway(&["exec", id, "sh", "-c", "echo $GREETING; echo no >&2; exit 7"]);
+    assert_eq!(output.status.code(), Some(7));
+    assert_eq!((stdout(&output).trim(), stderr(&output).trim()), ("hello", "no"));
+    let output = server.say_anyway(&["exec", id, "sh", "-c", "kill -9 $$"]);
+    assert_eq!(output.status.code(), Some(137), "{}", stderr(&output));
+    assert_eq!(
+        server.say(&["exec", "-w", "/tmp", "-e", "A=b c", id, "sh", "-c", "pwd; echo $A"]),
+        "/tmp\nb c\n"
+    );
+
+    let mut child = server
+        .site
+        .offleash(["exec", "-i", id, "wc", "-c"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(&vec![b'x'; 300_000]).unwrap();
+    assert_eq!(stdout(&child.wait_with_output().unwrap()).trim(), "300000");
+
+    let url = server.say(&["port", id, "8000"]);
+    assert_eq!(url.trim(), format!("http://{}/_port/{id}/8000/", server.address));
+    assert!(server.say(&["stats", id]).contains(id));
+    let inspected = server.say(&["inspect", id]);
+    assert!(
+        inspected.contains(id) && !inspected.contains("AccessToken"),
+        "{inspected}"
+    );
+
+    assert_eq!(server.say(&["pause", id]).trim(), id);
+    assert!(server.say(&["ls"]).contains("paused"));
+    assert_eq!(server.say(&["resume", id]).trim(), id);
+    let refused = server.say_anyway(&["rm", id]);
+    assert!(
+        stderr(&refused).contains("hint: `offleash rm -f`"),
+        "{}",
+        stderr(&refused)
+    );
+    assert_eq!(server.say(&["rm", "-f", id]).trim(), id);
+    assert_eq!(server.say(&["ls", "-q"]), "");
+    for arguments in [
+        &["exec", id, "true"][..],
+        &["stop", id],
+        &["pause", id],
+        &["inspect", id],
+    ] {
+        let output = server.say_anyway(arguments);
+        assert_eq!(output.status.code(), Some(125), "{arguments:?}");
+        assert!(stderr(&output).starts_with("error: "), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn files_and_directories_are_copied_both_ways() {
+    let server = Server::start_with(QUIET, &[]);
+    let id = server.say(&["create"]);
+    let id = id.trim();
+    let here = server.site.root();
+    let tree = here.join("tree");
+    fs::create_dir_all(tree.join("below")).unwrap();
+    fs::write(tree.join("below/a b.bin"), [0, 255, 10]).unwrap();
+    fs::write(tree.join("empty"), "").unwrap();
+    let inside = |path: &str| format!("{id}:{path}");
+    server.say(&["cp", tree.to_str().unwrap(), &inside("/home/user")]);
+    assert_eq!(
+        server.say(&["exec", id, "sh", "-c", "cd tree && find . -type f | sort"]),
+        "./below/a b.bin\n./empty\n"
+    );
+    let back = here.join("back");
+    server.say(&["cp", &inside("/home/user/tree"), back.to_str().unwrap()]);
+    assert_eq!(fs::read(back.join("below/a b.bin")).unwrap(), [0, 255, 10]);
+    assert_eq!(fs::read(back.join("empty")).unwrap(), b"");
+
+    // A link that is here is not followed, whatever a sandbox calls its files.
+    let outside = here.join("outside");
+    fs::write(&outside, "mine").unwrap();
+    std::os::unix::fs::symlink(&outside, here.join("link")).unwrap();
+    server.say(&["exec", id, "sh", "-c", "echo theirs > link"]);
+    let refused = server.say_anyway(&["cp", &inside("/home/user/link"), here.join("link").to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(125), "{}", stderr(&refused));
+    assert_eq!(fs::read_to_string(&outside).unwrap(), "mine");
+
+    for (from, to) in [
+        (inside("/nowhere"), here.join("x").display().to_string()),
+        (here.join("nowhere").display().to_string(), inside("/tmp/")),
+        ("a".to_owned(), "b".to_owned()),
+        (inside("/a"), inside("/b")),
+    ] {
+        let output = server.say_anyway(&["cp", &from, &to]);
+        assert_eq!(output.status.code(), Some(125), "{from} {to}");
+    }
+}
+
+#[test]
+fn without_a_daemon_it_is_said_how_to_start_one() {
+    let mut server = Server::start_with(QUIET, &[]);
+    server.end();
+    for arguments in [&["ls"][..], &["create"], &["exec", "i123", "true"], &["stop", "i123"]] {
+        let output = server.say_anyway(arguments);
+        assert_eq!(output.status.code(), Some(125), "{arguments:?}");
+        assert!(
+            stderr(&output).contains("hint: start one with `offleash serve`"),
+            "{}",
+            stderr(&output)
+        );
+    }
+}
