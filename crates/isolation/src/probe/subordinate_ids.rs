@@ -25,7 +25,8 @@ pub(super) fn check(search_path: &OsStr) -> Check {
     from_findings(name, count("/etc/subuid"), count("/etc/subgid"), unprivileged.collect())
 }
 
-const NEEDED_FOR: &str = "several users inside one sandbox; one user works without them";
+const NEEDED_FOR: &str = "several users inside one sandbox; without them `root` and `user` of a root of its own are one id, and apt-get does \
+     not work there";
 
 fn from_findings(name: Option<&str>, uids: u64, gids: u64, cannot_map: Vec<&str>) -> Check {
     let check = |status, found: String| Check::new("subordinate-ids", status, found, NEEDED_FOR);
