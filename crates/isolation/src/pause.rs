@@ -15,8 +15,8 @@ use crate::error::IsolationError;
 use crate::guest_link::running;
 use crate::supervised::Served;
 
-/// How long processes may take to come to rest.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long processes may take to come to rest, on a machine that has a lot to do.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// How long to wait between two looks, at first and at most.
 const FIRST_LOOK: Duration = Duration::from_micros(50);
 const LAST_LOOK: Duration = Duration::from_millis(5);
@@ -86,13 +86,15 @@ fn stop(served: &mut Served) -> Result<Vec<OwnedFd>, IsolationError> {
         for pid in found {
             let has_stopped = is_stopped(pid);
             all_rest &= has_stopped.unwrap_or(true);
-            if has_stopped != Some(false) || !known.insert(pid) {
+            if has_stopped != Some(false) {
                 continue;
             }
             let held = Pid::from_raw(pid.cast_signed()).map(|pid| pidfd_open(pid, PidfdFlags::empty()));
             let Some(Ok(process)) = held else { continue };
             match pidfd_send_signal(&process, Signal::STOP) {
-                Ok(()) => stopped.push(process),
+                // One that another has let go on is stopped once more.
+                Ok(()) if known.insert(pid) => stopped.push(process),
+                Ok(()) => {}
                 Err(Errno::SRCH) => {}
                 Err(error) => {
                     go_on(&stopped);

@@ -330,3 +330,67 @@ pub enum KeeperFailure {
     /// The sandbox ends at this moment.
     Gone,
 }
+
+#[cfg(test)]
+mod tests {
+    use offleash_protocol::encode;
+
+    use super::*;
+
+    /// The first byte behind the length says which variant it is; clients of other versions rely on it.
+    #[test]
+    fn every_variant_keeps_its_number() {
+        let which = || Selector::Pid(7);
+        let requests = [
+            KeeperRequest::Hello,
+            KeeperRequest::Start(StartExec::default()),
+            KeeperRequest::Attach(which()),
+            KeeperRequest::Processes,
+            KeeperRequest::Input {
+                which: which(),
+                bytes: Vec::new(),
+            },
+            KeeperRequest::CloseInput(which()),
+            KeeperRequest::Signal {
+                which: which(),
+                signal: 9,
+            },
+            KeeperRequest::Resize {
+                which: which(),
+                rows: 1,
+                columns: 2,
+            },
+            KeeperRequest::Files { user: None },
+            KeeperRequest::Port(80),
+            KeeperRequest::Usage,
+            KeeperRequest::SetNetwork(NetworkOrder::default()),
+            KeeperRequest::Pause,
+            KeeperRequest::Resume,
+            KeeperRequest::Kill,
+        ];
+        for (number, request) in requests.iter().enumerate() {
+            assert_eq!(usize::from(encode(request).unwrap()[4]), number, "{request:?}");
+        }
+        let replies = [
+            (1, KeeperReply::Started { pid: 1 }),
+            (3, KeeperReply::TimedOut),
+            (4, KeeperReply::Ended(ExecEnd::Exited { code: 0 })),
+            (5, KeeperReply::Gone),
+            (7, KeeperReply::Done),
+            (8, KeeperReply::Files),
+            (9, KeeperReply::Port),
+            (10, KeeperReply::Usage(KeeperUsage::default())),
+            (12, KeeperReply::Failed(KeeperFailure::Gone)),
+        ];
+        for (number, reply) in replies {
+            assert_eq!(encode(&reply).unwrap()[4], number, "{reply:?}");
+        }
+        let start = StartExec {
+            argv: vec![b"a".to_vec()],
+            timeout_ms: Some(300),
+            ..StartExec::default()
+        };
+        let frame = encode(&KeeperRequest::Start(start)).unwrap();
+        assert_eq!(frame[4..], [1, 1, 1, b'a', 0, 0, 0, 0, 0, 0, 1, 0xac, 2]);
+    }
+}

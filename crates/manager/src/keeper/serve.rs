@@ -25,6 +25,7 @@ use super::executions::{Client, Executions};
 use super::message::{EndReason, Ended, Hello, KeeperFailure, KeeperReply};
 use super::users::Users;
 use crate::drive::poll_until;
+use crate::lifecycle::with_causes;
 
 /// The most connections at once; others wait in the socket's queue.
 const MOST_CONNECTIONS: usize = 1024;
@@ -105,7 +106,7 @@ impl Loop {
                 break reason;
             }
             if let Err(error) = self.round() {
-                break EndReason::Failed(error.to_string());
+                break EndReason::Failed(with_causes(&error));
             }
         };
         let ended = self.end(reason);

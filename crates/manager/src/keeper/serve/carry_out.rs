@@ -13,6 +13,7 @@ use crate::keeper::executions::{Client, Execution, Fed, Feed};
 use crate::keeper::message::{
     EndReason, Hello, INPUT_CHUNK, KeeperFailure, KeeperReply, KeeperRequest, ProcessInfo, Selector, StartExec,
 };
+use crate::lifecycle::with_causes;
 
 /// Most commands at once that were asked for; what they start themselves does not count.
 const MOST_EXECUTIONS: usize = 4096;
@@ -217,7 +218,7 @@ pub(super) fn failed(error: IsolationError) -> KeeperFailure {
             operation: error.to_string(),
         },
         error => KeeperFailure::Failed {
-            reason: error.to_string(),
+            reason: with_causes(&error),
         },
     }
 }
