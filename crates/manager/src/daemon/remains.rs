@@ -2,7 +2,7 @@
 
 use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::id::RunId;
-use offleash_store::{LeftoverFate, Run, RunError, SandboxDirectories, StateDirectory, reap_one};
+use offleash_store::{LeftoverFate, Run, RunError, SandboxDirectories, StateDirectory, reap_one, remove_directory};
 
 use crate::lifecycle::remove_leftover_groups;
 
@@ -23,5 +23,7 @@ pub(super) fn remove(state: &StateDirectory, directories: &SandboxDirectories, i
         },
         Err(error) => return Err(error.to_string()),
     }
+    // What belongs to subordinate ids stays: only a process with one thread can remove it, and the next keeper does.
+    let _removed = remove_directory(&state.path().join("scratch").join(id.as_str()));
     directories.remove(id).map_err(|error| error.to_string())
 }
