@@ -2,8 +2,12 @@
 
 use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
+use offleash_core::exec::ExecEnd;
+use offleash_manager::keeper::client::ExecNews;
 use offleash_manager::keeper::error::KeeperError;
 use offleash_manager::keeper::files::{FileChannel, FileWatch};
+use offleash_manager::keeper::message::StartExec;
+use rustix::io::Errno;
 use tokio::time::{Instant, sleep_until};
 
 use super::entry::{entry_info, event};
@@ -16,6 +20,9 @@ use super::path::{Place, below};
 use super::{SandboxAccess, headers, read, unary};
 use crate::body::Body;
 use crate::connect::{Call, Code, ConnectError, Frames, Kind, Outgoing, StreamEnd, refuse, stream};
+
+/// What is kept of what a program says about why it failed.
+const LONGEST_MESSAGE: usize = 1024;
 
 /// The methods, and how each is called.
 pub(super) fn kind(method: &str) -> Option<Kind> {
@@ -149,11 +156,43 @@ impl Caller<'_> {
     async fn rename(&self, request: MoveRequest) -> Result<EntryResponse, Failure> {
         let destination = self.resolve(request.destination.unwrap_or_default().as_bytes()).await?;
         let (mut files, source) = self.at(request.source).await?;
-        let entry = files
-            .rename(&source, &destination)
-            .await
-            .map_err(|error| about(error, "source file", &source))?;
+        let entry = match files.rename(&source, &destination).await {
+            Err(KeeperError::File { errno, .. }) if Errno::from_raw_os_error(errno) == Errno::XDEV => {
+                // Whether it is there is asked first: the kernel looks at file systems before.
+                let stat = files.stat(&source).await;
+                stat.map_err(|error| about(error, "source file", &source))?;
+                self.move_by_copying(&source, &destination).await?;
+                files.stat(&destination).await
+            }
+            renamed => renamed,
+        };
+        let entry = entry.map_err(|error| about(error, "source file", &source))?;
         Ok(entry_response(&entry))
+    }
+
+    /// Moves to another file system, which takes a copy: `/tmp` is one of its own.
+    async fn move_by_copying(&self, source: &[u8], destination: &[u8]) -> Result<(), Failure> {
+        let words: [&[u8]; 5] = [b"mv", b"-T", b"--", source, destination];
+        let start = StartExec {
+            argv: words.map(<[u8]>::to_vec).to_vec(),
+            user: self.user.map(str::to_owned),
+            ..StartExec::default()
+        };
+        let mut exec = self.sandbox.keeper.start(start).await?;
+        let mut said = Vec::new();
+        loop {
+            match exec.next().await? {
+                Some(ExecNews::Output { bytes, .. }) if said.len() < LONGEST_MESSAGE => said.extend(bytes),
+                Some(ExecNews::Output { .. } | ExecNews::TimedOut) => {}
+                Some(ExecNews::Ended(ExecEnd::Exited { code: 0 })) => return Ok(()),
+                Some(ExecNews::Ended(_)) => {
+                    let said = String::from_utf8_lossy(&said);
+                    let text = format!("error renaming: {}", said.trim().escape_debug());
+                    return Err(ConnectError::new(Code::Internal, text).into());
+                }
+                None => return Err(Failure::Gone),
+            }
+        }
     }
 
     async fn list(&self, request: ListDirRequest) -> Result<ListDirResponse, Failure> {
