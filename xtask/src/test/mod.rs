@@ -10,6 +10,7 @@ mod libtest;
 mod ordinary_user;
 mod prerequisites;
 mod runner;
+mod sdks;
 mod summary;
 mod virtual_machine;
 
@@ -40,6 +41,7 @@ pub(crate) fn run(options: &TestOptions) -> Result<(), TaskError> {
     let mut summary = Summary::default();
     step(&mut summary, "prerequisites", || Ok(prerequisites::install()));
     if !options.only_vm {
+        step(&mut summary, "SDKs", || Ok(sdks::install()));
         check_sources(&mut summary);
     }
     if let Some(compiled) = build(&mut summary) {

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use super::compiled::{Compiled, TestBinary};
 use super::runner::{self, Launch};
+use super::sdks;
 use super::summary::Pass;
 use crate::error::TaskError;
 use crate::program;
@@ -24,6 +25,9 @@ const ROOMS_THAT_TOUCH_THE_KERNEL: [&str; 5] = ["sys", "isolation", "guest", "st
 
 /// Tests that read the workspace, by the name of their file.
 const TESTS_OF_THE_WORKSPACE: [&str; 2] = ["documents", "invariants"];
+
+/// The directory of the SDKs that the ordinary user reads.
+const SDKS: &str = "sdks";
 
 /// Why there is no second pass, if there is none.
 pub(super) fn why_not(quick: bool) -> Option<String> {
@@ -77,6 +81,7 @@ impl AsOrdinaryUser {
             .offleash()
             .map(|path| copy(path, directory.path()))
             .transpose()?;
+        copy_sdks(directory.path());
         Ok(Self {
             directory,
             tests,
@@ -103,7 +108,8 @@ impl Launch for AsOrdinaryUser {
             .env("PATH", "/usr/local/bin:/usr/bin:/bin")
             .env("HOME", &home)
             .env("TMPDIR", &home)
-            .env("INSTA_UPDATE", "no");
+            .env("INSTA_UPDATE", "no")
+            .env("OFFLEASH_SDKS", self.directory.path().join(SDKS));
         if let Some(offleash) = &self.offleash {
             command.env("OFFLEASH_BINARY", offleash);
         }
@@ -116,6 +122,13 @@ fn depends_on_user(test: &TestBinary) -> bool {
         return !TESTS_OF_THE_WORKSPACE.contains(&test.target.as_str());
     }
     ROOMS_THAT_TOUCH_THE_KERNEL.contains(&test.room.as_str())
+}
+
+/// Copies the SDKs; the tests that miss them say so.
+fn copy_sdks(directory: &Path) {
+    let mut command = Command::new("cp");
+    command.arg("-r").arg(sdks::directory()).arg(directory.join(SDKS));
+    let _ = command.stderr(std::process::Stdio::null()).status();
 }
 
 /// Copies an executable into `directory`, for everyone to run.

@@ -14,7 +14,7 @@ struct Program {
     needed_for: &'static str,
 }
 
-const PROGRAMS: [Program; 15] = [
+const PROGRAMS: [Program; 18] = [
     Program {
         command: "bwrap",
         package: "bubblewrap",
@@ -84,6 +84,21 @@ const PROGRAMS: [Program; 15] = [
         command: "setpriv",
         package: "util-linux",
         needed_for: "the second pass, as an ordinary user",
+    },
+    Program {
+        command: "pip3",
+        package: "python3-pip",
+        needed_for: "E2B's SDK for Python",
+    },
+    Program {
+        command: "node",
+        package: "nodejs",
+        needed_for: "E2B's SDK for JavaScript",
+    },
+    Program {
+        command: "npm",
+        package: "npm",
+        needed_for: "installing E2B's SDK for JavaScript",
     },
     Program {
         command: "qemu-system-x86_64",

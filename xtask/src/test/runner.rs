@@ -17,6 +17,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use super::compiled::{Compiled, TestBinary};
 use super::libtest::{self, Ended, Running};
+use super::sdks;
 use super::summary::{Pass, Skip};
 use crate::error::TaskError;
 use crate::program::workspace_root;
@@ -52,7 +53,8 @@ impl Launch for AsThisUser<'_> {
             .env("CARGO_MANIFEST_DIR", &binary.directory);
         command
             .env("INSTA_UPDATE", "no")
-            .env("INSTA_WORKSPACE_ROOT", workspace_root());
+            .env("INSTA_WORKSPACE_ROOT", workspace_root())
+            .env("OFFLEASH_SDKS", sdks::directory());
         if let Some(offleash) = self.compiled.offleash() {
             command.env("OFFLEASH_BINARY", offleash);
         }

@@ -1,0 +1,182 @@
+//! `/files` and the paths that it is given.
+
+use serde_json::json;
+
+use crate::sandbox::{Answer, Sandbox};
+
+const BYTES: (&str, &str) = ("Content-Type", "application/octet-stream");
+
+fn write(sandbox: &Sandbox, path: &str, contents: &[u8]) -> Answer {
+    sandbox.ask(&format!("POST /files?path={path}"), &[BYTES], contents)
+}
+
+#[test]
+fn parts_of_a_file_can_be_asked_for() {
+    let sandbox = Sandbox::new();
+    let written = write(&sandbox, "/tmp/a.txt", b"0123456789");
+    assert_eq!(
+        written.json(),
+        json!([{"name": "a.txt", "type": "file", "path": "/tmp/a.txt"}]),
+        "{written:?}"
+    );
+    let get = |fields: &[(&str, &str)]| sandbox.ask("GET /files?path=/tmp/a.txt", fields, b"");
+    let whole = get(&[]);
+    assert_eq!((whole.status, whole.body.as_slice()), (200, &b"0123456789"[..]));
+    assert_eq!(whole.header("content-length"), Some("10"));
+    let tag = whole.header("etag").unwrap().to_owned();
+    for (range, status, body, content_range) in [
+        ("bytes=2-4", 206, &b"234"[..], "bytes 2-4/10"),
+        ("bytes=-3", 206, b"789", "bytes 7-9/10"),
+        ("bytes=8-", 206, b"89", "bytes 8-9/10"),
+        ("bytes=10-", 416, b"", "bytes */10"),
+    ] {
+        let part = get(&[("Range", range)]);
+        assert_eq!((part.status, part.body.as_slice()), (status, body), "{range}: {part:?}");
+        assert_eq!(part.header("content-range"), Some(content_range), "{range}");
+    }
+    assert_eq!(get(&[("If-None-Match", &tag)]).status, 304);
+    assert_eq!(get(&[("Range", "bytes=0-1"), ("If-Range", &tag)]).status, 206);
+    assert_eq!(get(&[("Range", "bytes=0-1"), ("If-Range", "\"other\"")]).status, 200);
+    let head = sandbox.ask("HEAD /files?path=/tmp/a.txt", &[], b"");
+    assert_eq!(
+        (head.status, head.header("content-length"), head.body.len()),
+        (200, Some("10"), 0)
+    );
+    let packed = get(&[("Accept-Encoding", "gzip")]);
+    assert_eq!(
+        (packed.header("content-encoding"), &packed.body[..2]),
+        (Some("gzip"), &b"\x1f\x8b"[..])
+    );
+    assert_eq!(
+        get(&[("Accept-Encoding", "gzip, deflate")]).header("content-encoding"),
+        None
+    );
+    assert_eq!(get(&[("Accept-Encoding", "identity;q=0, br")]).status, 406);
+}
+
+#[test]
+fn a1_paths_lead_nowhere_but_inside() {
+    let sandbox = Sandbox::new();
+    for (path, status) in [
+        ("/tmp/a%00b", 400),
+        (&"a".repeat(5000), 400),
+        ("~root/x", 400),
+        ("/gone", 404),
+        ("../../../../gone", 404),
+        ("..%5cgone", 404),
+        ("%2e%2e/%2e%2e/gone", 404),
+        ("", 400),
+        (".", 400),
+        ("/", 400),
+        ("/dev/null", 400),
+    ] {
+        let answer = sandbox.ask(&format!("GET /files?path={path}"), &[], b"");
+        assert_eq!(answer.status, status, "{}: {answer:?}", &path[..path.len().min(40)]);
+        assert_eq!(answer.json()["code"], status);
+    }
+    // What is not text is a name like any other.
+    assert_eq!(write(&sandbox, "/tmp/%ff", b"x").status, 200);
+    assert_eq!(sandbox.ask("GET /files?path=/tmp/%ff", &[], b"").body, b"x");
+    // And no header is made of it.
+    assert_eq!(write(&sandbox, "/tmp/a%0d%0aSet-Cookie:%20b", b"x").status, 200);
+    let answer = sandbox.ask("GET /files?path=/tmp/a%0d%0aSet-Cookie:%20b", &[], b"");
+    assert_eq!((answer.status, answer.header("set-cookie")), (200, None), "{answer:?}");
+}
+
+#[test]
+fn forms_are_taken_as_they_are_sent() {
+    let sandbox = Sandbox::new();
+    let form = |files: &[(&str, &str)]| {
+        let parts: String = files
+            .iter()
+            .map(|(name, contents)| {
+                format!(
+                    "--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"{name}\"\r\n\r\n{contents}\r\n"
+                )
+            })
+            .collect();
+        format!("{parts}--B--\r\n")
+    };
+    let send = |query: &str, body: &str| {
+        let content = [("Content-Type", "multipart/form-data; boundary=B")];
+        sandbox.ask(&format!("POST /files{query}"), &content, body.as_bytes())
+    };
+    let answer = send("", &form(&[("/tmp/new/a", "1"), ("/tmp/new/b", "\r\n--C")]));
+    assert_eq!(answer.json().as_array().map(Vec::len), Some(2), "{answer:?}");
+    assert_eq!(sandbox.ask("GET /files?path=/tmp/new/b", &[], b"").body, b"\r\n--C");
+    assert_eq!(send("", &form(&[("/tmp/c", "1"), ("/tmp/c", "2")])).status, 400);
+    assert_eq!(
+        send(
+            "?path=/tmp/c",
+            "--B\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\nhalf"
+        )
+        .status,
+        400
+    );
+    let wrong = sandbox.ask("POST /files?path=/tmp/c", &[("Content-Type", "text/plain")], b"x");
+    assert_eq!(wrong.status, 400);
+    assert_eq!(sandbox.ask("POST /files", &[BYTES], b"x").status, 400);
+    let broken = sandbox.ask(
+        "POST /files?path=/tmp/c",
+        &[BYTES, ("Content-Encoding", "gzip")],
+        b"not gzip",
+    );
+    assert_eq!(broken.status, 400, "{broken:?}");
+}
+
+#[test]
+fn errors_name_what_was_asked_for_and_nothing_of_the_host() {
+    let sandbox = Sandbox::new();
+    let call = |method: &str, message: serde_json::Value| {
+        let answer = sandbox.call(&format!("filesystem.Filesystem/{method}"), &message.to_string());
+        let body = answer.json();
+        (
+            answer.status,
+            body["code"].as_str().unwrap_or_default().to_owned(),
+            body["message"].to_string(),
+        )
+    };
+    let is = |found: (u16, String, String), status: u16, code: &str| {
+        assert_eq!((found.0, found.1.as_str()), (status, code), "{found:?}");
+        assert!(
+            !found.2.contains("sandboxes/") && !found.2.contains("offleash-test"),
+            "{found:?}"
+        );
+    };
+    is(call("Stat", json!({"path": "/gone"})), 404, "not_found");
+    is(call("ListDir", json!({"path": "/gone"})), 404, "not_found");
+    is(call("ListDir", json!({"path": "/etc/passwd"})), 400, "invalid_argument");
+    is(call("MakeDir", json!({"path": "/tmp"})), 409, "already_exists");
+    is(call("MakeDir", json!({"path": "/etc/passwd"})), 400, "invalid_argument");
+    is(
+        call("Move", json!({"source": "/gone", "destination": "/tmp/x"})),
+        404,
+        "not_found",
+    );
+    is(call("Stat", json!({"path": "a\u{0}b"})), 400, "invalid_argument");
+    assert_eq!(call("Remove", json!({"path": "/tmp/gone"})).0, 200);
+}
+
+#[test]
+fn files_and_directories_are_moved_to_other_file_systems() {
+    let sandbox = Sandbox::new();
+    assert_eq!(write(&sandbox, "/tmp/from/a/b.txt", b"contents").status, 200);
+    for (source, destination, found) in [
+        ("/tmp/from/a", "/home/user/new/to", "/home/user/new/to/b.txt"),
+        ("/home/user/new/to/b.txt", "/tmp/c.txt", "/tmp/c.txt"),
+    ] {
+        let message = json!({"source": source, "destination": destination}).to_string();
+        let moved = sandbox.call("filesystem.Filesystem/Move", &message);
+        assert_eq!(
+            (moved.status, moved.json()["entry"]["path"].as_str()),
+            (200, Some(destination)),
+            "{moved:?}"
+        );
+        assert_eq!(
+            sandbox.ask(&format!("GET /files?path={found}"), &[], b"").body,
+            b"contents"
+        );
+        let left = sandbox.call("filesystem.Filesystem/Stat", &json!({"path": source}).to_string());
+        assert_eq!(left.status, 404, "{left:?}");
+    }
+}
