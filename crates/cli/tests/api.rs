@@ -27,6 +27,10 @@ mod keys;
 mod native;
 #[path = "api/operation.rs"]
 mod operation;
+#[path = "api/sandboxes.rs"]
+mod sandboxes;
+#[path = "api/sdk.rs"]
+mod sdk;
 #[path = "api/server.rs"]
 mod server;
 #[path = "api/verbs.rs"]

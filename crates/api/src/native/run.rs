@@ -1,5 +1,6 @@
 //! A command that is run and waited for in one request.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use http::{Response, StatusCode};
@@ -55,7 +56,8 @@ pub(super) async fn run_in(asked: &Asked<'_>, given: &str, body: Incoming) -> Re
     let (exec, input) = command(command_asked)?;
     let daemon = &asked.state.daemon;
     // Only the owner of a sandbox may.
-    daemon.get(&asked.caller, id).map_err(|error| asked.refused(&error))?;
+    let view = daemon.get(&asked.caller, id).map_err(|error| asked.refused(&error))?;
+    let exec = with_env(exec, view.env);
     let keeper = daemon.keeper(id).await.map_err(|error| asked.refused(&error))?;
     let outcome = executed(&keeper, exec, input)
         .await
@@ -88,7 +90,8 @@ async fn made_and_run(
     input: Option<Vec<u8>>,
     keep: bool,
 ) -> Result<(String, Outcome), Failed> {
-    let id = daemon.create(caller, request).await.map_err(Failed::Daemon)?.id;
+    let view = daemon.create(caller, request).await.map_err(Failed::Daemon)?;
+    let (id, exec) = (view.id, with_env(exec, view.env));
     let outcome = match daemon.keeper(&id).await {
         Ok(keeper) => executed(&keeper, exec, input).await.map_err(Failed::Keeper),
         Err(error) => Err(Failed::Daemon(error)),
@@ -142,6 +145,14 @@ fn command(new: NewCommand) -> Result<(StartExec, Option<Vec<u8>>), Refusal> {
         ..StartExec::default()
     };
     Ok((exec, input))
+}
+
+/// Adds the variables of a sandbox; the command's own win.
+fn with_env(mut exec: StartExec, env: BTreeMap<String, String>) -> StartExec {
+    let pair = |(name, value): (String, String)| (name.into_bytes(), value.into_bytes());
+    let all: BTreeMap<_, _> = env.into_iter().map(pair).chain(exec.env).collect();
+    exec.env = all.into_iter().collect();
+    exec
 }
 
 /// Runs a command and waits for its end.

@@ -49,6 +49,8 @@ pub(super) async fn forward(
     let mut request = request;
     let theirs = hyper::upgrade::on(&mut request);
     let mut response = sender.send_request(prepared(way, request)).await?;
+    // A program may speak the first version; the client's connection is another one.
+    *response.version_mut() = http::Version::HTTP_11;
     let becomes = headers::upgrade(response.headers());
     let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     headers::to_client(response.headers_mut(), way.to, becomes.filter(|_| switches));

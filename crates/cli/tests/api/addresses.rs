@@ -92,7 +92,9 @@ fn an_address_that_others_reach_is_refused_without_tls() {
         told.contains("--tls-cert") && told.contains("--insecure-public"),
         "{told}"
     );
-    let command = site.offleash(["serve", "--listen", "0.0.0.0:0", "--insecure-public"]);
+    let config = site.write("serve.toml", QUIET);
+    let mut command = site.offleash(["serve", "--listen", "0.0.0.0:0", "--insecure-public", "--config"]);
+    command.arg(config);
     let server = Server::spawned(site, command);
     assert!(server.address.ip().is_loopback(), "{}", server.address);
     let answer = ask(server.address, "GET /healthz", &[("Host", "any.example")], "");

@@ -1,0 +1,273 @@
+//! Sandboxes of a real daemon: whose they are, how their ports are reached, how they end.
+
+use std::io::{Read as _, Write as _};
+
+use serde_json::json;
+
+use crate::client::{Answer, ask, connect, finish_sending, parse, read_all};
+use crate::server::{QUIET, Server};
+use crate::support::processes::{eventually, program};
+use crate::support::skip;
+
+/// Makes a sandbox; answers its id.
+fn made(server: &Server, key: &str, fields: &serde_json::Value) -> String {
+    let mut body = json!({ "templateID": "base", "timeout": 120 });
+    body.as_object_mut()
+        .unwrap()
+        .extend(fields.as_object().unwrap().clone());
+    let answer = server.ask(key, "POST /v2/sandboxes", &body.to_string());
+    assert_eq!(answer.status, 201, "{answer:?}");
+    answer.json()["sandboxID"].as_str().unwrap().to_owned()
+}
+
+/// Runs a line in a sandbox; it must succeed. Answers what it wrote.
+fn run(server: &Server, key: &str, id: &str, line: &str) -> String {
+    let answer = server.ask(
+        key,
+        &format!("POST /v1/sandboxes/{id}/run"),
+        &json!({ "shell": line }).to_string(),
+    );
+    let result = answer.json();
+    assert_eq!(result["exit_code"], 0, "{answer:?}");
+    result["stdout"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a7_another_keys_sandbox_does_not_exist_on_any_route() {
+    let server = Server::start();
+    let (owner, other, admin) = (server.key(&[]), server.key(&[]), server.key(&["--scope", "admin"]));
+    let id = made(&server, &owner, &json!({ "metadata": { "a": "b" } }));
+    for (line, body) in [
+        ("GET /sandboxes/ID", ""),
+        ("GET /sandboxes/ID/metrics", ""),
+        ("GET /sandboxes/ID/logs", ""),
+        ("GET /v2/sandboxes/ID/logs", ""),
+        ("GET /v1/sandboxes/ID", ""),
+        ("GET /v1/sandboxes/ID/usage", ""),
+        ("GET /v1/sandboxes/ID/policy", ""),
+        ("GET /v1/sandboxes/ID/workspace/diff", ""),
+        ("POST /sandboxes/ID/timeout", "{\"timeout\":1}"),
+        ("POST /sandboxes/ID/refreshes", "{\"duration\":1}"),
+        ("POST /sandboxes/ID/pause", "{}"),
+        ("POST /sandboxes/ID/resume", "{}"),
+        ("POST /sandboxes/ID/connect", "{}"),
+        ("POST /v2/sandboxes/ID/connect", "{}"),
+        ("PUT /sandboxes/ID/network", "{}"),
+        ("PUT /v1/sandboxes/ID/policy", "{}"),
+        ("POST /v1/sandboxes/ID/run", "{\"shell\":\"true\"}"),
+        ("DELETE /v1/sandboxes/ID", ""),
+        ("DELETE /sandboxes/ID", ""),
+    ] {
+        server.ask(&other, &line.replace("ID", &id), body).assert_refused(404);
+    }
+    let events = server.ask(&other, &format!("GET /events/sandboxes/{id}"), "");
+    assert!(events.status == 404 || events.json() == json!([]), "{events:?}");
+    for line in [
+        "GET /sandboxes",
+        "GET /v2/sandboxes",
+        "GET /v2/sandboxes?metadata=a%3Db",
+        "GET /events/sandboxes",
+    ] {
+        assert_eq!(server.ask(&other, line, "").json(), json!([]), "{line}");
+    }
+    assert_eq!(server.ask(&other, "GET /v1/audit", "").json()["events"], json!([]));
+    for key in [&owner, &admin] {
+        assert_eq!(
+            server.ask(key, &format!("GET /sandboxes/{id}"), "").json()["metadata"]["a"],
+            "b"
+        );
+    }
+}
+
+#[test]
+fn a14_a_sandbox_is_killed_once_and_is_gone_on_every_way() {
+    let server = Server::start();
+    let key = server.key(&[]);
+    let id = made(&server, &key, &json!({}));
+    let kill = format!("DELETE /sandboxes/{id}");
+    let answers = std::thread::scope(|scope| {
+        // It is killed while a command runs in it, by two at a time.
+        let command = scope.spawn(|| {
+            server.ask(
+                &key,
+                &format!("POST /v1/sandboxes/{id}/run"),
+                r#"{"shell":"sleep 600"}"#,
+            )
+        });
+        eventually("the command", || {
+            let usage = server.ask(&key, &format!("GET /v1/sandboxes/{id}/usage"), "").json();
+            (usage["pids"].as_u64()? > 1).then_some(())
+        });
+        let kills = [(); 2].map(|()| scope.spawn(|| server.ask(&key, &kill, "").status));
+        let mut statuses = kills.map(|kill| kill.join().unwrap());
+        statuses.sort_unstable();
+        assert_eq!(statuses[0], 204, "{statuses:?}");
+        assert!([204, 404, 409].contains(&statuses[1]), "{statuses:?}");
+        command.join().unwrap()
+    });
+    assert!(
+        answers.status >= 400 || answers.json()["exit_code"].is_null(),
+        "{answers:?}"
+    );
+    answers.assert_silent();
+    server.ask(&key, &kill, "").assert_refused(404);
+    for head in [
+        vec![("E2b-Sandbox-Id", id.as_str())],
+        vec![("E2b-Sandbox-Id", id.as_str()), ("E2b-Sandbox-Port", "80")],
+    ] {
+        let answer = ask(server.address, "GET /health", &head, "");
+        assert_eq!(
+            (answer.status, answer.json()["sandboxId"].as_str()),
+            (502, Some(id.as_str())),
+            "{answer:?}"
+        );
+    }
+}
+
+#[test]
+fn a10_a_client_that_goes_away_leaves_no_sandbox() {
+    let server = Server::start();
+    let key = server.key(&[]);
+    let body = r#"{"command":{"shell":"sleep 1"}}"#;
+    let mut stream = connect(server.address);
+    let length = body.len();
+    let head = format!(
+        "POST /v1/run HTTP/1.1\r\nHost: localhost\r\nX-API-KEY: {key}\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let listed = || server.ask(&key, "GET /sandboxes", "").json();
+    eventually("the sandbox", || (listed() != json!([])).then_some(()));
+    drop(stream);
+    eventually("the end of the sandbox", || (listed() == json!([])).then_some(()));
+}
+
+/// Answers with the head of the request, and with its body; or becomes an echo.
+const PROGRAM: &str = r#"
+import socket, threading
+def serve(c):
+    data = b""
+    while b"\r\n\r\n" not in data: data += c.recv(65536)
+    head, body = data.split(b"\r\n\r\n", 1)
+    if b"upgrade: echo" in head.lower():
+        c.sendall(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+        while (piece := c.recv(65536)): c.sendall(piece)
+        return c.close()
+    answer = head
+    c.sendall(b"HTTP/1.1 200 OK\r\nConnection: close, X-Hop\r\nX-Hop: 1\r\nX-Kept: 2\r\nContent-Length: %d\r\n\r\n%s" % (len(answer), answer))
+    c.close()
+s = socket.create_server(("127.0.0.1", 8000)); print("ready", flush=True)
+while True: threading.Thread(target=serve, args=(s.accept()[0],)).start()
+"#;
+
+/// Starts the program in a sandbox and waits until it listens.
+fn start_program(server: &Server, key: &str, id: &str) {
+    let line = format!(
+        "cat >/tmp/p.py <<'END'\n{PROGRAM}END\n(setsid python3 /tmp/p.py >/tmp/out 2>&1 </dev/null &)\nuntil grep -q ready /tmp/out; do sleep 0.05; done"
+    );
+    run(server, key, id, &line);
+}
+
+#[test]
+fn ports_are_reached_by_header_host_and_path() {
+    if program("python3").is_none() {
+        return skip("no python3");
+    }
+    let server = Server::start_with(QUIET, &["--domain", "box.test:9000"]);
+    let key = server.key(&[]);
+    let id = made(&server, &key, &json!({ "network": { "allowPublicTraffic": false } }));
+    let view = server.ask(&key, &format!("GET /v1/sandboxes/{id}"), "").json();
+    let token = view["traffic_token"].as_str().unwrap();
+    start_program(&server, &key, &id);
+    let host = format!("8000-{id}.box.test:9000");
+    let path = format!("GET /_port/{id}/8000/a/b?c=d");
+    let ways: [(&str, Vec<(&str, &str)>); 3] = [
+        (
+            "GET /a/b?c=d",
+            vec![("E2b-Sandbox-Id", id.as_str()), ("E2b-Sandbox-Port", "8000")],
+        ),
+        ("GET /a/b?c=d", vec![("Host", host.as_str())]),
+        (path.as_str(), vec![]),
+    ];
+    let bearing = format!("Bearer {key}");
+    for (line, head) in &ways {
+        ask(server.address, line, head, "").json();
+        assert_eq!(ask(server.address, line, head, "").status, 403, "{line} {head:?}");
+        let mut head = head.clone();
+        head.extend([
+            ("E2b-Traffic-Access-Token", token),
+            ("X-API-KEY", &key),
+            ("Authorization", &bearing),
+            ("X-Mine", "kept"),
+        ]);
+        let answer: Answer = ask(server.address, line, &head, "");
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert!(answer.body.starts_with("GET /a/b?c=d HTTP/1.1\r\n"), "{answer:?}");
+        assert!(
+            !answer.body.contains(&key) && !answer.body.contains(token),
+            "{answer:?}"
+        );
+        let seen = answer.body.to_ascii_lowercase();
+        assert!(
+            seen.contains("x-mine: kept") && seen.contains("x-forwarded-for: 127.0.0.1"),
+            "{answer:?}"
+        );
+        assert_eq!(
+            (answer.header("x-kept"), answer.header("x-hop")),
+            (Some("2"), None),
+            "{answer:?}"
+        );
+        assert_eq!(
+            answer.header("content-security-policy").is_some(),
+            line.contains("/_port/"),
+            "{answer:?}"
+        );
+    }
+    let closed = [
+        ("E2b-Sandbox-Id", id.as_str()),
+        ("E2b-Sandbox-Port", "8001"),
+        ("E2b-Traffic-Access-Token", token),
+    ];
+    let answer = ask(server.address, "GET /", &closed, "");
+    assert_eq!(
+        (answer.status, answer.json()["port"].as_u64()),
+        (502, Some(8001)),
+        "{answer:?}"
+    );
+    assert_eq!(answer.json()["message"], "The sandbox is running but port is not open");
+    becomes_an_echo(&server, &id, token);
+}
+
+/// A connection that becomes something else carries it both ways.
+fn becomes_an_echo(server: &Server, id: &str, token: &str) {
+    let mut stream = connect(server.address);
+    let head = format!(
+        "GET /_port/{id}/8000/ HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: echo\r\nE2b-Traffic-Access-Token: {token}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    let mut byte = [0];
+    while !answer.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte).unwrap();
+        answer.push(byte[0]);
+    }
+    assert_eq!(parse(&String::from_utf8(answer).unwrap()).status, 101);
+    let sent = vec![b'x'; 256 * 1024];
+    let mut writer = stream.try_clone().unwrap();
+    let expected = sent.len();
+    let writing = std::thread::spawn(move || {
+        writer.write_all(&sent).unwrap();
+        finish_sending(&writer);
+    });
+    assert_eq!(read_all(&mut stream).len(), expected);
+    writing.join().unwrap();
+}
+
+#[test]
+fn quotas_answer_with_too_many_requests() {
+    let server = Server::start();
+    let key = server.key(&["--max-sandboxes", "1"]);
+    made(&server, &key, &json!({}));
+    let answer = server.ask(&key, "POST /v2/sandboxes", r#"{"templateID":"base"}"#);
+    answer.assert_refused(429);
+    assert_eq!(answer.header("should-retry"), Some("false"));
+}
