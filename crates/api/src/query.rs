@@ -58,7 +58,8 @@ where
     number.map(Some).ok_or_else(must)
 }
 
-fn decoded(text: &str) -> String {
+/// Text without its percent-encoding.
+pub(crate) fn decoded(text: &str) -> String {
     percent_decode_str(&text.replace('+', " "))
         .decode_utf8_lossy()
         .into_owned()

@@ -112,8 +112,11 @@ pub(super) fn filter(query: Option<&str>, version: Version) -> Result<ListFilter
     let pairs = query::pairs(query);
     let value = |name: &str| query::value(&pairs, name).filter(|value| !value.is_empty());
     let mut filter = ListFilter {
-        // A query within the query.
-        metadata: query::pairs(value("metadata")).into_iter().collect(),
+        // A query within the query, whose names and values the SDKs encode once more.
+        metadata: query::pairs(value("metadata"))
+            .into_iter()
+            .map(|(name, value)| (query::decoded(&name), query::decoded(&value)))
+            .collect(),
         template: value("template").map(str::to_owned),
         after: value("nextToken").map(str::to_owned),
         ..ListFilter::default()
@@ -217,7 +220,7 @@ mod tests {
 
     #[test]
     fn lists_are_filtered() {
-        let query = "metadata=a%3D1%2526%26b%3Dx&state=running,paused&order=asc&limit=3&nextToken=t&template=base\
+        let query = "metadata=a%3D1%252526%26b%3Dx&state=running,paused&order=asc&limit=3&nextToken=t&template=base\
             &startedAfter=2023-11-14T22:13:20Z";
         let filter = filter(Some(query), Version::Second).unwrap();
         let expected = ListFilter {
