@@ -1,0 +1,28 @@
+//! `offleash serve` as the users of E2B's SDKs see it: the unmodified packages against the real server.
+//!
+//! What is in Python and JavaScript is beside this file; here is what starts it, and what the SDKs cannot do: to kill the
+//! server, its keepers and its guests at the wrong moment, and to ask for too much of it.
+
+#![cfg(target_os = "linux")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test that cannot go on has failed, and starts programs itself"
+)]
+
+mod support;
+
+#[path = "e2b/client.rs"]
+mod client;
+#[path = "e2b/crashes.rs"]
+mod crashes;
+#[path = "e2b/envd.rs"]
+mod envd;
+#[path = "e2b/kits.rs"]
+mod kits;
+#[path = "e2b/languages.rs"]
+mod languages;
+#[path = "e2b/loads.rs"]
+mod loads;
+#[path = "e2b/server.rs"]
+mod server;
