@@ -57,7 +57,7 @@ fn assert_python_works(name: &str) {
     let Some(directory) = sdk(name, "e2b") else {
         return;
     };
-    let server = Server::start_with("", &[]);
+    let server = Server::start();
     let script = server.site.root().join("services.py");
     std::fs::write(&script, PYTHON).unwrap();
     // The one that the SDK was installed with.
@@ -81,7 +81,7 @@ fn the_newest_sdk_for_javascript_works() {
     let Some(directory) = sdk("javascript", "node_modules/e2b") else {
         return;
     };
-    let server = Server::start_with("", &[]);
+    let server = Server::start();
     let script = server.site.root().join("services.mjs");
     std::fs::write(&script, JAVASCRIPT).unwrap();
     std::os::unix::fs::symlink(directory.join("node_modules"), server.site.root().join("node_modules")).unwrap();
