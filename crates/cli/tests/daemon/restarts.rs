@@ -121,7 +121,7 @@ fn a_change_that_was_begun_is_settled_by_what_the_sandbox_does() {
 }
 
 #[test]
-fn the_warm_pool_is_filled_handed_out_and_adopted() {
+fn the_warm_pool_is_filled_handed_out_adopted_and_ended_with_its_daemon() {
     test(async {
         let world = World::new();
         let me = Caller::local();
@@ -140,8 +140,8 @@ fn the_warm_pool_is_filled_handed_out_and_adopted() {
             (first.counts().pooled == 2).then_some(())
         })
         .await;
-        within(first.drain()).await;
         let keepers = keepers_below(world.site.root()).len();
+        // Without an end: as if it had been killed.
         drop(first);
 
         let second = world.daemon_with(pooled).await;
@@ -150,5 +150,7 @@ fn the_warm_pool_is_filled_handed_out_and_adopted() {
         assert_ne!(other.id, made.id);
         assert_eq!(second.counts().created_warm, 1);
         within(second.drain()).await;
+        // Those that are somebody's live on.
+        assert_eq!(keepers_below(world.site.root()).len(), 2);
     });
 }

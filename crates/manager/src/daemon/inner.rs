@@ -172,18 +172,27 @@ impl Inner {
         self.draining.load(Ordering::Acquire)
     }
 
-    pub(super) async fn drain(&self) {
+    pub(super) async fn drain(self: &Arc<Self>) {
         self.draining.store(true, Ordering::Release);
+        self.jobs_done().await;
+        // Nobody's sandboxes would wait for a daemon that may never come.
+        for entry in self.pool.take_all() {
+            super::ending::end_in_background(self, &entry, EventKind::Killed);
+        }
+        self.jobs_done().await;
+        // Whatever was handed in before is written when this is.
+        let _ = self.apply(Vec::new()).await;
+    }
+
+    async fn jobs_done(&self) {
         loop {
             let done = self.job_done.notified();
             if self.jobs.load(Ordering::Acquire) == 0 {
-                break;
+                return;
             }
             // Looked at again now and then: a wake-up between the two lines above is not missed for long.
             let _ = tokio::time::timeout(Duration::from_millis(100), done).await;
         }
-        // Whatever was handed in before is written when this is.
-        let _ = self.apply(Vec::new()).await;
     }
 
     pub(super) fn counts(&self) -> Counts {

@@ -86,7 +86,8 @@ impl Daemon {
         &self.inner.config
     }
 
-    /// Makes no more sandboxes, and waits until what is being done with sandboxes has been done. Sandboxes live on.
+    /// Makes no more sandboxes, and waits until what is being done with sandboxes has been done. Sandboxes live
+    /// on, but for those that were made ahead.
     pub async fn drain(&self) {
         self.inner.drain().await;
     }

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::config::PoolConfig;
 use super::creating::make_for_pool;
 use super::ending;
-use super::inner::Inner;
+use super::inner::{Inner, Job};
 use super::table::Entry;
 
 /// How often the number is looked at.
@@ -72,6 +72,11 @@ impl Pool {
         let taken = self.lock().members.pop_front();
         self.wanted.notify_one();
         taken.map(|member| member.entry)
+    }
+
+    /// Takes out all.
+    pub(super) fn take_all(&self) -> Vec<Arc<Entry>> {
+        self.lock().members.drain(..).map(|member| member.entry).collect()
     }
 
     /// Puts one in.
@@ -175,7 +180,10 @@ fn fill(inner: &Arc<Inner>, making: &mut JoinSet<bool>) {
             return;
         }
         let inner = Arc::clone(inner);
+        // Until it is in the pool, where the end of the daemon finds it.
+        let job = Job::begin(&inner);
         making.spawn(async move {
+            let _job = job;
             let work = Arc::clone(&inner);
             match inner.detached(async move { make_for_pool(&work).await }).await {
                 Ok(entry) if entry.state() == SandboxState::Running => {
