@@ -16,7 +16,8 @@ pub(crate) fn ask(
     body: &[u8],
 ) -> std::io::Result<(u16, Vec<u8>)> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    // A hundred may be answered one after the other.
+    stream.set_read_timeout(Some(6 * PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let length = body.len();
     let head = format!(

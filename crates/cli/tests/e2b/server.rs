@@ -13,10 +13,11 @@ use crate::client::{ask, json};
 use crate::support::processes::{PATIENCE, eventually, groups_of, signal, wait};
 use crate::support::{Site, stderr, stdout};
 
-/// No sandbox is made ahead: what is there is what a test made.
-pub(crate) const NO_POOL: &str = "[pool]\nmin = 0\nmax = 0\n";
+/// No sandbox is made ahead: what is there is what a test made. It may take as long as it does on a loaded machine.
+pub(crate) const NO_POOL: &str = "[pool]\nmin = 0\nmax = 0\n[sandboxes]\ncreate_timeout_seconds = 600\n";
 /// A few are, as usual, and use is sampled often, so that no test waits for it.
-pub(crate) const WITH_POOL: &str = "[pool]\nmin = 1\nmax = 2\n[sandboxes]\nsample_seconds = 1\n";
+pub(crate) const WITH_POOL: &str =
+    "[pool]\nmin = 1\nmax = 2\n[sandboxes]\nsample_seconds = 1\ncreate_timeout_seconds = 600\n";
 
 /// A server.
 pub(crate) struct Server {

@@ -32,6 +32,8 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 const COMMAND: &str = "keeper";
 /// Where a keeper writes what it has to complain of, in its sandbox's directory.
 const COMPLAINTS: &str = "keeper.log";
+/// When it may be worth a try again after a keeper took too long.
+const RETRY: Duration = Duration::from_secs(5);
 /// Longest answer of a keeper to its order.
 const LONGEST_ANSWER: u64 = 64 * 1024;
 
@@ -104,11 +106,14 @@ impl Started {
     /// Gives the keeper its order and waits until it has made the sandbox.
     ///
     /// # Errors
-    /// Why it has not.
+    /// Why it has not; `Overloaded` when it took longer than `patience`.
     pub(super) async fn give(self, order: &SandboxOrder, patience: Duration) -> Result<Hello, DaemonError> {
         let answered = timeout(patience, self.ask(order)).await;
         let answer = answered
-            .map_err(|_| DaemonError::keeper("make a sandbox", "it took too long"))?
+            .map_err(|_| DaemonError::Overloaded {
+                what: "time to make a sandbox",
+                retry_after: RETRY,
+            })?
             .map_err(|error| DaemonError::keeper("make a sandbox", error))?;
         answer
             .into_result()
@@ -187,7 +192,11 @@ fn start_ticks(pid: i32) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use offleash_core::level::Degrade;
+    use offleash_core::text::Text;
+
     use super::*;
+    use crate::keeper::order::{LimitsOrder, NetworkOrder, Template};
 
     #[test]
     fn a_process_is_told_from_a_later_one_of_the_same_number() {
@@ -204,6 +213,31 @@ mod tests {
             KeeperProcess { pid: -1, ..recorded },
         ] {
             assert!(Process::find(other).is_none(), "{other:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_keeper_that_takes_too_long_is_one_of_a_machine_that_has_too_much_to_do() {
+        let (_read, order) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let (answer, _kept_open) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let process = KeeperProcess { pid: 1, start_ticks: 0 };
+        let started = Started { process, order, answer };
+        let made = started.give(&some_order(), Duration::from_millis(1)).await;
+        assert!(matches!(made, Err(DaemonError::Overloaded { .. })), "{made:?}");
+    }
+
+    fn some_order() -> SandboxOrder {
+        SandboxOrder {
+            id: "isomething".parse().unwrap(),
+            state: Text(Vec::new()),
+            directory: Text(Vec::new()),
+            template: Template::System,
+            env: Vec::new(),
+            level: None,
+            min_level: None,
+            degrade: Degrade::Allow,
+            limits: LimitsOrder::default(),
+            network: NetworkOrder::default(),
         }
     }
 }
