@@ -101,6 +101,18 @@ fn a_sandbox_whose_first_process_dies_is_over() {
 }
 
 #[test]
+fn a_sandbox_whose_directory_is_removed_is_over() {
+    test(async {
+        let kept = Kept::new().await;
+        let stream = kept.shell("sleep 1000").await;
+        std::fs::remove_dir_all(kept.directory()).unwrap();
+        assert_eq!(collect(stream).await.1, None);
+        eventually("the keeper ends", || (!is_keeper(kept.hello.pid)).then_some(()));
+        assert_eq!(remains(&kept.site), Vec::<PathBuf>::new());
+    });
+}
+
+#[test]
 fn a_sandbox_that_cannot_be_made_leaves_nothing_and_says_why() {
     let site = Site::new();
     let mut bad = order(&site);

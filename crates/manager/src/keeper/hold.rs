@@ -162,11 +162,14 @@ impl Held {
             not_enforced: enforcement.not_enforced,
         };
         let bounds = bounds(&spec.limits);
+        let copy = rustix::io::fcntl_dupfd_cloexec(&directory, 0);
+        let copy = copy.map_err(|error| host("keep the sandbox's directory open")(error.into()))?;
         Ok(Self {
             serving: Serving {
                 sandbox,
                 gateway,
                 listener,
+                directory: copy,
                 signals,
                 hello,
                 users,

@@ -35,6 +35,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const FAREWELL: Duration = Duration::from_secs(2);
 /// After this time what only the start needed is given back.
 const SETTLED: Duration = Duration::from_millis(500);
+/// How often to see whether the sandbox's directory is still there.
+const LOOK: Duration = Duration::from_secs(5);
 /// How much is read from a client at once.
 const BUFFER: usize = 64 * 1024;
 const SIGTERM: i32 = 15;
@@ -45,6 +47,8 @@ pub(super) struct Serving {
     pub(super) sandbox: Box<dyn Sandbox>,
     pub(super) gateway: Option<Gateway>,
     pub(super) listener: OwnedFd,
+    /// The sandbox's directory, by which it is found.
+    pub(super) directory: OwnedFd,
     pub(super) signals: SignalQueue,
     pub(super) hello: Hello,
     pub(super) users: Users,
@@ -73,6 +77,8 @@ pub(super) struct Loop {
     paused_since: Option<Instant>,
     /// When memory that only the start needed is given back; `None` afterwards.
     settles: Option<Instant>,
+    /// When its directory is looked for; the sandbox's own turns are more frequent.
+    looks: Instant,
 }
 
 /// Whoever is ready.
@@ -96,6 +102,7 @@ impl Loop {
             ending: None,
             paused_since: None,
             settles: Some(Instant::now() + SETTLED),
+            looks: Instant::now() + LOOK,
         }
     }
 
@@ -136,6 +143,7 @@ impl Loop {
         self.flush();
         self.hold_and_release()?;
         self.settle();
+        self.look();
         Ok(())
     }
 
@@ -278,6 +286,18 @@ impl Loop {
         if self.settles.is_some_and(|settles| Instant::now() >= settles) {
             self.settles = None;
             process::release_memory_of_start();
+        }
+    }
+
+    /// Ends a sandbox whose directory was removed: no daemon will ever find it.
+    fn look(&mut self) {
+        let now = Instant::now();
+        if now < self.looks {
+            return;
+        }
+        self.looks = now + LOOK;
+        if rustix::fs::fstat(&self.serving.directory).is_ok_and(|status| status.st_nlink == 0) {
+            self.end_for(EndReason::Killed);
         }
     }
 
