@@ -29,7 +29,7 @@ fn shared() -> Arc<Site> {
     static SHARED: Mutex<Weak<Site>> = Mutex::new(Weak::new());
     let mut shared = SHARED.lock().unwrap();
     shared.upgrade().unwrap_or_else(|| {
-        let site = Arc::new(Site::new());
+        let site = Arc::new(Site::sharing_templates());
         *shared = Arc::downgrade(&site);
         site
     })

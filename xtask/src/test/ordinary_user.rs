@@ -109,6 +109,7 @@ impl Launch for AsOrdinaryUser {
             .env("HOME", &home)
             .env("TMPDIR", &home)
             .env("INSTA_UPDATE", "no")
+            .env("OFFLEASH_TEMPLATES", home.join("templates"))
             .env("OFFLEASH_SDKS", self.directory.path().join(SDKS));
         if let Some(offleash) = &self.offleash {
             command.env("OFFLEASH_BINARY", offleash);

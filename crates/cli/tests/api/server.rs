@@ -31,7 +31,7 @@ impl Server {
 
     /// A server with a configuration file and flags.
     pub(crate) fn start_with(config: &str, flags: &[&str]) -> Self {
-        let site = Site::new();
+        let site = Site::sharing_templates();
         Self::start_on(site, config, flags)
     }
 

@@ -42,7 +42,9 @@ pub(crate) fn config(state: &Path) -> DaemonConfig {
 
 impl World {
     pub(crate) fn new() -> Self {
-        Self { site: Site::new() }
+        Self {
+            site: Site::sharing_templates(),
+        }
     }
 
     pub(crate) async fn daemon(&self) -> Daemon {

@@ -31,7 +31,7 @@ pub(crate) struct Server {
 impl Server {
     /// Starts one, and makes a key.
     pub(crate) fn start(config: &str) -> Self {
-        let site = Site::new();
+        let site = Site::sharing_templates();
         let file = site.root().join("serve.toml");
         std::fs::write(&file, config).unwrap();
         let (child, address) = spawn(&site, &file);

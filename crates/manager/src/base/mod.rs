@@ -59,6 +59,8 @@ impl Template {
     pub fn ready(state: &Path, users: &[User]) -> Result<Self, BaseError> {
         let base = state.join("base");
         make_private(&base)?;
+        // It may be a link to where there is more room; mounts are made of what it leads to.
+        let base = fs::canonicalize(&base).map_err(BaseError::at("finding", &base))?;
         let parts = parts();
         let has_skeletons = needs_skeletons();
         let directory = base.join(stamp::of_host(&parts, users, has_skeletons));
