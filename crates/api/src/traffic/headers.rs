@@ -2,14 +2,13 @@
 //! every secret that is not the program's.
 
 use http::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_SECURITY_POLICY, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
+    CONNECTION, CONTENT_SECURITY_POLICY, COOKIE, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, Uri};
 use offleash_manager::daemon::ApiKey;
 
 use super::{TRAFFIC_TOKEN, To};
-use crate::authentication::bearer;
 use crate::connection::Client;
 use crate::route;
 
@@ -26,6 +25,18 @@ const HOP_BY_HOP: [HeaderName; 7] = [
 
 /// What is between the client and us.
 const OURS: [&str; 4] = [TRAFFIC_TOKEN, "x-access-token", "e2b-sandbox-id", "e2b-sandbox-port"];
+
+/// What a program can say for all that has our address: a browser keeps it by host, and cookies whatever the port.
+const OF_THE_WHOLE_HOST: [&str; 8] = [
+    "alt-svc",
+    "clear-site-data",
+    "nel",
+    "report-to",
+    "reporting-endpoints",
+    "service-worker-allowed",
+    "set-cookie",
+    "strict-transport-security",
+];
 
 /// A page that a program shows below a path of ours is no page of ours: its scripts may neither read others nor call
 /// us in the user's name.
@@ -46,6 +57,10 @@ pub(super) fn to_program(
         headers.remove(name);
     }
     remove_keys(headers);
+    if to.by_path {
+        // They are for whatever else has our address.
+        headers.remove(COOKIE);
+    }
     let addressed = route::authority(uri, headers).and_then(|host| HeaderValue::from_str(host).ok());
     let host = mask.map(|mask| mask.replace("${PORT}", &to.port.to_string()));
     let host = host.and_then(|host| HeaderValue::from_str(&host).ok());
@@ -64,6 +79,9 @@ pub(super) fn to_program(
 pub(super) fn to_client(headers: &mut HeaderMap, to: &To<'_>, upgrade: Option<HeaderValue>) {
     remove_hop_by_hop(headers);
     if to.by_path {
+        for name in OF_THE_WHOLE_HOST {
+            headers.remove(name);
+        }
         headers.append(CONTENT_SECURITY_POLICY, NOT_OUR_PAGE);
     }
     if let Some(protocol) = upgrade {
@@ -96,16 +114,18 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
     headers.remove(UPGRADE);
 }
 
-/// Leaves API keys behind; a program may have keys of its own, which look different.
+/// Leaves API keys behind, wherever they stand; a program may have keys of its own, which look different.
 fn remove_keys(headers: &mut HeaderMap) {
-    let is_key = |text: &str| text.trim().parse::<ApiKey>().is_ok();
-    let shown = |name: &HeaderName, value: &HeaderValue| {
-        let text = value.to_str().unwrap_or("");
-        is_key(text) || (name == AUTHORIZATION && bearer(text).is_some_and(is_key))
+    let is_key = |word: &[u8]| str::from_utf8(word).is_ok_and(|word| word.parse::<ApiKey>().is_ok());
+    let has_key = |value: &HeaderValue| {
+        let mut words = value
+            .as_bytes()
+            .split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_');
+        words.any(is_key)
     };
     let names: Vec<HeaderName> = headers
         .iter()
-        .filter(|(name, value)| shown(name, value))
+        .filter(|(_, value)| has_key(value))
         .map(|(name, _)| name.clone())
         .collect();
     for name in names {
@@ -164,12 +184,15 @@ mod tests {
 
     #[test]
     fn no_key_and_no_token_of_ours_goes_in() {
-        let bearing = format!("Bearer {KEY}");
+        let (bearing, token) = (format!("Bearer {KEY}"), format!("token {KEY}"));
+        let cookie = format!("a=b; k={KEY}");
         let headers = seen(
             &[
                 ("x-api-key", KEY),
                 ("authorization", &bearing),
                 ("x-copied", KEY),
+                ("cookie", &cookie),
+                ("x-token", &token),
                 ("x-access-token", "t"),
                 ("e2b-traffic-access-token", "t"),
                 ("e2b-sandbox-id", "i1"),
@@ -194,6 +217,32 @@ mod tests {
         assert_eq!(headers["x-api-key"], "mine");
         assert_eq!(headers["authorization"], "Bearer mine");
         assert_eq!(headers["cookie"], "a=b");
+    }
+
+    #[test]
+    fn by_a_path_nothing_is_said_for_all_that_has_our_address() {
+        let to = To {
+            id: "i1",
+            port: 8000,
+            by_path: true,
+        };
+        let mut headers = HeaderMap::new();
+        headers.insert(COOKIE, HeaderValue::from_static("other=secret"));
+        let client = Client {
+            peer: Peer::Anybody("192.0.2.1:9".parse().unwrap()),
+            secure: false,
+            busy: Busy::default(),
+        };
+        to_program(&mut headers, &Uri::from_static("/"), &client, &to, None, None);
+        assert!(!headers.contains_key(COOKIE));
+        let mut answer = HeaderMap::new();
+        for name in OF_THE_WHOLE_HOST {
+            answer.insert(HeaderName::from_static(name), HeaderValue::from_static("x"));
+        }
+        answer.insert("x-mine", HeaderValue::from_static("x"));
+        to_client(&mut answer, &to, None);
+        let names: Vec<&str> = answer.keys().map(HeaderName::as_str).collect();
+        assert_eq!(names, ["x-mine", "content-security-policy"]);
     }
 
     #[test]

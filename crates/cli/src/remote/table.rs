@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use offleash_core::text;
+
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -17,8 +19,9 @@ impl Table {
         }
     }
 
+    /// Adds a row. What is in it may have come from anywhere, and drives no terminal.
     pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().collect());
+        self.rows.push(cells.into_iter().map(shown).collect());
     }
 
     pub(super) fn print(&self) -> Result<ExitCode, Failure> {
@@ -44,9 +47,25 @@ impl Table {
     }
 }
 
+fn shown(cell: String) -> String {
+    if cell.is_empty() {
+        return cell;
+    }
+    text::one_line(cell.as_bytes()).into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_in_a_cell_drives_no_terminal() {
+        let mut table = Table::new(&["LABELS"]);
+        table.row(["a\u{1b}]0;x\u{7}=\u{1b}[2J\nfake \u{202e}".to_owned()]);
+        let text = table.text();
+        assert_eq!(text.lines().count(), 2, "{text:?}");
+        assert!(!text.contains(['\u{1b}', '\u{7}', '\u{202e}']), "{text:?}");
+    }
 
     #[test]
     fn columns_are_as_wide_as_what_is_in_them() {
