@@ -1,6 +1,7 @@
 //! Reads what a caller sends: one message, or frames.
 
 use std::fmt::Display;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::Body;
@@ -8,6 +9,9 @@ use http_body_util::BodyExt;
 
 use super::frame::{Frame, FrameDecoder};
 use super::{Code, Codec, ConnectError, MAX_MESSAGE, Message};
+
+/// How long a caller may take to end a request whose message is there.
+const LEFTOVERS: Duration = Duration::from_secs(30);
 
 /// The one message of a unary call.
 ///
@@ -73,6 +77,20 @@ where
         }
     }
 
+    /// The one message of a stream that has no more; `None` if it has none. What follows is read and dropped meanwhile: a
+    /// connection that is closed while some of a request is unread is reset, and the caller loses the end of the answer.
+    ///
+    /// # Errors
+    /// As [`Self::next`].
+    pub(crate) async fn only<M: Message>(mut self) -> Result<Option<M>, ConnectError>
+    where
+        B: Send + 'static,
+    {
+        let message = self.next().await;
+        tokio::spawn(tokio::time::timeout(LEFTOVERS, drop_rest(self.body)));
+        message
+    }
+
     async fn fill(&mut self) -> Result<(), ConnectError> {
         match data(&mut self.body).await? {
             Some(bytes) => self.decoder.push(&bytes),
@@ -80,6 +98,21 @@ where
             None => return Err(ConnectError::invalid("the stream ends inside a frame")),
         }
         Ok(())
+    }
+}
+
+/// Reads what is left of a body, up to the size of a message.
+async fn drop_rest<B>(mut body: B)
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Display,
+{
+    let mut dropped = 0;
+    while let Ok(Some(bytes)) = data(&mut body).await {
+        dropped += bytes.len();
+        if dropped > MAX_MESSAGE {
+            return;
+        }
     }
 }
 

@@ -1,5 +1,11 @@
 //! Tests of the protocol: bytes as clients send them, and bytes as they never should.
 
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use http_body::Body;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -341,4 +347,55 @@ proptest! {
             prop_assert_eq!(&codec.decode::<Sample>(&encoded).unwrap(), &message);
         }
     }
+}
+
+/// A message, and an end that comes later.
+struct Late {
+    message: Option<Bytes>,
+    turns: u32,
+    is_read: Arc<AtomicBool>,
+}
+
+impl Body for Late {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+        if let Some(message) = self.message.take() {
+            return Poll::Ready(Some(Ok(http_body::Frame::data(message))));
+        }
+        if self.turns > 0 {
+            self.turns -= 1;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        self.is_read.store(true, Ordering::Relaxed);
+        Poll::Ready(None)
+    }
+}
+
+#[test]
+fn what_follows_the_only_message_is_read_though_nobody_waits_for_it() {
+    let is_read = Arc::new(AtomicBool::new(false));
+    let body = Late {
+        message: Some(message_frame(br#"{"number":1}"#).unwrap()),
+        turns: 5,
+        is_read: Arc::clone(&is_read),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let message = Frames::new(Codec::Json, body).only::<Sample>().await.unwrap();
+        assert_eq!(message.unwrap().number(), 1);
+        assert!(!is_read.load(Ordering::Relaxed));
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    });
+    assert!(is_read.load(Ordering::Relaxed));
 }

@@ -84,7 +84,7 @@ pub(super) async fn answer(
         _ => {
             let begun = async {
                 let timeout = Call::timeout(&parts.headers)?;
-                let request = Frames::new(call.codec, body).next::<WatchRequest>().await?;
+                let request = Frames::new(call.codec, body).only::<WatchRequest>().await?;
                 let request = request.ok_or_else(|| ConnectError::invalid("the request has no message"))?;
                 Ok((caller.watch(request).await?, timeout))
             };

@@ -291,7 +291,7 @@ fn signal_name(signal: i32) -> String {
 
 /// The one message of a stream that has no more.
 async fn only_message<M: crate::connect::Message>(codec: Codec, body: Incoming) -> Result<M, ConnectError> {
-    let message = Frames::new(codec, body).next().await?;
+    let message = Frames::new(codec, body).only().await?;
     message.ok_or_else(|| ConnectError::invalid("the request has no message"))
 }
 
