@@ -3,7 +3,7 @@
 //! Unary calls and streams in both directions, in JSON and in Protocol Buffers' binary form, over HTTP/1.1 or 2
 //! (<https://connectrpc.com/docs/protocol/>). Sizes are checked before anything is allocated. Nothing is compressed:
 //! clients and server share a machine or a network that is faster than compressing. Deliberately not here: what the
-//! services do ([`crate::process`], [`crate::filesystem`]).
+//! services do ([`crate::envd`]).
 
 mod body;
 mod call;

@@ -39,7 +39,7 @@ pub(crate) fn remove_tree(parent: &OwnedFd, name: &OsStr) -> Result<(), FileErro
 /// below its parent.
 ///
 /// # Errors
-/// As [`remove_tree`]; the parent cannot be opened.
+/// As `remove_tree`; the parent cannot be opened.
 pub fn remove_directory(path: &Path) -> Result<(), FileError> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(Errno::INVAL).tried("removing", path);

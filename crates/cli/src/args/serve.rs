@@ -22,7 +22,7 @@ pub(crate) struct ServeArgs {
     /// Listen where others can reach it without TLS, so that keys can be read on the way.
     #[arg(long)]
     pub(crate) insecure_public: bool,
-    /// Let pages of this origin call, such as https://app.example.
+    /// Let pages of this origin call, such as `https://app.example`.
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) allow_origin: Vec<String>,
     /// What to log on standard error, as JSON lines. [default: errors]
