@@ -81,14 +81,23 @@ fn stop(served: &mut Served) -> Result<Vec<OwnedFd>, IsolationError> {
     let mut stopped = Vec::new();
     let mut known = BTreeSet::new();
     loop {
-        let found = served.watcher.processes();
+        let found: Vec<(u32, Seen)> = served
+            .watcher
+            .processes()
+            .into_iter()
+            .filter_map(|pid| Some((pid, see(pid)?)))
+            .collect();
+        let held_up: BTreeSet<u32> = found
+            .iter()
+            .filter(|(_, seen)| seen.state == State::Stopped)
+            .map(|(_, seen)| seen.parent)
+            .collect();
         let mut all_rest = true;
-        for pid in found {
-            let has_stopped = is_stopped(pid);
-            all_rest &= has_stopped.unwrap_or(true);
-            if has_stopped != Some(false) {
+        for (pid, seen) in found {
+            if seen.state == State::Stopped {
                 continue;
             }
+            all_rest &= seen.state == State::Uninterruptible && held_up.contains(&pid) && will_stop(pid);
             let held = Pid::from_raw(pid.cast_signed()).map(|pid| pidfd_open(pid, PidfdFlags::empty()));
             let Some(Ok(process)) = held else { continue };
             match pidfd_send_signal(&process, Signal::STOP) {
@@ -115,13 +124,44 @@ fn stop(served: &mut Served) -> Result<Vec<OwnedFd>, IsolationError> {
     }
 }
 
-/// Whether a process has stopped; `None` for one that is gone, or dead (proc_pid_stat(5)).
-fn is_stopped(pid: u32) -> Option<bool> {
+/// What is to be known of a process that is to stop.
+struct Seen {
+    state: State,
+    parent: u32,
+}
+
+#[derive(PartialEq, Eq)]
+enum State {
+    Stopped,
+    Uninterruptible,
+    Other,
+}
+
+/// Looks at a process; `None` for one that is gone, or dead (proc_pid_stat(5)).
+fn see(pid: u32) -> Option<Seen> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    match stat.rsplit_once(") ")?.1.bytes().next()? {
-        b'Z' | b'X' => None,
-        state => Some(matches!(state, b'T' | b't')),
-    }
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let state = match fields.next()? {
+        "Z" | "X" => return None,
+        "T" | "t" => State::Stopped,
+        "D" => State::Uninterruptible,
+        _ => State::Other,
+    };
+    let parent = fields.next()?.parse().ok()?;
+    Some(Seen { state, parent })
+}
+
+/// Whether a process stops before it runs another instruction of its own: a stop waits for it (proc_pid_status(5)).
+///
+/// One that waits for the child of its vfork(2) does not come to rest while that child is stopped, and does nothing
+/// either.
+fn will_stop(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pending = status
+        .lines()
+        .find_map(|line| line.strip_prefix("ShdPnd:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    pending.is_some_and(|mask| mask & 1 << (Signal::STOP.as_raw() - 1) != 0)
 }
 
 /// Children first, so that no parent sees one that has stopped.

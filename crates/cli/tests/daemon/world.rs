@@ -23,7 +23,7 @@ pub(crate) struct World {
 pub(crate) fn config(state: &Path) -> DaemonConfig {
     DaemonConfig {
         state: Some(state.to_owned()),
-        program: Some(env!("CARGO_BIN_EXE_offleash").into()),
+        program: Some(super::support::binary()),
         create_timeout: PATIENCE,
         admission: AdmissionConfig {
             min_memory_mib: 0,

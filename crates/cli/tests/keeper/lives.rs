@@ -147,7 +147,7 @@ fn a_sandbox_that_cannot_be_made_leaves_nothing_and_says_why() {
 fn a_sandbox_of_which_nobody_has_heard_is_ended() {
     let site = Site::new();
     let order = order(&site);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_offleash"));
+    let mut command = Command::new(super::support::binary());
     command
         .arg(COMMAND)
         .stdin(Stdio::piped())

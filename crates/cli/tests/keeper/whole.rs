@@ -61,6 +61,34 @@ fn nothing_runs_while_a_sandbox_is_paused_and_all_goes_on() {
     });
 }
 
+/// Starts a program by vfork(2), whose child waits for somebody to open the other end of a pipe before it runs it.
+const WAITING_FOR_ITS_CHILD: &str = r#"
+import os
+os.mkfifo("/tmp/pipe")
+print("up", flush=True)
+child = os.posix_spawn("/bin/echo", ["echo", "started"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 3, "/tmp/pipe", os.O_RDONLY, 0)])
+os.waitpid(child, 0)
+"#;
+
+#[test]
+fn one_that_waits_for_its_child_to_start_can_be_paused() {
+    test(async {
+        let kept = Kept::new().await;
+        let mut start = shell("exec python3 -c \"$PROGRAM\"");
+        start.env = vec![(b"PROGRAM".to_vec(), WAITING_FOR_ITS_CHILD.as_bytes().to_vec())];
+        let mut stream = kept.keeper.start(start).await.unwrap();
+        until(&mut stream, "up").await;
+        let waiting = format!("until grep -q 'disk sleep' /proc/{}/status; do :; done", stream.pid());
+        assert_eq!(kept.output(&waiting).await, "");
+        kept.keeper.pause().await.unwrap();
+        kept.keeper.resume().await.unwrap();
+        assert_eq!(kept.output(": > /tmp/pipe").await, "");
+        let (output, end) = collect(stream).await;
+        assert_eq!(output, "started\n");
+        assert_eq!(end, Some(ExecEnd::Exited { code: 0 }));
+    });
+}
+
 #[test]
 fn a_paused_sandbox_can_be_killed() {
     test(async {

@@ -58,7 +58,7 @@ pub(crate) fn order(site: &Site) -> SandboxOrder {
 
 /// Starts a keeper and answers what it says; the end of it is waited for.
 pub(crate) fn launch(order: &SandboxOrder) -> Answer {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_offleash"));
+    let mut command = Command::new(super::support::binary());
     command
         .arg(COMMAND)
         .stdin(Stdio::piped())
