@@ -17,6 +17,7 @@
 mod bench;
 mod error;
 mod program;
+mod sdks;
 mod test;
 
 use std::process::ExitCode;
@@ -36,6 +37,8 @@ enum Task {
     /// Formats are checked, lints and documents too, then all tests run: as this user, for root once more as an
     /// ordinary user, and those of limits in a virtual machine
     Test(test::TestOptions),
+    /// E2B's SDKs are installed below `target`, or renewed, for the tests that speak through them; `test` does it too
+    Sdks,
     /// Measures against the reference tools
     Bench {
         #[command(subcommand)]
@@ -65,6 +68,7 @@ enum Benchmark {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().task {
         Task::Test(options) => test::run(&options),
+        Task::Sdks => sdks::install_or_fail(),
         Task::Bench {
             benchmark: Benchmark::Start(options),
         } => bench::run(&options),

@@ -29,8 +29,6 @@ mod native;
 mod operation;
 #[path = "api/sandboxes.rs"]
 mod sandboxes;
-#[path = "api/sdk.rs"]
-mod sdk;
 #[path = "api/server.rs"]
 mod server;
 #[path = "api/verbs.rs"]

@@ -12,10 +12,10 @@ use tempfile::TempDir;
 
 use super::compiled::{Compiled, TestBinary};
 use super::runner::{self, Launch};
-use super::sdks;
 use super::summary::Pass;
 use crate::error::TaskError;
 use crate::program;
+use crate::sdks;
 
 /// A user and group id that no account has, so no subordinate ids either.
 const ID: u32 = 4242;
@@ -81,7 +81,7 @@ impl AsOrdinaryUser {
             .offleash()
             .map(|path| copy(path, directory.path()))
             .transpose()?;
-        copy_sdks(directory.path());
+        copy_sdks(directory.path())?;
         Ok(Self {
             directory,
             tests,
@@ -125,11 +125,15 @@ fn depends_on_user(test: &TestBinary) -> bool {
     ROOMS_THAT_TOUCH_THE_KERNEL.contains(&test.room.as_str())
 }
 
-/// Copies the SDKs; the tests that miss them say so.
-fn copy_sdks(directory: &Path) {
-    let mut command = Command::new("cp");
-    command.arg("-r").arg(sdks::directory()).arg(directory.join(SDKS));
-    let _ = command.stderr(std::process::Stdio::null()).status();
+/// Copies the SDKs for everyone to read, whatever umask and archives made of them. That user installs none: what reaches
+/// a registry from here, proxies, authorities and settings, is root's. Tests that miss an SDK say so.
+fn copy_sdks(directory: &Path) -> Result<(), TaskError> {
+    let (from, to) = (sdks::directory(), directory.join(SDKS));
+    if !from.exists() {
+        return Ok(());
+    }
+    program::run(Command::new("cp").arg("-R").arg(&from).arg(&to))?;
+    program::run(Command::new("chmod").args(["-R", "a+rX"]).arg(&to))
 }
 
 /// Copies an executable into `directory`, for everyone to run.

@@ -113,7 +113,6 @@ const RUST_TOOLS: [(&str, &str); 2] = [("fmt", "rustfmt"), ("clippy", "clippy")]
 /// Installs what is missing; what stays missing is returned as skips.
 pub(super) fn install() -> Vec<Skip> {
     install_rust_tools();
-    install_sdk();
     let missing = || {
         PROGRAMS
             .iter()
@@ -167,18 +166,6 @@ fn apt(arguments: &[&str]) -> bool {
     program::run(&mut command)
         .inspect_err(|error| eprintln!("{error}"))
         .is_ok()
-}
-
-/// E2B's SDK for Python, by name, into an environment below `target`; without it the tests that need it are skips.
-fn install_sdk() {
-    let directory = program::target_directory().join("e2b-sdk");
-    if directory.join("bin/python3").exists() || program::find("python3").is_none() {
-        return;
-    }
-    let made = program::run(Command::new("python3").args(["-m", "venv"]).arg(&directory));
-    let install = || program::run(Command::new(directory.join("bin/pip")).args(["install", "--quiet", "e2b"]));
-    made.and_then(|()| install())
-        .unwrap_or_else(|error| eprintln!("{error}"));
 }
 
 /// Adds what a minimal toolchain leaves out; if that fails, the step that needs it fails and says so.

@@ -17,10 +17,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use super::compiled::{Compiled, TestBinary};
 use super::libtest::{self, Ended, Running};
-use super::sdks;
 use super::summary::{Pass, Skip};
 use crate::error::TaskError;
 use crate::program::workspace_root;
+use crate::sdks;
 
 /// After this long a test is killed and has failed.
 const TEST_TIMEOUT_S: i64 = 300;

@@ -1,51 +1,64 @@
 //! The cases of each SDK, one server for all cases of a test.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::kits::Kit;
 use crate::server::{Server, WITH_POOL};
 use crate::support::skip;
 
-/// The modules of cases in Python, the asynchronous ones last.
-const SYNCHRONOUS: [&str; 4] = ["lifecycle", "commands", "files", "others"];
+/// Modules of cases, in Python the halves of the SDK that wait and those that do not.
+const PYTHON: [&str; 4] = ["lifecycle", "commands", "files", "others"];
+const ASYNCHRONOUS: [&str; 4] = ["async_lifecycle", "async_commands", "async_files", "async_others"];
+const JAVASCRIPT: [&str; 4] = PYTHON;
 
-#[test]
-fn the_newest_python_sdk_works_unchanged() {
-    if let Some(kit) = Kit::python(None) {
-        python(&kit, &SYNCHRONOUS);
-    }
+/// The newest release of each, module by module.
+macro_rules! newest {
+    ($($name:ident: $sdk:literal, $modules:ident[$module:literal];)*) => {$(
+        #[test]
+        fn $name() {
+            assert_works($sdk, &$modules[$module..=$module]);
+        }
+    )*};
 }
 
-#[test]
-fn the_newest_asynchronous_python_sdk_works_unchanged() {
-    if let Some(kit) = Kit::python(None) {
-        python(&kit, &["asynchronous"]);
-    }
+newest! {
+    the_newest_python_sdk_lives_with_sandboxes: "python", PYTHON[0];
+    the_newest_python_sdk_runs_commands: "python", PYTHON[1];
+    the_newest_python_sdk_moves_files: "python", PYTHON[2];
+    the_newest_python_sdk_does_the_rest: "python", PYTHON[3];
+    the_newest_asynchronous_python_sdk_lives_with_sandboxes: "python", ASYNCHRONOUS[0];
+    the_newest_asynchronous_python_sdk_runs_commands: "python", ASYNCHRONOUS[1];
+    the_newest_asynchronous_python_sdk_moves_files: "python", ASYNCHRONOUS[2];
+    the_newest_asynchronous_python_sdk_does_the_rest: "python", ASYNCHRONOUS[3];
+    the_newest_javascript_sdk_lives_with_sandboxes: "javascript", JAVASCRIPT[0];
+    the_newest_javascript_sdk_runs_commands: "javascript", JAVASCRIPT[1];
+    the_newest_javascript_sdk_moves_files: "javascript", JAVASCRIPT[2];
+    the_newest_javascript_sdk_does_the_rest: "javascript", JAVASCRIPT[3];
 }
 
-/// It makes and finds sandboxes by calls that newer ones do not know any more.
+// Older ones make and find sandboxes by calls that newer ones do not know any more.
+
 #[test]
 fn an_older_python_sdk_works_unchanged() {
-    if let Some(kit) = Kit::python(Some("2.45.1")) {
-        python(&kit, &[&SYNCHRONOUS[..], &["asynchronous"]].concat());
-    }
+    assert_works("python-2.45.1", &PYTHON);
 }
 
 #[test]
-fn the_newest_javascript_sdk_works_unchanged() {
-    if let Some(kit) = Kit::javascript() {
-        let server = Server::start(WITH_POOL);
-        run(&server, kit.node_program(&sources().join("javascript/cases.mjs")));
-        server.end();
-    }
+fn an_older_asynchronous_python_sdk_works_unchanged() {
+    assert_works("python-2.45.1", &ASYNCHRONOUS);
 }
 
-fn python(kit: &Kit, modules: &[&str]) {
+#[test]
+fn an_older_javascript_sdk_works_unchanged() {
+    assert_works("javascript-2.45.0", &JAVASCRIPT);
+}
+
+fn assert_works(sdk: &str, modules: &[&str]) {
+    let Some(kit) = Kit::find(sdk) else {
+        return;
+    };
     let server = Server::start(WITH_POOL);
-    let mut program = kit.python_program(&sources().join("python/cases.py"));
-    program.args(modules);
-    run(&server, program);
+    run(&server, kit.program(server.site.root(), modules));
     server.end();
 }
 
@@ -65,8 +78,4 @@ fn run(server: &Server, mut program: Command) {
     let errors = String::from_utf8_lossy(&output.stderr);
     let log = std::fs::read_to_string(server.site.root().join("serve.log")).unwrap();
     assert!(output.status.success(), "{said}\n{errors}\nthe server said: {log}");
-}
-
-fn sources() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2b")
 }

@@ -7,7 +7,9 @@ import asyncio
 import faulthandler
 import importlib
 import inspect
+import os
 import sys
+import time
 import traceback
 from importlib.metadata import version
 
@@ -30,20 +32,48 @@ def sdk_at_least(*wanted):
 
 
 def raises(kind, call, *arguments, **named):
-    """Calls, and answers the exception, which must be of this kind."""
+    """Calls, and answers the exception, which must be of this kind and name nothing of the host."""
     try:
         answer = call(*arguments, **named)
     except kind as error:
-        return error
-    raise AssertionError(f"{kind.__name__} was not raised, but this answered: {answer!r}")
+        return nothing_of_the_host(error)
+    raise AssertionError(f"{kind} was not raised, but this answered: {answer!r}")
 
 
 async def raises_later(kind, awaitable):
     try:
         answer = await awaitable
     except kind as error:
-        return error
-    raise AssertionError(f"{kind.__name__} was not raised, but this answered: {answer!r}")
+        return nothing_of_the_host(error)
+    raise AssertionError(f"{kind} was not raised, but this answered: {answer!r}")
+
+
+def nothing_of_the_host(error):
+    # The state directory of the server is below it.
+    assert os.environ["HOME"] not in str(error), error
+    return error
+
+
+def says(error, *words):
+    for word in words:
+        assert word in str(error), f"{word!r} is not in {error}"
+
+
+def eventually(what, condition):
+    """Asks until the answer is true."""
+    deadline = time.monotonic() + PATIENCE / 2
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, f"never: {what()}"
+        time.sleep(0.05)
+    return answer
+
+
+async def eventually_later(what, condition):
+    deadline = time.monotonic() + PATIENCE / 2
+    while not (answer := await condition()):
+        assert time.monotonic() < deadline, f"never: {what()}"
+        await asyncio.sleep(0.05)
+    return answer
 
 
 def equal(is_value, wanted):

@@ -5,7 +5,7 @@ import threading
 from e2b import CommandExitException, NotFoundException, Sandbox, SandboxException, TimeoutException
 from e2b.exceptions import AuthenticationException, InvalidArgumentException
 
-from cases import case, equal, raises
+from cases import case, equal, eventually, raises, says
 
 
 @case
@@ -18,9 +18,9 @@ def answer_what_they_wrote(sandbox):
 def raise_when_they_fail(sandbox):
     for code in [1, 3, 127, 255]:
         error = raises(CommandExitException, sandbox.commands.run, f"echo before; exit {code}")
-        equal((error.exit_code, error.stdout), (code, "before\n"))
+        equal((error.exit_code, error.stdout, error.error), (code, "before\n", f"exit status {code}"))
     error = raises(CommandExitException, sandbox.commands.run, "kill -KILL $$")
-    assert error.exit_code != 0, error
+    equal((error.exit_code, error.error), (-1, "signal: killed"))
 
 
 @case
@@ -31,16 +31,27 @@ def are_told_of_while_they_run(sandbox):
 
 
 @case
+def write_characters_that_no_piece_cuts(sandbox):
+    seen = []
+    sandbox.commands.run("printf 'é%.0s' $(seq 40000)", on_stdout=seen.append)
+    equal("".join(seen), "é" * 40000)
+
+
+@case
 def run_as_who_is_asked_for(sandbox):
     equal(sandbox.commands.run("echo $HOME:$USER:$LOGNAME; pwd").stdout, "/home/user:user:user\n/home/user\n")
     equal(sandbox.commands.run("echo $HOME:$USER", user="root").stdout, "/root:root\n")
-    raises(AuthenticationException, sandbox.commands.run, "true", user="nobody-there")
+    says(
+        raises(AuthenticationException, sandbox.commands.run, "true", user="nobody-there"),
+        "invalid username: 'nobody-there'",
+    )
 
 
 @case
 def run_where_they_are_asked_to(sandbox):
     equal(sandbox.commands.run("pwd", cwd="/tmp").stdout, "/tmp\n")
-    raises((InvalidArgumentException, NotFoundException), sandbox.commands.run, "true", cwd="/not/there")
+    error = raises(InvalidArgumentException, sandbox.commands.run, "true", cwd="/not/there")
+    says(error, "/not/there", "does not exist")
 
 
 @case
@@ -53,10 +64,11 @@ def read_what_is_sent(sandbox):
 @case
 def see_the_end_of_their_input(sandbox):
     handle = sandbox.commands.run("wc -c", background=True, stdin=True)
-    for _ in range(10):
-        sandbox.commands.send_stdin(handle.pid, 1000 * "x")
+    sandbox.commands.send_stdin(handle.pid, "é")
+    for _ in range(3):
+        sandbox.commands.send_stdin(handle.pid, 100_000 * "x")
     sandbox.commands.close_stdin(handle.pid)
-    equal(handle.wait().stdout.strip(), "10000")
+    equal(handle.wait().stdout.strip(), "300002")
 
 
 @case
@@ -71,23 +83,36 @@ def run_on_when_nobody_listens(sandbox):
 
 
 @case
+def end_for_those_who_ask_late(sandbox):
+    handle = sandbox.commands.run("until test -e go; do sleep 0.05; done; exit 7", background=True)
+    handle.disconnect()
+    sandbox.files.write("go", "")
+    eventually(lambda: "the end", lambda: handle.pid not in [process.pid for process in sandbox.commands.list()])
+    equal(raises(CommandExitException, lambda: sandbox.commands.connect(handle.pid).wait()).exit_code, 7)
+
+
+@case
 def are_killed(sandbox):
     handle = sandbox.commands.run("sleep 3600", background=True)
     equal(sandbox.commands.kill(handle.pid), True)
-    raises(CommandExitException, handle.wait)
+    error = raises(CommandExitException, handle.wait)
+    equal((error.exit_code, error.error), (-1, "signal: killed"))
     equal(sandbox.commands.kill(handle.pid), False)
     equal(sandbox.commands.kill(999999), False)
 
 
 @case
 def end_when_their_time_is_over(sandbox):
-    raises(TimeoutException, sandbox.commands.run, "sleep 3600", timeout=1)
+    raises(TimeoutException, sandbox.commands.run, "sleep 3601", timeout=1)
     equal(sandbox.commands.run("echo alive").stdout, "alive\n")
+    left = lambda: [process for process in sandbox.commands.list() if "sleep 3601" in process.args]
+    eventually(left, lambda: not left())
 
 
 @case
 def of_a_number_that_is_not_there_are_not_found(sandbox):
-    raises((NotFoundException, SandboxException), sandbox.commands.connect, 999999)
+    error = raises(NotFoundException, sandbox.commands.connect, 999999)
+    says(error, "process with pid 999999 not found")
     raises((NotFoundException, SandboxException), sandbox.commands.send_stdin, 999999, "x")
 
 

@@ -1,0 +1,16 @@
+"""Whether a sandbox is let out, asked from inside."""
+
+# Addresses for documentation, which nobody has.
+ONE, OTHER = "192.0.2.1", "198.51.100.7"
+
+
+def script_of(host):
+    """A line of a shell that begins a connection and says what came of it."""
+    script = f"import socket; socket.create_connection(({host!r}, 443), 30)"
+    return f'python3 -c "{script}" 2>&1; echo $?'
+
+
+def was_let_out(said):
+    """Whether the connection was begun: one that no rule allows is refused, by whoever is there on the way out."""
+    assert said == "0\n" or "refused" in said, said
+    return said == "0\n"

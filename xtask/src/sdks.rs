@@ -1,0 +1,135 @@
+//! E2B's SDKs as they are released, installed by name from their registries for all that speaks through them.
+//!
+//! Each is a directory that an interpreter can be pointed at, so that it can be copied to where an ordinary user reads.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::error::TaskError;
+use crate::program;
+
+/// An SDK.
+struct Sdk {
+    /// Its directory; what begins with `python` is Python's.
+    name: &'static str,
+    /// What the installer is asked for.
+    package: &'static str,
+}
+
+/// Servers have been broken by what changed between releases, so old ones are tried as well: those that still make and
+/// connect to sandboxes by the first version of these calls.
+const SDKS: [Sdk; 4] = [
+    Sdk {
+        name: "python",
+        package: "e2b",
+    },
+    Sdk {
+        name: "python-2.45.1",
+        package: "e2b==2.45.1",
+    },
+    Sdk {
+        name: "javascript",
+        package: "e2b@latest",
+    },
+    Sdk {
+        name: "javascript-2.45.0",
+        package: "e2b@2.45.0",
+    },
+];
+
+/// Where they are.
+pub(crate) fn directory() -> PathBuf {
+    program::target_directory().join("sdks")
+}
+
+/// Installs or renews them; answers those that are not there in the end, and why.
+pub(crate) fn install() -> Vec<(&'static str, String)> {
+    let installed = SDKS.iter().map(|sdk| (sdk.name, sdk.install()));
+    installed
+        .filter_map(|(name, result)| Some((name, result.err()?)))
+        .collect()
+}
+
+/// The same as a task of its own.
+///
+/// # Errors
+/// `Failed` when one is missing; why is on standard error.
+pub(crate) fn install_or_fail() -> Result<(), TaskError> {
+    let missing = install();
+    for (name, reason) in &missing {
+        eprintln!("{name}: {reason}");
+    }
+    match missing.len() {
+        0 => Ok(()),
+        count => Err(TaskError::Failed { count }),
+    }
+}
+
+impl Sdk {
+    /// Installs it, unless a pinned release is there already.
+    fn install(&self) -> Result<(), String> {
+        let target = directory().join(self.name);
+        let (inside, mut command) = if self.name.starts_with("python") {
+            ("e2b", pip())
+        } else {
+            ("node_modules/e2b", npm())
+        };
+        let installed = target.join(inside);
+        // A release never changes; the newest does.
+        let is_pinned = self.name.contains('-');
+        if is_pinned && installed.exists() {
+            return Ok(());
+        }
+        fs::create_dir_all(&target).map_err(|error| format!("creating `{}`: {error}", target.display()))?;
+        let outcome = output(command.arg(&target).arg(self.package));
+        // One of yesterday is better than none.
+        if installed.exists() {
+            Ok(())
+        } else {
+            outcome.and(Err("the installer did not bring it".to_owned()))
+        }
+    }
+}
+
+fn pip() -> Command {
+    // The one that an ordinary user has, too, where there is one.
+    let python = Path::new("/usr/bin/python3");
+    let mut command = Command::new(if python.exists() { python } else { Path::new("python3") });
+    command.args(["-m", "pip", "install", "--quiet", "--upgrade"]);
+    command.args([
+        "--no-input",
+        "--disable-pip-version-check",
+        "--root-user-action=ignore",
+        "--target",
+    ]);
+    command
+}
+
+fn npm() -> Command {
+    let mut command = Command::new("npm");
+    // No code of packages is run.
+    command.args([
+        "install",
+        "--loglevel=error",
+        "--no-audit",
+        "--no-fund",
+        "--ignore-scripts",
+        "--prefix",
+    ]);
+    command
+}
+
+/// Runs an installer to its end; the last line that it said is why it failed, all of it is on standard error.
+fn output(command: &mut Command) -> Result<(), String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("starting `{program}`: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    eprintln!("{said}");
+    let last = said.trim().lines().last().unwrap_or("it said nothing");
+    Err(format!("`{program}` ended with {}: {last}", output.status))
+}
