@@ -8,9 +8,11 @@ mod headers;
 mod places;
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use http::header::RETRY_AFTER;
 use http::request::Parts;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use offleash_manager::daemon::{Access, DaemonError, State as SandboxState};
 use offleash_manager::keeper::client::Keeper;
@@ -51,6 +53,10 @@ pub(super) enum Unreached {
     Changing,
     /// It has as many connections as it may have.
     Full,
+    /// It is paused, and the quota of its key has no room for another that runs.
+    OverQuota,
+    /// It is paused, and the machine has too little left to resume it.
+    Busy { retry_after: Duration },
     /// The way there is broken.
     Failed,
 }
@@ -76,6 +82,14 @@ impl Unreached {
             ),
             Self::Changing => (StatusCode::CONFLICT, "The sandbox is being paused, resumed or ended"),
             Self::Full => (StatusCode::TOO_MANY_REQUESTS, "The sandbox has too many connections"),
+            Self::OverQuota => (
+                StatusCode::TOO_MANY_REQUESTS,
+                "The sandbox is paused, and the quota of its key is used up",
+            ),
+            Self::Busy { .. } => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The sandbox is paused, and the machine has too little left to resume it",
+            ),
             Self::Failed => (StatusCode::BAD_GATEWAY, "The sandbox cannot be reached"),
         };
         let body = UnreachedBody {
@@ -84,7 +98,12 @@ impl Unreached {
             port: (self == Self::PortClosed).then_some(to.port),
             code: status.as_u16(),
         };
-        answer::json(status, &body)
+        let mut response = answer::json(status, &body);
+        if let Self::Busy { retry_after } = self {
+            let seconds = HeaderValue::from(retry_after.as_secs().max(1));
+            response.headers_mut().insert(RETRY_AFTER, seconds);
+        }
+        response
     }
 }
 
@@ -156,6 +175,10 @@ fn unreached(state: &State, error: &DaemonError) -> Unreached {
     match error {
         DaemonError::NotFound { .. } => Unreached::NotFound,
         DaemonError::Conflict { .. } => Unreached::Changing,
+        DaemonError::QuotaExceeded { .. } => Unreached::OverQuota,
+        DaemonError::Overloaded { retry_after, .. } => Unreached::Busy {
+            retry_after: *retry_after,
+        },
         _ => {
             failure::record(&*state.journal, "The sandbox cannot be reached", error);
             Unreached::Failed

@@ -104,6 +104,87 @@ fn a_quota_is_kept_by_creates_at_the_same_time() {
 }
 
 #[test]
+fn a_quota_of_cpus_is_kept_by_sandboxes_that_were_paused() {
+    test(async {
+        let world = World::new();
+        let daemon = world.daemon().await;
+        // Each has two of them.
+        let quota = Quota {
+            cpus: Some(4),
+            ..Quota::default()
+        };
+        let keys = Keys::open(Some(&world.site.state())).unwrap();
+        let (_, key) = keys.create("k", Scopes(vec![Scope::Create]), quota).unwrap();
+        let owner = caller(&key.id, Scope::Create, quota);
+        let mut ids = Vec::new();
+        for _ in 0..4 {
+            let request = CreateRequest {
+                auto_resume: true,
+                ..CreateRequest::default()
+            };
+            let made = within(daemon.create(&owner, request)).await.unwrap();
+            within(daemon.pause(&owner, &made.id)).await.unwrap();
+            ids.push(made.id);
+        }
+        let mut resuming = tokio::task::JoinSet::new();
+        for id in ids.clone() {
+            let (daemon, owner) = (daemon.clone(), owner.clone());
+            resuming.spawn(async move { within(daemon.resume(&owner, &id, None)).await.map(|_| ()) });
+        }
+        let exceeded = |error: &DaemonError| matches!(error, DaemonError::QuotaExceeded { what: "CPUs", .. });
+        let (resumed, refused): (Vec<_>, Vec<_>) = resuming.join_all().await.into_iter().partition(Result::is_ok);
+        assert_eq!((resumed.len(), refused.len()), (2, 2), "{refused:?}");
+        assert!(
+            refused.iter().all(|refused| refused.as_ref().is_err_and(exceeded)),
+            "{refused:?}"
+        );
+        assert_eq!((daemon.counts().running, daemon.counts().paused), (2, 2));
+
+        let state = |id: &String| daemon.get(&owner, id).unwrap().state;
+        let paused = ids.iter().find(|id| state(id) == State::Paused).unwrap();
+        let running = ids.iter().find(|id| state(id) == State::Running).unwrap();
+        // Neither does it come back by another way, nor by somebody else who has no quota.
+        let admin = caller("k2", Scope::Admin, Quota::default());
+        for refused in [
+            within(daemon.connect(&owner, paused, None)).await.err(),
+            within(daemon.connect(&admin, paused, None)).await.err(),
+            within(daemon.keeper(paused)).await.err(),
+            within(daemon.create(&owner, CreateRequest::default())).await.err(),
+        ] {
+            assert!(refused.as_ref().is_some_and(exceeded), "{refused:?}");
+        }
+        assert_eq!(state(paused), State::Paused);
+        within(daemon.pause(&owner, running)).await.unwrap();
+        within(daemon.keeper(paused)).await.unwrap();
+        assert_eq!(state(paused), State::Running);
+    });
+}
+
+#[test]
+fn an_overloaded_machine_resumes_nothing() {
+    test(async {
+        let world = World::new();
+        let me = Caller::local();
+        let daemon = world.daemon().await;
+        let made = super::world::create_with(&daemon, |request| request.auto_resume = true).await;
+        within(daemon.pause(&me, &made.id)).await.unwrap();
+        drop(daemon);
+        let daemon = world
+            .daemon_with(|config: &mut DaemonConfig| config.admission.min_memory_mib = u64::MAX)
+            .await;
+        for refused in [
+            within(daemon.resume(&me, &made.id, None)).await.err(),
+            within(daemon.connect(&me, &made.id, None)).await.err(),
+            within(daemon.keeper(&made.id)).await.err(),
+        ] {
+            let overloaded = matches!(refused, Some(DaemonError::Overloaded { what: "memory", .. }));
+            assert!(overloaded, "{refused:?}");
+        }
+        assert_eq!(daemon.get(&me, &made.id).unwrap().state, State::Paused);
+    });
+}
+
+#[test]
 fn an_overloaded_machine_refuses_at_once() {
     test(async {
         let world = World::new();

@@ -37,6 +37,8 @@ pub(super) struct Facts {
     pub(super) specification: Arc<Specification>,
     /// Whose it is, or is about to be: counted for quotas before it is in the row.
     pub(super) owner: Option<String>,
+    /// Whether its CPUs are counted although it is paused: it is about to run again.
+    resuming: bool,
 }
 
 impl Entry {
@@ -47,6 +49,7 @@ impl Entry {
                 owner: row.key_id.clone(),
                 row,
                 specification: Arc::new(specification),
+                resuming: false,
             }),
             transition: tokio::sync::Mutex::default(),
             writing: tokio::sync::Mutex::default(),
@@ -154,6 +157,18 @@ pub(super) enum Reserved {
     Before(Arc<Entry>),
 }
 
+/// What a paused sandbox needs to run is its owner's, until this is dropped; from then on its state says whether.
+#[derive(Debug)]
+pub(super) struct Resuming<'a> {
+    entry: &'a Entry,
+}
+
+impl Drop for Resuming<'_> {
+    fn drop(&mut self) {
+        self.entry.lock().resuming = false;
+    }
+}
+
 /// All sandboxes, by id.
 #[derive(Debug, Default)]
 pub(super) struct Table {
@@ -229,6 +244,27 @@ impl Table {
         Ok(take(&mut entries).map(Reserved::Now))
     }
 
+    /// Counts the CPUs of `entry`, which is paused, to its owner again, unless the quota stands against it. Its memory and
+    /// disk are counted while it is paused, too.
+    pub(super) fn reserve_resume<'a>(&self, entry: &'a Entry, quota: &Quota) -> Result<Resuming<'a>, DaemonError> {
+        let entries = self.lock();
+        let (owner, limits) = {
+            let facts = entry.lock();
+            (facts.owner.clone(), facts.specification.limits)
+        };
+        let mut used = Used::default();
+        for other in entries.values() {
+            let facts = other.lock();
+            if facts.owner == owner {
+                used.add(&facts);
+            }
+        }
+        used.check_cpus(quota, &limits)?;
+        // Still under the table's lock: nobody has counted in between.
+        entry.lock().resuming = true;
+        Ok(Resuming { entry })
+    }
+
     pub(super) fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         for entry in self.lock().values() {
@@ -259,18 +295,28 @@ impl Used {
         self.sandboxes += 1;
         self.memory_mib = self.memory_mib.saturating_add(limits.memory_mib);
         self.disk_mib = self.disk_mib.saturating_add(limits.disk_mib);
-        if facts.row.state != SandboxState::Paused {
+        if facts.row.state != SandboxState::Paused || facts.resuming {
             self.cpus += u64::from(limits.cpus);
         }
     }
 
+    /// Whether another sandbox fits.
     fn check(&self, quota: &Quota, limits: &Limits) -> Result<(), DaemonError> {
-        let rows = [
+        self.check_cpus(quota, limits)?;
+        Self::check_rows([
             ("sandboxes", quota.sandboxes.map(u64::from), self.sandboxes, 1),
-            ("CPUs", quota.cpus.map(u64::from), self.cpus, u64::from(limits.cpus)),
             ("MiB of memory", quota.memory_mib, self.memory_mib, limits.memory_mib),
             ("MiB of disk", quota.disk_mib, self.disk_mib, limits.disk_mib),
-        ];
+        ])
+    }
+
+    /// Whether what a paused sandbox does not use and a running one does fits.
+    fn check_cpus(&self, quota: &Quota, limits: &Limits) -> Result<(), DaemonError> {
+        Self::check_rows([("CPUs", quota.cpus.map(u64::from), self.cpus, u64::from(limits.cpus))])
+    }
+
+    /// What is counted: its name, the quota, what is used and what is asked for.
+    fn check_rows<const ROWS: usize>(rows: [(&'static str, Option<u64>, u64, u64); ROWS]) -> Result<(), DaemonError> {
         for (what, quota, used, asked) in rows {
             if let Some(quota) = quota
                 && used.saturating_add(asked) > quota

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use offleash_store::registry::{EventKind, LogLevel, SandboxState, Scope};
+use offleash_store::registry::{EventKind, LogLevel, Quota, SandboxState, Scope};
 use tokio::sync::MutexGuard;
 use tokio::time::timeout;
 
@@ -66,7 +66,8 @@ impl Daemon {
     /// extended. Says whether it was resumed.
     ///
     /// # Errors
-    /// `NotFound`, `Forbidden`, `Invalid`, `Conflict` while something else is being done with it for long, `Keeper`.
+    /// `NotFound`, `Forbidden`, `Invalid`, `Conflict` while something else is being done with it for long, `Keeper`; for
+    /// a paused one `QuotaExceeded` and `Overloaded`, as for one that is made.
     pub async fn connect(
         &self,
         caller: &Caller,
@@ -75,11 +76,13 @@ impl Daemon {
     ) -> Result<(SandboxView, bool), DaemonError> {
         let time = timeout_of(seconds, &self.inner.config)?;
         let (entry, inner) = (self.owned(caller, id)?, Arc::clone(&self.inner));
+        let caller = caller.clone();
         let work = async move {
             let turn = patiently(&entry).await?;
             let resumed = match entry.state() {
                 SandboxState::Paused => {
-                    resume(&inner, &entry, time, &turn).await?;
+                    let quota = quota_of(&inner, &entry, Some(&caller))?;
+                    resume(&inner, &entry, time, &quota, &turn).await?;
                     true
                 }
                 SandboxState::Running => {
@@ -117,14 +120,19 @@ impl Daemon {
     /// Lets a paused sandbox go on, for so many seconds.
     ///
     /// # Errors
-    /// `NotFound`, `Forbidden`, `Invalid`, `Conflict` if it runs or something else is being done with it.
+    /// `NotFound`, `Forbidden`, `Invalid`, `Conflict` if it runs or something else is being done with it; `QuotaExceeded`
+    /// and `Overloaded` as for one that is made: it stays paused then.
     pub async fn resume(&self, caller: &Caller, id: &str, seconds: Option<u64>) -> Result<SandboxView, DaemonError> {
         let time = timeout_of(seconds, &self.inner.config)?;
         let (entry, inner) = (self.owned(caller, id)?, Arc::clone(&self.inner));
+        let caller = caller.clone();
         let work = async move {
             let turn = at_once(&entry)?;
             match entry.state() {
-                SandboxState::Paused => resume(&inner, &entry, time, &turn).await?,
+                SandboxState::Paused => {
+                    let quota = quota_of(&inner, &entry, Some(&caller))?;
+                    resume(&inner, &entry, time, &quota, &turn).await?;
+                }
                 SandboxState::Running => return Err(DaemonError::conflict(entry.id.as_str(), "is running already")),
                 _ => return Err(DaemonError::not_found(entry.id.as_str())),
             }
@@ -178,7 +186,7 @@ impl Daemon {
     /// if traffic resumes it.
     ///
     /// # Errors
-    /// `NotFound`, `Conflict` if it is paused, `Keeper`.
+    /// `NotFound`, `Conflict` if it is paused, `Keeper`; `QuotaExceeded` and `Overloaded` where it cannot be resumed now.
     pub async fn keeper(&self, id: &str) -> Result<Keeper, DaemonError> {
         let known = |entry: &Arc<Entry>| entry.lock().visible_state().is_some();
         let entry = self
@@ -196,7 +204,8 @@ impl Daemon {
             match entry.state() {
                 SandboxState::Running => {}
                 SandboxState::Paused if entry.lock().row.auto_resume => {
-                    resume(&inner, &entry, inner.config.default_timeout, &turn).await?;
+                    let quota = quota_of(&inner, &entry, None)?;
+                    resume(&inner, &entry, inner.config.default_timeout, &quota, &turn).await?;
                 }
                 SandboxState::Paused => return Err(DaemonError::conflict(entry.id.as_str(), "is paused")),
                 _ => return Err(DaemonError::not_found(entry.id.as_str())),
@@ -258,13 +267,29 @@ pub(super) async fn pause(
     }
 }
 
-/// Resumes a paused sandbox, for so long.
+/// What the owner of `entry` may have. Whoever asks, it is the owner's that is used.
+fn quota_of(inner: &Inner, entry: &Entry, caller: Option<&Caller>) -> Result<Quota, DaemonError> {
+    let owner = entry.lock().owner.clone();
+    let Some(owner) = owner else {
+        return Ok(Quota::default());
+    };
+    if let Some(caller) = caller.filter(|caller| caller.key_id == owner) {
+        return Ok(caller.quota);
+    }
+    // The owner of the daemon has no key, and no quota.
+    Ok(inner.registry.key(&owner)?.map_or_else(Quota::default, |key| key.quota))
+}
+
+/// Resumes a paused sandbox, for so long, if the machine and its owner's quota have what it needs to run.
 async fn resume(
     inner: &Arc<Inner>,
     entry: &Arc<Entry>,
     time: Duration,
+    quota: &Quota,
     _turn: &MutexGuard<'_, ()>,
 ) -> Result<(), DaemonError> {
+    inner.admission.check()?;
+    let _reserved = inner.table.reserve_resume(entry, quota)?;
     inner
         .write(entry, None, |row| row.state = SandboxState::Resuming)
         .await?;

@@ -103,6 +103,20 @@ impl Registry {
         Ok(found)
     }
 
+    /// The key `id`, revoked or not.
+    ///
+    /// # Errors
+    /// When the registry cannot be read.
+    pub fn key(&self, id: &str) -> Result<Option<KeyRow>, RegistryError> {
+        let reader = self.reader();
+        let tried = |error| RegistryError::of("looking up an API key", error);
+        let mut statement = reader
+            .prepare_cached("SELECT * FROM keys WHERE id = ?1")
+            .map_err(tried)?;
+        let mut rows = statement.query([id]).map_err(tried)?;
+        rows.next().map_err(tried)?.map(key_row).transpose()
+    }
+
     /// All keys, revoked ones too, the oldest first.
     ///
     /// # Errors

@@ -247,6 +247,8 @@ fn keys_are_found_by_themselves_alone_and_not_after_they_were_revoked() {
         .apply(vec![Change::AddKey(Box::new(key("k1", &mine)))])
         .unwrap();
     assert_eq!(registry.authenticate(&mine).unwrap(), Some(key("k1", &mine)));
+    assert_eq!(registry.key("k1").unwrap(), Some(key("k1", &mine)));
+    assert_eq!(registry.key("k2").unwrap(), None);
     assert_eq!(registry.authenticate(&other).unwrap(), None);
     let twin: ApiKey = format!("{}{}", mine.prefix(), "0".repeat(32)).parse().unwrap();
     assert_eq!(registry.authenticate(&twin).unwrap(), None);
