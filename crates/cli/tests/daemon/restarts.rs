@@ -1,7 +1,9 @@
 //! What one daemon leaves to the next.
 
+use std::process::Command;
+
 use offleash_manager::daemon::{Caller, Daemon, DaemonError, State};
-use offleash_store::registry::{Change, SandboxState};
+use offleash_store::registry::{Change, KeeperProcess, SandboxRow, SandboxState};
 
 use super::world::{World, config, create, create_with, keepers_below, kill, output, test, within};
 
@@ -70,6 +72,81 @@ fn what_died_meanwhile_is_cleaned_up() {
 }
 
 #[test]
+fn a_process_of_another_boot_is_not_taken_for_a_keeper() {
+    test(async {
+        for (boot, started_ms) in [
+            (Some("0badcafe-0000-4000-8000-00000000000f".parse().unwrap()), None),
+            // A row of before boots were recorded, of a sandbox that is older than this boot.
+            (None, Some(1)),
+        ] {
+            let world = World::new();
+            let first = world.daemon().await;
+            let made = create(&first).await;
+            drop(first);
+            let keepers = keepers_below(world.site.root());
+            // What has the number of the keeper after a reboot, and happens to have been started at the same time.
+            let mut bystander = Command::new("/bin/sleep").arg("3600").spawn().unwrap();
+            let pid = i32::try_from(bystander.id()).unwrap();
+            change_row(&world, |row| {
+                row.keeper = Some(KeeperProcess {
+                    pid,
+                    start_ticks: start_ticks(pid),
+                    boot,
+                });
+                row.started_ms = started_ms.unwrap_or(row.started_ms);
+            });
+            keepers.into_iter().for_each(kill);
+
+            let second = world.daemon().await;
+            assert!(second.get(&Caller::local(), &made.id).is_err());
+            within(second.drain()).await;
+            let ended = bystander.try_wait().unwrap();
+            bystander.kill().unwrap();
+            bystander.wait().unwrap();
+            assert_eq!(ended, None, "the daemon killed a process that is none of its own");
+            world.emptied().await;
+        }
+    });
+}
+
+#[test]
+fn a_sandbox_of_before_boots_were_recorded_is_adopted() {
+    test(async {
+        let world = World::new();
+        let me = Caller::local();
+        let first = world.daemon().await;
+        let made = create(&first).await;
+        drop(first);
+        let keeper = |world: &World| world.registry().sandboxes().unwrap()[0].keeper;
+        let recorded = keeper(&world);
+        assert!(recorded.unwrap().boot.is_some());
+        change_row(&world, |row| row.keeper.as_mut().unwrap().boot = None);
+
+        let second = world.daemon().await;
+        assert_eq!(second.get(&me, &made.id).unwrap().state, State::Running);
+        assert_eq!(keeper(&world), recorded);
+        within(second.kill(&me, &made.id)).await.unwrap();
+        world.emptied().await;
+    });
+}
+
+/// Changes the one row that there is, behind the back of the daemon.
+fn change_row(world: &World, change: impl FnOnce(&mut SandboxRow)) {
+    let registry = world.registry();
+    let mut row = registry.sandboxes().unwrap().pop().unwrap();
+    change(&mut row);
+    row.generation += 1;
+    registry.apply(vec![Change::SetSandbox(Box::new(row))]).unwrap();
+}
+
+/// When a process was started (proc_pid_stat(5)).
+fn start_ticks(pid: i32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let rest = stat.rsplit_once(") ").unwrap().1;
+    rest.split(' ').nth(19).unwrap().parse().unwrap()
+}
+
+#[test]
 fn what_was_half_made_or_half_ended_is_undone() {
     test(async {
         for state in [SandboxState::Creating, SandboxState::Killing] {
@@ -77,12 +154,7 @@ fn what_was_half_made_or_half_ended_is_undone() {
             let first = world.daemon().await;
             let made = create(&first).await;
             drop(first);
-            let registry = world.registry();
-            let mut row = registry.sandboxes().unwrap().pop().unwrap();
-            row.state = state;
-            row.generation += 1;
-            registry.apply(vec![Change::SetSandbox(Box::new(row))]).unwrap();
-            drop(registry);
+            change_row(&world, |row| row.state = state);
             // A directory that nothing is known of, as when the daemon dies before its first record.
             std::fs::create_dir(world.site.state().join("sandboxes/iunknown")).unwrap();
 
@@ -106,12 +178,7 @@ fn a_change_that_was_begun_is_settled_by_what_the_sandbox_does() {
             let first = world.daemon().await;
             let made = create(&first).await;
             drop(first);
-            let registry = world.registry();
-            let mut row = registry.sandboxes().unwrap().pop().unwrap();
-            row.state = state;
-            row.generation += 1;
-            registry.apply(vec![Change::SetSandbox(Box::new(row))]).unwrap();
-            drop(registry);
+            change_row(&world, |row| row.state = state);
             let second = world.daemon().await;
             assert_eq!(second.get(&Caller::local(), &made.id).unwrap().state, settled);
             within(second.kill(&Caller::local(), &made.id)).await.unwrap();

@@ -12,7 +12,7 @@ use super::creating::{network_order, watch};
 use super::ending;
 use super::error::DaemonError;
 use super::inner::{Inner, blocking};
-use super::launch::Process;
+use super::launch::{Process, of_this_boot};
 use super::specification::Specification;
 use super::table::Entry;
 
@@ -40,13 +40,16 @@ pub(super) async fn adopt_all(inner: &Arc<Inner>) -> Result<(), DaemonError> {
     remove_unknown(inner, &known).await
 }
 
-async fn adopt(inner: &Arc<Inner>, row: SandboxRow) {
+async fn adopt(inner: &Arc<Inner>, mut row: SandboxRow) {
     let Ok(id) = row.id.parse() else {
         // Ids are ours, so this one was written by somebody else; there is no directory of such a name.
         return;
     };
     let specification = Specification::from_json(&row.spec);
     let was = row.state;
+    let recorded = row.keeper;
+    row.keeper = recorded.and_then(|keeper| of_this_boot(keeper, row.started_ms));
+    let is_recorded = row.keeper == recorded;
     let process = row.keeper.and_then(Process::find);
     let readable = specification.is_some();
     let entry = Arc::new(Entry::new(
@@ -61,7 +64,7 @@ async fn adopt(inner: &Arc<Inner>, row: SandboxRow) {
             watch(inner, &entry, watched);
             if readable
                 && !matches!(was, SandboxState::Creating | SandboxState::Killing)
-                && take_over(inner, &entry).await
+                && take_over(inner, &entry, is_recorded).await
             {
                 return;
             }
@@ -88,8 +91,9 @@ async fn adopt(inner: &Arc<Inner>, row: SandboxRow) {
     ending::forget_in_background(inner, &entry, kind);
 }
 
-/// Talks to the keeper, and brings registry and sandbox into agreement. `false` if it cannot be talked to.
-async fn take_over(inner: &Arc<Inner>, entry: &Arc<Entry>) -> bool {
+/// Talks to the keeper, and brings registry and sandbox into agreement, also about the keeper unless that `is_recorded`.
+/// `false` if it cannot be talked to.
+async fn take_over(inner: &Arc<Inner>, entry: &Arc<Entry>, is_recorded: bool) -> bool {
     let keeper = inner.keeper(entry);
     let hello = match keeper.hello().await {
         Ok(hello) if hello.id == entry.id => hello,
@@ -111,7 +115,8 @@ async fn take_over(inner: &Arc<Inner>, entry: &Arc<Entry>) -> bool {
     } else {
         SandboxState::Running
     };
-    if entry.state() != state && inner.write(entry, None, |row| row.state = state).await.is_err() {
+    let differs = entry.state() != state || !is_recorded;
+    if differs && inner.write(entry, None, |row| row.state = state).await.is_err() {
         entry.lock().row.state = state;
     }
     let is_pooled = entry.lock().row.key_id.is_none();

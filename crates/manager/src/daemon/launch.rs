@@ -12,7 +12,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use offleash_store::registry::KeeperProcess;
+use offleash_store::registry::{BootId, KeeperProcess, UnixMs};
 use offleash_sys::spawn::{Orphaned, Session, Spawn, spawn};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open};
@@ -84,6 +84,7 @@ pub(super) fn start(program: Option<&Path>, directory: &Path) -> io::Result<(Sta
     let started = start_ticks(spawned.pid).map(|start_ticks| KeeperProcess {
         pid: spawned.pid,
         start_ticks,
+        boot: this_boot(),
     });
     match started {
         Some(found) => Ok((
@@ -139,6 +140,10 @@ impl Process {
     pub(super) fn find(recorded: KeeperProcess) -> Option<Self> {
         // `from_raw` panics below zero, and the number was read from a file.
         let pid = (recorded.pid > 0).then(|| Pid::from_raw(recorded.pid))??;
+        // After a reboot both numbers may be another process's.
+        if recorded.boot != this_boot() {
+            return None;
+        }
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
         // The descriptor came first: the number cannot have become another's since.
         (start_ticks(recorded.pid) == Some(recorded.start_ticks)).then_some(Self { pidfd })
@@ -176,6 +181,36 @@ impl Process {
     }
 }
 
+/// What a row says of a process, with the boot where the row is of before that was recorded; `None` if the machine was
+/// booted after the sandbox was started, so that the process cannot live any more.
+pub(super) fn of_this_boot(recorded: KeeperProcess, sandbox_started: UnixMs) -> Option<KeeperProcess> {
+    if recorded.boot.is_some() {
+        return Some(recorded);
+    }
+    let booted = std::fs::read_to_string("/proc/stat")
+        .ok()
+        .as_deref()
+        .and_then(booted_ms);
+    booted
+        .is_none_or(|booted| booted <= sandbox_started)
+        .then(|| KeeperProcess {
+            boot: this_boot(),
+            ..recorded
+        })
+}
+
+/// The boot that the machine is in.
+fn this_boot() -> Option<BootId> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    text.trim_ascii_end().parse().ok()
+}
+
+/// When the machine was booted (proc_stat(5), `btime`), by its clock of now.
+fn booted_ms(stat: &str) -> Option<UnixMs> {
+    let seconds = stat.lines().find_map(|line| line.strip_prefix("btime "))?;
+    seconds.trim().parse::<UnixMs>().ok()?.checked_mul(1000)
+}
+
 /// When a process was started (proc_pid_stat(5), field 22). The name in field 2 may hold anything.
 fn start_ticks(pid: i32) -> Option<u64> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
@@ -202,9 +237,16 @@ mod tests {
     fn a_process_is_told_from_a_later_one_of_the_same_number() {
         let pid = rustix::process::getpid().as_raw_pid();
         let start_ticks = start_ticks(pid).unwrap();
-        let recorded = KeeperProcess { pid, start_ticks };
+        let boot = this_boot();
+        assert!(boot.is_some());
+        let recorded = KeeperProcess { pid, start_ticks, boot };
         assert!(Process::find(recorded).is_some());
         for other in [
+            KeeperProcess {
+                boot: Some("0badcafe-0000-4000-8000-00000000000f".parse().unwrap()),
+                ..recorded
+            },
+            KeeperProcess { boot: None, ..recorded },
             KeeperProcess {
                 start_ticks: start_ticks - 1,
                 ..recorded
@@ -216,11 +258,36 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_row_without_a_boot_is_of_this_one_only_if_the_sandbox_is() {
+        let old = KeeperProcess {
+            pid: 7,
+            start_ticks: 8,
+            boot: None,
+        };
+        let known = KeeperProcess {
+            boot: this_boot(),
+            ..old
+        };
+        assert_eq!(of_this_boot(old, super::super::clock::now_ms()), Some(known));
+        assert_eq!(of_this_boot(old, 1), None);
+        assert_eq!(of_this_boot(known, 1), Some(known));
+        assert_eq!(
+            booted_ms("cpu 1 2\nbtime 1700000000\nprocesses 3\n"),
+            Some(1_700_000_000_000)
+        );
+        assert_eq!(booted_ms("btime x"), None);
+    }
+
     #[tokio::test]
     async fn a_keeper_that_takes_too_long_is_one_of_a_machine_that_has_too_much_to_do() {
         let (_read, order) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         let (answer, _kept_open) = pipe_with(PipeFlags::CLOEXEC).unwrap();
-        let process = KeeperProcess { pid: 1, start_ticks: 0 };
+        let process = KeeperProcess {
+            pid: 1,
+            start_ticks: 0,
+            boot: None,
+        };
         let started = Started { process, order, answer };
         let made = started.give(&some_order(), Duration::from_millis(1)).await;
         assert!(matches!(made, Err(DaemonError::Overloaded { .. })), "{made:?}");

@@ -88,9 +88,10 @@ fn insert(
 
 fn add_sandbox(connection: &Connection, row: &SandboxRow) -> Result<(), RegistryError> {
     let query = "INSERT INTO sandboxes (id, key_id, state, template, spec, metadata, started_ms, end_ms, auto_pause,
-            auto_resume, access_token, traffic_token, keeper_pid, keeper_start, generation, idempotency_key)
+            auto_resume, access_token, traffic_token, keeper_pid, keeper_start, keeper_boot, generation, idempotency_key)
         VALUES (:id, :key_id, :state, :template, :spec, :metadata, :started_ms, :end_ms, :auto_pause,
-            :auto_resume, :access_token, :traffic_token, :keeper_pid, :keeper_start, :generation, :idempotency_key)";
+            :auto_resume, :access_token, :traffic_token, :keeper_pid, :keeper_start, :keeper_boot, :generation,
+            :idempotency_key)";
     write_sandbox(row, |parameters| {
         insert(connection, "a sandbox of this id or request", query, parameters)
     })
@@ -100,7 +101,8 @@ fn set_sandbox(connection: &Connection, row: &SandboxRow) -> Result<(), Registry
     let query = "UPDATE sandboxes SET key_id = :key_id, state = :state, template = :template, spec = :spec,
             metadata = :metadata, started_ms = :started_ms, end_ms = :end_ms, auto_pause = :auto_pause,
             auto_resume = :auto_resume, access_token = :access_token, traffic_token = :traffic_token,
-            keeper_pid = :keeper_pid, keeper_start = :keeper_start, generation = :generation,
+            keeper_pid = :keeper_pid, keeper_start = :keeper_start, keeper_boot = :keeper_boot,
+            generation = :generation,
             idempotency_key = :idempotency_key
         WHERE id = :id AND generation = :generation - 1";
     let changed = write_sandbox(row, |parameters| execute(connection, query, parameters))?;
@@ -114,6 +116,7 @@ fn write_sandbox<T>(
     let metadata = to_json(&row.metadata)?;
     let keeper_pid = row.keeper.map(|keeper| keeper.pid);
     let keeper_start = row.keeper.map(|keeper| keeper.start_ticks.cast_signed());
+    let keeper_boot = row.keeper.and_then(|keeper| keeper.boot).map(|boot| boot.to_string());
     write(named_params! {
         ":id": row.id,
         ":key_id": row.key_id,
@@ -129,6 +132,7 @@ fn write_sandbox<T>(
         ":traffic_token": row.traffic_token,
         ":keeper_pid": keeper_pid,
         ":keeper_start": keeper_start,
+        ":keeper_boot": keeper_boot,
         ":generation": row.generation,
         ":idempotency_key": row.idempotency_key,
     })

@@ -28,8 +28,8 @@ pub use keys::{ApiKey, BadApiKey, KEY_PREFIX_CHARS};
 pub use making::Change;
 pub use reading::EventsWanted;
 pub use rows::{
-    EventKind, EventRow, KeeperProcess, KeyRow, LogLevel, LogRow, MetricRow, Quota, SandboxRow, SandboxState, Scope,
-    Scopes, UnixMs, UnknownWord,
+    BootId, EventKind, EventRow, KeeperProcess, KeyRow, LogLevel, LogRow, MetricRow, Quota, SandboxRow, SandboxState,
+    Scope, Scopes, UnixMs, UnknownWord,
 };
 pub use writer::Done;
 

@@ -129,6 +129,11 @@ fn sandbox_row(row: &Row<'_>) -> Result<SandboxRow, RegistryError> {
     let metadata: String = column(row, "metadata")?;
     let pid: Option<i32> = column(row, "keeper_pid")?;
     let start: Option<i64> = column(row, "keeper_start")?;
+    let boot: Option<String> = column(row, "keeper_boot")?;
+    let boot = boot
+        .map(|text| text.parse())
+        .transpose()
+        .map_err(|error| RegistryError::damaged(format!("column `keeper_boot`: {error}")))?;
     Ok(SandboxRow {
         id: column(row, "id")?,
         key_id: column(row, "key_id")?,
@@ -145,6 +150,7 @@ fn sandbox_row(row: &Row<'_>) -> Result<SandboxRow, RegistryError> {
         keeper: pid.zip(start).map(|(pid, start)| KeeperProcess {
             pid,
             start_ticks: start.cast_unsigned(),
+            boot,
         }),
         generation: column(row, "generation")?,
         idempotency_key: column(row, "idempotency_key")?,

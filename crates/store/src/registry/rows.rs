@@ -51,6 +51,38 @@ pub struct KeeperProcess {
     pub pid: i32,
     /// When it was started, in the kernel's ticks since boot (proc_pid_stat(5), `starttime`).
     pub start_ticks: u64,
+    /// Since which boot they are counted; `None` in rows of before this was recorded, and where the kernel does not say.
+    pub boot: Option<BootId>,
+}
+
+/// One boot of the machine, told from every other: a UUID (`/proc/sys/kernel/random/boot_id`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BootId(u128);
+
+impl FromStr for BootId {
+    type Err = UnknownWord;
+
+    fn from_str(text: &str) -> Result<Self, UnknownWord> {
+        let unknown = || UnknownWord {
+            what: "boot id",
+            word: text.to_owned(),
+        };
+        let lengths = text.split('-').map(str::len);
+        let is_digit = |byte: u8| byte == b'-' || byte.is_ascii_hexdigit();
+        if !lengths.eq([8, 4, 4, 4, 12]) || !text.bytes().all(is_digit) {
+            return Err(unknown());
+        }
+        let number = u128::from_str_radix(&text.replace('-', ""), 16);
+        number.map(Self).map_err(|_| unknown())
+    }
+}
+
+impl fmt::Display for BootId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = format!("{:032x}", self.0);
+        let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &digits[part]);
+        f.write_str(&parts.join("-"))
+    }
 }
 
 /// Where in its life a sandbox is. What is going to be done is written before it is begun.

@@ -22,7 +22,9 @@ pub(super) const KEPT_LOGS: i64 = 1_000;
 pub(super) const KEPT_METRICS: i64 = 1_000;
 
 /// What takes a database from one schema to the next.
-const MIGRATIONS: [&str; 1] = ["
+const MIGRATIONS: [&str; 2] = [FIRST, "ALTER TABLE sandboxes ADD COLUMN keeper_boot TEXT;"];
+
+const FIRST: &str = "
 CREATE TABLE keys (
     id TEXT PRIMARY KEY,
     name TEXT NOT NULL,
@@ -91,7 +93,7 @@ CREATE TABLE metrics (
     disk_total INTEGER NOT NULL,
     PRIMARY KEY (sandbox, place)
 ) STRICT, WITHOUT ROWID;
-"];
+";
 
 /// Opens the database for writing; makes an empty one, mode 0600, if there is none.
 pub(super) fn open_file(path: &Path) -> Result<Connection, RegistryError> {
@@ -160,6 +162,22 @@ fn upgrade(connection: &mut Connection) -> Result<(), RegistryError> {
         .pragma_update(None, "application_id", APPLICATION_ID)
         .map_err(tried)?;
     transaction.commit().map_err(tried)
+}
+
+/// A database with the schema of that number.
+#[cfg(test)]
+pub(super) fn make_of(schema: usize, path: &Path) -> Connection {
+    let connection = open_file(path).unwrap();
+    for migration in MIGRATIONS.iter().take(schema) {
+        connection.execute_batch(migration).unwrap();
+    }
+    connection
+        .pragma_update(None, "user_version", i64::try_from(schema).unwrap())
+        .unwrap();
+    connection
+        .pragma_update(None, "application_id", APPLICATION_ID)
+        .unwrap();
+    connection
 }
 
 fn pragma(connection: &Connection, name: &str) -> Result<i64, RegistryError> {

@@ -49,6 +49,7 @@ fn sandbox(id: &str) -> SandboxRow {
         keeper: Some(KeeperProcess {
             pid: 7,
             start_ticks: u64::MAX,
+            boot: Some("0badcafe-0000-4000-8000-00000000000f".parse().unwrap()),
         }),
         generation: 0,
         idempotency_key: None,
@@ -341,6 +342,47 @@ fn a_later_schema_is_left_alone() {
         matches!(opened, Err(RegistryError::Newer { found: 99, .. })),
         "{opened:?}"
     );
+}
+
+#[test]
+fn a_boot_is_read_as_it_is_written() {
+    let text = "0badcafe-0000-4000-8000-00000000000f";
+    let boot: BootId = text.parse().unwrap();
+    assert_eq!(boot.to_string(), text);
+    for bad in [
+        "",
+        "0badcafe0000400080000000000000000f",
+        "0badcafe-0000-4000-8000-00000000000",
+        "0badcafe-0000-4000-8000-00000000000g",
+        "+badcafe-0000-4000-8000-00000000000f",
+        "0badcafe-0000-4000-8000-00000000000f\n",
+    ] {
+        assert!(bad.parse::<BootId>().is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn rows_of_before_boots_were_recorded_have_none() {
+    let place = Place::new();
+    place.state();
+    let connection = schema::make_of(1, &place.file());
+    let row =
+        "INSERT INTO sandboxes VALUES ('i1', 'k1', 'running', 'base', '{}', '{}', 1, 2, 0, 0, NULL, NULL, 7, 8, 3,
+        NULL)";
+    connection.execute_batch(row).unwrap();
+    drop(connection);
+    let registry = place.open().unwrap();
+    let mut row = registry.sandboxes().unwrap().pop().unwrap();
+    let expected = KeeperProcess {
+        pid: 7,
+        start_ticks: 8,
+        boot: None,
+    };
+    assert_eq!((row.id.as_str(), row.keeper), ("i1", Some(expected)));
+    row.keeper = sandbox("i1").keeper;
+    row.generation = 4;
+    registry.apply(vec![set(&row)]).unwrap();
+    assert_eq!(registry.sandboxes().unwrap(), [row]);
 }
 
 #[test]
