@@ -47,7 +47,7 @@ pub use failure::FileError;
 pub use identity::HostIdentity;
 pub use live_run::{Finished, LiveRun, NewRun};
 pub use node::{Node, NodeKind};
-pub use reap::{Leftover, LeftoverFate, reap, reap_one, reap_with};
+pub use reap::{Leftover, LeftoverFate, erase, reap, reap_with};
 pub use removal::remove_directory;
 pub use run::Run;
 pub use run_error::RunError;

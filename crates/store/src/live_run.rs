@@ -110,6 +110,21 @@ impl LiveRun {
         noted.map_err(|source| self.run.failed(source))
     }
 
+    /// Ends the run and keeps nothing of it, not even that it was.
+    ///
+    /// The sandbox must be gone.
+    ///
+    /// # Errors
+    /// `File` if the state directory cannot be written.
+    pub fn erase(self) -> Result<(), RunError> {
+        let Self { run, claim } = self;
+        let is_untouched = run.is_untouched().unwrap_or(false);
+        if !(is_untouched && spares::keep(&run.state, run.id(), &run.directory, run.file.layers.len())) {
+            run.remove()?;
+        }
+        claim.release().map_err(|source| run.failed(source))
+    }
+
     /// Ends the run: nothing of it is kept if it changed nothing, else it is kept until applied or discarded.
     ///
     /// The sandbox must be gone.

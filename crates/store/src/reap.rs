@@ -61,34 +61,43 @@ pub fn reap_with(
 ) -> Result<Vec<Leftover>, FileError> {
     let mut leftovers = Vec::new();
     for id in live(state)? {
-        leftovers.extend(reap_one(state, &id, remove_cgroups)?);
+        let Some(claim) = Claim::take_over(state, &id)? else {
+            continue;
+        };
+        let cgroups = cgroups(state, &id);
+        let fate = if remove_cgroups(&cgroups) {
+            finish(state, &id, claim).unwrap_or_else(|error| LeftoverFate::Postponed(chain(&error)))
+        } else {
+            LeftoverFate::Postponed("its control groups cannot be removed".to_owned())
+        };
+        leftovers.push(Leftover { id, cgroups, fate });
     }
     Ok(leftovers)
 }
 
-/// As [`reap_with`], for the run `id` alone; `None` if its process lives, or left nothing to finish.
+/// Removes all that is left of the run `id`, wherever it was in its life: its cgroups by `remove_cgroups`, its changes,
+/// its record. It is in no list afterwards. What is not there is no error.
+///
+/// For runs that are somebody else's to list, as those of a daemon's sandboxes.
 ///
 /// # Errors
-/// If its lock cannot be looked at.
-pub fn reap_one(
+/// `Busy` if somebody works on it: its process, one that dies just now, or whoever finishes what it left. `File` if it
+/// cannot be removed, also for the sake of its cgroups.
+pub fn erase(
     state: &StateDirectory,
     id: &RunId,
     remove_cgroups: &mut dyn FnMut(&[PathBuf]) -> bool,
-) -> Result<Option<Leftover>, FileError> {
-    let Some(claim) = Claim::take_over(state, id)? else {
-        return Ok(None);
-    };
-    let cgroups = cgroups(state, id);
-    let fate = if remove_cgroups(&cgroups) {
-        finish(state, id, claim).unwrap_or_else(|error| LeftoverFate::Postponed(chain(&error)))
-    } else {
-        LeftoverFate::Postponed("its control groups cannot be removed".to_owned())
-    };
-    Ok(Some(Leftover {
-        id: id.clone(),
-        cgroups,
-        fate,
-    }))
+) -> Result<(), RunError> {
+    let failed = |source| RunError::File { id: id.clone(), source };
+    let claim = Claim::take(state, id)
+        .map_err(failed)?
+        .ok_or_else(|| RunError::Busy { id: id.clone() })?;
+    if !remove_cgroups(&cgroups(state, id)) {
+        let stays = FileError::new("removing the control groups of run", id.as_str(), Errno::BUSY);
+        return Err(failed(stays));
+    }
+    remove_tree(&state.runs, id.as_str().as_ref()).map_err(failed)?;
+    claim.release().map_err(failed)
 }
 
 fn live(state: &StateDirectory) -> Result<Vec<RunId>, FileError> {

@@ -242,7 +242,5 @@ fn note(directory: &OwnedFd, ended: &Ended) {
 /// Removes what the run of a sandbox has in the state directory; the next start does it where this fails.
 fn forget(live: LiveRun, own_root: Option<OwnRoot>) {
     let _discarded = own_root.map(OwnRoot::discard);
-    if let Ok(finished) = live.finish() {
-        let _discarded = finished.run.map(offleash_store::Run::discard);
-    }
+    let _erased = live.erase();
 }

@@ -170,6 +170,61 @@ fn a_run_is_not_forgotten_before_its_groups_are_removed() {
 }
 
 #[test]
+fn what_is_erased_is_in_no_list_wherever_it_was_in_its_life() {
+    let scratch = Scratch::new();
+    let groups = [PathBuf::from("/sys/fs/cgroup/pids/a")];
+    let started = || {
+        let mut live = scratch.start();
+        write(upper(&live).join("f"), "x");
+        live.record_cgroups(&groups).unwrap();
+        (live.run().id().clone(), live)
+    };
+    let erase = |id: &RunId| {
+        let mut asked = Vec::new();
+        let erased = crate::erase(&scratch.state, id, &mut |paths| {
+            asked.extend(paths.to_vec());
+            true
+        });
+        erased.map(|()| asked)
+    };
+    let (live_id, live) = started();
+    assert!(matches!(erase(&live_id), Err(RunError::Busy { .. })));
+    live.erase().unwrap();
+
+    let (died, dead) = started();
+    drop(dead);
+    assert_eq!(erase(&died).unwrap(), groups);
+
+    let (reaped, dead) = started();
+    drop(dead);
+    reap(&scratch.state).unwrap();
+    assert_eq!(erase(&reaped).unwrap(), Vec::<PathBuf>::new());
+
+    let (kept, ended) = started();
+    ended.finish().unwrap();
+    erase(&kept).unwrap();
+
+    let (damaged, dead) = started();
+    drop(dead);
+    fs::write(mark(&scratch, &damaged), "").unwrap();
+    erase(&damaged).unwrap();
+
+    erase(&"nobodys".parse().unwrap()).unwrap();
+    assert!(runs(&scratch.state).unwrap().is_empty());
+    assert_eq!(reap(&scratch.state).unwrap(), []);
+}
+
+#[test]
+fn one_whose_groups_stay_is_not_erased() {
+    let scratch = Scratch::new();
+    let live = scratch.start();
+    let id = live.run().id().clone();
+    drop(live);
+    crate::erase(&scratch.state, &id, &mut |_| false).unwrap_err();
+    assert_eq!(reap(&scratch.state).unwrap()[0].fate, LeftoverFate::Removed);
+}
+
+#[test]
 fn changes_survive_a_record_that_was_lost_in_a_power_failure() {
     let scratch = Scratch::new();
     for (edited, fate) in [(true, LeftoverFate::Kept), (false, LeftoverFate::Removed)] {
