@@ -1,4 +1,5 @@
-//! E2B's SDKs as they are released, installed by name from their registries for all that speaks through them.
+//! E2B's SDKs as they are released, and the libraries that code in sandboxes uses, installed by name from their
+//! registries for the tests that need them.
 //!
 //! Each is a directory that an interpreter can be pointed at, so that it can be copied to where an ordinary user reads.
 
@@ -9,32 +10,49 @@ use std::process::{Command, Stdio};
 use crate::error::TaskError;
 use crate::program;
 
-/// An SDK.
+/// An SDK, or libraries.
 struct Sdk {
-    /// Its directory; what begins with `python` is Python's.
+    /// Its directory.
     name: &'static str,
     /// What the installer is asked for.
-    package: &'static str,
+    packages: &'static [&'static str],
+    /// What is there when it is installed; `npm` installs what is in `node_modules`, `pip` everything else.
+    inside: &'static str,
 }
 
 /// Servers have been broken by what changed between releases, so old ones are tried as well: those that still make and
 /// connect to sandboxes by the first version of these calls.
-const SDKS: [Sdk; 4] = [
+const SDKS: [Sdk; 6] = [
     Sdk {
         name: "python",
-        package: "e2b",
+        packages: &["e2b"],
+        inside: "e2b",
     },
     Sdk {
         name: "python-2.45.1",
-        package: "e2b==2.45.1",
+        packages: &["e2b==2.45.1"],
+        inside: "e2b",
     },
     Sdk {
         name: "javascript",
-        package: "e2b@latest",
+        packages: &["e2b@latest"],
+        inside: "node_modules/e2b",
     },
     Sdk {
         name: "javascript-2.45.0",
-        package: "e2b@2.45.0",
+        packages: &["e2b@2.45.0"],
+        inside: "node_modules/e2b",
+    },
+    Sdk {
+        name: "python_code_interpreter",
+        packages: &["e2b-code-interpreter"],
+        inside: "e2b_code_interpreter",
+    },
+    // What the drivers of contexts are tested with, and sandboxes in which code has data and charts.
+    Sdk {
+        name: "interpreter",
+        packages: &["ipython", "numpy", "pandas", "matplotlib"],
+        inside: "IPython",
     },
 ];
 
@@ -70,19 +88,19 @@ impl Sdk {
     /// Installs it, unless a pinned release is there already.
     fn install(&self) -> Result<(), String> {
         let target = directory().join(self.name);
-        let (inside, mut command) = if self.name.starts_with("python") {
-            ("e2b", pip())
+        let mut command = if self.inside.starts_with("node_modules") {
+            npm()
         } else {
-            ("node_modules/e2b", npm())
+            pip()
         };
-        let installed = target.join(inside);
+        let installed = target.join(self.inside);
         // A release never changes; the newest does.
         let is_pinned = self.name.contains('-');
         if is_pinned && installed.exists() {
             return Ok(());
         }
         fs::create_dir_all(&target).map_err(|error| format!("creating `{}`: {error}", target.display()))?;
-        let outcome = output(command.arg(&target).arg(self.package));
+        let outcome = output(command.arg(&target).args(self.packages));
         // One of yesterday is better than none.
         if installed.exists() {
             Ok(())

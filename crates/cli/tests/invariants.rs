@@ -10,7 +10,7 @@ use offleash_sys::seccomp;
 use serde_json::Value;
 
 /// Which rooms a room uses, as in ARCHITECTURE.md; an arrow that is not drawn there is not allowed in advance either.
-const ARROWS: [(&str, &[&str]); 10] = [
+const ARROWS: [(&str, &[&str]); 11] = [
     ("core", &[]),
     ("protocol", &[]),
     ("sys", &[]),
@@ -18,6 +18,7 @@ const ARROWS: [(&str, &[&str]); 10] = [
     ("isolation", &["core", "protocol", "sys"]),
     ("store", &["core"]),
     ("gateway", &["core", "sys"]),
+    ("interpreter", &["core"]),
     ("manager", &["core", "gateway", "isolation", "protocol", "store", "sys"]),
     ("api", &["core", "manager", "protocol"]),
     ("cli", &["api", "core", "isolation", "manager", "store", "sys"]),

@@ -61,7 +61,7 @@ pub(crate) fn run(options: &TestOptions) -> Result<(), TaskError> {
 fn install_sdks() -> Vec<Skip> {
     let missing = sdks::install().into_iter();
     let skip = |(sdk, reason)| Skip {
-        what: format!("E2B's SDK `{sdk}` against our server"),
+        what: format!("tests with `{sdk}`, an SDK or libraries"),
         reason,
     };
     missing.map(skip).collect()

@@ -1,0 +1,937 @@
+"""The driver of Python contexts: runs cells inside a sandbox, one after another, in one interpreter.
+
+The host starts it and speaks to it in frames (`src/protocol.rs` is their reference). Cells run in IPython's
+`InteractiveShell` where IPython is installed, and in a small shell of our own otherwise. Code of cells shares this
+process and can do to it whatever it likes; the host believes nothing that comes from here. What is written here
+only makes sure that code that means no harm does not do it by accident.
+
+Python 3.9 and newer.
+"""
+
+import sys
+
+# Names that a cell may replace are taken before any cell runs.
+import ast
+import base64
+import builtins
+import collections
+import fcntl
+import io
+import json
+import linecache
+import os
+import select
+import signal
+import threading
+import time
+import traceback
+import types
+
+NOBODY = "0" * 32
+# What this file is called in tracebacks.
+OURS = "<offleash>"
+# What a frame may have; a form of a result that is larger is left out, and its size told.
+MOST_PAYLOAD = 16 * 1024 * 1024
+# How much output is sent at once.
+CHUNK = 48 * 1024
+# Seconds between two pieces of output after which the second is sent before the cell goes on.
+REST = 0.02
+# Pieces of output that may wait.
+MOST_UNSENT = 4096
+# Descriptors from here on are ours.
+HIGH = 200
+PIPE_SIZE = 1024 * 1024
+# Cells whose source is kept for tracebacks, and values that are kept in `Out`.
+KEPT_CELLS = 1000
+# Cells of a data frame, and points of a chart, that are worth sending as data.
+MOST_DATA = 500_000
+
+_read, _write, _close, _dup2, _fstat, _getpid = os.read, os.write, os.close, os.dup2, os.fstat, os.getpid
+_dumps = json.dumps
+_monotonic, _sleep, _exit = time.monotonic, time.sleep, os._exit
+_default_input = builtins.input
+
+
+class Interrupts:
+    """Turns `SIGINT` into `KeyboardInterrupt` in code of a cell, and never within the driver's own.
+
+    The driver's code runs `shielded`: an interrupt meanwhile is raised when the shield is left for a cell's code.
+    Only the main thread ever hears of signals, so only that one counts.
+    """
+
+    def __init__(self):
+        self.main = threading.get_ident()
+        self.depth = 1
+        self.pending = False
+        self.install()
+
+    def install(self):
+        signal.signal(signal.SIGINT, self.hear)
+
+    def hear(self, _number, _frame):
+        if self.depth:
+            self.pending = True
+        else:
+            raise KeyboardInterrupt
+
+    def __enter__(self):
+        if threading.get_ident() == self.main:
+            self.depth += 1
+
+    def __exit__(self, *_):
+        if threading.get_ident() == self.main:
+            self.depth -= 1
+            if not self.depth and self.pending:
+                self.pending = False
+                raise KeyboardInterrupt
+
+
+INTERRUPTS = Interrupts()
+
+
+class Exposed:
+    """Code of a cell runs in this, and can be interrupted."""
+
+    def __enter__(self):
+        INTERRUPTS.depth = 0
+
+    def __exit__(self, *_):
+        INTERRUPTS.depth = 1
+
+
+class Channel:
+    """The way to the host and back, and the output of cells.
+
+    One thread, the pump, reads and writes both ways. The main thread runs cells, and with them handlers of signals that
+    raise whatever they like wherever they like: so it only ever takes whole frames from a queue and puts whole frames
+    into another.
+
+    Output of Python code is put there directly; output of children and of libraries comes through two pipes in place
+    of descriptors 1 and 2. Before any output of the first kind is put, what waits in the pipes is: it was written
+    before.
+    """
+
+    def __init__(self):
+        self.pid = _getpid()
+        self.input = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, HIGH)
+        self.output = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, HIGH)
+        # Where the host looks when this process does not start, or does not go on.
+        self.errors = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, HIGH)
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        _dup2(null, 0)
+        _close(null)
+        self.pipes = {}
+        self.ends = {}
+        for descriptor, kind in ((1, "stdout"), (2, "stderr")):
+            reader, writer = new_pipe()
+            try:
+                # Code that holds the interpreter's lock while it writes has to fit: the pump needs that lock.
+                fcntl.fcntl(writer, getattr(fcntl, "F_SETPIPE_SZ", 1031), PIPE_SIZE)
+            except OSError:
+                pass
+            os.set_blocking(reader, False)
+            _dup2(writer, descriptor)
+            self.pipes[reader] = kind
+            self.ends[descriptor] = (writer, identity(writer))
+        self.poll = select.poll()
+        for reader in self.pipes:
+            self.poll.register(reader, select.POLLIN)
+        # What tells the pump of frames to send, and the main thread of frames that came.
+        self.wake_reader, self.wake_writer = new_pipe()
+        self.came_reader, self.came_writer = new_pipe()
+        for descriptor in (self.wake_reader, self.wake_writer, self.came_writer):
+            os.set_blocking(descriptor, False)
+        # Held while output is taken from the pipes or put into the queue, which has an order.
+        self.lock = threading.RLock()
+        self.unsent = collections.deque()
+        self.sending = False
+        self.awake = False
+        self.rested = 0.0
+        self.came = collections.deque()
+        self.cell = NOBODY
+        self.room = 0
+        self.dropped = 0
+        os.register_at_fork(after_in_child=self.become_child)
+        threading.Thread(target=self.pump, name="offleash", daemon=True).start()
+
+    def is_child(self):
+        return _getpid() != self.pid
+
+    def become_child(self):
+        """A copy that a cell made of this process says what it says through the pipes, as any child does."""
+        for descriptor in (self.input, self.output, self.came_writer, self.wake_writer, *self.pipes):
+            try:
+                _close(descriptor)
+            except OSError:
+                pass
+        self.lock = threading.RLock()
+
+    def mend(self):
+        """Puts back in place what a cell closed or replaced."""
+        for descriptor, (writer, which) in self.ends.items():
+            if identity(descriptor) != which:
+                _dup2(writer, descriptor)
+        if identity(0) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != 0:
+                _dup2(null, 0)
+                _close(null)
+
+    # The main thread's side.
+
+    def next(self):
+        """The next frame from the host; waits for it."""
+        while not self.came:
+            _read(self.came_reader, 4096)
+        return self.came.popleft()
+
+    def send(self, kind, payload=b""):
+        """Sends a frame of the cell that runs, after all output so far."""
+        if self.is_child():
+            return
+        with self.lock:
+            self.drain()
+            self.unsent.append((kind, self.cell, payload))
+        self.wake()
+        if len(payload) >= PIPE_SIZE:
+            self.settle(None)
+
+    def begin(self, cell, room):
+        with self.lock:
+            self.drain()
+            self.cell, self.room, self.dropped = cell, room, 0
+
+    def end(self):
+        with self.lock:
+            self.drain()
+            if self.dropped:
+                self.unsent.append(("truncated", self.cell, str(self.dropped).encode()))
+            self.unsent.append(("done", self.cell, b""))
+            self.cell, self.room = NOBODY, 0
+        self.wake()
+
+    def emit(self, kind, data):
+        """Output of Python code, as bytes."""
+        if self.is_child():
+            descriptor = 1 if kind == "stdout" else 2
+            view = memoryview(data)
+            while view:
+                view = view[_write(descriptor, view) :]
+            return
+        with self.lock:
+            self.drain()
+            self.put(kind, data)
+        self.wake()
+        now = _monotonic()
+        if now - self.rested >= REST:
+            # What is written now and then is on its way before the cell goes on: that may crash.
+            self.rested = now
+            self.settle(REST)
+        elif len(self.unsent) > MOST_UNSENT:
+            self.settle(None)
+
+    def settle(self, patience):
+        """Waits until everything was sent, or as long as that."""
+        if threading.get_ident() == self.pump_ident:
+            return
+        until = None if patience is None else _monotonic() + patience
+        while (self.unsent or self.sending) and (until is None or _monotonic() < until):
+            _sleep(0.0001)
+
+    def wake(self):
+        if not self.awake:
+            self.awake = True
+            try:
+                _write(self.wake_writer, b"x")
+            except OSError:
+                pass
+
+    # Both sides; the lock is held.
+
+    def put(self, kind, data):
+        """Output, as much of it as is of use."""
+        size = len(data)
+        if size > self.room:
+            self.dropped += size - self.room
+            data = data[: self.room]
+            size = self.room
+        self.room -= size
+        if size:
+            self.unsent.append((kind, self.cell, data))
+
+    def drain(self):
+        """Takes what children wrote, as much as there may be at one time."""
+        for _ in range(64):
+            ready = self.poll.poll(0)
+            if not ready:
+                return
+            for reader, _events in ready:
+                try:
+                    data = _read(reader, CHUNK)
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    self.die()
+                if not data:
+                    self.die()
+                self.put(self.pipes[reader], data)
+
+    # The pump's side.
+
+    def pump(self):
+        self.pump_ident = threading.get_ident()
+        try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            poll = select.poll()
+            for reader in (*self.pipes, self.wake_reader, self.input):
+                poll.register(reader, select.POLLIN)
+            received = bytearray()
+            while True:
+                ready = {descriptor for descriptor, _events in poll.poll(None)}
+                if self.input in ready:
+                    self.receive(received)
+                if self.wake_reader in ready:
+                    _read(self.wake_reader, 4096)
+                # Whoever puts a frame from here on writes another byte; what was put before is sent below.
+                self.awake = False
+                if not ready.isdisjoint(self.pipes):
+                    # As long as nobody takes what is there already, children wait.
+                    with self.lock:
+                        self.drain()
+                self.send_all()
+        except BaseException:
+            self.complain()
+            self.die()
+
+    def receive(self, received):
+        piece = _read(self.input, 256 * 1024)
+        if not piece:
+            # Nobody will ever ask for anything again.
+            os._exit(0)
+        received += piece
+        while True:
+            end = received.find(b"\n", 0, 80)
+            if end < 0:
+                return
+            kind, cell, length = received[:end].decode("ascii").split()
+            rest = end + 1 + int(length)
+            if len(received) < rest:
+                return
+            self.came.append((kind, cell, bytes(received[end + 1 : rest])))
+            del received[:rest]
+            _write(self.came_writer, b"x")
+
+    def send_all(self):
+        """Sends what waits; pieces of output that follow each other go together."""
+        self.sending = True
+        unsent = self.unsent
+        while unsent:
+            kind, cell, payload = unsent.popleft()
+            if kind == "stdout" or kind == "stderr":
+                pieces = [payload]
+                size = len(payload)
+                while unsent and size < CHUNK and unsent[0][0] == kind and unsent[0][1] == cell:
+                    piece = unsent.popleft()[2]
+                    pieces.append(piece)
+                    size += len(piece)
+                view = memoryview(b"".join(pieces))
+                while view:
+                    self.write(kind, cell, view[:CHUNK])
+                    view = view[CHUNK:]
+            else:
+                self.write(kind, cell, payload)
+        self.sending = False
+
+    def write(self, kind, cell, payload):
+        head = f"{kind} {cell} {len(payload)}\n".encode("ascii")
+        view = memoryview(head + payload)
+        while view:
+            view = view[_write(self.output, view) :]
+
+    def complain(self):
+        """Says on the original standard error what is being handled."""
+        try:
+            _write(self.errors, traceback.format_exc().encode("utf-8", "replace"))
+        except BaseException:
+            pass
+
+    def die(self):
+        """The host cannot be told anything any more, and sees this end."""
+        _exit(70)
+
+
+def new_pipe():
+    """A pipe whose ends no child inherits and that are where cells do not look."""
+    ends = []
+    for end in os.pipe():
+        ends.append(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, HIGH))
+        _close(end)
+    return ends
+
+
+def identity(descriptor):
+    try:
+        status = _fstat(descriptor)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+class Bytes(io.RawIOBase):
+    """What `sys.stdout.buffer` is."""
+
+    def __init__(self, channel, kind):
+        self.channel = channel
+        self.kind = kind
+
+    def writable(self):
+        return True
+
+    def fileno(self):
+        return 1 if self.kind == "stdout" else 2
+
+    def write(self, data):
+        view = memoryview(data).cast("B")
+        with INTERRUPTS:
+            self.channel.emit(self.kind, bytes(view))
+        return len(view)
+
+
+class Stream(io.TextIOBase):
+    """What `sys.stdout` and `sys.stderr` are."""
+
+    encoding = "utf-8"
+    errors = "backslashreplace"
+    newlines = None
+    line_buffering = True
+
+    def __init__(self, channel, kind):
+        self.channel = channel
+        self.kind = kind
+        self.name = f"<{kind}>"
+        self.buffer = Bytes(channel, kind)
+
+    def writable(self):
+        return True
+
+    def fileno(self):
+        return self.buffer.fileno()
+
+    def isatty(self):
+        return False
+
+    def write(self, text):
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        # A gigabyte of text is not encoded for the part of it that is of use.
+        room = self.channel.room
+        if len(text) > room + CHUNK and not self.channel.is_child():
+            self.channel.dropped += len(text) - room - CHUNK
+            encoded = text[: room + CHUNK].encode("utf-8", "backslashreplace")
+        else:
+            encoded = text.encode("utf-8", "backslashreplace")
+        with INTERRUPTS:
+            self.channel.emit(self.kind, encoded)
+        return len(text)
+
+    def flush(self):
+        if not self.channel.is_child():
+            self.channel.settle(REST)
+
+    def close(self):
+        """Somebody else may still want to write."""
+
+    def reconfigure(self, **_options):
+        """It stays as it is."""
+
+
+# Results.
+
+TEXT_TYPES = {
+    "_repr_html_": "text/html",
+    "_repr_markdown_": "text/markdown",
+    "_repr_svg_": "image/svg+xml",
+    "_repr_png_": "image/png",
+    "_repr_jpeg_": "image/jpeg",
+    "_repr_pdf_": "application/pdf",
+    "_repr_latex_": "text/latex",
+    "_repr_json_": "application/json",
+    "_repr_javascript_": "application/javascript",
+}
+
+
+def form_payload(mime, value):
+    """The kind and payload of the frame for one form of a result."""
+    if isinstance(value, (bytes, bytearray)):
+        value = base64.b64encode(value).decode("ascii")
+    if isinstance(value, str):
+        kind, data = "text", value.encode("utf-8", "backslashreplace")
+        if mime == "application/json" or mime.endswith("+json"):
+            # A text that is JSON already, as some give it; any other text is one in JSON, too.
+            try:
+                json.loads(value)
+                kind = "json"
+            except ValueError:
+                kind, data = "json", _dumps(value).encode("utf-8", "backslashreplace")
+    else:
+        kind, data = "json", _dumps(plain(value), allow_nan=False, check_circular=False).encode("utf-8")
+    return kind, mime.encode("ascii", "replace") + b"\n", data
+
+
+def plain(value, depth=0):
+    """`value` in what JSON has: numbers that are none become null, what is not known becomes text."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if value == value and value not in (float("inf"), float("-inf")) else None
+    if depth > 60:
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): plain(one, depth + 1) for key, one in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(one, depth + 1) for one in value]
+    if hasattr(value, "isoformat"):
+        text = value.isoformat()
+        return None if text == "NaT" else text
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        item = value.tolist()
+        return plain(item, depth + 1) if not hasattr(item, "tolist") else str(item)
+    return str(value)
+
+
+def publish(channel, forms, is_main):
+    """Sends a result."""
+    with INTERRUPTS:
+        for mime, value in forms.items():
+            if value is None or not isinstance(mime, str) or not mime or not mime.isascii():
+                continue
+            try:
+                kind, head, data = form_payload(mime, value)
+            except Exception:
+                kind, head, data = "text", mime.encode("ascii") + b"\n", str(value).encode("utf-8", "replace")
+            if len(head) + len(data) > MOST_PAYLOAD:
+                channel.send("omitted", head + str(len(data)).encode())
+            else:
+                channel.send(kind, head + data)
+        channel.send("result", b"main" if is_main else b"display")
+
+
+def send_error(channel, name, value, lines):
+    text = lambda one: str(one).encode("utf-8", "backslashreplace")[: MOST_PAYLOAD // 4]
+    with INTERRUPTS:
+        channel.send("error_name", text(name))
+        channel.send("error_value", text(value))
+        channel.send("error", text(lines))
+
+
+def safe_text(value):
+    """What an exception says, whatever its `__str__` does."""
+    try:
+        return str(value)
+    except BaseException:
+        return f"<{type(value).__name__}, which cannot be shown>"
+
+
+# Data and charts, from objects of libraries that are there only if a cell imported them.
+
+
+def more_forms(value):
+    """Forms that E2B's SDKs know and that no library makes by itself."""
+    forms = {}
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(value, getattr(pandas, "DataFrame", ())):
+        try:
+            forms["e2b/data"] = frame_data(value)
+        except Exception:
+            pass
+    return forms
+
+
+def frame_data(frame):
+    """A data frame as lists by the names of its columns; none when it is too large to be of use."""
+    if frame.size > MOST_DATA:
+        return None
+    return {str(name): plain(column.tolist()) for name, column in zip(frame.columns, (frame.iloc[:, i] for i in range(frame.shape[1])))}
+
+
+# Shells.
+
+
+def without_ours(traceback_of_cell):
+    """A traceback without the driver's own functions."""
+    first = previous = None
+    while traceback_of_cell is not None:
+        following = traceback_of_cell.tb_next
+        if traceback_of_cell.tb_frame.f_code.co_filename != OURS:
+            if previous is None:
+                first = traceback_of_cell
+            else:
+                previous.tb_next = traceback_of_cell
+            previous = traceback_of_cell
+        traceback_of_cell = following
+    if previous is not None:
+        previous.tb_next = None
+    return first
+
+
+def cell_name(count):
+    return f"<cell {count}>"
+
+
+class PlainShell:
+    """Runs cells where IPython is not installed: state, last expressions, `await`, and no magics."""
+
+    def __init__(self, channel):
+        self.channel = channel
+        self.count = 0
+        main = types.ModuleType("__main__")
+        main.__builtins__ = builtins
+        main.display = self.display
+        sys.modules["__main__"] = main
+        self.namespace = main.__dict__
+        self.loop = None
+        self.figures = None
+
+    def display(self, *values, **_options):
+        """Shows values as results of the cell."""
+        for value in values:
+            publish(self.channel, self.forms(value), False)
+
+    def forms(self, value):
+        forms = {}
+        bundle = getattr(type(value), "_repr_mimebundle_", None)
+        if bundle is not None:
+            try:
+                made = value._repr_mimebundle_()
+                forms.update(made[0] if isinstance(made, tuple) else made)
+            except Exception:
+                pass
+        for method, mime in TEXT_TYPES.items():
+            if mime not in forms and callable(getattr(type(value), method, None)):
+                try:
+                    form = getattr(value, method)()
+                except Exception:
+                    continue
+                if isinstance(form, tuple):
+                    form = form[0]
+                if form is not None:
+                    forms[mime] = form
+        figure = sys.modules.get("matplotlib.figure")
+        if figure is not None and isinstance(value, figure.Figure):
+            picture = io.BytesIO()
+            value.savefig(picture, format="png", bbox_inches="tight")
+            forms["image/png"] = picture.getvalue()
+        forms.update(more_forms(value))
+        forms.setdefault("text/plain", repr(value))
+        return forms
+
+    def run(self, code):
+        self.count += 1
+        name = cell_name(self.count)
+        linecache.cache[name] = (len(code), None, [line + "\n" for line in code.splitlines()], name)
+        linecache.cache.pop(cell_name(self.count - KEPT_CELLS), None)
+        try:
+            with Exposed():
+                self.run_code(code, name)
+        except BaseException as error:
+            self.tell(error)
+
+    def run_code(self, code, name):
+        try:
+            tree = ast.parse(code, name)
+        except SyntaxError:
+            if any(line.lstrip().startswith(("%", "!")) for line in code.splitlines()):
+                raise SyntaxError(
+                    "lines that begin with % or ! need IPython, which this sandbox lacks: use the template "
+                    "`code-interpreter`, or `pip install ipython` and restart the context"
+                ) from None
+            raise
+        last = None
+        if tree.body and isinstance(tree.body[-1], ast.Expr) and not code.rstrip().endswith(";"):
+            last = ast.Expression(tree.body.pop().value)
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        if tree.body:
+            self.evaluate(compile(tree, name, "exec", flags, dont_inherit=True))
+        if last is not None:
+            value = self.evaluate(compile(last, name, "eval", flags, dont_inherit=True))
+            if value is not None:
+                self.namespace["_"] = value
+                publish(self.channel, self.forms(value), True)
+        self.show_figures()
+
+    def evaluate(self, compiled):
+        value = eval(compiled, self.namespace)
+        # CO_COROUTINE: there was an `await` in it.
+        if compiled.co_flags & 0x80:
+            import asyncio
+
+            if self.loop is None or self.loop.is_closed():
+                self.loop = asyncio.new_event_loop()
+            value = self.loop.run_until_complete(value)
+        return value
+
+    def show_figures(self):
+        pyplot = sys.modules.get("matplotlib.pyplot")
+        if pyplot is None:
+            return
+        for number in pyplot.get_fignums():
+            self.display(pyplot.figure(number))
+        pyplot.close("all")
+
+    def tell(self, error):
+        traceback_of_cell = without_ours(error.__traceback__)
+        try:
+            lines = "".join(traceback.format_exception(type(error), error, traceback_of_cell))
+        except BaseException:
+            lines = f"{type(error).__name__}: {safe_text(error)}"
+        send_error(self.channel, type(error).__name__, safe_text(error), lines.rstrip("\n"))
+
+
+def plain_backend(shell):
+    """A backend of matplotlib that shows figures as results; loaded when matplotlib asks for it."""
+    module = types.ModuleType("offleash_figures")
+
+    def load(name):
+        from matplotlib.backend_bases import FigureManagerBase
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        module.FigureCanvas = FigureCanvasAgg
+        module.FigureManager = FigureManagerBase
+        try:
+            return module.__dict__[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    module.__getattr__ = load
+    module.show = lambda *_arguments, **_options: shell.show_figures()
+    sys.modules[module.__name__] = module
+    os.environ.setdefault("MPLBACKEND", "module://offleash_figures")
+
+
+def ipython_shell(channel):
+    """IPython's shell, whose results and errors go to the host."""
+    import IPython
+    from IPython.core.displayhook import DisplayHook
+    from IPython.core.displaypub import DisplayPublisher
+    from IPython.core.formatters import DisplayFormatter
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
+
+    class Formatter(DisplayFormatter):
+        def format(self, obj, include=None, exclude=None):
+            forms, metadata = super().format(obj, include, exclude)
+            with INTERRUPTS:
+                forms.update(more_forms(obj))
+            return forms, metadata
+
+    class Hook(DisplayHook):
+        def write_output_prompt(self):
+            pass
+
+        def start_displayhook(self):
+            pass
+
+        def write_format_data(self, format_dict, md_dict=None):
+            publish(channel, format_dict, True)
+
+        def finish_displayhook(self):
+            pass
+
+        def cull_cache(self):
+            # As IPython's own, without a warning for every one.
+            kept = self.shell.user_ns["_oh"]
+            for number in sorted(kept)[: max(1, len(kept) // 5)]:
+                self.shell.user_ns.pop(f"_{number}", None)
+                kept.pop(number, None)
+
+    class Publisher(DisplayPublisher):
+        def publish(self, data, metadata=None, source=None, *, transient=None, update=False, **kwargs):
+            publish(channel, data, False)
+
+        def clear_output(self, wait=False):
+            pass
+
+    class Shell(InteractiveShell):
+        # Whether the cell that runs has failed already.
+        told = False
+
+        def init_display_formatter(self):
+            self.display_formatter = Formatter(parent=self)
+            self.configurables.append(self.display_formatter)
+
+        def system(self, command):
+            # By way of our pipes, not of a terminal.
+            return self.system_raw(command)
+
+        def _get_exc_info(self, exc_tuple=None):
+            etype, value, traceback_of_cell = super()._get_exc_info(exc_tuple)
+            return etype, value, without_ours(traceback_of_cell)
+
+        def _showtraceback(self, etype, evalue, stb):
+            if not self.told:
+                self.told = True
+                send_error(channel, etype.__name__, safe_text(evalue), "\n".join(stb))
+
+        def init_io(self):
+            pass
+
+        def init_readline(self):
+            pass
+
+        def enable_gui(self, gui=None):
+            pass
+
+        def ask_exit(self):
+            pass
+
+    config = Config()
+    config.HistoryManager.enabled = False
+    config.InteractiveShell.cache_size = KEPT_CELLS
+    config.InteractiveShell.autocall = 0
+        # Newer releases write it in small letters, older ones do not know it so.
+    config.InteractiveShell.colors = "nocolor" if IPython.version_info[0] >= 9 else "NoColor"
+    Shell.displayhook_class = Hook
+    Shell.display_pub_class = Publisher
+    main = types.ModuleType("__main__")
+    main.__builtins__ = builtins
+    shell = Shell.instance(config=config, user_module=main)
+    InteractiveShell._instance = shell
+    return shell
+
+
+class IPythonShell:
+    """Runs cells in IPython."""
+
+    def __init__(self, channel, shell):
+        self.channel = channel
+        self.shell = shell
+        self.sources = collections.deque()
+        self.count = 0
+
+    def run(self, code):
+        self.count += 1
+        shell = self.shell
+        # A cell may have left another number.
+        shell.execution_count = self.count
+        shell.told = False
+        known = set(linecache.cache)
+        try:
+            with Exposed():
+                shell.run_cell(code, store_history=True)
+        except BaseException as error:
+            lines = "".join(traceback.format_exception_only(type(error), error)).rstrip("\n")
+            send_error(self.channel, type(error).__name__, safe_text(error), lines)
+        self.forget(known)
+
+    def forget(self, known):
+        """Keeps the sources of so many cells, where IPython keeps all."""
+        self.sources.extend(name for name in linecache.cache if name not in known and "ipython-input" in name)
+        while len(self.sources) > KEPT_CELLS:
+            name = self.sources.popleft()
+            linecache.cache.pop(name, None)
+            getattr(linecache, "_ipython_cache", {}).pop(name, None)
+            getattr(self.shell.compile, "_filename_map", {}).pop(name, None)
+        history = self.shell.history_manager
+        old = self.count - KEPT_CELLS
+        for inputs in (history.input_hist_parsed, history.input_hist_raw):
+            if 0 < old < len(inputs):
+                inputs[old] = ""
+
+
+def make_shell(channel):
+    try:
+        shell = IPythonShell(channel, ipython_shell(channel))
+        os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    except ImportError:
+        shell = PlainShell(channel)
+        plain_backend(shell)
+    return shell
+
+
+# Cells.
+
+
+def restore(saved):
+    for name, value in saved.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def run_cell(channel, shell, cell, code, variables, room):
+    channel.mend()
+    INTERRUPTS.install()
+    sys.stdout, sys.stderr = STREAMS
+    INTERRUPTS.pending = False
+    channel.begin(cell, room)
+    channel.send("count", str(shell.count + 1).encode())
+    saved = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        shell.run(code)
+    finally:
+        restore(saved)
+    if channel.is_child():
+        # A copy of this process that a cell made and that has come to the end of its code.
+        _exit(0)
+    channel.end()
+
+
+def serve(channel, shell):
+    code, variables = [], {}
+    while True:
+        kind, cell, payload = channel.next()
+        if kind == "sync":
+            code, variables = [], {}
+            channel.unsent.append(("sync", cell, str(shell.count).encode()))
+            channel.wake()
+        elif kind == "code":
+            code.append(payload)
+        elif kind == "env":
+            name, _, value = payload.decode("utf-8", "surrogateescape").partition("=")
+            variables[name] = value
+        elif kind == "run":
+            text = b"".join(code).decode("utf-8", "replace")
+            room = int(payload.split()[0])
+            taken, code, variables = variables, [], {}
+            run_cell(channel, shell, cell, text, taken, room)
+
+
+def main():
+    global STREAMS
+    # Found by cells, and not by what was loaded before them.
+    channel = Channel()
+    STREAMS = Stream(channel, "stdout"), Stream(channel, "stderr")
+    sys.stdout, sys.stderr = STREAMS
+    sys.stdin = open(0, closefd=False)
+    sys.argv = [""]
+    try:
+        shell = make_shell(channel)
+    except BaseException:
+        channel.complain()
+        raise
+    sys.path.insert(0, "")
+    channel_exit = os._exit
+
+    def leave(status):
+        if not channel.is_child():
+            channel.settle(1.0)
+        channel_exit(status)
+
+    os._exit = leave
+    while True:
+        try:
+            serve(channel, shell)
+        except BaseException:
+            # Raised by something that a cell left behind, when no cell ran.
+            if channel.is_child():
+                _exit(1)
+            if channel.cell != NOBODY:
+                channel.end()
+
+
+if __name__ == "offleash_driver":
+    main()

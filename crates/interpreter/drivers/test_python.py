@@ -1,0 +1,517 @@
+"""Tests of the driver of Python contexts, spoken to as its host does.
+
+Run with the interpreter that the driver is to run in. What needs IPython or a library is left out where that is not
+installed, unless `OFFLEASH_LIBRARIES` says that all of them are.
+"""
+
+import base64
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+LANGUAGE = os.path.join(HERE, "..", "src", "language.rs")
+PATIENCE = 120
+
+
+def bootstrap():
+    """The line that the host starts the driver with."""
+    with open(LANGUAGE, encoding="utf-8") as file:
+        text = file.read()
+    line = re.search(r'const PYTHON: &str = "\\\n(.*?)\n";', text, re.S).group(1)
+    return line.replace("\\\\", "\\") + "\n"
+
+
+def has(name):
+    if os.environ.get("OFFLEASH_LIBRARIES"):
+        return True
+    try:
+        __import__(name)
+    except ImportError:
+        return False
+    return True
+
+
+class Cell:
+    """What came of a cell."""
+
+    def __init__(self):
+        self.count = None
+        self.output = []
+        self.results = []
+        self.errors = []
+        self.truncated = None
+        self.forms = {}
+        self.omitted = {}
+        self.error = {}
+
+    def stream(self, kind):
+        return b"".join(data for one, data in self.output if one == kind).decode("utf-8", "replace")
+
+    @property
+    def stdout(self):
+        return self.stream("stdout")
+
+    @property
+    def stderr(self):
+        return self.stream("stderr")
+
+    @property
+    def all_output(self):
+        return b"".join(data for _, data in self.output).decode("utf-8", "replace")
+
+    @property
+    def main(self):
+        mains = [forms for kind, forms in self.results if kind == "main"]
+        return mains[0] if mains else None
+
+    @property
+    def text(self):
+        return self.main and self.main.get("text/plain")
+
+    def displayed(self):
+        return [forms for kind, forms in self.results if kind == "display"]
+
+
+class Driver:
+    """A driver, and its host's side."""
+
+    def __init__(self, plain=False, env=None, cwd=None):
+        environment = {**os.environ, **(env or {})}
+        environment.pop("MPLBACKEND", None)
+        with open(os.path.join(HERE, "python.py"), "rb") as file:
+            source = file.read()
+        if plain:
+            source = b"import sys; sys.modules['IPython'] = None\n" + source
+        self.directory = cwd or tempfile.mkdtemp(prefix="offleash-driver-")
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", bootstrap()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=self.directory,
+            env=environment,
+            start_new_session=True,
+            bufsize=0,
+        )
+        self.number = 0
+        self.buffered = b""
+        self.give("source", "0" * 32, source)
+
+    def fresh(self):
+        self.number += 1
+        return f"{self.number:032x}"
+
+    def give(self, kind, cell, payload=b""):
+        data = f"{kind} {cell} {len(payload)}\n".encode() + payload
+        while data:
+            data = data[os.write(self.process.stdin.fileno(), data) :]
+
+    def take(self, size):
+        while len(self.buffered) < size:
+            piece = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not piece:
+                raise EOFError(os.read(self.process.stderr.fileno(), 1 << 16).decode())
+            self.buffered += piece
+        taken, self.buffered = self.buffered[:size], self.buffered[size:]
+        return taken
+
+    def frame(self):
+        line = b""
+        while not line.endswith(b"\n"):
+            line += self.take(1)
+            assert len(line) <= 60, line
+        kind, cell, length = line.decode("ascii").split()
+        assert len(cell) == 32
+        return kind, cell, self.take(int(length))
+
+    def sync(self):
+        number = self.fresh()
+        self.give("sync", number)
+        while True:
+            kind, cell, payload = self.frame()
+            if kind == "sync":
+                assert cell == number
+                return int(payload)
+
+    def start(self, code, env=None, room=1 << 26):
+        cell = self.fresh()
+        code = code if isinstance(code, bytes) else code.encode()
+        for name, value in (env or {}).items():
+            self.give("env", cell, f"{name}={value}".encode())
+        for at in range(0, len(code), 512 * 1024):
+            self.give("code", cell, code[at : at + 512 * 1024])
+        self.give("run", cell, f"{room} {1 << 25}".encode())
+        return cell
+
+    def finish(self, cell, on_output=None):
+        came = Cell()
+        while True:
+            kind, of, payload = self.frame()
+            if of != cell:
+                continue
+            if kind == "done":
+                return came
+            if kind == "count":
+                came.count = int(payload)
+            elif kind in ("stdout", "stderr"):
+                came.output.append((kind, payload))
+                if on_output:
+                    on_output(came)
+            elif kind in ("text", "json"):
+                mime, form = payload.split(b"\n", 1)
+                came.forms[mime.decode()] = json.loads(form) if kind == "json" else form.decode()
+            elif kind == "omitted":
+                mime, size = payload.split(b"\n", 1)
+                came.omitted[mime.decode()] = int(size)
+            elif kind == "result":
+                came.results.append((payload.decode(), came.forms))
+                came.forms = {}
+            elif kind in ("error_name", "error_value"):
+                came.error[kind] = payload.decode()
+            elif kind == "error":
+                came.errors.append((came.error["error_name"], came.error["error_value"], payload.decode()))
+            elif kind == "truncated":
+                came.truncated = int(payload)
+            else:
+                raise AssertionError(kind)
+
+    def run(self, code, **options):
+        on_output = options.pop("on_output", None)
+        return self.finish(self.start(code, **options), on_output)
+
+    def interrupt(self):
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def end(self):
+        self.process.stdin.close()
+        code = self.process.wait(PATIENCE)
+        self.process.stdout.close()
+        self.process.stderr.close()
+        return code
+
+
+class DriverTest(unittest.TestCase):
+    plain = True
+
+    def setUp(self):
+        self.driver = Driver(plain=self.plain)
+        self.watchdog = threading.Timer(PATIENCE, self.driver.process.kill)
+        self.watchdog.start()
+
+    def tearDown(self):
+        self.watchdog.cancel()
+        if self.driver.process.poll() is None:
+            self.driver.process.kill()
+        self.driver.process.wait()
+        for stream in (self.driver.process.stdin, self.driver.process.stdout, self.driver.process.stderr):
+            stream.close()
+
+    def run_cell(self, code, **options):
+        return self.driver.run(code, **options)
+
+
+class Cells(DriverTest):
+    """What holds with and without IPython; here without."""
+
+    def test_state_is_kept(self):
+        first = self.run_cell("x = 1")
+        self.assertEqual((first.count, first.results, first.errors), (1, [], []))
+        second = self.run_cell("x += 1; x")
+        self.assertEqual((second.count, second.text), (2, "2"))
+        self.assertEqual(self.driver.sync(), 2)
+
+    def test_the_last_expression_is_the_result(self):
+        self.assertEqual(self.run_cell("1\n'two'").text, "'two'")
+        self.assertIsNone(self.run_cell("None").main)
+        self.assertIsNone(self.run_cell("3;").main)
+        self.assertEqual(self.run_cell("").results, [])
+
+    def test_an_error_has_name_value_and_traceback_without_our_frames(self):
+        cell = self.run_cell("def f():\n    raise ValueError('wrong')\nf()")
+        (name, value, lines), = cell.errors
+        self.assertEqual((name, value), ("ValueError", "wrong"))
+        self.assertIn("raise ValueError", lines)
+        self.assertNotIn("offleash", lines)
+        self.assertNotIn("interactiveshell", lines)
+        self.assertNotIn("\x1b", lines)
+        self.assertEqual(self.run_cell("1 +").errors[0][0], "SyntaxError")
+        self.assertEqual(self.run_cell("1").text, "1")
+
+    def test_every_way_to_fail_is_told(self):
+        for code, expected in [
+            ("raise SystemExit(3)", "SystemExit"),
+            ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+            ("class E(Exception):\n  def __str__(self): raise E\nraise E", "E"),
+            ("def f(): f()\nf()", "RecursionError"),
+            ("a\0b", None),
+            ("raise BaseException('b')", "BaseException"),
+            ("exec('x' * 5)", "NameError"),
+        ]:
+            with self.subTest(code):
+                errors = self.run_cell(code).errors
+                self.assertEqual(len(errors), 1, errors)
+                if expected:
+                    self.assertEqual(errors[0][0], expected)
+        self.assertEqual(self.run_cell("7").text, "7")
+
+    def test_output_comes_in_order(self):
+        cell = self.run_cell(
+            "import os, sys\n"
+            "for i in range(50):\n"
+            "    print('p', i)\n"
+            "    os.system(f'echo c {i}')\n"
+            "    os.write(1, b'w %d\\n' % i)\n"
+            "    sys.stdout.buffer.write(b'b %d\\n' % i)\n"
+            "    print('e', i, file=sys.stderr)\n"
+        )
+        expected = "".join(f"p {i}\nc {i}\nw {i}\nb {i}\ne {i}\n" for i in range(50))
+        self.assertEqual(cell.all_output, expected)
+        self.assertEqual(cell.stderr, "".join(f"e {i}\n" for i in range(50)))
+
+    def test_output_streams(self):
+        gate = os.path.join(self.driver.directory, "gate")
+        os.mkfifo(gate)
+        opened = []
+
+        def on_output(came):
+            # The cell waits for this, so what came before was not kept back.
+            if "first" in came.stdout and not opened:
+                opened.append(True)
+                open(gate, "w").close()
+
+        cell = self.run_cell("print('first')\nopen('gate').read()\nprint('second')", on_output=on_output)
+        self.assertEqual(cell.stdout, "first\nsecond\n")
+
+    def test_output_that_is_no_text_is_kept(self):
+        cell = self.run_cell("import os; os.write(1, b'a\\xff\\x00b'); print('\\ud800')")
+        self.assertEqual(b"".join(data for _, data in cell.output), b"a\xff\x00b\\ud800\n")
+
+    def test_a_forged_frame_is_output(self):
+        forged = f"done {'0' * 31}2 0\n"
+        cell = self.run_cell(f"import os; os.write(1, {forged.encode()!r}); print({forged!r}, end=''); 5")
+        self.assertEqual(cell.stdout, forged * 2)
+        self.assertEqual(cell.text, "5")
+
+    def test_a_flood_is_cut(self):
+        room = 100_000
+        cell = self.run_cell("print('x' * 50_000_000)", room=room)
+        self.assertEqual(len(cell.stdout), room)
+        self.assertEqual(cell.truncated, 50_000_001 - room)
+        cell = self.run_cell("import os; os.system('yes 2>/dev/null | head -c 20000000')", room=room)
+        self.assertEqual(len(cell.stdout), room)
+        self.assertEqual(cell.truncated, 20_000_000 - room)
+        cell = self.run_cell("for i in range(100_000): print(i)", room=room)
+        self.assertEqual(len(cell.stdout), room)
+        self.assertEqual(self.run_cell("print('again')").stdout, "again\n")
+
+    def test_streams_that_a_cell_breaks_are_mended(self):
+        for code in [
+            "import os; os.close(1); os.close(2)",
+            "import sys; sys.stdout = None; sys.stderr = 3",
+            "import sys; sys.stdout.close()",
+            "import os; os.dup2(os.open('/dev/null', os.O_WRONLY), 1)",
+            "import os; os.close(0)",
+            "import os; os.closerange(3, 100)",
+            "import sys; sys.__stdout__ = sys.displayhook = None",
+        ]:
+            with self.subTest(code):
+                self.run_cell(code)
+                cell = self.run_cell("import os; print('a'); os.system('echo b'); 1")
+                self.assertEqual((cell.stdout, cell.text), ("a\nb\n", "1"))
+
+    def test_there_is_no_input(self):
+        self.assertEqual(self.run_cell("input()").errors[0][0], "EOFError")
+        self.assertEqual(self.run_cell("import subprocess; subprocess.run(['cat'], check=True).returncode").text, "0")
+
+    def test_children_that_outlive_a_cell_do_not_hold_it(self):
+        self.run_cell("import subprocess; p = subprocess.Popen(['sh', '-c', 'echo early; sleep 1000'])")
+        self.assertEqual(self.run_cell("p.poll() is None").text, "True")
+        self.run_cell("p.kill(); p.wait()")
+
+    def test_a_copy_of_the_process_does_not_speak_for_it(self):
+        cell = self.run_cell("import os, sys\npid = os.fork()\nsys.stdout.write('child\\n' if pid == 0 else 'parent\\n')\nif pid: os.waitpid(pid, 0)\npid > 0")
+        self.assertEqual(sorted(cell.stdout.split()), ["child", "parent"])
+        self.assertEqual(cell.text, "True")
+        cell = self.run_cell("import multiprocessing as m\nwith m.get_context('fork').Pool(2) as p: r = p.map(abs, [-1, -2])\nr")
+        self.assertEqual(cell.text, "[1, 2]")
+
+    def test_nothing_of_ours_is_inherited(self):
+        code = "subprocess.run(['ls', '-l', '/proc/self/fd'], capture_output=True, text=True).stdout"
+        listed = self.run_cell(f"import subprocess; print({code})").stdout
+        names = [line.split(" -> ")[0].split()[-1] for line in listed.splitlines() if " -> " in line]
+        self.assertGreater(len(names), 2)
+        self.assertEqual([name for name in names if int(name) > 3], [])
+
+    def test_an_interrupt_ends_the_cell_and_nothing_else(self):
+        cell = self.driver.start("y = 1\nprint('on', flush=True)\nimport time\nwhile True: time.sleep(100)")
+        came = self.driver.finish(cell, lambda came: self.driver.interrupt() if came.stdout == "on\n" else None)
+        self.assertEqual(came.errors[0][0], "KeyboardInterrupt")
+        self.assertNotIn("offleash", came.errors[0][2])
+        # Between two cells it is for nobody.
+        self.driver.interrupt()
+        self.driver.sync()
+        self.assertEqual(self.run_cell("y").text, "1")
+
+    def test_an_interrupt_in_a_flood_breaks_no_frame(self):
+        cell = self.driver.start("while True: print('x' * 100)", room=1 << 40)
+        seen = []
+
+        def on_output(came):
+            seen.append(1)
+            if len(seen) == 20:
+                self.driver.interrupt()
+
+        came = self.driver.finish(cell, on_output)
+        self.assertEqual(came.errors[0][0], "KeyboardInterrupt")
+        self.assertEqual(self.run_cell("1 + 1").text, "2")
+
+    def test_a_handler_that_raises_breaks_no_frame(self):
+        code = (
+            "import signal\n"
+            "class Late(Exception): pass\n"
+            "def late(*_): raise Late\n"
+            "signal.signal(signal.SIGALRM, late)\n"
+            "n = 0\n"
+            "while n < 200:\n"
+            "    signal.setitimer(signal.ITIMER_REAL, 0.0005 + n * 0.00001)\n"
+            "    try:\n"
+            "        while True: print('x' * 50)\n"
+            "    except Late:\n"
+            "        n += 1\n"
+            "n"
+        )
+        cell = self.run_cell(code, room=1 << 40)
+        # It may also be raised between two of the lines.
+        self.assertTrue(cell.text == "200" or cell.errors[0][0] == "Late")
+        self.assertGreater(int(self.run_cell("signal.setitimer(signal.ITIMER_REAL, 0)\nn").text), 0)
+
+    def test_variables_of_a_cell_are_restored(self):
+        self.run_cell("import os; os.environ['KEPT'] = 'before'")
+        cell = self.run_cell("os.environ['KEPT'], os.environ['NEW']", env={"KEPT": "now", "NEW": "a=b\n"})
+        self.assertEqual(cell.text, "('now', 'a=b\\n')")
+        self.assertEqual(self.run_cell("os.environ['KEPT'], os.environ.get('NEW')").text, "('before', None)")
+
+    def test_forms_of_a_value(self):
+        cell = self.run_cell(
+            "class V:\n"
+            "    def __repr__(self): return 'V'\n"
+            "    def _repr_html_(self): return '<b>v</b>'\n"
+            "    def _repr_markdown_(self): return '*v*'\n"
+            "    def _repr_svg_(self): return '<svg/>'\n"
+            "    def _repr_png_(self): return b'\\x89PNG'\n"
+            "    def _repr_jpeg_(self): return b'\\xff\\xd8'\n"
+            "    def _repr_pdf_(self): return b'%PDF'\n"
+            "    def _repr_latex_(self): return '$v$'\n"
+            "    def _repr_json_(self): return {'v': [1, None]}\n"
+            "    def _repr_javascript_(self): return 'v()'\n"
+            "display(V()); V()"
+        )
+        self.assertEqual(len(cell.displayed()), 1)
+        for forms in (cell.displayed()[0], cell.main):
+            self.assertEqual(
+                forms,
+                {
+                    "text/plain": "V",
+                    "text/html": "<b>v</b>",
+                    "text/markdown": "*v*",
+                    "image/svg+xml": "<svg/>",
+                    "image/png": base64.b64encode(b"\x89PNG").decode(),
+                    "image/jpeg": base64.b64encode(b"\xff\xd8").decode(),
+                    "application/pdf": base64.b64encode(b"%PDF").decode(),
+                    "text/latex": "$v$",
+                    "application/json": {"v": [1, None]},
+                    "application/javascript": "v()",
+                },
+            )
+
+    def test_a_form_that_is_too_large_is_left_out_whole(self):
+        cell = self.run_cell("class V:\n  def __repr__(self): return 'V'\n  def _repr_png_(self): return b'x' * 13_000_000\nV()")
+        self.assertEqual(cell.main, {"text/plain": "V"})
+        self.assertGreater(cell.omitted["image/png"], 17_000_000)
+
+    def test_await_at_the_top(self):
+        cell = self.run_cell("import asyncio\nasync def f(): await asyncio.sleep(0); return 5\nawait f()")
+        self.assertEqual(cell.text, "5")
+        self.assertEqual(self.run_cell("r = asyncio.run(f())\nr").text, "5")
+        self.assertEqual(self.run_cell("await asyncio.gather(f(), f())").text, "[5, 5]")
+
+    def test_ten_megabytes_of_code(self):
+        cell = self.run_cell("z = '" + "é" * 5_000_000 + "'\nlen(z)")
+        self.assertEqual(cell.text, "5000000")
+
+    def test_a_module_of_the_users_does_not_stand_in_for_ours(self):
+        with tempfile.TemporaryDirectory() as directory:
+            for name in ("json.py", "ast.py", "select.py", "random.py", "mine.py"):
+                with open(os.path.join(directory, name), "w") as file:
+                    file.write("raise SystemExit('taken')" if name != "mine.py" else "value = 6")
+            driver = Driver(plain=self.plain, cwd=directory)
+            try:
+                self.assertEqual(driver.run("import mine; mine.value").text, "6")
+            finally:
+                driver.process.kill()
+                driver.end()
+
+    def test_the_driver_ends_with_its_input(self):
+        self.run_cell("1")
+        self.assertEqual(self.driver.end(), 0)
+
+    def test_what_was_written_before_the_end_is_told(self):
+        cell = self.driver.start("import os; print('last'); os._exit(3)")
+        came = []
+        with self.assertRaises(EOFError):
+            self.driver.finish(cell, lambda so_far: came.append(so_far.stdout))
+        self.assertEqual(came[-1], "last\n")
+        self.assertEqual(self.driver.process.wait(PATIENCE), 3)
+
+    def test_threads_write(self):
+        cell = self.run_cell(
+            "import sys, threading\n"
+            "ts = [threading.Thread(target=lambda i=i: [sys.stdout.write(f'{i}-{j}\\n') for j in range(500)]) for i in range(4)]\n"
+            "[t.start() for t in ts]; [t.join() for t in ts]\n"
+            "None"
+        )
+        found = sorted(cell.stdout.split())
+        self.assertEqual(found, sorted(f"{i}-{j}" for i in range(4) for j in range(500)))
+
+
+@unittest.skipUnless(has("IPython"), "IPython is not installed")
+class CellsOfIPython(Cells):
+    plain = False
+
+    def test_magics(self):
+        self.assertEqual(self.run_cell("!echo from a shell").stdout, "from a shell\n")
+        self.assertEqual(self.run_cell("x = !echo captured\nx").text, "['captured']")
+        self.assertIn("loop", self.run_cell("%timeit -n1 -r1 pass").stdout)
+        self.assertEqual(self.run_cell("%%bash\necho $((1 + 2))").stdout, "3\n")
+        self.assertIn("pip", self.run_cell("%pip --version").stdout)
+        self.assertIn("nothing", self.run_cell("%nothing").stderr)
+
+    def test_history(self):
+        self.run_cell("a = 1")
+        self.run_cell("a + 1")
+        self.assertEqual(self.run_cell("In[1], Out[2], _2, _i2").text, "('a = 1', 2, 2, 'a + 1')")
+
+    def test_ipython_that_a_cell_breaks_does_not_end_the_driver(self):
+        self.run_cell("ip = get_ipython(); ip.run_cell_async = None; ip.showtraceback = None; ip.display_pub = 3")
+        self.run_cell("1")
+        self.assertEqual(self.driver.sync(), 2)
+
+    def test_rich_displays(self):
+        cell = self.run_cell("from IPython.display import HTML, display\ndisplay(HTML('<i>x</i>'))\nHTML('<b>y</b>')")
+        self.assertEqual(cell.displayed()[0]["text/html"], "<i>x</i>")
+        self.assertEqual(cell.main["text/html"], "<b>y</b>")
+
+    def test_help_is_shown(self):
+        self.assertIn("Return the absolute value", json.dumps([self.run_cell("abs?").results, self.run_cell("abs?").stdout]))
+
+
+if __name__ == "__main__":
+    unittest.main()

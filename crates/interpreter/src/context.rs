@@ -1,0 +1,352 @@
+//! One context: its driver, and the queue of cells for it, one at a time in the order in which they came.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use crate::cell::{Cell, CellEnd, CellEvent, Death};
+use crate::contexts::{ContextInfo, State};
+use crate::driver::{Driver, News, Silence};
+use crate::error::ContextError;
+use crate::limits::Limits;
+use crate::process::{ProcessError, Processes};
+use crate::run;
+
+/// Events that wait for whoever runs a cell.
+const EVENTS: usize = 4;
+/// Orders that wait for a context.
+const ORDERS: usize = 16;
+/// How often a driver that is busy with nobody's cell is told to stop.
+const ASK_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// What a context is told beside cells.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// To have a driver that runs.
+    Ready(Reply),
+    /// To interrupt the cell that runs.
+    Interrupt,
+    /// To have a new driver.
+    Restart(Reply),
+    /// To end.
+    Remove(Reply),
+}
+
+type Reply = oneshot::Sender<Result<(), ContextError>>;
+
+impl Order {
+    /// What becomes of a cell that runs.
+    pub(crate) fn death(&self) -> Death {
+        match self {
+            Self::Remove(_) => Death::Removed,
+            _ => Death::Restarted,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Job {
+    cell: Cell,
+    events: mpsc::Sender<CellEvent>,
+}
+
+/// What is known of a context from outside.
+#[derive(Debug, Clone, Copy)]
+struct Standing {
+    state: State,
+    count: u64,
+}
+
+/// A context; its work is done by a task that ends with the last of these, and leaves the driver alone then.
+#[derive(Debug)]
+pub(crate) struct Context {
+    info: ContextInfo,
+    jobs: mpsc::Sender<Job>,
+    orders: mpsc::Sender<Order>,
+    standing: Arc<Mutex<Standing>>,
+}
+
+impl Context {
+    /// A context whose driver has that process id, or is started when it is needed.
+    pub(crate) fn new<P: Processes>(processes: P, info: ContextInfo, pid: Option<u32>, limits: Limits) -> Self {
+        let (jobs, jobs_of_actor) = mpsc::channel(limits.waiting.max(1));
+        let (orders, orders_of_actor) = mpsc::channel(ORDERS);
+        let state = State::Starting;
+        let standing = Arc::new(Mutex::new(Standing { state, count: 0 }));
+        let actor = Actor {
+            processes,
+            info: info.clone(),
+            limits,
+            driver: None,
+            untold: None,
+            jobs: jobs_of_actor,
+            orders: orders_of_actor,
+            standing: Arc::clone(&standing),
+        };
+        tokio::spawn(actor.serve(pid));
+        Self {
+            info,
+            jobs,
+            orders,
+            standing,
+        }
+    }
+
+    pub(crate) fn info(&self) -> ContextInfo {
+        let standing = *self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        ContextInfo {
+            state: standing.state,
+            count: standing.count,
+            ..self.info.clone()
+        }
+    }
+
+    /// Puts a cell behind those that wait; what happens to it comes from the receiver. Dropping that interrupts it.
+    pub(crate) fn submit(&self, cell: Cell) -> Result<mpsc::Receiver<CellEvent>, ContextError> {
+        let (events, receiver) = mpsc::channel(EVENTS);
+        match self.jobs.try_send(Job { cell, events }) {
+            Ok(()) => Ok(receiver),
+            Err(TrySendError::Full(_)) => Err(ContextError::Exhausted {
+                what: format!("{} cells wait for the context already", self.jobs.max_capacity()),
+            }),
+            Err(TrySendError::Closed(_)) => Err(self.not_found()),
+        }
+    }
+
+    /// Gives an order and waits until it was carried out.
+    pub(crate) async fn order(&self, order: impl FnOnce(Reply) -> Order) -> Result<(), ContextError> {
+        let (reply, answer) = oneshot::channel();
+        let given = self.orders.send(order(reply)).await;
+        given.map_err(|_| self.not_found())?;
+        answer.await.unwrap_or_else(|_| Err(self.not_found()))
+    }
+
+    /// Interrupts the cell that runs, if one does.
+    pub(crate) async fn interrupt(&self) -> Result<(), ContextError> {
+        self.orders.send(Order::Interrupt).await.map_err(|_| self.not_found())
+    }
+
+    fn not_found(&self) -> ContextError {
+        ContextError::NotFound {
+            id: self.info.id.clone(),
+        }
+    }
+}
+
+/// Does the work of a context.
+struct Actor<P: Processes> {
+    processes: P,
+    info: ContextInfo,
+    limits: Limits,
+    driver: Option<Driver<P>>,
+    /// That the driver ended when no cell ran, which the next cell is told.
+    untold: Option<Death>,
+    jobs: mpsc::Receiver<Job>,
+    orders: mpsc::Receiver<Order>,
+    standing: Arc<Mutex<Standing>>,
+}
+
+enum Due {
+    Order(Option<Order>),
+    Job(Option<Job>),
+    News(News),
+}
+
+impl<P: Processes> Actor<P> {
+    async fn serve(mut self, pid: Option<u32>) {
+        if let Some(pid) = pid {
+            self.adopt(pid).await;
+        }
+        loop {
+            let due = tokio::select! {
+                biased;
+                order = self.orders.recv() => Due::Order(order),
+                job = self.jobs.recv() => Due::Job(job),
+                news = idle(&mut self.driver) => Due::News(news),
+            };
+            let goes_on = match due {
+                Due::Order(Some(order)) => self.carry_out(order).await,
+                Due::Job(Some(job)) => self.run(job).await,
+                // Written between two cells, by what an earlier one left running.
+                Due::News(News::Frame(_)) => true,
+                Due::News(News::Over(Death::SandboxGone)) | Due::Order(None) | Due::Job(None) => false,
+                Due::News(News::Over(death)) => {
+                    self.lose_driver(death).await;
+                    true
+                }
+            };
+            if !goes_on {
+                return;
+            }
+        }
+    }
+
+    /// Takes over a driver that an earlier daemon started.
+    async fn adopt(&mut self, pid: u32) {
+        match Driver::attach(&self.processes, pid).await {
+            Ok(driver) => {
+                self.driver = Some(driver);
+                let _known = self.settle().await;
+            }
+            Err(_) => self.note(State::Dead),
+        }
+    }
+
+    /// Brings the driver to where it waits for a cell: one that runs is nobody's.
+    async fn settle(&mut self) -> Result<(), ContextError> {
+        let until = Instant::now() + self.limits.grace;
+        let mut patience = self.limits.answer.min(ASK_AGAIN);
+        loop {
+            let Some(driver) = self.driver.as_mut().filter(|driver| driver.is_unknown()) else {
+                return Ok(());
+            };
+            match driver.synchronise(patience).await {
+                Ok(count) => {
+                    self.count(count);
+                    self.note(State::Idle);
+                    return Ok(());
+                }
+                Err(Silence::Busy) if Instant::now() < until => {
+                    match driver.interrupt().await {
+                        Err(error @ ProcessError::Paused) => return Err(error.into()),
+                        // What came of it shows in the answer.
+                        Ok(()) | Err(_) => patience = ASK_AGAIN,
+                    }
+                }
+                Err(Silence::Busy) => {
+                    self.lose_driver(Death::Stubborn { timed_out: false }).await;
+                    return Ok(());
+                }
+                Err(Silence::Gone(death, _)) => {
+                    self.lose_driver(death).await;
+                    return Ok(());
+                }
+                Err(Silence::Process(error)) => return Err(error.into()),
+            }
+        }
+    }
+
+    async fn carry_out(&mut self, order: Order) -> bool {
+        match order {
+            Order::Interrupt => {}
+            Order::Ready(reply) => {
+                // A caller that is gone needs no answer, here and below.
+                let _told = reply.send(self.make_ready().await);
+            }
+            Order::Restart(reply) => {
+                let ended = self.end_driver().await;
+                self.untold = None;
+                let outcome = match ended {
+                    Ok(()) => self.make_ready().await,
+                    Err(error) => Err(error),
+                };
+                let _told = reply.send(outcome);
+            }
+            Order::Remove(reply) => {
+                let ended = self.end_driver().await;
+                let goes_on = ended.is_err();
+                let _told = reply.send(ended);
+                return goes_on;
+            }
+        }
+        true
+    }
+
+    /// Has a driver that waits for a cell.
+    async fn make_ready(&mut self) -> Result<(), ContextError> {
+        self.settle().await?;
+        if self.driver.is_some() || self.untold.is_some() {
+            return Ok(());
+        }
+        self.note(State::Starting);
+        self.count(0);
+        let cwd = Some(self.info.cwd.clone());
+        let tag = self.info.tag();
+        match Driver::start(&self.processes, self.info.language, cwd, tag, &self.limits).await {
+            Ok(driver) => {
+                self.driver = Some(driver);
+                self.note(State::Idle);
+                Ok(())
+            }
+            Err(error) => {
+                self.note(State::Dead);
+                Err(error)
+            }
+        }
+    }
+
+    async fn end_driver(&mut self) -> Result<(), ContextError> {
+        if let Some(driver) = &mut self.driver {
+            driver.kill().await?;
+        }
+        self.driver = None;
+        self.note(State::Dead);
+        Ok(())
+    }
+
+    /// The driver is of no use any more.
+    async fn lose_driver(&mut self, death: Death) {
+        // It may have ended by itself, and what cannot be ended ends with the sandbox.
+        let _ended = self.end_driver().await;
+        self.driver = None;
+        self.untold = Some(death);
+        self.note(State::Dead);
+    }
+
+    async fn run(&mut self, job: Job) -> bool {
+        if job.events.is_closed() {
+            return true;
+        }
+        if let Err(error) = self.make_ready().await {
+            let reason = error.to_string();
+            let _told = job
+                .events
+                .send(CellEvent::End(CellEnd::Died(Death::NotStarted { reason })))
+                .await;
+            return true;
+        }
+        if let Some(death) = self.untold.take() {
+            let _told = job.events.send(CellEvent::End(CellEnd::DiedBefore(death))).await;
+            return true;
+        }
+        let Some(driver) = &mut self.driver else {
+            return true;
+        };
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner).state = State::Busy;
+        let (end, order) = run::run(driver, &job.cell, &job.events, &mut self.orders, &self.limits).await;
+        let gone = end == CellEnd::Died(Death::SandboxGone);
+        if let CellEnd::Died(death) = &end {
+            self.lose_driver(death.clone()).await;
+            // Whoever runs the cell is told now, or is gone: then the next one is.
+            if !job.events.is_closed() {
+                self.untold = None;
+            }
+        } else {
+            self.standing.lock().unwrap_or_else(PoisonError::into_inner).count += 1;
+            self.note(State::Idle);
+        }
+        let _told = job.events.send(CellEvent::End(end)).await;
+        match order {
+            Some(order) => self.carry_out(order).await,
+            None => !gone,
+        }
+    }
+
+    fn note(&self, state: State) {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner).state = state;
+    }
+
+    fn count(&self, count: u64) {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner).count = count;
+    }
+}
+
+/// What a driver says that waits for a cell; nothing where there is none.
+async fn idle<P: Processes>(driver: &mut Option<Driver<P>>) -> News {
+    match driver {
+        Some(driver) if !driver.is_unknown() => driver.next().await,
+        _ => std::future::pending().await,
+    }
+}

@@ -1,0 +1,334 @@
+//! The contexts of one sandbox.
+
+use std::sync::Arc;
+
+use tokio::sync::{Mutex, mpsc};
+
+use crate::cell::{Cell, CellEvent};
+use crate::context::{Context, Order};
+use crate::error::{ContextError, shortened};
+use crate::id::Id;
+use crate::language::Language;
+use crate::limits::Limits;
+use crate::process::{ProcessError, Processes};
+
+/// Where a context works that is not told where.
+pub const DEFAULT_CWD: &str = "/home/user";
+
+/// How the tags of drivers begin.
+const TAG: &str = "offleash-context";
+const DEFAULT: &str = "default";
+
+/// Whether a process with that tag is a driver of ours.
+pub fn is_driver(tag: &str) -> bool {
+    ContextInfo::parse(tag, String::new()).is_some()
+}
+
+/// A context, as it is told of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContextInfo {
+    /// Its id.
+    pub id: String,
+    /// Its language.
+    pub language: Language,
+    /// The directory in which it was started.
+    pub cwd: String,
+    /// Whether it is that of its language for cells that name none.
+    pub is_default: bool,
+    /// What it does.
+    pub state: State,
+    /// How many cells it has run since it was started last.
+    pub count: u64,
+}
+
+/// What a context does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// It is being started, or found again.
+    Starting,
+    /// It waits for a cell.
+    Idle,
+    /// It runs a cell.
+    Busy,
+    /// Its driver has ended. Whoever runs the next cell is told, unless the cell before was; then it is started anew.
+    Dead,
+}
+
+impl State {
+    /// As in `idle`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Idle => "idle",
+            Self::Busy => "busy",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+impl ContextInfo {
+    fn new(id: Id, language: Language, cwd: Option<String>, is_default: bool) -> Self {
+        Self {
+            id: id.to_string(),
+            language,
+            cwd: cwd.unwrap_or_else(|| DEFAULT_CWD.to_owned()),
+            is_default,
+            state: State::Starting,
+            count: 0,
+        }
+    }
+
+    /// What its driver is found by when we are not who started it.
+    pub(crate) fn tag(&self) -> String {
+        let default = if self.is_default { ":default" } else { "" };
+        format!("{TAG}:{}:{}{default}", self.id, self.language)
+    }
+
+    /// The context whose driver has that tag.
+    fn parse(tag: &str, cwd: String) -> Option<Self> {
+        let mut words = tag.split(':');
+        let (TAG, id, language) = (words.next()?, words.next()?, words.next()?) else {
+            return None;
+        };
+        let is_default = match words.next() {
+            None => false,
+            Some(DEFAULT) => true,
+            Some(_) => return None,
+        };
+        let id: Id = id.parse().ok()?;
+        let language = Language::parse(language)?;
+        let whole = words.next().is_none();
+        whole.then(|| Self::new(id, language, Some(cwd), is_default))
+    }
+}
+
+/// The contexts of one sandbox.
+///
+/// When this is dropped the drivers go on, and the next one of the same sandbox finds them.
+#[derive(Debug)]
+pub struct Contexts<P: Processes> {
+    processes: P,
+    limits: Limits,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// Whether drivers that somebody else started were looked for.
+    complete: bool,
+    contexts: Vec<Arc<Context>>,
+}
+
+impl<P: Processes> Contexts<P> {
+    /// Those of the sandbox in which `processes` are.
+    pub fn new(processes: P, limits: Limits) -> Self {
+        let table = Mutex::default();
+        Self {
+            processes,
+            limits,
+            table,
+        }
+    }
+
+    /// What a cell and a context may have.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Makes a context and waits until it is ready.
+    ///
+    /// # Errors
+    /// `NotInstalled`, `Invalid` directories, `Exhausted`, `NotStarted`, `Process`.
+    pub async fn create(&self, language: Language, cwd: Option<String>) -> Result<ContextInfo, ContextError> {
+        check_cwd(cwd.as_deref())?;
+        let context = {
+            let mut table = self.table().await?;
+            self.add(&mut table, language, cwd, false)?
+        };
+        self.ready(&context).await?;
+        Ok(context.info())
+    }
+
+    /// All of them, in the order in which they were made.
+    ///
+    /// # Errors
+    /// `Process`.
+    pub async fn list(&self) -> Result<Vec<ContextInfo>, ContextError> {
+        let table = self.table().await?;
+        Ok(table.contexts.iter().map(|context| context.info()).collect())
+    }
+
+    /// One of them.
+    ///
+    /// # Errors
+    /// `NotFound`, `Process`.
+    pub async fn get(&self, id: &str) -> Result<ContextInfo, ContextError> {
+        Ok(self.find(id).await?.info())
+    }
+
+    /// Ends a context, and the cell that runs in it.
+    ///
+    /// # Errors
+    /// `NotFound`, `Process`.
+    pub async fn remove(&self, id: &str) -> Result<(), ContextError> {
+        let context = self.find(id).await?;
+        context.order(Order::Remove).await?;
+        self.forget(&context).await;
+        Ok(())
+    }
+
+    /// Ends what runs in a context, with all its state, and starts it anew.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotInstalled`, `NotStarted`, `Process`.
+    pub async fn restart(&self, id: &str) -> Result<(), ContextError> {
+        self.find(id).await?.order(Order::Restart).await
+    }
+
+    /// Interrupts the cell that runs in a context, if one does.
+    ///
+    /// # Errors
+    /// `NotFound`, `Process`.
+    pub async fn interrupt(&self, id: &str) -> Result<(), ContextError> {
+        self.find(id).await?.interrupt().await
+    }
+
+    /// Runs a cell in a context, after those that wait there. What happens comes from the receiver; dropping it
+    /// interrupts the cell.
+    ///
+    /// # Errors
+    /// `NotFound`, `Invalid`, `Exhausted`, `NotInstalled`, `NotStarted`, `Process`.
+    pub async fn execute(&self, id: &str, cell: Cell) -> Result<mpsc::Receiver<CellEvent>, ContextError> {
+        cell.check(&self.limits)?;
+        let context = self.find(id).await?;
+        context.submit(cell)
+    }
+
+    /// Runs a cell in the default context of a language, which is made if it is not there.
+    ///
+    /// # Errors
+    /// As [`Self::execute`].
+    pub async fn execute_in_default(
+        &self,
+        language: Language,
+        cell: Cell,
+    ) -> Result<mpsc::Receiver<CellEvent>, ContextError> {
+        cell.check(&self.limits)?;
+        let (context, is_new) = {
+            let mut table = self.table().await?;
+            let is_wanted = |context: &&Arc<Context>| {
+                let info = context.info();
+                info.is_default && info.language == language
+            };
+            match table.contexts.iter().find(is_wanted) {
+                Some(context) => (Arc::clone(context), false),
+                None => (self.add(&mut table, language, None, true)?, true),
+            }
+        };
+        if is_new {
+            self.ready(&context).await?;
+        }
+        context.submit(cell)
+    }
+
+    /// Waits until a context that was just added is ready, and forgets it if it will not be.
+    async fn ready(&self, context: &Arc<Context>) -> Result<(), ContextError> {
+        let outcome = context.order(Order::Ready).await;
+        if outcome.is_err() {
+            self.forget(context).await;
+        }
+        outcome
+    }
+
+    async fn forget(&self, context: &Arc<Context>) {
+        let mut table = self.table.lock().await;
+        table.contexts.retain(|one| !Arc::ptr_eq(one, context));
+    }
+
+    fn add(
+        &self,
+        table: &mut Table,
+        language: Language,
+        cwd: Option<String>,
+        is_default: bool,
+    ) -> Result<Arc<Context>, ContextError> {
+        if table.contexts.len() >= self.limits.contexts {
+            return Err(ContextError::Exhausted {
+                what: format!("a sandbox may have {} contexts", self.limits.contexts),
+            });
+        }
+        let id = Id::random().map_err(|error| {
+            ContextError::Process(ProcessError::Other {
+                kind: offleash_core::error::ErrorKind::Internal,
+                error: Box::new(error),
+            })
+        })?;
+        let info = ContextInfo::new(id, language, cwd, is_default);
+        let context = Arc::new(Context::new(self.processes.clone(), info, None, self.limits));
+        table.contexts.push(Arc::clone(&context));
+        Ok(context)
+    }
+
+    async fn find(&self, id: &str) -> Result<Arc<Context>, ContextError> {
+        let table = self.table().await?;
+        let found = table.contexts.iter().find(|context| context.info().id == id);
+        found
+            .cloned()
+            .ok_or_else(|| ContextError::NotFound { id: shortened(id) })
+    }
+
+    /// The table, with what an earlier daemon left.
+    async fn table(&self) -> Result<tokio::sync::MutexGuard<'_, Table>, ContextError> {
+        let mut table = self.table.lock().await;
+        if !table.complete {
+            for process in self.processes.list().await? {
+                let tag = process.tag.as_deref().unwrap_or_default();
+                let Some(info) = ContextInfo::parse(tag, process.cwd) else {
+                    continue;
+                };
+                if table.contexts.len() < self.limits.contexts {
+                    let context = Context::new(self.processes.clone(), info, Some(process.pid), self.limits);
+                    table.contexts.push(Arc::new(context));
+                }
+            }
+            table.complete = true;
+        }
+        Ok(table)
+    }
+}
+
+fn check_cwd(cwd: Option<&str>) -> Result<(), ContextError> {
+    match cwd {
+        Some(cwd) if cwd.is_empty() || cwd.contains('\0') || cwd.len() > 4096 => Err(ContextError::Invalid {
+            reason: "`cwd` is no directory".to_owned(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_context_is_found_again_by_its_tag() {
+        let cwd = || "/srv".to_owned();
+        for is_default in [false, true] {
+            let info = ContextInfo::new(Id::random().unwrap(), Language::Python, Some(cwd()), is_default);
+            assert_eq!(ContextInfo::parse(&info.tag(), cwd()), Some(info));
+        }
+        let id = "0".repeat(32);
+        for tag in [
+            String::new(),
+            "offleash-context".to_owned(),
+            format!("offleash-context:{id}"),
+            format!("offleash-context:{id}:cobol"),
+            format!("offleash-context:{id}:python:other"),
+            format!("offleash-context:{id}:python:default:"),
+            format!("offleash-context:{id}0:python"),
+            format!(" offleash-context:{id}:python"),
+        ] {
+            assert!(!is_driver(&tag), "{tag}");
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! One driver: its process, the frames that it says, and how it is brought to a known state.
+
+use std::time::Duration;
+
+use offleash_core::exec::{ExecEnd, OutputStream};
+use tokio::time::timeout;
+
+use crate::cell::Death;
+use crate::error::ContextError;
+use crate::id::Id;
+use crate::language::Language;
+use crate::limits::Limits;
+use crate::process::{ProcessError, ProcessNews, ProcessStream, Processes, Start};
+use crate::protocol::{Decoder, DriverFrame, FrameError, HostFrame, Kind, MAX_FROM_HOST, Scanner};
+
+const SIGINT: i32 = 2;
+const SIGKILL: i32 = 9;
+
+/// What is kept of what a driver says before it answers, in bytes.
+const WORDS: usize = 4096;
+
+/// Decimal digits of a number that a driver may give.
+const MOST_DIGITS: usize = 20;
+
+/// A driver that was started.
+#[derive(Debug)]
+pub(crate) struct Driver<P: Processes> {
+    processes: P,
+    stream: P::Stream,
+    decoder: Decoder,
+    /// Bytes that came and are not decoded.
+    waiting: Vec<u8>,
+    /// How many of them are.
+    taken: usize,
+    /// What was looked for when waiting for an answer was given up, or a frame may be half there.
+    unknown: bool,
+}
+
+/// What comes of a driver.
+#[derive(Debug)]
+pub(crate) enum News {
+    Frame(DriverFrame),
+    Over(Death),
+}
+
+/// Why a driver does not answer.
+#[derive(Debug)]
+pub(crate) enum Silence {
+    /// It is busy.
+    Busy,
+    /// It is gone; with the last that it wrote.
+    Gone(Death, String),
+    /// It cannot be asked.
+    Process(ProcessError),
+}
+
+impl<P: Processes> Driver<P> {
+    /// Starts a driver and waits until it is ready.
+    pub(crate) async fn start(
+        processes: &P,
+        language: Language,
+        cwd: Option<String>,
+        tag: String,
+        limits: &Limits,
+    ) -> Result<Self, ContextError> {
+        let argv = language.command();
+        let started = processes.start(Start { argv, cwd, tag }).await;
+        let stream = started.map_err(|error| match error {
+            ProcessError::NotFound => ContextError::NotInstalled { language },
+            error => error.into(),
+        })?;
+        let mut driver = Self::over(processes, stream);
+        match driver.set_up(language, limits.start).await {
+            Ok(()) => Ok(driver),
+            Err(error) => {
+                // It may have ended by itself.
+                let _killed = driver.kill().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// The driver of that process, in whichever state.
+    pub(crate) async fn attach(processes: &P, pid: u32) -> Result<Self, ProcessError> {
+        Ok(Self::over(processes, processes.attach(pid).await?))
+    }
+
+    fn over(processes: &P, stream: P::Stream) -> Self {
+        Self {
+            processes: processes.clone(),
+            stream,
+            decoder: Decoder::new(),
+            waiting: Vec::new(),
+            taken: 0,
+            unknown: true,
+        }
+    }
+
+    async fn set_up(&mut self, language: Language, patience: Duration) -> Result<(), ContextError> {
+        let source = HostFrame::Source(language.source()).encode().map_err(too_large)?;
+        // One that ends at once takes no input, and what it wrote says more.
+        let _given = self.processes.input(self.stream.pid(), source).await;
+        match self.synchronise(patience).await {
+            Ok(_) => Ok(()),
+            Err(Silence::Busy) => Err(ContextError::NotStarted {
+                reason: format!("it was not ready after {} seconds", patience.as_secs()),
+            }),
+            Err(Silence::Gone(death, words)) => Err(ContextError::NotStarted {
+                reason: format!("{death}; it wrote: {}", words.trim().escape_debug()),
+            }),
+            Err(Silence::Process(error)) => Err(error.into()),
+        }
+    }
+
+    /// Brings a driver that runs no cell to where it waits for one, and what it says to the beginning of a frame;
+    /// answers how many cells it has run.
+    pub(crate) async fn synchronise(&mut self, patience: Duration) -> Result<u64, Silence> {
+        let id = Id::random().map_err(|error| {
+            Silence::Process(ProcessError::Other {
+                kind: offleash_core::error::ErrorKind::Internal,
+                error: Box::new(error),
+            })
+        })?;
+        self.unknown = true;
+        self.decoder = Decoder::new();
+        self.waiting.clear();
+        self.taken = 0;
+        let mut words = Vec::new();
+        let asked = async {
+            let frame = HostFrame::Sync(id).encode().map_err(|error| broken(error, &[]))?;
+            let given = self.processes.input(self.stream.pid(), frame).await;
+            match given {
+                // Why it ended comes with its output.
+                Ok(()) | Err(ProcessError::Ended) => {}
+                Err(ProcessError::Gone) => return Err(Silence::Gone(Death::SandboxGone, String::new())),
+                Err(error) => return Err(Silence::Process(error)),
+            }
+            self.find(id, &mut words).await
+        };
+        let answer = timeout(patience, asked).await.unwrap_or(Err(Silence::Busy))?;
+        self.unknown = false;
+        Ok(answer)
+    }
+
+    /// The number in the answer to the `sync` of that id; what comes before is of no use any more.
+    async fn find(&mut self, id: Id, words: &mut Vec<u8>) -> Result<u64, Silence> {
+        let mut scanner = Scanner::new(id);
+        loop {
+            let bytes = match self.stream.next().await {
+                Ok(Some(ProcessNews::Output(OutputStream::Stdout, bytes))) => bytes,
+                Ok(Some(ProcessNews::Output(OutputStream::Stderr, bytes))) => {
+                    keep_last(words, &bytes);
+                    continue;
+                }
+                other => return Err(Silence::Gone(death(other), String::from_utf8_lossy(words).into_owned())),
+            };
+            if let Some(rest) = scanner.push(&bytes) {
+                self.waiting = rest;
+                break;
+            }
+            keep_last(words, &bytes);
+        }
+        match self.next().await {
+            News::Frame(DriverFrame {
+                kind: Kind::Sync,
+                payload,
+                ..
+            }) => number(&payload).ok_or_else(|| broken(FrameError::Line, words)),
+            News::Frame(_) => Err(broken(FrameError::Kind, words)),
+            News::Over(death) => Err(Silence::Gone(death, String::from_utf8_lossy(words).into_owned())),
+        }
+    }
+
+    /// What comes next. May be dropped and called again: nothing is lost.
+    pub(crate) async fn next(&mut self) -> News {
+        loop {
+            let mut rest = self.waiting.get(self.taken..).unwrap_or_default();
+            let before = rest.len();
+            let decoded = self.decoder.next(&mut rest);
+            self.taken += before - rest.len();
+            match decoded {
+                Ok(Some(frame)) => return News::Frame(frame),
+                Ok(None) => {}
+                Err(error) => {
+                    return News::Over(Death::Protocol {
+                        reason: error.to_string(),
+                    });
+                }
+            }
+            match self.stream.next().await {
+                Ok(Some(ProcessNews::Output(OutputStream::Stdout, bytes))) => {
+                    self.waiting = bytes;
+                    self.taken = 0;
+                }
+                // Nothing of a driver is there once it has moved its streams.
+                Ok(Some(ProcessNews::Output(OutputStream::Stderr, _))) => {}
+                other => return News::Over(death(other)),
+            }
+        }
+    }
+
+    /// Whether [`Self::synchronise`] is needed before a cell can run.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.unknown
+    }
+
+    /// From here on its state is not known.
+    pub(crate) fn lose_track(&mut self) {
+        self.unknown = true;
+    }
+
+    /// What gives the driver a cell, to be done while its frames are taken.
+    pub(crate) fn feed(&self, frames: Vec<Vec<u8>>) -> impl Future<Output = Result<(), ProcessError>> + Send + use<P> {
+        let (processes, pid) = (self.processes.clone(), self.stream.pid());
+        async move {
+            for frame in frames {
+                processes.input(pid, frame).await?;
+            }
+            Ok(())
+        }
+    }
+
+    /// Interrupts what runs.
+    pub(crate) async fn interrupt(&self) -> Result<(), ProcessError> {
+        self.processes.signal(self.stream.pid(), SIGINT).await
+    }
+
+    /// Ends it, and waits until it has ended.
+    pub(crate) async fn kill(&mut self) -> Result<(), ProcessError> {
+        match self.processes.signal(self.stream.pid(), SIGKILL).await {
+            Ok(()) => {}
+            Err(ProcessError::Ended | ProcessError::Gone) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        while let Ok(Some(news)) = self.stream.next().await {
+            if let ProcessNews::Ended(_) = news {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The frames that run a cell.
+pub(crate) fn cell_frames(
+    id: Id,
+    code: &str,
+    env: &std::collections::BTreeMap<String, String>,
+    limits: &Limits,
+) -> Result<Vec<Vec<u8>>, FrameError> {
+    let mut frames = Vec::new();
+    for (name, value) in env {
+        frames.push(HostFrame::Env(id, format!("{name}={value}").as_bytes()).encode()?);
+    }
+    for piece in code.as_bytes().chunks(MAX_FROM_HOST) {
+        frames.push(HostFrame::Code(id, piece).encode()?);
+    }
+    let run = HostFrame::Run {
+        cell: id,
+        output: limits.output,
+        results: limits.results,
+    };
+    frames.push(run.encode()?);
+    Ok(frames)
+}
+
+/// The number that a payload is.
+pub(crate) fn number(payload: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(payload).ok()?;
+    let digits = text.len() <= MOST_DIGITS && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| digits)
+}
+
+fn death(news: Result<Option<ProcessNews>, ProcessError>) -> Death {
+    match news {
+        Ok(Some(ProcessNews::Ended(end))) => Death::Ended(end),
+        Ok(Some(ProcessNews::Output(..)) | None) | Err(ProcessError::Gone) => Death::SandboxGone,
+        Err(ProcessError::Ended) => Death::Ended(ExecEnd::Lost),
+        Err(error) => Death::Protocol {
+            reason: error.to_string(),
+        },
+    }
+}
+
+fn broken(error: FrameError, words: &[u8]) -> Silence {
+    let reason = error.to_string();
+    Silence::Gone(Death::Protocol { reason }, String::from_utf8_lossy(words).into_owned())
+}
+
+fn too_large(error: FrameError) -> ContextError {
+    ContextError::Invalid {
+        reason: error.to_string(),
+    }
+}
+
+fn keep_last(words: &mut Vec<u8>, bytes: &[u8]) {
+    words.extend_from_slice(bytes);
+    let surplus = words.len().saturating_sub(WORDS);
+    words.drain(..surplus);
+}

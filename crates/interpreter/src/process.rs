@@ -1,0 +1,104 @@
+//! What a context needs of a sandbox: to start a process with streams, to find it again, to signal it.
+//!
+//! Implemented by the room that holds sandboxes; the tests of this room start processes of this machine.
+
+use std::future::Future;
+
+use offleash_core::error::ErrorKind;
+use offleash_core::exec::{ExecEnd, OutputStream};
+
+/// Most bytes that are given to [`Processes::input`] at once.
+pub const MAX_INPUT: usize = crate::protocol::MAX_FROM_HOST + 128;
+
+/// The processes of one sandbox; clones are those of the same one.
+pub trait Processes: Clone + Send + Sync + 'static {
+    /// What a process writes, and how it ends.
+    type Stream: ProcessStream;
+
+    /// Starts a process as the usual user, with input, and found by its tag afterwards. It goes on when the stream is
+    /// dropped.
+    fn start(&self, start: Start) -> impl Future<Output = Result<Self::Stream, ProcessError>> + Send;
+
+    /// What a process writes from now on.
+    fn attach(&self, pid: u32) -> impl Future<Output = Result<Self::Stream, ProcessError>> + Send;
+
+    /// The processes that were started with [`Self::start`], by whomever, and that run.
+    fn list(&self) -> impl Future<Output = Result<Vec<Running>, ProcessError>> + Send;
+
+    /// Gives a process input of at most [`MAX_INPUT`] bytes, all of it or nothing, and returns when it was taken.
+    fn input(&self, pid: u32, bytes: Vec<u8>) -> impl Future<Output = Result<(), ProcessError>> + Send;
+
+    /// Sends a signal to a process and those in its process group; `SIGKILL` to all that it started.
+    fn signal(&self, pid: u32, signal: i32) -> impl Future<Output = Result<(), ProcessError>> + Send;
+}
+
+/// What a process writes, and how it ends. Dropping it leaves the process alone.
+pub trait ProcessStream: Send + Sync + 'static {
+    /// Its process id inside.
+    fn pid(&self) -> u32;
+
+    /// What comes next; `None` when the sandbox is gone. May be dropped and called again: nothing is lost.
+    fn next(&mut self) -> impl Future<Output = Result<Option<ProcessNews>, ProcessError>> + Send;
+}
+
+/// A process to start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Start {
+    /// Program and arguments; the program is looked up in `PATH`.
+    pub argv: Vec<String>,
+    /// Working directory inside; the user's home if absent.
+    pub cwd: Option<String>,
+    /// A name by which it can be found.
+    pub tag: String,
+}
+
+/// A process that runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Running {
+    /// Its process id inside.
+    pub pid: u32,
+    /// The name by which it can be found.
+    pub tag: Option<String>,
+    /// The directory in which it was started.
+    pub cwd: String,
+}
+
+/// What is new of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProcessNews {
+    /// It wrote something.
+    Output(OutputStream, Vec<u8>),
+    /// It has ended; nothing follows.
+    Ended(ExecEnd),
+}
+
+/// Why a process was not started, found, fed or signalled.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// The sandbox is gone.
+    #[error("the sandbox is gone")]
+    Gone,
+    /// The sandbox is paused.
+    #[error("the sandbox is paused")]
+    Paused,
+    /// There is no such program.
+    #[error("there is no such program in the sandbox")]
+    NotFound,
+    /// The process is not there any more.
+    #[error("the process has ended")]
+    Ended,
+    /// The working directory cannot be entered.
+    #[error("the working directory cannot be entered: {reason}")]
+    Directory {
+        /// What the kernel said.
+        reason: String,
+    },
+    /// Something else.
+    #[error("{error}")]
+    Other {
+        /// What kind of failure it is.
+        kind: ErrorKind,
+        /// What it is.
+        error: Box<dyn std::error::Error + Send + Sync>,
+    },
+}

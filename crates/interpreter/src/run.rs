@@ -1,0 +1,393 @@
+//! One cell in a driver: what is said of it, within its limits, and how it is made to end.
+
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::time::{Duration, SystemTime};
+
+use offleash_core::exec::OutputStream;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use crate::cell::{Cell, CellEnd, CellError, CellEvent, Death};
+use crate::context::Order;
+use crate::driver::{Driver, News, cell_frames, number};
+use crate::id::Id;
+use crate::limits::{Budget, Limits};
+use crate::process::{ProcessError, Processes};
+use crate::protocol::{DriverFrame, Kind};
+use crate::result::{CellResult, Form};
+use crate::text::Utf8Pieces;
+
+/// Events that wait for whoever runs the cell before the driver has to.
+const WAITING: usize = 8;
+/// How often a cell that is to end is told so.
+const AGAIN: Duration = Duration::from_secs(1);
+/// What every frame of a result costs beside its payload, so that their number is bounded.
+const OVERHEAD: usize = 64;
+/// The longest MIME type, and how many forms a result may have.
+const MOST_MIME: usize = 128;
+const MOST_FORMS: usize = 64;
+/// Longer than anything runs.
+const LONGEST: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
+
+/// Runs a cell and tells of it; an order that ends the context's driver is returned to be carried out.
+pub(crate) async fn run<P: Processes>(
+    driver: &mut Driver<P>,
+    cell: &Cell,
+    events: &mpsc::Sender<CellEvent>,
+    orders: &mut mpsc::Receiver<Order>,
+    limits: &Limits,
+) -> (CellEnd, Option<Order>) {
+    let prepared = Id::random().map_err(|error| error.to_string()).and_then(|id| {
+        let frames = cell_frames(id, &cell.code, &cell.env, limits).map_err(|error| error.to_string())?;
+        Ok((id, frames))
+    });
+    let (id, frames) = match prepared {
+        Ok(prepared) => prepared,
+        Err(reason) => return (CellEnd::Died(Death::NotStarted { reason }), None),
+    };
+    let mut told = Told::new(id, limits);
+    let mut ending = None;
+    let mut order = None;
+    let mut deadline = cell.timeout.map(|timeout| Instant::now() + timeout.min(LONGEST));
+    let mut feeding = pin!(driver.feed(frames));
+    let mut fed = false;
+    let mut client_gone = false;
+    while told.end.is_none() || (!told.pending.is_empty() && !client_gone) {
+        let over = told.end.is_some();
+        let turn = tokio::select! {
+            biased;
+            asked = orders.recv(), if order.is_none() && !over => Turn::Asked(asked),
+            () = events.closed(), if !client_gone => Turn::ClientGone,
+            given = &mut feeding, if !fed && !over => { fed = true; Turn::Fed(given) }
+            () = until(next_time(deadline, ending.as_ref())), if !over => Turn::Time,
+            permit = events.reserve(), if !told.pending.is_empty() && !client_gone => {
+                if let (Ok(permit), Some(event)) = (permit, told.pending.pop_front()) {
+                    permit.send(event);
+                }
+                continue;
+            }
+            news = driver.next(), if !over && (client_gone || told.pending.len() < WAITING) => Turn::News(news),
+        };
+        match turn {
+            Turn::News(News::Frame(frame)) => told.take(frame),
+            Turn::News(News::Over(death)) => told.die(death),
+            // The end of a process comes with its output.
+            Turn::Fed(Ok(()) | Err(ProcessError::Ended)) => {}
+            Turn::Fed(Err(error)) => {
+                driver.lose_track();
+                told.die(Death::NotStarted {
+                    reason: error.to_string(),
+                });
+            }
+            Turn::ClientGone => {
+                client_gone = true;
+                if ending.is_none() && !over {
+                    ending = Some(Ending::begin(driver, Why::Interrupted, limits.grace).await);
+                }
+            }
+            Turn::Asked(Some(Order::Ready(reply))) => drop(reply.send(Ok(()))),
+            Turn::Asked(Some(Order::Interrupt)) => {
+                if ending.is_none() {
+                    ending = Some(Ending::begin(driver, Why::Interrupted, limits.grace).await);
+                }
+            }
+            Turn::Asked(Some(other)) => {
+                told.die(other.death());
+                order = Some(other);
+            }
+            // Whoever holds contexts is gone, and leaves drivers alone.
+            Turn::Asked(None) => return (CellEnd::Interrupted, None),
+            Turn::Time => match &mut ending {
+                None => {
+                    deadline = None;
+                    ending = Some(Ending::begin(driver, Why::TimedOut, limits.grace).await);
+                }
+                Some(ending) => {
+                    if ending.go_on(driver).await {
+                        told.die(Death::Stubborn {
+                            timed_out: ending.why == Why::TimedOut,
+                        });
+                    }
+                }
+            },
+        }
+        if client_gone {
+            told.pending.clear();
+        }
+    }
+    if ending.is_some() {
+        // A signal may still be on its way.
+        driver.lose_track();
+    }
+    let end = match (told.end.unwrap_or(CellEnd::Done), ending) {
+        (CellEnd::Done, Some(ending)) => match ending.why {
+            Why::TimedOut => CellEnd::TimedOut,
+            Why::Interrupted => CellEnd::Interrupted,
+        },
+        (end, _) => end,
+    };
+    (end, order)
+}
+
+enum Turn {
+    News(News),
+    Fed(Result<(), ProcessError>),
+    Asked(Option<Order>),
+    ClientGone,
+    Time,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    TimedOut,
+    Interrupted,
+}
+
+/// A cell that is to end.
+#[derive(Debug)]
+struct Ending {
+    why: Why,
+    again: Instant,
+    until: Instant,
+}
+
+impl Ending {
+    async fn begin<P: Processes>(driver: &Driver<P>, why: Why, grace: Duration) -> Self {
+        let now = Instant::now();
+        let mut ending = Self {
+            why,
+            again: now,
+            until: now + grace,
+        };
+        ending.interrupt(driver).await;
+        ending
+    }
+
+    /// Interrupts the cell once more; whether it had time enough.
+    async fn go_on<P: Processes>(&mut self, driver: &Driver<P>) -> bool {
+        if Instant::now() >= self.until {
+            return true;
+        }
+        self.interrupt(driver).await;
+        false
+    }
+
+    async fn interrupt<P: Processes>(&mut self, driver: &Driver<P>) {
+        if let Err(ProcessError::Paused) = driver.interrupt().await {
+            // Nothing can react while it is frozen.
+            self.until += AGAIN;
+        }
+        // What else went wrong shows in what the driver says, or does not.
+        self.again = Instant::now() + AGAIN;
+    }
+}
+
+fn next_time(deadline: Option<Instant>, ending: Option<&Ending>) -> Option<Instant> {
+    match ending {
+        Some(ending) => Some(ending.again.min(ending.until)),
+        None => deadline,
+    }
+}
+
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What is told of a cell, and what it may still say.
+#[derive(Debug)]
+struct Told {
+    id: Id,
+    limits: Limits,
+    pending: VecDeque<CellEvent>,
+    end: Option<CellEnd>,
+    output: Budget,
+    results: Budget,
+    stdout: Utf8Pieces,
+    stderr: Utf8Pieces,
+    output_truncated: bool,
+    results_truncated: bool,
+    result: CellResult,
+    error: CellError,
+}
+
+impl Told {
+    fn new(id: Id, limits: &Limits) -> Self {
+        Self {
+            id,
+            limits: *limits,
+            pending: VecDeque::new(),
+            end: None,
+            output: Budget::new(limits.output),
+            results: Budget::new(limits.results),
+            stdout: Utf8Pieces::default(),
+            stderr: Utf8Pieces::default(),
+            output_truncated: false,
+            results_truncated: false,
+            result: CellResult::default(),
+            error: CellError::default(),
+        }
+    }
+
+    fn take(&mut self, frame: DriverFrame) {
+        // Of no cell, or of one that is over: whatever that says is of no use to this one.
+        if frame.id != self.id {
+            return;
+        }
+        let payload = frame.payload;
+        match frame.kind {
+            Kind::Sync => {}
+            Kind::Count => match number(&payload) {
+                Some(count) => self.pending.push_back(CellEvent::Begin { count }),
+                None => self.broken("the number of a cell is none"),
+            },
+            Kind::Stdout => self.take_output(OutputStream::Stdout, &payload),
+            Kind::Stderr => self.take_output(OutputStream::Stderr, &payload),
+            Kind::Truncated => self.truncate_output(),
+            Kind::Text => self.take_form(&payload, |form| Some(Form::Text(lossy(form)))),
+            Kind::Json => self.take_form(&payload, |form| serde_json::from_slice(form).ok().map(Form::Json)),
+            Kind::Omitted => match split_mime(&payload).map(|(mime, size)| (mime, number(size))) {
+                Some((mime, Some(size))) => self.omit(mime.to_owned(), size),
+                _ => self.broken("a form that was too large has no size"),
+            },
+            Kind::Result => self.take_result(&payload),
+            Kind::ErrorName => self.error.name = self.bounded(payload),
+            Kind::ErrorValue => self.error.value = self.bounded(payload),
+            Kind::Error => {
+                self.error.traceback = self.bounded(payload);
+                let error = std::mem::take(&mut self.error);
+                if self.results.take_all(OVERHEAD) {
+                    self.pending.push_back(CellEvent::Error(error));
+                } else {
+                    self.truncate_results();
+                }
+            }
+            Kind::Done => {
+                self.finish_output();
+                self.end = Some(CellEnd::Done);
+            }
+        }
+    }
+
+    fn die(&mut self, death: Death) {
+        self.finish_output();
+        self.end = Some(CellEnd::Died(death));
+    }
+
+    fn broken(&mut self, reason: &str) {
+        self.die(Death::Protocol {
+            reason: reason.to_owned(),
+        });
+    }
+
+    fn take_output(&mut self, stream: OutputStream, bytes: &[u8]) {
+        let taken = self.output.take_some(bytes.len());
+        let pieces = match stream {
+            OutputStream::Stdout => &mut self.stdout,
+            OutputStream::Stderr => &mut self.stderr,
+        };
+        let text = pieces.push(bytes.get(..taken).unwrap_or_default());
+        self.tell_output(stream, text);
+        if taken < bytes.len() {
+            self.truncate_output();
+        }
+    }
+
+    fn tell_output(&mut self, stream: OutputStream, text: String) {
+        if !text.is_empty() {
+            let at = SystemTime::now();
+            self.pending.push_back(CellEvent::Output { stream, text, at });
+        }
+    }
+
+    fn finish_output(&mut self) {
+        let (stdout, stderr) = (self.stdout.finish(), self.stderr.finish());
+        self.tell_output(OutputStream::Stdout, stdout);
+        self.tell_output(OutputStream::Stderr, stderr);
+    }
+
+    fn truncate_output(&mut self) {
+        if !self.output_truncated {
+            self.output_truncated = true;
+            // A character that is cut is no character.
+            (self.stdout, self.stderr) = Default::default();
+            let limit = self.limits.output;
+            self.pending.push_back(CellEvent::OutputTruncated { limit });
+        }
+    }
+
+    fn truncate_results(&mut self) {
+        if !self.results_truncated {
+            self.results_truncated = true;
+            let limit = self.limits.results;
+            self.pending.push_back(CellEvent::ResultsTruncated { limit });
+        }
+    }
+
+    fn take_form(&mut self, payload: &[u8], make: impl FnOnce(&[u8]) -> Option<Form>) {
+        let Some((mime, form)) = split_mime(payload) else {
+            return self.broken("a form of a result has no MIME type");
+        };
+        let size = u64::try_from(form.len()).unwrap_or(u64::MAX);
+        let known = self.result.forms.len() + self.result.omitted.len();
+        if known >= MOST_FORMS {
+            return self.broken("a result has too many forms");
+        }
+        let fits = self.results.take_all(form.len() + OVERHEAD);
+        match make(form).filter(|_| fits) {
+            Some(made) => drop(self.result.forms.insert(mime.to_owned(), made)),
+            None => self.omit(mime.to_owned(), size),
+        }
+    }
+
+    fn omit(&mut self, mime: String, size: u64) {
+        if self.result.omitted.len() < MOST_FORMS {
+            self.result.omitted.insert(mime, size);
+        }
+    }
+
+    fn take_result(&mut self, payload: &[u8]) {
+        let is_main = match payload {
+            b"main" => true,
+            b"display" => false,
+            _ => return self.broken("a result is neither that of its cell nor displayed"),
+        };
+        let result = CellResult {
+            is_main,
+            ..std::mem::take(&mut self.result)
+        };
+        if result.forms.is_empty() && result.omitted.is_empty() {
+            return;
+        }
+        if self.results.take_all(OVERHEAD) {
+            self.pending.push_back(CellEvent::Result(Box::new(result)));
+        } else {
+            self.truncate_results();
+        }
+    }
+
+    /// As much of a text as may still come.
+    fn bounded(&mut self, mut payload: Vec<u8>) -> String {
+        let taken = self.results.take_some(payload.len());
+        if taken < payload.len() {
+            payload.truncate(taken);
+            self.truncate_results();
+        }
+        lossy(&payload)
+    }
+}
+
+fn split_mime(payload: &[u8]) -> Option<(&str, &[u8])> {
+    let window = payload.get(..payload.len().min(MOST_MIME + 1)).unwrap_or_default();
+    let (mime, form) = payload.split_at(memchr::memchr(b'\n', window)?);
+    let mime = std::str::from_utf8(mime).ok()?;
+    let is_plain = !mime.is_empty() && mime.bytes().all(|byte| byte.is_ascii_graphic());
+    is_plain.then_some((mime, form.get(1..).unwrap_or_default()))
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
