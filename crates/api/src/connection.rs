@@ -15,13 +15,14 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use crate::clients::{Place, TooMany};
 use crate::pace::{Busy, Paced};
 use crate::server::{self, State};
 
 /// The most that the head of a request may have, and fields in it.
 const MAX_HEAD: usize = 64 * 1024;
 const MAX_FIELDS: usize = 100;
-/// How long a kept connection may be without a request; SDKs keep theirs for 300 s.
+/// How long a kept connection may be without a further request; SDKs keep theirs for 300 s.
 const IDLE: Duration = Duration::from_secs(320);
 /// How long a TLS handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -29,9 +30,14 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Whoever is too many is told this; it fits the buffer of any socket.
-const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
+const FULL: &str = "HTTP/1.1 503 Service Unavailable\r\n\
     Content-Type: application/json\r\nContent-Length: 54\r\nRetry-After: 1\r\nConnection: close\r\n\r\n\
     {\"code\":503,\"message\":\"the server is full of clients\"}";
+
+/// And whoever is too many at one address, this.
+const FULL_OF_ADDRESS: &str = "HTTP/1.1 429 Too Many Requests\r\n\
+    Content-Type: application/json\r\nContent-Length: 71\r\nRetry-After: 1\r\nConnection: close\r\n\r\n\
+    {\"code\":429,\"message\":\"this address has as many connections as it may\"}";
 
 /// Who is at the other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,12 +65,14 @@ pub(crate) struct Client {
     /// Whether it came over TLS.
     pub(crate) secure: bool,
     pub(crate) busy: Busy,
+    /// Its place among all clients, also of what the connection becomes after it was HTTP.
+    pub(crate) held: Option<Arc<Place>>,
 }
 
 /// What a connection holds while it lasts: a place, and the word that the server ends.
 #[derive(Debug)]
 pub(crate) struct Held {
-    pub(crate) place: OwnedSemaphorePermit,
+    pub(crate) place: Place,
     pub(crate) ending: watch::Receiver<bool>,
 }
 
@@ -75,12 +83,13 @@ pub(crate) async fn serve_tcp(stream: TcpStream, peer: SocketAddr, state: Arc<St
     // A client whose machine vanished is found out in the end, however long a stream says nothing.
     let _set = rustix::net::sockopt::set_socket_keepalive(&stream, true);
     let peer = Peer::Anybody(peer);
+    let Held { place, ending } = held;
     let Some(tls) = state.tls.clone() else {
-        return speak(stream, client(peer, false), state, held).await;
+        return speak(stream, client(peer, false, place), state, ending).await;
     };
     // Who does not speak TLS hears of it from TLS.
     if let Ok(Ok(stream)) = timeout(HANDSHAKE, TlsAcceptor::from(tls).accept(stream)).await {
-        speak(stream, client(peer, true), state, held).await;
+        speak(stream, client(peer, true, place), state, ending).await;
     }
 }
 
@@ -91,21 +100,25 @@ pub(crate) async fn serve_local(stream: UnixStream, state: Arc<State>, held: Hel
         .peer_cred()
         .is_ok_and(|peer| peer.uid() == geteuid().as_raw() || peer.uid() == 0);
     if owner {
-        speak(stream, client(Peer::Owner, false), state, held).await;
+        speak(stream, client(Peer::Owner, false, held.place), state, held.ending).await;
     }
 }
 
-fn client(peer: Peer, secure: bool) -> Client {
+fn client(peer: Peer, secure: bool, place: Place) -> Client {
     let busy = Busy::default();
-    Client { peer, secure, busy }
+    let held = Some(Arc::new(place));
+    Client {
+        peer,
+        secure,
+        busy,
+        held,
+    }
 }
 
-async fn speak<S>(stream: S, client: Client, state: Arc<State>, mut held: Held)
+async fn speak<S>(stream: S, client: Client, state: Arc<State>, mut ending: watch::Receiver<bool>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let counted = Arc::clone(&state);
-    let _counted = counted.tally.connected();
     let stream = Paced::new(stream, client.busy.clone());
     let service = service_fn(move |request| {
         let (state, client) = (Arc::clone(&state), client.clone());
@@ -124,18 +137,21 @@ where
     tokio::select! {
         _ended = &mut connection => {}
         // It changes once.
-        _told = held.ending.changed() => {
+        _told = ending.changed() => {
             connection.as_mut().graceful_shutdown();
             let _ended = connection.await;
         }
     }
-    drop(held.place);
 }
 
 /// Tells a client that it is too many, as well as that can be done at once.
-pub(crate) async fn turn_away(mut stream: TcpStream, _place: OwnedSemaphorePermit) {
+pub(crate) async fn turn_away(mut stream: TcpStream, why: TooMany, _turn: OwnedSemaphorePermit) {
+    let told = match why {
+        TooMany::Clients(_) => FULL,
+        TooMany::OfAddress(_) => FULL_OF_ADDRESS,
+    };
     let farewell = async {
-        stream.write_all(FULL).await?;
+        stream.write_all(told.as_bytes()).await?;
         stream.shutdown().await?;
         // Closing with a request unread would take the answer back.
         let mut unread = [0; 4096];
@@ -151,13 +167,11 @@ mod tests {
 
     #[test]
     fn the_answer_to_whoever_is_too_many_has_the_length_that_it_says() {
-        let text = std::str::from_utf8(FULL).unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        assert!(
-            head.contains(&format!("Content-Length: {}\r\n", body.len())),
-            "{}",
-            body.len()
-        );
-        assert!(serde_json::from_str::<serde_json::Value>(body).is_ok());
+        for text in [FULL, FULL_OF_ADDRESS] {
+            let (head, body) = text.split_once("\r\n\r\n").unwrap();
+            let length = body.len();
+            assert!(head.contains(&format!("Content-Length: {length}\r\n")), "{length}");
+            assert!(serde_json::from_str::<serde_json::Value>(body).is_ok());
+        }
     }
 }

@@ -5,8 +5,11 @@
 
 use std::net::IpAddr;
 
-use http::HeaderMap;
-use http::header::ORIGIN;
+use http::header::{FORWARDED, ORIGIN, VIA};
+use http::request::Parts;
+use http::{HeaderMap, Version};
+
+use crate::route;
 
 /// The names and pages that are welcome.
 #[derive(Debug, Clone, Default)]
@@ -46,6 +49,20 @@ impl Guard {
             let origin = origin.to_str().unwrap_or("");
             self.allows(origin) || own(origin, authority)
         })
+    }
+
+    /// Whether a request from this machine was made by a program on it, and not passed on for somebody elsewhere.
+    ///
+    /// Proxies say that they pass something on, keep the name that they were called by, or speak the first version of
+    /// HTTP (nginx); one that does none of it cannot be told from a program.
+    pub(crate) fn is_direct(&self, parts: &Parts) -> bool {
+        let mut names = parts.headers.keys();
+        let passed_on = names.any(|name| {
+            let name = name.as_str();
+            name == FORWARDED.as_str() || name == VIA.as_str() || name == "x-real-ip" || name.starts_with("x-forwarded")
+        });
+        let host = route::host(&parts.uri, &parts.headers);
+        self.local_only && !passed_on && parts.version == Version::HTTP_11 && host.is_some_and(is_local)
     }
 
     /// Whether `origin` was allowed by name.
@@ -122,6 +139,40 @@ mod tests {
             ..guard()
         };
         assert!(guard.knows_host(Some("sandboxes.example")));
+    }
+
+    #[test]
+    fn what_a_proxy_passes_on_is_not_from_here() {
+        let request = |fields: &[(&'static str, &'static str)]| {
+            let mut request = http::Request::get("/metrics");
+            for (name, value) in fields {
+                request = request.header(*name, *value);
+            }
+            request.body(()).unwrap().into_parts().0
+        };
+        for host in ["127.0.0.1:3000", "localhost", "[::1]:3000"] {
+            assert!(guard().is_direct(&request(&[("host", host)])), "{host}");
+        }
+        for fields in [
+            &[("host", "localhost"), ("x-forwarded-for", "192.0.2.1")][..],
+            &[("host", "localhost"), ("X-Forwarded-Proto", "https")],
+            &[("host", "localhost"), ("forwarded", "for=192.0.2.1")],
+            &[("host", "localhost"), ("x-real-ip", "192.0.2.1")],
+            &[("host", "localhost"), ("via", "1.1 proxy")],
+            &[("host", "api.box.test")],
+            &[("host", "box.test:3000")],
+            &[],
+        ] {
+            assert!(!guard().is_direct(&request(fields)), "{fields:?}");
+        }
+        let mut old = request(&[("host", "localhost")]);
+        old.version = Version::HTTP_10;
+        assert!(!guard().is_direct(&old));
+        let public = Guard {
+            local_only: false,
+            ..guard()
+        };
+        assert!(!public.is_direct(&request(&[("host", "localhost")])));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 /// Takes what a server tells of. Called while requests are answered, so it must be quick.
@@ -32,6 +32,8 @@ pub enum Event<'a> {
     Full {
         /// How many there may be.
         most: usize,
+        /// The address of which there are as many as may be of one; absent when there are in all.
+        address: Option<IpAddr>,
     },
 }
 

@@ -8,6 +8,7 @@ mod answer;
 mod authentication;
 mod body;
 pub mod client;
+mod clients;
 mod connect;
 mod connection;
 mod control;

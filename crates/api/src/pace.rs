@@ -1,11 +1,12 @@
-//! A connection on which the head of a request must come within a time, counted from its first byte.
+//! A connection on which the head of a request must come within a time: that of the first one from the beginning on, of
+//! others from their first byte.
 //!
 //! hyper bounds the head together with the pause before it, and that pause may be long where connections are kept.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,7 +18,14 @@ const HEAD: Duration = Duration::from_secs(20);
 
 /// Whether a request is being answered on a connection; what comes then is no head.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Busy(Arc<AtomicBool>);
+pub(crate) struct Busy(Arc<Requests>);
+
+#[derive(Debug, Default)]
+struct Requests {
+    answering: AtomicBool,
+    /// How many there were: one can be answered between two looks.
+    begun: AtomicU64,
+}
 
 /// A request that is being answered, until this is dropped.
 #[derive(Debug)]
@@ -26,7 +34,8 @@ pub(crate) struct Answering(Option<Busy>);
 impl Busy {
     /// A request begins to be answered.
     pub(crate) fn begin(&self) -> Answering {
-        self.0.store(true, Ordering::Release);
+        self.0.begun.fetch_add(1, Ordering::AcqRel);
+        self.0.answering.store(true, Ordering::Release);
         Answering(Some(self.clone()))
     }
 }
@@ -41,7 +50,7 @@ impl Answering {
 impl Drop for Answering {
     fn drop(&mut self) {
         if let Some(busy) = &self.0 {
-            busy.0.store(false, Ordering::Release);
+            busy.0.answering.store(false, Ordering::Release);
         }
     }
 }
@@ -51,14 +60,20 @@ impl Drop for Answering {
 pub(crate) struct Paced<S> {
     stream: S,
     busy: Busy,
+    /// How many requests had begun at the last look.
+    begun: u64,
     head: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Paced<S> {
     /// A connection on which `busy` says when no head is expected.
     pub(crate) fn new(stream: S, busy: Busy) -> Self {
-        let head = None;
-        Self { stream, busy, head }
+        Self {
+            stream,
+            busy,
+            begun: 0,
+            head: Some(Box::pin(sleep(HEAD))),
+        }
     }
 }
 
@@ -66,8 +81,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        if self.busy.0.load(Ordering::Acquire) {
+        let begun = self.busy.0.begun.load(Ordering::Acquire);
+        if begun != self.begun {
+            self.begun = begun;
             self.head = None;
+        }
+        if self.busy.0.answering.load(Ordering::Acquire) {
             return polled;
         }
         if buffer.filled().len() > before && self.head.is_none() {
@@ -142,14 +161,27 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_before_a_head_or_in_a_body_does_not() {
+    fn so_does_a_first_head_that_never_begins() {
+        run(async {
+            let (mut paced, _theirs, _busy) = connection();
+            let error = paced.read(&mut [0; 8]).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        });
+    }
+
+    #[test]
+    fn a_pause_before_a_further_head_or_in_a_body_does_not() {
         run(async {
             let (mut paced, mut theirs, busy) = connection();
             let mut bytes = [0; 8];
-            let idle = tokio::time::timeout(HEAD * 4, paced.read(&mut bytes)).await;
-            assert!(idle.is_err(), "{idle:?}");
-            theirs.write_all(b"GET").await.unwrap();
-            assert_eq!(paced.read(&mut bytes).await.unwrap(), 3);
+            for _ in 0..2 {
+                theirs.write_all(b"GET").await.unwrap();
+                assert_eq!(paced.read(&mut bytes).await.unwrap(), 3);
+                // Answered before anybody reads on.
+                drop(busy.begin());
+                let idle = tokio::time::timeout(HEAD * 4, paced.read(&mut bytes)).await;
+                assert!(idle.is_err(), "{idle:?}");
+            }
             let answering = busy.begin();
             let body = tokio::time::timeout(HEAD * 4, paced.read(&mut bytes)).await;
             assert!(body.is_err(), "{body:?}");

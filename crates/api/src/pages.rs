@@ -7,17 +7,13 @@ use http::{Response, StatusCode};
 use offleash_manager::daemon::Daemon;
 
 use crate::body::{self, Body};
+use crate::clients::Clients;
 
 /// How many requests were answered, by the first digit of their status.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     by_class: [AtomicU64; 6],
-    connections: AtomicU64,
 }
-
-/// A connection that is counted until this is dropped.
-#[derive(Debug)]
-pub(crate) struct Counted<'a>(&'a Tally);
 
 impl Tally {
     pub(crate) fn answered(&self, status: StatusCode) {
@@ -26,21 +22,10 @@ impl Tally {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
-
-    pub(crate) fn connected(&self) -> Counted<'_> {
-        self.connections.fetch_add(1, Ordering::Relaxed);
-        Counted(self)
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// Numbers for Prometheus (its text format, version 0.0.4).
-pub(crate) fn metrics(daemon: &Daemon, tally: &Tally) -> Response<Body> {
+pub(crate) fn metrics(daemon: &Daemon, tally: &Tally, clients: &Clients) -> Response<Body> {
     let mut page = Page::default();
     let counts = daemon.counts();
     let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
@@ -68,7 +53,7 @@ pub(crate) fn metrics(daemon: &Daemon, tally: &Tally) -> Response<Body> {
     );
     page.plain("offleash_creates_failed_total", counts.failed);
     page.family("offleash_http_connections", "gauge", "Connections of clients.");
-    page.plain("offleash_http_connections", tally.connections.load(Ordering::Relaxed));
+    page.plain("offleash_http_connections", number(clients.count()));
     page.family(
         "offleash_http_responses_total",
         "counter",

@@ -1,6 +1,7 @@
 //! The server: listens, bounds how many clients there are, and says who answers a request.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,11 +10,13 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use offleash_manager::daemon::{Daemon, Scope};
-use tokio::net::{TcpListener, UnixListener};
+use rustix::process::{Resource, getrlimit};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 
 use crate::answer::{self, Refusal};
 use crate::body::{self, Body};
+use crate::clients::{Clients, TooMany};
 use crate::connection::{self, Client, Held, Peer};
 use crate::control::{self, Asked};
 use crate::envd::Watchers;
@@ -49,8 +52,13 @@ pub struct ServerConfig {
     pub domain: Option<String>,
     /// Origins whose pages may call, as in `https://app.example`.
     pub allow_origins: Vec<String>,
-    /// How many connections there may be at once.
+    /// Whether `/metrics` asks for a key even of programs on this machine: where a proxy stands in front that does not say
+    /// so.
+    pub metrics_need_key: bool,
+    /// How many connections there may be at once, but for those of the owner's own socket.
     pub max_connections: usize,
+    /// How many of them from one address; never more than three quarters of all.
+    pub max_connections_per_address: usize,
     /// How many of them to the ports of one sandbox.
     pub max_connections_per_sandbox: usize,
     /// How long requests may go on once the server is told to end.
@@ -67,7 +75,9 @@ impl ServerConfig {
             insecure_public: false,
             domain: None,
             allow_origins: Vec::new(),
+            metrics_need_key: false,
             max_connections: 16 * 1024,
+            max_connections_per_address: 4096,
             max_connections_per_sandbox: 512,
             drain: Duration::from_secs(10),
         }
@@ -108,7 +118,6 @@ impl ServeError {
 pub struct Server {
     listener: TcpListener,
     local: Option<UnixListener>,
-    max_connections: usize,
     drain: Duration,
     state: Arc<State>,
 }
@@ -119,6 +128,8 @@ pub(crate) struct State {
     pub(crate) daemon: Daemon,
     pub(crate) places: Places,
     pub(crate) tally: Tally,
+    pub(crate) clients: Arc<Clients>,
+    metrics_need_key: bool,
     pub(crate) guard: Guard,
     pub(crate) watchers: Arc<Watchers>,
     /// How many signatures that name no sandbox are looked at, at once.
@@ -153,6 +164,8 @@ impl Server {
             daemon,
             places: Places::new(config.max_connections_per_sandbox),
             tally: Tally::default(),
+            clients: Clients::new(affordable(config.max_connections), config.max_connections_per_address),
+            metrics_need_key: config.metrics_need_key,
             guard,
             watchers: Arc::default(),
             signatures: Semaphore::new(SIGNATURES),
@@ -164,7 +177,6 @@ impl Server {
         Ok(Self {
             listener,
             local,
-            max_connections: config.max_connections,
             drain: config.drain,
             state,
         })
@@ -192,35 +204,48 @@ impl Server {
     }
 
     async fn accept(&self, hears: &watch::Receiver<bool>) {
-        let room = Arc::new(Semaphore::new(self.max_connections));
         let away = Arc::new(Semaphore::new(TURNED_AWAY));
-        let held = || {
-            let place = Arc::clone(&room).try_acquire_owned().ok()?;
-            let ending = hears.clone();
-            Some(Held { place, ending })
-        };
         loop {
-            let state = Arc::clone(&self.state);
             tokio::select! {
-                accepted = self.listener.accept() => match (accepted, held()) {
-                    (Ok((stream, peer)), Some(held)) => {
-                        tokio::spawn(connection::serve_tcp(stream, peer, state, held));
-                    }
-                    (Ok((stream, _)), None) => {
-                        state.journal.record(&Event::Full { most: self.max_connections });
-                        if let Ok(place) = Arc::clone(&away).try_acquire_owned() {
-                            tokio::spawn(connection::turn_away(stream, place));
-                        }
-                    }
-                    (Err(error), _) => self.cannot_accept(&error).await,
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, peer)) => self.take(stream, peer, hears, &away),
+                    Err(error) => self.cannot_accept(&error).await,
                 },
-                accepted = accept_local(self.local.as_ref()) => match (accepted, held()) {
-                    (Ok(stream), Some(held)) => {
-                        tokio::spawn(connection::serve_local(stream, state, held));
-                    }
-                    (Ok(_), None) => state.journal.record(&Event::Full { most: self.max_connections }),
-                    (Err(error), _) => self.cannot_accept(&error).await,
+                accepted = accept_local(self.local.as_ref()) => match accepted {
+                    Ok(stream) => self.take_local(stream, hears),
+                    Err(error) => self.cannot_accept(&error).await,
                 },
+            }
+        }
+    }
+
+    fn take(&self, stream: TcpStream, peer: SocketAddr, hears: &watch::Receiver<bool>, away: &Arc<Semaphore>) {
+        let state = Arc::clone(&self.state);
+        match state.clients.admit(Some(peer.ip())) {
+            Ok(place) => {
+                let ending = hears.clone();
+                tokio::spawn(connection::serve_tcp(stream, peer, state, Held { place, ending }));
+            }
+            Err(why) => {
+                let (most, address) = (why.most(), matches!(why, TooMany::OfAddress(_)).then_some(peer.ip()));
+                state.journal.record(&Event::Full { most, address });
+                if let Ok(turn) = Arc::clone(away).try_acquire_owned() {
+                    tokio::spawn(connection::turn_away(stream, why, turn));
+                }
+            }
+        }
+    }
+
+    fn take_local(&self, stream: UnixStream, hears: &watch::Receiver<bool>) {
+        let state = Arc::clone(&self.state);
+        match state.clients.admit(None) {
+            Ok(place) => {
+                let ending = hears.clone();
+                tokio::spawn(connection::serve_local(stream, state, Held { place, ending }));
+            }
+            Err(why) => {
+                let (most, address) = (why.most(), None);
+                state.journal.record(&Event::Full { most, address });
             }
         }
     }
@@ -234,7 +259,15 @@ impl Server {
     }
 }
 
-async fn accept_local(listener: Option<&UnixListener>) -> std::io::Result<tokio::net::UnixStream> {
+/// How many clients the descriptors of this process are enough for: a client can need two, and what it asks for more.
+fn affordable(asked: usize) -> usize {
+    let files = getrlimit(Resource::Nofile).current;
+    files.map_or(asked, |files| {
+        asked.min(usize::try_from(files / 2).unwrap_or(usize::MAX).max(1))
+    })
+}
+
+async fn accept_local(listener: Option<&UnixListener>) -> std::io::Result<UnixStream> {
     match listener {
         Some(listener) => Ok(listener.accept().await?.0),
         None => std::future::pending().await,
@@ -340,8 +373,8 @@ async fn control_plane(
         native::DOCUMENT if parts.method == http::Method::GET => return Ok(native::document()),
         _ => {}
     }
-    if path == "/metrics" && is_local(state, client) {
-        return Ok(pages::metrics(&state.daemon, &state.tally));
+    if path == "/metrics" && !state.metrics_need_key && is_local(state, client, parts) {
+        return Ok(pages::metrics(&state.daemon, &state.tally, &state.clients));
     }
     let caller = authentication::caller(state, client, &parts.headers);
     let caller = caller.map_err(|error| failure::refusal(&*state.journal, &error))?;
@@ -349,7 +382,7 @@ async fn control_plane(
     let asked = Asked { state, caller, parts };
     if path == "/metrics" {
         asked.require(Scope::Admin)?;
-        return Ok(pages::metrics(&state.daemon, &state.tally));
+        return Ok(pages::metrics(&state.daemon, &state.tally, &state.clients));
     }
     if native::is_native(path) {
         native::answer(&asked, body).await
@@ -358,10 +391,10 @@ async fn control_plane(
     }
 }
 
-/// Whether both ends of a connection are on this machine.
-fn is_local(state: &State, client: &Client) -> bool {
+/// Whether a request was made on this machine, by whatever program.
+fn is_local(state: &State, client: &Client, parts: &Parts) -> bool {
     let peer = client.peer.address();
-    state.guard.local_only && peer.is_none_or(|peer| peer.ip().is_loopback())
+    peer.is_some_and(|peer| peer.ip().is_loopback()) && state.guard.is_direct(parts)
 }
 
 /// Refuses what is addressed to somebody else.

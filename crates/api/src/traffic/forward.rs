@@ -27,16 +27,27 @@ pub(super) struct Way<'a> {
     pub(super) to: &'a To<'a>,
 }
 
+/// Why a program's answer is not passed on.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ForwardError {
+    /// It does not speak HTTP, or stopped.
+    #[error("a program in the sandbox does not answer in HTTP")]
+    Http(#[from] hyper::Error),
+    /// It changes to a protocol that was not asked for: what follows would be the program's alone to say.
+    #[error("a program in the sandbox changes to a protocol that was not asked for")]
+    NotAskedFor,
+}
+
 /// Passes a request on over `stream`; `place` is held until the answer has ended.
 ///
 /// # Errors
-/// When the program does not speak HTTP, or stops before it answers.
+/// When the program does not speak HTTP, stops before it answers, or changes the protocol without being asked.
 pub(super) async fn forward(
     way: &Way<'_>,
     request: Request<Incoming>,
     stream: TcpStream,
     place: Place,
-) -> Result<Response<Body>, hyper::Error> {
+) -> Result<Response<Body>, ForwardError> {
     // Not being able to is being slower.
     let _set = stream.set_nodelay(true);
     let (mut sender, connection) = http1::Builder::new()
@@ -47,16 +58,20 @@ pub(super) async fn forward(
     // It ends with the answer, or with the sender.
     tokio::spawn(connection.with_upgrades());
     let mut request = request;
+    let asked = headers::upgrade(request.headers());
     let theirs = hyper::upgrade::on(&mut request);
     let mut response = sender.send_request(prepared(way, request)).await?;
     // A program may speak the first version; the client's connection is another one.
     *response.version_mut() = http::Version::HTTP_11;
     let becomes = headers::upgrade(response.headers());
     let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if switches && !headers::is_among(becomes.as_ref(), asked.as_ref()) {
+        return Err(ForwardError::NotAskedFor);
+    }
     headers::to_client(response.headers_mut(), way.to, becomes.filter(|_| switches));
     if switches {
         let ours = hyper::upgrade::on(&mut response);
-        tokio::spawn(relay(theirs, ours, place));
+        tokio::spawn(relay(theirs, ours, (place, way.client.held.clone())));
         return Ok(response.map(|_| body::empty()));
     }
     Ok(response.map(|answer| body::until_end(answer.map_err(Into::into).boxed_unsync(), (place, sender))))
@@ -74,11 +89,12 @@ fn prepared(way: &Way<'_>, request: Request<Incoming>) -> Request<Incoming> {
     Request::from_parts(parts, body)
 }
 
-/// Carries what both say once the connection is no HTTP any more, until both are silent or one is gone.
-async fn relay(theirs: OnUpgrade, ours: OnUpgrade, place: Place) {
+/// Carries what both say once the connection is no HTTP any more, until both are silent or one is gone. `held` are the
+/// places that both connections have until then.
+async fn relay<H>(theirs: OnUpgrade, ours: OnUpgrade, held: H) {
     if let (Ok(theirs), Ok(ours)) = tokio::join!(theirs, ours) {
         // How a connection ends that nobody answers for is no news.
         let _carried = copy_bidirectional(&mut TokioIo::new(theirs), &mut TokioIo::new(ours)).await;
     }
-    drop(place);
+    drop(held);
 }

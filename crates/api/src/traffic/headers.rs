@@ -100,6 +100,18 @@ pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     asked.then(|| headers.get(UPGRADE).cloned())?
 }
 
+/// Whether an answer's protocol is one of those that a request asked for.
+pub(super) fn is_among(becomes: Option<&HeaderValue>, asked: Option<&HeaderValue>) -> bool {
+    let (Some(becomes), Some(asked)) = (becomes, asked) else {
+        return false;
+    };
+    let (Ok(becomes), Ok(asked)) = (becomes.to_str(), asked.to_str()) else {
+        return false;
+    };
+    let mut asked = asked.split(',');
+    asked.any(|protocol| protocol.trim().eq_ignore_ascii_case(becomes.trim()))
+}
+
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let listed: Vec<HeaderName> = headers
         .get_all(CONNECTION)
@@ -171,6 +183,7 @@ mod tests {
             peer: Peer::Anybody("192.0.2.1:9".parse().unwrap()),
             secure: true,
             busy: Busy::default(),
+            held: None,
         };
         let to = To {
             id: "i1",
@@ -232,6 +245,7 @@ mod tests {
             peer: Peer::Anybody("192.0.2.1:9".parse().unwrap()),
             secure: false,
             busy: Busy::default(),
+            held: None,
         };
         to_program(&mut headers, &Uri::from_static("/"), &client, &to, None, None);
         assert!(!headers.contains_key(COOKIE));
@@ -279,6 +293,23 @@ mod tests {
             (&headers["connection"], &headers["upgrade"]),
             (&"upgrade".parse().unwrap(), &"websocket".parse().unwrap())
         );
+    }
+
+    #[test]
+    fn it_becomes_only_what_was_asked_for() {
+        let value = HeaderValue::from_static;
+        let (both, one) = (value("h2c, WebSocket"), value("websocket"));
+        assert!(is_among(Some(&one), Some(&both)));
+        for (becomes, asked) in [
+            (Some(&one), None),
+            (None, Some(&one)),
+            (None, None),
+            (Some(&value("h2c")), Some(&one)),
+            (Some(&value("")), Some(&one)),
+            (Some(&value("web")), Some(&one)),
+        ] {
+            assert!(!is_among(becomes, asked), "{becomes:?} {asked:?}");
+        }
     }
 
     #[test]

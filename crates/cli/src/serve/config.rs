@@ -44,8 +44,12 @@ tables! {
         allow_origins: Vec<String> = "`[]`",
         /// What to log on standard error, as JSON lines: `none`, `errors` or `requests`.
         log: LogArg = "`errors`",
-        /// Connections at a time.
+        /// Ask for an `admin` key on `/metrics` of programs on this machine, too.
+        metrics_need_key: bool = "`false`",
+        /// Connections at a time; the owner's own socket has 1,024 more.
         max_connections: usize = "`16384`",
+        /// Connections at a time from one address (of IPv6, one /64 network); never more than three quarters of all.
+        max_connections_per_address: usize = "`4096`",
         /// Connections at a time to the ports of one sandbox.
         max_connections_per_sandbox: usize = "`512`",
         /// How long requests may go on once the server is told to end, seconds.
@@ -216,6 +220,11 @@ fn server(arguments: &ServeArgs, table: &Server) -> Result<ServerConfig, Failure
         return Err(Failure::new(message).with_hint("an origin has a scheme and a host, as in `https://app.example`"));
     }
     set(&mut config.max_connections, table.max_connections);
+    set(&mut config.metrics_need_key, table.metrics_need_key);
+    set(
+        &mut config.max_connections_per_address,
+        table.max_connections_per_address,
+    );
     set(
         &mut config.max_connections_per_sandbox,
         table.max_connections_per_sandbox,

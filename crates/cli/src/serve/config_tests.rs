@@ -61,6 +61,11 @@ fn defaults_are_those_of_the_reference() {
         ("", "max_connections", number(server.max_connections)),
         (
             "",
+            "max_connections_per_address",
+            number(server.max_connections_per_address),
+        ),
+        (
+            "",
             "max_connections_per_sandbox",
             number(server.max_connections_per_sandbox),
         ),

@@ -52,11 +52,11 @@ impl Journal for JsonLines {
             (_, Event::Accept { error }) => {
                 json!({ "level": "error", "event": "accept", "causes": [error.to_string()] })
             }
-            (_, Event::Full { most }) => {
+            (_, Event::Full { most, address }) => {
                 if !self.says_full() {
                     return;
                 }
-                json!({ "level": "warn", "event": "full", "most": most })
+                json!({ "level": "warn", "event": "full", "most": most, "address": address })
             }
         };
         write(line);

@@ -1,6 +1,6 @@
 //! By which names the server may be called, and by whose pages (A12).
 
-use crate::client::ask;
+use crate::client::{ask, exchange, parse};
 use crate::server::{QUIET, Server};
 
 #[test]
@@ -82,6 +82,28 @@ fn a12_pages_of_others_may_not_call() {
     }
     let head = [("Origin", "http://evil.example"), ("E2b-Sandbox-Id", "i1")];
     ask(server.address, "GET /health", &head, "").assert_refused(403);
+}
+
+#[test]
+fn numbers_are_not_passed_on_by_a_proxy_in_front() {
+    let server = Server::start_with(QUIET, &["--domain", "box.test:9000"]);
+    let metrics = |head: &[(&str, &str)]| ask(server.address, "GET /metrics", head, "");
+    assert_eq!(metrics(&[]).status, 200);
+    for head in [
+        ("X-Forwarded-For", "192.0.2.1"),
+        ("Forwarded", "for=192.0.2.1"),
+        ("Via", "1.1 proxy"),
+        ("Host", "api.box.test:9000"),
+    ] {
+        metrics(&[head]).assert_refused(401);
+    }
+    let old = format!("GET /metrics HTTP/1.0\r\nHost: {}\r\n\r\n", server.address);
+    parse(&exchange(server.address, old.as_bytes())).assert_refused(401);
+    let admin = server.key(&["--scope", "admin"]);
+    let passed_on = metrics(&[("X-Forwarded-For", "192.0.2.1"), ("X-API-KEY", &admin)]);
+    assert_eq!(passed_on.status, 200, "{passed_on:?}");
+    let strict = Server::start_with(&format!("metrics_need_key = true\n{QUIET}"), &[]);
+    ask(strict.address, "GET /metrics", &[], "").assert_refused(401);
 }
 
 #[test]

@@ -1,27 +1,19 @@
 //! More clients than there is room for, and clients that go away (A10).
 
 use std::io::Write as _;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+
+use rustix::net::{AddressFamily, SocketType};
 
 use crate::client::{ask, connect, parse, read_all};
 use crate::server::{QUIET, Server};
-use crate::support::processes::eventually;
+use crate::support::processes::{PATIENCE, eventually};
 
 #[test]
 fn a10_clients_that_are_too_many_are_told_so() {
     let server = Server::start_with(&format!("max_connections = 3\n{QUIET}"), &[]);
-    let held: Vec<TcpStream> = (0..3)
-        .map(|_| {
-            let mut stream = connect(server.address);
-            // The answer says that it has its place.
-            stream
-                .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                .unwrap();
-            let mut seen = [0; 12];
-            std::io::Read::read_exact(&mut stream, &mut seen).unwrap();
-            stream
-        })
-        .collect();
+    let held = [(); 3].map(|()| hold(connect(server.address)));
     let mut stream = connect(server.address);
     stream
         .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -35,6 +27,55 @@ fn a10_clients_that_are_too_many_are_told_so() {
             .ok()?;
         read_all(&mut stream).starts_with("HTTP/1.1 204").then_some(())
     });
+}
+
+/// Takes a place: asks, and keeps the connection.
+fn hold(mut stream: TcpStream) -> TcpStream {
+    stream
+        .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        .unwrap();
+    // The answer says that it has its place.
+    let mut seen = [0; 12];
+    std::io::Read::read_exact(&mut stream, &mut seen).unwrap();
+    assert_eq!(&seen, b"HTTP/1.1 204");
+    stream
+}
+
+#[test]
+fn a10_the_owner_is_not_kept_out() {
+    let server = Server::start_with(&format!("max_connections = 2\n{QUIET}"), &[]);
+    let _held = [(); 2].map(|()| hold(connect(server.address)));
+    let mut stream = connect(server.address);
+    parse(&read_all(&mut stream)).assert_refused(503);
+    let mut owner = UnixStream::connect(server.socket()).unwrap();
+    owner.set_read_timeout(Some(PATIENCE)).unwrap();
+    owner
+        .write_all(b"GET /v1/keys HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    let answer = parse(&read_all(&mut owner));
+    assert_eq!(answer.status, 200, "{answer:?}");
+}
+
+/// Connects from an address of this machine.
+fn connect_from(local: &str, server: SocketAddr) -> TcpStream {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    let local: SocketAddr = format!("{local}:0").parse().unwrap();
+    rustix::net::bind(&socket, &local).unwrap();
+    rustix::net::connect(&socket, &server).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+#[test]
+fn a10_one_address_cannot_take_all_places() {
+    let config = format!("max_connections = 8\nmax_connections_per_address = 2\n{QUIET}");
+    let server = Server::start_with(&config, &[]);
+    let _held = [(); 2].map(|()| hold(connect(server.address)));
+    let answer = parse(&read_all(&mut connect(server.address)));
+    answer.assert_refused(429);
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    hold(connect_from("127.0.0.2", server.address));
 }
 
 #[test]
