@@ -17,10 +17,13 @@ pub(crate) use body::{Frames, read_message};
 pub(crate) use call::{Call, Kind};
 pub(crate) use codec::{Codec, Message};
 pub(crate) use error::{Code, ConnectError};
-pub(crate) use reply::{Outgoing, StreamEnd, refuse, stream, unary};
+pub(crate) use reply::{Outgoing, StreamEnd, refuse, stream, unary, written};
 
 /// Largest message that a client may send, in bytes.
 pub(crate) const MAX_MESSAGE: usize = 4 * 1024 * 1024;
+
+/// Largest message that a client gets, in bytes.
+pub(crate) const MAX_ANSWER: usize = 48 * 1024 * 1024;
 
 #[cfg(test)]
 mod tests;

@@ -9,6 +9,7 @@ mod files;
 mod filesystem;
 mod filesystem_messages;
 mod headers;
+mod listing;
 mod measures;
 mod multipart;
 mod path;
@@ -30,8 +31,9 @@ use hyper::body::Incoming;
 use offleash_manager::keeper::client::Keeper;
 
 use self::failure::{Failure, gone};
-pub(crate) use self::files::is_signed_by;
+pub(crate) use self::files::SignedUrl;
 use self::headers::{Token, token};
+pub(crate) use self::listing::Listings;
 pub(crate) use self::watchers::Watchers;
 use crate::answer::{self, Refusal};
 use crate::body::Body;
@@ -51,50 +53,93 @@ const CONTENT_TYPES: [(Kind, HeaderValue); 2] = [
     ),
 ];
 
-/// One live sandbox as its services see it. The request's access token was not checked yet.
+/// A request to the services of a sandbox that may be answered: the token that it needs was shown.
+#[derive(Debug)]
+pub(crate) enum Admitted {
+    /// Whether the sandbox is there.
+    Health,
+    /// The environment of its commands.
+    Envs,
+    /// What it uses.
+    Metrics,
+    /// Whole files.
+    Files,
+    /// A call of a method of `process.Process`.
+    Process(String, Call),
+    /// A call of a method of `filesystem.Filesystem`.
+    Filesystem(String, Call),
+}
+
+impl Admitted {
+    /// Whether a paused sandbox may be resumed for it.
+    pub(crate) fn resumes(&self) -> bool {
+        // It needs no token, and asks whether a sandbox runs: that must not make it run.
+        !matches!(self, Self::Health)
+    }
+}
+
+/// One live sandbox as its services see it.
 #[derive(Debug, Clone)]
 pub(crate) struct SandboxAccess {
     /// The sandbox's id.
     pub(crate) id: String,
-    /// What `X-Access-Token` must be and what signatures are made with; `None` when everybody may.
-    pub(crate) access_token: Option<String>,
     /// The environment that every command of the sandbox gets.
     pub(crate) env: BTreeMap<String, String>,
     /// Who does what is asked.
     pub(crate) keeper: Keeper,
     /// The watchers of all sandboxes.
     pub(crate) watchers: Arc<Watchers>,
+    /// The turns of large lists, of all sandboxes.
+    pub(crate) listings: Listings,
 }
 
-/// Answers a request to a sandbox's services.
-pub(crate) async fn handle(sandbox: &SandboxAccess, request: Request<Incoming>) -> Response<Body> {
+/// Says whether a request to the services of a sandbox may be answered, which needs no look at the sandbox itself:
+/// whoever has no right must not even make it resume.
+///
+/// `expected` is what `X-Access-Token` must be and what signatures are made with; `None` when everybody may.
+///
+/// # Errors
+/// With the answer to a request that may not, or that nobody answers.
+pub(crate) fn admit<B>(expected: Option<&str>, request: &Request<B>) -> Result<Admitted, Box<Response<Body>>> {
     let path = request.uri().path();
+    let get = request.method() == Method::GET;
     match path {
-        // Needs no token: it is how the SDKs ask whether the sandbox is there.
-        "/health" if request.method() == Method::GET => health(sandbox).await,
-        "/files" => files::answer(sandbox, request).await,
-        "/envs" | "/metrics" if token(request.headers(), sandbox.access_token.as_deref()) != Token::Right => {
-            Refusal::new(StatusCode::UNAUTHORIZED, UNAUTHORIZED).answer()
+        "/health" if get => Ok(Admitted::Health),
+        "/files" => match files::check(expected, request) {
+            Ok(()) => Ok(Admitted::Files),
+            Err(refusal) => Err(Box::new(refusal.answer())),
+        },
+        "/envs" | "/metrics" if token(request.headers(), expected) != Token::Right => {
+            Err(Box::new(Refusal::new(StatusCode::UNAUTHORIZED, UNAUTHORIZED).answer()))
         }
-        "/envs" if request.method() == Method::GET => answer::json(StatusCode::OK, &sandbox.env),
-        "/metrics" if request.method() == Method::GET => measures::answer(sandbox).await,
+        "/envs" if get => Ok(Admitted::Envs),
+        "/metrics" if get => Ok(Admitted::Metrics),
         _ => match path.trim_start_matches('/').split_once('/') {
             Some(("process.Process", method)) => {
-                let (kind, method) = (process::kind(method), method.to_owned());
-                match admitted(sandbox, &request, kind) {
-                    Ok(call) => process::answer(sandbox, &method, call, request).await,
-                    Err(response) => *response,
-                }
+                let call = admit_call(expected, request, process::kind(method))?;
+                Ok(Admitted::Process(method.to_owned(), call))
             }
             Some(("filesystem.Filesystem", method)) => {
-                let (kind, method) = (filesystem::kind(method), method.to_owned());
-                match admitted(sandbox, &request, kind) {
-                    Ok(call) => filesystem::answer(sandbox, &method, call, request).await,
-                    Err(response) => *response,
-                }
+                let call = admit_call(expected, request, filesystem::kind(method))?;
+                Ok(Admitted::Filesystem(method.to_owned(), call))
             }
-            _ => Refusal::not_found(format!("no service `{}`", path.escape_debug())).answer(),
+            _ => {
+                let refusal = Refusal::not_found(format!("no service `{}`", path.escape_debug()));
+                Err(Box::new(refusal.answer()))
+            }
         },
+    }
+}
+
+/// Answers a request to a sandbox's services that was admitted.
+pub(crate) async fn handle(sandbox: &SandboxAccess, admitted: Admitted, request: Request<Incoming>) -> Response<Body> {
+    match admitted {
+        Admitted::Health => health(sandbox).await,
+        Admitted::Envs => answer::json(StatusCode::OK, &sandbox.env),
+        Admitted::Metrics => measures::answer(sandbox).await,
+        Admitted::Files => files::answer(sandbox, request).await,
+        Admitted::Process(method, call) => process::answer(sandbox, &method, call, request).await,
+        Admitted::Filesystem(method, call) => filesystem::answer(sandbox, &method, call, request).await,
     }
 }
 
@@ -108,7 +153,11 @@ async fn health(sandbox: &SandboxAccess) -> Response<Body> {
 }
 
 /// The call that a request makes of a method of that kind, if it may and if it can be understood.
-fn admitted<B>(sandbox: &SandboxAccess, request: &Request<B>, kind: Option<Kind>) -> Result<Call, Box<Response<Body>>> {
+fn admit_call<B>(
+    expected: Option<&str>,
+    request: &Request<B>,
+    kind: Option<Kind>,
+) -> Result<Call, Box<Response<Body>>> {
     let Some(kind) = kind else {
         let path = request.uri().path().escape_debug();
         return Err(Box::new(Refusal::not_found(format!("no method `{path}`")).answer()));
@@ -131,7 +180,7 @@ fn admitted<B>(sandbox: &SandboxAccess, request: &Request<B>, kind: Option<Kind>
             .extend(types.map(|(_, types)| (ACCEPT_POST, types)));
         return Err(Box::new(response));
     };
-    let checked = match token(request.headers(), sandbox.access_token.as_deref()) {
+    let checked = match token(request.headers(), expected) {
         Token::Right => call.check(request.headers()),
         Token::Absent | Token::Wrong => Err(ConnectError::new(Code::Unauthenticated, UNAUTHORIZED)),
     };

@@ -19,7 +19,7 @@ use crate::body::{self, Body};
 use crate::clients::{Clients, TooMany};
 use crate::connection::{self, Client, Held, Peer};
 use crate::control::{self, Asked};
-use crate::envd::Watchers;
+use crate::envd::{Listings, Watchers};
 use crate::guard::Guard;
 use crate::journal::{Event, Journal, RequestEvent};
 use crate::listen::{self, Listen, ListenError};
@@ -132,6 +132,7 @@ pub(crate) struct State {
     metrics_need_key: bool,
     pub(crate) guard: Guard,
     pub(crate) watchers: Arc<Watchers>,
+    pub(crate) listings: Listings,
     /// How many signatures that name no sandbox are looked at, at once.
     pub(crate) signatures: Semaphore,
     /// What clients on this machine call the server.
@@ -168,6 +169,7 @@ impl Server {
             metrics_need_key: config.metrics_need_key,
             guard,
             watchers: Arc::default(),
+            listings: Listings::default(),
             signatures: Semaphore::new(SIGNATURES),
             url: listen::url(address, tls.is_some()),
             domain,
@@ -351,9 +353,7 @@ async fn route(
 
 /// Where a signed request goes that names no sandbox.
 async fn signed(state: &State, parts: &Parts) -> Result<Route, Refusal> {
-    let found = traffic::sandbox_of_signature(state, parts).await;
-    let unknown = || Refusal::new(StatusCode::UNAUTHORIZED, "the signature is not valid for any sandbox");
-    let id = found.ok_or_else(unknown)?;
+    let id = traffic::sandbox_of_signature(state, parts).await?;
     let (port, by_path) = (ENVD_PORT, false);
     Ok(Route::Sandbox { id, port, by_path })
 }

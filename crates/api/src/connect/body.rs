@@ -1,6 +1,7 @@
 //! Reads what a caller sends: one message, or frames.
 
 use std::fmt::Display;
+use std::future::Future;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -10,17 +11,27 @@ use http_body_util::BodyExt;
 use super::frame::{Frame, FrameDecoder};
 use super::{Code, Codec, ConnectError, MAX_MESSAGE, Message};
 
+/// How long the one message of a call may take to arrive.
+const ARRIVAL: Duration = Duration::from_secs(120);
 /// How long a caller may take to end a request whose message is there.
 const LEFTOVERS: Duration = Duration::from_secs(30);
 
 /// The one message of a unary call.
 ///
 /// # Errors
-/// `resource_exhausted` if it is larger than [`MAX_MESSAGE`], without reading more; `invalid_argument` if it is no
-/// such message or the body breaks off.
-pub(crate) async fn read_message<M, B>(codec: Codec, mut body: B) -> Result<M, ConnectError>
+/// `resource_exhausted` if it is larger than [`MAX_MESSAGE`], without reading more; `deadline_exceeded` if it takes longer
+/// than two minutes; `invalid_argument` if it is no such message or the body breaks off.
+pub(crate) async fn read_message<M, B>(codec: Codec, body: B) -> Result<M, ConnectError>
 where
     M: Message,
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Display,
+{
+    codec.decode(&in_time(whole(body)).await?)
+}
+
+async fn whole<B>(mut body: B) -> Result<BytesMut, ConnectError>
+where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Display,
 {
@@ -34,7 +45,16 @@ where
         }
         message.extend_from_slice(&bytes);
     }
-    codec.decode(&message)
+    Ok(message)
+}
+
+/// What arrives, if it does in time.
+async fn in_time<T>(arrival: impl Future<Output = Result<T, ConnectError>>) -> Result<T, ConnectError> {
+    let late = |_| {
+        let text = format!("the message took longer than {} s to arrive", ARRIVAL.as_secs());
+        ConnectError::new(Code::DeadlineExceeded, text)
+    };
+    tokio::time::timeout(ARRIVAL, arrival).await.map_err(late)?
 }
 
 /// The messages of a stream that a caller sends.
@@ -81,12 +101,12 @@ where
     /// connection that is closed while some of a request is unread is reset, and the caller loses the end of the answer.
     ///
     /// # Errors
-    /// As [`Self::next`].
+    /// As [`Self::next`]; `deadline_exceeded` if it takes longer than two minutes.
     pub(crate) async fn only<M: Message>(mut self) -> Result<Option<M>, ConnectError>
     where
         B: Send + 'static,
     {
-        let message = self.next().await;
+        let message = in_time(self.next()).await;
         tokio::spawn(tokio::time::timeout(LEFTOVERS, drop_rest(self.body)));
         message
     }

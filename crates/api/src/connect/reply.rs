@@ -22,6 +22,15 @@ pub(crate) fn unary<M: Message>(codec: Codec, result: Result<M, ConnectError>) -
     }
 }
 
+/// The answer to a unary call whose message was written.
+pub(crate) fn written(codec: Codec, body: Body) -> Response<Body> {
+    let call = Call {
+        kind: Kind::Unary,
+        codec,
+    };
+    answer(StatusCode::OK, call.content_type(), body)
+}
+
 /// The answer to a call that fails before anything is done: an HTTP status for a unary call, a last frame for a stream.
 pub(crate) fn refuse(call: Call, error: &ConnectError) -> Response<Body> {
     match call.kind {

@@ -207,6 +207,49 @@ fn a_message_is_bounded_before_it_is_read() {
     assert_eq!(read(MAX_MESSAGE), Code::InvalidArgument);
 }
 
+/// A body of which the rest never comes.
+struct Stalled(Option<Bytes>);
+
+impl Body for Stalled {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+        self.0.take().map_or(Poll::Pending, |bytes| {
+            Poll::Ready(Some(Ok(http_body::Frame::data(bytes))))
+        })
+    }
+}
+
+#[test]
+fn a_message_that_does_not_arrive_is_not_waited_for() {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    // Its clock goes on by itself while everything waits.
+    let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+    let stalled = || Stalled(Some(Bytes::from_static(b"{")));
+    let unary = runtime.block_on(read_message::<Sample, _>(Codec::Json, stalled()));
+    assert_eq!(unary.unwrap_err().code, Code::DeadlineExceeded);
+    let stream = runtime.block_on(Frames::new(Codec::Json, stalled()).only::<Sample>());
+    assert_eq!(stream.unwrap_err().code, Code::DeadlineExceeded);
+}
+
+#[test]
+fn an_answer_that_is_too_large_is_an_error() {
+    let sample = |length: usize| Sample {
+        some_text: Some("\u{1}".repeat(length)),
+        ..Sample::default()
+    };
+    let code = |codec: Codec, length| codec.encode(&sample(length)).map(|_| ()).map_err(|error| error.code);
+    // JSON writes six bytes for each of these.
+    for (codec, most) in [(Codec::Json, MAX_ANSWER / 6), (Codec::Proto, MAX_ANSWER)] {
+        assert_eq!(code(codec, most - 100), Ok(()));
+        assert_eq!(code(codec, most + 1), Err(Code::ResourceExhausted));
+    }
+}
+
 #[test]
 fn calls_are_known_by_their_content() {
     for (content, expected) in [

@@ -52,6 +52,17 @@ pub(super) fn entry_info(entry: &Entry) -> EntryInfo {
     }
 }
 
+/// The memory that an entry takes, about.
+pub(super) fn bytes_of(entry: &EntryInfo) -> usize {
+    let annotations = entry.metadata.iter();
+    let annotations: usize = annotations
+        .map(|(name, value)| name.len() + value.len() + 2 * size_of::<String>())
+        .sum();
+    let target = entry.symlink_target.as_ref().map_or(0, String::len);
+    let texts = [&entry.name, &entry.path, &entry.permissions, &entry.owner, &entry.group];
+    size_of::<EntryInfo>() + texts.map(String::len).iter().sum::<usize>() + target + annotations
+}
+
 /// A change as the SDKs read it; `None` for one that has no word among theirs.
 pub(super) fn event(change: &Change) -> Option<FilesystemEvent> {
     let kind = match change.kind {

@@ -12,7 +12,8 @@ use hyper::body::Incoming;
 use offleash_manager::keeper::error::KeeperError;
 use rustix::io::Errno;
 
-pub(crate) use self::access::is_signed_by;
+pub(crate) use self::access::SignedUrl;
+pub(super) use self::access::check;
 use super::SandboxAccess;
 use super::failure::{Failure, file_status, gone};
 use super::filesystem::Caller;
@@ -20,12 +21,9 @@ use crate::answer::Refusal;
 use crate::body::Body;
 use crate::query;
 
-/// Answers a request for `/files`.
+/// Answers a request for `/files` that was admitted.
 pub(super) async fn answer(sandbox: &SandboxAccess, request: Request<Incoming>) -> Response<Body> {
     let (parts, body) = request.into_parts();
-    if let Err(refusal) = access::check(sandbox, &parts) {
-        return refusal.answer();
-    }
     let pairs = query::pairs(parts.uri.query());
     let caller = Caller {
         sandbox,

@@ -13,9 +13,10 @@ use tokio::time::{Instant, sleep_until};
 use super::entry::{entry_info, event};
 use super::failure::{Failure, gone};
 use super::filesystem_messages::{
-    Empty, EntryResponse, GetWatcherEventsResponse, ListDirRequest, ListDirResponse, MoveRequest, PathRequest,
-    WatchDirResponse, WatchRequest, WatcherId,
+    Empty, EntryResponse, GetWatcherEventsResponse, ListDirRequest, MoveRequest, PathRequest, WatchDirResponse,
+    WatchRequest, WatcherId,
 };
+use super::listing::{self, Listed, Taken};
 use super::path::{Place, below};
 use super::{SandboxAccess, headers, read, unary};
 use crate::body::Body;
@@ -62,8 +63,12 @@ pub(super) async fn answer(
             unary(sandbox, call, done.await)
         }
         "ListDir" => {
-            let done = async { caller.list(read(call, body).await?).await };
-            unary(sandbox, call, done.await)
+            let done = async { listing::answer(call.codec, caller.list(read(call, body).await?).await?) };
+            match done.await {
+                Ok(response) => response,
+                Err(Failure::Gone) => gone(&sandbox.id),
+                Err(Failure::Told(error)) => refuse(call, &error),
+            }
         }
         "Remove" => {
             let done = async { caller.remove(read(call, body).await?).await };
@@ -195,16 +200,16 @@ impl Caller<'_> {
         }
     }
 
-    async fn list(&self, request: ListDirRequest) -> Result<ListDirResponse, Failure> {
+    async fn list(&self, request: ListDirRequest) -> Result<Listed, Failure> {
         let (mut files, path) = self.at(request.path).await?;
         let depth = request.depth.unwrap_or_default().max(1);
-        let entries = files
-            .list(&path, depth)
-            .await
-            .map_err(|error| about(error, "directory", &path))?;
-        Ok(ListDirResponse {
-            entries: entries.iter().map(entry_info).collect(),
-        })
+        let about = |error| about(error, "directory", &path);
+        let listing = files.list(&path, depth).await.map_err(about)?;
+        match self.sandbox.listings.take(listing).await {
+            Ok(listed) => Ok(listed),
+            Err(Taken::Keeper(error)) => Err(about(error)),
+            Err(Taken::Told(error)) => Err(error.into()),
+        }
     }
 
     async fn remove(&self, request: PathRequest) -> Result<Empty, Failure> {

@@ -3,7 +3,7 @@
 //! Strings are joined and nothing else: what a path leads to is found out inside the sandbox, by its own process.
 
 /// Longest path that Linux takes (PATH_MAX, with the byte that ends it).
-const LONGEST: usize = 4095;
+pub(super) const LONGEST: usize = 4095;
 
 /// Where a path points, as far as it says by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,6 +4,9 @@ use data_encoding::BASE64_NOPAD;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
+/// What every signature begins with.
+const VERSION: &str = "v1_";
+
 /// What a signature permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Operation {
@@ -11,24 +14,18 @@ pub(super) enum Operation {
     Write,
 }
 
-/// What was signed.
+/// What is signed, but for the token and the time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Signed<'a> {
     pub(super) path: &'a [u8],
     pub(super) operation: Operation,
     /// Empty for the usual user.
     pub(super) user: &'a str,
-    /// Until when, in seconds since 1970; for ever if absent.
-    pub(super) expiration: Option<i64>,
 }
 
 impl Signed<'_> {
-    /// Whether `signature` was made with `token`; takes as long for one that is nearly right.
-    pub(super) fn is_signed_by(&self, token: &str, signature: &str) -> bool {
-        same(&self.signature(token), signature)
-    }
-
-    pub(super) fn signature(&self, token: &str) -> String {
+    /// The hash of all that comes before the token.
+    pub(super) fn begun(&self) -> Sha256 {
         let mut hash = Sha256::new();
         hash.update(self.path);
         hash.update(match self.operation {
@@ -37,12 +34,25 @@ impl Signed<'_> {
         });
         hash.update(self.user);
         hash.update(":");
-        hash.update(token);
-        if let Some(expiration) = self.expiration {
-            hash.update(format!(":{expiration}"));
-        }
-        format!("v1_{}", BASE64_NOPAD.encode(&hash.finalize()))
+        hash
     }
+}
+
+/// What is signed with `token`, `begun` being what comes before it; good until `expiration`, in seconds since 1970, or for
+/// ever.
+pub(super) fn signature(begun: Sha256, token: &str, expiration: Option<i64>) -> String {
+    let mut hash = begun;
+    hash.update(token);
+    if let Some(expiration) = expiration {
+        hash.update(format!(":{expiration}"));
+    }
+    format!("{VERSION}{}", BASE64_NOPAD.encode(&hash.finalize()))
+}
+
+/// Whether `signature` looks like one.
+pub(super) fn is_shaped(signature: &str) -> bool {
+    let encoded = signature.strip_prefix(VERSION);
+    encoded.is_some_and(|encoded| encoded.len() == BASE64_NOPAD.encode_len(Sha256::output_size()))
 }
 
 /// Whether two secrets are the same, in a time that says nothing about where they differ.
@@ -57,19 +67,20 @@ mod tests {
     // Made with `get_signature` of the SDK for Python.
     const TOKEN: &str = "tok";
 
-    fn signed(expiration: Option<i64>) -> Signed<'static> {
-        Signed {
-            path: b"/home/user/a b.txt",
-            operation: Operation::Read,
-            user: "",
-            expiration,
-        }
-    }
+    const SIGNED: Signed<'static> = Signed {
+        path: b"/home/user/a b.txt",
+        operation: Operation::Read,
+        user: "",
+    };
 
     #[test]
     fn signatures_are_those_of_the_sdk() {
-        assert!(signed(None).is_signed_by(TOKEN, SDK_WITHOUT_EXPIRATION));
-        assert!(signed(Some(1_700_000_000)).is_signed_by(TOKEN, SDK_WITH_EXPIRATION));
+        assert_eq!(signature(SIGNED.begun(), TOKEN, None), SDK_WITHOUT_EXPIRATION);
+        assert_eq!(
+            signature(SIGNED.begun(), TOKEN, Some(1_700_000_000)),
+            SDK_WITH_EXPIRATION
+        );
+        assert!(is_shaped(SDK_WITHOUT_EXPIRATION));
     }
 
     const SDK_WITHOUT_EXPIRATION: &str = "v1_m19cDbXO/F43G5cx59umbZW/2oYPnQHTX2ja2COKnRs";
@@ -80,29 +91,30 @@ mod tests {
         let other = [
             Signed {
                 path: b"/home/user/b",
-                ..signed(None)
+                ..SIGNED
             },
             Signed {
                 operation: Operation::Write,
-                ..signed(None)
+                ..SIGNED
             },
-            Signed {
-                user: "root",
-                ..signed(None)
-            },
-            signed(Some(1)),
+            Signed { user: "root", ..SIGNED },
         ];
         for other in other {
-            assert!(!other.is_signed_by(TOKEN, SDK_WITHOUT_EXPIRATION), "{other:?}");
+            assert_ne!(
+                signature(other.begun(), TOKEN, None),
+                SDK_WITHOUT_EXPIRATION,
+                "{other:?}"
+            );
         }
-        assert!(!signed(None).is_signed_by("other", SDK_WITHOUT_EXPIRATION));
+        assert_ne!(signature(SIGNED.begun(), TOKEN, Some(1)), SDK_WITHOUT_EXPIRATION);
+        assert_ne!(signature(SIGNED.begun(), "other", None), SDK_WITHOUT_EXPIRATION);
         for wrong in [
             "",
             "v1_",
             &SDK_WITHOUT_EXPIRATION[..20],
             &format!("{SDK_WITHOUT_EXPIRATION}="),
         ] {
-            assert!(!signed(None).is_signed_by(TOKEN, wrong), "{wrong:?}");
+            assert!(!same(SDK_WITHOUT_EXPIRATION, wrong) && !is_shaped(wrong), "{wrong:?}");
         }
     }
 }

@@ -1,18 +1,21 @@
 //! Watchers that are asked for what happened, instead of telling it.
 //!
-//! A queue for each, bounded, and so many for each sandbox. One that nobody asks for a long time is removed, like all
+//! A queue for each, bounded in events and, with all others of its sandbox and of the server, in bytes; and so many for
+//! each sandbox. One that nobody asks for a long time is removed, like all
 //! of a sandbox that is gone.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use data_encoding::BASE32_NOPAD;
+use offleash_manager::keeper::error::KeeperError;
 use offleash_manager::keeper::files::FileWatch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::entry::event;
+use super::entry::{bytes_of, event};
 use super::filesystem_messages::FilesystemEvent;
 use crate::connect::{Code, ConnectError};
 
@@ -20,6 +23,9 @@ use crate::connect::{Code, ConnectError};
 const MOST: usize = 64;
 /// Events that wait to be asked for; what happens then is not recorded any more, and the caller is told so.
 const LONGEST_QUEUE: usize = 10_000;
+/// The bytes that wait in all queues of one sandbox, and of all sandboxes.
+const MOST_BYTES: usize = 4 * 1024 * 1024;
+const MOST_BYTES_IN_ALL: usize = 128 * 1024 * 1024;
 /// How long a watcher may be left alone.
 const UNUSED: Duration = Duration::from_secs(3600);
 
@@ -27,11 +33,13 @@ const UNUSED: Duration = Duration::from_secs(3600);
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
     sandboxes: Mutex<HashMap<String, Sandbox>>,
+    bytes: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Default)]
 struct Sandbox {
     watchers: HashMap<String, Watcher>,
+    bytes: Arc<AtomicUsize>,
     /// Watchers that are being made.
     reserved: usize,
 }
@@ -43,13 +51,82 @@ struct Watcher {
     asked: Instant,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Queue {
     events: VecDeque<FilesystemEvent>,
+    /// What they take.
+    bytes: usize,
+    budget: Budget,
     /// Some of what happened is missing.
     lost: bool,
     /// Nothing follows.
     ended: bool,
+}
+
+/// The bytes that wait in all queues of a sandbox, and of all sandboxes.
+#[derive(Debug)]
+struct Budget {
+    of_sandbox: Arc<AtomicUsize>,
+    in_all: Arc<AtomicUsize>,
+}
+
+impl Budget {
+    /// Takes so many, if there are.
+    fn take(&self, bytes: usize) -> bool {
+        if !add_up_to(&self.of_sandbox, bytes, MOST_BYTES) {
+            return false;
+        }
+        let taken = add_up_to(&self.in_all, bytes, MOST_BYTES_IN_ALL);
+        if !taken {
+            self.of_sandbox.fetch_sub(bytes, Ordering::AcqRel);
+        }
+        taken
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.of_sandbox.fetch_sub(bytes, Ordering::AcqRel);
+        self.in_all.fetch_sub(bytes, Ordering::AcqRel);
+    }
+}
+
+fn add_up_to(count: &AtomicUsize, bytes: usize, most: usize) -> bool {
+    let sum = |now: usize| now.checked_add(bytes).filter(|sum| *sum <= most);
+    count.fetch_update(Ordering::AcqRel, Ordering::Acquire, sum).is_ok()
+}
+
+impl Queue {
+    fn new(budget: Budget) -> Self {
+        Self {
+            events: VecDeque::new(),
+            bytes: 0,
+            budget,
+            lost: false,
+            ended: false,
+        }
+    }
+
+    /// Keeps an event, if there is room.
+    fn push(&mut self, event: FilesystemEvent) {
+        let bytes = size_of::<FilesystemEvent>() + event.name.len() + event.entry.as_ref().map_or(0, bytes_of);
+        if self.events.len() < LONGEST_QUEUE && self.budget.take(bytes) {
+            self.bytes += bytes;
+            self.events.push_back(event);
+        } else {
+            self.lost = true;
+        }
+    }
+
+    /// All that waited.
+    fn take(&mut self) -> Vec<FilesystemEvent> {
+        self.budget.give_back(std::mem::take(&mut self.bytes));
+        std::mem::take(&mut self.events).into()
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.budget.give_back(self.bytes);
+    }
 }
 
 impl Drop for Watcher {
@@ -105,11 +182,11 @@ impl Watchers {
         let mut queue = lock(&watcher.queue);
         if queue.lost {
             queue.lost = false;
-            queue.events.clear();
+            drop(queue.take());
             let text = "more happened than a watcher remembers; look at the directory itself";
             return Err(ConnectError::new(Code::ResourceExhausted, text));
         }
-        Ok(std::mem::take(&mut queue.events).into())
+        Ok(queue.take())
     }
 
     /// Ends a watcher.
@@ -144,15 +221,19 @@ impl Room {
     /// `internal` if the machine gives no random bytes.
     pub(super) fn fill(self, watch: FileWatch) -> Result<String, ConnectError> {
         let id = new_id()?;
-        let queue = Arc::new(Mutex::new(Queue::default()));
+        let mut sandboxes = self.watchers.lock();
+        let sandbox = sandboxes.entry(self.sandbox.clone()).or_default();
+        let budget = Budget {
+            of_sandbox: Arc::clone(&sandbox.bytes),
+            in_all: Arc::clone(&self.watchers.bytes),
+        };
+        let queue = Arc::new(Mutex::new(Queue::new(budget)));
         let task = tokio::spawn(record(watch, Arc::clone(&queue))).abort_handle();
         let watcher = Watcher {
             queue,
             task,
             asked: Instant::now(),
         };
-        let mut sandboxes = self.watchers.lock();
-        let sandbox = sandboxes.entry(self.sandbox.clone()).or_default();
         sandbox.watchers.insert(id.clone(), watcher);
         Ok(id)
     }
@@ -167,16 +248,26 @@ impl Drop for Room {
 }
 
 async fn record(mut watch: FileWatch, queue: Arc<Mutex<Queue>>) {
-    while let Ok(changes) = watch.next().await {
+    let end = loop {
+        let changes = match watch.next().await {
+            Ok(changes) => changes,
+            Err(error) => break error,
+        };
         let mut queue = lock(&queue);
         for change in &changes {
             match event(change) {
-                Some(event) if queue.events.len() < LONGEST_QUEUE => queue.events.push_back(event),
-                _ => queue.lost = true,
+                Some(event) => queue.push(event),
+                None => queue.lost = true,
             }
         }
+    };
+    let mut queue = lock(&queue);
+    queue.ended = true;
+    if matches!(end, KeeperError::Gone) {
+        // Nobody can ask a sandbox that is gone for anything.
+        queue.lost = false;
+        drop(queue.take());
     }
-    lock(&queue).ended = true;
 }
 
 fn new_id() -> Result<String, ConnectError> {
@@ -200,4 +291,56 @@ fn not_found(id: &str) -> ConnectError {
 /// What is guarded is whole after every step, so a thread that panicked left nothing half done.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(length: usize) -> FilesystemEvent {
+        FilesystemEvent {
+            name: "a".repeat(length),
+            ..FilesystemEvent::default()
+        }
+    }
+
+    fn queue(of_sandbox: &Arc<AtomicUsize>, in_all: &Arc<AtomicUsize>) -> Queue {
+        let (of_sandbox, in_all) = (Arc::clone(of_sandbox), Arc::clone(in_all));
+        Queue::new(Budget { of_sandbox, in_all })
+    }
+
+    #[test]
+    fn queues_are_bounded_by_their_bytes() {
+        let (one, other, all) = (Arc::default(), Arc::default(), Arc::default());
+        let mut queues = [queue(&one, &all), queue(&one, &all), queue(&other, &all)];
+        for _ in 0..MOST_BYTES / 12_000 {
+            queues[0].push(event(12_000));
+        }
+        assert!(queues[0].lost && queues[0].bytes <= MOST_BYTES);
+        // What is lost of one is lost of all of the sandbox, and of no other.
+        queues[1].push(event(12_000));
+        queues[2].push(event(12_000));
+        assert_eq!((queues[1].lost, queues[2].lost), (true, false));
+        drop(queues[0].take());
+        queues[1].lost = false;
+        queues[1].push(event(12_000));
+        assert!(!queues[1].lost);
+        drop(queues);
+        assert_eq!((one.load(Ordering::Relaxed), all.load(Ordering::Relaxed)), (0, 0));
+    }
+
+    #[test]
+    fn all_sandboxes_have_so_many_bytes() {
+        let all = Arc::default();
+        let mut queues: Vec<Queue> = (0..64).map(|_| queue(&Arc::default(), &all)).collect();
+        for queue in &mut queues {
+            queue.push(event(MOST_BYTES - 1000));
+        }
+        let lost = queues.iter().filter(|queue| queue.lost).count();
+        assert_eq!(lost, 64 - MOST_BYTES_IN_ALL / (MOST_BYTES - 1000));
+        let counted = queues
+            .iter()
+            .map(|queue| queue.budget.of_sandbox.load(Ordering::Relaxed));
+        assert_eq!(counted.sum::<usize>(), all.load(Ordering::Relaxed));
+    }
 }

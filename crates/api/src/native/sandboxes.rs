@@ -99,7 +99,8 @@ pub(super) async fn usage(asked: &Asked<'_>, given: &str) -> Result<Response<Bod
         // Looking at one must not resume it.
         return Err(Refusal::new(StatusCode::CONFLICT, "the sandbox is paused"));
     }
-    let keeper = daemon.keeper(id).await.map_err(|error| asked.refused(&error))?;
+    let keeper = daemon.keeper_unless_paused(id).await;
+    let keeper = keeper.map_err(|error| asked.refused(&error))?;
     let usage = keeper.usage().await;
     let told = "what the sandbox uses cannot be measured";
     let usage = usage.map_err(|error| failure::refusal_of_keeper(&*asked.state.journal, told, &error))?;

@@ -15,21 +15,24 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use offleash_manager::daemon::{Access, DaemonError, State as SandboxState};
-use offleash_manager::keeper::client::Keeper;
 use offleash_manager::keeper::error::KeeperError;
 use serde::Serialize;
 use subtle::ConstantTimeEq as _;
 
 pub(crate) use self::places::Places;
-use crate::answer;
+use crate::answer::{self, Refusal};
 use crate::body::Body;
 use crate::connection::Client;
-use crate::envd::{self, SandboxAccess};
+use crate::envd::{self, SandboxAccess, SignedUrl};
 use crate::failure;
 use crate::route::ENVD_PORT;
 use crate::server::State;
 
 const TRAFFIC_TOKEN: &str = "e2b-traffic-access-token";
+
+/// How long a signature that names no sandbox waits to be looked at, and when to ask again.
+const SIGNATURE_PATIENCE: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(1);
 
 /// A request to a sandbox.
 #[derive(Debug)]
@@ -125,21 +128,13 @@ async fn reach(
     if access.state == SandboxState::Paused && !access.auto_resume {
         return Err(Unreached::NotFound);
     }
-    if to.port != ENVD_PORT {
-        check_traffic_token(&access, request.headers())?;
-    }
-    let keeper = keeper(state, to.id).await?;
     if to.port == ENVD_PORT {
-        let sandbox = SandboxAccess {
-            id: access.id,
-            access_token: access.access_token,
-            env: access.env,
-            keeper,
-            watchers: Arc::clone(&state.watchers),
-        };
-        return Ok(envd::handle(&sandbox, request).await);
+        return services(state, access, request).await;
     }
+    check_traffic_token(&access, request.headers())?;
     let place = state.places.take(to.id).ok_or(Unreached::Full)?;
+    let keeper = state.daemon.keeper(to.id).await;
+    let keeper = keeper.map_err(|error| unreached(state, &error))?;
     let stream = keeper.port(to.port).await.map_err(|error| no_port(state, &error))?;
     let way = forward::Way {
         client,
@@ -153,9 +148,28 @@ async fn reach(
     })
 }
 
-/// The way to a sandbox, which is resumed by this when it may be.
-async fn keeper(state: &State, id: &str) -> Result<Keeper, Unreached> {
-    state.daemon.keeper(id).await.map_err(|error| unreached(state, &error))
+/// Answers a request to the services of a sandbox, which is resumed by this when it may be, and only for those who have
+/// a right to it.
+async fn services(state: &State, access: Access, request: Request<Incoming>) -> Result<Response<Body>, Unreached> {
+    let admitted = match envd::admit(access.access_token.as_deref(), &request) {
+        Ok(admitted) => admitted,
+        Err(answer) => return Ok(*answer),
+    };
+    let keeper = if admitted.resumes() {
+        state.daemon.keeper(&access.id).await
+    } else if access.state == SandboxState::Paused {
+        return Err(Unreached::NotFound);
+    } else {
+        state.daemon.keeper_unless_paused(&access.id).await
+    };
+    let sandbox = SandboxAccess {
+        id: access.id,
+        env: access.env,
+        keeper: keeper.map_err(|error| unreached(state, &error))?,
+        watchers: Arc::clone(&state.watchers),
+        listings: state.listings.clone(),
+    };
+    Ok(envd::handle(&sandbox, admitted, request).await)
 }
 
 fn check_traffic_token(access: &Access, headers: &HeaderMap) -> Result<(), Unreached> {
@@ -208,11 +222,18 @@ pub(crate) fn is_signed(parts: &Parts) -> bool {
 /// The sandbox with whose token a request was signed.
 ///
 /// SDKs that are told one address for all sandboxes make URLs of a path and a signature alone.
-pub(crate) async fn sandbox_of_signature(state: &State, parts: &Parts) -> Option<String> {
-    let _turn = state.signatures.acquire().await;
-    let is_signer = |access: &Access| {
-        let token = access.access_token.as_deref();
-        token.is_some_and(|token| envd::is_signed_by(token, &parts.method, &parts.uri))
-    };
-    state.daemon.live().into_iter().find(is_signer).map(|access| access.id)
+///
+/// # Errors
+/// 401 if it is none, or the signature's time is over; 400 for what cannot have been signed; 503 while too many are looked
+/// at.
+pub(crate) async fn sandbox_of_signature(state: &State, parts: &Parts) -> Result<String, Refusal> {
+    let unknown = || Refusal::new(StatusCode::UNAUTHORIZED, "the signature is not valid for any sandbox");
+    let url = SignedUrl::of(&parts.method, &parts.uri)?.filter(SignedUrl::is_shaped);
+    let url = url.ok_or_else(unknown)?;
+    url.check_time()?;
+    let turn = tokio::time::timeout(SIGNATURE_PATIENCE, state.signatures.acquire()).await;
+    let busy = || Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too many signatures are looked at").retry_after(SOON);
+    let _turn = turn.map_err(|_| busy())?;
+    let found = state.daemon.find_by_access_token(|token| url.is_signed_by(token));
+    found.ok_or_else(unknown)
 }

@@ -148,6 +148,9 @@ def serve(c):
     data = b""
     while b"\r\n\r\n" not in data: data += c.recv(65536)
     head, body = data.split(b"\r\n\r\n", 1)
+    if b"/unasked" in head:
+        c.sendall(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\nmine alone")
+        return c.close()
     if b"upgrade: echo" in head.lower():
         c.sendall(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
         while (piece := c.recv(65536)): c.sendall(piece)
@@ -234,7 +237,31 @@ fn ports_are_reached_by_header_host_and_path() {
         "{answer:?}"
     );
     assert_eq!(answer.json()["message"], "The sandbox is running but port is not open");
+    becomes_only_what_was_asked_for(&server, &id, token);
     becomes_an_echo(&server, &id, token);
+}
+
+fn becomes_only_what_was_asked_for(server: &Server, id: &str, token: &str) {
+    let line = format!("GET /_port/{id}/8000/unasked");
+    let token = ("E2b-Traffic-Access-Token", token);
+    let asking = [token, ("Connection", "Upgrade"), ("Upgrade", "echo")];
+    for head in [&[token][..], &asking] {
+        let answer = ask(server.address, &line, head, "");
+        assert_eq!(
+            (answer.status, answer.body.contains("mine")),
+            (502, false),
+            "{answer:?}"
+        );
+    }
+}
+
+/// How many connections of clients there are, this one not counted.
+fn connections(server: &Server) -> u64 {
+    let page = ask(server.address, "GET /metrics", &[], "").body;
+    let count = page
+        .lines()
+        .find_map(|line| line.strip_prefix("offleash_http_connections "));
+    count.unwrap().parse::<u64>().unwrap() - 1
 }
 
 /// A connection that becomes something else carries it both ways.
@@ -251,6 +278,10 @@ fn becomes_an_echo(server: &Server, id: &str, token: &str) {
         answer.push(byte[0]);
     }
     assert_eq!(parse(&String::from_utf8(answer).unwrap()).status, 101);
+    // It has its place as long as it lasts.
+    eventually("the end of other connections", || {
+        (connections(server) == 1).then_some(())
+    });
     let sent = vec![b'x'; 256 * 1024];
     let mut writer = stream.try_clone().unwrap();
     let expected = sent.len();
@@ -260,6 +291,56 @@ fn becomes_an_echo(server: &Server, id: &str, token: &str) {
     });
     assert_eq!(read_all(&mut stream).len(), expected);
     writing.join().unwrap();
+    eventually("its end", || (connections(server) == 0).then_some(()));
+}
+
+#[test]
+fn a7_whoever_has_no_right_resumes_nothing() {
+    let server = Server::start();
+    let key = server.key(&[]);
+    let wanted = json!({
+        "autoPause": true,
+        "autoResume": { "enabled": true },
+        "network": { "allowPublicTraffic": false },
+    });
+    let id = made(&server, &key, &wanted);
+    let view = server.ask(&key, &format!("GET /v1/sandboxes/{id}"), "").json();
+    let token = view["access_token"].as_str().unwrap().to_owned();
+    let paused = server.ask(&key, &format!("POST /sandboxes/{id}/pause"), "{}");
+    if paused.status == 501 {
+        return skip("sandboxes cannot be paused here");
+    }
+    assert_eq!(paused.status, 204, "{paused:?}");
+    let services = |line: &str, fields: &[(&str, &str)]| {
+        let mut head = vec![("E2b-Sandbox-Id", id.as_str())];
+        head.extend_from_slice(fields);
+        ask(server.address, line, &head, "").status
+    };
+    let wrong = ("X-Access-Token", "wrong");
+    let call = ("Content-Type", "application/json");
+    let stream = ("Content-Type", "application/connect+json");
+    for (line, fields, status) in [
+        ("GET /health", &[][..], 502),
+        ("GET /health", &[("X-Access-Token", token.as_str())], 502),
+        ("GET /envs", &[wrong], 401),
+        ("GET /metrics", &[], 401),
+        ("GET /files?path=/etc/passwd", &[wrong], 401),
+        ("GET /files?path=/etc/passwd&signature=v1_x", &[], 401),
+        ("POST /filesystem.Filesystem/Stat", &[wrong, call], 401),
+        ("POST /process.Process/List", &[call], 401),
+        // A stream says so in its last frame.
+        ("POST /process.Process/Start", &[wrong, stream], 200),
+        ("GET /nowhere", &[("X-Access-Token", token.as_str())], 404),
+        ("GET /", &[("E2b-Sandbox-Port", "80")], 403),
+    ] {
+        assert_eq!(services(line, fields), status, "{line} {fields:?}");
+        let state = server.ask(&key, &format!("GET /sandboxes/{id}"), "").json();
+        assert_eq!(state["state"], "paused", "{line} {fields:?}");
+    }
+    assert_eq!(services("GET /envs", &[("X-Access-Token", &token)]), 200);
+    assert_eq!(services("GET /health", &[]), 204);
+    let state = server.ask(&key, &format!("GET /sandboxes/{id}"), "").json();
+    assert_eq!(state["state"], "running");
 }
 
 #[test]

@@ -3,6 +3,8 @@
 use serde_json::json;
 
 use crate::sandbox::{Answer, Sandbox};
+use crate::support::processes::program;
+use crate::support::skip;
 
 const BYTES: (&str, &str) = ("Content-Type", "application/octet-stream");
 
@@ -122,6 +124,59 @@ fn forms_are_taken_as_they_are_sent() {
         b"not gzip",
     );
     assert_eq!(broken.status, 400, "{broken:?}");
+}
+
+/// Makes as many links as it is told, with a path and a target that are as long as they can be.
+const LINKS: &str = r#"
+import os, sys
+os.chdir("/tmp"); os.mkdir("deep"); os.chdir("deep")
+for _ in range(15): os.mkdir("d" * 250); os.chdir("d" * 250)
+for number in range(int(sys.argv[1])): os.symlink("t" * 4000, str(number))
+"#;
+
+#[test]
+fn a9_lists_are_bounded_by_their_bytes() {
+    if program("python3").is_none() {
+        return skip("no python3");
+    }
+    let sandbox = Sandbox::new();
+    let path = format!("/tmp/deep/{}", vec!["d".repeat(250); 15].join("/"));
+    let link = |count: u32| {
+        let words = json!({"cmd": "/usr/bin/python3", "args": ["-c", LINKS, count.to_string()]});
+        let started = sandbox.stream("process.Process/Start", &[], &json!({"process": words}).to_string());
+        let ended = started.messages().pop().unwrap();
+        assert_eq!(ended, json!({}), "{started:?}");
+    };
+    let list = |kind: &str| {
+        let message = json!({"path": path}).to_string();
+        let content = [("Content-Type", kind)];
+        sandbox.ask("POST /filesystem.Filesystem/ListDir", &content, message.as_bytes())
+    };
+    // Large, and whole.
+    link(1000);
+    let whole = list("application/json");
+    assert_eq!((whole.status, whole.is_whole), (200, true), "{}", whole.head);
+    let entries = whole.json()["entries"].as_array().unwrap().len();
+    assert_eq!(entries, 1000);
+    sandbox.call(
+        "filesystem.Filesystem/Remove",
+        &json!({"path": "/tmp/deep"}).to_string(),
+    );
+    link(5000);
+    let refused = list("application/json");
+    assert_eq!(
+        (refused.status, refused.json()["code"].as_str()),
+        (429, Some("resource_exhausted")),
+        "{}",
+        refused.head
+    );
+    // And the next one is answered.
+    assert_eq!(
+        sandbox
+            .call("filesystem.Filesystem/ListDir", r#"{"path":"/tmp"}"#)
+            .status,
+        200
+    );
 }
 
 #[test]

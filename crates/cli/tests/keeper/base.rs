@@ -61,13 +61,11 @@ fn files_are_written_read_listed_moved_and_removed() {
         assert_eq!(within(reader.next()).await.unwrap(), None);
         assert_eq!(kept.output("wc -c < a/b.bin").await, "2500000\n");
         files.rename(b"/home/user/a/b.bin", b"/home/user/c/d").await.unwrap();
-        let names: Vec<Vec<u8>> = files
-            .list(b"/home/user", 2)
-            .await
-            .unwrap()
-            .into_iter()
-            .map(|entry| entry.path)
-            .collect();
+        let mut names = Vec::new();
+        let mut listing = files.list(b"/home/user", 2).await.unwrap();
+        while let Some(entries) = within(listing.next()).await.unwrap() {
+            names.extend(entries.into_iter().map(|entry| entry.path));
+        }
         assert!(names.contains(&b"/home/user/a".to_vec()) && names.contains(&b"/home/user/c/d".to_vec()));
         files.make_directory(b"/home/user/e/f").await.unwrap();
         let error = files.make_directory(b"/home/user/e/f").await.unwrap_err();

@@ -10,7 +10,7 @@ use super::clock::to_ms;
 use super::error::DaemonError;
 use super::request::{ListFilter, MOST_LISTED};
 use super::table::Facts;
-use super::view::{Access, Caller, Page, SandboxView, State};
+use super::view::{Caller, Page, SandboxView, State};
 
 /// Where a page ended: when its last sandbox was started, and its id.
 type Place = (UnixMs, String);
@@ -75,10 +75,14 @@ impl Daemon {
         })
     }
 
-    /// What the data plane must know of each sandbox, for requests that do not say which one they are for.
-    pub fn live(&self) -> Vec<Access> {
+    /// The sandbox whose services ask for a token that `is_right`, for requests that do not say which one they are for.
+    pub fn find_by_access_token(&self, is_right: impl Fn(&str) -> bool) -> Option<String> {
         let entries = self.inner.table.all();
-        entries.iter().filter_map(|entry| entry.lock().access()).collect()
+        let mut found = entries.iter().filter(|entry| {
+            let facts = entry.lock();
+            facts.visible_state().is_some() && facts.row.access_token.as_deref().is_some_and(&is_right)
+        });
+        found.next().map(|entry| entry.id.to_string())
     }
 }
 

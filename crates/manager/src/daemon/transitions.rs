@@ -188,6 +188,18 @@ impl Daemon {
     /// # Errors
     /// `NotFound`, `Conflict` if it is paused, `Keeper`; `QuotaExceeded` and `Overloaded` where it cannot be resumed now.
     pub async fn keeper(&self, id: &str) -> Result<Keeper, DaemonError> {
+        self.keeper_when(id, Paused::IsResumed).await
+    }
+
+    /// As [`Self::keeper`], for what no sandbox is resumed for.
+    ///
+    /// # Errors
+    /// As [`Self::keeper`].
+    pub async fn keeper_unless_paused(&self, id: &str) -> Result<Keeper, DaemonError> {
+        self.keeper_when(id, Paused::Stays).await
+    }
+
+    async fn keeper_when(&self, id: &str, paused: Paused) -> Result<Keeper, DaemonError> {
         let known = |entry: &Arc<Entry>| entry.lock().visible_state().is_some();
         let entry = self
             .inner
@@ -203,7 +215,7 @@ impl Daemon {
             let turn = patiently(&entry).await?;
             match entry.state() {
                 SandboxState::Running => {}
-                SandboxState::Paused if entry.lock().row.auto_resume => {
+                SandboxState::Paused if paused == Paused::IsResumed && entry.lock().row.auto_resume => {
                     let quota = quota_of(&inner, &entry, None)?;
                     resume(&inner, &entry, inner.config.default_timeout, &quota, &turn).await?;
                 }
@@ -231,6 +243,13 @@ impl Daemon {
         caller.require(Scope::Create)?;
         self.inner.table.find(caller, id)
     }
+}
+
+/// What becomes of a paused sandbox that traffic may resume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Paused {
+    IsResumed,
+    Stays,
 }
 
 fn at_once(entry: &Entry) -> Result<MutexGuard<'_, ()>, DaemonError> {

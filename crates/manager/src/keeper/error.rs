@@ -80,8 +80,8 @@ pub enum KeeperError {
         /// What the kernel said.
         errno: i32,
     },
-    /// The keeper did not answer in time.
-    #[error("the keeper of the sandbox does not answer ({operation})")]
+    /// The keeper, or the process inside that serves files, did not answer in time.
+    #[error("the sandbox does not answer in time ({operation})")]
     Timeout {
         /// What was asked.
         operation: &'static str,

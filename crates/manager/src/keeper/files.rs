@@ -4,11 +4,13 @@
 //! channel. Paths are only carried.
 
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use offleash_protocol::files::{Change, DATA_CHUNK, Entry, FileReply, FileRequest};
 use offleash_protocol::{Decoder, encode_into};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
+use tokio::time::timeout;
 
 use super::client::Keeper;
 use super::error::KeeperError;
@@ -17,6 +19,16 @@ use super::error::KeeperError;
 const AT_ONCE: usize = 256 * 1024;
 /// The most entries that one listing may have.
 const MOST_ENTRIES: usize = 1_000_000;
+/// And the most bytes in them, each with what it takes besides.
+const MOST_BYTES: usize = 32 * 1024 * 1024;
+/// What a name and a value take besides.
+const ANNOTATION: usize = 48;
+
+/// How long one step may take: the first answer to a request, the next piece of one, to take a piece. Code in a sandbox
+/// can stop the process that answers, and so does a pause.
+const STEP: Duration = Duration::from_secs(60);
+/// How long what goes through a whole tree may take until its one answer.
+const TREE: Duration = Duration::from_secs(600);
 
 impl Keeper {
     /// Opens a conversation about files with a process inside that acts as `user`, or as the usual user. That process
@@ -70,23 +82,15 @@ impl FileChannel {
     /// What is in a directory and, down to `depth`, in those below; depth first and by name.
     ///
     /// # Errors
-    /// `File`, `Exhausted` for more than a million entries, `Gone`.
-    pub async fn list(&mut self, path: &[u8], depth: u32) -> Result<Vec<Entry>, KeeperError> {
+    /// `Timeout`, `Gone`. That it cannot be listed is said by the listing.
+    pub async fn list(&mut self, path: &[u8], depth: u32) -> Result<FileListing<'_>, KeeperError> {
         let path = path.to_vec();
         self.begin(&FileRequest::List { path, depth }).await?;
-        let mut found = Vec::new();
-        loop {
-            match self.reply().await? {
-                FileReply::Entries(entries) => found.extend(entries),
-                FileReply::Done => return self.over_with(Ok(found)),
-                other => return self.refused(other),
-            }
-            if found.len() > MOST_ENTRIES {
-                return Err(KeeperError::Exhausted {
-                    what: "entries in that directory".to_owned(),
-                });
-            }
-        }
+        Ok(FileListing {
+            channel: self,
+            entries: 0,
+            bytes: 0,
+        })
     }
 
     /// Makes a directory and those that lead to it.
@@ -117,7 +121,7 @@ impl FileChannel {
     pub async fn remove(&mut self, path: &[u8]) -> Result<(), KeeperError> {
         let path = path.to_vec();
         self.begin(&FileRequest::Remove { path }).await?;
-        match self.reply().await? {
+        match self.answer(TREE, "remove a file").await? {
             FileReply::Done => self.over_with(Ok(())),
             other => self.refused(other),
         }
@@ -174,7 +178,7 @@ impl FileChannel {
             entries,
         };
         self.begin(&request).await?;
-        match self.reply().await? {
+        match self.answer(TREE, "watch a directory").await? {
             FileReply::Done => Ok(FileWatch { channel: self }),
             other => self.refused(other),
         }
@@ -187,7 +191,7 @@ impl FileChannel {
 
     async fn first_entry(&mut self, request: &FileRequest) -> Result<Entry, KeeperError> {
         self.begin(request).await?;
-        match self.reply().await? {
+        match self.answer(STEP, "look at a file").await? {
             FileReply::Entry(entry) => Ok(entry),
             other => self.refused(other),
         }
@@ -208,12 +212,20 @@ impl FileChannel {
         encode_into(request, &mut self.outgoing).map_err(|error| KeeperError::Invalid {
             reason: format!("the request is too large: {error}"),
         })?;
-        match self.stream.write_all(&self.outgoing).await {
+        let sent = timeout(STEP, self.stream.write_all(&self.outgoing)).await;
+        let operation = "take what is written";
+        match sent.map_err(|_| KeeperError::Timeout { operation })? {
             // What it said before it went is still to be read.
             Ok(()) => Ok(()),
             Err(error) if is_gone(&error) => Ok(()),
             Err(error) => Err(KeeperError::io("ask for files of the sandbox")(error)),
         }
+    }
+
+    /// The next reply, if it comes in time. After one that does not the channel is of no more use.
+    async fn answer(&mut self, patience: Duration, operation: &'static str) -> Result<FileReply, KeeperError> {
+        let replied = timeout(patience, self.reply()).await;
+        replied.unwrap_or(Err(KeeperError::Timeout { operation }))
     }
 
     async fn reply(&mut self) -> Result<FileReply, KeeperError> {
@@ -255,7 +267,7 @@ impl FileChannel {
         if !self.busy {
             return Ok(None);
         }
-        match self.reply().await? {
+        match self.answer(STEP, "read a file").await? {
             FileReply::Data { bytes } => Ok(Some(bytes)),
             FileReply::Done => self.over_with(Ok(None)),
             other => self.refused(other),
@@ -269,6 +281,49 @@ fn is_gone(error: &std::io::Error) -> bool {
         error.kind(),
         ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::NotConnected
     )
+}
+
+/// What is in a directory, piece by piece.
+#[derive(Debug)]
+pub struct FileListing<'a> {
+    channel: &'a mut FileChannel,
+    entries: usize,
+    bytes: usize,
+}
+
+impl FileListing<'_> {
+    /// The next entries; `None` after the last.
+    ///
+    /// # Errors
+    /// `File`, `Exhausted` for more than a million entries or 32 MiB of them in all, `Timeout`, `Gone`.
+    pub async fn next(&mut self) -> Result<Option<Vec<Entry>>, KeeperError> {
+        if !self.channel.busy {
+            return Ok(None);
+        }
+        let entries = match self.channel.answer(STEP, "list a directory").await? {
+            FileReply::Entries(entries) => entries,
+            FileReply::Done => return self.channel.over_with(Ok(None)),
+            other => return self.channel.refused(other),
+        };
+        self.entries += entries.len();
+        self.bytes += entries.iter().map(size).sum::<usize>();
+        if self.entries > MOST_ENTRIES || self.bytes > MOST_BYTES {
+            return Err(KeeperError::Exhausted {
+                what: "entries in that directory, or too long ones".to_owned(),
+            });
+        }
+        Ok(Some(entries))
+    }
+}
+
+/// The memory that an entry takes.
+fn size(entry: &Entry) -> usize {
+    let annotations = entry.metadata.iter();
+    let annotations: usize = annotations
+        .map(|(name, value)| name.len() + value.len() + ANNOTATION)
+        .sum();
+    let target = entry.target.as_ref().map_or(0, |target| target.path.len());
+    size_of::<Entry>() + entry.path.len() + entry.owner.len() + entry.group.len() + target + annotations
 }
 
 /// The contents of a file, piece by piece.
@@ -341,7 +396,7 @@ impl FileWriter<'_> {
     /// `File` when it could not be written, `Gone`.
     pub async fn finish(self) -> Result<Entry, KeeperError> {
         self.channel.send(&FileRequest::Finish).await?;
-        match self.channel.reply().await? {
+        match self.channel.answer(STEP, "finish a file").await? {
             FileReply::Entry(entry) => self.channel.over_with(Ok(entry)),
             other => self.channel.refused(other),
         }
@@ -379,3 +434,7 @@ impl FileWatch {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "files_tests.rs"]
+mod tests;

@@ -2,79 +2,98 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use http::request::Parts;
-use http::{Method, StatusCode, Uri};
+use http::{Method, Request, StatusCode, Uri};
+use sha2::Sha256;
 
-use super::super::SandboxAccess;
 use super::super::headers::{Token, token};
-use super::super::signature::{Operation, Signed};
+use super::super::path::{LONGEST, PathError};
+use super::super::signature::{Operation, Signed, is_shaped, same, signature};
 use crate::answer::Refusal;
 use crate::query;
 
-/// Refuses requests that have no right to a sandbox's files.
+/// Longest name of a user that a URL may have: Linux takes none that is longer (LOGIN_NAME_MAX).
+const LONGEST_USER: usize = 256;
+
+/// Refuses requests that have no right to a sandbox's files; `expected` is its token.
 ///
 /// # Errors
 /// 401 with a wrong token, or with neither a token nor a good signature; 400 for a signature that cannot be one.
-pub(super) fn check(sandbox: &SandboxAccess, parts: &Parts) -> Result<(), Refusal> {
-    let expected = sandbox.access_token.as_deref();
-    match token(&parts.headers, expected) {
+pub(crate) fn check<B>(expected: Option<&str>, request: &Request<B>) -> Result<(), Refusal> {
+    match token(request.headers(), expected) {
         Token::Right => return Ok(()),
         Token::Wrong => return Err(unauthorized("access token present in header but does not match")),
         Token::Absent => {}
     }
-    let signature = SignedUrl::of(&parts.method, &parts.uri)?;
-    let signature = signature.ok_or_else(|| unauthorized("missing signature query parameter"))?;
-    if !signature.is_signed_by(expected.unwrap_or_default()) {
+    let signed = SignedUrl::of(request.method(), request.uri())?;
+    let signed = signed.ok_or_else(|| unauthorized("missing signature query parameter"))?;
+    if !signed.is_signed_by(expected.unwrap_or_default()) {
         return Err(unauthorized("invalid signature"));
     }
-    if signature.expiration.is_some_and(|expiration| expiration < now()) {
-        return Err(unauthorized("signature is already expired"));
-    }
-    Ok(())
+    signed.check_time()
 }
 
-/// Whether the URL of a request was signed with this token: tells whose files are meant when nothing else does.
-pub(crate) fn is_signed_by(token: &str, method: &Method, uri: &Uri) -> bool {
-    matches!(SignedUrl::of(method, uri), Ok(Some(signature)) if signature.is_signed_by(token))
-}
-
-struct SignedUrl {
-    path: Vec<u8>,
-    operation: Operation,
-    user: String,
+/// A URL with a signature, which can be tried with the tokens of many sandboxes: what comes before the token was hashed
+/// once.
+#[derive(Debug)]
+pub(crate) struct SignedUrl {
+    begun: Sha256,
     expiration: Option<i64>,
     signature: String,
 }
 
 impl SignedUrl {
-    fn of(method: &Method, uri: &Uri) -> Result<Option<Self>, Refusal> {
+    /// What the URL of a request says; `None` without a signature.
+    ///
+    /// # Errors
+    /// 400 for an expiration that is no number, and for a path or a user that is longer than there can be any.
+    pub(crate) fn of(method: &Method, uri: &Uri) -> Result<Option<Self>, Refusal> {
         let pairs = query::pairs(uri.query());
         let Some(signature) = query::value(&pairs, "signature") else {
             return Ok(None);
         };
         let expiration = query::value(&pairs, "signature_expiration").map(str::parse).transpose();
         let expiration = expiration.map_err(|_| Refusal::bad_request("signature_expiration must be a number"))?;
+        let path = query::bytes(uri.query(), "path").unwrap_or_default();
+        if path.len() > LONGEST {
+            return Err(Refusal::bad_request(PathError::TooLong.to_string()));
+        }
+        let user = query::value(&pairs, "username").unwrap_or_default();
+        if user.len() > LONGEST_USER {
+            let text = format!("the username is longer than {LONGEST_USER} bytes");
+            return Err(Refusal::bad_request(text));
+        }
+        let operation = if method == Method::POST {
+            Operation::Write
+        } else {
+            Operation::Read
+        };
+        let path = path.as_slice();
         Ok(Some(Self {
-            path: query::bytes(uri.query(), "path").unwrap_or_default(),
-            operation: if method == Method::POST {
-                Operation::Write
-            } else {
-                Operation::Read
-            },
-            user: query::value(&pairs, "username").unwrap_or_default().to_owned(),
+            begun: Signed { path, operation, user }.begun(),
             expiration,
             signature: signature.to_owned(),
         }))
     }
 
-    fn is_signed_by(&self, token: &str) -> bool {
-        let signed = Signed {
-            path: &self.path,
-            operation: self.operation,
-            user: &self.user,
-            expiration: self.expiration,
-        };
-        signed.is_signed_by(token, &self.signature)
+    /// Whether the signature can be one at all, of whatever token.
+    pub(crate) fn is_shaped(&self) -> bool {
+        is_shaped(&self.signature)
+    }
+
+    /// Whether the URL was signed with this token; takes as long for one that is nearly right.
+    pub(crate) fn is_signed_by(&self, token: &str) -> bool {
+        same(&signature(self.begun.clone(), token, self.expiration), &self.signature)
+    }
+
+    /// Refuses a signature whose time is over.
+    ///
+    /// # Errors
+    /// 401.
+    pub(crate) fn check_time(&self) -> Result<(), Refusal> {
+        if self.expiration.is_some_and(|expiration| expiration < now()) {
+            return Err(unauthorized("signature is already expired"));
+        }
+        Ok(())
     }
 }
 

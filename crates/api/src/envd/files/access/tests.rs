@@ -1,28 +1,11 @@
 //! Tests of who may read and write files.
 
-use std::path::Path;
-use std::sync::Arc;
-
-use http::Request;
-use offleash_manager::keeper::client::Keeper;
-
 use super::*;
 
 const TOKEN: &str = "secret";
 
-fn sandbox(token: Option<&str>) -> SandboxAccess {
-    SandboxAccess {
-        id: "i1".to_owned(),
-        access_token: token.map(str::to_owned),
-        env: std::collections::BTreeMap::new(),
-        keeper: Keeper::in_directory(Path::new("/nowhere")),
-        watchers: Arc::default(),
-    }
-}
-
 fn refused(token: Option<&str>, request: http::request::Builder) -> Option<(u16, String)> {
-    let (parts, ()) = request.body(()).unwrap().into_parts();
-    let refusal = check(&sandbox(token), &parts).err()?;
+    let refusal = check(token, &request.body(()).unwrap()).err()?;
     Some((refusal.status.as_u16(), refusal.message))
 }
 
@@ -32,9 +15,10 @@ fn signed(operation: Operation, expiration: Option<i64>) -> String {
         path: b"/a",
         operation,
         user: "root",
-        expiration,
     };
-    let signature = signed.signature(TOKEN).replace('+', "%2B").replace('/', "%2F");
+    let signature = signature(signed.begun(), TOKEN, expiration)
+        .replace('+', "%2B")
+        .replace('/', "%2F");
     let expiration = expiration
         .map(|at| format!("&signature_expiration={at}"))
         .unwrap_or_default();
@@ -100,9 +84,23 @@ fn what_is_missing_or_late_is_said() {
 }
 
 #[test]
-fn the_sandbox_of_a_signed_url_can_be_found() {
-    let uri: Uri = signed(Operation::Read, None).parse().unwrap();
-    assert!(is_signed_by(TOKEN, &Method::GET, &uri));
-    assert!(!is_signed_by("other", &Method::GET, &uri));
-    assert!(!is_signed_by(TOKEN, &Method::GET, &Uri::from_static("/files?path=/a")));
+fn a_signed_url_can_be_tried_with_many_tokens() {
+    let of = |uri: &str| SignedUrl::of(&Method::GET, &uri.parse().unwrap());
+    let url = of(&signed(Operation::Read, None)).unwrap().unwrap();
+    assert!(url.is_shaped() && url.is_signed_by(TOKEN) && !url.is_signed_by("other"));
+    assert!(!of("/files?path=/a&signature=v1_x").unwrap().unwrap().is_shaped());
+    assert!(of("/files?path=/a").unwrap().is_none());
+}
+
+#[test]
+fn what_is_longer_than_there_can_be_is_not_hashed() {
+    for (path, user, is_refused) in [(4095, 256, false), (4096, 0, true), (60_000, 0, true), (1, 257, true)] {
+        let (path, user) = ("a".repeat(path), "u".repeat(user));
+        let uri = format!("/files?signature=v1_x&path={path}&username={user}");
+        let url = SignedUrl::of(&Method::GET, &uri.parse().unwrap());
+        assert_eq!(
+            url.err().map(|refusal| refusal.status.as_u16()),
+            is_refused.then_some(400)
+        );
+    }
 }
