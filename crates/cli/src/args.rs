@@ -13,6 +13,7 @@ mod learn;
 mod network;
 mod remote;
 mod serve;
+mod template;
 
 pub(crate) use learn::LearnArgs;
 pub(crate) use network::NetworkArgs;
@@ -20,6 +21,7 @@ pub(crate) use remote::{
     CpArgs, CreateArgs, ExecArgs, IdsArgs, LsArgs, OneArgs, PortArgs, ResumeArgs, RmArgs, StatsArgs,
 };
 pub(crate) use serve::{KeyCommand, KeyCreateArgs, LogArg, ServeArgs};
+pub(crate) use template::{TemplateBuildArgs, TemplateCommand, TemplateInspectArgs, TemplateLsArgs, TemplateRmArgs};
 
 /// The variable that stands for `--state`.
 const STATE: &str = "OFFLEASH_STATE";
@@ -52,6 +54,9 @@ pub(crate) enum Command {
     /// Work with the keys of `serve`.
     #[command(subcommand)]
     Key(KeyCommand),
+    /// Build templates of sandboxes, and look after them.
+    #[command(subcommand)]
+    Template(TemplateCommand),
     /// Make a sandbox in the daemon, and print its id.
     Create(CreateArgs),
     /// List the sandboxes of the daemon.
@@ -131,6 +136,10 @@ pub(crate) struct RunArgs {
     /// Run STRING with `sh -c`; further arguments become its positional parameters.
     #[arg(short = 'c', value_name = "STRING")]
     pub(crate) shell: Option<OsString>,
+    /// Run Python, of template `code-interpreter` where that is built and nothing else was asked for: `-c` is Python's,
+    /// and so are words.
+    #[arg(long)]
+    pub(crate) python: bool,
     /// Give the command a terminal.
     #[arg(short = 't', long)]
     pub(crate) tty: bool,
@@ -217,6 +226,9 @@ pub(crate) struct SandboxArgs {
     /// written anywhere and packages installed, gone when the run ends. [default: system]
     #[arg(long, value_enum, value_name = "system|base")]
     pub(crate) root: Option<RootArg>,
+    /// Template that the root directory is of, which `offleash template build` made; as with `--root base`.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) template: Option<String>,
     /// Let processes inside trace each other (debuggers, strace).
     #[arg(long)]
     pub(crate) allow_ptrace: bool,

@@ -10,11 +10,13 @@ mod keeper;
 mod key;
 mod learn;
 mod policy_file;
+mod python;
 mod refusals;
 mod remote;
 mod run;
 mod serve;
 mod specify;
+mod template;
 mod terminal;
 
 use std::ffi::OsString;
@@ -73,6 +75,7 @@ fn any() -> ExitCode {
         Command::Policy(PolicyCommand::Check(check)) => explain::check_policy(&check),
         Command::Audit(audit) => audit::audit(&audit, state),
         Command::Serve(arguments) => serve::serve(&arguments, state),
+        Command::Template(command) => template::template(&command, state),
         Command::Key(command) => key::key(&command, state),
         Command::Completions(completions) => args::completions(completions.shell),
     };

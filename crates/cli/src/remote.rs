@@ -2,7 +2,7 @@
 
 mod copy;
 mod exec;
-mod table;
+pub(crate) mod table;
 
 use std::path::Path;
 use std::process::ExitCode;

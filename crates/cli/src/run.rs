@@ -20,6 +20,7 @@ use crate::args::{RunArgs, SandboxArgs};
 use crate::failure::Failure;
 use crate::learn::Learning;
 use crate::policy_file::PolicyFile;
+use crate::python::{self, Python};
 use crate::terminal::{self, Destination, Prompt, RememberRule, TerminalDoor};
 use crate::{refusals, specify};
 
@@ -29,6 +30,10 @@ const CAPTURED: usize = 1024 * 1024;
 pub(crate) fn run(arguments: RunArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     let started = Instant::now();
     let mut spec = specify::specify(&arguments.sandbox)?;
+    let python = arguments
+        .python
+        .then(|| Python::choose(&arguments.sandbox, &mut spec, state))
+        .transpose()?;
     let learning = Learning::begin(&arguments.learn, &mut spec)?;
     // What is learned is written when the run is over.
     let remember = match learning {
@@ -38,7 +43,10 @@ pub(crate) fn run(arguments: RunArgs, state: Option<&Path>) -> Result<ExitCode, 
     let reports = arguments.json || arguments.report.is_some();
     let request = RunRequest {
         spec,
-        command: specify::command(arguments.shell.as_ref(), &arguments.command)?,
+        command: match &python {
+            Some(_) => python::command(arguments.shell.as_ref(), &arguments.command),
+            None => specify::command(arguments.shell.as_ref(), &arguments.command)?,
+        },
         cwd: arguments
             .sandbox
             .cwd
@@ -53,6 +61,9 @@ pub(crate) fn run(arguments: RunArgs, state: Option<&Path>) -> Result<ExitCode, 
         state: state.map(Path::to_owned),
         started,
     };
+    if let Some(Python::OfTheHost) = python.filter(|_| !arguments.quiet) {
+        terminal::complain(&format!("offleash: {}", python::not_built()));
+    }
     let report_file = arguments.report.as_deref().map(ReportFile::create).transpose()?;
     let destination = if arguments.json {
         Destination::Nowhere

@@ -14,6 +14,7 @@ use offleash_core::policy::Policy;
 use offleash_core::spec::{
     Access, IdChoice, MountSpec, RootChoice, SandboxSpec, TmpfsSpec, WorkspaceMode, WorkspaceSpec,
 };
+use offleash_core::template::TemplateName;
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
 use offleash_core::{srt, trust};
@@ -24,7 +25,7 @@ use crate::failure::Failure;
 
 mod network;
 
-pub(crate) use self::network::rule as network_rule;
+pub(crate) use self::network::{apply_flags as apply_network_flags, rule as network_rule};
 
 /// The name under which a policy is looked for in the workspace.
 const POLICY_NAME: &str = "offleash.toml";
@@ -122,7 +123,20 @@ fn apply_level(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Fa
         None => {}
     }
     if let Some(RootArg::Base) = arguments.root {
-        spec.root = RootChoice::Base { layer: None };
+        spec.root = RootChoice::Base {
+            template: None,
+            layer: None,
+        };
+    }
+    if let Some(name) = &arguments.template {
+        if let Some(RootArg::System) = arguments.root {
+            return Err(Failure::new("`--template` and `--root system` contradict each other")
+                .with_hint("leave `--root` out: a template is a root that can be written to"));
+        }
+        spec.root = RootChoice::Base {
+            template: Some(TemplateName::meant_by(name)?),
+            layer: None,
+        };
     }
     spec.allow_ptrace |= arguments.allow_ptrace;
     Ok(())
@@ -312,7 +326,7 @@ fn read_discovered(file: &Path) -> Result<Option<String>, Failure> {
 }
 
 /// Reads a file that the user named, which may be a pipe or a link.
-fn read(file: &Path) -> Result<String, Failure> {
+pub(crate) fn read(file: &Path) -> Result<String, Failure> {
     let bytes = std::fs::read(file).map_err(|error| {
         in_file(
             file,

@@ -58,3 +58,8 @@ pub(crate) fn complain_at_length(lines: &[u8]) {
 pub(crate) fn shows_to_a_person() -> bool {
     io::stdout().is_terminal()
 }
+
+/// Whether standard error is a terminal.
+pub(crate) fn complains_to_a_person() -> bool {
+    io::stderr().is_terminal()
+}

@@ -26,6 +26,7 @@ fn help_says_what_there_is() {
       runs         List runs that go on or whose changes are kept
       serve        Serve sandboxes to E2B's SDKs and to programs of your own
       key          Work with the keys of `serve`
+      template     Build templates of sandboxes, and look after them
       create       Make a sandbox in the daemon, and print its id
       ls           List the sandboxes of the daemon
       exec         Run a command in a sandbox of the daemon

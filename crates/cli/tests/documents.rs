@@ -52,7 +52,7 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 35] = [
+const COMMANDS: [&[&str]; 40] = [
     &[],
     &["run"],
     &["diff"],
@@ -88,6 +88,11 @@ const COMMANDS: [&[&str]; 35] = [
     &["key", "create"],
     &["key", "ls"],
     &["key", "rm"],
+    &["template"],
+    &["template", "build"],
+    &["template", "ls"],
+    &["template", "inspect"],
+    &["template", "rm"],
 ];
 const LAST_COMMAND: &[&str] = &["completions"];
 

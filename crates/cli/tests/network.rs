@@ -52,6 +52,8 @@ mod rules;
 mod secret_inputs;
 #[path = "network/secrets.rs"]
 mod secrets;
+#[path = "network/templates.rs"]
+mod templates;
 #[path = "network/transfers.rs"]
 mod transfers;
 #[path = "network/upstream_proxy.rs"]

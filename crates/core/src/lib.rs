@@ -21,6 +21,7 @@ pub mod protected;
 pub mod record;
 pub mod spec;
 pub mod srt;
+pub mod template;
 pub mod text;
 pub mod trust;
 pub mod units;

@@ -211,6 +211,9 @@ pub enum Node {
         /// The host's directory, resolved.
         #[serde(with = "crate::text::path_bytes")]
         lower: PathBuf,
+        /// What a template holds of it, to be put above all of `lower`; read only.
+        #[serde(with = "crate::text::option_path_bytes")]
+        template: Option<PathBuf>,
         /// The same directories and nothing else, belonging to the sandbox's superuser, to be put above `lower` where
         /// the owners of its files cannot be mapped.
         #[serde(with = "crate::text::option_path_bytes")]

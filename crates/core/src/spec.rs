@@ -8,6 +8,7 @@ use crate::env::EnvRules;
 use crate::level::{Degrade, Level, LevelChoice};
 use crate::limits::Limits;
 use crate::path_rules::PathRules;
+use crate::template::TemplateName;
 
 mod network;
 
@@ -59,6 +60,8 @@ pub enum RootChoice {
     /// The base template: the host's system below a writable layer, so that files can be written anywhere and packages
     /// installed, by the users `root` and `user`.
     Base {
+        /// The template that lies between the host's system and the writable layer, if there is one.
+        template: Option<TemplateName>,
         /// The directory of the writable layer, which exists and may hold what an earlier sandbox left there; when absent,
         /// one that goes with the sandbox.
         layer: Option<PathBuf>,

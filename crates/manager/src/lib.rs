@@ -12,3 +12,4 @@ pub mod drive;
 pub mod keeper;
 pub mod lifecycle;
 pub mod planning;
+pub mod templates;

@@ -122,12 +122,13 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
     };
     let outcome = execute(&task, &mut chosen, &mut plan, outside, &mut live, door);
     let finished = live.finish();
+    let outdated = own_root.as_ref().and_then(OwnRoot::note);
     let discarded = own_root.map_or(Ok(()), OwnRoot::discard);
     let (executed, enforcement) = match outcome {
         Ok(executed) => executed,
         Err(failure) => return report::failed(request, &state, &plan, started_at, failure),
     };
-    let mut notes = Vec::new();
+    let mut notes = Vec::from_iter(outdated);
     if executed.strays > 0 {
         notes.push(NO_NETWORK.to_owned());
     }
@@ -217,6 +218,14 @@ pub fn open_state(explicit: Option<&std::path::Path>) -> Result<StateDirectory, 
         }
     }
     Ok(state)
+}
+
+/// How many ids a sandbox of `spec` has, which has a root of its own.
+///
+/// # Errors
+/// When the machine does not let its level be had.
+pub(crate) fn ids_of_own_root(spec: &SandboxSpec) -> Result<IdChoice, ManagerError> {
+    Ok(level::Chosen::prepare(spec, &new_id()?)?.ids())
 }
 
 fn new_id() -> Result<RunId, ManagerError> {

@@ -33,6 +33,7 @@ mod seen;
 mod skeleton;
 mod spares;
 mod state;
+mod templates;
 mod tree;
 mod unified;
 
@@ -55,4 +56,5 @@ pub use runs::{KEPT_TOMBSTONES, RunListing, RunState, runs};
 pub use sandboxes::{DaemonLock, SandboxDirectories};
 pub use spares::Tending;
 pub use state::{StateDirectory, StateError};
+pub use templates::{Abandoned, HeldTemplate, NewTemplate, Taken, TemplateRecord, Templates};
 pub use unified::{Diff, DiffForm, MAX_TEXT_BYTES};

@@ -10,6 +10,7 @@
 //!                              Until a run has ended its record is in there
 //! spare/used-N, spare/ready-N  empty directories of runs that changed nothing, for runs to come
 //! registry.sqlite3…            what the daemon must not forget ([`crate::registry`])
+//! templates/NAME               a template that was built ([`crate::Templates`])
 //! sandboxes/ID                 a sandbox of the daemon's: its keeper's socket and its files
 //! daemon.lock                  held by the daemon
 //! audit.jsonl, audit.head, audit.lock

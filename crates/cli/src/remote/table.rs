@@ -8,23 +8,23 @@ use crate::failure::Failure;
 use crate::terminal;
 
 /// Rows of as many cells as the first.
-pub(super) struct Table {
+pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    pub(super) fn new(titles: &[&str]) -> Self {
+    pub(crate) fn new(titles: &[&str]) -> Self {
         Self {
             rows: vec![titles.iter().map(ToString::to_string).collect()],
         }
     }
 
     /// Adds a row. What is in it may have come from anywhere, and drives no terminal.
-    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().map(shown).collect());
     }
 
-    pub(super) fn print(&self) -> Result<ExitCode, Failure> {
+    pub(crate) fn print(&self) -> Result<ExitCode, Failure> {
         terminal::print(self.text().as_bytes())?;
         Ok(ExitCode::SUCCESS)
     }

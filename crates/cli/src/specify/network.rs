@@ -22,7 +22,7 @@ pub(crate) fn rule(flag: &str, verdict: RuleVerdict, text: &OsStr) -> Result<Net
 }
 
 /// Adds what the flags say of the network to what the policy says.
-pub(super) fn apply_flags(arguments: &NetworkArgs, spec: &mut SandboxSpec) -> Result<(), Failure> {
+pub(crate) fn apply_flags(arguments: &NetworkArgs, spec: &mut SandboxSpec) -> Result<(), Failure> {
     for (flag, verdict, texts) in [
         ("--allow", RuleVerdict::Allow, &arguments.allow),
         ("--ask", RuleVerdict::Ask, &arguments.ask),

@@ -67,6 +67,10 @@ class Client(http.server.BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         if path == "/open":
             return self.answer(b"open to everybody\n")
+        if path.startswith("/public/simple/"):
+            return self.answer(b'<a href="/public/files/hello-1.0-py3-none-any.whl">hello-1.0-py3-none-any.whl</a>', "text/html")
+        if path.startswith("/public/files/"):
+            return self.answer(wheel(), "application/octet-stream")
         if not self.is_welcome():
             return self.answer(b"who are you?\n", status=401, WWW_Authenticate='Basic realm="clients"')
         if path == "/":

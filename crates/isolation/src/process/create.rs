@@ -297,8 +297,8 @@ impl Parent<'_> {
     /// their owner mapped to the sandbox's user.
     fn send_trees(&self, owners: &mut OwnerMaps<'_>) -> Result<(), IsolationError> {
         for &number in &self.order.from_parent {
-            let path = path_of(&self.order.plan.entries[number / 2].node, number);
-            let opened = if number == tree::source_number(number / 2) {
+            let path = path_of(&self.order.plan.entries[tree::entry_of(number)].node, number);
+            let opened = if number != tree::layer_number(tree::entry_of(number)) {
                 mount::clone_resolved(path)
             } else {
                 mount::clone_tree(mount::current_directory(), path)
@@ -322,8 +322,8 @@ impl Parent<'_> {
         path: &Path,
         owners: &mut OwnerMaps<'_>,
     ) -> Result<(), IsolationError> {
-        let node = &self.order.plan.entries[number / 2].node;
-        let is_source = number == tree::source_number(number / 2);
+        let node = &self.order.plan.entries[tree::entry_of(number)].node;
+        let is_source = number == tree::source_number(tree::entry_of(number));
         let stat =
             rustix::fs::fstat(tree).map_err(|error| failed("examining", path.to_string_lossy(), error.into()))?;
         let owner = (stat.st_uid, stat.st_gid);
@@ -402,9 +402,14 @@ fn trees_of_the_parent(plan: &Plan, identity: &Identity) -> Vec<usize> {
     for (entry, node) in plan.entries.iter().map(|entry| &entry.node).enumerate() {
         match node {
             Node::Bind { source, .. } if !tree::is_system(source) => numbers.push(tree::source_number(entry)),
-            Node::Overlay { .. } | Node::Base { .. } => {
+            Node::Overlay { .. } | Node::Base { template: None, .. } => {
                 numbers.extend([tree::source_number(entry), tree::layer_number(entry)])
             }
+            Node::Base { .. } => numbers.extend([
+                tree::source_number(entry),
+                tree::template_number(entry),
+                tree::layer_number(entry),
+            ]),
             _ => {}
         }
     }
@@ -412,9 +417,18 @@ fn trees_of_the_parent(plan: &Plan, identity: &Identity) -> Vec<usize> {
 }
 
 fn path_of(node: &Node, number: usize) -> &Path {
+    let is_template = number == tree::template_number(tree::entry_of(number));
     match node {
+        Node::Base {
+            template: Some(template),
+            ..
+        } if is_template => template,
         Node::Bind { source, .. } => source,
-        Node::Overlay { lower, .. } | Node::Base { lower, .. } if number == tree::source_number(number / 2) => lower,
+        Node::Overlay { lower, .. } | Node::Base { lower, .. }
+            if number == tree::source_number(tree::entry_of(number)) =>
+        {
+            lower
+        }
         Node::Overlay { layer, .. } | Node::Base { layer, .. } => layer,
         _ => Path::new("/"),
     }

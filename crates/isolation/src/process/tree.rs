@@ -33,13 +33,26 @@ pub(super) trait Given {
 
 /// The number of the tree that a bind, or the lower part of an overlay, at `entry` is made from.
 pub(super) fn source_number(entry: usize) -> usize {
-    entry * 2
+    entry * TREES
 }
 
 /// The number of the tree that holds the writable layer of the overlay at `entry`.
 pub(super) fn layer_number(entry: usize) -> usize {
-    entry * 2 + 1
+    entry * TREES + 1
 }
+
+/// The number of the tree that holds what a template has of the overlay at `entry`.
+pub(super) fn template_number(entry: usize) -> usize {
+    entry * TREES + 2
+}
+
+/// The entry that the tree with this number is for.
+pub(super) fn entry_of(number: usize) -> usize {
+    number / TREES
+}
+
+/// How many trees an entry can have.
+const TREES: usize = 3;
 
 const SEALED: Attributes = Attributes {
     read_only: true,
@@ -179,10 +192,16 @@ impl Assembly<'_> {
         match &entry.node {
             Node::Bind { source, access } => self.bind(number, source, *access, target),
             Node::Overlay { lower, layer } => self.overlay(number, lower, layer, target),
-            Node::Base { lower, skeleton, layer } => self.base(
+            Node::Base {
+                lower,
+                template,
+                skeleton,
+                layer,
+            } => self.base(
                 number,
                 base::Lower {
                     lower,
+                    template: template.as_deref(),
                     skeleton: skeleton.as_deref(),
                 },
                 layer,
@@ -227,12 +246,18 @@ impl Assembly<'_> {
     /// The tree that a bind, or the lower part of an overlay, is made from.
     fn source(&mut self, number: usize, path: &Path) -> Result<Part, StepFailure> {
         match self.given.tree(source_number(number))? {
-            Some(tree) => Ok(Part { tree, is_ours: false }),
-            None => Ok(Part {
-                tree: mount::clone_resolved(path).map_err(step("opening", path))?,
-                is_ours: true,
-            }),
+            Some(tree) => Ok(Part::given(tree)),
+            None => Ok(Part::ours(mount::clone_resolved(path).map_err(step("opening", path))?)),
         }
+    }
+
+    /// What a template holds of a directory: the upper directory of the layer that it was built in.
+    fn template(&mut self, number: usize, layer: &Path) -> Result<Part, StepFailure> {
+        let part = match self.given.tree(template_number(number))? {
+            Some(tree) => Part::given(tree),
+            None => Part::ours(mount::clone_resolved(layer).map_err(step("opening", layer))?),
+        };
+        Ok(part.below(layers::UPPER))
     }
 
     fn bind(&mut self, number: usize, source: &Path, access: Access, target: &Path) -> Result<(), StepFailure> {
@@ -254,11 +279,10 @@ impl Assembly<'_> {
     /// The tree of the writable layer of an overlay.
     fn layer(&mut self, number: usize, layer: &Path) -> Result<Part, StepFailure> {
         match self.given.tree(layer_number(number))? {
-            Some(tree) => Ok(Part { tree, is_ours: false }),
-            None => Ok(Part {
-                tree: mount::clone_tree(mount::current_directory(), layer).map_err(step("opening", layer))?,
-                is_ours: true,
-            }),
+            Some(tree) => Ok(Part::given(tree)),
+            None => Ok(Part::ours(
+                mount::clone_tree(mount::current_directory(), layer).map_err(step("opening", layer))?,
+            )),
         }
     }
 

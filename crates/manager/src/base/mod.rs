@@ -83,16 +83,31 @@ impl Template {
     /// What a sandbox that writes to `layer` is made of. Makes what is missing of the layer, and gives each of its parts a
     /// new directory for overlayfs to work in.
     ///
+    /// `built` is the layer that a template was built in, if one lies between.
+    ///
     /// # Errors
     /// When the layer cannot be written.
-    pub fn over(&self, layer: &Path) -> Result<BaseTemplate, BaseError> {
+    pub fn over(&self, layer: &Path, built: Option<&Path>) -> Result<BaseTemplate, BaseError> {
         let root = Path::new("/");
         let mut parts = vec![self.part(root, self.directory.join("root"), None, layer)?];
         for target in &self.parts {
             let skeleton = self.has_skeletons.then(|| self.skeleton(target));
             parts.push(self.part(target, target.clone(), skeleton, layer)?);
         }
-        Ok(BaseTemplate { parts })
+        for part in parts.iter_mut().filter(|_| built.is_some()) {
+            let of_template = built.map(|built| built.join(name_of(&part.target)));
+            // One that was built on a host with other such directories has nothing of this one.
+            part.template = of_template.filter(|layer| layer.join("upper").is_dir());
+        }
+        Ok(BaseTemplate {
+            parts,
+            variables: Vec::new(),
+        })
+    }
+
+    /// Which packages the host has, as far as that is told by times: another text when they change.
+    pub fn system_stamp() -> String {
+        stamp::of_system(&parts())
     }
 
     fn part(
@@ -108,6 +123,7 @@ impl Template {
         Ok(BasePart {
             target: target.to_owned(),
             lower,
+            template: None,
             skeleton,
             layer,
         })

@@ -47,16 +47,18 @@ pub(super) fn of_host(parts: &[PathBuf], users: &[User], has_skeletons: bool) ->
     for user in users {
         stamp.take(format!("{user:?}").as_bytes());
     }
-    for part in parts {
-        stamp.take_file(part);
-        for name in TOLD_BY {
-            stamp.take_file(&part.join(name));
-        }
-    }
+    stamp.take_parts(parts);
     for file in FILES {
         stamp.take_file(Path::new(file));
     }
-    format!("{:016x}{:016x}", stamp.low, stamp.high)
+    stamp.text()
+}
+
+/// Which packages the host has, whoever asks.
+pub(super) fn of_system(parts: &[PathBuf]) -> String {
+    let mut stamp = Stamp::default();
+    stamp.take_parts(parts);
+    stamp.text()
 }
 
 /// FNV-1a, twice over; tells states of one host apart, and need not resist anybody.
@@ -80,6 +82,19 @@ impl Stamp {
         for byte in bytes.iter().chain(&[0xff]) {
             self.low = (self.low ^ u64::from(*byte)).wrapping_mul(PRIME);
             self.high = (self.high ^ u64::from(!*byte)).wrapping_mul(PRIME);
+        }
+    }
+
+    fn text(&self) -> String {
+        format!("{:016x}{:016x}", self.low, self.high)
+    }
+
+    fn take_parts(&mut self, parts: &[PathBuf]) {
+        for part in parts {
+            self.take_file(part);
+            for name in TOLD_BY {
+                self.take_file(&part.join(name));
+            }
         }
     }
 
@@ -109,7 +124,10 @@ mod tests {
         assert_eq!(of_host(&parts, users, true), first);
         assert_ne!(of_host(&parts, users, false), first);
         assert_ne!(of_host(&parts, &[], true), first);
+        let system = of_system(&parts);
+        assert_eq!(of_system(&parts), system);
         fs::create_dir(host.path().join("bin")).unwrap();
+        assert_ne!(of_system(&parts), system);
         assert_ne!(of_host(&parts, users, true), first);
     }
 }

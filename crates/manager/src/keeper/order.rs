@@ -138,7 +138,10 @@ impl SandboxOrder {
             pausable: true,
             root: match self.template {
                 // The layer is the keeper's, and goes with the sandbox.
-                Template::Base => RootChoice::Base { layer: None },
+                Template::Base => RootChoice::Base {
+                    template: None,
+                    layer: None,
+                },
                 Template::System => RootChoice::System,
             },
             ..SandboxSpec::default()

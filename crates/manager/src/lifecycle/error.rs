@@ -14,6 +14,7 @@ use offleash_store::{ApplyError, AuditError, FileError, RunError, StateError};
 use super::secrets::SecretsError;
 use crate::base::BaseError;
 use crate::planning::PlanError;
+use crate::templates::TemplateError;
 
 /// An error of the manager, or of a room that it uses.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +25,9 @@ pub enum ManagerError {
     /// What a root of the sandbox's own consists of cannot be made or removed.
     #[error(transparent)]
     Base(#[from] BaseError),
+    /// A template cannot be used or built.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
     /// There is no such user inside.
     #[error(transparent)]
     User(#[from] UnknownUser),
@@ -90,6 +94,7 @@ impl ManagerError {
     fn explained(&self) -> Option<&dyn Explained> {
         match self {
             Self::Base(error) => Some(error),
+            Self::Template(error) => Some(error),
             Self::User(error) => Some(error),
             Self::Plan(error) => Some(error),
             Self::Isolation(error) => Some(error),

@@ -3,16 +3,21 @@
 use std::path::{Path, PathBuf};
 
 use offleash_core::id::RunId;
+use offleash_core::plan::Environment;
 use offleash_core::spec::{IdChoice, RootChoice, SandboxSpec};
+use offleash_store::HeldTemplate;
 
 use super::ManagerError;
 use crate::base::{BaseError, Scratch, Template};
 use crate::planning::{self, BaseTemplate};
+use crate::templates;
 
 /// What a root of the sandbox's own lies over, and where it is written to.
 #[derive(Debug)]
 pub(crate) struct OwnRoot {
     template: Template,
+    /// What was built that lies between; it stays as long as it is used.
+    built: Option<HeldTemplate>,
     layer: Layer,
 }
 
@@ -30,23 +35,39 @@ impl OwnRoot {
         state: &Path,
         id: &RunId,
     ) -> Result<Option<Self>, ManagerError> {
-        let RootChoice::Base { layer } = &spec.root else {
+        let RootChoice::Base { template: built, layer } = &spec.root else {
             return Ok(None);
         };
+        let built = built.as_ref().map(|name| templates::hold(state, name)).transpose()?;
         let template = Template::ready(state, &planning::users(&spec.root, ids))?;
         let layer = match layer {
             Some(given) => Layer::Given(given.clone()),
             None => Layer::Scratch(Scratch::new(state, id)?),
         };
-        Ok(Some(Self { template, layer }))
+        Ok(Some(Self { template, built, layer }))
+    }
+
+    fn variables(&self) -> Environment {
+        let env = self.built.iter().flat_map(|built| &built.record().recipe.env);
+        env.map(|(name, value)| (name.into(), value.into())).collect()
+    }
+
+    /// What the owner should know of what was built, if anything.
+    pub(crate) fn note(&self) -> Option<String> {
+        templates::outdated(self.built.as_ref()?.record())
     }
 
     /// What it consists of.
     pub(crate) fn parts(&self) -> Result<BaseTemplate, BaseError> {
-        match &self.layer {
-            Layer::Given(path) => self.template.over(path),
-            Layer::Scratch(scratch) => self.template.over(scratch.path()),
-        }
+        let built = self.built.as_ref().map(HeldTemplate::layer);
+        let layer = match &self.layer {
+            Layer::Given(path) => path,
+            Layer::Scratch(scratch) => scratch.path(),
+        };
+        Ok(BaseTemplate {
+            variables: self.variables(),
+            ..self.template.over(layer, built.as_deref())?
+        })
     }
 
     /// Removes the layer, unless it was given; the sandbox must be gone.

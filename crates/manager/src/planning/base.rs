@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use offleash_core::limits::Limits;
-use offleash_core::plan::{Entry, Node, User};
+use offleash_core::plan::{Entry, Environment, Node, User};
 use offleash_core::spec::{IdChoice, RootChoice};
 
 use super::system::{bind, superuser, system, user};
@@ -13,6 +13,8 @@ use super::system::{bind, superuser, system, user};
 pub struct BaseTemplate {
     /// Its parts; that of the root directory is one of them.
     pub parts: Vec<BasePart>,
+    /// Variables of every command, unless the owner says otherwise.
+    pub variables: Environment,
 }
 
 impl BaseTemplate {
@@ -21,11 +23,13 @@ impl BaseTemplate {
         let part = |target: &str, lower: PathBuf| BasePart {
             target: target.into(),
             lower,
+            template: None,
             skeleton: None,
             layer: state_directory.join("scratch"),
         };
         Self {
             parts: vec![part("/", state_directory.join("base")), part("/usr", "/usr".into())],
+            variables: Vec::new(),
         }
     }
 }
@@ -37,6 +41,8 @@ pub struct BasePart {
     pub target: PathBuf,
     /// The host's directory, resolved.
     pub lower: PathBuf,
+    /// The layer in which a template was built, which holds what it has of the directory; see [`Node::Base`].
+    pub template: Option<PathBuf>,
     /// The same directories, which belong to the sandbox's superuser; see [`Node::Base`].
     pub skeleton: Option<PathBuf>,
     /// The writable layer.
@@ -78,6 +84,7 @@ pub(super) fn entries(template: &BaseTemplate, users: &[User], limits: &Limits) 
     let part = |part: &BasePart| {
         let node = Node::Base {
             lower: part.lower.clone(),
+            template: part.template.clone(),
             skeleton: part.skeleton.clone(),
             layer: part.layer.clone(),
         };

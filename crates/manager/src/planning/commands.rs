@@ -7,7 +7,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
@@ -90,12 +89,7 @@ impl Programs {
             else {
                 continue;
             };
-            for name in fs::read_dir(&directory.host)
-                .into_iter()
-                .flatten()
-                .flatten()
-                .map(|found| found.file_name())
-            {
+            for name in view.names_in(&directory) {
                 let path = directory.inside.join(name);
                 if let Some(found) = view.resolve(&path).filter(Found::is_executable) {
                     by_name.push((path, found));
@@ -175,8 +169,8 @@ fn collect(
         if found.is_executable() {
             executables.push(found);
         } else if found.metadata.is_dir() && with_content && !is_link {
-            let names = fs::read_dir(&found.host).into_iter().flatten().flatten();
-            todo.extend(names.map(|name| found.inside.join(name.file_name())));
+            let names = view.names_in(&found);
+            todo.extend(names.into_iter().map(|name| found.inside.join(name)));
         }
     }
     Ok(())

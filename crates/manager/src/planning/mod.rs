@@ -175,6 +175,7 @@ pub fn resolve(
     }
 
     let mut own = environment::of_the_sandbox(&user, &search_path, &added, &cwd, spec.network.opens());
+    own.extend(host.base.iter().flat_map(|base| base.variables.iter().cloned()));
     let told = spec.network.variables().into_iter();
     own.extend(told.map(|(name, value)| (name.into(), value.into())));
     let env = environment::resolve(&spec.env, host, own)?;

@@ -26,12 +26,15 @@ pub(crate) fn user() -> User {
     }
 }
 
+/// What the superuser is called, also where that is the usual user's other name.
+pub(crate) const SUPERUSER: &str = "root";
+
 /// The superuser of a sandbox with a range of ids.
 pub(crate) fn superuser() -> User {
     User {
         uid: 0,
         gid: 0,
-        name: "root".to_owned(),
+        name: SUPERUSER.to_owned(),
         home: PathBuf::from("/root"),
         shell: etc::shell().into(),
     }

@@ -3,7 +3,7 @@
 //! Follows the links of the sandbox's own tree, not the host's: `/usr/bin/awk` may lead through `/etc/alternatives`
 //! only if the sandbox has that. What it says is a forecast for hints and rules; what holds is what is mounted.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -52,11 +52,27 @@ impl<'a> View<'a> {
         let entry = self.entry_above(inside)?;
         let rest = inside.strip_prefix(&entry.target).ok()?;
         let source = source_of(&entry.node)?;
-        Some(if rest.as_os_str().is_empty() {
-            source.to_path_buf()
-        } else {
-            source.join(rest)
-        })
+        if rest.as_os_str().is_empty() {
+            return Some(source.to_path_buf());
+        }
+        let lower = source.join(rest);
+        let of_template = upper_of_template(&entry.node).map(|upper| upper.join(rest));
+        Some(of_template.filter(|path| covers(path, &lower)).unwrap_or(lower))
+    }
+
+    /// The names in a directory that was resolved, from wherever they come.
+    pub(super) fn names_in(&self, directory: &Found) -> BTreeSet<OsString> {
+        let rest = |entry: &'a Entry| directory.inside.strip_prefix(&entry.target).ok();
+        let parts = self.entry_above(&directory.inside).map(|entry| {
+            let roots = [
+                source_of(&entry.node).map(Path::to_owned),
+                upper_of_template(&entry.node),
+            ];
+            roots.map(|root| Some(root?.join(rest(entry)?)))
+        });
+        let parts = parts.into_iter().flatten().flatten();
+        let entries = parts.flat_map(|path| fs::read_dir(path).into_iter().flatten().flatten());
+        entries.map(|found| found.file_name()).collect()
     }
 
     /// What `inside` leads to, following links as they lead inside.
@@ -120,6 +136,26 @@ pub(super) fn source_of(node: &Node) -> Option<&Path> {
     }
 }
 
+/// What a template holds of a part of a root.
+fn upper_of_template(node: &Node) -> Option<PathBuf> {
+    match node {
+        Node::Base {
+            template: Some(layer), ..
+        } => Some(layer.join("upper")),
+        _ => None,
+    }
+}
+
+/// Whether what a template has at `path` is what is seen, and not the host's at `lower`: directories of both are one.
+fn covers(path: &Path, lower: &Path) -> bool {
+    let is_directory = |path| fs::symlink_metadata(path).map(|found| found.is_dir());
+    match is_directory(path) {
+        Ok(true) => !is_directory(lower).unwrap_or(false),
+        Ok(false) => true,
+        Err(_) => false,
+    }
+}
+
 impl Found {
     /// Whether it is a file that somebody may execute.
     pub(super) fn is_executable(&self) -> bool {
@@ -151,6 +187,49 @@ mod tests {
             node,
             rule: String::new(),
         }
+    }
+
+    #[test]
+    fn a_template_covers_files_and_adds_to_directories() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (host, layer) = (scratch.path().join("host"), scratch.path().join("layer"));
+        for directory in [host.join("bin"), layer.join("upper/bin"), layer.join("upper/new")] {
+            fs::create_dir_all(directory).unwrap();
+        }
+        for file in [
+            "host/bin/a",
+            "host/bin/b",
+            "layer/upper/bin/b",
+            "layer/upper/bin/c",
+            "layer/upper/new/d",
+        ] {
+            fs::write(scratch.path().join(file), file).unwrap();
+        }
+        symlink("/usr/new/d", layer.join("upper/bin/e")).unwrap();
+        let entries = [entry(
+            "/usr",
+            Node::Base {
+                lower: host.clone(),
+                template: Some(layer.clone()),
+                skeleton: None,
+                layer: scratch.path().into(),
+            },
+        )];
+        let view = View::new(&entries);
+        let read = |path: &str| fs::read_to_string(view.resolve(Path::new(path))?.host).ok();
+        for (path, expected) in [
+            ("/usr/bin/a", "host/bin/a"),
+            ("/usr/bin/b", "layer/upper/bin/b"),
+            ("/usr/bin/c", "layer/upper/bin/c"),
+            ("/usr/new/d", "layer/upper/new/d"),
+            ("/usr/bin/e", "layer/upper/new/d"),
+        ] {
+            assert_eq!(read(path).as_deref(), Some(expected), "{path}");
+        }
+        let names = |path: &str| view.names_in(&view.resolve(Path::new(path)).unwrap());
+        assert_eq!(names("/usr/bin"), ["a", "b", "c", "e"].map(OsString::from).into());
+        assert_eq!(names("/usr/new"), [OsString::from("d")].into());
+        assert!(view.resolve(Path::new("/usr/bin/f")).is_none());
     }
 
     #[test]

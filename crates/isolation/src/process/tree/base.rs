@@ -27,6 +27,8 @@ const COPIED_UP_TO: usize = 64 << 10;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lower<'a> {
     pub(super) lower: &'a Path,
+    /// What a template holds of it, above all else.
+    pub(super) template: Option<&'a Path>,
     pub(super) skeleton: Option<&'a Path>,
 }
 
@@ -35,14 +37,21 @@ impl Assembly<'_> {
     pub(super) fn base(
         &mut self,
         number: usize,
-        Lower { lower, skeleton }: Lower<'_>,
+        Lower {
+            lower,
+            template,
+            skeleton,
+        }: Lower<'_>,
         layer: &Path,
         target: &Path,
     ) -> Result<(), StepFailure> {
         let mut lowers = Vec::new();
+        if let Some(template) = template {
+            lowers.push(self.template(number, template)?);
+        }
         if let Some(skeleton) = skeleton {
             let tree = mount::clone_resolved(skeleton).map_err(step("opening", skeleton))?;
-            lowers.push(Part { tree, is_ours: true });
+            lowers.push(Part::ours(tree));
         }
         lowers.push(self.source(number, lower)?);
         let layer = self.layer(number, layer)?;

@@ -20,7 +20,50 @@ const STAGING: &str = ".staging";
 pub(super) struct Part {
     pub(super) tree: OwnedFd,
     /// Whether it was made in this namespace. What the parent sends belongs to one over which we have no privilege.
-    pub(super) is_ours: bool,
+    is_ours: bool,
+    /// The directory in it that is meant; the whole tree if empty.
+    below: &'static str,
+}
+
+/// The directory of a layer that holds what was written.
+pub(super) const UPPER: &str = "upper";
+
+impl Part {
+    /// One that was made in this namespace.
+    pub(super) fn ours(tree: OwnedFd) -> Self {
+        Self {
+            tree,
+            is_ours: true,
+            below: "",
+        }
+    }
+
+    /// One that the parent sent.
+    pub(super) fn given(tree: OwnedFd) -> Self {
+        Self {
+            tree,
+            is_ours: false,
+            below: "",
+        }
+    }
+
+    /// A directory in it, and nothing else.
+    pub(super) fn below(self, below: &'static str) -> Self {
+        Self { below, ..self }
+    }
+
+    /// What is meant of it, as a descriptor.
+    fn open(&self) -> io::Result<OwnedFd> {
+        if self.below.is_empty() {
+            return self.tree.try_clone();
+        }
+        open_part(self.tree.as_fd(), self.below)
+    }
+}
+
+fn open_part(tree: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(tree, name, flags, Mode::empty())?)
 }
 
 /// An overlay of `lowers`, the topmost first, whose changes go to `layer`, which holds `upper` and `work`.
@@ -30,12 +73,9 @@ pub(super) fn writable(root: &mut Root, lowers: &[Part], layer: &Part) -> io::Re
     // `volatile`: nothing in a sandbox needs to survive a power failure, and without it unmounting would write back
     // the host's whole file system. `userxattr`: the form that needs no privilege.
     const OPTIONS: &[(&CStr, &[u8])] = &[(c"userxattr", b""), (c"volatile", b""), (c"index", b"off")];
-    let part = |name: &str| {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::openat(layer, name, flags, Mode::empty())
-    };
-    let (upper, work) = (part("upper")?, part("work")?);
-    let mut parts: Vec<_> = lowers.iter().map(|lower| (c"lowerdir+", lower.tree.as_fd())).collect();
+    let (upper, work) = (open_part(layer, UPPER)?, open_part(layer, "work")?);
+    let opened = lowers.iter().map(Part::open).collect::<io::Result<Vec<_>>>()?;
+    let mut parts: Vec<_> = opened.iter().map(|lower| (c"lowerdir+", lower.as_fd())).collect();
     parts.extend([(c"upperdir", upper.as_fd()), (c"workdir", work.as_fd())]);
     if is_ours && let Some(overlay) = of_detached(&parts, OPTIONS, WRITABLE)? {
         return Ok(overlay);
@@ -43,7 +83,11 @@ pub(super) fn writable(root: &mut Root, lowers: &[Part], layer: &Part) -> io::Re
     let names = (0..lowers.len())
         .map(|index| format!("lower{index}"))
         .collect::<Vec<_>>();
-    let lowerdir = names.join(":");
+    let named = names.iter().zip(lowers).map(|(name, lower)| match lower.below {
+        "" => name.clone(),
+        below => format!("{name}/{below}"),
+    });
+    let lowerdir = named.collect::<Vec<_>>().join(":");
     let named: [(&CStr, &[u8]); 3] = [
         (c"lowerdir", lowerdir.as_bytes()),
         (c"upperdir", b"layer/upper"),

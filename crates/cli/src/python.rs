@@ -1,0 +1,84 @@
+//! `offleash run --python`: which Python, and what it runs.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use offleash_core::level::{Level, LevelChoice};
+use offleash_core::spec::{RootChoice, SandboxSpec};
+use offleash_core::template::TemplateName;
+use offleash_manager::lifecycle::open_state;
+use offleash_manager::templates::{self, TemplateError};
+
+use crate::args::SandboxArgs;
+use crate::failure::Failure;
+
+/// The name by which it is found inside.
+const PYTHON: &str = "python3";
+
+/// Which Python runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Python {
+    /// That of a template, or of whatever root was asked for.
+    AsAsked,
+    /// The host's, because the usual template is not built.
+    OfTheHost,
+}
+
+impl Python {
+    /// Takes the usual template where it is built and nothing says otherwise.
+    pub(crate) fn choose(
+        arguments: &SandboxArgs,
+        spec: &mut SandboxSpec,
+        state: Option<&Path>,
+    ) -> Result<Self, Failure> {
+        if arguments.root.is_some() || arguments.template.is_some() {
+            return Ok(Self::AsAsked);
+        }
+        // Only this level has roots of their own.
+        let can_be_had = matches!(spec.level, LevelChoice::Auto | LevelChoice::Exactly(Level::Process));
+        let name = TemplateName::code_interpreter();
+        if !can_be_had || !templates::exists(&open_state(state)?, &name)? {
+            return Ok(Self::OfTheHost);
+        }
+        spec.root = RootChoice::Base {
+            template: Some(name),
+            layer: None,
+        };
+        Ok(Self::AsAsked)
+    }
+}
+
+/// What is said when the host's Python runs instead.
+pub(crate) fn not_built() -> String {
+    let missing = TemplateError::Missing {
+        name: TemplateName::code_interpreter(),
+    };
+    let hint = offleash_core::error::Explained::hint(&missing).unwrap_or_default();
+    format!("this is the host's python3 with its packages; for one with more, {hint}")
+}
+
+/// The command: `-c` and words are the interpreter's.
+pub(crate) fn command(code: Option<&OsString>, words: &[OsString]) -> Vec<OsString> {
+    let mut argv = vec![OsString::from(PYTHON)];
+    if let Some(code) = code {
+        argv.extend(["-c".into(), code.clone()]);
+    }
+    argv.extend_from_slice(words);
+    argv
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_and_words_are_the_interpreter_s() {
+        let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
+        assert_eq!(
+            command(Some(&"1+1".into()), &words(&["x"])),
+            ["python3", "-c", "1+1", "x"]
+        );
+        assert_eq!(command(None, &words(&["a.py", "-v"])), ["python3", "a.py", "-v"]);
+        assert_eq!(command(None, &[]), ["python3"]);
+    }
+}

@@ -1,0 +1,245 @@
+//! Templates: roots of sandboxes with more in them than the host has, and the recipes that they are built from.
+//!
+//! Pure: a recipe is read and checked here; building it is the manager's.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{ErrorKind, Explained};
+
+mod file;
+mod items;
+
+pub use self::file::{RecipeFile, RecipeKeyDoc, reference};
+pub use self::items::{AptPackage, ItemError, NpmPackage, PipIndex, PipRequirement, split_requirements};
+
+/// The name of a template: 1 to 64 characters of `[a-z0-9_-]`, the first a letter or a digit, safe as a file name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct TemplateName(String);
+
+/// Longest name of a template, bytes.
+const LONGEST_NAME: usize = 64;
+
+/// Names that mean something else.
+const RESERVED: [&str; 2] = ["base", "system"];
+
+/// The template of the code interpreter.
+pub const CODE_INTERPRETER: &str = "code-interpreter";
+
+/// What E2B's SDK for the code interpreter calls it.
+pub const CODE_INTERPRETER_ALIAS: &str = "code-interpreter-v1";
+
+/// A string that cannot be the name of a template.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TemplateNameError {
+    /// It has other characters, or too many.
+    #[error(
+        "`{}` is not a template's name: expected 1 to {LONGEST_NAME} characters a-z, 0-9, `-` and `_`, the first a letter or digit",
+        .0.escape_debug()
+    )]
+    Form(String),
+    /// It means something else.
+    #[error("`{0}` cannot be the name of a template: it means something else")]
+    Reserved(String),
+}
+
+impl TemplateName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The template that a caller means who asks for `name`: `code-interpreter-v1` is `code-interpreter`.
+    ///
+    /// # Errors
+    /// When no template can have that name.
+    pub fn meant_by(name: &str) -> Result<Self, TemplateNameError> {
+        let meant = if name == CODE_INTERPRETER_ALIAS {
+            CODE_INTERPRETER
+        } else {
+            name
+        };
+        meant.parse()
+    }
+
+    /// Whether it is the code interpreter's.
+    pub fn is_code_interpreter(&self) -> bool {
+        self.0 == CODE_INTERPRETER
+    }
+
+    /// The code interpreter's.
+    pub fn code_interpreter() -> Self {
+        Self(CODE_INTERPRETER.to_owned())
+    }
+}
+
+impl FromStr for TemplateName {
+    type Err = TemplateNameError;
+
+    fn from_str(text: &str) -> Result<Self, TemplateNameError> {
+        let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let starts_well = text.bytes().next().is_some_and(is_plain);
+        let rest_well = text.bytes().all(|byte| is_plain(byte) || byte == b'-' || byte == b'_');
+        if !starts_well || !rest_well || text.len() > LONGEST_NAME {
+            return Err(TemplateNameError::Form(text.to_owned()));
+        }
+        if RESERVED.contains(&text) || text == CODE_INTERPRETER_ALIAS {
+            return Err(TemplateNameError::Reserved(text.to_owned()));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for TemplateName {
+    type Error = TemplateNameError;
+
+    fn try_from(text: String) -> Result<Self, TemplateNameError> {
+        text.parse()
+    }
+}
+
+impl From<TemplateName> for String {
+    fn from(name: TemplateName) -> Self {
+        name.0
+    }
+}
+
+impl fmt::Display for TemplateName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Explained for TemplateNameError {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Invalid
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some("`offleash template ls` lists the templates that there are".to_owned())
+    }
+}
+
+/// What a template is built from, on top of the host's system.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub struct Recipe {
+    /// Packages of the distribution; only where sandboxes have a superuser of their own.
+    pub apt: Vec<AptPackage>,
+    /// Packages for the Python that `python3` is inside.
+    pub pip: Vec<PipRequirement>,
+    /// Packages for Node, installed globally.
+    pub npm: Vec<NpmPackage>,
+    /// Commands for `sh -c`, run last, as root.
+    pub run: Vec<String>,
+    /// Variables of every command in sandboxes of this template, and of the commands of `run`.
+    pub env: BTreeMap<String, String>,
+    /// Where pip looks instead of PyPI.
+    pub index_url: Option<PipIndex>,
+    /// What a build may reach beside the indexes of its packages, as `--allow` of `run` has it.
+    pub allow: Vec<String>,
+}
+
+/// The packages of the code interpreter: what its drivers need, and what nearly every cell imports.
+const CODE_INTERPRETER_PIP: [&str; 6] = ["numpy", "pandas", "matplotlib", "scipy", "scikit-learn", "ipython"];
+
+impl Recipe {
+    /// What `code-interpreter` is built from when somebody asks for it who did not build it.
+    pub fn code_interpreter() -> Self {
+        Self {
+            pip: CODE_INTERPRETER_PIP
+                .iter()
+                .filter_map(|name| name.parse().ok())
+                .collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Whether nothing is installed, run or set.
+    pub fn is_empty(&self) -> bool {
+        let Self {
+            apt,
+            pip,
+            npm,
+            run,
+            env,
+            ..
+        } = self;
+        apt.is_empty() && pip.is_empty() && npm.is_empty() && run.is_empty() && env.is_empty()
+    }
+
+    /// What it installs, in a line.
+    pub fn summary(&self) -> String {
+        let list =
+            |name: &str, packages: Vec<&str>| (!packages.is_empty()).then(|| format!("{name} {}", packages.join(", ")));
+        let parts = [
+            list("apt", self.apt.iter().map(AptPackage::as_str).collect()),
+            list("pip", self.pip.iter().map(PipRequirement::as_str).collect()),
+            list("npm", self.npm.iter().map(NpmPackage::as_str).collect()),
+            (!self.run.is_empty()).then(|| {
+                format!(
+                    "{} command{}",
+                    self.run.len(),
+                    if self.run.len() == 1 { "" } else { "s" }
+                )
+            }),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        if parts.is_empty() {
+            "nothing".to_owned()
+        } else {
+            parts.join("; ")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_safe_as_file_names_and_mean_one_thing() {
+        for good in ["a", "code-interpreter", "my_template-2", "0"] {
+            assert_eq!(good.parse::<TemplateName>().unwrap().as_str(), good);
+        }
+        let long = "a".repeat(65);
+        for bad in [
+            "",
+            ".",
+            "..",
+            "-a",
+            "_a",
+            "A",
+            "a/b",
+            "a b",
+            "a:1",
+            "ä",
+            "base",
+            "system",
+            "code-interpreter-v1",
+            &long,
+        ] {
+            assert!(bad.parse::<TemplateName>().is_err(), "{bad:?}");
+        }
+        assert_eq!(
+            TemplateName::meant_by("code-interpreter-v1"),
+            Ok(TemplateName::code_interpreter())
+        );
+        assert!(TemplateName::code_interpreter().is_code_interpreter());
+    }
+
+    #[test]
+    fn the_usual_recipe_is_one_that_could_be_written() {
+        let recipe = Recipe::code_interpreter();
+        assert_eq!(recipe.pip.len(), CODE_INTERPRETER_PIP.len());
+        assert_eq!(
+            recipe.summary(),
+            "pip numpy, pandas, matplotlib, scipy, scikit-learn, ipython"
+        );
+        assert!(!recipe.is_empty() && Recipe::default().is_empty());
+        let text = serde_json::to_string(&recipe).unwrap();
+        assert_eq!(serde_json::from_str::<Recipe>(&text).unwrap(), recipe);
+    }
+}

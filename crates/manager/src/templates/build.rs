@@ -1,0 +1,278 @@
+//! Builds a template: each step of the recipe is a run over the same layer, which is kept when all have succeeded.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use offleash_core::limits::{LimitName, Limits};
+use offleash_core::network::{NetworkRule, RuleVerdict};
+use offleash_core::record::Outcome;
+use offleash_core::spec::{IdChoice, NetworkSpec, RootChoice, SandboxSpec};
+use offleash_core::template::{Recipe, TemplateName};
+use offleash_core::units::Bytes;
+use offleash_isolation::limits::LayerMeter;
+use offleash_store::{NewTemplate, StateDirectory, TemplateRecord, remove_directory};
+use offleash_sys::signals::SignalQueue;
+
+use super::error::TemplateError;
+use super::lines::{LinesDoor, signals};
+use super::steps::{self, Step};
+use super::{indexes, remove_abandoned};
+use crate::base::{Template, remove_layer};
+use crate::lifecycle::{self, RunRequest};
+use crate::planning;
+
+/// What a template may take on disk whose owner does not say.
+pub const USUAL_DISK: Bytes = Bytes(8 << 30);
+
+/// Files, directories and links that a template may consist of.
+const MOST_FILES: u64 = 2_000_000;
+
+/// A template that is to be built.
+#[derive(Debug, Clone)]
+pub struct BuildRequest {
+    /// What it is called.
+    pub name: TemplateName,
+    /// What it is built from.
+    pub recipe: Recipe,
+    /// What it may take on disk.
+    pub disk: Bytes,
+    /// Variables of the build alone, which no record has.
+    pub env: Vec<(OsString, OsString)>,
+    /// What the build may reach beside the indexes of its packages.
+    pub network: NetworkSpec,
+    /// How user ids are mapped in it; as for a root of a sandbox's own if `None`.
+    pub ids: Option<IdChoice>,
+}
+
+/// Whoever is told how a build goes on.
+pub trait Progress {
+    /// Step `number`, from 1, of so many begins.
+    fn step(&mut self, number: usize, of: usize, title: &str);
+
+    /// A line that the step printed, which cannot drive a terminal.
+    fn line(&mut self, line: &str);
+
+    /// Time has passed.
+    fn idle(&mut self);
+}
+
+/// Builds a template and puts it in the place of the one that there was, if any.
+///
+/// The calling process must have one thread. It queues the signals that would end it, and ends the build by them.
+///
+/// # Errors
+/// `Building`, `Empty`, `NoSuperuser`, `NoProgram`, `Step`, `TooLarge`, `Interrupted`, `Sandbox`; when the state directory
+/// cannot be used. Nothing of the template is kept then, and the one before is as it was.
+pub fn build(
+    state: &StateDirectory,
+    request: &BuildRequest,
+    progress: &mut dyn Progress,
+) -> Result<TemplateRecord, TemplateError> {
+    let BuildRequest { name, recipe, .. } = request;
+    if recipe.is_empty() {
+        return Err(TemplateError::Empty { name: name.clone() });
+    }
+    let templates = state.templates()?;
+    remove_abandoned(&templates);
+    let new = templates
+        .begin(name)?
+        .ok_or_else(|| TemplateError::Building { name: name.clone() })?;
+    let layer = new.layer();
+    let built = carry_out(state.path(), request, new, progress);
+    if built.is_err() {
+        // What stays goes with the next build.
+        let _removed = remove_layer(&layer).map(|()| layer.parent().map(remove_directory));
+    }
+    built
+}
+
+fn carry_out(
+    state: &Path,
+    request: &BuildRequest,
+    new: NewTemplate,
+    progress: &mut dyn Progress,
+) -> Result<TemplateRecord, TemplateError> {
+    let recipe = &request.recipe;
+    // Before anything is installed: changes of the host meanwhile make it outdated.
+    let base = Template::system_stamp();
+    let signals = signals().map_err(|source| TemplateError::Host {
+        action: "queue signals",
+        source,
+    })?;
+    let build = Build {
+        spec: spec(request, &new.layer())?,
+        env: &request.env,
+        state,
+    };
+    let ids = build.ids()?;
+    if !recipe.apt.is_empty() && ids == IdChoice::Single {
+        return Err(TemplateError::NoSuperuser);
+    }
+    let steps = steps::of(recipe);
+    for (number, step) in steps.iter().enumerate() {
+        progress.step(number + 1, steps.len(), &step.title);
+        build.take(step, &signals, progress)?;
+    }
+    let mut record = TemplateRecord::new(request.name.clone(), recipe.clone(), base, ids);
+    for part in parts(&new.layer())? {
+        // Overlayfs worked in it, and nothing of it is used again.
+        remove_layer(&part.join("work"))?;
+        let used = LayerMeter::new(&part)
+            .map_err(|source| TemplateError::Host {
+                action: "measure the template",
+                source,
+            })?
+            .measure();
+        record.bytes += used.bytes;
+        record.files += used.inodes;
+    }
+    Ok(new.commit(record)?)
+}
+
+/// The parts of a layer: `root`, `usr` …
+fn parts(layer: &Path) -> Result<Vec<PathBuf>, TemplateError> {
+    let listed = std::fs::read_dir(layer).map_err(|source| TemplateError::Host {
+        action: "list the parts of the template",
+        source,
+    })?;
+    Ok(listed.flatten().map(|found| found.path()).collect())
+}
+
+fn spec(request: &BuildRequest, layer: &Path) -> Result<SandboxSpec, TemplateError> {
+    let recipe = &request.recipe;
+    let mut network = request.network.clone();
+    for rule in indexes::rules(recipe, &request.env).iter().chain(&recipe.allow) {
+        network.policy.rules.push(NetworkRule::parse(RuleVerdict::Allow, rule)?);
+    }
+    let mut spec = SandboxSpec {
+        root: RootChoice::Base {
+            template: None,
+            layer: Some(layer.to_owned()),
+        },
+        ids: request.ids,
+        network,
+        limits: Limits {
+            workspace: Some(request.disk),
+            file_size: Some(request.disk),
+            inodes: Some(MOST_FILES),
+            output: None,
+            ..Limits::default()
+        },
+        ..SandboxSpec::default()
+    };
+    let of_recipe = recipe.env.iter().map(|(name, value)| (name.into(), value.into()));
+    spec.env.set = of_recipe.chain(request.env.iter().cloned()).collect();
+    Ok(spec)
+}
+
+/// What the steps of a build have in common.
+struct Build<'a> {
+    spec: SandboxSpec,
+    env: &'a [(OsString, OsString)],
+    state: &'a Path,
+}
+
+impl Build<'_> {
+    /// How many ids its sandboxes have.
+    fn ids(&self) -> Result<IdChoice, TemplateError> {
+        let found = lifecycle::ids_of_own_root(&self.spec);
+        found.map_err(|source| TemplateError::Sandbox {
+            step: "the first step".to_owned(),
+            source: Box::new(source),
+        })
+    }
+
+    fn take(&self, step: &Step, signals: &SignalQueue, progress: &mut dyn Progress) -> Result<(), TemplateError> {
+        let mut spec = self.spec.clone();
+        // What the owner passes wins over what a step usually has.
+        let usual = step
+            .env
+            .iter()
+            .filter(|(name, _)| !self.env.iter().any(|(own, _)| own == name));
+        spec.env.set.extend(usual.cloned());
+        let request = RunRequest {
+            spec,
+            command: step.argv.clone(),
+            cwd: Some("/".into()),
+            user: Some(planning::system::SUPERUSER.to_owned()),
+            tty: None,
+            capture: 0,
+            state: Some(self.state.to_owned()),
+            started: Instant::now(),
+        };
+        let mut door = LinesDoor::new(signals, progress);
+        let ran = lifecycle::run(&request, &mut door);
+        let seen = door.finish();
+        let failed = |source| TemplateError::Sandbox {
+            step: step.title.clone(),
+            source: Box::new(source),
+        };
+        let report = ran.map_err(failed)?;
+        if let Some(failure) = report.failure {
+            return Err(failed(failure));
+        }
+        let refused = report.record.network.iter().flat_map(|network| &network.refused_names);
+        let refused: Vec<&str> = refused.map(|(name, _)| name.as_str()).collect();
+        match self.judge(step, &report.record.outcome) {
+            Some(_) if seen.was_interrupted => Err(TemplateError::Interrupted),
+            Some(TemplateError::Step { step, how, .. }) => Err(TemplateError::Step {
+                hint: Some(hint(&refused)),
+                step,
+                how,
+                last_lines: seen.last_lines,
+            }),
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    fn judge(&self, step: &Step, outcome: &Outcome) -> Option<TemplateError> {
+        let how = match outcome {
+            Outcome::Exited { code: 0 } => return None,
+            Outcome::Exited { code } => match steps::missing(step, *code) {
+                Some(missing) => return Some(missing),
+                None => format!("exit code {code}"),
+            },
+            Outcome::Interrupted { .. } => return Some(TemplateError::Interrupted),
+            Outcome::Signaled { name, .. } => format!("ended by {name}"),
+            Outcome::LimitExceeded {
+                limit: LimitName::Workspace,
+                ..
+            } => {
+                return Some(TemplateError::TooLarge {
+                    step: step.title.clone(),
+                    limit: self.spec.limits.workspace.unwrap_or(USUAL_DISK),
+                });
+            }
+            Outcome::LimitExceeded { limit, value } => format!(
+                "it reached its limit of {} ({})",
+                limit.name(),
+                limit.row().show(*value)
+            ),
+            Outcome::OutOfMemory { limit } => format!("out of memory (limit {})", Bytes(*limit)),
+            Outcome::CommandNotFound { .. } => "the host has no shell".to_owned(),
+            Outcome::NotExecutable { reason } => reason.clone(),
+            Outcome::CommandDenied { rule } => format!("refused by the rule `{rule}`"),
+            Outcome::Failed { message } => message.clone(),
+        };
+        Some(TemplateError::Step {
+            step: step.title.clone(),
+            how,
+            last_lines: Vec::new(),
+            hint: None,
+        })
+    }
+}
+
+fn hint(refused: &[&str]) -> String {
+    const INDEXES: &str = "an index of your own is named with `--index-url URL`, or with `--build-env PIP_INDEX_URL` if that is \
+                           set here";
+    if refused.is_empty() {
+        return format!("the lines above say why; what else it has to reach is allowed with `--allow HOST`; {INDEXES}");
+    }
+    format!(
+        "it may not reach {}, which `--allow HOST` allows; {INDEXES}",
+        refused.join(", ")
+    )
+}

@@ -1,0 +1,160 @@
+//! Why a template cannot be used or built.
+
+use offleash_core::error::{ErrorKind, Explained};
+use offleash_core::network::PatternError;
+use offleash_core::template::TemplateName;
+use offleash_core::units::Bytes;
+use offleash_store::{FileError, StateError};
+
+use crate::base::BaseError;
+use crate::lifecycle::ManagerError;
+
+/// Why a template cannot be used or built.
+#[derive(Debug, thiserror::Error)]
+pub enum TemplateError {
+    /// There is none of this name.
+    #[error("there is no template `{name}`")]
+    Missing {
+        /// What was asked for.
+        name: TemplateName,
+    },
+    /// Sandboxes use it.
+    #[error("template `{name}` is used by sandboxes")]
+    InUse {
+        /// The template.
+        name: TemplateName,
+    },
+    /// Somebody else builds it.
+    #[error("template `{name}` is being built already")]
+    Building {
+        /// The template.
+        name: TemplateName,
+    },
+    /// There is nothing in the recipe.
+    #[error("the recipe of template `{name}` installs, runs and sets nothing")]
+    Empty {
+        /// The template.
+        name: TemplateName,
+    },
+    /// A package manager is needed that is not there.
+    #[error("{step}: the host has no `{program}`")]
+    NoProgram {
+        /// Which step.
+        step: String,
+        /// What is missing.
+        program: &'static str,
+        /// How to mend it.
+        hint: &'static str,
+    },
+    /// `apt-get` needs a superuser.
+    #[error("`apt` packages need a superuser inside, and this user's sandboxes have none")]
+    NoSuperuser,
+    /// A rule of the recipe's network cannot be read.
+    #[error("a rule of the recipe's network cannot be read")]
+    Network(#[from] PatternError),
+    /// A step failed.
+    #[error("{step} failed: {how}")]
+    Step {
+        /// Which step.
+        step: String,
+        /// How it ended.
+        how: String,
+        /// The last lines that it printed.
+        last_lines: Vec<String>,
+        /// What may mend it.
+        hint: Option<String>,
+    },
+    /// It takes more room than it may.
+    #[error("{step} was ended: the template may take {limit} on disk")]
+    TooLarge {
+        /// During which step.
+        step: String,
+        /// The limit.
+        limit: Bytes,
+    },
+    /// The user ended it.
+    #[error("the build was interrupted")]
+    Interrupted,
+    /// The sandbox of a step cannot be made.
+    #[error("the sandbox of {step} failed")]
+    Sandbox {
+        /// Which step.
+        step: String,
+        /// Why.
+        #[source]
+        source: Box<ManagerError>,
+    },
+    /// The state directory cannot be used.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// Something of a template cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A layer cannot be removed.
+    #[error(transparent)]
+    Base(#[from] BaseError),
+    /// The host refused something basic.
+    #[error("cannot {action}")]
+    Host {
+        /// What.
+        action: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+impl Explained for TemplateError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Missing { .. } => ErrorKind::NotFound,
+            Self::InUse { .. } | Self::Building { .. } => ErrorKind::Conflict,
+            Self::Empty { .. } | Self::Network(_) => ErrorKind::Invalid,
+            Self::NoProgram { .. } | Self::NoSuperuser => ErrorKind::Unsupported,
+            Self::TooLarge { .. } => ErrorKind::Exhausted,
+            Self::Step { .. } | Self::Interrupted => ErrorKind::Unavailable,
+            Self::Host { .. } => ErrorKind::Internal,
+            Self::Sandbox { source, .. } => source.kind(),
+            Self::State(source) => source.kind(),
+            Self::File(source) => source.kind(),
+            Self::Base(source) => source.kind(),
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Missing { name } if name.is_code_interpreter() => {
+                let packages = offleash_core::template::Recipe::code_interpreter();
+                let packages: Vec<String> = packages.pip.iter().map(ToString::to_string).collect();
+                format!(
+                    "build it: offleash template build --name {name} --pip {}",
+                    packages.join(",")
+                )
+            }
+            Self::Missing { name } => format!(
+                "`offleash template ls` lists what there is; `offleash template build --name {name} --pip …` builds it"
+            ),
+            Self::InUse { .. } => {
+                "end them first: `offleash ls` lists the daemon's, among which the warm pool's are not".to_owned()
+            }
+            Self::Building { .. } => "wait until that is done".to_owned(),
+            Self::Empty { .. } => {
+                "add something with `--pip`, `--apt`, `--npm`, `--run`, `--env` or `--file`".to_owned()
+            }
+            Self::NoProgram { hint, .. } => (*hint).to_owned(),
+            Self::NoSuperuser => {
+                "get subordinate ids (`offleash doctor` says how), build it as root, or install the packages \
+                                  on the host"
+                    .to_owned()
+            }
+            Self::TooLarge { .. } => "raise it with `--disk`, or leave something out".to_owned(),
+            Self::Step { hint, .. } => return hint.clone(),
+            Self::Interrupted => return None,
+            Self::Network(error) => return error.hint(),
+            Self::Host { .. } => return None,
+            Self::Sandbox { source, .. } => return source.hint(),
+            Self::State(source) => return source.hint(),
+            Self::File(source) => return source.hint(),
+            Self::Base(source) => return source.hint(),
+        })
+    }
+}

@@ -1,0 +1,128 @@
+//! Templates: what is built once in a sandbox and lies below the writable layers of others afterwards.
+//!
+//! A template is the layer of a sandbox with a root of its own in which a recipe was carried out: packages installed,
+//! commands run. Their scripts are as untrusted as any code, so they have no more than a sandbox has: the network of
+//! their package indexes alone, and a limited disk. What they leave is only ever looked at from inside sandboxes.
+//! Deliberately not here: what a recipe may say (`core`), and where templates are (`store`).
+
+mod build;
+mod error;
+mod indexes;
+mod lines;
+mod steps;
+
+use std::path::Path;
+
+use offleash_core::template::TemplateName;
+use offleash_store::{
+    Abandoned, FileError, HeldTemplate, HostIdentity, StateDirectory, Taken, TemplateRecord, Templates,
+    remove_directory,
+};
+
+pub use self::build::{BuildRequest, Progress, USUAL_DISK, build};
+pub use self::error::TemplateError;
+use crate::base::{Template, remove_layer};
+
+/// A template in a list.
+#[derive(Debug, Clone)]
+pub struct TemplateListing {
+    /// What it is.
+    pub record: TemplateRecord,
+    /// Whether the host's packages have changed since it was built.
+    pub outdated: bool,
+    /// Whether sandboxes use it now.
+    pub in_use: bool,
+}
+
+/// Every template of the state directory, by name. What no record can be read of is left out.
+///
+/// # Errors
+/// When the state directory cannot be used.
+pub fn list(state: &StateDirectory) -> Result<Vec<TemplateListing>, TemplateError> {
+    let templates = state.templates()?;
+    remove_abandoned(&templates);
+    let now = Template::system_stamp();
+    let mut listed = Vec::new();
+    for name in templates.names()? {
+        let in_use = templates.is_used(&name)?;
+        if let Ok(Some(held)) = templates.hold(&name) {
+            listed.push(TemplateListing {
+                outdated: held.record().base != now,
+                record: held.record().clone(),
+                in_use,
+            });
+        }
+    }
+    Ok(listed)
+}
+
+/// One template.
+///
+/// # Errors
+/// `Missing`; when the state directory cannot be used.
+pub fn inspect(state: &StateDirectory, name: &TemplateName) -> Result<TemplateListing, TemplateError> {
+    let templates = state.templates()?;
+    let in_use = templates.is_used(name)?;
+    let held = templates
+        .hold(name)?
+        .ok_or_else(|| TemplateError::Missing { name: name.clone() })?;
+    Ok(TemplateListing {
+        outdated: held.record().base != Template::system_stamp(),
+        record: held.record().clone(),
+        in_use,
+    })
+}
+
+/// Whether there is a template of this name that can be used.
+///
+/// # Errors
+/// When the state directory cannot be used.
+pub fn exists(state: &StateDirectory, name: &TemplateName) -> Result<bool, TemplateError> {
+    Ok(state.templates()?.hold(name)?.is_some())
+}
+
+/// Removes a template. The calling process must have one thread.
+///
+/// # Errors
+/// `Missing`, `InUse`; when files cannot be removed, which the next command tries again.
+pub fn remove(state: &StateDirectory, name: &TemplateName) -> Result<(), TemplateError> {
+    match state.templates()?.take(name)? {
+        Taken::Taken(abandoned) => discard(&abandoned),
+        Taken::InUse => Err(TemplateError::InUse { name: name.clone() }),
+        Taken::Missing => Err(TemplateError::Missing { name: name.clone() }),
+    }
+}
+
+/// Keeps a template in place for a sandbox.
+pub(crate) fn hold(state: &Path, name: &TemplateName) -> Result<HeldTemplate, TemplateError> {
+    let state = StateDirectory::open(Some(state), &HostIdentity::of_this_process())?;
+    let held = state.templates()?.hold(name)?;
+    held.ok_or_else(|| TemplateError::Missing { name: name.clone() })
+}
+
+/// What is to be said of a template that was built on other packages than the host has now.
+///
+/// It is used all the same: it holds whole files, and where they do not fit the host's any more, programs in it fail and
+/// nothing else does.
+pub(crate) fn outdated(record: &TemplateRecord) -> Option<String> {
+    (record.base != Template::system_stamp()).then(|| {
+        format!(
+            "the host's packages have changed since template `{}` was built ({}); if something in it fails, build it again \
+             with `offleash template build`",
+            record.name, record.built_at
+        )
+    })
+}
+
+/// Removes what builders that died left, and what was replaced. What cannot be removed now stays until the next time.
+/// The calling process must have one thread.
+pub fn remove_abandoned(templates: &Templates) {
+    for abandoned in templates.abandoned().into_iter().flatten() {
+        let _removed = discard(&abandoned);
+    }
+}
+
+fn discard(abandoned: &Abandoned) -> Result<(), TemplateError> {
+    remove_layer(&abandoned.layer())?;
+    remove_directory(abandoned.path()).map_err(|error: FileError| TemplateError::File(error))
+}

@@ -1,0 +1,181 @@
+//! What is done in the sandbox to carry out a recipe, step by step.
+
+use std::ffi::OsString;
+
+use offleash_core::template::Recipe;
+
+use super::error::TemplateError;
+
+/// One command in the sandbox, as its superuser.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Step {
+    /// What it is called in messages.
+    pub(super) title: String,
+    pub(super) argv: Vec<OsString>,
+    /// Variables beside those of the whole build.
+    pub(super) env: Vec<(OsString, OsString)>,
+}
+
+/// What scripts below exit with when a program is missing, each with the program and the mend.
+const MISSING: [(u8, &str, &str); 4] = [
+    (
+        90,
+        "python3",
+        "install the package python3 on the host, or add it with `--apt` where sandboxes have a superuser",
+    ),
+    (
+        91,
+        "pip",
+        "install the package python3-pip on the host, or add it with `--apt python3-pip` where sandboxes have a superuser",
+    ),
+    (
+        92,
+        "npm",
+        "install Node with npm on the host, or add it with `--apt nodejs,npm` where sandboxes have a superuser",
+    ),
+    (
+        93,
+        "apt-get",
+        "this host's distribution has no apt; install its packages on the host",
+    ),
+];
+
+const APT: &str = "command -v apt-get >/dev/null || exit 93\nset -e\napt-get update\n\
+                   exec apt-get install -y --no-install-recommends -- \"$@\"";
+
+/// The mark that keeps pip from a distribution's Python (PEP 668) is right on a machine and not in a template, where the
+/// packages, and what users of its sandboxes add, go to `/usr/local` or to their homes.
+const PIP: &str = r#"command -v python3 >/dev/null || exit 90
+python3 -m pip --version >/dev/null || exit 91
+set -e
+rm -f -- "$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')/EXTERNALLY-MANAGED"
+exec python3 -m pip install --progress-bar off "$@"
+"#;
+
+const NPM: &str = "command -v npm >/dev/null || exit 92\n\
+                   exec npm install --global --prefix /usr/local --no-fund --no-audit --no-update-notifier --cache /tmp/.npm -- \"$@\"";
+
+/// What package managers and scripts leave behind that nobody needs.
+const TIDY: &str = "rm -rf /root/.cache /root/.npm /var/cache/apt/pkgcache.bin /var/cache/apt/srcpkgcache.bin\n\
+                    for place in /tmp /var/tmp; do find \"$place\" -mindepth 1 -delete; done\n\
+                    for place in /var/lib/apt/lists /var/cache/apt/archives; do\n\
+                    if test -d \"$place\"; then find \"$place\" -type f -delete; fi\ndone";
+
+/// The steps of a recipe, in their order. The last one leaves the layer as it is to be kept, and shows that a sandbox can
+/// be made of it.
+pub(super) fn of(recipe: &Recipe) -> Vec<Step> {
+    let shell = |script: &str, arguments: Vec<OsString>| {
+        let start = ["/bin/sh", "-c", script, "sh"].map(OsString::from);
+        start.into_iter().chain(arguments).collect::<Vec<_>>()
+    };
+    let step = |title: String, argv| Step {
+        title,
+        argv,
+        env: Vec::new(),
+    };
+    let set = |pairs: &[(&str, &str)]| pairs.iter().map(|(name, value)| (name.into(), value.into())).collect();
+    let mut steps = Vec::new();
+    if !recipe.apt.is_empty() {
+        let names = recipe.apt.iter().map(|name| name.as_str().into()).collect();
+        steps.push(Step {
+            env: set(&[("DEBIAN_FRONTEND", "noninteractive")]),
+            ..step("apt-get install".to_owned(), shell(APT, names))
+        });
+    }
+    if !recipe.pip.is_empty() {
+        let mut arguments: Vec<OsString> = Vec::new();
+        if let Some(index) = &recipe.index_url {
+            arguments.extend(["--index-url".into(), index.as_str().into()]);
+        }
+        arguments.push("--".into());
+        arguments.extend(recipe.pip.iter().map(|name| OsString::from(name.as_str())));
+        steps.push(Step {
+            env: set(&[
+                ("PIP_NO_CACHE_DIR", "1"),
+                ("PIP_NO_INPUT", "1"),
+                ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
+                ("PIP_ROOT_USER_ACTION", "ignore"),
+                // Never to the home of whoever builds.
+                ("PIP_USER", "0"),
+            ]),
+            ..step("pip install".to_owned(), shell(PIP, arguments))
+        });
+    }
+    if !recipe.npm.is_empty() {
+        let names = recipe.npm.iter().map(|name| name.as_str().into()).collect();
+        steps.push(step("npm install".to_owned(), shell(NPM, names)));
+    }
+    for (number, command) in recipe.run.iter().enumerate() {
+        let argv = ["/bin/sh", "-c", command].map(OsString::from).to_vec();
+        steps.push(step(format!("command {}", number + 1), argv));
+    }
+    steps.push(step("tidying up".to_owned(), shell(TIDY, Vec::new())));
+    steps
+}
+
+/// The program whose lack a step's exit code tells of.
+pub(super) fn missing(step: &Step, code: u8) -> Option<TemplateError> {
+    // A command of the owner's means what it likes by it.
+    let is_ours = step.argv.len() > 3;
+    let (_, program, hint) = MISSING.into_iter().find(|(known, ..)| *known == code && is_ours)?;
+    Some(TemplateError::NoProgram {
+        step: step.title.clone(),
+        program,
+        hint,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_are_arguments_and_never_part_of_a_script() {
+        let recipe = Recipe {
+            apt: vec!["graphviz".parse().unwrap()],
+            pip: vec!["pandas; python_version > '3'".parse().unwrap()],
+            npm: vec!["left-pad".parse().unwrap()],
+            run: vec!["echo $HOME".to_owned()],
+            index_url: Some("https://index.test/simple".parse().unwrap()),
+            ..Recipe::default()
+        };
+        let steps = of(&recipe);
+        let titles: Vec<&str> = steps.iter().map(|step| step.title.as_str()).collect();
+        assert_eq!(
+            titles,
+            [
+                "apt-get install",
+                "pip install",
+                "npm install",
+                "command 1",
+                "tidying up"
+            ]
+        );
+        let rest = |step: usize| steps[step].argv[4..].to_vec();
+        assert_eq!(rest(0), ["graphviz"]);
+        assert_eq!(
+            rest(1),
+            [
+                "--index-url",
+                "https://index.test/simple",
+                "--",
+                "pandas; python_version > '3'"
+            ]
+        );
+        assert_eq!(rest(2), ["left-pad"]);
+        assert_eq!(steps[3].argv, ["/bin/sh", "-c", "echo $HOME"]);
+        assert_eq!(of(&Recipe::default()).len(), 1);
+    }
+
+    #[test]
+    fn what_is_missing_is_told_of_by_its_own_steps_alone() {
+        let recipe = Recipe {
+            pip: vec!["x".parse().unwrap()],
+            run: vec!["exit 91".to_owned()],
+            ..Recipe::default()
+        };
+        let steps = of(&recipe);
+        assert!(missing(&steps[0], 91).is_some_and(|error| error.to_string().contains("no `pip`")));
+        assert!(missing(&steps[0], 1).is_none() && missing(&steps[1], 91).is_none());
+    }
+}
