@@ -5,10 +5,10 @@ mod opened;
 pub(crate) mod proxied;
 pub(crate) mod service;
 
-use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use offleash_core::network::{Approval, Decision, Host, Protocol, RuleVerdict};
@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use crate::Shared;
 use crate::client_hello::{ClientHello, ClientHelloReader, Progress};
-use crate::current::PAUSED;
+use crate::current::{Leading, PAUSED};
 use crate::http;
 use crate::journal::{Connection, Outcome};
 use crate::limits::{Counts, Reached};
@@ -108,8 +108,8 @@ struct Session<'a> {
     read: Vec<u8>,
     /// The server, where it was dialled before it was looked at what the client says.
     dialled: Option<TcpStream>,
-    /// Where it leads, for whoever watches over it.
-    led_to: Rc<Cell<Option<IpAddr>>>,
+    /// That it leads there.
+    leading: Option<Leading>,
     /// What was seen on it if it was opened.
     seen: Rc<Log>,
     /// `None` until it has ended.
@@ -163,7 +163,7 @@ impl<'a> Session<'a> {
             way: None,
             read: Vec::new(),
             dialled: None,
-            led_to: Rc::default(),
+            leading: None,
             seen: Rc::new(Log::new(shared.journal.clone())),
             outcome: None,
         }
@@ -229,11 +229,11 @@ impl<'a> Session<'a> {
         let budget = Rc::clone(&self.shared.budget);
         let _place = budget.admit()?;
         let shared = Rc::clone(self.shared);
-        let (host, port, led_to) = (self.host.clone(), self.port, Rc::clone(&self.led_to));
+        let (host, port, led_to) = (self.host.clone(), self.port, Arc::clone(&self.seen.led_to));
         tokio::select! {
             biased;
             reached = budget.used_up() => Err(reached.into()),
-            reason = shared.no_longer_allowed(&host, port, || led_to.get()) => Err(Stopped::Cut(reason)),
+            reason = shared.no_longer_allowed(&host, port, &led_to) => Err(Stopped::Cut(reason)),
             done = self.open_and_carry(protocol) => done,
         }
     }
@@ -310,14 +310,10 @@ impl<'a> Session<'a> {
         if let Some(dialled) = self.dialled.take() {
             return Ok(dialled);
         }
-        let made = self
-            .shared
-            .upstream
-            .connect(&self.host, self.port, &self.shared.policy)
-            .await?;
+        let (made, leading) = self.shared.dial(&self.host, self.port, &self.seen.led_to).await?;
         self.made = true;
         self.address = made.address;
-        self.led_to.set(made.address);
+        self.leading = leading;
         let server = made.stream;
         // Latency counts more than packets; it is the sandbox's own side that gathers.
         let _ = server.set_nodelay(true);
@@ -409,6 +405,7 @@ impl<'a> Session<'a> {
                 http::Looks::Tls if self.shared.secrets.concern(&self.host) => {
                     // Its requests have to be seen: the server is asked anew, with TLS of our own.
                     drop(server);
+                    self.leading = None;
                     self.read = read;
                     return self.opened(Protocol::Tls).await;
                 }

@@ -6,16 +6,55 @@
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use offleash_core::network::{Host, NetworkPolicy, RuleVerdict};
 use tokio::sync::watch;
 
 use crate::Shared;
-use crate::policy::{self, Unknown};
+use crate::policy::{self, Policy, Unknown};
+use crate::upstream::{Made, Unreachable};
 
 /// What a new connection finds.
 #[derive(Debug)]
 pub(crate) struct Current(RefCell<Rc<Shared>>);
+
+/// Where the connections to servers lead that one connection of the sandbox has, for as long as each of them is open.
+/// Used on one thread; what an upgraded connection is made of must be fit for several.
+#[derive(Debug, Default)]
+pub(crate) struct LedTo(Mutex<Vec<IpAddr>>);
+
+impl LedTo {
+    fn all(&self) -> MutexGuard<'_, Vec<IpAddr>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection to a server that leads somewhere; no longer when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Leading {
+    to: Arc<LedTo>,
+    address: IpAddr,
+}
+
+impl Leading {
+    fn new(to: &Arc<LedTo>, address: IpAddr) -> Self {
+        to.all().push(address);
+        Self {
+            to: Arc::clone(to),
+            address,
+        }
+    }
+}
+
+impl Drop for Leading {
+    fn drop(&mut self) {
+        let mut all = self.to.all();
+        if let Some(number) = all.iter().position(|address| *address == self.address) {
+            all.swap_remove(number);
+        }
+    }
+}
 
 /// What has replaced something that is shared, once something has.
 #[derive(Debug, Default)]
@@ -65,18 +104,40 @@ impl Current {
 }
 
 impl Shared {
-    /// Returns when a connection to `host` at `port` that was made by these rules must not go on, with the reason;
-    /// `address` says where it leads, as soon as that is known.
-    pub(crate) async fn no_longer_allowed(
+    /// What counts now, if it has replaced this.
+    fn latest(&self) -> Option<Rc<Self>> {
+        let mut latest = self.successor.now()?;
+        while let Some(next) = latest.successor.now() {
+            latest = next;
+        }
+        Some(latest)
+    }
+
+    /// Connects to `host` by the rules that count now, whatever counted when the sandbox asked for it: a program may
+    /// take its time to say what it wants, and a server to answer. Where it leads is in `led_to` from then on.
+    pub(crate) async fn dial(
         &self,
         host: &Host,
         port: u16,
-        address: impl Fn() -> Option<IpAddr>,
-    ) -> String {
-        let name = match host {
-            Host::Name(name) => Some(name),
-            Host::Address(_) => None,
+        led_to: &Arc<LedTo>,
+    ) -> Result<(Made, Option<Leading>), Unreachable> {
+        let judge = |address: IpAddr| {
+            let latest = self.latest();
+            let policy = latest.as_ref().map_or(&self.policy, |latest| &latest.policy);
+            check(policy, host, address, port)
         };
+        let made = self.upstream.connect(host, port, &judge).await?;
+        let Some(address) = made.address else {
+            return Ok((made, None));
+        };
+        // What has changed while it was being made nobody has compared with this address.
+        judge(address).map_err(Unreachable::Refused)?;
+        Ok((made, Some(Leading::new(led_to, address))))
+    }
+
+    /// Returns when a connection to `host` at `port` that was made by these rules must not go on, with the reason;
+    /// `led_to` says where it leads.
+    pub(crate) async fn no_longer_allowed(&self, host: &Host, port: u16, led_to: &LedTo) -> String {
         let mut next = self.successor.next().await;
         loop {
             if next.is_closed {
@@ -87,9 +148,9 @@ impl Shared {
                 let rule = decision.rule.map(ToString::to_string);
                 return policy::reason(rule.as_deref());
             }
-            if let Some(address) = address()
-                && let Err(reason) = next.policy.check(name, address, port)
-            {
+            let refused = |address: &IpAddr| check(&next.policy, host, *address, port).err();
+            let reason = led_to.all().iter().find_map(refused);
+            if let Some(reason) = reason {
                 return reason;
             }
             let after = next.successor.next().await;
@@ -111,7 +172,20 @@ impl Shared {
 /// Why nothing is carried while the network is closed.
 pub(crate) const PAUSED: &str = "the sandbox is paused";
 
+/// Whether a connection to `host` may lead to `address`.
+fn check(policy: &Policy, host: &Host, address: IpAddr, port: u16) -> Result<(), String> {
+    let name = match host {
+        Host::Name(name) => Some(name),
+        Host::Address(_) => None,
+    };
+    policy.check(name, address, port)
+}
+
 impl Successor {
+    fn now(&self) -> Option<Rc<Shared>> {
+        self.0.borrow().clone()
+    }
+
     async fn next(&self) -> Rc<Shared> {
         let mut receiver = self.0.subscribe();
         let found = receiver
@@ -126,3 +200,6 @@ impl Successor {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -230,20 +230,23 @@ impl Gateway {
     }
 
     /// Replaces the rules for connections and names, and what becomes of hosts that no rule is about: with `internet`,
-    /// those with public addresses are reached. Connections that are not allowed any more are cut.
+    /// those with public addresses are reached. When this returns, nothing is judged by the old ones any more, and
+    /// connections that are not allowed now are being cut.
     pub fn set_rules(&self, rules: NetworkPolicy, internet: bool) {
         let unknown = policy::Unknown::of(false, internet);
-        self.order(Order::Rules { rules, unknown });
+        self.have_done(|done| Order::Rules { rules, unknown, done });
     }
 
     /// Cuts every connection to the outside, and has none made until [`Self::open`].
     pub fn close(&self) {
-        self.order(Order::Close(true));
+        let is_closed = true;
+        self.have_done(|done| Order::Close { is_closed, done });
     }
 
     /// Lets connections be made again.
     pub fn open(&self) {
-        self.order(Order::Close(false));
+        let is_closed = false;
+        self.have_done(|done| Order::Close { is_closed, done });
     }
 
     /// Connects to `port` on the sandbox's loopback, and tells `answer`, on the gateway's thread, what came of it: a
@@ -252,6 +255,14 @@ impl Gateway {
     pub fn connect(&self, port: u16, answer: impl FnOnce(io::Result<OwnedFd>) + Send + 'static) {
         let answer = Box::new(answer);
         self.order(Order::Connect { port, answer });
+    }
+
+    /// Gives an order and waits until it counts, which is not long: its thread waits for nobody.
+    fn have_done(&self, order: impl FnOnce(orders::Done) -> Order) {
+        let (done, is_done) = std::sync::mpsc::sync_channel(1);
+        self.order(order(done));
+        // Nothing is sent: the other end is dropped when it counts, and by a gateway that has ended.
+        let _dropped = is_done.recv();
     }
 
     fn order(&self, order: Order) {

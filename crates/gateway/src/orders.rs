@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::mpsc::SyncSender;
 
 use offleash_core::network::NetworkPolicy;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -14,12 +15,19 @@ use crate::policy::Unknown;
 /// Is told what came of a connection.
 pub(crate) type Answer = Box<dyn FnOnce(io::Result<OwnedFd>) + Send>;
 
+/// Is told when an order counts; whoever gave it waits until this is dropped.
+pub(crate) type Done = SyncSender<()>;
+
 /// What it is to do.
 pub(crate) enum Order {
     /// These rules count from now on.
-    Rules { rules: NetworkPolicy, unknown: Unknown },
+    Rules {
+        rules: NetworkPolicy,
+        unknown: Unknown,
+        done: Done,
+    },
     /// The network is closed, or open again.
-    Close(bool),
+    Close { is_closed: bool, done: Done },
     /// Somebody wants to connect to a port inside.
     Connect { port: u16, answer: Answer },
 }
@@ -28,7 +36,7 @@ impl std::fmt::Debug for Order {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Rules { rules, .. } => f.debug_tuple("Rules").field(rules).finish(),
-            Self::Close(is_closed) => f.debug_tuple("Close").field(is_closed).finish(),
+            Self::Close { is_closed, .. } => f.debug_tuple("Close").field(is_closed).finish(),
             Self::Connect { port, .. } => f.debug_tuple("Connect").field(port).finish(),
         }
     }
@@ -38,8 +46,14 @@ impl std::fmt::Debug for Order {
 pub(crate) async fn carry_out(current: Rc<Current>, mut orders: UnboundedReceiver<Order>) {
     while let Some(order) = orders.recv().await {
         match order {
-            Order::Rules { rules, unknown } => current.set_rules(rules, unknown),
-            Order::Close(is_closed) => current.close(is_closed),
+            Order::Rules { rules, unknown, done } => {
+                current.set_rules(rules, unknown);
+                drop(done);
+            }
+            Order::Close { is_closed, done } => {
+                current.close(is_closed);
+                drop(done);
+            }
             Order::Connect { port, answer } => {
                 let shared = current.now();
                 spawn_local(async move {

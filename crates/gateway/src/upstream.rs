@@ -47,6 +47,11 @@ pub(crate) enum Unreachable {
     Refused(String),
     /// It could not be made.
     Failed(String),
+/// Says whether an address may be dialled, and why not.
+pub(crate) trait Judge: Fn(IpAddr) -> Result<(), String> {}
+
+impl<F: Fn(IpAddr) -> Result<(), String>> Judge for F {}
+
 }
 
 /// Resolves and dials.
@@ -92,11 +97,11 @@ impl Upstream {
         })
     }
 
-    /// Connects to `host`: its addresses are checked first, and only those that passed are dialled.
-    pub(crate) async fn connect(&self, host: &Host, port: u16, policy: &Policy) -> Result<Made, Unreachable> {
+    /// Connects to `host`: its addresses are judged first, and only those that passed are dialled.
+    pub(crate) async fn connect(&self, host: &Host, port: u16, judge: &impl Judge) -> Result<Made, Unreachable> {
         match self.proxy.as_ref().filter(|proxy| !proxy.spares(host)) {
-            Some(proxy) => self.connect_through(proxy, host, port, policy).await,
-            None => self.connect_directly(host, port, policy).await,
+            Some(proxy) => self.connect_through(proxy, host, port, judge).await,
+            None => self.connect_directly(host, port, judge).await,
         }
     }
 
@@ -106,11 +111,11 @@ impl Upstream {
         proxy: &UpstreamProxy,
         host: &Host,
         port: u16,
-        policy: &Policy,
+        judge: &impl Judge,
     ) -> Result<Made, Unreachable> {
         let address = match host {
             Host::Address(address) => {
-                policy.check(None, *address, port).map_err(Unreachable::Refused)?;
+                judge(*address).map_err(Unreachable::Refused)?;
                 Some(*address)
             }
             // What it means is a matter of the machine that is asked, and that is another one.
@@ -142,15 +147,15 @@ impl Upstream {
         Err(last)
     }
 
-    async fn connect_directly(&self, host: &Host, port: u16, policy: &Policy) -> Result<Made, Unreachable> {
-        let (name, addresses) = match host {
-            Host::Address(address) => (None, vec![*address]),
-            Host::Name(name) => (Some(name), self.resolve(name).await?),
+    async fn connect_directly(&self, host: &Host, port: u16, judge: &impl Judge) -> Result<Made, Unreachable> {
+        let addresses = match host {
+            Host::Address(address) => vec![*address],
+            Host::Name(name) => self.resolve(name).await?,
         };
         let mut allowed = Vec::new();
         let mut refusal = None;
         for address in addresses {
-            match policy.check(name, address, port) {
+            match judge(address) {
                 Ok(()) => allowed.push(address),
                 Err(reason) => refusal = Some(reason),
             }

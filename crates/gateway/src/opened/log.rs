@@ -3,10 +3,12 @@
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::request::Parts;
 
+use crate::current::LedTo;
 use crate::journal::{Journal, Outcome, Request};
 
 /// How many requests of a connection are told one by one.
@@ -26,6 +28,8 @@ pub(crate) struct Log {
     pub(crate) made: Cell<bool>,
     /// The address that was dialled last, unless a proxy has resolved the name.
     pub(crate) address: Cell<Option<IpAddr>>,
+    /// Where it leads now.
+    pub(crate) led_to: Arc<LedTo>,
     entries: RefCell<Vec<Rc<Entry>>>,
     more: Cell<u64>,
 }
@@ -52,6 +56,7 @@ impl Log {
             journal,
             made: Cell::default(),
             address: Cell::default(),
+            led_to: Arc::default(),
             entries: RefCell::default(),
             more: Cell::default(),
         }

@@ -9,18 +9,40 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
+use crate::current::Leading;
+
 #[derive(Debug)]
-pub(super) enum Stream {
+pub(super) struct Stream {
+    bytes: Bytes,
+    _leading: Option<Leading>,
+}
+
+#[derive(Debug)]
+enum Bytes {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl Stream {
+    pub(super) fn plain(stream: TcpStream, leading: Option<Leading>) -> Self {
+        Self {
+            bytes: Bytes::Plain(stream),
+            _leading: leading,
+        }
+    }
+
+    pub(super) fn tls(stream: TlsStream<TcpStream>, leading: Option<Leading>) -> Self {
+        Self {
+            bytes: Bytes::Tls(Box::new(stream)),
+            _leading: leading,
+        }
+    }
+
     /// Whether the server chose HTTP/2.
     pub(super) fn is_http2(&self) -> bool {
-        match self {
-            Self::Plain(_) => false,
-            Self::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(b"h2"),
+        match &self.bytes {
+            Bytes::Plain(_) => false,
+            Bytes::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(b"h2"),
         }
     }
 
@@ -31,18 +53,18 @@ impl Stream {
 
 impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(context, into),
-            Self::Tls(stream) => Pin::new(stream).poll_read(context, into),
+        match &mut self.get_mut().bytes {
+            Bytes::Plain(stream) => Pin::new(stream).poll_read(context, into),
+            Bytes::Tls(stream) => Pin::new(stream).poll_read(context, into),
         }
     }
 }
 
 impl AsyncWrite for Stream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        match &mut self.get_mut().bytes {
+            Bytes::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Bytes::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
         }
     }
 
@@ -51,30 +73,30 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, parts),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, parts),
+        match &mut self.get_mut().bytes {
+            Bytes::Plain(stream) => Pin::new(stream).poll_write_vectored(context, parts),
+            Bytes::Tls(stream) => Pin::new(stream).poll_write_vectored(context, parts),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
+        match &self.bytes {
+            Bytes::Plain(stream) => stream.is_write_vectored(),
+            Bytes::Tls(stream) => stream.is_write_vectored(),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+        match &mut self.get_mut().bytes {
+            Bytes::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Bytes::Tls(stream) => Pin::new(stream).poll_flush(context),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        match &mut self.get_mut().bytes {
+            Bytes::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Bytes::Tls(stream) => Pin::new(stream).poll_shutdown(context),
         }
     }
 }

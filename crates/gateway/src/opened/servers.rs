@@ -333,19 +333,15 @@ impl Servers {
     }
 
     async fn dial(&self, only_http1: bool) -> Result<Stream, Unanswered> {
-        let made = self
-            .shared
-            .upstream
-            .connect(&self.to.host, self.to.port, &self.shared.policy)
-            .await
-            .map_err(Stopped::from)?;
+        let dialled = self.shared.dial(&self.to.host, self.to.port, &self.log.led_to).await;
+        let (made, leading) = dialled.map_err(Stopped::from)?;
         self.log.made.set(true);
         self.log.address.set(made.address);
         let stream = made.stream;
         // Latency counts more than packets.
         let _ = stream.set_nodelay(true);
         let (Scheme::Https, Some(opening)) = (self.to.scheme, &self.shared.opening) else {
-            return Ok(Stream::Plain(stream));
+            return Ok(Stream::plain(stream, leading));
         };
         let name = server_name(&self.to.host).map_err(Unanswered::Failed)?;
         let connector = if only_http1 {
@@ -354,7 +350,7 @@ impl Servers {
             &opening.connectors.any
         };
         match timeout(HANDSHAKE, connector.connect(name, stream)).await {
-            Ok(Ok(stream)) => Ok(Stream::Tls(Box::new(stream))),
+            Ok(Ok(stream)) => Ok(Stream::tls(stream, leading)),
             Ok(Err(error)) => Err(Unanswered::Failed(distrust(&self.to, &error))),
             Err(_) => Err(self.failed(&"its TLS handshake took too long")),
         }
