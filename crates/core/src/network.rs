@@ -49,7 +49,7 @@ pub mod upstream_proxy;
 pub use address::{AddressClass, classify};
 pub use approval::{Approval, Asks, Question};
 pub use decide::{Decision, NetworkPolicy, NetworkRule, RuleVerdict};
-pub use dial::AddressRefusal;
+pub use dial::{AddressRefusal, leads_to};
 pub use header_rule::{HeaderRule, HeaderRuleError};
 pub use host::{Host, HostError};
 pub use http_path::CanonicalPath;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use offleash_core::error::Explained as _;
 use offleash_core::network::{
     AddressClass, AddressRefusal, Approval, Decision, DomainName, Host, HostPort, NetworkPolicy, NetworkRule, Protocol,
-    RequestRules, RuleVerdict, classify,
+    RequestRules, RuleVerdict, classify, leads_to,
 };
 
 use crate::own::Own;
@@ -186,7 +186,7 @@ impl Policy {
 fn check_unnamed(address: IpAddr, own: &[IpAddr]) -> Result<(), String> {
     let address = address.to_canonical();
     match classify(address) {
-        AddressClass::Public if own.iter().any(|own| own.to_canonical() == address) => {
+        AddressClass::Public if own.iter().any(|own| leads_to(address).contains(&own.to_canonical())) => {
             Err(format!("{address} is an address of this machine"))
         }
         AddressClass::Public => Ok(()),
@@ -248,6 +248,10 @@ mod tests {
                 Host::Address(_) => {
                     assert_eq!(check(&learning, None), opened, "{host}");
                     assert_eq!(check(&open, None), opened, "{host}");
+            // This machine, through a translator and a tunnel.
+            ("64:ff9b::151.101.64.2", 80, RuleVerdict::Ask, false),
+            ("2002:9765:4002::1", 80, RuleVerdict::Ask, false),
+            ("64:ff9b::151.101.64.3", 80, RuleVerdict::Ask, true),
                 }
                 Host::Name(_) => {
                     assert_eq!(check(&learning, Some("93.184.216.34")), opened, "{host}");

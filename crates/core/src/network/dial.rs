@@ -158,8 +158,8 @@ impl NetworkPolicy {
     }
 }
 
-/// The address, and those that it carries.
-fn leads_to(address: IpAddr) -> Vec<IpAddr> {
+/// The address, and those that it carries: whoever is dialled by it may be any of them.
+pub fn leads_to(address: IpAddr) -> Vec<IpAddr> {
     let carried = embedded(address).into_iter().map(IpAddr::V4);
     core::iter::once(address).chain(carried).collect()
 }
