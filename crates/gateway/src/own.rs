@@ -3,26 +3,32 @@
 use std::cell::RefCell;
 use std::net::IpAddr;
 
+use offleash_core::network::leads_to;
 use offleash_sys::network::addresses::OwnAddresses;
 
 /// Which addresses are those of this machine.
 #[derive(Debug)]
 pub enum Own {
-    /// Those that its interfaces have when somebody asks: a machine gets others while a sandbox runs.
+    /// Those that its interfaces have when somebody asks, and those that a route leads to itself: a machine gets others
+    /// while a sandbox runs.
     Watched(RefCell<OwnAddresses>),
     /// These.
     Known(Vec<IpAddr>),
 }
 
 impl Own {
-    /// What `judge` says of them.
+    /// What `judge` says of them, where `address` is meant.
     ///
     /// # Errors
     /// They cannot be found out, so that nothing may be dialled.
-    pub(crate) fn judge(&self, judge: impl FnOnce(&[IpAddr]) -> Result<(), String>) -> Result<(), String> {
+    pub(crate) fn judge(
+        &self,
+        address: IpAddr,
+        judge: impl FnOnce(&[IpAddr]) -> Result<(), String>,
+    ) -> Result<(), String> {
         match self {
-            Self::Watched(own) => match own.borrow_mut().now() {
-                Ok(own) => judge(own),
+            Self::Watched(own) => match own.borrow_mut().now_and_of(&leads_to(address.to_canonical())) {
+                Ok(own) => judge(&own),
                 Err(error) => Err(format!("which addresses this machine has cannot be found out: {error}")),
             },
             Self::Known(own) => judge(own),

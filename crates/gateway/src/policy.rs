@@ -155,7 +155,7 @@ impl Policy {
     pub(crate) fn check(&self, name: Option<&DomainName>, address: IpAddr, port: u16) -> Result<(), String> {
         let asked = self.as_if_asked(name, address, port);
         let rules = asked.as_ref().unwrap_or(&self.rules);
-        self.own.judge(|own| {
+        self.own.judge(address, |own| {
             if asked.is_some() && name.is_none() {
                 check_unnamed(address, own)?;
             }

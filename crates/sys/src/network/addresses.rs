@@ -1,5 +1,6 @@
 //! The addresses of this machine, so that nobody is let through to the machine itself by one of them.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -15,6 +16,11 @@ const HEADER: usize = 8;
 const ATTEMPTS: usize = 10;
 
 const STEP: &str = "listing the addresses of this machine";
+
+/// `struct rtmsg` (rtnetlink(7)), and which of its bytes says what a route is.
+const ROUTE_HEADER: usize = 12;
+const ROUTE_KIND: usize = 7;
+const ROUTE_STEP: &str = "asking whether an address leads to this machine";
 
 /// Every address that an interface of this network namespace has now, loopback and link-local ones included.
 ///
@@ -35,6 +41,7 @@ pub fn own_addresses() -> Result<BTreeSet<IpAddr>, NetworkError> {
 #[derive(Debug)]
 pub struct OwnAddresses {
     changes: Netlink,
+    routes: Netlink,
     known: Vec<IpAddr>,
 }
 
@@ -46,9 +53,13 @@ impl OwnAddresses {
     pub fn watch() -> Result<Self, NetworkError> {
         let changes = Netlink::open_to_hear(libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR)
             .map_err(|source| NetworkError::Talking { step: STEP, source })?;
+        let routes = Netlink::open(Family::Route).map_err(|source| NetworkError::Talking {
+            step: ROUTE_STEP,
+            source,
+        })?;
         // What changes from here on is told.
         let known = own_addresses()?.into_iter().collect();
-        Ok(Self { changes, known })
+        Ok(Self { changes, routes, known })
     }
 
     /// Every address that there is now. A system call where none came or went since the last time.
@@ -64,6 +75,25 @@ impl OwnAddresses {
         Ok(&self.known)
     }
 
+    /// The same, and those of `addresses` that no interface has and a route leads to this machine all the same, as after
+    /// `ip route add local`: who connects to them from here, arrives here.
+    ///
+    /// # Errors
+    /// As [`own_addresses`].
+    pub fn now_and_of(&mut self, addresses: &[IpAddr]) -> Result<Cow<'_, [IpAddr]>, NetworkError> {
+        let mut led_here = Vec::new();
+        for address in addresses {
+            if is_led_here(&self.routes, *address)? {
+                led_here.push(*address);
+            }
+        }
+        let own = self.now()?;
+        if led_here.iter().all(|address| own.contains(address)) {
+            return Ok(Cow::Borrowed(own));
+        }
+        Ok(Cow::Owned([own, &led_here].concat()))
+    }
+
     /// Whether the kernel has told of a change, or of more than there was room for. There is always one address at
     /// least where a network is, so that an empty list is asked for again.
     fn have_changed(&self) -> bool {
@@ -77,6 +107,31 @@ impl OwnAddresses {
             }
         }
     }
+}
+
+/// Whether this machine would take what it sends to `address` for its own. Asked anew each time: the kernel has the
+/// answer at hand, and routes change more often than addresses.
+fn is_led_here(netlink: &Netlink, address: IpAddr) -> Result<bool, NetworkError> {
+    let (family, octets) = match &address {
+        IpAddr::V4(address) => (libc::AF_INET, address.octets().to_vec()),
+        IpAddr::V6(address) => (libc::AF_INET6, address.octets().to_vec()),
+    };
+    let byte = |number: usize| u8::try_from(number).unwrap_or(0);
+    // `struct rtmsg`: the family, the length of the destination's prefix, and nothing that a question could say.
+    let mut header = [0; ROUTE_HEADER];
+    header[0] = u8::try_from(family).unwrap_or(0);
+    header[1] = byte(octets.len() * 8);
+    let mut requests = Requests::default();
+    requests.push(ROUTE_STEP, libc::RTM_GETROUTE, 0, |request| {
+        request.header(&header).attribute(libc::RTA_DST, &octets);
+    });
+    let mut is_local = false;
+    // A refusal says that nothing leads there, here included.
+    netlink.send(&requests, |message| {
+        let kind = message.payload.get(ROUTE_KIND).copied();
+        is_local |= message.kind == libc::RTM_NEWROUTE && kind == Some(libc::RTN_LOCAL);
+    })?;
+    Ok(is_local)
 }
 
 /// The list, unless it changed while it was told.

@@ -501,6 +501,23 @@ fn addresses_that_come_later_are_known_at_once() {
     });
 }
 
+#[test]
+fn addresses_that_only_a_route_leads_here_are_our_own_as_well() {
+    in_namespace(|| {
+        let mut own = OwnAddresses::watch().unwrap();
+        let anywhere: [IpAddr; 2] = ["93.184.216.34", "2606:2800:220:1::5"].map(|text| text.parse().unwrap());
+        for address in anywhere {
+            assert!(own.now_and_of(&[address]).unwrap().is_empty());
+        }
+        deliver_everything_here(SOURCES).unwrap();
+        for address in anywhere {
+            let own = own.now_and_of(&[address]).unwrap();
+            assert!(own.contains(&address) && own.contains(&SOURCES.v4.into()), "{own:?}");
+            assert!(!own.contains(&IpAddr::from([93, 184, 216, 35])), "{own:?}");
+        }
+    });
+}
+
 /// More than the kernel tells in one message.
 #[test]
 fn many_addresses_are_listed_to_the_last() {
