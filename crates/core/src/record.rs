@@ -129,7 +129,7 @@ pub struct InboundConnection {
 pub struct Connection {
     /// When, RFC 3339, UTC; of several the first.
     pub at: String,
-    /// How many there were: connections that were refused before they were made, for the same reason, are told together.
+    /// How many there were: connections that were only refused, and for the same reason, are told together.
     #[serde(default = "once")]
     pub times: u64,
     /// The name, or the address where none was used.

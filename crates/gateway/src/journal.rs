@@ -141,12 +141,26 @@ pub struct Account {
     pub more_secrets: u64,
     /// How many requests are told one by one, those of connections that go on included.
     requests: usize,
-    /// Which of the connections stands for those that are refused before they are made.
-    unmade: HashMap<Unmade, usize>,
+    /// Which of the connections stands for those that were only refused.
+    refusals: HashMap<Refusal, usize>,
 }
 
 /// What connections have in common that are told together: host, port, rule and reason.
-type Unmade = (String, u16, Option<String>, String);
+type Refusal = (String, u16, Option<String>, String);
+
+impl Connection {
+    /// What there is to be told of it, if that is only that it was refused.
+    fn only_refused(&self) -> Option<Refusal> {
+        let Outcome::Refused(reason) = &self.outcome else {
+            return None;
+        };
+        let is_bare = self.address.is_none()
+            && self.asked.is_none()
+            && self.requests.is_empty()
+            && (self.sent, self.received, self.more_requests) == (0, 0, 0);
+        is_bare.then(|| (self.host.clone(), self.port, self.rule.clone(), reason.clone()))
+    }
+}
 
 /// Where the gateway writes and the supervisor reads.
 #[derive(Debug, Clone, Default)]
@@ -161,32 +175,30 @@ impl Journal {
         has_place
     }
 
+    /// One that has ended. Of those that were only refused, a program that tries again and again makes any number: they
+    /// are told together, so that room is left for others.
     pub(crate) fn connection(&self, connection: Connection) {
-        let mut account = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if account.connections.len() < CONNECTIONS {
-            account.connections.push(connection);
-        } else {
-            account.more_connections += 1;
+        let account = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let refusal = connection.only_refused();
+        if let Some(number) = refusal.as_ref().and_then(|refusal| account.refusals.get(refusal))
+            && let Some(known) = account.connections.get_mut(*number)
+        {
+            known.times += connection.times;
+            return;
         }
+        if account.connections.len() == CONNECTIONS {
+            account.more_connections += 1;
+            return;
+        }
+        if let Some(refusal) = refusal {
+            account.refusals.insert(refusal, account.connections.len());
+        }
+        account.connections.push(connection);
     }
 
-    /// One that was refused before it was made, of which nothing is to be told but that. A program that tries again and
-    /// again leaves no less room for others.
-    pub(crate) fn unmade(&self, at: SystemTime, (host, port, rule, reason): Unmade) {
-        let account = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = (host.clone(), port, rule.clone(), reason.clone());
-        if let Some(number) = account.unmade.get(&known)
-            && let Some(connection) = account.connections.get_mut(*number)
-        {
-            connection.times += 1;
-            return;
-        }
-        if account.connections.len() >= CONNECTIONS {
-            account.more_connections += 1;
-            return;
-        }
-        account.unmade.insert(known, account.connections.len());
-        account.connections.push(Connection {
+    /// One that was refused before it was made.
+    pub(crate) fn unmade(&self, at: SystemTime, (host, port, rule, reason): Refusal) {
+        self.connection(Connection {
             at,
             times: 1,
             host,
@@ -250,6 +262,59 @@ impl Journal {
 mod tests {
     use super::*;
 
+    /// A connection that was accepted before it was refused.
+    fn accepted(host: &str) -> Connection {
+        Connection {
+            at: SystemTime::now(),
+            times: 1,
+            host: host.to_owned(),
+            port: 80,
+            address: None,
+            outcome: Outcome::Refused("no rule allows it".to_owned()),
+            rule: None,
+            asked: None,
+            sent: 0,
+            received: 0,
+            duration: Duration::from_millis(3),
+            requests: Vec::new(),
+            more_requests: 0,
+        }
+    }
+
+    #[test]
+    fn refusals_of_accepted_connections_are_told_together_unless_there_is_more_to_tell() {
+        let journal = Journal::default();
+        for _ in 0..CONNECTIONS {
+            journal.connection(accepted("a.example"));
+        }
+        let asked = Some(Approval::Denied);
+        for more in [
+            Connection {
+                sent: 1,
+                ..accepted("a.example")
+            },
+            Connection {
+                asked,
+                ..accepted("a.example")
+            },
+            Connection {
+                outcome: Outcome::Failed("no rule allows it".to_owned()),
+                ..accepted("a.example")
+            },
+        ] {
+            journal.connection(more.clone());
+            journal.connection(more);
+        }
+        journal.connection(accepted("a.example"));
+        journal.connection(accepted("b.example"));
+        let account = journal.take();
+        let told: Vec<u64> = account.connections.iter().map(|one| one.times).collect();
+        let many = u64::try_from(CONNECTIONS + 1).unwrap();
+        assert_eq!(told, [many, 1, 1, 1, 1, 1, 1, 1]);
+        assert_eq!(account.more_connections, 0);
+        assert_eq!(account.connections[0].duration, Duration::from_millis(3));
+    }
+
     #[test]
     fn equal_refusals_are_told_together_and_leave_room_for_others() {
         let journal = Journal::default();
@@ -282,6 +347,6 @@ mod tests {
         }
         let account = journal.take();
         assert_eq!((account.connections.len(), account.more_connections), (CONNECTIONS, 5));
-        assert_eq!(account.unmade.len(), CONNECTIONS);
+        assert_eq!(account.refusals.len(), CONNECTIONS);
     }
 }

@@ -7,7 +7,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Resource, getrlimit, pid
 
 use crate::support::processes::{eventually, finish, processes_with, read_until, start};
 use crate::support::{Site, skip, stderr};
-use crate::world::{World, world};
+use crate::world::{World, times, world};
 
 /// Takes what the network gives without end, on a few connections at once.
 const TRANSFERS: &str = r#"
@@ -85,8 +85,8 @@ attempt("afterwards", echoed, "www.example.com")
     seen.all_done();
     let connections = seen.connections("www.example.com");
     let late = |port: u16| {
-        let of_port = connections.iter().filter(|one| one["port"] == port);
-        of_port.filter(|one| one["verdict"] == "refused").count()
+        let of_port = connections.iter().copied().filter(|one| one["port"] == port);
+        times(of_port.filter(|one| one["verdict"] == "refused"))
     };
     assert_eq!((late(443), late(80)), (50, 50), "{:#}", seen.record["network"]);
 }

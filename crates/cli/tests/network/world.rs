@@ -228,6 +228,11 @@ fn full(attempts: &str) -> String {
     format!("{CLIENT}\n{attempts}\nprint(json.dumps(results))\n")
 }
 
+/// How many connections these entries of a record stand for.
+pub(crate) fn times<'a>(entries: impl IntoIterator<Item = &'a Value>) -> u64 {
+    entries.into_iter().map(|one| one["times"].as_u64().unwrap()).sum()
+}
+
 /// Runs a program that prepares something.
 ///
 /// # Errors
