@@ -190,7 +190,11 @@ fn check_fields(parts: &Parts) -> Result<(), Refused> {
         return Err(Refused::because(format!("a header imitates `{field}`")));
     }
     let mut lengths = parts.headers.get_all(CONTENT_LENGTH).iter();
-    let is_number = |value: &HeaderValue| !value.is_empty() && value.as_bytes().iter().all(u8::is_ascii_digit);
+    // It is sent on as it is, and to some readers a zero at the beginning makes it octal.
+    let is_number = |value: &HeaderValue| {
+        let digits = value.as_bytes();
+        !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) && (digits == b"0" || !digits.starts_with(b"0"))
+    };
     match (lengths.next(), lengths.next()) {
         (None, _) => Ok(()),
         (Some(length), None) if is_number(length) => Ok(()),
