@@ -17,8 +17,6 @@ use offleash_core::network::{DomainName, Host};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::policy::Policy;
-
 /// How long one address may take to answer.
 const CONNECT: Duration = Duration::from_secs(10);
 /// How long one resolver may take to answer, how often each is asked again, and how long all of it may take.
@@ -47,12 +45,12 @@ pub(crate) enum Unreachable {
     Refused(String),
     /// It could not be made.
     Failed(String),
+}
+
 /// Says whether an address may be dialled, and why not.
 pub(crate) trait Judge: Fn(IpAddr) -> Result<(), String> {}
 
 impl<F: Fn(IpAddr) -> Result<(), String>> Judge for F {}
-
-}
 
 /// Resolves and dials.
 #[derive(Debug)]
@@ -182,11 +180,14 @@ impl Upstream {
 
     async fn resolve(&self, name: &DomainName) -> Result<Vec<IpAddr>, Unreachable> {
         // The dot at the end keeps search domains out.
-        match timeout(RESOLVE, self.resolver.lookup_ip(format!("{name}."))).await {
-            Ok(Ok(found)) => Ok(found.iter().collect()),
-            Ok(Err(error)) => Err(Unreachable::Failed(format!("resolving `{name}`: {error}"))),
-            Err(_) => Err(Unreachable::Failed(format!("resolving `{name}`: no answer in time"))),
-        }
+        let why = match timeout(RESOLVE, self.resolver.lookup_ip(format!("{name}."))).await {
+            Ok(Ok(found)) => return Ok(found.iter().collect()),
+            Ok(Err(error)) if error.is_nx_domain() => "there is no such name".to_owned(),
+            Ok(Err(error)) if error.is_no_records_found() => "it has no address".to_owned(),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer in time".to_owned(),
+        };
+        Err(Unreachable::Failed(format!("resolving `{name}`: {why}")))
     }
 }
 
@@ -207,24 +208,34 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_name_without_addresses_is_a_failure_in_plain_words() {
+        assert_eq!(answered(3).await, "resolving `slow.example`: there is no such name");
+        assert_eq!(answered(0).await, "resolving `slow.example`: it has no address");
+    }
+
+    #[tokio::test]
     async fn a_resolver_that_refuses_is_a_failure_that_names_the_host() {
+        let reason = answered(5).await;
+        assert!(reason.starts_with("resolving `slow.example`: "), "{reason}");
+    }
+
+    /// What comes of a resolver that answers with this code and no more.
+    async fn answered(code: u8) -> String {
         let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = server.local_addr().unwrap();
-        let refusing = async {
+        let answering = async {
             let mut question = [0; 512];
             loop {
                 let (length, peer) = server.recv_from(&mut question).await.unwrap();
-                // An answer, REFUSED.
                 question[2] |= 0x80;
-                question[3] = 5;
+                question[3] = code;
                 server.send_to(&question[..length], peer).await.unwrap();
             }
         };
-        let reason = tokio::select! {
+        tokio::select! {
             reason = resolved(address) => reason,
-            () = refusing => unreachable!(),
-        };
-        assert!(reason.starts_with("resolving `slow.example`: "), "{reason}");
+            () = answering => unreachable!(),
+        }
     }
 
     #[tokio::test]
