@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use offleash_core::limits::LimitName;
-use offleash_core::network::{DomainName, Host, NetworkPolicy};
+use offleash_core::network::{AddressClass, DomainName, Host, NetworkPolicy, classify};
 use offleash_core::record::{Connection, ConnectionVerdict, LimitEffect, LimitHit, NetworkUse, RequestSeen};
 use offleash_core::spec::NetworkSpec;
 use offleash_core::text::Text;
@@ -90,7 +90,6 @@ fn line_of_name(name: &str, rules: &NetworkPolicy) -> String {
     }
 }
 
-/// With `internet`, a name is refused for where it leads alone, of which the reason says all.
 fn line(connection: &Connection, internet: bool) -> Option<String> {
     let Connection {
         host,
@@ -111,15 +110,25 @@ fn line(connection: &Connection, internet: bool) -> Option<String> {
                 "`{place}` was refused: {reason}; `--host-port {port}` gives the sandbox a service of this machine's 127.0.0.1"
             ))
         }
-        ConnectionVerdict::Refused if rule.is_none() && !(internet && is_name(host)) => Some(format!(
+        ConnectionVerdict::Refused if rule.is_none() && wants_a_rule(host, internet) => Some(format!(
             "`{place}` was refused: {reason}; `--allow {place}` would allow it"
         )),
         ConnectionVerdict::Refused => Some(format!("`{place}` was refused: {reason}")),
     }
 }
 
-fn is_name(host: &str) -> bool {
-    matches!(Host::parse(host), Ok(Host::Name(_)))
+/// Whether a rule would let a host be reached that no rule is about. With `internet`, what is public is refused for other
+/// reasons, and so are the addresses that stand for names when they stand for none.
+fn wants_a_rule(host: &str, internet: bool) -> bool {
+    match Host::parse(host) {
+        Ok(Host::Name(_)) => !internet,
+        Ok(Host::Address(address)) => match classify(address) {
+            AddressClass::Public => !internet,
+            AddressClass::Benchmark => address.is_ipv6(),
+            _ => true,
+        },
+        Err(_) => true,
+    }
 }
 
 #[cfg(test)]
@@ -256,7 +265,9 @@ mod tests {
     #[test]
     fn where_the_whole_internet_is_reached_a_name_wants_no_rule_and_an_address_does() {
         let network = NetworkUse {
-            connections: vec![refused("a.example", None), refused("10.0.0.5", None)],
+            connections: ["a.example", "10.0.0.5", "93.184.216.34", "198.18.1.7"]
+                .map(|host| refused(host, None))
+                .to_vec(),
             ..NetworkUse::default()
         };
         let internet = NetworkSpec {
@@ -267,6 +278,8 @@ mod tests {
             lines(&network, &internet),
             [
                 "network: `10.0.0.5:443` was refused: no rule allows it; `--allow 10.0.0.5:443` would allow it",
+                "network: `198.18.1.7:443` was refused: no rule allows it",
+                "network: `93.184.216.34:443` was refused: no rule allows it",
                 "network: `a.example:443` was refused: no rule allows it",
             ]
         );

@@ -168,6 +168,13 @@ impl Policy {
         })
     }
 
+    /// Whether no rule is about a connection, and one that allows it would make a difference to whether it is made.
+    pub(crate) fn would_need_a_rule(&self, host: &Host, port: u16) -> bool {
+        let decision = self.decide(host, port);
+        let is_inside = matches!(host, Host::Address(address) if classify(*address) != AddressClass::Public);
+        decision.rule.is_none() && (decision.verdict == RuleVerdict::Deny || is_inside)
+    }
+
     /// The rules, with one that asks about exactly this where no rule is about it and it may be reached all the same.
     fn as_if_asked(&self, name: Option<&DomainName>, address: IpAddr, port: u16) -> Option<NetworkPolicy> {
         let host = name.map_or(Host::from(address), |name| Host::Name(name.clone()));
@@ -199,6 +206,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_rule_is_only_missed_where_it_would_change_something() {
+        let rules = [(RuleVerdict::Allow, "a.example"), (RuleVerdict::Deny, "d.example")];
+        let rules = rules.map(|(verdict, text)| NetworkRule::parse(verdict, text).unwrap());
+        let policy = |unknown| Policy::new(NetworkPolicy { rules: rules.to_vec() }, Vec::new(), unknown);
+        for (host, plain, open) in [
+            ("a.example", false, false),
+            ("d.example", false, false),
+            ("b.example", true, false),
+            ("93.184.216.34", true, false),
+            ("10.0.0.5", true, true),
+        ] {
+            let host: Host = host.parse().unwrap();
+            let [needed, needed_when_open] =
+                [Unknown::Denied, Unknown::Reached].map(|unknown| policy(unknown).would_need_a_rule(&host, 443));
+            assert_eq!((needed, needed_when_open), (plain, open), "{host}");
+        }
+    }
+
+    #[test]
     fn what_no_rule_is_about_is_asked_about_when_it_is_to_be_and_only_what_is_public_is_opened_by_that() {
         let rules = [
             (RuleVerdict::Allow, "a.example"),
@@ -222,6 +248,10 @@ mod tests {
             ("127.0.0.1", 80, RuleVerdict::Ask, false),
             ("151.101.64.2", 80, RuleVerdict::Ask, false),
             ("64:ff9b::7f00:1", 80, RuleVerdict::Ask, false),
+            // This machine, through a translator and a tunnel.
+            ("64:ff9b::151.101.64.2", 80, RuleVerdict::Ask, false),
+            ("2002:9765:4002::1", 80, RuleVerdict::Ask, false),
+            ("64:ff9b::151.101.64.3", 80, RuleVerdict::Ask, true),
             ("93.184.216.34", 80, RuleVerdict::Ask, true),
             ("93.184.216.35", 80, RuleVerdict::Deny, false),
         ] {
@@ -248,10 +278,6 @@ mod tests {
                 Host::Address(_) => {
                     assert_eq!(check(&learning, None), opened, "{host}");
                     assert_eq!(check(&open, None), opened, "{host}");
-            // This machine, through a translator and a tunnel.
-            ("64:ff9b::151.101.64.2", 80, RuleVerdict::Ask, false),
-            ("2002:9765:4002::1", 80, RuleVerdict::Ask, false),
-            ("64:ff9b::151.101.64.3", 80, RuleVerdict::Ask, true),
                 }
                 Host::Name(_) => {
                     assert_eq!(check(&learning, Some("93.184.216.34")), opened, "{host}");
