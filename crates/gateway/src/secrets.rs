@@ -12,7 +12,7 @@ mod put;
 mod query;
 mod sigv4;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::Arc;
 

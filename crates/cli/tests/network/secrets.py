@@ -68,8 +68,9 @@ def vault(connection):
         given = fields.get("authorization", "")
         if target.startswith("/socket"):
             connection.sendall(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
-            for part in [given[:20], given[20:], "over"]:
-                connection.sendall(part.encode("latin-1"))
+            message = given.encode("latin-1")
+            for part in [bytes([0x81, len(message)]) + message[:20], message[20:], b"\x81\x04over"]:
+                connection.sendall(part)
             return
         if target.startswith("/slowly"):
             connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")

@@ -3,16 +3,21 @@
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use http::HeaderMap;
 use http_body_util::Full;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Sleep, sleep};
 
 use super::exchange::Underway;
 use super::log::Entry;
 use super::trailers::Trailers;
 use crate::secrets::{Mask, Masker};
+
+/// For how long nothing must come of an answer until what is held of it goes on.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// The body of a request on its way to the server.
 #[derive(Debug)]
@@ -119,6 +124,10 @@ pub(super) struct Masking {
     data: Bytes,
     trailers: Option<HeaderMap>,
     ended: bool,
+    /// Until when what is held waits for more.
+    pause: Option<Pin<Box<Sleep>>>,
+    /// Whether it has waited long enough, and what is left of it may be a value.
+    rested: bool,
 }
 
 impl Masking {
@@ -129,10 +138,14 @@ impl Masking {
             data: Bytes::new(),
             trailers: None,
             ended: false,
+            pause: None,
+            rested: false,
         }
     }
 
     fn take(&mut self, frame: Frame<Bytes>) {
+        self.pause = None;
+        self.rested = false;
         match frame.into_data() {
             Ok(data) => self.data = self.masker.push(data),
             Err(frame) => {
@@ -148,6 +161,19 @@ impl Masking {
     fn end(&mut self) {
         self.data = self.masker.finish();
         self.ended = true;
+    }
+
+    /// Waits as long as what is held does, when nothing comes.
+    fn poll_pause(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.rested || self.masker.is_empty() {
+            return Poll::Pending;
+        }
+        let pause = self.pause.get_or_insert_with(|| Box::pin(sleep(PAUSE)));
+        ready!(pause.as_mut().poll(context));
+        self.pause = None;
+        self.rested = true;
+        self.data = self.masker.pause();
+        Poll::Ready(())
     }
 
     /// What can go on without more from the server; `Some(None)` is the end.
@@ -201,7 +227,13 @@ impl Body for AnswerBody {
                 if let Some(frame) = masking.as_mut().and_then(|masking| masking.waiting()) {
                     return Poll::Ready(frame.map(Ok));
                 }
-                let frame = ready!(Pin::new(&mut *body).poll_frame(context));
+                let Poll::Ready(frame) = Pin::new(&mut *body).poll_frame(context) else {
+                    match masking {
+                        Some(masking) => ready!(masking.poll_pause(context)),
+                        None => return Poll::Pending,
+                    }
+                    continue;
+                };
                 if let Some(Ok(frame)) = &frame
                     && let Some(data) = frame.data_ref()
                 {

@@ -1,7 +1,9 @@
 //! Takes values out of answers, so that a server cannot tell them to the sandbox.
 //!
 //! What is put in their place in a body has the same length: nothing that says how long a body is has to change. A
-//! body is not held but for the bytes at its end with which a value could begin.
+//! body is not held but for bytes at the end of what came, with which a value could begin. How many are held does not
+//! depend on whether one does: code that has a host repeat what it is told would see it by how an answer is cut, and
+//! find out a value byte by byte.
 
 use std::sync::Arc;
 
@@ -70,6 +72,9 @@ pub(super) fn ask_for_all(parts: &mut Parts) {
         parts.headers.remove(name);
     }
 }
+
+/// How much is held is a multiple of this, less one: not how long a value is.
+const HELD_STEP: usize = 64;
 
 impl Mask {
     /// Finds the values of `secrets`, in the spellings in which they are sent and in which answers repeat them, and
@@ -153,9 +158,11 @@ impl Mask {
 
     /// Takes the values out of a body that comes in pieces.
     pub(crate) fn body(&self) -> Masker {
+        let longest = self.needles.iter().map(|needle| needle.bytes.len()).max();
         Masker {
             mask: self.clone(),
             held: Vec::new(),
+            keeps: longest.unwrap_or(0).next_multiple_of(HELD_STEP).saturating_sub(1),
         }
     }
 }
@@ -193,22 +200,38 @@ fn spellings(value: &[u8]) -> Vec<Vec<u8>> {
 #[derive(Debug)]
 pub(crate) struct Masker {
     mask: Mask,
-    /// The end of what came, with which a value may begin; shorter than the longest value.
+    /// The end of what came, with which a value may begin.
     held: Vec<u8>,
+    /// How long it is, if so much came: no shorter than all but the last byte of the longest value.
+    keeps: usize,
 }
 
 impl Masker {
-    /// What may go on of what was held and of `bytes`, which came next.
+    /// What may go on of what was held and of `bytes`, which came next: all of it at the end of a line, which no value
+    /// goes beyond, so that who streams lines is not kept waiting.
     pub(crate) fn push(&mut self, bytes: Bytes) -> Bytes {
+        let keep = |all: &[u8]| match all.last() {
+            Some(b'\n') => 0,
+            _ => self.keeps.min(all.len()),
+        };
         if self.held.is_empty() && !self.is_in(&bytes) {
-            let keep = self.beginning_at_end(&bytes);
+            let keep = keep(&bytes);
             let mut going = bytes;
             self.held = going.split_off(going.len() - keep).to_vec();
             return going;
         }
-        let mut all = std::mem::take(&mut self.held);
+        let mut all = self.held.clone();
         all.extend_from_slice(&bytes);
+        let going = all.len() - keep(&all);
         // What may become a longer one is not covered as a shorter one, behind which the rest would go on.
+        self.cover(&mut all, going);
+        self.held = all.split_off(going);
+        all.into()
+    }
+
+    /// What may go on when nothing has come for long: all but the beginning of a value.
+    pub(crate) fn pause(&mut self) -> Bytes {
+        let mut all = std::mem::take(&mut self.held);
         let going = all.len() - self.beginning_at_end(&all);
         self.cover(&mut all, going);
         self.held = all.split_off(going);
