@@ -1,11 +1,11 @@
 //! What holds now: the rules can be replaced, and the network be closed for a while, as connections go on.
 //!
-//! Each connection keeps what held when it was made, and hears of what has replaced it: one that is not allowed any
-//! more is cut.
+//! Each connection keeps what held when it was made, and hears of what holds now: one that is not allowed any more is
+//! cut. What held in between is kept by nobody, so that rules may be replaced as often as somebody likes.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use offleash_core::network::{Host, NetworkPolicy, RuleVerdict};
@@ -17,7 +17,10 @@ use crate::upstream::{Made, Unreachable};
 
 /// What a new connection finds.
 #[derive(Debug)]
-pub(crate) struct Current(RefCell<Rc<Shared>>);
+pub(crate) struct Current {
+    now: RefCell<Rc<Shared>>,
+    told: watch::Sender<Weak<Shared>>,
+}
 
 /// Where the connections to servers lead that one connection of the sandbox has, for as long as each of them is open.
 /// Used on one thread; what an upgraded connection is made of must be fit for several.
@@ -56,17 +59,22 @@ impl Drop for Leading {
     }
 }
 
-/// What has replaced something that is shared, once something has.
-#[derive(Debug, Default)]
-pub(crate) struct Successor(watch::Sender<Option<Rc<Shared>>>);
+/// Tells those who have what is shared what holds now; nothing at first.
+#[derive(Debug, Clone)]
+pub(crate) struct Successor(watch::Receiver<Weak<Shared>>);
 
 impl Current {
-    pub(crate) fn new(shared: Shared) -> Self {
-        Self(RefCell::new(Rc::new(shared)))
+    /// What `make` makes holds, until something else does.
+    pub(crate) fn new(make: impl FnOnce(Successor) -> Shared) -> Self {
+        let (told, heard) = watch::channel(Weak::new());
+        Self {
+            now: RefCell::new(Rc::new(make(Successor(heard)))),
+            told,
+        }
     }
 
     pub(crate) fn now(&self) -> Rc<Shared> {
-        Rc::clone(&self.0.borrow())
+        Rc::clone(&self.now.borrow())
     }
 
     /// Replaces the rules; what is not said of any host becomes `unknown`.
@@ -87,6 +95,7 @@ impl Current {
         let next = Rc::new(Shared {
             policy,
             is_closed,
+            closures: before.closures + u64::from(is_closed && !before.is_closed),
             approvals: Rc::clone(&before.approvals),
             secrets: before.secrets.clone(),
             names: Rc::clone(&before.names),
@@ -96,21 +105,17 @@ impl Current {
             journal: before.journal.clone(),
             pipes: Rc::clone(&before.pipes),
             opening: before.opening.clone(),
-            successor: Successor::default(),
+            successor: before.successor.clone(),
         });
-        *self.0.borrow_mut() = Rc::clone(&next);
-        before.successor.0.send_replace(Some(next));
+        self.told.send_replace(Rc::downgrade(&next));
+        *self.now.borrow_mut() = next;
     }
 }
 
 impl Shared {
-    /// What counts now, if it has replaced this.
+    /// What counts now, if anything has ever been replaced.
     fn latest(&self) -> Option<Rc<Self>> {
-        let mut latest = self.successor.now()?;
-        while let Some(next) = latest.successor.now() {
-            latest = next;
-        }
-        Some(latest)
+        self.successor.0.borrow().upgrade()
     }
 
     /// Connects to `host` by the rules that count now, whatever counted when the sandbox asked for it: a program may
@@ -138,9 +143,10 @@ impl Shared {
     /// Returns when a connection to `host` at `port` that was made by these rules must not go on, with the reason;
     /// `led_to` says where it leads.
     pub(crate) async fn no_longer_allowed(&self, host: &Host, port: u16, led_to: &LedTo) -> String {
-        let mut next = self.successor.next().await;
+        let mut changes = self.successor.clone();
         loop {
-            if next.is_closed {
+            let next = changes.next().await;
+            if next.closures != self.closures {
                 return PAUSED.to_owned();
             }
             let decision = next.policy.decide(host, port);
@@ -153,18 +159,13 @@ impl Shared {
             if let Some(reason) = reason {
                 return reason;
             }
-            let after = next.successor.next().await;
-            next = after;
         }
     }
 
     /// Returns when the network is closed, with the reason.
     pub(crate) async fn closed(&self) -> String {
-        let mut next = self.successor.next().await;
-        while !next.is_closed {
-            let after = next.successor.next().await;
-            next = after;
-        }
+        let mut changes = self.successor.clone();
+        while changes.next().await.closures == self.closures {}
         PAUSED.to_owned()
     }
 }
@@ -182,21 +183,17 @@ fn check(policy: &Policy, host: &Host, address: IpAddr, port: u16) -> Result<(),
 }
 
 impl Successor {
-    fn now(&self) -> Option<Rc<Shared>> {
-        self.0.borrow().clone()
-    }
-
-    async fn next(&self) -> Rc<Shared> {
-        let mut receiver = self.0.subscribe();
-        let found = receiver
-            .wait_for(Option::is_some)
-            .await
-            .ok()
-            .and_then(|found| found.clone());
-        match found {
-            Some(found) => found,
-            // The sender is in `self`: that does not happen.
-            None => std::future::pending().await,
+    /// What holds now, when that is news to this: a copy of one that nobody asks knows of nothing.
+    async fn next(&mut self) -> Rc<Shared> {
+        loop {
+            let changed = self.0.changed().await;
+            let latest = self.0.borrow_and_update().upgrade();
+            match (changed, latest) {
+                (Ok(()), Some(latest)) => return latest,
+                (Ok(()), None) => {}
+                // Nothing is replaced any more.
+                (Err(_), _) => return std::future::pending().await,
+            }
         }
     }
 }

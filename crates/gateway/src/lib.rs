@@ -298,6 +298,8 @@ pub(crate) struct Shared {
     policy: Policy,
     /// Whether nothing is carried for now.
     is_closed: bool,
+    /// How often it was so.
+    closures: u64,
     approvals: Rc<Approvals>,
     secrets: Secrets,
     names: Rc<RefCell<Names>>,

@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::approvals::Approvals;
 use crate::connection::{self, proxied};
-use crate::current::{Current, Successor};
+use crate::current::Current;
 use crate::dns::{self, Asked};
 use crate::ended::Ended;
 use crate::entrance::Entrances;
@@ -125,10 +125,13 @@ pub(crate) fn begin(config: Config, sockets: NetworkSockets, ties: &mut Ties) ->
         .map(|trust| Opening::new(trust, more_servers).map(Rc::new))
         .transpose()?;
     let journal = ties.journal.clone();
-    let current = Rc::new(Current::new(Shared {
+    let upstream = Rc::new(Upstream::new(&config.resolvers, config.upstream_proxy)?);
+    let entrances = Rc::new(Entrances::new(sockets.entrances)?);
+    let current = Rc::new(Current::new(|successor| Shared {
         pipes: Rc::new(Pipes::new(room.pipes)),
         is_closed: false,
-        successor: Successor::default(),
+        closures: 0,
+        successor,
         policy: Policy::new(
             config.rules,
             config.own,
@@ -139,8 +142,8 @@ pub(crate) fn begin(config: Config, sockets: NetworkSockets, ties: &mut Ties) ->
         approvals: Rc::new(Approvals::new(ties.questions.clone(), config.asks.timeout())),
         secrets: Secrets::new(config.secrets, journal.clone()),
         names: Rc::new(RefCell::new(Names::default())),
-        upstream: Rc::new(Upstream::new(&config.resolvers, config.upstream_proxy)?),
-        entrances: Rc::new(Entrances::new(sockets.entrances)?),
+        upstream,
+        entrances,
         budget: Budget::new(&config.limits, journal.clone()),
         journal,
         opening,

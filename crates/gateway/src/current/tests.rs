@@ -2,15 +2,25 @@
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::rc::Rc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::rdata::A;
 use hickory_proto::rr::{RData, Record, RecordType};
+use offleash_core::limits::Limits;
 use offleash_core::network::{NetworkPolicy, NetworkRule, RequestRules, RuleVerdict};
 use offleash_sys::network::NetworkSockets;
 
+use super::{Current, LedTo, PAUSED, Policy, Shared, Successor, Unknown};
+use crate::approvals::Approvals;
+use crate::journal::Journal;
+use crate::limits::Budget;
+use crate::questions::Questions;
+use crate::relay::Pipes;
+use crate::secrets::Secrets;
+use crate::upstream::Upstream;
 use crate::{Config, Gateway, Outcome, Resolvers, Trust};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -208,4 +218,49 @@ fn a_connection_whose_requests_are_judged_is_cut_when_it_leads_to_what_is_denied
         reason.contains("is denied") && reason.contains("127.83.0.1"),
         "{reason}"
     );
+}
+
+#[test]
+fn what_was_replaced_is_kept_by_no_connection_that_goes_on() {
+    let (rules, unknown) = (NetworkPolicy::default, Unknown::Denied);
+    let current = Current::new(shared);
+    let oldest = current.now();
+    current.set_rules(rules(), unknown);
+    let between = Rc::downgrade(&current.now());
+    current.set_rules(rules(), unknown);
+    assert!(between.upgrade().is_none());
+    assert!(Rc::ptr_eq(&oldest.latest().unwrap(), &current.now()));
+}
+
+#[test]
+fn a_network_that_was_closed_for_a_moment_has_cut_what_there_was() {
+    let current = Current::new(shared);
+    let before = current.now();
+    current.close(true);
+    current.close(false);
+    let (name, led_to) = (NAME.parse().unwrap(), LedTo::default());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let cut = runtime.block_on(before.no_longer_allowed(&name, 443, &led_to));
+    assert_eq!(cut, PAUSED);
+    assert_eq!(runtime.block_on(before.closed()), PAUSED);
+}
+
+/// What a gateway without anything has.
+fn shared(successor: Successor) -> Shared {
+    let journal = Journal::default();
+    Shared {
+        policy: Policy::new(NetworkPolicy::default(), Vec::new(), Unknown::Denied),
+        is_closed: false,
+        closures: 0,
+        approvals: Rc::new(Approvals::new(Questions::new().unwrap(), PATIENCE)),
+        secrets: Secrets::default(),
+        names: Rc::default(),
+        upstream: Rc::new(Upstream::new(&Resolvers::At(Vec::new()), None).unwrap()),
+        budget: Budget::new(&Limits::default(), journal.clone()),
+        entrances: Rc::default(),
+        journal,
+        pipes: Rc::new(Pipes::new(0)),
+        opening: None,
+        successor,
+    }
 }

@@ -231,11 +231,12 @@ async fn gateway(rule: &str, port: u16, roots: CertificateDer<'static>, more_ser
         rules: vec![NetworkRule::parse(RuleVerdict::Allow, &format!("127.0.0.1:{port}/tls")).unwrap()],
     };
     let journal = Journal::default();
-    let shared = Rc::new(Shared {
+    let shared = crate::current::Current::new(|successor| Shared {
         policy: Policy::new(rules, Vec::new(), Unknown::Denied).with_requests(requests),
         approvals: Rc::new(Approvals::new(Questions::new().unwrap(), std::time::Duration::ZERO)),
         is_closed: false,
-        successor: crate::current::Successor::default(),
+        closures: 0,
+        successor,
         names: Rc::new(RefCell::new(Names::default())),
         entrances: Rc::new(crate::entrance::Entrances::default()),
         upstream: Rc::new(Upstream::new(&Resolvers::At(Vec::new()), None).unwrap()),
@@ -244,7 +245,8 @@ async fn gateway(rule: &str, port: u16, roots: CertificateDer<'static>, more_ser
         journal: journal.clone(),
         pipes: Rc::new(Pipes::new(0)),
         opening: Some(Rc::new(Opening::new(&trust, more_servers).unwrap())),
-    });
+    })
+    .now();
     let log = Rc::new(Log::new(journal));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
