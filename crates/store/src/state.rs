@@ -30,6 +30,7 @@ use rustix::io::Errno;
 
 use crate::HostIdentity;
 use crate::failure::{FileError, Tried};
+use crate::spread::spread;
 
 pub(crate) const PRIVATE: Mode = Mode::RWXU;
 const OPEN_DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -113,6 +114,7 @@ impl StateDirectory {
             .map_err(|source| StateError::Unusable { path, source })?;
         let root = open_or_make(&path)?;
         check_ours(&root, &path, host.euid)?;
+        spread(&root);
         let part = |name: &str| {
             open_part(&root, name).map_err(|source| StateError::Unusable {
                 path: path.clone(),
@@ -182,16 +184,19 @@ fn check_ours(root: &OwnedFd, path: &Path, euid: u32) -> Result<(), StateError> 
 
 pub(crate) fn open_part(root: &OwnedFd, name: &str) -> Result<OwnedFd, FileError> {
     let open = || rustix::fs::openat(root, name, OFlags::RDONLY | OPEN_DIRECTORY, Mode::empty());
-    match open() {
+    let opened = match open() {
         Err(Errno::NOENT) => {
             match rustix::fs::mkdirat(root, name, PRIVATE) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(FileError::new("creating", name, error)),
             }
-            open().tried("opening", name)
+            open()
         }
-        other => other.tried("opening", name),
-    }
+        other => other,
+    };
+    let part = opened.tried("opening", name)?;
+    spread(&part);
+    Ok(part)
 }
 
 #[cfg(test)]

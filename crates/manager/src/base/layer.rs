@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use offleash_core::id::RunId;
 use offleash_isolation::process;
-use offleash_store::{FileError, remove_directory};
+use offleash_store::{FileError, remove_directory, spread};
 use rustix::fs::FlockOperation;
 
 use super::{BaseError, make_private};
@@ -40,14 +40,16 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes one for `id` in the state directory, and removes those whose sandboxes are gone.
+    /// Makes one for `id` in the state directory.
     ///
     /// # Errors
     /// When the state directory cannot be written.
     pub fn new(state: &Path, id: &RunId) -> Result<Self, BaseError> {
         let scratch = state.join(SCRATCH);
         make_private(&scratch)?;
-        remove_abandoned(&scratch);
+        if let Ok(Some(opened)) = super::open(&scratch) {
+            spread(&opened);
+        }
         let path = scratch.join(id.as_str());
         // Under another name until it is locked, so that nobody takes it for abandoned.
         let new = scratch.join(format!(".new-{id}"));
@@ -71,13 +73,18 @@ impl Scratch {
         &self.path
     }
 
-    /// Removes it; its sandbox must be gone.
+    /// Removes it, and those whose sandboxes ended without; its sandbox must be gone.
     ///
     /// # Errors
     /// As [`remove_layer`].
     pub fn remove(mut self) -> Result<(), BaseError> {
         self.is_removed = true;
-        remove_layer(&self.path)
+        let removed = remove_layer(&self.path);
+        // Now, and not when one is made, which somebody waits for.
+        if let Some(scratch) = self.path.parent() {
+            remove_abandoned(scratch);
+        }
+        removed
     }
 }
 

@@ -65,7 +65,7 @@ fn a_layer_is_made_ready_again_without_losing_what_is_in_it() {
 }
 
 #[test]
-fn layers_of_sandboxes_that_are_gone_are_removed_by_the_next() {
+fn layers_of_sandboxes_that_are_gone_are_removed_when_the_next_one_ends() {
     let state = state();
     let id = |text: &str| text.parse().unwrap();
     let first = Scratch::new(state.path(), &id("r1")).unwrap();
@@ -76,8 +76,8 @@ fn layers_of_sandboxes_that_are_gone_are_removed_by_the_next() {
     drop(first);
     fs::create_dir(&path).unwrap();
     let third = Scratch::new(state.path(), &id("r3")).unwrap();
-    assert!(!path.exists() && kept.path().exists());
     third.remove().unwrap();
+    assert!(!path.exists() && kept.path().exists());
     kept.remove().unwrap();
     assert_eq!(fs::read_dir(state.path().join("scratch")).unwrap().count(), 0);
 }
