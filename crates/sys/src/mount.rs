@@ -43,24 +43,7 @@ impl Attributes {
 /// # Errors
 /// What the kernel answered: `EPERM` where user namespaces may not mount it, `EINVAL` for an option.
 pub fn new_filesystem(name: &CStr, options: &[(&CStr, &[u8])], attributes: Attributes) -> io::Result<OwnedFd> {
-    new_filesystem_of(name, &[], options, attributes)
-}
-
-/// A new file system of kind `name`, made of `parts` with `options`, detached.
-///
-/// # Errors
-/// As [`new_filesystem`]; `EINVAL` where the kernel takes parts by name only (overlayfs before Linux 6.13, and
-/// `EOPNOTSUPP` before 6.5) or attached ones only (before 6.15).
-pub fn new_filesystem_of(
-    name: &CStr,
-    parts: &[(&CStr, BorrowedFd<'_>)],
-    options: &[(&CStr, &[u8])],
-    attributes: Attributes,
-) -> io::Result<OwnedFd> {
     let context = rustix::mount::fsopen(name, FsOpenFlags::FSOPEN_CLOEXEC)?;
-    for (key, part) in parts {
-        rustix::mount::fsconfig_set_fd(&context, *key, part)?;
-    }
     for (key, value) in options {
         if value.is_empty() {
             rustix::mount::fsconfig_set_flag(&context, *key)?;
@@ -74,21 +57,6 @@ pub fn new_filesystem_of(
         FsMountFlags::FSMOUNT_CLOEXEC,
         attributes.flags(),
     )?)
-}
-
-/// Whether overlayfs takes trees that are attached nowhere, by descriptor: Linux 6.15 and later.
-pub fn takes_detached_layers() -> bool {
-    let name = rustix::system::uname();
-    let mut numbers = name
-        .release()
-        .to_str()
-        .unwrap_or_default()
-        .split(['.', '-'])
-        .map(str::parse);
-    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
-        return false;
-    };
-    (major, minor) >= (6_u32, 15_u32)
 }
 
 /// A detached copy of the mounts at and below `path`.

@@ -15,7 +15,7 @@ use offleash_sys::mount::{self, Attributes};
 use rustix::fs::Mode;
 
 use self::kernel::Covers;
-use self::layers::Part;
+use self::layers::{Part, Staging};
 use self::root::{Kind, Root};
 use super::handshake::StepFailure;
 use crate::guest_image;
@@ -97,6 +97,10 @@ impl Foundation {
         let mut assembly = Assembly {
             foundation: root,
             own_root: None,
+            staging: match plan.has_own_root() {
+                true => Staging::Abandoned(0),
+                false => Staging::Cleared,
+            },
             covers,
             given,
         };
@@ -117,7 +121,7 @@ impl Foundation {
             .and_then(|()| own_root.as_ref().map_or(Ok(()), base::seal));
         sealed.map_err(step("sealing the new root", ""))?;
         // The foundation lies on top of the host's root: with it as the root, what was before is one mount that goes, and
-        // so it is when its place is taken by another.
+        // so it is, with all that is left on it, when its place is taken by another.
         let entered = mount::enter_root(foundation.mount())
             .and_then(|()| own_root.as_ref().map_or(Ok(()), |root| mount::enter_root(root.mount())));
         entered.map_err(step("entering the new root", ""))
@@ -178,6 +182,7 @@ struct Assembly<'a> {
     /// A tmpfs, which is the sandbox's root unless it has one of its own.
     foundation: Root,
     own_root: Option<Root>,
+    staging: Staging,
     covers: Covers,
     given: &'a mut dyn Given,
 }
@@ -244,32 +249,32 @@ impl Assembly<'_> {
     }
 
     /// The tree that a bind, or the lower part of an overlay, is made from.
-    fn source(&mut self, number: usize, path: &Path) -> Result<Part, StepFailure> {
+    fn source(&mut self, number: usize, path: &Path) -> Result<OwnedFd, StepFailure> {
         match self.given.tree(source_number(number))? {
-            Some(tree) => Ok(Part::given(tree)),
-            None => Ok(Part::ours(mount::clone_resolved(path).map_err(step("opening", path))?)),
+            Some(tree) => Ok(tree),
+            None => mount::clone_resolved(path).map_err(step("opening", path)),
         }
     }
 
     /// What a template holds of a directory: the upper directory of the layer that it was built in.
     fn template(&mut self, number: usize, layer: &Path) -> Result<Part, StepFailure> {
-        let part = match self.given.tree(template_number(number))? {
-            Some(tree) => Part::given(tree),
-            None => Part::ours(mount::clone_resolved(layer).map_err(step("opening", layer))?),
+        let tree = match self.given.tree(template_number(number))? {
+            Some(tree) => tree,
+            None => mount::clone_resolved(layer).map_err(step("opening", layer))?,
         };
-        Ok(part.below(layers::UPPER))
+        Ok(Part::from(tree).below(layers::UPPER))
     }
 
     fn bind(&mut self, number: usize, source: &Path, access: Access, target: &Path) -> Result<(), StepFailure> {
-        let part = self.source(number, source)?;
-        let tree = &part.tree;
+        let tree = self.source(number, source)?;
         let attributes = if access == Access::Rw { WRITABLE } else { SEALED };
         mount::restrict_tree(tree.as_fd(), attributes).map_err(step("restricting", source))?;
         let kind = kind_of(tree.as_fd()).map_err(step("examining", source))?;
         let tree = if access == Access::Ro && kind == Kind::Directory && !is_system(source) {
-            layers::read_only(&mut self.foundation, &part).map_err(step("mounting a read-only view of", source))?
+            layers::read_only(&mut self.foundation, &mut self.staging, &tree)
+                .map_err(step("mounting a read-only view of", source))?
         } else {
-            part.tree
+            tree
         };
         self.root()
             .attach(tree.as_fd(), kind, target)
@@ -277,12 +282,10 @@ impl Assembly<'_> {
     }
 
     /// The tree of the writable layer of an overlay.
-    fn layer(&mut self, number: usize, layer: &Path) -> Result<Part, StepFailure> {
+    fn layer(&mut self, number: usize, layer: &Path) -> Result<OwnedFd, StepFailure> {
         match self.given.tree(layer_number(number))? {
-            Some(tree) => Ok(Part::given(tree)),
-            None => Ok(Part::ours(
-                mount::clone_tree(mount::current_directory(), layer).map_err(step("opening", layer))?,
-            )),
+            Some(tree) => Ok(tree),
+            None => mount::clone_tree(mount::current_directory(), layer).map_err(step("opening", layer)),
         }
     }
 
@@ -302,10 +305,15 @@ impl Assembly<'_> {
     }
 
     fn overlay(&mut self, number: usize, lower: &Path, layer: &Path, target: &Path) -> Result<(), StepFailure> {
-        let lower_part = self.source(number, lower)?;
-        let layer_part = self.layer(number, layer)?;
-        let overlay = layers::writable(&mut self.foundation, &[lower_part], &layer_part)
-            .map_err(step("mounting an overlay over", lower))?;
+        let lower_tree = self.source(number, lower)?;
+        let layer_tree = self.layer(number, layer)?;
+        let overlay = layers::writable(
+            &mut self.foundation,
+            &mut self.staging,
+            &[lower_tree.into()],
+            &layer_tree,
+        )
+        .map_err(step("mounting an overlay over", lower))?;
         self.root()
             .attach(overlay.as_fd(), Kind::Directory, target)
             .map_err(step("mounting the overlay of", lower))

@@ -11,7 +11,7 @@ use offleash_core::exec::UserIds;
 use offleash_sys::mount;
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Uid};
 
-use super::layers::{self, Part};
+use super::layers;
 use super::root::{Kind, Root};
 use super::{Assembly, SEALED, kernel, step};
 use crate::process::handshake::StepFailure;
@@ -50,13 +50,16 @@ impl Assembly<'_> {
             lowers.push(self.template(number, template)?);
         }
         if let Some(skeleton) = skeleton {
-            let tree = mount::clone_resolved(skeleton).map_err(step("opening", skeleton))?;
-            lowers.push(Part::ours(tree));
+            lowers.push(
+                mount::clone_resolved(skeleton)
+                    .map_err(step("opening", skeleton))?
+                    .into(),
+            );
         }
-        lowers.push(self.source(number, lower)?);
+        lowers.push(self.source(number, lower)?.into());
         let layer = self.layer(number, layer)?;
-        let overlay =
-            layers::writable(&mut self.foundation, &lowers, &layer).map_err(step("mounting an overlay over", lower))?;
+        let overlay = layers::writable(&mut self.foundation, &mut self.staging, &lowers, &layer)
+            .map_err(step("mounting an overlay over", lower))?;
         if !target.as_os_str().is_empty() {
             return self
                 .root()
