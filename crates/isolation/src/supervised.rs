@@ -124,6 +124,7 @@ impl<H: Holding> Sandbox for Supervised<H> {
     }
 
     fn exec(&mut self, request: &ExecRequest) -> Result<ExecId, IsolationError> {
+        self.served.watcher.expect_work();
         self.served.link.exec(&*self.holding.request(request)?)
     }
 
@@ -162,6 +163,7 @@ impl<H: Holding> Sandbox for Supervised<H> {
                 operation: "serve files",
             });
         }
+        self.served.watcher.expect_work();
         self.served.link.open_files(user)
     }
 

@@ -4,6 +4,11 @@
 
 use std::time::Duration;
 
+/// The time to the next look at a sandbox in which nothing runs but what we put there.
+///
+/// As seldom as a layer is walked at the latest: many sandboxes that wait would otherwise keep processors busy with looks.
+pub(super) const ALONE: Duration = Duration::from_secs(2);
+
 /// The time to the next look at a sandbox that is `age` old.
 ///
 /// Most runs are short, and one that goes wrong does so at once; later a look costs more than it can find.

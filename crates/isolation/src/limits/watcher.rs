@@ -22,6 +22,9 @@ const SLOW_PART: u32 = 20;
 /// How long a search for open files without a name may wait when nothing calls for one.
 const NAMELESS_LATEST: Duration = Duration::from_secs(2);
 
+/// From this age on a sandbox in which nothing runs is one that waits, and not one whose command is about to start.
+const SETTLED: Duration = Duration::from_millis(250);
+
 /// Unexplained growth of a file system that is worth a search for open files without a name.
 const UNEXPLAINED_BYTES: u64 = 16 * 1024 * 1024;
 /// More names than this many times the inode limit is an abuse of hard links.
@@ -137,12 +140,27 @@ impl Watcher {
     }
 
     fn wait(&self, now: Instant) -> Duration {
-        let mut wait = schedule::interval(now.saturating_duration_since(self.started), self.near_a_limit);
+        let age = now.saturating_duration_since(self.started);
+        let mut wait = match age > SETTLED && self.is_alone() {
+            true => schedule::ALONE,
+            false => schedule::interval(age, self.near_a_limit),
+        };
         if self.limits.cpu_time.is_some() {
             wait = wait.min(self.cpu_due.saturating_duration_since(now));
         }
         let walks = self.layers.iter().filter_map(LayerMeter::wants_tick_in);
         walks.fold(wait, Duration::min).max(Duration::from_millis(1))
+    }
+
+    /// Whether there is no process but the first one, which is ours.
+    fn is_alone(&self) -> bool {
+        self.group.as_ref().and_then(Group::pids) == Some(1)
+    }
+
+    /// Makes the next tick due as for a new sandbox: something of the caller's is started.
+    pub(crate) fn expect_work(&mut self) {
+        let soon = schedule::interval(Duration::ZERO, self.near_a_limit);
+        self.next_tick = self.next_tick.min(Instant::now() + soon);
     }
 
     /// A limit that was told as refused is told once more when the run must end for it.

@@ -238,6 +238,35 @@ fn with_a_group_cpu_time_of_children_that_nobody_waits_for_counts() {
 }
 
 #[test]
+fn with_a_group_one_process_alone_is_looked_at_seldom_until_something_is_started() {
+    let limits = Limits {
+        pids: Some(17),
+        ..unlimited()
+    };
+    let in_group = GroupLimits {
+        pids: Some(17),
+        ..GroupLimits::default()
+    };
+    let Some(group) = group(in_group) else { return };
+    let mut sandbox = Sandbox::new("sleep 1000 & wait");
+    group.join(sandbox.child.id()).unwrap();
+    let mut watcher = Watcher::new(limits, Some(group), sandbox.pid, Vec::new());
+    let later = watcher.started + Duration::from_secs(60);
+    let usual = schedule::interval(Duration::from_secs(60), false);
+    watcher.tick(later);
+    assert_eq!(watcher.next_tick() - later, schedule::ALONE);
+    watcher.expect_work();
+    assert!(watcher.next_tick() <= Instant::now() + usual);
+    sandbox.go_on();
+    while watcher.is_alone() {
+        std::thread::yield_now();
+    }
+    watcher.tick(later);
+    assert_eq!(watcher.next_tick() - later, usual);
+    sandbox.end(&mut watcher);
+}
+
+#[test]
 fn the_kernels_kill_for_want_of_memory_is_told_and_the_group_is_removed() {
     let limits = Limits {
         memory: Some(Bytes::mib(24)),

@@ -64,6 +64,11 @@ impl Group {
         Ok(now)
     }
 
+    /// Processes and threads that there are now; `None` where they are not counted.
+    pub fn pids(&self) -> Option<u64> {
+        self.part(Controller::Pids)?.directory.read_number("pids.current").ok()
+    }
+
     /// What was used so far; about four small files are read.
     ///
     /// # Errors
