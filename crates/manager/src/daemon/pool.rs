@@ -1,8 +1,8 @@
 //! Sandboxes that were made ahead, so that a create is a hand-out.
 //!
 //! They are of template `base`, with the default limits and network. How many there are follows demand: as many as were
-//! asked for lately, between the configured bounds. They are made in the background, a few at a time, and a create that
-//! finds none makes its own.
+//! asked for lately, between the configured bounds. They are made in the background, a few at a time, when nobody waits
+//! for one that is there, and a create that finds none makes its own.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,6 +23,10 @@ use super::table::Entry;
 const EVERY: Duration = Duration::from_secs(1);
 /// What is left of demand after that time: half after about half a minute.
 const DECAY: f64 = 0.977;
+/// Nothing is made until none was handed out for this long, because whoever got one is about to use it …
+const CALM: Duration = Duration::from_millis(50);
+/// … but no longer than this, so that a long row of creates does not come to an empty pool.
+const LONGEST_WAIT: Duration = Duration::from_millis(500);
 /// How long nothing is made after a failure.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 
@@ -41,6 +45,14 @@ struct Contents {
     members: VecDeque<Member>,
     /// Creates of late, the older the less.
     demand: f64,
+    spell: Option<Spell>,
+}
+
+/// Members that were handed out one soon after the other.
+#[derive(Debug, Clone, Copy)]
+struct Spell {
+    first: Instant,
+    latest: Instant,
 }
 
 #[derive(Debug)]
@@ -69,7 +81,11 @@ impl Pool {
 
     /// Takes one out.
     pub(super) fn take(&self) -> Option<Arc<Entry>> {
-        let taken = self.lock().members.pop_front();
+        let taken = {
+            let mut contents = self.lock();
+            contents.note_taken(Instant::now());
+            contents.members.pop_front()
+        };
         self.wanted.notify_one();
         taken.map(|member| member.entry)
     }
@@ -122,9 +138,32 @@ impl Pool {
         out
     }
 
+    /// How long to wait before more are made; zero when none is left.
+    fn wait(&self) -> Duration {
+        let contents = self.lock();
+        match contents.spell {
+            Some(spell) if !contents.members.is_empty() => spell.end().saturating_duration_since(Instant::now()),
+            _ => Duration::ZERO,
+        }
+    }
+
     fn missing(&self, being_made: usize) -> usize {
         let have = self.lock().members.len() + being_made;
         self.target().saturating_sub(have)
+    }
+}
+
+impl Contents {
+    fn note_taken(&mut self, now: Instant) {
+        let goes_on = |spell: &Spell| now.saturating_duration_since(spell.latest) < CALM;
+        let first = self.spell.filter(goes_on).map_or(now, |spell| spell.first);
+        self.spell = Some(Spell { first, latest: now });
+    }
+}
+
+impl Spell {
+    fn end(self) -> Instant {
+        (self.latest + CALM).min(self.first + LONGEST_WAIT)
     }
 }
 
@@ -155,13 +194,17 @@ pub(super) fn start(inner: &Arc<Inner>) {
                     ending::end_in_background(&inner, &entry, EventKind::Killed);
                 }
             }
-            if Instant::now() >= not_before && !inner.is_draining() {
-                fill(&inner, &mut making);
+            let mut wait = inner.pool.wait();
+            if wait.is_zero() {
+                wait = EVERY;
+                if Instant::now() >= not_before && !inner.is_draining() {
+                    fill(&inner, &mut making);
+                }
             }
             drop(inner);
             // A member that is ready, one that was taken, or the time.
             tokio::select! {
-                _ = timeout(EVERY, wanted.notified()) => {}
+                _ = timeout(wait, wanted.notified()) => {}
                 Some(made) = making.join_next() => {
                     if !made.unwrap_or(false) {
                         not_before = Instant::now() + AFTER_FAILURE;
@@ -218,6 +261,30 @@ mod tests {
         }
         pool.lock().demand *= 0.01;
         assert_eq!(pool.target(), 2);
+    }
+
+    #[test]
+    fn members_are_made_when_none_was_handed_out_for_a_moment_and_in_a_long_row_all_the_same() {
+        let mut contents = Contents::default();
+        let start = Instant::now();
+        let end = |contents: &Contents| contents.spell.unwrap().end() - start;
+        let at = |ms| start + Duration::from_millis(ms);
+        contents.note_taken(start);
+        assert_eq!(end(&contents), CALM);
+        contents.note_taken(at(20));
+        assert_eq!(end(&contents), Duration::from_millis(20) + CALM);
+        (1..100).for_each(|number| contents.note_taken(at(20 + number * 10)));
+        assert_eq!(end(&contents), LONGEST_WAIT);
+        // Another row.
+        contents.note_taken(at(5000));
+        assert_eq!(end(&contents), Duration::from_millis(5000) + CALM);
+    }
+
+    #[test]
+    fn an_empty_one_is_filled_without_waiting() {
+        let pool = pool(2, 10);
+        assert!(pool.take().is_none());
+        assert_eq!(pool.wait(), Duration::ZERO);
     }
 
     #[test]
