@@ -5,9 +5,14 @@ use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use super::client::answered;
+use super::http::Connection;
 use crate::error::TaskError;
+
+/// How long a pool may take to fill.
+const FILLED: Duration = Duration::from_secs(120);
 
 /// A running daemon; ended when dropped, with its sandboxes.
 #[derive(Debug)]
@@ -20,11 +25,11 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `binary` with a pool of at most `pool` sandboxes.
+    /// Starts `binary` with a pool of `pool` sandboxes.
     pub(super) fn start(binary: &Path, pool: usize) -> Result<Self, TaskError> {
         let state = tempfile::tempdir().map_err(TaskError::file("making", "a state directory"))?;
         let config = state.path().join("serve.toml");
-        let text = format!("[sandboxes]\nmax = 2000\n[pool]\nmin = {}\nmax = {pool}\n", pool.min(4));
+        let text = format!("[sandboxes]\nmax = 2000\n[pool]\nmin = {pool}\nmax = {pool}\n");
         fs::write(&config, text).map_err(TaskError::file("writing", &config))?;
         let key = Self::made_key(binary, state.path())?;
         let mut child = Command::new(binary)
@@ -56,6 +61,24 @@ impl Daemon {
             0 => Err(answered("offleash serve", "no line with E2B_API_URL".to_owned())),
             _ => Ok(daemon),
         }
+    }
+
+    /// Waits until `count` sandboxes are in the pool.
+    pub(super) fn wait_until_filled(&self, count: usize) -> Result<(), TaskError> {
+        let deadline = Instant::now() + FILLED;
+        let failed = |error| TaskError::file("asking for", "/metrics")(error);
+        let mut connection = Connection::open(self.address, &self.key).map_err(failed)?;
+        while Instant::now() < deadline {
+            let answer = connection.send("GET", "/metrics", &[], &[]).map_err(failed)?;
+            let text = String::from_utf8_lossy(&answer.body).into_owned();
+            let pooled = text.lines().find(|line| line.contains("\"pooled\""));
+            let pooled = pooled.and_then(|line| line.rsplit_once(' ')?.1.parse().ok());
+            if pooled.is_some_and(|pooled: usize| pooled >= count) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Err(answered("the daemon", format!("its pool has no {count} sandboxes")))
     }
 
     fn made_key(binary: &Path, state: &Path) -> Result<String, TaskError> {
