@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::request::Parts;
-use http::{Request, Response, StatusCode};
+use http::{HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use offleash_manager::daemon::{Daemon, Scope};
 use rustix::process::{Resource, getrlimit};
@@ -19,13 +19,14 @@ use crate::body::{self, Body};
 use crate::clients::{Clients, TooMany};
 use crate::connection::{self, Client, Held, Peer};
 use crate::control::{self, Asked};
+use crate::cors;
 use crate::envd::{Listings, Watchers};
 use crate::guard::Guard;
 use crate::journal::{Event, Journal, RequestEvent};
 use crate::listen::{self, Listen, ListenError};
 use crate::pages::{self, Tally};
 use crate::route::{self, ENVD_PORT, Route};
-use crate::tls::{self, TlsError, TlsFiles};
+use crate::tls::{self, Certificate, TlsError, TlsFiles};
 use crate::traffic::{self, Places, To};
 use crate::{authentication, failure, native};
 
@@ -35,6 +36,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const TURNED_AWAY: usize = 64;
 /// How many signatures that name no sandbox are looked at, at once: each with the token of every sandbox.
 const SIGNATURES: usize = 2;
+
+/// When it is worth asking again whether a server is ready that was not.
+const READY_AGAIN: Duration = Duration::from_secs(5);
 
 /// What the owner of a server can set.
 #[derive(Debug)]
@@ -139,6 +143,7 @@ pub(crate) struct State {
     pub(crate) url: String,
     domain: Option<String>,
     pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
+    certificate: Option<Arc<Certificate>>,
     pub(crate) journal: Arc<dyn Journal>,
 }
 
@@ -148,7 +153,8 @@ impl Server {
     /// # Errors
     /// When it cannot listen there, or should not.
     pub async fn bind(config: ServerConfig, daemon: Daemon, journal: Arc<dyn Journal>) -> Result<Self, ServeError> {
-        let tls = config.tls.as_ref().map(tls::config).transpose()?;
+        let certificate = config.tls.map(Certificate::read).transpose()?;
+        let tls = certificate.clone().map(tls::config).transpose()?;
         let (listener, address) = listen::tcp(config.listen).await?;
         let is_public = !address.ip().is_loopback();
         if is_public && tls.is_none() && !config.insecure_public {
@@ -174,6 +180,7 @@ impl Server {
             url: listen::url(address, tls.is_some()),
             domain,
             tls,
+            certificate,
             journal,
         });
         Ok(Self {
@@ -187,6 +194,11 @@ impl Server {
     /// What clients on this machine call the server, as in `http://127.0.0.1:3000`.
     pub fn url(&self) -> &str {
         &self.state.url
+    }
+
+    /// The certificate that TLS is spoken with, to be read again when its files have changed.
+    pub fn certificate(&self) -> Option<Arc<Certificate>> {
+        self.state.certificate.clone()
     }
 
     /// Answers requests until `end` is there; then takes no more and lets those go on that began, for as long as
@@ -286,6 +298,10 @@ pub(crate) async fn answer(state: &State, client: &Client, request: Request<Inco
         Ok(response) => response,
         Err(refusal) => refusal.answer(),
     };
+    let mut response = response;
+    if let Some(origin) = subject.page.take() {
+        cors::tell(&mut response, origin);
+    }
     state.tally.answered(response.status());
     state.journal.record(&Event::Request(&RequestEvent {
         peer: client.peer.address(),
@@ -304,12 +320,14 @@ pub(crate) async fn answer(state: &State, client: &Client, request: Request<Inco
     response.map(|body| body::until_end(body, answering))
 }
 
-/// What a request turned out to be about, for the journal.
+/// What a request turned out to be about.
 #[derive(Debug, Default)]
 pub(crate) struct Subject {
     pub(crate) key: Option<String>,
     pub(crate) sandbox: Option<String>,
     pub(crate) port: Option<u16>,
+    /// The origin of a page that was allowed to call, and may read the answer.
+    page: Option<HeaderValue>,
 }
 
 async fn route(
@@ -334,6 +352,12 @@ async fn route(
     if is_ours && !guard.welcomes(&parts.headers, authority) {
         let message = "pages of this origin may not call; `--allow-origin` allows one";
         return Err(Refusal::new(StatusCode::FORBIDDEN, message).final_answer());
+    }
+    if is_ours {
+        subject.page = cors::allowed(guard, &parts.headers);
+        if subject.page.is_some() && cors::is_preflight(&parts) {
+            return Ok(cors::preflight(&parts.headers));
+        }
     }
     let route = match route {
         Route::ControlPlane if traffic::is_signed(&parts) => signed(state, &parts).await?,
@@ -369,7 +393,7 @@ async fn control_plane(
     let path = parts.uri.path();
     match path {
         "/healthz" => return Ok(answer::empty(StatusCode::NO_CONTENT)),
-        "/readyz" => return Ok(answer::empty(StatusCode::NO_CONTENT)),
+        "/readyz" => return ready(state).await,
         native::DOCUMENT if parts.method == http::Method::GET => return Ok(native::document()),
         _ => {}
     }
@@ -389,6 +413,17 @@ async fn control_plane(
     } else {
         control::answer(&asked, body).await
     }
+}
+
+/// Says whether the server can do what it is there for.
+async fn ready(state: &State) -> Result<Response<Body>, Refusal> {
+    let missing = state.daemon.missing().await;
+    if missing.is_empty() {
+        return Ok(answer::empty(StatusCode::NO_CONTENT));
+    }
+    let named: Vec<String> = missing.iter().map(ToString::to_string).collect();
+    let told = format!("not ready: {}", named.join("; "));
+    Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, told).retry_after(READY_AGAIN))
 }
 
 /// Whether a request was made on this machine, by whatever program.

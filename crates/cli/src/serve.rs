@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use offleash_api::client::SOCKET;
-use offleash_api::{Listen, Server};
+use offleash_api::{Event, Journal, Listen, Server};
 use offleash_core::text::Text;
 use offleash_manager::daemon::Daemon;
 use offleash_store::{HostIdentity, StateDirectory};
 use offleash_sys::rlimit::{Resource, raise_soft};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::config::Config;
 use self::journal::JsonLines;
@@ -59,10 +59,11 @@ async fn run(config: Config, state: &Path) -> Result<(), Failure> {
     // From here on nothing ends us by surprise.
     let end = end_signal()?;
     let daemon = Daemon::open(config.daemon).await?;
-    let journal = Arc::new(JsonLines::new(config.log));
-    let server = Server::bind(config.server, daemon.clone(), journal)
+    let journal: Arc<dyn Journal> = Arc::new(JsonLines::new(config.log));
+    let server = Server::bind(config.server, daemon.clone(), Arc::clone(&journal))
         .await
         .map_err(|error| explained(&error))?;
+    renew_certificate(&server, Arc::clone(&journal))?;
     terminal::print(greeting(server.url(), state).as_bytes())?;
     manager::tell("READY=1");
     server
@@ -109,7 +110,6 @@ fn prepare_process() {
 
 /// Resolves when somebody wants the server to end.
 fn end_signal() -> Result<impl Future<Output = ()>, Failure> {
-    let waiting = |kind| signal(kind).map_err(|error| Failure::new(format!("cannot wait for signals: {error}")));
     let mut terminated = waiting(SignalKind::terminate())?;
     let mut interrupted = waiting(SignalKind::interrupt())?;
     Ok(async move {
@@ -118,6 +118,27 @@ fn end_signal() -> Result<impl Future<Output = ()>, Failure> {
             _ = interrupted.recv() => {}
         }
     })
+}
+
+/// Reads the certificate again whenever somebody says so (SIGHUP); without one, that signal ends the server as ever.
+fn renew_certificate(server: &Server, journal: Arc<dyn Journal>) -> Result<(), Failure> {
+    let Some(certificate) = server.certificate() else {
+        return Ok(());
+    };
+    let mut asked = waiting(SignalKind::hangup())?;
+    tokio::spawn(async move {
+        while asked.recv().await.is_some() {
+            if let Err(error) = certificate.reload() {
+                let (told, cause) = ("the certificate stays the one before", &error);
+                journal.record(&Event::Failure { told, cause });
+            }
+        }
+    });
+    Ok(())
+}
+
+fn waiting(kind: SignalKind) -> Result<Signal, Failure> {
+    signal(kind).map_err(|error| Failure::new(format!("cannot wait for signals: {error}")))
 }
 
 /// What is to be pasted where the SDK runs.

@@ -85,6 +85,59 @@ fn a12_pages_of_others_may_not_call() {
 }
 
 #[test]
+fn a12_pages_that_were_allowed_are_told_so_and_no_others() {
+    let server = Server::start_with(QUIET, &["--allow-origin", "https://app.example"]);
+    let key = server.key(&[]);
+    let page = ("Origin", "https://app.example");
+    let asking = |route: &str, origin, fields: &[(&str, &str)]| {
+        let mut head = vec![("Origin", origin)];
+        head.extend_from_slice(fields);
+        ask(server.address, route, &head, "")
+    };
+    let preflight = [
+        ("Access-Control-Request-Method", "POST"),
+        ("Access-Control-Request-Headers", "x-api-key,content-type"),
+    ];
+    for route in ["OPTIONS /v2/sandboxes", "OPTIONS /v1/run", "OPTIONS /nowhere"] {
+        let told = asking(route, page.1, &preflight);
+        assert_eq!(told.status, 204, "{told:?}");
+        assert_eq!(told.header("access-control-allow-origin"), Some(page.1));
+        assert_eq!(
+            told.header("access-control-allow-headers"),
+            Some("x-api-key,content-type")
+        );
+        assert!(told.header("access-control-allow-methods").unwrap().contains("DELETE"));
+        assert_eq!(told.header("access-control-allow-credentials"), None);
+    }
+    // Of services too, whatever sandbox it is: no token is sent with the question.
+    let services = [&preflight[..], &[("E2b-Sandbox-Id", "i1")]].concat();
+    let told = asking("OPTIONS /files", page.1, &services);
+    assert_eq!(
+        (told.status, told.header("access-control-allow-origin")),
+        (204, Some(page.1))
+    );
+    for (fields, status) in [(&[("X-API-KEY", key.as_str())][..], 200), (&[], 401)] {
+        let told = asking("GET /sandboxes", page.1, fields);
+        assert_eq!(
+            (told.status, told.header("access-control-allow-origin")),
+            (status, Some(page.1))
+        );
+        assert_eq!(told.header("vary"), Some("origin"));
+    }
+    for origin in ["https://other.example", "null"] {
+        let told = asking("OPTIONS /v2/sandboxes", origin, &preflight);
+        assert_eq!(
+            (told.status, told.header("access-control-allow-origin")),
+            (403, None),
+            "{told:?}"
+        );
+    }
+    let own = format!("http://{}", server.address);
+    let told = asking("GET /sandboxes", &own, &[("X-API-KEY", &key)]);
+    assert_eq!((told.status, told.header("access-control-allow-origin")), (200, None));
+}
+
+#[test]
 fn numbers_are_not_passed_on_by_a_proxy_in_front() {
     let server = Server::start_with(QUIET, &["--domain", "box.test:9000"]);
     let metrics = |head: &[(&str, &str)]| ask(server.address, "GET /metrics", head, "");

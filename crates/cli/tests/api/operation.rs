@@ -7,10 +7,12 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::{Command, Stdio};
 
+use rustix::process::Signal;
+
 use crate::client::{ask, connect, parse, read_all};
 use crate::server::{QUIET, Server};
-use crate::support::processes::PATIENCE;
-use crate::support::{Site, binary};
+use crate::support::processes::{PATIENCE, eventually, program, signal};
+use crate::support::{Site, binary, skip, stdout};
 
 #[test]
 fn the_server_says_how_it_is() {
@@ -30,6 +32,24 @@ fn the_server_says_how_it_is() {
     let (status, log) = server.end();
     assert!(status.success(), "{status}: {log}");
     assert_eq!(log, "");
+}
+
+#[test]
+fn a_server_that_can_make_no_sandbox_is_not_ready() {
+    let ready = |server: &Server| ask(server.address, "GET /readyz", &[], "");
+    let short = Server::start_with(&format!("[admission]\nmin_disk_mib = 1000000000\n{QUIET}"), &[]);
+    let told = ready(&short);
+    told.assert_refused(503);
+    assert!(told.body.contains("the machine is short of disk space"), "{told:?}");
+    assert_eq!(ask(short.address, "GET /healthz", &[], "").status, 204);
+    let broken = Server::start();
+    std::fs::write(broken.site.state().join("ready"), "in the way").unwrap();
+    let told = ready(&broken);
+    told.assert_refused(503);
+    assert!(told.body.contains("the state directory cannot be written"), "{told:?}");
+    let good = Server::start();
+    assert_eq!(ready(&good).status, 204);
+    assert!(!good.site.state().join("ready").exists());
 }
 
 #[test]
@@ -85,6 +105,57 @@ fn a_configuration_is_checked() {
     }
     site.refuse(["serve", "--config-check", "--config", "nowhere.toml"]);
     site.refuse(["serve", "--config-check", "--domain", "a b"]);
+}
+
+#[test]
+fn a_certificate_is_renewed_while_the_server_runs() {
+    if program("openssl").is_none() {
+        return skip("no openssl");
+    }
+    let openssl = |arguments: &[&str]| {
+        let output = Command::new("openssl")
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        stdout(&output)
+    };
+    let site = Site::sharing_templates();
+    let [certificate, key] = ["certificate", "key"].map(|name| site.root().join(name).to_str().unwrap().to_owned());
+    let renew = |name: &str| {
+        let (new, curve, subject) = ("ec", "ec_paramgen_curve:P-256", format!("/CN={name}"));
+        openssl(&[
+            "req",
+            "-x509",
+            "-newkey",
+            new,
+            "-pkeyopt",
+            curve,
+            "-nodes",
+            "-days",
+            "1",
+            "-subj",
+            &subject,
+            "-keyout",
+            &key,
+            "-out",
+            &certificate,
+        ]);
+    };
+    renew("first");
+    let config = site.write("serve.toml", QUIET);
+    let mut command = site.offleash(["serve", "--listen", "127.0.0.1:0", "--tls-cert", &certificate]);
+    command.args(["--tls-key", &key, "--config"]).arg(config);
+    let mut server = Server::spawned(site, command);
+    let address = server.address.to_string();
+    let shown = || openssl(&["s_client", "-connect", &address]);
+    assert!(shown().contains("first"), "{}", shown());
+    renew("second");
+    signal(server.child(), Signal::HUP);
+    eventually("the new certificate", || shown().contains("second").then_some(()));
+    let (status, log) = server.end();
+    assert!(status.success(), "{status}: {log}");
+    assert_eq!(log, "");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use super::clock::now_ms;
 use super::config::DaemonConfig;
 use super::error::DaemonError;
 use super::pool::Pool;
+use super::readiness::Readiness;
 use super::table::{Entry, Table};
 use super::view::Counts;
 use crate::keeper::client::Keeper;
@@ -33,6 +34,7 @@ pub(super) struct Inner {
     /// Told when a sandbox may be the next whose time is up.
     pub(super) end_changed: Arc<Notify>,
     pub(super) tally: Tally,
+    pub(super) readiness: Readiness,
     draining: AtomicBool,
     /// How many jobs go on that the end of the daemon should wait for.
     jobs: AtomicUsize,
@@ -74,6 +76,7 @@ impl Inner {
             table: Table::default(),
             end_changed: Arc::default(),
             tally: Tally::default(),
+            readiness: Readiness::default(),
             draining: AtomicBool::new(false),
             jobs: AtomicUsize::new(0),
             job_done: Notify::new(),

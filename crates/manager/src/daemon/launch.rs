@@ -96,8 +96,7 @@ pub(super) fn start(program: Option<&Path>, directory: &Path) -> io::Result<(Sta
             process,
         )),
         None => {
-            process.kill()?;
-            process.reap();
+            process.end()?;
             Err(io::Error::other("the keeper ended at once"))
         }
     }
@@ -158,6 +157,13 @@ impl Process {
     /// Kills it; the kernel then kills its sandbox.
     pub(super) fn kill(&self) -> io::Result<()> {
         offleash_sys::process::kill(self.pidfd.as_fd())
+    }
+
+    /// Ends it, and reaps it.
+    pub(super) fn end(&self) -> io::Result<()> {
+        self.kill()?;
+        self.reap();
+        Ok(())
     }
 
     /// Waits until it has ended, and reaps it if it is ours to reap.
