@@ -22,7 +22,9 @@ pub(crate) fn refusal(journal: &dyn Journal, error: &DaemonError) -> Refusal {
         record(journal, &told.message, error);
     }
     match error {
-        DaemonError::Overloaded { retry_after, .. } => told.retry_after(*retry_after),
+        DaemonError::Overloaded { retry_after, .. } | DaemonError::TemplateBuilding { retry_after, .. } => {
+            told.retry_after(*retry_after)
+        }
         DaemonError::Draining => told.retry_after(SOON),
         // Only the caller itself can make room, or mend its request.
         _ => told.final_answer(),

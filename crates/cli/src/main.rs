@@ -24,6 +24,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use offleash_manager::keeper::COMMAND;
+use offleash_manager::templates::BUILDER;
 
 use crate::args::{Arguments, Command, PolicyCommand, RunInvocation};
 use crate::failure::Failure;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
     match words.next() {
         Some(word) if word == "run" => run_only(name, words.collect()),
         Some(word) if word == COMMAND && words.next().is_none() => keeper::keeper(),
+        Some(word) if word == BUILDER && words.next().is_none() => template::builder(),
         _ => any(),
     }
 }

@@ -19,6 +19,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::config::Config;
 use self::journal::JsonLines;
+pub(crate) use self::journal::write as write_line;
 use crate::args::ServeArgs;
 use crate::failure::Failure;
 use crate::terminal;
@@ -41,6 +42,8 @@ pub(crate) fn serve(arguments: &ServeArgs, state: Option<&Path>) -> Result<ExitC
     }
     prepare_process();
     let state = StateDirectory::open(state, &HostIdentity::of_this_process())?;
+    // As long as there is one thread; what cannot be removed now is of no use to anybody and goes another time.
+    let _cleaned = offleash_manager::templates::clean(&state);
     config.daemon.state = Some(state.path().to_owned());
     config.server.local = Some(state.path().join(SOCKET));
     let threads = std::thread::available_parallelism().map_or(2, |count| count.get().clamp(2, MOST_THREADS));

@@ -23,7 +23,10 @@ use crate::failure::Failure;
 use crate::remote::table::Table;
 use crate::{specify, terminal};
 
+mod builder;
 mod progress;
+
+pub(crate) use self::builder::builder;
 
 pub(crate) fn template(command: &TemplateCommand, state: Option<&Path>) -> Result<ExitCode, Failure> {
     match command {
@@ -137,7 +140,7 @@ fn item<T: FromStr<Err: std::error::Error>>(flag: &str, text: &str) -> Result<T,
 }
 
 /// The variables of the build alone; one without a value is the caller's own.
-fn build_env(given: &[OsString]) -> Result<Vec<(OsString, OsString)>, Failure> {
+pub(crate) fn build_env(given: &[OsString]) -> Result<Vec<(OsString, OsString)>, Failure> {
     let mut env = Vec::new();
     for text in given {
         match variable("--build-env", text)? {
@@ -198,7 +201,9 @@ fn rounded(bytes: u64) -> u64 {
 }
 
 fn ls(arguments: &TemplateLsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let listed = templates::list(&open_state(state)?)?;
+    let state = open_state(state)?;
+    templates::clean(&state)?;
+    let listed = templates::list(&state)?;
     if arguments.json {
         let shown: Vec<Document<'_>> = listed.iter().map(Document::of).collect();
         terminal::print(&terminal::json_line(&shown)?)?;

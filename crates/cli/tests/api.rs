@@ -31,5 +31,7 @@ mod operation;
 mod sandboxes;
 #[path = "api/server.rs"]
 mod server;
+#[path = "api/templates.rs"]
+mod templates;
 #[path = "api/verbs.rs"]
 mod verbs;

@@ -1,31 +1,16 @@
 //! What E2B's control plane has and this one has not yet; and routes that nobody has.
 
-use http::{Method, Response, StatusCode};
-use offleash_manager::daemon::BASE_TEMPLATE;
-use serde_json::json;
+use http::{Method, StatusCode};
 
 use super::request::unsupported;
-use crate::answer::{self, Refusal};
-use crate::body::Body;
-
-/// Says whether a template of this name is there.
-pub(super) fn alias(alias: &str) -> Result<Response<Body>, Refusal> {
-    if alias != BASE_TEMPLATE {
-        return Err(Refusal::not_found(format!(
-            "template `{}` not found",
-            alias.escape_debug()
-        )));
-    }
-    let body = json!({ "templateID": BASE_TEMPLATE, "public": true });
-    Ok(answer::json(StatusCode::OK, &body))
-}
+use crate::answer::Refusal;
 
 /// Why no route answers a request.
 pub(super) fn refusal(method: &Method, segments: &[&str]) -> Refusal {
     match segments {
         ["sandboxes", _, "snapshots"] | ["snapshots", ..] => unsupported("snapshots are"),
         ["sandboxes", _, "fork"] => unsupported("forks are"),
-        ["templates", ..] | ["v2" | "v3", "templates", ..] => unsupported("templates other than `base` are"),
+        ["templates", ..] | ["v2" | "v3", "templates", ..] => unsupported("builds of templates by this API are"),
         ["volumes", ..] | ["volumecontent", ..] => unsupported("volumes are"),
         ["secrets", ..] => unsupported("secrets are"),
         ["sandboxes"] | ["sandboxes", _] | ["v2", "sandboxes"] | ["events", "sandboxes", ..] => wrong_method(method),

@@ -6,6 +6,7 @@ mod later;
 mod request;
 mod sandboxes;
 mod shapes;
+mod templates;
 
 use http::request::Parts;
 use http::{Method, Response};
@@ -81,7 +82,9 @@ pub(crate) async fn answer(asked: &Asked<'_>, body: Incoming) -> Result<Response
         ["v2", "sandboxes", id, "logs"] if get => sandboxes::logs(asked, id, Version::Second).await,
         ["events", "sandboxes"] if get => sandboxes::events(asked, None).await,
         ["events", "sandboxes", id] if get => sandboxes::events(asked, Some(id)).await,
-        ["templates", "aliases", alias] if get => later::alias(alias),
+        ["templates"] if get => templates::list(asked).await,
+        ["templates", "aliases", alias] if get => templates::alias(asked, alias).await,
+        ["templates", name] if delete => templates::remove(asked, name).await,
         segments => Err(later::refusal(&asked.parts.method, segments)),
     }
 }

@@ -1,13 +1,16 @@
 //! The configuration file of `offleash serve`, and what it and the flags mean together.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use offleash_api::{Listen, ServerConfig, TlsFiles};
 use offleash_core::level::Degrade;
+use offleash_core::network::{NetworkRule, RuleVerdict};
+use offleash_core::template::ItemError;
 use offleash_core::text::Text;
-use offleash_manager::daemon::{AdmissionConfig, DaemonConfig, Limits, PoolConfig};
+use offleash_manager::daemon::{AdmissionConfig, DaemonConfig, Limits, PoolConfig, TemplatesConfig};
 use serde::Deserialize;
 
 use crate::args::{LogArg, ServeArgs};
@@ -113,6 +116,20 @@ tables! {
         /// How long one waits before it is replaced, seconds.
         max_age_seconds: u64 = "`3600`",
     }
+    "templates" Templates {
+        /// Build template `code-interpreter`, which E2B's SDK for it asks for, when it is asked for and not there.
+        build_on_first_use: bool = "`true`",
+        /// How long a create waits for that before it is answered to try again, seconds.
+        wait_seconds: u64 = "`45`",
+        /// What pip installs in it.
+        pip: Vec<String> = "numpy, pandas, matplotlib, scipy, scikit-learn, ipython",
+        /// Where pip looks instead of PyPI.
+        index_url: String = "none",
+        /// What the build may reach beside that, as `--allow` has it.
+        allow: Vec<String> = "`[]`",
+        /// Variables of the build alone, such as `PIP_INDEX_URL`: passed by name, or set with `NAME=VALUE`.
+        build_env: Vec<String> = "`[]`",
+    }
 }
 
 /// The whole file.
@@ -132,6 +149,7 @@ struct Tables {
     max_limits: MaxLimits,
     admission: Admission,
     pool: Pool,
+    templates: Templates,
 }
 
 /// What `offleash serve` is to do.
@@ -175,6 +193,7 @@ fn parse(text: &str) -> Result<Tables, toml::de::Error> {
     let max_limits = table(&mut rest, "max_limits")?;
     let admission = table(&mut rest, "admission")?;
     let pool = table(&mut rest, "pool")?;
+    let templates = table(&mut rest, "templates")?;
     let server = toml::Value::Table(rest).try_into()?;
     Ok(Tables {
         server,
@@ -183,6 +202,7 @@ fn parse(text: &str) -> Result<Tables, toml::de::Error> {
         max_limits,
         admission,
         pool,
+        templates,
     })
 }
 
@@ -342,8 +362,32 @@ fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Failure
     set(max, pool.max);
     set(max_creating, pool.max_creating);
     set(max_age, pool.max_age_seconds.map(Duration::from_secs));
+    templates(&tables.templates, &mut config.templates)?;
     check_order(&config)?;
     Ok(config)
+}
+
+fn templates(table: &Templates, config: &mut TemplatesConfig) -> Result<(), Failure> {
+    let wrong = |key: &str, error: &dyn std::fmt::Display| {
+        Failure::new(format!("templates.{key}: {error}")).with_hint("docs/serve.md has every key, with its default")
+    };
+    set(&mut config.build_on_first_use, table.build_on_first_use);
+    set(&mut config.wait, table.wait_seconds.map(Duration::from_secs));
+    let recipe = &mut config.code_interpreter;
+    if let Some(pip) = &table.pip {
+        let parsed = pip.iter().map(|text| text.parse()).collect::<Result<_, _>>();
+        recipe.pip = parsed.map_err(|error: ItemError| wrong("pip", &error))?;
+    }
+    if let Some(url) = &table.index_url {
+        recipe.index_url = Some(url.parse().map_err(|error: ItemError| wrong("index_url", &error))?);
+    }
+    for rule in table.allow.iter().flatten() {
+        NetworkRule::parse(RuleVerdict::Allow, rule).map_err(|error| wrong("allow", &error))?;
+        recipe.allow.push(rule.clone());
+    }
+    let given: Vec<OsString> = table.build_env.iter().flatten().map(OsString::from).collect();
+    config.build_env = crate::template::build_env(&given)?;
+    Ok(())
 }
 
 /// Refuses defaults beyond what may be asked for.

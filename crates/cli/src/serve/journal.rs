@@ -63,7 +63,8 @@ impl Journal for JsonLines {
     }
 }
 
-fn write(mut line: Value) {
+/// Writes a line with the time.
+pub(crate) fn write(mut line: Value) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     line["at_ms"] = u64::try_from(now.as_millis()).unwrap_or(u64::MAX).into();
     // What others put into a path can neither end the line nor drive a terminal.

@@ -1,9 +1,11 @@
 //! What the owner of a daemon can set.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use offleash_core::level::{Degrade, Level};
+use offleash_core::template::Recipe;
 
 use super::view::Limits;
 
@@ -40,6 +42,21 @@ pub struct DaemonConfig {
     pub pool: PoolConfig,
     /// How often use is sampled; not at all if zero.
     pub sample_every: Duration,
+    /// Templates that are built when they are asked for.
+    pub templates: TemplatesConfig,
+}
+
+/// Templates that are built when they are asked for: that of the code interpreter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TemplatesConfig {
+    /// Whether any is.
+    pub build_on_first_use: bool,
+    /// How long a create waits for one that is being built, before it is answered that it is to be tried again.
+    pub wait: Duration,
+    /// What it is built from.
+    pub code_interpreter: Recipe,
+    /// Variables of the build alone.
+    pub build_env: Vec<(OsString, OsString)>,
 }
 
 /// When creates are refused because the machine is short of something.
@@ -94,6 +111,19 @@ impl Default for DaemonConfig {
             admission: AdmissionConfig::default(),
             pool: PoolConfig::default(),
             sample_every: Duration::from_secs(5),
+            templates: TemplatesConfig::default(),
+        }
+    }
+}
+
+impl Default for TemplatesConfig {
+    fn default() -> Self {
+        Self {
+            build_on_first_use: true,
+            // SDKs wait a minute for an answer.
+            wait: Duration::from_secs(45),
+            code_interpreter: Recipe::code_interpreter(),
+            build_env: Vec::new(),
         }
     }
 }

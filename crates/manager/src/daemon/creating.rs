@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use offleash_core::text::Text;
 use offleash_core::units::{Bytes, CpuCount};
+use offleash_store::HeldTemplate;
 use offleash_store::registry::{Change, EventKind, LogLevel, SandboxRow, SandboxState, Scope};
 use tokio::time::timeout;
 
@@ -17,9 +18,9 @@ use super::request::{CreateRequest, NetworkSettings, OnTimeout};
 use super::specification::{self, Specification};
 use super::table::{Claim, Entry, Reserved};
 use super::view::{Caller, Limits, SandboxView};
-use super::{BASE_TEMPLATE, Daemon, network, random};
+use super::{BASE_TEMPLATE, Daemon, network, random, templates};
 use crate::keeper::message::Hello;
-use crate::keeper::order::{LimitsOrder, NetworkOrder, SandboxOrder, Template};
+use crate::keeper::order::{LimitsOrder, NetworkOrder, SandboxOrder};
 
 /// How long the answer to a request is waited for that the same request, repeated, is in the middle of.
 const REPEATED: Duration = Duration::from_secs(30);
@@ -32,7 +33,9 @@ impl Daemon {
     pub async fn create(&self, caller: &Caller, request: CreateRequest) -> Result<SandboxView, DaemonError> {
         caller.require(Scope::Create)?;
         let inner = &self.inner;
-        let order = Order::of(caller, request, inner)?;
+        let mut order = Order::of(caller, request, inner)?;
+        // It stays in place until the sandbox itself holds it.
+        order.template = templates::ready(inner, &order.request.template).await?;
         let listener = Listener::default();
         let (work, listens) = (Arc::clone(inner), listener.there());
         let created = inner
@@ -82,6 +85,8 @@ struct Order {
     request: CreateRequest,
     specification: Specification,
     timeout: Duration,
+    /// What was built that it is of.
+    template: Option<HeldTemplate>,
 }
 
 impl Order {
@@ -96,7 +101,14 @@ impl Order {
             request,
             specification,
             timeout,
+            template: None,
         })
+    }
+
+    /// The name of its template.
+    fn template_name(&self) -> &str {
+        let built = self.template.as_ref();
+        built.map_or(BASE_TEMPLATE, |built| built.record().name.as_str())
     }
 
     /// What it counts against.
@@ -151,13 +163,16 @@ async fn create(inner: &Arc<Inner>, order: &Order) -> Result<Arc<Entry>, DaemonE
         },
     };
     inner.tally.created.fetch_add(1, Ordering::Relaxed);
+    if let Some(note) = order.template.as_ref().and_then(templates::note) {
+        inner.log(entry.id.as_str(), LogLevel::Warn, note);
+    }
     inner.end_changed.notify_one();
     Ok(entry)
 }
 
 /// Hands out a member of the warm pool, if there is one that fits.
 async fn hand_out(inner: &Arc<Inner>, order: &Order) -> Result<Option<Reserved>, DaemonError> {
-    if order.specification.limits != inner.config.default_limits {
+    if order.template.is_some() || order.specification.limits != inner.config.default_limits {
         return Ok(None);
     }
     let reserved = inner.table.reserve(&order.claim(inner), |_| {
@@ -229,7 +244,7 @@ async fn give_network(inner: &Inner, entry: &Entry, wanted: &Specification) -> R
 /// Makes a sandbox for a caller.
 async fn make_for(inner: &Arc<Inner>, order: &Order) -> Result<Reserved, DaemonError> {
     let id = random::sandbox_id()?;
-    let mut row = new_row(id.as_str(), &order.specification);
+    let mut row = new_row(id.as_str(), order.template_name(), &order.specification);
     order.fill(&mut row)?;
     let entry = Arc::new(Entry::new(id, row, order.specification.clone()));
     // Held until it is made, before anybody can find it.
@@ -260,7 +275,7 @@ async fn make_for(inner: &Arc<Inner>, order: &Order) -> Result<Reserved, DaemonE
 pub(super) async fn make_for_pool(inner: &Arc<Inner>) -> Result<Arc<Entry>, DaemonError> {
     let specification = Specification::usual(&inner.config);
     let id = random::sandbox_id()?;
-    let row = new_row(id.as_str(), &specification);
+    let row = new_row(id.as_str(), BASE_TEMPLATE, &specification);
     let entry = Arc::new(Entry::new(id, row, specification));
     let _transition = entry.transition.lock().await;
     inner.table.insert(Arc::clone(&entry));
@@ -271,12 +286,12 @@ pub(super) async fn make_for_pool(inner: &Arc<Inner>) -> Result<Arc<Entry>, Daem
     Ok(Arc::clone(&entry))
 }
 
-fn new_row(id: &str, specification: &Specification) -> SandboxRow {
+fn new_row(id: &str, template: &str, specification: &Specification) -> SandboxRow {
     SandboxRow {
         id: id.to_owned(),
         key_id: None,
         state: SandboxState::Creating,
-        template: BASE_TEMPLATE.to_owned(),
+        template: template.to_owned(),
         spec: specification.to_json(),
         metadata: std::collections::BTreeMap::new(),
         started_ms: now_ms(),
@@ -380,7 +395,7 @@ fn sandbox_order(inner: &Inner, entry: &Entry) -> Result<SandboxOrder, DaemonErr
         id: entry.id.clone(),
         state: Text::from(inner.state.path()),
         directory: Text::from(inner.directories.path_of(&entry.id)),
-        template: Template::Base,
+        template: templates::of_row(&entry.lock().row.template),
         // Each command is given them: a sandbox that was made ahead does not know them.
         env: Vec::new(),
         level: inner.config.level,

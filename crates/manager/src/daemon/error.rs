@@ -6,6 +6,8 @@ use offleash_core::error::{ErrorKind, Explained};
 use offleash_store::StateError;
 use offleash_store::registry::RegistryError;
 
+use crate::templates::TemplateError;
+
 /// Why the daemon does not do what it was asked.
 ///
 /// What `Display` says is meant for the caller and names nothing of the host; sources may, and are for the log.
@@ -59,6 +61,31 @@ pub enum DaemonError {
         /// What was asked for.
         name: String,
     },
+    /// The template is being built, which is done once for all.
+    #[error("template `{name}` is being built ({installs}); try again in a moment")]
+    TemplateBuilding {
+        /// The template.
+        name: String,
+        /// What it installs.
+        installs: String,
+        /// After how long it may be worth a try.
+        retry_after: Duration,
+    },
+    /// The template could not be built.
+    #[error("template `{name}` could not be built; the server's log says why")]
+    TemplateFailed {
+        /// The template.
+        name: String,
+    },
+    /// Sandboxes use the template.
+    #[error("template `{name}` is used by sandboxes")]
+    TemplateInUse {
+        /// The template.
+        name: String,
+    },
+    /// Something of a template failed.
+    #[error("the templates cannot be used")]
+    Templates(#[from] TemplateError),
     /// This machine or this level cannot do it.
     #[error("{what} is not supported: {why}")]
     Unsupported {
@@ -138,9 +165,12 @@ impl Explained for DaemonError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::NotFound { .. } | Self::UnknownTemplate { .. } => ErrorKind::NotFound,
-            Self::Conflict { .. } | Self::AlreadyRunning => ErrorKind::Conflict,
+            Self::Conflict { .. } | Self::AlreadyRunning | Self::TemplateInUse { .. } => ErrorKind::Conflict,
             Self::QuotaExceeded { .. } => ErrorKind::Exhausted,
-            Self::Overloaded { .. } | Self::Draining => ErrorKind::Unavailable,
+            Self::Overloaded { .. } | Self::Draining | Self::TemplateBuilding { .. } | Self::TemplateFailed { .. } => {
+                ErrorKind::Unavailable
+            }
+            Self::Templates(source) => source.kind(),
             Self::Invalid { .. } => ErrorKind::Invalid,
             Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::Unauthorized | Self::Forbidden { .. } => ErrorKind::Denied,

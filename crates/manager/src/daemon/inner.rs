@@ -16,6 +16,7 @@ use super::error::DaemonError;
 use super::pool::Pool;
 use super::readiness::Readiness;
 use super::table::{Entry, Table};
+use super::templates::Builds;
 use super::view::Counts;
 use crate::keeper::client::Keeper;
 
@@ -29,6 +30,7 @@ pub(super) struct Inner {
     pub(super) table: Table,
     pub(super) admission: Admission,
     pub(super) pool: Pool,
+    pub(super) builds: Builds,
     /// Places for sandboxes that are being made.
     pub(super) creating: Semaphore,
     /// Told when a sandbox may be the next whose time is up.
@@ -68,6 +70,7 @@ impl Inner {
         Ok(Arc::new(Self {
             admission: Admission::new(config.admission, state.path().to_owned()),
             pool: Pool::new(config.pool),
+            builds: Builds::default(),
             creating: Semaphore::new(config.max_creating.max(1)),
             config,
             state,

@@ -27,7 +27,7 @@ use crate::keeper::message::Hello;
 use crate::keeper::order::SandboxOrder;
 
 /// This program, even when its file was replaced or removed.
-const OWN_PROGRAM: &str = "/proc/self/exe";
+pub(super) const OWN_PROGRAM: &str = "/proc/self/exe";
 /// The command of our program that is a keeper.
 const COMMAND: &str = "keeper";
 /// Where a keeper writes what it has to complain of, in its sandbox's directory.
@@ -135,6 +135,11 @@ impl Started {
 }
 
 impl Process {
+    /// A child of ours that nobody has reaped.
+    pub(super) fn new(pidfd: OwnedFd) -> Self {
+        Self { pidfd }
+    }
+
     /// The process that was recorded, if it lives.
     pub(super) fn find(recorded: KeeperProcess) -> Option<Self> {
         // `from_raw` panics below zero, and the number was read from a file.

@@ -27,12 +27,13 @@ mod request;
 mod sampling;
 mod specification;
 mod table;
+mod templates;
 mod transitions;
 mod view;
 
 use std::sync::Arc;
 
-pub use self::config::{AdmissionConfig, DaemonConfig, PoolConfig};
+pub use self::config::{AdmissionConfig, DaemonConfig, PoolConfig, TemplatesConfig};
 pub use self::error::DaemonError;
 use self::inner::Inner;
 pub use self::keys::Keys;

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::BASE_TEMPLATE;
 use super::config::DaemonConfig;
 use super::error::DaemonError;
 use super::network;
@@ -40,11 +39,6 @@ const LONGEST_IDEMPOTENCY_KEY: usize = 255;
 impl Specification {
     /// Checks `request` and settles what it leaves open.
     pub(super) fn of(request: &CreateRequest, config: &DaemonConfig) -> Result<Self, DaemonError> {
-        if request.template != BASE_TEMPLATE {
-            return Err(DaemonError::UnknownTemplate {
-                name: request.template.clone(),
-            });
-        }
         check_map("metadata", &request.metadata)?;
         check_env(&request.env)?;
         check_idempotency_key(request.idempotency_key.as_deref())?;

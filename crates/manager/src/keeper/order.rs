@@ -8,6 +8,7 @@ use offleash_core::level::{Degrade, Level, LevelChoice};
 use offleash_core::limits::Limits;
 use offleash_core::network::{NetworkRule, PatternError, RuleVerdict};
 use offleash_core::spec::{NetworkSpec, RootChoice, SandboxSpec};
+use offleash_core::template::TemplateName;
 use offleash_core::text::Text;
 use offleash_core::units::{Bytes, CpuCount};
 use serde::{Deserialize, Serialize};
@@ -44,12 +45,14 @@ pub struct SandboxOrder {
 }
 
 /// What the files of a sandbox are at first.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Template {
     /// The host's programs below a root that can be written to.
     #[default]
     Base,
+    /// The same with a template that was built between the two.
+    Built(TemplateName),
     /// The host's programs, read-only, and a home directory in memory.
     System,
 }
@@ -136,10 +139,14 @@ impl SandboxOrder {
             limits: self.limits.limits(),
             network: self.network.spec()?,
             pausable: true,
-            root: match self.template {
+            root: match &self.template {
                 // The layer is the keeper's, and goes with the sandbox.
                 Template::Base => RootChoice::Base {
                     template: None,
+                    layer: None,
+                },
+                Template::Built(name) => RootChoice::Base {
+                    template: Some(name.clone()),
                     layer: None,
                 },
                 Template::System => RootChoice::System,

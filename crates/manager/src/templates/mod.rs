@@ -9,6 +9,7 @@ mod build;
 mod error;
 mod indexes;
 mod lines;
+mod order;
 mod steps;
 
 use std::path::Path;
@@ -21,6 +22,7 @@ use offleash_store::{
 
 pub use self::build::{BuildRequest, Progress, USUAL_DISK, build};
 pub use self::error::TemplateError;
+pub use self::order::{BUILDER, BuildOrder};
 use crate::base::{Template, remove_layer};
 
 /// A template in a list.
@@ -40,7 +42,6 @@ pub struct TemplateListing {
 /// When the state directory cannot be used.
 pub fn list(state: &StateDirectory) -> Result<Vec<TemplateListing>, TemplateError> {
     let templates = state.templates()?;
-    remove_abandoned(&templates);
     let now = Template::system_stamp();
     let mut listed = Vec::new();
     for name in templates.names()? {
@@ -81,6 +82,16 @@ pub fn exists(state: &StateDirectory, name: &TemplateName) -> Result<bool, Templ
     Ok(state.templates()?.hold(name)?.is_some())
 }
 
+/// Removes what builders that died left, and what was replaced and is not used any more. The calling process must have
+/// one thread.
+///
+/// # Errors
+/// When the state directory cannot be used.
+pub fn clean(state: &StateDirectory) -> Result<(), TemplateError> {
+    remove_abandoned(&state.templates()?);
+    Ok(())
+}
+
 /// Removes a template. The calling process must have one thread.
 ///
 /// # Errors
@@ -114,9 +125,8 @@ pub(crate) fn outdated(record: &TemplateRecord) -> Option<String> {
     })
 }
 
-/// Removes what builders that died left, and what was replaced. What cannot be removed now stays until the next time.
-/// The calling process must have one thread.
-pub fn remove_abandoned(templates: &Templates) {
+/// What cannot be removed now stays until the next time.
+fn remove_abandoned(templates: &Templates) {
     for abandoned in templates.abandoned().into_iter().flatten() {
         let _removed = discard(&abandoned);
     }

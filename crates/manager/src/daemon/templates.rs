@@ -1,0 +1,224 @@
+//! Templates that callers ask for: found, built on first use, listed and removed.
+//!
+//! A build is another process of our own program, since sandboxes are made by processes with one thread; whoever asks for
+//! the same template meanwhile waits for the same build. It ends with the daemon.
+
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use offleash_core::template::TemplateName;
+use offleash_core::text::Text;
+use offleash_store::registry::Scope;
+use offleash_store::{HeldTemplate, Taken, remove_directory};
+use offleash_sys::spawn::{Orphaned, Session, Spawn, spawn};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::unix::pipe;
+use tokio::sync::watch;
+
+use super::error::DaemonError;
+use super::inner::{Inner, blocking};
+use super::launch::{OWN_PROGRAM, Process};
+use super::view::Caller;
+use super::{BASE_TEMPLATE, Daemon};
+use crate::keeper::order::Template;
+use crate::templates::{self, BUILDER, BuildOrder, TemplateListing};
+
+/// When it may be worth a try again while a template is being built.
+const RETRY: Duration = Duration::from_secs(10);
+/// How long nothing is built after a failure: who asks again and again does not build again and again.
+const AFTER_FAILURE: Duration = Duration::from_secs(60);
+
+/// The build that goes on, and the last one that failed.
+#[derive(Debug, Default)]
+pub(super) struct Builds {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// True once it has ended.
+    going_on: Option<watch::Receiver<bool>>,
+    failed: Option<Instant>,
+}
+
+impl Daemon {
+    /// The templates that were built, by name.
+    ///
+    /// # Errors
+    /// `Forbidden`, `Templates`.
+    pub async fn templates(&self, caller: &Caller) -> Result<Vec<TemplateListing>, DaemonError> {
+        caller.require(Scope::Read)?;
+        let state = self.inner.state.clone();
+        Ok(blocking("list templates", move || templates::list(&state)).await??)
+    }
+
+    /// Whether a create with this template would find it: built, or built then.
+    ///
+    /// # Errors
+    /// `Forbidden`, `Templates`.
+    pub async fn has_template(&self, caller: &Caller, name: &str) -> Result<bool, DaemonError> {
+        caller.require(Scope::Read)?;
+        let Some(name) = named(name)? else { return Ok(true) };
+        Ok(is_built_on_first_use(&self.inner, &name) || find(&self.inner, &name).await?.is_some())
+    }
+
+    /// Removes a template that no sandbox uses. What is left of its files goes with the next build.
+    ///
+    /// # Errors
+    /// `Forbidden`, `UnknownTemplate`, `TemplateInUse`, `Templates`.
+    pub async fn remove_template(&self, caller: &Caller, name: &str) -> Result<(), DaemonError> {
+        caller.require(Scope::Admin)?;
+        let unknown = || DaemonError::UnknownTemplate { name: name.to_owned() };
+        let wanted = named(name).ok().flatten().ok_or_else(unknown)?;
+        let state = self.inner.state.clone();
+        let taken = blocking("remove a template", move || {
+            let taken = state.templates()?.take(&wanted)?;
+            if let Taken::Taken(abandoned) = &taken {
+                // What belongs to subordinate ids a process with more than one thread cannot remove.
+                let _removed = remove_directory(abandoned.path());
+            }
+            Ok::<_, templates::TemplateError>(taken)
+        });
+        match taken.await?? {
+            Taken::Taken(_) => Ok(()),
+            Taken::InUse => Err(DaemonError::TemplateInUse { name: name.to_owned() }),
+            Taken::Missing => Err(unknown()),
+        }
+    }
+}
+
+/// The template that a caller means; `None` is the base.
+fn named(name: &str) -> Result<Option<TemplateName>, DaemonError> {
+    if name == BASE_TEMPLATE {
+        return Ok(None);
+    }
+    let meant = TemplateName::meant_by(name);
+    meant
+        .map(Some)
+        .map_err(|_| DaemonError::UnknownTemplate { name: name.to_owned() })
+}
+
+/// What a keeper is told whose row says this.
+pub(super) fn of_row(template: &str) -> Template {
+    template.parse().map_or(Template::Base, Template::Built)
+}
+
+/// What is to be noted of a sandbox whose template was built on other packages than the host has.
+pub(super) fn note(template: &HeldTemplate) -> Option<String> {
+    templates::outdated(template.record())
+}
+
+fn is_built_on_first_use(inner: &Inner, name: &TemplateName) -> bool {
+    name.is_code_interpreter() && inner.config.templates.build_on_first_use
+}
+
+async fn find(inner: &Inner, name: &TemplateName) -> Result<Option<HeldTemplate>, DaemonError> {
+    let (state, name) = (inner.state.clone(), name.clone());
+    let held = blocking("find a template", move || {
+        Ok::<_, templates::TemplateError>(state.templates()?.hold(&name)?)
+    });
+    Ok(held.await??)
+}
+
+/// Finds the template that `name` means, or has it built and waits for that.
+///
+/// # Errors
+/// `UnknownTemplate`, `TemplateBuilding`, `TemplateFailed`, `Templates`.
+pub(super) async fn ready(inner: &Arc<Inner>, name: &str) -> Result<Option<HeldTemplate>, DaemonError> {
+    let Some(wanted) = named(name)? else { return Ok(None) };
+    let until = tokio::time::Instant::now() + inner.config.templates.wait;
+    loop {
+        if let Some(held) = find(inner, &wanted).await? {
+            return Ok(Some(held));
+        }
+        if !is_built_on_first_use(inner, &wanted) {
+            return Err(DaemonError::UnknownTemplate { name: name.to_owned() });
+        }
+        let mut ended = going_on(inner, &wanted)?;
+        let waited = tokio::time::timeout_at(until, ended.wait_for(|ended| *ended)).await;
+        if waited.is_err() {
+            return Err(DaemonError::TemplateBuilding {
+                name: wanted.to_string(),
+                installs: inner.config.templates.code_interpreter.summary(),
+                retry_after: RETRY,
+            });
+        }
+    }
+}
+
+/// The build that goes on; begins one unless one has failed lately.
+fn going_on(inner: &Arc<Inner>, name: &TemplateName) -> Result<watch::Receiver<bool>, DaemonError> {
+    let mut state = inner.builds.state.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(ended) = state.going_on.as_ref().filter(|ended| !*ended.borrow()) {
+        return Ok(ended.clone());
+    }
+    if state.failed.is_some_and(|failed| failed.elapsed() < AFTER_FAILURE) {
+        return Err(DaemonError::TemplateFailed { name: name.to_string() });
+    }
+    let (ending, ended) = watch::channel(false);
+    state.going_on = Some(ended.clone());
+    drop(state);
+    let (weak, name) = (Arc::downgrade(inner), name.clone());
+    let order = BuildOrder {
+        state: inner.state.path().into(),
+        name: name.clone(),
+        recipe: inner.config.templates.code_interpreter.clone(),
+        env: inner.config.templates.build_env.iter().map(text_pair).collect(),
+    };
+    let program = inner.config.program.clone();
+    tokio::spawn(async move {
+        // Why it failed it has told itself.
+        let _built = build(program.as_deref(), &order).await;
+        if let Some(inner) = weak.upgrade() {
+            let is_there = find(&inner, &name).await.is_ok_and(|found| found.is_some());
+            let mut state = inner.builds.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.failed = (!is_there).then(Instant::now);
+        }
+        ending.send_replace(true);
+    });
+    Ok(ended)
+}
+
+fn text_pair((name, value): &(OsString, OsString)) -> (Text, Text) {
+    (name.into(), value.into())
+}
+
+/// Carries an order out in a process of its own, which writes to our standard error how it goes on.
+async fn build(program: Option<&Path>, order: &BuildOrder) -> io::Result<()> {
+    let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
+    let null = OpenOptions::new().write(true).open("/dev/null")?;
+    let argv = program
+        .unwrap_or(Path::new(OWN_PROGRAM))
+        .as_os_str()
+        .as_bytes()
+        .to_vec();
+    let spawned = spawn(&Spawn {
+        argv: &[argv, BUILDER.into()],
+        env: &[],
+        cwd: Some(b"/"),
+        descriptors: &[theirs.as_fd(), null.as_fd(), rustix::stdio::stderr()],
+        user: None,
+        session: Session::New,
+        oom_score_adj: None,
+        // Threads of the event loop end with the daemon.
+        orphaned: Orphaned::Dies,
+    })
+    .map_err(io::Error::other)?;
+    drop(theirs);
+    // Not reaped yet, so its number is still its own.
+    let pid = Pid::from_raw(spawned.pid.max(0)).ok_or(io::ErrorKind::InvalidData)?;
+    let process = Process::new(pidfd_open(pid, PidfdFlags::empty())?);
+    rustix::io::ioctl_fionbio(&ours, true)?;
+    let mut pipe = pipe::Sender::from_owned_fd(ours)?;
+    pipe.write_all(&serde_json::to_vec(order)?).await?;
+    drop(pipe);
+    process.ended().await
+}
