@@ -16,6 +16,8 @@ mod packages;
 mod reach;
 #[path = "base/subordinate.rs"]
 mod subordinate;
+#[path = "base/terminals.rs"]
+mod terminals;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, Weak};

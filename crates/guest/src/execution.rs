@@ -201,7 +201,7 @@ pub(crate) fn end_of(how: EndedAs) -> End {
 }
 
 /// Makes pipes and terminals the user's own, so that they can be opened again by name (`/dev/stderr`).
-fn give_to(user: User, streams: &[OwnedFd], is_terminal: bool) {
+pub(crate) fn give_to(user: User, streams: &[OwnedFd], is_terminal: bool) {
     let owner = Uid::from_raw(user.uid);
     if owner == rustix::process::getuid() {
         return;

@@ -39,6 +39,8 @@ pub struct SudoRun {
     pub cwd: Vec<u8>,
     /// As whom.
     pub user: Ids,
+    /// Whether descriptor 0 is a terminal that nobody has, and becomes that of the command's session.
+    pub terminal: bool,
 }
 
 impl Dialogue for SudoRequest {

@@ -6,7 +6,7 @@
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::pty::OpenptFlags;
-use rustix::termios::{LocalModes, SpecialCodeIndex, Winsize};
+use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, Winsize};
 
 /// Both ends of a new terminal; closed at exec.
 #[derive(Debug)]
@@ -43,6 +43,45 @@ pub fn resize(controller: impl AsFd, rows: u16, columns: u16) -> Result<(), Errn
         ws_ypixel: 0,
     };
     rustix::termios::tcsetwinsize(controller, size)
+}
+
+/// The size of a terminal in characters: rows and columns.
+///
+/// # Errors
+/// `ENOTTY` for what is none.
+pub fn size(terminal: impl AsFd) -> Result<(u16, u16), Errno> {
+    let size = rustix::termios::tcgetwinsize(terminal)?;
+    Ok((size.ws_row, size.ws_col))
+}
+
+/// How a terminal treats what is typed and written.
+#[derive(Clone, Debug)]
+pub struct Settings(Termios);
+
+impl Settings {
+    /// Those of a terminal.
+    ///
+    /// # Errors
+    /// `ENOTTY` for what is none.
+    pub fn of(terminal: impl AsFd) -> Result<Self, Errno> {
+        rustix::termios::tcgetattr(terminal).map(Self)
+    }
+
+    /// The same, but everything is passed on as it comes (termios(3), "Raw mode").
+    #[must_use]
+    pub fn raw(&self) -> Self {
+        let mut raw = self.0.clone();
+        raw.make_raw();
+        Self(raw)
+    }
+
+    /// Gives them to a terminal.
+    ///
+    /// # Errors
+    /// `ENOTTY`, and `EIO` where nobody is at the other end.
+    pub fn apply(&self, terminal: impl AsFd) -> Result<(), Errno> {
+        rustix::termios::tcsetattr(terminal, OptionalActions::Now, &self.0)
+    }
 }
 
 /// The process group that has the terminal, if any.

@@ -18,6 +18,7 @@ use rustix::net::{
 use super::SOCKET_VARIABLE;
 use super::arguments::{Action, Arguments, Misused, Shell};
 use super::environment::{self, Asked, Environment};
+use super::terminal::Relay;
 use crate::accounts::{self, Account, PASSWD, decimal, number};
 
 const USAGE: &[u8] =
@@ -26,9 +27,10 @@ const USAGE: &[u8] =
 const SIGCONT: i32 = 18;
 const SIGSTOP: i32 = 19;
 const SIGTSTP: i32 = 20;
+const SIGWINCH: i32 = 28;
 
 /// Passed on as they are: HUP, INT, QUIT, USR1, USR2, ALRM, TERM, CONT, WINCH.
-const PASSED_ON: [i32; 9] = [1, 2, 3, 10, 12, 14, 15, SIGCONT, 28];
+const PASSED_ON: [i32; 9] = [1, 2, 3, 10, 12, 14, 15, SIGCONT, SIGWINCH];
 
 /// Exit code of what could not be done.
 const FAILED: u8 = 1;
@@ -128,9 +130,21 @@ fn carry_out(arguments: &Arguments, own: Environment) -> Result<u8, Complaint> {
     };
     // From here on they are passed on.
     let signals = SignalQueue::of_all().map_err(errno(b"signals"))?;
-    ask(&socket, &SudoRequest::Run(SudoRun { argv, env, cwd, user }))?;
-    let end = wait(&socket, &signals)?;
-    exit_code(end, &program)
+    let copy = |number| spawn::copy_descriptor(number).map_err(errno(b"copying a descriptor"));
+    let streams = [copy(0)?, copy(1)?, copy(2)?];
+    let (mut relay, streams) = Relay::between(streams).map_err(errno(b"making a terminal"))?;
+    let run = SudoRun {
+        argv,
+        env,
+        cwd,
+        user,
+        terminal: relay.is_some(),
+    };
+    ask(&socket, &SudoRequest::Run(run), streams)?;
+    let end = wait(&socket, &signals, relay.as_mut());
+    // It shows the last of what was written, and gives the terminal back.
+    drop(relay);
+    exit_code(end?, &program)
 }
 
 /// Who asks.
@@ -237,10 +251,8 @@ fn connect(path: &[u8]) -> Result<OwnedFd, Complaint> {
 }
 
 /// Sends the request, the streams with its first byte.
-fn ask(socket: &OwnedFd, request: &SudoRequest) -> Result<(), Complaint> {
+fn ask(socket: &OwnedFd, request: &SudoRequest, streams: [OwnedFd; 3]) -> Result<(), Complaint> {
     let frame = encode(request).map_err(|_| complaint(&[b"the arguments and the environment are too long"]))?;
-    let copy = |number| spawn::copy_descriptor(number).map_err(errno(b"copying a descriptor"));
-    let streams = [copy(0)?, copy(1)?, copy(2)?];
     let streams = [streams[0].as_fd(), streams[1].as_fd(), streams[2].as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -259,21 +271,34 @@ fn send_all(socket: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Waits for the command's end, and passes signals on meanwhile.
-fn wait(socket: &OwnedFd, signals: &SignalQueue) -> Result<End, Complaint> {
+/// Waits for the command's end, and passes on signals meanwhile and, with a terminal of its own, what is typed and shown.
+fn wait(socket: &OwnedFd, signals: &SignalQueue, mut relay: Option<&mut Relay>) -> Result<End, Complaint> {
     let mut decoder = Decoder::<SudoReply>::new();
     let gone = || complaint(&[b"the sandbox's init is gone"]);
     loop {
-        let mut polled = [
+        let mut polled = Vec::from([
             PollFd::new(socket, PollFlags::IN),
             PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
-        ];
+        ]);
+        polled.extend(relay.iter().flat_map(|relay| relay.interests()));
         match rustix::event::poll(&mut polled, None) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(errno(b"poll")(error)),
         }
+        drop(polled);
+        if let Some(relay) = relay.as_mut() {
+            relay.carry();
+        }
         while let Some(signal) = signals.next() {
-            pass_on(socket, signal);
+            match (signal, relay.as_mut()) {
+                (SIGWINCH, Some(relay)) => relay.resize(),
+                (SIGTSTP, Some(relay)) => {
+                    relay.leave();
+                    pass_on(socket, signal);
+                    relay.take();
+                }
+                _ => pass_on(socket, signal),
+            }
         }
         let mut buffer = [0; 1024];
         match rustix::net::recv(socket, &mut buffer[..], RecvFlags::DONTWAIT) {
@@ -296,7 +321,7 @@ fn pass_on(socket: &OwnedFd, signal: i32) {
         }
     };
     match signal {
-        // In a session without a terminal nothing is stopped by the signal for that.
+        // In a session of its own nothing is stopped by the signal for that.
         SIGTSTP => {
             send(SIGSTOP);
             // What continues this process is passed on, too.

@@ -8,6 +8,7 @@ mod arguments;
 mod client;
 mod environment;
 mod server;
+mod terminal;
 
 pub(crate) use client::run;
 pub(crate) use server::Server;

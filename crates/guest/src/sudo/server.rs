@@ -7,6 +7,7 @@ use core::mem::MaybeUninit;
 
 use offleash_protocol::sudo::{SudoReply, SudoRequest, SudoRun};
 use offleash_protocol::{Decoder, End, StartFailure, encode};
+use offleash_sys::pty;
 use offleash_sys::spawn::{self, Ended, Orphaned, Session, Signaled, Spawn};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode};
@@ -16,7 +17,7 @@ use rustix::net::{
     SocketFlags, SocketType,
 };
 
-use crate::execution::{end_of, spawn_as_told, user_of};
+use crate::execution::{end_of, give_to, spawn_as_told, user_of};
 use crate::processes::{self, Role};
 
 /// Connections at a time.
@@ -204,15 +205,26 @@ impl Client {
 
 fn start(run: &SudoRun, descriptors: &[OwnedFd], oom_score: Option<i16>) -> Result<i32, StartFailure> {
     let streams: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+    let user = user_of(run.user)?;
+    if run.terminal
+        && let Some(terminal) = descriptors.first().filter(|first| pty::size(first).is_ok())
+    {
+        // So that it can be opened again by name (`/dev/stderr`).
+        give_to(user, core::slice::from_ref(terminal), true);
+    }
     let spawned = spawn_as_told(&Spawn {
         argv: &run.argv,
         env: &run.env,
         cwd: Some(&run.cwd),
         descriptors: &streams,
-        session: Session::New,
+        session: if run.terminal {
+            Session::WithTerminal
+        } else {
+            Session::New
+        },
         oom_score_adj: oom_score,
         orphaned: Orphaned::Dies,
-        user: Some(user_of(run.user)?),
+        user: Some(user),
     })?;
     Ok(spawned.pid)
 }

@@ -177,6 +177,7 @@ fn run(argv: &[&str]) -> SudoRequest {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
         },
+        terminal: false,
     })
 }
 
