@@ -24,6 +24,11 @@ try initmem head -c1 /proc/1/mem
 try initenviron sh -c 'test -n "$(cat /proc/1/environ)"'
 try initroot ls /proc/1/root/
 try initfd ls /proc/1/fd/0
+try initfds sh -c 'for f in /proc/1/fd/* /proc/1/task/1/fd/*; do readlink $f && exit; (exec 3<$f) && exit; (exec 3>>$f) && exit; done; false'
+try initfd0 sh -c 'for n in 0 1 2 3 4 5 6 7 8 9; do (exec 3<>/proc/1/fd/$n) && exit; done; false'
+try initfdinfo sh -c 'cat /proc/1/fdinfo/0 || cat /proc/1/fdinfo/*'
+try initmaps sh -c 'ls /proc/1/map_files/* || test -n "$(cat /proc/1/maps)"'
+try initgetfd /usr/bin/python3 -c 'import ctypes, os, sys; libc = ctypes.CDLL(None); fd = os.pidfd_open(1); sys.exit(all(libc.syscall(438, fd, n, 0) < 0 for n in range(64)))'
 try initexe cat /proc/1/exe
 try killinit sh -c 'kill -9 1; sleep 0.2; exit 1'
 try hostname hostname evil
@@ -49,6 +54,15 @@ fn the_superuser_reaches_nothing_of_the_host() {
 #[test]
 fn the_usual_user_reaches_no_more() {
     assert_eq!(printed(&shared(), "user", ATTEMPTS), "end\n");
+}
+
+/// The control of what is tried with the first process: its descriptors have numbers, and lead nowhere.
+#[test]
+fn descriptors_of_other_processes_of_ones_own_can_be_opened() {
+    let script = "sleep 1000 </dev/zero & readlink /proc/$!/fd/0 && head -c1 /proc/$!/fd/0 | wc -c; kill $!";
+    for user in ["root", "user"] {
+        assert_eq!(printed(&shared(), user, script), "/dev/zero\n1\n", "{user}");
+    }
 }
 
 #[test]
