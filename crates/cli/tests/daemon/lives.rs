@@ -1,9 +1,16 @@
 //! From create to the end.
 
+use std::os::fd::OwnedFd;
 use std::time::{Duration, SystemTime};
 
 use offleash_manager::daemon::{Caller, CreateRequest, DaemonError, EventKind, LimitsRequest, NetworkSettings, State};
+use offleash_manager::keeper::KeeperError;
+use offleash_manager::keeper::message::StartExec;
+use rustix::io::Errno;
+use rustix::net::AddressFamily;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
+use super::support::skip;
 use super::world::{World, create, create_with, eventually, keepers_below, kill, output, test, within};
 
 #[test]
@@ -117,6 +124,66 @@ fn one_whose_keeper_dies_is_gone() {
         within(daemon.drain()).await;
         let events = within(daemon.events(&me, Some(&made.id), 0, true, 1)).await.unwrap();
         assert_eq!(events[0].kind, EventKind::Died);
+    });
+}
+
+/// A socket of IP at which a keeper's gateway listens; `None` where other processes' descriptors are not to be had.
+fn listener_of(keeper: i32) -> Option<OwnedFd> {
+    let process = pidfd_open(Pid::from_raw(keeper).unwrap(), PidfdFlags::empty()).unwrap();
+    for entry in std::fs::read_dir(format!("/proc/{keeper}/fd")).unwrap() {
+        let number: i32 = entry.unwrap().file_name().to_string_lossy().parse().unwrap();
+        let copy = match pidfd_getfd(&process, number, PidfdGetfdFlags::empty()) {
+            Ok(copy) => copy,
+            // It was closed meanwhile.
+            Err(Errno::BADF) => continue,
+            Err(Errno::PERM | Errno::NOSYS) => return None,
+            Err(error) => panic!("{error}"),
+        };
+        let is_ip = rustix::net::sockopt::socket_domain(&copy)
+            .is_ok_and(|family| [AddressFamily::INET, AddressFamily::INET6].contains(&family));
+        if is_ip && rustix::net::sockopt::socket_acceptconn(&copy) == Ok(true) {
+            return Some(copy);
+        }
+    }
+    panic!("it listens nowhere");
+}
+
+#[test]
+fn one_whose_gateway_ends_is_ended_and_it_is_told_why() {
+    test(async {
+        let world = World::new();
+        let daemon = world.daemon().await;
+        let me = Caller::local();
+        let made = create(&daemon).await;
+        let keeper = daemon.keeper(&made.id).await.unwrap();
+        let start = StartExec {
+            argv: vec![b"/bin/sleep".to_vec(), b"1000".to_vec()],
+            ..StartExec::default()
+        };
+        let mut stream = within(keeper.start(start)).await.unwrap();
+        // What the gateway listens at is taken from it, which no sandbox can do: it has nothing left to serve then.
+        let Some(listener) = listener_of(keepers_below(world.site.root())[0]) else {
+            return skip("the descriptors of other processes cannot be had here");
+        };
+        rustix::net::shutdown(&listener, rustix::net::Shutdown::Both).unwrap();
+        // Nothing goes on without a network that had one.
+        let next = within(stream.next()).await;
+        assert!(matches!(next, Ok(None) | Err(KeeperError::Gone)), "{next:?}");
+        eventually("that it is noticed", || {
+            daemon.get(&me, &made.id).is_err().then_some(())
+        })
+        .await;
+        world.emptied().await;
+        within(daemon.drain()).await;
+        let wanted = offleash_store::registry::EventsWanted {
+            limit: 10,
+            ..Default::default()
+        };
+        let events = world.registry().events(&wanted).unwrap();
+        let died: Vec<_> = events.iter().filter(|event| event.kind == EventKind::Died).collect();
+        assert_eq!(died.len(), 1, "{events:?}");
+        let detail = died[0].detail.as_deref().unwrap_or_default();
+        assert!(detail.contains("NetworkLost"), "{detail}");
     });
 }
 
