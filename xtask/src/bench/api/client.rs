@@ -46,6 +46,19 @@ impl Client {
         expect(answer, 204, "kill").map(drop)
     }
 
+    pub(super) fn pause(&mut self, sandbox: &Sandbox) -> Result<(), TaskError> {
+        let path = format!("/sandboxes/{}/pause", sandbox.id);
+        let answer = self.send("POST", &path, &[("content-type", "application/json")], b"{}")?;
+        expect(answer, 204, "pause").map(drop)
+    }
+
+    pub(super) fn resume(&mut self, sandbox: &Sandbox, seconds: u32) -> Result<(), TaskError> {
+        let path = format!("/v2/sandboxes/{}/connect", sandbox.id);
+        let body = json!({ "timeout": seconds }).to_string();
+        let answer = self.send("POST", &path, &[("content-type", "application/json")], body.as_bytes())?;
+        expect(answer, 201, "resume").map(drop)
+    }
+
     /// Runs a command to its end.
     pub(super) fn run(&mut self, sandbox: &Sandbox, argv: &[&str]) -> Result<(), TaskError> {
         let message = json!({ "process": { "cmd": argv[0], "args": &argv[1..] }, "stdin": false }).to_string();

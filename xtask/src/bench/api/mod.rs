@@ -23,6 +23,8 @@ use report::{Figure, Footprint, Report};
 
 /// What is run in sandboxes: as little as a program can do.
 const COMMAND: &str = "/bin/true";
+/// What waits in a sandbox that is paused: ten processes.
+const WAITING: &str = "for i in 1 2 3 4 5 6 7 8 9 10; do sleep 900 >/dev/null 2>&1 & done";
 /// How long sandboxes live that are forgotten, s.
 const LIFETIME: u32 = 900;
 /// Sandboxes that are made at once.
@@ -67,6 +69,8 @@ pub(crate) fn run(options: &ApiOptions) -> Result<(), TaskError> {
         figures.extend(one_after_another(&warm, &cold, options.rounds)?);
         eprintln!("── commands, {} rounds", options.rounds);
         figures.extend(commands(&cold, options.rounds)?);
+        eprintln!("── pauses, {} rounds", options.rounds);
+        figures.extend(pauses(&cold, options.rounds)?);
         for (name, length, rounds) in FILES {
             eprintln!("── files of {name}");
             figures.extend(files(&cold, name, length, rounds)?);
@@ -157,6 +161,32 @@ fn commands(daemon: &Daemon, rounds: u32) -> Result<Vec<Figure>, TaskError> {
     Ok(vec![
         Figure::of("command in a live sandbox", inside),
         Figure::of("the same program, plain", plain),
+    ])
+}
+
+/// A sandbox with a command that waits is paused and resumed: until each is answered, and until the first command of the
+/// resumed one is done. As root it is frozen as a control group, otherwise its processes are stopped one by one where
+/// groups are not to be had.
+fn pauses(daemon: &Daemon, rounds: u32) -> Result<Vec<Figure>, TaskError> {
+    let mut client = Client::new(daemon.address, &daemon.key)?;
+    let sandbox = client.create(LIFETIME)?;
+    client.run(&sandbox, &["/bin/sh", "-c", WAITING])?;
+    let (mut pausing, mut resuming, mut again) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let started = Instant::now();
+        client.pause(&sandbox)?;
+        pausing.push(nanoseconds(started));
+        let started = Instant::now();
+        client.resume(&sandbox, LIFETIME)?;
+        resuming.push(nanoseconds(started));
+        client.run(&sandbox, &[COMMAND])?;
+        again.push(nanoseconds(started));
+    }
+    client.kill(&sandbox)?;
+    Ok(vec![
+        Figure::of("pause", pausing),
+        Figure::of("resume", resuming),
+        Figure::of("resume and first command", again),
     ])
 }
 

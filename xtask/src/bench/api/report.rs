@@ -16,6 +16,8 @@ const COLD_MS: f64 = 25.0;
 const BURST_MS: f64 = 100.0;
 /// A command in a sandbox that lives, ms.
 const COMMAND_MS: f64 = 2.0;
+/// A paused sandbox runs again, ms.
+const RESUME_MS: f64 = 20.0;
 /// A large file, MB a second.
 const FILE_RATE: f64 = 500.0;
 /// The daemon with a thousand sandboxes, MB.
@@ -132,6 +134,7 @@ impl Report {
                 bound: Bound::AtMost(0.0),
             }),
             most("command in a live sandbox", COMMAND_MS),
+            most("resume", RESUME_MS),
             rate("upload of 1 GB"),
             rate("download of 1 GB"),
             memory,
