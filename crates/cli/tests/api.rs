@@ -27,6 +27,8 @@ mod keys;
 mod native;
 #[path = "api/operation.rs"]
 mod operation;
+#[path = "api/ports.rs"]
+mod ports;
 #[path = "api/sandboxes.rs"]
 mod sandboxes;
 #[path = "api/server.rs"]

@@ -52,6 +52,8 @@ mod rules;
 mod secret_inputs;
 #[path = "network/secrets.rs"]
 mod secrets;
+#[path = "network/served.rs"]
+mod served;
 #[path = "network/templates.rs"]
 mod templates;
 #[path = "network/transfers.rs"]

@@ -57,4 +57,4 @@ pub use http_rule::{MethodRule, MethodRuleError, RequestDecision};
 pub use name::DomainName;
 pub use pattern::{NetworkPattern, PatternError, Protocol};
 pub use port_given::{HostPort, PortGivenError, Publish};
-pub use request_rules::RequestRules;
+pub use request_rules::{HeaderScope, RequestRules};

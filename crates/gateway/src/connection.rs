@@ -402,7 +402,9 @@ impl<'a> Session<'a> {
         let mut first = [0];
         loop {
             match http::looks_like(&read) {
-                http::Looks::Tls if self.shared.secrets.concern(&self.host) => {
+                http::Looks::Tls
+                    if self.shared.secrets.concern(&self.host) || self.shared.policy.opens_tls(&self.host) =>
+                {
                     // Its requests have to be seen: the server is asked anew, with TLS of our own.
                     drop(server);
                     self.leading = None;

@@ -8,18 +8,21 @@ use std::net::IpAddr;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use offleash_core::network::{Host, NetworkPolicy, RuleVerdict};
+use offleash_core::network::{Host, RuleVerdict};
 use tokio::sync::watch;
 
-use crate::Shared;
+use crate::opened::Opening;
 use crate::policy::{self, Policy, Unknown};
 use crate::upstream::{Made, Unreachable};
+use crate::{Reach, Shared};
 
 /// What a new connection finds.
 #[derive(Debug)]
 pub(crate) struct Current {
     now: RefCell<Rc<Shared>>,
     told: watch::Sender<Weak<Shared>>,
+    /// Connections to servers beyond one for each that is opened.
+    more_servers: usize,
 }
 
 /// Where the connections to servers lead that one connection of the sandbox has, for as long as each of them is open.
@@ -64,12 +67,14 @@ impl Drop for Leading {
 pub(crate) struct Successor(watch::Receiver<Weak<Shared>>);
 
 impl Current {
-    /// What `make` makes holds, until something else does.
-    pub(crate) fn new(make: impl FnOnce(Successor) -> Shared) -> Self {
+    /// What `make` makes holds, until something else does; connections that are opened may have `more_servers` beyond one
+    /// for each.
+    pub(crate) fn new(more_servers: usize, make: impl FnOnce(Successor) -> Shared) -> Self {
         let (told, heard) = watch::channel(Weak::new());
         Self {
             now: RefCell::new(Rc::new(make(Successor(heard)))),
             told,
+            more_servers,
         }
     }
 
@@ -77,21 +82,28 @@ impl Current {
         Rc::clone(&self.now.borrow())
     }
 
-    /// Replaces the rules; what is not said of any host becomes `unknown`.
-    pub(crate) fn set_rules(&self, rules: NetworkPolicy, unknown: Unknown) {
+    /// Replaces the rules.
+    pub(crate) fn set_rules(&self, reach: Reach) {
         let now = self.now();
-        self.replace(&now, now.policy.with_rules(rules, unknown), now.is_closed);
+        let unknown = Unknown::of(false, reach.internet);
+        let policy = now.policy.with_rules(reach.rules, unknown, reach.requests);
+        let opening = now.opening.clone().or_else(|| {
+            // Without it, what would have to be opened is not made.
+            let made = Opening::new(reach.trust.as_ref()?, self.more_servers).ok()?;
+            Some(Rc::new(made))
+        });
+        self.replace(&now, policy, opening, now.is_closed);
     }
 
     /// Closes the network, so that every connection is cut and none is made, or opens it again.
     pub(crate) fn close(&self, is_closed: bool) {
         let now = self.now();
         if now.is_closed != is_closed {
-            self.replace(&now, now.policy.clone(), is_closed);
+            self.replace(&now, now.policy.clone(), now.opening.clone(), is_closed);
         }
     }
 
-    fn replace(&self, before: &Shared, policy: policy::Policy, is_closed: bool) {
+    fn replace(&self, before: &Shared, policy: policy::Policy, opening: Option<Rc<Opening>>, is_closed: bool) {
         let next = Rc::new(Shared {
             policy,
             is_closed,
@@ -104,7 +116,7 @@ impl Current {
             entrances: Rc::clone(&before.entrances),
             journal: before.journal.clone(),
             pipes: Rc::clone(&before.pipes),
-            opening: before.opening.clone(),
+            opening,
             successor: before.successor.clone(),
         });
         self.told.send_replace(Rc::downgrade(&next));
@@ -153,6 +165,9 @@ impl Shared {
             if decision.verdict == RuleVerdict::Deny {
                 let rule = decision.rule.map(ToString::to_string);
                 return policy::reason(rule.as_deref());
+            }
+            if !self.policy.changes_headers_as(&next.policy, host) {
+                return format!("the rules for requests to `{host}` are other ones now");
             }
             let refused = |address: &IpAddr| check(&next.policy, host, *address, port).err();
             let reason = led_to.all().iter().find_map(refused);

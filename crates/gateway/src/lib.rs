@@ -98,6 +98,20 @@ pub struct Config {
     pub secrets: Arc<[Secret]>,
 }
 
+/// What may be reached from now on.
+#[derive(Debug, Default)]
+pub struct Reach {
+    /// What may be reached.
+    pub rules: NetworkPolicy,
+    /// Whether every public address may be reached of which no rule says anything.
+    pub internet: bool,
+    /// Which requests pass, and what becomes of their headers.
+    pub requests: RequestRules,
+    /// With what connections are opened, if the gateway has nothing for that yet; without either, none is made to hosts
+    /// that there are rules for requests about.
+    pub trust: Option<Arc<Trust>>,
+}
+
 /// What the rules alone say of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
@@ -229,12 +243,12 @@ impl Gateway {
         self.ended.is_told() || self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Replaces the rules for connections and names, and what becomes of hosts that no rule is about: with `internet`,
-    /// those with public addresses are reached. When this returns, nothing is judged by the old ones any more, and
-    /// connections that are not allowed now are being cut.
-    pub fn set_rules(&self, rules: NetworkPolicy, internet: bool) {
-        let unknown = policy::Unknown::of(false, internet);
-        self.have_done(|done| Order::Rules { rules, unknown, done });
+    /// Replaces what may be reached and what becomes of requests. When this returns, nothing is judged by the old rules any
+    /// more, and connections that are not allowed now are being cut, as are those to hosts whose requests are to be
+    /// changed in other ways.
+    pub fn set_rules(&self, reach: Reach) {
+        let reach = Box::new(reach);
+        self.have_done(|done| Order::Rules { reach, done });
     }
 
     /// Cuts every connection to the outside, and has none made until [`Self::open`].

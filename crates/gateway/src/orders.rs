@@ -5,12 +5,11 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::mpsc::SyncSender;
 
-use offleash_core::network::NetworkPolicy;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::spawn_local;
 
+use crate::Reach;
 use crate::current::Current;
-use crate::policy::Unknown;
 
 /// Is told what came of a connection.
 pub(crate) type Answer = Box<dyn FnOnce(io::Result<OwnedFd>) + Send>;
@@ -21,11 +20,7 @@ pub(crate) type Done = SyncSender<()>;
 /// What it is to do.
 pub(crate) enum Order {
     /// These rules count from now on.
-    Rules {
-        rules: NetworkPolicy,
-        unknown: Unknown,
-        done: Done,
-    },
+    Rules { reach: Box<Reach>, done: Done },
     /// The network is closed, or open again.
     Close { is_closed: bool, done: Done },
     /// Somebody wants to connect to a port inside.
@@ -35,7 +30,7 @@ pub(crate) enum Order {
 impl std::fmt::Debug for Order {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Rules { rules, .. } => f.debug_tuple("Rules").field(rules).finish(),
+            Self::Rules { reach, .. } => f.debug_tuple("Rules").field(reach).finish(),
             Self::Close { is_closed, .. } => f.debug_tuple("Close").field(is_closed).finish(),
             Self::Connect { port, .. } => f.debug_tuple("Connect").field(port).finish(),
         }
@@ -46,8 +41,8 @@ impl std::fmt::Debug for Order {
 pub(crate) async fn carry_out(current: Rc<Current>, mut orders: UnboundedReceiver<Order>) {
     while let Some(order) = orders.recv().await {
         match order {
-            Order::Rules { rules, unknown, done } => {
-                current.set_rules(rules, unknown);
+            Order::Rules { reach, done } => {
+                current.set_rules(*reach);
                 drop(done);
             }
             Order::Close { is_closed, done } => {

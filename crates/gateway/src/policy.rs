@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use offleash_core::error::Explained as _;
 use offleash_core::network::{
-    AddressClass, AddressRefusal, Approval, Decision, DomainName, Host, HostPort, NetworkPolicy, NetworkRule, Protocol,
-    RequestRules, RuleVerdict, classify, leads_to,
+    AddressClass, AddressRefusal, Approval, Decision, DomainName, HeaderScope, Host, HostPort, NetworkPolicy,
+    NetworkRule, Protocol, RequestRules, RuleVerdict, classify, leads_to,
 };
 
 use crate::own::Own;
@@ -84,13 +84,20 @@ impl Policy {
         }
     }
 
-    /// The same with other rules for connections.
-    pub(crate) fn with_rules(&self, rules: NetworkPolicy, unknown: Unknown) -> Self {
+    /// The same with other rules.
+    pub(crate) fn with_rules(&self, rules: NetworkPolicy, unknown: Unknown, requests: RequestRules) -> Self {
         Self {
             rules,
             unknown,
+            requests,
             ..self.clone()
         }
+    }
+
+    /// Whether the headers of requests to `host` are changed in the same ways by `other`.
+    pub(crate) fn changes_headers_as(&self, other: &Self, host: &Host) -> bool {
+        self.requests.scope == other.requests.scope
+            && self.requests.headers_for(host) == other.requests.headers_for(host)
     }
 
     /// The same with rules for requests.
@@ -119,7 +126,24 @@ impl Policy {
     /// Secrets ask for nothing where it is not said what is spoken: whatever turns out to be TLS is opened then.
     pub(crate) fn opens(&self, host: &Host, port: u16, protocol: Protocol, has_secrets: bool) -> bool {
         let is_raw = protocol == Protocol::Tcp && !matches!(port, 80 | 443);
-        !is_raw && (self.requests.concern(host) || has_secrets && protocol != Protocol::Auto)
+        let by_rules = match self.requests.scope {
+            HeaderScope::EveryHost => self.requests.concern(host),
+            HeaderScope::SpecificHostOverTls => {
+                self.requests.methods.concern(host)
+                    || self.changes_headers(host)
+                        && matches!((protocol, port), (Protocol::Tls, _) | (Protocol::Tcp, 443))
+            }
+        };
+        !is_raw && (by_rules || has_secrets && protocol != Protocol::Auto)
+    }
+
+    /// Whether what turns out to be TLS has to be opened for the sake of rules that are about nothing else.
+    pub(crate) fn opens_tls(&self, host: &Host) -> bool {
+        self.requests.scope == HeaderScope::SpecificHostOverTls && self.changes_headers(host)
+    }
+
+    fn changes_headers(&self, host: &Host) -> bool {
+        self.requests.headers.iter().any(|rule| rule.concerns(host))
     }
 
     /// Whether the rule of `decision` says that `port` is reached without TLS.

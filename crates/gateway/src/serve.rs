@@ -127,7 +127,7 @@ pub(crate) fn begin(config: Config, sockets: NetworkSockets, ties: &mut Ties) ->
     let journal = ties.journal.clone();
     let upstream = Rc::new(Upstream::new(&config.resolvers, config.upstream_proxy)?);
     let entrances = Rc::new(Entrances::new(sockets.entrances)?);
-    let current = Rc::new(Current::new(|successor| Shared {
+    let current = Rc::new(Current::new(more_servers, |successor| Shared {
         pipes: Rc::new(Pipes::new(room.pipes)),
         is_closed: false,
         closures: 0,

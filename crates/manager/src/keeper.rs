@@ -12,6 +12,7 @@ pub mod files;
 pub mod message;
 pub mod order;
 
+mod authority;
 mod connection;
 mod executions;
 mod hold;

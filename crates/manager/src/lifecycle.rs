@@ -32,6 +32,7 @@ pub(crate) use self::error::with_causes;
 pub(crate) use self::level::Chosen;
 pub use self::level::choose as choose_level;
 use self::making::{Made, Resolved, new_run, place_layers};
+pub(crate) use self::network::stores;
 pub use self::network::{ConnectAnswer, explain_connect};
 pub(crate) use self::own_root::OwnRoot;
 pub use self::secrets::SecretsError;

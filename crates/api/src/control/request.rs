@@ -1,6 +1,6 @@
 //! From E2B's requests to the manager's: what is asked for, and what cannot be had.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use http::StatusCode;
 use offleash_manager::daemon::{CreateRequest, ListFilter, MOST_LISTED, NetworkSettings, OnTimeout, State};
@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::shapes::{Network, NewSandbox, Rule, Texts};
 use crate::answer::Refusal;
+use crate::route::ENVD_PORT;
 use crate::{query, time};
 
 /// How long a sandbox lives when its creator does not say: as E2B has it, seconds.
@@ -67,9 +68,6 @@ pub(super) fn network(network: Network) -> Result<NetworkSettings, Refusal> {
     if network.dns_servers.is_some_and(|servers| !servers.is_empty()) {
         return Err(unsupported("`network.dnsServers` is"));
     }
-    if network.https_ports.is_some_and(|ports| !ports.is_empty()) {
-        return Err(unsupported("`network.httpsPorts` is"));
-    }
     refuse_present("`network.egressProxy` is", network.egress_proxy.as_ref())?;
     Ok(NetworkSettings {
         internet: network.internet,
@@ -78,7 +76,18 @@ pub(super) fn network(network: Network) -> Result<NetworkSettings, Refusal> {
         allow_public_traffic: network.allow_public_traffic,
         mask_request_host: network.mask_request_host.filter(|mask| !mask.is_empty()),
         headers: headers(network.rules.unwrap_or_default())?,
+        https_ports: https_ports(network.https_ports.unwrap_or_default())?,
     })
+}
+
+/// The ports where programs speak TLS; the services of a sandbox do not.
+fn https_ports(ports: Vec<u16>) -> Result<BTreeSet<u16>, Refusal> {
+    match ports.iter().find(|port| [0, ENVD_PORT].contains(port)) {
+        None => Ok(ports.into_iter().collect()),
+        Some(port) => Err(Refusal::bad_request(format!(
+            "network.httpsPorts: {port} cannot be one"
+        ))),
+    }
 }
 
 /// What is set in requests to each host.
@@ -178,7 +187,7 @@ mod tests {
         let text = r#"{"templateID":"base","timeout":7,"autoPause":true,"autoPauseMemory":true,"autoResume":{"enabled":true},
             "allow_internet_access":false,"secure":false,"metadata":{"a":"b"},"envVars":{"C":"d"},"mcp":null,"iam":{},
             "volumeMounts":[],"unknown":[1],"network":{"allowPublicTraffic":false,"allowOut":["a.test"],
-            "denyOut":["0.0.0.0/0"],"maskRequestHost":"x:${PORT}","rules":{"a.test":[{"transform":{"headers":{"X":"y"}}}]}}}"#;
+            "denyOut":["0.0.0.0/0"],"maskRequestHost":"x:${PORT}","httpsPorts":[8443,443],"rules":{"a.test":[{"transform":{"headers":{"X":"y"}}}]}}}"#;
         let texts = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
         let expected = CreateRequest {
             timeout_seconds: Some(7),
@@ -194,6 +203,7 @@ mod tests {
                 allow_public_traffic: Some(false),
                 mask_request_host: Some("x:${PORT}".to_owned()),
                 headers: BTreeMap::from([("a.test".to_owned(), texts("X", "y"))]),
+                https_ports: BTreeSet::from([443, 8443]),
             },
             ..CreateRequest::default()
         };
@@ -208,11 +218,17 @@ mod tests {
             r#""volumeMounts":[{"name":"v","path":"/v"}]"#,
             r#""autoPause":true,"autoPauseMemory":false"#,
             r#""network":{"dnsServers":["1.1.1.1"]}"#,
-            r#""network":{"httpsPorts":[8443]}"#,
             r#""network":{"egressProxy":{"address":"a:1"}}"#,
         ] {
             let refusal = asked(&format!(r#"{{"templateID":"base",{field}}}"#), Version::Second).unwrap_err();
             assert_eq!(refusal.status, StatusCode::NOT_IMPLEMENTED, "{field}");
+        }
+        for ports in ["[0]", "[443,49983]"] {
+            let text = format!(r#"{{"templateID":"base","network":{{"httpsPorts":{ports}}}}}"#);
+            assert_eq!(
+                asked(&text, Version::Second).unwrap_err().status,
+                StatusCode::BAD_REQUEST
+            );
         }
         let two = r#"{"templateID":"base","network":{"rules":{"a.test":[{"transform":{}},{"transform":{}}]}}}"#;
         assert_eq!(asked(two, Version::Second).unwrap_err().status, StatusCode::BAD_REQUEST);

@@ -1,7 +1,7 @@
 //! The JSON of E2B's control plane, field by field. Fields of requests that are not here are ignored, because newer
 //! SDKs send some.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use offleash_manager::daemon::{Event, LogLevel, LogLine, Metric, OnTimeout, SandboxView, State};
 use serde::{Deserialize, Serialize};
@@ -198,6 +198,28 @@ struct ShownNetwork<'a> {
     deny_out: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     mask_request_host: Option<&'a str>,
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    https_ports: &'a BTreeSet<u16>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    rules: BTreeMap<&'a str, [ShownRule<'a>; 1]>,
+}
+
+#[derive(Debug, Serialize)]
+struct ShownRule<'a> {
+    transform: ShownTransform<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct ShownTransform<'a> {
+    headers: &'a Texts,
+}
+
+impl<'a> ShownRule<'a> {
+    fn of(headers: &'a Texts) -> Self {
+        Self {
+            transform: ShownTransform { headers },
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -220,6 +242,12 @@ impl<'a> Detail<'a> {
                 allow_out: &network.allow_out,
                 deny_out: &network.deny_out,
                 mask_request_host: network.mask_request_host.as_deref(),
+                https_ports: &network.https_ports,
+                rules: network
+                    .headers
+                    .iter()
+                    .map(|(host, headers)| (host.as_str(), [ShownRule::of(headers)]))
+                    .collect(),
             },
             lifecycle: Lifecycle {
                 auto_resume: view.auto_resume,

@@ -7,8 +7,7 @@ use hyper::client::conn::http1;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use offleash_manager::daemon::Access;
-use tokio::io::copy_bidirectional;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
 
 use super::places::Place;
 use super::{To, headers};
@@ -45,11 +44,9 @@ pub(super) enum ForwardError {
 pub(super) async fn forward(
     way: &Way<'_>,
     request: Request<Incoming>,
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     place: Place,
 ) -> Result<Response<Body>, ForwardError> {
-    // Not being able to is being slower.
-    let _set = stream.set_nodelay(true);
     let (mut sender, connection) = http1::Builder::new()
         .max_buf_size(MAX_HEAD)
         .max_headers(MAX_FIELDS)

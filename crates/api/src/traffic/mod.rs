@@ -6,6 +6,7 @@
 mod forward;
 mod headers;
 mod places;
+mod secured;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,6 +61,8 @@ pub(super) enum Unreached {
     OverQuota,
     /// It is paused, and the machine has too little left to resume it.
     Busy { retry_after: Duration },
+    /// It is to be reached by TLS, and does not speak that.
+    NoTls,
     /// The way there is broken.
     Failed,
 }
@@ -92,6 +95,10 @@ impl Unreached {
             Self::Busy { .. } => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "The sandbox is paused, and the machine has too little left to resume it",
+            ),
+            Self::NoTls => (
+                StatusCode::BAD_GATEWAY,
+                "The port is one of `httpsPorts`, and no TLS is spoken there",
             ),
             Self::Failed => (StatusCode::BAD_GATEWAY, "The sandbox cannot be reached"),
         };
@@ -141,7 +148,17 @@ async fn reach(
         access: &access,
         to,
     };
-    let answered = forward::forward(&way, request, stream, place).await;
+    // Not being able to is being slower.
+    let _set = stream.set_nodelay(true);
+    let answered = if access.https_ports.contains(&to.port) {
+        let stream = secured::begin(stream).await.map_err(|error| {
+            failure::record(&*state.journal, "TLS with a program in a sandbox", &error);
+            Unreached::NoTls
+        })?;
+        forward::forward(&way, request, stream, place).await
+    } else {
+        forward::forward(&way, request, stream, place).await
+    };
     answered.map_err(|error| {
         failure::record(&*state.journal, "The sandbox cannot be reached", &error);
         Unreached::Failed

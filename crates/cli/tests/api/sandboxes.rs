@@ -10,7 +10,7 @@ use crate::support::processes::{eventually, program};
 use crate::support::skip;
 
 /// Makes a sandbox; answers its id.
-fn made(server: &Server, key: &str, fields: &serde_json::Value) -> String {
+pub(crate) fn made(server: &Server, key: &str, fields: &serde_json::Value) -> String {
     let mut body = json!({ "templateID": "base", "timeout": 120 });
     body.as_object_mut()
         .unwrap()
@@ -21,7 +21,7 @@ fn made(server: &Server, key: &str, fields: &serde_json::Value) -> String {
 }
 
 /// Runs a line in a sandbox; it must succeed. Answers what it wrote.
-fn run(server: &Server, key: &str, id: &str, line: &str) -> String {
+pub(crate) fn run(server: &Server, key: &str, id: &str, line: &str) -> String {
     let answer = server.ask(
         key,
         &format!("POST /v1/sandboxes/{id}/run"),

@@ -11,6 +11,19 @@ pub struct RequestRules {
     pub methods: MethodRules,
     /// Headers that are set or taken away, in any order.
     pub headers: Vec<HeaderRule>,
+    /// Which of those count for a request.
+    pub scope: HeaderScope,
+}
+
+/// Which rules for headers count for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HeaderScope {
+    /// All that are about its host. A request without TLS is refused where one sets a header, unless a rule for
+    /// connections says that the clear is meant.
+    #[default]
+    EveryHost,
+    /// Those of the most specific host alone, and only over TLS: what goes in the clear is carried as it came.
+    SpecificHostOverTls,
 }
 
 impl RequestRules {
@@ -28,6 +41,10 @@ impl RequestRules {
     /// then what is set, the most specific last.
     pub fn headers_for<'a>(&'a self, host: &'a Host) -> Vec<&'a HeaderRule> {
         let mut about: Vec<&HeaderRule> = self.headers.iter().filter(|rule| rule.concerns(host)).collect();
+        if self.scope == HeaderScope::SpecificHostOverTls {
+            let most = about.iter().map(|rule| rule.specificity()).max();
+            about.retain(|rule| Some(rule.specificity()) == most);
+        }
         about.sort_by_key(|rule| (rule.value().is_some(), rule.specificity()));
         about
     }
@@ -37,20 +54,48 @@ impl RequestRules {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_more_specific_rule_for_a_header_is_applied_last() {
-        let rules = RequestRules {
+    fn rules() -> RequestRules {
+        RequestRules {
             headers: vec![
                 HeaderRule::parse_set("api.example.com X-Team: one").unwrap(),
                 HeaderRule::parse_set("*.example.com X-Team: all").unwrap(),
+                HeaderRule::parse_set("*.example.com X-Wide: all").unwrap(),
+                HeaderRule::parse_set("*.deep.example.com X-Team: deep").unwrap(),
                 HeaderRule::parse_remove("api.example.com X-Team").unwrap(),
                 HeaderRule::parse_set("other.example.com X-Team: other").unwrap(),
             ],
             ..RequestRules::default()
+        }
+    }
+
+    fn values(rules: &RequestRules, host: &str) -> Vec<Option<String>> {
+        let host = host.parse().unwrap();
+        let about = rules.headers_for(&host);
+        about.iter().map(|rule| rule.value().map(str::to_owned)).collect()
+    }
+
+    #[test]
+    fn the_more_specific_rule_for_a_header_is_applied_last() {
+        let rules = rules();
+        let all = Some("all".to_owned());
+        assert_eq!(
+            values(&rules, "api.example.com"),
+            [None, all.clone(), all, Some("one".to_owned())]
+        );
+        assert!(rules.concern(&"api.example.com".parse().unwrap()));
+        assert!(!rules.concern(&"example.com".parse().unwrap()));
+    }
+
+    #[test]
+    fn the_rules_of_less_specific_hosts_do_not_count_where_hosts_stand_apart() {
+        let rules = RequestRules {
+            scope: HeaderScope::SpecificHostOverTls,
+            ..rules()
         };
-        let host = "api.example.com".parse().unwrap();
-        let values: Vec<Option<&str>> = rules.headers_for(&host).iter().map(|rule| rule.value()).collect();
-        assert_eq!(values, [None, Some("all"), Some("one")]);
-        assert!(rules.concern(&host) && !rules.concern(&"example.com".parse().unwrap()));
+        let expected = |value: &str| Some(value.to_owned());
+        assert_eq!(values(&rules, "api.example.com"), [None, expected("one")]);
+        assert_eq!(values(&rules, "a.deep.example.com"), [expected("deep")]);
+        assert_eq!(values(&rules, "a.example.com"), [expected("all"), expected("all")]);
+        assert_eq!(values(&rules, "example.com"), []);
     }
 }

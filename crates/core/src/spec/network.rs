@@ -62,6 +62,13 @@ impl NetworkSpec {
         Ok(())
     }
 
+    /// Takes away rules for headers of requests to hosts that are not reached, which [`Self::check`] refuses.
+    pub fn drop_idle_headers(&mut self) {
+        let mut headers = core::mem::take(&mut self.requests.headers);
+        headers.retain(|rule| self.reaches_out() && self.may_reach(rule.host()));
+        self.requests.headers = headers;
+    }
+
     /// The variables that tell programs of the proxy inside, if they are to be told.
     pub fn variables(&self) -> Vec<(String, String)> {
         if !self.proxy_variables || !self.reaches_out() {

@@ -21,7 +21,7 @@ use crate::questions::Questions;
 use crate::relay::Pipes;
 use crate::secrets::Secrets;
 use crate::upstream::Upstream;
-use crate::{Config, Gateway, Outcome, Resolvers, Trust};
+use crate::{Config, Gateway, Outcome, Reach, Resolvers, Trust};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const NAME: &str = "a.example";
@@ -135,7 +135,10 @@ impl Setting {
     fn deny(&self, protocol: &str) {
         let port = self.server.local_addr().unwrap().port();
         let denied = format!("{ADDRESS}:*");
-        self.gateway.set_rules(rules(port, protocol, Some(&denied)), false);
+        self.gateway.set_rules(Reach {
+            rules: rules(port, protocol, Some(&denied)),
+            ..Reach::default()
+        });
     }
 
     /// What the proxy says of the connection.
@@ -222,19 +225,18 @@ fn a_connection_whose_requests_are_judged_is_cut_when_it_leads_to_what_is_denied
 
 #[test]
 fn what_was_replaced_is_kept_by_no_connection_that_goes_on() {
-    let (rules, unknown) = (NetworkPolicy::default, Unknown::Denied);
-    let current = Current::new(shared);
+    let current = Current::new(0, shared);
     let oldest = current.now();
-    current.set_rules(rules(), unknown);
+    current.set_rules(Reach::default());
     let between = Rc::downgrade(&current.now());
-    current.set_rules(rules(), unknown);
+    current.set_rules(Reach::default());
     assert!(between.upgrade().is_none());
     assert!(Rc::ptr_eq(&oldest.latest().unwrap(), &current.now()));
 }
 
 #[test]
 fn a_network_that_was_closed_for_a_moment_has_cut_what_there_was() {
-    let current = Current::new(shared);
+    let current = Current::new(0, shared);
     let before = current.now();
     current.close(true);
     current.close(false);

@@ -5,7 +5,7 @@ use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{Method, Uri};
 use offleash_core::error::Explained as _;
-use offleash_core::network::{CanonicalPath, Host, RequestDecision};
+use offleash_core::network::{CanonicalPath, HeaderScope, Host, RequestDecision};
 
 use crate::http_head::{Authority, Scheme, imitated_field};
 use crate::policy::Policy;
@@ -245,6 +245,9 @@ pub(super) fn rewrite(policy: &Policy, to: &Destination, parts: &mut Parts) -> R
 }
 
 fn change_headers(policy: &Policy, to: &Destination, parts: &mut Parts) -> Result<(), Refused> {
+    if policy.requests().scope == HeaderScope::SpecificHostOverTls && to.scheme == Scheme::Http {
+        return Ok(());
+    }
     for rule in policy.requests().headers_for(&to.host) {
         let Ok(name) = HeaderName::from_bytes(rule.name().as_bytes()) else {
             return Err(broken_rule(rule));

@@ -231,7 +231,7 @@ async fn gateway(rule: &str, port: u16, roots: CertificateDer<'static>, more_ser
         rules: vec![NetworkRule::parse(RuleVerdict::Allow, &format!("127.0.0.1:{port}/tls")).unwrap()],
     };
     let journal = Journal::default();
-    let shared = crate::current::Current::new(|successor| Shared {
+    let shared = crate::current::Current::new(0, |successor| Shared {
         policy: Policy::new(rules, Vec::new(), Unknown::Denied).with_requests(requests),
         approvals: Rc::new(Approvals::new(Questions::new().unwrap(), std::time::Duration::ZERO)),
         is_closed: false,

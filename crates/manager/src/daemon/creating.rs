@@ -419,6 +419,7 @@ pub(super) fn network_order(settings: &NetworkSettings) -> Result<NetworkOrder, 
         internet: rules.internet,
         allow: rules.allow,
         deny: rules.deny,
+        headers: rules.headers,
     })
 }
 

@@ -7,7 +7,7 @@
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
@@ -51,6 +51,15 @@ pub(super) struct Process {
     pidfd: OwnedFd,
 }
 
+/// Variables of the daemon that a keeper has too: where the certificate authorities of the machine are, which a gateway
+/// that opens TLS trusts.
+const PASSED_ON: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
+
+fn passed_on() -> Vec<(Vec<u8>, Vec<u8>)> {
+    let value = |name: &&str| Some((name.as_bytes().to_vec(), std::env::var_os(name)?.into_vec()));
+    PASSED_ON.iter().filter_map(value).collect()
+}
+
 /// Starts a keeper for the sandbox whose directory is `directory`. Blocks for a moment.
 pub(super) fn start(program: Option<&Path>, directory: &Path) -> io::Result<(Started, Process)> {
     let (their_order, order) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -67,7 +76,7 @@ pub(super) fn start(program: Option<&Path>, directory: &Path) -> io::Result<(Sta
         .to_vec();
     let spawned = spawn(&Spawn {
         argv: &[program, COMMAND.into()],
-        env: &[],
+        env: &passed_on(),
         cwd: Some(b"/"),
         descriptors: &[their_order.as_fd(), their_answer.as_fd(), complaints.as_fd()],
         user: None,

@@ -4,6 +4,7 @@
 //! name is taken out of what is denied, address by address, before there are rules. Addresses that are not public are
 //! taken out of what is allowed: whoever may use the API may not reach the machine's own network by it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use offleash_core::network::cidr::Cidr;
@@ -11,6 +12,7 @@ use offleash_core::network::host_pattern::HostPattern;
 
 use super::error::DaemonError;
 use super::request::NetworkSettings;
+use crate::keeper::order::HeaderOrder;
 
 /// What a gateway is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,11 +23,19 @@ pub(super) struct Rules {
     pub(super) allow: Vec<String>,
     /// Rules that deny.
     pub(super) deny: Vec<String>,
+    /// Headers that are set.
+    pub(super) headers: Vec<HeaderOrder>,
 }
 
 /// Most entries of a list, and most rules that come of them.
 const MOST_ENTRIES: usize = 1000;
 const MOST_RULES: usize = 4000;
+
+/// Most hosts for whose requests headers are set, and most headers of each, as E2B has it.
+const MOST_HOSTS: usize = 10;
+const MOST_HEADERS: usize = 20;
+/// What stands in a value for a token that is minted for each request.
+const PLACEHOLDER: &str = "${e2b.";
 
 /// What is not reached through the API, whatever is allowed (E2B's own list; the gateway refuses these and more).
 const NEVER: [(IpAddr, u8); 9] = [
@@ -44,14 +54,9 @@ const NEVER: [(IpAddr, u8); 9] = [
 ///
 /// # Errors
 /// `Invalid` for what is no address, network or name, and for names without `0.0.0.0/0` among what is denied;
-/// `Unsupported` for headers.
+/// `Unsupported` for headers with what would have to be minted.
 pub(super) fn order(settings: &NetworkSettings) -> Result<Rules, DaemonError> {
-    if !settings.headers.is_empty() {
-        return Err(DaemonError::Unsupported {
-            what: "`network.rules`".into(),
-            why: "headers of requests cannot be set through this API yet".into(),
-        });
-    }
+    let headers = headers(&settings.headers)?;
     check_mask(settings.mask_request_host.as_deref())?;
     for (field, list) in [("allowOut", &settings.allow_out), ("denyOut", &settings.deny_out)] {
         if list.len() > MOST_ENTRIES {
@@ -74,6 +79,7 @@ pub(super) fn order(settings: &NetworkSettings) -> Result<Rules, DaemonError> {
             internet: true,
             allow: Vec::new(),
             deny: deny.iter().map(Cidr::to_string).collect(),
+            headers,
         });
     }
     let public = subtracted("allowOut", &allowed, &never())?;
@@ -85,7 +91,54 @@ pub(super) fn order(settings: &NetworkSettings) -> Result<Rules, DaemonError> {
         internet: false,
         allow: names.iter().cloned().chain(public.iter().map(any_port)).collect(),
         deny: Vec::new(),
+        headers,
     })
+}
+
+/// The headers that are set, in the words of a keeper. They open no host: that is for the lists to say.
+fn headers(asked: &BTreeMap<String, BTreeMap<String, String>>) -> Result<Vec<HeaderOrder>, DaemonError> {
+    let invalid = |why: String| DaemonError::invalid("network.rules", why);
+    if asked.len() > MOST_HOSTS {
+        return Err(invalid(format!("more than {MOST_HOSTS} hosts")));
+    }
+    let mut orders = Vec::new();
+    for (host, headers) in asked {
+        if headers.len() > MOST_HEADERS {
+            let host = host.escape_debug();
+            return Err(invalid(format!("more than {MOST_HEADERS} headers for `{host}`")));
+        }
+        for (name, value) in headers {
+            if value.contains(PLACEHOLDER) {
+                return Err(DaemonError::Unsupported {
+                    what: "a placeholder in `network.rules`".into(),
+                    why: "there are no workload identities here".into(),
+                });
+            }
+            let order = HeaderOrder {
+                host: host.clone(),
+                name: name.clone(),
+                value: value.clone(),
+            };
+            order.rule().map_err(|error| invalid(error.to_string()))?;
+            orders.push(order);
+        }
+    }
+    check_twice(&orders)?;
+    Ok(orders)
+}
+
+/// Hosts and names of headers may be written in several ways.
+fn check_twice(orders: &[HeaderOrder]) -> Result<(), DaemonError> {
+    let spelled = |order: &HeaderOrder| (order.host.to_ascii_lowercase(), order.name.to_ascii_lowercase());
+    let mut seen = BTreeSet::new();
+    match orders.iter().find(|order| !seen.insert(spelled(order))) {
+        None => Ok(()),
+        Some(twice) => {
+            let (host, name) = (twice.host.escape_debug(), twice.name.escape_debug());
+            let why = format!("header `{name}` of requests to `{host}` is set twice");
+            Err(DaemonError::invalid("network.rules", why))
+        }
+    }
 }
 
 fn everything() -> [Cidr; 2] {
@@ -251,6 +304,85 @@ mod tests {
             (&["http://example.com"], &["0.0.0.0/0"]),
         ] {
             assert!(order(&settings(allow, deny)).is_err(), "{allow:?} {deny:?}");
+        }
+    }
+
+    fn with_headers(rules: &[(&str, &[(&str, &str)])]) -> NetworkSettings {
+        let headers = rules.iter().map(|(host, headers)| {
+            let headers = headers
+                .iter()
+                .map(|(name, value)| (name.to_string(), value.to_string()));
+            (host.to_string(), headers.collect())
+        });
+        NetworkSettings {
+            headers: headers.collect(),
+            ..NetworkSettings::default()
+        }
+    }
+
+    #[test]
+    fn headers_are_passed_on_with_their_hosts() {
+        let rules: &[(&str, &[(&str, &str)])] =
+            &[("*.example.com", &[("X-B", "2")]), ("api.example.com", &[("X-A", "1")])];
+        let orders = order(&with_headers(rules)).unwrap().headers;
+        let told: Vec<_> = orders
+            .iter()
+            .map(|order| (order.host.as_str(), order.name.as_str(), order.value.as_str()))
+            .collect();
+        assert_eq!(told, [("*.example.com", "X-B", "2"), ("api.example.com", "X-A", "1")]);
+        assert!(!format!("{orders:?}").contains('2'), "a value is shown");
+    }
+
+    #[test]
+    fn headers_that_mean_nothing_or_too_much_are_refused() {
+        for rules in [
+            &[("*", &[("X", "1")][..])][..],
+            &[("*.com", &[("X", "1")])],
+            &[("http://a.test", &[("X", "1")])],
+            &[("a.test", &[("Host", "b.test")])],
+            &[("a.test", &[("Content-Length", "1")])],
+            &[("a.test", &[("X", "")])],
+            &[("a.test", &[("X", "1\r\nY: 2")])],
+            &[("a.test", &[("X: 1", "2")])],
+            &[("a.test X: 1", &[("Y", "2")])],
+            &[("a.test", &[("X", "1"), ("x", "2")])],
+            &[("a.test", &[("X", "1")]), ("A.test", &[("x", "2")])],
+        ] {
+            let refused = order(&with_headers(rules));
+            assert!(
+                matches!(refused, Err(DaemonError::Invalid { .. })),
+                "{rules:?}: {refused:?}"
+            );
+        }
+        let minted = order(&with_headers(&[(
+            "a.test",
+            &[("X", "Bearer ${e2b.identity.tokens.a}")],
+        )]));
+        assert!(matches!(minted, Err(DaemonError::Unsupported { .. })), "{minted:?}");
+        let names: Vec<String> = (0..30).map(|number| format!("x{number}")).collect();
+        let one: BTreeMap<String, String> = [("X".to_owned(), "1".to_owned())].into();
+        let many_hosts = NetworkSettings {
+            headers: names
+                .iter()
+                .take(11)
+                .map(|name| (format!("{name}.test"), one.clone()))
+                .collect(),
+            ..NetworkSettings::default()
+        };
+        let many: BTreeMap<String, String> = names
+            .iter()
+            .take(21)
+            .map(|name| (name.clone(), "1".to_owned()))
+            .collect();
+        let many_headers = NetworkSettings {
+            headers: [("a.test".to_owned(), many)].into(),
+            ..NetworkSettings::default()
+        };
+        for settings in [many_hosts, many_headers] {
+            assert!(
+                matches!(order(&settings), Err(DaemonError::Invalid { .. })),
+                "{settings:?}"
+            );
         }
     }
 

@@ -1,6 +1,6 @@
 //! What callers ask of the daemon, and the bounds of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
@@ -54,8 +54,10 @@ pub struct NetworkSettings {
     pub allow_public_traffic: Option<bool>,
     /// `maskRequestHost`: what its ports see as `Host`; `${PORT}` in it is the port.
     pub mask_request_host: Option<String>,
-    /// `rules`: headers that are set in requests to a host, each host's by name.
+    /// `rules`: headers that are set in requests over TLS to a host, each host's by name.
     pub headers: BTreeMap<String, BTreeMap<String, String>>,
+    /// `httpsPorts`: ports where programs speak TLS; it is opened for traffic from outside, whatever their certificate.
+    pub https_ports: BTreeSet<u16>,
 }
 
 /// What a sandbox may use; what is `None` is the daemon's default.

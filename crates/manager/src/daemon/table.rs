@@ -131,6 +131,7 @@ impl Facts {
             access_token: row.access_token.clone(),
             traffic_token: row.traffic_token.clone(),
             mask_request_host: specification.network.mask_request_host.clone(),
+            https_ports: specification.network.https_ports.clone(),
             env: specification.env.clone(),
             limits: specification.limits,
         })

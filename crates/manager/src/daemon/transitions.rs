@@ -158,6 +158,7 @@ impl Daemon {
             let changed = Specification {
                 network: NetworkSettings {
                     allow_public_traffic: before.network.allow_public_traffic,
+                    https_ports: before.network.https_ports.clone(),
                     mask_request_host: network
                         .mask_request_host
                         .clone()

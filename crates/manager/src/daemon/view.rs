@@ -1,6 +1,6 @@
 //! What the daemon tells of sandboxes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use offleash_store::registry::{EventKind, LogLevel, Quota, Scope, Scopes};
@@ -137,6 +137,8 @@ pub struct Access {
     pub traffic_token: Option<String>,
     /// What its ports see as `Host`.
     pub mask_request_host: Option<String>,
+    /// Its ports where programs speak TLS.
+    pub https_ports: BTreeSet<u16>,
     /// Variables for every command in it.
     pub env: BTreeMap<String, String>,
     /// The limits it has.

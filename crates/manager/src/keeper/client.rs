@@ -12,11 +12,12 @@ use rustix::fs::{CWD, Mode, OFlags};
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
+use super::authority;
 use super::error::KeeperError;
 use super::message::{
-    Ended, Hello, INPUT_CHUNK, KeeperReply, KeeperRequest, KeeperUsage, ProcessInfo, Selector, StartExec,
+    Ended, Hello, INPUT_CHUNK, KeeperReply, KeeperRequest, KeeperUsage, ProcessInfo, Selector, StartExec, WITH_HEADERS,
 };
-use super::order::{NetworkOrder, SOCKET};
+use super::order::{ConnectionRules, NetworkOrder, SOCKET};
 use super::replies::Replies;
 
 /// How long a keeper may take to answer what it answers at once.
@@ -162,13 +163,41 @@ impl Keeper {
         }
     }
 
-    /// Replaces the rules of the network; connections that they deny are cut.
+    /// Replaces the rules of the network; connections that they deny are cut, and those to hosts for which other headers
+    /// are set. Where headers are set for the first time, the sandbox's trust stores are extended by its own authority.
     ///
     /// # Errors
-    /// `Invalid` when a rule cannot be read, `Unsupported` without a network, `Gone`.
+    /// `Invalid` when a rule cannot be read; `Unsupported` without a network, and for headers where the keeper is older
+    /// than they, the machine's authorities cannot be read or the sandbox's stores not be written; `Paused`, `File`,
+    /// `Gone`.
     pub async fn set_network(&self, network: NetworkOrder) -> Result<(), KeeperError> {
-        let request = KeeperRequest::SetNetwork(network);
-        self.done(&request, AT_ONCE, "change the network").await
+        const OPERATION: &str = "change the network";
+        let NetworkOrder {
+            internet,
+            allow,
+            deny,
+            headers,
+        } = network;
+        if headers.is_empty() {
+            let rules = ConnectionRules { internet, allow, deny };
+            return self.done(&KeeperRequest::SetNetwork(rules), AT_ONCE, OPERATION).await;
+        }
+        if self.hello().await?.version < WITH_HEADERS {
+            return Err(KeeperError::Unsupported {
+                operation: "set headers in a sandbox that an older version made".to_owned(),
+            });
+        }
+        match self.answer(&KeeperRequest::Authority, AT_ONCE, OPERATION).await? {
+            KeeperReply::Authority(files) => authority::place(self, &files).await?,
+            other => return Err(unexpected(other)),
+        }
+        let network = NetworkOrder {
+            internet,
+            allow,
+            deny,
+            headers,
+        };
+        self.done(&KeeperRequest::SetReach(network), AT_ONCE, OPERATION).await
     }
 
     /// Stops every process; connections to the outside are cut. Nothing happens when it is paused already.

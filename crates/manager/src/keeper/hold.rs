@@ -6,14 +6,14 @@ use std::path::Path;
 
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::limits::Limits;
-use offleash_core::network::PatternError;
 use offleash_store::{HostIdentity, LiveRun, StateDirectory};
 use offleash_sys::signals::SignalQueue;
 use rustix::fs::{CWD, Mode, OFlags};
 
 use super::answer::Answer;
+use super::authority::Authority;
 use super::message::{Ended, Hello, VERSION};
-use super::order::{ENDED, SOCKET, SandboxOrder};
+use super::order::{ENDED, OrderError, SOCKET, SandboxOrder};
 use super::serve::{Bounds, Loop, Serving, listen};
 use super::users::Users;
 use crate::lifecycle::making::{self, Made, Resolved, new_run, place_layers};
@@ -77,7 +77,7 @@ struct Held {
 #[derive(Debug, thiserror::Error)]
 enum HoldError {
     #[error("a rule of the network cannot be read")]
-    Network(#[from] PatternError),
+    Network(#[from] OrderError),
     #[error(transparent)]
     Manager(#[from] ManagerError),
     #[error("cannot {action}")]
@@ -87,7 +87,7 @@ enum HoldError {
 impl Explained for HoldError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::Network(_) => ErrorKind::Invalid,
+            Self::Network(error) => error.kind(),
             Self::Manager(error) => error.kind(),
             Self::Host { source, .. } if source.kind() == io::ErrorKind::AddrInUse => ErrorKind::Conflict,
             Self::Host { .. } => ErrorKind::Internal,
@@ -96,8 +96,9 @@ impl Explained for HoldError {
 
     fn hint(&self) -> Option<String> {
         match self {
+            Self::Network(error) => error.hint(),
             Self::Manager(error) => error.hint(),
-            _ => None,
+            Self::Host { .. } => None,
         }
     }
 }
@@ -149,6 +150,7 @@ impl Held {
             }
         };
         let users = Users::new(basis, &plan);
+        let authority = Authority::of(outside.trust());
         let enforcement = sandbox.enforcement().clone();
         let hello = Hello {
             version: VERSION,
@@ -173,6 +175,7 @@ impl Held {
                 signals,
                 hello,
                 users,
+                authority,
                 bounds,
             },
             live,

@@ -17,10 +17,13 @@ use offleash_core::record::{LimitHit, Usage};
 use offleash_protocol::Dialogue;
 use serde::{Deserialize, Serialize};
 
-use super::order::NetworkOrder;
+use super::order::{ConnectionRules, NetworkOrder};
 
 /// Version of these messages, in [`Hello`].
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+
+/// The first version with [`KeeperRequest::Authority`] and [`KeeperRequest::SetReach`].
+pub const WITH_HEADERS: u32 = 2;
 
 /// Most bytes of input in one request; a client divides what is longer.
 pub const INPUT_CHUNK: usize = 1024 * 1024;
@@ -71,14 +74,18 @@ pub enum KeeperRequest {
     Port(u16),
     /// What is used now; [`KeeperReply::Usage`].
     Usage,
-    /// Other rules for the network; [`KeeperReply::Done`].
-    SetNetwork(NetworkOrder),
+    /// Other rules for the network, and no headers that are set; [`KeeperReply::Done`].
+    SetNetwork(ConnectionRules),
     /// To stop every process; [`KeeperReply::Done`] once they have stopped.
     Pause,
     /// To let them go on; [`KeeperReply::Done`].
     Resume,
     /// To end the sandbox; [`KeeperReply::Killed`] once nothing of it is left.
     Kill,
+    /// For an authority with which connections can be opened; [`KeeperReply::Authority`].
+    Authority,
+    /// Other rules for the network; [`KeeperReply::Done`]. Headers need the authority to be in the sandbox.
+    SetReach(NetworkOrder),
 }
 
 impl Dialogue for KeeperRequest {
@@ -124,6 +131,8 @@ pub enum KeeperReply {
     Killed(Ended),
     /// It cannot be done.
     Failed(KeeperFailure),
+    /// The sandbox has an authority; these files, by path, must be put into it so that its programs trust that.
+    Authority(#[serde(with = "offleash_protocol::bytes::pairs")] Vec<(Vec<u8>, Vec<u8>)>),
 }
 
 impl Dialogue for KeeperReply {
@@ -363,10 +372,12 @@ mod tests {
             KeeperRequest::Files { user: None },
             KeeperRequest::Port(80),
             KeeperRequest::Usage,
-            KeeperRequest::SetNetwork(NetworkOrder::default()),
+            KeeperRequest::SetNetwork(ConnectionRules::default()),
             KeeperRequest::Pause,
             KeeperRequest::Resume,
             KeeperRequest::Kill,
+            KeeperRequest::Authority,
+            KeeperRequest::SetReach(NetworkOrder::default()),
         ];
         for (number, request) in requests.iter().enumerate() {
             assert_eq!(usize::from(encode(request).unwrap()[4]), number, "{request:?}");
@@ -381,10 +392,18 @@ mod tests {
             (9, KeeperReply::Port),
             (10, KeeperReply::Usage(KeeperUsage::default())),
             (12, KeeperReply::Failed(KeeperFailure::Gone)),
+            (13, KeeperReply::Authority(Vec::new())),
         ];
         for (number, reply) in replies {
             assert_eq!(encode(&reply).unwrap()[4], number, "{reply:?}");
         }
+        let rules = ConnectionRules {
+            internet: true,
+            allow: vec!["a".to_owned()],
+            deny: Vec::new(),
+        };
+        let frame = encode(&KeeperRequest::SetNetwork(rules)).unwrap();
+        assert_eq!(frame[4..], [11, 1, 1, 1, b'a', 0]);
         let start = StartExec {
             argv: vec![b"a".to_vec()],
             timeout_ms: Some(300),

@@ -3,10 +3,13 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::id::RunId;
 use offleash_core::level::{Degrade, Level, LevelChoice};
 use offleash_core::limits::Limits;
-use offleash_core::network::{NetworkRule, PatternError, RuleVerdict};
+use offleash_core::network::{
+    HeaderRule, HeaderRuleError, HeaderScope, NetworkRule, PatternError, RequestRules, RuleVerdict,
+};
 use offleash_core::spec::{NetworkSpec, RootChoice, SandboxSpec};
 use offleash_core::template::TemplateName;
 use offleash_core::text::Text;
@@ -71,7 +74,7 @@ pub struct LimitsOrder {
     pub pids: Option<u64>,
 }
 
-/// What a sandbox may reach.
+/// What a sandbox may reach, and what becomes of its requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NetworkOrder {
@@ -81,6 +84,89 @@ pub struct NetworkOrder {
     pub allow: Vec<String>,
     /// Rules that deny.
     pub deny: Vec<String>,
+    /// Headers that are set in requests over TLS.
+    pub headers: Vec<HeaderOrder>,
+}
+
+/// What a sandbox may reach, in the words that every keeper understands.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectionRules {
+    /// As in [`NetworkOrder`].
+    pub internet: bool,
+    /// As in [`NetworkOrder`].
+    pub allow: Vec<String>,
+    /// As in [`NetworkOrder`].
+    pub deny: Vec<String>,
+}
+
+impl From<ConnectionRules> for NetworkOrder {
+    fn from(rules: ConnectionRules) -> Self {
+        let ConnectionRules { internet, allow, deny } = rules;
+        Self {
+            internet,
+            allow,
+            deny,
+            headers: Vec::new(),
+        }
+    }
+}
+
+/// A header that is set in every request over TLS to a host, in place of what a program sends. Of several hosts that
+/// mean the same one, only what is said of the most specific counts.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeaderOrder {
+    /// The host, or `*.example.com` for those below one.
+    pub host: String,
+    /// The name of the header.
+    pub name: String,
+    /// Its value, which may be confidential.
+    pub value: String,
+}
+
+impl std::fmt::Debug for HeaderOrder {
+    /// Without the value.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "HeaderOrder({:?} {:?}: ****)", self.host, self.name)
+    }
+}
+
+impl HeaderOrder {
+    /// The rule of a gateway.
+    ///
+    /// # Errors
+    /// When host, name or value are none that a request can have.
+    pub fn rule(&self) -> Result<HeaderRule, HeaderRuleError> {
+        let rule = HeaderRule::parse_set(&format!("{} {}:{}", self.host, self.name, self.value))?;
+        // What has a space or a colon in it would be read as something else.
+        if rule.name() != self.name.to_ascii_lowercase() {
+            return Err(HeaderRuleError::Name(self.name.as_str().into()));
+        }
+        Ok(rule)
+    }
+}
+
+/// A rule of the network that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OrderError {
+    /// One about connections.
+    #[error(transparent)]
+    Connections(#[from] PatternError),
+    /// One about headers.
+    #[error(transparent)]
+    Headers(#[from] HeaderRuleError),
+}
+
+impl Explained for OrderError {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Invalid
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Connections(error) => error.hint(),
+            Self::Headers(error) => error.hint(),
+        }
+    }
 }
 
 impl NetworkOrder {
@@ -88,7 +174,7 @@ impl NetworkOrder {
     ///
     /// # Errors
     /// When a rule cannot be read.
-    pub fn spec(&self) -> Result<NetworkSpec, PatternError> {
+    pub fn spec(&self) -> Result<NetworkSpec, OrderError> {
         let mut spec = NetworkSpec {
             internet: self.internet,
             entrance: true,
@@ -99,6 +185,12 @@ impl NetworkOrder {
                 spec.policy.rules.push(NetworkRule::parse(verdict, text)?);
             }
         }
+        let headers: Result<Vec<_>, _> = self.headers.iter().map(HeaderOrder::rule).collect();
+        spec.requests = RequestRules {
+            headers: headers?,
+            scope: HeaderScope::SpecificHostOverTls,
+            ..RequestRules::default()
+        };
         Ok(spec)
     }
 }
@@ -131,13 +223,16 @@ impl SandboxOrder {
     ///
     /// # Errors
     /// When a rule of the network cannot be read.
-    pub fn spec(&self) -> Result<SandboxSpec, PatternError> {
+    pub fn spec(&self) -> Result<SandboxSpec, OrderError> {
+        let mut network = self.network.spec()?;
+        // They open no host; with other rules they may be of use later.
+        network.drop_idle_headers();
         let mut spec = SandboxSpec {
             level: self.level.map_or(LevelChoice::Auto, LevelChoice::Exactly),
             min_level: self.min_level,
             degrade: self.degrade,
             limits: self.limits.limits(),
-            network: self.network.spec()?,
+            network,
             pausable: true,
             root: match &self.template {
                 // The layer is the keeper's, and goes with the sandbox.

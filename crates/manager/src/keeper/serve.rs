@@ -20,6 +20,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
+use super::authority::Authority;
 use super::connection::{Connection, Heard, Stage};
 use super::executions::{Client, Executions};
 use super::message::{EndReason, Ended, Hello, KeeperFailure, KeeperReply};
@@ -52,6 +53,7 @@ pub(super) struct Serving {
     pub(super) signals: SignalQueue,
     pub(super) hello: Hello,
     pub(super) users: Users,
+    pub(super) authority: Authority,
     pub(super) bounds: Bounds,
 }
 

@@ -8,7 +8,7 @@ use offleash_core::exec::{ExecRequest, Stdin, TerminalSize, UserIds};
 use offleash_core::plan::{Environment, Plan, User};
 
 use super::message::{KeeperFailure, StartExec, UserInfo};
-use crate::planning::ExecBasis;
+use crate::planning::{ExecBasis, trust_variables};
 
 /// The users of a sandbox, and what each starts from.
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub(super) struct Users {
     basis: ExecBasis,
     /// Whether they differ for the kernel, so that the guest is told whom it is to be.
     differ: bool,
+    /// Whether programs are told of an authority that came later than their environment was settled.
+    names_authority: bool,
 }
 
 impl Users {
@@ -24,7 +26,13 @@ impl Users {
         Self {
             basis,
             differ: plan.has_superuser(),
+            names_authority: false,
         }
+    }
+
+    /// From now on, variables tell programs where the certificate authorities are.
+    pub(super) fn name_authority(&mut self) {
+        self.names_authority = true;
     }
 
     pub(super) fn infos(&self) -> Vec<UserInfo> {
@@ -73,6 +81,10 @@ impl Users {
 
     fn environment(&self, user: &User, cwd: &PathBuf, start: &StartExec) -> Environment {
         let mut env = self.basis.environment_of(user);
+        if self.names_authority {
+            let known: Vec<OsString> = env.iter().map(|(name, _)| name.clone()).collect();
+            env.extend(trust_variables().filter(|(name, _)| !known.contains(name)));
+        }
         let mut set = |name: &OsStr, value: OsString| match env.iter_mut().find(|(known, _)| known == name) {
             Some((_, known)) => *known = value,
             None => env.push((name.to_owned(), value)),

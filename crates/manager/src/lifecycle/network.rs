@@ -76,6 +76,13 @@ pub(crate) struct Outside {
     pub(super) upstream_proxy: Option<UpstreamProxy>,
 }
 
+impl Outside {
+    /// What connections are opened with, if any are.
+    pub(crate) fn trust(&self) -> Option<&Arc<Trust>> {
+        self.trust.as_ref()
+    }
+}
+
 /// What connections are opened with, if any are.
 ///
 /// # Errors
@@ -88,7 +95,7 @@ pub(super) fn trust(asked: &NetworkSpec) -> Result<Option<Arc<Trust>>, ManagerEr
 }
 
 /// The same in the forms in which programs inside look for it.
-pub(super) fn stores(trust: &Trust) -> TrustStores {
+pub(crate) fn stores(trust: &Trust) -> TrustStores {
     TrustStores {
         bundle: trust.bundle(),
         own: trust.own_pem(),

@@ -44,6 +44,7 @@ pub use outside::find_outside;
 pub(crate) use reach::absolute;
 pub use regular_file::{RegularFileError, read_regular_file};
 pub use trust::TrustStores;
+pub(crate) use trust::{files as trust_files, variables as trust_variables};
 
 /// The name of the machine inside.
 const HOSTNAME: &str = "sandbox";

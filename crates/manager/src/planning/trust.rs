@@ -71,7 +71,7 @@ pub(super) fn replaces(name: &str) -> bool {
 }
 
 /// Variables by which programs find the authorities.
-pub(super) fn variables() -> impl Iterator<Item = (OsString, OsString)> {
+pub(crate) fn variables() -> impl Iterator<Item = (OsString, OsString)> {
     let all = BUNDLE_VARIABLES.iter().map(|name| (name, BUNDLE));
     let own = OWN_VARIABLES.iter().map(|name| (name, OWN));
     all.chain(own).map(|(name, file)| (name.into(), file.into()))
@@ -113,6 +113,23 @@ pub(super) fn own_entries(stores: &TrustStores) -> Vec<Entry> {
     let elsewhere = ELSEWHERE.iter().filter(|(path, _)| fs::symlink_metadata(path).is_ok());
     entries.extend(elsewhere.map(|(path, to)| link(Path::new(path), to)));
     entries
+}
+
+/// The same as files alone, by path: what is put into a sandbox that is there already.
+pub(crate) fn files(stores: &TrustStores) -> Vec<(PathBuf, Vec<u8>)> {
+    let entries = own_entries(stores);
+    let contents = |path: &Path| {
+        let mut found = entries.iter().filter(|entry| entry.target == path);
+        match &found.next()?.node {
+            Node::File { contents } => Some(contents.clone()),
+            _ => None,
+        }
+    };
+    let file = |entry: &Entry| match &entry.node {
+        Node::Symlink { to } => Some((entry.target.clone(), contents(to)?)),
+        _ => Some((entry.target.clone(), contents(&entry.target)?)),
+    };
+    entries.iter().filter_map(file).collect()
 }
 
 /// The body of a certificate in PEM.
@@ -177,6 +194,21 @@ mod tests {
             node("/etc/chromium/policies/managed/offleash.json"),
             file("{\"CACertificates\":[\"AAECAwQ=\"]}")
         );
+    }
+
+    #[test]
+    fn what_is_put_into_a_sandbox_later_is_the_same_without_links() {
+        let stores = stores();
+        let files = files(&stores);
+        let of = |path: &str| {
+            files
+                .iter()
+                .find(|(found, _)| found == Path::new(path))
+                .map(|(_, contents)| contents)
+        };
+        assert_eq!(of(BUNDLE).unwrap(), stores.bundle.as_bytes());
+        assert_eq!(of("/etc/ssl/certs/01234567.0").unwrap(), stores.own.as_bytes());
+        assert_eq!(files.len(), own_entries(&stores).len());
     }
 
     #[test]

@@ -151,7 +151,7 @@ impl NetworkSpec {
         }
     }
 
-    fn may_reach(&self, host: &HostPattern) -> bool {
+    pub(super) fn may_reach(&self, host: &HostPattern) -> bool {
         self.reaches_unknown_names() || self.allowing().any(|rule| rule.pattern().host().overlaps(host))
     }
 

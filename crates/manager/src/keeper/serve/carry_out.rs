@@ -54,9 +54,11 @@ impl Loop {
             KeeperRequest::Files { user } => return self.files(client, user.as_deref()),
             KeeperRequest::Port(port) => return self.port(client, port),
             KeeperRequest::Usage => self.usage(client),
-            KeeperRequest::SetNetwork(network) => return self.set_network(client, &network),
+            KeeperRequest::SetNetwork(rules) => return self.set_network(client, &rules.into()),
             KeeperRequest::Pause => return self.pause(client),
             KeeperRequest::Resume => return self.resume(client),
+            KeeperRequest::Authority => return self.authority(client),
+            KeeperRequest::SetReach(network) => return self.set_network(client, &network),
         }
         Ok(())
     }

@@ -4,11 +4,12 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Instant;
 
+use offleash_gateway::Reach;
 use offleash_isolation::sandbox::Measure;
 use offleash_sys::socket;
 
-use super::Loop;
 use super::carry_out::{Outcome, failed, invalid};
+use super::{Loop, Serving};
 use crate::keeper::connection::frame;
 use crate::keeper::executions::Client;
 use crate::keeper::message::{KeeperFailure, KeeperReply, KeeperUsage};
@@ -68,8 +69,36 @@ impl Loop {
     pub(super) fn set_network(&mut self, client: Client, network: &NetworkOrder) -> Outcome {
         let spec = network.spec().map_err(|error| invalid(&with_causes(&error)))?;
         let gateway = self.serving.gateway.as_ref().ok_or_else(no_network)?;
-        gateway.set_rules(spec.policy, spec.internet);
+        let trust = self.serving.authority.trust();
+        if spec.opens() && trust.is_none() {
+            return Err(invalid("headers are to be set, and the sandbox has no authority yet"));
+        }
+        gateway.set_rules(Reach {
+            rules: spec.policy,
+            internet: spec.internet,
+            requests: spec.requests,
+            trust,
+        });
         self.answer(client, &KeeperReply::Done);
+        Ok(())
+    }
+
+    /// The sandbox's authority, which is made if it has none, and what its programs must find to trust it.
+    pub(super) fn authority(&mut self, client: Client) -> Outcome {
+        let Serving {
+            authority,
+            users,
+            gateway,
+            ..
+        } = &mut self.serving;
+        if gateway.is_none() {
+            return Err(no_network());
+        }
+        let files = authority.files().map_err(|error| KeeperFailure::Unsupported {
+            operation: format!("open TLS: {}", with_causes(&error)),
+        })?;
+        users.name_authority();
+        self.answer(client, &KeeperReply::Authority(files));
         Ok(())
     }
 

@@ -1,0 +1,279 @@
+//! Sandboxes of a server that reach the internet: whose requests get headers, and whose connections are cut.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Stdio};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::Site;
+use crate::support::processes::{PATIENCE, eventually, signal, wait};
+use crate::world::{World, world};
+
+const API: &str = "api.opened.example.net";
+const OTHER: &str = "other.opened.example.net";
+
+/// A server on the host, asked by the socket of its owner.
+struct Served {
+    site: Site,
+    child: Child,
+}
+
+impl Served {
+    fn start(world: &World) -> Self {
+        let site = Site::sharing_templates();
+        let config = site.write("serve.toml", "[pool]\nmin = 0\nmax = 0\n");
+        let arguments = ["serve", "--listen", "127.0.0.1:0", "--config", config.to_str().unwrap()];
+        let mut command = world.offleash(&site, &arguments);
+        command.env("SSL_CERT_FILE", world.file("ca.pem"));
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        let mut told = BufReader::new(child.stdout.take().unwrap());
+        told.read_line(&mut line).unwrap();
+        assert!(line.contains("://"), "{line}");
+        Self { site, child }
+    }
+
+    /// The status and the body of an answer.
+    fn ask(&self, line: &str, body: &Value) -> (u16, Value) {
+        let mut stream = UnixStream::connect(self.site.state().join("api.sock")).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let body = body.to_string();
+        let length = body.len();
+        write!(
+            stream,
+            "{line} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(!head.to_ascii_lowercase().contains("chunked"), "{head}");
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, serde_json::from_str(body).unwrap_or(Value::Null))
+    }
+
+    fn made(&self, network: &Value) -> String {
+        let body = json!({ "templateID": "base", "timeout": 600, "network": network });
+        let (status, sandbox) = self.ask("POST /v2/sandboxes", &body);
+        assert_eq!(status, 201, "{sandbox}");
+        sandbox["sandboxID"].as_str().unwrap().to_owned()
+    }
+
+    fn set_network(&self, id: &str, network: &Value) {
+        let (status, answer) = self.ask(&format!("PUT /sandboxes/{id}/network"), network);
+        assert_eq!(status, 204, "{answer}");
+    }
+
+    /// What a line of shell writes; it must succeed.
+    fn run(&self, id: &str, line: &str) -> String {
+        let (status, result) = self.ask(&format!("POST /v1/sandboxes/{id}/run"), &json!({ "shell": line }));
+        assert_eq!((status, &result["exit_code"]), (200, &json!(0)), "{line}: {result}");
+        result["stdout"].as_str().unwrap().to_owned()
+    }
+
+    fn python(&self, id: &str, program: &str) -> String {
+        self.run(id, &format!("exec /usr/bin/python3 -I -S - <<'END'\n{program}\nEND"))
+    }
+
+    /// Starts a program that goes on, and says what happens to it in `/tmp/NAME`.
+    fn leave(&self, id: &str, name: &str, program: &str) {
+        self.run(
+            id,
+            &format!(
+                "cat >/tmp/{name}.py <<'END'\n{program}\nEND\n\
+                 (setsid /usr/bin/python3 -I -S /tmp/{name}.py >/tmp/{name} 2>&1 </dev/null &)"
+            ),
+        );
+    }
+
+    fn said(&self, id: &str, name: &str) -> String {
+        self.run(id, &format!("cat /tmp/{name} 2>/dev/null || true"))
+    }
+
+    fn eventually_says(&self, id: &str, name: &str, word: &str) {
+        eventually(&format!("`{word}` of `{name}`"), || {
+            self.said(id, name).contains(word).then_some(())
+        });
+    }
+
+    /// The headers with which a request arrives that says itself that its team is `mine`.
+    fn headers(&self, id: &str, host: &str) -> Vec<(String, String)> {
+        let told = self.python(id, &format!("{FETCH}\nprint(fetch({host:?}))"));
+        let told: Value = serde_json::from_str(&told).unwrap();
+        serde_json::from_value(told["fields"].clone()).unwrap()
+    }
+
+    /// The value of one of those; `None` unless it is there once.
+    fn header(&self, id: &str, host: &str, name: &str) -> Option<String> {
+        let mut found = self.headers(id, host).into_iter().filter(|(own, _)| own == name);
+        match (found.next(), found.next()) {
+            (Some((_, value)), None) => Some(value),
+            _ => None,
+        }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let ids = self.site.offleash(["ls", "--quiet"]).output().unwrap();
+        for id in String::from_utf8_lossy(&ids.stdout).split_whitespace() {
+            let _killed = self.site.offleash(["rm", "--force", id]).output();
+        }
+        signal(&self.child, Signal::TERM);
+        wait(&mut self.child);
+    }
+}
+
+const FETCH: &str = r#"
+import http.client, json, ssl
+def fetch(host, tls=True, path="/a/path"):
+    kind = http.client.HTTPSConnection if tls else http.client.HTTPConnection
+    connection = kind(host, timeout=60)
+    connection.request("GET", path, headers={"X-Team": "mine"})
+    answer = connection.getresponse()
+    assert answer.status == 200, (answer.status, answer.read())
+    return answer.read().decode()
+"#;
+
+/// Says `up` once it has asked, keeps its connection, and says `cut` when that is closed.
+const KEPT: &str = r#"
+connection = http.client.HTTPSConnection("api.opened.example.net", timeout=600)
+connection.request("GET", "/a/kept")
+connection.getresponse().read()
+print("up", flush=True)
+try:
+    connection.sock.recv(1)
+except OSError:
+    pass
+print("cut", flush=True)
+"#;
+
+/// What may be reached, and which headers are set.
+fn opened(rules: &Value) -> Value {
+    json!({ "allowOut": ["*.opened.example.net"], "denyOut": ["0.0.0.0/0"], "rules": rules })
+}
+
+fn sets(name: &str, value: &str) -> Value {
+    json!([{ "transform": { "headers": { name: value } } }])
+}
+
+#[test]
+fn headers_of_the_rules_are_set_over_tls_and_replaced_while_it_runs() {
+    let Some(world) = world() else { return };
+    let served = Served::start(world);
+    let rules = json!({ API: sets("X-Team", "agents"), "*.opened.example.net": sets("X-Wide", "wide") });
+    let id = served.made(&opened(&rules));
+    assert_eq!(
+        served.ask(&format!("GET /sandboxes/{id}"), &json!({})).1["network"]["rules"],
+        rules
+    );
+    assert_eq!(served.header(&id, API, "x-team").as_deref(), Some("agents"));
+    // Hosts stand apart: what is said of a wider one does not count.
+    assert_eq!(served.header(&id, API, "x-wide"), None);
+    assert_eq!(served.header(&id, OTHER, "x-wide").as_deref(), Some("wide"));
+    assert_eq!(served.header(&id, OTHER, "x-team").as_deref(), Some("mine"));
+    // In the clear, nothing is set, and nothing is refused.
+    served.python(&id, &format!("{FETCH}\nfetch({API:?}, tls=False)"));
+
+    served.leave(&id, "kept", &format!("{FETCH}{KEPT}"));
+    served.eventually_says(&id, "kept", "up");
+    served.set_network(&id, &opened(&json!({ API: sets("X-Team", "others") })));
+    served.eventually_says(&id, "kept", "cut");
+    assert_eq!(served.header(&id, API, "x-team").as_deref(), Some("others"));
+    assert_eq!(served.header(&id, OTHER, "x-wide"), None);
+    // What is not said again does not hold any more.
+    served.set_network(&id, &opened(&json!({})));
+    assert_eq!(served.header(&id, API, "x-team").as_deref(), Some("mine"));
+    let (status, answer) = served.ask(
+        &format!("PUT /sandboxes/{id}/network"),
+        &opened(&json!({ API: sets("Host", "x") })),
+    );
+    assert_eq!((status, answer["code"].as_u64()), (400, Some(400)), "{answer}");
+}
+
+#[test]
+fn headers_are_set_where_everything_public_is_reached_and_other_protocols_are_left_alone() {
+    let Some(world) = world() else { return };
+    let served = Served::start(world);
+    let id = served.made(&json!({ "rules": { API: sets("X-Team", "agents") } }));
+    assert_eq!(served.header(&id, API, "x-team").as_deref(), Some("agents"));
+    // What speaks no TLS at another port of the same host is carried as it is.
+    let echoed = format!(
+        "import socket\nc = socket.create_connection(({API:?}, 7), 60)\nc.sendall(b'hello')\nprint(c.recv(5).decode())"
+    );
+    assert_eq!(served.python(&id, &echoed), "hello\n");
+}
+
+#[test]
+fn a_sandbox_without_rules_gets_them_and_trusts_its_gateway() {
+    let Some(world) = world() else { return };
+    let served = Served::start(world);
+    let id = served.made(&opened(&json!({})));
+    assert_eq!(
+        served.run(
+            &id,
+            "echo \"[$NODE_EXTRA_CA_CERTS]\"; ls /etc/ssl/certs/offleash.pem 2>/dev/null || true"
+        ),
+        "[]\n"
+    );
+    for team in ["agents", "others"] {
+        served.set_network(&id, &opened(&json!({ API: sets("X-Team", team) })));
+        assert_eq!(served.header(&id, API, "x-team").as_deref(), Some(team));
+        assert_eq!(served.header(&id, OTHER, "x-team").as_deref(), Some("mine"));
+    }
+    let named = served.run(&id, "cat \"$NODE_EXTRA_CA_CERTS\"");
+    assert!(named.starts_with("-----BEGIN CERTIFICATE-----"), "{named}");
+    assert_eq!(served.run(&id, "ls -A /etc/ssl/certs | grep offleash-new || true"), "");
+}
+
+/// Has everything echoed by an address, at port 7, and says how often; `cut` when that ends.
+const ECHOED: &str = r#"
+import itertools, socket, time
+connection = socket.create_connection(("ADDRESS", 7), timeout=600)
+for number in itertools.count():
+    try:
+        connection.sendall(b"x")
+        if not connection.recv(1):
+            break
+    except OSError:
+        break
+    print("up", number, flush=True)
+    time.sleep(0.05)
+print("cut", flush=True)
+"#;
+
+#[test]
+fn connections_to_the_outside_end_with_a_pause_and_with_the_rules_that_allowed_them() {
+    let Some(world) = world() else { return };
+    let served = Served::start(world);
+    let (first, second) = ("93.184.216.34", "93.184.216.35");
+    let reach = |addresses: &[&str]| json!({ "allowOut": addresses, "denyOut": ["0.0.0.0/0"] });
+    let id = served.made(&reach(&[first, second]));
+    let echoes = |name: &str, address: &str| {
+        served.leave(&id, name, &ECHOED.replace("ADDRESS", address));
+        served.eventually_says(&id, name, "up 1");
+    };
+    echoes("paused", first);
+    for (line, expected) in [("pause", 204), ("resume", 201)] {
+        let (status, answer) = served.ask(&format!("POST /sandboxes/{id}/{line}"), &json!({}));
+        assert_eq!(status, expected, "{answer}");
+    }
+    served.eventually_says(&id, "paused", "cut");
+    // A sandbox that was resumed connects anew.
+    echoes("kept", second);
+    echoes("denied", first);
+    served.set_network(&id, &reach(&[second]));
+    served.eventually_says(&id, "denied", "cut");
+    let count = served.said(&id, "kept").lines().count();
+    eventually("what is still allowed to go on", || {
+        (served.said(&id, "kept").lines().count() > count + 2).then_some(())
+    });
+    assert!(!served.said(&id, "kept").contains("cut"));
+    let refused = format!(
+        "import socket\ntry:\n  socket.create_connection(({first:?}, 7), 60)\nexcept ConnectionRefusedError:\n  print('refused')"
+    );
+    assert_eq!(served.python(&id, &refused), "refused\n");
+}

@@ -1,0 +1,107 @@
+//! The certificate authority of a sandbox, with which its gateway opens TLS: there from the start, or made when rules
+//! first ask for it.
+//!
+//! One that comes later has to be put into the sandbox by way of its own files: the host resolves no path in it. Programs
+//! that have read their authorities already know nothing of it until they are started again.
+
+use std::os::unix::ffi::OsStringExt as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use offleash_gateway::{Trust, TrustError};
+use tokio::time::timeout;
+
+use super::client::Keeper;
+use super::error::KeeperError;
+use super::files::FileChannel;
+use crate::lifecycle::stores;
+use crate::planning::trust_files;
+
+/// Files by path.
+type Files = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// How long it may take to put the files into a sandbox.
+const PLACED: Duration = Duration::from_secs(20);
+/// Whose files they are.
+const SUPERUSER: &str = "root";
+/// What a new file is called until it is complete.
+const NEW: &[u8] = b".offleash-new";
+
+/// The authority of a sandbox.
+#[derive(Debug)]
+pub(super) struct Authority {
+    trust: Option<Arc<Trust>>,
+    /// Whether the sandbox was made with it.
+    built_in: bool,
+}
+
+impl Authority {
+    /// That of a sandbox that was made with `trust`, or with none.
+    pub(super) fn of(trust: Option<&Arc<Trust>>) -> Self {
+        Self {
+            trust: trust.cloned(),
+            built_in: trust.is_some(),
+        }
+    }
+
+    /// What the gateway opens connections with.
+    pub(super) fn trust(&self) -> Option<Arc<Trust>> {
+        self.trust.clone()
+    }
+
+    /// What has to be in the sandbox so that its programs trust the authority, which is made if there is none. Nothing
+    /// where the sandbox was made with it.
+    pub(super) fn files(&mut self) -> Result<Files, TrustError> {
+        if self.built_in {
+            return Ok(Vec::new());
+        }
+        let trust = match &self.trust {
+            Some(trust) => Arc::clone(trust),
+            None => Arc::clone(self.trust.insert(Arc::new(Trust::of_this_machine()?))),
+        };
+        let bytes = |path: std::path::PathBuf| path.into_os_string().into_vec();
+        let files = trust_files(&stores(&trust)).into_iter();
+        Ok(files.map(|(path, contents)| (bytes(path), contents)).collect())
+    }
+}
+
+/// Puts what an authority needs into the sandbox of `keeper`.
+///
+/// # Errors
+/// `Unsupported` where the sandbox has no superuser or a root that cannot be written to, `File`, `Timeout`, `Gone`.
+pub(super) async fn place(keeper: &Keeper, files: &[(Vec<u8>, Vec<u8>)]) -> Result<(), KeeperError> {
+    if files.is_empty() {
+        return Ok(());
+    }
+    let placed = async {
+        let mut channel = keeper.files(Some(SUPERUSER)).await.map_err(without_superuser)?;
+        for (path, contents) in files {
+            replace(&mut channel, path, contents).await?;
+        }
+        Ok(())
+    };
+    timeout(PLACED, placed).await.unwrap_or(Err(KeeperError::Timeout {
+        operation: "put an authority into the sandbox",
+    }))
+}
+
+/// At no moment is a file there that is not complete.
+async fn replace(channel: &mut FileChannel, path: &[u8], contents: &[u8]) -> Result<(), KeeperError> {
+    let new = [path, NEW].concat();
+    // Whatever else is there by that name.
+    channel.remove(&new).await?;
+    let mut writer = channel.write(&new, Vec::new()).await?;
+    writer.send(contents).await?;
+    writer.finish().await?;
+    channel.rename(&new, path).await?;
+    Ok(())
+}
+
+fn without_superuser(error: KeeperError) -> KeeperError {
+    match error {
+        KeeperError::InvalidUser(_) => KeeperError::Unsupported {
+            operation: "set headers in a sandbox that was made without rules for them".to_owned(),
+        },
+        other => other,
+    }
+}
