@@ -39,6 +39,12 @@ pub(super) struct Feed {
     pub(super) what: Fed,
 }
 
+impl Feed {
+    fn has_begun(&self) -> bool {
+        matches!(self.what, Fed::Bytes { sent, .. } if sent > 0)
+    }
+}
+
 #[derive(Debug)]
 pub(super) enum Fed {
     Bytes { bytes: Vec<u8>, sent: usize },
@@ -144,7 +150,9 @@ impl Executions {
     pub(super) fn leave(&mut self, client: Client) {
         for execution in self.running.values_mut() {
             execution.followers.retain(|follower| *follower != client);
-            execution.feeds.retain(|feed| feed.client != client);
+            // What has begun to be passed on is passed on whole: whoever speaks next to the command must not have to
+            // guess where it stopped.
+            execution.feeds.retain(|feed| feed.client != client || feed.has_begun());
         }
     }
 }
