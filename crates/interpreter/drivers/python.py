@@ -20,6 +20,7 @@ import io
 import json
 import linecache
 import os
+import re
 import select
 import signal
 import threading
@@ -223,7 +224,7 @@ class Channel:
             self.put(kind, data)
         self.wake()
         now = _monotonic()
-        if now - self.rested >= REST:
+        if now - self.rested >= REST and data.endswith(b"\n"):
             # What is written now and then is on its way before the cell goes on: that may crash.
             self.rested = now
             self.settle(REST)
@@ -294,6 +295,11 @@ class Channel:
                     _read(self.wake_reader, 4096)
                 # Whoever puts a frame from here on writes another byte; what was put before is sent below.
                 self.awake = False
+                # The rest of a line is likely to be written at once.
+                for _ in range(10):
+                    if not self.is_partial():
+                        break
+                    _sleep(0.0005)
                 if not ready.isdisjoint(self.pipes):
                     # As long as nobody takes what is there already, children wait.
                     with self.lock:
@@ -302,6 +308,14 @@ class Channel:
         except BaseException:
             self.complain()
             self.die()
+
+    def is_partial(self):
+        """Whether what waits ends within a line."""
+        try:
+            kind, _cell, payload = self.unsent[-1]
+        except IndexError:
+            return False
+        return kind in ("stdout", "stderr") and not payload.endswith(b"\n")
 
     def receive(self, received):
         piece = _read(self.input, 256 * 1024)
@@ -546,6 +560,13 @@ def more_forms(value):
             forms["e2b/data"] = frame_data(value)
         except Exception:
             pass
+    figure = sys.modules.get("matplotlib.figure")
+    if figure is not None and isinstance(value, getattr(figure, "Figure", ())):
+        try:
+            forms["e2b/chart"] = figure_chart(value)
+        except Exception:
+            # Whatever else is drawn, there is its picture.
+            pass
     return forms
 
 
@@ -553,7 +574,236 @@ def frame_data(frame):
     """A data frame as lists by the names of its columns; none when it is too large to be of use."""
     if frame.size > MOST_DATA:
         return None
-    return {str(name): plain(column.tolist()) for name, column in zip(frame.columns, (frame.iloc[:, i] for i in range(frame.shape[1])))}
+    return {str(name): plain(frame.iloc[:, number].tolist()) for number, name in enumerate(frame.columns)}
+
+
+def figure_chart(figure):
+    """What a figure of matplotlib shows, as data; none when it shows nothing."""
+    axes = [ax for ax in figure.get_axes() if ax.has_data()]
+    if not axes:
+        return None
+    if len(axes) == 1:
+        return axes_chart(axes[0])
+    title = figure.get_suptitle() if hasattr(figure, "get_suptitle") else getattr(figure._suptitle, "get_text", str)()
+    return {"type": "superchart", "title": title or None, "elements": [axes_chart(ax) for ax in axes]}
+
+
+def axes_chart(ax):
+    """What one pair of axes shows. Which kind of chart it is, is seen by what was drawn."""
+    from matplotlib.collections import PathCollection
+    from matplotlib.patches import Rectangle, Wedge
+
+    lines = list(ax.lines)
+    others = [*ax.patches, *ax.collections, *ax.images]
+    only = lambda kind: others and all(isinstance(one, kind) for one in others)
+    marks = all(is_mark(one) for one in lines)
+    chart = {"type": "unknown", "title": ax.get_title() or None, "elements": []}
+    boxes = box_parts(ax, lines, others)
+    if boxes is not None:
+        return {**chart, "type": "box_and_whisker", **labels(ax, boxes["flipped"]), "elements": boxes["elements"]}
+    if lines and not others:
+        return {**chart, "type": "line", **labels(ax), **scales(ax), "elements": line_elements(lines)}
+    if only(PathCollection) and marks:
+        return {**chart, "type": "scatter", **labels(ax), **scales(ax), "elements": scatter_elements(others)}
+    if only(Wedge) and marks:
+        return {**chart, "type": "pie", "elements": [pie_element(one) for one in others]}
+    # Lines on bars say how sure one is of them.
+    bars = [one for one in ax.containers if hasattr(one, "patches")]
+    if bars and all(isinstance(one, Rectangle) for one in ax.patches):
+        flipped = bars[0].orientation == "horizontal"
+        return {**chart, "type": "bar", **labels(ax, flipped), "elements": bar_elements(ax, bars, flipped)}
+    return chart
+
+
+def is_mark(line):
+    """Whether a line only points something out, such as one across the axes."""
+    x, y = line.get_xdata(), line.get_ydata()
+    return len(x) == len(y) == 2 and (x[0] == x[1] or y[0] == y[1])
+
+
+def labels(ax, flipped=False):
+    """What the axes are called, and the units in it, as in `time (s)` or `time [s]`."""
+    found = {}
+    texts = [ax.get_xlabel(), ax.get_ylabel()]
+    for axis, text in zip("xy", reversed(texts) if flipped else texts):
+        unit = re.search(r"\s\((.*?)\)|\[(.*?)\]", text)
+        found[f"{axis}_label"] = text or None
+        found[f"{axis}_unit"] = (unit.group(1) or unit.group(2)) if unit else None
+    return found
+
+
+def scales(ax):
+    found = {}
+    for name, axis in (("x", ax.xaxis), ("y", ax.yaxis)):
+        ticks = axis.get_ticklocs()
+        texts = [label.get_text() for label in axis.get_ticklabels()]
+        kind = converter_of(axis)
+        if "Date" in kind or "Datetime" in kind or "Timestamp" in kind:
+            import matplotlib.dates
+
+            shown = [matplotlib.dates.num2date(tick).isoformat() for tick in ticks]
+            scale = "datetime"
+        else:
+            shown = [plain(float(tick)) for tick in ticks]
+            scale = "categorical" if kind == "StrCategoryConverter" else axis.get_scale()
+        found.update({f"{name}_ticks": shown, f"{name}_tick_labels": texts, f"{name}_scale": scale})
+    return found
+
+
+def converter_of(axis):
+    """The name of what makes numbers of what was drawn."""
+    return type(axis.get_converter() if hasattr(axis, "get_converter") else axis.converter).__name__
+
+
+def value_of(one):
+    """A coordinate as JSON has it: a number, or text for times and categories."""
+    if hasattr(one, "isoformat"):
+        return one.isoformat()
+    kind = type(one)
+    if kind.__module__ == "numpy" and kind.__name__ == "datetime64":
+        return str(one.astype("datetime64[s]"))
+    if isinstance(one, str):
+        return str(one)
+    return plain(float(one))
+
+
+def points(x, y):
+    if len(x) > MOST_DATA:
+        raise ValueError("more points than are of use")
+    return [[value_of(a), value_of(b)] for a, b in zip(x, y)]
+
+
+def named(label, prefix, word):
+    """What matplotlib names by itself gets a name for people."""
+    label = str(label)
+    number = label[len(prefix) :]
+    return f"{word} {number}" if label.startswith(prefix) and number.isdigit() else label
+
+
+def line_elements(lines):
+    wanted = [one for one in lines if not is_mark(one)] or lines
+    return [
+        {"label": named(one.get_label(), "_child", "Line"), "points": points(one.get_xdata(), one.get_ydata())}
+        for one in wanted
+    ]
+
+
+def scatter_elements(drawn):
+    return [
+        {
+            "label": named(one.get_label(), "_child", "Scatter"),
+            "points": points(one.get_offsets()[:, 0], one.get_offsets()[:, 1]),
+        }
+        for one in drawn
+    ]
+
+
+def pie_element(wedge):
+    angle = abs(float(wedge.theta2) - float(wedge.theta1))
+    return {"label": wedge.get_label(), "angle": rounded(angle), "radius": float(wedge.r)}
+
+
+def bar_elements(ax, bars, flipped):
+    axis = ax.yaxis if flipped else ax.xaxis
+    ticks = [float(tick) for tick in axis.get_ticklocs()]
+    texts = [label.get_text() for label in axis.get_ticklabels()]
+    is_category = converter_of(axis) == "StrCategoryConverter"
+    elements = []
+    for container in bars:
+        group = named(container.get_label(), "_container", "Group")
+        for bar in container.patches:
+            if flipped:
+                along, width, value = bar.get_y(), bar.get_height(), bar.get_width()
+            else:
+                along, width, value = bar.get_x(), bar.get_width(), bar.get_height()
+            centre = along + width / 2
+            # Bars of several groups stand beside the tick that they share.
+            beside = abs(width) * len(bars) / 2 if len(bars) > 1 else 1e-9
+            near = min(range(len(ticks)), key=lambda tick: abs(ticks[tick] - centre), default=None)
+            has_tick = near is not None and near < len(texts) and (is_category or abs(ticks[near] - centre) <= beside)
+            label = texts[near] if has_tick and texts[near] else f"{rounded(float(centre))}"
+            elements.append({"label": label, "group": group, "value": plain(float(value))})
+    return elements
+
+
+def box_parts(ax, lines, others):
+    """Boxes with their whiskers, if that is what was drawn; none otherwise."""
+    from matplotlib.patches import PathPatch
+
+    if not lines or any(not isinstance(one, PathPatch) for one in others):
+        return None
+    drawn = [one.get_path().vertices for one in others]
+    if not drawn:
+        # Boxes that are not filled are lines around: five points, of which the last is the first.
+        is_around = lambda line: len(line.get_xdata()) == 5 and tuple(line.get_xydata()[0]) == tuple(line.get_xydata()[4])
+        drawn = [line.get_xydata() for line in lines if is_around(line)]
+        lines = [line for line in lines if not is_around(line)]
+    is_points = lambda line: line.get_linestyle() == "None"
+    is_part = lambda line: len(line.get_xdata()) <= 2 or is_points(line)
+    if not drawn or not all(is_part(line) for line in lines):
+        return None
+    boxes = [Box([float(x) for x, _ in corners], [float(y) for _, y in corners]) for corners in drawn]
+    # Means are drawn as far points are, with a mark of their own.
+    import matplotlib
+
+    mean = matplotlib.rcParams["boxplot.meanprops.marker"]
+    lines = [one for one in lines if len(one.get_xdata()) and not (is_points(one) and one.get_marker() == mean)]
+    parts = [(list(map(float, one.get_xdata())), list(map(float, one.get_ydata())), is_points(one)) for one in lines]
+    upright = any(box.has_whisker(x, y) for box in boxes for x, y, _ in parts)
+    lying = [box.turned() for box in boxes]
+    flipped = not upright and any(box.has_whisker(y, x) for box in lying for x, y, _ in parts)
+    if flipped:
+        boxes = lying
+        parts = [(y, x, are_points) for x, y, are_points in parts]
+    texts = [label.get_text() for label in (ax.yaxis if flipped else ax.xaxis).get_ticklabels()]
+    texts += [""] * (len(boxes) - len(texts))
+    return {"flipped": flipped, "elements": [box.element(text, parts) for box, text in zip(boxes, texts)]}
+
+
+class Box:
+    """The middle half of some values, drawn upright."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+        self.left, self.right, self.low, self.high = min(x), max(x), min(y), max(y)
+
+    def turned(self):
+        return Box(self.y, self.x)
+
+    def has_whisker(self, x, y):
+        """Whether a line goes from the middle of one of the edges to somewhere else."""
+        on_edge = [any(is_near(one, edge) for edge in (self.low, self.high)) for one in y]
+        return len(x) == 2 and x[0] == x[1] and is_near(x[0], (self.left + self.right) / 2) and on_edge[0] != on_edge[1]
+
+    def element(self, label, parts):
+        lowest, median, highest, outliers = self.low, self.low, self.high, []
+        for x, y, are_points in parts:
+            if not all(self.left - 1e-9 <= one <= self.right + 1e-9 for one in x):
+                continue
+            if are_points:
+                outliers.extend(y)
+            elif len(x) == 2 and y[0] == y[1] and is_near(abs(x[1] - x[0]), self.right - self.left):
+                median = y[0]
+            elif len(x) == 2 and x[0] == x[1]:
+                lowest, highest = min(lowest, *y), max(highest, *y)
+        return {
+            "label": label,
+            "min": rounded(lowest),
+            "first_quartile": rounded(self.low),
+            "median": rounded(median),
+            "third_quartile": rounded(self.high),
+            "max": rounded(highest),
+            "outliers": [rounded(one) for one in outliers],
+        }
+
+
+def is_near(one, other):
+    return abs(one - other) < 1e-9
+
+
+def rounded(number):
+    """Without what arithmetic of floating point adds."""
+    return plain(float(f"{number:.10g}")) if isinstance(number, float) else number
 
 
 # Shells.
@@ -838,6 +1088,10 @@ class IPythonShell:
         for inputs in (history.input_hist_parsed, history.input_hist_raw):
             if 0 < old < len(inputs):
                 inputs[old] = ""
+        for names in (self.shell.user_ns, self.shell.user_ns_hidden):
+            names.pop(f"_i{old}", None)
+        for kept in (getattr(history, "outputs", {}), getattr(history, "exceptions", {})):
+            kept.pop(old, None)
 
 
 def make_shell(channel):

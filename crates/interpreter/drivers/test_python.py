@@ -290,6 +290,11 @@ class Cells(DriverTest):
         cell = self.run_cell("print('first')\nopen('gate').read()\nprint('second')", on_output=on_output)
         self.assertEqual(cell.stdout, "first\nsecond\n")
 
+    def test_a_line_is_told_of_whole(self):
+        cell = self.run_cell("print('a', 'b')")
+        self.assertEqual(cell.output, [("stdout", b"a b\n")])
+        self.assertEqual(self.run_cell("print('c', end='')").stdout, "c")
+
     def test_output_that_is_no_text_is_kept(self):
         cell = self.run_cell("import os; os.write(1, b'a\\xff\\x00b'); print('\\ud800')")
         self.assertEqual(b"".join(data for _, data in cell.output), b"a\xff\x00b\\ud800\n")
@@ -511,6 +516,123 @@ class CellsOfIPython(Cells):
 
     def test_help_is_shown(self):
         self.assertIn("Return the absolute value", json.dumps([self.run_cell("abs?").results, self.run_cell("abs?").stdout]))
+
+    def test_ten_thousand_cells_take_no_more_memory(self):
+        self.watchdog.cancel()
+
+        def used():
+            with open(f"/proc/{self.driver.process.pid}/status") as status:
+                return int(re.search(r"VmRSS:\s+(\d+)", status.read()).group(1))
+
+        for number in range(10_000):
+            cell = self.run_cell(f"x = {number}\nprint(x)\nx + 1")
+            self.assertEqual(cell.text, str(number + 1))
+            if number == 3000:
+                before = used()
+        self.assertLess(used() - before, 6 * 1024, "KiB")
+
+
+DRAW = "import matplotlib.pyplot as plt\nplt.close('all')\n"
+BOXES = {"min": 1, "first_quartile": 2, "median": 3, "third_quartile": 4, "max": 4, "outliers": [20]}
+
+
+@unittest.skipUnless(has("matplotlib") and has("pandas"), "matplotlib or pandas is not installed")
+class Libraries(DriverTest):
+    """What libraries make; here without IPython."""
+
+    def chart(self, code):
+        cell = self.run_cell(DRAW + code + "\nplt.show()")
+        self.assertEqual(cell.errors, [])
+        (forms,) = cell.displayed()
+        self.assertTrue(base64.b64decode(forms["image/png"]).startswith(b"\x89PNG"))
+        return forms.get("e2b/chart")
+
+    def test_a_figure_is_shown_once(self):
+        self.assertEqual(len(self.run_cell(DRAW + "plt.plot([1, 2])\nplt.show()").displayed()), 1)
+        self.assertEqual(len(self.run_cell("plt.plot([1, 2])\nNone").displayed()), 1)
+        self.assertEqual(self.run_cell("1").displayed(), [])
+        self.assertEqual(len(self.run_cell("plt.plot([1]); plt.show(); plt.plot([2]); plt.show()").displayed()), 2)
+
+    def test_lines(self):
+        chart = self.chart("plt.plot([1, 2], [3, 4], label='a')\nplt.axhline(3.5)\nplt.title('T')\nplt.xlabel('t (s)')\nplt.ylabel('v [m]')")
+        self.assertEqual((chart["type"], chart["title"]), ("line", "T"))
+        self.assertEqual([chart[key] for key in ("x_label", "x_unit", "y_label", "y_unit")], ["t (s)", "s", "v [m]", "m"])
+        self.assertEqual(chart["elements"], [{"label": "a", "points": [[1, 3], [2, 4]]}])
+        self.assertEqual((chart["x_scale"], chart["y_scale"]), ("linear", "linear"))
+        self.assertEqual(len(chart["x_ticks"]), len(chart["x_tick_labels"]))
+
+    def test_scales(self):
+        self.assertEqual(self.chart("plt.plot([1, 10, 100]); plt.yscale('log')")["y_scale"], "log")
+        chart = self.chart("import datetime as d\nplt.plot([d.date(2024, 1, 1), d.date(2024, 1, 2)], [1, float('nan')])")
+        self.assertEqual(chart["x_scale"], "datetime")
+        self.assertEqual(chart["elements"][0]["points"], [["2024-01-01", 1], ["2024-01-02", None]])
+        self.assertEqual(self.chart("plt.plot(['a', 'b'], [1, 2])")["x_scale"], "categorical")
+
+    def test_scattered_points(self):
+        chart = self.chart("plt.scatter([1, 2], [3, 4], label='s')\nplt.scatter([5], [6])")
+        self.assertEqual(chart["type"], "scatter")
+        self.assertEqual([one["points"] for one in chart["elements"]], [[[1, 3], [2, 4]], [[5, 6]]])
+
+    def test_bars(self):
+        bars = lambda chart: [(one["label"], one["group"], one["value"]) for one in chart["elements"]]
+        chart = self.chart("plt.bar(['a', 'b'], [2, 2])\nplt.xlabel('X')\nplt.ylabel('Y')")
+        self.assertEqual((chart["type"], chart["x_label"], chart["y_label"]), ("bar", "X", "Y"))
+        self.assertEqual(bars(chart), [("a", "Group 0", 2), ("b", "Group 0", 2)])
+        chart = self.chart("plt.barh(['a', 'b'], [1, 2])\nplt.xlabel('X')")
+        self.assertEqual((chart["type"], chart["y_label"]), ("bar", "X"))
+        self.assertEqual(bars(chart), [("a", "Group 0", 1), ("b", "Group 0", 2)])
+        chart = self.chart("import pandas as pd\npd.DataFrame({'u': [1, 2], 'v': [3, 4]}, index=['x', 'y']).plot.bar(ax=plt.gca())")
+        self.assertEqual(bars(chart), [("x", "u", 1), ("y", "u", 2), ("x", "v", 3), ("y", "v", 4)])
+        self.assertEqual(self.chart("plt.bar(['a'], [2], yerr=[1])")["type"], "bar")
+
+    def test_pies(self):
+        chart = self.chart("plt.pie([1, 3], labels=['a', 'b'])")
+        self.assertEqual(chart["type"], "pie")
+        self.assertEqual(chart["elements"], [{"label": "a", "angle": 90, "radius": 1}, {"label": "b", "angle": 270, "radius": 1}])
+
+    def test_boxes(self):
+        for options in ("patch_artist=True", "patch_artist=False", "patch_artist=True, vert=False", "showmeans=True"):
+            with self.subTest(options):
+                chart = self.chart(f"plt.boxplot([[1, 2, 3, 4, 20], [2, 3, 4]], {options})\nplt.xlabel('X')")
+                self.assertEqual(chart["type"], "box_and_whisker")
+                self.assertEqual(chart["elements"][0], {"label": "1", **BOXES})
+                self.assertEqual(chart["y_label" if "vert" in options else "x_label"], "X")
+
+    def test_several_charts_in_one_figure(self):
+        chart = self.chart("f, (a, b) = plt.subplots(1, 2)\na.plot([1, 2])\nb.bar(['x'], [1])\nf.suptitle('S')")
+        self.assertEqual((chart["type"], chart["title"]), ("superchart", "S"))
+        self.assertEqual([one["type"] for one in chart["elements"]], ["line", "bar"])
+
+    def test_what_is_no_chart(self):
+        self.assertEqual(self.chart("plt.imshow([[1, 2]])")["type"], "unknown")
+        self.assertEqual(self.chart("plt.fill_between([1, 2], [1, 2])")["type"], "unknown")
+        (forms,) = self.run_cell(DRAW + "plt.figure(); plt.show()").displayed()
+        self.assertNotIn("e2b/chart", forms)
+
+    def test_data_frames(self):
+        cell = self.run_cell(
+            "import pandas as pd\n"
+            "pd.DataFrame({'n': [1, 2], 'f': [0.5, float('nan')], 's': ['a', None], 't': pd.to_datetime(['2024-01-02', None])})"
+        )
+        self.assertIn("<table", cell.main["text/html"])
+        self.assertIn("0.5", cell.main["text/plain"])
+        self.assertEqual(
+            cell.main["e2b/data"],
+            {"n": [1, 2], "f": [0.5, None], "s": ["a", None], "t": ["2024-01-02T00:00:00", None]},
+        )
+        large = self.run_cell("pd.DataFrame({i: range(60_000) for i in range(10)})").main
+        self.assertNotIn("e2b/data", large)
+        self.assertIn("<table", large["text/html"])
+
+
+@unittest.skipUnless(has("IPython"), "IPython is not installed")
+class LibrariesOfIPython(Libraries):
+    plain = False
+
+    def test_the_magic_for_figures_changes_nothing(self):
+        self.run_cell("%matplotlib inline")
+        self.test_lines()
+        self.test_a_figure_is_shown_once()
 
 
 if __name__ == "__main__":

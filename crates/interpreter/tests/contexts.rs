@@ -1,0 +1,343 @@
+//! Contexts with the real driver of Python, in processes of this machine: queues, limits, interrupts, ends, and what
+//! a later daemon finds.
+
+#![cfg(target_os = "linux")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a test that cannot go on has failed, and starts programs itself"
+)]
+
+#[path = "contexts/local.rs"]
+mod local;
+
+use std::time::Duration;
+
+use local::Local;
+use offleash_core::exec::{ExecEnd, OutputStream};
+use offleash_interpreter::cell::{Cell, CellEnd, CellEvent, Death};
+use offleash_interpreter::contexts::{Contexts, State};
+use offleash_interpreter::error::ContextError;
+use offleash_interpreter::language::Language;
+use offleash_interpreter::limits::Limits;
+use offleash_interpreter::result::Form;
+use tokio::sync::mpsc::Receiver;
+
+/// Longer than anything here takes, on a machine that does something else.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn patient() -> Limits {
+    Limits {
+        grace: PATIENCE,
+        start: PATIENCE,
+        answer: PATIENCE,
+        ..Limits::default()
+    }
+}
+
+fn cell(code: &str) -> Cell {
+    Cell {
+        code: code.to_owned(),
+        ..Cell::default()
+    }
+}
+
+/// What came of a cell.
+#[derive(Debug, Default)]
+struct Outcome {
+    stdout: String,
+    text: Option<String>,
+    omitted: Vec<String>,
+    errors: Vec<String>,
+    truncated: bool,
+    count: u64,
+    end: Option<CellEnd>,
+}
+
+async fn outcome(events: &mut Receiver<CellEvent>) -> Outcome {
+    let mut outcome = Outcome::default();
+    while let Some(event) = tokio::time::timeout(PATIENCE, events.recv()).await.unwrap() {
+        assert_eq!(outcome.end, None, "nothing follows the end: {event:?}");
+        match event {
+            CellEvent::Begin { count } => outcome.count = count,
+            CellEvent::Output {
+                stream: OutputStream::Stdout,
+                text,
+                ..
+            } => outcome.stdout.push_str(&text),
+            CellEvent::Output { .. } | CellEvent::ResultsTruncated { .. } => {}
+            CellEvent::OutputTruncated { .. } => outcome.truncated = true,
+            CellEvent::Error(error) => outcome.errors.push(error.name),
+            CellEvent::End(end) => outcome.end = Some(end),
+            CellEvent::Result(result) => {
+                outcome.omitted.extend(result.omitted.into_keys());
+                if let (true, Some(Form::Text(text))) = (result.is_main, result.forms.get("text/plain")) {
+                    outcome.text = Some(text.clone());
+                }
+            }
+        }
+    }
+    outcome
+}
+
+async fn begin(contexts: &Contexts<Local>, cell: Cell) -> Receiver<CellEvent> {
+    contexts.execute_in_default(Language::Python, cell).await.unwrap()
+}
+
+async fn run(contexts: &Contexts<Local>, code: &str) -> Outcome {
+    outcome(&mut begin(contexts, cell(code)).await).await
+}
+
+/// Waits until a cell has written something.
+async fn first_output(events: &mut Receiver<CellEvent>) {
+    loop {
+        match tokio::time::timeout(PATIENCE, events.recv()).await.unwrap().unwrap() {
+            CellEvent::Output { .. } => return,
+            CellEvent::Begin { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn contexts(limits: Limits) -> Contexts<Local> {
+    Contexts::new(Local::default(), limits)
+}
+
+const FOR_EVER: &str = "print('on', flush=True)\nimport time\nwhile True: time.sleep(1000)";
+const STUBBORN: &str = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('on', flush=True)\nwhile True: time.sleep(1000)";
+
+#[tokio::test]
+async fn cells_run_one_after_another_in_the_order_in_which_they_came() {
+    let contexts = contexts(patient());
+    assert_eq!(run(&contexts, "seen = []").await.end, Some(CellEnd::Done));
+    let mut waiting = Vec::new();
+    for number in 0..20 {
+        waiting.push(begin(&contexts, cell(&format!("seen.append({number}); seen[-1]"))).await);
+    }
+    for (number, events) in waiting.iter_mut().enumerate() {
+        let outcome = outcome(events).await;
+        assert_eq!(
+            (outcome.text, outcome.count),
+            (Some(number.to_string()), number as u64 + 2)
+        );
+    }
+    let all = run(&contexts, "seen == list(range(20))").await;
+    assert_eq!(all.text.as_deref(), Some("True"));
+}
+
+#[tokio::test]
+async fn no_more_cells_wait_than_may() {
+    let contexts = contexts(Limits {
+        waiting: 2,
+        ..patient()
+    });
+    let mut first = begin(&contexts, cell(FOR_EVER)).await;
+    first_output(&mut first).await;
+    let (mut second, third) = (begin(&contexts, cell("2")).await, begin(&contexts, cell("3")).await);
+    let refused = contexts
+        .execute_in_default(Language::Python, cell("4"))
+        .await
+        .unwrap_err();
+    assert!(matches!(refused, ContextError::Exhausted { .. }), "{refused}");
+    // A cell whose caller has gone away does not run.
+    drop(third);
+    drop(first);
+    assert_eq!(outcome(&mut second).await.text.as_deref(), Some("2"));
+}
+
+#[tokio::test]
+async fn output_and_results_are_bounded_and_nothing_is_cut_in_the_middle() {
+    let limits = Limits {
+        output: 1000,
+        results: 2000,
+        ..patient()
+    };
+    let contexts = contexts(limits);
+    let flood = run(&contexts, "for _ in range(100_000): print('é' * 50)\n1").await;
+    assert!(flood.truncated && flood.stdout.len() <= 1000 && flood.stdout.chars().all(|c| c == 'é' || c == '\n'));
+    assert_eq!((flood.text.as_deref(), flood.end), (Some("1"), Some(CellEnd::Done)));
+    let large = "class V:\n  def _repr_png_(self): return b'x' * 3000\n  def __repr__(self): return 'v'\nV()";
+    let large = run(&contexts, large).await;
+    assert_eq!(
+        (large.text.as_deref(), large.omitted),
+        (Some("v"), vec!["image/png".to_owned()])
+    );
+}
+
+#[tokio::test]
+async fn a_cell_whose_time_is_over_is_interrupted_and_its_context_goes_on() {
+    let contexts = contexts(patient());
+    run(&contexts, "x = 1").await;
+    let late = Cell {
+        timeout: Some(Duration::from_millis(300)),
+        ..cell(FOR_EVER)
+    };
+    let late = outcome(&mut begin(&contexts, late).await).await;
+    assert_eq!(
+        (late.errors, late.end),
+        (vec!["KeyboardInterrupt".to_owned()], Some(CellEnd::TimedOut))
+    );
+    assert_eq!(run(&contexts, "x").await.text.as_deref(), Some("1"));
+}
+
+#[tokio::test]
+async fn a_cell_that_does_not_react_loses_its_context() {
+    let contexts = contexts(Limits {
+        grace: Duration::from_millis(300),
+        ..patient()
+    });
+    let late = Cell {
+        timeout: Some(Duration::from_millis(100)),
+        ..cell(STUBBORN)
+    };
+    let late = outcome(&mut begin(&contexts, late).await).await;
+    assert_eq!(late.end, Some(CellEnd::Died(Death::Stubborn { timed_out: true })));
+    assert_eq!(run(&contexts, "5").await.text.as_deref(), Some("5"));
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_interrupts_its_cell() {
+    let contexts = contexts(patient());
+    run(&contexts, "x = 1").await;
+    let mut events = begin(&contexts, cell(FOR_EVER)).await;
+    first_output(&mut events).await;
+    drop(events);
+    assert_eq!(run(&contexts, "x").await.text.as_deref(), Some("1"));
+}
+
+#[tokio::test]
+async fn an_end_is_told_to_the_cell_that_ran_or_else_to_the_next() {
+    let contexts = contexts(patient());
+    let ended = run(&contexts, "import os; print('last'); os._exit(7)").await;
+    assert_eq!(ended.stdout, "last\n");
+    assert_eq!(
+        ended.end,
+        Some(CellEnd::Died(Death::Ended(ExecEnd::Exited { code: 7 })))
+    );
+    let crashed = run(&contexts, "import os; os.kill(os.getpid(), 11)").await;
+    assert_eq!(
+        crashed.end,
+        Some(CellEnd::Died(Death::Ended(ExecEnd::Signaled { signal: 11 })))
+    );
+    run(
+        &contexts,
+        "import os, threading; threading.Timer(0.05, os._exit, [4]).start()",
+    )
+    .await;
+    while contexts.list().await.unwrap()[0].state != State::Dead {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let next = run(&contexts, "6").await;
+    assert_eq!(
+        next.end,
+        Some(CellEnd::DiedBefore(Death::Ended(ExecEnd::Exited { code: 4 })))
+    );
+    let after = run(&contexts, "6").await;
+    assert_eq!((after.text.as_deref(), after.count), (Some("6"), 1));
+}
+
+#[tokio::test]
+async fn a_driver_that_says_what_is_no_frame_is_ended() {
+    let contexts = contexts(patient());
+    let find = "import os\nfds = [int(f) for f in os.listdir('/proc/self/fd') if int(f) >= 200]\n";
+    let garbage = format!(
+        "{find}for f in fds:\n  try: os.write(f, b'x' * 100)\n  except OSError: pass\nimport time; time.sleep(1000)"
+    );
+    let outcome = run(&contexts, &garbage).await;
+    assert!(
+        matches!(
+            outcome.end,
+            Some(CellEnd::Died(Death::Protocol { .. } | Death::Ended(_)))
+        ),
+        "{outcome:?}"
+    );
+    // The end of another cell is believed of that one alone.
+    let forged = format!(
+        "{find}for f in fds:\n  try: os.write(f, b'done {} 0\\n')\n  except OSError: pass\n8",
+        "1".repeat(32)
+    );
+    let forged = run(&contexts, &forged).await;
+    assert!(
+        forged.text.as_deref() == Some("8") || matches!(forged.end, Some(CellEnd::Died(_))),
+        "{forged:?}"
+    );
+    assert!(run(&contexts, "9").await.end.is_some());
+}
+
+#[tokio::test]
+async fn contexts_outlive_who_started_them() {
+    let processes = Local::default();
+    let first = Contexts::new(processes.clone(), patient());
+    run(&first, "x = 1").await;
+    let other = first.create(Language::Python, Some("/tmp".to_owned())).await.unwrap();
+    let mut events = first
+        .execute(&other.id, cell("y = 2\nwhile True: print('on' * 1000)"))
+        .await
+        .unwrap();
+    first_output(&mut events).await;
+    // As when a daemon is killed: nobody hears what the cell says from here on.
+    drop((events, first));
+    let second = Contexts::new(processes, patient());
+    let all = second.list().await.unwrap();
+    assert_eq!(all.len(), 2);
+    assert!(
+        all.iter()
+            .any(|one| one.id == other.id && one.cwd == "/tmp" && !one.is_default)
+    );
+    let kept = run(&second, "x").await;
+    assert_eq!((kept.text.as_deref(), kept.count), (Some("1"), 2));
+    let mut events = second.execute(&other.id, cell("y")).await.unwrap();
+    assert_eq!(outcome(&mut events).await.text.as_deref(), Some("2"));
+}
+
+#[tokio::test]
+async fn a_context_is_restarted_and_removed_whatever_it_does() {
+    let contexts = contexts(patient());
+    let context = contexts.create(Language::Python, None).await.unwrap();
+    for expected in [Death::Restarted, Death::Removed] {
+        let mut events = contexts.execute(&context.id, cell(STUBBORN)).await.unwrap();
+        first_output(&mut events).await;
+        let (ordered, outcome) = tokio::join!(
+            async {
+                match expected {
+                    Death::Restarted => contexts.restart(&context.id).await,
+                    _ => contexts.remove(&context.id).await,
+                }
+            },
+            outcome(&mut events)
+        );
+        ordered.unwrap();
+        assert_eq!(outcome.end, Some(CellEnd::Died(expected)));
+    }
+    let gone = contexts.execute(&context.id, cell("1")).await.unwrap_err();
+    assert!(matches!(gone, ContextError::NotFound { .. }), "{gone}");
+    assert!(contexts.list().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn what_cannot_be_is_refused() {
+    let contexts = contexts(Limits {
+        code: 100,
+        contexts: 1,
+        ..patient()
+    });
+    let large = contexts
+        .execute_in_default(Language::Python, cell(&"x".repeat(101)))
+        .await;
+    assert!(matches!(large, Err(ContextError::Invalid { .. })));
+    for (name, value) in [("", "x"), ("a=b", "x"), ("a", "\0"), ("\0", "x")] {
+        let env = [(name.to_owned(), value.to_owned())].into();
+        let refused = contexts
+            .execute_in_default(Language::Python, Cell { env, ..cell("1") })
+            .await;
+        assert!(matches!(refused, Err(ContextError::Invalid { .. })), "{name:?}");
+    }
+    let nowhere = contexts
+        .create(Language::Python, Some("/nowhere/at/all".to_owned()))
+        .await;
+    assert!(nowhere.is_err());
+    // One that could not be made takes no place.
+    contexts.create(Language::Python, None).await.unwrap();
+    let more = contexts.create(Language::Python, None).await.unwrap_err();
+    assert!(matches!(more, ContextError::Exhausted { .. }), "{more}");
+}

@@ -1,0 +1,166 @@
+//! Processes of this machine in place of a sandbox's.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write as _};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use offleash_core::exec::{ExecEnd, OutputStream};
+use offleash_interpreter::process::{ProcessError, ProcessNews, ProcessStream, Processes, Running, Start};
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::sync::mpsc;
+
+/// Processes that are killed with the last of these.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Local {
+    all: Arc<All>,
+}
+
+#[derive(Debug, Default)]
+struct All {
+    running: Mutex<BTreeMap<u32, Entry>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    start: Start,
+    input: Arc<Mutex<ChildStdin>>,
+    followers: Vec<mpsc::UnboundedSender<ProcessNews>>,
+}
+
+impl Drop for All {
+    fn drop(&mut self) {
+        let running = self.running.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for pid in running.keys() {
+            let _gone = kill_process_group(pid_of(*pid), Signal::KILL);
+        }
+    }
+}
+
+/// What one of them writes.
+#[derive(Debug)]
+pub(crate) struct LocalStream {
+    pid: u32,
+    news: mpsc::UnboundedReceiver<ProcessNews>,
+}
+
+impl ProcessStream for LocalStream {
+    fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    async fn next(&mut self) -> Result<Option<ProcessNews>, ProcessError> {
+        Ok(self.news.recv().await)
+    }
+}
+
+impl Processes for Local {
+    type Stream = LocalStream;
+
+    async fn start(&self, start: Start) -> Result<LocalStream, ProcessError> {
+        let (program, arguments) = start.argv.split_first().unwrap();
+        let mut command = Command::new(program);
+        command.args(arguments).process_group(0).env_remove("PYTHONPATH");
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let cwd = start.cwd.clone().unwrap_or_default();
+        command.current_dir(if cwd == "/home/user" { "/" } else { &cwd });
+        let mut child = command.spawn().map_err(|_| ProcessError::Directory {
+            reason: "there is none".to_owned(),
+        })?;
+        let pid = child.id();
+        let (sender, news) = mpsc::unbounded_channel();
+        let input = Arc::new(Mutex::new(child.stdin.take().unwrap()));
+        let followers = vec![sender];
+        let entry = Entry {
+            start,
+            input,
+            followers,
+        };
+        self.all.running.lock().unwrap().insert(pid, entry);
+        let all = Arc::downgrade(&self.all);
+        std::thread::spawn(move || relay(pid, child, &all));
+        Ok(LocalStream { pid, news })
+    }
+
+    async fn attach(&self, pid: u32) -> Result<LocalStream, ProcessError> {
+        let mut running = self.all.running.lock().unwrap();
+        let entry = running.get_mut(&pid).ok_or(ProcessError::Ended)?;
+        let (sender, news) = mpsc::unbounded_channel();
+        entry.followers.push(sender);
+        Ok(LocalStream { pid, news })
+    }
+
+    async fn list(&self) -> Result<Vec<Running>, ProcessError> {
+        let running = self.all.running.lock().unwrap();
+        let all = running.iter().map(|(pid, entry)| Running {
+            pid: *pid,
+            tag: Some(entry.start.tag.clone()),
+            cwd: entry.start.cwd.clone().unwrap_or_default(),
+        });
+        Ok(all.collect())
+    }
+
+    async fn input(&self, pid: u32, bytes: Vec<u8>) -> Result<(), ProcessError> {
+        let entry = self
+            .all
+            .running
+            .lock()
+            .unwrap()
+            .get(&pid)
+            .map(|entry| Arc::clone(&entry.input));
+        let input = entry.ok_or(ProcessError::Ended)?;
+        let written = tokio::task::spawn_blocking(move || input.lock().unwrap().write_all(&bytes)).await;
+        written.unwrap().map_err(|_| ProcessError::Ended)
+    }
+
+    async fn signal(&self, pid: u32, signal: i32) -> Result<(), ProcessError> {
+        // Held, so that the number is that of nobody else.
+        let running = self.all.running.lock().unwrap();
+        running.get(&pid).ok_or(ProcessError::Ended)?;
+        let signal = Signal::from_named_raw(signal).unwrap();
+        kill_process_group(pid_of(pid), signal).map_err(|_| ProcessError::Ended)
+    }
+}
+
+fn pid_of(pid: u32) -> Pid {
+    Pid::from_raw(pid.cast_signed()).unwrap()
+}
+
+/// Tells followers what a process writes, and how it ends.
+fn relay(pid: u32, mut child: Child, all: &std::sync::Weak<All>) {
+    let tell = |news: &ProcessNews| {
+        if let Some(all) = all.upgrade()
+            && let Some(entry) = all.running.lock().unwrap().get_mut(&pid)
+        {
+            entry.followers.retain(|follower| follower.send(news.clone()).is_ok());
+        }
+    };
+    let copy = |stream, mut from: Box<dyn Read + Send>| {
+        let mut buffer = [0; 4096];
+        while let Ok(length @ 1..) = from.read(&mut buffer) {
+            tell(&ProcessNews::Output(stream, buffer[..length].to_vec()));
+        }
+    };
+    let (out, err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    std::thread::scope(|scope| {
+        scope.spawn(|| copy(OutputStream::Stderr, Box::new(err)));
+        copy(OutputStream::Stdout, Box::new(out));
+    });
+    let status = child.wait().unwrap();
+    let end = match (status.code(), status.signal()) {
+        (Some(code), _) => ExecEnd::Exited {
+            code: u8::try_from(code).unwrap_or(255),
+        },
+        (None, signal) => ExecEnd::Signaled {
+            signal: signal.unwrap_or(0),
+        },
+    };
+    tell(&ProcessNews::Ended(end));
+    if let Some(all) = all.upgrade() {
+        all.running.lock().unwrap().remove(&pid);
+    }
+}
