@@ -32,7 +32,7 @@ use offleash_manager::keeper::client::Keeper;
 
 use self::failure::{Failure, gone};
 pub(crate) use self::files::SignedUrl;
-use self::headers::{Token, token};
+pub(crate) use self::headers::{Token, token};
 pub(crate) use self::listing::Listings;
 pub(crate) use self::watchers::Watchers;
 use crate::answer::{self, Refusal};

@@ -25,7 +25,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// 413 when it is too large (before anything is read, if it says so), 408 when it takes too long, 400 when it is no
 /// such JSON.
 pub(crate) async fn read<T: DeserializeOwned>(body: Incoming) -> Result<T, Refusal> {
-    let bytes = bytes(body, MAX_BODY).await?;
+    read_at_most(MAX_BODY, body).await
+}
+
+/// The same for a body of at most `most` bytes.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) async fn read_at_most<T: DeserializeOwned>(most: usize, body: Incoming) -> Result<T, Refusal> {
+    let bytes = bytes(body, most).await?;
     let text = if bytes.is_empty() { b"{}" } else { &bytes[..] };
     if depth(text) > MAX_DEPTH {
         return Err(Refusal::bad_request(format!("the body may nest {MAX_DEPTH} deep")));

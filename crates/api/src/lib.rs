@@ -9,6 +9,7 @@ mod authentication;
 mod body;
 pub mod client;
 mod clients;
+mod code;
 mod connect;
 mod connection;
 mod control;

@@ -9,6 +9,8 @@ use http::{HeaderMap, Uri};
 
 /// The port at which the SDKs expect the services of a sandbox; nothing inside listens on it.
 pub(crate) const ENVD_PORT: u16 = 49983;
+/// The port at which SDKs expect a sandbox's contexts of code.
+pub(crate) const CODE_PORT: u16 = 49999;
 
 const ID_HEADER: &str = "e2b-sandbox-id";
 const PORT_HEADER: &str = "e2b-sandbox-port";

@@ -25,7 +25,7 @@ use crate::guard::Guard;
 use crate::journal::{Event, Journal, RequestEvent};
 use crate::listen::{self, Listen, ListenError};
 use crate::pages::{self, Tally};
-use crate::route::{self, ENVD_PORT, Route};
+use crate::route::{self, CODE_PORT, ENVD_PORT, Route};
 use crate::tls::{self, Certificate, TlsError, TlsFiles};
 use crate::traffic::{self, Places, To};
 use crate::{authentication, failure, native};
@@ -348,7 +348,7 @@ async fn route(
     let route = route.map_err(|error| Refusal::bad_request(error.to_string()))?;
     let authority = route::authority(&parts.uri, &parts.headers);
     // A program's own port is its own matter: whoever knows the id of the sandbox may call it.
-    let is_ours = !matches!(route, Route::Sandbox { port, .. } if port != ENVD_PORT);
+    let is_ours = !matches!(route, Route::Sandbox { port, .. } if ![ENVD_PORT, CODE_PORT].contains(&port));
     if is_ours && !guard.welcomes(&parts.headers, authority) {
         let message = "pages of this origin may not call; `--allow-origin` allows one";
         return Err(Refusal::new(StatusCode::FORBIDDEN, message).final_answer());

@@ -19,8 +19,19 @@ const ARROWS: [(&str, &[&str]); 11] = [
     ("store", &["core"]),
     ("gateway", &["core", "sys"]),
     ("interpreter", &["core"]),
-    ("manager", &["core", "gateway", "isolation", "protocol", "store", "sys"]),
-    ("api", &["core", "manager", "protocol"]),
+    (
+        "manager",
+        &[
+            "core",
+            "gateway",
+            "interpreter",
+            "isolation",
+            "protocol",
+            "store",
+            "sys",
+        ],
+    ),
+    ("api", &["core", "interpreter", "manager", "protocol"]),
     ("cli", &["api", "core", "isolation", "manager", "store", "sys"]),
 ];
 

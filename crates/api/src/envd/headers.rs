@@ -27,14 +27,14 @@ pub(super) type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// What a request says about its right to be here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Token {
+pub(crate) enum Token {
     Absent,
     Right,
     Wrong,
 }
 
 /// Compares the token of a request with the sandbox's; without one, every request is right.
-pub(super) fn token(headers: &HeaderMap, expected: Option<&str>) -> Token {
+pub(crate) fn token(headers: &HeaderMap, expected: Option<&str>) -> Token {
     let Some(expected) = expected else {
         return Token::Right;
     };

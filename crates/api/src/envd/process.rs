@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 use offleash_core::exec::{ExecEnd, OutputStream};
+use offleash_manager::daemon::is_driver_tag;
 use offleash_manager::keeper::client::{ExecNews, ExecStream, Keeper};
 use offleash_manager::keeper::error::KeeperError;
 use offleash_manager::keeper::message::{ProcessInfo as Running, Selector, StartExec};
@@ -92,7 +93,10 @@ pub(super) async fn answer(
 }
 
 async fn list(keeper: &Keeper) -> Result<ListResponse, Failure> {
-    let processes = keeper.processes().await?.iter().map(process_info).collect();
+    let running = keeper.processes().await?;
+    // Drivers of contexts are nobody's commands.
+    let commands = running.iter().filter(|process| !is_driver_tag(process.tag.as_deref()));
+    let processes = commands.map(process_info).collect();
     Ok(ListResponse { processes })
 }
 

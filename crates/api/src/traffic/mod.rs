@@ -23,10 +23,11 @@ use subtle::ConstantTimeEq as _;
 pub(crate) use self::places::Places;
 use crate::answer::{self, Refusal};
 use crate::body::Body;
+use crate::code;
 use crate::connection::Client;
 use crate::envd::{self, SandboxAccess, SignedUrl};
 use crate::failure;
-use crate::route::ENVD_PORT;
+use crate::route::{CODE_PORT, ENVD_PORT};
 use crate::server::State;
 
 const TRAFFIC_TOKEN: &str = "e2b-traffic-access-token";
@@ -135,6 +136,10 @@ async fn reach(
     if access.state == SandboxState::Paused && !access.auto_resume {
         return Err(Unreached::NotFound);
     }
+    if to.port == CODE_PORT {
+        check_traffic_token(&access, request.headers())?;
+        return code(state, access, request).await;
+    }
     if to.port == ENVD_PORT {
         return services(state, access, request).await;
     }
@@ -187,6 +192,16 @@ async fn services(state: &State, access: Access, request: Request<Incoming>) -> 
         listings: state.listings.clone(),
     };
     Ok(envd::handle(&sandbox, admitted, request).await)
+}
+
+/// Answers for the contexts of a sandbox, which is resumed only by those who may run code in it.
+async fn code(state: &State, access: Access, request: Request<Incoming>) -> Result<Response<Body>, Unreached> {
+    if let Err(refusal) = code::admit(&request, access.access_token.as_deref()) {
+        return Ok(refusal.answer());
+    }
+    let contexts = state.daemon.contexts(&access.id).await;
+    let contexts = contexts.map_err(|error| unreached(state, &error))?;
+    Ok(code::answer(state, &contexts, request).await)
 }
 
 fn check_traffic_token(access: &Access, headers: &HeaderMap) -> Result<(), Unreached> {

@@ -9,13 +9,14 @@ use crate::support::skip;
 const SDKS: &str = "OFFLEASH_SDKS";
 
 /// Python's, as it is laid out beside one another so that modules import each other.
-const PYTHON: [(&str, &str); 10] = [
+const PYTHON: [(&str, &str); 11] = [
     ("cases.py", include_str!("python/cases.py")),
     ("network.py", include_str!("python/network.py")),
     ("lifecycle.py", include_str!("python/lifecycle.py")),
     ("commands.py", include_str!("python/commands.py")),
     ("files.py", include_str!("python/files.py")),
     ("others.py", include_str!("python/others.py")),
+    ("code.py", include_str!("python/code.py")),
     ("async_lifecycle.py", include_str!("python/async_lifecycle.py")),
     ("async_commands.py", include_str!("python/async_commands.py")),
     ("async_files.py", include_str!("python/async_files.py")),

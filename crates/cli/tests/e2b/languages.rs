@@ -53,6 +53,12 @@ fn an_older_javascript_sdk_works_unchanged() {
     assert_works("javascript-2.45.0", &JAVASCRIPT);
 }
 
+/// Contexts of code, through the halves of the SDK for them that wait and that do not.
+#[test]
+fn the_code_interpreter_sdk_runs_cells() {
+    assert_works("python_code_interpreter", &["code"]);
+}
+
 fn assert_works(sdk: &str, modules: &[&str]) {
     let Some(kit) = Kit::find(sdk) else {
         return;

@@ -11,6 +11,7 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 
 use super::admission::Admission;
 use super::clock::now_ms;
+use super::code::AllContexts;
 use super::config::DaemonConfig;
 use super::error::DaemonError;
 use super::pool::Pool;
@@ -37,6 +38,7 @@ pub(super) struct Inner {
     pub(super) end_changed: Arc<Notify>,
     pub(super) tally: Tally,
     pub(super) readiness: Readiness,
+    pub(super) contexts: AllContexts,
     draining: AtomicBool,
     /// How many jobs go on that the end of the daemon should wait for.
     jobs: AtomicUsize,
@@ -80,6 +82,7 @@ impl Inner {
             end_changed: Arc::default(),
             tally: Tally::default(),
             readiness: Readiness::default(),
+            contexts: AllContexts::default(),
             draining: AtomicBool::new(false),
             jobs: AtomicUsize::new(0),
             job_done: Notify::new(),

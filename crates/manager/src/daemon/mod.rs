@@ -8,6 +8,7 @@
 mod admission;
 mod adoption;
 mod clock;
+mod code;
 mod config;
 mod creating;
 mod ending;
@@ -33,6 +34,7 @@ mod view;
 
 use std::sync::Arc;
 
+pub use self::code::{SandboxContexts, SandboxProcesses, SandboxStream, is_driver_tag};
 pub use self::config::{AdmissionConfig, DaemonConfig, PoolConfig, TemplatesConfig};
 pub use self::error::DaemonError;
 use self::inner::Inner;

@@ -1,0 +1,152 @@
+"""Contexts of code, by way of E2B's code interpreter SDK."""
+
+import threading
+
+from e2b_code_interpreter import AsyncSandbox, Sandbox
+from e2b.exceptions import NotFoundException, SandboxException, TimeoutException
+
+from cases import case, equal, raises, says
+
+
+def interpreter(sandbox):
+    return Sandbox.connect(sandbox.sandbox_id)
+
+
+@case
+def keep_their_state(sandbox):
+    code = interpreter(sandbox)
+    first = code.run_code("x = 1")
+    equal((first.results, first.error, first.execution_count), ([], None, 1))
+    second = code.run_code("x += 1; x")
+    equal((second.text, second.results[0].is_main_result, second.execution_count), ("2", True, 2))
+    equal(code.run_code("'text'").text, "text")
+
+
+@case
+def are_told_of_as_they_run(sandbox):
+    code = interpreter(sandbox)
+    seen = []
+    execution = code.run_code(
+        "import os, sys\nprint('a')\nprint('b', file=sys.stderr)\nos.system('echo c')\ndisplay(1)\n1/0",
+        on_stdout=lambda message: seen.append(("out", message.line)),
+        on_stderr=lambda message: seen.append(("err", message.line)),
+        on_result=lambda result: seen.append(("result", result.text)),
+        on_error=lambda error: seen.append(("error", error.name)),
+    )
+    equal(seen, [("out", "a\n"), ("err", "b\n"), ("out", "c\n"), ("result", "1"), ("error", "ZeroDivisionError")])
+    equal(("".join(execution.logs.stdout), "".join(execution.logs.stderr)), ("a\nc\n", "b\n"))
+    says(execution.error.traceback, "1/0", "ZeroDivisionError: division by zero")
+
+
+@case
+def show_values_in_every_form(sandbox):
+    forms = {
+        "html": "<b>v</b>",
+        "markdown": "*v*",
+        "svg": "<svg/>",
+        "png": "iVBORw0KGgo=",
+        "jpeg": "/9j/",
+        "pdf": "JVBERg==",
+        "latex": "$v$",
+        "json": {"v": [1, None]},
+        "javascript": "v()",
+    }
+    lines = "".join(f"    def _repr_{form}_(self): return {value!r}\n" for form, value in forms.items())
+    result = interpreter(sandbox).run_code(f"class V:\n{lines}    def __repr__(self): return 'V'\nV()").results[0]
+    equal({form: result[form] for form in forms}, forms)
+    bundle = "{'text/plain': 't', 'e2b/data': {'a': [1]}, 'application/x-mine': 'mine'}"
+    result = interpreter(sandbox).run_code(f"class W:\n    def _repr_mimebundle_(self, **_): return {bundle}\nW()").results[0]
+    equal((result.text, result.data, result.extra), ("t", {"a": [1]}, {"application/x-mine": "mine"}))
+
+
+@case
+def have_variables_of_a_call(sandbox):
+    code = interpreter(sandbox)
+    code.run_code("import os; os.environ['KEPT'] = 'before'")
+    equal(code.run_code("os.environ['KEPT']", envs={"KEPT": "now"}).text, "now")
+    equal(code.run_code("os.environ['KEPT']").text, "before")
+
+
+@case
+def are_apart_from_each_other(sandbox):
+    code = interpreter(sandbox)
+    code.run_code("x = 'default'")
+    sandbox.files.make_dir("/home/user/there")
+    context = code.create_code_context(cwd="/home/user/there", language="python")
+    equal(code.run_code("import os; os.getcwd()", context=context).text, "/home/user/there")
+    equal(code.run_code("x", context=context).error.name, "NameError")
+    equal(code.run_code("x").text, "default")
+    assert context.id in [one.id for one in code.list_code_contexts()]
+    code.run_code("y = 1", context=context)
+    code.restart_code_context(context)
+    equal(code.run_code("y", context=context).error.name, "NameError")
+    code.remove_code_context(context)
+    raises(NotFoundException, code.run_code, "1", context=context)
+    assert context.id not in [one.id for one in code.list_code_contexts()]
+    # A driver is nobody's command.
+    equal(sandbox.commands.list(), [])
+
+
+@case
+def go_on_when_a_caller_gives_up(sandbox):
+    code = interpreter(sandbox)
+    code.run_code("x = 1")
+    raises(TimeoutException, code.run_code, "import time\nwhile True: time.sleep(1)", timeout=2)
+    equal(code.run_code("x += 1; x").text, "2")
+
+
+@case
+def die_and_say_so(sandbox):
+    code = interpreter(sandbox)
+    code.run_code("x = 1")
+    for ending in ("import os; print('last'); os._exit(3)", "import os; os.kill(os.getpid(), 11)"):
+        execution = code.run_code(ending)
+        equal(execution.error.name, "ContextDied")
+        equal(code.run_code("x").error.name, "NameError")
+    says(code.run_code("import os; os._exit(3)").error.value, "exited with status 3")
+
+
+@case
+def wait_for_each_other(sandbox):
+    code = interpreter(sandbox)
+    code.run_code("n = 0")
+    add = "m = n\nimport time; time.sleep(0.01)\nn = m + 1"
+    callers = [threading.Thread(target=code.run_code, args=(add,)) for _ in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    equal(code.run_code("n").text, "8")
+
+
+@case
+def refuse_what_cannot_be(sandbox):
+    code = interpreter(sandbox)
+    says(raises(SandboxException, code.run_code, "1", language="cobol"), "cobol", "python")
+    says(raises(SandboxException, code.create_code_context, cwd="/nowhere"), "directory")
+    context = code.create_code_context()
+    raises(Exception, code.run_code, "1", context=context, language="python")
+    equal(code.run_code("a\0b").error is not None, True)
+    equal(code.run_code("z = '" + "é" * 2_500_000 + "'; len(z)").text, "2500000")
+
+
+@case
+def do_not_drown_in_output(sandbox):
+    code = interpreter(sandbox)
+    execution = code.run_code("for _ in range(100): print('x' * 1_000_000)", timeout=100)
+    kept = sum(map(len, execution.logs.stdout))
+    assert 60_000_000 < kept < 70_000_000, kept
+    says("".join(execution.logs.stderr), "cut")
+    equal(code.run_code("1").text, "1")
+
+
+@case
+async def work_for_those_that_do_not_wait(sandbox):
+    code = await AsyncSandbox.connect(sandbox.sandbox_id)
+    await code.run_code("x = 1")
+    seen = []
+    execution = await code.run_code("x += 1\nprint(x)\nx", on_stdout=lambda message: seen.append(message.line))
+    equal((execution.text, seen), ("2", ["2\n"]))
+    context = await code.create_code_context()
+    equal((await code.run_code("x", context=context)).error.name, "NameError")
+    await code.remove_code_context(context)
