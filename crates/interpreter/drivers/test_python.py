@@ -8,6 +8,7 @@ import base64
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -213,6 +214,7 @@ class DriverTest(unittest.TestCase):
         self.driver.process.wait()
         for stream in (self.driver.process.stdin, self.driver.process.stdout, self.driver.process.stderr):
             stream.close()
+        shutil.rmtree(self.driver.directory)
 
     def run_cell(self, code, **options):
         return self.driver.run(code, **options)
