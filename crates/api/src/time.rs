@@ -24,6 +24,11 @@ pub(crate) fn of_unix_seconds(seconds: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(seconds.min(LATEST))
 }
 
+/// The time of so many milliseconds, at most those of [`LATEST`], since the beginning of 1970.
+pub(crate) fn of_unix_ms(ms: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(ms.min(LATEST * 1000))
+}
+
 /// Reads RFC 3339.
 pub(crate) fn parse(text: &str) -> Option<SystemTime> {
     let stamp: Timestamp = text.parse().ok()?;

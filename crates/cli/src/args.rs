@@ -18,7 +18,7 @@ mod template;
 pub(crate) use learn::LearnArgs;
 pub(crate) use network::NetworkArgs;
 pub(crate) use remote::{
-    CpArgs, CreateArgs, ExecArgs, IdsArgs, LsArgs, OneArgs, PortArgs, ResumeArgs, RmArgs, StatsArgs,
+    CpArgs, CreateArgs, ExecArgs, IdsArgs, LogsArgs, LsArgs, PortArgs, ResumeArgs, RmArgs, StatsArgs,
 };
 pub(crate) use serve::{KeyCommand, KeyCreateArgs, LogArg, ServeArgs};
 pub(crate) use template::{TemplateBuildArgs, TemplateCommand, TemplateInspectArgs, TemplateLsArgs, TemplateRmArgs};
@@ -66,7 +66,7 @@ pub(crate) enum Command {
     /// Copy files to a sandbox of the daemon, or from it.
     Cp(CpArgs),
     /// Show what the daemon noted about a sandbox.
-    Logs(OneArgs),
+    Logs(LogsArgs),
     /// End sandboxes of the daemon.
     Stop(IdsArgs),
     /// Remove sandboxes of the daemon that are paused, or with `--force` any.

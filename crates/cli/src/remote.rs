@@ -2,18 +2,20 @@
 
 mod copy;
 mod exec;
+mod logs;
 pub(crate) mod table;
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use offleash_api::client::{Client, SOCKET, encoded};
+use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::text::Text;
 use offleash_core::units::Millis;
 use offleash_store::{HostIdentity, StateDirectory};
 use serde_json::{Map, Value, json};
 
-use crate::args::{CpArgs, CreateArgs, ExecArgs, IdsArgs, LsArgs, OneArgs, PortArgs, ResumeArgs, RmArgs, StatsArgs};
+use crate::args::{CpArgs, CreateArgs, ExecArgs, IdsArgs, LogsArgs, LsArgs, PortArgs, ResumeArgs, RmArgs, StatsArgs};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -107,25 +109,8 @@ pub(crate) fn cp(arguments: &CpArgs, state: Option<&Path>) -> Result<ExitCode, F
     copy::copy(&client(state)?, arguments)
 }
 
-pub(crate) fn logs(arguments: &OneArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let path = format!("/sandboxes/{}/logs", encoded(&arguments.id));
-    let answer = client(state)?.get(&path)?;
-    let entries = answer
-        .get("logs")
-        .and_then(Value::as_array)
-        .cloned()
-        .unwrap_or_default();
-    let mut shown = String::new();
-    for entry in &entries {
-        let told = if entry.get("message").is_some() {
-            "message"
-        } else {
-            "line"
-        };
-        shown.push_str(&format!("{} {}\n", text(entry, "timestamp"), text(entry, told)));
-    }
-    terminal::print(shown.as_bytes())?;
-    Ok(ExitCode::SUCCESS)
+pub(crate) fn logs(arguments: &LogsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    logs::logs(&client(state)?, arguments)
 }
 
 /// Ends sandboxes, running or paused.
@@ -156,7 +141,10 @@ pub(crate) fn inspect(arguments: &IdsArgs, state: Option<&Path>) -> Result<ExitC
     let client = client(state)?;
     let mut all = Vec::new();
     for id in &arguments.ids {
-        let mut detail = client.get(&format!("/sandboxes/{}", encoded(id)))?;
+        let mut detail = match client.get(&format!("/sandboxes/{}", encoded(id))) {
+            Err(error) if error.kind() == ErrorKind::NotFound => ended(&client, id)?.ok_or(error)?,
+            found => found?,
+        };
         // It opens the sandbox, and what is inspected is pasted into reports.
         if let Some(fields) = detail.as_object_mut() {
             fields.remove("envdAccessToken");
@@ -166,6 +154,23 @@ pub(crate) fn inspect(arguments: &IdsArgs, state: Option<&Path>) -> Result<ExitC
     }
     print_json(&all)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is known of a sandbox that has ended; `None` if nothing is.
+fn ended(client: &Client, id: &str) -> Result<Option<Value>, Failure> {
+    let events = client.get(&format!("/v1/audit?sandbox={}&limit=1", encoded(id)))?;
+    let last = events.get("events").and_then(|events| events.get(0));
+    let end = last.filter(|event| matches!(text(event, "kind").as_str(), "killed" | "died"));
+    Ok(end.map(|event| {
+        json!({
+            "sandboxID": id,
+            "templateID": event.get("template"),
+            "state": "ended",
+            "endedAt": event.get("at"),
+            "end": event.get("kind"),
+            "reason": event.get("reason"),
+        })
+    }))
 }
 
 pub(crate) fn stats(arguments: &StatsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {

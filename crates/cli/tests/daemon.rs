@@ -15,6 +15,8 @@ mod callers;
 mod crashes;
 #[path = "daemon/lives.rs"]
 mod lives;
+#[path = "daemon/logs.rs"]
+mod logs;
 #[path = "daemon/pauses.rs"]
 mod pauses;
 #[path = "daemon/restarts.rs"]

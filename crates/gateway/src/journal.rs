@@ -1,6 +1,6 @@
 //! What a sandbox asked for and got, kept within bounds.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -16,6 +16,8 @@ const REQUESTS: usize = 20_000;
 const NAMES: usize = 1_000;
 /// How many uses of secrets that differ.
 const SECRETS: usize = 1_000;
+/// How many refusals that differ are told as they happen.
+const NEWS: usize = 200;
 
 /// What became of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,6 +120,22 @@ pub struct Inbound {
     pub duration: Duration,
 }
 
+/// What is told as it happens, once each, to whoever watches ([`crate::Gateway::news`]).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum News {
+    /// Something that the sandbox asked for was refused.
+    Refused {
+        /// The name, or the address where none was used.
+        host: String,
+        /// The port; none for a name that does not exist for the sandbox.
+        port: Option<u16>,
+        /// Why.
+        reason: String,
+    },
+    /// A limit was hit.
+    Limit(LimitHit),
+}
+
 /// What was told so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Account {
@@ -143,6 +161,24 @@ pub struct Account {
     requests: usize,
     /// Which of the connections stands for those that were only refused.
     refusals: HashMap<Refusal, usize>,
+    /// What nobody has taken yet of what is told as it happens.
+    news: Vec<News>,
+    /// The refusals that were among it: host, port and reason.
+    refused: HashSet<(String, Option<u16>, String)>,
+}
+
+impl Account {
+    /// Tells of a refusal unless it, or very many others, were told.
+    fn refuse(&mut self, host: &str, port: Option<u16>, reason: &str) {
+        let known = (host.to_owned(), port, reason.to_owned());
+        if self.refused.len() < NEWS && self.refused.insert(known) {
+            self.news.push(News::Refused {
+                host: host.to_owned(),
+                port,
+                reason: reason.to_owned(),
+            });
+        }
+    }
 }
 
 /// What connections have in common that are told together: host, port, rule and reason.
@@ -179,6 +215,12 @@ impl Journal {
     /// are told together, so that room is left for others.
     pub(crate) fn connection(&self, connection: Connection) {
         let account = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let requests = connection.requests.iter().map(|request| &request.outcome);
+        for outcome in requests.chain([&connection.outcome]) {
+            if let Outcome::Refused(reason) = outcome {
+                account.refuse(&connection.host, Some(connection.port), reason);
+            }
+        }
         let refusal = connection.only_refused();
         if let Some(number) = refusal.as_ref().and_then(|refusal| account.refusals.get(refusal))
             && let Some(known) = account.connections.get_mut(*number)
@@ -219,7 +261,10 @@ impl Journal {
         let mut account = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(times) = account.refused_names.get_mut(&name) {
             *times += 1;
-        } else if account.refused_names.len() < NAMES {
+            return;
+        }
+        account.refuse(&name, None, "no rule allows the name");
+        if account.refused_names.len() < NAMES {
             account.refused_names.insert(name, 1);
         } else {
             account.more_refused_names += 1;
@@ -238,8 +283,14 @@ impl Journal {
     pub(crate) fn limit(&self, hit: LimitHit) {
         let mut account = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !account.limits_hit.contains(&hit) {
+            account.news.push(News::Limit(hit.clone()));
             account.limits_hit.push(hit);
         }
+    }
+
+    /// What happened since the last time.
+    pub(crate) fn news(&self) -> Vec<News> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).news)
     }
 
     pub(crate) fn secret(&self, used: SecretUse) {
@@ -313,6 +364,30 @@ mod tests {
         assert_eq!(told, [many, 1, 1, 1, 1, 1, 1, 1]);
         assert_eq!(account.more_connections, 0);
         assert_eq!(account.connections[0].duration, Duration::from_millis(3));
+    }
+
+    #[test]
+    fn what_is_refused_is_told_once_as_it_happens() {
+        let journal = Journal::default();
+        let refused = |host: &str, port: Option<u16>, reason: &str| News::Refused {
+            host: host.to_owned(),
+            port,
+            reason: reason.to_owned(),
+        };
+        for _ in 0..3 {
+            journal.unmade(SystemTime::now(), ("a.example".to_owned(), 443, None, "no".to_owned()));
+            journal.refused_name("b.example".to_owned());
+        }
+        let expected = [
+            refused("a.example", Some(443), "no"),
+            refused("b.example", None, "no rule allows the name"),
+        ];
+        assert_eq!(journal.news(), expected);
+        assert_eq!(journal.news(), []);
+        for number in 0..2 * NEWS {
+            journal.refused_name(format!("n{number}.example"));
+        }
+        assert_eq!(journal.news().len(), NEWS - 2);
     }
 
     #[test]

@@ -50,7 +50,7 @@ use rustix::pipe::PipeFlags;
 use tokio::sync::{mpsc, oneshot};
 
 pub use inbound::Published;
-pub use journal::{Account, Connection, Inbound, Outcome, Request, SecretUse};
+pub use journal::{Account, Connection, Inbound, News, Outcome, Request, SecretUse};
 pub use opened::{Trust, TrustError};
 pub use own::Own;
 pub use questions::{Notice, Questions};
@@ -241,6 +241,12 @@ impl Gateway {
     /// Whether it has ended, so that the sandbox has no network any more. It has before any connection is closed by that.
     pub fn has_ended(&self) -> bool {
         self.ended.is_told() || self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// What was refused, and which limits were hit, since this was asked before: each once, and no more than a few
+    /// hundred of a sandbox.
+    pub fn news(&self) -> Vec<News> {
+        self.journal.news()
     }
 
     /// Replaces what may be reached and what becomes of requests. When this returns, nothing is judged by the old rules any

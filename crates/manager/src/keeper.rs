@@ -16,6 +16,7 @@ mod authority;
 mod connection;
 mod executions;
 mod hold;
+pub(crate) mod log;
 mod replies;
 mod serve;
 mod users;

@@ -7,6 +7,7 @@
 pub mod base;
 pub mod capture;
 pub mod changes;
+mod clock;
 pub mod daemon;
 pub mod drive;
 pub mod keeper;

@@ -231,6 +231,12 @@ pub fn encoded(text: &str) -> String {
     percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
 }
 
+/// Milliseconds since the beginning of 1970 of a time as answers have it.
+pub fn unix_ms(text: &str) -> Option<i64> {
+    let stamp: jiff::Timestamp = text.parse().ok()?;
+    Some(stamp.as_millisecond())
+}
+
 fn malformed(asked: &str, reason: impl std::fmt::Display) -> ClientError {
     ClientError::Malformed {
         asked: asked.to_owned(),

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use http::StatusCode;
-use offleash_manager::daemon::{CreateRequest, ListFilter, MOST_LISTED, NetworkSettings, OnTimeout, State};
+use offleash_manager::daemon::{
+    CreateRequest, ListFilter, LogLevel, LogsWanted, MOST_LISTED, NetworkSettings, OnTimeout, State,
+};
 use serde_json::Value;
 
 use super::shapes::{Network, NewSandbox, Rule, Texts};
@@ -114,6 +116,45 @@ fn refuse_present(what: &str, value: Option<&Value>) -> Result<(), Refusal> {
         Some(Value::Object(fields)) if fields.is_empty() => Ok(()),
         Some(_) => Err(unsupported(what)),
     }
+}
+
+/// How many lines are answered with at most.
+const MOST_LINES: u32 = 1000;
+/// The longest text that lines are searched for.
+const LONGEST_SEARCH: usize = 256;
+
+/// Which lines about a sandbox are wanted. Times are milliseconds since the beginning of 1970.
+pub(super) fn logs(query: Option<&str>, version: Version) -> Result<LogsWanted, Refusal> {
+    let pairs = query::pairs(query);
+    let value = |name: &str| query::value(&pairs, name).filter(|value| !value.is_empty());
+    let limit = query::number(&pairs, "limit", 0..=MOST_LINES)?.unwrap_or(MOST_LINES);
+    let from = |name| Ok::<_, Refusal>(query::number(&pairs, name, 0..=time::LATEST * 1000)?.map(time::of_unix_ms));
+    if version == Version::First {
+        return Ok(LogsWanted {
+            from: from("start")?,
+            limit,
+            ..LogsWanted::default()
+        });
+    }
+    let descending = match value("direction") {
+        None | Some("forward") => false,
+        Some("backward") => true,
+        Some(_) => return Err(Refusal::bad_request("direction: must be `forward` or `backward`")),
+    };
+    let level = value("level").map(str::parse).transpose();
+    let level = level.map_err(|error| Refusal::bad_request(format!("level: {error}")))?;
+    let containing = value("search").unwrap_or_default().to_owned();
+    if containing.len() > LONGEST_SEARCH {
+        let why = format!("search: must be at most {LONGEST_SEARCH} bytes");
+        return Err(Refusal::bad_request(why));
+    }
+    Ok(LogsWanted {
+        from: from("cursor")?,
+        descending,
+        level: level.unwrap_or(LogLevel::Debug),
+        containing,
+        limit,
+    })
 }
 
 /// Which sandboxes a list is to show.
@@ -249,6 +290,38 @@ mod tests {
             after: Some("t".to_owned()),
         };
         assert_eq!(filter, expected);
+    }
+
+    #[test]
+    fn lines_are_asked_for_in_two_ways() {
+        let first = logs(Some("start=1700000000120&limit=3&level=error"), Version::First).unwrap();
+        let expected = LogsWanted {
+            from: Some(UNIX_EPOCH + Duration::from_millis(1_700_000_000_120)),
+            limit: 3,
+            ..LogsWanted::default()
+        };
+        assert_eq!(first, expected);
+        let second = "cursor=2&limit=3&direction=backward&level=warn&search=a%20b";
+        let expected = LogsWanted {
+            from: Some(UNIX_EPOCH + Duration::from_millis(2)),
+            descending: true,
+            level: LogLevel::Warn,
+            containing: "a b".to_owned(),
+            limit: 3,
+        };
+        assert_eq!(logs(Some(second), Version::Second).unwrap(), expected);
+        assert_eq!(logs(None, Version::Second).unwrap(), LogsWanted::default());
+        let long = format!("search={}", "x".repeat(257));
+        for query in [
+            "limit=1001",
+            "cursor=-1",
+            "cursor=x",
+            "direction=up",
+            "level=loud",
+            &long,
+        ] {
+            assert!(logs(Some(query), Version::Second).is_err(), "{query}");
+        }
     }
 
     #[test]

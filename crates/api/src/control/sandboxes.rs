@@ -187,9 +187,8 @@ pub(super) async fn metrics(asked: &Asked<'_>, given: &str) -> Result<Response<B
 pub(super) async fn logs(asked: &Asked<'_>, given: &str, version: Version) -> Result<Response<Body>, Refusal> {
     asked.require(Scope::Read)?;
     let id = id(asked, given)?;
-    let pairs = query::pairs(asked.query());
-    let limit = query::number(&pairs, "limit", 0..=MOST_LINES)?.unwrap_or(MOST_LINES);
-    let lines = asked.state.daemon.logs(&asked.caller, id, 0, limit).await;
+    let wanted = request::logs(asked.query(), version)?;
+    let lines = asked.state.daemon.logs(&asked.caller, id, wanted).await;
     let lines = lines.map_err(|error| asked.refused(&error))?;
     Ok(match version {
         Version::First => answer::json(StatusCode::OK, &Logs::of(&lines)),

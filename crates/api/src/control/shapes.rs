@@ -379,7 +379,10 @@ impl<'a> ShownEvent<'a> {
             version: "v1",
             id: event.number.to_string(),
             kind: format!("sandbox.lifecycle.{}", event.kind),
-            event_data: None,
+            event_data: event
+                .reason
+                .as_ref()
+                .map(|reason| serde_json::json!({ "reason": reason })),
             sandbox_id: &event.sandbox,
             sandbox_template_id: &event.template,
             timestamp: time::text(event.at),

@@ -259,6 +259,8 @@ objects! {
         template: String,
         /// `created`, `updated`, `paused`, `resumed`, `timed_out`, `killed` or `died`.
         kind: String,
+        /// Why, where it has ended.
+        reason: Option<String>,
     }
 
     answer
@@ -371,6 +373,7 @@ impl From<offleash_manager::daemon::Event> for AuditEvent {
             sandbox: event.sandbox,
             template: event.template,
             kind: EventKind::as_str(event.kind).to_owned(),
+            reason: event.reason,
         }
     }
 }

@@ -130,8 +130,11 @@ pub(crate) struct StatsArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct OneArgs {
-    /// The sandbox.
+pub(crate) struct LogsArgs {
+    /// Go on with what happens, until the sandbox has ended.
+    #[arg(long, short = 'f')]
+    pub(crate) follow: bool,
+    /// The sandbox, which may have ended a while ago.
     #[arg(value_name = "ID")]
     pub(crate) id: String,
 }

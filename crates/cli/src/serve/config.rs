@@ -71,6 +71,8 @@ tables! {
         create_timeout_seconds: u64 = "`30`",
         /// How often use is sampled, seconds; 0 is never.
         sample_seconds: u64 = "`5`",
+        /// How long the log of a sandbox that has ended can be read, seconds.
+        keep_logs_seconds: u64 = "`86400`",
         /// Level of isolation: `auto`, `process`, ….
         level: String = "`auto`",
         /// Below which level none is made.
@@ -309,6 +311,10 @@ fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Failure
     set(
         &mut config.sample_every,
         sandboxes.sample_seconds.map(Duration::from_secs),
+    );
+    set(
+        &mut config.keep_logs,
+        sandboxes.keep_logs_seconds.map(Duration::from_secs),
     );
     config.level = match sandboxes.level.as_deref() {
         None | Some("auto") => None,

@@ -76,6 +76,7 @@ fn defaults_are_those_of_the_reference() {
         ("sandboxes", "max_creating", number(usual.max_creating)),
         ("sandboxes", "create_timeout_seconds", usual.create_timeout.as_secs()),
         ("sandboxes", "sample_seconds", usual.sample_every.as_secs()),
+        ("sandboxes", "keep_logs_seconds", usual.keep_logs.as_secs()),
         ("limits", "cpus", usual.default_limits.cpus.into()),
         ("limits", "memory_mib", usual.default_limits.memory_mib),
         ("limits", "disk_mib", usual.default_limits.disk_mib),

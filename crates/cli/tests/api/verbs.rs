@@ -78,15 +78,49 @@ fn a_sandbox_is_made_used_and_removed() {
     );
     assert_eq!(server.say(&["rm", "-f", id]).trim(), id);
     assert_eq!(server.say(&["ls", "-q"]), "");
-    for arguments in [
-        &["exec", id, "true"][..],
-        &["stop", id],
-        &["pause", id],
-        &["inspect", id],
-    ] {
+    for arguments in [&["exec", id, "true"][..], &["stop", id], &["pause", id]] {
         let output = server.say_anyway(arguments);
         assert_eq!(output.status.code(), Some(125), "{arguments:?}");
         assert!(stderr(&output).starts_with("error: "), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn what_happened_is_told_while_it_happens_and_afterwards() {
+    let server = Server::start_with(QUIET, &[]);
+    let id = server.say(&["create"]);
+    let id = id.trim();
+    let followed = server
+        .site
+        .offleash(["logs", "-f", id])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    server.say_anyway(&["exec", id, "sh", "-c", "exit 7"]);
+    server.say(&["stop", id]);
+    // It ends with the sandbox.
+    let followed = followed.wait_with_output().unwrap();
+    assert!(followed.status.success());
+    let later = server.say(&["logs", id]);
+    for told in [&stdout(&followed), &later] {
+        for expected in [
+            "info  created by the owner",
+            ": sh -c exit 7",
+            "ended with exit code 7",
+            "killed: by the owner",
+        ] {
+            assert_eq!(told.matches(expected).count(), 1, "`{expected}` in {told}");
+        }
+    }
+    let inspected = server.say(&["inspect", id]);
+    assert!(
+        inspected.contains("\"ended\"") && inspected.contains("by the owner of the daemon"),
+        "{inspected}"
+    );
+    for arguments in [&["logs", "i123"][..], &["inspect", "i123"]] {
+        let output = server.say_anyway(arguments);
+        assert_eq!(output.status.code(), Some(125), "{arguments:?}");
+        assert!(stderr(&output).contains("not found"), "{}", stderr(&output));
     }
 }
 

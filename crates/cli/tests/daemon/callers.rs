@@ -35,7 +35,7 @@ fn nobody_sees_or_changes_the_sandboxes_of_others() {
             daemon.resume(&other, id, None).await.err(),
             daemon.set_network(&other, id, Default::default()).await.err(),
             daemon.metrics(&other, id, None, None).await.err(),
-            daemon.logs(&other, id, 0, 10).await.err(),
+            daemon.logs(&other, id, Default::default()).await.err(),
         ];
         for (number, error) in refused.iter().enumerate() {
             assert!(

@@ -4,13 +4,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use offleash_store::registry::{EventKind, LogLevel, SandboxRow, SandboxState};
+use offleash_store::registry::{LogLevel, SandboxRow, SandboxState};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::creating::{network_order, watch};
 use super::ending;
 use super::error::DaemonError;
+use super::history::Cause;
 use super::inner::{Inner, blocking};
 use super::launch::{Process, of_this_boot};
 use super::specification::Specification;
@@ -80,15 +81,15 @@ async fn adopt(inner: &Arc<Inner>, mut row: SandboxRow) {
     }
     entry.lock().row.state = SandboxState::Killing;
     drop(turn);
-    let kind = match was {
-        SandboxState::Killing => EventKind::Killed,
-        _ => EventKind::Died,
-    };
+    entry.lock().cause = Some(match was {
+        SandboxState::Killing => Cause::killed("as it was asked before the daemon was started again"),
+        _ => Cause::died("its keeper was gone, or did not answer, when the daemon was started again"),
+    });
     // What was never made has nothing to tell.
     if was == SandboxState::Creating {
         entry.lock().row.key_id = None;
     }
-    ending::forget_in_background(inner, &entry, kind);
+    ending::forget_in_background(inner, &entry);
 }
 
 /// Talks to the keeper, and brings registry and sandbox into agreement, also about the keeper unless that `is_recorded`.

@@ -40,6 +40,8 @@ pub struct DaemonConfig {
     pub admission: AdmissionConfig,
     /// Sandboxes made ahead.
     pub pool: PoolConfig,
+    /// How long the log of a sandbox that has ended can be read.
+    pub keep_logs: Duration,
     /// How often use is sampled; not at all if zero.
     pub sample_every: Duration,
     /// Templates that are built when they are asked for.
@@ -110,6 +112,7 @@ impl Default for DaemonConfig {
             create_timeout: Duration::from_secs(30),
             admission: AdmissionConfig::default(),
             pool: PoolConfig::default(),
+            keep_logs: Duration::from_secs(24 * 60 * 60),
             sample_every: Duration::from_secs(5),
             templates: TemplatesConfig::default(),
         }

@@ -10,8 +10,8 @@ use offleash_store::HeldTemplate;
 use offleash_store::registry::{Change, EventKind, LogLevel, SandboxRow, SandboxState, Scope};
 use tokio::time::timeout;
 
-use super::clock::{after, now_ms};
 use super::error::DaemonError;
+use super::history::{self, Cause, Happened, who};
 use super::inner::{Inner, blocking};
 use super::launch::{self, Process};
 use super::request::{CreateRequest, NetworkSettings, OnTimeout};
@@ -19,6 +19,7 @@ use super::specification::{self, Specification};
 use super::table::{Claim, Entry, Reserved};
 use super::view::{Caller, Limits, SandboxView};
 use super::{BASE_TEMPLATE, Daemon, network, random, templates};
+use crate::clock::{after, now_ms};
 use crate::keeper::message::Hello;
 use crate::keeper::order::{LimitsOrder, NetworkOrder, SandboxOrder};
 
@@ -47,7 +48,8 @@ impl Daemon {
                 if listens.load(Ordering::Acquire) || order.request.idempotency_key.is_some() {
                     return entry.view().ok_or_else(|| DaemonError::not_found(entry.id.as_str()));
                 }
-                super::ending::end_in_background(&work, &entry, EventKind::Killed);
+                let cause = Cause::killed("its creator went away while it was made");
+                super::ending::end_in_background(&work, &entry, cause);
                 Err(DaemonError::not_found(entry.id.as_str()))
             })
             .await;
@@ -122,6 +124,13 @@ impl Order {
         }
     }
 
+    /// What is told of a sandbox that was made for it.
+    fn created(&self, made: &Specification) -> Happened {
+        let (by, template, level) = (who(&self.caller), &self.request.template, &made.level);
+        let line = format!("created by {by} from template `{template}`, isolated by `{level}`");
+        Happened::new(EventKind::Created, line)
+    }
+
     /// What of it goes into the row of a sandbox.
     fn fill(&self, row: &mut SandboxRow) -> Result<(), DaemonError> {
         let request = &self.request;
@@ -193,7 +202,7 @@ async fn hand_out(inner: &Arc<Inner>, order: &Order) -> Result<Option<Reserved>,
         unusable => {
             // It died while it waited, or cannot be given away: nobody's, and not to be used by anybody.
             entry.lock().forget_owner();
-            super::ending::end_in_background(inner, &entry, EventKind::Died);
+            super::ending::end_in_background(inner, &entry, Cause::died("it died while it waited"));
             unusable.map(|_| None)
         }
     }
@@ -221,8 +230,11 @@ async fn assign(inner: &Arc<Inner>, entry: &Arc<Entry>, order: &Order) -> Result
         return Ok(false);
     }
     row.generation = entry.lock().row.generation;
+    let created = order.created(&specification);
+    let not_enforced = history::not_enforced(&row.id, &specification.not_enforced);
     entry.lock().specification = Arc::new(specification);
-    inner.write(entry, Some(EventKind::Created), |kept| *kept = row).await?;
+    inner.write(entry, Some(created), |kept| *kept = row).await?;
+    not_enforced.into_iter().for_each(|line| inner.submit_droppable(line));
     Ok(true)
 }
 
@@ -366,9 +378,14 @@ async fn note_made(inner: &Inner, entry: &Entry, order: Option<&Order>, hello: H
     }
     row.state = SandboxState::Running;
     row.spec = specification.to_json();
-    let event = order.map(|_| EventKind::Created);
+    let created = order.map(|order| order.created(&specification));
+    let not_enforced = match order {
+        Some(_) => history::not_enforced(&row.id, &specification.not_enforced),
+        None => Vec::new(),
+    };
     entry.lock().specification = Arc::new(specification);
-    inner.write(entry, event, |kept| *kept = row).await?;
+    inner.write(entry, created, |kept| *kept = row).await?;
+    not_enforced.into_iter().for_each(|line| inner.submit_droppable(line));
     Ok(())
 }
 

@@ -4,17 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use offleash_core::id::RunId;
-use offleash_store::registry::{Change, EventKind, LogLevel, SandboxState, Scope};
+use offleash_store::registry::{Change, LogLevel, SandboxState, Scope};
 use tokio::sync::MutexGuard;
 use tokio::time::timeout;
 
 use super::error::DaemonError;
-use super::inner::{Inner, Job, blocking, event_of};
+use super::history::{Cause, Legacy, who};
+use super::inner::{Inner, Job, blocking};
 use super::launch::Process;
 use super::table::Entry;
 use super::view::Caller;
 use super::{Daemon, remains};
-use crate::keeper::order::ENDED;
 
 /// How long what is going on with a sandbox is waited for before it is ended.
 const TURN: Duration = Duration::from_secs(60);
@@ -23,8 +23,6 @@ const KEEPER: Duration = Duration::from_secs(10);
 const KERNEL: Duration = Duration::from_secs(30);
 /// How often what could not be removed is tried again.
 pub(super) const REMOVED_AGAIN: Duration = Duration::from_secs(30);
-/// How much of a keeper's account is kept with the event of its end.
-const LONGEST_ACCOUNT: u64 = 8 * 1024;
 
 impl Daemon {
     /// Ends a sandbox, running or paused. When this returns no process of it is left; its files are being removed.
@@ -35,13 +33,14 @@ impl Daemon {
         caller.require(Scope::Create)?;
         let entry = self.inner.table.find(caller, id)?;
         let inner = Arc::clone(&self.inner);
+        let cause = Cause::killed(format!("by {}", who(caller)));
         self.inner
             .detached(async move {
                 let turn = turn(&entry).await?;
                 if entry.state() == SandboxState::Killing {
                     return Err(DaemonError::not_found(entry.id.as_str()));
                 }
-                end(&inner, &entry, EventKind::Killed, turn).await;
+                end(&inner, &entry, cause, turn).await;
                 Ok(())
             })
             .await
@@ -56,7 +55,8 @@ pub(super) async fn turn(entry: &Entry) -> Result<MutexGuard<'_, ()>, DaemonErro
 }
 
 /// Ends the sandbox of `entry`; what is left of it is removed in the background.
-pub(super) async fn end(inner: &Arc<Inner>, entry: &Arc<Entry>, kind: EventKind, turn: MutexGuard<'_, ()>) {
+pub(super) async fn end(inner: &Arc<Inner>, entry: &Arc<Entry>, cause: Cause, turn: MutexGuard<'_, ()>) {
+    entry.lock().cause = Some(cause);
     // On a full disk it is ended all the same; that is what frees it. The next daemon finds its keeper gone.
     if inner
         .write(entry, None, |row| {
@@ -71,18 +71,18 @@ pub(super) async fn end(inner: &Arc<Inner>, entry: &Arc<Entry>, kind: EventKind,
     }
     end_keeper(inner, entry).await;
     drop(turn);
-    forget_in_background(inner, entry, kind);
+    forget_in_background(inner, entry);
 }
 
 /// As [`end`], without waiting for it.
-pub(super) fn end_in_background(inner: &Arc<Inner>, entry: &Arc<Entry>, kind: EventKind) {
+pub(super) fn end_in_background(inner: &Arc<Inner>, entry: &Arc<Entry>, cause: Cause) {
     let job = Job::begin(inner);
     let (inner, entry) = (Arc::clone(inner), Arc::clone(entry));
     tokio::spawn(async move {
         let _job = job;
         let turn = entry.transition.lock().await;
         if entry.state() != SandboxState::Killing {
-            end(&inner, &entry, kind, turn).await;
+            end(&inner, &entry, cause, turn).await;
         }
     });
 }
@@ -121,38 +121,41 @@ pub(super) async fn after_keeper(inner: &Arc<Inner>, entry: &Arc<Entry>) {
         .is_some_and(|found| Arc::ptr_eq(&found, entry));
     if known && !matches!(entry.state(), SandboxState::Killing | SandboxState::Creating) {
         inner.pool.forget(entry);
-        end(inner, entry, EventKind::Died, turn).await;
+        end(inner, entry, Cause::died("its keeper died"), turn).await;
     }
 }
 
 /// Removes what is left of a sandbox whose keeper has ended, and then its record.
-pub(super) fn forget_in_background(inner: &Arc<Inner>, entry: &Arc<Entry>, kind: EventKind) {
+pub(super) fn forget_in_background(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     let job = Job::begin(inner);
     let (inner, entry) = (Arc::clone(inner), Arc::clone(entry));
     tokio::spawn(async move {
         let _job = job;
-        forget(&inner, &entry, kind).await;
+        forget(&inner, &entry).await;
     });
 }
 
 /// As [`forget_in_background`], and waits for it. What cannot be removed keeps its record, and is tried again.
-pub(super) async fn forget(inner: &Arc<Inner>, entry: &Arc<Entry>, kind: EventKind) -> bool {
-    let account = {
+pub(super) async fn forget(inner: &Arc<Inner>, entry: &Arc<Entry>) -> bool {
+    let legacy = {
         let (directories, id) = (inner.directories.clone(), entry.id.clone());
-        let read = blocking("read a keeper's account", move || {
-            directories.read(&id, ENDED, LONGEST_ACCOUNT)
-        })
-        .await;
-        read.ok().flatten().and_then(|text| String::from_utf8(text.0).ok())
+        let read = blocking("read a keeper's account", move || Legacy::read(&directories, &id));
+        read.await.unwrap_or_default()
     };
     if !remove_remains(inner, &entry.id).await {
         return false;
     }
-    let row = entry.lock().row.clone();
+    let (row, cause) = {
+        let facts = entry.lock();
+        (facts.row.clone(), facts.cause.clone())
+    };
     let mut batch = vec![Change::RemoveSandbox(row.id.clone())];
-    // What was never handed out is of no interest to anybody.
     if row.key_id.is_some() {
-        batch.push(event_of(&row, kind, account));
+        let cause = cause.unwrap_or_else(|| Cause::died("its keeper died"));
+        batch.extend(legacy.told(&row, cause));
+    } else {
+        // What was never handed out is of no interest to anybody.
+        batch.push(Change::RemoveLogs(row.id.clone()));
     }
     if inner.apply(batch).await.is_err() {
         return false;
@@ -183,7 +186,7 @@ pub(super) async fn remove_again(inner: &Arc<Inner>) {
             continue;
         }
         if let Ok(_turn) = entry.transition.try_lock() {
-            forget(inner, &entry, EventKind::Killed).await;
+            forget(inner, &entry).await;
         }
     }
 }

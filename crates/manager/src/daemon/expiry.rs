@@ -4,29 +4,40 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use offleash_store::registry::{EventKind, LogLevel, SandboxState, UnixMs};
+use offleash_store::registry::{Change, EventKind, LogLevel, SandboxState, UnixMs};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::clock::now_ms;
 use super::ending;
-use super::inner::{Inner, Job, event_of};
+use super::history::{Cause, Happened};
+use super::inner::{Inner, Job};
 use super::table::Entry;
 use super::transitions;
+use crate::clock::{before, now_ms};
 
 /// Looked at so often at least: somebody may have set the machine's clock.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(5);
+
+/// How often lines are looked for that nobody needs any more.
+const FORGETS_EVERY: Duration = Duration::from_secs(600);
 
 /// Begins to watch the time, until the daemon is gone.
 pub(super) fn start(inner: &Arc<Inner>) {
     let (weak, changed) = (Arc::downgrade(inner), Arc::clone(&inner.end_changed));
     tokio::spawn(async move {
         let mut removed_again = Instant::now();
+        let mut forgot: Option<Instant> = None;
         loop {
             let Some(inner) = weak.upgrade() else { return };
             let next = expire_due(&inner);
             if removed_again.elapsed() > ending::REMOVED_AGAIN {
                 removed_again = Instant::now();
                 ending::remove_again(&inner).await;
+            }
+            if forgot.is_none_or(|forgot| forgot.elapsed() > FORGETS_EVERY) {
+                forgot = Some(Instant::now());
+                inner.submit_droppable(Change::ForgetLogs {
+                    ended_ms: before(now_ms(), inner.config.keep_logs),
+                });
             }
             drop(inner);
             // Either is a reason to look again.
@@ -78,9 +89,10 @@ async fn expire(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     }
     let row = entry.lock().row.clone();
     // An event that is lost on a full disk does not keep a sandbox alive.
-    let _ = inner.apply(vec![event_of(&row, EventKind::TimedOut, None)]).await;
+    let timed_out = Happened::new(EventKind::TimedOut, "its time was up");
+    let _ = inner.apply(timed_out.told(&row).into()).await;
     if row.auto_pause {
-        match transitions::pause(inner, entry, &turn).await {
+        match transitions::pause(inner, entry, "because its time was up", &turn).await {
             Ok(()) => return,
             Err(error) => {
                 let line = format!("its time is up, and it cannot be paused: {error}; it is killed");
@@ -88,5 +100,5 @@ async fn expire(inner: &Arc<Inner>, entry: &Arc<Entry>) {
             }
         }
     }
-    ending::end(inner, entry, EventKind::Killed, turn).await;
+    ending::end(inner, entry, Cause::killed("its time was up"), turn).await;
 }

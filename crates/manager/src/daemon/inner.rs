@@ -5,20 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use offleash_store::registry::{Change, EventKind, EventRow, LogLevel, LogRow, Registry, RegistryError, SandboxRow};
+use offleash_store::registry::{Change, LogLevel, Registry, RegistryError, SandboxRow};
 use offleash_store::{DaemonLock, HostIdentity, SandboxDirectories, StateDirectory};
 use tokio::sync::{Notify, Semaphore, oneshot};
 
 use super::admission::Admission;
-use super::clock::now_ms;
 use super::code::AllContexts;
 use super::config::DaemonConfig;
 use super::error::DaemonError;
+use super::history::{Cause, Happened, line_of};
 use super::pool::Pool;
 use super::readiness::Readiness;
 use super::table::{Entry, Table};
 use super::templates::Builds;
 use super::view::Counts;
+use crate::clock::now_ms;
 use crate::keeper::client::Keeper;
 
 /// What all parts of the daemon share.
@@ -122,13 +123,13 @@ impl Inner {
         receiver.await.unwrap_or(Err(RegistryError::Closed))
     }
 
-    /// Changes the row of `entry`, first in the registry, then in memory, and notes an event with it.
+    /// Changes the row of `entry`, first in the registry, then in memory, and notes with it what happened.
     ///
     /// Must run to its end once begun ([`Inner::detached`]), or memory and registry differ.
     pub(super) async fn write(
         &self,
         entry: &Entry,
-        event: Option<EventKind>,
+        happened: Option<Happened>,
         change: impl FnOnce(&mut SandboxRow),
     ) -> Result<(), RegistryError> {
         let _writing = entry.writing.lock().await;
@@ -136,7 +137,7 @@ impl Inner {
         change(&mut row);
         row.generation += 1;
         let mut batch = vec![Change::SetSandbox(Box::new(row.clone()))];
-        batch.extend(event.map(|kind| event_of(&row, kind, None)));
+        batch.extend(happened.into_iter().flat_map(|happened| happened.told(&row)));
         self.apply(batch).await?;
         entry.lock().row = row;
         Ok(())
@@ -144,13 +145,7 @@ impl Inner {
 
     /// Notes a line about a sandbox; lost when the registry is too busy.
     pub(super) fn log(&self, sandbox: &str, level: LogLevel, line: impl Into<String>) {
-        self.submit_droppable(Change::AddLog(LogRow {
-            number: 0,
-            sandbox: sandbox.to_owned(),
-            at_ms: now_ms(),
-            level,
-            line: line.into(),
-        }));
+        self.submit_droppable(line_of(sandbox, now_ms(), level, line));
     }
 
     /// Hands in what may be lost.
@@ -186,7 +181,7 @@ impl Inner {
         self.jobs_done().await;
         // Nobody's sandboxes would wait for a daemon that may never come.
         for entry in self.pool.take_all() {
-            super::ending::end_in_background(self, &entry, EventKind::Killed);
+            super::ending::end_in_background(self, &entry, Cause::killed("the daemon ended"));
         }
         self.jobs_done().await;
         // Whatever was handed in before is written when this is.
@@ -234,19 +229,6 @@ impl Drop for Job {
         self.inner.jobs.fetch_sub(1, Ordering::AcqRel);
         self.inner.job_done.notify_waiters();
     }
-}
-
-/// An event of a sandbox, in the registry's words.
-pub(super) fn event_of(row: &SandboxRow, kind: EventKind, detail: Option<String>) -> Change {
-    Change::AddEvent(EventRow {
-        number: 0,
-        key_id: row.key_id.clone(),
-        sandbox: row.id.clone(),
-        template: row.template.clone(),
-        at_ms: now_ms(),
-        kind,
-        detail,
-    })
 }
 
 /// Does what blocks on a thread for that.

@@ -5,10 +5,10 @@ use std::path::Path;
 use offleash_store::registry::{ApiKey, Change, KeyRow, Quota, Registry, Scopes};
 use offleash_store::{HostIdentity, StateDirectory};
 
-use super::clock::now_ms;
 use super::error::DaemonError;
 use super::random::key_id;
 use super::view::Caller;
+use crate::clock::now_ms;
 
 /// The keys of a state directory. A daemon that runs meanwhile knows of every change at once.
 #[derive(Debug)]

@@ -289,7 +289,7 @@ mod tests {
             boot: this_boot(),
             ..old
         };
-        assert_eq!(of_this_boot(old, super::super::clock::now_ms()), Some(known));
+        assert_eq!(of_this_boot(old, crate::clock::now_ms()), Some(known));
         assert_eq!(of_this_boot(old, 1), None);
         assert_eq!(of_this_boot(known, 1), Some(known));
         assert_eq!(

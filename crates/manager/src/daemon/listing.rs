@@ -6,11 +6,11 @@ use data_encoding::BASE64URL_NOPAD;
 use offleash_store::registry::{Scope, UnixMs};
 
 use super::Daemon;
-use super::clock::to_ms;
 use super::error::DaemonError;
 use super::request::{ListFilter, MOST_LISTED};
 use super::table::Facts;
 use super::view::{Caller, Page, SandboxView, State};
+use crate::clock::to_ms;
 
 /// Where a page ended: when its last sandbox was started, and its id.
 type Place = (UnixMs, String);

@@ -7,13 +7,13 @@
 
 mod admission;
 mod adoption;
-mod clock;
 mod code;
 mod config;
 mod creating;
 mod ending;
 mod error;
 mod expiry;
+mod history;
 mod inner;
 mod keys;
 mod launch;
@@ -40,6 +40,7 @@ pub use self::error::DaemonError;
 use self::inner::Inner;
 pub use self::keys::Keys;
 pub use self::readiness::Missing;
+pub use self::records::LogsWanted;
 pub use self::request::{CreateRequest, LimitsRequest, ListFilter, MOST_LISTED, NetworkSettings, OnTimeout};
 pub use self::view::{Access, Caller, Counts, Event, LOCAL_KEY, Limits, LogLine, Metric, Page, SandboxView, State};
 pub use offleash_store::registry::{ApiKey, EventKind, KeyRow, LogLevel, Quota, Scope, Scopes};

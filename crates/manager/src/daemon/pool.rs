@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use offleash_store::registry::{EventKind, SandboxState};
+use offleash_store::registry::SandboxState;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use super::config::PoolConfig;
 use super::creating::make_for_pool;
 use super::ending;
+use super::history::Cause;
 use super::inner::{Inner, Job};
 use super::table::Entry;
 
@@ -191,7 +192,7 @@ pub(super) fn start(inner: &Arc<Inner>) {
                 looked = Instant::now();
                 inner.pool.lock().demand *= DECAY;
                 for entry in inner.pool.surplus() {
-                    ending::end_in_background(&inner, &entry, EventKind::Killed);
+                    ending::end_in_background(&inner, &entry, Cause::killed("too many wait"));
                 }
             }
             let mut wait = inner.pool.wait();

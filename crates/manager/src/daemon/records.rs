@@ -3,20 +3,72 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use offleash_store::registry::{EventsWanted, LogLevel, Scope};
+use offleash_store::registry::{EventRow, EventsWanted, LogLevel, MetricRow, SandboxState, Scope, UnixMs};
 
 use super::Daemon;
-use super::clock::{from_ms, now_ms, to_ms};
 use super::error::DaemonError;
+use super::history::{lines_of_keeper, reason_in};
 use super::inner::blocking;
 use super::sampling::row_of;
 use super::view::{Caller, Event, LogLine, Metric};
-use offleash_store::registry::{MetricRow, SandboxState};
+use crate::clock::{before, from_ms, now_ms, to_ms};
 
 /// Most rows of one answer.
 const MOST_ROWS: u32 = 1000;
-/// Longest line of a log.
-const LONGEST_LINE: usize = 8 * 1024;
+
+/// Which lines about a sandbox are wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogsWanted {
+    /// Those that are not older, or with `descending` not newer; all if `None`.
+    pub from: Option<SystemTime>,
+    /// The latest first.
+    pub descending: bool,
+    /// Those that are so serious at least.
+    pub level: LogLevel,
+    /// Those that have this in them.
+    pub containing: String,
+    /// How many at most, and no more than 1000.
+    pub limit: u32,
+}
+
+impl Default for LogsWanted {
+    fn default() -> Self {
+        Self {
+            from: None,
+            descending: false,
+            level: LogLevel::Debug,
+            containing: String::new(),
+            limit: MOST_ROWS,
+        }
+    }
+}
+
+impl LogsWanted {
+    /// Those of `lines`, which are in order.
+    fn of(&self, mut lines: Vec<(UnixMs, LogLevel, String)>) -> Vec<LogLine> {
+        if self.descending {
+            lines.reverse();
+        }
+        let from = self.from.map(to_ms);
+        let wanted = lines.into_iter().filter(|(at_ms, level, line)| {
+            let in_time = from.is_none_or(|from| {
+                if self.descending {
+                    *at_ms <= from
+                } else {
+                    *at_ms >= from
+                }
+            });
+            in_time && *level >= self.level && line.contains(&self.containing)
+        });
+        let most = usize::try_from(self.limit.min(MOST_ROWS)).unwrap_or(usize::MAX);
+        let line = |(at_ms, level, line)| LogLine {
+            at: from_ms(at_ms),
+            level,
+            line,
+        };
+        wanted.take(most).map(line).collect()
+    }
+}
 
 impl Daemon {
     /// Samples of what a sandbox used, the oldest first. One that runs and was not sampled yet is asked.
@@ -46,32 +98,49 @@ impl Daemon {
         Ok(samples)
     }
 
-    /// Lines about a sandbox with a number above `after`, the oldest first, at most `limit` and 1000.
+    /// Lines about a sandbox, which may have ended a while ago ([`super::DaemonConfig::keep_logs`]): what happened to it,
+    /// what was run and refused in it, and how it ended.
     ///
     /// # Errors
     /// `NotFound`, `Forbidden`, `Store`.
-    pub async fn logs(&self, caller: &Caller, id: &str, after: i64, limit: u32) -> Result<Vec<LogLine>, DaemonError> {
+    pub async fn logs(&self, caller: &Caller, id: &str, wanted: LogsWanted) -> Result<Vec<LogLine>, DaemonError> {
         caller.require(Scope::Read)?;
-        self.inner.table.find(caller, id)?;
+        let lives = self.is_there_still(caller, id);
+        if !lives && self.end(caller, id).await?.is_none() {
+            return Err(DaemonError::not_found(id));
+        }
         let (inner, id) = (Arc::clone(&self.inner), id.to_owned());
-        let rows = blocking("read log lines", move || {
-            inner.registry.logs(&id, after, limit.min(MOST_ROWS))
+        let (rows, noted) = blocking("read log lines", move || {
+            let noted = match id.parse() {
+                Ok(id) if lives => lines_of_keeper(&inner.directories, &id),
+                _ => Vec::new(),
+            };
+            (inner.registry.logs(&id), noted)
         })
-        .await??;
-        let line = |row: offleash_store::registry::LogRow| LogLine {
-            number: row.number,
-            at: from_ms(row.at_ms),
-            level: row.level,
-            line: row.line,
-        };
-        Ok(rows.into_iter().map(line).collect())
+        .await?;
+        let mut lines: Vec<(UnixMs, LogLevel, String)> =
+            rows?.into_iter().map(|row| (row.at_ms, row.level, row.line)).collect();
+        lines.extend(noted.into_iter().map(|noted| (noted.at_ms, noted.level(), noted.line)));
+        // Those of one moment stay in the order in which they were written.
+        lines.sort_by_key(|(at_ms, _, _)| *at_ms);
+        Ok(wanted.of(lines))
     }
 
-    /// Notes a line about a sandbox, cut where it is very long. The latest thousand are kept; some are lost when there
-    /// are more than can be written.
-    pub fn log(&self, id: &str, level: LogLevel, line: &str) {
-        let end = line.floor_char_boundary(LONGEST_LINE);
-        self.inner.log(id, level, &line[..end]);
+    /// Whether a sandbox is the caller's that has not ended, or is not forgotten yet.
+    fn is_there_still(&self, caller: &Caller, id: &str) -> bool {
+        self.inner.table.get(id).is_some_and(|entry| {
+            let facts = entry.lock();
+            let key_id = facts.row.key_id.as_deref();
+            key_id.is_some() && facts.row.state != SandboxState::Creating && caller.sees(key_id)
+        })
+    }
+
+    /// The end of a sandbox of the caller's, where it was not long ago.
+    async fn end(&self, caller: &Caller, id: &str) -> Result<Option<EventRow>, DaemonError> {
+        let (inner, id) = (Arc::clone(&self.inner), id.to_owned());
+        let earliest = before(now_ms(), inner.config.keep_logs);
+        let end = blocking("look up the end of a sandbox", move || inner.registry.end_of(&id)).await??;
+        Ok(end.filter(|end| end.at_ms >= earliest && caller.sees(end.key_id.as_deref())))
     }
 
     /// What happened to the caller's sandboxes, or to one of them, which may be gone: events with a number above
@@ -105,6 +174,7 @@ impl Daemon {
             sandbox: row.sandbox,
             template: row.template,
             at: from_ms(row.at_ms),
+            reason: reason_in(row.detail.as_deref()),
             kind: row.kind,
         };
         Ok(rows.await??.into_iter().map(event).collect())
@@ -121,5 +191,43 @@ fn metric(row: &MetricRow) -> Metric {
         memory_cache: row.memory_cache,
         disk_used: row.disk_used,
         disk_total: row.disk_total,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_chosen_by_time_level_and_text() {
+        let lines = || {
+            let line = |at_ms, level, line: &str| (at_ms, level, line.to_owned());
+            vec![
+                line(1, LogLevel::Info, "one"),
+                line(2, LogLevel::Warn, "two"),
+                line(2, LogLevel::Info, "other two"),
+                line(3, LogLevel::Error, "three"),
+            ]
+        };
+        let chosen = |change: &dyn Fn(&mut LogsWanted)| {
+            let mut wanted = LogsWanted::default();
+            change(&mut wanted);
+            let told = wanted.of(lines()).into_iter().map(|line| line.line);
+            told.collect::<Vec<_>>()
+        };
+        assert_eq!(chosen(&|_| {}), ["one", "two", "other two", "three"]);
+        assert_eq!(
+            chosen(&|wanted| wanted.from = Some(from_ms(2))),
+            ["two", "other two", "three"]
+        );
+        assert_eq!(chosen(&|wanted| wanted.level = LogLevel::Warn), ["two", "three"]);
+        assert_eq!(chosen(&|wanted| wanted.containing = "two".into()), ["two", "other two"]);
+        assert_eq!(chosen(&|wanted| wanted.limit = 1), ["one"]);
+        let backward = |wanted: &mut LogsWanted| {
+            wanted.descending = true;
+            wanted.from = Some(from_ms(2));
+            wanted.limit = 2;
+        };
+        assert_eq!(chosen(&backward), ["other two", "two"]);
     }
 }

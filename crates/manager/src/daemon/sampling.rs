@@ -8,9 +8,9 @@ use offleash_store::registry::{Change, MetricRow, SandboxState};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::clock::now_ms;
 use super::inner::Inner;
 use super::table::Entry;
+use crate::clock::now_ms;
 use crate::keeper::message::KeeperUsage;
 
 /// How many sandboxes are asked at a time.

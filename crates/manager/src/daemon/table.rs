@@ -9,11 +9,12 @@ use offleash_store::registry::{Quota, SandboxRow, SandboxState};
 use tokio::sync::watch;
 
 use super::ENVD_VERSION;
-use super::clock::from_ms;
 use super::error::DaemonError;
+use super::history::Cause;
 use super::request::OnTimeout;
 use super::specification::Specification;
 use super::view::{Access, Caller, Counts, Limits, SandboxView, State};
+use crate::clock::from_ms;
 
 /// One sandbox.
 #[derive(Debug)]
@@ -37,6 +38,8 @@ pub(super) struct Facts {
     pub(super) specification: Arc<Specification>,
     /// Whose it is, or is about to be: counted for quotas before it is in the row.
     pub(super) owner: Option<String>,
+    /// Why it is being ended.
+    pub(super) cause: Option<Cause>,
     /// Whether its CPUs are counted although it is paused: it is about to run again.
     resuming: bool,
 }
@@ -49,6 +52,7 @@ impl Entry {
                 owner: row.key_id.clone(),
                 row,
                 specification: Arc::new(specification),
+                cause: None,
                 resuming: false,
             }),
             transition: tokio::sync::Mutex::default(),

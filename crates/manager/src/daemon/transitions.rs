@@ -7,15 +7,16 @@ use offleash_store::registry::{EventKind, LogLevel, Quota, SandboxState, Scope};
 use tokio::sync::MutexGuard;
 use tokio::time::timeout;
 
-use super::clock::{after, now_ms};
 use super::creating::network_order;
 use super::error::DaemonError;
+use super::history::{Cause, Happened, who};
 use super::inner::Inner;
 use super::request::NetworkSettings;
 use super::specification::{Specification, time_left, timeout as timeout_of};
 use super::table::Entry;
 use super::view::{Access, Caller, SandboxView, State};
 use super::{Daemon, ending};
+use crate::clock::{after, from_ms, now_ms};
 use crate::keeper::client::Keeper;
 use crate::keeper::error::KeeperError;
 
@@ -49,13 +50,16 @@ impl Daemon {
         end: impl FnOnce(i64) -> i64 + Send + 'static,
     ) -> Result<(), DaemonError> {
         let (entry, inner) = (self.owned(caller, id)?, Arc::clone(&self.inner));
+        let by = who(caller);
         let work = async move {
             if entry.lock().visible_state() == Some(State::Paused) {
                 return Err(DaemonError::conflict(entry.id.as_str(), "is paused"));
             }
-            inner
-                .write(&entry, Some(EventKind::Updated), |row| row.end_ms = end(row.end_ms))
-                .await?;
+            let before = entry.lock().row.end_ms;
+            let end = end(before);
+            let line = format!("{by} had it end at {}", offleash_store::rfc3339(from_ms(end)));
+            let updated = Happened::new(EventKind::Updated, line);
+            inner.write(&entry, Some(updated), |row| row.end_ms = end).await?;
             inner.end_changed.notify_one();
             Ok(())
         };
@@ -82,7 +86,7 @@ impl Daemon {
             let resumed = match entry.state() {
                 SandboxState::Paused => {
                     let quota = quota_of(&inner, &entry, Some(&caller))?;
-                    resume(&inner, &entry, time, &quota, &turn).await?;
+                    resume(&inner, &entry, time, &quota, &who(&caller), &turn).await?;
                     true
                 }
                 SandboxState::Running => {
@@ -106,10 +110,11 @@ impl Daemon {
     /// `NotFound`, `Forbidden`, `Conflict` if it is paused or something else is being done with it, `Unsupported`.
     pub async fn pause(&self, caller: &Caller, id: &str) -> Result<(), DaemonError> {
         let (entry, inner) = (self.owned(caller, id)?, Arc::clone(&self.inner));
+        let by = format!("by {}", who(caller));
         let work = async move {
             let turn = at_once(&entry)?;
             match entry.state() {
-                SandboxState::Running => pause(&inner, &entry, &turn).await,
+                SandboxState::Running => pause(&inner, &entry, &by, &turn).await,
                 SandboxState::Paused => Err(DaemonError::conflict(entry.id.as_str(), "is already paused")),
                 _ => Err(DaemonError::not_found(entry.id.as_str())),
             }
@@ -131,7 +136,7 @@ impl Daemon {
             match entry.state() {
                 SandboxState::Paused => {
                     let quota = quota_of(&inner, &entry, Some(&caller))?;
-                    resume(&inner, &entry, time, &quota, &turn).await?;
+                    resume(&inner, &entry, time, &quota, &who(&caller), &turn).await?;
                 }
                 SandboxState::Running => return Err(DaemonError::conflict(entry.id.as_str(), "is running already")),
                 _ => return Err(DaemonError::not_found(entry.id.as_str())),
@@ -149,6 +154,7 @@ impl Daemon {
     pub async fn set_network(&self, caller: &Caller, id: &str, network: NetworkSettings) -> Result<(), DaemonError> {
         let order = network_order(&network)?;
         let (entry, inner) = (self.owned(caller, id)?, Arc::clone(&self.inner));
+        let by = who(caller);
         let work = async move {
             let _turn = at_once(&entry)?;
             if entry.state() != SandboxState::Running {
@@ -173,7 +179,11 @@ impl Daemon {
             };
             specify(&inner, &entry, pending, None).await?;
             match inner.keeper(&entry).set_network(order).await {
-                Ok(()) => specify(&inner, &entry, changed, Some(EventKind::Updated)).await,
+                Ok(()) => {
+                    let line = format!("{by} changed what it may reach");
+                    let updated = Happened::new(EventKind::Updated, line);
+                    specify(&inner, &entry, changed, Some(updated)).await
+                }
                 Err(error) => {
                     specify(&inner, &entry, Specification::clone(&before), None).await?;
                     Err(from_keeper("change what a sandbox may reach", &entry, error))
@@ -218,7 +228,7 @@ impl Daemon {
                 SandboxState::Running => {}
                 SandboxState::Paused if paused == Paused::IsResumed && entry.lock().row.auto_resume => {
                     let quota = quota_of(&inner, &entry, None)?;
-                    resume(&inner, &entry, inner.config.default_timeout, &quota, &turn).await?;
+                    resume(&inner, &entry, inner.config.default_timeout, &quota, "traffic", &turn).await?;
                 }
                 SandboxState::Paused => return Err(DaemonError::conflict(entry.id.as_str(), "is paused")),
                 _ => return Err(DaemonError::not_found(entry.id.as_str())),
@@ -266,10 +276,11 @@ async fn patiently(entry: &Entry) -> Result<MutexGuard<'_, ()>, DaemonError> {
         .map_err(|_| DaemonError::conflict(entry.id.as_str(), "is being changed at this moment"))
 }
 
-/// Pauses a running sandbox.
+/// Pauses a running sandbox; `why` is `by somebody` or `because of something`.
 pub(super) async fn pause(
     inner: &Arc<Inner>,
     entry: &Arc<Entry>,
+    why: &str,
     _turn: &MutexGuard<'_, ()>,
 ) -> Result<(), DaemonError> {
     inner
@@ -278,7 +289,8 @@ pub(super) async fn pause(
     match inner.keeper(entry).pause().await {
         Ok(()) => {
             let paused = |row: &mut offleash_store::registry::SandboxRow| row.state = SandboxState::Paused;
-            Ok(inner.write(entry, Some(EventKind::Paused), paused).await?)
+            let happened = Happened::new(EventKind::Paused, format!("paused {why}"));
+            Ok(inner.write(entry, Some(happened), paused).await?)
         }
         Err(error) => {
             settle(inner, entry).await;
@@ -306,6 +318,7 @@ async fn resume(
     entry: &Arc<Entry>,
     time: Duration,
     quota: &Quota,
+    by: &str,
     _turn: &MutexGuard<'_, ()>,
 ) -> Result<(), DaemonError> {
     inner.admission.check()?;
@@ -319,7 +332,8 @@ async fn resume(
                 row.state = SandboxState::Running;
                 row.end_ms = after(now_ms(), time);
             };
-            inner.write(entry, Some(EventKind::Resumed), resumed).await?;
+            let happened = Happened::new(EventKind::Resumed, format!("resumed by {by}"));
+            inner.write(entry, Some(happened), resumed).await?;
             inner.end_changed.notify_one();
             Ok(())
         }
@@ -341,7 +355,7 @@ async fn settle(inner: &Arc<Inner>, entry: &Arc<Entry>) {
                 LogLevel::Error,
                 format!("its keeper does not answer: {error}"),
             );
-            ending::end_in_background(inner, entry, EventKind::Died);
+            ending::end_in_background(inner, entry, Cause::died("its keeper did not answer"));
             return;
         }
     };
@@ -354,10 +368,10 @@ async fn specify(
     inner: &Inner,
     entry: &Entry,
     specification: Specification,
-    event: Option<EventKind>,
+    happened: Option<Happened>,
 ) -> Result<(), DaemonError> {
     let text = specification.to_json();
-    inner.write(entry, event, |row| row.spec = text).await?;
+    inner.write(entry, happened, |row| row.spec = text).await?;
     entry.lock().specification = Arc::new(specification);
     Ok(())
 }

@@ -179,13 +179,13 @@ pub struct Event {
     pub at: SystemTime,
     /// What.
     pub kind: EventKind,
+    /// Why, where it has ended.
+    pub reason: Option<String>,
 }
 
 /// A line about a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogLine {
-    /// Its number; later ones have higher numbers.
-    pub number: i64,
     /// When.
     pub at: SystemTime,
     /// How serious it is.

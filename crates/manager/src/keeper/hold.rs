@@ -12,6 +12,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 
 use super::answer::Answer;
 use super::authority::Authority;
+use super::log::Log;
 use super::message::{Ended, Hello, VERSION};
 use super::order::{ENDED, OrderError, SOCKET, SandboxOrder};
 use super::serve::{Bounds, Loop, Serving, listen};
@@ -166,12 +167,15 @@ impl Held {
         let bounds = bounds(&spec.limits);
         let copy = rustix::io::fcntl_dupfd_cloexec(&directory, 0);
         let copy = copy.map_err(|error| host("keep the sandbox's directory open")(error.into()))?;
+        let of_log = rustix::io::fcntl_dupfd_cloexec(&directory, 0);
+        let of_log = of_log.map_err(|error| host("keep the sandbox's directory open")(error.into()))?;
         Ok(Self {
             serving: Serving {
                 sandbox,
                 gateway,
                 listener,
                 directory: copy,
+                log: Log::in_directory(of_log),
                 signals,
                 hello,
                 users,

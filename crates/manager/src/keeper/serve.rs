@@ -13,6 +13,7 @@ use offleash_core::record::{LimitEffect, LimitHit};
 use offleash_gateway::Gateway;
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::sandbox::{Final, Sandbox, SandboxEvent};
+use offleash_store::registry::LogLevel;
 use offleash_store::rfc3339_now;
 use offleash_sys::process;
 use offleash_sys::signals::SignalQueue;
@@ -23,6 +24,7 @@ use rustix::net::SocketFlags;
 use super::authority::Authority;
 use super::connection::{Connection, Heard, Stage};
 use super::executions::{Client, Executions};
+use super::log::Log;
 use super::message::{EndReason, Ended, Hello, KeeperFailure, KeeperReply};
 use super::users::Users;
 use crate::drive::poll_until;
@@ -50,6 +52,7 @@ pub(super) struct Serving {
     pub(super) listener: OwnedFd,
     /// The sandbox's directory, by which it is found.
     pub(super) directory: OwnedFd,
+    pub(super) log: Log,
     pub(super) signals: SignalQueue,
     pub(super) hello: Hello,
     pub(super) users: Users,
@@ -146,7 +149,15 @@ impl Loop {
         self.hold_and_release()?;
         self.settle();
         self.look();
+        self.note_network();
         Ok(())
+    }
+
+    /// Writes down what the gateway tells, which wakes nobody for it: what waits meanwhile is not lost.
+    fn note_network(&mut self) {
+        for news in self.serving.gateway.iter().flat_map(Gateway::news) {
+            self.serving.log.network(&news);
+        }
     }
 
     fn wait(&mut self) -> Result<Vec<Ready>, IsolationError> {
@@ -210,6 +221,7 @@ impl Loop {
             self.end_for(EndReason::Limit(hit.clone()));
         }
         if !self.limits_hit.contains(&hit) {
+            self.serving.log.limit(&hit);
             self.limits_hit.push(hit);
         }
     }
@@ -306,7 +318,26 @@ impl Loop {
     fn end(&mut self, reason: EndReason) -> Ended {
         // What kept it from ending in good order is the kernel's, and of no use to clients.
         let last = self.serving.sandbox.kill().unwrap_or_else(|_| Final::default());
+        self.note_network();
         let mut limits_hit = std::mem::take(&mut self.limits_hit);
+        for hit in last.limits_hit.iter().filter(|hit| !limits_hit.contains(hit)) {
+            self.serving.log.limit(hit);
+        }
+        if last.out_of_memory {
+            let line = "the kernel killed a process for want of memory";
+            self.serving.log.note(LogLevel::Warn, line);
+        }
+        for denial in &last.denials {
+            let times = match denial.count {
+                1 => String::new(),
+                count => format!(" {count} times"),
+            };
+            let line = format!(
+                "{} `{}` was refused{times}: {}",
+                denial.subject, denial.name, denial.rule
+            );
+            self.serving.log.note(LogLevel::Warn, &line);
+        }
         if let Some(gateway) = self.serving.gateway.take() {
             limits_hit.extend(gateway.finish().limits_hit);
         }

@@ -4,7 +4,7 @@ use rusqlite::{Connection, named_params};
 
 use super::error::RegistryError;
 use super::rows::{EventRow, KeyRow, LogRow, MetricRow, SandboxRow, UnixMs};
-use super::schema::{KEPT_EVENTS, KEPT_LOGS, KEPT_METRICS};
+use super::schema::{KEPT_EVENTS, KEPT_LOGS, KEPT_LOGS_OF_ALL, KEPT_METRICS};
 
 /// One change.
 #[derive(Debug, Clone, PartialEq)]
@@ -13,7 +13,7 @@ pub enum Change {
     AddSandbox(Box<SandboxRow>),
     /// A sandbox as it is now; its generation is one more than the one that is there.
     SetSandbox(Box<SandboxRow>),
-    /// A sandbox is gone, its log lines and samples with it. Nothing happens if it was gone already.
+    /// A sandbox is gone, its samples with it; its log lines stay. Nothing happens if it was gone already.
     RemoveSandbox(String),
     /// A new key.
     AddKey(Box<KeyRow>),
@@ -26,8 +26,15 @@ pub enum Change {
     },
     /// Something happened; its number is given by the registry.
     AddEvent(EventRow),
-    /// A line; its number is given by the registry. Nothing happens if its sandbox is gone.
+    /// A line; its number is given by the registry.
     AddLog(LogRow),
+    /// The lines of a sandbox go.
+    RemoveLogs(String),
+    /// The lines of sandboxes go that are gone, unless an event says that one ended since `ended_ms`.
+    ForgetLogs {
+        /// When.
+        ended_ms: UnixMs,
+    },
     /// A sample of a sandbox. Nothing happens if the sandbox is gone.
     AddMetric {
         /// The sandbox.
@@ -54,6 +61,8 @@ pub(super) fn make(connection: &Connection, change: &Change) -> Result<(), Regis
         Change::RevokeKey { id, at_ms } => revoke_key(connection, id, *at_ms),
         Change::AddEvent(row) => add_event(connection, row),
         Change::AddLog(row) => add_log(connection, row),
+        Change::RemoveLogs(id) => execute(connection, "DELETE FROM logs WHERE sandbox = ?1", [id]).map(|_| ()),
+        Change::ForgetLogs { ended_ms } => forget_logs(connection, *ended_ms),
         Change::AddMetric {
             sandbox,
             number,
@@ -176,19 +185,20 @@ fn add_event(connection: &Connection, row: &EventRow) -> Result<(), RegistryErro
 }
 
 fn add_log(connection: &Connection, row: &LogRow) -> Result<(), RegistryError> {
-    let query = "INSERT INTO logs (sandbox, at_ms, level, line)
-        SELECT id, ?2, ?3, ?4 FROM sandboxes WHERE id = ?1";
-    let added = execute(
-        connection,
-        query,
-        (&row.sandbox, row.at_ms, row.level.as_str(), &row.line),
-    )?;
-    if added == 0 {
-        return Ok(());
-    }
+    let query = "INSERT INTO logs (sandbox, at_ms, level, line) VALUES (?1, ?2, ?3, ?4)";
+    let parameters = (&row.sandbox, row.at_ms, row.level.as_str(), &row.line);
+    execute(connection, query, parameters)?;
+    let oldest_of_all = connection.last_insert_rowid() - KEPT_LOGS_OF_ALL;
+    execute(connection, "DELETE FROM logs WHERE number <= ?1", [oldest_of_all])?;
     let oldest = "DELETE FROM logs WHERE sandbox = ?1 AND number <=
         (SELECT number FROM logs WHERE sandbox = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)";
     execute(connection, oldest, (&row.sandbox, KEPT_LOGS)).map(|_| ())
+}
+
+fn forget_logs(connection: &Connection, ended_ms: UnixMs) -> Result<(), RegistryError> {
+    let query = "DELETE FROM logs WHERE sandbox NOT IN (SELECT id FROM sandboxes)
+        AND sandbox NOT IN (SELECT sandbox FROM events WHERE kind IN ('killed', 'died') AND at_ms >= ?1)";
+    execute(connection, query, [ended_ms]).map(|_| ())
 }
 
 fn add_metric(connection: &Connection, sandbox: &str, number: u64, row: &MetricRow) -> Result<(), RegistryError> {

@@ -58,30 +58,36 @@ impl Registry {
         let mut rows = statement.query(parameters).map_err(tried)?;
         let mut events = Vec::new();
         while let Some(row) = rows.next().map_err(tried)? {
-            events.push(EventRow {
-                number: column(row, "number")?,
-                key_id: column(row, "key_id")?,
-                sandbox: column(row, "sandbox")?,
-                template: column(row, "template")?,
-                at_ms: column(row, "at_ms")?,
-                kind: word(row, "kind")?,
-                detail: column(row, "detail")?,
-            });
+            events.push(event_row(row)?);
         }
         Ok(events)
     }
 
-    /// Lines about a sandbox with a number above `after`, the oldest first, at most `limit`.
+    /// The event of a sandbox's end, which is the last one of it; `None` where it has not ended, or long ago.
     ///
     /// # Errors
     /// When the registry cannot be read.
-    pub fn logs(&self, sandbox: &str, after: i64, limit: u32) -> Result<Vec<LogRow>, RegistryError> {
+    pub fn end_of(&self, sandbox: &str) -> Result<Option<EventRow>, RegistryError> {
+        let reader = self.reader();
+        let tried = |error| RegistryError::of("looking up an event", error);
+        let query =
+            "SELECT * FROM events WHERE sandbox = ?1 AND kind IN ('killed', 'died') ORDER BY number DESC LIMIT 1";
+        let mut statement = reader.prepare_cached(query).map_err(tried)?;
+        let mut rows = statement.query([sandbox]).map_err(tried)?;
+        rows.next().map_err(tried)?.map(event_row).transpose()
+    }
+
+    /// The lines about a sandbox, the oldest first.
+    ///
+    /// # Errors
+    /// When the registry cannot be read.
+    pub fn logs(&self, sandbox: &str) -> Result<Vec<LogRow>, RegistryError> {
         let reader = self.reader();
         let tried = |error| RegistryError::of("reading log lines", error);
         let mut statement = reader
-            .prepare_cached("SELECT * FROM logs WHERE sandbox = ?1 AND number > ?2 ORDER BY number LIMIT ?3")
+            .prepare_cached("SELECT * FROM logs WHERE sandbox = ?1 ORDER BY number")
             .map_err(tried)?;
-        let mut rows = statement.query((sandbox, after, limit)).map_err(tried)?;
+        let mut rows = statement.query([sandbox]).map_err(tried)?;
         let mut lines = Vec::new();
         while let Some(row) = rows.next().map_err(tried)? {
             lines.push(LogRow {
@@ -123,6 +129,18 @@ impl Registry {
         }
         Ok(samples)
     }
+}
+
+fn event_row(row: &Row<'_>) -> Result<EventRow, RegistryError> {
+    Ok(EventRow {
+        number: column(row, "number")?,
+        key_id: column(row, "key_id")?,
+        sandbox: column(row, "sandbox")?,
+        template: column(row, "template")?,
+        at_ms: column(row, "at_ms")?,
+        kind: word(row, "kind")?,
+        detail: column(row, "detail")?,
+    })
 }
 
 fn sandbox_row(row: &Row<'_>) -> Result<SandboxRow, RegistryError> {

@@ -16,13 +16,31 @@ pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Tells our databases from others (`offl`).
 const APPLICATION_ID: i64 = 0x6f66_666c;
 
-/// Events that are kept, of all sandboxes; log lines and samples, of each.
+/// Events and log lines that are kept, of all sandboxes; log lines and samples, of each.
 pub(super) const KEPT_EVENTS: i64 = 20_000;
+pub(super) const KEPT_LOGS_OF_ALL: i64 = 100_000;
 pub(super) const KEPT_LOGS: i64 = 1_000;
 pub(super) const KEPT_METRICS: i64 = 1_000;
 
 /// What takes a database from one schema to the next.
-const MIGRATIONS: [&str; 2] = [FIRST, "ALTER TABLE sandboxes ADD COLUMN keeper_boot TEXT;"];
+const MIGRATIONS: [&str; 3] = [
+    FIRST,
+    "ALTER TABLE sandboxes ADD COLUMN keeper_boot TEXT;",
+    // Lines outlive their sandboxes.
+    "
+CREATE TABLE lines (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    sandbox TEXT NOT NULL,
+    at_ms INTEGER NOT NULL,
+    level TEXT NOT NULL,
+    line TEXT NOT NULL
+) STRICT;
+INSERT INTO lines SELECT number, sandbox, at_ms, level, line FROM logs;
+DROP TABLE logs;
+ALTER TABLE lines RENAME TO logs;
+CREATE INDEX logs_by_sandbox ON logs (sandbox, number);
+",
+];
 
 const FIRST: &str = "
 CREATE TABLE keys (

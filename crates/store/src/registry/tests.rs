@@ -133,7 +133,7 @@ fn what_was_written_is_there_when_it_is_opened_again() {
     drop(registry);
     let registry = place.open().unwrap();
     assert_eq!(registry.sandboxes().unwrap(), [row]);
-    assert_eq!(registry.logs("i1", 0, 10).unwrap()[0].line, "a line");
+    assert_eq!(registry.logs("i1").unwrap()[0].line, "a line");
     let mode = std::fs::metadata(place.file()).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o600);
 }
@@ -176,24 +176,44 @@ fn events(registry: &Registry) -> usize {
 }
 
 #[test]
-fn what_belongs_to_a_sandbox_goes_with_it_and_events_stay() {
+fn samples_go_with_their_sandbox_and_events_and_lines_stay_for_a_time() {
     let place = Place::new();
     let registry = place.open().unwrap();
-    registry
-        .apply(vec![add(&sandbox("i1")), log("i1", "x"), metric("i1", 1), event("i1")])
-        .unwrap();
-    registry.apply(vec![Change::RemoveSandbox("i1".into())]).unwrap();
-    // Late ones are dropped, and no failure.
-    registry
-        .apply(vec![
-            log("i1", "late"),
-            metric("i1", 2),
-            Change::RemoveSandbox("i1".into()),
-        ])
-        .unwrap();
-    assert_eq!(registry.logs("i1", 0, 10).unwrap(), []);
+    let ended = |id: &str, at_ms: UnixMs| match event(id) {
+        Change::AddEvent(row) => Change::AddEvent(EventRow {
+            kind: EventKind::Died,
+            at_ms,
+            detail: Some("{}".into()),
+            ..row
+        }),
+        other => other,
+    };
+    let all = ["i1", "i2", "i3"];
+    for id in all {
+        registry
+            .apply(vec![add(&sandbox(id)), log(id, "x"), metric(id, 1), event(id)])
+            .unwrap();
+    }
+    assert_eq!(registry.end_of("i1").unwrap(), None);
+    let gone = |id: &str, at_ms| vec![Change::RemoveSandbox(id.into()), ended(id, at_ms)];
+    registry.apply(gone("i1", 1_000)).unwrap();
+    registry.apply(gone("i2", 2_000)).unwrap();
+    // Late ones, and what nobody knows of.
+    let late = vec![
+        log("i1", "late"),
+        metric("i1", 2),
+        Change::RemoveSandbox("i1".into()),
+        log("i4", "y"),
+    ];
+    registry.apply(late).unwrap();
     assert_eq!(registry.metrics("i1", 0, i64::MAX).unwrap(), []);
-    assert_eq!(events(&registry), 1);
+    assert_eq!((registry.logs("i1").unwrap().len(), events(&registry)), (2, 5));
+    assert_eq!(registry.end_of("i2").unwrap().unwrap().at_ms, 2_000);
+    registry.apply(vec![Change::ForgetLogs { ended_ms: 2_000 }]).unwrap();
+    let left = |id: &str| registry.logs(id).unwrap().len();
+    assert_eq!((left("i1"), left("i2"), left("i3"), left("i4")), (0, 1, 1, 0));
+    registry.apply(vec![Change::RemoveLogs("i3".into())]).unwrap();
+    assert_eq!(left("i3"), 0);
 }
 
 #[test]
@@ -210,7 +230,7 @@ fn lines_and_samples_are_bounded() {
         registry.apply(batch.collect()).unwrap();
     }
     registry.apply(vec![log("i2", "other"), metric("i2", 0)]).unwrap();
-    let lines = registry.logs("i1", 0, u32::MAX).unwrap();
+    let lines = registry.logs("i1").unwrap();
     assert_eq!((lines.len(), lines[0].line.as_str()), (many / 2, "1000"));
     let samples = registry.metrics("i1", 0, i64::MAX).unwrap();
     assert_eq!(
@@ -218,7 +238,7 @@ fn lines_and_samples_are_bounded() {
         (1000, 1000, u64::MAX)
     );
     assert_eq!(registry.metrics("i1", 1100, 1101).unwrap().len(), 2);
-    assert_eq!(registry.logs("i2", 0, 10).unwrap().len(), 1);
+    assert_eq!(registry.logs("i2").unwrap().len(), 1);
 }
 
 #[test]
@@ -368,10 +388,18 @@ fn rows_of_before_boots_were_recorded_have_none() {
     let connection = schema::make_of(1, &place.file());
     let row =
         "INSERT INTO sandboxes VALUES ('i1', 'k1', 'running', 'base', '{}', '{}', 1, 2, 0, 0, NULL, NULL, 7, 8, 3,
-        NULL)";
+        NULL); INSERT INTO logs VALUES (5, 'i1', 1, 'info', 'a line')";
     connection.execute_batch(row).unwrap();
     drop(connection);
     let registry = place.open().unwrap();
+    registry.apply(vec![log("i1", "another")]).unwrap();
+    let lines: Vec<(i64, String)> = registry
+        .logs("i1")
+        .unwrap()
+        .into_iter()
+        .map(|row| (row.number, row.line))
+        .collect();
+    assert_eq!(lines, [(5, "a line".to_owned()), (6, "another".to_owned())]);
     let mut row = registry.sandboxes().unwrap().pop().unwrap();
     let expected = KeeperProcess {
         pid: 7,

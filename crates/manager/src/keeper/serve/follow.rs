@@ -27,6 +27,7 @@ impl Loop {
             ExecEvent::Started { pid } => {
                 if let Some(execution) = self.executions.get(exec) {
                     execution.process.pid = pid;
+                    self.serving.log.started(&execution.process);
                 }
                 self.tell_followers(exec, &frame(&KeeperReply::Started { pid }));
             }
@@ -52,6 +53,7 @@ impl Loop {
         let Some(execution) = self.executions.end(exec, &end) else {
             return;
         };
+        self.serving.log.ended(&execution.process, execution.timed_out, &end);
         for feed in &execution.feeds {
             self.answer(feed.client, &KeeperReply::Failed(KeeperFailure::NoProcess));
         }

@@ -1,0 +1,157 @@
+//! What can be read about a sandbox while it lives and when it has ended.
+
+use std::time::Duration;
+
+use offleash_manager::daemon::{
+    Caller, CreateRequest, Daemon, DaemonError, LogLevel, LogsWanted, Quota, Scope, Scopes,
+};
+use offleash_manager::keeper::ExecNews;
+use offleash_manager::keeper::message::StartExec;
+
+use super::world::{World, create, create_with, eventually, keepers_below, kill, output, test, within};
+
+/// The lines of a sandbox.
+async fn lines(daemon: &Daemon, caller: &Caller, id: &str) -> Result<Vec<(LogLevel, String)>, DaemonError> {
+    let lines = within(daemon.logs(caller, id, LogsWanted::default())).await?;
+    Ok(lines.into_iter().map(|line| (line.level, line.line)).collect())
+}
+
+/// The last line of one that ended, once that is known.
+async fn last_line(daemon: &Daemon, id: &str) -> (LogLevel, String) {
+    within(daemon.drain()).await;
+    lines(daemon, &Caller::local(), id).await.unwrap().pop().unwrap()
+}
+
+#[test]
+fn the_log_of_a_sandbox_tells_its_life_also_when_it_has_ended() {
+    test(async {
+        let world = World::new();
+        let daemon = world.daemon().await;
+        let caller = |key_id: &str| Caller {
+            key_id: key_id.to_owned(),
+            scopes: Scopes(vec![Scope::Create]),
+            quota: Quota::default(),
+        };
+        let (owner, other) = (caller("k1"), caller("k2"));
+        let made = within(daemon.create(&owner, CreateRequest::default())).await.unwrap();
+        let id = made.id.as_str();
+        let keeper = daemon.keeper(id).await.unwrap();
+        let start = StartExec {
+            argv: ["/bin/sh", "-c", "exit 3 # told-to-nobody"]
+                .map(|word| word.as_bytes().to_vec())
+                .into(),
+            env: vec![(b"PASSWORD".to_vec(), b"told-to-nobody".to_vec())],
+            ..StartExec::default()
+        };
+        let mut stream = within(keeper.start(start)).await.unwrap();
+        while !matches!(within(stream.next()).await.unwrap(), None | Some(ExecNews::Ended(_))) {}
+        within(daemon.pause(&owner, id)).await.unwrap();
+        within(daemon.connect(&owner, id, None)).await.unwrap();
+        within(daemon.set_timeout(&owner, id, 200)).await.unwrap();
+        let expected = [
+            "created by key `k1` from template `base`",
+            "started as user: /bin/sh -c exit 3 # ****",
+            "ended with exit code 3",
+            "paused by key `k1`",
+            "resumed by key `k1`",
+            "key `k1` had it end at 2",
+        ];
+        let check = |told: &[(LogLevel, String)]| {
+            let all = told.iter().map(|(_, line)| format!("{line}\n")).collect::<String>();
+            let mut rest = all.as_str();
+            for part in expected {
+                let (_, after) = rest
+                    .split_once(part)
+                    .unwrap_or_else(|| panic!("`{part}` is not in {all}"));
+                rest = after;
+            }
+            assert!(!all.contains("told-to-nobody"), "{all}");
+        };
+        check(&lines(&daemon, &owner, id).await.unwrap());
+        let hidden = lines(&daemon, &other, id).await;
+        assert!(matches!(hidden, Err(DaemonError::NotFound { .. })), "{hidden:?}");
+
+        within(daemon.kill(&owner, id)).await.unwrap();
+        within(daemon.drain()).await;
+        drop(daemon);
+        let next = world.daemon().await;
+        let told = lines(&next, &owner, id).await.unwrap();
+        check(&told);
+        assert_eq!(
+            told.last().unwrap(),
+            &(LogLevel::Info, "killed: by key `k1`".to_owned())
+        );
+        let hidden = lines(&next, &other, id).await;
+        assert!(matches!(hidden, Err(DaemonError::NotFound { .. })), "{hidden:?}");
+        let end = within(next.events(&owner, Some(id), 0, true, 1)).await.unwrap();
+        assert_eq!(end[0].reason.as_deref(), Some("by key `k1`"));
+        drop(next);
+
+        let forgetful = world.daemon_with(|config| config.keep_logs = Duration::ZERO).await;
+        let gone = lines(&forgetful, &owner, id).await;
+        assert!(matches!(gone, Err(DaemonError::NotFound { .. })), "{gone:?}");
+        eventually("the end of the lines", || {
+            world.registry().logs(id).unwrap().is_empty().then_some(())
+        })
+        .await;
+    });
+}
+
+#[test]
+fn it_is_told_why_a_sandbox_ended() {
+    test(async {
+        let world = World::new();
+        let daemon = world.daemon().await;
+        let me = Caller::local();
+        let late = create_with(&daemon, |request| request.timeout_seconds = Some(1)).await;
+        eventually("its end", || daemon.get(&me, &late.id).is_err().then_some(())).await;
+        let told = last_line(&daemon, &late.id).await;
+        assert_eq!(told, (LogLevel::Info, "killed: its time was up".to_owned()));
+        drop(daemon);
+
+        let daemon = world.daemon().await;
+        let dead = create(&daemon).await;
+        keepers_below(world.site.root()).into_iter().for_each(kill);
+        eventually("its end", || daemon.get(&me, &dead.id).is_err().then_some(())).await;
+        let told = last_line(&daemon, &dead.id).await;
+        assert_eq!(told, (LogLevel::Error, "died: its keeper died".to_owned()));
+        drop(daemon);
+
+        let daemon = world.daemon().await;
+        let dead = create(&daemon).await;
+        drop(daemon);
+        keepers_below(world.site.root()).into_iter().for_each(kill);
+        let daemon = world.daemon().await;
+        let (level, line) = last_line(&daemon, &dead.id).await;
+        assert!(
+            level == LogLevel::Error && line.starts_with("died: its keeper was gone"),
+            "{line}"
+        );
+    });
+}
+
+#[test]
+fn what_the_network_refuses_is_told() {
+    test(async {
+        let world = World::new();
+        let daemon = world.daemon().await;
+        let me = Caller::local();
+        let made = create_with(&daemon, |request| request.network.internet = Some(false)).await;
+        let keeper = daemon.keeper(&made.id).await.unwrap();
+        let script = "/bin/bash -c 'exec 3<>/dev/tcp/192.0.2.1/80; read -r line <&3' || :";
+        let deadline = std::time::Instant::now() + super::support::processes::PATIENCE;
+        loop {
+            // Each command wakes the keeper, which then writes down what the gateway told.
+            output(&keeper, script).await;
+            let told = lines(&daemon, &me, &made.id).await.unwrap();
+            let refused = |(level, line): &(LogLevel, String)| {
+                *level == LogLevel::Warn && line.starts_with("network: `192.0.2.1:80` was refused: ")
+            };
+            if told.iter().any(refused) {
+                assert_eq!(told.iter().filter(|line| refused(line)).count(), 1, "{told:?}");
+                break;
+            }
+            assert!(std::time::Instant::now() < deadline, "{told:?}");
+        }
+    });
+}

@@ -1,0 +1,250 @@
+//! What is told of a sandbox's life: who did what to it, and why it ended.
+
+use std::collections::BTreeMap;
+
+use offleash_core::id::RunId;
+use offleash_store::SandboxDirectories;
+use offleash_store::registry::{Change, EventKind, EventRow, LogLevel, LogRow, SandboxRow, UnixMs};
+use serde::{Deserialize, Serialize};
+
+use super::view::{Caller, LOCAL_KEY};
+use crate::clock::now_ms;
+use crate::keeper::log::{self, Noted};
+use crate::keeper::message::{EndReason, Ended};
+use crate::keeper::order::ENDED;
+
+/// How much of a keeper's account is kept with the event of its end.
+const LONGEST_ACCOUNT: u64 = 8 * 1024;
+/// How many of a keeper's lines are kept when its sandbox has ended, the latest.
+const KEPT_LINES: usize = 500;
+
+/// Something that happened to a sandbox, as an event and in words.
+#[derive(Debug)]
+pub(super) struct Happened {
+    pub(super) kind: EventKind,
+    pub(super) line: String,
+}
+
+impl Happened {
+    pub(super) fn new(kind: EventKind, line: impl Into<String>) -> Self {
+        Self {
+            kind,
+            line: line.into(),
+        }
+    }
+
+    /// The changes that tell of it.
+    pub(super) fn told(self, row: &SandboxRow) -> [Change; 2] {
+        [
+            event_of(row, self.kind, None),
+            line_of(&row.id, now_ms(), LogLevel::Info, self.line),
+        ]
+    }
+}
+
+/// Why a sandbox ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cause {
+    kind: EventKind,
+    reason: String,
+}
+
+impl Cause {
+    /// Somebody or something had it ended.
+    pub(super) fn killed(reason: impl Into<String>) -> Self {
+        Self {
+            kind: EventKind::Killed,
+            reason: reason.into(),
+        }
+    }
+
+    /// It ended without being told to.
+    pub(super) fn died(reason: impl Into<String>) -> Self {
+        Self {
+            kind: EventKind::Died,
+            reason: reason.into(),
+        }
+    }
+
+    /// What is known once its keeper's account was read, which knows more than that the keeper is gone.
+    fn with(self, account: Option<&Ended>) -> Self {
+        let told = account.and_then(|ended| reason_of(&ended.reason));
+        match told {
+            Some(reason) if self.kind == EventKind::Died => Self { reason, ..self },
+            _ => self,
+        }
+    }
+}
+
+/// Why a keeper ended its sandbox, unless it was told to. What it says of failures of the host stays there.
+fn reason_of(reason: &EndReason) -> Option<String> {
+    Some(match reason {
+        EndReason::Killed => return None,
+        EndReason::Limit(hit) => {
+            let row = hit.limit.row();
+            format!("it exceeded the limit `{}` of {}", row.word, row.show(hit.value))
+        }
+        EndReason::Lost => "its first process ended".to_owned(),
+        EndReason::NetworkLost => "the gateway of its network ended".to_owned(),
+        EndReason::Failed(_) => "its keeper failed".to_owned(),
+    })
+}
+
+/// Who asked for something.
+pub(super) fn who(caller: &Caller) -> String {
+    match caller.key_id.as_str() {
+        LOCAL_KEY => "the owner of the daemon".to_owned(),
+        key => format!("key `{key}`"),
+    }
+}
+
+/// Lines about what is not enforced, for the beginning of a sandbox's log.
+pub(super) fn not_enforced(sandbox: &str, controls: &BTreeMap<String, String>) -> Vec<Change> {
+    let line = |(control, why): (&String, &String)| {
+        let line = format!("not enforced on this machine: `{control}`: {why}");
+        line_of(sandbox, now_ms(), LogLevel::Warn, line)
+    };
+    controls.iter().map(line).collect()
+}
+
+/// An event of a sandbox, in the registry's words.
+pub(super) fn event_of(row: &SandboxRow, kind: EventKind, detail: Option<String>) -> Change {
+    Change::AddEvent(EventRow {
+        number: 0,
+        key_id: row.key_id.clone(),
+        sandbox: row.id.clone(),
+        template: row.template.clone(),
+        at_ms: now_ms(),
+        kind,
+        detail,
+    })
+}
+
+/// A line about a sandbox, in the registry's words.
+pub(super) fn line_of(sandbox: &str, at_ms: UnixMs, level: LogLevel, line: impl Into<String>) -> Change {
+    Change::AddLog(LogRow {
+        number: 0,
+        sandbox: sandbox.to_owned(),
+        at_ms,
+        level,
+        line: line.into(),
+    })
+}
+
+/// What a keeper left behind when it ended.
+#[derive(Debug, Default)]
+pub(super) struct Legacy {
+    account: Option<Ended>,
+    lines: Vec<Noted>,
+}
+
+impl Legacy {
+    /// Reads it in the directory of a sandbox. Blocks for a moment.
+    pub(super) fn read(directories: &SandboxDirectories, id: &RunId) -> Self {
+        let account = directories.read(id, ENDED, LONGEST_ACCOUNT);
+        Self {
+            account: account.and_then(|text| serde_json::from_slice(&text.0).ok()),
+            lines: lines_of_keeper(directories, id),
+        }
+    }
+
+    /// The changes that keep it, and tell of the end.
+    pub(super) fn told(self, row: &SandboxRow, cause: Cause) -> Vec<Change> {
+        let cause = cause.with(self.account.as_ref());
+        let surplus = self.lines.len().saturating_sub(KEPT_LINES);
+        let lines = self.lines.into_iter().skip(surplus);
+        let mut changes: Vec<Change> = lines
+            .map(|noted| line_of(&row.id, noted.at_ms, noted.level(), noted.line))
+            .collect();
+        let level = match cause.kind {
+            EventKind::Died => LogLevel::Error,
+            _ => LogLevel::Info,
+        };
+        let line = format!("{}: {}", cause.kind, cause.reason);
+        changes.push(line_of(&row.id, now_ms(), level, line));
+        let detail = Detail {
+            reason: cause.reason,
+            account: self.account,
+        };
+        // Strings and numbers: nothing that could fail.
+        changes.push(event_of(row, cause.kind, serde_json::to_string(&detail).ok()));
+        changes
+    }
+}
+
+/// What is kept with the event of an end.
+#[derive(Debug, Serialize, Deserialize)]
+struct Detail {
+    reason: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    account: Option<Ended>,
+}
+
+/// The reason in an event's detail.
+pub(super) fn reason_in(detail: Option<&str>) -> Option<String> {
+    let detail: Detail = serde_json::from_str(detail?).ok()?;
+    Some(detail.reason)
+}
+
+/// What the keeper of a sandbox wrote, the oldest first. Blocks for a moment.
+pub(super) fn lines_of_keeper(directories: &SandboxDirectories, id: &RunId) -> Vec<Noted> {
+    let most = log::LONGEST_FILE + 64 * 1024;
+    let files = [log::EARLIER, log::FILE].map(|name| directories.read(id, name, most));
+    files
+        .into_iter()
+        .flatten()
+        .flat_map(|text| log::parse(&text.0))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use offleash_core::limits::LimitName;
+    use offleash_core::record::{LimitEffect, LimitHit, Usage};
+
+    use super::*;
+
+    fn ended(reason: EndReason) -> Ended {
+        Ended {
+            reason,
+            at: String::new(),
+            usage: Usage::default(),
+            limits_hit: Vec::new(),
+            out_of_memory: false,
+        }
+    }
+
+    #[test]
+    fn a_keeper_knows_better_why_a_sandbox_died_and_not_who_killed_it() {
+        let limit = EndReason::Limit(LimitHit {
+            limit: LimitName::Memory,
+            value: 64 << 20,
+            effect: LimitEffect::Killed,
+        });
+        let died = |reason: EndReason| Cause::died("its keeper died").with(Some(&ended(reason))).reason;
+        assert_eq!(died(limit.clone()), "it exceeded the limit `memory` of 64M");
+        assert_eq!(died(EndReason::Killed), "its keeper died");
+        assert_eq!(
+            died(EndReason::Failed("opening `/home/me/x`".to_owned())),
+            "its keeper failed"
+        );
+        let killed = Cause::killed("killed by somebody");
+        assert_eq!(killed.clone().with(Some(&ended(limit))), killed);
+    }
+
+    #[test]
+    fn the_reason_is_found_in_what_is_kept() {
+        let detail = Detail {
+            reason: "because".to_owned(),
+            account: Some(ended(EndReason::Lost)),
+        };
+        let text = serde_json::to_string(&detail).unwrap();
+        assert_eq!(reason_in(Some(&text)).as_deref(), Some("because"));
+        // What was kept before there were reasons.
+        assert_eq!(
+            reason_in(Some(&serde_json::to_string(&ended(EndReason::Lost)).unwrap())),
+            None
+        );
+        assert_eq!(reason_in(None), None);
+    }
+}
