@@ -234,7 +234,7 @@ pub(crate) fn resume(arguments: &ResumeArgs, state: Option<&Path>) -> Result<Exi
 
 pub(crate) fn port(arguments: &PortArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     let client = client(state)?;
-    client.get(&format!("/sandboxes/{}", encoded(&arguments.id)))?;
+    client.running(&arguments.id)?;
     let server = client.get("/v1/version")?;
     let url = text(&server, "url");
     line(format!("{url}/_port/{}/{}/", arguments.id, arguments.port))

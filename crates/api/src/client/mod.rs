@@ -26,12 +26,18 @@ pub const SOCKET: &str = "api.sock";
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody listens at the socket.
-    #[error("no daemon answers at `{}`: {source}", .socket.display())]
+    #[error("no daemon answers at `{}`", .socket.display())]
     NotRunning {
         /// The socket.
         socket: PathBuf,
         /// Why it cannot be connected to.
         source: std::io::Error,
+    },
+    /// The sandbox is paused, and not resumed by being used.
+    #[error("sandbox `{}` is paused", .id.escape_debug())]
+    Paused {
+        /// The sandbox.
+        id: String,
     },
     /// The daemon, or the sandbox's services, said no.
     #[error("{message}")]
@@ -50,7 +56,7 @@ pub enum ClientError {
         reason: String,
     },
     /// A file or stream on this side failed.
-    #[error("cannot {tried}: {source}")]
+    #[error("cannot {tried}")]
     Local {
         /// What was tried, as in `write the file`.
         tried: String,
@@ -63,6 +69,7 @@ impl Explained for ClientError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::NotRunning { .. } => ErrorKind::Unavailable,
+            Self::Paused { .. } => ErrorKind::Conflict,
             Self::Refused { kind, .. } => *kind,
             Self::Malformed { .. } => ErrorKind::Internal,
             Self::Local { .. } => ErrorKind::Invalid,
@@ -74,6 +81,7 @@ impl Explained for ClientError {
             Self::NotRunning { .. } => {
                 Some("start one with `offleash serve`, with the same `--state DIR` if it has one".to_owned())
             }
+            Self::Paused { id } => Some(format!("`offleash resume {}`", id.escape_debug())),
             _ => None,
         }
     }
@@ -180,9 +188,22 @@ impl Client {
         })
     }
 
+    /// What there is to say of a sandbox that runs, or will when it is used.
+    ///
+    /// # Errors
+    /// As [`Self::get`], and `Paused`.
+    pub fn running(&self, id: &str) -> Result<Value, ClientError> {
+        let detail = self.get(&format!("/sandboxes/{}", encoded(id)))?;
+        let resumes = detail["lifecycle"]["autoResume"] == true;
+        if detail["state"] == "paused" && !resumes {
+            return Err(ClientError::Paused { id: id.to_owned() });
+        }
+        Ok(detail)
+    }
+
     /// A request to the services of a sandbox, by its id and access token, as a user.
     fn target(&self, id: &str, user: Option<&str>) -> Result<Target, ClientError> {
-        let detail = self.get(&format!("/sandboxes/{}", encoded(id)))?;
+        let detail = self.running(id)?;
         let token = detail.get("envdAccessToken").and_then(Value::as_str);
         Ok(Target {
             id: id.to_owned(),

@@ -69,6 +69,22 @@ fn a_sandbox_is_made_used_and_removed() {
 
     assert_eq!(server.say(&["pause", id]).trim(), id);
     assert!(server.say(&["ls"]).contains("paused"));
+    let file = server.site.root().join("file");
+    fs::write(&file, "").unwrap();
+    for arguments in [
+        &["exec", id, "true"][..],
+        &["port", id, "8000"],
+        &["cp", file.to_str().unwrap(), &format!("{id}:/tmp/")],
+        &["cp", &format!("{id}:/etc/passwd"), file.to_str().unwrap()],
+    ] {
+        let output = server.say_anyway(arguments);
+        let expected = format!("error: sandbox `{id}` is paused\n\nhint: `offleash resume {id}`\n");
+        assert_eq!(
+            (output.status.code(), stderr(&output)),
+            (Some(125), expected),
+            "{arguments:?}"
+        );
+    }
     assert_eq!(server.say(&["resume", id]).trim(), id);
     let refused = server.say_anyway(&["rm", id]);
     assert!(
@@ -172,10 +188,15 @@ fn without_a_daemon_it_is_said_how_to_start_one() {
     for arguments in [&["ls"][..], &["create"], &["exec", "i123", "true"], &["stop", "i123"]] {
         let output = server.say_anyway(arguments);
         assert_eq!(output.status.code(), Some(125), "{arguments:?}");
-        assert!(
-            stderr(&output).contains("hint: start one with `offleash serve`"),
-            "{}",
-            stderr(&output)
-        );
+        let told = stderr(&output);
+        assert!(told.contains("hint: start one with `offleash serve`"), "{told}");
+        // The cause is said once.
+        let cause = if told.contains("refused") {
+            "refused"
+        } else {
+            "No such file"
+        };
+        assert_eq!(told.matches(cause).count(), 1, "{told}");
+        assert_eq!(told.matches("caused by").count(), 1, "{told}");
     }
 }
