@@ -10,13 +10,15 @@ use crate::body::{self, Body};
 
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("should-retry");
 
-/// An error that a client is told: `{"code": status, "message": text}` with the same status.
+/// An error that a client is told: `{"code": status, "message": text}` with the same status, and `error_code` where the
+/// SDKs look for one.
 ///
 /// JavaScript's SDK reads `code`, Python's reads the status. Nothing in `message` comes from the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
     pub(crate) message: String,
+    error_code: Option<&'static str>,
     retry: Option<Retry>,
     closes: bool,
 }
@@ -32,6 +34,8 @@ enum Retry {
 struct RefusalBody<'a> {
     code: u16,
     message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_code: Option<&'static str>,
 }
 
 impl Refusal {
@@ -39,6 +43,7 @@ impl Refusal {
         Self {
             status,
             message: message.into(),
+            error_code: None,
             retry: None,
             closes: false,
         }
@@ -50,6 +55,12 @@ impl Refusal {
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// Names what the status alone does not tell, in a word that SDKs know.
+    pub(crate) fn with_error_code(mut self, code: &'static str) -> Self {
+        self.error_code = Some(code);
+        self
     }
 
     /// Says that asking again is no use.
@@ -74,6 +85,7 @@ impl Refusal {
         let body = RefusalBody {
             code: self.status.as_u16(),
             message: &self.message,
+            error_code: self.error_code,
         };
         let mut response = json(self.status, &body);
         let headers = response.headers_mut();

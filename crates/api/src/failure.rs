@@ -14,6 +14,9 @@ use crate::journal::{Event, Journal};
 /// When it is worth asking again what a server cannot do while it ends.
 const SOON: Duration = Duration::from_secs(1);
 
+/// By this the SDKs tell a pause that was refused from one of what is paused already.
+const GUEST_UNRESPONSIVE: &str = "sandbox_snapshot_guest_agent_unresponsive";
+
 /// Turns an error of the manager into what the client is told, and tells the owner of what is ours.
 pub(crate) fn refusal(journal: &dyn Journal, error: &DaemonError) -> Refusal {
     let status = status(error);
@@ -26,6 +29,7 @@ pub(crate) fn refusal(journal: &dyn Journal, error: &DaemonError) -> Refusal {
             told.retry_after(*retry_after)
         }
         DaemonError::Draining => told.retry_after(SOON),
+        DaemonError::GuestUnresponsive { .. } => told.with_error_code(GUEST_UNRESPONSIVE).final_answer(),
         // Only the caller itself can make room, or mend its request.
         _ => told.final_answer(),
     }

@@ -148,9 +148,18 @@ pub(super) async fn refresh(asked: &Asked<'_>, given: &str, body: Incoming) -> R
 pub(super) async fn pause(asked: &Asked<'_>, given: &str, body: Incoming) -> Result<Response<Body>, Refusal> {
     asked.require(Scope::Create)?;
     let id = id(asked, given)?.to_owned();
-    let Pause { memory } = json::read(body).await?;
+    let Pause {
+        memory,
+        require_healthy_guest,
+    } = json::read(body).await?;
     refuse_cold(memory)?;
-    whole(asked, |daemon, caller| async move { daemon.pause(&caller, &id).await }).await?;
+    whole(asked, |daemon, caller| async move {
+        match require_healthy_guest {
+            Some(true) => daemon.pause_healthy(&caller, &id).await,
+            _ => daemon.pause(&caller, &id).await,
+        }
+    })
+    .await?;
     Ok(done())
 }
 

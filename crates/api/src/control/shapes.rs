@@ -90,9 +90,12 @@ pub(super) struct Refresh {
 
 /// `POST …/pause`.
 #[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct Pause {
     /// Whether memory is kept, or the files alone.
     pub(super) memory: Option<bool>,
+    /// Whether it is left running where the guest in it does not answer.
+    pub(super) require_healthy_guest: Option<bool>,
 }
 
 /// A sandbox as its creator gets it.

@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 
+use rustix::process::{Pid, Signal};
 use serde_json::json;
 
 use crate::client::{Answer, ask, connect, finish_sending, parse, read_all};
@@ -122,6 +123,102 @@ fn a14_a_sandbox_is_killed_once_and_is_gone_on_every_way() {
             "{answer:?}"
         );
     }
+}
+
+#[test]
+fn a_template_that_is_not_there_is_not_found() {
+    let server = Server::start();
+    let key = server.key(&[]);
+    for (line, body) in [
+        ("POST /v2/sandboxes", json!({ "templateID": "code\u{1b}-x" })),
+        ("POST /sandboxes", json!({ "templateID": "" })),
+        ("POST /v1/sandboxes", json!({ "template": "../base" })),
+        (
+            "POST /v1/run",
+            json!({ "command": { "shell": "true" }, "sandbox": { "template": "other" } }),
+        ),
+        ("GET /templates/aliases/other", json!(null)),
+    ] {
+        let body = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
+        let answer = server.ask(&key, line, &body);
+        answer.assert_refused(404);
+        let message = answer.json()["message"].as_str().unwrap().to_owned();
+        assert!(
+            message.starts_with("template `") && message.contains("not found"),
+            "{message}"
+        );
+    }
+    // What cannot be done with templates at all is another matter.
+    for line in ["POST /v3/templates", "GET /templates/x", "POST /sandboxes/i1/snapshots"] {
+        server.ask(&key, line, "{}").assert_refused(501);
+    }
+}
+
+#[test]
+fn a_sandbox_whose_guest_does_not_answer_is_not_paused_if_that_is_asked() {
+    let server = Server::start();
+    let key = server.key(&[]);
+    let id = made(&server, &key, &json!({}));
+    let pause = |body: &str| server.ask(&key, &format!("POST /sandboxes/{id}/pause"), body);
+    let healthy = r#"{"requireHealthyGuest":true}"#;
+    assert_eq!(pause(healthy).status, 204);
+    let paused = pause(healthy);
+    paused.assert_refused(409);
+    assert_eq!(paused.json().get("error_code"), None, "{paused:?}");
+    let connect = server.ask(&key, &format!("POST /v2/sandboxes/{id}/connect"), "{}");
+    assert_eq!(connect.status, 201, "{connect:?}");
+
+    // The first process of the sandbox, which is the keeper's child; the supervisor alone can stop it.
+    let guest = Guest::stopped(&server);
+    let refused = pause(healthy);
+    refused.assert_refused(409);
+    assert_eq!(
+        refused.json()["error_code"],
+        "sandbox_snapshot_guest_agent_unresponsive"
+    );
+    let detail = server.ask(&key, &format!("GET /sandboxes/{id}"), "").json();
+    assert_eq!(detail["state"], "running");
+    drop(guest);
+    assert_eq!(pause(healthy).status, 204);
+}
+
+/// The first process of the one sandbox that a server has, stopped until this is dropped.
+struct Guest(i32);
+
+impl Guest {
+    fn stopped(server: &Server) -> Self {
+        let keeper = children(i32::try_from(server.child().id()).unwrap());
+        let guests: Vec<i32> = keeper.into_iter().flat_map(children).collect();
+        let [guest] = guests[..] else { panic!("{guests:?}") };
+        Self::signal(guest, Signal::STOP);
+        Self(guest)
+    }
+
+    fn signal(pid: i32, signal: Signal) {
+        rustix::process::kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        Self::signal(self.0, Signal::CONT);
+    }
+}
+
+/// The processes whose parent is `pid`.
+fn children(pid: i32) -> Vec<i32> {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let all = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_child = |child: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        let parent = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1));
+        parent.is_some_and(|parent| parent == pid.to_string())
+    };
+    all.filter(is_child).collect()
 }
 
 #[test]

@@ -27,6 +27,12 @@ pub enum DaemonError {
         /// As in `is already paused`.
         why: &'static str,
     },
+    /// What was to be paused only if it is healthy is not: the guest in it does not answer.
+    #[error("the guest of sandbox `{id}` does not answer; it runs on")]
+    GuestUnresponsive {
+        /// The sandbox.
+        id: String,
+    },
     /// The key has all that it may have.
     #[error("the quota of this key is used up: {used} of {quota} {what}, {asked} more asked for")]
     QuotaExceeded {
@@ -165,7 +171,10 @@ impl Explained for DaemonError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::NotFound { .. } | Self::UnknownTemplate { .. } => ErrorKind::NotFound,
-            Self::Conflict { .. } | Self::AlreadyRunning | Self::TemplateInUse { .. } => ErrorKind::Conflict,
+            Self::Conflict { .. }
+            | Self::GuestUnresponsive { .. }
+            | Self::AlreadyRunning
+            | Self::TemplateInUse { .. } => ErrorKind::Conflict,
             Self::QuotaExceeded { .. } => ErrorKind::Exhausted,
             Self::Overloaded { .. } | Self::Draining | Self::TemplateBuilding { .. } | Self::TemplateFailed { .. } => {
                 ErrorKind::Unavailable

@@ -22,6 +22,8 @@ use crate::keeper::error::KeeperError;
 
 /// How long somebody who can wait does so while something else is being done with a sandbox.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// How long a guest may take to answer before it is said not to.
+const GUEST: Duration = Duration::from_secs(10);
 
 impl Daemon {
     /// Sets when the time of a running sandbox is up, counted from now: sooner or later than before, or now.
@@ -109,12 +111,29 @@ impl Daemon {
     /// # Errors
     /// `NotFound`, `Forbidden`, `Conflict` if it is paused or something else is being done with it, `Unsupported`.
     pub async fn pause(&self, caller: &Caller, id: &str) -> Result<(), DaemonError> {
+        self.pause_if(caller, id, Health::Any).await
+    }
+
+    /// As [`Self::pause`], if the guest in it answers.
+    ///
+    /// # Errors
+    /// As [`Self::pause`]; `GuestUnresponsive`, and the sandbox runs on.
+    pub async fn pause_healthy(&self, caller: &Caller, id: &str) -> Result<(), DaemonError> {
+        self.pause_if(caller, id, Health::GuestAnswers).await
+    }
+
+    async fn pause_if(&self, caller: &Caller, id: &str, health: Health) -> Result<(), DaemonError> {
         let (entry, inner) = (self.owned(caller, id)?, Arc::clone(&self.inner));
         let by = format!("by {}", who(caller));
         let work = async move {
             let turn = at_once(&entry)?;
             match entry.state() {
-                SandboxState::Running => pause(&inner, &entry, &by, &turn).await,
+                SandboxState::Running => {
+                    if health == Health::GuestAnswers {
+                        check_guest(&inner, &entry).await?;
+                    }
+                    pause(&inner, &entry, &by, &turn).await
+                }
                 SandboxState::Paused => Err(DaemonError::conflict(entry.id.as_str(), "is already paused")),
                 _ => Err(DaemonError::not_found(entry.id.as_str())),
             }
@@ -261,6 +280,26 @@ impl Daemon {
 enum Paused {
     IsResumed,
     Stays,
+}
+
+/// What a sandbox must be to be paused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Health {
+    Any,
+    GuestAnswers,
+}
+
+/// Fails unless the guest of `entry` does something that only it can do: start a process that serves files.
+async fn check_guest(inner: &Inner, entry: &Entry) -> Result<(), DaemonError> {
+    let keeper = inner.keeper(entry);
+    let asked = async { keeper.files(None).await?.stat(b"/").await };
+    match timeout(GUEST, asked).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(KeeperError::Gone)) => Err(DaemonError::not_found(entry.id.as_str())),
+        Ok(Err(_)) | Err(_) => Err(DaemonError::GuestUnresponsive {
+            id: entry.id.as_str().to_owned(),
+        }),
+    }
 }
 
 fn at_once(entry: &Entry) -> Result<MutexGuard<'_, ()>, DaemonError> {
