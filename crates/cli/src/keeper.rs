@@ -1,8 +1,11 @@
 //! `offleash keeper`: the process that holds one sandbox for a daemon. Nobody calls it by hand, so no help names it.
 
+use std::ffi::OsString;
 use std::io::{self, Read as _};
+use std::path::Path;
 use std::process::ExitCode;
 
+use offleash_manager::base;
 use offleash_manager::keeper::answer::Answer;
 use offleash_manager::keeper::hold;
 use offleash_manager::keeper::order::SandboxOrder;
@@ -20,6 +23,20 @@ pub(crate) fn keeper() -> ExitCode {
             Err(_) => ExitCode::from(EXIT_FAILURE),
         },
         Err(failure) => failure.print(),
+    }
+}
+
+/// `offleash remove-layer STATE ID`: removes what a sandbox left that is gone. A daemon has it done, because it takes a
+/// process with one thread; no help names it either.
+pub(crate) fn remove_layer(mut words: impl Iterator<Item = OsString>) -> ExitCode {
+    let (state, id, rest) = (words.next(), words.next(), words.next());
+    let id = id.and_then(|id| id.to_str()?.parse().ok());
+    let (Some(state), Some(id), None) = (state, id, rest) else {
+        return Failure::new("expected a state directory and the id of a sandbox").print();
+    };
+    match base::remove_left(Path::new(&state), &id) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => Failure::from_error(&error).print(),
     }
 }
 

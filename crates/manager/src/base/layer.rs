@@ -14,6 +14,11 @@ use rustix::fs::FlockOperation;
 use super::{BaseError, make_private};
 
 const SCRATCH: &str = "scratch";
+/// How many layers of others are looked at when one is removed.
+const LOOKED_AT: usize = 8;
+
+/// The hidden command of our program that removes the layer of one sandbox ([`remove_left`]): for who has threads.
+pub const REMOVE_COMMAND: &str = "remove-layer";
 
 /// Makes a part of a layer, or makes one ready that an earlier sandbox left: overlayfs refuses to work where it was cut
 /// off before.
@@ -108,15 +113,48 @@ fn lock(directory: &Path) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// What cannot be removed now stays until the next time.
+/// Where the layer of `id` is, or would be.
+pub(crate) fn scratch_of(state: &Path, id: &RunId) -> PathBuf {
+    state.join(SCRATCH).join(id.as_str())
+}
+
+/// Removes the layer that the sandbox `id` left in the state directory; nothing happens if there is none.
+///
+/// # Errors
+/// As [`remove_layer`], and when the sandbox is not gone.
+pub fn remove_left(state: &Path, id: &RunId) -> Result<(), BaseError> {
+    let path = scratch_of(state, id);
+    let locked = lock(&path).map_err(BaseError::at("locking", &path))?;
+    if locked.is_none() && path.exists() {
+        return Err(BaseError::at("locking", &path)(io::ErrorKind::ResourceBusy.into()));
+    }
+    remove_layer(&path)
+}
+
+/// Looks at some layers, so that removing one takes no longer the more there are; where there are few, at all. What cannot
+/// be removed now stays until it is looked at again.
 fn remove_abandoned(scratch: &Path) {
     let found = fs::read_dir(scratch).into_iter().flatten().flatten();
     let named = found.filter(|found| !found.file_name().to_string_lossy().starts_with(".new-"));
-    for path in named.map(|found| found.path()) {
-        if let Ok(Some(_lock)) = lock(&path) {
-            let _removed = remove_layer(&path);
+    let all: Vec<PathBuf> = named.map(|found| found.path()).collect();
+    for path in some_of(&all, random()) {
+        if let Ok(Some(_lock)) = lock(path) {
+            let _removed = remove_layer(path);
         }
     }
+}
+
+/// At most [`LOOKED_AT`] of `all`, other ones for each `start`.
+fn some_of<T>(all: &[T], start: usize) -> impl Iterator<Item = &T> {
+    let start = start.checked_rem(all.len()).unwrap_or(0);
+    all.iter().cycle().skip(start).take(all.len().min(LOOKED_AT))
+}
+
+fn random() -> usize {
+    let mut bytes = [0; size_of::<usize>()];
+    // Without random numbers it begins where it always does.
+    let _filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
+    usize::from_ne_bytes(bytes)
 }
 
 /// Removes a layer with everything that sandboxes left in it; nothing happens if there is none. No sandbox may use it.
@@ -142,4 +180,45 @@ pub fn remove_layer(layer: &Path) -> Result<(), BaseError> {
 
 fn is_denied(error: &FileError) -> bool {
     error.source.kind() == io::ErrorKind::PermissionDenied
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn a_few_are_looked_at_and_each_of_them_some_time() {
+        for count in [0, 1, LOOKED_AT, 1_000] {
+            let all: Vec<usize> = (0..count).collect();
+            let mut seen = BTreeSet::new();
+            for start in 0..count.max(1) {
+                let some: BTreeSet<usize> = some_of(&all, start + 7 * count).copied().collect();
+                assert_eq!(some.len(), count.min(LOOKED_AT));
+                seen.extend(some);
+            }
+            assert_eq!(seen.len(), count);
+        }
+    }
+
+    #[test]
+    fn what_one_sandbox_left_is_removed_and_not_what_it_uses() {
+        let state = tempfile::tempdir().unwrap();
+        fs::set_permissions(state.path(), Permissions::from_mode(0o700)).unwrap();
+        let id: RunId = "r1".parse().unwrap();
+        remove_left(state.path(), &id).unwrap();
+        let scratch = Scratch::new(state.path(), &id).unwrap();
+        fs::write(scratch.path().join("left"), "").unwrap();
+        let error = remove_left(state.path(), &id).unwrap_err();
+        assert!(
+            matches!(error, BaseError::Step { .. }) && scratch.path().exists(),
+            "{error:?}"
+        );
+        let path = scratch.path().to_owned();
+        drop(scratch);
+        fs::create_dir(&path).unwrap();
+        remove_left(state.path(), &id).unwrap();
+        assert!(!path.exists());
+    }
 }

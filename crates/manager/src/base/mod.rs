@@ -28,7 +28,8 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 pub use self::error::BaseError;
-pub use self::layer::{Scratch, remove_layer};
+pub(crate) use self::layer::scratch_of;
+pub use self::layer::{REMOVE_COMMAND, Scratch, remove_layer, remove_left};
 use crate::planning::system::ROOT_NAMES;
 use crate::planning::{BasePart, BaseTemplate};
 

@@ -168,7 +168,8 @@ pub(super) async fn forget(inner: &Arc<Inner>, entry: &Arc<Entry>) -> bool {
 pub(super) async fn remove_remains(inner: &Arc<Inner>, id: &RunId) -> bool {
     let (work, removed_id) = (Arc::clone(inner), id.clone());
     let removed = blocking("remove a sandbox", move || {
-        remains::remove(&work.state, &work.directories, &removed_id)
+        let program = work.config.program.as_deref();
+        remains::remove(&work.state, &work.directories, program, &removed_id)
     });
     let why = match removed.await {
         Ok(Ok(())) => return true,

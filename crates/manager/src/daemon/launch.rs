@@ -12,6 +12,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use offleash_core::id::RunId;
 use offleash_store::registry::{BootId, KeeperProcess, UnixMs};
 use offleash_sys::spawn::{Orphaned, Session, Spawn, spawn};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -22,6 +23,7 @@ use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
 use super::error::DaemonError;
+use crate::base::REMOVE_COMMAND;
 use crate::keeper::answer::Answer;
 use crate::keeper::message::Hello;
 use crate::keeper::order::SandboxOrder;
@@ -108,6 +110,38 @@ pub(super) fn start(program: Option<&Path>, directory: &Path) -> io::Result<(Sta
             process.end()?;
             Err(io::Error::other("the keeper ended at once"))
         }
+    }
+}
+
+/// Has `program`, ours if `None`, remove the layer that the sandbox `id` left in the state directory. Blocks until it has.
+///
+/// # Errors
+/// When it cannot be started, or could not remove all of it.
+pub(super) fn remove_layer(program: Option<&Path>, state: &Path, id: &RunId) -> io::Result<()> {
+    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    let program = program.unwrap_or(Path::new(OWN_PROGRAM));
+    let spawned = spawn(&Spawn {
+        argv: &[
+            program.as_os_str().as_bytes().to_vec(),
+            REMOVE_COMMAND.into(),
+            state.as_os_str().as_bytes().to_vec(),
+            id.as_str().into(),
+        ],
+        env: &[],
+        cwd: Some(b"/"),
+        descriptors: &[null.as_fd(), null.as_fd(), null.as_fd()],
+        user: None,
+        session: Session::New,
+        oom_score_adj: None,
+        orphaned: Orphaned::Lives,
+    })
+    .map_err(io::Error::other)?;
+    let pid = Pid::from_raw(spawned.pid.max(0)).ok_or(io::ErrorKind::InvalidData)?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+    let ended = rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?;
+    match ended.and_then(|ended| ended.exit_status()) {
+        Some(0) => Ok(()),
+        _ => Err(io::Error::other("not all of them can be removed")),
     }
 }
 

@@ -1,11 +1,14 @@
 //! What a sandbox leaves on the host when its keeper was killed, and how it is removed.
 
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use offleash_core::id::RunId;
 use offleash_store::{RunError, SandboxDirectories, StateDirectory, erase, remove_directory};
 
+use super::launch;
+use crate::base::scratch_of;
 use crate::lifecycle::remove_leftover_groups;
 
 /// How long who still holds a run may take: what a keeper had just started dies a moment after it, and another keeper
@@ -15,9 +18,16 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 
 /// Removes the cgroups, the layers and the directory of `id`, whose keeper has ended. What is not there is no error.
 ///
+/// What belongs to subordinate ids `program`, ours if `None`, removes: that takes a process with one thread.
+///
 /// # Errors
 /// What is in the way, as text for the log; the rest may be gone.
-pub(super) fn remove(state: &StateDirectory, directories: &SandboxDirectories, id: &RunId) -> Result<(), String> {
+pub(super) fn remove(
+    state: &StateDirectory,
+    directories: &SandboxDirectories,
+    program: Option<&Path>,
+    id: &RunId,
+) -> Result<(), String> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match erase(state, id, &mut remove_leftover_groups) {
@@ -26,7 +36,12 @@ pub(super) fn remove(state: &StateDirectory, directories: &SandboxDirectories, i
             Err(error) => return Err(error.to_string()),
         }
     }
-    // What belongs to subordinate ids stays: only a process with one thread can remove it, and the next keeper does.
-    let _removed = remove_directory(&state.path().join("scratch").join(id.as_str()));
+    while remove_directory(&scratch_of(state.path(), id)).is_err() {
+        match launch::remove_layer(program, state.path(), id) {
+            Ok(()) => break,
+            Err(_) if Instant::now() < deadline => sleep(BETWEEN_TRIES),
+            Err(error) => return Err(format!("removing its files: {error}")),
+        }
+    }
     directories.remove(id).map_err(|error| error.to_string())
 }
