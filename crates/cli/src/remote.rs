@@ -145,6 +145,12 @@ pub(crate) fn inspect(arguments: &IdsArgs, state: Option<&Path>) -> Result<ExitC
             Err(error) if error.kind() == ErrorKind::NotFound => ended(&client, id)?.ok_or(error)?,
             found => found?,
         };
+        if text(&detail, "state") != "ended" {
+            // What the API of E2B has no words for.
+            let native = client.get(&format!("/v1/sandboxes/{}", encoded(id)))?;
+            detail["level"] = native["level"].clone();
+            detail["notEnforced"] = native["not_enforced"].clone();
+        }
         // It opens the sandbox, and what is inspected is pasted into reports.
         if let Some(fields) = detail.as_object_mut() {
             fields.remove("envdAccessToken");

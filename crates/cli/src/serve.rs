@@ -12,6 +12,7 @@ use std::time::Duration;
 use offleash_api::client::SOCKET;
 use offleash_api::{Event, Journal, Listen, Server};
 use offleash_core::text::Text;
+use offleash_isolation::probe;
 use offleash_manager::daemon::Daemon;
 use offleash_store::{HostIdentity, StateDirectory};
 use offleash_sys::rlimit::{Resource, raise_soft};
@@ -61,8 +62,11 @@ pub(crate) fn serve(arguments: &ServeArgs, state: Option<&Path>) -> Result<ExitC
 async fn run(config: Config, state: &Path) -> Result<(), Failure> {
     // From here on nothing ends us by surprise.
     let end = end_signal()?;
+    let degrade = config.daemon.degrade;
     let daemon = Daemon::open(config.daemon).await?;
-    let journal: Arc<dyn Journal> = Arc::new(JsonLines::new(config.log));
+    let lines = JsonLines::new(config.log);
+    lines.limits(&probe::groups(), degrade);
+    let journal: Arc<dyn Journal> = Arc::new(lines);
     let server = Server::bind(config.server, daemon.clone(), Arc::clone(&journal))
         .await
         .map_err(|error| explained(&error))?;

@@ -165,6 +165,8 @@ objects! {
         state: String,
         /// How it is isolated, as in `process`.
         level: String,
+        /// What was asked for and is not enforced on this machine, with the reason.
+        not_enforced: BTreeMap<String, String>,
         /// When it was handed out.
         started_at: String,
         /// When its time is up.
@@ -328,6 +330,7 @@ impl From<SandboxView> for Sandbox {
             template: view.template,
             state: state_word(view.state).to_owned(),
             level: view.level,
+            not_enforced: view.not_enforced,
             started_at: time::text(view.started_at),
             ends_at: time::text(view.end_at),
             pause_on_timeout: view.on_timeout == offleash_manager::daemon::OnTimeout::Pause,

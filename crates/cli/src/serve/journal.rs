@@ -5,6 +5,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use offleash_api::{Event, Journal, RequestEvent};
+use offleash_core::level::Degrade;
+use offleash_isolation::probe::{Check, Status};
 use serde_json::{Value, json};
 
 use crate::args::LogArg;
@@ -26,6 +28,15 @@ impl JsonLines {
     pub(super) fn new(what: LogArg) -> Self {
         let full = Mutex::default();
         Self { what, full }
+    }
+
+    /// Says what is not enforced here, unless `groups` are to be had, and what comes of it.
+    pub(super) fn limits(&self, groups: &Check, degrade: Degrade) {
+        if self.what != LogArg::None
+            && let Some(line) = about_limits(groups, degrade)
+        {
+            write(line);
+        }
     }
 
     /// Whether it is to be said once more that there are too many.
@@ -73,6 +84,33 @@ pub(crate) fn write(mut line: Value) {
     }
 }
 
+fn about_limits(groups: &Check, degrade: Degrade) -> Option<Value> {
+    if groups.status == Status::Ok {
+        return None;
+    }
+    let effect = match degrade {
+        Degrade::Allow => "sandboxes are made all the same, and each lists what is not enforced",
+        Degrade::Refuse => "sandboxes whose limits cannot all be enforced are refused",
+    };
+    let mend = groups.mend.as_ref();
+    // The mend is for a run; it does the same for a server.
+    let commands = mend.map(|mend| {
+        mend.commands
+            .iter()
+            .map(|command| command.replace(" run …", " serve …"))
+    });
+    Some(json!({
+        "level": "warn",
+        "event": "not_enforced",
+        "lacks": groups.needed_for,
+        "found": groups.found,
+        "effect": effect,
+        "setting": "sandboxes.degrade",
+        "hint": mend.map(|mend| mend.explanation.as_str()),
+        "commands": commands.map(Vec::from_iter).unwrap_or_default(),
+    }))
+}
+
 fn described(request: &RequestEvent<'_>) -> Value {
     let end = request.path.floor_char_boundary(LONGEST_PATH);
     json!({
@@ -98,4 +136,36 @@ fn causes(error: &dyn Error) -> Vec<String> {
         next = cause.source();
     }
     causes
+}
+
+#[cfg(test)]
+mod tests {
+    use offleash_isolation::probe::{Mend, groups};
+
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_enforced_is_named_with_what_comes_of_it() {
+        let missing = Check {
+            status: Status::Limited,
+            found: "version 2; not memory: it is not delegated".to_owned(),
+            mend: Some(Mend {
+                explanation: "delegate it".to_owned(),
+                commands: vec!["systemd-run --scope offleash run …".to_owned()],
+            }),
+            ..groups()
+        };
+        let line = about_limits(&missing, Degrade::Allow).unwrap();
+        assert_eq!(line["level"], "warn");
+        assert!(line["found"].as_str().unwrap().contains("not memory"), "{line}");
+        assert!(line["effect"].as_str().unwrap().contains("made all the same"), "{line}");
+        assert_eq!(line["commands"][0], "systemd-run --scope offleash serve …");
+        let line = about_limits(&missing, Degrade::Refuse).unwrap();
+        assert!(line["effect"].as_str().unwrap().contains("refused"), "{line}");
+        let whole = Check {
+            status: Status::Ok,
+            ..missing
+        };
+        assert_eq!(about_limits(&whole, Degrade::Allow), None);
+    }
 }

@@ -31,7 +31,49 @@ fn the_server_says_how_it_is() {
     }
     let (status, log) = server.end();
     assert!(status.success(), "{status}: {log}");
-    assert_eq!(log, "");
+    let told: Vec<&str> = log.lines().filter(|line| !line.contains("\"not_enforced\"")).collect();
+    assert_eq!(told, [""; 0]);
+}
+
+#[test]
+fn what_is_not_enforced_here_is_told_at_the_start_and_of_each_sandbox() {
+    let mut server = Server::start();
+    let report = server.site.offleash(["doctor", "--json"]).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+    let groups = report["checks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|check| check["name"] == "cgroups");
+    let are_whole = groups.unwrap()["status"] == "ok";
+    let key = server.key(&[]);
+    let made = server.ask(&key, "POST /v1/sandboxes", "{}").json();
+    let not_enforced = made["not_enforced"].as_object().unwrap();
+    assert!(!are_whole || not_enforced.is_empty(), "{made}");
+    let logs = server.ask(
+        &key,
+        &format!("GET /sandboxes/{}/logs", made["id"].as_str().unwrap()),
+        "",
+    );
+    for control in not_enforced.keys() {
+        assert!(
+            logs.body
+                .contains(&format!("not enforced on this machine: `{control}`")),
+            "{logs:?}"
+        );
+    }
+    server.ask(
+        &key,
+        &format!("DELETE /v1/sandboxes/{}", made["id"].as_str().unwrap()),
+        "",
+    );
+    let (_, log) = server.end();
+    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("\"not_enforced\"")).collect();
+    assert_eq!(warnings.len(), usize::from(!are_whole), "{log}");
+    assert!(
+        warnings.iter().all(|line| line.contains("\"sandboxes.degrade\"")),
+        "{log}"
+    );
 }
 
 #[test]

@@ -66,6 +66,13 @@ fn a_sandbox_is_made_used_and_removed() {
         inspected.contains(id) && !inspected.contains("AccessToken"),
         "{inspected}"
     );
+    let inspected: serde_json::Value = serde_json::from_str(&inspected).unwrap();
+    assert!(
+        inspected[0]["level"]
+            .as_str()
+            .is_some_and(|level| level.starts_with("process"))
+    );
+    assert!(inspected[0]["notEnforced"].is_object(), "{inspected}");
 
     assert_eq!(server.say(&["pause", id]).trim(), id);
     assert!(server.say(&["ls"]).contains("paused"));

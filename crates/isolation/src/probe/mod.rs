@@ -148,6 +148,11 @@ impl Mend {
     }
 }
 
+/// Whether limits on memory, processes and CPUs hold for sandboxes as a whole; a part of [`probe`], for who wants no more.
+pub fn groups() -> Check {
+    cgroups::check()
+}
+
 /// Probes the machine for `subject`.
 ///
 /// Never fails: a feature that cannot be looked at is missing, and its check says what the kernel answered.
