@@ -299,7 +299,7 @@ impl<'a> Session<'a> {
         let hint = if proxied::is_local(host) {
             Some("a server in the sandbox is reached without a proxy: `NO_PROXY=localhost,127.0.0.1,::1`".to_owned())
         } else {
-            let allows = || format!("`offleash run --allow {host}` allows it");
+            let allows = || self.shared.audience.allowing(host);
             self.shared.policy.would_need_a_rule(host, port).then(allows)
         };
         let reason = format!("`{host}` port {port}: {reason}");

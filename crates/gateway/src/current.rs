@@ -110,6 +110,7 @@ impl Current {
             closures: before.closures + u64::from(is_closed && !before.is_closed),
             approvals: Rc::clone(&before.approvals),
             secrets: before.secrets.clone(),
+            audience: before.audience,
             names: Rc::clone(&before.names),
             upstream: Rc::clone(&before.upstream),
             budget: Rc::clone(&before.budget),

@@ -96,6 +96,31 @@ pub struct Config {
     pub upstream_proxy: Option<UpstreamProxy>,
     /// Secrets that are put into requests.
     pub secrets: Arc<[Secret]>,
+    /// Who reads what a refusal says can be done.
+    pub audience: Audience,
+}
+
+/// Who can change what a sandbox may reach, and how.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Audience {
+    /// Whoever typed `offleash run`.
+    #[default]
+    Run,
+    /// Whoever made the sandbox through a server's API.
+    Server,
+}
+
+impl Audience {
+    /// What makes `host` reachable.
+    fn allowing(self, host: &Host) -> String {
+        match self {
+            Self::Run => format!("`offleash run --allow {host}` allows it"),
+            Self::Server => format!(
+                "whoever made this sandbox can allow it if it is public: `{host}` in `allowOut` of its network, or `offleash \
+                 create --allow {host}`"
+            ),
+        }
+    }
 }
 
 /// What may be reached from now on.
@@ -322,6 +347,7 @@ pub(crate) struct Shared {
     closures: u64,
     approvals: Rc<Approvals>,
     secrets: Secrets,
+    audience: Audience,
     names: Rc<RefCell<Names>>,
     upstream: Rc<Upstream>,
     budget: Rc<Budget>,

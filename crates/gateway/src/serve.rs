@@ -141,6 +141,7 @@ pub(crate) fn begin(config: Config, sockets: NetworkSockets, ties: &mut Ties) ->
         .with_host_ports(config.host_ports),
         approvals: Rc::new(Approvals::new(ties.questions.clone(), config.asks.timeout())),
         secrets: Secrets::new(config.secrets, journal.clone()),
+        audience: config.audience,
         names: Rc::new(RefCell::new(Names::default())),
         upstream,
         entrances,

@@ -242,6 +242,7 @@ async fn gateway(rule: &str, port: u16, roots: CertificateDer<'static>, more_ser
         upstream: Rc::new(Upstream::new(&Resolvers::At(Vec::new()), None).unwrap()),
         budget: Budget::new(&Limits::default(), journal.clone()),
         secrets: Secrets::new(Arc::from([secret()]), journal.clone()),
+        audience: crate::Audience::Run,
         journal: journal.clone(),
         pipes: Rc::new(Pipes::new(0)),
         opening: Some(Rc::new(Opening::new(&trust, more_servers).unwrap())),

@@ -13,7 +13,7 @@ use offleash_core::network::upstream_proxy::{
 use offleash_core::network::{Host, HostPort};
 use offleash_core::record::{Connection, ConnectionVerdict, InboundConnection, NetworkUse, RequestSeen, SecretUse};
 use offleash_core::spec::NetworkSpec;
-use offleash_gateway::{Account, Config, Gateway, OPEN_FILES, Outcome, Resolvers, Trust};
+use offleash_gateway::{Account, Audience, Config, Gateway, OPEN_FILES, Outcome, Resolvers, Trust};
 use offleash_store::rfc3339;
 use offleash_sys::network::NetworkSockets;
 use offleash_sys::network::addresses::OwnAddresses;
@@ -134,6 +134,12 @@ pub(super) fn start(
         resolvers: Resolvers::System,
         upstream_proxy: outside.upstream_proxy.clone(),
         secrets: Arc::clone(&outside.secrets.secrets),
+        // Only sandboxes of a server have a way in that no port was published for.
+        audience: if asked.entrance {
+            Audience::Server
+        } else {
+            Audience::Run
+        },
     };
     Gateway::start(config, sockets).map_err(failed)
 }
