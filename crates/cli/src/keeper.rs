@@ -5,6 +5,7 @@ use std::io::{self, Read as _};
 use std::path::Path;
 use std::process::ExitCode;
 
+use offleash_isolation::limits::measure_as_superuser;
 use offleash_manager::base;
 use offleash_manager::keeper::answer::Answer;
 use offleash_manager::keeper::hold;
@@ -37,6 +38,16 @@ pub(crate) fn remove_layer(mut words: impl Iterator<Item = OsString>) -> ExitCod
     match base::remove_left(Path::new(&state), &id) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => Failure::from_error(&error).print(),
+    }
+}
+
+/// `offleash measure-layer`: measures what a sandbox wrote, for its supervisor, which may not enter all of it.
+pub(crate) fn measure_layer() -> ExitCode {
+    let mut found = Vec::new();
+    let measured = measure_as_superuser(&mut found);
+    match measured.and_then(|()| terminal::answer_and_leave(&found)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => Failure::new(format!("cannot measure the layer on descriptor 3: {error}")).print(),
     }
 }
 

@@ -23,6 +23,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use offleash_isolation::limits::MEASURE_COMMAND;
 use offleash_manager::base::REMOVE_COMMAND;
 use offleash_manager::keeper::COMMAND;
 use offleash_manager::templates::BUILDER;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Some(word) if word == COMMAND && words.next().is_none() => keeper::keeper(),
         Some(word) if word == BUILDER && words.next().is_none() => template::builder(),
         Some(word) if word == REMOVE_COMMAND => keeper::remove_layer(words),
+        Some(word) if word == MEASURE_COMMAND && words.next().is_none() => keeper::measure_layer(),
         _ => any(),
     }
 }

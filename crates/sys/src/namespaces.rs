@@ -286,6 +286,16 @@ pub fn enter_network(namespace: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::thread::move_into_link_name_space(namespace, kind)?)
 }
 
+/// Moves this process, which must have one thread, into a user namespace that a process of its own user made. It has
+/// every capability there.
+///
+/// # Errors
+/// `EPERM` for a namespace of somebody else's, `EINVAL` for its own one and where there are more threads.
+pub fn enter_user(namespace: BorrowedFd<'_>) -> io::Result<()> {
+    let kind = Some(rustix::thread::LinkNameSpaceType::User);
+    Ok(rustix::thread::move_into_link_name_space(namespace, kind)?)
+}
+
 /// Moves this process into a new cgroup namespace, whose root is the cgroup that it is in now.
 ///
 /// # Errors

@@ -97,6 +97,26 @@ impl Subordinate {
     }
 }
 
+#[test]
+fn a_disk_limit_holds_for_what_subordinate_ids_close() {
+    let Some(subordinate) = Subordinate::new() else { return };
+    let script = "cut -c-40 /proc/self/uid_map; mkdir -m 700 ~/closed; for i in 1 2 3 4 5 6 7 8; do \
+                  head -c 8M </dev/zero >~/closed/$i; done; sleep 300";
+    let report = subordinate.site.root().join("home/report.json");
+    let report_flag = format!("--report={}", report.display());
+    let limits = ["--workspace-size", "32M", "--wall-time", "200s", &report_flag];
+    let output = subordinate.run(&[&limits[..], &["--", "sh", "-c", script]].concat());
+    if stdout(&output).lines().count() < 2 {
+        return skip("newuidmap does not work here, not even for who has subordinate ids");
+    }
+    let report: serde_json::Value = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
+    assert_eq!(
+        report["limits_hit"][0]["limit"], "workspace",
+        "{}",
+        report["limits_hit"]
+    );
+}
+
 /// A server that is killed with all its sandboxes when this is dropped.
 struct Server(Child);
 

@@ -6,7 +6,7 @@
 //! layer is.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -44,8 +44,32 @@ pub struct LayerUsage {
     pub depth: u64,
     /// Some of it is withheld from measurement on purpose: walk after walk a directory's permissions change under us.
     pub hidden: bool,
-    /// Directories of other users, such as subordinate ids, could not be read and are missing in the sums.
+    /// Directories of other users, such as subordinate ids, could not be read and are missing in the sums, unless somebody
+    /// inside has measured them.
     pub incomplete: bool,
+}
+
+impl LayerUsage {
+    /// Of everything the larger, with the flags of `self`.
+    fn at_least(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.max(other.bytes),
+            inodes: self.inodes.max(other.inodes),
+            names: self.names.max(other.names),
+            depth: self.depth.max(other.depth),
+            ..self
+        }
+    }
+}
+
+/// Measures a directory to its end.
+///
+/// # Errors
+/// When it cannot be read.
+pub(super) fn measure_once(upper: BorrowedFd<'_>) -> rustix::io::Result<LayerUsage> {
+    let mut walk = Walk::new(upper)?;
+    walk.advance(None);
+    Ok(usage_of(walk.counts(), 0))
 }
 
 /// How much may be added before a limit is reached; `None` where there is no limit.
@@ -65,6 +89,10 @@ pub struct LayerMeter {
     last_walk_began: Option<Instant>,
     walk: Option<UnderWay>,
     hidden_walks: u32,
+    /// What a walk that may enter everything found, as long as ours may not.
+    inside: Option<LayerUsage>,
+    /// Whether a walk of ours that was incomplete has ended since such a walk began.
+    wants_inside: bool,
     device: u64,
     /// What the file system had free at the start.
     free_at_start: Free,
@@ -113,6 +141,8 @@ impl LayerMeter {
             last_walk_began: None,
             walk: None,
             hidden_walks: 0,
+            inside: None,
+            wants_inside: false,
             device,
             free_at_start: free_then,
             dropped_since_start: 0,
@@ -156,15 +186,25 @@ impl LayerMeter {
 
     /// What is known now.
     pub fn usage(&self) -> LayerUsage {
-        let Some(under_way) = &self.walk else { return self.last };
-        let counts = under_way.walk.counts();
-        LayerUsage {
-            bytes: self.last.bytes.max(counts.bytes),
-            inodes: self.last.inodes.max(counts.inodes),
-            names: self.last.names.max(counts.names),
-            depth: self.last.depth.max(counts.depth),
-            ..self.last
+        let mut known = self.last;
+        if let Some(under_way) = &self.walk {
+            known = known.at_least(usage_of(under_way.walk.counts(), 0));
         }
+        match self.inside {
+            Some(inside) => known.at_least(inside),
+            None => known,
+        }
+    }
+
+    /// The directory, where somebody should measure it who may enter what we may not; told once for each walk.
+    pub(super) fn take_wanted(&mut self) -> Option<BorrowedFd<'_>> {
+        std::mem::take(&mut self.wants_inside).then(|| self.upper.as_fd())
+    }
+
+    /// Takes note of what was found by who may enter everything.
+    pub(super) fn note_inside(&mut self, found: LayerUsage) {
+        // It may be none of ours any more.
+        self.inside = self.last.incomplete.then_some(found);
     }
 
     /// The time to the next tick that a walk under way asks for.
@@ -213,6 +253,10 @@ impl LayerMeter {
         let most_free = under_way.free.bytes.max(after);
         self.dropped_since_start = self.free_at_start.bytes.saturating_sub(most_free);
         self.last = usage_of(counts, self.hidden_walks);
+        self.wants_inside = self.last.incomplete;
+        if !self.last.incomplete {
+            self.inside = None;
+        }
         self.free_then = under_way.free;
         self.last_walk_began = Some(under_way.began);
     }

@@ -7,6 +7,7 @@
 //! and the bytes of output, which whoever reads them counts.
 
 mod deleted;
+mod inside;
 mod layer;
 mod oom_score;
 mod process_tree;
@@ -18,6 +19,7 @@ mod tmpfs;
 mod walk;
 mod watcher;
 
+pub use inside::{COMMAND as MEASURE_COMMAND, measure_as_superuser};
 pub use layer::{LayerMeter, LayerUsage};
 pub(crate) use oom_score::{OOM_SCORE, prefer_to_kill};
 pub(crate) use process_tree::ProcessTree;

@@ -12,6 +12,7 @@ use offleash_sys::process::ResourceUsage;
 use rustix::process::Pid;
 
 use super::deleted;
+use super::inside::Measuring;
 use super::layer::{LayerMeter, LayerUsage, Room};
 use super::process_tree::{ExactMemory, ProcessTree, TreeUsage};
 use super::schedule;
@@ -24,6 +25,11 @@ const NAMELESS_LATEST: Duration = Duration::from_secs(2);
 
 /// From this age on a sandbox in which nothing runs is one that waits, and not one whose command is about to start.
 const SETTLED: Duration = Duration::from_millis(250);
+/// How often at most a layer is measured by a process of its own, and after one that failed.
+const INSIDE_EVERY: Duration = Duration::from_secs(1);
+const INSIDE_AFTER_FAILURE: Duration = Duration::from_secs(10);
+/// How often to see what such a process has found.
+const MEASURING: Duration = Duration::from_millis(20);
 
 /// Unexplained growth of a file system that is worth a search for open files without a name.
 const UNEXPLAINED_BYTES: u64 = 16 * 1024 * 1024;
@@ -37,6 +43,12 @@ pub struct Watcher {
     group: Option<Group>,
     tree: ProcessTree,
     layers: Vec<LayerMeter>,
+    /// The first process, whose user namespace is the sandbox's.
+    init: Pid,
+    /// A layer that is being measured by who may enter all of it.
+    measuring: Option<(usize, Measuring)>,
+    /// The next one may be begun.
+    measuring_due: Instant,
     /// Why a layer cannot be measured.
     unmeasured: Option<io::Error>,
     started: Instant,
@@ -94,6 +106,9 @@ impl Watcher {
             group,
             tree: ProcessTree::new(init),
             layers: meters.into_iter().flatten().collect(),
+            init,
+            measuring: None,
+            measuring_due: now,
             unmeasured: failures.into_iter().find_map(Result::err),
             started: now,
             next_tick: now,
@@ -149,7 +164,11 @@ impl Watcher {
             wait = wait.min(self.cpu_due.saturating_duration_since(now));
         }
         let walks = self.layers.iter().filter_map(LayerMeter::wants_tick_in);
-        walks.fold(wait, Duration::min).max(Duration::from_millis(1))
+        let measuring = self.measuring.iter().map(|_| MEASURING);
+        walks
+            .chain(measuring)
+            .fold(wait, Duration::min)
+            .max(Duration::from_millis(1))
     }
 
     /// Whether there is no process but the first one, which is ours.
@@ -442,10 +461,35 @@ impl Watcher {
         for meter in &mut self.layers {
             meter.tick(now, room);
         }
+        self.measure_inside(now);
         if let Some(limit) = self.limits.workspace {
             self.search_nameless(now, limit.0);
         }
         self.compare_layers(hits);
+    }
+
+    /// Has layers measured that we may not enter all of.
+    fn measure_inside(&mut self, now: Instant) {
+        if let Some((layer, measuring)) = &mut self.measuring {
+            let Some(found) = measuring.poll() else { return };
+            self.measuring_due = now + INSIDE_AFTER_FAILURE;
+            if let (Ok((usage, took)), Some(meter)) = (found, self.layers.get_mut(*layer)) {
+                meter.note_inside(usage);
+                self.measuring_due = now + (took * SLOW_PART).max(INSIDE_EVERY);
+            }
+            self.measuring = None;
+        }
+        if now < self.measuring_due {
+            return;
+        }
+        for (number, meter) in self.layers.iter_mut().enumerate() {
+            let Some(upper) = meter.take_wanted() else { continue };
+            match Measuring::begin(self.init, upper) {
+                Ok(measuring) => self.measuring = Some((number, measuring)),
+                Err(_) => self.measuring_due = now + INSIDE_AFTER_FAILURE,
+            }
+            return;
+        }
     }
 
     /// Searches for files without a name when a file system grew by more than the walks explain.
