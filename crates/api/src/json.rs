@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_comes_too_slowly_is_given_up() {
+    fn a9_a_body_that_comes_too_slowly_is_given_up() {
         let announced = "POST / HTTP/1.1\r\nContent-Length: 1000\r\n\r\n";
         assert_eq!(status_of(announced, " ", 20), "HTTP/1.1 408");
         let chunked = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";

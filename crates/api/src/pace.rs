@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_that_stops_ends_the_connection() {
+    fn a10_a_head_that_stops_ends_the_connection() {
         run(async {
             let (mut paced, mut theirs, _busy) = connection();
             theirs.write_all(b"GET").await.unwrap();

@@ -86,6 +86,8 @@ fn file_code(number: i32) -> Code {
     match Errno::from_raw_os_error(number) {
         Errno::NOENT => Code::NotFound,
         Errno::EXIST | Errno::NOTEMPTY => Code::AlreadyExists,
+        // A socket, and a device that nothing is behind, cannot be opened (open(2)).
+        Errno::NXIO | Errno::NODEV => Code::InvalidArgument,
         Errno::NOTDIR | Errno::ISDIR | Errno::INVAL | Errno::NAMETOOLONG | Errno::FBIG => Code::InvalidArgument,
         Errno::PERM | Errno::ACCESS | Errno::ROFS => Code::PermissionDenied,
         Errno::LOOP | Errno::BUSY => Code::FailedPrecondition,
@@ -172,6 +174,7 @@ mod tests {
             (20, Code::InvalidArgument, 400),
             (21, Code::InvalidArgument, 400),
             (13, Code::PermissionDenied, 403),
+            (6, Code::InvalidArgument, 400),
             (28, Code::ResourceExhausted, 507),
             (122, Code::ResourceExhausted, 507),
             (24, Code::ResourceExhausted, 429),
