@@ -12,6 +12,8 @@ mod calls;
 mod client;
 #[path = "envd/files.rs"]
 mod files;
+#[path = "envd/hostile.rs"]
+mod hostile;
 #[path = "envd/sandbox.rs"]
 mod sandbox;
 #[allow(dead_code, reason = "other tests use the rest")]

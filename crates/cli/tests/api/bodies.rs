@@ -89,6 +89,45 @@ fn a9_what_is_no_json_of_the_shape_is_refused() {
 }
 
 #[test]
+fn a13_what_is_asked_of_a_sandbox_is_within_bounds_and_harms_no_helper() {
+    let server = Server::start();
+    let key = server.key(&[]);
+    for field in ["cpus", "memory_mib", "disk_mib", "pids"] {
+        for number in ["-1", "0", "9223372036854775808", "1e30", "0.5", "\"2\"", "NaN"] {
+            let body = format!("{{\"limits\":{{\"{field}\":{number}}}}}");
+            server.ask(&key, "POST /v1/sandboxes", &body).assert_refused(400);
+        }
+    }
+    for body in [
+        r#"{"templateID":"base","volumeMounts":[{"name":"/","path":"/host"}]}"#,
+        r#"{"templateID":"base","volumeMounts":[{"name":"../..","path":"/"}]}"#,
+    ] {
+        let answer = posted(&server, &key, body);
+        assert!([400, 501].contains(&answer.status), "{body}: {answer:?}");
+        answer.assert_silent();
+    }
+    for name in ["--flag", "-v", "/", "base --root /", "$(id)", "base;id"] {
+        posted(&server, &key, &format!("{{\"templateID\":\"{name}\"}}")).assert_refused(404);
+    }
+    // Variables are for what runs inside: whoever makes the sandbox is not started with them.
+    let variables =
+        r#"{"LD_PRELOAD":"/nowhere.so","LD_LIBRARY_PATH":"/nowhere","PATH":"/nowhere","OFFLEASH_STATE":"/nowhere"}"#;
+    let made = posted(
+        &server,
+        &key,
+        &format!("{{\"templateID\":\"base\",\"envVars\":{variables}}}"),
+    );
+    assert_eq!(made.status, 201, "{made:?}");
+    let id = made.json()["sandboxID"].as_str().unwrap().to_owned();
+    let said = server.ask(
+        &key,
+        &format!("POST /v1/sandboxes/{id}/run"),
+        r#"{"argv":["/bin/echo","alive"]}"#,
+    );
+    assert_eq!(said.json()["stdout"], "alive\n", "{said:?}");
+}
+
+#[test]
 fn a9_unknown_templates_are_not_found() {
     let server = Server::start();
     let key = server.key(&[]);

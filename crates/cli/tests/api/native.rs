@@ -80,8 +80,9 @@ fn commands_that_make_no_sense_make_no_sandbox() {
     assert_eq!(server.ask(&key, "GET /v1/sandboxes", "").json()["sandboxes"], json!([]));
 }
 
+/// Neither archives (A5) nor layers of images (A6) are taken by anything so far.
 #[test]
-fn what_comes_later_says_so_and_that_asking_again_is_no_use() {
+fn a6_what_comes_later_says_so_and_that_asking_again_is_no_use() {
     let server = Server::start();
     let key = server.key(&[]);
     for line in [

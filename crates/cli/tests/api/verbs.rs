@@ -188,6 +188,43 @@ fn files_and_directories_are_copied_both_ways() {
     }
 }
 
+/// No archive is unpacked on the way, and what would be one of the harmful things in one is left behind.
+#[test]
+fn a5_what_is_copied_out_is_plain_files_in_the_directory_that_was_named() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let server = Server::start_with(QUIET, &[]);
+    let id = server.say(&["create"]);
+    let id = id.trim();
+    let here = server.site.root();
+    fs::write(here.join("outside"), "mine").unwrap();
+    let script = "mkdir -p tree/sub; cd tree; echo plain >plain; chmod 6777 plain; mkfifo fifo; \
+                  ln -s /etc absolute; ln -s ../outside up; ln -s ../../outside sub/up; \
+                  printf x >\"$(printf 'new\\nline')\"; printf x >\"$(printf 'esc\\033]52;c;eA\\007')\"";
+    server.say(&["exec", id, "sh", "-c", script]);
+    let out = here.join("out");
+    let copied = server.say_anyway(&["cp", &format!("{id}:/home/user/tree"), out.to_str().unwrap()]);
+    let said = format!("{}{}", stdout(&copied), stderr(&copied));
+    assert!(!said.contains('\u{1b}') && !said.contains('\u{7}'), "{said:?}");
+    assert_eq!(fs::read_to_string(here.join("outside")).unwrap(), "mine");
+    let mut left = vec![out.clone()];
+    let mut files = 0;
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
+            let entry = entry.unwrap();
+            let metadata = fs::symlink_metadata(entry.path()).unwrap();
+            assert!(metadata.is_dir() || metadata.is_file(), "{:?}", entry.path());
+            assert_eq!(metadata.permissions().mode() & 0o7000, 0, "{:?}", entry.path());
+            if metadata.is_dir() {
+                left.push(entry.path());
+            } else {
+                files += 1;
+            }
+        }
+    }
+    assert!(files >= 1, "{said}");
+}
+
 #[test]
 fn without_a_daemon_it_is_said_how_to_start_one() {
     let mut server = Server::start_with(QUIET, &[]);

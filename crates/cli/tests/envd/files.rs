@@ -79,10 +79,29 @@ fn a1_paths_lead_nowhere_but_inside() {
     // What is not text is a name like any other.
     assert_eq!(write(&sandbox, "/tmp/%ff", b"x").status, 200);
     assert_eq!(sandbox.ask("GET /files?path=/tmp/%ff", &[], b"").body, b"x");
-    // And no header is made of it.
-    assert_eq!(write(&sandbox, "/tmp/a%0d%0aSet-Cookie:%20b", b"x").status, 200);
-    let answer = sandbox.ask("GET /files?path=/tmp/a%0d%0aSet-Cookie:%20b", &[], b"");
-    assert_eq!((answer.status, answer.header("set-cookie")), (200, None), "{answer:?}");
+}
+
+#[test]
+fn a8_no_header_is_made_of_a_name() {
+    let sandbox = Sandbox::new();
+    for name in [
+        "a%0d%0aSet-Cookie:%20b",
+        "a%0aSet-Cookie:%20b",
+        "%22;%20x=%22",
+        "%e2%80%ae",
+        "%1b%5d0;x%07",
+    ] {
+        assert_eq!(write(&sandbox, &format!("/tmp/{name}"), b"x").status, 200, "{name}");
+        let answer = sandbox.ask(&format!("GET /files?path=/tmp/{name}"), &[], b"");
+        assert_eq!(
+            (answer.status, answer.header("set-cookie")),
+            (200, None),
+            "{name}: {answer:?}"
+        );
+        assert_eq!(answer.body, b"x", "{name}");
+        let plain = |character: char| character.is_ascii() && (!character.is_control() || "\r\n".contains(character));
+        assert!(answer.head.chars().all(plain), "{name}: {:?}", answer.head);
+    }
 }
 
 #[test]
@@ -180,7 +199,7 @@ fn a9_lists_are_bounded_by_their_bytes() {
 }
 
 #[test]
-fn errors_name_what_was_asked_for_and_nothing_of_the_host() {
+fn a15_errors_name_what_was_asked_for_and_nothing_of_the_host() {
     let sandbox = Sandbox::new();
     let call = |method: &str, message: serde_json::Value| {
         let answer = sandbox.call(&format!("filesystem.Filesystem/{method}"), &message.to_string());
