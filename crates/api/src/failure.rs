@@ -21,14 +21,15 @@ const GUEST_UNRESPONSIVE: &str = "sandbox_snapshot_guest_agent_unresponsive";
 pub(crate) fn refusal(journal: &dyn Journal, error: &DaemonError) -> Refusal {
     let status = status(error);
     let told = Refusal::new(status, message(error));
-    if is_ours(status) {
+    // The owner must hear of what ran out, too.
+    if is_ours(status) || matches!(error, DaemonError::Short { .. }) {
         record(journal, &told.message, error);
     }
     match error {
         DaemonError::Overloaded { retry_after, .. } | DaemonError::TemplateBuilding { retry_after, .. } => {
             told.retry_after(*retry_after)
         }
-        DaemonError::Draining => told.retry_after(SOON),
+        DaemonError::Draining | DaemonError::Short { .. } => told.retry_after(SOON),
         DaemonError::GuestUnresponsive { .. } => told.with_error_code(GUEST_UNRESPONSIVE).final_answer(),
         // Only the caller itself can make room, or mend its request.
         _ => told.final_answer(),

@@ -264,5 +264,6 @@ fn shared(successor: Successor) -> Shared {
         pipes: Rc::new(Pipes::new(0)),
         opening: None,
         successor,
+        audience: crate::Audience::Run,
     }
 }

@@ -328,19 +328,15 @@ async fn make(inner: &Arc<Inner>, entry: &Arc<Entry>, order: Option<&Order>) -> 
         launch::start(program.as_deref(), &directory)
     })
     .await?;
-    let (started, process) = match launched {
+    let (started, process, watched) = match launched {
         Ok(launched) => launched,
         Err(error) => {
-            super::ending::remove_remains(inner, &entry.id).await;
+            super::ending::remove_unmade(inner, &entry.id).await;
             return Err(DaemonError::host("start a keeper")(error));
         }
     };
     let made = async {
-        watch(
-            inner,
-            entry,
-            process.again().map_err(DaemonError::host("watch a keeper"))?,
-        );
+        watch(inner, entry, watched);
         // From here on a daemon that comes after us can find the keeper, and only then it is told to make something.
         let row = {
             let mut facts = entry.lock();
@@ -394,7 +390,7 @@ async fn take_back(inner: &Arc<Inner>, entry: &Arc<Entry>, process: &Process) {
     if process.kill().is_ok() {
         super::ending::keeper_gone(entry).await;
     }
-    super::ending::remove_remains(inner, &entry.id).await;
+    super::ending::remove_unmade(inner, &entry.id).await;
     let id = entry.id.as_str().to_owned();
     // On a full disk this fails, too; the next daemon finds the row without a keeper.
     let _ = inner.apply(vec![Change::RemoveSandbox(id)]).await;

@@ -180,8 +180,19 @@ pub(super) async fn remove_remains(inner: &Arc<Inner>, id: &RunId) -> bool {
     false
 }
 
+/// The same of a sandbox that was not made; what cannot be removed now, as when descriptors are short, is later.
+pub(super) async fn remove_unmade(inner: &Arc<Inner>, id: &RunId) {
+    if !remove_remains(inner, id).await {
+        inner.leftovers().push(id.clone());
+    }
+}
+
 /// Tries again to remove what could not be removed.
 pub(super) async fn remove_again(inner: &Arc<Inner>) {
+    let leftovers = std::mem::take(&mut *inner.leftovers());
+    for id in leftovers {
+        remove_unmade(inner, &id).await;
+    }
     for entry in inner.table.all() {
         if entry.state() != SandboxState::Killing || !*entry.ended.borrow() {
             continue;

@@ -5,6 +5,10 @@ use std::time::Duration;
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_store::StateError;
 use offleash_store::registry::RegistryError;
+use offleash_sys::spawn::SpawnError;
+use rustix::io::Errno;
+
+use crate::keeper::error::KeeperError;
 
 use crate::templates::TemplateError;
 
@@ -52,6 +56,14 @@ pub enum DaemonError {
         what: &'static str,
         /// After how long it may be worth a try.
         retry_after: Duration,
+    },
+    /// A call of ours failed because something ran out.
+    #[error("the machine is short of {what}; try again later")]
+    Short {
+        /// As in `file descriptors`.
+        what: &'static str,
+        /// Which call, and what it said.
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The request itself is wrong.
     #[error("{field}: {why}")]
@@ -153,16 +165,23 @@ impl DaemonError {
     }
 
     pub(crate) fn host(tried: &'static str) -> impl FnOnce(std::io::Error) -> Self {
-        move |source| Self::Host {
-            tried,
-            source: Box::new(source),
+        move |source| match shortage(&source) {
+            Some(what) => Self::Short {
+                what,
+                source: Box::new(source),
+            },
+            None => Self::Host {
+                tried,
+                source: Box::new(source),
+            },
         }
     }
 
     pub(crate) fn keeper(tried: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self::Keeper {
-            tried,
-            source: source.into(),
+        let source = source.into();
+        match shortage(&*source) {
+            Some(what) => Self::Short { what, source },
+            None => Self::Keeper { tried, source },
         }
     }
 }
@@ -176,9 +195,11 @@ impl Explained for DaemonError {
             | Self::AlreadyRunning
             | Self::TemplateInUse { .. } => ErrorKind::Conflict,
             Self::QuotaExceeded { .. } => ErrorKind::Exhausted,
-            Self::Overloaded { .. } | Self::Draining | Self::TemplateBuilding { .. } | Self::TemplateFailed { .. } => {
-                ErrorKind::Unavailable
-            }
+            Self::Overloaded { .. }
+            | Self::Short { .. }
+            | Self::Draining
+            | Self::TemplateBuilding { .. }
+            | Self::TemplateFailed { .. } => ErrorKind::Unavailable,
             Self::Templates(source) => source.kind(),
             Self::Invalid { .. } => ErrorKind::Invalid,
             Self::Unsupported { .. } => ErrorKind::Unsupported,
@@ -196,6 +217,95 @@ impl Explained for DaemonError {
             Self::Store(source) => source.hint(),
             Self::State(source) => source.hint(),
             _ => None,
+        }
+    }
+}
+
+/// What ran out, if that is why something failed: another try later may succeed, and nothing is wrong with us.
+fn shortage(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(what) = own_shortage(error) {
+            return Some(what);
+        }
+        next = error.source();
+    }
+    None
+}
+
+fn own_shortage(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+    if let Some(error) = error.downcast_ref::<std::io::Error>() {
+        // What is wrapped is not among the sources.
+        let inner = error.get_ref().and_then(|inner| shortage(inner));
+        return inner.or_else(|| missing(Errno::from_io_error(error)?));
+    }
+    if let Some(SpawnError::Step { errno, .. } | SpawnError::NotExecutable { errno }) = error.downcast_ref() {
+        return missing(*errno);
+    }
+    match error.downcast_ref() {
+        Some(KeeperError::NotMade {
+            kind: ErrorKind::Exhausted,
+            ..
+        }) => Some("disk space or memory"),
+        Some(KeeperError::File { errno, .. } | KeeperError::NotStarted { errno, .. }) => {
+            missing(Errno::from_raw_os_error(*errno))
+        }
+        _ => None,
+    }
+}
+
+fn missing(errno: Errno) -> Option<&'static str> {
+    match errno {
+        Errno::MFILE | Errno::NFILE => Some("file descriptors"),
+        Errno::NOMEM => Some("memory"),
+        // That is what clone(2) says of too many.
+        Errno::AGAIN => Some("processes"),
+        Errno::NOSPC | Errno::DQUOT => Some("disk space"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn what_ran_out_is_found_behind_what_failed() {
+        let errno = |errno: Errno| io::Error::from(errno);
+        let step = SpawnError::Step {
+            step: "clone",
+            errno: Errno::AGAIN,
+        };
+        let io = KeeperError::Io {
+            action: "connect to a keeper",
+            source: errno(Errno::NFILE),
+        };
+        for (error, what) in [
+            (
+                DaemonError::host("start a keeper")(errno(Errno::MFILE)),
+                Some("file descriptors"),
+            ),
+            (
+                DaemonError::host("start a keeper")(io::Error::other(errno(Errno::NOSPC))),
+                Some("disk space"),
+            ),
+            (
+                DaemonError::host("start a keeper")(io::Error::other(step)),
+                Some("processes"),
+            ),
+            (DaemonError::keeper("make a sandbox", io), Some("file descriptors")),
+            (DaemonError::host("start a keeper")(errno(Errno::ACCESS)), None),
+            (DaemonError::keeper("make a sandbox", KeeperError::Gone), None),
+        ] {
+            match (&error, what) {
+                (DaemonError::Short { what, .. }, Some(wanted)) if *what == wanted => {
+                    assert_eq!(error.kind(), ErrorKind::Unavailable);
+                }
+                (DaemonError::Host { .. } | DaemonError::Keeper { .. }, None) => {}
+                _ => panic!("{error:?} instead of {what:?}"),
+            }
         }
     }
 }

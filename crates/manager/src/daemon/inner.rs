@@ -1,10 +1,11 @@
 //! What all parts of the daemon share.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use offleash_core::id::RunId;
 use offleash_store::registry::{Change, LogLevel, Registry, RegistryError, SandboxRow};
 use offleash_store::{DaemonLock, HostIdentity, SandboxDirectories, StateDirectory};
 use tokio::sync::{Notify, Semaphore, oneshot};
@@ -40,6 +41,8 @@ pub(super) struct Inner {
     pub(super) tally: Tally,
     pub(super) readiness: Readiness,
     pub(super) contexts: AllContexts,
+    /// What is left of sandboxes that were never made, and could not be removed so far.
+    leftovers: Mutex<Vec<RunId>>,
     draining: AtomicBool,
     /// How many jobs go on that the end of the daemon should wait for.
     jobs: AtomicUsize,
@@ -84,6 +87,7 @@ impl Inner {
             tally: Tally::default(),
             readiness: Readiness::default(),
             contexts: AllContexts::default(),
+            leftovers: Mutex::default(),
             draining: AtomicBool::new(false),
             jobs: AtomicUsize::new(0),
             job_done: Notify::new(),
@@ -103,6 +107,11 @@ impl Inner {
             tokio::time::sleep(BETWEEN_LOCK_TRIES).await;
         }
         Err(DaemonError::AlreadyRunning)
+    }
+
+    /// What is left of sandboxes that were never made.
+    pub(super) fn leftovers(&self) -> MutexGuard<'_, Vec<RunId>> {
+        self.leftovers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The keeper of `entry`, whether or not it lives.

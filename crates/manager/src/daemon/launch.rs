@@ -10,13 +10,15 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use offleash_core::id::RunId;
 use offleash_store::registry::{BootId, KeeperProcess, UnixMs};
 use offleash_sys::spawn::{Orphaned, Session, Spawn, spawn};
+use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::unix::pipe;
@@ -62,8 +64,12 @@ fn passed_on() -> Vec<(Vec<u8>, Vec<u8>)> {
     PASSED_ON.iter().filter_map(value).collect()
 }
 
-/// Starts a keeper for the sandbox whose directory is `directory`. Blocks for a moment.
-pub(super) fn start(program: Option<&Path>, directory: &Path) -> io::Result<(Started, Process)> {
+/// Starts a keeper for the sandbox whose directory is `directory`; answers its process twice, once for whoever watches
+/// it. Blocks for a moment.
+///
+/// # Errors
+/// What the kernel refused; there is no keeper then.
+pub(super) fn start(program: Option<&Path>, directory: &Path) -> io::Result<(Started, Process, Process)> {
     let (their_order, order) = pipe_with(PipeFlags::CLOEXEC)?;
     let (answer, their_answer) = pipe_with(PipeFlags::CLOEXEC)?;
     let complaints = OpenOptions::new()
@@ -89,28 +95,32 @@ pub(super) fn start(program: Option<&Path>, directory: &Path) -> io::Result<(Sta
     .map_err(io::Error::other)?;
     // Not reaped yet, so its number is still its own.
     let pid = Pid::from_raw(spawned.pid.max(0)).ok_or(io::ErrorKind::InvalidData)?;
-    let process = Process {
-        pidfd: pidfd_open(pid, PidfdFlags::empty())?,
-    };
-    let started = start_ticks(spawned.pid).map(|start_ticks| KeeperProcess {
-        pid: spawned.pid,
-        start_ticks,
-        boot: this_boot(),
+    let held = hold(pid).inspect_err(|_| {
+        // Nobody would ever hear of its end.
+        let _ = kill_process(pid, Signal::KILL);
+        let _ = rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
     });
-    match started {
-        Some(found) => Ok((
-            Started {
-                process: found,
-                order,
-                answer,
-            },
-            process,
-        )),
-        None => {
-            process.end()?;
-            Err(io::Error::other("the keeper ended at once"))
-        }
-    }
+    let (start_ticks, process, watched) = held?;
+    let started = Started {
+        process: KeeperProcess {
+            pid: spawned.pid,
+            start_ticks,
+            boot: this_boot(),
+        },
+        order,
+        answer,
+    };
+    Ok((started, process, watched))
+}
+
+/// What a child that was not reaped yet is told from later ones by, and two handles of it.
+fn hold(pid: Pid) -> io::Result<(u64, Process, Process)> {
+    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+    let process = Process { pidfd };
+    let watched = process.again()?;
+    let start_ticks = start_ticks(pid.as_raw_pid())?;
+    let start_ticks = start_ticks.ok_or_else(|| io::Error::other("the keeper ended at once"))?;
+    Ok((start_ticks, process, watched))
 }
 
 /// Has `program`, ours if `None`, remove the layer that the sandbox `id` left in the state directory. Blocks until it has.
@@ -193,7 +203,7 @@ impl Process {
         }
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
         // The descriptor came first: the number cannot have become another's since.
-        (start_ticks(recorded.pid) == Some(recorded.start_ticks)).then_some(Self { pidfd })
+        (start_ticks(recorded.pid).ok()? == Some(recorded.start_ticks)).then_some(Self { pidfd })
     }
 
     /// Another handle of the same process.
@@ -255,8 +265,14 @@ pub(super) fn of_this_boot(recorded: KeeperProcess, sandbox_started: UnixMs) -> 
 
 /// The boot that the machine is in.
 fn this_boot() -> Option<BootId> {
+    // Kept, because a time may come when no file can be opened.
+    static BOOT: OnceLock<BootId> = OnceLock::new();
+    if let Some(boot) = BOOT.get() {
+        return Some(*boot);
+    }
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    text.trim_ascii_end().parse().ok()
+    let boot = text.trim_ascii_end().parse().ok()?;
+    Some(*BOOT.get_or_init(|| boot))
 }
 
 /// When the machine was booted (proc_stat(5), `btime`), by its clock of now.
@@ -266,8 +282,20 @@ fn booted_ms(stat: &str) -> Option<UnixMs> {
 }
 
 /// When a process was started (proc_pid_stat(5), field 22). The name in field 2 may hold anything.
-fn start_ticks(pid: i32) -> Option<u64> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+///
+/// # Errors
+/// When that cannot be read though the process may be there.
+fn start_ticks(pid: i32) -> io::Result<Option<u64>> {
+    match std::fs::read(format!("/proc/{pid}/stat")) {
+        Ok(stat) => Ok(start_ticks_in(&stat)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        // One that ended while it was read.
+        Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn start_ticks_in(stat: &[u8]) -> Option<u64> {
     let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
     let rest = std::str::from_utf8(&stat[after_name..]).ok()?;
     let mut fields = rest.split_ascii_whitespace();
@@ -290,7 +318,7 @@ mod tests {
     #[test]
     fn a_process_is_told_from_a_later_one_of_the_same_number() {
         let pid = rustix::process::getpid().as_raw_pid();
-        let start_ticks = start_ticks(pid).unwrap();
+        let start_ticks = start_ticks(pid).unwrap().unwrap();
         let boot = this_boot();
         assert!(boot.is_some());
         let recorded = KeeperProcess { pid, start_ticks, boot };
