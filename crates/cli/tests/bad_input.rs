@@ -1,7 +1,5 @@
 //! Bad input: each error says what was tried, on what, why, and what to do; and nothing is lost.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 #[path = "bad_input/disks.rs"]
 mod disks;
 #[path = "bad_input/network.rs"]

@@ -16,8 +16,12 @@ mod support;
 mod client;
 #[path = "e2b/crashes.rs"]
 mod crashes;
+#[path = "e2b/encrypted.rs"]
+mod encrypted;
 #[path = "e2b/envd.rs"]
 mod envd;
+#[path = "e2b/faults.rs"]
+mod faults;
 #[path = "e2b/kits.rs"]
 mod kits;
 #[path = "e2b/languages.rs"]

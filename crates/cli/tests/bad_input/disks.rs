@@ -2,9 +2,9 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 
 use super::assert_refused;
+use super::support::disks::SmallDisk;
 use super::support::listing::listing;
 use super::support::{Site, id_of, is_root, skip, stderr, stdout};
 
@@ -16,7 +16,7 @@ fn a_full_disk_is_told_and_loses_nothing() {
     }
     let small = site.root().join("small");
     fs::create_dir(&small).unwrap();
-    let Some(_mounted) = SmallDisk::mount(&small) else {
+    let Some(_mounted) = SmallDisk::mount(&small, 2) else {
         return skip("a tmpfs cannot be mounted here");
     };
     let workspace = small.join("workspace");
@@ -55,7 +55,7 @@ fn a_run_that_filled_the_state_directory_can_be_discarded() {
     }
     let small = site.root().join("small");
     fs::create_dir(&small).unwrap();
-    let Some(_mounted) = SmallDisk::mount(&small) else {
+    let Some(_mounted) = SmallDisk::mount(&small, 2) else {
         return skip("a tmpfs cannot be mounted here");
     };
     fs::set_permissions(&small, fs::Permissions::from_mode(0o700)).unwrap();
@@ -85,7 +85,7 @@ fn a_state_directory_that_became_read_only_is_refused_and_keeps_what_it_has() {
     }
     let small = site.root().join("small");
     fs::create_dir(&small).unwrap();
-    let Some(_mounted) = SmallDisk::mount(&small) else {
+    let Some(_mounted) = SmallDisk::mount(&small, 2) else {
         return skip("a tmpfs cannot be mounted here");
     };
     let state = small.join("state");
@@ -103,22 +103,4 @@ fn a_state_directory_that_became_read_only_is_refused_and_keeps_what_it_has() {
     remount(rustix::mount::MountFlags::NOSUID);
     site.succeed(["--state", state, "apply", &run]);
     assert_eq!(fs::read_to_string(site.workspace().join("x")).unwrap(), "x\n");
-}
-
-/// A tmpfs of two mebibytes, unmounted at the end.
-struct SmallDisk<'a>(&'a Path);
-
-impl<'a> SmallDisk<'a> {
-    fn mount(at: &'a Path) -> Option<Self> {
-        let flags = rustix::mount::MountFlags::NOSUID;
-        rustix::mount::mount("offleash-test", at, "tmpfs", flags, Some(c"size=2m,mode=755"))
-            .ok()
-            .map(|()| Self(at))
-    }
-}
-
-impl Drop for SmallDisk<'_> {
-    fn drop(&mut self) {
-        rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH).unwrap();
-    }
 }

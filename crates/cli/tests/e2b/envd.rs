@@ -1,6 +1,6 @@
 //! What the SDKs ask of the services of a sandbox, asked without them.
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 
 use serde_json::{Value, json};
@@ -99,6 +99,81 @@ impl Sandbox {
         Ok(stream)
     }
 
+    /// What a line of a shell writes, which must succeed.
+    pub(crate) fn output(&self, address: SocketAddr, line: &str) -> String {
+        let mut stream = self.stream(address, line).unwrap();
+        let mut answer = BufReader::new(&mut stream);
+        assert!(head(&mut answer).starts_with("HTTP/1.1 200"), "{line}");
+        let mut body = Vec::new();
+        loop {
+            let size = text_line(&mut answer);
+            let size = usize::from_str_radix(&size, 16).unwrap_or_else(|error| panic!("{line}: {error}: {size:?}"));
+            if size == 0 {
+                break;
+            }
+            let begin = body.len();
+            body.resize(begin + size, 0);
+            answer.read_exact(&mut body[begin..]).unwrap();
+            assert_eq!(text_line(&mut answer), "", "{line}");
+        }
+        let mut output = Vec::new();
+        let mut rest = body.as_slice();
+        let mut succeeded = false;
+        while let [_, a, b, c, d, after @ ..] = rest {
+            let (message, after) = after.split_at(u32::from_be_bytes([*a, *b, *c, *d]) as usize);
+            rest = after;
+            let event = &client::json(message)["event"];
+            if let Some(piece) = event["data"]["stdout"].as_str() {
+                output.extend(data_encoding::BASE64.decode(piece.as_bytes()).unwrap());
+            }
+            // Zero is left out.
+            succeeded |= event["end"]["exited"] == true && event["end"].get("exitCode").is_none_or(|code| code == 0);
+        }
+        assert!(succeeded, "{line}");
+        String::from_utf8(output).unwrap()
+    }
+
+    /// Reads a file to nowhere; answers how many bytes it had.
+    pub(crate) fn download(&self, address: SocketAddr, path: &str) -> std::io::Result<u64> {
+        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let headers = self.headers();
+        let request =
+            format!("GET /files?path={path} HTTP/1.1\r\nHost: {address}\r\n{headers}Connection: close\r\n\r\n");
+        stream.write_all(request.as_bytes())?;
+        let mut answer = BufReader::with_capacity(1 << 20, stream);
+        let head = head(&mut answer);
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        std::io::copy(&mut answer, &mut std::io::sink())
+    }
+
+    /// Writes a file of that many zeros; answers the status.
+    pub(crate) fn upload(&self, address: SocketAddr, path: &str, size: u64) -> std::io::Result<u16> {
+        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        // Closing the file may write all of it to the disk.
+        stream.set_read_timeout(Some(2 * PATIENCE))?;
+        let headers = self.headers();
+        let request = format!(
+            "POST /files?path={path} HTTP/1.1\r\nHost: {address}\r\n{headers}Content-Type: application/octet-stream\r\n\
+             Connection: close\r\nContent-Length: {size}\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes())?;
+        let piece = vec![0; 1 << 20];
+        let mut left = size;
+        while left > 0 {
+            let length = usize::try_from(left.min(1 << 20)).map_err(std::io::Error::other)?;
+            // A server that says no need not read the rest.
+            if stream.write_all(&piece[..length]).is_err() {
+                break;
+            }
+            left -= length as u64;
+        }
+        let head = head(&mut BufReader::new(stream));
+        let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
+        status.ok_or_else(|| std::io::Error::other(head))
+    }
+
     /// The numbers of the commands that run.
     pub(crate) fn processes(&self, server: &Server) -> Vec<u64> {
         let (status, body) = self.ask(server.address, "POST /process.Process/List", "application/json", b"{}");
@@ -115,4 +190,17 @@ impl Sandbox {
         let request = format!("DELETE /sandboxes/{}", self.id);
         client::ask(address, key, &request, "", b"").map_or(0, |(status, _)| status)
     }
+}
+
+/// The head of an answer.
+fn head(answer: &mut impl BufRead) -> String {
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") && answer.read_line(&mut head).unwrap() > 0 {}
+    head
+}
+
+fn text_line(answer: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    answer.read_line(&mut line).unwrap();
+    line.trim_end_matches(['\r', '\n']).to_owned()
 }

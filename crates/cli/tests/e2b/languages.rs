@@ -1,6 +1,6 @@
 //! The cases of each SDK, one server for all cases of a test.
 
-use std::process::Command;
+use std::process::{Command, Output};
 
 use crate::kits::Kit;
 use crate::server::{Server, WITH_POOL};
@@ -69,14 +69,8 @@ fn assert_works(sdk: &str, modules: &[&str]) {
 }
 
 /// Runs a program that knows the server by nothing but the variables that its users set, and passes on what it says.
-fn run(server: &Server, mut program: Command) {
-    let url = format!("http://{}", server.address);
-    program
-        .env("E2B_API_URL", &url)
-        .env("E2B_SANDBOX_URL", &url)
-        .env("E2B_API_KEY", &server.key)
-        .env("HOME", server.site.root());
-    let output = program.output().unwrap();
+pub(crate) fn run(server: &Server, mut program: Command) {
+    let output = started(server, &mut program);
     let said = String::from_utf8_lossy(&output.stdout);
     said.lines()
         .filter_map(|line| line.strip_prefix("SKIP: "))
@@ -84,4 +78,15 @@ fn run(server: &Server, mut program: Command) {
     let errors = String::from_utf8_lossy(&output.stderr);
     let log = std::fs::read_to_string(server.site.root().join("serve.log")).unwrap();
     assert!(output.status.success(), "{said}\n{errors}\nthe server said: {log}");
+}
+
+/// Runs a program to its end.
+pub(crate) fn started(server: &Server, program: &mut Command) -> Output {
+    let url = server.url();
+    program
+        .env("E2B_API_URL", &url)
+        .env("E2B_SANDBOX_URL", &url)
+        .env("E2B_API_KEY", &server.key)
+        .env("HOME", server.site.root());
+    program.output().unwrap()
 }

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 
 use crate::client::{ask, json};
+use crate::support::disks::SmallDisk;
 use crate::support::processes::{PATIENCE, eventually, groups_of, signal, wait};
 use crate::support::{Site, stderr, stdout};
 
@@ -21,7 +23,10 @@ pub(crate) const WITH_POOL: &str =
 
 /// A server.
 pub(crate) struct Server {
+    /// Of its own for the state directory, and gone before that.
+    disk: Option<SmallDisk>,
     pub(crate) site: Site,
+    scheme: &'static str,
     pub(crate) address: SocketAddr,
     pub(crate) key: String,
     config: PathBuf,
@@ -31,19 +36,38 @@ pub(crate) struct Server {
 impl Server {
     /// Starts one, and makes a key.
     pub(crate) fn start(config: &str) -> Self {
-        let site = Site::sharing_templates();
+        Self::start_on(Site::sharing_templates(), None, config)
+    }
+
+    /// Starts one whose state directory is on a disk of that size, if there can be one.
+    pub(crate) fn start_on_small_disk(mebibytes: u64, config: &str) -> Option<Self> {
+        let site = Site::new();
+        let disk = SmallDisk::mount(&site.state(), mebibytes)?;
+        std::fs::set_permissions(site.state(), std::fs::Permissions::from_mode(0o700)).unwrap();
+        Some(Self::start_on(site, Some(disk), config))
+    }
+
+    /// Starts one at a place.
+    pub(crate) fn start_on(site: Site, disk: Option<SmallDisk>, config: &str) -> Self {
         let file = site.root().join("serve.toml");
         std::fs::write(&file, config).unwrap();
-        let (child, address) = spawn(&site, &file);
+        let (child, scheme, address) = spawn(&site, &file);
         let made = site.offleash(["key", "create"]).output().unwrap();
         assert!(made.status.success(), "{}", stderr(&made));
         Self {
+            disk,
+            scheme,
             address,
             key: stdout(&made).trim().to_owned(),
             config: file,
             child,
             site,
         }
+    }
+
+    /// What clients are to call it.
+    pub(crate) fn url(&self) -> String {
+        format!("{}://{}", self.scheme, self.address)
     }
 
     /// Its process.
@@ -59,7 +83,15 @@ impl Server {
     /// Starts one after it once it has ended, on the same state directory and another port.
     pub(crate) fn wait_and_start_again(&mut self) {
         wait(&mut self.child);
-        (self.child, self.address) = spawn(&self.site, &self.config);
+        (self.child, _, self.address) = spawn(&self.site, &self.config);
+    }
+
+    /// Ends it as its owner does, and starts one after it with another configuration.
+    pub(crate) fn start_again_with(&mut self, config: &str) {
+        signal(&self.child, Signal::TERM);
+        assert!(wait(&mut self.child).success());
+        std::fs::write(&self.config, config).unwrap();
+        (self.child, self.scheme, self.address) = spawn(&self.site, &self.config);
     }
 
     /// Asks the control plane.
@@ -77,14 +109,17 @@ impl Server {
 
     /// Runs a line of a shell in a sandbox, which must succeed, and answers what it wrote.
     pub(crate) fn shell(&self, id: &str, line: &str) -> String {
+        let answer = self.run(id, line);
+        assert_eq!(answer["exit_code"], 0, "{line}: {answer}");
+        answer["stdout"].as_str().unwrap().to_owned()
+    }
+
+    /// Runs a line of a shell in a sandbox, and answers what came of it.
+    pub(crate) fn run(&self, id: &str, line: &str) -> Value {
         let command = serde_json::json!({ "shell": line }).to_string();
         let (status, answer) = self.ask(&format!("POST /v1/sandboxes/{id}/run"), &command);
-        assert_eq!(
-            (status, &answer["exit_code"]),
-            (200, &Value::from(0)),
-            "{line}: {answer}"
-        );
-        answer["stdout"].as_str().unwrap().to_owned()
+        assert_eq!(status, 200, "{line}: {answer}");
+        answer
     }
 
     /// The sandboxes of the key that are there.
@@ -115,6 +150,7 @@ impl Server {
         signal(&self.child, Signal::TERM);
         assert!(wait(&mut self.child).success());
         self.clear();
+        drop(self.disk.take());
         self.assert_nothing_left(&ids);
     }
 
@@ -122,7 +158,7 @@ impl Server {
     fn clear(&mut self) {
         sweep(self.site.root());
         std::fs::write(&self.config, NO_POOL).unwrap();
-        (self.child, self.address) = spawn(&self.site, &self.config);
+        (self.child, _, self.address) = spawn(&self.site, &self.config);
         let deadline = Instant::now() + PATIENCE;
         while !self.directories().is_empty() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
@@ -157,7 +193,7 @@ impl Drop for Server {
     }
 }
 
-fn spawn(site: &Site, config: &Path) -> (Child, SocketAddr) {
+fn spawn(site: &Site, config: &Path) -> (Child, &'static str, SocketAddr) {
     let errors = std::fs::File::options()
         .append(true)
         .create(true)
@@ -172,8 +208,9 @@ fn spawn(site: &Site, config: &Path) -> (Child, SocketAddr) {
         let log = std::fs::read_to_string(site.root().join("serve.log")).unwrap();
         panic!("the server did not start: {status}: {log}");
     };
-    let address = line.split_once("://").unwrap_or_else(|| panic!("{line}")).1;
-    (child, address.parse().unwrap())
+    let (variable, address) = line.split_once("://").unwrap_or_else(|| panic!("{line}"));
+    let scheme = if variable.ends_with("=https") { "https" } else { "http" };
+    (child, scheme, address.parse().unwrap())
 }
 
 /// The processes that have something below `root` open: the server, and the keepers of its sandboxes. What is inside of

@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
+pub(crate) use crate::support::openssl::openssl;
 use crate::support::processes::{eventually, finish, program, start};
 use crate::support::{Site, is_root, record_of, skip, stderr};
 
@@ -247,15 +248,6 @@ pub(crate) fn carry_out(command: &mut Command) -> Result<(), String> {
     } else {
         Err(format!("{command:?}: {}", String::from_utf8_lossy(&made.stderr)))
     }
-}
-
-/// Runs `openssl` in `directory`, with words that have no spaces in them.
-///
-/// # Errors
-/// As [`carry_out`].
-pub(crate) fn openssl(directory: &Path, words: &str) -> Result<(), String> {
-    let mut command = Command::new("openssl");
-    carry_out(command.args(words.split_ascii_whitespace()).current_dir(directory))
 }
 
 /// Asserts that `offleash run` refuses each of these flags and says what to do.

@@ -9,7 +9,9 @@
     reason = "each test file uses its own part of this; a test that cannot go on has failed, and starts programs itself"
 )]
 
+pub mod disks;
 pub mod listing;
+pub mod openssl;
 pub mod processes;
 pub mod terminal;
 pub mod workspace;
