@@ -163,7 +163,7 @@ mod tests {
         door.write(OutputStream::Stdout, vec![b'x'; 100_000]);
         let last = door.finish().last_lines;
         let x = "x".repeat(LONGEST_LINE);
-        let expected = ["ab", "cd", "100%", "$'\\e[31mred'", x.as_str(), "eeeee"];
+        let expected = ["ab", "cd", "100%", r"$'\x1b[31mred'", x.as_str(), "eeeee"];
         assert_eq!(last, expected);
         assert_eq!(told.0, expected);
     }
