@@ -13,7 +13,7 @@ use offleash_api::client::SOCKET;
 use offleash_api::{Event, Journal, Listen, Server};
 use offleash_core::text::Text;
 use offleash_isolation::probe;
-use offleash_manager::daemon::Daemon;
+use offleash_manager::daemon::{Daemon, DaemonConfig};
 use offleash_store::{HostIdentity, StateDirectory};
 use offleash_sys::rlimit::{Resource, raise_soft};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -63,7 +63,11 @@ async fn run(config: Config, state: &Path) -> Result<(), Failure> {
     // From here on nothing ends us by surprise.
     let end = end_signal()?;
     let degrade = config.daemon.degrade;
-    let daemon = Daemon::open(config.daemon).await?;
+    let daemon = Daemon::open(DaemonConfig {
+        build_log: terminal::complaints().ok().map(Arc::new),
+        ..config.daemon
+    })
+    .await?;
     let lines = JsonLines::new(config.log);
     lines.limits(&probe::groups(), degrade);
     let journal: Arc<dyn Journal> = Arc::new(lines);

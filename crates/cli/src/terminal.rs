@@ -11,6 +11,7 @@ pub(crate) use neutral::literal;
 pub(crate) use prompt::{Prompt, RememberRule};
 
 use std::io::{self, IsTerminal as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
 
 use crate::failure::Failure;
 
@@ -52,6 +53,14 @@ pub(crate) fn complain(line: &str) {
 pub(crate) fn complain_at_length(lines: &[u8]) {
     // As above.
     let _written = io::stderr().lock().write_all(lines);
+}
+
+/// Standard error, for another process to write to.
+///
+/// # Errors
+/// When there are too many descriptors, or none of it.
+pub(crate) fn complaints() -> io::Result<OwnedFd> {
+    io::stderr().as_fd().try_clone_to_owned()
 }
 
 /// Whether standard output is a terminal.

@@ -1,7 +1,9 @@
 //! What the owner of a daemon can set.
 
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use offleash_core::level::{Degrade, Level};
@@ -46,6 +48,8 @@ pub struct DaemonConfig {
     pub sample_every: Duration,
     /// Templates that are built when they are asked for.
     pub templates: TemplatesConfig,
+    /// Where their builds write how they go on; nowhere if `None`.
+    pub build_log: Option<Arc<OwnedFd>>,
 }
 
 /// Templates that are built when they are asked for: that of the code interpreter.
@@ -115,6 +119,7 @@ impl Default for DaemonConfig {
             keep_logs: Duration::from_secs(24 * 60 * 60),
             sample_every: Duration::from_secs(5),
             templates: TemplatesConfig::default(),
+            build_log: None,
         }
     }
 }

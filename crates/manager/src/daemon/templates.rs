@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -173,10 +173,10 @@ fn going_on(inner: &Arc<Inner>, name: &TemplateName) -> Result<watch::Receiver<b
         recipe: inner.config.templates.code_interpreter.clone(),
         env: inner.config.templates.build_env.iter().map(text_pair).collect(),
     };
-    let program = inner.config.program.clone();
+    let (program, log) = (inner.config.program.clone(), inner.config.build_log.clone());
     tokio::spawn(async move {
         // Why it failed it has told itself.
-        let _built = build(program.as_deref(), &order).await;
+        let _built = build(program.as_deref(), &order, log.as_deref()).await;
         if let Some(inner) = weak.upgrade() {
             let is_there = find(&inner, &name).await.is_ok_and(|found| found.is_some());
             let mut state = inner.builds.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -191,8 +191,8 @@ fn text_pair((name, value): &(OsString, OsString)) -> (Text, Text) {
     (name.into(), value.into())
 }
 
-/// Carries an order out in a process of its own, which writes to our standard error how it goes on.
-async fn build(program: Option<&Path>, order: &BuildOrder) -> io::Result<()> {
+/// Carries an order out in a process of its own, which writes to `log` how it goes on.
+async fn build(program: Option<&Path>, order: &BuildOrder, log: Option<&OwnedFd>) -> io::Result<()> {
     let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
     let null = OpenOptions::new().write(true).open("/dev/null")?;
     let argv = program
@@ -204,7 +204,7 @@ async fn build(program: Option<&Path>, order: &BuildOrder) -> io::Result<()> {
         argv: &[argv, BUILDER.into()],
         env: &[],
         cwd: Some(b"/"),
-        descriptors: &[theirs.as_fd(), null.as_fd(), rustix::stdio::stderr()],
+        descriptors: &[theirs.as_fd(), null.as_fd(), log.map_or(null.as_fd(), OwnedFd::as_fd)],
         user: None,
         session: Session::New,
         oom_score_adj: None,
