@@ -125,7 +125,10 @@ pub(crate) fn scratch_of(state: &Path, id: &RunId) -> PathBuf {
 pub fn remove_left(state: &Path, id: &RunId) -> Result<(), BaseError> {
     let path = scratch_of(state, id);
     let locked = lock(&path).map_err(BaseError::at("locking", &path))?;
-    if locked.is_none() && path.exists() {
+    if locked.is_none() {
+        if !path.exists() {
+            return Ok(());
+        }
         return Err(BaseError::at("locking", &path)(io::ErrorKind::ResourceBusy.into()));
     }
     remove_layer(&path)
