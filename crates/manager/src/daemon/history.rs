@@ -172,8 +172,9 @@ impl Legacy {
     }
 }
 
-/// What is kept with the event of an end.
+/// What is kept with the event of an end. Earlier versions kept the keeper's account alone, which has a `reason` of its own.
 #[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Detail {
     reason: String,
     #[serde(skip_serializing_if = "Option::is_none")]
