@@ -1,5 +1,5 @@
 //! A connection on which the head of a request must come within a time: that of the first one from the beginning on, of
-//! others from their first byte.
+//! others from their first byte; and on which what is written must be taken within a time, also after it was HTTP.
 //!
 //! hyper bounds the head together with the pause before it, and that pause may be long where connections are kept.
 
@@ -15,6 +15,9 @@ use tokio::time::{Sleep, sleep};
 
 /// How long the head of a request may take.
 const HEAD: Duration = Duration::from_secs(20);
+
+/// How long a client may take none of what is written to it: who pauses takes part of a stream in the end.
+const TAKEN: Duration = Duration::from_secs(300);
 
 /// Whether a request is being answered on a connection; what comes then is no head.
 #[derive(Debug, Clone, Default)]
@@ -63,6 +66,8 @@ pub(crate) struct Paced<S> {
     /// How many requests had begun at the last look.
     begun: u64,
     head: Option<Pin<Box<Sleep>>>,
+    /// When a client that takes nothing is given up.
+    stalled: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Paced<S> {
@@ -73,7 +78,18 @@ impl<S> Paced<S> {
             busy,
             begun: 0,
             head: Some(Box::pin(sleep(HEAD))),
+            stalled: None,
         }
+    }
+
+    /// What came of writing, unless the client has not taken anything for too long.
+    fn unless_stalled<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(TAKEN)));
+        stalled.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -105,7 +121,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.unless_stalled(cx, written)
     }
 
     fn poll_write_vectored(
@@ -113,7 +130,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.unless_stalled(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -121,11 +139,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.unless_stalled(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.unless_stalled(cx, shut)
     }
 }
 
@@ -190,6 +210,26 @@ mod tests {
             assert_eq!(paced.read(&mut bytes).await.unwrap(), 1);
             let upgraded = tokio::time::timeout(HEAD * 4, paced.read(&mut bytes)).await;
             assert!(upgraded.is_err(), "{upgraded:?}");
+        });
+    }
+
+    #[test]
+    fn a10_a_client_that_takes_nothing_is_given_up_and_a_slow_one_is_not() {
+        run(async {
+            let (mut paced, mut theirs, _busy) = connection();
+            let answer = vec![0; 64 * 5];
+            let slow = async {
+                for _ in 0..4 {
+                    sleep(TAKEN - Duration::from_secs(1)).await;
+                    theirs.read_exact(&mut [0; 64]).await.unwrap();
+                }
+                theirs
+            };
+            let (written, theirs) = tokio::join!(paced.write_all(&answer), slow);
+            written.unwrap();
+            let error = paced.write_all(&answer).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+            drop(theirs);
         });
     }
 }
