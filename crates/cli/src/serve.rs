@@ -68,13 +68,13 @@ async fn run(config: Config, state: &Path) -> Result<(), Failure> {
         ..config.daemon
     })
     .await?;
-    let lines = JsonLines::new(config.log);
-    lines.limits(&probe::groups(), degrade);
-    let journal: Arc<dyn Journal> = Arc::new(lines);
+    let lines = Arc::new(JsonLines::new(config.log));
+    let journal: Arc<dyn Journal> = Arc::clone(&lines) as _;
     let server = Server::bind(config.server, daemon.clone(), Arc::clone(&journal))
         .await
         .map_err(|error| explained(&error))?;
-    renew_certificate(&server, Arc::clone(&journal))?;
+    renew_certificate(&server, journal)?;
+    lines.limits(&probe::groups(), degrade);
     terminal::print(greeting(server.url(), state).as_bytes())?;
     manager::tell("READY=1");
     server

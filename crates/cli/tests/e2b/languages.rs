@@ -77,7 +77,8 @@ pub(crate) fn run(server: &Server, mut program: Command) {
         .for_each(skip);
     let errors = String::from_utf8_lossy(&output.stderr);
     let log = std::fs::read_to_string(server.site.root().join("serve.log")).unwrap();
-    assert!(output.status.success(), "{said}\n{errors}\nthe server said: {log}");
+    let status = output.status;
+    assert!(status.success(), "{status}: {said}\n{errors}\nthe server said: {log}");
 }
 
 /// Runs a program to its end.
