@@ -7,6 +7,10 @@ use std::fmt;
 pub enum Language {
     /// Python, through IPython where that is installed.
     Python,
+    /// JavaScript, in Node.
+    JavaScript,
+    /// TypeScript, in Node: its types are taken out.
+    TypeScript,
 }
 
 /// Reads the first frame and runs it. The directory in which it was started is not searched for modules meanwhile: a
@@ -27,14 +31,36 @@ while not line.endswith(b'\\n'): line += take(1)
 exec(compile(take(int(line.split()[2])), '<offleash>', 'exec'), {'__name__': 'offleash_driver'})
 ";
 
+/// As [`PYTHON`]: the process that it is for reads the frame from its input, and the one that runs cells, which the
+/// first starts with the same line, from a descriptor of its own.
+const NODE: &str = "\
+{
+  const { readSync } = require('fs'), role = process.argv[1], from = role === 'runner' ? 3 : 0;
+  const take = (n) => {
+    const b = Buffer.alloc(n);
+    for (let at = 0, size; at < n; at += size) if (!(size = readSync(from, b, at, n - at))) process.exit(0);
+    return b;
+  };
+  let line = '';
+  while (!line.endsWith('\\n')) line += take(1).toString('latin1');
+  const source = take(Number(line.split(' ')[2]));
+  const text = '(function (load, role, source, bootstrap, dynamicImport) {' + source + '\\n})';
+  const bootstrap = process.execArgv[process.execArgv.indexOf('-e') + 1];
+  const driver = require('vm').runInThisContext(text, { filename: '<offleash>' });
+  driver(require, role, source, bootstrap, (name) => import(name));
+}
+";
+
 impl Language {
     /// All of them.
-    pub const ALL: [Self; 1] = [Self::Python];
+    pub const ALL: [Self; 3] = [Self::Python, Self::JavaScript, Self::TypeScript];
 
     /// The language of that name, in any case; `None` if there is none.
     pub fn parse(name: &str) -> Option<Self> {
         match name.to_ascii_lowercase().as_str() {
             "python" | "python3" | "py" => Some(Self::Python),
+            "javascript" | "js" => Some(Self::JavaScript),
+            "typescript" | "ts" => Some(Self::TypeScript),
             _ => None,
         }
     }
@@ -48,6 +74,8 @@ impl Language {
     pub fn name(self) -> &'static str {
         match self {
             Self::Python => "python",
+            Self::JavaScript => "javascript",
+            Self::TypeScript => "typescript",
         }
     }
 
@@ -55,6 +83,7 @@ impl Language {
     pub fn source(self) -> &'static [u8] {
         match self {
             Self::Python => include_bytes!("../drivers/python.py"),
+            Self::JavaScript | Self::TypeScript => include_bytes!("../drivers/javascript.js"),
         }
     }
 
@@ -62,6 +91,9 @@ impl Language {
     pub fn command(self) -> Vec<String> {
         let words: &[&str] = match self {
             Self::Python => &["python3", "-c", PYTHON],
+            // The internals are for the process that prepares cells; the one that runs them does not have them.
+            Self::JavaScript => &["node", "--expose-internals", "-e", NODE, "javascript"],
+            Self::TypeScript => &["node", "--expose-internals", "-e", NODE, "typescript"],
         };
         words.iter().map(|word| (*word).to_owned()).collect()
     }
@@ -72,6 +104,14 @@ impl Language {
             Self::Python => {
                 "install Python 3.9 or newer on the machine, or make a template that has it: `offleash template build \
                  --from-host --name code-interpreter --pip ipython,numpy,pandas,matplotlib`"
+            }
+            Self::JavaScript => {
+                "install Node 18 or newer on the machine, or make a template that has it: `offleash template build \
+                 --from-host --name node --apt nodejs`"
+            }
+            Self::TypeScript => {
+                "install Node 22.13 or newer on the machine, or make a template that has an older one with its \
+                 package for TypeScript: `offleash template build --from-host --name node --apt nodejs,node-typescript`"
             }
         }
     }
@@ -93,6 +133,13 @@ mod tests {
         for language in Language::ALL {
             assert_eq!(Language::parse(language.name()), Some(language));
             assert_eq!(Language::parse(&language.name().to_uppercase()), Some(language));
+        }
+        for (alias, language) in [
+            ("py", Language::Python),
+            ("js", Language::JavaScript),
+            ("TS", Language::TypeScript),
+        ] {
+            assert_eq!(Language::parse(alias), Some(language));
         }
         for name in ["", "cobol", "python ", "pythön"] {
             assert_eq!(Language::parse(name), None, "{name}");

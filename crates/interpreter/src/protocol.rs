@@ -7,7 +7,8 @@
 //! frames for the host go to its standard output. Before any code of a user runs, the driver moves both to other
 //! descriptors that no child inherits, and puts `/dev/null` in place of the input and pipes of its own in place of
 //! both outputs, so that what children and libraries write is output and never a frame. What it writes to standard
-//! error is shown when it fails to start.
+//! error is shown when it fails to start. Where a language cannot move descriptors, a driver is two processes instead,
+//! of which the one that runs cells has neither of the two (`drivers/javascript.js`).
 //!
 //! # Frames
 //! A frame is a line of text and a payload, so that a shell can speak it too:

@@ -50,3 +50,15 @@ fn the_driver_of_python_passes_its_tests() {
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+#[test]
+fn the_driver_of_javascript_passes_its_tests() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("drivers/test_javascript.js");
+    let mut command = Command::new("node");
+    command.arg("--test").arg(tests).env_remove("NODE_OPTIONS");
+    let Ok(output) = command.output() else {
+        return skip("there is no `node`");
+    };
+    // The runner of these tests writes all of it there.
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}

@@ -5,7 +5,7 @@ import threading
 from e2b_code_interpreter import AsyncSandbox, Sandbox
 from e2b.exceptions import NotFoundException, SandboxException, TimeoutException
 
-from cases import case, equal, raises, says
+from cases import Skip, case, equal, raises, says
 
 
 def interpreter(sandbox):
@@ -93,6 +93,33 @@ def go_on_when_a_caller_gives_up(sandbox):
     code.run_code("x = 1")
     raises(TimeoutException, code.run_code, "import time\nwhile True: time.sleep(1)", timeout=2)
     equal(code.run_code("x += 1; x").text, "2")
+
+
+@case
+def run_javascript(sandbox):
+    if sandbox.commands.run("command -v node || true").stdout == "":
+        raise Skip("there is no `node` in the sandbox")
+    code = interpreter(sandbox)
+    run = lambda text, **options: code.run_code(text, language="javascript", **options)
+    equal(run("let x = 1; const more = await Promise.resolve(2)").error, None)
+    equal(run("x += more; x").text, "3")
+    equal(code.run_code("'text'", language="js").text, "text")
+    seen = []
+    execution = run(
+        "console.log('a'); console.error('b'); require('child_process').execSync('echo c', { stdio: 'inherit' })\n"
+        "display({ 'text/html': '<b>v</b>' }); throw new RangeError('wrong')",
+        on_stdout=lambda message: seen.append(message.line),
+        on_stderr=lambda message: seen.append(message.line),
+    )
+    equal((seen, execution.results[0].html), (["a\n", "b\n", "c\n"], "<b>v</b>"))
+    equal((execution.error.name, execution.error.value), ("RangeError", "wrong"))
+    equal(run("process.env.MINE", envs={"MINE": "v"}).text, "v")
+    raises(TimeoutException, run, "for (;;);", timeout=2)
+    equal(run("x").text, "3")
+    execution = run("process.exit(3)")
+    equal(execution.error.name, "ContextDied")
+    says(execution.error.value, "exited with status 3")
+    equal(run("typeof x").text, "undefined")
 
 
 @case
