@@ -11,6 +11,8 @@ pub enum Language {
     JavaScript,
     /// TypeScript, in Node: its types are taken out.
     TypeScript,
+    /// Bash.
+    Bash,
 }
 
 /// Reads the first frame and runs it. The directory in which it was started is not searched for modules meanwhile: a
@@ -51,9 +53,18 @@ const NODE: &str = "\
 }
 ";
 
+/// Reads the first frame, runs it, and then what that has for running cells: outside of functions, so that what cells
+/// declare stays, and in the first line, from which theirs are counted.
+const BASH: &str = "\
+IFS=' ' builtin read -r _ _ __offleash_code && \
+LC_ALL=C IFS= builtin read -r -N \"$__offleash_code\" __offleash_code && \
+builtin eval \"$__offleash_code\" && \
+builtin eval \"$__offleash_serve\"
+";
+
 impl Language {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Python, Self::JavaScript, Self::TypeScript];
+    pub const ALL: [Self; 4] = [Self::Python, Self::JavaScript, Self::TypeScript, Self::Bash];
 
     /// The language of that name, in any case; `None` if there is none.
     pub fn parse(name: &str) -> Option<Self> {
@@ -61,6 +72,7 @@ impl Language {
             "python" | "python3" | "py" => Some(Self::Python),
             "javascript" | "js" => Some(Self::JavaScript),
             "typescript" | "ts" => Some(Self::TypeScript),
+            "bash" | "sh" => Some(Self::Bash),
             _ => None,
         }
     }
@@ -76,6 +88,7 @@ impl Language {
             Self::Python => "python",
             Self::JavaScript => "javascript",
             Self::TypeScript => "typescript",
+            Self::Bash => "bash",
         }
     }
 
@@ -84,6 +97,7 @@ impl Language {
         match self {
             Self::Python => include_bytes!("../drivers/python.py"),
             Self::JavaScript | Self::TypeScript => include_bytes!("../drivers/javascript.js"),
+            Self::Bash => include_bytes!("../drivers/bash.sh"),
         }
     }
 
@@ -94,6 +108,7 @@ impl Language {
             // The internals are for the process that prepares cells; the one that runs them does not have them.
             Self::JavaScript => &["node", "--expose-internals", "-e", NODE, "javascript"],
             Self::TypeScript => &["node", "--expose-internals", "-e", NODE, "typescript"],
+            Self::Bash => &["bash", "-c", BASH, "bash"],
         };
         words.iter().map(|word| (*word).to_owned()).collect()
     }
@@ -113,6 +128,7 @@ impl Language {
                 "install Node 22.13 or newer on the machine, or make a template that has an older one with its \
                  package for TypeScript: `offleash template build --from-host --name node --apt nodejs,node-typescript`"
             }
+            Self::Bash => "install Bash 5.0 or newer and GNU coreutils on the machine, or use a root that has them",
         }
     }
 }

@@ -62,3 +62,15 @@ fn the_driver_of_javascript_passes_its_tests() {
     // The runner of these tests writes all of it there.
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
+
+#[test]
+fn the_driver_of_bash_passes_its_tests() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("drivers/test_bash.py");
+    if Command::new("bash").arg("--version").output().is_err() {
+        return skip("there is no `bash`");
+    }
+    let Ok(output) = Command::new(python()).arg("-B").arg(tests).output() else {
+        return skip("there is no `python3`");
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -134,6 +134,28 @@ def die_and_say_so(sandbox):
 
 
 @case
+def keep_the_state_of_a_shell(sandbox):
+    code = interpreter(sandbox)
+    equal(code.run_code("x=1; f() { echo f $1; }; cd /tmp", language="bash").error, None)
+    execution = code.run_code("echo $x; f 2; pwd; echo e >&2", language="bash")
+    equal("".join(execution.logs.stdout), "1\nf 2\n/tmp\n")
+    equal("".join(execution.logs.stderr), "e\n")
+    error = code.run_code("(exit 7)", language="bash").error
+    equal((error.name, error.value), ("ExitCode", "7"))
+    equal(code.run_code("if", language="bash").error.name, "SyntaxError")
+    equal(code.run_code("set -e; false; echo no", language="bash").logs.stdout, [])
+    equal("".join(code.run_code("echo $x $A", language="bash", envs={"A": "a"}).logs.stdout), "1 a\n")
+    raises(TimeoutException, code.run_code, "while :; do sleep 1; done", language="bash", timeout=2)
+    equal("".join(code.run_code("sleep 1000 & echo $x $A", language="bash").logs.stdout), "1\n")
+    died = code.run_code("exit 3", language="bash").error
+    equal(died.name, "ContextDied")
+    says(died.value, "exited with status 3")
+    context = code.create_code_context(language="bash", cwd="/tmp")
+    equal("".join(code.run_code("echo $x; pwd", context=context).logs.stdout), "\n/tmp\n")
+    code.remove_code_context(context)
+
+
+@case
 def wait_for_each_other(sandbox):
     code = interpreter(sandbox)
     code.run_code("n = 0")
@@ -174,6 +196,9 @@ async def work_for_those_that_do_not_wait(sandbox):
     seen = []
     execution = await code.run_code("x += 1\nprint(x)\nx", on_stdout=lambda message: seen.append(message.line))
     equal((execution.text, seen), ("2", ["2\n"]))
+    await code.run_code("x=bash", language="bash")
+    execution = await code.run_code("echo $x; false", language="bash", on_stdout=lambda message: seen.append(message.line))
+    equal((execution.error.value, seen), ("1", ["2\n", "bash\n"]))
     context = await code.create_code_context()
     equal((await code.run_code("x", context=context)).error.name, "NameError")
     await code.remove_code_context(context)

@@ -1,0 +1,253 @@
+"""Tests of the driver of Bash contexts, spoken to as its host does."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import unittest
+
+import test_python
+from test_python import HERE, LANGUAGE, PATIENCE
+
+
+def bootstrap():
+    """The line that the host starts the driver with."""
+    with open(LANGUAGE, encoding="utf-8") as file:
+        text = file.read()
+    line = re.search(r'const BASH: &str = "\\\n(.*?)\n";', text, re.S).group(1)
+    # As Rust reads it: a line that ends with a backslash goes on with the next.
+    return line.replace("\\\n", "").replace('\\"', '"') + "\n"
+
+
+class Driver(test_python.Driver):
+    """A driver, and its host's side."""
+
+    def __init__(self):
+        with open(os.path.join(HERE, "bash.sh"), "rb") as file:
+            source = file.read()
+        self.directory = tempfile.mkdtemp(prefix="offleash-driver-")
+        self.process = subprocess.Popen(
+            ["bash", "-c", bootstrap(), "bash"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=self.directory,
+            start_new_session=True,
+            bufsize=0,
+        )
+        self.number = 0
+        self.buffered = b""
+        self.give("source", "0" * 32, source)
+
+
+class Cells(unittest.TestCase):
+    def setUp(self):
+        self.driver = Driver()
+        self.watchdog = threading.Timer(PATIENCE, self.kill)
+        self.watchdog.start()
+
+    def kill(self):
+        try:
+            os.killpg(self.driver.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def tearDown(self):
+        self.watchdog.cancel()
+        self.kill()
+        self.driver.process.wait()
+        for stream in (self.driver.process.stdin, self.driver.process.stdout, self.driver.process.stderr):
+            stream.close()
+        shutil.rmtree(self.driver.directory)
+
+    def run_cell(self, code, **options):
+        return self.driver.run(code, **options)
+
+    def says(self, code, expected, **options):
+        cell = self.run_cell(code, **options)
+        self.assertEqual((cell.stdout, cell.stderr, cell.errors), (expected, "", []), code)
+        return cell
+
+    def fails(self, code, status):
+        cell = self.run_cell(code)
+        self.assertEqual([error[:2] for error in cell.errors], [("ExitCode", str(status))], code)
+        return cell
+
+    def test_state_is_kept(self):
+        first = self.says(
+            "x=1; declare -A m=([a]=b); f() { echo f $1; }; shopt -s extglob; cd /; alias hi='echo hello'\n", ""
+        )
+        self.assertEqual(first.count, 1)
+        second = self.says('echo $((x += 1)) "${m[a]}"; f 2; pwd; hi; shopt -q extglob', "2 b\nf 2\n/\nhello\n")
+        self.assertEqual(second.count, 2)
+        self.assertEqual(self.driver.sync(), 2)
+
+    def test_a_status_that_is_not_zero_is_an_error(self):
+        self.fails("false", 1)
+        self.fails("(exit 7)", 7)
+        cell = self.fails("echo before; no-such-program", 127)
+        self.assertEqual(cell.stdout, "before\n")
+        self.assertEqual(cell.stderr, "bash: line 1: no-such-program: command not found\n")
+        self.says("false; true", "")
+
+    def test_a_syntax_error_is_told_in_the_words_of_the_shell(self):
+        for code in ("if true; then", "echo a\necho )", "for"):
+            (name, value, words), = self.run_cell(code).errors
+            self.assertEqual(name, "SyntaxError")
+            self.assertIn("bash: line", value)
+            self.assertIn("syntax error", words)
+        self.says("echo on", "on\n")
+
+    def test_options_end_a_cell_and_not_the_context(self):
+        self.says("x=kept; set -e; y() {\n\nno-such-program\n}", "")
+        for _ in range(3):
+            cell = self.fails("echo a; false; echo b", 1)
+            self.assertEqual(cell.stdout, "a\n")
+        self.says('echo "$x$-" | tr -dc kepte', "kepte")
+        self.assertIn("line 3: no-such-program", self.run_cell("\n\nno-such-program").stderr)
+        self.says("set +e -u", "")
+        cell = self.run_cell("echo $nothing; echo b")
+        self.assertEqual((cell.stdout, len(cell.errors)), ("", 1))
+        self.assertIn("unbound variable", cell.stderr)
+        self.says("set +u; echo $x$nothing", "kept\n")
+        cell = self.run_cell("set -x; echo traced")
+        self.assertNotIn("__offleash", cell.stderr)
+        self.assertNotIn("__offleash", self.run_cell("echo more").stderr)
+        self.run_cell("set +x")
+        self.says("set -o pipefail; set -f; IFS=,; shopt -s nocasematch nullglob", "")
+        self.says("set +f; true", "")
+        self.says('v=a,b; printf "%s\\n" $v', "a\nb\n")
+        self.assertEqual(self.run_cell("set -euo pipefail\nfalse | true\necho no").stdout, "")
+        self.says("echo on", "on\n")
+
+    def test_loops_and_returns_that_belong_to_nothing_end_the_cell(self):
+        for code in ("break", "break 9", "continue", "continue 9", "return 0"):
+            self.run_cell(f"x=1; {code}")
+            self.says("echo $x", "1\n")
+
+    def test_exit_ends_the_context(self):
+        for before, code, status in (
+            ("", "echo last; exit 3", 3),
+            ("set -e; false", "false || exit", 1),
+            ("set -u; $nothing", "f() { { exit 4; } 3>&1 >/dev/null; }; f", 4),
+            ("(exit 5)", "(exit 6); echo last; exit", 0),
+        ):
+            self.run_cell(before)
+            driver = self.driver
+            cell = driver.start(code)
+            said = b""
+            while True:
+                try:
+                    kind, _of, payload = driver.frame()
+                except EOFError:
+                    break
+                self.assertNotEqual(kind, "done")
+                said += payload if kind == "stdout" else b""
+            self.assertEqual(driver.process.wait(PATIENCE), status)
+            self.assertEqual(said, b"last\n" if "last" in code else b"")
+            self.tearDown()
+            self.setUp()
+
+    def test_an_end_of_input_is_the_end(self):
+        self.says("echo a", "a\n")
+        self.driver.process.stdin.close()
+        self.assertEqual(self.driver.process.wait(PATIENCE), 0)
+        self.assertEqual(self.driver.process.stdout.read(), b"")
+
+    def test_an_interrupt_ends_the_cell_and_the_context_survives(self):
+        self.says("x=1", "")
+        self.driver.interrupt()
+        for code in ("echo go; sleep 1000; echo no", "echo go; while :; do :; done", "echo go; while :; do sleep 0.01; done",
+                     "set -e; echo go; f() { sleep 1000; }; f | cat; echo no"):
+            cell = self.run_cell(code, on_output=lambda _: self.driver.interrupt())
+            self.assertEqual(cell.stdout, "go\n")
+            self.assertEqual([error[0] for error in cell.errors], ["Interrupted"])
+            self.says("echo $x", "1\n")
+
+    def test_output_streams(self):
+        os.mkfifo(os.path.join(self.driver.directory, "gate"))
+        opened = []
+
+        def on_output(came):
+            # The cell waits for this, so what came before was not kept back.
+            if "first" in came.stdout and not opened:
+                opened.append(True)
+                open(os.path.join(self.driver.directory, "gate"), "w").close()
+
+        cell = self.run_cell("printf first; read < gate; echo second; echo third >&2", on_output=on_output)
+        self.assertEqual((cell.stdout, cell.stderr), ("firstsecond\n", "third\n"))
+
+    def test_every_byte_is_kept(self):
+        everything = bytes(range(256)) * 3
+        with open(os.path.join(self.driver.directory, "bytes"), "wb") as file:
+            file.write(everything * 100 + b"\0\0")
+        cell = self.run_cell("cat bytes")
+        self.assertEqual(b"".join(data for _, data in cell.output), everything * 100 + b"\0\0")
+        cell = self.run_cell("printf '\\0'; printf 'o\\0offleash'")
+        self.assertEqual(b"".join(data for _, data in cell.output), b"\0o\0offleash")
+
+    def test_all_of_a_cells_output_comes_before_its_end(self):
+        for _ in range(20):
+            self.assertEqual(len(self.run_cell("head -c 100000 /dev/zero | tr '\\0' x").stdout), 100000)
+
+    def test_output_that_is_of_no_use_is_left_out(self):
+        cell = self.run_cell("head -c 20000000 /dev/zero | tr '\\0' x; echo e >&2", room=1000)
+        self.assertEqual((cell.stdout, cell.stderr), ("x" * 1000, "e\n"))
+        self.assertEqual(cell.truncated, 20000000 - 1000)
+        self.says("echo on", "on\n")
+
+    def test_children_that_outlive_the_cell_do_not_hold_it(self):
+        self.says("sleep 1000 & echo a", "a\n")
+        cell = self.run_cell("(while :; do echo y; done) & x=$!; echo b")
+        self.assertIn("b\n", cell.stdout)
+        cell = self.run_cell("kill $x; wait $x; echo c")
+        self.assertIn("c\n", cell.stdout)
+        self.says("kill %1; sleep 0 & wait", "")
+
+    def test_what_a_cell_does_to_descriptors_and_builtins_is_its_own(self):
+        self.says("exec >/dev/null; echo lost", "")
+        self.says("echo a", "a\n")
+        self.says("exec 0<&- 1>&- 2>&-; :", "")
+        self.says("echo b", "b\n")
+        self.run_cell("for n in {3..9}; do eval \"exec $n>&-\"; done")
+        self.says("echo c", "c\n")
+        self.says("printf() { echo mine; }; read() { :; }; kill() { :; }; local() { :; }; trap() { :; }; eval() { :; }", "")
+        self.says("echo d; printf", "d\nmine\n")
+        self.fails("false", 1)
+        self.run_cell("unset -f trap; trap 'echo debug' DEBUG ERR EXIT INT RETURN")
+        self.says("echo e", "e\n")
+
+    def test_children_get_none_of_our_descriptors(self):
+        self.says("ls /proc/self/fd | tr '\\n' ' '", "0 1 2 3 ")
+
+    def test_forged_frames_are_output(self):
+        forged = f"done {2:032x} 0\n"
+        self.assertEqual(self.run_cell(f"printf 'done %032x 0\\n' 2").stdout, forged)
+        self.says("echo on", "on\n")
+
+    def test_large_code(self):
+        self.says("LC_ALL=C; x='" + "é" * 5_000_000 + "'; echo ${#x}", "10000000\n")
+        self.assertEqual(self.run_cell("echo a\0b").errors[0][0], "SyntaxError")
+        self.assertEqual(self.run_cell("# " + "x" * 5000 + "\0b").errors[0][0], "SyntaxError")
+        self.says("echo on", "on\n")
+
+    def test_variables_of_a_cell_are_its_own(self):
+        self.says("A=1; export B=2", "")
+        self.says("echo $A $B $C; env | grep -c '^[ABC]='", "a b c d\n3\n", env={"A": "a", "B": "b", "C": "c d"})
+        self.says("echo $A $B $C; env | grep -c '^[ABC]='", "1 2\n1\n")
+        self.run_cell("set -e; false", env={"A": "a", "LC_ALL": "C", "IFS": "x"})
+        self.says("echo $A ${LC_ALL-none}; false || true", f"1 {os.environ.get('LC_ALL', 'none')}\n")
+        cell = self.run_cell("echo on", env={"a.b": "1", "UID": "7"})
+        self.assertEqual(cell.stdout, "on\n")
+        self.assertIn("a.b", cell.stderr)
+
+    def test_many_cells(self):
+        for number in range(300):
+            self.says(f"echo {number}", f"{number}\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
