@@ -441,8 +441,10 @@ while builtin :; do
 done
 '
 
-# Where a shell ends. A cell that called `exit` ends its context; everything else ends the cell.
-__offleash_on_exit=$__offleash_end'
+# Where a shell ends. A cell that called `exit` ends its context; everything else ends the cell. A child that is killed
+# before it could put its traps away comes here too, and has nothing to do here. That is asked in a way that leaves `$?`.
+__offleash_on_exit='case $BASHPID in "$__offleash_shell")
+'$__offleash_end'
 __offleash_recover;
 if [[ $__offleash_interrupted == 0 && -n $__offleash_leaving ]]; then
     __offleash_tell end;
@@ -453,7 +455,7 @@ fi;
     __offleash_finish;
     builtin eval "$__offleash_serve"
 );
-builtin exit $?
+builtin exit $?;; esac
 '
 __offleash_serve=${__offleash_serve//$'\n'/ }
 __offleash_on_exit=${__offleash_on_exit//$'\n'/ }
