@@ -4,6 +4,7 @@
 //! in it that listens on that port is not reached from outside.
 
 mod cells;
+mod lines;
 mod messages;
 
 use http::{Method, Request, Response, StatusCode};
@@ -14,6 +15,7 @@ use offleash_interpreter::error::ContextError;
 use offleash_interpreter::language::Language;
 use offleash_manager::daemon::SandboxContexts;
 
+pub(crate) use self::lines::{NDJSON, Told, streamed};
 use self::messages::{Context, ExecuteBody, NewContextBody};
 use crate::answer::{self, Refusal};
 use crate::body::Body;
@@ -141,5 +143,5 @@ async fn execute(contexts: &SandboxContexts, body: Incoming) -> Result<Response<
         (Some(id), None) => contexts.execute(&id, cell).await?,
         (None, name) => contexts.execute_in_default(language(name.as_deref())?, cell).await?,
     };
-    Ok(cells::streamed(events))
+    Ok(streamed(events, cells::told, cells::keepalive))
 }

@@ -17,6 +17,8 @@ mod addresses;
 mod bodies;
 #[path = "api/client.rs"]
 mod client;
+#[path = "api/contexts.rs"]
+mod contexts;
 #[path = "api/floods.rs"]
 mod floods;
 #[path = "api/ids.rs"]

@@ -103,6 +103,11 @@ impl Context {
         }
     }
 
+    /// Whether it may still do something: neither is it removed nor its sandbox gone.
+    pub(crate) fn lives(&self) -> bool {
+        !self.orders.is_closed()
+    }
+
     /// Puts a cell behind those that wait; what happens to it comes from the receiver. Dropping that interrupts it.
     pub(crate) fn submit(&self, cell: Cell) -> Result<mpsc::Receiver<CellEvent>, ContextError> {
         let (events, receiver) = mpsc::channel(EVENTS);

@@ -280,6 +280,8 @@ impl<P: Processes> Contexts<P> {
     /// The table, with what an earlier daemon left.
     async fn table(&self) -> Result<tokio::sync::MutexGuard<'_, Table>, ContextError> {
         let mut table = self.table.lock().await;
+        // Whoever removed one may have gone away before it was over.
+        table.contexts.retain(|context| context.lives());
         if !table.complete {
             for process in self.processes.list().await? {
                 let tag = process.tag.as_deref().unwrap_or_default();

@@ -1,73 +1,19 @@
-//! What happens to a cell, as a line of JSON each.
+//! What happens to a cell, as E2B's SDKs are told of it.
 
-use std::time::Duration;
-
-use bytes::Bytes;
-use http::Response;
-use http::header::{CONTENT_TYPE, HeaderValue};
 use offleash_core::exec::OutputStream;
 use offleash_interpreter::cell::{CellEnd, CellEvent};
 use serde_json::{Value, json};
-use tokio::sync::mpsc::Receiver;
-use tokio::time::{Instant, sleep_until};
 
-use crate::body::Body;
-use crate::driven::driven;
+use super::lines::Told;
 use crate::time;
 
-/// How often a cell that says nothing shows that it is alive.
-const KEEPALIVE: Duration = Duration::from_secs(5);
-
-/// What a client is told of an event.
-#[derive(Debug)]
-enum Told {
-    /// Something, and more may follow.
-    Lines(Vec<Value>),
-    /// The last.
-    Last(Vec<Value>),
-}
-
-/// The events of a cell, as they come; a client that goes away interrupts the cell.
-pub(super) fn streamed(mut events: Receiver<CellEvent>) -> Response<Body> {
-    let body = driven(|feed| async move {
-        let mut silent_until = Instant::now() + KEEPALIVE;
-        loop {
-            let lines = tokio::select! {
-                event = events.recv() => match event.map(told) {
-                    Some(Told::Lines(lines)) => lines,
-                    Some(Told::Last(lines)) => {
-                        feed.send(Ok(bytes(&lines))).await;
-                        return;
-                    }
-                    // What runs cells is gone: nobody must take this for the whole.
-                    None => {
-                        feed.send(Err("the cell was given up".into())).await;
-                        return;
-                    }
-                },
-                () = sleep_until(silent_until) => vec![json!({ "type": "keepalive" })],
-            };
-            feed.send(Ok(bytes(&lines))).await;
-            silent_until = Instant::now() + KEEPALIVE;
-        }
-    });
-    let mut response = Response::new(body);
-    let kind = HeaderValue::from_static("application/x-ndjson");
-    response.headers_mut().insert(CONTENT_TYPE, kind);
-    response
-}
-
-fn bytes(lines: &[Value]) -> Bytes {
-    let mut text = String::new();
-    for line in lines {
-        text.push_str(&line.to_string());
-        text.push('\n');
-    }
-    text.into()
+/// What shows that a cell which says nothing is alive.
+pub(super) fn keepalive() -> Value {
+    json!({ "type": "keepalive" })
 }
 
 /// An event in E2B's shape, and what that lacks in a shape of its own, which its SDKs pass over.
-fn told(event: CellEvent) -> Told {
+pub(super) fn told(event: CellEvent) -> Told {
     Told::Lines(vec![match event {
         CellEvent::Begin { count } => json!({ "type": "number_of_executions", "execution_count": count }),
         CellEvent::Output { stream, text, at } => output(stream, &text, &time::text(at)),

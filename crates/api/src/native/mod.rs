@@ -1,5 +1,7 @@
 //! The native REST below `/v1`: what the API of E2B lacks.
 
+mod cells;
+mod contexts;
 mod keys;
 mod openapi;
 mod operations;
@@ -35,8 +37,8 @@ pub(crate) fn document() -> Response<Body> {
 /// Answers a request of the native REST.
 pub(crate) async fn answer(asked: &Asked<'_>, body: Incoming) -> Result<Response<Body>, Refusal> {
     let parts = asked.parts;
-    let (operation, segment) = match operations::find(&parts.method, parts.uri.path()) {
-        Found::Operation(operation, segment) => (operation, segment.unwrap_or_default()),
+    let (operation, [segment, below]) = match operations::find(&parts.method, parts.uri.path()) {
+        Found::Operation(operation, segments) => (operation, segments),
         Found::OtherMethod => return Err(wrong_method(&parts.method)),
         Found::Nothing => return Err(Refusal::not_found("there is no such route")),
     };
@@ -52,6 +54,14 @@ pub(crate) async fn answer(asked: &Asked<'_>, body: Incoming) -> Result<Response
         Name::GetSandbox => Ok(answer::json(StatusCode::OK, &sandboxes::shown(asked, segment)?)),
         Name::KillSandbox => sandboxes::kill(asked, segment).await,
         Name::RunInSandbox => run::run_in(asked, segment, body).await,
+        Name::Execute => cells::execute_in_default(asked, segment, body).await,
+        Name::ListContexts => contexts::list(asked, segment).await,
+        Name::CreateContext => contexts::create(asked, segment, body).await,
+        Name::GetContext => contexts::get(asked, segment, below).await,
+        Name::RemoveContext => contexts::remove(asked, segment, below).await,
+        Name::RestartContext => contexts::restart(asked, segment, below).await,
+        Name::InterruptContext => contexts::interrupt(asked, segment, below).await,
+        Name::ExecuteInContext => cells::execute(asked, segment, below, body).await,
         Name::SandboxUsage => sandboxes::usage(asked, segment).await,
         Name::GetPolicy => Ok(answer::json(StatusCode::OK, &sandboxes::shown(asked, segment)?.policy)),
         Name::SetPolicy => sandboxes::set_policy(asked, segment, body).await,

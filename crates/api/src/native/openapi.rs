@@ -3,9 +3,10 @@
 use offleash_manager::daemon::Scope;
 use serde_json::{Map, Value, json};
 
-use super::operations::{OPERATIONS, Operation};
+use super::operations::{Answer, OPERATIONS, Operation};
 use super::schema::{Definitions, Schema as _};
 use super::shapes::Refused;
+use crate::code::NDJSON;
 
 /// The document.
 pub(super) fn document() -> Value {
@@ -44,8 +45,11 @@ fn described(operation: &Operation, refused: &Value, definitions: &mut Definitio
         },
     });
     let mut answer = json!({ "description": status_word(operation.status) });
-    if let Some(schema) = operation.answer {
-        answer["content"] = content(schema(definitions));
+    match operation.answer {
+        Answer::Nothing => {}
+        Answer::One(schema) => answer["content"] = content(schema(definitions)),
+        // The schema of such a type is that of each of its lines.
+        Answer::Lines(schema) => answer["content"] = json!({ (NDJSON): { "schema": schema(definitions) } }),
     }
     described["responses"][operation.status.to_string()] = answer;
     if let Some(schema) = operation.request {
@@ -123,6 +127,15 @@ mod tests {
                 "{operation:?}"
             );
         }
+    }
+
+    #[test]
+    fn what_comes_in_lines_has_the_type_of_lines() {
+        let document = document();
+        let answers = &document["paths"]["/v1/sandboxes/{id}/contexts/{context}/execute"]["post"];
+        assert_eq!(answers["parameters"][1]["name"], "context");
+        let schema = &answers["responses"]["200"]["content"]["application/x-ndjson"]["schema"];
+        assert_eq!(schema["$ref"], "#/components/schemas/CellEvent");
     }
 
     #[test]

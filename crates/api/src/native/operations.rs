@@ -6,6 +6,8 @@ use http::Method;
 use offleash_manager::daemon::Scope;
 use serde_json::Value;
 
+use super::cells::{CellEvent, NewCell, NewDefaultCell};
+use super::contexts::{Context, ContextList, NewContext};
 use super::schema::{Definitions, Schema};
 use super::shapes::{
     Audit, KeyList, MadeKey, NewCommand, NewKey, NewPolicy, NewRun, NewSandbox, Policy, RunResult, Sandbox,
@@ -23,6 +25,14 @@ pub(super) enum Name {
     GetSandbox,
     KillSandbox,
     RunInSandbox,
+    Execute,
+    ListContexts,
+    CreateContext,
+    GetContext,
+    RemoveContext,
+    RestartContext,
+    InterruptContext,
+    ExecuteInContext,
     SandboxUsage,
     GetPolicy,
     SetPolicy,
@@ -49,7 +59,18 @@ pub(super) struct Operation {
     pub(super) query: &'static [(&'static str, &'static str)],
     pub(super) request: Option<fn(&mut Definitions) -> Value>,
     pub(super) status: u16,
-    pub(super) answer: Option<fn(&mut Definitions) -> Value>,
+    pub(super) answer: Answer,
+}
+
+/// What is answered when all is well.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Answer {
+    /// Nothing that is described.
+    Nothing,
+    /// A JSON value.
+    One(fn(&mut Definitions) -> Value),
+    /// Lines of a JSON value each, as they come.
+    Lines(fn(&mut Definitions) -> Value),
 }
 
 const LIST: &[(&str, &str)] = &[
@@ -95,40 +116,72 @@ const fn of<T: Schema>() -> Shape {
     Some(T::schema)
 }
 
-pub(super) static OPERATIONS: [Operation; 18] = [
-    operation!(OpenApi, GET "/v1/openapi.json", None, &[], None => 200 None, "This document."),
-    operation!(Version, GET "/v1/version", READ, &[], None => 200 of::<Version>(), "What the server is."),
-    operation!(Run, POST "/v1/run", CREATE, &[], of::<NewRun>() => 200 of::<RunResult>(),
+const NOTHING: Answer = Answer::Nothing;
+
+const fn one<T: Schema>() -> Answer {
+    Answer::One(T::schema)
+}
+
+const fn lines<T: Schema>() -> Answer {
+    Answer::Lines(T::schema)
+}
+
+pub(super) static OPERATIONS: [Operation; 26] = [
+    operation!(OpenApi, GET "/v1/openapi.json", None, &[], None => 200 NOTHING, "This document."),
+    operation!(Version, GET "/v1/version", READ, &[], None => 200 one::<Version>(), "What the server is."),
+    operation!(Run, POST "/v1/run", CREATE, &[], of::<NewRun>() => 200 one::<RunResult>(),
         "Makes a sandbox, runs a command in it and answers when the command has ended."),
-    operation!(ListSandboxes, GET "/v1/sandboxes", READ, LIST, None => 200 of::<SandboxList>(), "Lists sandboxes."),
-    operation!(CreateSandbox, POST "/v1/sandboxes", CREATE, &[], of::<NewSandbox>() => 201 of::<Sandbox>(),
+    operation!(ListSandboxes, GET "/v1/sandboxes", READ, LIST, None => 200 one::<SandboxList>(), "Lists sandboxes."),
+    operation!(CreateSandbox, POST "/v1/sandboxes", CREATE, &[], of::<NewSandbox>() => 201 one::<Sandbox>(),
         "Makes a sandbox."),
-    operation!(GetSandbox, GET "/v1/sandboxes/{id}", READ, &[], None => 200 of::<Sandbox>(), "Shows a sandbox."),
-    operation!(KillSandbox, DELETE "/v1/sandboxes/{id}", CREATE, &[], None => 204 None, "Kills a sandbox."),
-    operation!(RunInSandbox, POST "/v1/sandboxes/{id}/run", CREATE, &[], of::<NewCommand>() => 200 of::<RunResult>(),
+    operation!(GetSandbox, GET "/v1/sandboxes/{id}", READ, &[], None => 200 one::<Sandbox>(), "Shows a sandbox."),
+    operation!(KillSandbox, DELETE "/v1/sandboxes/{id}", CREATE, &[], None => 204 NOTHING, "Kills a sandbox."),
+    operation!(RunInSandbox, POST "/v1/sandboxes/{id}/run", CREATE, &[], of::<NewCommand>() => 200 one::<RunResult>(),
         "Runs a command in a sandbox and answers when it has ended."),
-    operation!(SandboxUsage, GET "/v1/sandboxes/{id}/usage", READ, &[], None => 200 of::<SandboxUsage>(),
+    operation!(Execute, POST "/v1/sandboxes/{id}/execute", CREATE, &[], of::<NewDefaultCell>() => 200 lines::<CellEvent>(),
+        "Runs a cell of code in the default context of its language, which is made if it is not there, and tells what happens \
+         as it does; a client that goes away interrupts the cell."),
+    operation!(ListContexts, GET "/v1/sandboxes/{id}/contexts", READ, &[], None => 200 one::<ContextList>(),
+        "Lists the contexts of code of a sandbox, in the order in which they were made."),
+    operation!(CreateContext, POST "/v1/sandboxes/{id}/contexts", CREATE, &[], of::<NewContext>() => 201 one::<Context>(),
+        "Makes a context of code and answers when it is ready."),
+    operation!(GetContext, GET "/v1/sandboxes/{id}/contexts/{context}", READ, &[], None => 200 one::<Context>(),
+        "Shows a context."),
+    operation!(RemoveContext, DELETE "/v1/sandboxes/{id}/contexts/{context}", CREATE, &[], None => 204 NOTHING,
+        "Ends a context, and the cell that runs in it."),
+    operation!(RestartContext, POST "/v1/sandboxes/{id}/contexts/{context}/restart", CREATE, &[], None => 204 NOTHING,
+        "Ends what runs in a context, with all its state, and starts it anew."),
+    operation!(InterruptContext, POST "/v1/sandboxes/{id}/contexts/{context}/interrupt", CREATE, &[], None => 204 NOTHING,
+        "Interrupts the cell that runs in a context, if one does; what it ends with is told to whoever runs it."),
+    operation!(ExecuteInContext, POST "/v1/sandboxes/{id}/contexts/{context}/execute", CREATE, &[],
+        of::<NewCell>() => 200 lines::<CellEvent>(),
+        "Runs a cell of code in a context, after those that wait there, and tells what happens as it does; a client that goes \
+         away interrupts the cell."),
+    operation!(SandboxUsage, GET "/v1/sandboxes/{id}/usage", READ, &[], None => 200 one::<SandboxUsage>(),
         "Says what a sandbox uses now."),
-    operation!(GetPolicy, GET "/v1/sandboxes/{id}/policy", READ, &[], None => 200 of::<Policy>(),
+    operation!(GetPolicy, GET "/v1/sandboxes/{id}/policy", READ, &[], None => 200 one::<Policy>(),
         "Says what a sandbox may reach."),
-    operation!(SetPolicy, PUT "/v1/sandboxes/{id}/policy", CREATE, &[], of::<NewPolicy>() => 204 None,
+    operation!(SetPolicy, PUT "/v1/sandboxes/{id}/policy", CREATE, &[], of::<NewPolicy>() => 204 NOTHING,
         "Replaces what a sandbox may reach."),
-    operation!(WorkspaceDiff, GET "/v1/sandboxes/{id}/workspace/diff", READ, &[], None => 501 None,
+    operation!(WorkspaceDiff, GET "/v1/sandboxes/{id}/workspace/diff", READ, &[], None => 501 NOTHING,
         "Will show what changed in a workspace of the host; sandboxes of the server have none yet."),
-    operation!(WorkspaceApply, POST "/v1/sandboxes/{id}/workspace/apply", CREATE, &[], None => 501 None,
+    operation!(WorkspaceApply, POST "/v1/sandboxes/{id}/workspace/apply", CREATE, &[], None => 501 NOTHING,
         "Will write changes back to a workspace of the host; sandboxes of the server have none yet."),
-    operation!(Audit, GET "/v1/audit", READ, AUDIT, None => 200 of::<Audit>(),
+    operation!(Audit, GET "/v1/audit", READ, AUDIT, None => 200 one::<Audit>(),
         "Says what happened to sandboxes, the newest first unless `after` is given; to everybody's with the scope `admin`."),
-    operation!(Usage, GET "/v1/usage", READ, &[], None => 200 of::<Usage>(), "Says how much the caller has, and may have."),
-    operation!(ListKeys, GET "/v1/keys", ADMIN, &[], None => 200 of::<KeyList>(), "Lists keys."),
-    operation!(CreateKey, POST "/v1/keys", ADMIN, &[], of::<NewKey>() => 201 of::<MadeKey>(), "Makes a key."),
-    operation!(RevokeKey, DELETE "/v1/keys/{id}", ADMIN, &[], None => 204 None, "Makes a key invalid, for good."),
+    operation!(Usage, GET "/v1/usage", READ, &[], None => 200 one::<Usage>(), "Says how much the caller has, and may have."),
+    operation!(ListKeys, GET "/v1/keys", ADMIN, &[], None => 200 one::<KeyList>(), "Lists keys."),
+    operation!(CreateKey, POST "/v1/keys", ADMIN, &[], of::<NewKey>() => 201 one::<MadeKey>(), "Makes a key."),
+    operation!(RevokeKey, DELETE "/v1/keys/{id}", ADMIN, &[], None => 204 NOTHING, "Makes a key invalid, for good."),
 ];
 
-/// What a request asks for, and the segment of its path that a segment in braces stands for.
+/// The segments of a path that stand in place of those in braces, in their order; empty where there are fewer.
+pub(super) type Segments<'a> = [&'a str; 2];
+
+/// What a request asks for, and which segments of its path say of what.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found<'a> {
-    Operation(&'static Operation, Option<&'a str>),
+    Operation(&'static Operation, Segments<'a>),
     /// The path is one, but not with this method.
     OtherMethod,
     Nothing,
@@ -146,25 +199,26 @@ impl Eq for Operation {}
 pub(super) fn find<'a>(method: &Method, path: &'a str) -> Found<'a> {
     let mut found = Found::Nothing;
     for operation in &OPERATIONS {
-        let Some(segment) = matched(operation.path, path) else {
+        let Some(segments) = matched(operation.path, path) else {
             continue;
         };
         if operation.method == *method {
-            return Found::Operation(operation, segment);
+            return Found::Operation(operation, segments);
         }
         found = Found::OtherMethod;
     }
     found
 }
 
-/// The segment in place of that in braces, when the path fits.
-fn matched<'a>(pattern: &str, path: &'a str) -> Option<Option<&'a str>> {
-    let mut found = None;
+/// The segments in place of those in braces, when the path fits.
+fn matched<'a>(pattern: &str, path: &'a str) -> Option<Segments<'a>> {
+    let mut found = Segments::default();
+    let mut places = found.iter_mut();
     let mut given = path.split('/');
     for expected in pattern.split('/') {
         let segment = given.next()?;
         if expected.starts_with('{') {
-            found = Some(segment);
+            *places.next()? = segment;
         } else if expected != segment {
             return None;
         }
@@ -179,18 +233,20 @@ mod tests {
     #[test]
     fn requests_find_their_route() {
         let name = |method: &Method, path: &str| match find(method, path) {
-            Found::Operation(operation, segment) => Some((operation.name, segment.map(str::to_owned))),
+            Found::Operation(operation, segments) => Some((operation.name, segments.map(str::to_owned))),
             _ => None,
         };
-        assert_eq!(name(&Method::POST, "/v1/run"), Some((Name::Run, None)));
+        let found = |operation: Name, segments: Segments<'_>| Some((operation, segments.map(str::to_owned)));
+        assert_eq!(name(&Method::POST, "/v1/run"), found(Name::Run, ["", ""]));
         assert_eq!(
             name(&Method::GET, "/v1/sandboxes/i1"),
-            Some((Name::GetSandbox, Some("i1".to_owned())))
+            found(Name::GetSandbox, ["i1", ""])
         );
         assert_eq!(
-            name(&Method::DELETE, "/v1/keys/"),
-            Some((Name::RevokeKey, Some(String::new())))
+            name(&Method::POST, "/v1/sandboxes/i1/contexts/c2/restart"),
+            found(Name::RestartContext, ["i1", "c2"])
         );
+        assert_eq!(name(&Method::DELETE, "/v1/keys/"), found(Name::RevokeKey, ["", ""]));
         assert_eq!(find(&Method::GET, "/v1/run"), Found::OtherMethod);
         for path in [
             "/v1",
@@ -198,6 +254,7 @@ mod tests {
             "/v1/run/",
             "/v1/sandboxes/i1/",
             "/v1/sandboxes/a/b/run",
+            "/v1/sandboxes/a/contexts/b/c/restart",
             "/v2/run",
         ] {
             assert_eq!(find(&Method::GET, path), Found::Nothing, "{path}");

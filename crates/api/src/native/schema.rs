@@ -34,6 +34,8 @@ simple! {
     u64 => { "type": "integer", "format": "int64", "minimum": 0 },
     i32 => { "type": "integer", "format": "int32" },
     i64 => { "type": "integer", "format": "int64" },
+    // Whatever JSON has.
+    Value => {},
 }
 
 impl<T: Schema> Schema for Option<T> {

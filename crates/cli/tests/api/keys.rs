@@ -4,7 +4,7 @@ use crate::client::ask;
 use crate::server::Server;
 
 /// A request of every route that needs a key, by scope.
-const ROUTES: [(&str, &str); 32] = [
+const ROUTES: [(&str, &str); 40] = [
     ("create", "POST /sandboxes"),
     ("create", "POST /v2/sandboxes"),
     ("read", "GET /sandboxes"),
@@ -29,6 +29,14 @@ const ROUTES: [(&str, &str); 32] = [
     ("read", "GET /v1/sandboxes/i1"),
     ("create", "DELETE /v1/sandboxes/i1"),
     ("create", "POST /v1/sandboxes/i1/run"),
+    ("create", "POST /v1/sandboxes/i1/execute"),
+    ("read", "GET /v1/sandboxes/i1/contexts"),
+    ("create", "POST /v1/sandboxes/i1/contexts"),
+    ("read", "GET /v1/sandboxes/i1/contexts/c1"),
+    ("create", "DELETE /v1/sandboxes/i1/contexts/c1"),
+    ("create", "POST /v1/sandboxes/i1/contexts/c1/restart"),
+    ("create", "POST /v1/sandboxes/i1/contexts/c1/interrupt"),
+    ("create", "POST /v1/sandboxes/i1/contexts/c1/execute"),
     ("read", "GET /v1/sandboxes/i1/usage"),
     ("read", "GET /v1/sandboxes/i1/policy"),
     ("create", "PUT /v1/sandboxes/i1/policy"),
