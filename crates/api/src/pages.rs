@@ -39,6 +39,14 @@ pub(crate) fn metrics(daemon: &Daemon, tally: &Tally, clients: &Clients) -> Resp
         page.labelled("offleash_sandboxes", "state", state, number(count));
     }
     page.family(
+        "offleash_pool_sandboxes",
+        "gauge",
+        "Sandboxes that can be handed out at once, by template.",
+    );
+    for (template, count) in daemon.waiting() {
+        page.labelled("offleash_pool_sandboxes", "template", &template, number(count));
+    }
+    page.family(
         "offleash_creates_total",
         "counter",
         "Sandboxes made since the start, by where they came from.",

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::str::FromStr;
 
+use offleash_api::client::{Client, SOCKET};
 use offleash_core::env::check_variable;
 use offleash_core::spec::{IdChoice, SandboxSpec};
 use offleash_core::template::{Recipe, RecipeFile, TemplateName, split_requirements};
@@ -13,6 +14,7 @@ use offleash_core::text::Text;
 use offleash_core::units::Bytes;
 use offleash_manager::lifecycle::open_state;
 use offleash_manager::templates::{self, BuildRequest, TemplateError, TemplateListing, USUAL_DISK};
+use offleash_store::StateDirectory;
 use serde::Serialize;
 
 use self::progress::Shown;
@@ -277,10 +279,24 @@ fn rm(arguments: &TemplateRmArgs, state: Option<&Path>) -> Result<ExitCode, Fail
     let state = open_state(state)?;
     let names = arguments.names.iter().map(|name| TemplateName::meant_by(name));
     for name in names.collect::<Result<Vec<_>, _>>()? {
-        templates::remove(&state, &name)?;
+        remove(&state, &name)?;
         terminal::print(format!("{name}\n").as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Removes a template; where it is used, a server is asked, because it may be used by nobody but the server's warm pool.
+fn remove(state: &StateDirectory, name: &TemplateName) -> Result<(), Failure> {
+    let used = match templates::remove(state, name) {
+        Err(used @ TemplateError::InUse { .. }) => used,
+        other => return Ok(other?),
+    };
+    let asked = Client::new(&state.path().join(SOCKET)).and_then(|client| client.delete(&format!("/templates/{name}")));
+    match asked {
+        // What a server cannot remove of it, which may not be able to become its superuser.
+        Ok(()) => Ok(templates::clean(state)?),
+        Err(_) => Err(used.into()),
+    }
 }
 
 #[cfg(test)]

@@ -19,6 +19,8 @@ mod lives;
 mod logs;
 #[path = "daemon/pauses.rs"]
 mod pauses;
+#[path = "daemon/pools.rs"]
+mod pools;
 #[path = "daemon/restarts.rs"]
 mod restarts;
 #[path = "daemon/world.rs"]

@@ -1,5 +1,6 @@
 //! The configuration file of `offleash serve`, and what it and the flags mean together.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,9 +9,11 @@ use std::time::Duration;
 use offleash_api::{Listen, ServerConfig, TlsFiles};
 use offleash_core::level::Degrade;
 use offleash_core::network::{NetworkRule, RuleVerdict};
-use offleash_core::template::ItemError;
+use offleash_core::template::{ItemError, TemplateName};
 use offleash_core::text::Text;
-use offleash_manager::daemon::{AdmissionConfig, DaemonConfig, Limits, PoolConfig, TemplatesConfig};
+use offleash_manager::daemon::{
+    AdmissionConfig, BASE_TEMPLATE, DaemonConfig, Limits, PoolConfig, TemplatePool, TemplatesConfig,
+};
 use serde::Deserialize;
 
 use crate::args::{LogArg, ServeArgs};
@@ -109,14 +112,24 @@ tables! {
         min_disk_mib: u64 = "`512`",
     }
     "pool" Pool {
-        /// Sandboxes that are made ahead and wait, at least.
+        /// Sandboxes of template `base` that are made ahead and wait, at least.
         min: usize = "`2`",
-        /// And at most; the number between follows demand. 0 switches the pool off.
+        /// Sandboxes of each template that wait at most; the number between follows demand.
         max: usize = "`32`",
+        /// Sandboxes that wait or are being made ahead at most, of all templates together. 0 switches the pool off.
+        max_total: usize = "as `max`",
         /// How many are made ahead at a time.
         max_creating: usize = "`2`",
         /// How long one waits before it is replaced, seconds.
         max_age_seconds: u64 = "`3600`",
+        /// What is different for some templates: a table `[pool.templates.NAME]` each.
+        templates: BTreeMap<String, PoolTemplate> = "none",
+    }
+    "pool.templates.NAME" PoolTemplate {
+        /// Sandboxes of template NAME that wait at least, also when nobody has asked for one.
+        min: usize = "`0`, for `base` as `pool.min`",
+        /// And at most.
+        max: usize = "as `pool.max`",
     }
     "templates" Templates {
         /// Build template `code-interpreter`, which E2B's SDK for it asks for, when it is asked for and not there.
@@ -358,18 +371,42 @@ fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Failure
     set(min_memory_mib, admission.min_memory_mib);
     set(min_pids, admission.min_pids);
     set(min_disk_mib, admission.min_disk_mib);
-    let PoolConfig {
-        min,
-        max,
-        max_creating,
-        max_age,
-    } = &mut config.pool;
-    set(min, pool.min);
-    set(max, pool.max);
-    set(max_creating, pool.max_creating);
-    set(max_age, pool.max_age_seconds.map(Duration::from_secs));
+    config.pool = warm_pool(pool, config.pool)?;
     templates(&tables.templates, &mut config.templates)?;
     check_order(&config)?;
+    Ok(config)
+}
+
+fn warm_pool(table: &Pool, usual: PoolConfig) -> Result<PoolConfig, Failure> {
+    let mut config = PoolConfig {
+        max_total: table.max_total,
+        ..usual
+    };
+    set(&mut config.min, table.min);
+    set(&mut config.max, table.max);
+    set(&mut config.max_creating, table.max_creating);
+    set(&mut config.max_age, table.max_age_seconds.map(Duration::from_secs));
+    for (name, own) in table.templates.iter().flatten() {
+        let meant = match name.as_str() {
+            BASE_TEMPLATE => name.clone(),
+            name => TemplateName::meant_by(name)?.to_string(),
+        };
+        if own.min.zip(own.max).is_some_and(|(min, max)| min > max) {
+            let message = format!("pool.templates.{name}: `min` is more than `max`");
+            return Err(Failure::new(message).with_hint("docs/serve.md has every key, with its default"));
+        }
+        let own = TemplatePool {
+            min: own.min,
+            max: own.max,
+        };
+        config.templates.insert(meant, own);
+    }
+    let (least, most) = (config.least_total(), config.max_total());
+    // Only who says how many there are of all can have meant less than the least of each.
+    if table.max_total.is_some_and(|most| most > 0) && least > most {
+        let message = format!("pool.max_total is {most}, and at least {least} are to wait of all templates together");
+        return Err(Failure::new(message).with_hint("raise it, or lower `min` of the pool or of some templates"));
+    }
     Ok(config)
 }
 

@@ -107,6 +107,16 @@ fn keys_find_their_place() {
 }
 
 #[test]
+fn templates_have_bounds_of_their_own_in_the_pool() {
+    let text = "[pool]\nmax = 9\nmax_total = 12\n[pool.templates.code-interpreter-v1]\nmin = 3\n[pool.templates.base]\nmax = 1";
+    let pool = daemon(&parse(text).unwrap(), None).unwrap().pool;
+    assert_eq!((pool.max, pool.max_total(), pool.least_total()), (9, 12, 4));
+    assert_eq!(pool.templates["code-interpreter"].min, Some(3));
+    let usual = DaemonConfig::default().pool;
+    assert_eq!((usual.max_total(), usual.least_total()), (usual.max, usual.min));
+}
+
+#[test]
 fn what_is_not_known_is_refused() {
     for text in [
         "lisen = \"127.0.0.1:1\"",
@@ -116,6 +126,8 @@ fn what_is_not_known_is_refused() {
         "[limits]\ncpus = \"many\"",
         "limits = 3",
         "[unknown]\na = 1",
+        "[pool.templates.a]\nmost = 1",
+        "[pool]\ntemplates = 3",
         "a = ",
     ] {
         assert!(parse(text).is_err(), "{text}");
@@ -125,6 +137,9 @@ fn what_is_not_known_is_refused() {
         "[sandboxes]\ndegrade = \"maybe\"",
         "[limits]\ncpus = 33",
         "[limits]\ncpus = 0",
+        "[pool.templates.\"A b\"]\nmin = 1",
+        "[pool.templates.a]\nmin = 2\nmax = 1",
+        "[pool]\nmax_total = 3\n[pool.templates.a]\nmin = 2",
     ] {
         assert!(daemon(&parse(text).unwrap(), None).is_err(), "{text}");
     }

@@ -14,6 +14,7 @@ use super::error::DaemonError;
 use super::history::Cause;
 use super::inner::{Inner, blocking};
 use super::launch::{Process, of_this_boot};
+use super::pool::Origin;
 use super::specification::Specification;
 use super::table::Entry;
 
@@ -120,9 +121,16 @@ async fn take_over(inner: &Arc<Inner>, entry: &Arc<Entry>, is_recorded: bool) ->
     if differs && inner.write(entry, None, |row| row.state = state).await.is_err() {
         entry.lock().row.state = state;
     }
-    let is_pooled = entry.lock().row.key_id.is_none();
-    if is_pooled {
-        inner.pool.add(Arc::clone(entry));
+    let origin = {
+        let facts = entry.lock();
+        let is_pooled = facts.row.key_id.is_none();
+        is_pooled.then(|| Origin {
+            template: facts.row.template.clone(),
+            build: facts.specification.build.clone(),
+        })
+    };
+    if let Some(origin) = origin {
+        inner.pool.adopt(Arc::clone(entry), &origin);
     }
     true
 }

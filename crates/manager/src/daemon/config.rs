@@ -1,5 +1,6 @@
 //! What the owner of a daemon can set.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use offleash_core::level::{Degrade, Level};
 use offleash_core::template::Recipe;
 
+use super::BASE_TEMPLATE;
 use super::view::Limits;
 
 /// What the owner of a daemon can set; [`DaemonConfig::default`] is what happens if nothing is.
@@ -76,17 +78,61 @@ pub struct AdmissionConfig {
     pub min_disk_mib: u64,
 }
 
-/// Sandboxes of template `base` with the default limits and network, made ahead.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Sandboxes with the default limits and network, made ahead.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolConfig {
-    /// How many wait at least.
+    /// How many of template `base` wait at least.
     pub min: usize,
-    /// How many wait at most; the number between follows demand. Zero switches the pool off.
+    /// How many of each template wait at most; the number between follows demand.
     pub max: usize,
+    /// How many wait and are being made at most, of all templates together; as `max` if `None`. Zero switches the pool
+    /// off.
+    pub max_total: Option<usize>,
     /// How many are made at a time.
     pub max_creating: usize,
     /// How long one waits before it is replaced by a fresh one.
     pub max_age: Duration,
+    /// What is different for some templates, by name.
+    pub templates: BTreeMap<String, TemplatePool>,
+}
+
+/// What is different for the sandboxes of one template that are made ahead.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TemplatePool {
+    /// How many wait at least; none if `None`, but for `base`.
+    pub min: Option<usize>,
+    /// How many wait at most; as for all templates if `None`.
+    pub max: Option<usize>,
+}
+
+/// How many of a template wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PoolBounds {
+    pub(super) min: usize,
+    pub(super) max: usize,
+}
+
+impl PoolConfig {
+    /// How many wait and are being made at most, of all templates together.
+    pub fn max_total(&self) -> usize {
+        self.max_total.unwrap_or(self.max)
+    }
+
+    pub(super) fn bounds(&self, template: &str) -> PoolBounds {
+        let own = self.templates.get(template);
+        let usual = if template == BASE_TEMPLATE { self.min } else { 0 };
+        PoolBounds {
+            min: own.and_then(|own| own.min).unwrap_or(usual),
+            max: own.and_then(|own| own.max).unwrap_or(self.max),
+        }
+    }
+
+    /// How many wait at least of all templates together.
+    pub fn least_total(&self) -> usize {
+        let others = self.templates.keys().filter(|name| *name != BASE_TEMPLATE);
+        let bounds = others.map(|name| self.bounds(name)).chain([self.bounds(BASE_TEMPLATE)]);
+        bounds.fold(0, |sum, bounds| sum.saturating_add(bounds.min.min(bounds.max)))
+    }
 }
 
 impl Default for DaemonConfig {
@@ -151,8 +197,10 @@ impl Default for PoolConfig {
         Self {
             min: 2,
             max: 32,
+            max_total: None,
             max_creating: 2,
             max_age: Duration::from_secs(60 * 60),
+            templates: BTreeMap::new(),
         }
     }
 }

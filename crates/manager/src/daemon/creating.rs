@@ -14,11 +14,12 @@ use super::error::DaemonError;
 use super::history::{self, Cause, Happened, who};
 use super::inner::{Inner, blocking};
 use super::launch::{self, Process};
+use super::pool::Origin;
 use super::request::{CreateRequest, NetworkSettings, OnTimeout};
 use super::specification::{self, Specification};
 use super::table::{Claim, Entry, Reserved};
 use super::view::{Caller, Limits, SandboxView};
-use super::{BASE_TEMPLATE, Daemon, network, random, templates};
+use super::{Daemon, network, random, templates};
 use crate::clock::{after, now_ms};
 use crate::keeper::message::Hello;
 use crate::keeper::order::{LimitsOrder, NetworkOrder, SandboxOrder};
@@ -107,10 +108,14 @@ impl Order {
         })
     }
 
-    /// The name of its template.
-    fn template_name(&self) -> &str {
-        let built = self.template.as_ref();
-        built.map_or(BASE_TEMPLATE, |built| built.record().name.as_str())
+    /// What it is of.
+    fn origin(&self) -> Origin {
+        Origin::of(self.template.as_ref())
+    }
+
+    /// Whether it asks for nothing that members of the warm pool have not.
+    fn is_usual(&self, inner: &Inner) -> bool {
+        self.specification.limits == inner.config.default_limits
     }
 
     /// What it counts against.
@@ -158,7 +163,9 @@ async fn repeated(entry: Arc<Entry>) -> Result<Arc<Entry>, DaemonError> {
 }
 
 async fn create(inner: &Arc<Inner>, order: &Order) -> Result<Arc<Entry>, DaemonError> {
-    inner.pool.note_demand();
+    if order.is_usual(inner) {
+        inner.pool.note_demand(&order.origin());
+    }
     inner.admission.check()?;
     let entry = match hand_out(inner, order).await? {
         Some(Reserved::Before(before)) => return repeated(before).await,
@@ -181,11 +188,12 @@ async fn create(inner: &Arc<Inner>, order: &Order) -> Result<Arc<Entry>, DaemonE
 
 /// Hands out a member of the warm pool, if there is one that fits.
 async fn hand_out(inner: &Arc<Inner>, order: &Order) -> Result<Option<Reserved>, DaemonError> {
-    if order.template.is_some() || order.specification.limits != inner.config.default_limits {
+    if !order.is_usual(inner) {
         return Ok(None);
     }
+    let origin = order.origin();
     let reserved = inner.table.reserve(&order.claim(inner), |_| {
-        let entry = inner.pool.take()?;
+        let entry = inner.pool.take(&origin)?;
         let mut facts = entry.lock();
         facts.owner = Some(order.caller.key_id.clone());
         facts.row.idempotency_key.clone_from(&order.request.idempotency_key);
@@ -256,7 +264,7 @@ async fn give_network(inner: &Inner, entry: &Entry, wanted: &Specification) -> R
 /// Makes a sandbox for a caller.
 async fn make_for(inner: &Arc<Inner>, order: &Order) -> Result<Reserved, DaemonError> {
     let id = random::sandbox_id()?;
-    let mut row = new_row(id.as_str(), order.template_name(), &order.specification);
+    let mut row = new_row(id.as_str(), &order.origin().template, &order.specification);
     order.fill(&mut row)?;
     let entry = Arc::new(Entry::new(id, row, order.specification.clone()));
     // Held until it is made, before anybody can find it.
@@ -284,10 +292,13 @@ async fn make_for(inner: &Arc<Inner>, order: &Order) -> Result<Reserved, DaemonE
 }
 
 /// Makes a sandbox for the warm pool.
-pub(super) async fn make_for_pool(inner: &Arc<Inner>) -> Result<Arc<Entry>, DaemonError> {
-    let specification = Specification::usual(&inner.config);
+pub(super) async fn make_for_pool(inner: &Arc<Inner>, origin: &Origin) -> Result<Arc<Entry>, DaemonError> {
+    let specification = Specification {
+        build: origin.build.clone(),
+        ..Specification::usual(&inner.config)
+    };
     let id = random::sandbox_id()?;
-    let row = new_row(id.as_str(), BASE_TEMPLATE, &specification);
+    let row = new_row(id.as_str(), &origin.template, &specification);
     let entry = Arc::new(Entry::new(id, row, specification));
     let _transition = entry.transition.lock().await;
     inner.table.insert(Arc::clone(&entry));
@@ -298,7 +309,7 @@ pub(super) async fn make_for_pool(inner: &Arc<Inner>) -> Result<Arc<Entry>, Daem
     Ok(Arc::clone(&entry))
 }
 
-fn new_row(id: &str, template: &str, specification: &Specification) -> SandboxRow {
+pub(super) fn new_row(id: &str, template: &str, specification: &Specification) -> SandboxRow {
     SandboxRow {
         id: id.to_owned(),
         key_id: None,

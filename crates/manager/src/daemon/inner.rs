@@ -75,7 +75,7 @@ impl Inner {
         let registry = blocking("open the registry", move || Registry::open(&opened)).await??;
         Ok(Arc::new(Self {
             admission: Admission::new(config.admission, state.path().to_owned()),
-            pool: Pool::new(config.pool),
+            pool: Pool::new(config.pool.clone()),
             builds: Builds::default(),
             creating: Semaphore::new(config.max_creating.max(1)),
             config,

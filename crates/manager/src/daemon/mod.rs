@@ -13,6 +13,7 @@ mod creating;
 mod ending;
 mod error;
 mod expiry;
+mod filling;
 mod history;
 mod inner;
 mod keys;
@@ -26,6 +27,7 @@ mod records;
 mod remains;
 mod request;
 mod sampling;
+mod shares;
 mod specification;
 mod table;
 mod templates;
@@ -35,7 +37,7 @@ mod view;
 use std::sync::Arc;
 
 pub use self::code::{SandboxContexts, SandboxProcesses, SandboxStream, is_driver_tag};
-pub use self::config::{AdmissionConfig, DaemonConfig, PoolConfig, TemplatesConfig};
+pub use self::config::{AdmissionConfig, DaemonConfig, PoolConfig, TemplatePool, TemplatesConfig};
 pub use self::error::DaemonError;
 use self::inner::Inner;
 pub use self::keys::Keys;
@@ -69,7 +71,7 @@ impl Daemon {
         let inner = Inner::open(config).await?;
         adoption::adopt_all(&inner).await?;
         expiry::start(&inner);
-        pool::start(&inner);
+        filling::start(&inner);
         sampling::start(&inner);
         Ok(Self { inner })
     }
@@ -85,6 +87,11 @@ impl Daemon {
     /// How many sandboxes there are.
     pub fn counts(&self) -> Counts {
         self.inner.counts()
+    }
+
+    /// How many sandboxes of each template wait to be handed out.
+    pub fn waiting(&self) -> Vec<(String, usize)> {
+        self.inner.pool.waiting()
     }
 
     /// What the owner set.

@@ -1,52 +1,91 @@
 //! Sandboxes that were made ahead, so that a create is a hand-out.
 //!
-//! They are of template `base`, with the default limits and network. How many there are follows demand: as many as were
-//! asked for lately, between the configured bounds. They are made in the background, a few at a time, when nobody waits
-//! for one that is there, and a create that finds none makes its own.
+//! Each template has a queue of its own; all are with the default limits and network. How many wait in a queue follows
+//! demand: as many as were asked for lately, between the bounds of the template, and no more in all queues together than
+//! the bound over all, which is shared fairly ([`shares`](super::shares)). They are made in the background
+//! ([`filling`](super::filling)), and a create that finds none makes its own.
+//!
+//! A member is of one build of its template and is handed out for that one alone.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use offleash_store::registry::SandboxState;
+use offleash_store::HeldTemplate;
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
-use tokio::time::timeout;
 
-use super::config::PoolConfig;
-use super::creating::make_for_pool;
-use super::ending;
-use super::history::Cause;
-use super::inner::{Inner, Job};
+use super::BASE_TEMPLATE;
+use super::config::{PoolBounds, PoolConfig};
+use super::shares::{Wish, shares};
 use super::table::Entry;
 
-/// How often the number is looked at.
-const EVERY: Duration = Duration::from_secs(1);
-/// What is left of demand after that time: half after about half a minute.
+/// What is left of demand after a second: half after about half a minute.
 const DECAY: f64 = 0.977;
+/// Demand that is less is none: what one create leaves is that little after three minutes.
+const FORGOTTEN: f64 = 0.015;
 /// Nothing is made until none was handed out for this long, because whoever got one is about to use it …
 const CALM: Duration = Duration::from_millis(50);
 /// … but no longer than this, so that a long row of creates does not come to an empty pool.
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
-/// How long nothing is made after a failure.
+/// How long nothing is made for a template after a failure.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
+
+/// What a sandbox is made from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Origin {
+    /// The template's name.
+    pub(super) template: String,
+    /// Which build of it; the base has none.
+    pub(super) build: Option<String>,
+}
+
+impl Origin {
+    /// The origin of sandboxes of `template`, or of the base.
+    pub(super) fn of(template: Option<&HeldTemplate>) -> Self {
+        let record = template.map(HeldTemplate::record);
+        Self {
+            template: record.map_or_else(|| BASE_TEMPLATE.to_owned(), |record| record.name.to_string()),
+            build: record.map(|record| record.build.clone()),
+        }
+    }
+
+    fn base() -> Self {
+        Self::of(None)
+    }
+}
 
 /// The warm pool.
 #[derive(Debug)]
 pub(super) struct Pool {
     config: PoolConfig,
     contents: Mutex<Contents>,
-    /// Told when one was taken.
-    wanted: Arc<Notify>,
+    /// Told when one was taken or there is another queue.
+    pub(super) wanted: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
 struct Contents {
+    /// By the name of their template.
+    queues: BTreeMap<String, Queue>,
+    /// Templates that are being removed: none of them is made.
+    closed: BTreeSet<String>,
+    spell: Option<Spell>,
+    /// What nobody is to have any more.
+    stale: Vec<Arc<Entry>>,
+}
+
+#[derive(Debug)]
+struct Queue {
+    origin: Origin,
+    bounds: PoolBounds,
     /// The oldest first; the freshest is handed out last.
     members: VecDeque<Member>,
+    /// How many are being made.
+    making: usize,
     /// Creates of late, the older the less.
     demand: f64,
-    spell: Option<Spell>,
+    /// When the next may be made after one could not be.
+    not_before: Option<Instant>,
 }
 
 /// Members that were handed out one soon after the other.
@@ -62,11 +101,40 @@ struct Member {
     since: Instant,
 }
 
+/// What became of a sandbox that was made for the pool.
+#[derive(Debug)]
+pub(super) enum Made {
+    /// It can be had.
+    Ready(Arc<Entry>),
+    /// Its template was rebuilt or removed meanwhile.
+    Outdated(Arc<Entry>),
+    /// There is none.
+    Failed,
+}
+
+/// A template of which no member is made as long as this lives.
+#[derive(Debug)]
+pub(super) struct Closed<'a> {
+    pool: &'a Pool,
+    template: String,
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.pool.lock().closed.remove(&self.template);
+    }
+}
+
 impl Pool {
     pub(super) fn new(config: PoolConfig) -> Self {
+        let base = Queue::new(Origin::base(), config.bounds(BASE_TEMPLATE));
+        let queues = BTreeMap::from([(BASE_TEMPLATE.to_owned(), base)]);
         Self {
             config,
-            contents: Mutex::default(),
+            contents: Mutex::new(Contents {
+                queues,
+                ..Contents::default()
+            }),
             wanted: Arc::default(),
         }
     }
@@ -75,17 +143,69 @@ impl Pool {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Somebody wants a sandbox.
-    pub(super) fn note_demand(&self) {
-        self.lock().demand += 1.0;
+    /// Whether nothing is ever made ahead.
+    pub(super) fn is_off(&self) -> bool {
+        self.config.max_total() == 0
     }
 
-    /// Takes one out.
-    pub(super) fn take(&self) -> Option<Arc<Entry>> {
+    /// How many are made at a time.
+    pub(super) fn max_creating(&self) -> usize {
+        self.config.max_creating
+    }
+
+    /// Templates of which some wait, or shall: whether they are still what they were is to be looked at.
+    pub(super) fn templates(&self) -> Vec<String> {
+        let contents = self.lock();
+        let queues = contents.queues.keys().cloned();
+        let configured = self.config.templates.iter().filter(|(_, one)| one.min.unwrap_or(0) > 0);
+        let all: BTreeSet<String> = queues.chain(configured.map(|(name, _)| name.clone())).collect();
+        all.into_iter().filter(|name| name != BASE_TEMPLATE).collect()
+    }
+
+    /// Somebody wants a sandbox of `origin`.
+    pub(super) fn note_demand(&self, origin: &Origin) {
+        if self.is_off() {
+            return;
+        }
+        let mut contents = self.lock();
+        if !contents.closed.contains(&origin.template) {
+            contents.queue(origin, &self.config).demand += 1.0;
+        }
+    }
+
+    /// `origin` is what there is of its template now: members of another build are nobody's from here on.
+    pub(super) fn note_current(&self, origin: &Origin) {
+        let mut contents = self.lock();
+        if !contents.closed.contains(&origin.template) {
+            let _there = contents.queue(origin, &self.config);
+        }
+    }
+
+    /// There is no template of that name any more.
+    pub(super) fn note_gone(&self, template: &str) {
+        self.lock().drop_queue(template);
+    }
+
+    /// Makes no more of a template, and answers those that wait.
+    pub(super) fn close(&self, template: &str) -> (Closed<'_>, Vec<Arc<Entry>>) {
+        let mut contents = self.lock();
+        contents.closed.insert(template.to_owned());
+        let before = contents.stale.len();
+        contents.drop_queue(template);
+        let members = contents.stale.split_off(before);
+        let template = template.to_owned();
+        (Closed { pool: self, template }, members)
+    }
+
+    /// Takes out one of `origin`.
+    pub(super) fn take(&self, origin: &Origin) -> Option<Arc<Entry>> {
         let taken = {
             let mut contents = self.lock();
             contents.note_taken(Instant::now());
-            contents.members.pop_front()
+            let queue = contents.queues.get_mut(&origin.template);
+            queue
+                .filter(|queue| queue.origin == *origin)
+                .and_then(|queue| queue.members.pop_front())
         };
         self.wanted.notify_one();
         taken.map(|member| member.entry)
@@ -93,72 +213,226 @@ impl Pool {
 
     /// Takes out all.
     pub(super) fn take_all(&self) -> Vec<Arc<Entry>> {
-        self.lock().members.drain(..).map(|member| member.entry).collect()
+        let mut contents = self.lock();
+        let stale = std::mem::take(&mut contents.stale);
+        let queues = contents.queues.values_mut();
+        let members = queues.flat_map(|queue| queue.members.drain(..).map(|member| member.entry));
+        stale.into_iter().chain(members.collect::<Vec<_>>()).collect()
     }
 
-    /// Puts one in.
-    pub(super) fn add(&self, entry: Arc<Entry>) {
-        self.lock().members.push_back(Member {
-            entry,
-            since: Instant::now(),
-        });
+    /// Puts in one that an earlier daemon made.
+    pub(super) fn adopt(&self, entry: Arc<Entry>, origin: &Origin) {
+        let mut contents = self.lock();
+        let queue = contents.queue(origin, &self.config);
+        queue.add(entry);
+        // Somebody wanted them.
+        queue.demand = queue.demand.max(f64_of(queue.members.len()));
+    }
+
+    /// Puts in one that was made; answers one that nobody is to have.
+    pub(super) fn finish(&self, origin: &Origin, made: Made) -> Option<Arc<Entry>> {
+        let mut contents = self.lock();
+        let queue = contents.queues.get_mut(&origin.template);
+        let queue = queue.filter(|queue| queue.origin == *origin);
+        let Some(queue) = queue else {
+            return match made {
+                Made::Ready(entry) | Made::Outdated(entry) => Some(entry),
+                Made::Failed => None,
+            };
+        };
+        queue.making = queue.making.saturating_sub(1);
+        match made {
+            Made::Ready(entry) => {
+                queue.add(entry);
+                None
+            }
+            Made::Outdated(entry) => Some(entry),
+            Made::Failed => {
+                queue.not_before = Some(Instant::now() + AFTER_FAILURE);
+                None
+            }
+        }
     }
 
     /// Takes out one that has died.
     pub(super) fn forget(&self, entry: &Arc<Entry>) {
-        self.lock().members.retain(|member| !Arc::ptr_eq(&member.entry, entry));
+        for queue in self.lock().queues.values_mut() {
+            queue.members.retain(|member| !Arc::ptr_eq(&member.entry, entry));
+        }
     }
 
-    /// How many are to wait.
-    fn target(&self) -> usize {
-        let demand = self.lock().demand.ceil();
-        // Creates of half a minute: far below where it would matter how a number is rounded.
-        let demand = (0..=self.config.max).find(|count| f64_of(*count) >= demand);
-        demand
-            .unwrap_or(self.config.max)
-            .max(self.config.min)
-            .min(self.config.max)
-    }
-
-    /// Takes out what is too old, and what is too many.
-    fn surplus(&self) -> Vec<Arc<Entry>> {
-        let target = self.target();
+    /// A second has gone by.
+    pub(super) fn age(&self) {
         let mut contents = self.lock();
-        let mut out = Vec::new();
-        while contents.members.len() > target
-            || contents
-                .members
-                .front()
-                .is_some_and(|member| member.since.elapsed() > self.config.max_age)
-        {
-            let Some(member) = contents.members.pop_front() else {
-                break;
-            };
-            out.push(member.entry);
+        for queue in contents.queues.values_mut() {
+            queue.demand *= DECAY;
+        }
+        // What a queue is for comes back with the first create.
+        let config = &self.config;
+        contents
+            .queues
+            .retain(|name, queue| name == BASE_TEMPLATE || queue.wish(config).want > 0 || !queue.is_empty());
+    }
+
+    /// Takes out what is too old, what is too many, and what is of another build.
+    pub(super) fn surplus(&self) -> Vec<Arc<Entry>> {
+        let mut contents = self.lock();
+        let shares = contents.shares(&self.config);
+        let mut out = std::mem::take(&mut contents.stale);
+        for (queue, share) in contents.queues.values_mut().zip(shares) {
+            while queue.members.len() > share || queue.is_oldest_older_than(self.config.max_age) {
+                let Some(member) = queue.members.pop_front() else {
+                    break;
+                };
+                out.push(member.entry);
+            }
         }
         out
     }
 
-    /// How long to wait before more are made; zero when none is left.
-    fn wait(&self) -> Duration {
+    /// Takes out half of those that wait, the larger queues first: the machine needs what they hold.
+    pub(super) fn give_up_half(&self) -> Vec<Arc<Entry>> {
+        let mut contents = self.lock();
+        let waiting: usize = contents.queues.values().map(|queue| queue.members.len()).sum();
+        let mut out = Vec::new();
+        while out.len() < waiting.div_ceil(2) {
+            let largest = contents.queues.values_mut().max_by_key(|queue| queue.members.len());
+            match largest.and_then(|queue| queue.members.pop_front()) {
+                Some(member) => out.push(member.entry),
+                None => break,
+            }
+        }
+        out
+    }
+
+    /// How long to wait before more are made; zero when one queue that shall have members has none.
+    pub(super) fn wait(&self) -> Duration {
         let contents = self.lock();
+        let shares = contents.shares(&self.config);
+        let mut queues = contents.queues.values().zip(shares);
         match contents.spell {
-            Some(spell) if !contents.members.is_empty() => spell.end().saturating_duration_since(Instant::now()),
+            Some(spell) if !queues.any(|(queue, share)| share > 0 && queue.is_empty()) => {
+                spell.end().saturating_duration_since(Instant::now())
+            }
             _ => Duration::ZERO,
         }
     }
 
-    fn missing(&self, being_made: usize) -> usize {
-        let have = self.lock().members.len() + being_made;
-        self.target().saturating_sub(have)
+    /// The next one to make: of the template that lacks the largest part of its share; `None` if none is lacking.
+    pub(super) fn next(&self) -> Option<Origin> {
+        let mut contents = self.lock();
+        let shares = contents.shares(&self.config);
+        let all: usize = contents.queues.values().map(Queue::len).sum();
+        if all >= self.config.max_total() {
+            return None;
+        }
+        let now = Instant::now();
+        let queues = contents.queues.values_mut().zip(shares);
+        let lacking = queues.filter(|(queue, share)| {
+            let may = queue.not_before.is_none_or(|time| time <= now);
+            may && queue.len() < *share
+        });
+        let neediest = lacking
+            .min_by(|(queue, share), (other, other_share)| (queue.len() * other_share).cmp(&(other.len() * share)));
+        neediest.map(|(queue, _)| {
+            queue.making += 1;
+            queue.origin.clone()
+        })
+    }
+
+    /// How many of each template wait.
+    pub(super) fn waiting(&self) -> Vec<(String, usize)> {
+        let contents = self.lock();
+        let queues = contents.queues.iter();
+        queues
+            .map(|(name, queue)| (name.clone(), queue.members.len()))
+            .collect()
     }
 }
 
 impl Contents {
+    /// The queue of `origin`; what was of another build of the same template is stale.
+    fn queue(&mut self, origin: &Origin, config: &PoolConfig) -> &mut Queue {
+        let queue = self
+            .queues
+            .entry(origin.template.clone())
+            .or_insert_with(|| Queue::new(origin.clone(), config.bounds(&origin.template)));
+        if queue.origin != *origin {
+            let fresh = Queue {
+                demand: queue.demand,
+                ..Queue::new(origin.clone(), queue.bounds)
+            };
+            let old = std::mem::replace(queue, fresh);
+            self.stale.extend(old.members.into_iter().map(|member| member.entry));
+        }
+        queue
+    }
+
+    fn drop_queue(&mut self, template: &str) {
+        if let Some(queue) = self.queues.remove(template) {
+            self.stale.extend(queue.members.into_iter().map(|member| member.entry));
+        }
+    }
+
+    /// How many of each queue may wait, in their order.
+    fn shares(&self, config: &PoolConfig) -> Vec<usize> {
+        let wishes: Vec<Wish> = self.queues.values().map(|queue| queue.wish(config)).collect();
+        shares(config.max_total(), &wishes)
+    }
+
     fn note_taken(&mut self, now: Instant) {
         let goes_on = |spell: &Spell| now.saturating_duration_since(spell.latest) < CALM;
         let first = self.spell.filter(goes_on).map_or(now, |spell| spell.first);
         self.spell = Some(Spell { first, latest: now });
+    }
+}
+
+impl Queue {
+    fn new(origin: Origin, bounds: PoolBounds) -> Self {
+        Self {
+            origin,
+            bounds,
+            members: VecDeque::new(),
+            making: 0,
+            demand: 0.0,
+            not_before: None,
+        }
+    }
+
+    fn add(&mut self, entry: Arc<Entry>) {
+        let since = Instant::now();
+        self.members.push_back(Member { entry, since });
+    }
+
+    /// Those that wait and those that are being made.
+    fn len(&self) -> usize {
+        self.members.len() + self.making
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn is_oldest_older_than(&self, age: Duration) -> bool {
+        let oldest = self.members.front();
+        oldest.is_some_and(|member| member.since.elapsed() > age)
+    }
+
+    /// How many it would have if there were no others.
+    fn wish(&self, config: &PoolConfig) -> Wish {
+        let max = self.bounds.max.min(config.max_total());
+        let demand = if self.demand < FORGOTTEN {
+            0.0
+        } else {
+            self.demand.ceil()
+        };
+        // Creates of half a minute: far below where it would matter how a number is rounded.
+        let demand = (0..=max).find(|count| f64_of(*count) >= demand).unwrap_or(max);
+        let least = self.bounds.min.min(max);
+        Wish {
+            least,
+            want: demand.max(least),
+        }
     }
 }
 
@@ -172,127 +446,6 @@ fn f64_of(count: usize) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// Begins to fill the pool, until the daemon is gone.
-pub(super) fn start(inner: &Arc<Inner>) {
-    if inner.pool.config.max == 0 {
-        return;
-    }
-    let (weak, wanted) = (Arc::downgrade(inner), Arc::clone(&inner.pool.wanted));
-    tokio::spawn(async move {
-        let mut making: JoinSet<bool> = JoinSet::new();
-        let (mut looked, mut not_before) = (Instant::now(), Instant::now());
-        loop {
-            let Some(inner) = weak.upgrade() else { return };
-            while let Some(made) = making.try_join_next() {
-                if !made.unwrap_or(false) {
-                    not_before = Instant::now() + AFTER_FAILURE;
-                }
-            }
-            if looked.elapsed() >= EVERY {
-                looked = Instant::now();
-                inner.pool.lock().demand *= DECAY;
-                for entry in inner.pool.surplus() {
-                    ending::end_in_background(&inner, &entry, Cause::killed("too many wait"));
-                }
-            }
-            let mut wait = inner.pool.wait();
-            if wait.is_zero() {
-                wait = EVERY;
-                if Instant::now() >= not_before && !inner.is_draining() {
-                    fill(&inner, &mut making);
-                }
-            }
-            drop(inner);
-            // A member that is ready, one that was taken, or the time.
-            tokio::select! {
-                _ = timeout(wait, wanted.notified()) => {}
-                Some(made) = making.join_next() => {
-                    if !made.unwrap_or(false) {
-                        not_before = Instant::now() + AFTER_FAILURE;
-                    }
-                }
-            }
-        }
-    });
-}
-
-fn fill(inner: &Arc<Inner>, making: &mut JoinSet<bool>) {
-    let room = inner.pool.config.max_creating.saturating_sub(making.len());
-    for _ in 0..inner.pool.missing(making.len()).min(room) {
-        // What the machine has left is for those who wait for it.
-        if inner.admission.check().is_err() {
-            return;
-        }
-        let inner = Arc::clone(inner);
-        // Until it is in the pool, where the end of the daemon finds it.
-        let job = Job::begin(&inner);
-        making.spawn(async move {
-            let _job = job;
-            let work = Arc::clone(&inner);
-            match inner.detached(async move { make_for_pool(&work).await }).await {
-                Ok(entry) if entry.state() == SandboxState::Running => {
-                    inner.pool.add(entry);
-                    true
-                }
-                _ => false,
-            }
-        });
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pool(min: usize, max: usize) -> Pool {
-        Pool::new(PoolConfig {
-            min,
-            max,
-            ..PoolConfig::default()
-        })
-    }
-
-    #[test]
-    fn its_size_follows_demand_between_the_bounds() {
-        let pool = pool(2, 10);
-        assert_eq!((pool.target(), pool.missing(0), pool.missing(1)), (2, 2, 1));
-        for (creates, expected) in [(1, 2), (4, 5), (3, 8), (100, 10)] {
-            (0..creates).for_each(|_| pool.note_demand());
-            assert_eq!(pool.target(), expected);
-        }
-        pool.lock().demand *= 0.01;
-        assert_eq!(pool.target(), 2);
-    }
-
-    #[test]
-    fn members_are_made_when_none_was_handed_out_for_a_moment_and_in_a_long_row_all_the_same() {
-        let mut contents = Contents::default();
-        let start = Instant::now();
-        let end = |contents: &Contents| contents.spell.unwrap().end() - start;
-        let at = |ms| start + Duration::from_millis(ms);
-        contents.note_taken(start);
-        assert_eq!(end(&contents), CALM);
-        contents.note_taken(at(20));
-        assert_eq!(end(&contents), Duration::from_millis(20) + CALM);
-        (1..100).for_each(|number| contents.note_taken(at(20 + number * 10)));
-        assert_eq!(end(&contents), LONGEST_WAIT);
-        // Another row.
-        contents.note_taken(at(5000));
-        assert_eq!(end(&contents), Duration::from_millis(5000) + CALM);
-    }
-
-    #[test]
-    fn an_empty_one_is_filled_without_waiting() {
-        let pool = pool(2, 10);
-        assert!(pool.take().is_none());
-        assert_eq!(pool.wait(), Duration::ZERO);
-    }
-
-    #[test]
-    fn one_that_is_switched_off_is_empty() {
-        let pool = pool(2, 0);
-        pool.note_demand();
-        assert_eq!((pool.target(), pool.missing(0)), (0, 0));
-        assert!(pool.take().is_none());
-    }
-}
+#[path = "pool_tests.rs"]
+mod tests;

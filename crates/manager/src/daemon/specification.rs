@@ -20,6 +20,9 @@ pub(super) struct Specification {
     /// Whether the rules above may not be those that the sandbox has: they are written before they are set.
     #[serde(default)]
     pub(super) network_pending: bool,
+    /// Which build of its template a member of the warm pool is of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) build: Option<String>,
     /// How it is isolated; empty until it is there.
     #[serde(default)]
     pub(super) level: String,
@@ -48,6 +51,7 @@ impl Specification {
             network: request.network.clone(),
             limits: limits(&request.limits, config)?,
             network_pending: false,
+            build: None,
             level: String::new(),
             not_enforced: BTreeMap::new(),
         })
@@ -60,6 +64,7 @@ impl Specification {
             network: NetworkSettings::default(),
             limits: config.default_limits,
             network_pending: false,
+            build: None,
             level: String::new(),
             not_enforced: BTreeMap::new(),
         }

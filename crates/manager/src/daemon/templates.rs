@@ -24,10 +24,12 @@ use tokio::net::unix::pipe;
 use tokio::sync::watch;
 
 use super::error::DaemonError;
+use super::history::Cause;
 use super::inner::{Inner, blocking};
 use super::launch::{OWN_PROGRAM, Process};
+use super::pool::Closed;
 use super::view::Caller;
-use super::{BASE_TEMPLATE, Daemon};
+use super::{BASE_TEMPLATE, Daemon, ending};
 use crate::keeper::order::Template;
 use crate::templates::{self, BUILDER, BuildOrder, TemplateListing};
 
@@ -35,6 +37,10 @@ use crate::templates::{self, BUILDER, BuildOrder, TemplateListing};
 const RETRY: Duration = Duration::from_secs(10);
 /// How long nothing is built after a failure: who asks again and again does not build again and again.
 const AFTER_FAILURE: Duration = Duration::from_secs(60);
+
+/// How long members of the warm pool may take to end when their template is removed, and how often that is looked at.
+const POOL_ENDS: Duration = Duration::from_secs(60);
+const POOL_ENDS_LOOK: Duration = Duration::from_millis(10);
 
 /// The build that goes on, and the last one that failed.
 #[derive(Debug, Default)]
@@ -70,7 +76,8 @@ impl Daemon {
         Ok(is_built_on_first_use(&self.inner, &name) || find(&self.inner, &name).await?.is_some())
     }
 
-    /// Removes a template that no sandbox uses. What is left of its files goes with the next build.
+    /// Removes a template that no sandbox of anybody uses; members of the warm pool are ended. What is left of its files
+    /// goes with the next build.
     ///
     /// # Errors
     /// `Forbidden`, `UnknownTemplate`, `TemplateInUse`, `Templates`.
@@ -78,6 +85,10 @@ impl Daemon {
         caller.require(Scope::Admin)?;
         let unknown = || DaemonError::UnknownTemplate { name: name.to_owned() };
         let wanted = named(name).ok().flatten().ok_or_else(unknown)?;
+        if uses(&self.inner, &wanted, |owner| owner.is_some()) {
+            return Err(DaemonError::TemplateInUse { name: name.to_owned() });
+        }
+        let _closed = without_pool(&self.inner, &wanted).await;
         let state = self.inner.state.clone();
         let taken = blocking("remove a template", move || {
             let taken = state.templates()?.take(&wanted)?;
@@ -92,6 +103,36 @@ impl Daemon {
             Taken::InUse => Err(DaemonError::TemplateInUse { name: name.to_owned() }),
             Taken::Missing => Err(unknown()),
         }
+    }
+}
+
+/// Whether there is a sandbox of a template whose owner, if it has one, is such.
+fn uses(inner: &Inner, name: &TemplateName, is_such: impl Fn(Option<&String>) -> bool) -> bool {
+    inner.table.all().iter().any(|entry| {
+        let facts = entry.lock();
+        facts.row.template == name.as_str() && is_such(facts.owner.as_ref())
+    })
+}
+
+/// Ends what the warm pool has of a template, which has no more of it as long as the answer lives.
+async fn without_pool<'a>(inner: &'a Arc<Inner>, name: &TemplateName) -> Closed<'a> {
+    let (closed, members) = inner.pool.close(name.as_str());
+    for entry in members {
+        ending::end_in_background(inner, &entry, Cause::killed("its template is being removed"));
+    }
+    // Those that are being made are ended then, too.
+    let until = tokio::time::Instant::now() + POOL_ENDS;
+    while uses(inner, name, |owner| owner.is_none()) && tokio::time::Instant::now() < until {
+        tokio::time::sleep(POOL_ENDS_LOOK).await;
+    }
+    closed
+}
+
+/// The template that is there under a name that was a template's; `None` if it is there no more.
+pub(super) async fn current(inner: &Inner, name: &str) -> Result<Option<HeldTemplate>, DaemonError> {
+    match named(name)? {
+        Some(name) => find(inner, &name).await,
+        None => Ok(None),
     }
 }
 
