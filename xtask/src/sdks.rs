@@ -22,7 +22,7 @@ struct Sdk {
 
 /// Servers have been broken by what changed between releases, so old ones are tried as well: those that still make and
 /// connect to sandboxes by the first version of these calls.
-const SDKS: [Sdk; 6] = [
+const SDKS: [Sdk; 7] = [
     Sdk {
         name: "python",
         packages: &["e2b"],
@@ -47,6 +47,11 @@ const SDKS: [Sdk; 6] = [
         name: "python_code_interpreter",
         packages: &["e2b-code-interpreter"],
         inside: "e2b_code_interpreter",
+    },
+    Sdk {
+        name: "javascript_code_interpreter",
+        packages: &["@e2b/code-interpreter@latest"],
+        inside: "node_modules/@e2b/code-interpreter",
     },
     // What the drivers of contexts are tested with, and sandboxes in which code has data and charts.
     Sdk {

@@ -28,5 +28,7 @@ mod kits;
 mod languages;
 #[path = "e2b/loads.rs"]
 mod loads;
+#[path = "e2b/packages.rs"]
+mod packages;
 #[path = "e2b/server.rs"]
 mod server;

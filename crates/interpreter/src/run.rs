@@ -391,3 +391,6 @@ fn split_mime(payload: &[u8]) -> Option<(&str, &[u8])> {
 fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
+
+#[cfg(test)]
+mod tests;

@@ -29,6 +29,9 @@ const TESTS_OF_THE_WORKSPACE: [&str; 2] = ["documents", "invariants"];
 /// The directory of the SDKs that the ordinary user reads.
 const SDKS: &str = "sdks";
 
+/// Names the certificates of authorities, where they are not where TLS looks by itself.
+const AUTHORITIES: &str = "SSL_CERT_FILE";
+
 /// Why there is no second pass, if there is none.
 pub(super) fn why_not(quick: bool) -> Option<String> {
     if quick {
@@ -113,6 +116,10 @@ impl Launch for AsOrdinaryUser {
             .env("OFFLEASH_SDKS", self.directory.path().join(SDKS));
         if let Some(offleash) = &self.offleash {
             command.env("OFFLEASH_BINARY", offleash);
+        }
+        // Which authorities this machine trusts is no secret; templates are built from registries by any user.
+        if let Some(authorities) = std::env::var_os(AUTHORITIES) {
+            command.env(AUTHORITIES, authorities);
         }
         command
     }

@@ -22,8 +22,8 @@ use crate::error::TaskError;
 use crate::program::workspace_root;
 use crate::sdks;
 
-/// After this long a test is killed and has failed.
-const TEST_TIMEOUT_S: i64 = 300;
+/// After this long a test is killed and has failed. Building a template of large packages takes minutes on a busy machine.
+const TEST_TIMEOUT_S: i64 = 600;
 
 /// How a test executable is started for a certain user.
 pub(super) trait Launch: Sync {

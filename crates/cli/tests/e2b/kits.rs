@@ -9,7 +9,7 @@ use crate::support::skip;
 const SDKS: &str = "OFFLEASH_SDKS";
 
 /// Python's, as it is laid out beside one another so that modules import each other.
-const PYTHON: [(&str, &str); 11] = [
+const PYTHON: [(&str, &str); 12] = [
     ("cases.py", include_str!("python/cases.py")),
     ("network.py", include_str!("python/network.py")),
     ("lifecycle.py", include_str!("python/lifecycle.py")),
@@ -17,18 +17,20 @@ const PYTHON: [(&str, &str); 11] = [
     ("files.py", include_str!("python/files.py")),
     ("others.py", include_str!("python/others.py")),
     ("code.py", include_str!("python/code.py")),
+    ("packages.py", include_str!("python/packages.py")),
     ("async_lifecycle.py", include_str!("python/async_lifecycle.py")),
     ("async_commands.py", include_str!("python/async_commands.py")),
     ("async_files.py", include_str!("python/async_files.py")),
     ("async_others.py", include_str!("python/async_others.py")),
 ];
 
-const JAVASCRIPT: [(&str, &str); 5] = [
+const JAVASCRIPT: [(&str, &str); 6] = [
     ("cases.mjs", include_str!("javascript/cases.mjs")),
     ("lifecycle.mjs", include_str!("javascript/lifecycle.mjs")),
     ("commands.mjs", include_str!("javascript/commands.mjs")),
     ("files.mjs", include_str!("javascript/files.mjs")),
     ("others.mjs", include_str!("javascript/others.mjs")),
+    ("packages.mjs", include_str!("javascript/packages.mjs")),
 ];
 
 /// An SDK that is installed, and the cases in its language.
@@ -70,9 +72,7 @@ impl Kit {
 
     /// Runs a script of Python's that has the SDK.
     pub(crate) fn python(&self, script: &Path) -> Command {
-        // The one that it was installed with.
-        let system = Path::new("/usr/bin/python3");
-        let mut command = Command::new(if system.exists() { system } else { Path::new("python3") });
+        let mut command = Command::new(system_python());
         command.arg("-s").arg(script);
         command
             .env_remove("PYTHONHOME")
@@ -91,6 +91,12 @@ impl Kit {
         command.arg(place.join(JAVASCRIPT[0].0));
         command
     }
+}
+
+/// The interpreter that Python's were installed with.
+pub(crate) fn system_python() -> &'static Path {
+    let system = Path::new("/usr/bin/python3");
+    if system.exists() { system } else { Path::new("python3") }
 }
 
 /// Where SDKs may be: where the test runner says, or with what is built.
