@@ -19,3 +19,5 @@ mod lives;
 mod whole;
 #[path = "keeper/world.rs"]
 mod world;
+#[path = "keeper/zygote.rs"]
+mod zygote;

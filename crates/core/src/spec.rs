@@ -49,6 +49,32 @@ pub struct SandboxSpec {
     pub allow_ptrace: bool,
     /// Whether it may be paused, for which a control group more may be needed.
     pub pausable: bool,
+    /// Whose copies its processes may be.
+    pub descent: Descent,
+}
+
+/// Whether copies of processes can be moved from one sandbox into another. Only a process above the other's user
+/// namespace can go there, so one of the two lies below the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Descent {
+    /// Neither gives nor takes any.
+    #[default]
+    Alone,
+    /// Others may be made below it and be given copies of its processes. It is for code that all of them trust: that
+    /// can do to them what it likes, and when its first process ends, so do they.
+    Zygote,
+    /// Made below a zygote.
+    Below(ProcessRef),
+}
+
+/// A process of the host, told from a later one with the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ProcessRef {
+    /// Its number.
+    pub pid: u32,
+    /// When it was started (proc_pid_stat(5), field 22).
+    pub start_ticks: u64,
 }
 
 /// What the root directory of a sandbox is.

@@ -19,3 +19,4 @@ pub mod protocol;
 pub mod result;
 mod run;
 mod text;
+pub mod zygote;

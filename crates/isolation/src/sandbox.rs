@@ -15,7 +15,7 @@ use offleash_core::level::Level;
 use offleash_core::limits::LimitName;
 use offleash_core::plan::Plan;
 use offleash_core::record::{Denial, LimitHit, Usage};
-use offleash_core::spec::IdChoice;
+use offleash_core::spec::{Descent, IdChoice, ProcessRef};
 
 use offleash_sys::network::NetworkSockets;
 
@@ -58,6 +58,8 @@ pub struct Ids {
     pub gid: u32,
     /// The user who works in the sandbox: the owner of its workspace and mounts.
     pub worker: UserIds,
+    /// Whether it lies below another sandbox, or others below it.
+    pub descent: Descent,
 }
 
 impl Ids {
@@ -69,6 +71,7 @@ impl Ids {
             uid: plan.user.uid,
             gid: plan.user.gid,
             worker: plan.users.first().unwrap_or(&plan.user).ids(),
+            descent: plan.descent,
         }
     }
 }
@@ -113,6 +116,20 @@ pub trait Sandbox: Debug {
     /// # Errors
     /// `Guest` when the sandbox is gone or the request is too large for it.
     fn exec(&mut self, request: &ExecRequest) -> Result<ExecId, IsolationError>;
+
+    /// Its first process, below which others can be made if it is a zygote; `None` at levels without one.
+    fn first_process(&self) -> Option<ProcessRef> {
+        None
+    }
+
+    /// Has the zygote at the other end of `zygote` move a copy of its process into the sandbox, with the user, the
+    /// environment and the directory of `request`, whose arguments are of no account; what becomes of it follows as
+    /// events. Takes milliseconds. Nothing of the zygote but its memory comes along.
+    ///
+    /// # Errors
+    /// `Unsupported` for a sandbox that was not made below that zygote; `Running` when the zygote or the kernel refuses,
+    /// or when the process lacks anything that commands of the sandbox have.
+    fn enter(&mut self, request: &ExecRequest, zygote: OwnedFd) -> Result<ExecId, IsolationError>;
 
     /// How many bytes of input may be sent to an execution now.
     fn input_window(&self, exec: ExecId) -> usize;

@@ -9,12 +9,17 @@ use std::time::{Duration, Instant};
 use offleash_core::exec::{ExecRequest, TerminalSize, UserIds};
 use offleash_core::level::Level;
 use offleash_core::record::Usage;
+use offleash_core::spec::ProcessRef;
 use offleash_sys::network::NetworkSockets;
+use offleash_sys::process;
+use rustix::process::Pid;
 
+use crate::entered::{EnteredProcesses, not_entered};
 use crate::error::IsolationError;
 use crate::guest_link::GuestLink;
 use crate::limits::Watcher;
 use crate::pause::{self, Pause};
+use crate::process::door::Arrived;
 use crate::process::handshake::ParentEnd;
 use crate::sandbox::{Enforcement, ExecId, Final, Interest, Measure, Sandbox, SandboxEvent};
 
@@ -39,6 +44,20 @@ pub(crate) trait Holding: Debug {
     fn look(&mut self, now: Instant, served: &mut Served) -> Result<Vec<SandboxEvent>, IsolationError> {
         let _nothing_more = (now, served);
         Ok(Vec::new())
+    }
+
+    /// The sandbox's first process, where it is one.
+    fn first_process(&self) -> Option<Pid> {
+        None
+    }
+
+    /// Lets a copy of a zygote's process in, which then waits.
+    fn let_in(&mut self, served: &Served, request: &ExecRequest, zygote: OwnedFd) -> Result<Arrived, IsolationError> {
+        let _not_here = (served, request, zygote);
+        Err(IsolationError::Unsupported {
+            level: Self::LEVEL,
+            operation: "let a process into a sandbox that runs",
+        })
     }
 
     /// As [`Sandbox::found_no_route`].
@@ -66,6 +85,7 @@ pub(crate) struct Supervised<H: Holding> {
     channel: Option<ParentEnd>,
     enforcement: Enforcement,
     network: Option<NetworkSockets>,
+    entered: EnteredProcesses,
     /// While it is paused.
     pause: Option<Pause>,
     killed: Option<Final>,
@@ -79,6 +99,7 @@ impl<H: Holding> Supervised<H> {
             channel: Some(channel),
             enforcement,
             network: None,
+            entered: EnteredProcesses::default(),
             pause: None,
             killed: None,
         }
@@ -128,27 +149,69 @@ impl<H: Holding> Sandbox for Supervised<H> {
         self.served.link.exec(&*self.holding.request(request)?)
     }
 
+    fn first_process(&self) -> Option<ProcessRef> {
+        let pid = self.holding.first_process()?.as_raw_pid();
+        Some(ProcessRef {
+            pid: pid.cast_unsigned(),
+            start_ticks: process::start_ticks(pid).ok()??,
+        })
+    }
+
+    fn enter(&mut self, request: &ExecRequest, zygote: OwnedFd) -> Result<ExecId, IsolationError> {
+        self.served.watcher.expect_work();
+        let arrived = self.holding.let_in(&self.served, request, zygote)?;
+        let pid = arrived.pid;
+        let (listener, process) = arrived.go().map_err(not_entered)?;
+        let exec = self.served.link.reserve();
+        self.served.link.listen_to(listener);
+        self.served.watcher.watch_too(pid);
+        self.entered.add(exec, process);
+        Ok(exec)
+    }
+
     fn input_window(&self, exec: ExecId) -> usize {
+        if self.entered.has(exec) {
+            return self.entered.input_window(exec);
+        }
         self.served.link.input_window(exec)
     }
 
     fn input(&mut self, exec: ExecId, bytes: &[u8]) -> Result<(), IsolationError> {
+        if self.entered.has(exec) {
+            self.entered.input(exec, bytes);
+            return Ok(());
+        }
         self.served.link.input(exec, bytes)
     }
 
     fn close_input(&mut self, exec: ExecId) -> Result<(), IsolationError> {
+        if self.entered.has(exec) {
+            self.entered.close_input(exec);
+            return Ok(());
+        }
         self.served.link.close_input(exec)
     }
 
     fn signal(&mut self, exec: ExecId, signal: i32) -> Result<(), IsolationError> {
+        if self.entered.has(exec) {
+            return self.entered.signal(exec, signal);
+        }
         self.served.link.signal(exec, signal)
     }
 
     fn hold_output(&mut self, exec: ExecId) -> Result<(), IsolationError> {
+        if self.entered.has(exec) {
+            self.entered.hold(exec, true);
+            return Ok(());
+        }
         self.served.link.hold_output(exec)
     }
 
     fn release_output(&mut self, exec: ExecId) -> Result<(), IsolationError> {
+        if self.entered.has(exec) {
+            self.entered.hold(exec, false);
+            return Ok(());
+        }
         self.served.link.release_output(exec)
     }
 
@@ -168,7 +231,9 @@ impl<H: Holding> Sandbox for Supervised<H> {
     }
 
     fn wait_on(&self, take_output: bool) -> Vec<Interest<'_>> {
-        self.served.link.wait_on(take_output)
+        let mut interests = self.served.link.wait_on(take_output);
+        interests.extend(self.entered.wait_on(take_output));
+        interests
     }
 
     fn next_turn(&self) -> Instant {
@@ -182,6 +247,9 @@ impl<H: Holding> Sandbox for Supervised<H> {
     fn turn(&mut self, take_output: bool) -> Result<Vec<SandboxEvent>, IsolationError> {
         let mut events = self.served.link.turn(take_output)?;
         self.check_that_it_started()?;
+        if self.pause.is_none() {
+            events.extend(self.entered.turn(take_output));
+        }
         events.extend(self.holding.take_in(&mut self.served));
         let now = Instant::now();
         if self.pause.is_none() && now >= self.served.watcher.next_tick() && !self.served.link.is_gone() {

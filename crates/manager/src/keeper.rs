@@ -20,6 +20,7 @@ pub(crate) mod log;
 mod replies;
 mod serve;
 mod users;
+mod zygote;
 
 pub use client::{ExecNews, ExecStream, Keeper};
 pub use error::KeeperError;

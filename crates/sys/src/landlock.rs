@@ -150,15 +150,52 @@ pub fn abi() -> io::Result<Option<u32>> {
 /// `Unsupported` without Landlock; `E2BIG` beyond sixteen restrictions on top of each other; what fstat(2) and
 /// landlock(7) answer. After an error nothing new is enforced.
 pub fn restrict_self(restriction: &Restriction<'_>) -> io::Result<Enforced> {
-    let version = abi()?.ok_or(io::ErrorKind::Unsupported)?;
-    let enforced = Enforced::by(version, restriction);
-    let ruleset = make_ruleset(&enforced)?;
-    for grant in restriction.grants {
-        add_grant(&ruleset, grant, enforced.file_rights())?;
+    let ruleset = Ruleset::new(restriction)?;
+    ruleset.restrict_self()?;
+    Ok(ruleset.enforced)
+}
+
+/// A restriction that was made and can be taken by any process that has the descriptor, as often as one likes.
+#[derive(Debug)]
+pub struct Ruleset {
+    descriptor: OwnedFd,
+    enforced: Enforced,
+}
+
+impl Ruleset {
+    /// Makes one of what the running kernel can restrict.
+    ///
+    /// # Errors
+    /// As [`restrict_self`].
+    pub fn new(restriction: &Restriction<'_>) -> io::Result<Self> {
+        let version = abi()?.ok_or(io::ErrorKind::Unsupported)?;
+        let enforced = Enforced::by(version, restriction);
+        let descriptor = make_ruleset(&enforced)?;
+        for grant in restriction.grants {
+            add_grant(&descriptor, grant, enforced.file_rights())?;
+        }
+        Ok(Self { descriptor, enforced })
     }
-    rustix::thread::set_no_new_privs(true)?;
-    restrict(&ruleset)?;
-    Ok(enforced)
+
+    /// What the running kernel enforces of it.
+    pub fn enforced(&self) -> Enforced {
+        self.enforced
+    }
+
+    /// Restricts the calling thread, as [`restrict_self`].
+    ///
+    /// # Errors
+    /// As [`restrict_self`].
+    pub fn restrict_self(&self) -> io::Result<()> {
+        rustix::thread::set_no_new_privs(true)?;
+        restrict(&self.descriptor)
+    }
+}
+
+impl From<Ruleset> for OwnedFd {
+    fn from(ruleset: Ruleset) -> Self {
+        ruleset.descriptor
+    }
 }
 
 impl Enforced {

@@ -3,6 +3,8 @@
 //! [`fork_into`] is the one place that makes a sandbox's first process. Deliberately not here: what that process does
 //! (`isolation::process` assembles its file system) and which ids it gets (a plan says so).
 
+mod below;
+
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -12,6 +14,8 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::UnshareFlags;
+
+pub use below::{Below, fork_below, number_of};
 
 /// Which namespaces a process starts in of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -69,16 +73,17 @@ pub fn fork_into(
     }
     let mut pidfd: RawFd = -1;
     match clone3(namespaces.clone_flags(), cgroup, &mut pidfd)? {
-        None => {
-            let code = catch_unwind(AssertUnwindSafe(body)).unwrap_or(125);
-            exit_now(code)
-        }
+        None => exit_now(caught(body)),
         Some(pid) => {
             // SAFETY: the kernel stored a new descriptor here that nobody else owns (CLONE_PIDFD, clone(2)).
             let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
             Ok(Child { pid, pidfd })
         }
     }
+}
+
+fn caught(body: impl FnOnce() -> i32) -> i32 {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(125)
 }
 
 /// Tries to make the namespaces that a sandbox needs, in a child that ends at once.
@@ -321,7 +326,11 @@ fn clone3(flags: i32, cgroup: Option<BorrowedFd<'_>>, pidfd: &mut RawFd) -> io::
     let mut arguments = CloneArguments {
         flags: u64::from((flags | libc::CLONE_PIDFD).cast_unsigned()),
         pidfd: std::ptr::from_mut(pidfd).expose_provenance() as u64,
-        exit_signal: u64::from(libc::SIGCHLD.cast_unsigned()),
+        // A sibling has the signal that we have.
+        exit_signal: match flags & libc::CLONE_PARENT {
+            0 => u64::from(libc::SIGCHLD.cast_unsigned()),
+            _ => 0,
+        },
         ..CloneArguments::default()
     };
     if let Some(cgroup) = cgroup {

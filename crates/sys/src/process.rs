@@ -66,6 +66,34 @@ pub fn kill(pidfd: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
+/// Sends a signal to the process group that the process of a pidfd leads, or only to that process before Linux 6.9. One that
+/// is gone already is no error.
+///
+/// # Errors
+/// `EPERM`.
+pub fn signal_group(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+    /// `PIDFD_SIGNAL_PROCESS_GROUP` (include/uapi/linux/pidfd.h).
+    const PROCESS_GROUP: libc::c_uint = 1 << 2;
+    let send = |flags: libc::c_uint| {
+        // SAFETY: `pidfd` is open, and no information about the signal is given (pidfd_send_signal(2), Linux 5.1).
+        let result = unsafe {
+            let none = std::ptr::null::<libc::siginfo_t>();
+            libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, none, flags)
+        };
+        if result == 0 {
+            return Ok(());
+        }
+        match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+            error => Err(error),
+        }
+    };
+    match send(PROCESS_GROUP) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => send(0),
+        sent => sent,
+    }
+}
+
 /// What a process and all its waited-for descendants used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ResourceUsage {
@@ -119,6 +147,33 @@ pub fn reap(pid: Pid) -> io::Result<ResourceUsage> {
 pub fn has_ended(pidfd: BorrowedFd<'_>) -> io::Result<bool> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     Ok(rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options)?.is_some())
+}
+
+/// When a process was started (proc_pid_stat(5), field 22). The name in field 2 may hold anything. `None`
+/// when there is no such process, or it has ended.
+///
+/// # Errors
+/// When that cannot be read though the process may be there.
+pub fn start_ticks(pid: i32) -> io::Result<Option<u64>> {
+    match std::fs::read(format!("/proc/{pid}/stat")) {
+        Ok(stat) => Ok(start_ticks_in(&stat)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        // One that ended while it was read.
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn start_ticks_in(stat: &[u8]) -> Option<u64> {
+    let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
+    let rest = std::str::from_utf8(&stat[after_name..]).ok()?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?;
+    // One that has ended and was not reaped yet still has a number.
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
 }
 
 /// Gives back to the kernel what a start needed and a long wait does not: memory that was freed, of which the allocator

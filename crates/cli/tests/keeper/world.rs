@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use offleash_core::exec::{ExecEnd, OutputStream};
 use offleash_core::level::Degrade;
+use offleash_core::spec::Descent;
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
 use offleash_manager::keeper::answer::Answer;
@@ -53,6 +54,7 @@ pub(crate) fn order(site: &Site) -> SandboxOrder {
             ..LimitsOrder::default()
         },
         network: NetworkOrder::default(),
+        descent: Descent::Alone,
     }
 }
 

@@ -43,6 +43,8 @@ pub(crate) struct GuestLink {
     /// `None` after we hung up.
     control: Option<OwnedFd>,
     listener: Option<Listener>,
+    /// Those of processes that the guest has not started.
+    further_listeners: Vec<Listener>,
     decoder: Decoder<FromGuest>,
     /// Bytes that the guest has not taken yet.
     outbox: Vec<u8>,
@@ -76,6 +78,7 @@ impl GuestLink {
         Self {
             control: Some(control),
             listener: listener.map(Listener::from),
+            further_listeners: Vec::new(),
             decoder: Decoder::new(),
             outbox: Vec::new(),
             attached: VecDeque::new(),
@@ -127,6 +130,18 @@ impl GuestLink {
             self.execs.remove(&exec);
         }
         sent.map(|()| ExecId(exec))
+    }
+
+    /// A number for an execution that is not the guest's.
+    pub(crate) fn reserve(&mut self) -> ExecId {
+        let exec = self.next_exec;
+        self.next_exec += 1;
+        ExecId(exec)
+    }
+
+    /// Answers calls that are refused to another process of the sandbox, too.
+    pub(crate) fn listen_to(&mut self, listener: Listener) {
+        self.further_listeners.push(listener);
     }
 
     pub(crate) fn input_window(&self, exec: ExecId) -> usize {
@@ -203,7 +218,7 @@ impl GuestLink {
                 writable: !self.outbox.is_empty(),
             });
         }
-        if let Some(listener) = &self.listener {
+        for listener in self.listener.iter().chain(&self.further_listeners) {
             interests.push(Interest {
                 descriptor: listener.as_fd(),
                 writable: false,
@@ -254,6 +269,7 @@ impl GuestLink {
         self.hang_up();
         self.answer_refused_calls()?;
         self.listener = None;
+        self.further_listeners.clear();
         Ok(std::mem::take(&mut self.denials).into_list())
     }
 
@@ -402,13 +418,26 @@ impl GuestLink {
     }
 
     fn answer_refused_calls(&mut self) -> Result<(), IsolationError> {
-        let Some(listener) = &self.listener else { return Ok(()) };
+        if let Some(listener) = self.listener.take() {
+            let answered = self.answer_calls_of(&listener);
+            self.listener = Some(listener);
+            answered?;
+        }
+        for listener in std::mem::take(&mut self.further_listeners) {
+            if self.answer_calls_of(&listener)? {
+                self.further_listeners.push(listener);
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers whether programs are left under the filter.
+    fn answer_calls_of(&mut self, listener: &Listener) -> Result<bool, IsolationError> {
         for _ in 0..TURN_CALLS {
             let call = match listener.receive() {
                 Ok(Some(call)) => call,
                 Ok(None) => break,
-                // No program is left under the filter.
-                Err(error) if error.kind() == io::ErrorKind::NotConnected => break,
+                Err(error) if error.kind() == io::ErrorKind::NotConnected => return Ok(false),
                 Err(error) => return Err(running("receive a refused system call")(error)),
             };
             let answered = match &mut self.mediator {
@@ -439,7 +468,7 @@ impl GuestLink {
             };
             answered.map_err(running("answer a refused system call"))?;
         }
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -23,6 +23,8 @@ pub(crate) struct ProcessTree {
     /// `/proc/PID`, in which every file answers `ESRCH` once the process was waited for; `None` if it was from the start.
     init: Option<OwnedFd>,
     init_pid: u32,
+    /// Processes of the sandbox whose parent is none, each held as the first one is.
+    others: Vec<(u32, OwnedFd)>,
     page_bytes: u64,
 }
 
@@ -59,8 +61,25 @@ impl ProcessTree {
         Self {
             init,
             init_pid,
+            others: Vec::new(),
             page_bytes,
         }
+    }
+
+    /// Walks down from this process, too, for as long as it is there.
+    pub(crate) fn add(&mut self, pid: Pid) {
+        self.others.retain(|(_, held)| is_there(held));
+        let pid = pid.as_raw_pid().cast_unsigned();
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let held = rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty());
+        self.others.extend(held.map(|held| (pid, held)));
+    }
+
+    /// Where walks begin.
+    fn roots(&self) -> Vec<u32> {
+        let others = self.others.iter().filter(|(_, held)| is_there(held));
+        let others = others.map(|(pid, _)| *pid);
+        std::iter::once(self.init_pid).chain(others).collect()
     }
 
     /// The ids of all processes of the sandbox, the first one included; empty once that was waited for.
@@ -68,8 +87,8 @@ impl ProcessTree {
         if self.read_init("stat").is_err() {
             return Vec::new();
         }
-        let mut found = vec![self.init_pid];
-        let mut seen = HashSet::from([self.init_pid]);
+        let mut found = self.roots();
+        let mut seen: HashSet<u32> = found.iter().copied().collect();
         let mut next = 0;
         while let Some(&pid) = found.get(next) {
             next += 1;
@@ -103,7 +122,7 @@ impl ProcessTree {
                 children.entry(stat.parent).or_default().push(pid);
             }
         }
-        let mut found = vec![self.init_pid];
+        let mut found = self.roots();
         let mut next = 0;
         while let Some(&pid) = found.get(next) {
             next += 1;
@@ -197,6 +216,13 @@ impl ProcessTree {
         io::Read::read_to_end(&mut fs::File::from(fd), &mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
+}
+
+/// Whether the process of this directory of `/proc` was not waited for yet.
+fn is_there(held: &OwnedFd) -> bool {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let stat = rustix::fs::openat(held, "stat", flags, Mode::empty());
+    stat.is_ok_and(|stat| rustix::io::read(stat, &mut [0_u8; 16]).is_ok())
 }
 
 /// The children of all threads of `pid`; empty when it is gone.

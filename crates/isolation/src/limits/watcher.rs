@@ -149,6 +149,11 @@ impl Watcher {
         self.not_told_yet(hits)
     }
 
+    /// Watches a process whose parent is none of the sandbox's, with its children.
+    pub(crate) fn watch_too(&mut self, pid: Pid) {
+        self.tree.add(pid);
+    }
+
     /// When [`Self::tick`] is to be called again.
     pub fn next_tick(&self) -> Instant {
         self.next_tick

@@ -8,13 +8,13 @@ use std::os::fd::{AsFd, BorrowedFd, IntoRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use offleash_core::plan::{Node, Plan};
-use offleash_core::spec::Access;
-use offleash_sys::landlock::{self, Grant, GrantAccess, Restriction};
+use offleash_core::spec::{Access, Descent};
+use offleash_sys::landlock::{Grant, GrantAccess, Restriction, Ruleset};
 use offleash_sys::seccomp::{self, Filter, Options};
 use offleash_sys::{cgroup, credentials, mount, namespaces, process, rlimit};
 use rustix::fs::{Mode, OFlags};
 
-use super::handshake::{ChildEnd, FromParent, StepFailure};
+use super::handshake::{ChildEnd, FromParent, Handed, StepFailure};
 use super::network::{self, Led};
 use super::network_namespace::NetworkNamespace;
 use super::tree::{self, Given};
@@ -29,6 +29,8 @@ pub(super) struct Inherited<'a> {
     pub(super) channel: &'a ChildEnd,
     /// The guest's end of the control socket.
     pub(super) control: BorrowedFd<'a>,
+    /// Whether it is a zygote, on whose user namespace everything below is counted too.
+    pub(super) hands_out: bool,
     /// Descriptors that belong to the parent alone.
     pub(super) parents: &'a [BorrowedFd<'a>],
 }
@@ -53,12 +55,13 @@ pub(super) struct Bounds {
 
 impl Bounds {
     /// The system call filter: refused calls are told to the parent, and so is where programs want to connect to.
-    fn filter(&self, plan: &Plan) -> Filter {
+    pub(super) fn filter(&self, plan: &Plan) -> Filter {
         seccomp::compile(&Options {
             allow_ptrace: plan.allow_ptrace,
-            notify: true,
+            // A copy that is handed out has the other sandbox's supervisor, and the kernel lets it have one only.
+            notify: plan.descent != Descent::Zygote,
             // A gateway sees more of them, and without making them wait.
-            observe_connect: !plan.network,
+            observe_connect: !plan.network && plan.descent != Descent::Zygote,
             // Memory files are not bounded by rlimits.
             deny_memfd: !self.held.memory,
             host_namespaces: false,
@@ -66,6 +69,7 @@ impl Bounds {
             // In a layer of the sandbox's own nobody outside comes to run what it makes.
             allow_set_id: plan.has_own_root() && !plan.writes_for_others(),
             count_forks: false,
+            hands_out: plan.descent == Descent::Zygote,
         })
     }
 }
@@ -98,7 +102,9 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
         credentials::become_user(uid, gid).map_err(step("becoming the sandbox's user"))?;
         process::die_with_parent().map_err(step("tying the first process to its supervisor"))?;
     }
-    bound_inotify().map_err(step("bounding inotify instances"))?;
+    if !inherited.hands_out {
+        bound_inotify().map_err(step("bounding inotify instances"))?;
+    }
     rustix::process::umask(Mode::from(0o022));
     let foundation = tree::lay_foundation()?;
 
@@ -129,7 +135,15 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
         report.push(('+', "core_scheduling", "a core scheduling cookie of its own".to_owned()));
     }
     take_capabilities_away(plan).map_err(step("dropping capabilities"))?;
-    report.push(restrict_paths(plan)?);
+    let ruleset = match plan.descent {
+        // Copies of its processes would be bound to these paths in every other sandbox, too.
+        Descent::Zygote => None,
+        Descent::Alone | Descent::Below(_) => {
+            let (said, ruleset) = restrict_paths(plan)?;
+            report.push(said);
+            ruleset
+        }
+    };
     // Not before: descriptors that are open only while the sandbox is made count, too.
     limit(plan, &bounds)?;
     place_control(inherited.control).map_err(step("placing the control socket"))?;
@@ -140,18 +154,21 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
         "seccomp",
         format!("allow-list, {} instructions", filter.instructions()),
     ));
-    let listener = filter
-        .install_with_listener()
-        .map_err(step("installing the system call filter"))?;
+    let installing = step("installing the system call filter");
+    let listener = match plan.descent {
+        Descent::Zygote => filter.install().map(|()| None).map_err(installing)?,
+        Descent::Alone | Descent::Below(_) => filter.install_with_listener().map(Some).map_err(installing)?,
+    };
+    let handed = Handed {
+        listener: listener.as_ref().map(|listener| listener.as_fd()),
+        ruleset: ruleset.as_ref().map(OwnedFd::as_fd),
+        network: network.as_ref().map(network::in_order).unwrap_or_default(),
+    };
     inherited
         .channel
-        .ready(
-            &report,
-            listener.as_fd(),
-            &network.as_ref().map(network::in_order).unwrap_or_default(),
-        )
+        .ready(&report, &handed)
         .map_err(step("reporting to the supervisor"))?;
-    drop((listener, network));
+    drop((listener, ruleset, network));
     let error = process::exec_descriptor(guest.as_fd(), c"offleash-guest", None);
     Err(step("starting the guest")(error))
 }
@@ -330,8 +347,12 @@ pub(crate) fn place_control(control: BorrowedFd<'_>) -> io::Result<()> {
     process::duplicate_to(control, CONTROL)
 }
 
+/// A line of the report.
+type Said = (char, &'static str, String);
+
 /// The second wall: what of the tree may be read, written and executed, whatever the mounts say.
-fn restrict_paths(plan: &Plan) -> Result<(char, &'static str, String), StepFailure> {
+/// Answers it, too, where processes are to enter the sandbox later.
+fn restrict_paths(plan: &Plan) -> Result<(Said, Option<OwnedFd>), StepFailure> {
     let mut places = Vec::new();
     let mut open = |path: &Path, access: GrantAccess| -> Result<(), StepFailure> {
         match mount::open_place(path) {
@@ -366,13 +387,17 @@ fn restrict_paths(plan: &Plan) -> Result<(char, &'static str, String), StepFailu
         scope_abstract_sockets: true,
         deny_tcp: false,
     };
-    match landlock::restrict_self(&restriction) {
-        Ok(enforced) => Ok(('+', "landlock", format!("ABI {}, {} rules", enforced.abi, grants.len()))),
-        Err(error) if plan.executables.is_empty() && is_absent(&error) => Ok((
-            '-',
-            "landlock",
-            "this kernel has no Landlock; mounts alone hold the file system".to_owned(),
-        )),
+    let restricted = Ruleset::new(&restriction).and_then(|ruleset| ruleset.restrict_self().map(|()| ruleset));
+    match restricted {
+        Ok(ruleset) => {
+            let said = format!("ABI {}, {} rules", ruleset.enforced().abi, grants.len());
+            let kept = matches!(plan.descent, Descent::Below(_)).then(|| ruleset.into());
+            Ok((('+', "landlock", said), kept))
+        }
+        Err(error) if plan.executables.is_empty() && is_absent(&error) => {
+            let said = "this kernel has no Landlock; mounts alone hold the file system".to_owned();
+            Ok((('-', "landlock", said), None))
+        }
         Err(error) => Err(step("restricting paths with Landlock")(error)),
     }
 }

@@ -9,11 +9,13 @@ use std::path::Path;
 
 use offleash_core::level::{Degrade, Level};
 use offleash_core::plan::{Node, Plan};
-use offleash_core::spec::Access;
+use offleash_core::spec::{Access, Descent};
 use offleash_sys::namespaces::{self, Child, IdMap, Namespaces, UserNamespace};
 use offleash_sys::{mount, process, socket};
 
-use super::grouping::{self, Grouping};
+use super::below::Zygote;
+use super::door::Door;
+use super::grouping::{self, Group, Grouping};
 use super::handshake::{self, ParentEnd, Report, StepFailure};
 use super::identity::{self, Identity, MapWriter};
 use super::running::{Parts, ProcessSandbox};
@@ -44,6 +46,7 @@ impl Embryo {
         let inherited = child::Inherited {
             channel: &child_end,
             control: guest_control.as_fd(),
+            hands_out: ids.descent == Descent::Zygote,
             parents: &[control.as_fd(), channel.0.as_fd()],
         };
         // Without the network namespace, which takes longest and which the child makes itself at the same time.
@@ -55,8 +58,13 @@ impl Embryo {
             uts: true,
             network: false,
         };
-        let first = namespaces::fork_into(namespaces, None, || child::run(&inherited))
-            .map_err(|error| failed("making namespaces", "", error))?;
+        let first = match ids.descent {
+            Descent::Below(zygote) => Zygote::find(zygote)
+                .and_then(|zygote| zygote.fork(&ids, &identity, namespaces, || child::run(&inherited)))
+                .map_err(|error| failed("making namespaces below a zygote", "", error))?,
+            Descent::Alone | Descent::Zygote => namespaces::fork_into(namespaces, None, || child::run(&inherited))
+                .map_err(|error| failed("making namespaces", "", error))?,
+        };
         let pid = first.pid;
         place_apart(pid);
         let embryo = Self {
@@ -69,10 +77,10 @@ impl Embryo {
             channel,
             control,
         };
-        embryo
-            .identity
-            .write_maps(pid)
-            .map_err(|error| failed("mapping user ids", "", error))?;
+        if !embryo.is_below() {
+            let mapped = embryo.identity.write_maps(pid);
+            mapped.map_err(|error| failed("mapping user ids", "", error))?;
+        }
         embryo
             .channel
             .mapped(embryo.changes_user().then_some((embryo.ids.uid, embryo.ids.gid)))
@@ -87,7 +95,30 @@ impl Embryo {
 
     /// Whether the process must change to the sandbox's user; others are it already.
     fn changes_user(&self) -> bool {
-        self.identity.writer == MapWriter::Privileged
+        self.identity.writer == MapWriter::Privileged || self.is_below()
+    }
+
+    /// Where copies of its zygote's processes come in, if it has one.
+    fn door(&self, plan: &Plan, grouping: &Grouping, ruleset: Option<OwnedFd>) -> Result<Option<Door>, IsolationError> {
+        if !self.is_below() {
+            return Ok(None);
+        }
+        let bounds = bounds(grouping, plan);
+        let door = Door::new(plan, self.unfinished.first()?.pid, &self.identity, &bounds);
+        let entrances = self.unfinished.group.as_ref().map(Group::entrances);
+        let entrances = entrances.transpose().map_err(io::Error::other);
+        Ok(Some(Door {
+            ruleset,
+            entrances: entrances
+                .map_err(|error| failed("opening the cgroup", "", error))?
+                .unwrap_or_default(),
+            ..door
+        }))
+    }
+
+    /// Whether it was made below a zygote, where its ids were mapped as it was made.
+    fn is_below(&self) -> bool {
+        matches!(self.ids.descent, Descent::Below(_))
     }
 
     /// Makes it the sandbox of `plan`; when it fails, everything that was made is gone again.
@@ -117,7 +148,8 @@ impl Embryo {
         let mut enforcement = Enforcement::default();
         grouping.describe(&plan.limits, &mut enforcement);
         require(plan, &enforcement)?;
-        let report = parent.finish(sent, &mut self.unfinished, &grouping, leftovers)?;
+        let mut report = parent.finish(sent, &mut self.unfinished, &grouping, leftovers)?;
+        let door = self.door(plan, &grouping, report.ruleset.take())?;
         describe(plan, &self.identity, &report, &mut enforcement);
         grouping.describe_swap(&plan.limits, self.unfinished.group.as_ref(), &mut enforcement);
         require(plan, &enforcement)?;
@@ -139,8 +171,16 @@ impl Embryo {
             network,
             group,
             enforcement,
+            door,
         };
         ProcessSandbox::new(plan, parts)
+    }
+}
+
+fn bounds(grouping: &Grouping, plan: &Plan) -> child::Bounds {
+    child::Bounds {
+        held: grouping.held(),
+        affinity: grouping.affinity(&plan.limits),
     }
 }
 
@@ -285,10 +325,7 @@ impl Parent<'_> {
             entrances = made.1;
         }
         let guest = guest_image::sealed_memfd().map_err(|error| failed("writing the guest", "", error))?;
-        let bounds = child::Bounds {
-            held: grouping.held(),
-            affinity: grouping.affinity(&self.order.plan.limits),
-        };
+        let bounds = bounds(grouping, self.order.plan);
         let told = postcard::to_allocvec(&bounds).map_err(|error| telling(io::Error::other(error)))?;
         self.channel.start(guest.as_fd(), &entrances, &told).map_err(telling)
     }

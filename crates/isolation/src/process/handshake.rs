@@ -14,6 +14,11 @@ const START: u8 = b'S';
 /// From child to parent.
 const FAILED: u8 = b'F';
 const READY: u8 = b'R';
+/// Which descriptors come with that, before those of the network: so many bytes, each one of these or a space.
+const KINDS: usize = 2;
+const LISTENER: u8 = b'L';
+const RULESET: u8 = b'A';
+const NONE: u8 = b' ';
 
 /// A step that failed in the child.
 #[derive(Debug)]
@@ -48,8 +53,10 @@ pub(crate) struct Report {
     pub(crate) lacking: Vec<(String, String)>,
     /// What the child did that the parent cannot know.
     pub(crate) holding: Vec<(String, String)>,
-    /// The listener of refused system calls, where the kernel has it.
+    /// The listener of refused system calls, where there is one.
     pub(crate) listener: Option<OwnedFd>,
+    /// What the child restricted itself to, for processes that enter the sandbox later.
+    pub(crate) ruleset: Option<OwnedFd>,
     /// The sockets of the network, in their order.
     pub(crate) network: Vec<OwnedFd>,
 }
@@ -116,12 +123,15 @@ impl ParentEnd {
 }
 
 fn decode_report(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Report {
-    let text = String::from_utf8_lossy(bytes);
+    let (kinds, text) = bytes.split_at(bytes.len().min(KINDS));
+    let text = String::from_utf8_lossy(text);
     let mut descriptors = descriptors.into_iter();
+    let mut of_kind = |kind| kinds.contains(&kind).then(|| descriptors.next()).flatten();
     let mut report = Report {
         lacking: Vec::new(),
         holding: Vec::new(),
-        listener: descriptors.next(),
+        listener: of_kind(LISTENER),
+        ruleset: of_kind(RULESET),
         network: descriptors.collect(),
     };
     for line in text.split('\n') {
@@ -155,6 +165,14 @@ fn decode_failure(bytes: &[u8]) -> StepFailure {
 /// `EIO`, for an error without a number.
 fn libc_eio() -> i32 {
     5
+}
+
+/// Descriptors that the child hands over at last.
+#[derive(Debug, Default)]
+pub(crate) struct Handed<'a> {
+    pub(crate) listener: Option<BorrowedFd<'a>>,
+    pub(crate) ruleset: Option<BorrowedFd<'a>>,
+    pub(crate) network: Vec<BorrowedFd<'a>>,
 }
 
 /// What the child waits for.
@@ -204,17 +222,24 @@ impl ChildEnd {
     }
 
     /// Everything is in place; only exec remains.
-    pub(crate) fn ready(
-        &self,
-        report: &[(char, &str, String)],
-        listener: BorrowedFd<'_>,
-        network: &[BorrowedFd<'_>],
-    ) -> io::Result<()> {
-        let mut message = vec![READY];
+    pub(crate) fn ready(&self, report: &[(char, &str, String)], with: &Handed<'_>) -> io::Result<()> {
+        let kind = |there: bool, kind| if there { kind } else { NONE };
+        let mut message = vec![
+            READY,
+            kind(with.listener.is_some(), LISTENER),
+            kind(with.ruleset.is_some(), RULESET),
+        ];
         for (kind, control, detail) in report {
             message.extend_from_slice(format!("{kind}\0{control}\0{detail}\n").as_bytes());
         }
-        socket::send(self.0.as_fd(), &message, &[&[listener], network].concat())
+        let descriptors: Vec<BorrowedFd<'_>> = with
+            .listener
+            .iter()
+            .chain(&with.ruleset)
+            .chain(&with.network)
+            .copied()
+            .collect();
+        socket::send(self.0.as_fd(), &message, &descriptors)
     }
 
     /// What was to be done is done; nothing follows.

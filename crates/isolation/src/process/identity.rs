@@ -5,7 +5,7 @@
 
 use std::io;
 
-use offleash_core::spec::IdChoice;
+use offleash_core::spec::{Descent, IdChoice};
 use offleash_sys::namespaces::{self, IdMap};
 use offleash_sys::process::{self, is_root};
 use rustix::process::Pid;
@@ -23,6 +23,8 @@ pub(super) struct Identity {
     pub(super) worker: (u32, u32),
     /// Who writes the maps.
     pub(super) writer: MapWriter,
+    /// Further ids, which sandboxes below it get; nobody in it has one.
+    pub(super) passed_on: Vec<IdMap>,
 }
 
 /// Who writes the maps.
@@ -57,7 +59,10 @@ impl Identity {
     pub(super) fn write_maps(&self, pid: Pid) -> io::Result<()> {
         let (uid_map, gid_map) = (&self.uid_map, &self.gid_map);
         match self.writer {
-            MapWriter::Privileged => namespaces::write_id_maps(pid, uid_map, gid_map, false),
+            MapWriter::Privileged => {
+                let with_others = |own: &[IdMap]| [own, &self.passed_on].concat();
+                namespaces::write_id_maps(pid, &with_others(uid_map), &with_others(gid_map), false)
+            }
             MapWriter::Own => namespaces::write_id_maps(pid, uid_map, gid_map, true),
             MapWriter::Helper => {
                 run_map_helper("newuidmap", pid, uid_map)?;
@@ -121,7 +126,29 @@ fn for_root(ids: &Ids) -> io::Result<Identity> {
             (start + ids.worker.uid, start + ids.worker.gid)
         },
         writer: MapWriter::Privileged,
+        passed_on: match ids.descent {
+            Descent::Zygote => others(start, count),
+            Descent::Alone | Descent::Below(_) => Vec::new(),
+        },
     })
+}
+
+/// All ids that sandboxes of root's may get, but these, as themselves.
+fn others(start: u32, count: u32) -> Vec<IdMap> {
+    let end = UNUSED_FROM + UNUSED_COUNT;
+    if start < UNUSED_FROM || start + count > end {
+        // In a small user namespace there are no more.
+        return Vec::new();
+    }
+    let line = |from: u32, to: u32| IdMap {
+        inside: from,
+        outside: from,
+        count: to - from,
+    };
+    let mut lines = vec![line(UNUSED_FROM, start), line(start + count, end)];
+    // The kernel takes no empty line.
+    lines.retain(|line| line.count > 0);
+    lines
 }
 
 /// The first of `count` ids that no user of the machine has; another for each sandbox, so that no two share one.
@@ -168,6 +195,7 @@ fn for_user(ids: &Ids) -> io::Result<Identity> {
             outside: own,
             worker: own,
             writer: MapWriter::Own,
+            passed_on: Vec::new(),
         });
     }
     let names = user_names(&std::fs::read_to_string("/etc/passwd").unwrap_or_default(), own.0);
@@ -186,6 +214,7 @@ fn for_user(ids: &Ids) -> io::Result<Identity> {
         outside: own,
         worker: own,
         writer: MapWriter::Helper,
+        passed_on: Vec::new(),
     })
 }
 
@@ -256,6 +285,21 @@ mod tests {
             assert_eq!((first - UNUSED_FROM) % RANGE, 0);
         }
         assert_ne!(unused_ids(whole, "ra", 1).unwrap(), unused_ids(whole, "rb", 1).unwrap());
+    }
+
+    #[test]
+    fn a_zygote_of_root_has_every_id_that_sandboxes_below_it_may_get() {
+        let id = UNUSED_FROM + 77;
+        let lines = others(id, 1);
+        let counts: u32 = lines.iter().map(|line| line.count).sum();
+        assert_eq!(counts, UNUSED_COUNT - 1);
+        assert!(
+            lines
+                .iter()
+                .all(|line| !(line.outside..line.outside + line.count).contains(&id))
+        );
+        assert_eq!(others(UNUSED_FROM, RANGE).len(), 1);
+        assert!(others(65_533, 1).is_empty());
     }
 
     #[test]

@@ -5,8 +5,10 @@
 //! assembles the file system (`tree`), takes its own rights away and becomes the guest. They talk over a socket
 //! (`handshake`) that closes when the guest is exec'd. What follows is `running`.
 
+mod below;
 pub(crate) mod child;
 mod create;
+pub(crate) mod door;
 pub(crate) mod grouping;
 pub(crate) mod handshake;
 mod identity;

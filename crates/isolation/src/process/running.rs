@@ -3,15 +3,19 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use offleash_core::exec::ExecRequest;
 use offleash_core::level::Level;
 use offleash_core::plan::Plan;
 use offleash_sys::namespaces::Child;
 use offleash_sys::network::NetworkSockets;
 use offleash_sys::process;
+use rustix::process::Pid;
 
+use super::door::{Arrived, Door};
 use super::grouping::Group;
 use super::handshake::ParentEnd;
 use super::no_route;
+use crate::entered::not_entered;
 use crate::error::IsolationError;
 use crate::guest_link::{GuestLink, running};
 use crate::limits::{TmpfsMounts, Watcher};
@@ -28,6 +32,8 @@ pub(super) struct Parts {
     pub(super) network: Option<NetworkSockets>,
     pub(super) group: Option<Group>,
     pub(super) enforcement: Enforcement,
+    /// Where processes that were not started inside come in, if they may.
+    pub(super) door: Option<Door>,
 }
 
 /// How often to look how full each tmpfs is and, where no cgroup counts memory, to ask the guest what the sandbox holds.
@@ -40,6 +46,7 @@ pub(super) type ProcessSandbox = Supervised<Namespaces>;
 #[derive(Debug)]
 pub(super) struct Namespaces {
     first: Child,
+    door: Option<Door>,
     tmpfs: TmpfsMounts,
     /// When it is time for the next report.
     next_report: Instant,
@@ -63,6 +70,7 @@ impl ProcessSandbox {
         let namespaces = Namespaces {
             tmpfs: TmpfsMounts::new(first.pid, plan),
             first,
+            door: parts.door,
             next_report: Instant::now() + REPORT_PERIOD,
         };
         Ok(Self::by(namespaces, served, parts.channel, parts.enforcement).with_network(parts.network))
@@ -90,6 +98,21 @@ impl Holding for Namespaces {
             served.link.ask_for_report()?;
         }
         Ok(self.tmpfs.full().into_iter().map(SandboxEvent::Limit).collect())
+    }
+
+    fn first_process(&self) -> Option<Pid> {
+        Some(self.first.pid)
+    }
+
+    fn let_in(&mut self, served: &Served, request: &ExecRequest, zygote: OwnedFd) -> Result<Arrived, IsolationError> {
+        let Some(door) = &self.door else {
+            return Err(IsolationError::Unsupported {
+                level: Level::Process,
+                operation: "let a process into a sandbox that was not made below a zygote",
+            });
+        };
+        door.let_in(request, zygote, served.watcher.group())
+            .map_err(not_entered)
     }
 
     fn found_no_route(&self) -> u64 {

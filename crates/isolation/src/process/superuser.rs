@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use offleash_core::exec::UserIds;
 use offleash_core::id::RunId;
-use offleash_core::spec::IdChoice;
+use offleash_core::spec::{Descent, IdChoice};
 use offleash_sys::namespaces::{self, Namespaces};
 use offleash_sys::process;
 
@@ -31,6 +31,7 @@ pub fn as_superuser_of_range(body: impl FnOnce() -> io::Result<()>) -> Result<()
         uid: SUPERUSER.uid,
         gid: SUPERUSER.gid,
         worker: SUPERUSER,
+        descent: Descent::Alone,
     };
     let identity = identity::choose(&ids).map_err(|error| failed("choosing user ids", "", error))?;
     let (parent, child) = handshake::pair().map_err(|error| failed("making the set-up socket", "", error))?;

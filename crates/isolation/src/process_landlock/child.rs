@@ -15,7 +15,7 @@ use rustix::process::Signal;
 
 use crate::limits::{self, HeldByGroup};
 use crate::process::child::{CONTROL, keep_to_cpus, place_control, step, unexpected, use_null_streams};
-use crate::process::handshake::{ChildEnd, FromParent, StepFailure};
+use crate::process::handshake::{ChildEnd, FromParent, Handed, StepFailure};
 
 /// What the child gets from the process that it is a copy of.
 #[derive(Debug)]
@@ -79,6 +79,7 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
         host_namespaces: true,
         superuser: false,
         allow_set_id: false,
+        hands_out: false,
         count_forks: inherited.plan.limits.pids.is_some() && !inherited.held.pids,
     });
     report.push((
@@ -89,9 +90,13 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     let listener = filter
         .install_with_listener()
         .map_err(step("installing the system call filter"))?;
+    let handed = Handed {
+        listener: Some(listener.as_fd()),
+        ..Handed::default()
+    };
     inherited
         .channel
-        .ready(&report, listener.as_fd(), &[])
+        .ready(&report, &handed)
         .map_err(step("reporting to the supervisor"))?;
     drop(listener);
     let error = process::exec_descriptor(guest.as_fd(), c"offleash-guest", Some(c"subreaper"));

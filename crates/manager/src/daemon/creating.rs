@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use offleash_core::spec::Descent;
 use offleash_core::text::Text;
 use offleash_core::units::{Bytes, CpuCount};
 use offleash_store::HeldTemplate;
@@ -434,6 +435,7 @@ fn sandbox_order(inner: &Inner, entry: &Entry) -> Result<SandboxOrder, DaemonErr
             pids: Some(u64::from(pids)),
         },
         network: network_order(&specification.network)?,
+        descent: Descent::Alone,
     })
 }
 

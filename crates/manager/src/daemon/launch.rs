@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use offleash_core::id::RunId;
 use offleash_store::registry::{BootId, KeeperProcess, UnixMs};
+use offleash_sys::process::start_ticks;
 use offleash_sys::spawn::{Orphaned, Session, Spawn, spawn};
-use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open};
 use tokio::io::unix::AsyncFd;
@@ -281,35 +281,10 @@ fn booted_ms(stat: &str) -> Option<UnixMs> {
     seconds.trim().parse::<UnixMs>().ok()?.checked_mul(1000)
 }
 
-/// When a process was started (proc_pid_stat(5), field 22). The name in field 2 may hold anything.
-///
-/// # Errors
-/// When that cannot be read though the process may be there.
-fn start_ticks(pid: i32) -> io::Result<Option<u64>> {
-    match std::fs::read(format!("/proc/{pid}/stat")) {
-        Ok(stat) => Ok(start_ticks_in(&stat)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        // One that ended while it was read.
-        Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-fn start_ticks_in(stat: &[u8]) -> Option<u64> {
-    let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
-    let rest = std::str::from_utf8(&stat[after_name..]).ok()?;
-    let mut fields = rest.split_ascii_whitespace();
-    let state = fields.next()?;
-    // One that has ended and was not reaped yet still has a number.
-    if matches!(state, "Z" | "X") {
-        return None;
-    }
-    fields.nth(18)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use offleash_core::level::Degrade;
+    use offleash_core::spec::Descent;
     use offleash_core::text::Text;
 
     use super::*;
@@ -387,6 +362,7 @@ mod tests {
             degrade: Degrade::Allow,
             limits: LimitsOrder::default(),
             network: NetworkOrder::default(),
+            descent: Descent::Alone,
         }
     }
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use offleash_core::exec::{ExecEnd, OutputStream};
+use offleash_core::spec::ProcessRef;
 use offleash_protocol::encode;
 use rustix::fs::{CWD, Mode, OFlags};
 use tokio::net::UnixStream;
@@ -67,6 +68,30 @@ impl Keeper {
     pub async fn attach(&self, which: &Selector) -> Result<ExecStream, KeeperError> {
         let request = KeeperRequest::Attach(which.clone());
         self.stream(&request, "attach to a command").await
+    }
+
+    /// As [`Self::start`], with a copy of the process of the sandbox's zygote in place of the program, where that is to
+    /// be had.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn start_copy(&self, start: StartExec) -> Result<ExecStream, KeeperError> {
+        let request = KeeperRequest::StartCopy(start);
+        self.stream(&request, "start a copy of the zygote").await
+    }
+
+    /// The sandbox's first process, below which others can be made if it is a zygote.
+    ///
+    /// # Errors
+    /// `Unsupported`, `Gone`.
+    pub async fn first_process(&self) -> Result<ProcessRef, KeeperError> {
+        match self
+            .answer(&KeeperRequest::First, AT_ONCE, "find its first process")
+            .await?
+        {
+            KeeperReply::First(first) => Ok(first),
+            other => Err(unexpected(other)),
+        }
     }
 
     async fn stream(&self, request: &KeeperRequest, operation: &'static str) -> Result<ExecStream, KeeperError> {

@@ -181,6 +181,7 @@ impl Held {
                 users,
                 authority,
                 bounds,
+                descent: order.descent,
             },
             live,
             own_root,

@@ -14,16 +14,20 @@ use offleash_core::exec::{ExecEnd, OutputStream};
 use offleash_core::id::RunId;
 use offleash_core::level::Level;
 use offleash_core::record::{LimitHit, Usage};
+use offleash_core::spec::ProcessRef;
 use offleash_protocol::Dialogue;
 use serde::{Deserialize, Serialize};
 
 use super::order::{ConnectionRules, NetworkOrder};
 
 /// Version of these messages, in [`Hello`].
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The first version with [`KeeperRequest::Authority`] and [`KeeperRequest::SetReach`].
 pub const WITH_HEADERS: u32 = 2;
+
+/// The first version with [`KeeperRequest::First`] and [`KeeperRequest::StartCopy`].
+pub const WITH_ZYGOTES: u32 = 3;
 
 /// Most bytes of input in one request; a client divides what is longer.
 pub const INPUT_CHUNK: usize = 1024 * 1024;
@@ -86,6 +90,11 @@ pub enum KeeperRequest {
     Authority,
     /// Other rules for the network; [`KeeperReply::Done`]. Headers need the authority to be in the sandbox.
     SetReach(NetworkOrder),
+    /// Which process its first one is; [`KeeperReply::First`].
+    First,
+    /// As `Start`, for a command that is a copy of the zygote's process below which the sandbox was made; where there is
+    /// none to be had, the command itself is started.
+    StartCopy(StartExec),
 }
 
 impl Dialogue for KeeperRequest {
@@ -133,6 +142,8 @@ pub enum KeeperReply {
     Failed(KeeperFailure),
     /// The sandbox has an authority; these files, by path, must be put into it so that its programs trust that.
     Authority(#[serde(with = "offleash_protocol::bytes::pairs")] Vec<(Vec<u8>, Vec<u8>)>),
+    /// The sandbox's first process.
+    First(ProcessRef),
 }
 
 impl Dialogue for KeeperReply {

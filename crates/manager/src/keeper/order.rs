@@ -10,7 +10,7 @@ use offleash_core::limits::Limits;
 use offleash_core::network::{
     HeaderRule, HeaderRuleError, HeaderScope, NetworkRule, PatternError, RequestRules, RuleVerdict,
 };
-use offleash_core::spec::{NetworkSpec, RootChoice, SandboxSpec};
+use offleash_core::spec::{Descent, NetworkSpec, RootChoice, SandboxSpec};
 use offleash_core::template::TemplateName;
 use offleash_core::text::Text;
 use offleash_core::units::{Bytes, CpuCount};
@@ -45,6 +45,9 @@ pub struct SandboxOrder {
     pub limits: LimitsOrder,
     /// What it may reach.
     pub network: NetworkOrder,
+    /// Whose copies its processes may be.
+    #[serde(default)]
+    pub descent: Descent,
 }
 
 /// What the files of a sandbox are at first.
@@ -234,6 +237,7 @@ impl SandboxOrder {
             limits: self.limits.limits(),
             network,
             pausable: true,
+            descent: self.descent,
             root: match &self.template {
                 // The layer is the keeper's, and goes with the sandbox.
                 Template::Base => RootChoice::Base {

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 use offleash_core::record::{LimitEffect, LimitHit};
+use offleash_core::spec::Descent;
 use offleash_gateway::Gateway;
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::sandbox::{Final, Sandbox, SandboxEvent};
@@ -58,6 +59,7 @@ pub(super) struct Serving {
     pub(super) users: Users,
     pub(super) authority: Authority,
     pub(super) bounds: Bounds,
+    pub(super) descent: Descent,
 }
 
 /// What the sandbox may use, as it is told.

@@ -142,6 +142,7 @@ fn ids_of(spec: &SandboxSpec, id: &RunId, choice: IdChoice) -> Ids {
         uid: first.uid,
         gid: first.gid,
         worker: users.first().map_or(first, User::ids),
+        descent: spec.descent,
     }
 }
 

@@ -202,6 +202,7 @@ pub fn resolve(
         },
         allow_ptrace: spec.allow_ptrace,
         pausable: spec.pausable,
+        descent: spec.descent,
         executables,
         run_directory: run_directory.to_path_buf(),
     };

@@ -189,6 +189,7 @@ static PTRACER: Rule = equals(0, PR_SET_PTRACER, &ALLOW, &UNKNOWN_OPTION);
 static NAMED_OPTION: Rule = equals(0, PR_SET_VMA, &ALLOW, &PTRACER);
 static NEWER: Rule = when(0, WHOLE, Test::AtLeast(FIRST_UNKNOWN_OPTION), &NAMED_OPTION, &ALLOW);
 static SHARES_CORE: Rule = equals(0, 62, &CORE_SHARING, &NEWER);
+pub(super) static PRCTL_OF_ZYGOTES: Rule = equals(0, libc::PR_SET_MM, &MEMORY_MAP, &NEWER);
 pub(super) static PRCTL: Rule = equals(0, libc::PR_SET_MM, &MEMORY_MAP, &SHARES_CORE);
 
 // prlimit64(pid, resource, new limit, old limit): the own limits, and everybody's to read. A program that names itself

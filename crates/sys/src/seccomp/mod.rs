@@ -48,6 +48,9 @@ pub struct Options {
     pub allow_set_id: bool,
     /// Asks the supervisor before every new process and thread, where nothing else counts them.
     pub count_forks: bool,
+    /// For sandboxes whose copies of a process are moved into other ones: what such a copy does before it takes all of this
+    /// away from itself by the filter of the sandbox that it enters.
+    pub hands_out: bool,
 }
 
 /// A compiled filter.
@@ -102,6 +105,16 @@ impl Filter {
         // SAFETY: with SECCOMP_FILTER_FLAG_NEW_LISTENER a non-negative result is a new file descriptor that nobody
         // else owns (seccomp(2), Linux 5.0).
         Ok(Listener::from(unsafe { OwnedFd::from_raw_fd(descriptor) }))
+    }
+
+    /// The program as the kernel takes it (`struct sock_filter`), for a process that installs it by itself.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let instruction = |one: &sock_filter| {
+            let [code_0, code_1] = one.code.to_ne_bytes();
+            let [k_0, k_1, k_2, k_3] = one.k.to_ne_bytes();
+            [code_0, code_1, one.jt, one.jf, k_0, k_1, k_2, k_3]
+        };
+        self.program.iter().flat_map(instruction).collect()
     }
 
     fn set(&self, flags: libc::c_ulong) -> io::Result<i32> {

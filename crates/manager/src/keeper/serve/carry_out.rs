@@ -4,15 +4,18 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use offleash_core::error::{ErrorKind, Explained as _};
-use offleash_core::exec::TerminalSize;
+use offleash_core::exec::{ExecRequest, TerminalSize};
+use offleash_core::spec::Descent;
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::sandbox::ExecId;
+use offleash_store::registry::LogLevel;
 
 use super::Loop;
 use crate::keeper::executions::{Client, Execution, Fed, Feed};
 use crate::keeper::message::{
     EndReason, Hello, INPUT_CHUNK, KeeperFailure, KeeperReply, KeeperRequest, ProcessInfo, Selector, StartExec,
 };
+use crate::keeper::zygote;
 use crate::lifecycle::with_causes;
 
 /// Most commands at once that were asked for; what they start themselves does not count.
@@ -24,6 +27,15 @@ const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
 /// Longer than anything runs.
 const LONGEST: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 
+/// What a command is made of.
+#[derive(Debug, Clone, Copy)]
+enum Origin {
+    /// Its program.
+    Program,
+    /// The process of the zygote.
+    Zygote,
+}
+
 pub(super) type Outcome = Result<(), KeeperFailure>;
 
 impl Loop {
@@ -31,7 +43,9 @@ impl Loop {
     pub(super) fn carry_out(&mut self, client: Client, request: KeeperRequest) -> Outcome {
         match request {
             KeeperRequest::Hello => self.hello(client),
-            KeeperRequest::Start(start) => return self.start(client, &start),
+            KeeperRequest::Start(start) => return self.start(client, &start, Origin::Program),
+            KeeperRequest::StartCopy(start) => return self.start(client, &start, Origin::Zygote),
+            KeeperRequest::First => return self.first(client),
             KeeperRequest::Attach(which) => return self.attach(client, &which),
             KeeperRequest::Processes => self.processes(client),
             KeeperRequest::Input { which, bytes } => {
@@ -71,7 +85,36 @@ impl Loop {
         self.answer(client, &KeeperReply::Hello(hello));
     }
 
-    fn start(&mut self, client: Client, start: &StartExec) -> Outcome {
+    fn first(&mut self, client: Client) -> Outcome {
+        let first = self.serving.sandbox.first_process();
+        let first = first.ok_or_else(|| KeeperFailure::Unsupported {
+            operation: "have a first process of its own".to_owned(),
+        })?;
+        self.answer(client, &KeeperReply::First(first));
+        Ok(())
+    }
+
+    /// A copy of the zygote's process for that request, if it is to be had.
+    fn copy(&mut self, request: &ExecRequest) -> Option<ExecId> {
+        let Descent::Below(zygote) = self.serving.descent else {
+            return None;
+        };
+        let connected = zygote::connect(zygote).map_err(|error| format!("its zygote cannot be reached: {error}"));
+        let entered = connected.and_then(|socket| {
+            let entered = self.serving.sandbox.enter(request, socket);
+            entered.map_err(|error| with_causes(&error))
+        });
+        match entered {
+            Ok(exec) => Some(exec),
+            Err(reason) => {
+                let line = format!("an interpreter was started anew: {reason}");
+                self.serving.log.note(LogLevel::Warn, &line);
+                None
+            }
+        }
+    }
+
+    fn start(&mut self, client: Client, start: &StartExec, origin: Origin) -> Outcome {
         self.check_running()?;
         if self.executions.count() >= MOST_EXECUTIONS {
             return Err(KeeperFailure::Exhausted {
@@ -79,7 +122,14 @@ impl Loop {
             });
         }
         let (request, user) = self.serving.users.request(start)?;
-        let exec = self.serving.sandbox.exec(&request).map_err(failed)?;
+        let copied = match origin {
+            Origin::Zygote => self.copy(&request),
+            Origin::Program => None,
+        };
+        let exec = match copied {
+            Some(exec) => exec,
+            None => self.serving.sandbox.exec(&request).map_err(failed)?,
+        };
         let process = ProcessInfo {
             pid: 0,
             tag: start.tag.clone(),

@@ -35,7 +35,7 @@ pub(super) static MOUNTS: &[Entry] = &[
         SYS_unshare,
         "makes a namespace, in which the kernel offers far more to attack"
     ),
-    refuse!(SYS_setns, "enters a namespace"),
+    switch!(SYS_setns, REFUSED, hands_out => ALLOW, "enters a namespace"),
     refuse!(
         SYS_open_by_handle_at,
         "opens files by number, past every mount and directory"
@@ -98,8 +98,10 @@ pub(super) static INSIGHT: &[Entry] = &[
 /// absent although it too can only take away: its stack of layers is kernel surface, every user of it probes the
 /// version first and goes on without, and the sandbox's own layer already holds.
 pub(super) static SELF_RESTRICTION: &[Entry] = &[
-    absent!(
+    switch!(
         SYS_seccomp,
+        ABSENT,
+        hands_out => ALLOW,
         "libseccomp, OpenSSH and browsers fall back to prctl, which makes filters but no supervisor"
     ),
     absent!(
@@ -107,7 +109,7 @@ pub(super) static SELF_RESTRICTION: &[Entry] = &[
         "the sandbox has its own layer; callers probe the version and go on without"
     ),
     absent!(SYS_landlock_add_rule, "as landlock_create_ruleset"),
-    absent!(SYS_landlock_restrict_self, "as landlock_create_ruleset"),
+    switch!(SYS_landlock_restrict_self, ABSENT, hands_out => ALLOW, "as landlock_create_ruleset"),
 ];
 
 /// What current kernels no longer have.

@@ -109,7 +109,7 @@ pub(super) static PROCESSES: &[Entry] = &[
     allow!(SYS_uname, "configure scripts, Python"),
     allow!(SYS_sysinfo, "free, run-times that size themselves"),
     allow!(SYS_getrandom, "every program at start"),
-    check!(SYS_prctl, PRCTL, "thread names, PR_SET_PDEATHSIG, allocators"),
+    switch!(SYS_prctl, PRCTL, hands_out => PRCTL_OF_ZYGOTES, "thread names, PR_SET_PDEATHSIG, allocators"),
     switch!(SYS_personality, PERSONALITY, allow_ptrace => PERSONALITY_OF_DEBUGGERS, "run-times that read it"),
     allow!(
         SYS_pidfd_open,

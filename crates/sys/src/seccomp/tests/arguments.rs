@@ -16,6 +16,7 @@ pub(super) const PLAIN: Options = Options {
     deny_memfd: false,
     host_namespaces: false,
     count_forks: false,
+    hands_out: false,
     superuser: false,
     allow_set_id: false,
 };

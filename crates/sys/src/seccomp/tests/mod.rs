@@ -18,6 +18,7 @@ fn all_options() -> impl Iterator<Item = Options> {
         deny_memfd: bits & 8 != 0,
         host_namespaces: bits & 16 != 0,
         count_forks: bits & 32 != 0,
+        hands_out: false,
         superuser: bits & 64 != 0,
         allow_set_id: bits & 128 != 0,
     })

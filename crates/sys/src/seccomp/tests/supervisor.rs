@@ -51,6 +51,7 @@ const NOTIFY: Options = Options {
     deny_memfd: false,
     host_namespaces: false,
     count_forks: false,
+    hands_out: false,
     superuser: false,
     allow_set_id: false,
 };

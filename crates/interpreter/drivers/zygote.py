@@ -1,0 +1,389 @@
+"""A zygote: a Python that has imported what contexts need, and of which copies are moved into sandboxes.
+
+It runs in a sandbox of its own, above the user namespaces of those that it serves. A supervisor connects to its socket
+and sends one message: which sandbox, as whom, under which limits and filters, with which streams
+(`isolation::process::door` is the other side). A copy enters, takes on all of it, says so with its pidfd and the listener
+of its system call filter, waits for the word and then is the driver of a context as if it had been started there. The
+supervisor believes only what the kernel says of the copy.
+
+Nothing but memory comes along: no descriptor, thread, variable, signal handler or state of a generator of random numbers.
+
+Python 3.9 and newer.
+"""
+
+import ctypes
+import gc
+import os
+import platform
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import traceback
+
+SOCKET = "/tmp/.offleash-zygote"
+# What is imported ahead, where it is installed. Importing is all that is done with it.
+AHEAD = (
+    "IPython.core.interactiveshell",
+    "numpy",
+    "pandas",
+    "matplotlib.figure",
+    "matplotlib.backends.backend_agg",
+    "ssl",
+    "uuid",
+    "tempfile",
+)
+# As the driver has it, because matplotlib reads it when it is imported.
+BACKEND = "module://matplotlib_inline.backend_inline"
+# Seconds for a message that follows at once.
+PATIENCE = 10
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+SECCOMP = {"x86_64": 317, "aarch64": 277}.get(platform.machine())
+LANDLOCK_RESTRICT_SELF = 446
+# clone(2): user, pid, mount, network, ipc, uts and cgroup.
+NAMESPACES = 0x10000000 | 0x20000000 | 0x00020000 | 0x40000000 | 0x08000000 | 0x04000000 | 0x02000000
+PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER = 4, 24, 36
+PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 38, 47, 4
+PR_SCHED_CORE, PR_SCHED_CORE_CREATE, PR_SCHED_CORE_SHARE_FROM = 62, 1, 3
+SECCOMP_SET_MODE_FILTER, NEW_LISTENER, WAIT_KILLABLE = 1, 1 << 3, 1 << 5
+EINVAL = 22
+
+
+def check(result):
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+def prctl(option, *values):
+    words = [ctypes.c_ulong(value) for value in (*values, 0, 0, 0, 0)[:4]]
+    return check(LIBC.prctl(ctypes.c_int(option), *words))
+
+
+def take(count):
+    data = b""
+    while len(data) < count:
+        piece = os.read(0, count - len(data))
+        if not piece:
+            os._exit(0)
+        data += piece
+    return data
+
+
+def take_source():
+    """The payload of the next frame; `src/protocol.rs` is the reference of frames."""
+    line = b""
+    while not line.endswith(b"\n"):
+        line += take(1)
+    return take(int(line.split()[2]))
+
+
+def import_ahead():
+    missing = object()
+    backend = os.environ.get("MPLBACKEND", missing)
+    os.environ["MPLBACKEND"] = BACKEND
+    for name in AHEAD:
+        try:
+            __import__(name)
+        except Exception:
+            # Not installed, or broken; whoever imports it in a cell hears of that.
+            pass
+    if backend is missing:
+        del os.environ["MPLBACKEND"]
+    else:
+        os.environ["MPLBACKEND"] = backend
+
+
+class Order:
+    """What a supervisor asks for."""
+
+    def __init__(self, message, descriptors):
+        self.env, self.limits, self.cpus = [], [], None
+        self.cwd = b"/"
+        for line in message.decode("ascii").split("\n"):
+            word, *values = line.split(" ")
+            if word == "env":
+                self.env.append(tuple(bytes.fromhex(value) for value in values))
+            elif word == "limit":
+                self.limits.append((values[0], int(values[1])))
+            elif word in ("cwd", "filter"):
+                setattr(self, word, bytes.fromhex(values[0]))
+            else:
+                setattr(self, word, int(values[0]))
+        self.first, self.streams, rest = descriptors[0], descriptors[1:4], descriptors[4:]
+        self.landlock = rest.pop(0) if self.ruleset else None
+        self.doors = rest[: self.entrances]
+
+
+def enter(order):
+    """Becomes, in a copy of this process, one of the sandbox; answers its process id to the copy that stays."""
+    check(LIBC.setns(ctypes.c_int(order.first), ctypes.c_int(NAMESPACES)))
+    # A process changes its process ids only for its children.
+    return os.fork()
+
+
+def share_core():
+    for command, pid, kind in ((PR_SCHED_CORE_SHARE_FROM, 1, 0), (PR_SCHED_CORE_CREATE, 0, 1)):
+        try:
+            return prctl(PR_SCHED_CORE, command, pid, kind, 0)
+        except OSError:
+            # On a processor without threads of its own there is nothing to share, or an older kernel.
+            pass
+
+
+def limit(name, value):
+    number = getattr(resource, name)
+    soft, hard = (value if now == resource.RLIM_INFINITY else min(now, value) for now in resource.getrlimit(number))
+    if name == "RLIMIT_CPU":
+        # Warned of a second before.
+        soft = max(1, min(soft, hard - 1))
+    resource.setrlimit(number, (soft, hard))
+
+
+def drop_capabilities():
+    for number in range(64):
+        try:
+            prctl(PR_CAPBSET_DROP, number)
+        except OSError as error:
+            if error.errno != EINVAL:
+                raise
+            break
+    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    check(LIBC.capset(header, (ctypes.c_uint32 * 6)()))
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+
+
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
+
+
+def filter_calls(instructions):
+    """Takes the filter on; answers its listener."""
+    program = Program(len(instructions) // 8, instructions)
+    for flags in (NEW_LISTENER | WAIT_KILLABLE, NEW_LISTENER):
+        result = LIBC.syscall(
+            ctypes.c_long(SECCOMP),
+            ctypes.c_ulong(SECCOMP_SET_MODE_FILTER),
+            ctypes.c_ulong(flags),
+            ctypes.byref(program),
+        )
+        if result >= 0 or ctypes.get_errno() != EINVAL:
+            break
+    return check(result)
+
+
+def take_on(order, supervisor):
+    """Takes on what every process of the sandbox has, in the order in which each step still has what it needs."""
+    for door in order.doors:
+        os.write(door, b"0")
+    try:
+        os.setgroups([])
+    except PermissionError:
+        # Nothing is mapped but our own; the groups that stay are nobody's here.
+        pass
+    os.setresgid(order.gid, order.gid, order.gid)
+    os.setresuid(order.uid, order.uid, order.uid)
+    prctl(PR_SET_DUMPABLE, 1)
+    os.setsid()
+    os.umask(0o022)
+    share_core()
+    if order.cpus:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: order.cpus])
+    for name, value in order.limits:
+        limit(name, value)
+    drop_capabilities()
+    own = os.pidfd_open(os.getpid())
+    if order.landlock is not None:
+        check(LIBC.syscall(ctypes.c_long(LANDLOCK_RESTRICT_SELF), ctypes.c_int(order.landlock), ctypes.c_uint32(0)))
+    for number, stream in enumerate(order.streams):
+        os.dup2(stream, number)
+    os.chdir(order.cwd)
+    kept = sorted((own, supervisor.fileno()))
+    os.closerange(3, kept[0])
+    os.closerange(kept[0] + 1, kept[1])
+    os.closerange(kept[1] + 1, 65536)
+    listener = filter_calls(order.filter)
+    rights = struct.pack("2i", own, listener)
+    supervisor.sendmsg([b"entered"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+    os.close(own)
+    os.close(listener)
+    if supervisor.recv(16) != b"go":
+        os._exit(0)
+    supervisor.close()
+
+
+def forget(order):
+    """Makes this process one that nobody could tell from another that was just started, but by what it has imported."""
+    os.environ.clear()
+    os.environb.update(dict(order.env))
+    import random
+    import ssl
+    import tempfile
+    import time
+    import uuid
+
+    random.seed()
+    # It asks for new seeds by process id, and two copies may have the same one in their namespaces.
+    ssl.RAND_add(os.urandom(48), 48.0)
+    uuid._last_timestamp = uuid._node = None
+    tempfile._name_sequence = tempfile.tempdir = None
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.seed()
+    time.tzset()
+
+
+def become_driver(order, source, driver):
+    forget(order)
+    gc.enable()
+    asked = take_source()
+    if asked == source:
+        driver["main"]()
+    else:
+        exec(compile(asked, "<offleash>", "exec"), {"__name__": "offleash_driver"})
+
+
+def copy(order, supervisor, told, source, driver):
+    """What a copy of the zygote does; does not return."""
+    code = 125
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        entered = enter(order)
+        if entered:
+            os.write(told, struct.pack("i", entered))
+            os._exit(0)
+        take_on(order, supervisor)
+    except BaseException as error:
+        try:
+            supervisor.send(f"failed: {type(error).__name__}: {error}".encode()[:900])
+        finally:
+            os._exit(code)
+    try:
+        become_driver(order, source, driver)
+        code = 0
+    except SystemExit:
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    finally:
+        os._exit(code)
+
+
+class Zygote:
+    def __init__(self, source, driver):
+        self.source, self.driver = source, driver
+        self.running = {}
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            os.unlink(SOCKET)
+        except FileNotFoundError:
+            pass
+        self.listener.bind(SOCKET)
+        # Nobody but the supervisor sees this directory.
+        os.chmod(SOCKET, 0o777)
+        self.listener.listen(128)
+        # Copies become children of this process when the one between ends.
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self.woken, wake = os.pipe()
+        os.set_blocking(self.woken, False)
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def serve(self):
+        waiting = select.poll()
+        for descriptor in (0, self.listener.fileno(), self.woken):
+            waiting.register(descriptor, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in waiting.poll()}
+            if 0 in ready and not os.read(0, 4096):
+                # Nobody needs it any more; its copies go on.
+                os._exit(0)
+            if self.woken in ready:
+                try:
+                    os.read(self.woken, 4096)
+                except BlockingIOError:
+                    pass
+            self.reap()
+            if self.listener.fileno() in ready:
+                self.hear()
+
+    def hear(self):
+        supervisor, _ = self.listener.accept()
+        supervisor.settimeout(PATIENCE)
+        descriptors = []
+        try:
+            message, descriptors, _, _ = socket.recv_fds(supervisor, 256 * 1024, 64)
+            descriptors = list(descriptors)
+            self.fork(Order(message, descriptors), supervisor)
+        except Exception as error:
+            try:
+                supervisor.send(f"failed: {type(error).__name__}: {error}".encode()[:900])
+            except OSError:
+                pass
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def fork(self, order, supervisor):
+        hears, told = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            copy(order, supervisor, told, self.source, self.driver)
+        os.close(told)
+        number = os.read(hears, 4)
+        os.close(hears)
+        os.waitpid(pid, 0)
+        if len(number) == 4:
+            self.running[struct.unpack("i", number)[0]] = supervisor
+
+    def reap(self):
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            supervisor = self.running.pop(pid, None)
+            if supervisor is None:
+                continue
+            how = f"signaled {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exited {os.WEXITSTATUS(status)}"
+            try:
+                supervisor.send(how.encode())
+            except OSError:
+                # The sandbox has gone before it.
+                pass
+            supervisor.close()
+
+
+def main():
+    if SECCOMP is None:
+        raise SystemExit("no numbers of system calls are known for this machine")
+    source = take_source()
+    driver = {"__name__": "offleash_driver_ahead"}
+    exec(compile(source, "<offleash>", "exec"), driver)
+    driver["__name__"] = "offleash_driver"
+    import_ahead()
+    zygote = Zygote(source, driver)
+    gc.collect()
+    # So that looking for garbage in a copy does not write to all that was imported.
+    gc.disable()
+    gc.freeze()
+    os.write(1, b"ready\n")
+    zygote.serve()
+
+
+if __name__ == "offleash_driver":
+    main()

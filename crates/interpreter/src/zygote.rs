@@ -1,0 +1,40 @@
+//! The zygote of Python contexts: which program it is, how it is started, and where it listens.
+
+use crate::language::Language;
+use crate::protocol::{FrameError, HostFrame};
+
+/// Where it listens, inside the sandbox in which it runs.
+pub const SOCKET: &str = "/tmp/.offleash-zygote";
+
+/// What it writes when it listens.
+pub const READY: &[u8] = b"ready\n";
+
+const SOURCE: &[u8] = include_bytes!("../drivers/zygote.py");
+
+/// Program and arguments.
+pub fn command() -> Vec<String> {
+    Language::Python.command()
+}
+
+/// Its input, which stays open for as long as it is to serve.
+///
+/// # Errors
+/// When a source does not fit into a frame.
+pub fn input() -> Result<Vec<u8>, FrameError> {
+    let zygote = HostFrame::Source(SOURCE).encode()?;
+    let driver = HostFrame::Source(Language::Python.source()).encode()?;
+    Ok([zygote, driver].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_listens_where_we_look() {
+        let text = std::str::from_utf8(SOURCE).unwrap();
+        assert!(text.contains(&format!("SOCKET = \"{SOCKET}\"\n")));
+        assert!(text.contains("os.write(1, b\"ready\\n\")"));
+        assert!(input().unwrap().len() > SOURCE.len());
+    }
+}
