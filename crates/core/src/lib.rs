@@ -25,3 +25,4 @@ pub mod template;
 pub mod text;
 pub mod trust;
 pub mod units;
+mod written;

@@ -5,22 +5,22 @@
 //! `commands.allow` replaces. Of path rules the most specific wins, whoever wrote it ([`crate::path_rules`]).
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 use toml::Spanned;
 
 use crate::command::CommandRules;
-use crate::env::{EnvRules, check_variable};
+use crate::env::EnvRules;
 use crate::level::{Degrade, Level, LevelChoice};
 use crate::limits::{LimitName, Limits};
 use crate::path_rules::PathRules;
 use crate::spec::{Access, IdChoice, MountSpec, NetworkSpec, SandboxSpec, TmpfsSpec, WorkspaceMode};
 use crate::units::Bytes;
+use crate::written::{self, Wrong, all};
 
 mod network;
 mod reference;
@@ -232,13 +232,8 @@ struct Env {
 
 impl File {
     /// The policy, or the offset and the text of what is wrong.
-    fn into_policy(self) -> Result<Policy, (usize, String)> {
-        let mut set = Vec::new();
-        for (name, value) in &self.env.set {
-            check_variable(OsStr::new(name.get_ref()), OsStr::new(value.get_ref()))
-                .map_err(|error| (name.span().start, error.to_string()))?;
-            set.push((name.get_ref().into(), value.get_ref().into()));
-        }
+    fn into_policy(self) -> Result<Policy, Wrong> {
+        let set = written::variables(&self.env.set)?;
         let mut limits = BTreeMap::new();
         for (name, value) in self.limits {
             let start = value.span().start;
@@ -261,20 +256,20 @@ impl File {
             degrade: self.degrade,
             workspace: workspace.map(WorkspaceChoice::from),
             paths: PathRules {
-                read: parse_list(&read)?,
-                write: parse_list(&write)?,
-                deny: parse_list(&deny)?,
-                protect: parse_list(&protect)?,
+                read: all(&read)?,
+                write: all(&write)?,
+                deny: all(&deny)?,
+                protect: all(&protect)?,
             },
             mounts: self.mount.into_iter().map(MountSpec::from).collect(),
             tmpfs: self.tmpfs.into_iter().map(TmpfsSpec::from).collect(),
             toolchains: self.toolchains.into_iter().map(OsString::from).collect(),
             commands: CommandRules {
-                allow: self.commands.allow.as_deref().map(parse_list).transpose()?,
-                deny: parse_list(&self.commands.deny)?,
+                allow: self.commands.allow.as_deref().map(all).transpose()?,
+                deny: all(&self.commands.deny)?,
             },
             env: EnvRules {
-                pass: parse_list(&self.env.pass)?,
+                pass: all(&self.env.pass)?,
                 set,
             },
             limits,
@@ -283,17 +278,6 @@ impl File {
             allow_ptrace: self.allow_ptrace,
         })
     }
-}
-
-/// Reads each pattern where it stands, so that an error points at it and not at its list.
-fn parse_list<T: FromStr<Err: fmt::Display>>(list: &[Spanned<String>]) -> Result<Vec<T>, (usize, String)> {
-    list.iter()
-        .map(|text| {
-            text.get_ref()
-                .parse()
-                .map_err(|error: T::Err| (text.span().start, error.to_string()))
-        })
-        .collect()
 }
 
 impl From<WorkspaceWord> for WorkspaceChoice {

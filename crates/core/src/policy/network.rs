@@ -8,9 +8,10 @@ use serde::de::{self, Deserializer, Visitor};
 use toml::Spanned;
 
 use crate::network::secret::SecretSpec;
-use crate::network::upstream_proxy::{self, ProxyError};
+use crate::network::upstream_proxy;
 use crate::network::{Asks, HeaderRule, MethodRule, NetworkRule, PortGivenError, RuleVerdict};
 use crate::spec::NetworkSpec;
+use crate::written::{Wrong, one, wrong};
 
 /// `"none"`, or a table of rules.
 pub(super) enum Network {
@@ -58,7 +59,7 @@ impl Secret {
 }
 
 /// The secrets, each with an error where it stands.
-fn secrets(written: Vec<Spanned<Secret>>) -> Result<Vec<SecretSpec>, (usize, String)> {
+fn secrets(written: Vec<Spanned<Secret>>) -> Result<Vec<SecretSpec>, Wrong> {
     let mut secrets = Vec::with_capacity(written.len());
     for secret in written {
         let start = secret.span().start;
@@ -82,20 +83,20 @@ enum PortText {
 }
 
 impl PortText {
-    fn parse<T: FromStr<Err = PortGivenError>>(list: &[Spanned<Self>]) -> Result<Vec<T>, (usize, String)> {
+    fn parse<T: FromStr<Err = PortGivenError>>(list: &[Spanned<Self>]) -> Result<Vec<T>, Wrong> {
         let parsed = list.iter().map(|spanned| {
             let parsed = match spanned.get_ref() {
                 Self::Number(port) => port.to_string().parse(),
                 Self::Text(text) => text.parse(),
             };
-            parsed.map_err(|error: PortGivenError| (spanned.span().start, error.to_string()))
+            parsed.map_err(|error: PortGivenError| wrong(spanned, &error))
         });
         parsed.collect()
     }
 }
 
 impl Network {
-    pub(super) fn into_spec(self) -> Result<NetworkSpec, (usize, String)> {
+    pub(super) fn into_spec(self) -> Result<NetworkSpec, Wrong> {
         let Self::Rules(rules) = self else {
             return Ok(NetworkSpec::default());
         };
@@ -107,31 +108,28 @@ impl Network {
         ] {
             for text in texts {
                 let rule = NetworkRule::parse(verdict, text.get_ref());
-                spec.policy.rules.push(rule.map_err(|error| at(text, &error))?);
+                spec.policy.rules.push(rule.map_err(|error| wrong(text, &error))?);
             }
         }
         if let Some(text) = &rules.ask_timeout {
-            spec.asks.timeout = Some(Asks::timeout_of(text.get_ref()).map_err(|error| at(text, &error))?);
+            spec.asks.timeout = Some(Asks::timeout_of(text.get_ref()).map_err(|error| wrong(text, &error))?);
         }
         for text in &rules.methods {
-            let rule: MethodRule = text.get_ref().parse().map_err(|error| at(text, &error))?;
-            spec.add_method_rule(rule).map_err(|error| at(text, &error))?;
+            let rule: MethodRule = one(text)?;
+            spec.add_method_rule(rule).map_err(|error| wrong(text, &error))?;
         }
         for text in &rules.remove_headers {
-            let rule = HeaderRule::parse_remove(text.get_ref()).map_err(|error| at(text, &error))?;
+            let rule = HeaderRule::parse_remove(text.get_ref()).map_err(|error| wrong(text, &error))?;
             spec.requests.headers.push(rule);
         }
         for text in &rules.set_headers {
-            let rule = HeaderRule::parse_set(text.get_ref()).map_err(|error| at(text, &error))?;
+            let rule = HeaderRule::parse_set(text.get_ref()).map_err(|error| wrong(text, &error))?;
             spec.requests.headers.push(rule);
         }
-        spec.upstream_proxy = match &rules.upstream_proxy {
-            Some(text) => Some(text.get_ref().parse().map_err(|error: ProxyError| at(text, &error))?),
-            None => None,
-        };
+        spec.upstream_proxy = rules.upstream_proxy.as_ref().map(one).transpose()?;
         for text in &rules.no_proxy {
             let host = upstream_proxy::parse_direct(text.get_ref());
-            spec.no_proxy.push(host.map_err(|error| at(text, &error))?);
+            spec.no_proxy.push(host.map_err(|error| wrong(text, &error))?);
         }
         spec.internet = rules.internet;
         spec.proxy_variables = rules.proxy_variables;
@@ -140,11 +138,6 @@ impl Network {
         spec.host_ports = PortText::parse(&rules.host_ports)?;
         Ok(spec)
     }
-}
-
-/// What is wrong, and where.
-fn at(text: &Spanned<String>, error: &impl fmt::Display) -> (usize, String) {
-    (text.span().start, error.to_string())
 }
 
 impl<'de> Deserialize<'de> for Network {

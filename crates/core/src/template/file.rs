@@ -1,17 +1,15 @@
 //! A recipe as a file, `offleash-template.toml`: typed, every key known, errors with line and column.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
-use std::str::FromStr;
 
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::{Recipe, TemplateName};
-use crate::env::check_variable;
 use crate::network::{NetworkRule, RuleVerdict};
 use crate::policy::PolicyError;
 use crate::units::Bytes;
+use crate::written::{self, Wrong, all, one, wrong};
 
 /// A recipe with what else its file says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -112,9 +110,6 @@ struct File {
     env: BTreeMap<Spanned<String>, Spanned<String>>,
 }
 
-/// The offset and the text of what is wrong.
-type Wrong = (usize, String);
-
 impl RecipeFile {
     /// Reads the text of a recipe.
     ///
@@ -130,23 +125,14 @@ impl RecipeFile {
 
 impl File {
     fn into_recipe(self) -> Result<RecipeFile, Wrong> {
-        let mut env = BTreeMap::new();
-        for (name, value) in &self.env {
-            check_variable(OsStr::new(name.get_ref()), OsStr::new(value.get_ref()))
-                .map_err(|error| (name.span().start, error.to_string()))?;
-            env.insert(name.get_ref().clone(), value.get_ref().clone());
-        }
+        let env = written::variables(&self.env)?;
         for command in &self.run {
             if command.get_ref().trim().is_empty() || command.get_ref().contains('\0') {
-                return Err((
-                    command.span().start,
-                    "a command is empty, or has a NUL in it".to_owned(),
-                ));
+                return Err(wrong(command, &"a command is empty, or has a NUL in it"));
             }
         }
         for rule in &self.allow {
-            NetworkRule::parse(RuleVerdict::Allow, rule.get_ref())
-                .map_err(|error| (rule.span().start, error.to_string()))?;
+            NetworkRule::parse(RuleVerdict::Allow, rule.get_ref()).map_err(|error| wrong(rule, &error))?;
         }
         let plain = |list: Vec<Spanned<String>>| list.into_iter().map(Spanned::into_inner).collect();
         Ok(RecipeFile {
@@ -163,15 +149,6 @@ impl File {
             },
         })
     }
-}
-
-fn one<T: FromStr<Err: std::fmt::Display>>(text: &Spanned<String>) -> Result<T, Wrong> {
-    let parsed = text.get_ref().parse();
-    parsed.map_err(|error: T::Err| (text.span().start, error.to_string()))
-}
-
-fn all<T: FromStr<Err: std::fmt::Display>>(list: &[Spanned<String>]) -> Result<Vec<T>, Wrong> {
-    list.iter().map(one).collect()
 }
 
 #[cfg(test)]
