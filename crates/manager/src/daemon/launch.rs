@@ -6,7 +6,7 @@
 
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
@@ -77,24 +77,8 @@ pub(super) fn start(program: Option<&Path>, directory: &Path) -> io::Result<(Sta
         .create(true)
         .mode(0o600)
         .open(directory.join(COMPLAINTS))?;
-    let program = program
-        .unwrap_or(Path::new(OWN_PROGRAM))
-        .as_os_str()
-        .as_bytes()
-        .to_vec();
-    let spawned = spawn(&Spawn {
-        argv: &[program, COMMAND.into()],
-        env: &passed_on(),
-        cwd: Some(b"/"),
-        descriptors: &[their_order.as_fd(), their_answer.as_fd(), complaints.as_fd()],
-        user: None,
-        session: Session::New,
-        oom_score_adj: None,
-        orphaned: Orphaned::Lives,
-    })
-    .map_err(io::Error::other)?;
-    // Not reaped yet, so its number is still its own.
-    let pid = Pid::from_raw(spawned.pid.max(0)).ok_or(io::ErrorKind::InvalidData)?;
+    let streams = [their_order.as_fd(), their_answer.as_fd(), complaints.as_fd()];
+    let pid = start_own(program, vec![COMMAND.into()], &passed_on(), streams)?;
     let held = hold(pid).inspect_err(|_| {
         // Nobody would ever hear of its end.
         let _ = kill_process(pid, Signal::KILL);
@@ -103,7 +87,7 @@ pub(super) fn start(program: Option<&Path>, directory: &Path) -> io::Result<(Sta
     let (start_ticks, process, watched) = held?;
     let started = Started {
         process: KeeperProcess {
-            pid: spawned.pid,
+            pid: pid.as_raw_pid(),
             start_ticks,
             boot: this_boot(),
         },
@@ -111,6 +95,31 @@ pub(super) fn start(program: Option<&Path>, directory: &Path) -> io::Result<(Sta
         answer,
     };
     Ok((started, process, watched))
+}
+
+/// Starts `program`, ours if `None`, with these arguments, in a session of its own: it outlives the daemon. It is the caller's
+/// to reap, so that its number is its own until then.
+fn start_own(
+    program: Option<&Path>,
+    arguments: Vec<Vec<u8>>,
+    env: &[(Vec<u8>, Vec<u8>)],
+    streams: [BorrowedFd<'_>; 3],
+) -> io::Result<Pid> {
+    let program = program.unwrap_or(Path::new(OWN_PROGRAM));
+    let mut argv = vec![program.as_os_str().as_bytes().to_vec()];
+    argv.extend(arguments);
+    let spawned = spawn(&Spawn {
+        argv: &argv,
+        env,
+        cwd: Some(b"/"),
+        descriptors: &streams,
+        user: None,
+        session: Session::New,
+        oom_score_adj: None,
+        orphaned: Orphaned::Lives,
+    });
+    let pid = spawned.map_err(io::Error::other)?.pid;
+    Ok(Pid::from_raw(pid.max(0)).ok_or(io::ErrorKind::InvalidData)?)
 }
 
 /// What a child that was not reaped yet is told from later ones by, and two handles of it.
@@ -129,24 +138,12 @@ fn hold(pid: Pid) -> io::Result<(u64, Process, Process)> {
 /// When it cannot be started, or could not remove all of it.
 pub(super) fn remove_layer(program: Option<&Path>, state: &Path, id: &RunId) -> io::Result<()> {
     let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
-    let program = program.unwrap_or(Path::new(OWN_PROGRAM));
-    let spawned = spawn(&Spawn {
-        argv: &[
-            program.as_os_str().as_bytes().to_vec(),
-            REMOVE_COMMAND.into(),
-            state.as_os_str().as_bytes().to_vec(),
-            id.as_str().into(),
-        ],
-        env: &[],
-        cwd: Some(b"/"),
-        descriptors: &[null.as_fd(), null.as_fd(), null.as_fd()],
-        user: None,
-        session: Session::New,
-        oom_score_adj: None,
-        orphaned: Orphaned::Lives,
-    })
-    .map_err(io::Error::other)?;
-    let pid = Pid::from_raw(spawned.pid.max(0)).ok_or(io::ErrorKind::InvalidData)?;
+    let arguments = vec![
+        REMOVE_COMMAND.into(),
+        state.as_os_str().as_bytes().to_vec(),
+        id.as_str().into(),
+    ];
+    let pid = start_own(program, arguments, &[], [null.as_fd(); 3])?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
     let ended = rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?;
     match ended.and_then(|ended| ended.exit_status()) {
