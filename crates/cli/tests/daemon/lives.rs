@@ -56,7 +56,10 @@ fn a_sandbox_is_made_used_and_killed() {
             [events[0].kind, events[1].kind],
             [EventKind::Created, EventKind::Killed]
         );
-        assert_eq!(world.registry().sandboxes().unwrap(), []);
+        eventually("the end of its row", || {
+            world.registry().sandboxes().unwrap().is_empty().then_some(())
+        })
+        .await;
     });
 }
 

@@ -72,11 +72,15 @@ fn the_log_of_a_sandbox_tells_its_life_also_when_it_has_ended() {
         assert!(matches!(hidden, Err(DaemonError::NotFound { .. })), "{hidden:?}");
 
         within(daemon.kill(&owner, id)).await.unwrap();
+        // At once, and no line twice while its files are being removed.
+        let at_once = lines(&daemon, &owner, id).await.unwrap();
         within(daemon.drain()).await;
+        assert_eq!(lines(&daemon, &owner, id).await.unwrap(), at_once);
         drop(daemon);
         let next = world.daemon().await;
         let told = lines(&next, &owner, id).await.unwrap();
         check(&told);
+        assert_eq!(told, at_once);
         assert_eq!(
             told.last().unwrap(),
             &(LogLevel::Info, "killed: by key `k1`".to_owned())

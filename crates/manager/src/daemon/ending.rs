@@ -25,7 +25,8 @@ const KERNEL: Duration = Duration::from_secs(30);
 pub(super) const REMOVED_AGAIN: Duration = Duration::from_secs(30);
 
 impl Daemon {
-    /// Ends a sandbox, running or paused. When this returns no process of it is left; its files are being removed.
+    /// Ends a sandbox, running or paused. When this returns no process of it is left, and its log is whole; its files are
+    /// being removed.
     ///
     /// # Errors
     /// `NotFound`, also when it ended meanwhile; `Forbidden`; `Conflict` if it cannot be had for a minute.
@@ -70,8 +71,37 @@ pub(super) async fn end(inner: &Arc<Inner>, entry: &Arc<Entry>, cause: Cause, tu
         entry.lock().row.state = SandboxState::Killing;
     }
     end_keeper(inner, entry).await;
+    // On a full disk it is told once its files are gone.
+    let account = account(inner, entry).await;
+    if !account.is_empty() {
+        let _told = inner.apply(account).await;
+    }
     drop(turn);
     forget_in_background(inner, entry);
+}
+
+/// The changes that tell how a sandbox ended and keep what its keeper wrote; nothing where that was done, also by an earlier
+/// daemon, or where nobody had the sandbox.
+async fn account(inner: &Arc<Inner>, entry: &Entry) -> Vec<Change> {
+    let (row, cause) = {
+        let facts = entry.lock();
+        (facts.row.clone(), facts.cause.clone())
+    };
+    if row.key_id.is_none() {
+        return Vec::new();
+    }
+    let (work, id) = (Arc::clone(inner), entry.id.clone());
+    let read = blocking("read a keeper's account", move || {
+        // A registry that cannot be read cannot be written either.
+        let is_told = work.registry.end_of(id.as_str()).is_ok_and(|end| end.is_some());
+        (!is_told).then(|| Legacy::read(&work.directories, &id))
+    });
+    let cause = cause.unwrap_or_else(|| Cause::died("its keeper died"));
+    match read.await {
+        Ok(Some(legacy)) => legacy.told(&row, cause),
+        Ok(None) => Vec::new(),
+        Err(_) => Legacy::default().told(&row, cause),
+    }
 }
 
 /// As [`end`], without waiting for it.
@@ -137,25 +167,16 @@ pub(super) fn forget_in_background(inner: &Arc<Inner>, entry: &Arc<Entry>) {
 
 /// As [`forget_in_background`], and waits for it. What cannot be removed keeps its record, and is tried again.
 pub(super) async fn forget(inner: &Arc<Inner>, entry: &Arc<Entry>) -> bool {
-    let legacy = {
-        let (directories, id) = (inner.directories.clone(), entry.id.clone());
-        let read = blocking("read a keeper's account", move || Legacy::read(&directories, &id));
-        read.await.unwrap_or_default()
-    };
+    let account = account(inner, entry).await;
     if !remove_remains(inner, &entry.id).await {
         return false;
     }
-    let (row, cause) = {
-        let facts = entry.lock();
-        (facts.row.clone(), facts.cause.clone())
-    };
+    let row = entry.lock().row.clone();
     let mut batch = vec![Change::RemoveSandbox(row.id.clone())];
-    if row.key_id.is_some() {
-        let cause = cause.unwrap_or_else(|| Cause::died("its keeper died"));
-        batch.extend(legacy.told(&row, cause));
-    } else {
+    batch.extend(account);
+    if row.key_id.is_none() {
         // What was never handed out is of no interest to anybody.
-        batch.push(Change::RemoveLogs(row.id.clone()));
+        batch.push(Change::RemoveLogs(row.id));
     }
     if inner.apply(batch).await.is_err() {
         return false;

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use offleash_store::registry::{EventRow, EventsWanted, LogLevel, MetricRow, SandboxState, Scope, UnixMs};
+use offleash_store::registry::{
+    EventRow, EventsWanted, LogLevel, MetricRow, RegistryError, SandboxState, Scope, UnixMs,
+};
 
 use super::Daemon;
 use super::error::DaemonError;
 use super::history::{lines_of_keeper, reason_in};
-use super::inner::blocking;
+use super::inner::{Inner, blocking};
 use super::sampling::row_of;
 use super::view::{Caller, Event, LogLine, Metric};
 use crate::clock::{before, from_ms, now_ms, to_ms};
@@ -110,17 +112,7 @@ impl Daemon {
             return Err(DaemonError::not_found(id));
         }
         let (inner, id) = (Arc::clone(&self.inner), id.to_owned());
-        let (rows, noted) = blocking("read log lines", move || {
-            let noted = match id.parse() {
-                Ok(id) if lives => lines_of_keeper(&inner.directories, &id),
-                _ => Vec::new(),
-            };
-            (inner.registry.logs(&id), noted)
-        })
-        .await?;
-        let mut lines: Vec<(UnixMs, LogLevel, String)> =
-            rows?.into_iter().map(|row| (row.at_ms, row.level, row.line)).collect();
-        lines.extend(noted.into_iter().map(|noted| (noted.at_ms, noted.level(), noted.line)));
+        let mut lines = blocking("read log lines", move || lines_of(&inner, &id, lives)).await??;
         // Those of one moment stay in the order in which they were written.
         lines.sort_by_key(|(at_ms, _, _)| *at_ms);
         Ok(wanted.of(lines))
@@ -178,6 +170,26 @@ impl Daemon {
             kind: row.kind,
         };
         Ok(rows.await??.into_iter().map(event).collect())
+    }
+}
+
+/// The lines about a sandbox: of the registry, and until they are kept there those of its keeper. Blocks for a moment.
+fn lines_of(inner: &Inner, id: &str, lives: bool) -> Result<Vec<(UnixMs, LogLevel, String)>, RegistryError> {
+    let is_kept = || inner.registry.end_of(id).map(|end| end.is_some());
+    let mut kept = is_kept()?;
+    loop {
+        let noted = match id.parse() {
+            Ok(id) if lives && !kept => lines_of_keeper(&inner.directories, &id),
+            _ => Vec::new(),
+        };
+        let rows = inner.registry.logs(id)?;
+        let was_kept = std::mem::replace(&mut kept, is_kept()?);
+        // Those that were kept meanwhile would be told twice.
+        if kept == was_kept {
+            let rows = rows.into_iter().map(|row| (row.at_ms, row.level, row.line));
+            let noted = noted.into_iter().map(|noted| (noted.at_ms, noted.level(), noted.line));
+            return Ok(rows.chain(noted).collect());
+        }
     }
 }
 
