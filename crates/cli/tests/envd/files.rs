@@ -254,3 +254,31 @@ fn files_and_directories_are_moved_to_other_file_systems() {
         assert_eq!(left.status, 404, "{left:?}");
     }
 }
+
+#[test]
+fn a_directory_in_memory_that_is_full_refuses_the_file_and_ends_nothing() {
+    // Less than the directories could hold by their own limit, all together and each.
+    let sandbox = Sandbox::configured("[limits]\nmemory_mib = 64\n");
+    let mebibyte = vec![1; 1 << 20];
+    for (directory, user) in [("/dev/shm", "user"), ("/run", "root")] {
+        let stored = |number: u32| {
+            let path = format!("{directory}/{number}&username={user}");
+            let answer = write(&sandbox, &path, &mebibyte);
+            assert!([200, 507].contains(&answer.status), "{path}: {answer:?}");
+            answer
+        };
+        let refused = (0..64).map(stored).find(|answer| answer.status != 200).unwrap();
+        let said = refused.json();
+        assert_eq!(said["code"], 507, "{said}");
+        assert!(said["message"].as_str().unwrap().contains("disk space"), "{said}");
+        // What came before it is whole, and the sandbox has memory left to work with.
+        let first = sandbox.ask(&format!("GET /files?path={directory}/0&username={user}"), &[], b"");
+        assert!((first.status, &first.body) == (200, &mebibyte), "{}", first.status);
+    }
+    let start = json!({"process": {"cmd": "/bin/sh", "args": ["-c", "rm /dev/shm/* && head -c 8000000 /dev/zero > /dev/shm/b && echo alive"]}});
+    let messages = sandbox
+        .stream("process.Process/Start", &[], &start.to_string())
+        .messages();
+    assert_eq!(messages[1]["event"]["data"]["stdout"], "YWxpdmUK", "{messages:?}");
+    assert_eq!(write(&sandbox, "/dev/shm/again", &mebibyte).status, 200);
+}

@@ -68,7 +68,12 @@ pub(crate) fn frame(message: &[u8]) -> Vec<u8> {
 
 impl Sandbox {
     pub(crate) fn new() -> Self {
-        let server = Server::start_with(QUIET, &[]);
+        Self::configured("")
+    }
+
+    /// One of a server whose configuration says this, too.
+    pub(crate) fn configured(config: &str) -> Self {
+        let server = Server::start_with(&format!("{QUIET}{config}"), &[]);
         let key = server.key(&[]);
         let made = server.ask(
             &key,

@@ -5,8 +5,12 @@ use std::path::{Path, PathBuf};
 use offleash_core::limits::Limits;
 use offleash_core::plan::{Entry, Environment, Node, User};
 use offleash_core::spec::{IdChoice, RootChoice};
+use offleash_core::units::Bytes;
 
 use super::system::{bind, superuser, system, user};
+
+/// To tmpfs a size of less than a page is none, and no limit.
+const SMALLEST_TMPFS: u64 = 64 << 10;
 
 /// What a root of the sandbox's own is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,6 +83,14 @@ pub(crate) fn first_user(root: &RootChoice, ids: IdChoice) -> User {
     }
 }
 
+/// How large a directory in memory may become: what is in it counts as memory, and files alone must not use all of that, or
+/// the kernel would end the sandbox instead of telling whoever writes that there is no room. Linux itself gives `/dev/shm`
+/// a half (tmpfs(5), `size`).
+fn in_memory(limits: &Limits, part: u64) -> Option<Bytes> {
+    let share = limits.memory.map(|memory| Bytes((memory.0 / part).max(SMALLEST_TMPFS)));
+    limits.tmp.into_iter().chain(share).min_by_key(|size| size.0)
+}
+
 /// The entries of the system, without what of `/etc` depends on the sandbox.
 pub(super) fn entries(template: &BaseTemplate, users: &[User], limits: &Limits) -> Vec<Entry> {
     let part = |part: &BasePart| {
@@ -90,8 +102,8 @@ pub(super) fn entries(template: &BaseTemplate, users: &[User], limits: &Limits) 
         };
         system(&part.target, node)
     };
-    let memory = |mode| Node::Tmpfs {
-        size: limits.tmp,
+    let memory = |mode, part| Node::Tmpfs {
+        size: in_memory(limits, part),
         inodes: limits.inodes,
         mode,
     };
@@ -106,8 +118,8 @@ pub(super) fn entries(template: &BaseTemplate, users: &[User], limits: &Limits) 
     entries.extend([
         system("/proc", Node::Proc),
         system("/dev", Node::Dev),
-        system("/dev/shm", memory(0o1777)),
-        system("/run", memory(0o755)),
+        system("/dev/shm", memory(0o1777, 2)),
+        system("/run", memory(0o755, 4)),
         system("/run/lock", Node::Directory),
         system(SUDO, Node::Guest),
     ]);
