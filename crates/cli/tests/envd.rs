@@ -14,6 +14,8 @@ mod client;
 mod files;
 #[path = "envd/hostile.rs"]
 mod hostile;
+#[path = "envd/input.rs"]
+mod input;
 #[path = "envd/sandbox.rs"]
 mod sandbox;
 #[allow(dead_code, reason = "other tests use the rest")]

@@ -1,6 +1,6 @@
 //! One driver: its process, the frames that it says, and how it is brought to a known state.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use offleash_core::exec::{ExecEnd, OutputStream};
 use tokio::time::timeout;
@@ -98,9 +98,10 @@ impl<P: Processes> Driver<P> {
 
     async fn set_up(&mut self, language: Language, patience: Duration) -> Result<(), ContextError> {
         let source = HostFrame::Source(language.source()).encode().map_err(too_large)?;
-        // One that ends at once takes no input, and what it wrote says more.
-        let _given = self.processes.input(self.stream.pid(), source).await;
-        match self.synchronise(patience).await {
+        let began = Instant::now();
+        // One that ends at once takes no input, and what it wrote says more; a program in its place may read nothing.
+        let _given = timeout(patience, self.processes.input(self.stream.pid(), source)).await;
+        match self.synchronise(patience.saturating_sub(began.elapsed())).await {
             Ok(_) => Ok(()),
             Err(Silence::Busy) => Err(ContextError::NotStarted {
                 reason: format!("it was not ready after {} seconds", patience.as_secs()),

@@ -12,7 +12,7 @@ use offleash_manager::daemon::is_driver_tag;
 use offleash_manager::keeper::client::{ExecNews, ExecStream, Keeper};
 use offleash_manager::keeper::error::KeeperError;
 use offleash_manager::keeper::message::{ProcessInfo as Running, Selector, StartExec};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::failure::{Failure, gone};
 use super::path::{Place, text};
@@ -31,6 +31,8 @@ const PTY_CHUNK: usize = 16 * 1024;
 /// A terminal without a size of its own.
 const ROWS: u16 = 24;
 const COLUMNS: u16 = 80;
+
+const TOO_LATE: &str = "this took longer than connect-timeout-ms";
 
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
@@ -53,31 +55,32 @@ pub(super) async fn answer(
 ) -> Response<Body> {
     let keeper = &sandbox.keeper;
     let (parts, body) = request.into_parts();
+    let fields = &parts.headers;
     match method {
         "List" => {
             let listed = async {
                 let _nothing: Empty = read(call, body).await?;
                 list(keeper).await
             };
-            unary(sandbox, call, listed.await)
+            unary(sandbox, call, in_time(fields, listed).await)
         }
         "Update" => {
             let done = async { update(keeper, read(call, body).await?).await };
-            unary(sandbox, call, done.await)
+            unary(sandbox, call, in_time(fields, done).await)
         }
         "SendInput" => {
             let done = async { send_input(keeper, read(call, body).await?).await };
-            unary(sandbox, call, done.await)
+            unary(sandbox, call, in_time(fields, done).await)
         }
         "SendSignal" => {
             let done = async { send_signal(keeper, read(call, body).await?).await };
-            unary(sandbox, call, done.await)
+            unary(sandbox, call, in_time(fields, done).await)
         }
         "CloseStdin" => {
             let done = async { close_stdin(keeper, read(call, body).await?).await };
-            unary(sandbox, call, done.await)
+            unary(sandbox, call, in_time(fields, done).await)
         }
-        "StreamInput" => stream_input(sandbox, call, body).await,
+        "StreamInput" => stream_input(sandbox, call, fields, body).await,
         method => {
             let followed = match method {
                 "Start" => start(sandbox, &parts.headers, call.codec, body).await,
@@ -89,6 +92,17 @@ pub(super) async fn answer(
                 Err(Failure::Told(error)) => refuse(call, &error),
             }
         }
+    }
+}
+
+/// What `work` answers, unless the caller wanted it sooner. One who gives no time waits as long as it stays: a command that
+/// reads nothing holds up whoever gives it input, as a pipe would, and the caller's going ends that.
+async fn in_time<T>(fields: &HeaderMap, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    match Call::timeout(fields)? {
+        Some(time) => timeout(time, work)
+            .await
+            .unwrap_or_else(|_| Err(too_late(TOO_LATE).into())),
+        None => work.await,
     }
 }
 
@@ -185,7 +199,7 @@ impl Followed {
                     silent_until = Instant::now() + self.keepalive;
                     continue;
                 }
-                () = reached(self.until) => return Err(too_late("this took longer than connect-timeout-ms").into()),
+                () = reached(self.until) => return Err(too_late(TOO_LATE).into()),
             };
             match news {
                 Some(ExecNews::Output { stream, bytes }) => {
@@ -395,8 +409,9 @@ async fn give(keeper: &Keeper, which: &Selector, input: Option<ProcessInput>) ->
         .map_err(|error| no_process(error, which))
 }
 
-async fn stream_input(sandbox: &SandboxAccess, call: Call, body: Incoming) -> Response<Body> {
-    match take_stream(&sandbox.keeper, Frames::new(call.codec, body)).await {
+async fn stream_input(sandbox: &SandboxAccess, call: Call, fields: &HeaderMap, body: Incoming) -> Response<Body> {
+    let taken = take_stream(&sandbox.keeper, Frames::new(call.codec, body));
+    match in_time(fields, taken).await {
         Ok(()) => stream(
             call.codec,
             |outgoing| async move { Ok(outgoing.send(&Empty {}).await?) },

@@ -155,33 +155,6 @@ fn keepalives_are_sent() {
 }
 
 #[test]
-fn input_is_streamed() {
-    let sandbox = Sandbox::new();
-    let start = json!({"process": {"cmd": "/bin/cat"}, "tag": "t"}).to_string();
-    let output = sandbox.send("POST /process.Process/Start", true, &[STREAM], &frame(start.as_bytes()));
-    let found = || sandbox.call("process.Process/List", "{}").json()["processes"][0]["tag"] == "t";
-    eventually("the command runs", || found().then_some(()));
-    let messages = [
-        json!({"start": {"process": {"tag": "t"}}}),
-        json!({"data": {"input": {"stdin": "aGkK"}}}),
-        json!({"keepalive": {}}),
-    ];
-    let frames: Vec<u8> = messages
-        .iter()
-        .flat_map(|message| frame(message.to_string().as_bytes()))
-        .collect();
-    let answer = sandbox.ask("POST /process.Process/StreamInput", &[STREAM], &frames);
-    assert_eq!(answer.frames(), [(0, b"{}".to_vec()), (2, b"{}".to_vec())]);
-    let closed = sandbox.call("process.Process/CloseStdin", r#"{"process":{"tag":"t"}}"#);
-    assert_eq!(closed.status, 200, "{closed:?}");
-    let messages = received(output).messages();
-    assert_eq!(messages[1]["event"]["data"]["stdout"], "aGkK", "{messages:?}");
-    let unknown = frame(json!({"start": {"process": {"pid": 99999}}}).to_string().as_bytes());
-    let answer = sandbox.ask("POST /process.Process/StreamInput", &[STREAM], &unknown);
-    assert_eq!(answer.messages()[0]["error"]["code"], "not_found");
-}
-
-#[test]
 fn a9_what_is_no_message_is_refused() {
     let sandbox = Sandbox::new();
     let code = |body: &[u8]| {

@@ -122,10 +122,12 @@ impl Keeper {
         within(AT_ONCE, "list processes", asked).await
     }
 
-    /// Gives a command input, and returns when all of it was taken: as long as the command does not read, that takes.
+    /// Gives a command input, and returns when all of it was taken: as long as the command does not read, that takes. Nobody
+    /// but the caller knows how long is too long; dropping this gives up what was not begun to be passed on.
     ///
     /// # Errors
-    /// `NoProcess`, `InputClosed`, `Paused`, `Gone`.
+    /// `NoProcess`, also when the command ends first; `InputClosed`; `Exhausted` when many wait to give it some; `Paused`,
+    /// `Gone`.
     pub async fn input(&self, which: &Selector, bytes: Vec<u8>) -> Result<(), KeeperError> {
         for piece in bytes.chunks(INPUT_CHUNK) {
             let request = KeeperRequest::Input {
@@ -140,10 +142,10 @@ impl Keeper {
         Ok(())
     }
 
-    /// Ends the input of a command, after what was given before.
+    /// Ends the input of a command, after what was given before and as soon as that was taken.
     ///
     /// # Errors
-    /// `NoProcess`, `InputClosed`, `Paused`, `Gone`.
+    /// As [`Self::input`].
     pub async fn close_input(&self, which: &Selector) -> Result<(), KeeperError> {
         let request = KeeperRequest::CloseInput(which.clone());
         match self.ask_now(&request).await?.1 {

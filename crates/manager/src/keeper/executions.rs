@@ -152,7 +152,13 @@ impl Executions {
             execution.followers.retain(|follower| *follower != client);
             // What has begun to be passed on is passed on whole: whoever speaks next to the command must not have to
             // guess where it stopped.
-            execution.feeds.retain(|feed| feed.client != client || feed.has_begun());
+            let takes_input = &mut execution.takes_input;
+            execution.feeds.retain(|feed| {
+                let stays = feed.client != client || feed.has_begun();
+                // Somebody else can still end the input that this client wanted to end.
+                *takes_input |= !stays && matches!(feed.what, Fed::End);
+                stays
+            });
         }
     }
 }

@@ -20,6 +20,9 @@ use crate::lifecycle::with_causes;
 
 /// Most commands at once that were asked for; what they start themselves does not count.
 const MOST_EXECUTIONS: usize = 4096;
+/// Most pieces of input that wait for one command to read: each is a connection, of which a keeper has a number, and up to
+/// [`INPUT_CHUNK`] bytes of its memory.
+const MOST_FEEDS: usize = 64;
 /// What is remembered of the arguments of a command, and of its variables, in bytes.
 const REMEMBERED: usize = 16 * 1024;
 /// Signals that there are (signal(7)).
@@ -191,6 +194,11 @@ impl Loop {
         let (_, execution) = self.executions.find(which).ok_or(KeeperFailure::NoProcess)?;
         if !execution.takes_input {
             return Err(KeeperFailure::InputClosed);
+        }
+        if execution.feeds.len() >= MOST_FEEDS {
+            return Err(KeeperFailure::Exhausted {
+                what: "callers that wait for one process to read its input".to_owned(),
+            });
         }
         if matches!(what, Fed::End) {
             execution.takes_input = false;
