@@ -131,14 +131,17 @@ fn end_signal() -> Result<impl Future<Output = ()>, Failure> {
     })
 }
 
-/// Reads the certificate again whenever somebody says so (SIGHUP); without one, that signal ends the server as ever.
+/// Reads the certificate again whenever somebody says so (SIGHUP). Without one nothing is to be done then for a service
+/// manager, which says so to reload; elsewhere a terminal is gone, and the signal ends the server as ever.
 fn renew_certificate(server: &Server, journal: Arc<dyn Journal>) -> Result<(), Failure> {
-    let Some(certificate) = server.certificate() else {
+    let certificate = server.certificate();
+    if certificate.is_none() && !manager::is_there() {
         return Ok(());
-    };
+    }
     let mut asked = waiting(SignalKind::hangup())?;
     tokio::spawn(async move {
         while asked.recv().await.is_some() {
+            let Some(certificate) = &certificate else { continue };
             if let Err(error) = certificate.reload() {
                 let (told, cause) = ("the certificate stays the one before", &error);
                 journal.record(&Event::Failure { told, cause });

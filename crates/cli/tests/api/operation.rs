@@ -1,6 +1,6 @@
 //! The server as its owner sees it: its start, its pages, its socket, its end.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
@@ -244,6 +244,71 @@ fn a_service_manager_hands_over_the_socket_and_is_told() {
     };
     assert_eq!(heard(), "READY=1");
     assert_eq!(ask(address, "GET /healthz", &[], "").status, 204);
-    server.end();
+    // What the unit sends to reload, where there is no certificate to read again.
+    signal(server.child(), Signal::HUP);
+    assert_eq!(ask(address, "GET /healthz", &[], "").status, 204);
+    let (status, log) = server.end();
+    assert!(status.success(), "{status}: {log}");
     assert_eq!(heard(), "STOPPING=1");
+}
+
+#[test]
+fn the_units_are_what_systemd_understands() {
+    let Some(systemd) = program("systemd-analyze") else {
+        return skip("no systemd-analyze");
+    };
+    let site = Site::new();
+    let packaging = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
+    let units = ["offleash.service", "offleash.socket"].map(|name| {
+        let text = std::fs::read_to_string(packaging.join(name)).unwrap();
+        // The program is not installed here.
+        site.write(
+            name,
+            text.replace("/usr/local/bin/offleash", binary().to_str().unwrap()),
+        )
+    });
+    let output = Command::new(systemd)
+        .args(["verify", "--man=no"])
+        .args(&units)
+        .output()
+        .unwrap();
+    let said = crate::support::stderr(&output);
+    // Others than ours are the machine's.
+    let about_us: Vec<&str> = said.lines().filter(|line| line.contains("offleash")).collect();
+    assert!(
+        output.status.success() && about_us.is_empty(),
+        "{}: {said}",
+        output.status
+    );
+}
+
+#[test]
+fn a_server_whose_registry_cannot_be_written_is_not_ready() {
+    let Some(python) = program("python3") else {
+        return skip("no python3");
+    };
+    let server = Server::start();
+    let ready = || ask(server.address, "GET /readyz", &[], "");
+    let script = "import sqlite3, sys\n\
+                  held = sqlite3.connect(sys.argv[1], isolation_level=None)\n\
+                  held.execute('BEGIN IMMEDIATE')\n\
+                  print('held', flush=True)\n\
+                  sys.stdin.read()";
+    let mut holder = Command::new(python)
+        .args(["-c", script])
+        .arg(server.site.state().join("registry.sqlite3"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = [0; 5];
+    holder.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+    let told = ready();
+    told.assert_refused(503);
+    assert!(told.body.contains("the registry cannot be written"), "{told:?}");
+    assert!(!told.body.contains(server.site.root().to_str().unwrap()), "{told:?}");
+    assert_eq!(ask(server.address, "GET /healthz", &[], "").status, 204);
+    drop(holder.stdin.take());
+    assert!(holder.wait().unwrap().success());
+    eventually("it is ready again", || (ready().status == 204).then_some(()));
 }
