@@ -12,6 +12,8 @@
 
 mod support;
 
+#[path = "e2b/cells.rs"]
+mod cells;
 #[path = "e2b/client.rs"]
 mod client;
 #[path = "e2b/crashes.rs"]

@@ -63,11 +63,43 @@ pub(crate) fn streamed(
     response
 }
 
+/// Characters that end a line for some clients (`str.splitlines` of Python, by which its SDK reads), though not in JSON:
+/// they are escaped. They occur in strings alone.
+const LINE_ENDS: [(char, &str); 3] = [('\u{85}', "\\u0085"), ('\u{2028}', "\\u2028"), ('\u{2029}', "\\u2029")];
+
 fn bytes(lines: &[Value]) -> Bytes {
     let mut text = String::new();
     for line in lines {
         text.push_str(&line.to_string());
         text.push('\n');
     }
+    for (end, escape) in LINE_ENDS {
+        if text.contains(end) {
+            text = text.replace(end, escape);
+        }
+    }
     text.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn nothing_in_a_line_ends_it() {
+        let all: String = (0..=0x3000).filter_map(char::from_u32).collect();
+        let value = json!({ "text": all });
+        let written = bytes(&[value.clone(), json!(1)]);
+        let written = std::str::from_utf8(&written).unwrap();
+        // What Python's `str.splitlines` takes for the end of a line.
+        let ends = [
+            '\n', '\r', '\u{b}', '\u{c}', '\u{1c}', '\u{1d}', '\u{1e}', '\u{85}', '\u{2028}', '\u{2029}',
+        ];
+        let lines: Vec<&str> = written.split(ends).collect();
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert_eq!(serde_json::from_str::<Value>(lines[0]).unwrap(), value);
+        assert_eq!(&lines[1..], ["1", ""]);
+    }
 }

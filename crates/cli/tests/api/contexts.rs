@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use crate::client::{Answer, connect};
+use crate::client::{Answer, connect, exchange, parse};
 use crate::sandboxes::made;
 use crate::server::{QUIET, Server};
 use crate::support::processes::eventually;
@@ -263,6 +263,19 @@ fn what_makes_no_sense_is_refused() {
         );
         assert_eq!(answer.json()["code"], 400);
     }
+    // Neither bytes nor escapes that are no text.
+    for code in [&b"\xff"[..], b"\\ud800", b"\xed\xa0\x80"] {
+        let body = [b"{\"code\":\"", code, b"\"}"].concat();
+        let head = format!(
+            "POST /v1/sandboxes/{}/{execute} HTTP/1.1\r\nHost: {}\r\nX-API-KEY: {}\r\nConnection: close\r\n\
+             Content-Length: {}\r\n\r\n",
+            contexts.id,
+            server.address,
+            contexts.key,
+            body.len()
+        );
+        parse(&exchange(server.address, &[head.as_bytes(), &body].concat())).assert_refused(400);
+    }
     let large = json!({ "code": "#".repeat(33 * 1024 * 1024) });
     contexts.ask("POST", &execute, &large).assert_refused(413);
     // A context is one of its sandbox alone.
@@ -279,6 +292,26 @@ fn what_makes_no_sense_is_refused() {
         server.ask(&contexts.key, &line, body).assert_refused(404);
     }
     assert_eq!(contexts.value(&id, "1 + 1"), "2");
+}
+
+#[test]
+fn a_cell_that_does_not_react_to_its_end_loses_its_context() {
+    let server = patient_server();
+    let contexts = Contexts::of(&server);
+    let stubborn =
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nx = 1\nwhile True: time.sleep(1)";
+    let shell = "trap '' INT\nwhile :; do sleep 1; done";
+    for (language, code, next) in [("python", stubborn, "x"), ("bash", shell, "echo $x")] {
+        let id = contexts.make(&json!({ "language": language }));
+        let events = contexts.run(&id, &json!({ "code": code, "timeout_ms": 500 }));
+        let reason = "the time of the cell was over and it did not react to an interrupt";
+        assert_eq!(
+            events.last().unwrap(),
+            &json!({ "kind": "end", "outcome": "died", "reason": reason })
+        );
+        let events = contexts.run(&id, &json!({ "code": next }));
+        assert_eq!(events[0], json!({ "kind": "begin", "count": 1 }));
+    }
 }
 
 #[test]

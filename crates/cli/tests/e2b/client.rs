@@ -1,6 +1,6 @@
 //! The least of a client: for what is asked while SDKs are not there, and in numbers that they are too slow for.
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 
 use serde_json::Value;
@@ -44,6 +44,28 @@ pub(crate) fn ask(
         Some(length) if body.len() < length => Err(cut()),
         _ => Ok((status, body)),
     }
+}
+
+/// Reads a body that comes in chunks; `what` is said where it is cut.
+pub(crate) fn chunked(answer: &mut impl BufRead, what: &str) -> Vec<u8> {
+    let mut body = Vec::new();
+    loop {
+        let size = text_line(answer);
+        let size = usize::from_str_radix(&size, 16).unwrap_or_else(|error| panic!("{what}: {error}: {size:?}"));
+        if size == 0 {
+            return body;
+        }
+        let begin = body.len();
+        body.resize(begin + size, 0);
+        answer.read_exact(&mut body[begin..]).unwrap();
+        assert_eq!(text_line(answer), "", "{what}");
+    }
+}
+
+fn text_line(answer: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    answer.read_line(&mut line).unwrap();
+    line.trim_end_matches(['\r', '\n']).to_owned()
 }
 
 /// The body of an answer, as JSON.

@@ -104,18 +104,7 @@ impl Sandbox {
         let mut stream = self.stream(address, line).unwrap();
         let mut answer = BufReader::new(&mut stream);
         assert!(head(&mut answer).starts_with("HTTP/1.1 200"), "{line}");
-        let mut body = Vec::new();
-        loop {
-            let size = text_line(&mut answer);
-            let size = usize::from_str_radix(&size, 16).unwrap_or_else(|error| panic!("{line}: {error}: {size:?}"));
-            if size == 0 {
-                break;
-            }
-            let begin = body.len();
-            body.resize(begin + size, 0);
-            answer.read_exact(&mut body[begin..]).unwrap();
-            assert_eq!(text_line(&mut answer), "", "{line}");
-        }
+        let body = client::chunked(&mut answer, line);
         let mut output = Vec::new();
         let mut rest = body.as_slice();
         let mut succeeded = false;
@@ -197,10 +186,4 @@ fn head(answer: &mut impl BufRead) -> String {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") && answer.read_line(&mut head).unwrap() > 0 {}
     head
-}
-
-fn text_line(answer: &mut impl BufRead) -> String {
-    let mut line = String::new();
-    answer.read_line(&mut line).unwrap();
-    line.trim_end_matches(['\r', '\n']).to_owned()
 }

@@ -9,7 +9,7 @@ use crate::support::skip;
 const SDKS: &str = "OFFLEASH_SDKS";
 
 /// Python's, as it is laid out beside one another so that modules import each other.
-const PYTHON: [(&str, &str); 12] = [
+const PYTHON: [(&str, &str); 13] = [
     ("cases.py", include_str!("python/cases.py")),
     ("network.py", include_str!("python/network.py")),
     ("lifecycle.py", include_str!("python/lifecycle.py")),
@@ -17,6 +17,7 @@ const PYTHON: [(&str, &str); 12] = [
     ("files.py", include_str!("python/files.py")),
     ("others.py", include_str!("python/others.py")),
     ("code.py", include_str!("python/code.py")),
+    ("hostile.py", include_str!("python/hostile.py")),
     ("packages.py", include_str!("python/packages.py")),
     ("async_lifecycle.py", include_str!("python/async_lifecycle.py")),
     ("async_commands.py", include_str!("python/async_commands.py")),

@@ -59,6 +59,12 @@ fn the_code_interpreter_sdk_runs_cells() {
     assert_works("python_code_interpreter", &["code"]);
 }
 
+/// What cells do to their drivers.
+#[test]
+fn the_code_interpreter_sdk_meets_cells_that_mean_no_good() {
+    assert_works("python_code_interpreter", &["hostile"]);
+}
+
 fn assert_works(sdk: &str, modules: &[&str]) {
     let Some(kit) = Kit::find(sdk) else {
         return;

@@ -125,8 +125,17 @@ fn files_of_gigabytes_pass_through_little_memory() {
 }
 
 /// The most memory that a process ever had.
-fn peak_kib(pid: u32) -> u64 {
+pub(crate) fn peak_kib(pid: u32) -> u64 {
+    kib(pid, "VmHWM:")
+}
+
+/// The memory that a process has now.
+pub(crate) fn resident_kib(pid: u32) -> u64 {
+    kib(pid, "VmRSS:")
+}
+
+fn kib(pid: u32, field: &str) -> u64 {
     let status = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
     line.split_whitespace().next().unwrap().parse().unwrap()
 }
