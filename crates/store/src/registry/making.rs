@@ -4,7 +4,7 @@ use rusqlite::{Connection, named_params};
 
 use super::error::RegistryError;
 use super::rows::{EventRow, KeyRow, LogRow, MetricRow, SandboxRow, UnixMs};
-use super::schema::{KEPT_EVENTS, KEPT_LOGS, KEPT_LOGS_OF_ALL, KEPT_METRICS};
+use super::schema::{KEPT_EVENTS, KEPT_EVENTS_OF_KEY, KEPT_LOGS, KEPT_LOGS_OF_ALL, KEPT_METRICS};
 
 /// One change.
 #[derive(Debug, Clone, PartialEq)]
@@ -180,19 +180,77 @@ fn add_event(connection: &Connection, row: &EventRow) -> Result<(), RegistryErro
         &row.detail,
     );
     execute(connection, query, parameters)?;
-    let oldest = connection.last_insert_rowid() - KEPT_EVENTS;
-    execute(connection, "DELETE FROM events WHERE number <= ?1", [oldest]).map(|_| ())
+    let key = row.key_id.as_deref().unwrap_or_default();
+    let of_key = tally(
+        connection,
+        "SELECT number FROM tallies WHERE kind = 'events' AND key_id = ?1",
+        [key],
+    )?;
+    remove_oldest(connection, Kept::Events, key, of_key - KEPT_EVENTS_OF_KEY)?;
+    cut(connection, Kept::Events, KEPT_EVENTS)
 }
 
 fn add_log(connection: &Connection, row: &LogRow) -> Result<(), RegistryError> {
-    let query = "INSERT INTO logs (sandbox, at_ms, level, line) VALUES (?1, ?2, ?3, ?4)";
+    // A late line is about a sandbox that is gone, of which the events still tell whose it was.
+    let query = "INSERT INTO logs (sandbox, at_ms, level, line, key_id) VALUES (?1, ?2, ?3, ?4, coalesce(
+        (SELECT key_id FROM sandboxes WHERE id = ?1),
+        (SELECT key_id FROM events WHERE sandbox = ?1 ORDER BY number DESC LIMIT 1)))";
     let parameters = (&row.sandbox, row.at_ms, row.level.as_str(), &row.line);
     execute(connection, query, parameters)?;
-    let oldest_of_all = connection.last_insert_rowid() - KEPT_LOGS_OF_ALL;
-    execute(connection, "DELETE FROM logs WHERE number <= ?1", [oldest_of_all])?;
     let oldest = "DELETE FROM logs WHERE sandbox = ?1 AND number <=
         (SELECT number FROM logs WHERE sandbox = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)";
-    execute(connection, oldest, (&row.sandbox, KEPT_LOGS)).map(|_| ())
+    execute(connection, oldest, (&row.sandbox, KEPT_LOGS))?;
+    cut(connection, Kept::Logs, KEPT_LOGS_OF_ALL)
+}
+
+/// What is kept up to a number of rows.
+#[derive(Debug, Clone, Copy)]
+enum Kept {
+    Events,
+    Logs,
+}
+
+impl Kept {
+    fn table(self) -> &'static str {
+        match self {
+            Self::Events => "events",
+            Self::Logs => "logs",
+        }
+    }
+}
+
+/// Removes what is above `most` from the key that has most, so that nobody's rows go because of another's.
+fn cut(connection: &Connection, kept: Kept, most: i64) -> Result<(), RegistryError> {
+    let total = "SELECT sum(number) FROM tallies WHERE kind = ?1";
+    let surplus = tally(connection, total, [kept.table()])? - most;
+    if surplus <= 0 {
+        return Ok(());
+    }
+    let richest: String = connection
+        .prepare_cached("SELECT key_id FROM tallies WHERE kind = ?1 ORDER BY number DESC LIMIT 1")
+        .and_then(|mut statement| statement.query_row([kept.table()], |row| row.get(0)))
+        .map_err(|error| RegistryError::of("writing to the registry", error))?;
+    remove_oldest(connection, kept, &richest, surplus)
+}
+
+fn tally(connection: &Connection, query: &str, parameters: impl rusqlite::Params) -> Result<i64, RegistryError> {
+    connection
+        .prepare_cached(query)
+        .and_then(|mut statement| statement.query_row(parameters, |row| row.get(0)))
+        .map_err(|error| RegistryError::of("writing to the registry", error))
+}
+
+/// Removes the oldest `surplus` rows of a key, none if there is no surplus.
+fn remove_oldest(connection: &Connection, kept: Kept, key: &str, surplus: i64) -> Result<(), RegistryError> {
+    if surplus <= 0 {
+        return Ok(());
+    }
+    let table = kept.table();
+    let query = format!(
+        "DELETE FROM {table} WHERE number IN
+            (SELECT number FROM {table} WHERE coalesce(key_id, '') = ?1 ORDER BY number LIMIT ?2)"
+    );
+    execute(connection, &query, (key, surplus)).map(|_| ())
 }
 
 fn forget_logs(connection: &Connection, ended_ms: UnixMs) -> Result<(), RegistryError> {

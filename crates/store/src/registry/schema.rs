@@ -16,14 +16,15 @@ pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Tells our databases from others (`offl`).
 const APPLICATION_ID: i64 = 0x6f66_666c;
 
-/// Events and log lines that are kept, of all sandboxes; log lines and samples, of each.
+/// Events that are kept, of all keys and of each; log lines, of all keys; log lines and samples, of each sandbox.
 pub(super) const KEPT_EVENTS: i64 = 20_000;
+pub(super) const KEPT_EVENTS_OF_KEY: i64 = 10_000;
 pub(super) const KEPT_LOGS_OF_ALL: i64 = 100_000;
 pub(super) const KEPT_LOGS: i64 = 1_000;
 pub(super) const KEPT_METRICS: i64 = 1_000;
 
 /// What takes a database from one schema to the next.
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     FIRST,
     "ALTER TABLE sandboxes ADD COLUMN keeper_boot TEXT;",
     // Lines outlive their sandboxes.
@@ -40,7 +41,45 @@ DROP TABLE logs;
 ALTER TABLE lines RENAME TO logs;
 CREATE INDEX logs_by_sandbox ON logs (sandbox, number);
 ",
+    TALLIES,
 ];
+
+/// How many rows each key has, so that what is too much goes from whoever has most. Sandboxes without a key are those of
+/// the key ''. Triggers count, because rows go in several ways and counting them at each insertion would read them all.
+const TALLIES: &str = "
+ALTER TABLE logs ADD COLUMN key_id TEXT;
+UPDATE logs SET key_id = coalesce(
+    (SELECT key_id FROM sandboxes WHERE id = logs.sandbox),
+    (SELECT key_id FROM events WHERE events.sandbox = logs.sandbox ORDER BY events.number DESC LIMIT 1));
+CREATE INDEX logs_by_key ON logs (coalesce(key_id, ''), number);
+CREATE INDEX events_by_key ON events (coalesce(key_id, ''), number);
+
+CREATE TABLE tallies (
+    kind TEXT NOT NULL,
+    key_id TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    PRIMARY KEY (kind, key_id)
+) STRICT, WITHOUT ROWID;
+INSERT INTO tallies SELECT 'logs', coalesce(key_id, ''), count(*) FROM logs GROUP BY 2;
+INSERT INTO tallies SELECT 'events', coalesce(key_id, ''), count(*) FROM events GROUP BY 2;
+
+CREATE TRIGGER logs_added AFTER INSERT ON logs BEGIN
+    INSERT INTO tallies VALUES ('logs', coalesce(NEW.key_id, ''), 1)
+        ON CONFLICT (kind, key_id) DO UPDATE SET number = number + 1;
+END;
+CREATE TRIGGER logs_removed AFTER DELETE ON logs BEGIN
+    UPDATE tallies SET number = number - 1 WHERE kind = 'logs' AND key_id = coalesce(OLD.key_id, '');
+    DELETE FROM tallies WHERE kind = 'logs' AND key_id = coalesce(OLD.key_id, '') AND number = 0;
+END;
+CREATE TRIGGER events_added AFTER INSERT ON events BEGIN
+    INSERT INTO tallies VALUES ('events', coalesce(NEW.key_id, ''), 1)
+        ON CONFLICT (kind, key_id) DO UPDATE SET number = number + 1;
+END;
+CREATE TRIGGER events_removed AFTER DELETE ON events BEGIN
+    UPDATE tallies SET number = number - 1 WHERE kind = 'events' AND key_id = coalesce(OLD.key_id, '');
+    DELETE FROM tallies WHERE kind = 'events' AND key_id = coalesce(OLD.key_id, '') AND number = 0;
+END;
+";
 
 const FIRST: &str = "
 CREATE TABLE keys (

@@ -7,6 +7,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::HostIdentity;
 
+mod kept;
+
 struct Place {
     directory: tempfile::TempDir,
 }
@@ -214,31 +216,6 @@ fn samples_go_with_their_sandbox_and_events_and_lines_stay_for_a_time() {
     assert_eq!((left("i1"), left("i2"), left("i3"), left("i4")), (0, 1, 1, 0));
     registry.apply(vec![Change::RemoveLogs("i3".into())]).unwrap();
     assert_eq!(left("i3"), 0);
-}
-
-#[test]
-fn lines_and_samples_are_bounded() {
-    let place = Place::new();
-    let registry = place.open().unwrap();
-    registry.apply(vec![add(&sandbox("i1")), add(&sandbox("i2"))]).unwrap();
-    let many = 2 * usize::try_from(schema::KEPT_LOGS).unwrap();
-    for start in (0..many).step_by(500) {
-        let batch = (start..start + 500).flat_map(|number| {
-            let number_u64 = u64::try_from(number).unwrap();
-            [log("i1", &number.to_string()), metric("i1", number_u64)]
-        });
-        registry.apply(batch.collect()).unwrap();
-    }
-    registry.apply(vec![log("i2", "other"), metric("i2", 0)]).unwrap();
-    let lines = registry.logs("i1").unwrap();
-    assert_eq!((lines.len(), lines[0].line.as_str()), (many / 2, "1000"));
-    let samples = registry.metrics("i1", 0, i64::MAX).unwrap();
-    assert_eq!(
-        (samples.len(), samples[0].at_ms, samples[0].memory_used),
-        (1000, 1000, u64::MAX)
-    );
-    assert_eq!(registry.metrics("i1", 1100, 1101).unwrap().len(), 2);
-    assert_eq!(registry.logs("i2").unwrap().len(), 1);
 }
 
 #[test]
