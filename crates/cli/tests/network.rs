@@ -54,11 +54,15 @@ mod secret_inputs;
 mod secrets;
 #[path = "network/served.rs"]
 mod served;
+#[path = "network/server.rs"]
+mod server;
 #[path = "network/templates.rs"]
 mod templates;
 #[path = "network/transfers.rs"]
 mod transfers;
 #[path = "network/upstream_proxy.rs"]
 mod upstream_proxy;
+#[path = "network/ways_out.rs"]
+mod ways_out;
 #[path = "network/world.rs"]
 mod world;

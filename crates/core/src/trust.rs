@@ -74,6 +74,8 @@ fn widened_network(network: &NetworkSpec, keys: &mut Vec<String>) {
     if network.internet {
         keys.push("network.internet".to_owned());
     }
+    // Whoever answers for names says where they lead.
+    keys.extend(list("network.dns_servers", &network.dns_servers));
     // Whoever names the proxy sees where everything goes, and is told the credentials for it.
     keys.extend(list("network.upstream_proxy", &network.upstream_proxy));
     keys.extend(list(

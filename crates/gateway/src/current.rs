@@ -4,7 +4,7 @@
 //! cut. What held in between is kept by nobody, so that rules may be replaced as often as somebody likes.
 
 use std::cell::RefCell;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::opened::Opening;
 use crate::policy::{self, Policy, Unknown};
-use crate::upstream::{Made, Unreachable};
+use crate::upstream::{Judge, Made, Unreachable, Upstream};
 use crate::{Reach, Shared};
 
 /// What a new connection finds.
@@ -92,34 +92,33 @@ impl Current {
             let made = Opening::new(reach.trust.as_ref()?, self.more_servers).ok()?;
             Some(Rc::new(made))
         });
-        self.replace(&now, policy, opening, now.is_closed);
+        let upstream = if *now.upstream.way() == reach.way_out {
+            Rc::clone(&now.upstream)
+        } else {
+            Rc::new(Upstream::at_any_rate(reach.way_out))
+        };
+        self.put(Shared {
+            policy,
+            opening,
+            upstream,
+            ..Shared::clone(&now)
+        });
     }
 
     /// Closes the network, so that every connection is cut and none is made, or opens it again.
     pub(crate) fn close(&self, is_closed: bool) {
         let now = self.now();
         if now.is_closed != is_closed {
-            self.replace(&now, now.policy.clone(), now.opening.clone(), is_closed);
+            self.put(Shared {
+                is_closed,
+                closures: now.closures + u64::from(is_closed),
+                ..Shared::clone(&now)
+            });
         }
     }
 
-    fn replace(&self, before: &Shared, policy: policy::Policy, opening: Option<Rc<Opening>>, is_closed: bool) {
-        let next = Rc::new(Shared {
-            policy,
-            is_closed,
-            closures: before.closures + u64::from(is_closed && !before.is_closed),
-            approvals: Rc::clone(&before.approvals),
-            secrets: before.secrets.clone(),
-            audience: before.audience,
-            names: Rc::clone(&before.names),
-            upstream: Rc::clone(&before.upstream),
-            budget: Rc::clone(&before.budget),
-            entrances: Rc::clone(&before.entrances),
-            journal: before.journal.clone(),
-            pipes: Rc::clone(&before.pipes),
-            opening,
-            successor: before.successor.clone(),
-        });
+    fn put(&self, next: Shared) {
+        let next = Rc::new(next);
         self.told.send_replace(Rc::downgrade(&next));
         *self.now.borrow_mut() = next;
     }
@@ -139,17 +138,20 @@ impl Shared {
         port: u16,
         led_to: &Arc<LedTo>,
     ) -> Result<(Made, Option<Leading>), Unreachable> {
-        let judge = |address: IpAddr| {
-            let latest = self.latest();
-            let policy = latest.as_ref().map_or(&self.policy, |latest| &latest.policy);
-            check(policy, host, address, port)
+        let upstream = self
+            .latest()
+            .map_or_else(|| Rc::clone(&self.upstream), |latest| Rc::clone(&latest.upstream));
+        let judge = ByNow {
+            shared: self,
+            host,
+            port,
         };
-        let made = self.upstream.connect(host, port, &judge).await?;
+        let made = upstream.connect(host, port, &judge).await?;
         let Some(address) = made.address else {
             return Ok((made, None));
         };
         // What has changed while it was being made nobody has compared with this address.
-        judge(address).map_err(Unreachable::Refused)?;
+        judge.destination(address).map_err(Unreachable::Refused)?;
         Ok((made, Some(Leading::new(led_to, address))))
     }
 
@@ -167,6 +169,9 @@ impl Shared {
                 let rule = decision.rule.map(ToString::to_string);
                 return policy::reason(rule.as_deref());
             }
+            if self.upstream.way().proxy != next.upstream.way().proxy {
+                return "connections are made in another way now".to_owned();
+            }
             if !self.policy.changes_headers_as(&next.policy, host) {
                 return format!("the rules for requests to `{host}` are other ones now");
             }
@@ -183,6 +188,32 @@ impl Shared {
         let mut changes = self.successor.clone();
         while changes.next().await.closures == self.closures {}
         PAUSED.to_owned()
+    }
+}
+
+/// Judges by what counts when it is asked.
+struct ByNow<'a> {
+    shared: &'a Shared,
+    host: &'a Host,
+    port: u16,
+}
+
+impl ByNow<'_> {
+    fn by<T>(&self, judge: impl FnOnce(&Policy) -> T) -> T {
+        match self.shared.latest() {
+            Some(latest) => judge(&latest.policy),
+            None => judge(&self.shared.policy),
+        }
+    }
+}
+
+impl Judge for ByNow<'_> {
+    fn destination(&self, address: IpAddr) -> Result<(), String> {
+        self.by(|policy| check(policy, self.host, address, self.port))
+    }
+
+    fn on_the_way(&self, server: SocketAddr) -> Result<(), String> {
+        self.by(|policy| policy.check_server(server))
     }
 }
 

@@ -43,7 +43,6 @@ use std::thread::JoinHandle;
 
 use offleash_core::limits::Limits;
 use offleash_core::network::secret::Secret;
-use offleash_core::network::upstream_proxy::UpstreamProxy;
 use offleash_core::network::{Asks, Host, HostPort, NetworkPolicy, RequestRules, RuleVerdict};
 use offleash_sys::network::NetworkSockets;
 use rustix::pipe::PipeFlags;
@@ -55,7 +54,7 @@ pub use opened::{Trust, TrustError};
 pub use own::Own;
 pub use questions::{Notice, Questions};
 pub use serve::OPEN_FILES;
-pub use upstream::Resolvers;
+pub use upstream::{NamedBy, Resolvers, WayOut};
 
 use approvals::Approvals;
 use ended::Ended;
@@ -90,10 +89,8 @@ pub struct Config {
     pub limits: Limits,
     /// How it is asked about connections.
     pub asks: Asks,
-    /// Whom to ask for the addresses of names.
-    pub resolvers: Resolvers,
-    /// The proxy through which everything goes but what it spares.
-    pub upstream_proxy: Option<UpstreamProxy>,
+    /// How the outside is reached.
+    pub way_out: WayOut,
     /// Secrets that are put into requests.
     pub secrets: Arc<[Secret]>,
     /// Who reads what a refusal says can be done.
@@ -135,6 +132,8 @@ pub struct Reach {
     /// With what connections are opened, if the gateway has nothing for that yet; without either, none is made to hosts
     /// that there are rules for requests about.
     pub trust: Option<Arc<Trust>>,
+    /// How the outside is reached. Connections that were made through another proxy are cut.
+    pub way_out: WayOut,
 }
 
 /// What the rules alone say of a connection.
@@ -338,7 +337,7 @@ impl Drop for Gateway {
 }
 
 /// What all connections of a sandbox share.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Shared {
     policy: Policy,
     /// Whether nothing is carried for now.

@@ -1,6 +1,6 @@
 //! The rules of one sandbox, asked in one place.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use offleash_core::error::Explained as _;
@@ -192,6 +192,16 @@ impl Policy {
         })
     }
 
+    /// Whether a server may be asked on the way to others that somebody named who may reach no more than the sandbox: one
+    /// that is public, or that a rule for addresses allows.
+    pub(crate) fn check_server(&self, server: SocketAddr) -> Result<(), String> {
+        let (address, port) = (server.ip(), server.port());
+        self.own.judge(address, |own| {
+            let by_rule = || self.rules.may_dial(None, address, port, own).is_ok();
+            check_unnamed(address, own).or_else(|reason| if by_rule() { Ok(()) } else { Err(reason) })
+        })
+    }
+
     /// Whether no rule is about a connection, and one that allows it would make a difference to whether it is made.
     pub(crate) fn would_need_a_rule(&self, host: &Host, port: u16) -> bool {
         let decision = self.decide(host, port);
@@ -228,6 +238,39 @@ fn check_unnamed(address: IpAddr, own: &[IpAddr]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn servers_on_the_way_are_public_or_named_by_a_rule_for_addresses() {
+        let rules = [
+            (RuleVerdict::Allow, "10.0.0.5:53"),
+            (RuleVerdict::Allow, "*.example.com"),
+            (RuleVerdict::Deny, "9.9.9.9"),
+        ];
+        let rules = rules.map(|(verdict, text)| NetworkRule::parse(verdict, text).unwrap());
+        let own = vec!["151.101.64.2".parse().unwrap()];
+        let policy = Policy::new(NetworkPolicy { rules: rules.to_vec() }, own, Unknown::Reached);
+        for (server, may_be_asked) in [
+            ("93.184.216.34:53", true),
+            // What the sandbox itself may not reach is asked in its place.
+            ("9.9.9.9:53", true),
+            ("10.0.0.5:53", true),
+            ("10.0.0.5:1080", false),
+            ("10.0.0.6:53", false),
+            ("127.0.0.53:53", false),
+            ("169.254.169.254:80", false),
+            ("151.101.64.2:53", false),
+            ("[::1]:53", false),
+            ("[::ffff:127.0.0.1]:53", false),
+            ("[64:ff9b::7f00:1]:53", false),
+            ("[2606:2800:220:1::5]:53", true),
+        ] {
+            assert_eq!(
+                policy.check_server(server.parse().unwrap()).is_ok(),
+                may_be_asked,
+                "{server}"
+            );
+        }
+    }
 
     #[test]
     fn a_rule_is_only_missed_where_it_would_change_something() {

@@ -125,7 +125,7 @@ pub(crate) fn begin(config: Config, sockets: NetworkSockets, ties: &mut Ties) ->
         .map(|trust| Opening::new(trust, more_servers).map(Rc::new))
         .transpose()?;
     let journal = ties.journal.clone();
-    let upstream = Rc::new(Upstream::new(&config.resolvers, config.upstream_proxy)?);
+    let upstream = Rc::new(Upstream::new(config.way_out)?);
     let entrances = Rc::new(Entrances::new(sockets.entrances)?);
     let current = Rc::new(Current::new(more_servers, |successor| Shared {
         pipes: Rc::new(Pipes::new(room.pipes)),

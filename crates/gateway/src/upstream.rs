@@ -1,9 +1,11 @@
 //! The way out: names are resolved here, and only addresses that were checked are dialled.
 //!
 //! Where a network has a proxy of its own, names are left to that, which alone can resolve them there: what they lead to
-//! is for it to judge. Addresses are checked here all the same.
+//! is for it to judge. Addresses are checked here all the same, and names are resolved here where the proxy is to be asked
+//! for addresses.
 
 mod proxy;
+mod socks;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +14,7 @@ use std::time::Duration;
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolverConfig};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use offleash_core::network::upstream_proxy::UpstreamProxy;
+use offleash_core::network::upstream_proxy::{ProxyKind, UpstreamProxy};
 use offleash_core::network::{DomainName, Host};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -23,6 +25,8 @@ const CONNECT: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(3);
 const QUESTIONS: usize = 1;
 const RESOLVE: Duration = Duration::from_secs(10);
+/// How long a proxy may take to answer; it resolves and dials meanwhile.
+const PROXY: Duration = Duration::from_secs(30);
 /// How many answers are remembered: a sandbox may ask for any name below a wildcard, and an answer may have 64 KiB.
 const REMEMBERED: u64 = 256;
 /// How many addresses of a name are tried.
@@ -38,6 +42,38 @@ pub enum Resolvers {
     At(Vec<SocketAddr>),
 }
 
+/// How the outside is reached.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WayOut {
+    /// Whom to ask for the addresses of names.
+    pub resolvers: Resolvers,
+    /// The proxy through which everything goes but what it spares.
+    pub proxy: Option<UpstreamProxy>,
+    /// Who named them.
+    pub named_by: NamedBy,
+}
+
+/// Who named the servers of a [`WayOut`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum NamedBy {
+    /// Whoever runs the sandbox on this machine, and may reach all that this machine can.
+    #[default]
+    Owner,
+    /// Whoever made it through a server's API. They may reach no more of this machine's networks by it than the sandbox
+    /// itself: what is public, and what a rule for addresses allows.
+    Caller,
+}
+
+impl NamedBy {
+    /// The proxy, as they know it.
+    fn proxy(self) -> &'static str {
+        match self {
+            Self::Owner => "the proxy of `--upstream-proxy`",
+            Self::Caller => "the proxy of `egressProxy`",
+        }
+    }
+}
+
 /// Why a connection was not made.
 #[derive(Debug)]
 pub(crate) enum Unreachable {
@@ -47,16 +83,21 @@ pub(crate) enum Unreachable {
     Failed(String),
 }
 
-/// Says whether an address may be dialled, and why not.
-pub(crate) trait Judge: Fn(IpAddr) -> Result<(), String> {}
+/// Says what may be dialled, and why not.
+pub(crate) trait Judge {
+    /// Whether an address may be that to which the host leads.
+    fn destination(&self, address: IpAddr) -> Result<(), String>;
 
-impl<F: Fn(IpAddr) -> Result<(), String>> Judge for F {}
+    /// Whether a server that a caller named may be asked on the way there.
+    fn on_the_way(&self, server: SocketAddr) -> Result<(), String>;
+}
 
 /// Resolves and dials.
 #[derive(Debug)]
 pub(crate) struct Upstream {
-    resolver: TokioResolver,
-    proxy: Option<UpstreamProxy>,
+    /// Why there is none, where it could not be made: then no name is resolved.
+    resolver: Result<TokioResolver, String>,
+    way: WayOut,
 }
 
 /// A connection that was made.
@@ -68,36 +109,26 @@ pub(crate) struct Made {
 }
 
 impl Upstream {
-    pub(crate) fn new(resolvers: &Resolvers, proxy: Option<UpstreamProxy>) -> io::Result<Self> {
-        let builder = match resolvers {
-            Resolvers::System => TokioResolver::builder_tokio().map_err(io::Error::other)?,
-            Resolvers::At(servers) => {
-                let servers = servers.iter().map(|server| {
-                    let mut config = NameServerConfig::udp_and_tcp(server.ip());
-                    for connection in &mut config.connections {
-                        connection.port = server.port();
-                    }
-                    config
-                });
-                let config = ResolverConfig::from_parts(None, Vec::new(), servers.collect());
-                TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
-            }
-        };
-        let mut builder = builder;
-        let options = builder.options_mut();
-        options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-        options.timeout = ANSWER;
-        options.attempts = QUESTIONS;
-        options.cache_size = REMEMBERED;
-        Ok(Self {
-            resolver: builder.build().map_err(io::Error::other)?,
-            proxy,
-        })
+    /// # Errors
+    /// When the resolver cannot be made.
+    pub(crate) fn new(way: WayOut) -> io::Result<Self> {
+        let resolver = Ok(resolver(&way.resolvers)?);
+        Ok(Self { resolver, way })
+    }
+
+    /// The same without an error: where the resolver cannot be made, no name is resolved.
+    pub(crate) fn at_any_rate(way: WayOut) -> Self {
+        let resolver = resolver(&way.resolvers).map_err(|error| error.to_string());
+        Self { resolver, way }
+    }
+
+    pub(crate) fn way(&self) -> &WayOut {
+        &self.way
     }
 
     /// Connects to `host`: its addresses are judged first, and only those that passed are dialled.
     pub(crate) async fn connect(&self, host: &Host, port: u16, judge: &impl Judge) -> Result<Made, Unreachable> {
-        match self.proxy.as_ref().filter(|proxy| !proxy.spares(host)) {
+        match self.way.proxy.as_ref().filter(|proxy| !proxy.spares(host)) {
             Some(proxy) => self.connect_through(proxy, host, port, judge).await,
             None => self.connect_directly(host, port, judge).await,
         }
@@ -111,32 +142,66 @@ impl Upstream {
         port: u16,
         judge: &impl Judge,
     ) -> Result<Made, Unreachable> {
-        let address = match host {
-            Host::Address(address) => {
-                judge(*address).map_err(Unreachable::Refused)?;
-                Some(*address)
-            }
+        match host {
             // What it means is a matter of the machine that is asked, and that is another one.
             Host::Name(name) if name.as_str() == "localhost" || name.as_str().ends_with(".localhost") => {
-                return Err(Unreachable::Refused(format!("`{name}` is the upstream proxy itself")));
+                Err(Unreachable::Refused(format!("`{name}` is the upstream proxy itself")))
             }
-            Host::Name(_) => None,
-        };
-        let failed = |reason: String| Unreachable::Failed(format!("the proxy of `--upstream-proxy` {reason}"));
+            Host::Name(_) if proxy.kind.resolves_names() => {
+                let stream = self.ask(proxy, host, port, judge).await?;
+                Ok(Made { stream, address: None })
+            }
+            _ => {
+                let mut last = Unreachable::Failed(format!("`{host}` has no address"));
+                for address in self.judged(host, judge).await?.into_iter().take(ATTEMPTS) {
+                    match self.ask(proxy, &Host::Address(address), port, judge).await {
+                        Ok(stream) => {
+                            let address = Some(address);
+                            return Ok(Made { stream, address });
+                        }
+                        Err(error) => last = error,
+                    }
+                }
+                Err(last)
+            }
+        }
+    }
+
+    /// A connection to `host`, for which the proxy was asked.
+    async fn ask(
+        &self,
+        proxy: &UpstreamProxy,
+        host: &Host,
+        port: u16,
+        judge: &impl Judge,
+    ) -> Result<TcpStream, Unreachable> {
+        let name = self.way.named_by.proxy();
+        let failed = |reason: String| Unreachable::Failed(format!("{name} {reason}"));
         let addresses = match &proxy.host {
             Host::Address(address) => vec![*address],
             // With the search domains of the machine: names of proxies are often short.
-            Host::Name(name) => match timeout(RESOLVE, self.resolver.lookup_ip(name.as_str())).await {
+            Host::Name(own) => match timeout(RESOLVE, self.resolver(judge)?.lookup_ip(own.as_str())).await {
                 Ok(Ok(found)) => found.iter().collect(),
                 _ => return Err(failed("has a name that cannot be resolved".to_owned())),
             },
         };
+        if self.way.named_by == NamedBy::Caller {
+            for own in &addresses {
+                let passed = judge.on_the_way((*own, proxy.port).into());
+                passed.map_err(|reason| Unreachable::Refused(format!("{name} may not be asked: {reason}")))?;
+            }
+        }
         let mut last = failed("has no address".to_owned());
         for own in addresses.into_iter().take(ATTEMPTS) {
             last = match timeout(CONNECT, TcpStream::connect((own, proxy.port))).await {
                 Ok(Ok(stream)) => {
-                    let stream = proxy::ask(proxy, stream, host, port).await.map_err(failed)?;
-                    return Ok(Made { stream, address });
+                    let made = match proxy.kind {
+                        ProxyKind::Http => proxy::ask(PROXY, proxy, stream, host, port).await,
+                        ProxyKind::Socks5 | ProxyKind::Socks5h => {
+                            socks::ask(PROXY, proxy.credentials.as_ref(), stream, host, port).await
+                        }
+                    };
+                    return made.map_err(failed);
                 }
                 Ok(Err(error)) => failed(format!("cannot be reached: {error}")),
                 Err(_) => failed("cannot be reached: it took too long".to_owned()),
@@ -146,24 +211,8 @@ impl Upstream {
     }
 
     async fn connect_directly(&self, host: &Host, port: u16, judge: &impl Judge) -> Result<Made, Unreachable> {
-        let addresses = match host {
-            Host::Address(address) => vec![*address],
-            Host::Name(name) => self.resolve(name).await?,
-        };
-        let mut allowed = Vec::new();
-        let mut refusal = None;
-        for address in addresses {
-            match judge(address) {
-                Ok(()) => allowed.push(address),
-                Err(reason) => refusal = Some(reason),
-            }
-        }
-        // One address that leads inside is enough to distrust the name: it may be asked again at any time.
-        if let Some(reason) = refusal {
-            return Err(Unreachable::Refused(reason));
-        }
         let mut last = Unreachable::Failed(format!("`{host}` has no address"));
-        for address in allowed.into_iter().take(ATTEMPTS) {
+        for address in self.judged(host, judge).await?.into_iter().take(ATTEMPTS) {
             last = match timeout(CONNECT, TcpStream::connect((address, port))).await {
                 Ok(Ok(stream)) => {
                     return Ok(Made {
@@ -178,9 +227,35 @@ impl Upstream {
         Err(last)
     }
 
-    async fn resolve(&self, name: &DomainName) -> Result<Vec<IpAddr>, Unreachable> {
+    /// The addresses of `host`, all of which may be dialled.
+    async fn judged(&self, host: &Host, judge: &impl Judge) -> Result<Vec<IpAddr>, Unreachable> {
+        let addresses = match host {
+            Host::Address(address) => vec![*address],
+            Host::Name(name) => self.resolve(name, judge).await?,
+        };
+        // One address that leads inside is enough to distrust the name: it may be asked again at any time.
+        for address in &addresses {
+            judge.destination(*address).map_err(Unreachable::Refused)?;
+        }
+        Ok(addresses)
+    }
+
+    /// The resolver, if its servers may be asked.
+    fn resolver(&self, judge: &impl Judge) -> Result<&TokioResolver, Unreachable> {
+        if let (Resolvers::At(servers), NamedBy::Caller) = (&self.way.resolvers, self.way.named_by) {
+            for server in servers {
+                let refused =
+                    |reason| Unreachable::Refused(format!("the DNS server {server} may not be asked: {reason}"));
+                judge.on_the_way(*server).map_err(refused)?;
+            }
+        }
+        let unmade = |error: &String| Unreachable::Failed(format!("names cannot be resolved: {error}"));
+        self.resolver.as_ref().map_err(unmade)
+    }
+
+    async fn resolve(&self, name: &DomainName, judge: &impl Judge) -> Result<Vec<IpAddr>, Unreachable> {
         // The dot at the end keeps search domains out.
-        let why = match timeout(RESOLVE, self.resolver.lookup_ip(format!("{name}."))).await {
+        let why = match timeout(RESOLVE, self.resolver(judge)?.lookup_ip(format!("{name}."))).await {
             Ok(Ok(found)) => return Ok(found.iter().collect()),
             Ok(Err(error)) if error.is_nx_domain() => "there is no such name".to_owned(),
             Ok(Err(error)) if error.is_no_records_found() => "it has no address".to_owned(),
@@ -191,19 +266,105 @@ impl Upstream {
     }
 }
 
+fn resolver(resolvers: &Resolvers) -> io::Result<TokioResolver> {
+    let mut builder = match resolvers {
+        Resolvers::System => TokioResolver::builder_tokio().map_err(io::Error::other)?,
+        Resolvers::At(servers) => {
+            let servers = servers.iter().map(|server| {
+                let mut config = NameServerConfig::udp_and_tcp(server.ip());
+                for connection in &mut config.connections {
+                    connection.port = server.port();
+                }
+                config
+            });
+            let config = ResolverConfig::from_parts(None, Vec::new(), servers.collect());
+            TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
+        }
+    };
+    let options = builder.options_mut();
+    options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+    options.timeout = ANSWER;
+    options.attempts = QUESTIONS;
+    options.cache_size = REMEMBERED;
+    builder.build().map_err(io::Error::other)
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
 
-    use tokio::net::UdpSocket;
+    use tokio::net::{TcpListener, UdpSocket};
 
     use super::*;
 
     async fn resolved(server: SocketAddr) -> String {
-        let upstream = Upstream::new(&Resolvers::At(vec![server]), None).unwrap();
-        match upstream.resolve(&"slow.example".parse().unwrap()).await {
+        match resolved_for(NamedBy::Owner, server).await {
             Err(Unreachable::Failed(reason)) => reason,
             other => panic!("{other:?}"),
+        }
+    }
+
+    async fn resolved_for(named_by: NamedBy, server: SocketAddr) -> Result<Vec<IpAddr>, Unreachable> {
+        let upstream = Upstream::new(WayOut {
+            resolvers: Resolvers::At(vec![server]),
+            named_by,
+            ..WayOut::default()
+        });
+        upstream
+            .unwrap()
+            .resolve(&"slow.example".parse().unwrap(), &Strict)
+            .await
+    }
+
+    /// Lets everything be dialled, and nothing be asked.
+    struct Strict;
+
+    impl Judge for Strict {
+        fn destination(&self, _: IpAddr) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn on_the_way(&self, _: SocketAddr) -> Result<(), String> {
+            Err("it is private".to_owned())
+        }
+    }
+
+    #[tokio::test]
+    async fn servers_that_a_caller_named_are_asked_where_they_may_be() {
+        let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = server.local_addr().unwrap();
+        let Err(Unreachable::Refused(reason)) = resolved_for(NamedBy::Caller, address).await else {
+            panic!("it was asked");
+        };
+        assert_eq!(
+            reason,
+            format!("the DNS server {address} may not be asked: it is private")
+        );
+        for (named_by, refused) in [(NamedBy::Owner, false), (NamedBy::Caller, true)] {
+            let way = WayOut {
+                proxy: Some(UpstreamProxy::socks(&address.to_string(), None).unwrap()),
+                named_by,
+                ..WayOut::default()
+            };
+            let upstream = Upstream::at_any_rate(way);
+            let host = Host::parse("www.example.com").unwrap();
+            let hanging_up = async { drop(server.accept().await.unwrap()) };
+            let made = tokio::select! {
+                made = upstream.connect(&host, 443, &Strict) => made,
+                () = async { hanging_up.await; std::future::pending().await } => unreachable!(),
+            };
+            let (is_refusal, reason) = match made {
+                Err(Unreachable::Refused(reason)) => (true, reason),
+                Err(Unreachable::Failed(reason)) => (false, reason),
+                Ok(made) => panic!("{made:?}"),
+            };
+            assert_eq!(is_refusal, refused, "{reason}");
+            let told = if refused {
+                "may not be asked: it is private"
+            } else {
+                "hung up"
+            };
+            assert!(reason.contains(told), "{reason}");
         }
     }
 

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use http::StatusCode;
 use offleash_manager::daemon::{
-    CreateRequest, ListFilter, LogLevel, LogsWanted, MOST_LISTED, NetworkSettings, OnTimeout, State,
+    CreateRequest, EgressProxy, ListFilter, LogLevel, LogsWanted, MOST_LISTED, NetworkSettings, OnTimeout, State,
 };
 use serde_json::Value;
 
-use super::shapes::{Network, NewSandbox, Rule, Texts};
+use super::shapes::{Network, NewEgressProxy, NewSandbox, Rule, Texts};
 use crate::answer::Refusal;
 use crate::route::ENVD_PORT;
 use crate::{query, time};
@@ -67,10 +67,6 @@ pub(super) fn create(
 
 /// What a sandbox may reach; every list that is absent is empty.
 pub(super) fn network(network: Network) -> Result<NetworkSettings, Refusal> {
-    if network.dns_servers.is_some_and(|servers| !servers.is_empty()) {
-        return Err(unsupported("`network.dnsServers` is"));
-    }
-    refuse_present("`network.egressProxy` is", network.egress_proxy.as_ref())?;
     Ok(NetworkSettings {
         internet: network.internet,
         allow_out: network.allow_out.unwrap_or_default(),
@@ -78,7 +74,20 @@ pub(super) fn network(network: Network) -> Result<NetworkSettings, Refusal> {
         allow_public_traffic: network.allow_public_traffic,
         mask_request_host: network.mask_request_host.filter(|mask| !mask.is_empty()),
         headers: headers(network.rules.unwrap_or_default())?,
+        dns_servers: network.dns_servers.unwrap_or_default(),
+        egress_proxy: network.egress_proxy.map(egress_proxy).transpose()?,
         https_ports: https_ports(network.https_ports.unwrap_or_default())?,
+    })
+}
+
+fn egress_proxy(asked: NewEgressProxy) -> Result<EgressProxy, Refusal> {
+    if asked.tls.is_some_and(|tls| tls.enabled) {
+        return Err(unsupported("`network.egressProxy.tls` is"));
+    }
+    Ok(EgressProxy {
+        address: asked.address,
+        username: asked.username,
+        password: asked.password,
     })
 }
 
@@ -228,7 +237,8 @@ mod tests {
         let text = r#"{"templateID":"base","timeout":7,"autoPause":true,"autoPauseMemory":true,"autoResume":{"enabled":true},
             "allow_internet_access":false,"secure":false,"metadata":{"a":"b"},"envVars":{"C":"d"},"mcp":null,"iam":{},
             "volumeMounts":[],"unknown":[1],"network":{"allowPublicTraffic":false,"allowOut":["a.test"],
-            "denyOut":["0.0.0.0/0"],"maskRequestHost":"x:${PORT}","httpsPorts":[8443,443],"rules":{"a.test":[{"transform":{"headers":{"X":"y"}}}]}}}"#;
+            "denyOut":["0.0.0.0/0"],"maskRequestHost":"x:${PORT}","dnsServers":["9.9.9.9"],
+            "egressProxy":{"address":"p.test:1080","username":"u","password":"w","tls":{"enabled":false}},"httpsPorts":[8443,443],"rules":{"a.test":[{"transform":{"headers":{"X":"y"}}}]}}}"#;
         let texts = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
         let expected = CreateRequest {
             timeout_seconds: Some(7),
@@ -244,6 +254,12 @@ mod tests {
                 allow_public_traffic: Some(false),
                 mask_request_host: Some("x:${PORT}".to_owned()),
                 headers: BTreeMap::from([("a.test".to_owned(), texts("X", "y"))]),
+                dns_servers: vec!["9.9.9.9".to_owned()],
+                egress_proxy: Some(EgressProxy {
+                    address: "p.test:1080".to_owned(),
+                    username: Some("u".to_owned()),
+                    password: Some("w".to_owned()),
+                }),
                 https_ports: BTreeSet::from([443, 8443]),
             },
             ..CreateRequest::default()
@@ -258,8 +274,7 @@ mod tests {
             r#""iam":{"tokens":{"a":{}}}"#,
             r#""volumeMounts":[{"name":"v","path":"/v"}]"#,
             r#""autoPause":true,"autoPauseMemory":false"#,
-            r#""network":{"dnsServers":["1.1.1.1"]}"#,
-            r#""network":{"egressProxy":{"address":"a:1"}}"#,
+            r#""network":{"egressProxy":{"address":"a:1","tls":{"enabled":true}}}"#,
         ] {
             let refusal = asked(&format!(r#"{{"templateID":"base",{field}}}"#), Version::Second).unwrap_err();
             assert_eq!(refusal.status, StatusCode::NOT_IMPLEMENTED, "{field}");

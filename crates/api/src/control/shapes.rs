@@ -48,10 +48,31 @@ pub(super) struct Network {
     pub(super) allow_out: Option<Vec<String>>,
     pub(super) deny_out: Option<Vec<String>>,
     pub(super) dns_servers: Option<Vec<String>>,
-    pub(super) egress_proxy: Option<Value>,
+    pub(super) egress_proxy: Option<NewEgressProxy>,
     pub(super) mask_request_host: Option<String>,
     pub(super) https_ports: Option<Vec<u16>>,
     pub(super) rules: Option<BTreeMap<String, Vec<Rule>>>,
+}
+
+/// A SOCKS 5 proxy. It is not shown: there is a password in it.
+#[derive(Deserialize)]
+pub(super) struct NewEgressProxy {
+    /// `HOST:PORT`.
+    pub(super) address: String,
+    pub(super) username: Option<String>,
+    pub(super) password: Option<String>,
+    pub(super) tls: Option<ProxyTls>,
+}
+
+impl std::fmt::Debug for NewEgressProxy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "NewEgressProxy({:?})", self.address)
+    }
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct ProxyTls {
+    pub(super) enabled: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -201,10 +222,22 @@ struct ShownNetwork<'a> {
     deny_out: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     mask_request_host: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    dns_servers: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    egress_proxy: Option<ShownProxy<'a>>,
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     https_ports: &'a BTreeSet<u16>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     rules: BTreeMap<&'a str, [ShownRule<'a>; 1]>,
+}
+
+/// Without the password.
+#[derive(Debug, Serialize)]
+struct ShownProxy<'a> {
+    address: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    username: Option<&'a str>,
 }
 
 #[derive(Debug, Serialize)]
@@ -245,6 +278,11 @@ impl<'a> Detail<'a> {
                 allow_out: &network.allow_out,
                 deny_out: &network.deny_out,
                 mask_request_host: network.mask_request_host.as_deref(),
+                dns_servers: &network.dns_servers,
+                egress_proxy: network.egress_proxy.as_ref().map(|proxy| ShownProxy {
+                    address: &proxy.address,
+                    username: proxy.username.as_deref(),
+                }),
                 https_ports: &network.https_ports,
                 rules: network
                     .headers

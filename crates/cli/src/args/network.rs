@@ -34,9 +34,13 @@ pub(crate) struct NetworkArgs {
     /// closed.
     #[arg(long, conflicts_with = "network")]
     pub(crate) internet: bool,
-    /// Reach everything through the proxy of your network: its URL without a password, `env` for HTTPS_PROXY and its kin,
-    /// or the variable or the file that holds the URL, which may have a password then.
-    #[arg(long, value_name = "http://HOST:PORT|env|env:VARIABLE|file:PATH")]
+    /// Ask this DNS server for the addresses of names, in place of the machine's own; the next one where it does not answer.
+    #[arg(long, value_name = "IP[:PORT]")]
+    pub(crate) dns_server: Vec<OsString>,
+    /// Reach everything through the proxy of your network: its URL without a password (`http://HOST:PORT`, `socks5://…`, or
+    /// `socks5h://…` for one that is to resolve names), `env` for HTTPS_PROXY and its kin, or the variable or the file that
+    /// holds the URL, which may have a password then.
+    #[arg(long, value_name = "URL|env|env:VARIABLE|file:PATH")]
     pub(crate) upstream_proxy: Option<OsString>,
     /// Reach this host without the upstream proxy: a name, `*.` before a name, an address or a network.
     #[arg(long, value_name = "HOST")]
@@ -62,7 +66,7 @@ pub(crate) struct NetworkArgs {
     pub(crate) host_port: Vec<OsString>,
     /// `none`: nothing is reached, whatever the policy allows.
     #[arg(long, value_name = "none", conflicts_with_all = [
-        "allow", "ask", "ask_timeout", "allow_method", "set_header", "remove_header", "upstream_proxy", "no_proxy",
+        "allow", "ask", "ask_timeout", "allow_method", "set_header", "remove_header", "dns_server", "upstream_proxy", "no_proxy",
         "proxy_variables", "publish", "host_port"
     ])]
     pub(crate) network: Option<String>,

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use offleash_core::error::Explained as _;
 use offleash_core::network::secret::SecretSpec;
 use offleash_core::network::upstream_proxy::{self, ProxySource};
-use offleash_core::network::{Asks, HeaderRule, HeaderRuleError, MethodRule, NetworkRule, RuleVerdict};
+use offleash_core::network::{Asks, DnsServer, HeaderRule, HeaderRuleError, MethodRule, NetworkRule, RuleVerdict};
 use offleash_core::spec::{NetworkSpec, SandboxSpec};
 use offleash_core::text::Text;
 
@@ -100,6 +100,12 @@ fn apply_proxies(arguments: &NetworkArgs, spec: &mut SandboxSpec) -> Result<(), 
     let network = &mut spec.network;
     network.internet |= arguments.internet;
     network.proxy_variables |= arguments.proxy_variables;
+    for text in &arguments.dns_server {
+        const FLAG: &str = "--dns-server";
+        let server = text.to_string_lossy().parse::<DnsServer>();
+        let added = server.and_then(|server| network.add_dns_server(server));
+        added.map_err(|error| bad_flag_explained(FLAG, text, &error))?;
+    }
     if let Some(text) = &arguments.upstream_proxy {
         let source = text.to_string_lossy().parse::<ProxySource>();
         // What was given may have a password in it, and is not repeated.

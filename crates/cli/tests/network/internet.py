@@ -78,7 +78,10 @@ def encoded(name):
     return b"".join(bytes([len(label)]) + label.encode() for label in name.split(".")) + b"\0"
 
 
-def records(name):
+def records(name, server):
+    if name.startswith("split."):
+        # Only one of those who are asked knows it.
+        return [("A", "10.0.0.5" if ".inside." in name else "93.184.216.34")] if server != RESOLVER else None
     if name == "rebind.example.com":
         rebound[0] += 1
         return [("A", "93.184.216.34" if rebound[0] % 2 else "10.0.0.5")]
@@ -87,15 +90,15 @@ def records(name):
     return NAMES.get(name)
 
 
-def answer(question, peer):
+def answer(question, peer, server=RESOLVER):
     labels, at = [], 12
     while question[at]:
         labels.append(question[at + 1:at + 1 + question[at]].decode("latin-1"))
         at += 1 + question[at]
     kind = struct.unpack(">H", question[at + 1:at + 3])[0]
     name = ".".join(labels).lower()
-    write(at=machine, kind="question", name=name, peer=plain(peer[0]))
-    known = [] if kind == KINDS["AAAA"] and name == "rebind.example.com" else records(name)
+    write(at=machine, kind="question", name=name, peer=plain(peer[0]), server=server)
+    known = [] if kind == KINDS["AAAA"] and name == "rebind.example.com" else records(name, server)
     answers, owner = [], name
     for type_, value in known or []:
         if type_ == "CNAME":
@@ -110,14 +113,14 @@ def answer(question, peer):
     return head + question[12:at + 5] + b"".join(answers)
 
 
-def names_by_datagram():
+def names_by_datagram(address=RESOLVER):
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    server.bind((RESOLVER, 53))
+    server.bind((address, 53))
     while True:
         question, peer = server.recvfrom(4096)
         if b"\x06silent" in question:
             continue
-        server.sendto(answer(question, peer), peer)
+        server.sendto(answer(question, peer, address), peer)
 
 
 def names_by_connection(connection):
@@ -285,6 +288,7 @@ def serve_all():
             start(echo_datagrams, "2606:2800:220:1::5", port)
         start(names_by_datagram)
         serve(53, names_by_connection, RESOLVER)
+        serve_ways_out()
         serve_vault()
         serve_clients()
 
@@ -323,7 +327,7 @@ def internet(ours, theirs):
     threading.Event().wait()
 
 
-for name in ["opened.py", "secrets.py", "clients.py"]:
+for name in ["opened.py", "secrets.py", "clients.py", "ways_out.py"]:
     with open(directory + "/" + name) as more:
         exec(compile(more.read(), name, "exec"))
 

@@ -1,104 +1,15 @@
 //! Sandboxes of a server that reach the internet: whose requests get headers, and whose connections are cut.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::os::unix::net::UnixStream;
-use std::process::{Child, Stdio};
-
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::Site;
-use crate::support::processes::{PATIENCE, eventually, signal, wait};
-use crate::world::{World, world};
+use crate::server::Served;
+use crate::support::processes::eventually;
+use crate::world::world;
 
 const API: &str = "api.opened.example.net";
 const OTHER: &str = "other.opened.example.net";
 
-/// A server on the host, asked by the socket of its owner.
-struct Served {
-    site: Site,
-    child: Child,
-}
-
 impl Served {
-    fn start(world: &World) -> Self {
-        let site = Site::sharing_templates();
-        let config = site.write("serve.toml", "[pool]\nmin = 0\nmax = 0\n");
-        let arguments = ["serve", "--listen", "127.0.0.1:0", "--config", config.to_str().unwrap()];
-        let mut command = world.offleash(&site, &arguments);
-        command.env("SSL_CERT_FILE", world.file("ca.pem"));
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut line = String::new();
-        let mut told = BufReader::new(child.stdout.take().unwrap());
-        told.read_line(&mut line).unwrap();
-        assert!(line.contains("://"), "{line}");
-        Self { site, child }
-    }
-
-    /// The status and the body of an answer.
-    fn ask(&self, line: &str, body: &Value) -> (u16, Value) {
-        let mut stream = UnixStream::connect(self.site.state().join("api.sock")).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let body = body.to_string();
-        let length = body.len();
-        write!(
-            stream,
-            "{line} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        assert!(!head.to_ascii_lowercase().contains("chunked"), "{head}");
-        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        (status, serde_json::from_str(body).unwrap_or(Value::Null))
-    }
-
-    fn made(&self, network: &Value) -> String {
-        let body = json!({ "templateID": "base", "timeout": 600, "network": network });
-        let (status, sandbox) = self.ask("POST /v2/sandboxes", &body);
-        assert_eq!(status, 201, "{sandbox}");
-        sandbox["sandboxID"].as_str().unwrap().to_owned()
-    }
-
-    fn set_network(&self, id: &str, network: &Value) {
-        let (status, answer) = self.ask(&format!("PUT /sandboxes/{id}/network"), network);
-        assert_eq!(status, 204, "{answer}");
-    }
-
-    /// What a line of shell writes; it must succeed.
-    fn run(&self, id: &str, line: &str) -> String {
-        let (status, result) = self.ask(&format!("POST /v1/sandboxes/{id}/run"), &json!({ "shell": line }));
-        assert_eq!((status, &result["exit_code"]), (200, &json!(0)), "{line}: {result}");
-        result["stdout"].as_str().unwrap().to_owned()
-    }
-
-    fn python(&self, id: &str, program: &str) -> String {
-        self.run(id, &format!("exec /usr/bin/python3 -I -S - <<'END'\n{program}\nEND"))
-    }
-
-    /// Starts a program that goes on, and says what happens to it in `/tmp/NAME`.
-    fn leave(&self, id: &str, name: &str, program: &str) {
-        self.run(
-            id,
-            &format!(
-                "cat >/tmp/{name}.py <<'END'\n{program}\nEND\n\
-                 (setsid /usr/bin/python3 -I -S /tmp/{name}.py >/tmp/{name} 2>&1 </dev/null &)"
-            ),
-        );
-    }
-
-    fn said(&self, id: &str, name: &str) -> String {
-        self.run(id, &format!("cat /tmp/{name} 2>/dev/null || true"))
-    }
-
-    fn eventually_says(&self, id: &str, name: &str, word: &str) {
-        eventually(&format!("`{word}` of `{name}`"), || {
-            self.said(id, name).contains(word).then_some(())
-        });
-    }
-
     /// The headers with which a request arrives that says itself that its team is `mine`.
     fn headers(&self, id: &str, host: &str) -> Vec<(String, String)> {
         let told = self.python(id, &format!("{FETCH}\nprint(fetch({host:?}))"));
@@ -113,17 +24,6 @@ impl Served {
             (Some((_, value)), None) => Some(value),
             _ => None,
         }
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let ids = self.site.offleash(["ls", "--quiet"]).output().unwrap();
-        for id in String::from_utf8_lossy(&ids.stdout).split_whitespace() {
-            let _killed = self.site.offleash(["rm", "--force", id]).output();
-        }
-        signal(&self.child, Signal::TERM);
-        wait(&mut self.child);
     }
 }
 

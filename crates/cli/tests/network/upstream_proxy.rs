@@ -242,9 +242,9 @@ fn a_proxy_that_cannot_be_used_is_refused_before_anything_runs() {
             "a user name or a password would stand where others can read it",
         ),
         (
-            &["--upstream-proxy", "socks5://127.0.0.1:1080"],
+            &["--upstream-proxy", "socks4://127.0.0.1:1080"],
             &[],
-            "an upstream proxy by `socks5` is not supported",
+            "an upstream proxy by `socks4` is not supported",
         ),
         (
             &["--upstream-proxy", "http://127.0.0.1:0"],

@@ -54,6 +54,7 @@ impl World {
         crate::opened::prepare(directory.path())?;
         crate::secrets::prepare(directory.path())?;
         crate::clients::prepare(directory.path())?;
+        crate::ways_out::prepare(directory.path());
         let mut command = Command::new("unshare");
         command.args(["--net", "--mount"]);
         if !is_root() {

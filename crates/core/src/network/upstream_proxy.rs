@@ -35,7 +35,7 @@ const LONGEST_URL: usize = 4096;
 /// Where the URL of a proxy is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProxySource {
-    /// Here: a URL without a password.
+    /// Here: a URL, in which a password was written nowhere that others can read.
     Url(UpstreamProxy),
     /// In those of [`PROXY_VARIABLES`], with the hosts of [`NO_PROXY_VARIABLES`].
     Environment,
@@ -45,9 +45,48 @@ pub enum ProxySource {
     File(String),
 }
 
-/// A proxy that is asked by `CONNECT`.
+/// How a proxy is asked, and who resolves names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyKind {
+    /// By `CONNECT` (RFC 9110, 9.3.6); it resolves names.
+    Http,
+    /// By SOCKS 5 (RFC 1928) for addresses; names are resolved here.
+    Socks5,
+    /// By SOCKS 5 for names as they are.
+    Socks5h,
+}
+
+impl ProxyKind {
+    const ALL: [Self; 3] = [Self::Http, Self::Socks5, Self::Socks5h];
+
+    /// As it stands in a URL.
+    pub fn scheme(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Socks5 => "socks5",
+            Self::Socks5h => "socks5h",
+        }
+    }
+
+    /// Where it listens when a URL does not say.
+    fn usual_port(self) -> u16 {
+        match self {
+            Self::Http => 80,
+            Self::Socks5 | Self::Socks5h => 1080,
+        }
+    }
+
+    /// Whether names are left to it.
+    pub fn resolves_names(self) -> bool {
+        self != Self::Socks5
+    }
+}
+
+/// A proxy that connects for the gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpstreamProxy {
+    /// How it is asked.
+    pub kind: ProxyKind,
     /// Its host.
     pub host: Host,
     /// Its port.
@@ -58,9 +97,15 @@ pub struct UpstreamProxy {
     pub direct: Vec<HostPattern>,
 }
 
-/// A user's name and password as `Basic` wants them (RFC 7617, 2), shown to nobody.
+/// A user's name and password, shown to nobody: what `Basic` (RFC 7617, 2) or SOCKS (RFC 1929, 2) can say.
 #[derive(Clone, PartialEq, Eq)]
-pub struct ProxyCredentials(Zeroizing<String>);
+pub struct ProxyCredentials {
+    name: Zeroizing<String>,
+    password: Zeroizing<String>,
+}
+
+/// The longest name and the longest password that SOCKS can say, bytes.
+const LONGEST_OF_SOCKS: usize = 255;
 
 /// Text that says no proxy. Never holds more of a URL than its scheme and host.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -83,9 +128,12 @@ pub enum ProxyError {
     /// The port is none.
     #[error("the port of the upstream proxy is not a number from 1 to 65535")]
     Port,
-    /// The name or the password has what no header holds.
+    /// The name or the password has what cannot be said to the proxy.
     #[error("the name or the password for the upstream proxy has a control character or a broken %-form")]
     Credentials,
+    /// The name or the password is longer than SOCKS can say, or there is a password without a name.
+    #[error("the name and the password for a SOCKS proxy have 1 to {LONGEST_OF_SOCKS} bytes each")]
+    LongCredentials,
     /// The URL is without a port where it was written for offleash.
     #[error("the URL of the upstream proxy names no port")]
     NoPort,
@@ -113,7 +161,7 @@ pub enum ProxyError {
 impl FromStr for ProxySource {
     type Err = ProxyError;
 
-    /// Reads `http://HOST:PORT`, `env`, `env:VARIABLE` or `file:PATH`.
+    /// Reads `http://HOST:PORT` and its like, `env`, `env:VARIABLE` or `file:PATH`.
     fn from_str(text: &str) -> Result<Self, ProxyError> {
         if text == "env" {
             return Ok(Self::Environment);
@@ -144,8 +192,8 @@ fn names_port(url: &str) -> bool {
 }
 
 impl UpstreamProxy {
-    /// Reads `http://[USER:PASSWORD@]HOST[:PORT]`, of which a variable or a file may leave out the scheme, and have a line
-    /// end behind it.
+    /// Reads `http://[USER:PASSWORD@]HOST[:PORT]`, or the same with `socks5` or `socks5h`, of which a variable or a file may
+    /// leave out the scheme, and have a line end behind it.
     ///
     /// # Errors
     /// [`ProxyError`] says what is wrong, and nothing of the password.
@@ -156,14 +204,15 @@ impl UpstreamProxy {
             1..=LONGEST_URL => {}
             bytes => return Err(ProxyError::TooLong(bytes)),
         }
-        let rest = match text.split_once("://") {
-            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
-            Some((scheme, _)) if scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
-                return Err(ProxyError::Scheme(scheme.into()));
+        let (kind, rest) = match text.split_once("://") {
+            Some((scheme, rest)) if scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
+                let is_meant = |kind: &ProxyKind| scheme.eq_ignore_ascii_case(kind.scheme());
+                let kind = ProxyKind::ALL.into_iter().find(is_meant);
+                (kind.ok_or_else(|| ProxyError::Scheme(scheme.into()))?, rest)
             }
             // What stands there instead may be a password.
             Some(_) => return Err(ProxyError::Path),
-            None => text,
+            None => (ProxyKind::Http, text),
         };
         let rest = rest.strip_suffix('/').unwrap_or(rest);
         let (user, authority) = match rest.rsplit_once('@') {
@@ -173,16 +222,27 @@ impl UpstreamProxy {
         if authority.contains(['/', '?', '#']) {
             return Err(ProxyError::Path);
         }
-        let brackets = authority.rfind(']').unwrap_or(0);
-        let (host, port) = match authority.get(brackets..).and_then(|end| end.rfind(':')) {
-            Some(colon) => authority.split_at(brackets + colon),
-            None => (authority, ":80"),
-        };
-        let port = port.strip_prefix(':').and_then(|port| port.parse().ok());
+        let (host, port) = host_and_port(authority)?;
         Ok(Self {
-            host: Host::parse(host).map_err(ProxyError::Host)?,
-            port: port.filter(|port| *port != 0).ok_or(ProxyError::Port)?,
-            credentials: user.map(ProxyCredentials::parse).transpose()?,
+            kind,
+            host,
+            port: port.unwrap_or_else(|| kind.usual_port()),
+            credentials: user.map(|user| ProxyCredentials::parse(kind, user)).transpose()?,
+            direct: Vec::new(),
+        })
+    }
+
+    /// The proxy at `HOST:PORT` that is asked by SOCKS 5 for names as they are.
+    ///
+    /// # Errors
+    /// [`ProxyError`] for what is no host and port.
+    pub fn socks(address: &str, credentials: Option<ProxyCredentials>) -> Result<Self, ProxyError> {
+        let (host, port) = host_and_port(address)?;
+        Ok(Self {
+            kind: ProxyKind::Socks5h,
+            host,
+            port: port.ok_or(ProxyError::NoPort)?,
+            credentials,
             direct: Vec::new(),
         })
     }
@@ -193,21 +253,58 @@ impl UpstreamProxy {
     }
 }
 
+/// A host, and a port if there is one.
+fn host_and_port(authority: &str) -> Result<(Host, Option<u16>), ProxyError> {
+    let brackets = authority.rfind(']').unwrap_or(0);
+    let (host, port) = match authority.get(brackets..).and_then(|end| end.rfind(':')) {
+        Some(colon) => authority.split_at(brackets + colon),
+        None => (authority, ""),
+    };
+    let port = match port.strip_prefix(':') {
+        Some(port) => Some(port.parse().ok().filter(|port| *port != 0).ok_or(ProxyError::Port)?),
+        None => None,
+    };
+    Ok((Host::parse(host).map_err(ProxyError::Host)?, port))
+}
+
 impl ProxyCredentials {
-    fn parse(user: &str) -> Result<Self, ProxyError> {
+    fn parse(kind: ProxyKind, user: &str) -> Result<Self, ProxyError> {
         let (name, password) = user.split_once(':').unwrap_or((user, ""));
         let name = Zeroizing::new(unescape(name).ok_or(ProxyError::Credentials)?);
         let password = Zeroizing::new(unescape(password).ok_or(ProxyError::Credentials)?);
-        // The first colon ends the name (RFC 7617, 2).
-        if name.contains(':') || name.chars().chain(password.chars()).any(char::is_control) {
+        if name.chars().chain(password.chars()).any(char::is_control) {
             return Err(ProxyError::Credentials);
         }
-        Ok(Self(Zeroizing::new(format!("{}:{}", *name, *password))))
+        match kind {
+            // The first colon ends the name (RFC 7617, 2).
+            ProxyKind::Http if name.contains(':') => Err(ProxyError::Credentials),
+            ProxyKind::Http => Ok(Self { name, password }),
+            ProxyKind::Socks5 | ProxyKind::Socks5h => Self::for_socks(&name, &password),
+        }
     }
 
-    /// The name and the password with a colon between them, for whoever writes them into a header.
-    pub fn expose(&self) -> &str {
-        &self.0
+    /// Those that SOCKS can say; a password may be empty, as many servers let it be.
+    ///
+    /// # Errors
+    /// `LongCredentials` for any others.
+    pub fn for_socks(name: &str, password: &str) -> Result<Self, ProxyError> {
+        if name.is_empty() || name.len().max(password.len()) > LONGEST_OF_SOCKS {
+            return Err(ProxyError::LongCredentials);
+        }
+        Ok(Self {
+            name: Zeroizing::new(name.to_owned()),
+            password: Zeroizing::new(password.to_owned()),
+        })
+    }
+
+    /// The name, for whoever says it to the proxy.
+    pub fn expose_name(&self) -> &str {
+        &self.name
+    }
+
+    /// The password, likewise.
+    pub fn expose_password(&self) -> &str {
+        &self.password
     }
 }
 
@@ -283,7 +380,7 @@ impl fmt::Debug for ProxyCredentials {
 /// Without the name and the password.
 impl fmt::Display for UpstreamProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}:{}", self.host, self.port)
+        write!(f, "{}://{}:{}", self.kind.scheme(), self.host, self.port)
     }
 }
 
@@ -307,7 +404,11 @@ impl Explained for ProxyError {
         let hint = match self {
             Self::PasswordInSight => "put the URL into a variable or a file, and say `env:VARIABLE` or `file:PATH`",
             Self::NoPort | Self::Port => "write the port behind the host, as in `http://HOST:3128`",
-            Self::Scheme(_) => "proxies are asked by `CONNECT` over plain TCP: `http://HOST:PORT`",
+            Self::Scheme(_) => {
+                "proxies are asked over plain TCP, by `CONNECT` (`http://HOST:PORT`) or by SOCKS 5 (`socks5://HOST:PORT`, or \
+                 `socks5h` where the proxy is to resolve names)"
+            }
+            Self::LongCredentials => "write `socks5://USER:PASSWORD@HOST:PORT` with the name that the proxy knows",
             Self::Direct { reason, .. } => return reason.hint(),
             Self::Unreadable { .. } => {
                 "`env:VARIABLE` reads a variable that is exported, `file:PATH` a file that you may read, `env` HTTPS_PROXY \

@@ -31,6 +31,7 @@ pub(super) struct NetworkRules {
     methods: Vec<Spanned<String>>,
     set_headers: Vec<Spanned<String>>,
     remove_headers: Vec<Spanned<String>>,
+    dns_servers: Vec<Spanned<String>>,
     upstream_proxy: Option<Spanned<String>>,
     no_proxy: Vec<Spanned<String>>,
     proxy_variables: bool,
@@ -125,6 +126,10 @@ impl Network {
         for text in &rules.set_headers {
             let rule = HeaderRule::parse_set(text.get_ref()).map_err(|error| wrong(text, &error))?;
             spec.requests.headers.push(rule);
+        }
+        for text in &rules.dns_servers {
+            let added = spec.add_dns_server(one(text)?);
+            added.map_err(|error| wrong(text, &error))?;
         }
         spec.upstream_proxy = rules.upstream_proxy.as_ref().map(one).transpose()?;
         for text in &rules.no_proxy {

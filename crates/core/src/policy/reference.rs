@@ -21,7 +21,7 @@ pub struct KeyDoc {
 const PATHS: &str = "list of path patterns";
 
 /// Key, kind, default, sentence, example.
-const KEYS: [(&str, &str, &str, &str, &str); 41] = [
+const KEYS: [(&str, &str, &str, &str, &str); 42] = [
     (
         "level",
         "word",
@@ -100,11 +100,19 @@ const KEYS: [(&str, &str, &str, &str, &str); 41] = [
         "[\"api.example.com Cookie\"]",
     ),
     (
+        "network.dns_servers",
+        "list of IP[:PORT]",
+        "those of the machine",
+        "who is asked for the addresses of names that may be reached, at most 10; what they answer is checked as ever",
+        "[\"192.0.2.53\"]",
+    ),
+    (
         "network.upstream_proxy",
-        "http://HOST:PORT, env, env:VARIABLE or file:PATH",
+        "http://HOST:PORT or socks5://HOST:PORT, env, env:VARIABLE or file:PATH",
         "none",
         "the proxy of your network, through which everything is reached: its URL, or the variable or the file that holds \
-         it, which may have a password in it; env stands for HTTPS_PROXY and its kin",
+         it, which may have a password in it; env stands for HTTPS_PROXY and its kin; \
+         with socks5 names are resolved here, with socks5h and http by the proxy",
         "\"env:CORPORATE_PROXY\"",
     ),
     (

@@ -4,11 +4,13 @@ mod effect;
 
 pub use effect::NetworkSpecError;
 
+use crate::network::dns_server::MOST_DNS_SERVERS;
 use crate::network::host_pattern::HostPattern;
 use crate::network::secret::SecretSpec;
 use crate::network::upstream_proxy::ProxySource;
 use crate::network::{
-    Asks, HostPort, MethodRule, NetworkPolicy, NetworkRule, PatternError, Publish, RequestRules, RuleVerdict,
+    Asks, DnsServer, DnsServerError, HostPort, MethodRule, NetworkPolicy, NetworkRule, PatternError, Publish,
+    RequestRules, RuleVerdict,
 };
 
 /// What the sandbox may reach over the network, and how. The default is nothing.
@@ -22,6 +24,8 @@ pub struct NetworkSpec {
     pub asks: Asks,
     /// Which requests pass to hosts that have such rules, and what becomes of their headers.
     pub requests: RequestRules,
+    /// Who is asked for the addresses of names; whoever the machine asks, if nobody.
+    pub dns_servers: Vec<DnsServer>,
     /// The proxy of the owner's network, if everything goes through one.
     pub upstream_proxy: Option<ProxySource>,
     /// Hosts that are reached without it.
@@ -62,11 +66,27 @@ impl NetworkSpec {
         Ok(())
     }
 
-    /// Takes away rules for headers of requests to hosts that are not reached, which [`Self::check`] refuses.
-    pub fn drop_idle_headers(&mut self) {
+    /// Adds a server that is asked for names.
+    ///
+    /// # Errors
+    /// [`DnsServerError::TooMany`] where there are enough.
+    pub fn add_dns_server(&mut self, server: DnsServer) -> Result<(), DnsServerError> {
+        if self.dns_servers.len() == MOST_DNS_SERVERS {
+            return Err(DnsServerError::TooMany);
+        }
+        self.dns_servers.push(server);
+        Ok(())
+    }
+
+    /// Takes away what has no effect because of what is reached, and which [`Self::check`] refuses.
+    pub fn drop_idle(&mut self) {
         let mut headers = core::mem::take(&mut self.requests.headers);
         headers.retain(|rule| self.reaches_out() && self.may_reach(rule.host()));
         self.requests.headers = headers;
+        if !self.reaches_out() {
+            self.dns_servers.clear();
+            self.upstream_proxy = None;
+        }
     }
 
     /// The variables that tell programs of the proxy inside, if they are to be told.

@@ -20,7 +20,7 @@ use crate::limits::Budget;
 use crate::questions::Questions;
 use crate::relay::Pipes;
 use crate::secrets::Secrets;
-use crate::upstream::Upstream;
+use crate::upstream::{Upstream, WayOut};
 use crate::{Config, Gateway, Outcome, Reach, Resolvers, Trust};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -57,6 +57,13 @@ impl Resolver {
             }
         });
         Self { at, asked, answers }
+    }
+
+    fn way_out(&self) -> WayOut {
+        WayOut {
+            resolvers: Resolvers::At(vec![self.at]),
+            ..WayOut::default()
+        }
     }
 }
 
@@ -108,7 +115,7 @@ impl Setting {
             rules: rules(port, protocol, None),
             requests,
             trust: is_opened.then(|| Trust::with_roots(Vec::new()).unwrap().into()),
-            resolvers: Resolvers::At(vec![resolver.at]),
+            way_out: resolver.way_out(),
             ..Config::default()
         };
         let sockets = NetworkSockets {
@@ -137,6 +144,7 @@ impl Setting {
         let denied = format!("{ADDRESS}:*");
         self.gateway.set_rules(Reach {
             rules: rules(port, protocol, Some(&denied)),
+            way_out: self.resolver.way_out(),
             ..Reach::default()
         });
     }
@@ -257,7 +265,7 @@ fn shared(successor: Successor) -> Shared {
         approvals: Rc::new(Approvals::new(Questions::new().unwrap(), PATIENCE)),
         secrets: Secrets::default(),
         names: Rc::default(),
-        upstream: Rc::new(Upstream::new(&Resolvers::At(Vec::new()), None).unwrap()),
+        upstream: Rc::new(Upstream::at_any_rate(WayOut::default())),
         budget: Budget::new(&Limits::default(), journal.clone()),
         entrances: Rc::default(),
         journal,

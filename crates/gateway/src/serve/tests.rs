@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
 
 use super::*;
-use crate::{Gateway, Resolvers};
+use crate::{Gateway, Resolvers, WayOut};
 
 #[test]
 fn connections_and_pipes_leave_descriptors_for_others() {
@@ -45,7 +45,10 @@ fn gateway() -> (Gateway, StdListener, SocketAddr) {
         ..NetworkSockets::default()
     };
     let config = Config {
-        resolvers: Resolvers::At(Vec::new()),
+        way_out: WayOut {
+            resolvers: Resolvers::At(Vec::new()),
+            ..WayOut::default()
+        },
         ..Config::default()
     };
     (Gateway::start(config, sockets).unwrap(), listener, address)

@@ -4,13 +4,12 @@ use std::io;
 use std::time::Duration;
 
 use offleash_core::network::Host;
-use offleash_core::network::upstream_proxy::UpstreamProxy;
+use offleash_core::network::upstream_proxy::{ProxyCredentials, UpstreamProxy};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use zeroize::Zeroizing;
 
-/// How long a proxy may take to answer; it resolves and dials meanwhile.
-const ANSWER: Duration = Duration::from_secs(30);
 /// The longest head of an answer.
 const HEAD: usize = 16 * 1024;
 /// The most fields of an answer.
@@ -21,15 +20,6 @@ const FIELDS: usize = 100;
 /// # Errors
 /// Why not, as a sentence about the proxy without its name: it is shown in the sandbox.
 pub(super) async fn ask(
-    proxy: &UpstreamProxy,
-    connection: TcpStream,
-    host: &Host,
-    port: u16,
-) -> Result<TcpStream, String> {
-    ask_within(ANSWER, proxy, connection, host, port).await
-}
-
-async fn ask_within(
     patience: Duration,
     proxy: &UpstreamProxy,
     mut connection: TcpStream,
@@ -56,10 +46,16 @@ fn question(proxy: &UpstreamProxy, host: &Host, port: u16) -> String {
     let credentials = proxy.credentials.as_ref().map_or_else(String::new, |credentials| {
         format!(
             "Proxy-Authorization: Basic {}\r\n",
-            base64(credentials.expose().as_bytes())
+            base64(plain(credentials).as_bytes())
         )
     });
     format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n{credentials}\r\n")
+}
+
+/// What `Basic` makes of credentials (RFC 7617, 2).
+fn plain(credentials: &ProxyCredentials) -> Zeroizing<String> {
+    let (name, password) = (credentials.expose_name(), credentials.expose_password());
+    Zeroizing::new(format!("{name}:{password}"))
 }
 
 /// Reads to the end of the head and not a byte further: what follows is the host's.
@@ -161,7 +157,7 @@ mod tests {
             String::from_utf8(question).unwrap()
         };
         let host = Host::parse("www.example.com").unwrap();
-        let (question, made) = tokio::join!(answering, ask(&proxy, connection, &host, 443));
+        let (question, made) = tokio::join!(answering, ask(Duration::from_secs(60), &proxy, connection, &host, 443));
         let rest = match made {
             Ok(mut connection) => {
                 let mut rest = Vec::new();
@@ -209,7 +205,7 @@ mod tests {
                 }
             });
             let host = Host::parse("www.example.com").unwrap();
-            let asked = ask_within(Duration::from_millis(500), &proxy, connection, &host, 443);
+            let asked = ask(Duration::from_millis(500), &proxy, connection, &host, 443);
             let asked = timeout(Duration::from_secs(60), asked).await.unwrap();
             assert_eq!(asked.unwrap_err(), "took too long to answer");
             let question = timeout(Duration::from_secs(60), answering).await.unwrap().unwrap();

@@ -446,6 +446,7 @@ pub(super) fn network_order(settings: &NetworkSettings) -> Result<NetworkOrder, 
         allow: rules.allow,
         deny: rules.deny,
         headers: rules.headers,
+        way_out: rules.way_out,
     })
 }
 

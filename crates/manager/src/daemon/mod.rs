@@ -33,6 +33,7 @@ mod table;
 mod templates;
 mod transitions;
 mod view;
+mod way_out;
 
 use std::sync::Arc;
 
@@ -43,7 +44,9 @@ use self::inner::Inner;
 pub use self::keys::Keys;
 pub use self::readiness::Missing;
 pub use self::records::LogsWanted;
-pub use self::request::{CreateRequest, LimitsRequest, ListFilter, MOST_LISTED, NetworkSettings, OnTimeout};
+pub use self::request::{
+    CreateRequest, EgressProxy, LimitsRequest, ListFilter, MOST_LISTED, NetworkSettings, OnTimeout,
+};
 pub use self::view::{Access, Caller, Counts, Event, LOCAL_KEY, Limits, LogLine, Metric, Page, SandboxView, State};
 pub use offleash_store::registry::{ApiKey, EventKind, KeyRow, LogLevel, Quota, Scope, Scopes};
 

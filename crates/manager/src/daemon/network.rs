@@ -12,7 +12,8 @@ use offleash_core::network::host_pattern::HostPattern;
 
 use super::error::DaemonError;
 use super::request::NetworkSettings;
-use crate::keeper::order::HeaderOrder;
+use super::way_out;
+use crate::keeper::order::{HeaderOrder, WayOutOrder};
 
 /// What a gateway is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub(super) struct Rules {
     pub(super) deny: Vec<String>,
     /// Headers that are set.
     pub(super) headers: Vec<HeaderOrder>,
+    /// How names are resolved, and through what everything is reached.
+    pub(super) way_out: WayOutOrder,
 }
 
 /// Most entries of a list, and most rules that come of them.
@@ -57,6 +60,7 @@ const NEVER: [(IpAddr, u8); 9] = [
 /// `Unsupported` for headers with what would have to be minted.
 pub(super) fn order(settings: &NetworkSettings) -> Result<Rules, DaemonError> {
     let headers = headers(&settings.headers)?;
+    let way_out = way_out::order(settings)?;
     check_mask(settings.mask_request_host.as_deref())?;
     for (field, list) in [("allowOut", &settings.allow_out), ("denyOut", &settings.deny_out)] {
         if list.len() > MOST_ENTRIES {
@@ -80,6 +84,7 @@ pub(super) fn order(settings: &NetworkSettings) -> Result<Rules, DaemonError> {
             allow: Vec::new(),
             deny: deny.iter().map(Cidr::to_string).collect(),
             headers,
+            way_out,
         });
     }
     let public = subtracted("allowOut", &allowed, &never())?;
@@ -92,6 +97,7 @@ pub(super) fn order(settings: &NetworkSettings) -> Result<Rules, DaemonError> {
         allow: names.iter().cloned().chain(public.iter().map(any_port)).collect(),
         deny: Vec::new(),
         headers,
+        way_out,
     })
 }
 

@@ -56,8 +56,30 @@ pub struct NetworkSettings {
     pub mask_request_host: Option<String>,
     /// `rules`: headers that are set in requests over TLS to a host, each host's by name.
     pub headers: BTreeMap<String, BTreeMap<String, String>>,
+    /// `dnsServers`: addresses of servers that are asked for the names that it may reach; those of the machine if empty.
+    pub dns_servers: Vec<String>,
+    /// `egressProxy`: the SOCKS 5 proxy through which it reaches everything.
+    pub egress_proxy: Option<EgressProxy>,
     /// `httpsPorts`: ports where programs speak TLS; it is opened for traffic from outside, whatever their certificate.
     pub https_ports: BTreeSet<u16>,
+}
+
+/// A SOCKS 5 proxy. It is asked for names as they are.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EgressProxy {
+    /// `HOST:PORT`.
+    pub address: String,
+    /// Who asks, if it wants to know.
+    pub username: Option<String>,
+    /// Never told again.
+    pub password: Option<String>,
+}
+
+impl std::fmt::Debug for EgressProxy {
+    /// Without the password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "EgressProxy({:?})", self.address)
+    }
 }
 
 /// What a sandbox may use; what is `None` is the daemon's default.

@@ -17,8 +17,9 @@ use super::authority;
 use super::error::KeeperError;
 use super::message::{
     Ended, Hello, INPUT_CHUNK, KeeperReply, KeeperRequest, KeeperUsage, ProcessInfo, Selector, StartExec, WITH_HEADERS,
+    WITH_WAYS_OUT,
 };
-use super::order::{ConnectionRules, NetworkOrder, SOCKET};
+use super::order::{ConnectionRules, HeaderRules, NetworkOrder, SOCKET};
 use super::replies::Replies;
 
 /// How long a keeper may take to answer what it answers at once.
@@ -194,37 +195,52 @@ impl Keeper {
     /// are set. Where headers are set for the first time, the sandbox's trust stores are extended by its own authority.
     ///
     /// # Errors
-    /// `Invalid` when a rule cannot be read; `Unsupported` without a network, and for headers where the keeper is older
-    /// than they, the machine's authorities cannot be read or the sandbox's stores not be written; `Paused`, `File`,
+    /// `Invalid` when a rule cannot be read; `Unsupported` without a network, for DNS servers, a proxy and headers where the
+    /// keeper is older than they, and for headers where the machine's authorities cannot be read or the sandbox's stores not be written; `Paused`, `File`,
     /// `Gone`.
     pub async fn set_network(&self, network: NetworkOrder) -> Result<(), KeeperError> {
         const OPERATION: &str = "change the network";
-        let NetworkOrder {
-            internet,
-            allow,
-            deny,
-            headers,
-        } = network;
-        if headers.is_empty() {
+        let is_usual = network.way_out.is_usual();
+        if network.headers.is_empty() && is_usual {
+            let NetworkOrder {
+                internet, allow, deny, ..
+            } = network;
             let rules = ConnectionRules { internet, allow, deny };
             return self.done(&KeeperRequest::SetNetwork(rules), AT_ONCE, OPERATION).await;
         }
-        if self.hello().await?.version < WITH_HEADERS {
+        let (needed, what) = match is_usual {
+            true => (WITH_HEADERS, "set headers"),
+            false => (WITH_WAYS_OUT, "set DNS servers or a proxy"),
+        };
+        if self.hello().await?.version < needed {
             return Err(KeeperError::Unsupported {
-                operation: "set headers in a sandbox that an older version made".to_owned(),
+                operation: format!("{what} in a sandbox that an older version made"),
             });
         }
-        match self.answer(&KeeperRequest::Authority, AT_ONCE, OPERATION).await? {
-            KeeperReply::Authority(files) => authority::place(self, &files).await?,
-            other => return Err(unexpected(other)),
+        if !network.headers.is_empty() {
+            match self.answer(&KeeperRequest::Authority, AT_ONCE, OPERATION).await? {
+                KeeperReply::Authority(files) => authority::place(self, &files).await?,
+                other => return Err(unexpected(other)),
+            }
         }
-        let network = NetworkOrder {
-            internet,
-            allow,
-            deny,
-            headers,
+        let request = if is_usual {
+            let NetworkOrder {
+                internet,
+                allow,
+                deny,
+                headers,
+                ..
+            } = network;
+            KeeperRequest::SetReach(HeaderRules {
+                internet,
+                allow,
+                deny,
+                headers,
+            })
+        } else {
+            KeeperRequest::SetWhole(network)
         };
-        self.done(&KeeperRequest::SetReach(network), AT_ONCE, OPERATION).await
+        self.done(&request, AT_ONCE, OPERATION).await
     }
 
     /// Stops every process; connections to the outside are cut. Nothing happens when it is paused already.

@@ -18,16 +18,19 @@ use offleash_core::spec::ProcessRef;
 use offleash_protocol::Dialogue;
 use serde::{Deserialize, Serialize};
 
-use super::order::{ConnectionRules, NetworkOrder};
+use super::order::{ConnectionRules, HeaderRules, NetworkOrder};
 
 /// Version of these messages, in [`Hello`].
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// The first version with [`KeeperRequest::Authority`] and [`KeeperRequest::SetReach`].
 pub const WITH_HEADERS: u32 = 2;
 
 /// The first version with [`KeeperRequest::First`] and [`KeeperRequest::StartCopy`].
 pub const WITH_ZYGOTES: u32 = 3;
+
+/// The first version with [`KeeperRequest::SetWhole`].
+pub const WITH_WAYS_OUT: u32 = 4;
 
 /// Most bytes of input in one request; a client divides what is longer.
 pub const INPUT_CHUNK: usize = 1024 * 1024;
@@ -89,12 +92,15 @@ pub enum KeeperRequest {
     /// For an authority with which connections can be opened; [`KeeperReply::Authority`].
     Authority,
     /// Other rules for the network; [`KeeperReply::Done`]. Headers need the authority to be in the sandbox.
-    SetReach(NetworkOrder),
+    SetReach(HeaderRules),
     /// Which process its first one is; [`KeeperReply::First`].
     First,
     /// As `Start`, for a command that is a copy of the zygote's process below which the sandbox was made; where there is
     /// none to be had, the command itself is started.
     StartCopy(StartExec),
+    /// Other rules for the network, and another way out; [`KeeperReply::Done`]. Headers need the authority to be in the
+    /// sandbox.
+    SetWhole(NetworkOrder),
 }
 
 impl Dialogue for KeeperRequest {
@@ -355,6 +361,8 @@ pub enum KeeperFailure {
 mod tests {
     use offleash_protocol::encode;
 
+    use crate::keeper::order::{HeaderOrder, ProxyOrder};
+
     use super::*;
 
     /// The first byte behind the length says which variant it is; clients of other versions rely on it.
@@ -388,7 +396,10 @@ mod tests {
             KeeperRequest::Resume,
             KeeperRequest::Kill,
             KeeperRequest::Authority,
-            KeeperRequest::SetReach(NetworkOrder::default()),
+            KeeperRequest::SetReach(HeaderRules::default()),
+            KeeperRequest::First,
+            KeeperRequest::StartCopy(StartExec::default()),
+            KeeperRequest::SetWhole(NetworkOrder::default()),
         ];
         for (number, request) in requests.iter().enumerate() {
             assert_eq!(usize::from(encode(request).unwrap()[4]), number, "{request:?}");
@@ -415,6 +426,27 @@ mod tests {
         };
         let frame = encode(&KeeperRequest::SetNetwork(rules)).unwrap();
         assert_eq!(frame[4..], [11, 1, 1, 1, b'a', 0]);
+        let rules = HeaderRules {
+            headers: vec![HeaderOrder {
+                host: "h".to_owned(),
+                name: "n".to_owned(),
+                value: "v".to_owned(),
+            }],
+            ..HeaderRules::default()
+        };
+        let frame = encode(&KeeperRequest::SetReach(rules)).unwrap();
+        assert_eq!(frame[4..], [16, 0, 0, 0, 1, 1, b'h', 1, b'n', 1, b'v']);
+        let mut whole = NetworkOrder::default();
+        whole.way_out.dns_servers = vec!["d".to_owned()];
+        whole.way_out.proxy = Some(ProxyOrder {
+            address: "p".to_owned(),
+            credentials: Some(("u".to_owned(), "w".to_owned())),
+        });
+        let frame = encode(&KeeperRequest::SetWhole(whole)).unwrap();
+        assert_eq!(
+            frame[4..],
+            [19, 0, 0, 0, 0, 1, 1, b'd', 1, 1, b'p', 1, 1, b'u', 1, b'w']
+        );
         let start = StartExec {
             argv: vec![b"a".to_vec()],
             timeout_ms: Some(300),

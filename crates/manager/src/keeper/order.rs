@@ -7,8 +7,9 @@ use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::id::RunId;
 use offleash_core::level::{Degrade, Level, LevelChoice};
 use offleash_core::limits::Limits;
+use offleash_core::network::upstream_proxy::{ProxyCredentials, ProxyError, ProxySource, UpstreamProxy};
 use offleash_core::network::{
-    HeaderRule, HeaderRuleError, HeaderScope, NetworkRule, PatternError, RequestRules, RuleVerdict,
+    DnsServerError, HeaderRule, HeaderRuleError, HeaderScope, NetworkRule, PatternError, RequestRules, RuleVerdict,
 };
 use offleash_core::spec::{Descent, NetworkSpec, RootChoice, SandboxSpec};
 use offleash_core::template::TemplateName;
@@ -89,6 +90,84 @@ pub struct NetworkOrder {
     pub deny: Vec<String>,
     /// Headers that are set in requests over TLS.
     pub headers: Vec<HeaderOrder>,
+    /// How names are resolved, and through what everything is reached.
+    pub way_out: WayOutOrder,
+}
+
+/// How the outside is reached; as the machine itself does, where nothing is said.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WayOutOrder {
+    /// Addresses of servers that are asked for names.
+    pub dns_servers: Vec<String>,
+    /// The proxy through which everything is reached.
+    pub proxy: Option<ProxyOrder>,
+}
+
+impl WayOutOrder {
+    /// Whether nothing is said.
+    pub fn is_usual(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A proxy that is asked by SOCKS 5 for names as they are.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProxyOrder {
+    /// `HOST:PORT`.
+    pub address: String,
+    /// The name and the password that it wants.
+    pub credentials: Option<(String, String)>,
+}
+
+impl std::fmt::Debug for ProxyOrder {
+    /// Without the credentials.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ProxyOrder({:?})", self.address)
+    }
+}
+
+impl ProxyOrder {
+    /// The proxy of a gateway.
+    ///
+    /// # Errors
+    /// When the address is none, or the credentials cannot be said.
+    pub fn proxy(&self) -> Result<UpstreamProxy, ProxyError> {
+        let credentials = self.credentials.as_ref();
+        let credentials = credentials.map(|(name, password)| ProxyCredentials::for_socks(name, password));
+        UpstreamProxy::socks(&self.address, credentials.transpose()?)
+    }
+}
+
+/// What a sandbox may reach, and what becomes of its requests, in the words of keepers that know headers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeaderRules {
+    /// As in [`NetworkOrder`].
+    pub internet: bool,
+    /// As in [`NetworkOrder`].
+    pub allow: Vec<String>,
+    /// As in [`NetworkOrder`].
+    pub deny: Vec<String>,
+    /// As in [`NetworkOrder`].
+    pub headers: Vec<HeaderOrder>,
+}
+
+impl From<HeaderRules> for NetworkOrder {
+    fn from(rules: HeaderRules) -> Self {
+        let HeaderRules {
+            internet,
+            allow,
+            deny,
+            headers,
+        } = rules;
+        Self {
+            internet,
+            allow,
+            deny,
+            headers,
+            way_out: WayOutOrder::default(),
+        }
+    }
 }
 
 /// What a sandbox may reach, in the words that every keeper understands.
@@ -109,7 +188,7 @@ impl From<ConnectionRules> for NetworkOrder {
             internet,
             allow,
             deny,
-            headers: Vec::new(),
+            ..Self::default()
         }
     }
 }
@@ -157,6 +236,12 @@ pub enum OrderError {
     /// One about headers.
     #[error(transparent)]
     Headers(#[from] HeaderRuleError),
+    /// A server for names.
+    #[error(transparent)]
+    DnsServer(#[from] DnsServerError),
+    /// A proxy.
+    #[error(transparent)]
+    Proxy(#[from] ProxyError),
 }
 
 impl Explained for OrderError {
@@ -168,6 +253,8 @@ impl Explained for OrderError {
         match self {
             Self::Connections(error) => error.hint(),
             Self::Headers(error) => error.hint(),
+            Self::DnsServer(error) => error.hint(),
+            Self::Proxy(error) => error.hint(),
         }
     }
 }
@@ -194,6 +281,12 @@ impl NetworkOrder {
             scope: HeaderScope::SpecificHostOverTls,
             ..RequestRules::default()
         };
+        for server in &self.way_out.dns_servers {
+            spec.add_dns_server(server.parse()?)?;
+        }
+        if let Some(proxy) = &self.way_out.proxy {
+            spec.upstream_proxy = Some(ProxySource::Url(proxy.proxy()?));
+        }
         Ok(spec)
     }
 }
@@ -229,7 +322,7 @@ impl SandboxOrder {
     pub fn spec(&self) -> Result<SandboxSpec, OrderError> {
         let mut network = self.network.spec()?;
         // They open no host; with other rules they may be of use later.
-        network.drop_idle_headers();
+        network.drop_idle();
         let mut spec = SandboxSpec {
             level: self.level.map_or(LevelChoice::Auto, LevelChoice::Exactly),
             min_level: self.min_level,

@@ -13,7 +13,7 @@ use offleash_core::network::upstream_proxy::{
 use offleash_core::network::{Host, HostPort};
 use offleash_core::record::{Connection, ConnectionVerdict, InboundConnection, NetworkUse, RequestSeen, SecretUse};
 use offleash_core::spec::NetworkSpec;
-use offleash_gateway::{Account, Audience, Config, Gateway, OPEN_FILES, Outcome, Resolvers, Trust};
+use offleash_gateway::{Account, Audience, Config, Gateway, NamedBy, OPEN_FILES, Outcome, Resolvers, Trust, WayOut};
 use offleash_store::rfc3339;
 use offleash_sys::network::NetworkSockets;
 use offleash_sys::network::addresses::OwnAddresses;
@@ -131,17 +131,36 @@ pub(super) fn start(
         published: outside.published.listeners().map_err(failed)?,
         limits: limits.clone(),
         asks: asked.asks,
-        resolvers: Resolvers::System,
-        upstream_proxy: outside.upstream_proxy.clone(),
+        way_out: way_out(asked, outside.upstream_proxy.clone()),
         secrets: Arc::clone(&outside.secrets.secrets),
-        // Only sandboxes of a server have a way in that no port was published for.
-        audience: if asked.entrance {
+        audience: if is_of_server(asked) {
             Audience::Server
         } else {
             Audience::Run
         },
     };
     Gateway::start(config, sockets).map_err(failed)
+}
+
+/// Whether it is a sandbox of a server: only those have a way in that no port was published for.
+fn is_of_server(asked: &NetworkSpec) -> bool {
+    asked.entrance
+}
+
+/// How the outside is reached as `asked`, with the proxy that was read from wherever its URL is.
+pub(crate) fn way_out(asked: &NetworkSpec, proxy: Option<UpstreamProxy>) -> WayOut {
+    WayOut {
+        resolvers: match asked.dns_servers.as_slice() {
+            [] => Resolvers::System,
+            servers => Resolvers::At(servers.iter().map(|server| server.address()).collect()),
+        },
+        proxy,
+        named_by: if is_of_server(asked) {
+            NamedBy::Caller
+        } else {
+            NamedBy::Owner
+        },
+    }
 }
 
 /// What would become of a connection.

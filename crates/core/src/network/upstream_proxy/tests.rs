@@ -16,6 +16,8 @@ fn a_proxy_is_a_host_and_a_port() {
         ("http://10.0.0.1:8080\n", "http://10.0.0.1:8080"),
         ("http://[fd00::1]:8080", "http://[fd00::1]:8080"),
         ("http://[fd00::1]", "http://[fd00::1]:80"),
+        ("socks5://proxy.example", "socks5://proxy.example:1080"),
+        ("SOCKS5H://[fd00::1]:9", "socks5h://[fd00::1]:9"),
     ] {
         assert_eq!(shown(text), expected, "{text}");
     }
@@ -23,8 +25,10 @@ fn a_proxy_is_a_host_and_a_port() {
         "",
         "http://",
         "https://proxy:443",
-        "socks5://proxy:1080",
+        "socks4://proxy:1080",
+        "socks5://:password@proxy",
         "http://proxy:0",
+        "http://proxy:",
         "http://proxy:65536",
         "http://proxy:3128/path",
         "http://proxy:3128?x",
@@ -41,18 +45,46 @@ fn a_proxy_is_a_host_and_a_port() {
     ));
 }
 
+fn said(proxy: &UpstreamProxy) -> (&str, &str) {
+    let credentials = proxy.credentials.as_ref().unwrap();
+    (credentials.expose_name(), credentials.expose_password())
+}
+
+#[test]
+fn socks_is_told_no_more_than_it_can_say() {
+    let long = "x".repeat(256);
+    assert!(ProxyCredentials::for_socks(&long[..255], &long[..255]).is_ok());
+    for (name, password) in [("", "x"), (long.as_str(), ""), ("x", &long)] {
+        let refused = ProxyCredentials::for_socks(name, password);
+        assert_eq!(refused, Err(ProxyError::LongCredentials));
+    }
+    let proxy = UpstreamProxy::socks("proxy.example:1080", None).unwrap();
+    assert_eq!(proxy.to_string(), "socks5h://proxy.example:1080");
+    for address in [
+        "proxy.example",
+        "",
+        "proxy.example:0",
+        "me:x@proxy.example:1080",
+        "a/b:1",
+    ] {
+        assert!(UpstreamProxy::socks(address, None).is_err(), "{address}");
+    }
+}
+
 #[test]
 fn passwords_are_read_and_never_shown() {
     let proxy = UpstreamProxy::parse("http://me:s%40cret%3A%2Fx@proxy:3128").unwrap();
-    assert_eq!(proxy.credentials.as_ref().unwrap().expose(), "me:s@cret:/x");
+    assert_eq!(said(&proxy), ("me", "s@cret:/x"));
     for shown in [format!("{proxy:?}"), proxy.to_string()] {
         assert!(!shown.contains("cret") && !shown.contains("me:"), "{shown}");
     }
     let nameless = UpstreamProxy::parse("http://token@proxy:3128").unwrap();
-    assert_eq!(nameless.credentials.unwrap().expose(), "token:");
+    assert_eq!(said(&nameless), ("token", ""));
+    let socks = UpstreamProxy::parse("socks5://a%3ab:c@proxy").unwrap();
+    assert_eq!(said(&socks), ("a:b", "c"));
     for text in [
         "http://me:s3cret@:80",
-        "socks5://me:s3cret@proxy",
+        "socks4://me:s3cret@proxy",
         "http://me:s3cret@proxy:x",
     ] {
         let error = UpstreamProxy::parse(text).unwrap_err();

@@ -79,6 +79,7 @@ impl NetworkSpec {
         }
         for (is_asked, what) in [
             (self.proxy_variables, "`--proxy-variables` (`network.proxy_variables`)"),
+            (!self.dns_servers.is_empty(), "`--dns-server` (`network.dns_servers`)"),
             (
                 self.upstream_proxy.is_some(),
                 "`--upstream-proxy` (`network.upstream_proxy`)",

@@ -75,7 +75,8 @@ impl Loop {
             KeeperRequest::Pause => return self.pause(client),
             KeeperRequest::Resume => return self.resume(client),
             KeeperRequest::Authority => return self.authority(client),
-            KeeperRequest::SetReach(network) => return self.set_network(client, &network),
+            KeeperRequest::SetReach(rules) => return self.set_network(client, &rules.into()),
+            KeeperRequest::SetWhole(network) => return self.set_network(client, &network),
         }
         Ok(())
     }

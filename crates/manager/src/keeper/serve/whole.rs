@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Instant;
 
+use offleash_core::network::upstream_proxy::ProxySource;
 use offleash_gateway::Reach;
 use offleash_isolation::sandbox::Measure;
 use offleash_sys::socket;
@@ -14,7 +15,7 @@ use crate::keeper::connection::frame;
 use crate::keeper::executions::Client;
 use crate::keeper::message::{KeeperFailure, KeeperReply, KeeperUsage};
 use crate::keeper::order::NetworkOrder;
-use crate::lifecycle::with_causes;
+use crate::lifecycle::{way_out, with_causes};
 
 impl Loop {
     pub(super) fn pause(&mut self, client: Client) -> Outcome {
@@ -73,9 +74,15 @@ impl Loop {
         if spec.opens() && trust.is_none() {
             return Err(invalid("headers are to be set, and the sandbox has no authority yet"));
         }
+        let proxy = match &spec.upstream_proxy {
+            Some(ProxySource::Url(proxy)) => Some(proxy.clone()),
+            _ => None,
+        };
+        let way_out = way_out(&spec, proxy);
         gateway.set_rules(Reach {
             rules: spec.policy,
             internet: spec.internet,
+            way_out,
             requests: spec.requests,
             trust,
         });

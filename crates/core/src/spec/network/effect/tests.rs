@@ -103,6 +103,12 @@ fn what_is_about_connections_needs_some() {
     let (without, with) = one(|spec| spec.proxy_variables = true);
     assert_refused(&without, "`--proxy-variables`");
     assert_eq!(with.check(), Ok(()));
+    let (mut without, with) = one(|spec| spec.dns_servers = vec!["9.9.9.9".parse().unwrap()]);
+    assert_refused(&without, "`--dns-server`");
+    assert_eq!(with.check(), Ok(()));
+    without.upstream_proxy = proxy();
+    without.drop_idle();
+    assert_eq!(without.check(), Ok(()));
     let mut spec = spec(&[]);
     spec.upstream_proxy = proxy();
     assert_refused(&spec, "`--upstream-proxy`");
