@@ -29,9 +29,12 @@ mod route;
 mod server;
 mod time;
 mod tls;
+mod trace;
 mod traffic;
 
 pub use journal::{Event, Journal, RequestEvent};
 pub use listen::{Listen, ListenError};
 pub use server::{ServeError, Server, ServerConfig};
 pub use tls::{Certificate, TlsError, TlsFiles};
+#[cfg(feature = "otel")]
+pub use trace::{BadEndpoint, TracesEndpoint};

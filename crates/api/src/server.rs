@@ -27,6 +27,9 @@ use crate::listen::{self, Listen, ListenError};
 use crate::pages::{self, Tally};
 use crate::route::{self, CODE_PORT, ENVD_PORT, Route};
 use crate::tls::{self, Certificate, TlsError, TlsFiles};
+use crate::trace::Tracer;
+#[cfg(feature = "otel")]
+use crate::trace::TracesEndpoint;
 use crate::traffic::{self, Places, To};
 use crate::{authentication, failure, native};
 
@@ -67,6 +70,9 @@ pub struct ServerConfig {
     pub max_connections_per_sandbox: usize,
     /// How long requests may go on once the server is told to end.
     pub drain: Duration,
+    /// Who is told what requests took.
+    #[cfg(feature = "otel")]
+    pub traces: Option<TracesEndpoint>,
 }
 
 impl ServerConfig {
@@ -84,6 +90,8 @@ impl ServerConfig {
             max_connections_per_address: 4096,
             max_connections_per_sandbox: 512,
             drain: Duration::from_secs(10),
+            #[cfg(feature = "otel")]
+            traces: None,
         }
     }
 }
@@ -145,6 +153,7 @@ pub(crate) struct State {
     pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
     certificate: Option<Arc<Certificate>>,
     pub(crate) journal: Arc<dyn Journal>,
+    tracer: Tracer,
 }
 
 impl Server {
@@ -167,6 +176,10 @@ impl Server {
             domain: domain.as_deref().map(|domain| route::without_port(domain).to_owned()),
             origins: config.allow_origins,
         };
+        #[cfg(feature = "otel")]
+        let tracer = Tracer::start(config.traces, &journal);
+        #[cfg(not(feature = "otel"))]
+        let tracer = Tracer;
         let state = Arc::new(State {
             daemon,
             places: Places::new(config.max_connections_per_sandbox),
@@ -182,6 +195,7 @@ impl Server {
             tls,
             certificate,
             journal,
+            tracer,
         });
         Ok(Self {
             listener,
@@ -215,6 +229,7 @@ impl Server {
         let _told = ending.send(true);
         // What is not done by then is cut.
         let _drained = tokio::time::timeout(self.drain, ending.closed()).await;
+        self.state.tracer.flush().await;
     }
 
     async fn accept(&self, hears: &watch::Receiver<bool>) {
@@ -293,8 +308,9 @@ pub(crate) async fn answer(state: &State, client: &Client, request: Request<Inco
     let answering = client.busy.begin();
     let began = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let span = state.tracer.request(&method, request.headers());
     let mut subject = Subject::default();
-    let response = match route(state, client, request, &mut subject).await {
+    let response = match span.hold(route(state, client, request, &mut subject)).await {
         Ok(response) => response,
         Err(refusal) => refusal.answer(),
     };
@@ -303,6 +319,7 @@ pub(crate) async fn answer(state: &State, client: &Client, request: Request<Inco
         cors::tell(&mut response, origin);
     }
     state.tally.answered(response.status());
+    span.end(&subject, response.status());
     state.journal.record(&Event::Request(&RequestEvent {
         peer: client.peer.address(),
         key: subject.key.as_deref(),

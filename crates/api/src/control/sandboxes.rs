@@ -13,6 +13,7 @@ use super::shapes::{
 use super::{Asked, done, shapes};
 use crate::answer::{self, Refusal};
 use crate::body::Body;
+use crate::trace::{self, Operation};
 use crate::{json, query, route, time};
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -40,7 +41,7 @@ where
     T: Send + 'static,
 {
     let work = work(asked.state.daemon.clone(), asked.caller.clone());
-    match tokio::spawn(work).await {
+    match tokio::spawn(trace::carry(work)).await {
         Ok(result) => result.map_err(|error| asked.refused(&error)),
         Err(error) => {
             let told = "the request failed";
@@ -54,11 +55,11 @@ pub(super) async fn create(asked: &Asked<'_>, body: Incoming, version: Version) 
     asked.require(Scope::Create)?;
     let new: NewSandbox = json::read(body).await?;
     let request = request::create(new, version, idempotency_key(asked))?;
-    let view = whole(
+    let created = whole(
         asked,
         |daemon, caller| async move { daemon.create(&caller, request).await },
-    )
-    .await?;
+    );
+    let view = trace::of(Operation::Create, created, |view| view.id.clone()).await?;
     let sandbox = Sandbox::of(&view, asked.state.shown_domain());
     Ok(answer::json(StatusCode::CREATED, &sandbox))
 }
@@ -99,7 +100,7 @@ pub(super) async fn connect(asked: &Asked<'_>, given: &str, body: Incoming) -> R
     let connect: Connect = json::read(body).await?;
     refuse_cold(connect.memory)?;
     let connected = |daemon: Daemon, caller: Caller| async move { daemon.connect(&caller, &id, connect.timeout).await };
-    let (view, resumed) = whole(asked, connected).await?;
+    let (view, resumed) = trace::of(Operation::Resume, whole(asked, connected), |(view, _)| view.id.clone()).await?;
     let status = if resumed { StatusCode::CREATED } else { StatusCode::OK };
     Ok(answer::json(status, &Sandbox::of(&view, asked.state.shown_domain())))
 }
@@ -110,7 +111,7 @@ pub(super) async fn resume(asked: &Asked<'_>, given: &str, body: Incoming) -> Re
     let connect: Connect = json::read(body).await?;
     refuse_cold(connect.memory)?;
     let resumed = |daemon: Daemon, caller: Caller| async move { daemon.resume(&caller, &id, connect.timeout).await };
-    let view = whole(asked, resumed).await?;
+    let view = trace::of(Operation::Resume, whole(asked, resumed), |view| view.id.clone()).await?;
     let sandbox = Sandbox::of(&view, asked.state.shown_domain());
     Ok(answer::json(StatusCode::CREATED, &sandbox))
 }

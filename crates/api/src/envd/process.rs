@@ -24,6 +24,7 @@ use super::process_messages::{
 use super::{SandboxAccess, headers, read, unary};
 use crate::body::Body;
 use crate::connect::{Call, Code, Codec, ConnectError, Frames, Kind, Outgoing, StreamEnd, refuse, stream};
+use crate::trace::{Operation, Span};
 
 /// Most bytes of output in one event.
 const OUTPUT_CHUNK: usize = 32 * 1024;
@@ -140,6 +141,8 @@ struct Followed {
     keepalive: Duration,
     /// When the caller wants to hear no more; a command that was started with a timeout is the keeper's to end.
     until: Option<Instant>,
+    /// Of a command that was started for this caller.
+    span: Option<Span>,
 }
 
 async fn start(sandbox: &SandboxAccess, fields: &HeaderMap, codec: Codec, body: Incoming) -> Result<Followed, Failure> {
@@ -149,16 +152,19 @@ async fn start(sandbox: &SandboxAccess, fields: &HeaderMap, codec: Codec, body: 
     let is_terminal = start.tty.is_some();
     let command = start.argv.first().map(|command| text(command)).unwrap_or_default();
     let cwd = start.cwd.as_deref().map(text);
-    let exec = sandbox
-        .keeper
-        .start(start)
-        .await
-        .map_err(|error| not_started(error, &command, cwd))?;
+    let mut span = Span::begin(Operation::Exec);
+    span.sandbox(|| sandbox.id.clone());
+    let started = sandbox.keeper.start(start).await;
+    let exec = started.map_err(|error| {
+        span.ended(false);
+        not_started(error, &command, cwd)
+    })?;
     Ok(Followed {
         exec,
         is_terminal,
         keepalive: headers::keepalive(fields),
         until: None,
+        span: Some(span),
     })
 }
 
@@ -174,6 +180,7 @@ async fn connect(keeper: &Keeper, fields: &HeaderMap, codec: Codec, body: Incomi
         is_terminal,
         keepalive: headers::keepalive(fields),
         until: timeout.map(|timeout| Instant::now() + timeout),
+        span: None,
     })
 }
 
@@ -214,6 +221,9 @@ impl Followed {
                     let Some(end) = end(&ended) else {
                         return Err(StreamEnd::Cut);
                     };
+                    if let Some(mut span) = self.span.take() {
+                        span.ended(ended == ExecEnd::Exited { code: 0 });
+                    }
                     return Ok(send(
                         &outgoing,
                         ProcessEvent {

@@ -16,6 +16,7 @@ use super::shapes::{NewCommand, NewRun, RunResult};
 use crate::answer::{self, Refusal};
 use crate::body::Body;
 use crate::control::{Asked, whole};
+use crate::trace::{self, Operation};
 use crate::{failure, json};
 
 /// The most that is kept of each stream of output.
@@ -90,10 +91,17 @@ async fn made_and_run(
     input: Option<Vec<u8>>,
     keep: bool,
 ) -> Result<(String, Outcome), Failed> {
-    let view = daemon.create(caller, request).await.map_err(Failed::Daemon)?;
+    let created = trace::of(Operation::Create, daemon.create(caller, request), |view| {
+        view.id.clone()
+    });
+    let view = created.await.map_err(Failed::Daemon)?;
     let (id, exec) = (view.id, with_env(exec, view.env));
     let outcome = match daemon.keeper(&id).await {
-        Ok(keeper) => executed(&keeper, exec, input).await.map_err(Failed::Keeper),
+        Ok(keeper) => {
+            let executed = executed(&keeper, exec, input);
+            let executed = trace::of(Operation::Exec, executed, |_| id.clone()).await;
+            executed.map_err(Failed::Keeper)
+        }
         Err(error) => Err(Failed::Daemon(error)),
     };
     if !keep {

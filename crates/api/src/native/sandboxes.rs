@@ -8,6 +8,7 @@ use super::shapes::{NewLimits, NewPolicy, NewSandbox, Sandbox, SandboxList, Sand
 use crate::answer::{self, Refusal};
 use crate::body::Body;
 use crate::control::{Asked, filter, id, idempotency_key, whole};
+use crate::trace::{self, Operation};
 use crate::{failure, json};
 
 /// What the manager is asked for.
@@ -50,11 +51,11 @@ fn settings(new: NewPolicy) -> NetworkSettings {
 pub(super) async fn create(asked: &Asked<'_>, body: Incoming) -> Result<Response<Body>, Refusal> {
     let new: NewSandbox = json::read(body).await?;
     let request = create_request(new, idempotency_key(asked));
-    let view = whole(
+    let created = whole(
         asked,
         |daemon, caller| async move { daemon.create(&caller, request).await },
-    )
-    .await?;
+    );
+    let view = trace::of(Operation::Create, created, |view| view.id.clone()).await?;
     Ok(answer::json(StatusCode::CREATED, &Sandbox::from(view)))
 }
 

@@ -60,6 +60,8 @@ tables! {
         max_connections_per_sandbox: usize = "`512`",
         /// How long requests may go on once the server is told to end, seconds.
         drain_seconds: u64 = "`10`",
+        /// Collector that is sent traces, as in `http://127.0.0.1:4318`; wins over `OTEL_EXPORTER_OTLP_ENDPOINT`. For programs built with the feature `otel`.
+        otlp_endpoint: String = "none",
     }
     "sandboxes" Sandboxes {
         /// How long a sandbox lives whose creator does not say, seconds.
@@ -265,7 +267,33 @@ fn server(arguments: &ServeArgs, table: &Server) -> Result<ServerConfig, Failure
         table.max_connections_per_sandbox,
     );
     set(&mut config.drain, table.drain_seconds.map(Duration::from_secs));
+    traces(table.otlp_endpoint.as_deref(), &mut config)?;
     Ok(config)
+}
+
+/// The variable that names a collector for every program; those without traces take no notice of it.
+#[cfg(feature = "otel")]
+const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+
+#[cfg(feature = "otel")]
+fn traces(named: Option<&str>, config: &mut ServerConfig) -> Result<(), Failure> {
+    let everywhere = std::env::var(ENDPOINT).ok().filter(|text| !text.is_empty());
+    let parsed = named.or(everywhere.as_deref()).map(str::parse).transpose();
+    config.traces = parsed.map_err(|error: offleash_api::BadEndpoint| {
+        Failure::from_error(&error).with_hint(format!(
+            "`otlp_endpoint` or {ENDPOINT} names it, as in `http://127.0.0.1:4318`"
+        ))
+    })?;
+    Ok(())
+}
+
+#[cfg(not(feature = "otel"))]
+fn traces(named: Option<&str>, _config: &mut ServerConfig) -> Result<(), Failure> {
+    match named {
+        Some(_) => Err(Failure::new("`otlp_endpoint`: this program was built without traces")
+            .with_hint("build it with `cargo build --release --features otel`, or leave the key out")),
+        None => Ok(()),
+    }
 }
 
 /// A domain is what SDKs put host names together with.

@@ -139,6 +139,7 @@ fn a_configuration_is_checked() {
     for (text, named) in [
         ("lisen = 3\n", "lisen"),
         ("[limits]\ncpus = 1000\n", "limits.cpus"),
+        ("otlp_endpoint = \"http://127.0.0.1:4318\"\n", "built without traces"),
         ("a = [", "no configuration"),
     ] {
         let file = site.write("bad.toml", text);

@@ -1,0 +1,202 @@
+//! Sends spans to a collector: OTLP over HTTP, in JSON (<https://opentelemetry.io/docs/specs/otlp/>).
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use data_encoding::HEXLOWER;
+use http::header::{CONTENT_TYPE, HOST};
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::TracesEndpoint;
+use super::span::{Ended, Fact};
+use crate::journal::{Event, Journal};
+
+/// Most spans that wait; further ones are dropped.
+const MOST_WAITING: usize = 4096;
+/// Most of one message, and how long the first of them waits for others.
+const MOST_AT_ONCE: usize = 512;
+const EVERY: Duration = Duration::from_secs(1);
+/// How long a collector may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often at most it is told that there is none.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
+/// What is read of its answer.
+const MOST_READ: usize = 64 * 1024;
+/// How long the end of the server waits for what is left.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// What waits to be sent.
+#[derive(Debug, Clone)]
+pub(super) struct Queue {
+    waiting: mpsc::Sender<Waiting>,
+}
+
+#[derive(Debug)]
+enum Waiting {
+    Span(Ended),
+    /// Whoever wants to hear that everything before was sent.
+    Flush(oneshot::Sender<()>),
+}
+
+impl Queue {
+    pub(super) fn put(&self, span: Ended) {
+        // Dropped where there are too many: nobody is to wait for a collector.
+        let _put = self.waiting.try_send(Waiting::Span(span));
+    }
+
+    pub(super) async fn flush(&self) {
+        let (done, flushed) = oneshot::channel();
+        let all = async {
+            if self.waiting.send(Waiting::Flush(done)).await.is_ok() {
+                let _flushed = flushed.await;
+            }
+        };
+        let _in_time = timeout(FAREWELL, all).await;
+    }
+}
+
+/// Why spans were not taken.
+#[derive(Debug, thiserror::Error)]
+enum ExportError {
+    #[error("connecting to the collector")]
+    Connect(#[source] io::Error),
+    #[error("speaking with the collector")]
+    Http(#[from] hyper::Error),
+    #[error("the collector answered {0}")]
+    Refused(StatusCode),
+    #[error("the collector takes too long")]
+    Late,
+    #[error("the request cannot be made")]
+    Request(#[from] http::Error),
+}
+
+/// Begins to send what comes; ends when nobody can send any more.
+pub(super) fn start(endpoint: TracesEndpoint, journal: Arc<dyn Journal>) -> Queue {
+    let (waiting, receiver) = mpsc::channel(MOST_WAITING);
+    tokio::spawn(send_all(endpoint, receiver, journal));
+    Queue { waiting }
+}
+
+async fn send_all(endpoint: TracesEndpoint, mut waiting: mpsc::Receiver<Waiting>, journal: Arc<dyn Journal>) {
+    let mut told: Option<Instant> = None;
+    while let Some(first) = waiting.recv().await {
+        let (spans, flushed) = gather(first, &mut waiting).await;
+        if !spans.is_empty()
+            && let Err(error) = timeout(PATIENCE, post(&endpoint, &spans))
+                .await
+                .unwrap_or(Err(ExportError::Late))
+            && told.is_none_or(|told| told.elapsed() >= TOLD_EVERY)
+        {
+            told = Some(Instant::now());
+            let (told, cause) = ("traces are lost", &error);
+            journal.record(&Event::Failure { told, cause });
+        }
+        if let Some(flushed) = flushed {
+            // Who does not wait any more need not hear it.
+            let _heard = flushed.send(());
+        }
+    }
+}
+
+/// What comes within a moment, or until somebody waits for it.
+async fn gather(first: Waiting, waiting: &mut mpsc::Receiver<Waiting>) -> (Vec<Ended>, Option<oneshot::Sender<()>>) {
+    let deadline = Instant::now() + EVERY;
+    let mut spans = Vec::new();
+    let mut next = Some(first);
+    loop {
+        match next {
+            Some(Waiting::Span(span)) => spans.push(span),
+            Some(Waiting::Flush(flushed)) => return (spans, Some(flushed)),
+            None => return (spans, None),
+        }
+        if spans.len() >= MOST_AT_ONCE {
+            return (spans, None);
+        }
+        next = timeout_at(deadline, waiting.recv()).await.ok().flatten();
+    }
+}
+
+async fn post(endpoint: &TracesEndpoint, spans: &[Ended]) -> Result<(), ExportError> {
+    let stream = TcpStream::connect(endpoint.address())
+        .await
+        .map_err(ExportError::Connect)?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let request = Request::post(&endpoint.path)
+        .header(HOST, endpoint.authority.as_str())
+        .header(CONTENT_TYPE, "application/json")
+        .body(Full::new(Bytes::from(message(spans).to_string())))?;
+    let asked = async {
+        let response = sender.send_request(request).await?;
+        let status = response.status();
+        let _read = Limited::new(response.into_body(), MOST_READ).collect().await;
+        match status.is_success() {
+            true => Ok(()),
+            false => Err(ExportError::Refused(status)),
+        }
+    };
+    let mut asked = std::pin::pin!(asked);
+    // The connection goes on only as long as somebody asks it to.
+    tokio::select! {
+        answered = &mut asked => answered,
+        _ended = connection => asked.await,
+    }
+}
+
+/// `ExportTraceServiceRequest`, in the form that OTLP gives it in JSON.
+fn message(spans: &[Ended]) -> Value {
+    let word = |key: &str, value: &str| json!({ "key": key, "value": { "stringValue": value } });
+    let version = env!("CARGO_PKG_VERSION");
+    let resource = [word("service.name", "offleash"), word("service.version", version)];
+    let scope = json!({ "name": "offleash", "version": version });
+    let spans: Vec<Value> = spans.iter().map(described).collect();
+    json!({ "resourceSpans": [{
+        "resource": { "attributes": resource },
+        "scopeSpans": [{ "scope": scope, "spans": spans }],
+    }]})
+}
+
+fn described(span: &Ended) -> Value {
+    let nanoseconds = |time: SystemTime| {
+        time.duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_nanos()
+            .to_string()
+    };
+    let facts = span.facts.iter().map(|(key, fact)| {
+        let value = match fact {
+            Fact::Word(word) => json!({ "stringValue": word }),
+            Fact::Id(id) => json!({ "stringValue": id }),
+            Fact::Number(number) => json!({ "intValue": number.to_string() }),
+        };
+        json!({ "key": key, "value": value })
+    });
+    // `SPAN_KIND_SERVER` and `SPAN_KIND_INTERNAL`; `STATUS_CODE_UNSET`, `_OK` and `_ERROR`.
+    let kind = if span.is_request { 2 } else { 1 };
+    let status = match span.well {
+        None => json!({}),
+        Some(true) => json!({ "code": 1 }),
+        Some(false) => json!({ "code": 2 }),
+    };
+    let mut described = json!({
+        "traceId": HEXLOWER.encode(&span.trace),
+        "spanId": HEXLOWER.encode(&span.span),
+        "name": span.name,
+        "kind": kind,
+        "startTimeUnixNano": nanoseconds(span.began),
+        "endTimeUnixNano": nanoseconds(span.ended),
+        "attributes": facts.collect::<Vec<_>>(),
+        "status": status,
+    });
+    if let Some(parent) = &span.parent {
+        described["parentSpanId"] = HEXLOWER.encode(parent).into();
+    }
+    described
+}

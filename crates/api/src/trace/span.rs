@@ -1,0 +1,329 @@
+//! Spans as they come to be: each of a request, and those of what is done for it.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use data_encoding::HEXLOWER_PERMISSIVE;
+use http::{HeaderMap, HeaderName, Method, StatusCode};
+use offleash_core::id::RunId;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::export::{self, Queue};
+use super::{Operation, TracesEndpoint};
+use crate::journal::Journal;
+use crate::route::{CODE_PORT, ENVD_PORT};
+use crate::server::Subject;
+
+/// What names the span of the caller (W3C Trace Context).
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
+tokio::task_local! {
+    /// The request that is being answered.
+    static REQUEST: Option<Place>;
+}
+
+/// Which trace it is, and what is below which span in it.
+#[derive(Debug, Clone)]
+struct Place {
+    queue: Queue,
+    trace: [u8; 16],
+    span: [u8; 8],
+}
+
+/// A span that has ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) trace: [u8; 16],
+    pub(super) span: [u8; 8],
+    pub(super) parent: Option<[u8; 8]>,
+    pub(super) name: &'static str,
+    /// Whether it is of a request; of what is done for one otherwise.
+    pub(super) is_request: bool,
+    pub(super) began: SystemTime,
+    pub(super) ended: SystemTime,
+    pub(super) facts: Vec<(&'static str, Fact)>,
+    /// `None` where that is not known, or the caller's own fault.
+    pub(super) well: Option<bool>,
+}
+
+/// The value of an attribute.
+#[derive(Debug)]
+pub(super) enum Fact {
+    Word(&'static str),
+    Id(String),
+    Number(u64),
+}
+
+/// Where spans go.
+#[derive(Debug)]
+pub(crate) struct Tracer {
+    queue: Option<Queue>,
+}
+
+impl Tracer {
+    /// Begins to send spans to `endpoint`, if there is one; within an event loop.
+    pub(crate) fn start(endpoint: Option<TracesEndpoint>, journal: &Arc<dyn Journal>) -> Self {
+        let queue = endpoint.map(|endpoint| export::start(endpoint, Arc::clone(journal)));
+        Self { queue }
+    }
+
+    /// The span of a request whose head is there. One whose caller does not record his is not recorded either.
+    pub(crate) fn request(&self, method: &Method, fields: &HeaderMap) -> RequestSpan {
+        let caller = caller(fields);
+        let begun = self
+            .queue
+            .clone()
+            .filter(|_| caller.is_none_or(|caller| caller.sampled));
+        let begun = begun.and_then(|queue| {
+            let trace = match caller {
+                Some(caller) => caller.trace,
+                None => random()?,
+            };
+            Some(Begun::at(
+                Place {
+                    queue,
+                    trace,
+                    span: random()?,
+                },
+                caller.map(|caller| caller.span),
+            ))
+        });
+        RequestSpan {
+            begun,
+            method: known(method),
+        }
+    }
+
+    /// Waits until what has ended so far was sent, for a moment.
+    pub(crate) async fn flush(&self) {
+        if let Some(queue) = &self.queue {
+            queue.flush().await;
+        }
+    }
+}
+
+/// A span that goes on.
+#[derive(Debug)]
+struct Begun {
+    place: Place,
+    parent: Option<[u8; 8]>,
+    since: Instant,
+    began: SystemTime,
+    facts: Vec<(&'static str, Fact)>,
+}
+
+impl Begun {
+    fn at(place: Place, parent: Option<[u8; 8]>) -> Self {
+        Self {
+            place,
+            parent,
+            since: Instant::now(),
+            began: SystemTime::now(),
+            facts: Vec::new(),
+        }
+    }
+
+    fn sandbox(&mut self, id: &str) {
+        // What only looks like one is the caller's text.
+        if id.parse::<RunId>().is_ok() {
+            self.facts.push(("offleash.sandbox", Fact::Id(id.to_owned())));
+        }
+    }
+
+    fn end(self, name: &'static str, is_request: bool, well: Option<bool>) {
+        let Place { queue, trace, span } = self.place;
+        queue.put(Ended {
+            trace,
+            span,
+            parent: self.parent,
+            name,
+            is_request,
+            began: self.began,
+            // By the clock that nobody sets.
+            ended: self.began + self.since.elapsed(),
+            facts: self.facts,
+            well,
+        });
+    }
+}
+
+/// The span of a request, until its answer begins.
+#[derive(Debug)]
+pub(crate) struct RequestSpan {
+    begun: Option<Begun>,
+    method: &'static str,
+}
+
+impl RequestSpan {
+    /// Does `work`, in which other spans are below this one.
+    pub(crate) async fn hold<T>(&self, work: impl Future<Output = T>) -> T {
+        let place = self.begun.as_ref().map(|begun| begun.place.clone());
+        REQUEST.scope(place, work).await
+    }
+
+    pub(crate) fn end(self, subject: &Subject, status: StatusCode) {
+        let Some(mut begun) = self.begun else { return };
+        begun.facts.push(("http.request.method", Fact::Word(self.method)));
+        let number = u64::from(status.as_u16());
+        begun.facts.push(("http.response.status_code", Fact::Number(number)));
+        if let Some(sandbox) = &subject.sandbox {
+            begun.sandbox(sandbox);
+        }
+        let name = match subject.port {
+            None => "control",
+            Some(ENVD_PORT) => "services",
+            Some(CODE_PORT) => "code",
+            Some(port) => {
+                begun.facts.push(("offleash.port", Fact::Number(port.into())));
+                "port"
+            }
+        };
+        begun.end(name, true, status.is_server_error().then_some(false));
+    }
+}
+
+/// The span of what is done for a request.
+#[derive(Debug)]
+pub(crate) struct Span {
+    begun: Option<Begun>,
+    name: &'static str,
+    well: Option<bool>,
+}
+
+impl Span {
+    /// Begins one below the request that is being answered. It ends when it is dropped.
+    pub(crate) fn begin(operation: Operation) -> Self {
+        let place = REQUEST.try_with(Clone::clone).ok().flatten();
+        let begun = place.and_then(|request| {
+            let parent = request.span;
+            Some(Begun::at(
+                Place {
+                    span: random()?,
+                    ..request
+                },
+                Some(parent),
+            ))
+        });
+        let name = match operation {
+            Operation::Create => "sandbox.create",
+            Operation::Resume => "sandbox.resume",
+            Operation::Exec => "sandbox.exec",
+        };
+        let well = None;
+        Self { begun, name, well }
+    }
+
+    /// Says which sandbox it is about.
+    pub(crate) fn sandbox(&mut self, id: impl FnOnce() -> String) {
+        if let Some(begun) = &mut self.begun {
+            begun.sandbox(&id());
+        }
+    }
+
+    /// Says what came of it.
+    pub(crate) fn ended(&mut self, well: bool) {
+        self.well = Some(well);
+    }
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        if let Some(begun) = self.begun.take() {
+            begun.end(self.name, false, self.well);
+        }
+    }
+}
+
+/// Lets `work` go on in a task of its own, with its spans below the request that is being answered.
+pub(crate) fn carry<F: Future>(work: F) -> impl Future<Output = F::Output> {
+    let place = REQUEST.try_with(Clone::clone).ok().flatten();
+    REQUEST.scope(place, work)
+}
+
+/// The span of a caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Caller {
+    trace: [u8; 16],
+    span: [u8; 8],
+    sampled: bool,
+}
+
+/// Who calls, if he says so once and in the form that the standard gives it.
+fn caller(fields: &HeaderMap) -> Option<Caller> {
+    let mut given = fields.get_all(TRACEPARENT).iter();
+    let (text, more) = (given.next()?.to_str().ok()?, given.next());
+    if more.is_some() || text.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        return None;
+    }
+    let mut parts = text.split('-');
+    let [version] = digits::<1>(parts.next()?)?;
+    let (trace, span) = (digits::<16>(parts.next()?)?, digits::<8>(parts.next()?)?);
+    let [flags] = digits::<1>(parts.next()?)?;
+    // Later versions may have more to say, this one not.
+    let is_whole = parts.next().is_none() || version != 0;
+    let is_valid = version != 0xff && trace != [0; 16] && span != [0; 8];
+    (is_whole && is_valid).then_some(Caller {
+        trace,
+        span,
+        sampled: flags & 1 == 1,
+    })
+}
+
+fn digits<const N: usize>(text: &str) -> Option<[u8; N]> {
+    HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()?.try_into().ok()
+}
+
+/// Bytes that nobody else has, not all of them zero.
+fn random<const N: usize>() -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    let filled = getrandom(&mut bytes, GetRandomFlags::empty()).ok()?;
+    (filled == N && bytes != [0; N]).then_some(bytes)
+}
+
+/// The method, if it is one of everybody's: others are the caller's text.
+fn known(method: &Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "HEAD" => "HEAD",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "PATCH" => "PATCH",
+        "DELETE" => "DELETE",
+        "OPTIONS" => "OPTIONS",
+        _ => "_OTHER",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn the_callers_span_is_taken_in_its_one_form() {
+        let told = |text: &str| {
+            let mut fields = HeaderMap::new();
+            fields.insert(TRACEPARENT, HeaderValue::from_str(text).unwrap());
+            caller(&fields)
+        };
+        let (trace, span) = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331");
+        let found = told(&format!("00-{trace}-{span}-01")).unwrap();
+        assert_eq!((found.trace[0], found.span[7], found.sampled), (0x0a, 0x31, true));
+        assert!(!told(&format!("00-{trace}-{span}-00")).unwrap().sampled);
+        assert!(told(&format!("cc-{trace}-{span}-01-later")).is_some());
+        for wrong in [
+            String::new(),
+            format!("00-{trace}-{span}"),
+            format!("00-{trace}-{span}-01-more"),
+            format!("ff-{trace}-{span}-01"),
+            format!("00-{}-{span}-01", "0".repeat(32)),
+            format!("00-{trace}-{}-01", "0".repeat(16)),
+            format!("00-{}-{span}-01", trace.to_uppercase()),
+            format!("00-{trace}0-{span}-01"),
+            format!("00-{}-{span}-01", "g".repeat(32)),
+        ] {
+            assert_eq!(told(&wrong), None, "{wrong}");
+        }
+    }
+}
