@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
+use std::hash::BuildHasher;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -27,27 +28,50 @@ pub(super) struct Nameless {
 
 /// Searches `processes`, the first of which is the sandbox's own first one.
 ///
-/// That one may refuse to be looked at: it is our agent, which is closed to the code in the sandbox as well. Nothing is
-/// opened for reading or writing that a descriptor or a mapping refers to.
+/// That one may refuse to be looked at, and what runs its program: it is our agent, which is closed to the code in the
+/// sandbox as well, and which no code can start. Nothing is opened for reading or writing that a descriptor or a mapping
+/// refers to.
 pub(super) fn search(processes: &[u32]) -> Nameless {
+    let Some((first, others)) = processes.split_first() else {
+        return Nameless::default();
+    };
     let mut search = Search {
+        agent: *first,
         found: Nameless::default(),
         seen: HashSet::new(),
         inodes: HashSet::new(),
         deadline: Instant::now() + PATIENCE,
     };
+    let mut order = others.to_vec();
+    // In an order that nobody can know, or a file would be handed from those that come later to those that came before.
+    shuffle(&mut order);
+    order.insert(0, *first);
     // What is cheap and usual first, since time may run out.
-    for (place, pid) in processes.iter().enumerate() {
-        search.descriptors(*pid, *pid, place == 0);
+    for pid in &order {
+        search.descriptors(*pid, *pid);
     }
-    for (place, pid) in processes.iter().enumerate() {
-        search.other_threads(*pid, place == 0);
-        search.mappings(*pid, place == 0);
+    for pid in &order {
+        search.other_threads(*pid);
+        search.mappings(*pid);
     }
     search.found
 }
 
+fn shuffle(pids: &mut [u32]) {
+    // Its keys are random, and differ from one another.
+    let state = std::hash::RandomState::new();
+    pids.sort_by_cached_key(|pid| state.hash_one(pid));
+}
+
+/// The file that a process runs, by device and inode; `None` where it has ended, or does not let us look.
+fn program(pid: u32) -> Option<(u64, u64)> {
+    let stat = rustix::fs::stat(format!("/proc/{pid}/exe")).ok()?;
+    Some((stat.st_dev, stat.st_ino))
+}
+
 struct Search {
+    /// Our agent.
+    agent: u32,
     found: Nameless,
     /// Device and inode of files that were counted.
     seen: HashSet<(u64, u64)>,
@@ -57,13 +81,18 @@ struct Search {
 }
 
 impl Search {
-    fn other_threads(&mut self, pid: u32, may_refuse: bool) {
+    fn other_threads(&mut self, pid: u32) {
         for thread in threads(pid).filter(|thread| *thread != pid) {
-            self.descriptors(pid, thread, may_refuse);
+            self.descriptors(pid, thread);
         }
     }
 
-    fn descriptors(&mut self, pid: u32, thread: u32, may_refuse: bool) {
+    /// Whether a process is the agent, or one that it made to move files.
+    fn may_refuse(&self, pid: u32) -> bool {
+        pid == self.agent || program(pid).is_some_and(|program_of_it| program(self.agent) == Some(program_of_it))
+    }
+
+    fn descriptors(&mut self, pid: u32, thread: u32) {
         if self.is_late() {
             return;
         }
@@ -74,7 +103,7 @@ impl Search {
             Ok((entries, directory))
         });
         let Ok((entries, directory)) = opened else {
-            self.found.concealed |= !may_refuse && may_hold_files(pid, thread);
+            self.found.concealed |= may_hold_files(pid, thread) && !self.may_refuse(pid);
             return;
         };
         for entry in entries.flatten() {
@@ -94,12 +123,12 @@ impl Search {
         }
     }
 
-    fn mappings(&mut self, pid: u32, may_refuse: bool) {
+    fn mappings(&mut self, pid: u32) {
         if self.is_late() {
             return;
         }
         let Some(text) = maps(pid) else {
-            self.found.concealed |= !may_refuse && threads(pid).any(|thread| may_hold_files(pid, thread));
+            self.found.concealed |= threads(pid).any(|thread| may_hold_files(pid, thread)) && !self.may_refuse(pid);
             return;
         };
         let mut in_memory = None;

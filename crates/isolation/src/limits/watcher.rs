@@ -22,6 +22,9 @@ use crate::sandbox::{Final, Measure};
 const SLOW_PART: u32 = 20;
 /// How long a search for open files without a name may wait when nothing calls for one.
 const NAMELESS_LATEST: Duration = Duration::from_secs(2);
+/// How many searches in a row, and for how long, must have seen everything before what they did not find counts as others'.
+const CLEAR_SEARCHES: u32 = 4;
+const CLEAR_FOR: Duration = Duration::from_secs(5);
 
 /// From this age on a sandbox in which nothing runs is one that waits, and not one whose command is about to start.
 const SETTLED: Duration = Duration::from_millis(250);
@@ -71,10 +74,42 @@ pub struct Watcher {
     concealed: bool,
     /// Growth of the layers' file systems that is charged to the sandbox because of such a place.
     concealed_bytes: u64,
+    /// What others did to the file systems, which is not charged.
+    foreign: Foreign,
     /// Unexplained growth at the last search.
     searched_at_bytes: u64,
     guest_memory_bytes: u64,
     near_a_limit: bool,
+}
+
+/// How much of the growth of the layers' file systems is of others, as far as that is certain.
+///
+/// A search that saw everything says that what it did not find is not the sandbox's. One such search can be had by luck,
+/// when a file is handed on while it goes from process to process; so many of them in a row cannot.
+#[derive(Debug, Default)]
+struct Foreign {
+    bytes: u64,
+    /// Since when every search saw everything, how many there were, and the least that was left over.
+    clear: Option<(Instant, u32, u64)>,
+}
+
+impl Foreign {
+    fn note(&mut self, now: Instant, unseen: u64, concealed: bool) {
+        self.bytes = self.bytes.min(unseen);
+        if concealed {
+            self.clear = None;
+            return;
+        }
+        let (since, count, least) = self.clear.map_or((now, 1, unseen), |(since, count, least)| {
+            (since, count.saturating_add(1), least.min(unseen))
+        });
+        self.clear = Some((since, count, least));
+        if count >= CLEAR_SEARCHES && now.saturating_duration_since(since) >= CLEAR_FOR {
+            self.bytes = self.bytes.max(least);
+            // What grows from here on has to be clear for as long again.
+            self.clear = Some((now, 1, unseen));
+        }
+    }
 }
 
 /// The largest values so far, and the last ones of what only grows.
@@ -123,6 +158,7 @@ impl Watcher {
             nameless_bytes: 0,
             concealed: false,
             concealed_bytes: 0,
+            foreign: Foreign::default(),
             searched_at_bytes: 0,
             guest_memory_bytes: 0,
             near_a_limit: false,
@@ -516,10 +552,12 @@ impl Watcher {
         self.nameless_latest = now + NAMELESS_LATEST.max(began.elapsed() * SLOW_PART);
         self.searched_at_bytes = unexplained;
         self.nameless_bytes = found.bytes;
+        let unseen = unexplained.saturating_sub(found.bytes);
+        self.foreign.note(began, unseen, found.concealed);
         // Twice in a row: programs pass descriptors, and end, all the time. Only with a hiding place, since others
         // write to the disk too.
         self.concealed_bytes = if found.concealed && self.concealed {
-            unexplained.saturating_sub(found.bytes)
+            unseen.saturating_sub(self.foreign.bytes)
         } else {
             0
         };

@@ -457,6 +457,25 @@ fn what_others_write_to_the_disk_is_not_held_against_a_sandbox_that_conceals_not
 }
 
 #[test]
+fn what_others_wrote_long_ago_is_not_held_against_a_sandbox_that_conceals_something_now() {
+    const MIB: u64 = 1 << 20;
+    let start = Instant::now();
+    let after = |seconds| start + Duration::from_secs(seconds);
+    let mut foreign = Foreign::default();
+    foreign.note(start, 900 * MIB, false);
+    foreign.note(after(2), 900 * MIB, true);
+    assert_eq!(foreign.bytes, 0, "one search may have had luck");
+    for seconds in 4..10 {
+        foreign.note(after(seconds), (900 + seconds) * MIB, false);
+    }
+    assert_eq!(foreign.bytes, 904 * MIB, "the least of what was left over");
+    foreign.note(after(10), 2000 * MIB, true);
+    assert_eq!(foreign.bytes, 904 * MIB, "what came while something was concealed is not forgiven");
+    foreign.note(after(11), 100 * MIB, true);
+    assert_eq!(foreign.bytes, 100 * MIB, "others gave space back");
+}
+
+#[test]
 fn a_layer_that_cannot_be_measured_ends_the_run_and_is_named_at_the_end() {
     let limits = Limits {
         workspace: Some(Bytes::mib(64)),
