@@ -470,7 +470,11 @@ fn what_others_wrote_long_ago_is_not_held_against_a_sandbox_that_conceals_someth
     }
     assert_eq!(foreign.bytes, 904 * MIB, "the least of what was left over");
     foreign.note(after(10), 2000 * MIB, true);
-    assert_eq!(foreign.bytes, 904 * MIB, "what came while something was concealed is not forgiven");
+    assert_eq!(
+        foreign.bytes,
+        904 * MIB,
+        "what came while something was concealed is not forgiven"
+    );
     foreign.note(after(11), 100 * MIB, true);
     assert_eq!(foreign.bytes, 100 * MIB, "others gave space back");
 }

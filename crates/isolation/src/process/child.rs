@@ -3,6 +3,7 @@
 //! It starts with every capability over its own namespaces and none over the host's. It ends with none at all, behind
 //! Landlock and seccomp, as the guest. Until then it runs our code only.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -68,6 +69,8 @@ impl Bounds {
             superuser: plan.has_superuser(),
             // In a layer of the sandbox's own nobody outside comes to run what it makes.
             allow_set_id: plan.has_own_root() && !plan.writes_for_others(),
+            // What is handed out takes the processors of where it goes.
+            kept_to_cpus: self.affinity.is_some() && plan.descent != Descent::Zygote,
             count_forks: false,
             hands_out: plan.descent == Descent::Zygote,
         })
@@ -323,13 +326,19 @@ fn bound_inotify() -> io::Result<()> {
     }
 }
 
-/// Keeps this process and all that it starts to `count` of the CPUs that it may use now.
+/// Keeps this process and all that it starts to `count` of the CPUs that it may use now, by chance, so that sandboxes do
+/// not meet on the same ones while others have nothing to do.
 pub(crate) fn keep_to_cpus(count: usize) -> io::Result<()> {
     let present = rustix::thread::sched_getaffinity(None)?;
     let mut kept = rustix::thread::CpuSet::new();
-    let allowed = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| present.is_set(*cpu));
-    for cpu in allowed.take(count) {
-        kept.set(cpu);
+    let allowed: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU)
+        .filter(|cpu| present.is_set(*cpu))
+        .collect();
+    // Its keys are random, and differ from one another.
+    let chance = usize::try_from(RandomState::new().hash_one(0) >> 32).unwrap_or(0);
+    let first = chance.checked_rem(allowed.len()).unwrap_or(0);
+    for cpu in allowed.iter().cycle().skip(first).take(count.min(allowed.len())) {
+        kept.set(*cpu);
     }
     Ok(rustix::thread::sched_setaffinity(None, &kept)?)
 }

@@ -80,6 +80,7 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
         superuser: false,
         allow_set_id: false,
         hands_out: false,
+        kept_to_cpus: inherited.affinity.is_some(),
         count_forks: inherited.plan.limits.pids.is_some() && !inherited.held.pids,
     });
     report.push((

@@ -212,6 +212,9 @@ const RLIMIT_CORE: i32 = 4; // include/uapi/asm-generic/resource.h; its type in 
 static FIRST_PROCESS: Rule = refuse(EPERM, "changes how the sandbox's first process is scheduled");
 pub(super) static AFFINITY: Rule = equals(0, 1, &FIRST_PROCESS, &ALLOW);
 
+// No cpuset holds such a sandbox, so the kernel would let it have every processor back.
+pub(super) static KEEPS_AFFINITY: Rule = quiet(EPERM, "could leave the processors that the sandbox is kept to");
+
 // setpriority(which, who). PRIO_USER means every process of a user, the first one among them.
 static WHO: Rule = equals(1, 1, &FIRST_PROCESS, &ALLOW);
 static NICE_OF_USER: Rule = refuse(

@@ -46,6 +46,8 @@ pub struct Options {
     pub superuser: bool,
     /// Allows setuid and setgid files, where nobody outside can come to run what the sandbox makes.
     pub allow_set_id: bool,
+    /// Refuses to choose processors, where nothing but what the first process chose bounds how many are used.
+    pub kept_to_cpus: bool,
     /// Asks the supervisor before every new process and thread, where nothing else counts them.
     pub count_forks: bool,
     /// For sandboxes whose copies of a process are moved into other ones: what such a copy does before it takes all of this

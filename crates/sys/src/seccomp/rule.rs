@@ -119,8 +119,8 @@ pub(super) struct Entry {
     pub(super) rule: &'static Rule,
     /// An option that replaces the rule.
     pub(super) switch: Option<Switch>,
-    /// An option under which the call is carried out whatever its arguments, unless `switch` says otherwise.
-    pub(super) lift: Option<fn(&Options) -> bool>,
+    /// Another option that replaces the rule, unless `switch` does.
+    pub(super) second: Option<Switch>,
     /// Who needs the call, or why it is refused.
     pub(super) reason: &'static str,
 }
@@ -135,11 +135,9 @@ pub(super) struct Switch {
 impl Entry {
     /// The rule under these options.
     pub(super) fn rule(&self, options: &Options) -> &'static Rule {
-        match self.switch {
-            Some(switch) if (switch.option)(options) => switch.rule,
-            _ if self.lift.is_some_and(|option| option(options)) => &super::conditions::ALLOW,
-            _ => self.rule,
-        }
+        let mut switches = [self.switch, self.second].into_iter().flatten();
+        let first_on = switches.find(|switch| (switch.option)(options));
+        first_on.map_or(self.rule, |switch| switch.rule)
     }
 }
 
@@ -156,16 +154,16 @@ pub(super) const fn entry(
         number: number_of(number),
         rule,
         switch,
-        lift: None,
+        second: None,
         reason,
     }
 }
 
 impl Entry {
-    /// The same, carried out whatever its arguments under `option`.
-    pub(super) const fn lifted_by(self, option: fn(&Options) -> bool) -> Self {
+    /// The same with `rule` under `option`, unless the first option is on.
+    pub(super) const fn or(self, option: fn(&Options) -> bool, rule: &'static Rule) -> Self {
         Self {
-            lift: Some(option),
+            second: Some(Switch { option, rule }),
             ..self
         }
     }

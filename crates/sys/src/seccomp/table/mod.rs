@@ -68,10 +68,11 @@ macro_rules! switch {
         )
     };
 }
-/// As `switch`, and a third option under which the call is carried out whatever its arguments.
-macro_rules! lifted {
-    ($number:ident, $rule:ident, $option:ident => $other:ident, $lift:ident, $who:literal) => {
-        switch!($number, $rule, $option => $other, $who).lifted_by(|options| options.$lift)
+/// As `switch`, and a second option that counts where the first is off.
+macro_rules! switches {
+    ($number:ident, $rule:ident, $option:ident => $other:ident, $second:ident => $another:ident, $who:literal) => {
+        switch!($number, $rule, $option => $other, $who)
+            .or(|options| options.$second, &$crate::seccomp::conditions::$another)
     };
 }
 macro_rules! debugger {

@@ -207,11 +207,12 @@ pub(super) static SIGNALS: &[Entry] = &[
 pub(super) static SCHEDULING: &[Entry] = &[
     allow!(SYS_sched_yield, "run-times, spin locks"),
     allow!(SYS_sched_getaffinity, "run-times that count processors"),
-    switch!(
+    switches!(
         SYS_sched_setaffinity,
         AFFINITY,
+        kept_to_cpus => KEEPS_AFFINITY,
         host_namespaces => OWN_AFFINITY,
-        "OpenMP, taskset; cannot leave the sandbox's processors"
+        "OpenMP, taskset"
     ),
     allow!(SYS_sched_getparam, "glibc's pthread_getschedparam"),
     allow!(SYS_sched_getscheduler, "glibc's pthread_getschedparam"),

@@ -17,6 +17,7 @@ pub(super) const PLAIN: Options = Options {
     host_namespaces: false,
     count_forks: false,
     hands_out: false,
+    kept_to_cpus: false,
     superuser: false,
     allow_set_id: false,
 };
@@ -155,6 +156,22 @@ fn without_a_network_no_socket_opens_but_pairs_do() {
             ("socketpair", &[30, 1, 0], EAFNOSUPPORT),
         ],
     );
+}
+
+#[test]
+fn a_sandbox_that_is_kept_to_processors_chooses_none() {
+    let calls: &[(&str, &[u64], i32)] = &[
+        ("sched_setaffinity", &[0, 128, 0], EPERM),
+        ("sched_getaffinity", &[0, 128, 0], OK),
+    ];
+    for host_namespaces in [false, true] {
+        let options = Options {
+            kept_to_cpus: true,
+            host_namespaces,
+            ..PLAIN
+        };
+        check(&options, calls);
+    }
 }
 
 #[test]

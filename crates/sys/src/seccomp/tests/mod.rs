@@ -19,6 +19,7 @@ fn all_options() -> impl Iterator<Item = Options> {
         host_namespaces: bits & 16 != 0,
         count_forks: bits & 32 != 0,
         hands_out: false,
+        kept_to_cpus: false,
         superuser: bits & 64 != 0,
         allow_set_id: bits & 128 != 0,
     })

@@ -52,6 +52,7 @@ const NOTIFY: Options = Options {
     host_namespaces: false,
     count_forks: false,
     hands_out: false,
+    kept_to_cpus: false,
     superuser: false,
     allow_set_id: false,
 };
