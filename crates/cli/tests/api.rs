@@ -31,6 +31,8 @@ mod native;
 mod operation;
 #[path = "api/ports.rs"]
 mod ports;
+#[path = "api/ready.rs"]
+mod ready;
 #[path = "api/sandboxes.rs"]
 mod sandboxes;
 #[path = "api/server.rs"]

@@ -12,7 +12,7 @@ mod file;
 mod items;
 
 pub use self::file::{RecipeFile, RecipeKeyDoc, reference};
-pub use self::items::{AptPackage, ItemError, NpmPackage, PipIndex, PipRequirement, split_requirements};
+pub use self::items::{AptPackage, ItemError, NpmPackage, PipIndex, PipRequirement, PythonModule, split_requirements};
 
 /// The name of a template: 1 to 64 characters of `[a-z0-9_-]`, the first a letter or a digit, safe as a file name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
@@ -140,10 +140,19 @@ pub struct Recipe {
     pub index_url: Option<PipIndex>,
     /// What a build may reach beside the indexes of its packages, as `--allow` of `run` has it.
     pub allow: Vec<String>,
+    /// What contexts of Python have imported that are made ready before anybody asks; see [`Recipe::ready_imports`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub imports: Option<Vec<PythonModule>>,
 }
 
 /// The packages of the code interpreter: what its drivers need, and what nearly every cell imports.
 const CODE_INTERPRETER_PIP: [&str; 6] = ["numpy", "pandas", "matplotlib", "scipy", "scikit-learn", "ipython"];
+
+/// What ready contexts of Python have imported where a recipe does not say, as far as it is installed.
+const READY_IMPORTS: [&str; 3] = ["numpy", "pandas", "matplotlib.pyplot"];
+
+/// What contexts of Python run their cells in, so that who installs it means to run some.
+const SHELL: &str = "ipython";
 
 impl Recipe {
     /// What `code-interpreter` is built from when somebody asks for it who did not build it.
@@ -155,6 +164,22 @@ impl Recipe {
                 .collect(),
             ..Self::default()
         }
+    }
+
+    /// What contexts of Python have imported that are made ready before anybody asks; `None` if none are to be made,
+    /// because the recipe neither says what nor installs IPython.
+    pub fn ready_imports(&self) -> Option<Vec<PythonModule>> {
+        let has_shell = || self.pip.iter().any(|requirement| requirement.name() == SHELL);
+        match &self.imports {
+            Some(imports) => Some(imports.clone()),
+            None => has_shell().then(Self::usual_imports),
+        }
+    }
+
+    /// What they have imported where nothing says what.
+    pub fn usual_imports() -> Vec<PythonModule> {
+        let names = READY_IMPORTS.iter();
+        names.filter_map(|name| name.parse().ok()).collect()
     }
 
     /// Whether nothing is installed, run or set.
@@ -228,6 +253,29 @@ mod tests {
             Ok(TemplateName::code_interpreter())
         );
         assert!(TemplateName::code_interpreter().is_code_interpreter());
+    }
+
+    #[test]
+    fn contexts_are_made_ready_where_the_recipe_says_so_or_installs_their_shell() {
+        let names = |recipe: &Recipe| {
+            let imports = recipe.ready_imports()?;
+            Some(imports.iter().map(|module| module.to_string()).collect::<Vec<_>>())
+        };
+        let pip = |requirement: &str| Recipe {
+            pip: vec![requirement.parse().unwrap()],
+            ..Recipe::default()
+        };
+        assert_eq!(names(&Recipe::default()), None);
+        assert_eq!(names(&pip("ipykernel")), None);
+        for requirement in ["ipython", "IPython[all]>=8", "ipython ; python_version > '3'"] {
+            assert_eq!(names(&pip(requirement)).unwrap(), READY_IMPORTS, "{requirement}");
+        }
+        let said = Recipe {
+            imports: Some(vec!["polars".parse().unwrap()]),
+            ..pip("ipython")
+        };
+        assert_eq!(names(&said).unwrap(), ["polars"]);
+        assert!(names(&Recipe::code_interpreter()).is_some());
     }
 
     #[test]

@@ -16,6 +16,7 @@ import base64
 import builtins
 import collections
 import fcntl
+import importlib
 import io
 import json
 import linecache
@@ -877,6 +878,9 @@ class PlainShell:
         forms.setdefault("text/plain", repr(value))
         return forms
 
+    def warm(self):
+        """Everything is loaded."""
+
     def run(self, code):
         self.count += 1
         name = cell_name(self.count)
@@ -1060,6 +1064,11 @@ class IPythonShell:
         self.sources = collections.deque()
         self.count = 0
 
+    def warm(self):
+        """Goes the way of a cell once, of which nothing is left, so that the first one finds everything loaded."""
+        self.shell.run_cell("0", store_history=False, silent=True)
+        self.shell.display_formatter.format(0)
+
     def run(self, code):
         self.count += 1
         shell = self.shell
@@ -1115,6 +1124,15 @@ def restore(saved):
             os.environ[name] = value
 
 
+def load(names):
+    """Imports modules that cells are likely to want; one that cannot be is that of a cell that asks for it."""
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception:
+            pass
+
+
 def run_cell(channel, shell, cell, code, variables, room):
     channel.mend()
     INTERRUPTS.install()
@@ -1147,6 +1165,14 @@ def serve(channel, shell):
         elif kind == "env":
             name, _, value = payload.decode("utf-8", "surrogateescape").partition("=")
             variables[name] = value
+        elif kind == "import":
+            load(payload.decode("utf-8", "replace").split())
+            shell.warm()
+        elif kind == "variable":
+            # What a cell has set since is the cell's.
+            if not shell.count:
+                name, _, value = payload.decode("utf-8", "surrogateescape").partition("=")
+                os.environ[name] = value
         elif kind == "run":
             text = b"".join(code).decode("utf-8", "replace")
             room = int(payload.split()[0])

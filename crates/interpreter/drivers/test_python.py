@@ -230,6 +230,16 @@ class Cells(DriverTest):
         self.assertEqual((second.count, second.text), (2, "2"))
         self.assertEqual(self.driver.sync(), 2)
 
+    def test_what_is_loaded_ahead_is_there_and_seen_nowhere(self):
+        self.driver.give("import", "0" * 32, b"poplib\nno_such_module\nthis")
+        self.driver.give("variable", "0" * 32, b"FLAVOUR=a=b")
+        self.assertEqual(self.driver.sync(), 0)
+        cell = self.run_cell("import os, sys; ('poplib' in sys.modules, 'poplib' in dir(), os.environ['FLAVOUR'])")
+        self.assertEqual((cell.count, cell.text), (1, "(True, False, 'a=b')"))
+        self.assertEqual(cell.output, [], "what a module says when it is loaded is of no cell")
+        self.driver.give("variable", "0" * 32, b"FLAVOUR=late")
+        self.assertEqual(self.run_cell("os.environ['FLAVOUR']").text, "'a=b'")
+
     def test_the_last_expression_is_the_result(self):
         self.assertEqual(self.run_cell("1\n'two'").text, "'two'")
         self.assertIsNone(self.run_cell("None").main)

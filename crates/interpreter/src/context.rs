@@ -26,6 +26,8 @@ const ASK_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 pub(crate) enum Order {
     /// To have a driver that runs.
     Ready(Reply),
+    /// To have a driver that has loaded these modules and runs no cell.
+    Prepare(Vec<String>, Reply),
     /// To interrupt the cell that runs.
     Interrupt,
     /// To have a new driver.
@@ -240,6 +242,9 @@ impl<P: Processes> Actor<P> {
                 // A caller that is gone needs no answer, here and below.
                 let _told = reply.send(self.make_ready().await);
             }
+            Order::Prepare(modules, reply) => {
+                let _told = reply.send(self.prepare(&modules).await);
+            }
             Order::Restart(reply) => {
                 let ended = self.end_driver().await;
                 self.untold = None;
@@ -280,6 +285,18 @@ impl<P: Processes> Actor<P> {
                 Err(error)
             }
         }
+    }
+
+    /// Has a driver that has loaded modules.
+    async fn prepare(&mut self, modules: &[String]) -> Result<(), ContextError> {
+        self.make_ready().await?;
+        let Some(driver) = &mut self.driver else { return Ok(()) };
+        let outcome = driver.import(modules, self.limits.start).await;
+        if outcome.is_err() {
+            let _ended = self.end_driver().await;
+            self.driver = None;
+        }
+        outcome
     }
 
     async fn end_driver(&mut self) -> Result<(), ContextError> {

@@ -149,6 +149,20 @@ impl<P: Processes> Contexts<P> {
         Ok(context.info())
     }
 
+    /// Makes the default context of Python before anybody asks, with `modules` loaded as far as they are there. Its first
+    /// cell finds the variables that [`Processes::environment`] has then.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub async fn prepare(&self, modules: &[String]) -> Result<(), ContextError> {
+        let (context, _) = self.default_context(Language::Python).await?;
+        let outcome = context.order(|reply| Order::Prepare(modules.to_vec(), reply)).await;
+        if outcome.is_err() {
+            self.forget(&context).await;
+        }
+        outcome
+    }
+
     /// All of them, in the order in which they were made.
     ///
     /// # Errors
@@ -214,21 +228,24 @@ impl<P: Processes> Contexts<P> {
         cell: Cell,
     ) -> Result<mpsc::Receiver<CellEvent>, ContextError> {
         cell.check(&self.limits)?;
-        let (context, is_new) = {
-            let mut table = self.table().await?;
-            let is_wanted = |context: &&Arc<Context>| {
-                let info = context.info();
-                info.is_default && info.language == language
-            };
-            match table.contexts.iter().find(is_wanted) {
-                Some(context) => (Arc::clone(context), false),
-                None => (self.add(&mut table, language, None, true)?, true),
-            }
-        };
+        let (context, is_new) = self.default_context(language).await?;
         if is_new {
             self.ready(&context).await?;
         }
         context.submit(cell)
+    }
+
+    /// The default context of a language, and whether it was added now.
+    async fn default_context(&self, language: Language) -> Result<(Arc<Context>, bool), ContextError> {
+        let mut table = self.table().await?;
+        let is_wanted = |context: &&Arc<Context>| {
+            let info = context.info();
+            info.is_default && info.language == language
+        };
+        Ok(match table.contexts.iter().find(is_wanted) {
+            Some(context) => (Arc::clone(context), false),
+            None => (self.add(&mut table, language, None, true)?, true),
+        })
     }
 
     /// Waits until a context that was just added is ready, and forgets it if it will not be.

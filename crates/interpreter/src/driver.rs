@@ -1,5 +1,6 @@
 //! One driver: its process, the frames that it says, and how it is brought to a known state.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use offleash_core::exec::{ExecEnd, OutputStream};
@@ -10,7 +11,7 @@ use crate::error::ContextError;
 use crate::id::Id;
 use crate::language::Language;
 use crate::limits::Limits;
-use crate::process::{ProcessError, ProcessNews, ProcessStream, Processes, Start};
+use crate::process::{MAX_INPUT, ProcessError, ProcessNews, ProcessStream, Processes, Start};
 use crate::protocol::{Decoder, DriverFrame, FrameError, HostFrame, Kind, MAX_FROM_HOST, Scanner};
 
 const SIGINT: i32 = 2;
@@ -34,6 +35,8 @@ pub(crate) struct Driver<P: Processes> {
     taken: usize,
     /// What was looked for when waiting for an answer was given up, or a frame may be half there.
     unknown: bool,
+    /// Whether it may have been started with other variables than processes are given now.
+    other_variables: bool,
 }
 
 /// What comes of a driver.
@@ -82,7 +85,22 @@ impl<P: Processes> Driver<P> {
 
     /// The driver of that process, in whichever state.
     pub(crate) async fn attach(processes: &P, pid: u32) -> Result<Self, ProcessError> {
-        Ok(Self::over(processes, processes.attach(pid).await?))
+        Ok(Self {
+            // The daemon before may have meant to give it those of a sandbox that it had handed out.
+            other_variables: true,
+            ..Self::over(processes, processes.attach(pid).await?)
+        })
+    }
+
+    /// Has it load modules, whoever will use it, and waits until it has.
+    pub(crate) async fn import(&mut self, modules: &[String], patience: Duration) -> Result<(), ContextError> {
+        self.other_variables = true;
+        let frame = HostFrame::Import(modules.join("\n").as_bytes())
+            .encode()
+            .map_err(too_large)?;
+        let began = Instant::now();
+        let _given = timeout(patience, self.processes.input(self.stream.pid(), frame)).await;
+        self.answers(patience.saturating_sub(began.elapsed())).await
     }
 
     fn over(processes: &P, stream: P::Stream) -> Self {
@@ -93,6 +111,7 @@ impl<P: Processes> Driver<P> {
             waiting: Vec::new(),
             taken: 0,
             unknown: true,
+            other_variables: false,
         }
     }
 
@@ -101,7 +120,12 @@ impl<P: Processes> Driver<P> {
         let began = Instant::now();
         // One that ends at once takes no input, and what it wrote says more; a program in its place may read nothing.
         let _given = timeout(patience, self.processes.input(self.stream.pid(), source)).await;
-        match self.synchronise(patience.saturating_sub(began.elapsed())).await {
+        self.answers(patience.saturating_sub(began.elapsed())).await
+    }
+
+    /// Waits until it is ready for a cell.
+    async fn answers(&mut self, patience: Duration) -> Result<(), ContextError> {
+        match self.synchronise(patience).await {
             Ok(_) => Ok(()),
             Err(Silence::Busy) => Err(ContextError::NotStarted {
                 reason: format!("it was not ready after {} seconds", patience.as_secs()),
@@ -211,8 +235,15 @@ impl<P: Processes> Driver<P> {
     }
 
     /// What gives the driver a cell, to be done while its frames are taken.
-    pub(crate) fn feed(&self, frames: Vec<Vec<u8>>) -> impl Future<Output = Result<(), ProcessError>> + Send + use<P> {
+    pub(crate) fn feed(
+        &mut self,
+        mut frames: Vec<Vec<u8>>,
+    ) -> impl Future<Output = Result<(), ProcessError>> + Send + use<P> {
         let (processes, pid) = (self.processes.clone(), self.stream.pid());
+        if std::mem::take(&mut self.other_variables) {
+            frames.splice(0..0, variable_frames(&processes.environment()));
+        }
+        let frames = together(frames);
         async move {
             for frame in frames {
                 processes.input(pid, frame).await?;
@@ -242,11 +273,32 @@ impl<P: Processes> Driver<P> {
     }
 }
 
+/// The frames that give a driver its variables; those that fit in none are passed over.
+fn variable_frames(env: &BTreeMap<String, String>) -> Vec<Vec<u8>> {
+    let frames = env.iter().map(|(name, value)| {
+        let variable = format!("{name}={value}");
+        HostFrame::Variable(variable.as_bytes()).encode()
+    });
+    frames.filter_map(Result::ok).collect()
+}
+
+/// Frames as they are given: as many at once as one input may have, since each costs a question and an answer.
+fn together(frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    let mut inputs: Vec<Vec<u8>> = Vec::new();
+    for frame in frames {
+        match inputs.last_mut() {
+            Some(last) if last.len() + frame.len() <= MAX_INPUT => last.extend_from_slice(&frame),
+            _ => inputs.push(frame),
+        }
+    }
+    inputs
+}
+
 /// The frames that run a cell.
 pub(crate) fn cell_frames(
     id: Id,
     code: &str,
-    env: &std::collections::BTreeMap<String, String>,
+    env: &BTreeMap<String, String>,
     limits: &Limits,
 ) -> Result<Vec<Vec<u8>>, FrameError> {
     let mut frames = Vec::new();
@@ -298,4 +350,27 @@ fn keep_last(words: &mut Vec<u8>, bytes: &[u8]) {
     words.extend_from_slice(bytes);
     let surplus = words.len().saturating_sub(WORDS);
     words.drain(..surplus);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_go_together_as_long_as_they_fit_and_in_their_order() {
+        let frame = |length: usize, byte: u8| vec![byte; length];
+        let inputs = together(vec![
+            frame(5, 1),
+            frame(6, 2),
+            frame(MAX_INPUT - 11, 3),
+            frame(1, 4),
+            frame(2, 5),
+        ]);
+        assert_eq!(inputs.iter().map(Vec::len).collect::<Vec<_>>(), [MAX_INPUT, 3]);
+        assert_eq!(
+            (inputs[0][0], inputs[0][5], inputs[0][11], &inputs[1][..]),
+            (1, 2, 3, &[4, 5, 5][..])
+        );
+        assert!(together(Vec::new()).is_empty());
+    }
 }

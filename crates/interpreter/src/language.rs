@@ -92,6 +92,44 @@ impl Language {
         }
     }
 
+    /// Whether a variable of that name is looked at when Python or a library of it is loaded, and not later: one that is
+    /// loaded already must not be given it.
+    pub fn is_read_by_python_at_start(name: &str) -> bool {
+        let prefixes = [
+            "PYTHON",
+            "LD_",
+            "LC_",
+            "MPL",
+            "OMP_",
+            "KMP_",
+            "OPENBLAS_",
+            "GOTO_",
+            "MKL_",
+            "BLIS_",
+            "NUMEXPR_",
+            "NPY_",
+            "NUMPY_",
+            "PANDAS_",
+            "IPYTHON",
+            "JUPYTER_",
+            "MALLOC_",
+            "GLIBC_",
+        ];
+        let names = [
+            "LANG",
+            "LANGUAGE",
+            "TZ",
+            "HOME",
+            "USER",
+            "LOGNAME",
+            "TMPDIR",
+            "TMP",
+            "TEMP",
+            "XDG_CONFIG_HOME",
+        ];
+        names.contains(&name) || prefixes.iter().any(|prefix| name.starts_with(prefix))
+    }
+
     /// The driver.
     pub fn source(self) -> &'static [u8] {
         match self {
@@ -159,6 +197,23 @@ mod tests {
         }
         for name in ["", "cobol", "python ", "pythön"] {
             assert_eq!(Language::parse(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_read_at_the_start_cannot_be_given_later() {
+        for name in [
+            "PYTHONPATH",
+            "OMP_NUM_THREADS",
+            "MPLBACKEND",
+            "TZ",
+            "LC_ALL",
+            "LD_LIBRARY_PATH",
+        ] {
+            assert!(Language::is_read_by_python_at_start(name), "{name}");
+        }
+        for name in ["OPENAI_API_KEY", "PATH", "DEBUG", "TZDATA", "http_proxy"] {
+            assert!(!Language::is_read_by_python_at_start(name), "{name}");
         }
     }
 

@@ -2,7 +2,9 @@
 //!
 //! Implemented by the room that holds sandboxes; the tests of this room start processes of this machine.
 
+use std::collections::BTreeMap;
 use std::future::Future;
+use std::sync::Arc;
 
 use offleash_core::error::ErrorKind;
 use offleash_core::exec::{ExecEnd, OutputStream};
@@ -18,6 +20,9 @@ pub trait Processes: Clone + Send + Sync + 'static {
     /// Starts a process as the usual user, with input, and found by its tag afterwards. It goes on when the stream is
     /// dropped.
     fn start(&self, start: Start) -> impl Future<Output = Result<Self::Stream, ProcessError>> + Send;
+
+    /// The variables that a process is given beside those of the sandbox.
+    fn environment(&self) -> Arc<BTreeMap<String, String>>;
 
     /// What a process writes from now on.
     fn attach(&self, pid: u32) -> impl Future<Output = Result<Self::Stream, ProcessError>> + Send;

@@ -29,6 +29,8 @@
 //! |---|---|---|
 //! | `source` | nobody | the driver itself; the first frame, and there once |
 //! | `sync` | a number that nobody can guess | nothing. The driver forgets every `code` and `env` without a `run`, and answers with a `sync` |
+//! | `import` | nobody | names of modules, one a line, to be loaded before a cell asks; those that cannot be are passed over. Of Python alone |
+//! | `variable` | nobody | `NAME=VALUE`, a variable for all cells; without effect once one has run. Of Python alone |
 //! | `code` | a cell | a piece of its code; pieces follow each other |
 //! | `env` | a cell | `NAME=VALUE`, a variable for this cell alone; what it was is restored at the end |
 //! | `run` | a cell | two decimal numbers and a space between: how many bytes of output, and of results, are of any use. Runs the cell |
@@ -81,6 +83,10 @@ pub enum HostFrame<'a> {
     Source(&'a [u8]),
     /// A question by whose id the answer is found in whatever was sent before.
     Sync(Id),
+    /// Modules to load ahead, one a line.
+    Import(&'a [u8]),
+    /// A variable for all cells, `NAME=VALUE`, before the first one.
+    Variable(&'a [u8]),
     /// A piece of a cell's code.
     Code(Id, &'a [u8]),
     /// A variable of a cell, `NAME=VALUE`.
@@ -106,6 +112,8 @@ impl HostFrame<'_> {
         let (kind, id, payload): (_, _, &[u8]) = match self {
             Self::Source(source) => ("source", NOBODY, source),
             Self::Sync(id) => ("sync", *id, &[]),
+            Self::Import(modules) => ("import", NOBODY, modules),
+            Self::Variable(variable) => ("variable", NOBODY, variable),
             Self::Code(id, code) => ("code", *id, code),
             Self::Env(id, variable) => ("env", *id, variable),
             Self::Run { cell, output, results } => {

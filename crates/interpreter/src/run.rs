@@ -86,7 +86,7 @@ pub(crate) async fn run<P: Processes>(
                     ending = Some(Ending::begin(driver, Why::Interrupted, limits.grace).await);
                 }
             }
-            Turn::Asked(Some(Order::Ready(reply))) => drop(reply.send(Ok(()))),
+            Turn::Asked(Some(Order::Ready(reply) | Order::Prepare(_, reply))) => drop(reply.send(Ok(()))),
             Turn::Asked(Some(Order::Interrupt)) => {
                 if ending.is_none() {
                     ending = Some(Ending::begin(driver, Why::Interrupted, limits.grace).await);

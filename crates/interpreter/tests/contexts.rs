@@ -341,3 +341,41 @@ async fn what_cannot_be_is_refused() {
     let more = contexts.create(Language::Python, None).await.unwrap_err();
     assert!(matches!(more, ContextError::Exhausted { .. }), "{more}");
 }
+
+#[tokio::test]
+async fn a_context_that_was_made_ready_has_its_modules_its_variables_and_no_cell_behind_it() {
+    const LOOK: &str =
+        "import os, sys\nprint('poplib' in sys.modules, os.environ.get('FLAVOUR'), 'poplib' in globals())";
+    let processes = Local::default();
+    let contexts = Contexts::new(processes.clone(), patient());
+    let modules = ["poplib", "no_such_module", "not a name"].map(str::to_owned);
+    contexts.prepare(&modules).await.unwrap();
+    let ready = contexts.list().await.unwrap();
+    assert_eq!((ready.len(), ready[0].state, ready[0].count), (1, State::Idle, 0));
+    processes.set_environment("FLAVOUR", "mint");
+    let first = run(&contexts, LOOK).await;
+    assert_eq!((first.stdout.as_str(), first.count), ("True mint False\n", 1));
+    // It is that of the first cell alone: what a cell sets stays.
+    run(&contexts, "os.environ['FLAVOUR'] = 'own'").await;
+    processes.set_environment("FLAVOUR", "other");
+    assert_eq!(run(&contexts, LOOK).await.stdout, "True own False\n");
+    // As it is for who finds the driver again.
+    drop(contexts);
+    let later = Contexts::new(processes.clone(), patient());
+    assert_eq!(run(&later, LOOK).await.stdout, "True own False\n");
+    // One that is started anew has what processes are given then.
+    later.restart(&later.list().await.unwrap()[0].id).await.unwrap();
+    assert_eq!(run(&later, LOOK).await.stdout, "False other False\n");
+}
+
+#[tokio::test]
+async fn variables_reach_a_ready_context_that_another_daemon_made() {
+    let processes = Local::default();
+    let first = Contexts::new(processes.clone(), patient());
+    first.prepare(&[]).await.unwrap();
+    drop(first);
+    processes.set_environment("FLAVOUR", "mint");
+    let second = Contexts::new(processes, patient());
+    let found = run(&second, "import os; print(os.environ['FLAVOUR'])").await;
+    assert_eq!((found.stdout.as_str(), found.count), ("mint\n", 1));
+}

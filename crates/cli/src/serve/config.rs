@@ -9,7 +9,7 @@ use std::time::Duration;
 use offleash_api::{Listen, ServerConfig, TlsFiles};
 use offleash_core::level::Degrade;
 use offleash_core::network::{NetworkRule, RuleVerdict};
-use offleash_core::template::{ItemError, TemplateName};
+use offleash_core::template::{ItemError, PythonModule, TemplateName};
 use offleash_core::text::Text;
 use offleash_manager::daemon::{
     AdmissionConfig, BASE_TEMPLATE, DaemonConfig, Limits, PoolConfig, TemplatePool, TemplatesConfig,
@@ -132,6 +132,10 @@ tables! {
         min: usize = "`0`, for `base` as `pool.min`",
         /// And at most.
         max: usize = "as `pool.max`",
+        /// Whether they have a context of Python that is ready for its first cell.
+        interpreter: bool = "as the template: whether its `pip` has IPython, or it says `imports`",
+        /// What that has imported, as far as it is installed.
+        imports: Vec<String> = "those of the template, or numpy, pandas, matplotlib.pyplot",
     }
     "templates" Templates {
         /// Build template `code-interpreter`, which E2B's SDK for it asks for, when it is asked for and not there.
@@ -423,9 +427,19 @@ fn warm_pool(table: &Pool, usual: PoolConfig) -> Result<PoolConfig, Failure> {
             let message = format!("pool.templates.{name}: `min` is more than `max`");
             return Err(Failure::new(message).with_hint("docs/serve.md has every key, with its default"));
         }
+        let imports = own.imports.as_ref().map(|names| {
+            let parsed = names.iter().map(|name| name.parse::<PythonModule>());
+            parsed.collect::<Result<Vec<_>, _>>()
+        });
+        let imports = imports.transpose().map_err(|error| {
+            Failure::new(format!("pool.templates.{name}.imports: {error}"))
+                .with_hint("docs/serve.md has every key, with its default")
+        })?;
         let own = TemplatePool {
             min: own.min,
             max: own.max,
+            interpreter: own.interpreter,
+            imports,
         };
         config.templates.insert(meant, own);
     }

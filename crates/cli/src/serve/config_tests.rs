@@ -138,6 +138,7 @@ fn what_is_not_known_is_refused() {
         "[limits]\ncpus = 33",
         "[limits]\ncpus = 0",
         "[pool.templates.\"A b\"]\nmin = 1",
+        "[pool.templates.a]\nimports = [\"os; x\"]",
         "[pool.templates.a]\nmin = 2\nmax = 1",
         "[pool]\nmax_total = 3\n[pool.templates.a]\nmin = 2",
     ] {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Recipe, TemplateName};
+use super::{PythonModule, Recipe, TemplateName};
 use crate::network::{NetworkRule, RuleVerdict};
 use crate::policy::PolicyError;
 use crate::units::Bytes;
@@ -36,7 +36,7 @@ pub struct RecipeKeyDoc {
 }
 
 /// Every key of a recipe's file, in the order in which they are done.
-pub fn reference() -> [RecipeKeyDoc; 9] {
+pub fn reference() -> [RecipeKeyDoc; 10] {
     let row = |key, kind, doc, example| RecipeKeyDoc {
         key,
         kind,
@@ -93,6 +93,13 @@ pub fn reference() -> [RecipeKeyDoc; 9] {
             "variables of every command in sandboxes of the template, and of the commands of `run`",
             "{ MPLBACKEND = \"agg\" }",
         ),
+        row(
+            "imports",
+            "list of modules",
+            "what contexts of Python have imported that a server makes ready ahead; without it `numpy`, `pandas` and \
+             `matplotlib.pyplot` where IPython is among `pip`, and no context is made ready where it is not",
+            "[\"polars\"]",
+        ),
     ]
 }
 
@@ -108,6 +115,7 @@ struct File {
     allow: Vec<Spanned<String>>,
     disk: Option<Spanned<String>>,
     env: BTreeMap<Spanned<String>, Spanned<String>>,
+    imports: Option<Vec<Spanned<String>>>,
 }
 
 impl RecipeFile {
@@ -134,6 +142,7 @@ impl File {
         for rule in &self.allow {
             NetworkRule::parse(RuleVerdict::Allow, rule.get_ref()).map_err(|error| wrong(rule, &error))?;
         }
+        let imports: Option<Vec<PythonModule>> = self.imports.as_deref().map(all).transpose()?;
         let plain = |list: Vec<Spanned<String>>| list.into_iter().map(Spanned::into_inner).collect();
         Ok(RecipeFile {
             name: self.name.as_ref().map(one).transpose()?,
@@ -146,6 +155,7 @@ impl File {
                 run: plain(self.run),
                 allow: plain(self.allow),
                 env,
+                imports,
             },
         })
     }

@@ -66,10 +66,27 @@ macro_rules! items {
     )+};
 }
 
+impl PipRequirement {
+    /// The name of the package, as indexes write it (PEP 503), but for separators.
+    pub fn name(&self) -> String {
+        let ends = |byte: char| !byte.is_ascii_alphanumeric() && !"._-".contains(byte);
+        let name = self.0.split(ends).next().unwrap_or_default();
+        name.to_ascii_lowercase()
+    }
+}
+
 items! {
     /// A requirement as pip takes it: a name with extras, versions and markers, or `NAME @ URL`.
     PipRequirement, "a requirement of pip", |text| {
         starts_with_name(text)
+    };
+    /// A module of Python by its full name, as in `matplotlib.pyplot`.
+    PythonModule, "a module of Python", |text| {
+        let is_word = |word: &str| {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+            word.bytes().all(plain) && !word.starts_with(|first: char| first.is_ascii_digit()) && !word.is_empty()
+        };
+        if text.split('.').all(is_word) { Ok(()) } else { Err("it is no name with dots between its parts") }
     };
     /// A package of the distribution: `NAME`, `NAME=VERSION` or `NAME/RELEASE`.
     AptPackage, "a package of apt", |text| {

@@ -20,6 +20,15 @@ pub(crate) struct Local {
 #[derive(Debug, Default)]
 struct All {
     running: Mutex<BTreeMap<u32, Entry>>,
+    environment: Mutex<Arc<BTreeMap<String, String>>>,
+}
+
+impl Local {
+    /// From here on processes are given other variables.
+    pub(crate) fn set_environment(&self, name: &str, value: &str) {
+        let env = BTreeMap::from([(name.to_owned(), value.to_owned())]);
+        *self.all.environment.lock().unwrap() = Arc::new(env);
+    }
 }
 
 #[derive(Debug)]
@@ -62,6 +71,7 @@ impl Processes for Local {
         let (program, arguments) = start.argv.split_first().unwrap();
         let mut command = Command::new(program);
         command.args(arguments).process_group(0).env_remove("PYTHONPATH");
+        command.envs(self.environment().iter());
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -84,6 +94,10 @@ impl Processes for Local {
         let all = Arc::downgrade(&self.all);
         std::thread::spawn(move || relay(pid, child, &all));
         Ok(LocalStream { pid, news })
+    }
+
+    fn environment(&self) -> Arc<BTreeMap<String, String>> {
+        Arc::clone(&self.all.environment.lock().unwrap())
     }
 
     async fn attach(&self, pid: u32) -> Result<LocalStream, ProcessError> {

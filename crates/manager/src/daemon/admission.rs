@@ -41,9 +41,15 @@ impl Admission {
 
     /// Fails if one more sandbox is too much now.
     pub(super) fn check(&self) -> Result<(), DaemonError> {
+        self.check_beside(0)
+    }
+
+    /// As [`Self::check`], where so many MiB of memory are about to be used by others.
+    pub(super) fn check_beside(&self, expected_mib: u64) -> Result<(), DaemonError> {
         let left = self.left();
+        let least_mib = self.config.min_memory_mib.saturating_add(expected_mib);
         for (what, left, least) in [
-            ("memory", left.memory_mib, self.config.min_memory_mib),
+            ("memory", left.memory_mib, least_mib),
             ("processes", left.pids, self.config.min_pids),
             ("disk space", left.disk_mib, self.config.min_disk_mib),
         ] {
@@ -145,6 +151,18 @@ mod tests {
                 other => panic!("{expected}: {other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn what_is_about_to_be_used_is_counted() {
+        let config = AdmissionConfig {
+            min_memory_mib: 1,
+            min_pids: 0,
+            min_disk_mib: 0,
+        };
+        let admission = Admission::new(config, "/".into());
+        assert!(admission.check_beside(0).is_ok());
+        assert!(admission.check_beside(u64::MAX).is_err());
     }
 
     #[test]

@@ -1,15 +1,19 @@
 //! Contexts of code in sandboxes: what `interpreter` needs of a sandbox, by way of its keeper.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use offleash_core::error::Explained as _;
+use offleash_core::template::PythonModule;
 use offleash_interpreter::contexts::{Contexts, is_driver};
+use offleash_interpreter::error::ContextError;
 use offleash_interpreter::limits::Limits;
 use offleash_interpreter::process::{ProcessError, ProcessNews, ProcessStream, Processes, Running, Start};
 
 use super::Daemon;
 use super::error::DaemonError;
+use super::inner::Inner;
+use super::table::Entry;
 use crate::keeper::client::{ExecNews, ExecStream, Keeper};
 use crate::keeper::error::KeeperError;
 use crate::keeper::message::{Selector, StartExec};
@@ -20,7 +24,62 @@ pub type SandboxContexts = Contexts<SandboxProcesses>;
 /// The contexts of all sandboxes in which somebody asked for some.
 #[derive(Debug, Default)]
 pub(super) struct AllContexts {
-    by_sandbox: Mutex<HashMap<String, Arc<SandboxContexts>>>,
+    by_sandbox: Mutex<HashMap<String, Known>>,
+}
+
+/// The contexts of a sandbox, and the variables that their drivers are given.
+#[derive(Debug)]
+struct Known {
+    contexts: Arc<SandboxContexts>,
+    env: Arc<RwLock<Environment>>,
+}
+
+/// Variables that every command in a sandbox gets.
+type Environment = Arc<BTreeMap<String, String>>;
+
+impl AllContexts {
+    /// The contexts of the sandbox `id`, with `make` for what is not known.
+    fn get_or(&self, id: &str, make: impl FnOnce() -> (Keeper, Environment)) -> Arc<SandboxContexts> {
+        let mut all = self.by_sandbox.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.get(id) {
+            return Arc::clone(&known.contexts);
+        }
+        let (keeper, env) = make();
+        let env = Arc::new(RwLock::new(env));
+        let processes = SandboxProcesses {
+            keeper,
+            env: Arc::clone(&env),
+        };
+        let contexts = Arc::new(Contexts::new(processes, Limits::default()));
+        let known = Known {
+            contexts: Arc::clone(&contexts),
+            env,
+        };
+        all.insert(id.to_owned(), known);
+        contexts
+    }
+
+    /// Gives a sandbox that was made ahead its variables, before it is anybody's.
+    pub(super) fn hand_out(&self, id: &str, env: &BTreeMap<String, String>) {
+        let all = self.by_sandbox.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.get(id) {
+            *known.env.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(env.clone());
+        }
+    }
+
+    /// The sandbox is gone.
+    pub(super) fn forget(&self, id: &str) {
+        let mut all = self.by_sandbox.lock().unwrap_or_else(PoisonError::into_inner);
+        all.remove(id);
+    }
+}
+
+/// Starts the interpreter of a sandbox that waits, and has it import what its first cells are likely to want.
+pub(super) async fn prepare(inner: &Inner, entry: &Entry, imports: &[PythonModule]) -> Result<(), ContextError> {
+    let make = || (inner.keeper(entry), Environment::default());
+    let contexts = inner.contexts.get_or(entry.id.as_str(), make);
+    let modules: Vec<String> = imports.iter().map(PythonModule::to_string).collect();
+    contexts.prepare(&modules).await
 }
 
 impl Daemon {
@@ -33,24 +92,7 @@ impl Daemon {
     pub async fn contexts(&self, id: &str) -> Result<Arc<SandboxContexts>, DaemonError> {
         let access = self.access(id)?;
         let keeper = self.keeper(id).await?;
-        let mut all = self
-            .inner
-            .contexts
-            .by_sandbox
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(contexts) = all.get(id) {
-            return Ok(Arc::clone(contexts));
-        }
-        // Ids are never used again: those of sandboxes that are gone are of no use.
-        all.retain(|id, _| self.inner.table.get(id).is_some());
-        let processes = SandboxProcesses {
-            keeper,
-            env: Arc::new(access.env),
-        };
-        let contexts = Arc::new(Contexts::new(processes, Limits::default()));
-        all.insert(id.to_owned(), Arc::clone(&contexts));
-        Ok(contexts)
+        Ok(self.inner.contexts.get_or(id, || (keeper, Arc::new(access.env))))
     }
 }
 
@@ -63,7 +105,7 @@ pub fn is_driver_tag(tag: Option<&str>) -> bool {
 #[derive(Debug, Clone)]
 pub struct SandboxProcesses {
     keeper: Keeper,
-    env: Arc<BTreeMap<String, String>>,
+    env: Arc<RwLock<Environment>>,
 }
 
 /// What a driver writes.
@@ -79,7 +121,7 @@ impl Processes for SandboxProcesses {
         let bytes = |(name, value): (&String, &String)| (name.clone().into_bytes(), value.clone().into_bytes());
         let exec = StartExec {
             argv: start.argv.into_iter().map(String::into_bytes).collect(),
-            env: self.env.iter().map(bytes).collect(),
+            env: self.environment().iter().map(bytes).collect(),
             cwd: start.cwd.map(String::into_bytes),
             stdin: true,
             tag: Some(start.tag),
@@ -87,6 +129,10 @@ impl Processes for SandboxProcesses {
         };
         let stream = self.keeper.start(exec).await.map_err(told)?;
         Ok(SandboxStream { stream })
+    }
+
+    fn environment(&self) -> Environment {
+        Arc::clone(&self.env.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     async fn attach(&self, pid: u32) -> Result<SandboxStream, ProcessError> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use offleash_core::level::{Degrade, Level};
-use offleash_core::template::Recipe;
+use offleash_core::template::{PythonModule, Recipe};
 
 use super::BASE_TEMPLATE;
 use super::view::Limits;
@@ -103,6 +103,10 @@ pub struct TemplatePool {
     pub min: Option<usize>,
     /// How many wait at most; as for all templates if `None`.
     pub max: Option<usize>,
+    /// Whether they have a context of Python that is ready; as the template's recipe says if `None`.
+    pub interpreter: Option<bool>,
+    /// What that has imported; as the recipe says if `None`.
+    pub imports: Option<Vec<PythonModule>>,
 }
 
 /// How many of a template wait.
@@ -124,6 +128,19 @@ impl PoolConfig {
         PoolBounds {
             min: own.and_then(|own| own.min).unwrap_or(usual),
             max: own.and_then(|own| own.max).unwrap_or(self.max),
+        }
+    }
+
+    /// What contexts of Python have imported that are started in members of a template while they wait; `None` if none
+    /// are. `recipe` is that of the template, which the base has not.
+    pub fn ready_imports(&self, template: &str, recipe: Option<&Recipe>) -> Option<Vec<PythonModule>> {
+        let own = self.templates.get(template);
+        let (wanted, imports) = own.map_or((None, None), |own| (own.interpreter, own.imports.clone()));
+        let of_recipe = recipe.and_then(Recipe::ready_imports);
+        match wanted {
+            Some(false) => None,
+            Some(true) => Some(imports.or(of_recipe).unwrap_or_else(Recipe::usual_imports)),
+            None => of_recipe.map(|of_recipe| imports.unwrap_or(of_recipe)),
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use offleash_core::spec::Descent;
 use offleash_core::text::Text;
 use offleash_core::units::{Bytes, CpuCount};
+use offleash_interpreter::language::Language;
 use offleash_store::HeldTemplate;
 use offleash_store::registry::{Change, EventKind, LogLevel, SandboxRow, SandboxState, Scope};
 use tokio::time::timeout;
@@ -20,7 +21,7 @@ use super::request::{CreateRequest, NetworkSettings, OnTimeout};
 use super::specification::{self, Specification};
 use super::table::{Claim, Entry, Reserved};
 use super::view::{Caller, Limits, SandboxView};
-use super::{Daemon, network, random, templates};
+use super::{Daemon, code, network, random, templates};
 use crate::clock::{after, now_ms};
 use crate::keeper::message::Hello;
 use crate::keeper::order::{LimitsOrder, NetworkOrder, SandboxOrder};
@@ -116,7 +117,12 @@ impl Order {
 
     /// Whether it asks for nothing that members of the warm pool have not.
     fn is_usual(&self, inner: &Inner) -> bool {
+        let origin = self.origin();
+        let recipe = self.template.as_ref().map(|template| &template.record().recipe);
+        let has_context = || inner.config.pool.ready_imports(&origin.template, recipe).is_some();
+        let mut names = self.request.env.keys();
         self.specification.limits == inner.config.default_limits
+            && !(names.any(|name| Language::is_read_by_python_at_start(name)) && has_context())
     }
 
     /// What it counts against.
@@ -239,6 +245,7 @@ async fn assign(inner: &Arc<Inner>, entry: &Arc<Entry>, order: &Order) -> Result
         return Ok(false);
     }
     row.generation = entry.lock().row.generation;
+    inner.contexts.hand_out(&row.id, &order.request.env);
     let created = order.created(&specification);
     let not_enforced = history::not_enforced(&row.id, &specification.not_enforced);
     entry.lock().specification = Arc::new(specification);
@@ -293,7 +300,10 @@ async fn make_for(inner: &Arc<Inner>, order: &Order) -> Result<Reserved, DaemonE
 }
 
 /// Makes a sandbox for the warm pool.
+///
+/// One whose template has an interpreter has a context that is ready; where that cannot be, it is one without.
 pub(super) async fn make_for_pool(inner: &Arc<Inner>, origin: &Origin) -> Result<Arc<Entry>, DaemonError> {
+    let template = templates::current(inner, &origin.template).await?;
     let specification = Specification {
         build: origin.build.clone(),
         ..Specification::usual(&inner.config)
@@ -306,6 +316,13 @@ pub(super) async fn make_for_pool(inner: &Arc<Inner>, origin: &Origin) -> Result
     if let Err(error) = make(inner, &entry, None).await {
         inner.table.remove(&entry);
         return Err(error);
+    }
+    let recipe = template.as_ref().map(|template| &template.record().recipe);
+    if let Some(imports) = inner.config.pool.ready_imports(&origin.template, recipe)
+        && let Err(error) = code::prepare(inner, &entry, &imports).await
+    {
+        let line = format!("its interpreter cannot be made ready: {error}");
+        inner.log(entry.id.as_str(), LogLevel::Warn, line);
     }
     Ok(Arc::clone(&entry))
 }

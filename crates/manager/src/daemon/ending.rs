@@ -182,6 +182,7 @@ pub(super) async fn forget(inner: &Arc<Inner>, entry: &Arc<Entry>) -> bool {
         return false;
     }
     inner.table.remove(entry);
+    inner.contexts.forget(entry.id.as_str());
     true
 }
 

@@ -78,11 +78,12 @@ fn end_all(inner: &Arc<Inner>, entries: Vec<Arc<Entry>>, why: &'static str) {
 
 fn fill(inner: &Arc<Inner>, making: &mut JoinSet<()>) {
     while making.len() < inner.pool.max_creating() {
+        let Some(origin) = inner.pool.next() else { return };
         // What the machine has left is for those who wait for it.
-        if inner.admission.check().is_err() {
+        if inner.admission.check_beside(inner.pool.expected_mib()).is_err() {
+            let _nothing = inner.pool.finish(&origin, Made::Deferred);
             return;
         }
-        let Some(origin) = inner.pool.next() else { return };
         let inner = Arc::clone(inner);
         // Until it is in the pool, where the end of the daemon finds it.
         let job = Job::begin(&inner);
@@ -92,7 +93,10 @@ fn fill(inner: &Arc<Inner>, making: &mut JoinSet<()>) {
             let made = inner.detached(async move { make_for_pool(&work, &of).await }).await;
             let made = match made {
                 Ok(entry) if entry.state() != SandboxState::Running => Made::Failed,
-                Ok(entry) if is_current(&inner, &origin).await => Made::Ready(entry),
+                Ok(entry) if is_current(&inner, &origin).await => {
+                    let memory_mib = memory_mib(&inner, &entry).await;
+                    Made::Ready(entry, memory_mib)
+                }
                 Ok(entry) => Made::Outdated(entry),
                 Err(_) => Made::Failed,
             };
@@ -100,6 +104,14 @@ fn fill(inner: &Arc<Inner>, making: &mut JoinSet<()>) {
             end_all(&inner, unwanted.into_iter().collect(), "its template has changed");
         });
     }
+}
+
+/// What a sandbox that waits holds of the machine's memory, without what can be had back.
+async fn memory_mib(inner: &Inner, entry: &Entry) -> u64 {
+    let usage = inner.keeper(entry).usage().await;
+    usage.map_or(0, |usage| {
+        usage.memory_bytes.saturating_sub(usage.memory_cache_bytes) >> 20
+    })
 }
 
 /// Whether a sandbox that was made for `origin` is of it: its keeper took what was there then.

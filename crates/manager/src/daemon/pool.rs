@@ -27,6 +27,9 @@ const FORGOTTEN: f64 = 0.015;
 const CALM: Duration = Duration::from_millis(50);
 /// … but no longer than this, so that a long row of creates does not come to an empty pool.
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
+/// What the first one of a template is taken to need of the machine's memory, MiB: as much as an interpreter with large
+/// libraries.
+const FIRST_MIB: u64 = 128;
 /// How long nothing is made for a template after a failure.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 
@@ -82,6 +85,8 @@ struct Queue {
     members: VecDeque<Member>,
     /// How many are being made.
     making: usize,
+    /// What the last one that was made holds of the machine's memory, MiB.
+    memory_mib: Option<u64>,
     /// Creates of late, the older the less.
     demand: f64,
     /// When the next may be made after one could not be.
@@ -104,12 +109,14 @@ struct Member {
 /// What became of a sandbox that was made for the pool.
 #[derive(Debug)]
 pub(super) enum Made {
-    /// It can be had.
-    Ready(Arc<Entry>),
+    /// It can be had, and holds so many MiB of memory.
+    Ready(Arc<Entry>, u64),
     /// Its template was rebuilt or removed meanwhile.
     Outdated(Arc<Entry>),
     /// There is none.
     Failed,
+    /// It was not begun.
+    Deferred,
 }
 
 /// A template of which no member is made as long as this lives.
@@ -236,13 +243,14 @@ impl Pool {
         let queue = queue.filter(|queue| queue.origin == *origin);
         let Some(queue) = queue else {
             return match made {
-                Made::Ready(entry) | Made::Outdated(entry) => Some(entry),
-                Made::Failed => None,
+                Made::Ready(entry, _) | Made::Outdated(entry) => Some(entry),
+                Made::Failed | Made::Deferred => None,
             };
         };
         queue.making = queue.making.saturating_sub(1);
         match made {
-            Made::Ready(entry) => {
+            Made::Ready(entry, memory_mib) => {
+                queue.memory_mib = Some(memory_mib);
                 queue.add(entry);
                 None
             }
@@ -251,6 +259,7 @@ impl Pool {
                 queue.not_before = Some(Instant::now() + AFTER_FAILURE);
                 None
             }
+            Made::Deferred => None,
         }
     }
 
@@ -340,6 +349,16 @@ impl Pool {
         })
     }
 
+    /// What those that are being made will hold of the machine's memory, MiB, as far as can be told.
+    pub(super) fn expected_mib(&self) -> u64 {
+        let contents = self.lock();
+        let queues = contents.queues.values();
+        queues.fold(0, |sum, queue| {
+            let making = u64::try_from(queue.making).unwrap_or(u64::MAX);
+            sum.saturating_add(making.saturating_mul(queue.memory_mib.unwrap_or(FIRST_MIB)))
+        })
+    }
+
     /// How many of each template wait.
     pub(super) fn waiting(&self) -> Vec<(String, usize)> {
         let contents = self.lock();
@@ -394,6 +413,7 @@ impl Queue {
             bounds,
             members: VecDeque::new(),
             making: 0,
+            memory_mib: None,
             demand: 0.0,
             not_before: None,
         }

@@ -47,7 +47,7 @@ fn ask(pool: &Pool, origin: &Origin, times: usize) {
 fn fill(pool: &Pool) -> BTreeMap<String, usize> {
     let mut made = BTreeMap::new();
     while let Some(origin) = pool.next() {
-        assert!(pool.finish(&origin, Made::Ready(entry(&origin))).is_none());
+        assert!(pool.finish(&origin, Made::Ready(entry(&origin), 1)).is_none());
         *made.entry(origin.template).or_default() += 1;
     }
     made
@@ -151,7 +151,7 @@ fn one_of_another_build_is_never_handed_out() {
     };
     pool.note_current(&new);
     assert!(pool.take(&old).is_none());
-    assert!(pool.finish(&late, Made::Ready(entry(&late))).is_some());
+    assert!(pool.finish(&late, Made::Ready(entry(&late), 1)).is_some());
     assert_eq!(pool.surplus().len(), 2);
     assert_eq!(fill(&pool)["one"], 3, "demand is for the template, not for a build");
     assert!(pool.take(&new).is_some());
@@ -185,6 +185,7 @@ fn a_template_can_have_bounds_of_its_own() {
     let own = |min, max| TemplatePool {
         min: Some(min),
         max: Some(max),
+        ..TemplatePool::default()
     };
     let pool = pool_with(1, 8, |config| {
         config.templates.insert("one".to_owned(), own(2, 3));
@@ -238,4 +239,53 @@ fn one_that_is_switched_off_is_empty() {
     ask(&pool, &base(), 1);
     assert!(pool.is_off() && pool.next().is_none());
     assert!(pool.take(&base()).is_none());
+}
+
+#[test]
+fn those_that_are_being_made_are_expected_to_hold_what_the_one_before_holds() {
+    let pool = pool(0, 10);
+    ask(&pool, &base(), 3);
+    assert_eq!(pool.expected_mib(), 0);
+    let first = pool.next().unwrap();
+    assert_eq!(pool.expected_mib(), FIRST_MIB);
+    pool.finish(&first, Made::Ready(entry(&first), 7));
+    let _two = [(); 2].map(|()| pool.next().unwrap());
+    assert_eq!(pool.expected_mib(), 14);
+    pool.finish(&first, Made::Deferred);
+    assert_eq!((pool.expected_mib(), pool.next()), (7, Some(base())));
+}
+
+#[test]
+fn interpreters_are_made_ready_as_the_recipe_or_the_owner_says() {
+    use offleash_core::template::Recipe;
+    let names = |own: TemplatePool, recipe: Option<&Recipe>| {
+        let mut config = PoolConfig::default();
+        config.templates.insert("one".to_owned(), own);
+        let imports = config.ready_imports("one", recipe)?;
+        Some(
+            imports
+                .iter()
+                .map(|module| module.to_string())
+                .collect::<Vec<_>>()
+                .join(" "),
+        )
+    };
+    let own = |interpreter, imports: Option<&str>| TemplatePool {
+        interpreter,
+        imports: imports.map(|name| vec![name.parse().unwrap()]),
+        ..TemplatePool::default()
+    };
+    let (plain, usual) = (Recipe::default(), "numpy pandas matplotlib.pyplot".to_owned());
+    let rich = Recipe::code_interpreter();
+    for (own, recipe, expected) in [
+        (own(None, None), Some(&plain), None),
+        (own(None, Some("polars")), Some(&plain), None),
+        (own(None, None), Some(&rich), Some(usual.clone())),
+        (own(None, Some("polars")), Some(&rich), Some("polars".to_owned())),
+        (own(Some(false), None), Some(&rich), None),
+        (own(Some(true), None), Some(&plain), Some(usual)),
+        (own(Some(true), Some("json")), None, Some("json".to_owned())),
+    ] {
+        assert_eq!(names(own.clone(), recipe), expected, "{own:?}");
+    }
 }
