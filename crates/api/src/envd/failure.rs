@@ -72,13 +72,16 @@ impl From<Failure> for StreamEnd {
 fn is_exhaustion(number: i32) -> bool {
     matches!(
         Errno::from_raw_os_error(number),
-        Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE | Errno::NOSPC | Errno::DQUOT
+        Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE | Errno::NOSPC | Errno::DQUOT | Errno::FBIG
     )
 }
 
-/// Whether there is no room for more bytes or files.
+/// Whether there is no room for more bytes or files, or for so large a one.
 fn is_full(number: i32) -> bool {
-    matches!(Errno::from_raw_os_error(number), Errno::NOSPC | Errno::DQUOT)
+    matches!(
+        Errno::from_raw_os_error(number),
+        Errno::NOSPC | Errno::DQUOT | Errno::FBIG
+    )
 }
 
 /// The code for what the kernel said about a file.
@@ -88,7 +91,7 @@ fn file_code(number: i32) -> Code {
         Errno::EXIST | Errno::NOTEMPTY => Code::AlreadyExists,
         // A socket, and a device that nothing is behind, cannot be opened (open(2)).
         Errno::NXIO | Errno::NODEV => Code::InvalidArgument,
-        Errno::NOTDIR | Errno::ISDIR | Errno::INVAL | Errno::NAMETOOLONG | Errno::FBIG => Code::InvalidArgument,
+        Errno::NOTDIR | Errno::ISDIR | Errno::INVAL | Errno::NAMETOOLONG => Code::InvalidArgument,
         Errno::PERM | Errno::ACCESS | Errno::ROFS => Code::PermissionDenied,
         Errno::LOOP | Errno::BUSY => Code::FailedPrecondition,
         _ if is_exhaustion(number) => Code::ResourceExhausted,
@@ -175,6 +178,7 @@ mod tests {
             (21, Code::InvalidArgument, 400),
             (13, Code::PermissionDenied, 403),
             (6, Code::InvalidArgument, 400),
+            (27, Code::ResourceExhausted, 507),
             (28, Code::ResourceExhausted, 507),
             (122, Code::ResourceExhausted, 507),
             (24, Code::ResourceExhausted, 429),

@@ -74,7 +74,9 @@ impl FileFailure {
                 let text = match errno {
                     Errno::NOENT => format!("path '{shown}' does not exist"),
                     Errno::ISDIR => format!("path '{shown}' is a directory"),
-                    Errno::NOSPC | Errno::DQUOT => format!("path '{shown}': not enough disk space available"),
+                    Errno::NOSPC | Errno::DQUOT | Errno::FBIG => {
+                        format!("path '{shown}': not enough disk space available")
+                    }
                     errno => format!("path '{shown}': {}: {errno}", step.escape_debug()),
                 };
                 Self::told(status, text)

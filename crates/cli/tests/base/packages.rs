@@ -89,10 +89,10 @@ with zipfile.ZipFile("/tmp/" + name, "w") as wheel:
 END
 cd /tmp
 /usr/bin/python3 build.py
-/usr/bin/python3 -m pip install -q --no-index --break-system-packages --root-user-action=ignore /tmp/offleash_tiny-1.0-py3-none-any.whl >log 2>&1 || { cat log; exit 1; }
+/usr/bin/python3 -m pip install -q --no-index --root-user-action=ignore /tmp/offleash_tiny-1.0-py3-none-any.whl >log 2>&1 || { cat log; exit 1; }
 PATH=$PATH:$HOME/.local/bin offleash-wheel
 /usr/bin/python3 -c 'import offleash_tiny; offleash_tiny.main()'
-/usr/bin/python3 -m pip uninstall -q -y --break-system-packages --root-user-action=ignore offleash-tiny >log 2>&1 || { cat log; exit 1; }
+/usr/bin/python3 -m pip uninstall -q -y --root-user-action=ignore offleash-tiny >log 2>&1 || { cat log; exit 1; }
 "#;
 
 #[test]

@@ -12,6 +12,10 @@ use crate::base::{BaseError, Scratch, Template};
 use crate::planning::{self, BaseTemplate};
 use crate::templates;
 
+/// The mark that keeps pip from a distribution's Python (PEP 668) is right on a machine, and not in a root that is thrown
+/// away.
+const PIP_MAY_INSTALL: (&str, &str) = ("PIP_BREAK_SYSTEM_PACKAGES", "1");
+
 /// What a root of the sandbox's own lies over, and where it is written to.
 #[derive(Debug)]
 pub(crate) struct OwnRoot {
@@ -49,7 +53,9 @@ impl OwnRoot {
 
     fn variables(&self) -> Environment {
         let env = self.built.iter().flat_map(|built| &built.record().recipe.env);
-        env.map(|(name, value)| (name.into(), value.into())).collect()
+        let env = env.map(|(name, value)| (name.as_str(), value.as_str()));
+        let all = [PIP_MAY_INSTALL].into_iter().chain(env);
+        all.map(|(name, value)| (name.into(), value.into())).collect()
     }
 
     /// What the owner should know of what was built, if anything.

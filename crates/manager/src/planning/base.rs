@@ -7,7 +7,7 @@ use offleash_core::plan::{Entry, Environment, Node, User};
 use offleash_core::spec::{IdChoice, RootChoice};
 use offleash_core::units::Bytes;
 
-use super::system::{bind, superuser, system, user};
+use super::system::{bind, inodes_in_memory, superuser, system, user};
 
 /// To tmpfs a size of less than a page is none, and no limit.
 const SMALLEST_TMPFS: u64 = 64 << 10;
@@ -104,7 +104,7 @@ pub(super) fn entries(template: &BaseTemplate, users: &[User], limits: &Limits) 
     };
     let memory = |mode, part| Node::Tmpfs {
         size: in_memory(limits, part),
-        inodes: limits.inodes,
+        inodes: inodes_in_memory(limits),
         mode,
     };
     let home = |user: &User| {

@@ -7,6 +7,7 @@ use offleash_core::plan::{Entry, Node};
 use offleash_core::spec::{Access, MountSpec, TmpfsSpec};
 
 use super::error::PlanError;
+use super::system::inodes_in_memory;
 use super::tree::Tree;
 use super::{Host, reach};
 
@@ -61,7 +62,7 @@ pub(super) fn add_tmpfs(list: &[TmpfsSpec], limits: &Limits, tree: &mut Tree) ->
         let rule = format!("tmpfs: {}", target.display());
         let node = Node::Tmpfs {
             size: tmpfs.size.or(limits.tmp),
-            inodes: limits.inodes,
+            inodes: inodes_in_memory(limits),
             mode: 0o1777,
         };
         tree.add("tmpfs target", Entry { target, node, rule }, true)?;

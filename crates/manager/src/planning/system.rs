@@ -40,6 +40,17 @@ pub(crate) fn superuser() -> User {
     }
 }
 
+/// How much memory there must be for each file in memory, in bytes: as the kernel has it by itself (tmpfs(5)). A file without
+/// content takes about one KiB of the kernel's memory, which nothing bounds where no cgroup does.
+const MEMORY_OF_A_FILE: u64 = 8 << 10;
+
+/// How many files a directory in memory may hold.
+pub(super) fn inodes_in_memory(limits: &Limits) -> Option<u64> {
+    // Enough for what a system has there by itself.
+    let by_memory = limits.memory.map(|memory| (memory.0 / MEMORY_OF_A_FILE).max(1024));
+    [limits.inodes, by_memory].into_iter().flatten().min()
+}
+
 /// The entries of the system, `/etc` excepted.
 pub(super) fn entries(limits: &Limits, user: &User) -> Vec<Entry> {
     let mut entries = Vec::new();
@@ -56,7 +67,7 @@ pub(super) fn entries(limits: &Limits, user: &User) -> Vec<Entry> {
     );
     let memory = |mode| Node::Tmpfs {
         size: limits.tmp,
-        inodes: limits.inodes,
+        inodes: inodes_in_memory(limits),
         mode,
     };
     entries.extend([
@@ -95,4 +106,27 @@ pub(super) fn system(target: impl AsRef<Path>, node: Node) -> Entry {
     let target = target.as_ref().to_path_buf();
     let rule = format!("system: {}", target.display());
     Entry { target, node, rule }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use offleash_core::units::Bytes;
+
+    #[test]
+    fn files_in_memory_are_bounded_by_the_number_of_files_and_by_the_memory() {
+        let inodes = |inodes, memory: Option<u64>| {
+            let limits = Limits {
+                inodes,
+                memory: memory.map(Bytes),
+                ..Limits::default()
+            };
+            inodes_in_memory(&limits)
+        };
+        assert_eq!(inodes(Some(2_000_000), Some(512 << 20)), Some(65536));
+        assert_eq!(inodes(Some(16), Some(512 << 20)), Some(16));
+        assert_eq!(inodes(None, Some(1 << 20)), Some(1024));
+        assert_eq!(inodes(Some(16), None), Some(16));
+        assert_eq!(inodes(None, None), None);
+    }
 }
