@@ -11,7 +11,7 @@ use offleash_core::exec::{ExecEnd, OutputStream};
 use offleash_manager::daemon::is_driver_tag;
 use offleash_manager::keeper::client::{ExecNews, ExecStream, Keeper};
 use offleash_manager::keeper::error::KeeperError;
-use offleash_manager::keeper::message::{ProcessInfo as Running, Selector, StartExec};
+use offleash_manager::keeper::message::{LONGEST_TAG, ProcessInfo as Running, Selector, StartExec};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::failure::{Failure, gone};
@@ -336,6 +336,10 @@ fn start_exec(
         .chain(process.args)
         .map(String::into_bytes)
         .collect();
+    if request.tag.as_ref().is_some_and(|tag| tag.len() > LONGEST_TAG) {
+        let text = format!("the tag has more than {LONGEST_TAG} bytes");
+        return Err(ConnectError::invalid(text).into());
+    }
     if argv.iter().any(|argument| argument.contains(&0)) {
         return Err(ConnectError::invalid("an argument contains a NUL byte").into());
     }

@@ -194,6 +194,39 @@ fn a_command_is_found_by_pid_and_tag_and_its_end_for_a_while() {
 }
 
 #[test]
+fn what_is_kept_of_a_command_is_bounded() {
+    test(async {
+        let kept = Kept::new().await;
+        for (tag, cwd) in [(257, None), (3_900_000, None), (1, Some(4096))] {
+            let mut start = shell("true");
+            start.tag = Some("t".repeat(tag));
+            start.cwd = cwd.map(|length| [b"/", &vec![b'x'; length - 1][..]].concat());
+            let error = kept.keeper.start(start).await.unwrap_err();
+            assert!(matches!(error, KeeperError::Invalid { .. }), "{tag}: {error:?}");
+        }
+        let mut start = shell("sleep 60");
+        start.tag = Some("t".repeat(256));
+        start.stdin = true;
+        let running = kept.keeper.start(start).await.unwrap();
+        // Input that nobody reads is taken up to a bound, by however many clients.
+        let which = Selector::Pid(running.pid());
+        let (told, mut outcomes) = tokio::sync::mpsc::channel(48);
+        for _ in 0..48 {
+            let (keeper, which, told) = (kept.keeper.clone(), which.clone(), told.clone());
+            tokio::spawn(async move {
+                let outcome = keeper.input(&which, vec![0; 1024 * 1024]).await;
+                let _nobody_listens_any_more = told.send(outcome).await;
+            });
+        }
+        for _ in 0..15 {
+            let error = within(outcomes.recv()).await.unwrap().unwrap_err();
+            assert!(matches!(error, KeeperError::Exhausted { .. }), "{error:?}");
+        }
+        kept.keeper.signal(&which, 9).await.unwrap();
+    });
+}
+
+#[test]
 fn a_thousand_commands_leave_nothing_behind() {
     test(async {
         let kept = Kept::new().await;

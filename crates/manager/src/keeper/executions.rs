@@ -21,6 +21,8 @@ pub(super) type Client = u64;
 pub(super) struct Execution {
     /// Its process id is zero until it has been started.
     pub(super) process: ProcessInfo,
+    /// How much memory of ours its arguments and variables take, in bytes.
+    pub(super) remembered: usize,
     /// Whether input may follow.
     pub(super) takes_input: bool,
     pub(super) followers: Vec<Client>,
@@ -40,6 +42,13 @@ pub(super) struct Feed {
 }
 
 impl Feed {
+    fn bytes(&self) -> usize {
+        match &self.what {
+            Fed::Bytes { bytes, .. } => bytes.len(),
+            Fed::End => 0,
+        }
+    }
+
     fn has_begun(&self) -> bool {
         matches!(self.what, Fed::Bytes { sent, .. } if sent > 0)
     }
@@ -83,6 +92,17 @@ impl Executions {
 
     pub(super) fn count(&self) -> usize {
         self.running.len()
+    }
+
+    /// How much memory is taken by the arguments and variables of all that run, in bytes.
+    pub(super) fn remembered(&self) -> usize {
+        self.running.values().map(|one| one.remembered).sum()
+    }
+
+    /// How much input waits to be taken, in bytes.
+    pub(super) fn waiting(&self) -> usize {
+        let feeds = self.running.values().flat_map(|one| &one.feeds);
+        feeds.map(Feed::bytes).sum()
     }
 
     /// That which runs, the latest where several have the tag.

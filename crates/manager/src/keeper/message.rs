@@ -35,6 +35,9 @@ pub const WITH_WAYS_OUT: u32 = 4;
 /// Most bytes of input in one request; a client divides what is longer.
 pub const INPUT_CHUNK: usize = 1024 * 1024;
 
+/// Most bytes of the name by which a command can be found.
+pub const LONGEST_TAG: usize = 256;
+
 /// What a client asks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KeeperRequest {
@@ -209,7 +212,7 @@ pub struct StartExec {
     pub tty: Option<(u16, u16)>,
     /// Whether it gets input; `/dev/null` otherwise.
     pub stdin: bool,
-    /// A name by which it can be found.
+    /// A name by which it can be found, of at most [`LONGEST_TAG`] bytes.
     pub tag: Option<String>,
     /// After so many milliseconds it is killed.
     pub timeout_ms: Option<u64>,

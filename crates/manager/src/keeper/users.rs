@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use offleash_core::exec::{ExecRequest, Stdin, TerminalSize, UserIds};
 use offleash_core::plan::{Environment, Plan, User};
 
-use super::message::{KeeperFailure, StartExec, UserInfo};
+use super::message::{KeeperFailure, LONGEST_TAG, StartExec, UserInfo};
 use crate::planning::{ExecBasis, trust_variables};
 
 /// The users of a sandbox, and what each starts from.
@@ -100,13 +100,24 @@ impl Users {
     }
 }
 
-/// What no kernel would take.
+/// Longest path that Linux takes (PATH_MAX, with the byte that ends it).
+const LONGEST_PATH: usize = 4095;
+
+/// What no kernel would take, and what is kept for as long as the command runs and longer than it may be.
 fn check(start: &StartExec) -> Result<(), KeeperFailure> {
     let invalid = |reason: &str| KeeperFailure::Invalid {
         reason: reason.to_owned(),
     };
     if start.argv.first().is_none_or(Vec::is_empty) {
         return Err(invalid("there is no command"));
+    }
+    if start.tag.as_ref().is_some_and(|tag| tag.len() > LONGEST_TAG) {
+        return Err(invalid(&format!("the tag has more than {LONGEST_TAG} bytes")));
+    }
+    if start.cwd.as_ref().is_some_and(|cwd| cwd.len() > LONGEST_PATH) {
+        return Err(invalid(&format!(
+            "the directory's path has more than {LONGEST_PATH} bytes"
+        )));
     }
     let has_nul = |text: &Vec<u8>| text.contains(&0);
     if start.argv.iter().any(has_nul) || start.cwd.iter().any(has_nul) {

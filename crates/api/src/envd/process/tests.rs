@@ -37,6 +37,20 @@ fn a_command_gets_input_unless_it_is_told_not_to() {
 }
 
 #[test]
+fn tags_are_bounded() {
+    let tagged = |length: usize| {
+        let request = StartRequest {
+            process: Some(config("a")),
+            tag: Some("t".repeat(length)),
+            ..StartRequest::default()
+        };
+        start_exec(request, &BTreeMap::new(), None, None).map_err(told)
+    };
+    assert_eq!(tagged(256).unwrap().tag.map(|tag| tag.len()), Some(256));
+    assert_eq!(tagged(257).unwrap_err().0, Code::InvalidArgument);
+}
+
+#[test]
 fn variables_of_a_command_win_over_those_of_the_sandbox() {
     let map = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs

@@ -23,8 +23,11 @@ const MOST_EXECUTIONS: usize = 4096;
 /// Most pieces of input that wait for one command to read: each is a connection, of which a keeper has a number, and up to
 /// [`INPUT_CHUNK`] bytes of its memory.
 const MOST_FEEDS: usize = 64;
-/// What is remembered of the arguments of a command, and of its variables, in bytes.
+/// What is remembered of the arguments of a command, and of its variables, in bytes, and of those of all that run.
 const REMEMBERED: usize = 16 * 1024;
+const REMEMBERED_OF_ALL: usize = 8 * 1024 * 1024;
+/// How much input may wait for commands that do not read, in bytes.
+const MOST_WAITING: usize = 32 * 1024 * 1024;
 /// Signals that there are (signal(7)).
 const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
 /// Longer than anything runs.
@@ -134,11 +137,16 @@ impl Loop {
             Some(exec) => exec,
             None => self.serving.sandbox.exec(&request).map_err(failed)?,
         };
+        let room = REMEMBERED_OF_ALL.saturating_sub(self.executions.remembered());
+        let (argv, of_argv) = first_bytes(&start.argv, room, Vec::len);
+        let (env, of_env) = first_bytes(&start.env, room.saturating_sub(of_argv), |(name, value)| {
+            name.len() + value.len()
+        });
         let process = ProcessInfo {
             pid: 0,
             tag: start.tag.clone(),
-            argv: first_bytes(start.argv.iter(), Vec::len),
-            env: first_bytes(start.env.iter(), |(name, value)| name.len() + value.len()),
+            argv,
+            env,
             cwd: request.cwd.into_os_string().into_encoded_bytes(),
             user,
             tty: start.tty.is_some(),
@@ -148,6 +156,7 @@ impl Loop {
             exec,
             Execution {
                 process,
+                remembered: of_argv + of_env,
                 takes_input: start.stdin,
                 followers: Vec::new(),
                 held: false,
@@ -192,6 +201,7 @@ impl Loop {
     /// Input is passed on in the order in which it came.
     fn take_feed(&mut self, client: Client, which: &Selector, what: Fed) -> Outcome {
         self.check_running()?;
+        let waiting = self.executions.waiting();
         let (_, execution) = self.executions.find(which).ok_or(KeeperFailure::NoProcess)?;
         if !execution.takes_input {
             return Err(KeeperFailure::InputClosed);
@@ -203,6 +213,11 @@ impl Loop {
         }
         if matches!(what, Fed::End) {
             execution.takes_input = false;
+        }
+        if matches!(&what, Fed::Bytes { bytes, .. } if bytes.len() > MOST_WAITING.saturating_sub(waiting)) {
+            return Err(KeeperFailure::Exhausted {
+                what: "input that commands do not read".to_owned(),
+            });
         }
         execution.feeds.push_back(Feed { client, what });
         Ok(())
@@ -254,15 +269,19 @@ impl Loop {
     }
 }
 
-/// As many of `list` as are of no more than [`REMEMBERED`] bytes.
-fn first_bytes<'a, T: Clone + 'a>(list: impl Iterator<Item = &'a T>, length: impl Fn(&T) -> usize) -> Vec<T> {
-    let mut left = REMEMBERED;
+/// As many of `list` as take no more than [`REMEMBERED`] bytes and than there is `room`, and how many bytes they take;
+/// one that is empty takes some, too.
+fn first_bytes<T: Clone>(list: &[T], room: usize, length: impl Fn(&T) -> usize) -> (Vec<T>, usize) {
+    let most = REMEMBERED.min(room);
+    let mut taken = 0;
     let fits = |entry: &&T| {
-        let fits = length(entry) <= left;
-        left = left.saturating_sub(length(entry));
+        let bytes = size_of::<T>() + length(entry);
+        let fits = bytes <= most - taken;
+        taken += if fits { bytes } else { 0 };
         fits
     };
-    list.take_while(fits).cloned().collect()
+    let first = list.iter().take_while(fits).cloned().collect();
+    (first, taken)
 }
 
 pub(super) fn invalid(reason: &str) -> KeeperFailure {
@@ -281,5 +300,25 @@ pub(super) fn failed(error: IsolationError) -> KeeperFailure {
         error => KeeperFailure::Failed {
             reason: with_causes(&error),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_remembered_of_a_command_is_bounded() {
+        let word = |length: usize| vec![b'x'; length];
+        let kept = |list: &[Vec<u8>], room| {
+            let (first, taken) = first_bytes(list, room, Vec::len);
+            assert!(taken <= REMEMBERED.min(room));
+            first.len()
+        };
+        assert_eq!(kept(&[word(10), word(20)], usize::MAX), 2);
+        assert_eq!(kept(&[word(10), word(REMEMBERED), word(1)], usize::MAX), 1);
+        assert!(kept(&vec![Vec::new(); 1_000_000], usize::MAX) <= REMEMBERED / size_of::<Vec<u8>>());
+        assert_eq!(kept(&[word(10), word(10)], 40), 1);
+        assert_eq!(kept(&[word(0)], 0), 0);
     }
 }
