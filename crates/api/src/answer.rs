@@ -110,7 +110,11 @@ impl Refusal {
 /// An answer with a JSON body.
 pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response<Body> {
     // Nothing that is answered has keys other than text, or fails to be written.
-    let text = serde_json::to_vec(value).unwrap_or_default();
+    written(status, serde_json::to_vec(value).unwrap_or_default())
+}
+
+/// An answer of JSON that is written already.
+pub(crate) fn written(status: StatusCode, text: Vec<u8>) -> Response<Body> {
     let mut response = Response::new(body::full(text));
     *response.status_mut() = status;
     let headers = response.headers_mut();

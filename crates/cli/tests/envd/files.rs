@@ -125,7 +125,9 @@ fn forms_are_taken_as_they_are_sent() {
     let answer = send("", &form(&[("/tmp/new/a", "1"), ("/tmp/new/b", "\r\n--C")]));
     assert_eq!(answer.json().as_array().map(Vec::len), Some(2), "{answer:?}");
     assert_eq!(sandbox.ask("GET /files?path=/tmp/new/b", &[], b"").body, b"\r\n--C");
-    assert_eq!(send("", &form(&[("/tmp/c", "1"), ("/tmp/c", "2")])).status, 400);
+    for again in ["/tmp/c", "/tmp/./..//tmp/c", "/tmp/c/", "//tmp//c"] {
+        assert_eq!(send("", &form(&[("/tmp/c", "1"), (again, "2")])).status, 400, "{again}");
+    }
     assert_eq!(
         send(
             "?path=/tmp/c",
@@ -143,6 +145,33 @@ fn forms_are_taken_as_they_are_sent() {
         b"not gzip",
     );
     assert_eq!(broken.status, 400, "{broken:?}");
+}
+
+#[test]
+fn a9_forms_are_bounded_by_their_parts_and_by_what_is_told_of_them() {
+    let sandbox = Sandbox::new();
+    let form = |count: usize, field: &str, directory: &str| {
+        let parts = (0..count).map(|number| {
+            format!(
+                "--B\r\nContent-Disposition: form-data; name=\"{field}\"; filename=\"{directory}/{number}\"\r\n\r\n\r\n"
+            )
+        });
+        format!("{}--B--\r\n", parts.collect::<String>())
+    };
+    let send = |metadata: &str, body: &str| {
+        let content = [
+            ("Content-Type", "multipart/form-data; boundary=B"),
+            ("X-Metadata-M", metadata),
+        ];
+        sandbox.ask("POST /files", &content, body.as_bytes())
+    };
+    let answer = send("", &form(1001, "other", "/tmp/many"));
+    assert_eq!(answer.status, 413, "{}", answer.head);
+    let told = |answer: &Answer| answer.json().as_array().map(Vec::len);
+    assert_eq!(told(&send("m", &form(20, "file", "/tmp/few"))), Some(20));
+    let deep = format!("/tmp/{}", vec!["\u{1}".repeat(200); 19].join("/"));
+    let answer = send(&"m".repeat(4000), &form(200, "file", &deep));
+    assert_eq!(answer.status, 413, "{}", answer.head);
 }
 
 /// Makes as many links as it is told, with a path and a target that are as long as they can be.

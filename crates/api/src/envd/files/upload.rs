@@ -1,6 +1,6 @@
 //! Files on their way in.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::super::filesystem::Caller;
 use super::super::headers::{Pairs, metadata};
 use super::super::multipart::{Form, FormError, boundary};
-use super::super::path::{name, text};
+use super::super::path::{below, name, text};
 use super::super::source::{Source, SourceError, Upload};
 use super::FileFailure;
 use crate::answer;
@@ -24,18 +24,64 @@ use crate::query;
 
 /// The field of a form that a file is in.
 const FIELD: &[u8] = b"file";
+/// Parts that a form may have.
+const MOST_PARTS: usize = 1000;
+/// Bytes that the answer to a form may have.
+const LONGEST_ANSWER: usize = 4 * 1024 * 1024;
 /// What is read on after a failure, and for how long, so that a client that still sends can read the answer.
 const DRAINED: usize = 64 << 20;
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 
 /// A file that was written.
 #[derive(Debug, Serialize)]
-struct Written {
+struct Written<'a> {
     name: String,
     r#type: &'static str,
     path: String,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    metadata: &'a BTreeMap<String, String>,
+}
+
+/// What was written, as it is told: everything that is kept of a form, so that it can be bounded.
+#[derive(Debug)]
+struct Told {
+    list: Vec<u8>,
     metadata: BTreeMap<String, String>,
+}
+
+impl Told {
+    fn of(metadata: &Pairs) -> Self {
+        Self {
+            list: vec![b'['],
+            metadata: metadata.iter().map(|(key, value)| (text(key), text(value))).collect(),
+        }
+    }
+
+    /// Takes note of a file, before it is written.
+    fn add(&mut self, path: &[u8]) -> Result<(), FileFailure> {
+        let written = Written {
+            name: name(path),
+            r#type: "file",
+            path: text(path),
+            metadata: &self.metadata,
+        };
+        // Strings alone: nothing that could fail.
+        let written = serde_json::to_vec(&written).unwrap_or_default();
+        if self.list.len() + written.len() > LONGEST_ANSWER {
+            let text = format!("the paths and the metadata of the form's files have more than {LONGEST_ANSWER} bytes");
+            return Err(FileFailure::told(StatusCode::PAYLOAD_TOO_LARGE, text));
+        }
+        if self.list.len() > 1 {
+            self.list.push(b',');
+        }
+        self.list.extend_from_slice(&written);
+        Ok(())
+    }
+
+    fn answer(mut self) -> Response<Body> {
+        self.list.push(b']');
+        answer::written(StatusCode::OK, self.list)
+    }
 }
 
 /// Takes a file, or those of a form.
@@ -43,7 +89,7 @@ pub(super) async fn answer(caller: &Caller<'_>, parts: &Parts, body: Incoming) -
     let metadata = metadata(&parts.headers).map_err(FileFailure::bad_request)?;
     let mut source = packed_or_plain(parts, body)?;
     let result = match take(caller, parts, &mut source, &metadata).await {
-        Ok(written) => Ok(answer::json(StatusCode::OK, &written)),
+        Ok(told) => Ok(told.answer()),
         Err(failure) => Err(failure),
     };
     if result.is_err() {
@@ -76,7 +122,8 @@ async fn take(
     parts: &Parts,
     source: &mut Upload<Incoming>,
     metadata: &Pairs,
-) -> Result<Vec<Written>, FileFailure> {
+) -> Result<Told, FileFailure> {
+    let mut told = Told::of(metadata);
     let content = parts
         .headers
         .get(CONTENT_TYPE)
@@ -92,8 +139,9 @@ async fn take(
         let path = path.ok_or_else(|| FileFailure::bad_request(text))?;
         let path = caller.resolve(&path).await?;
         let mut files = caller.open().await.map_err(|error| FileFailure::about(error, &path))?;
-        let written = write(&mut files, path, metadata, source).await?;
-        return Ok(vec![written]);
+        told.add(&path)?;
+        write(&mut files, &path, metadata, source).await?;
+        return Ok(told);
     }
     let Some(boundary) = boundary(content) else {
         let content = String::from_utf8_lossy(content);
@@ -105,8 +153,13 @@ async fn take(
     };
     let mut files = caller.open().await.map_err(|error| FileFailure::about(error, b""))?;
     let mut form = Form::new(source, &boundary);
-    let mut all: Vec<Written> = Vec::new();
+    let (mut parts, mut known) = (0, HashSet::new());
     while let Some(part) = form.next_part().await? {
+        parts += 1;
+        if parts > MOST_PARTS {
+            let text = format!("a form may have {MOST_PARTS} parts");
+            return Err(FileFailure::told(StatusCode::PAYLOAD_TOO_LARGE, text));
+        }
         if part.name != FIELD {
             continue;
         }
@@ -116,8 +169,9 @@ async fn take(
             .or(part.file_name)
             .ok_or_else(|| FileFailure::bad_request(missing))?;
         let file = caller.resolve(&file).await?;
-        let shown = text(&file);
-        if all.iter().any(|written| written.path == shown) {
+        // However it is spelt; what is too long without being spelt out is refused when it is written.
+        if !known.insert(below("", &file).unwrap_or_else(|_| file.clone())) {
+            let shown = text(&file);
             let text = format!(
                 "you cannot upload multiple files to the same path '{}' in one upload request, only the first specified \
                  file was uploaded",
@@ -125,9 +179,10 @@ async fn take(
             );
             return Err(FileFailure::bad_request(text));
         }
-        all.push(write(&mut files, file, metadata, &mut form).await?);
+        told.add(&file)?;
+        write(&mut files, &file, metadata, &mut form).await?;
     }
-    Ok(all)
+    Ok(told)
 }
 
 /// The bytes of one file.
@@ -150,22 +205,17 @@ impl Contents for Form<'_, Upload<Incoming>> {
 /// Writes one file.
 async fn write(
     files: &mut FileChannel,
-    path: Vec<u8>,
+    path: &[u8],
     metadata: &Pairs,
     contents: &mut impl Contents,
-) -> Result<Written, FileFailure> {
-    let about = |error: KeeperError| FileFailure::about(error, &path);
-    let mut writer = files.write(&path, metadata.clone()).await.map_err(about)?;
+) -> Result<(), FileFailure> {
+    let about = |error: KeeperError| FileFailure::about(error, path);
+    let mut writer = files.write(path, metadata.clone()).await.map_err(about)?;
     while let Some(bytes) = contents.next().await? {
         writer.send(&bytes).await.map_err(about)?;
     }
     writer.finish().await.map_err(about)?;
-    Ok(Written {
-        name: name(&path),
-        r#type: "file",
-        path: text(&path),
-        metadata: metadata.iter().map(|(key, value)| (text(key), text(value))).collect(),
-    })
+    Ok(())
 }
 
 impl From<SourceError> for FileFailure {
