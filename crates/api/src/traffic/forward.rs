@@ -9,6 +9,7 @@ use hyper_util::rt::TokioIo;
 use offleash_manager::daemon::Access;
 use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
 
+use super::awaited::{Awaited, Progress};
 use super::places::Place;
 use super::{To, headers};
 use crate::body::{self, Body};
@@ -40,13 +41,15 @@ pub(super) enum ForwardError {
 /// Passes a request on over `stream`; `place` is held until the answer has ended.
 ///
 /// # Errors
-/// When the program does not speak HTTP, stops before it answers, or changes the protocol without being asked.
+/// When the program does not speak HTTP, stops before it answers, says too much before, or changes the protocol without being asked.
 pub(super) async fn forward(
     way: &Way<'_>,
     request: Request<Incoming>,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     place: Place,
 ) -> Result<Response<Body>, ForwardError> {
+    let progress = Progress::default();
+    let stream = Awaited::new(stream, progress.clone());
     let (mut sender, connection) = http1::Builder::new()
         .max_buf_size(MAX_HEAD)
         .max_headers(MAX_FIELDS)
@@ -57,7 +60,12 @@ pub(super) async fn forward(
     let mut request = request;
     let asked = headers::upgrade(request.headers());
     let theirs = hyper::upgrade::on(&mut request);
-    let mut response = sender.send_request(prepared(way, request)).await?;
+    let mut request = prepared(way, request);
+    let heads = progress.clone();
+    hyper::ext::on_informational(&mut request, move |_| heads.head());
+    let answered = sender.send_request(request).await;
+    progress.answered();
+    let mut response = answered?;
     // A program may speak the first version; the client's connection is another one.
     *response.version_mut() = http::Version::HTTP_11;
     let becomes = headers::upgrade(response.headers());

@@ -3,6 +3,7 @@
 //! No key is asked for here. The services ask for the sandbox's access token, its ports for its traffic token where it
 //! has one.
 
+mod awaited;
 mod forward;
 mod headers;
 mod places;

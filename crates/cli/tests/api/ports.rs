@@ -230,3 +230,45 @@ fn ports_that_speak_tls_are_reached_whatever_their_certificate() {
     assert_eq!(set.status, 204, "{set:?}");
     assert_eq!(asked("8443").body, "plain");
 }
+
+/// Says early hints without an end, or a few and then an answer.
+const HINTS: &str = r#"
+import socket, threading
+def serve(c):
+    line = c.makefile("rb").readline()
+    try:
+        if b"endless" in line:
+            while True: c.sendall(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 100)
+        c.sendall(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 3)
+        c.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\nConnection: close\r\n\r\n" + b"x" * 1000000)
+        c.close()
+    except OSError: pass
+s = socket.create_server(("127.0.0.1", 8000))
+print("ready", flush=True)
+while True: threading.Thread(target=serve, args=(s.accept()[0],), daemon=True).start()
+"#;
+
+#[test]
+fn heads_without_an_answer_are_given_up() {
+    if program("python3").is_none() {
+        return skip("no python3");
+    }
+    let server = Server::start();
+    let key = server.key(&[]);
+    let id = made(&server, &key, &json!({}));
+    let line = format!(
+        "cat >/tmp/h.py <<'END'\n{HINTS}END\n\
+         (setsid python3 /tmp/h.py >/tmp/out 2>&1 </dev/null &)\n\
+         until grep -q ready /tmp/out; do sleep 0.05; done"
+    );
+    run(&server, &key, &id, &line);
+    let head = [
+        ("Host", "localhost"),
+        ("E2b-Sandbox-Id", &id),
+        ("E2b-Sandbox-Port", "8000"),
+    ];
+    let answer = ask(server.address, "GET /endless", &head, "");
+    assert_eq!(answer.status, 502, "{answer:?}");
+    let answer = ask(server.address, "GET /few", &head, "");
+    assert_eq!((answer.status, answer.body.len()), (200, 1_000_000));
+}
