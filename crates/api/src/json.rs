@@ -14,6 +14,9 @@ use crate::answer::Refusal;
 const MAX_BODY: usize = 1024 * 1024;
 /// How deep it may nest.
 const MAX_DEPTH: usize = 64;
+/// What is read on of a body that is too large, and for how long, so that a client that still sends can read the answer.
+const DRAINED: usize = 16 * 1024 * 1024;
+const DRAIN_TIME: Duration = Duration::from_secs(10);
 /// How long all of it may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -64,15 +67,15 @@ fn depth(text: &[u8]) -> usize {
 }
 
 /// Reads a body of at most `most` bytes.
-async fn bytes(body: Incoming, most: usize) -> Result<Bytes, Refusal> {
+async fn bytes(mut body: Incoming, most: usize) -> Result<Bytes, Refusal> {
     let announced = body.size_hint().lower();
     if announced > u64::try_from(most).unwrap_or(u64::MAX) {
-        return Err(too_large(most));
+        return Err(too_large(most, body));
     }
-    let collected = tokio::time::timeout(PATIENCE, Limited::new(body, most).collect()).await;
+    let collected = tokio::time::timeout(PATIENCE, Limited::new(&mut body, most).collect()).await;
     match collected {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(most)),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(most, body)),
         Ok(Err(_)) => Err(Refusal::bad_request(
             "the body ended early or is not what its head announced",
         )),
@@ -80,8 +83,23 @@ async fn bytes(body: Incoming, most: usize) -> Result<Bytes, Refusal> {
     }
 }
 
-fn too_large(most: usize) -> Refusal {
-    Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body may have {most} bytes")).closing()
+/// Refuses a body, and reads on meanwhile: closing with bytes unread would take the answer back.
+fn too_large(most: usize, mut body: Incoming) -> Refusal {
+    let refusal = Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body may have {most} bytes")).closing();
+    if body.size_hint().lower() > u64::try_from(DRAINED).unwrap_or(u64::MAX) {
+        // It would not be read to its end anyway.
+        return refusal;
+    }
+    let draining = async move {
+        let mut taken = 0;
+        while taken < DRAINED
+            && let Some(Ok(frame)) = body.frame().await
+        {
+            taken += frame.data_ref().map_or(0, Bytes::len);
+        }
+    };
+    tokio::spawn(tokio::time::timeout(DRAIN_TIME, draining));
+    refusal
 }
 
 #[cfg(test)]

@@ -25,6 +25,24 @@ fn a9_what_is_announced_to_be_huge_is_refused_at_once() {
 }
 
 #[test]
+fn a9_who_sends_too_much_hears_so() {
+    let server = Server::start();
+    let key = server.key(&[]);
+    let body = vec![b' '; 6 * 1024 * 1024];
+    let head = with_head(&server, &key, &format!("Content-Length: {}\r\n", body.len()));
+    for _ in 0..5 {
+        let mut stream = connect(server.address);
+        stream.write_all(head.as_bytes()).unwrap();
+        // Not all at once, so that the answer is there long before the end.
+        for piece in body.chunks(256 * 1024) {
+            stream.write_all(piece).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        parse(&read_all(&mut stream)).assert_refused(413);
+    }
+}
+
+#[test]
 fn a9_a_body_that_never_ends_is_cut() {
     let server = Server::start();
     let key = server.key(&[]);
