@@ -25,3 +25,5 @@ mod pools;
 mod restarts;
 #[path = "daemon/world.rs"]
 mod world;
+#[path = "daemon/zygotes.rs"]
+mod zygotes;

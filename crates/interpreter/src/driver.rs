@@ -67,7 +67,13 @@ impl<P: Processes> Driver<P> {
         limits: &Limits,
     ) -> Result<Self, ContextError> {
         let argv = language.command();
-        let started = processes.start(Start { argv, cwd, tag }).await;
+        let start = Start {
+            language,
+            argv,
+            cwd,
+            tag,
+        };
+        let started = processes.start(start).await;
         let stream = started.map_err(|error| match error {
             ProcessError::NotFound => ContextError::NotInstalled { language },
             error => error.into(),

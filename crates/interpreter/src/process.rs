@@ -9,6 +9,8 @@ use std::sync::Arc;
 use offleash_core::error::ErrorKind;
 use offleash_core::exec::{ExecEnd, OutputStream};
 
+use crate::language::Language;
+
 /// Most bytes that are given to [`Processes::input`] at once.
 pub const MAX_INPUT: usize = crate::protocol::MAX_FROM_HOST + 128;
 
@@ -49,6 +51,8 @@ pub trait ProcessStream: Send + Sync + 'static {
 /// A process to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Start {
+    /// Of which language it is the driver.
+    pub language: Language,
     /// Program and arguments; the program is looked up in `PATH`.
     pub argv: Vec<String>,
     /// Working directory inside; the user's home if absent.

@@ -9,7 +9,6 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::creating::{network_order, watch};
-use super::ending;
 use super::error::DaemonError;
 use super::history::Cause;
 use super::inner::{Inner, blocking};
@@ -17,6 +16,7 @@ use super::launch::{Process, of_this_boot};
 use super::pool::Origin;
 use super::specification::Specification;
 use super::table::Entry;
+use super::{ending, zygotes};
 
 /// How many are looked at at a time.
 const AT_A_TIME: usize = 32;
@@ -151,13 +151,15 @@ async fn renew_network(inner: &Inner, entry: &Entry) -> bool {
     }
 }
 
-/// Removes directories that no record speaks of: their keepers were never told to make anything.
+/// Removes directories that no record speaks of: their keepers were never told to make anything, or are zygotes.
 async fn remove_unknown(inner: &Arc<Inner>, known: &HashSet<String>) -> Result<(), DaemonError> {
     let directories = inner.directories.clone();
     let ids = blocking("list sandboxes", move || directories.ids()).await?;
     let ids = ids.map_err(|error| DaemonError::host("list sandboxes")(std::io::Error::other(error)))?;
     for id in ids.iter().filter(|id| !known.contains(id.as_str())) {
-        ending::remove_remains(inner, id).await;
+        if !zygotes::is_left(inner, id).await {
+            ending::remove_remains(inner, id).await;
+        }
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use offleash_core::error::Explained as _;
 use offleash_core::template::PythonModule;
 use offleash_interpreter::contexts::{Contexts, is_driver};
 use offleash_interpreter::error::ContextError;
+use offleash_interpreter::language::Language;
 use offleash_interpreter::limits::Limits;
 use offleash_interpreter::process::{ProcessError, ProcessNews, ProcessStream, Processes, Running, Start};
 
@@ -14,6 +15,7 @@ use super::Daemon;
 use super::error::DaemonError;
 use super::inner::Inner;
 use super::table::Entry;
+use super::zygotes;
 use crate::keeper::client::{ExecNews, ExecStream, Keeper};
 use crate::keeper::error::KeeperError;
 use crate::keeper::message::{Selector, StartExec};
@@ -38,17 +40,19 @@ struct Known {
 type Environment = Arc<BTreeMap<String, String>>;
 
 impl AllContexts {
-    /// The contexts of the sandbox `id`, with `make` for what is not known.
-    fn get_or(&self, id: &str, make: impl FnOnce() -> (Keeper, Environment)) -> Arc<SandboxContexts> {
+    /// The contexts of the sandbox `id`, with `make` for what is not known: its keeper, its variables, and whether copies of
+    /// a zygote's process can be had.
+    fn get_or(&self, id: &str, make: impl FnOnce() -> (Keeper, Environment, bool)) -> Arc<SandboxContexts> {
         let mut all = self.by_sandbox.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = all.get(id) {
             return Arc::clone(&known.contexts);
         }
-        let (keeper, env) = make();
+        let (keeper, env, has_zygote) = make();
         let env = Arc::new(RwLock::new(env));
         let processes = SandboxProcesses {
             keeper,
             env: Arc::clone(&env),
+            has_zygote,
         };
         let contexts = Arc::new(Contexts::new(processes, Limits::default()));
         let known = Known {
@@ -76,7 +80,8 @@ impl AllContexts {
 
 /// Starts the interpreter of a sandbox that waits, and has it import what its first cells are likely to want.
 pub(super) async fn prepare(inner: &Inner, entry: &Entry, imports: &[PythonModule]) -> Result<(), ContextError> {
-    let make = || (inner.keeper(entry), Environment::default());
+    let has_zygote = entry.lock().specification.has_zygote;
+    let make = || (inner.keeper(entry), Environment::default(), has_zygote);
     let contexts = inner.contexts.get_or(entry.id.as_str(), make);
     let modules: Vec<String> = imports.iter().map(PythonModule::to_string).collect();
     contexts.prepare(&modules).await
@@ -92,7 +97,16 @@ impl Daemon {
     pub async fn contexts(&self, id: &str) -> Result<Arc<SandboxContexts>, DaemonError> {
         let access = self.access(id)?;
         let keeper = self.keeper(id).await?;
-        Ok(self.inner.contexts.get_or(id, || (keeper, Arc::new(access.env))))
+        let entry = self.inner.table.get(id).ok_or_else(|| DaemonError::not_found(id))?;
+        let (template, has_zygote) = {
+            let facts = entry.lock();
+            (facts.row.template.clone(), facts.specification.has_zygote)
+        };
+        zygotes::want(&self.inner, &template);
+        // A copy has read them when they were others.
+        let is_late = access.env.keys().any(|name| Language::is_read_by_python_at_start(name));
+        let make = || (keeper, Arc::new(access.env), has_zygote && !is_late);
+        Ok(self.inner.contexts.get_or(id, make))
     }
 }
 
@@ -106,6 +120,8 @@ pub fn is_driver_tag(tag: Option<&str>) -> bool {
 pub struct SandboxProcesses {
     keeper: Keeper,
     env: Arc<RwLock<Environment>>,
+    /// Whether copies of a zygote's process can be had.
+    has_zygote: bool,
 }
 
 /// What a driver writes.
@@ -127,7 +143,11 @@ impl Processes for SandboxProcesses {
             tag: Some(start.tag),
             ..StartExec::default()
         };
-        let stream = self.keeper.start(exec).await.map_err(told)?;
+        let stream = match self.has_zygote && start.language == Language::Python {
+            true => self.keeper.start_copy(exec).await,
+            false => self.keeper.start(exec).await,
+        };
+        let stream = stream.map_err(told)?;
         Ok(SandboxStream { stream })
     }
 

@@ -44,6 +44,8 @@ pub struct DaemonConfig {
     pub admission: AdmissionConfig,
     /// Sandboxes made ahead.
     pub pool: PoolConfig,
+    /// Whether interpreters of templates are held ready to be copied, once code was run in a sandbox of theirs.
+    pub zygotes: bool,
     /// How long the log of a sandbox that has ended can be read.
     pub keep_logs: Duration,
     /// How often use is sampled; not at all if zero.
@@ -179,6 +181,7 @@ impl Default for DaemonConfig {
             create_timeout: Duration::from_secs(30),
             admission: AdmissionConfig::default(),
             pool: PoolConfig::default(),
+            zygotes: true,
             keep_logs: Duration::from_secs(24 * 60 * 60),
             sample_every: Duration::from_secs(5),
             templates: TemplatesConfig::default(),

@@ -232,6 +232,7 @@ async fn assign(inner: &Arc<Inner>, entry: &Arc<Entry>, order: &Order) -> Result
     let specification = {
         let made = Arc::clone(&entry.lock().specification);
         Specification {
+            has_zygote: made.has_zygote,
             level: made.level.clone(),
             not_enforced: made.not_enforced.clone(),
             ..order.specification.clone()
@@ -373,10 +374,13 @@ async fn make(inner: &Arc<Inner>, entry: &Arc<Entry>, order: Option<&Order>) -> 
             facts.row.clone()
         };
         inner.apply(vec![Change::AddSandbox(Box::new(row))]).await?;
-        let hello = started
-            .give(&sandbox_order(inner, entry)?, inner.config.create_timeout)
-            .await?;
-        note_made(inner, entry, order, hello).await
+        let descent = inner.zygotes.descent(&origin_of(entry, order));
+        let asked = SandboxOrder {
+            descent,
+            ..sandbox_order(inner, entry)?
+        };
+        let hello = started.give(&asked, inner.config.create_timeout).await?;
+        note_made(inner, entry, order, hello, descent).await
     };
     let outcome = made.await;
     if outcome.is_err() {
@@ -385,11 +389,32 @@ async fn make(inner: &Arc<Inner>, entry: &Arc<Entry>, order: Option<&Order>) -> 
     outcome
 }
 
+/// What a sandbox is made from.
+fn origin_of(entry: &Entry, order: Option<&Order>) -> Origin {
+    match order {
+        Some(order) => order.origin(),
+        None => {
+            let facts = entry.lock();
+            Origin {
+                template: facts.row.template.clone(),
+                build: facts.specification.build.clone(),
+            }
+        }
+    }
+}
+
 /// The sandbox runs: it is the caller's, or the pool's.
-async fn note_made(inner: &Inner, entry: &Entry, order: Option<&Order>, hello: Hello) -> Result<(), DaemonError> {
+async fn note_made(
+    inner: &Inner,
+    entry: &Entry,
+    order: Option<&Order>,
+    hello: Hello,
+    descent: Descent,
+) -> Result<(), DaemonError> {
     let specification = {
         let asked = Arc::clone(&entry.lock().specification);
         Specification {
+            has_zygote: descent != Descent::Alone,
             level: hello.level.to_string(),
             not_enforced: hello.not_enforced,
             ..Specification::clone(&asked)

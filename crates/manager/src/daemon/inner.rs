@@ -20,6 +20,7 @@ use super::readiness::Readiness;
 use super::table::{Entry, Table};
 use super::templates::Builds;
 use super::view::Counts;
+use super::zygotes::Zygotes;
 use crate::clock::now_ms;
 use crate::keeper::client::Keeper;
 
@@ -41,6 +42,7 @@ pub(super) struct Inner {
     pub(super) tally: Tally,
     pub(super) readiness: Readiness,
     pub(super) contexts: AllContexts,
+    pub(super) zygotes: Zygotes,
     /// What is left of sandboxes that were never made, and could not be removed so far.
     leftovers: Mutex<Vec<RunId>>,
     draining: AtomicBool,
@@ -87,6 +89,7 @@ impl Inner {
             tally: Tally::default(),
             readiness: Readiness::default(),
             contexts: AllContexts::default(),
+            zygotes: Zygotes::default(),
             leftovers: Mutex::default(),
             draining: AtomicBool::new(false),
             jobs: AtomicUsize::new(0),
@@ -117,6 +120,11 @@ impl Inner {
     /// The keeper of `entry`, whether or not it lives.
     pub(super) fn keeper(&self, entry: &Entry) -> Keeper {
         Keeper::in_directory(&self.directories.path_of(&entry.id))
+    }
+
+    /// The keeper of a sandbox that has no entry.
+    pub(super) fn keeper_of(&self, id: &RunId) -> Keeper {
+        Keeper::in_directory(&self.directories.path_of(id))
     }
 
     /// Applies `batch` to the registry.
@@ -193,6 +201,7 @@ impl Inner {
             super::ending::end_in_background(self, &entry, Cause::killed("the daemon ended"));
         }
         self.jobs_done().await;
+        self.zygotes.let_go();
         // Whatever was handed in before is written when this is.
         let _ = self.apply(Vec::new()).await;
     }

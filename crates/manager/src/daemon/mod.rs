@@ -34,6 +34,7 @@ mod templates;
 mod transitions;
 mod view;
 mod way_out;
+mod zygotes;
 
 use std::sync::Arc;
 
@@ -95,6 +96,11 @@ impl Daemon {
     /// How many sandboxes of each template wait to be handed out.
     pub fn waiting(&self) -> Vec<(String, usize)> {
         self.inner.pool.waiting()
+    }
+
+    /// The templates of which an interpreter is ready to be copied into new sandboxes.
+    pub fn with_zygote(&self) -> Vec<String> {
+        self.inner.zygotes.templates()
     }
 
     /// What the owner set.

@@ -23,6 +23,9 @@ pub(super) struct Specification {
     /// Which build of its template a member of the warm pool is of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) build: Option<String>,
+    /// Whether it was made below a zygote.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) has_zygote: bool,
     /// How it is isolated; empty until it is there.
     #[serde(default)]
     pub(super) level: String,
@@ -52,6 +55,7 @@ impl Specification {
             limits: limits(&request.limits, config)?,
             network_pending: false,
             build: None,
+            has_zygote: false,
             level: String::new(),
             not_enforced: BTreeMap::new(),
         })
@@ -65,6 +69,7 @@ impl Specification {
             limits: config.default_limits,
             network_pending: false,
             build: None,
+            has_zygote: false,
             level: String::new(),
             not_enforced: BTreeMap::new(),
         }

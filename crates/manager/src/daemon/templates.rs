@@ -117,6 +117,7 @@ fn uses(inner: &Inner, name: &TemplateName, is_such: impl Fn(Option<&String>) ->
 /// Ends what the warm pool has of a template, which has no more of it as long as the answer lives.
 async fn without_pool<'a>(inner: &'a Arc<Inner>, name: &TemplateName) -> Closed<'a> {
     let (closed, members) = inner.pool.close(name.as_str());
+    inner.zygotes.close(name.as_str()).await;
     for entry in members {
         ending::end_in_background(inner, &entry, Cause::killed("its template is being removed"));
     }

@@ -2,11 +2,13 @@
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use offleash_core::error::{ErrorKind, Explained};
+use offleash_core::id::RunId;
 use offleash_core::limits::Limits;
-use offleash_store::{HostIdentity, LiveRun, StateDirectory};
+use offleash_core::spec::{Descent, SandboxSpec};
+use offleash_store::{HostIdentity, LiveRun, StateDirectory, remove_directory};
 use offleash_sys::signals::SignalQueue;
 use rustix::fs::{CWD, Mode, OFlags};
 
@@ -72,6 +74,8 @@ struct Held {
     live: LiveRun,
     own_root: Option<OwnRoot>,
     directory: OwnedFd,
+    /// The sandbox's directory, where no daemon has a record by which to remove it.
+    unrecorded: Option<PathBuf>,
 }
 
 /// Why a keeper does not hold what it was ordered.
@@ -110,9 +114,9 @@ fn host(action: &'static str) -> impl FnOnce(io::Error) -> HoldError {
 
 impl Held {
     fn make(order: &SandboxOrder) -> Result<Self, HoldError> {
-        let spec = order.spec()?;
+        let mut spec = order.spec()?;
         let signals = SignalQueue::new(&SIGNALS).map_err(host("wait for signals"))?;
-        let mut chosen = Chosen::prepare(&spec, &order.id)?;
+        let mut chosen = prepare(&mut spec, &order.id)?;
         let directory = open_directory(order.directory.as_path()).map_err(host("open the sandbox's directory"))?;
         let state = StateDirectory::open(Some(order.state.as_path()), &HostIdentity::of_this_process());
         let state = state.map_err(ManagerError::from)?;
@@ -181,11 +185,12 @@ impl Held {
                 users,
                 authority,
                 bounds,
-                descent: order.descent,
+                descent: spec.descent,
             },
             live,
             own_root,
             directory,
+            unrecorded: (spec.descent == Descent::Zygote).then(|| order.directory.as_path().to_owned()),
         })
     }
 
@@ -195,11 +200,14 @@ impl Held {
             live,
             own_root,
             directory,
+            unrecorded,
         } = self;
         Loop::new(serving).run(|ended| {
             remove_socket(&directory);
             note(&directory, ended);
             forget(live, own_root);
+            // A daemon that is there does the same.
+            let _removed = unrecorded.map(|path| remove_directory(&path));
         });
     }
 
@@ -209,6 +217,18 @@ impl Held {
         drop(self.serving);
         remove_socket(&self.directory);
         forget(self.live, self.own_root);
+    }
+}
+
+/// Chooses the level; below no zygote where the one that was meant is gone, or cannot be entered.
+fn prepare(spec: &mut SandboxSpec, id: &RunId) -> Result<Chosen, ManagerError> {
+    let prepared = Chosen::prepare(spec, id);
+    match spec.descent {
+        Descent::Below(_) if prepared.is_err() => {
+            spec.descent = Descent::Alone;
+            Chosen::prepare(spec, id)
+        }
+        _ => prepared,
     }
 }
 

@@ -28,6 +28,7 @@ use super::executions::{Client, Executions};
 use super::log::Log;
 use super::message::{EndReason, Ended, Hello, KeeperFailure, KeeperReply};
 use super::users::Users;
+use super::zygote;
 use crate::drive::poll_until;
 use crate::lifecycle::with_causes;
 
@@ -312,9 +313,18 @@ impl Loop {
             return;
         }
         self.looks = now + LOOK;
+        if self.serving.descent == Descent::Zygote && self.connections.is_empty() && !self.has_descendants() {
+            // Neither does a daemon follow it nor is it of use to anybody.
+            self.end_for(EndReason::Killed);
+        }
         if rustix::fs::fstat(&self.serving.directory).is_ok_and(|status| status.st_nlink == 0) {
             self.end_for(EndReason::Killed);
         }
+    }
+
+    fn has_descendants(&self) -> bool {
+        let first = self.serving.sandbox.first_process();
+        first.is_some_and(|first| zygote::has_descendants(first).unwrap_or(true))
     }
 
     fn end(&mut self, reason: EndReason) -> Ended {

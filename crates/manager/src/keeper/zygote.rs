@@ -34,3 +34,27 @@ pub(super) fn connect(zygote: ProcessRef) -> io::Result<OwnedFd> {
     rustix::net::connect(&socket, &address)?;
     Ok(socket)
 }
+
+/// Whether sandboxes lie below that of this first process: whether there are, among the processes that it can see, some of
+/// other process ids.
+///
+/// # Errors
+/// When that cannot be seen.
+pub(super) fn has_descendants(zygote: ProcessRef) -> io::Result<bool> {
+    let own = std::fs::read_link(format!("/proc/{}/ns/pid", zygote.pid))?;
+    for entry in std::fs::read_dir(format!("/proc/{}/root/proc", zygote.pid))? {
+        let entry = entry?;
+        let is_process = entry
+            .file_name()
+            .to_str()
+            .is_some_and(|name| name.parse::<u32>().is_ok());
+        if !is_process {
+            continue;
+        }
+        // One that has just ended has none, and none is below it.
+        if std::fs::read_link(entry.path().join("ns/pid")).is_ok_and(|other| other != own) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
