@@ -881,6 +881,9 @@ class PlainShell:
     def warm(self):
         """Everything is loaded."""
 
+    def settle_in(self):
+        """Nothing was found out."""
+
     def run(self, code):
         self.count += 1
         name = cell_name(self.count)
@@ -1069,6 +1072,18 @@ class IPythonShell:
         self.shell.run_cell("0", store_history=False, silent=True)
         self.shell.display_formatter.format(0)
 
+    def settle_in(self):
+        """Finds out anew what it found out when it was made, in another place."""
+        here = os.getcwd()
+        self.shell.starting_dir = here
+        visited = self.shell.user_ns["_dh"]
+        visited[:] = [type(visited[0])(here)]
+        try:
+            os.makedirs(self.shell.profile_dir.location, exist_ok=True)
+        except OSError:
+            # As in a home directory that cannot be written to.
+            pass
+
     def run(self, code):
         self.count += 1
         shell = self.shell
@@ -1180,16 +1195,33 @@ def serve(channel, shell):
             run_cell(channel, shell, cell, text, taken, room)
 
 
-def main():
+def prepare():
+    """What takes longest of a start, for a process of which copies are to go on with `main`."""
+    before = dict(os.environ)
+    # It has its descriptors and its thread when `main` begins.
+    channel = Channel.__new__(Channel)
+    shell = make_shell(channel)
+    shell.warm()
+    variables = {name: value for name, value in os.environ.items() if before.get(name) != value}
+    return channel, shell, variables
+
+
+def main(prepared=None):
     global STREAMS
+    channel, shell, variables = prepared or (Channel.__new__(Channel), None, {})
     # Found by cells, and not by what was loaded before them.
-    channel = Channel()
+    channel.__init__()
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
     STREAMS = Stream(channel, "stdout"), Stream(channel, "stderr")
     sys.stdout, sys.stderr = STREAMS
     sys.stdin = open(0, closefd=False)
     sys.argv = [""]
     try:
-        shell = make_shell(channel)
+        if shell is None:
+            shell = make_shell(channel)
+        else:
+            shell.settle_in()
     except BaseException:
         channel.complain()
         raise

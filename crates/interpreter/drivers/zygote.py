@@ -241,17 +241,17 @@ def forget(order):
     time.tzset()
 
 
-def become_driver(order, source, driver):
+def become_driver(order, source, serve):
     forget(order)
     gc.enable()
     asked = take_source()
     if asked == source:
-        driver["main"]()
+        serve()
     else:
         exec(compile(asked, "<offleash>", "exec"), {"__name__": "offleash_driver"})
 
 
-def copy(order, supervisor, told, source, driver):
+def copy(order, supervisor, told, source, serve):
     """What a copy of the zygote does; does not return."""
     code = 125
     try:
@@ -269,7 +269,7 @@ def copy(order, supervisor, told, source, driver):
         finally:
             os._exit(code)
     try:
-        become_driver(order, source, driver)
+        become_driver(order, source, serve)
         code = 0
     except SystemExit:
         code = 0
@@ -281,8 +281,8 @@ def copy(order, supervisor, told, source, driver):
 
 
 class Zygote:
-    def __init__(self, source, driver):
-        self.source, self.driver = source, driver
+    def __init__(self, source, driver, prepared):
+        self.source, self.driver, self.prepared = source, driver, prepared
         self.running = {}
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -340,7 +340,7 @@ class Zygote:
         hears, told = os.pipe()
         pid = os.fork()
         if pid == 0:
-            copy(order, supervisor, told, self.source, self.driver)
+            copy(order, supervisor, told, self.source, lambda: self.driver["main"](self.prepared))
         os.close(told)
         number = os.read(hears, 4)
         os.close(hears)
@@ -376,7 +376,7 @@ def main():
     exec(compile(source, "<offleash>", "exec"), driver)
     driver["__name__"] = "offleash_driver"
     import_ahead()
-    zygote = Zygote(source, driver)
+    zygote = Zygote(source, driver, driver["prepare"]())
     gc.collect()
     # So that looking for garbage in a copy does not write to all that was imported.
     gc.disable()
