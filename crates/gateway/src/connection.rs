@@ -300,7 +300,7 @@ impl<'a> Session<'a> {
             Some("a server in the sandbox is reached without a proxy: `NO_PROXY=localhost,127.0.0.1,::1`".to_owned())
         } else {
             let allows = || self.shared.audience.allowing(host);
-            self.shared.policy.would_need_a_rule(host, port).then(allows)
+            self.shared.policy.would_need_a_rule(host, port).then(allows).flatten()
         };
         let reason = format!("`{host}` port {port}: {reason}");
         http::answer("403 Forbidden", &reason, hint.as_deref())

@@ -43,7 +43,7 @@ use std::thread::JoinHandle;
 
 use offleash_core::limits::Limits;
 use offleash_core::network::secret::Secret;
-use offleash_core::network::{Asks, Host, HostPort, NetworkPolicy, RequestRules, RuleVerdict};
+use offleash_core::network::{AddressClass, Asks, Host, HostPort, NetworkPolicy, RequestRules, RuleVerdict, classify};
 use offleash_sys::network::NetworkSockets;
 use rustix::pipe::PipeFlags;
 use tokio::sync::{mpsc, oneshot};
@@ -108,14 +108,15 @@ pub enum Audience {
 }
 
 impl Audience {
-    /// What makes `host` reachable.
-    fn allowing(self, host: &Host) -> String {
-        match self {
-            Self::Run => format!("`offleash run --allow {host}` allows it"),
-            Self::Server => format!(
+    /// What makes `host` reachable; `None` where nothing that they can do does.
+    fn allowing(self, host: &Host) -> Option<String> {
+        match (self, host) {
+            (Self::Run, host) => Some(format!("`offleash run --allow {host}` allows it")),
+            (Self::Server, Host::Address(address)) if classify(*address) != AddressClass::Public => None,
+            (Self::Server, host) => Some(format!(
                 "whoever made this sandbox can allow it if it is public: `{host}` in `allowOut` of its network, or `offleash \
                  create --allow {host}`"
-            ),
+            )),
         }
     }
 }

@@ -101,6 +101,23 @@ pub(super) fn order(settings: &NetworkSettings) -> Result<Rules, DaemonError> {
     })
 }
 
+/// Checks what is newly asked for: beside what [`order`] refuses, to be allowed what can never be reached.
+///
+/// # Errors
+/// As [`order`]; `Invalid` for an address or a network among what is allowed of which no part is public.
+pub(super) fn check(settings: &NetworkSettings) -> Result<(), DaemonError> {
+    order(settings)?;
+    let (_, allowed) = split_allowed(&settings.allow_out)?;
+    for network in allowed {
+        let is_own = network == Cidr::single(IpAddr::V6(Ipv6Addr::LOCALHOST));
+        if is_own || subtracted("allowOut", &[network], &never())?.is_empty() {
+            let why = format!("`{network}` is not public, and nothing that is not can be reached from a sandbox");
+            return Err(DaemonError::invalid("allowOut", why));
+        }
+    }
+    Ok(())
+}
+
 /// The headers that are set, in the words of a keeper. They open no host: that is for the lists to say.
 fn headers(asked: &BTreeMap<String, BTreeMap<String, String>>) -> Result<Vec<HeaderOrder>, DaemonError> {
     let invalid = |why: String| DaemonError::invalid("network.rules", why);
@@ -310,6 +327,29 @@ mod tests {
             (&["http://example.com"], &["0.0.0.0/0"]),
         ] {
             assert!(order(&settings(allow, deny)).is_err(), "{allow:?} {deny:?}");
+        }
+    }
+
+    #[test]
+    fn what_can_never_be_reached_is_not_allowed() {
+        for never in [
+            "10.0.0.1",
+            "169.254.169.254",
+            "192.168.0.0/16",
+            "fd00::1",
+            "::1",
+            "127.0.0.1",
+        ] {
+            for deny in [&[][..], &["0.0.0.0/0"]] {
+                let refused = check(&settings(&["8.8.8.8", never], deny));
+                assert!(
+                    matches!(&refused, Err(DaemonError::Invalid { why, .. }) if why.contains(never)),
+                    "{never}: {refused:?}"
+                );
+            }
+        }
+        for some in ["8.8.8.8", "0.0.0.0/0", "10.0.0.0/7"] {
+            assert!(check(&settings(&[some], &["0.0.0.0/0"])).is_ok(), "{some}");
         }
     }
 

@@ -48,7 +48,7 @@ impl Specification {
         check_map("metadata", &request.metadata)?;
         check_env(&request.env)?;
         check_idempotency_key(request.idempotency_key.as_deref())?;
-        network::order(&request.network)?;
+        network::check(&request.network)?;
         Ok(Self {
             env: request.env.clone(),
             network: request.network.clone(),
@@ -110,12 +110,22 @@ pub(super) fn time_left(seconds: Option<u64>, config: &DaemonConfig) -> Result<D
 }
 
 fn limits(asked: &LimitsRequest, config: &DaemonConfig) -> Result<Limits, DaemonError> {
-    let (usual, most) = (&config.default_limits, &config.max_limits);
+    let (usual, least, most) = (&config.default_limits, Limits::LEAST, &config.max_limits);
     Ok(Limits {
-        cpus: within("cpuCount", asked.cpus, usual.cpus, (1, most.cpus))?,
-        memory_mib: within("memoryMB", asked.memory_mib, usual.memory_mib, (64, most.memory_mib))?,
-        disk_mib: within("diskSizeMB", asked.disk_mib, usual.disk_mib, (64, most.disk_mib))?,
-        pids: within("pids", asked.pids, usual.pids, (16, most.pids))?,
+        cpus: within("cpuCount", asked.cpus, usual.cpus, (least.cpus, most.cpus))?,
+        memory_mib: within(
+            "memoryMB",
+            asked.memory_mib,
+            usual.memory_mib,
+            (least.memory_mib, most.memory_mib),
+        )?,
+        disk_mib: within(
+            "diskSizeMB",
+            asked.disk_mib,
+            usual.disk_mib,
+            (least.disk_mib, most.disk_mib),
+        )?,
+        pids: within("pids", asked.pids, usual.pids, (least.pids, most.pids))?,
     })
 }
 

@@ -171,6 +171,7 @@ impl Daemon {
     /// `NotFound`, `Forbidden`, `Invalid`, `Unsupported`, `Conflict` if it is paused or something else is being done
     /// with it.
     pub async fn set_network(&self, caller: &Caller, id: &str, network: NetworkSettings) -> Result<(), DaemonError> {
+        super::network::check(&network)?;
         let order = network_order(&network)?;
         let (entry, inner) = (self.owned(caller, id)?, Arc::clone(&self.inner));
         let by = who(caller);

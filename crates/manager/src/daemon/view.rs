@@ -109,6 +109,16 @@ pub struct Limits {
     pub pids: u32,
 }
 
+impl Limits {
+    /// The least that anybody may ask for.
+    pub const LEAST: Self = Self {
+        cpus: 1,
+        memory_mib: 64,
+        disk_mib: 64,
+        pids: 16,
+    };
+}
+
 /// A page of a list.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page {
