@@ -16,7 +16,7 @@ mod reply;
 pub(crate) use body::{Frames, read_message};
 pub(crate) use call::{Call, Kind};
 pub(crate) use codec::{Codec, Message};
-pub(crate) use error::{Code, ConnectError};
+pub(crate) use error::{Code, ConnectError, EXIT_CODE};
 pub(crate) use reply::{Outgoing, StreamEnd, refuse, stream, unary, written};
 
 /// Largest message that a client may send, in bytes.

@@ -8,7 +8,7 @@ pub(crate) mod table;
 use std::path::Path;
 use std::process::ExitCode;
 
-use offleash_api::client::{Client, SOCKET, encoded};
+use offleash_api::client::{Client, Ended, SOCKET, encoded};
 use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::text::Text;
 use offleash_core::units::Millis;
@@ -65,7 +65,11 @@ pub(crate) fn ls(arguments: &LsArgs, state: Option<&Path>) -> Result<ExitCode, F
             .collect();
         path = format!("{path}&metadata={}", encoded(&pairs.join("&")));
     }
-    let all = client(state)?.list(&path)?;
+    let client = client(state)?;
+    let mut all = client.list(&path)?;
+    if arguments.all {
+        all.extend(client.all_ended()?.iter().rev().map(described));
+    }
     if arguments.json {
         print_json(&all)?;
         return Ok(ExitCode::SUCCESS);
@@ -94,7 +98,10 @@ pub(crate) fn ls(arguments: &LsArgs, state: Option<&Path>) -> Result<ExitCode, F
             template,
             text(one, "state"),
             text(one, "startedAt"),
-            text(one, "endAt"),
+            match text(one, "endAt") {
+                end if end.is_empty() => text(one, "endedAt"),
+                end => end,
+            },
             labels.join(","),
         ]);
     }
@@ -123,7 +130,7 @@ pub(crate) fn stop(arguments: &IdsArgs, state: Option<&Path>) -> Result<ExitCode
 pub(crate) fn rm(arguments: &RmArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     let client = client(state)?;
     each(&arguments.ids, |id| {
-        let detail = client.get(&format!("/sandboxes/{}", encoded(id)))?;
+        let detail = client.known(id, client.get(&format!("/sandboxes/{}", encoded(id))))?;
         if text(&detail, "state") == "running" && !arguments.force {
             return Err(Failure::new(format!("sandbox {} is running", Text::from(id)))
                 .with_hint("`offleash rm -f` removes it all the same"));
@@ -133,8 +140,7 @@ pub(crate) fn rm(arguments: &RmArgs, state: Option<&Path>) -> Result<ExitCode, F
 }
 
 fn kill(client: &Client, id: &str) -> Result<(), Failure> {
-    client.delete(&format!("/sandboxes/{}", encoded(id)))?;
-    Ok(())
+    Ok(client.known(id, client.delete(&format!("/sandboxes/{}", encoded(id))))?)
 }
 
 pub(crate) fn inspect(arguments: &IdsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
@@ -142,7 +148,9 @@ pub(crate) fn inspect(arguments: &IdsArgs, state: Option<&Path>) -> Result<ExitC
     let mut all = Vec::new();
     for id in &arguments.ids {
         let mut detail = match client.get(&format!("/sandboxes/{}", encoded(id))) {
-            Err(error) if error.kind() == ErrorKind::NotFound => ended(&client, id)?.ok_or(error)?,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                client.ended(id)?.as_ref().map(described).ok_or(error)?
+            }
             found => found?,
         };
         if text(&detail, "state") != "ended" {
@@ -162,21 +170,16 @@ pub(crate) fn inspect(arguments: &IdsArgs, state: Option<&Path>) -> Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is known of a sandbox that has ended; `None` if nothing is.
-fn ended(client: &Client, id: &str) -> Result<Option<Value>, Failure> {
-    let events = client.get(&format!("/v1/audit?sandbox={}&limit=1", encoded(id)))?;
-    let last = events.get("events").and_then(|events| events.get(0));
-    let end = last.filter(|event| matches!(text(event, "kind").as_str(), "killed" | "died"));
-    Ok(end.map(|event| {
-        json!({
-            "sandboxID": id,
-            "templateID": event.get("template"),
-            "state": "ended",
-            "endedAt": event.get("at"),
-            "end": event.get("kind"),
-            "reason": event.get("reason"),
-        })
-    }))
+/// What there is to say of a sandbox that has ended.
+fn described(ended: &Ended) -> Value {
+    json!({
+        "sandboxID": ended.id,
+        "templateID": ended.template,
+        "state": "ended",
+        "endedAt": ended.at,
+        "end": ended.end,
+        "reason": ended.reason,
+    })
 }
 
 pub(crate) fn stats(arguments: &StatsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
@@ -190,7 +193,7 @@ pub(crate) fn stats(arguments: &StatsArgs, state: Option<&Path>) -> Result<ExitC
     let mut latest = Map::new();
     let mut table = Table::new(&["ID", "CPU", "MEMORY", "DISK"]);
     for id in ids {
-        let samples = client.get(&format!("/sandboxes/{}/metrics", encoded(&id)))?;
+        let samples = client.known(&id, client.get(&format!("/sandboxes/{}/metrics", encoded(&id))))?;
         let Some(sample) = samples.as_array().and_then(|samples| samples.last()) else {
             table.row([id, "-".to_owned(), "-".to_owned(), "-".to_owned()]);
             continue;
@@ -220,7 +223,10 @@ fn mebibytes(bytes: u64) -> String {
 pub(crate) fn pause(arguments: &IdsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     let client = client(state)?;
     each(&arguments.ids, |id| {
-        client.post(&format!("/sandboxes/{}/pause", encoded(id)), &json!({}))?;
+        client.known(
+            id,
+            client.post(&format!("/sandboxes/{}/pause", encoded(id)), &json!({})),
+        )?;
         Ok(())
     })
 }
@@ -233,7 +239,7 @@ pub(crate) fn resume(arguments: &ResumeArgs, state: Option<&Path>) -> Result<Exi
     };
     each(&arguments.ids, |id| {
         let path = format!("/v2/sandboxes/{}/connect", encoded(id));
-        client.post(&path, &json!({ "timeout": timeout }))?;
+        client.known(id, client.post(&path, &json!({ "timeout": timeout })))?;
         Ok(())
     })
 }
@@ -299,5 +305,9 @@ fn seconds(flag: &str, text: &str) -> Result<u64, Failure> {
     let time: Millis = text
         .parse()
         .map_err(|error| Failure::new(format!("`{flag} {}` is not a time: {error}", Text::from(text))))?;
-    Ok(time.0.div_ceil(1000).max(1))
+    if time.0 == 0 {
+        return Err(Failure::new(format!("`{flag} {}` is no time at all", Text::from(text)))
+            .with_hint("give at least one second, or leave it out; `offleash stop` ends a sandbox"));
+    }
+    Ok(time.0.div_ceil(1000))
 }

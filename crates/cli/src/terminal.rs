@@ -63,6 +63,14 @@ pub(crate) fn complaints() -> io::Result<OwnedFd> {
     io::stderr().as_fd().try_clone_to_owned()
 }
 
+/// Standard output, for what is too large to be held.
+///
+/// # Errors
+/// As [`complaints`].
+pub(crate) fn output() -> io::Result<OwnedFd> {
+    io::stdout().as_fd().try_clone_to_owned()
+}
+
 /// Whether standard output is a terminal.
 pub(crate) fn shows_to_a_person() -> bool {
     io::stdout().is_terminal()

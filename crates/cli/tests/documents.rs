@@ -142,7 +142,8 @@ fn cli_document() -> String {
     }
     text.push_str(
         "\n`apply` answers 1 when changes were refused or the host changed meanwhile, `audit verify` when the log was\n\
-         changed, `doctor` when no level is available.\n\n",
+         changed, `doctor` when no level is available, `cp` when it left something out: links to nowhere, on the way in all\n\
+         links, and what is neither file nor directory. It copies contents and names; modes and times are those of new files.\n\n",
     );
     text.push_str(&limits_table());
     text.push_str("\n## Commands\n");

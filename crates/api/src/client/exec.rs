@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use super::transport::{self, Answer};
 use super::{Client, ClientError, Target, malformed, parsed};
 use crate::body;
+use crate::connect::EXIT_CODE;
 
 /// Input that is on the way and not taken yet, in bytes.
 const WINDOW: usize = 256 << 10;
@@ -323,9 +324,10 @@ impl Messages {
                     };
                 }
             }
-            match self.answer.piece().await? {
+            let cut = |reason: String| ClientError::Cut { reason };
+            match self.answer.piece().await.map_err(|error| cut(error.to_string()))? {
                 Some(piece) => self.held.extend_from_slice(&piece),
-                None => return Err(malformed(ASKED, "it ended in the middle")),
+                None => return Err(cut("it ended in the middle".to_owned())),
             }
         }
     }
@@ -336,6 +338,13 @@ fn ended(message: &Value) -> Result<(), ClientError> {
         return Ok(());
     };
     let text = error.get("message").and_then(Value::as_str).unwrap_or("it failed");
+    let exit_code = &message["metadata"][EXIT_CODE][0];
+    if let Some(exit_code) = exit_code.as_str().and_then(|code| code.parse().ok()) {
+        return Err(ClientError::NotStarted {
+            message: text.to_owned(),
+            exit_code,
+        });
+    }
     let kind = match error.get("code").and_then(Value::as_str) {
         Some("not_found") => offleash_core::error::ErrorKind::NotFound,
         Some("invalid_argument") => offleash_core::error::ErrorKind::Invalid,
@@ -481,5 +490,14 @@ mod tests {
         assert!(ended(&json!({})).is_ok());
         let error = ended(&json!({"error": {"code": "not_found", "message": "no such thing"}})).unwrap_err();
         assert_eq!(error.to_string(), "no such thing");
+        let missing = json!({
+            "error": {"code": "invalid_argument", "message": "there is no such command"},
+            "metadata": {"offleash-exit-code": ["127"]},
+        });
+        let error = ended(&missing).unwrap_err();
+        assert!(
+            matches!(error, ClientError::NotStarted { exit_code: 127, .. }),
+            "{error:?}"
+        );
     }
 }

@@ -3,6 +3,7 @@
 //! A [`Client`] waits for its answers; a command that runs ([`Exec`]) is waited for with poll, like everything else that
 //! has a terminal. Deliberately not here: arguments and printing.
 
+mod ended;
 mod exec;
 mod files;
 mod transport;
@@ -14,6 +15,7 @@ use offleash_core::error::{ErrorKind, Explained};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+pub use ended::Ended;
 pub use exec::{Exec, ExecStart, News};
 pub use files::Kind;
 
@@ -39,6 +41,26 @@ pub enum ClientError {
         /// The sandbox.
         id: String,
     },
+    /// The sandbox has ended, and the daemon still knows of it.
+    #[error("sandbox `{}` has ended: {reason}", .id.escape_debug())]
+    Ended {
+        /// The sandbox.
+        id: String,
+        /// Why it ended.
+        reason: String,
+    },
+    /// The server ended before its answer did.
+    #[error("the server ended before the command did; sandbox `{}` goes on without it", .id.escape_debug())]
+    ServerEnded {
+        /// The sandbox.
+        id: String,
+    },
+    /// The answer ended before the command did.
+    #[error("the connection to the command was cut: {reason}")]
+    Cut {
+        /// What was seen of it.
+        reason: String,
+    },
     /// The daemon, or the sandbox's services, said no.
     #[error("{message}")]
     Refused {
@@ -46,6 +68,14 @@ pub enum ClientError {
         message: String,
         /// What kind of refusal it is.
         kind: ErrorKind,
+    },
+    /// The command was not started.
+    #[error("{message}")]
+    NotStarted {
+        /// What the answer says.
+        message: String,
+        /// What a shell would have ended with: 126 or 127.
+        exit_code: u8,
     },
     /// What came is no answer, or ended in the middle.
     #[error("the daemon's answer to `{asked}` cannot be read: {reason}")]
@@ -68,9 +98,11 @@ pub enum ClientError {
 impl Explained for ClientError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::NotRunning { .. } => ErrorKind::Unavailable,
+            Self::NotRunning { .. } | Self::ServerEnded { .. } | Self::Cut { .. } => ErrorKind::Unavailable,
+            Self::Ended { .. } => ErrorKind::NotFound,
             Self::Paused { .. } => ErrorKind::Conflict,
             Self::Refused { kind, .. } => *kind,
+            Self::NotStarted { .. } => ErrorKind::NotFound,
             Self::Malformed { .. } => ErrorKind::Internal,
             Self::Local { .. } => ErrorKind::Invalid,
         }
@@ -78,9 +110,10 @@ impl Explained for ClientError {
 
     fn hint(&self) -> Option<String> {
         match self {
-            Self::NotRunning { .. } => {
+            Self::NotRunning { .. } | Self::ServerEnded { .. } => {
                 Some("start one with `offleash serve`, with the same `--state DIR` if it has one".to_owned())
             }
+            Self::Ended { id, .. } => Some(format!("`offleash logs {}` says what happened", id.escape_debug())),
             Self::Paused { id } => Some(format!("`offleash resume {}`", id.escape_debug())),
             _ => None,
         }
@@ -193,7 +226,7 @@ impl Client {
     /// # Errors
     /// As [`Self::get`], and `Paused`.
     pub fn running(&self, id: &str) -> Result<Value, ClientError> {
-        let detail = self.get(&format!("/sandboxes/{}", encoded(id)))?;
+        let detail = self.known(id, self.get(&format!("/sandboxes/{}", encoded(id))))?;
         let resumes = detail["lifecycle"]["autoResume"] == true;
         if detail["state"] == "paused" && !resumes {
             return Err(ClientError::Paused { id: id.to_owned() });

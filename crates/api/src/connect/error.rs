@@ -60,13 +60,27 @@ pub(crate) struct ConnectError {
     pub(crate) code: Code,
     /// For the caller: what was tried, on what, why it failed. No path of the host.
     pub(crate) message: String,
+    /// What a shell would say of a command that was not started: 127 if there is none, 126 if it cannot be executed.
+    pub(crate) exit_code: Option<u8>,
 }
+
+/// Under which name the metadata of a stream's end has [`ConnectError::exit_code`].
+pub(crate) const EXIT_CODE: &str = "offleash-exit-code";
 
 impl ConnectError {
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
         Self {
             code,
             message: message.into(),
+            exit_code: None,
+        }
+    }
+
+    /// Adds what a shell would have said.
+    pub(crate) fn with_exit_code(self, code: u8) -> Self {
+        Self {
+            exit_code: Some(code),
+            ..self
         }
     }
 

@@ -1,9 +1,11 @@
 //! The frames of a stream: one byte of flags, the length in four bytes, the message.
 
+use std::collections::BTreeMap;
+
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::Serialize;
 
-use super::error::ErrorJson;
+use super::error::{EXIT_CODE, ErrorJson};
 use super::{Code, ConnectError};
 
 /// Bytes before the message.
@@ -100,9 +102,14 @@ pub(crate) fn end_frame(error: Option<&ConnectError>) -> Bytes {
     struct End<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         error: Option<ErrorJson<'a>>,
+        /// As headers: each name with its values.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        metadata: Option<BTreeMap<&'static str, [String; 1]>>,
     }
+    let exit_code = error.and_then(|error| error.exit_code);
     let end = End {
         error: error.map(ConnectError::json),
+        metadata: exit_code.map(|code| BTreeMap::from([(EXIT_CODE, [code.to_string()])])),
     };
     let body = serde_json::to_vec(&end).unwrap_or_else(|_| br#"{"error":{"code":"internal"}}"#.to_vec());
     framed(END, &body).unwrap_or_default()

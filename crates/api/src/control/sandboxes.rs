@@ -23,7 +23,10 @@ pub(crate) fn id<'a>(asked: &Asked<'_>, id: &'a str) -> Result<&'a str, Refusal>
     if route::is_id(id) {
         return Ok(id);
     }
-    let id = id.to_owned();
+    // As it was typed, not as paths write it.
+    let id = percent_encoding::percent_decode_str(id)
+        .decode_utf8_lossy()
+        .into_owned();
     Err(asked.refused(&DaemonError::NotFound { id }))
 }
 

@@ -394,7 +394,11 @@ fn not_started(error: KeeperError, command: &str, cwd: Option<String>) -> Failur
         }
         _ => return error.into(),
     };
-    ConnectError::invalid(text).into()
+    let told = ConnectError::invalid(text);
+    match error.exit_code() {
+        Some(code) => told.with_exit_code(code).into(),
+        None => told.into(),
+    }
 }
 
 async fn update(keeper: &Keeper, request: UpdateRequest) -> Result<Empty, Failure> {

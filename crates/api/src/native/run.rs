@@ -166,7 +166,10 @@ fn with_env(mut exec: StartExec, env: BTreeMap<String, String>) -> StartExec {
 /// Runs a command and waits for its end.
 async fn executed(keeper: &Keeper, exec: StartExec, input: Option<Vec<u8>>) -> Result<Outcome, KeeperError> {
     let began = Instant::now();
-    let mut stream = keeper.start(exec).await?;
+    let mut stream = match keeper.start(exec).await {
+        Ok(stream) => stream,
+        Err(error) => return Outcome::of_no_command(error),
+    };
     let which = Selector::Pid(stream.pid());
     let fed = async {
         if let Some(input) = input {
@@ -201,6 +204,18 @@ async fn outcome(stream: &mut ExecStream) -> Result<Outcome, KeeperError> {
 }
 
 impl Outcome {
+    /// What a shell says of a command that is not there or cannot be executed; every other error stays one.
+    fn of_no_command(error: KeeperError) -> Result<Self, KeeperError> {
+        let Some(code) = error.exit_code() else {
+            return Err(error);
+        };
+        Ok(Self {
+            exit_code: Some(code.into()),
+            stderr: format!("offleash: {error}\n").into_bytes(),
+            ..Self::default()
+        })
+    }
+
     fn take(&mut self, stream: OutputStream, bytes: &[u8]) {
         let kept = match stream {
             OutputStream::Stdout => &mut self.stdout,

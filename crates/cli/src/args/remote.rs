@@ -37,6 +37,9 @@ pub(crate) struct CreateArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct LsArgs {
+    /// Those that have ended, too, as far as they are still known.
+    #[arg(long, short = 'a', conflicts_with = "label")]
+    pub(crate) all: bool,
     /// Only those with this label.
     #[arg(long, short = 'l', value_name = "NAME=VALUE")]
     pub(crate) label: Vec<String>,
@@ -145,6 +148,6 @@ pub(crate) struct PortArgs {
     #[arg(value_name = "ID")]
     pub(crate) id: String,
     /// The port on which a program inside listens.
-    #[arg(value_name = "PORT")]
+    #[arg(value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: u16,
 }

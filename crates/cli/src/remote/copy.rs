@@ -2,6 +2,7 @@
 //!
 //! Names that come from a sandbox are only names: each is made in a directory that was made here, and none is followed.
 
+use std::cell::Cell;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,9 @@ use rustix::fs::OFlags;
 
 use crate::args::CpArgs;
 use crate::failure::Failure;
+
+/// The exit code of a copy that left something out.
+const EXIT_PARTIAL: u8 = 1;
 
 /// Directories below directories.
 const DEEPEST: usize = 256;
@@ -28,21 +32,41 @@ struct Sandbox<'a> {
     client: &'a Client,
     id: &'a str,
     user: Option<&'a str>,
+    /// Whether something was left out.
+    is_partial: Cell<bool>,
 }
 
 pub(super) fn copy(client: &Client, arguments: &CpArgs) -> Result<ExitCode, Failure> {
     let user = arguments.user.as_deref();
-    match (place(&arguments.source)?, place(&arguments.destination)?) {
-        (Place::Here(from), Place::Inside { id, path }) => Sandbox { client, id: &id, user }.upload(&from, &path)?,
-        (Place::Inside { id, path }, Place::Here(to)) => Sandbox { client, id: &id, user }.download(&path, &to)?,
+    let is_partial = match (place(&arguments.source)?, place(&arguments.destination)?) {
+        (Place::Here(from), Place::Inside { .. }) if from == Path::new("-") => {
+            return Err(Failure::new("standard input cannot be copied")
+                .with_hint("`offleash exec -i ID tee PATH` writes it to a file; a file of that name is `./-`"));
+        }
+        (Place::Here(from), Place::Inside { id, path }) => {
+            let sandbox = Sandbox::new(client, &id, user);
+            sandbox.upload(&from, &path)?;
+            sandbox.is_partial.get()
+        }
+        (Place::Inside { id, path }, Place::Here(to)) => {
+            let sandbox = Sandbox::new(client, &id, user);
+            match to == Path::new("-") {
+                true => sandbox.print(&path)?,
+                false => sandbox.download(&path, &to)?,
+            }
+            sandbox.is_partial.get()
+        }
         (Place::Here(_), Place::Here(_)) => {
             return Err(Failure::new("neither path is in a sandbox").with_hint("write the one that is as ID:PATH"));
         }
         (Place::Inside { .. }, Place::Inside { .. }) => {
             return Err(Failure::new("both paths are in sandboxes").with_hint("copy it here first"));
         }
-    }
-    Ok(ExitCode::SUCCESS)
+    };
+    Ok(match is_partial {
+        true => ExitCode::from(EXIT_PARTIAL),
+        false => ExitCode::SUCCESS,
+    })
 }
 
 /// `ID:PATH`, or a path here; one with a colon begins with `/` or `./`.
@@ -70,7 +94,45 @@ fn place(argument: &Path) -> Result<Place, Failure> {
     }
 }
 
-impl Sandbox<'_> {
+impl<'a> Sandbox<'a> {
+    fn new(client: &'a Client, id: &'a str, user: Option<&'a str>) -> Self {
+        Self {
+            client,
+            id,
+            user,
+            is_partial: Cell::new(false),
+        }
+    }
+
+    /// Says what is not copied, and why.
+    fn leave_out(&self, why: &str, what: Text) {
+        self.is_partial.set(true);
+        crate::terminal::complain(&format!("left out, because {why}: {what}"));
+    }
+
+    /// Writes a file to standard output, as it is.
+    fn print(&self, path: &str) -> Result<(), Failure> {
+        if self.kind(path)? == Kind::Directory {
+            return Err(
+                Failure::new(format!("`{}` is a directory", Text::from(path))).with_hint(format!(
+                    "`offleash exec {} tar -c {}` writes one as an archive",
+                    self.id,
+                    Text::from(path)
+                )),
+            );
+        }
+        let output = crate::terminal::output();
+        let mut output = File::from(output.map_err(|error| here("write", Path::new("-"), &error))?);
+        self.client.download(self.id, self.user, path, &mut output)?;
+        Ok(())
+    }
+
+    /// What is at a path inside, which must be there.
+    fn kind(&self, path: &str) -> Result<Kind, Failure> {
+        let kind = self.client.stat(self.id, self.user, path)?;
+        kind.ok_or_else(|| Failure::new(format!("there is no `{}` in the sandbox", Text::from(path))))
+    }
+
     /// As `cp -r`: into `path` if that is a directory, otherwise to that name.
     fn upload(&self, from: &Path, path: &str) -> Result<(), Failure> {
         let metadata = fs::metadata(from).map_err(|error| here("read", from, &error))?;
@@ -102,7 +164,7 @@ impl Sandbox<'_> {
                 let file = File::open(&source).map_err(|error| here("open", &source, &error))?;
                 self.client.upload(self.id, self.user, file, &target)?;
             } else {
-                crate::terminal::complain(&format!("left out, because it is no file: {}", Text::from(&source)));
+                self.leave_out("it is no file", Text::from(&source));
             }
         }
         Ok(())
@@ -110,12 +172,7 @@ impl Sandbox<'_> {
 
     /// As `cp -r`: into `to` if that is a directory, otherwise to that name.
     fn download(&self, path: &str, to: &Path) -> Result<(), Failure> {
-        let Some(kind) = self.client.stat(self.id, self.user, path)? else {
-            return Err(Failure::new(format!(
-                "there is no `{}` in the sandbox",
-                Text::from(path)
-            )));
-        };
+        let kind = self.kind(path)?;
         let target = if to.is_dir() {
             let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
             to.join(checked(name)?)
@@ -140,9 +197,7 @@ impl Sandbox<'_> {
             match kind {
                 Kind::Directory => self.download_directory(&source, &target, depth + 1)?,
                 Kind::File => self.download_file(&source, &target)?,
-                Kind::Link => {
-                    crate::terminal::complain(&format!("left out, because it leads nowhere: {}", Text::from(source)));
-                }
+                Kind::Link => self.leave_out("it leads nowhere", Text::from(source)),
             }
         }
         Ok(())

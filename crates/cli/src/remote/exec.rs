@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use offleash_api::client::{Client, Exec, ExecStart, News};
+use offleash_api::client::{Client, ClientError, Exec, ExecStart, News};
 use offleash_core::exec::TerminalSize;
 use offleash_core::text::Text;
 use offleash_manager::drive::{Door as _, DoorEvent};
@@ -50,7 +50,12 @@ pub(super) fn exec(client: &Client, arguments: ExecArgs) -> Result<ExitCode, Fai
     }
     .run(&mut door);
     door.close();
-    driven.map(ExitCode::from)
+    match driven? {
+        Ok(code) => Ok(ExitCode::from(code)),
+        Err(ClientError::NotStarted { message, exit_code }) => Err(Failure::new(message).with_code(exit_code)),
+        Err(cut @ ClientError::Cut { .. }) => Err(client.why_cut(&arguments.id, cut).into()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// A command between the daemon and the terminal.
@@ -61,31 +66,32 @@ struct Driven {
 }
 
 impl Driven {
-    /// Until the command ends; answers its code.
-    fn run(mut self, door: &mut TerminalDoor) -> Result<u8, Failure> {
-        let mut code = None;
+    /// Until the command ends and its output is written; answers its code, or why it is not known.
+    fn run(mut self, door: &mut TerminalDoor) -> Result<Result<u8, ClientError>, Failure> {
+        let mut ended = None;
         loop {
-            while code.is_none() && door.pending() < MOST_PENDING {
-                match self.exec.take()? {
-                    Some(News::Output(stream, bytes)) => door.write(stream, bytes),
-                    Some(News::Ended(ended)) => code = Some(ended),
-                    Some(News::Started(_)) => {}
-                    None => break,
+            while ended.is_none() && door.pending() < MOST_PENDING {
+                match self.exec.take() {
+                    Ok(Some(News::Output(stream, bytes))) => door.write(stream, bytes),
+                    Ok(Some(News::Ended(code))) => ended = Some(Ok(code)),
+                    Ok(Some(News::Started(_))) => {}
+                    Ok(None) => break,
+                    Err(error) => ended = Some(Err(error)),
                 }
             }
-            if let Some(code) = code
-                && door.pending() == 0
+            if door.pending() == 0
+                && let Some(ended) = ended.take()
             {
-                return Ok(code);
+                return Ok(ended);
             }
-            self.wait(door, code.is_some())?;
+            self.wait(door, ended.is_some())?;
             let window = if self.takes_input { self.exec.window() } else { 0 };
             for event in door
                 .turn(window)
                 .map_err(|error| crate::run::terminal_failure(&error))?
             {
                 if self.pass_on(event) {
-                    return Ok(code.unwrap_or(128 + 13));
+                    return Ok(ended.unwrap_or(Ok(128 + 13)));
                 }
             }
         }

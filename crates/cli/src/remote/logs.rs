@@ -53,7 +53,7 @@ pub(super) fn logs(client: &Client, arguments: &LogsArgs) -> Result<ExitCode, Fa
 /// Waits until it is known how a sandbox ended whose files are being removed; not for ever.
 fn await_account(client: &Client, id: &str) -> Result<(), Failure> {
     let deadline = Instant::now() + PATIENCE;
-    while super::ended(client, id)?.is_none() && Instant::now() < deadline {
+    while client.ended(id)?.is_none() && Instant::now() < deadline {
         std::thread::sleep(EVERY / 5);
     }
     Ok(())

@@ -84,6 +84,22 @@ fn commands_that_make_no_sense_make_no_sandbox() {
     assert_eq!(server.ask(&key, "GET /v1/sandboxes", "").json()["sandboxes"], json!([]));
 }
 
+#[test]
+fn a_command_that_is_not_there_has_the_exit_code_of_a_shell() {
+    let server = Server::start();
+    let key = server.key(&[]);
+    for (program, code) in [("nosuch", 127), ("/etc/hostname", 126)] {
+        let body = json!({ "command": { "argv": [program] } }).to_string();
+        let answer = server.ask(&key, "POST /v1/run", &body);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let result = answer.json();
+        assert_eq!(result["exit_code"], code, "{result}");
+        assert!(result["stderr"].as_str().unwrap().starts_with("offleash: "), "{result}");
+    }
+    let nowhere = r#"{"command":{"argv":["true"],"cwd":"/nowhere"}}"#;
+    assert_eq!(server.ask(&key, "POST /v1/run", nowhere).status, 400);
+}
+
 /// Neither archives (A5) nor layers of images (A6) are taken by anything so far.
 #[test]
 fn a6_what_comes_later_says_so_and_that_asking_again_is_no_use() {

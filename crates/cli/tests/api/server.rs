@@ -89,6 +89,11 @@ impl Server {
         self.site.state().join("api.sock")
     }
 
+    /// Its configuration file.
+    pub(crate) fn config(&self) -> PathBuf {
+        self.site.root().join("offleash-serve.toml")
+    }
+
     /// Its process.
     pub(crate) fn child(&self) -> &Child {
         &self.child

@@ -4,7 +4,10 @@ use std::fs;
 use std::io::Write as _;
 use std::process::{Output, Stdio};
 
+use rustix::process::Signal;
+
 use crate::server::{QUIET, Server};
+use crate::support::processes::{eventually, finish, signal, start};
 use crate::support::{stderr, stdout};
 
 impl Server {
@@ -148,6 +151,132 @@ fn what_happened_is_told_while_it_happens_and_afterwards() {
 }
 
 #[test]
+fn a_command_that_is_not_there_ends_as_in_a_shell() {
+    let server = Server::start_with(QUIET, &[]);
+    let id = server.say(&["create"]);
+    let id = id.trim();
+    server.say(&["exec", id, "sh", "-c", "echo no program >plain"]);
+    for (program, code) in [("nosuch", 127), ("/nowhere/nosuch", 127), ("/home/user/plain", 126)] {
+        let output = server.say_anyway(&["exec", id, program]);
+        let told = stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{program}: {told}");
+        assert!(told.contains(program), "{told}");
+    }
+    // That is a failure of ours, and the command is there.
+    let output = server.say_anyway(&["exec", "-w", "/nowhere", id, "true"]);
+    assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
+}
+
+#[test]
+fn what_has_ended_is_said_to_have_ended_and_why() {
+    let server = Server::start_with(QUIET, &[]);
+    let id = server.say(&["create"]);
+    let id = id.trim();
+    assert!(!server.say(&["ls", "--all"]).contains("ended"));
+    server.say(&["stop", id]);
+    // Its files are removed first.
+    eventually("the account of an end", || {
+        server.say_anyway(&["inspect", id]).status.success().then_some(())
+    });
+    let file = server.site.root().join("file");
+    fs::write(&file, "").unwrap();
+    for arguments in [
+        &["stop", id][..],
+        &["rm", id],
+        &["rm", "-f", id],
+        &["exec", id, "true"],
+        &["stats", id],
+        &["pause", id],
+        &["resume", id],
+        &["port", id, "8000"],
+        &["cp", file.to_str().unwrap(), &format!("{id}:/tmp/")],
+    ] {
+        let output = server.say_anyway(arguments);
+        let told = stderr(&output);
+        assert_eq!(output.status.code(), Some(125), "{arguments:?}: {told}");
+        let expected = format!("error: sandbox `{id}` has ended: by the owner of the daemon");
+        assert!(told.starts_with(&expected), "{arguments:?}: {told}");
+    }
+    let listed = server.say(&["ls", "--all"]);
+    assert!(listed.contains(id) && listed.contains("ended"), "{listed}");
+    assert_eq!(server.say(&["ls", "-a", "-q"]).trim(), id);
+    assert_eq!(server.say(&["ls", "-q"]), "");
+}
+
+/// A command of `exec` that waits in the sandbox `id`, once it does.
+fn waiting(server: &Server, id: &str) -> std::process::Child {
+    let mut child = server
+        .site
+        .offleash(["exec", id, "sh", "-c", "echo begun; sleep 1000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut begun = [0; 6];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut begun).unwrap();
+    assert_eq!(&begun, b"begun\n");
+    child
+}
+
+#[test]
+fn what_was_typed_is_what_is_said() {
+    let server = Server::start_with(QUIET, &[]);
+    for (arguments, named) in [
+        (&["stop", "../etc"][..], "`../etc`"),
+        (&["exec", "i 1", "true"], "`i 1`"),
+        (&["create", "--timeout", "0"], "--timeout 0"),
+        (&["resume", "--timeout", "0s", "i1"], "--timeout 0s"),
+    ] {
+        let output = server.say_anyway(arguments);
+        assert_eq!(output.status.code(), Some(125), "{arguments:?}");
+        assert!(stderr(&output).contains(named), "{}", stderr(&output));
+    }
+    let output = server.say_anyway(&["port", "i1", "0"]);
+    assert!(
+        !output.status.success() && stderr(&output).contains("PORT"),
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(server.say(&["ls", "-q"]), "");
+}
+
+#[test]
+fn the_end_of_a_sandbox_under_a_command_is_told() {
+    let mut server = Server::start_with(&format!("drain_seconds = 1\n{QUIET}"), &[]);
+    let id = server.say(&["create"]);
+    let id = id.trim();
+    let child = waiting(&server, id);
+    server.say(&["stop", id]);
+    let output = child.wait_with_output().unwrap();
+    let expected = format!("error: sandbox `{id}` has ended: by the owner of the daemon");
+    assert_eq!(output.status.code(), Some(125));
+    assert!(stderr(&output).starts_with(&expected), "{}", stderr(&output));
+
+    // And the end of the server under one.
+    let id = server.say(&["create"]);
+    let id = id.trim();
+    let child = waiting(&server, id);
+    server.end();
+    let output = child.wait_with_output().unwrap();
+    // The next one finds the sandbox, and ends it.
+    let next = start(
+        server
+            .site
+            .offleash(["serve", "--listen", "127.0.0.1:0", "--config"])
+            .arg(server.config()),
+    );
+    eventually("the next server", || {
+        let removed = server.say_anyway(&["rm", "-f", id]);
+        removed.status.success().then_some(())
+    });
+    signal(&next, Signal::TERM);
+    finish(next);
+    let expected = format!("error: the server ended before the command did; sandbox `{id}`");
+    assert_eq!(output.status.code(), Some(125));
+    assert!(stderr(&output).starts_with(&expected), "{}", stderr(&output));
+}
+
+#[test]
 fn files_and_directories_are_copied_both_ways() {
     let server = Server::start_with(QUIET, &[]);
     let id = server.say(&["create"]);
@@ -168,6 +297,45 @@ fn files_and_directories_are_copied_both_ways() {
     assert_eq!(fs::read(back.join("below/a b.bin")).unwrap(), [0, 255, 10]);
     assert_eq!(fs::read(back.join("empty")).unwrap(), b"");
 
+    // One file, as it is, to standard output.
+    assert_eq!(
+        server
+            .say_anyway(&["cp", &inside("/home/user/tree/below/a b.bin"), "-"])
+            .stdout,
+        [0, 255, 10]
+    );
+    assert!(!here.join("-").exists());
+    // The kernel says of these that they are empty.
+    assert!(server.say(&["cp", &inside("/proc/self/status"), "-"]).contains("Name:"));
+    let status = here.join("status");
+    server.say(&["cp", &inside("/proc/self/status"), status.to_str().unwrap()]);
+    assert!(fs::read_to_string(status).unwrap().contains("Name:"));
+    // What cannot be copied is named, and the exit code says that something is missing.
+    std::os::unix::fs::symlink("empty", tree.join("a link")).unwrap();
+    for (from, to, named) in [
+        (tree.display().to_string(), inside("/home/user/partly"), "a link"),
+        (
+            inside("/home/user/dangling"),
+            here.join("dangling").display().to_string(),
+            "nowhere",
+        ),
+    ] {
+        server.say(&[
+            "exec",
+            id,
+            "sh",
+            "-c",
+            "mkdir -p dangling; ln -sfn /not/there dangling/nowhere",
+        ]);
+        let partly = server.say_anyway(&["cp", &from, &to]);
+        assert_eq!(partly.status.code(), Some(1), "{}", stderr(&partly));
+        assert!(
+            stderr(&partly).contains("left out") && stderr(&partly).contains(named),
+            "{}",
+            stderr(&partly)
+        );
+    }
+
     // A link that is here is not followed, whatever a sandbox calls its files.
     let outside = here.join("outside");
     fs::write(&outside, "mine").unwrap();
@@ -182,6 +350,8 @@ fn files_and_directories_are_copied_both_ways() {
         (here.join("nowhere").display().to_string(), inside("/tmp/")),
         ("a".to_owned(), "b".to_owned()),
         (inside("/a"), inside("/b")),
+        (inside("/home/user/tree"), "-".to_owned()),
+        ("-".to_owned(), inside("/tmp/x")),
     ] {
         let output = server.say_anyway(&["cp", &from, &to]);
         assert_eq!(output.status.code(), Some(125), "{from} {to}");

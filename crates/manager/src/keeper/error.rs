@@ -123,6 +123,15 @@ impl KeeperError {
         move |source| Self::Io { action, source }
     }
 
+    /// What a shell would say of a command that was not started: 127 if there is none, 126 if it cannot be executed.
+    pub fn exit_code(&self) -> Option<u8> {
+        match self {
+            Self::NotFound => Some(127),
+            Self::NotExecutable { .. } => Some(126),
+            _ => None,
+        }
+    }
+
     /// Something was answered that does not fit the question.
     pub(super) fn unexpected(what: &str) -> Self {
         Self::Protocol {
