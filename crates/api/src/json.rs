@@ -41,8 +41,24 @@ pub(crate) async fn read_at_most<T: DeserializeOwned>(most: usize, body: Incomin
     if depth(text) > MAX_DEPTH {
         return Err(Refusal::bad_request(format!("the body may nest {MAX_DEPTH} deep")));
     }
-    serde_json::from_slice(text)
-        .map_err(|error| Refusal::bad_request(format!("the body is not what it must be: {error}")))
+    serde_json::from_slice(text).map_err(|error| {
+        let why = in_plain_words(&error.to_string());
+        Refusal::bad_request(format!("the body is not what it must be: {why}"))
+    })
+}
+
+/// What a reader of JSON says, without the types of a program.
+fn in_plain_words(why: &str) -> String {
+    const TYPES: [(&str, &str); 6] = [
+        ("expected u64", "expected a whole number, not negative"),
+        ("expected u32", "expected a whole number from 0 to 4294967295"),
+        ("expected u16", "expected a whole number from 0 to 65535"),
+        ("expected i64", "expected a whole number"),
+        ("expected i32", "expected a whole number from -2147483648 to 2147483647"),
+        ("expected f64", "expected a number"),
+    ];
+    let found = TYPES.iter().find(|(name, _)| why.contains(name));
+    found.map_or_else(|| why.to_owned(), |(name, words)| why.replacen(name, words, 1))
 }
 
 /// How deep brackets and braces nest, those in strings left out.
@@ -113,6 +129,14 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
+
+    #[test]
+    fn numbers_are_asked_for_in_words() {
+        let error = serde_json::from_str::<u64>("-5").unwrap_err().to_string();
+        let told = in_plain_words(&error);
+        assert!(told.contains("`-5`") && told.contains("not negative"), "{told}");
+        assert_eq!(in_plain_words("missing field `a`"), "missing field `a`");
+    }
 
     #[test]
     fn depth_is_that_of_brackets_outside_strings() {

@@ -94,6 +94,28 @@ impl ServerConfig {
             traces: None,
         }
     }
+
+    /// Whether a server could begin with it, as far as that shows without listening.
+    ///
+    /// # Errors
+    /// When it may not listen there, or its certificate cannot be used.
+    pub fn check(&self) -> Result<(), ServeError> {
+        if let Some(files) = &self.tls {
+            tls::config(Certificate::read(files.clone())?)?;
+        }
+        match self.listen {
+            Listen::Address(address) => self.check_public(address),
+            Listen::Inherited(_) => Ok(()),
+        }
+    }
+
+    /// Refuses an address at which others could read keys on their way.
+    fn check_public(&self, address: SocketAddr) -> Result<(), ServeError> {
+        if address.ip().is_loopback() || self.tls.is_some() || self.insecure_public {
+            return Ok(());
+        }
+        Err(ListenError::Public { address }.into())
+    }
 }
 
 /// Why a server cannot begin.

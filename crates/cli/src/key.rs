@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
+use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::text;
 use offleash_manager::daemon::{KeyRow, Keys, Quota, Scope, Scopes};
 use serde_json::json;
@@ -13,12 +14,20 @@ use crate::failure::Failure;
 use crate::terminal;
 
 pub(crate) fn key(command: &KeyCommand, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let keys = Keys::open(state)?;
     match command {
-        KeyCommand::Create(arguments) => create(&keys, arguments)?,
-        KeyCommand::Ls(arguments) => list(&keys, arguments.json)?,
+        KeyCommand::Create(arguments) => create(&Keys::open(state)?, arguments)?,
+        // Looking makes no state directory.
+        KeyCommand::Ls(arguments) => {
+            if let Some(keys) = Keys::open_existing(state)? {
+                list(&keys, arguments.json)?;
+            }
+        }
         KeyCommand::Rm(arguments) => {
-            let row = keys.revoke(&arguments.key)?;
+            let revoked = Keys::open(state)?.revoke(&arguments.key);
+            let row = revoked.map_err(|error| match error.kind() {
+                ErrorKind::Invalid => Failure::from(error).with_hint("`offleash key ls` lists them with their ids"),
+                _ => error.into(),
+            })?;
             terminal::print(format!("{}\n", row.id).as_bytes())?;
         }
     }

@@ -35,6 +35,7 @@ const MOST_FILES: u64 = 1 << 20;
 pub(crate) fn serve(arguments: &ServeArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     let mut config = config::read(arguments, state)?;
     if arguments.config_check {
+        config.server.check().map_err(|error| explained(&error))?;
         terminal::print(b"the configuration is good\n")?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -62,29 +63,38 @@ pub(crate) fn serve(arguments: &ServeArgs, state: Option<&Path>) -> Result<ExitC
 async fn run(config: Config, state: &Path) -> Result<(), Failure> {
     // From here on nothing ends us by surprise.
     let end = end_signal()?;
-    let degrade = config.daemon.degrade;
+    let (degrade, drain) = (config.daemon.degrade, config.server.drain);
     let daemon = Daemon::open(DaemonConfig {
         build_log: terminal::complaints().ok().map(Arc::new),
         ..config.daemon
     })
     .await?;
     let lines = Arc::new(JsonLines::new(config.log));
-    let journal: Arc<dyn Journal> = Arc::clone(&lines) as _;
-    let server = Server::bind(config.server, daemon.clone(), Arc::clone(&journal))
+    let server = Server::bind(config.server, daemon.clone(), Arc::clone(&lines) as _)
         .await
         .map_err(|error| explained(&error))?;
-    renew_certificate(&server, journal)?;
+    renew_certificate(&server, &lines)?;
     lines.limits(&probe::groups(), degrade);
     terminal::print(greeting(server.url(), state).as_bytes())?;
     manager::tell("READY=1");
     server
         .run(async {
-            end.await;
+            let signal = end.await;
             manager::tell("STOPPING=1");
+            let most = drain.as_secs();
+            lines.server(&format!(
+                "told to end by {signal}: no more requests are taken, those that began have {most} s"
+            ));
         })
         .await;
-    // Sandboxes live on; what is being done with one is finished.
-    let _drained = tokio::time::timeout(FAREWELL, daemon.drain()).await;
+    lines.server("requests are done with; what is being done with sandboxes is finished");
+    // Sandboxes live on.
+    match tokio::time::timeout(FAREWELL, daemon.drain()).await {
+        Ok(()) => lines.server("ended; sandboxes live on"),
+        Err(_) => {
+            lines.server("ended while something was still being done with a sandbox; the next server finishes it")
+        }
+    }
     Ok(())
 }
 
@@ -119,32 +129,36 @@ fn prepare_process() {
     let _protected = std::fs::write("/proc/self/oom_score_adj", "-500");
 }
 
-/// Resolves when somebody wants the server to end.
-fn end_signal() -> Result<impl Future<Output = ()>, Failure> {
+/// Resolves when somebody wants the server to end, to the signal that said so.
+fn end_signal() -> Result<impl Future<Output = &'static str>, Failure> {
     let mut terminated = waiting(SignalKind::terminate())?;
     let mut interrupted = waiting(SignalKind::interrupt())?;
     Ok(async move {
         tokio::select! {
-            _ = terminated.recv() => {}
-            _ = interrupted.recv() => {}
+            _ = terminated.recv() => "SIGTERM",
+            _ = interrupted.recv() => "SIGINT",
         }
     })
 }
 
 /// Reads the certificate again whenever somebody says so (SIGHUP). Without one nothing is to be done then for a service
 /// manager, which says so to reload; elsewhere a terminal is gone, and the signal ends the server as ever.
-fn renew_certificate(server: &Server, journal: Arc<dyn Journal>) -> Result<(), Failure> {
+fn renew_certificate(server: &Server, lines: &Arc<JsonLines>) -> Result<(), Failure> {
     let certificate = server.certificate();
     if certificate.is_none() && !manager::is_there() {
         return Ok(());
     }
     let mut asked = waiting(SignalKind::hangup())?;
+    let lines = Arc::clone(lines);
     tokio::spawn(async move {
         while asked.recv().await.is_some() {
             let Some(certificate) = &certificate else { continue };
-            if let Err(error) = certificate.reload() {
-                let (told, cause) = ("the certificate stays the one before", &error);
-                journal.record(&Event::Failure { told, cause });
+            match certificate.reload() {
+                Ok(()) => lines.server("the certificate was read again"),
+                Err(error) => {
+                    let (told, cause) = ("the certificate stays the one before", &error);
+                    lines.record(&Event::Failure { told, cause });
+                }
             }
         }
     });

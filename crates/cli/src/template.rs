@@ -79,6 +79,9 @@ fn request_of(arguments: &TemplateBuildArgs) -> Result<BuildRequest, Failure> {
     };
     let mut recipe = file.recipe;
     add_flags(arguments, &mut recipe)?;
+    if recipe.is_empty() {
+        return Err(TemplateError::Empty { name }.into());
+    }
     let disk = match &arguments.disk {
         Some(text) => item::<Bytes>("--disk", text)?,
         None => file.disk.unwrap_or(USUAL_DISK),

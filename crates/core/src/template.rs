@@ -40,8 +40,8 @@ pub enum TemplateNameError {
         .0.escape_debug()
     )]
     Form(String),
-    /// It means something else.
-    #[error("`{0}` cannot be the name of a template: it means something else")]
+    /// It is ours.
+    #[error("`{0}` is built in: no template can be built, shown or removed under that name")]
     Reserved(String),
 }
 

@@ -1,7 +1,8 @@
 //! The arguments of `serve` and `key`.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -9,7 +10,7 @@ use clap::{Args, Subcommand, ValueEnum};
 pub(crate) struct ServeArgs {
     /// Address to listen on. [default: 127.0.0.1:3000]
     #[arg(long, value_name = "ADDRESS:PORT")]
-    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) listen: Option<ListenAt>,
     /// Domain below which PORT-ID.DOMAIN is a port inside a sandbox.
     #[arg(long, value_name = "DOMAIN[:PORT]")]
     pub(crate) domain: Option<String>,
@@ -34,6 +35,43 @@ pub(crate) struct ServeArgs {
     /// Check the configuration and end.
     #[arg(long)]
     pub(crate) config_check: bool,
+}
+
+/// Where to listen: an address and a port; `localhost` is 127.0.0.1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct ListenAt(pub(crate) SocketAddr);
+
+impl FromStr for ListenAt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
+        let port: Option<u16> = port.parse().ok();
+        match (text.parse(), host, port) {
+            (Ok(address), ..) => Ok(Self(address)),
+            (Err(_), "localhost", Some(port)) => Ok(Self((Ipv4Addr::LOCALHOST, port).into())),
+            (Err(_), host, port) => {
+                let port = port.unwrap_or(3000);
+                let everywhere = if host.is_empty() {
+                    format!(", at every address `0.0.0.0:{port}`")
+                } else {
+                    String::new()
+                };
+                Err(format!(
+                    "it is no address with a port; on this machine alone it is `127.0.0.1:{port}`{everywhere}"
+                ))
+            }
+        }
+    }
+}
+
+impl TryFrom<String> for ListenAt {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Deserialize)]
@@ -63,16 +101,16 @@ pub(crate) struct KeyCreateArgs {
     #[arg(long, value_name = "SCOPE", default_value = "create", value_delimiter = ',')]
     pub(crate) scope: Vec<String>,
     /// Sandboxes that it may have at a time.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_sandboxes: Option<u32>,
     /// CPUs that its running sandboxes may have together.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_cpus: Option<u32>,
     /// Memory that its sandboxes may have together, in MiB.
-    #[arg(long, value_name = "MIB")]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max_memory: Option<u64>,
     /// Disk that its sandboxes may have together, in MiB.
-    #[arg(long, value_name = "MIB")]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max_disk: Option<u64>,
 }
 

@@ -16,7 +16,7 @@ use offleash_manager::daemon::{
 };
 use serde::Deserialize;
 
-use crate::args::{LogArg, ServeArgs};
+use crate::args::{ListenAt, LogArg, ServeArgs};
 use crate::failure::Failure;
 
 /// Tables of keys, all of which may be absent; and what the reference says of each.
@@ -37,7 +37,7 @@ macro_rules! tables {
 tables! {
     "" Server {
         /// Address to listen on; port 0 takes any that is free. A socket that systemd hands over wins.
-        listen: SocketAddr = "`127.0.0.1:3000`",
+        listen: ListenAt = "`127.0.0.1:3000`",
         /// Domain below which `PORT-ID.DOMAIN` is a port inside a sandbox; with `:PORT` unless it is reached at 443.
         domain: String = "none",
         /// Certificate chain to speak TLS with, PEM; `tls_key` goes with it.
@@ -233,8 +233,8 @@ fn table<T: Default + for<'a> Deserialize<'a>>(rest: &mut toml::Table, name: &st
 }
 
 fn server(arguments: &ServeArgs, table: &Server) -> Result<ServerConfig, Failure> {
-    let usual = SocketAddr::from(([127, 0, 0, 1], 3000));
-    let listen = arguments.listen.or(table.listen).unwrap_or(usual);
+    let usual = ListenAt(SocketAddr::from(([127, 0, 0, 1], 3000)));
+    let ListenAt(listen) = arguments.listen.or(table.listen).unwrap_or(usual);
     let mut config = ServerConfig::new(Listen::Address(listen));
     let files = |certificate: &Option<PathBuf>, key: &Option<PathBuf>| {
         let (certificate, key) = (certificate.clone()?, key.clone()?);
@@ -418,15 +418,18 @@ fn warm_pool(table: &Pool, usual: PoolConfig) -> Result<PoolConfig, Failure> {
     set(&mut config.max, table.max);
     set(&mut config.max_creating, table.max_creating);
     set(&mut config.max_age, table.max_age_seconds.map(Duration::from_secs));
+    // A default of `min` gives way to a `max` that was written, not the other way round.
+    check_bounds("pool", table.min, config.max)?;
     for (name, own) in table.templates.iter().flatten() {
         let meant = match name.as_str() {
             BASE_TEMPLATE => name.clone(),
             name => TemplateName::meant_by(name)?.to_string(),
         };
-        if own.min.zip(own.max).is_some_and(|(min, max)| min > max) {
-            let message = format!("pool.templates.{name}: `min` is more than `max`");
-            return Err(Failure::new(message).with_hint("docs/serve.md has every key, with its default"));
-        }
+        check_bounds(
+            &format!("pool.templates.{name}"),
+            own.min,
+            own.max.unwrap_or(config.max),
+        )?;
         let imports = own.imports.as_ref().map(|names| {
             let parsed = names.iter().map(|name| name.parse::<PythonModule>());
             parsed.collect::<Result<Vec<_>, _>>()
@@ -452,6 +455,17 @@ fn warm_pool(table: &Pool, usual: PoolConfig) -> Result<PoolConfig, Failure> {
     Ok(config)
 }
 
+/// Refuses a written `min` that is more than `max`.
+fn check_bounds(table: &str, min: Option<usize>, max: usize) -> Result<(), Failure> {
+    match min.filter(|min| *min > max) {
+        None => Ok(()),
+        Some(min) => Err(
+            Failure::new(format!("{table}: `min` is {min}, more than `max`, which is {max}"))
+                .with_hint("docs/serve.md has every key, with its default"),
+        ),
+    }
+}
+
 fn templates(table: &Templates, config: &mut TemplatesConfig) -> Result<(), Failure> {
     let wrong = |key: &str, error: &dyn std::fmt::Display| {
         Failure::new(format!("templates.{key}: {error}")).with_hint("docs/serve.md has every key, with its default")
@@ -475,24 +489,29 @@ fn templates(table: &Templates, config: &mut TemplatesConfig) -> Result<(), Fail
     Ok(())
 }
 
-/// Refuses defaults beyond what may be asked for.
+/// Refuses defaults beyond or below what may be asked for.
 fn check_order(config: &DaemonConfig) -> Result<(), Failure> {
-    let (usual, most) = (&config.default_limits, &config.max_limits);
+    let (least, usual, most) = (Limits::LEAST, &config.default_limits, &config.max_limits);
     let orders = [
-        ("limits.cpus", u64::from(usual.cpus), u64::from(most.cpus)),
-        ("limits.memory_mib", usual.memory_mib, most.memory_mib),
-        ("limits.disk_mib", usual.disk_mib, most.disk_mib),
-        ("limits.pids", u64::from(usual.pids), u64::from(most.pids)),
+        ("limits.cpus", least.cpus.into(), usual.cpus.into(), most.cpus.into()),
+        ("limits.memory_mib", least.memory_mib, usual.memory_mib, most.memory_mib),
+        ("limits.disk_mib", least.disk_mib, usual.disk_mib, most.disk_mib),
+        ("limits.pids", least.pids.into(), usual.pids.into(), most.pids.into()),
         (
             "sandboxes.default_timeout_seconds",
+            1,
             config.default_timeout.as_secs(),
             config.max_timeout.as_secs(),
         ),
     ];
-    match orders.iter().find(|(_, usual, most)| usual > most || *usual == 0) {
+    match orders
+        .iter()
+        .find(|(_, least, usual, most)| usual > most || usual < least)
+    {
         None => Ok(()),
-        Some((key, usual, most)) => {
-            let message = format!("{key} is {usual}; it must be from 1 to {most}, the most that anybody may ask for");
+        Some((key, least, usual, most)) => {
+            let message =
+                format!("{key} is {usual}; it must be from {least} to {most}, the most that anybody may ask for");
             Err(Failure::new(message).with_hint("docs/serve.md has every key, with its default"))
         }
     }

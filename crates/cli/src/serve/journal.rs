@@ -39,6 +39,13 @@ impl JsonLines {
         }
     }
 
+    /// Says what becomes of the server itself.
+    pub(super) fn server(&self, told: &str) {
+        if self.what != LogArg::None {
+            write(json!({ "level": "info", "event": "server", "told": told }));
+        }
+    }
+
     /// Whether it is to be said once more that there are too many.
     fn says_full(&self) -> bool {
         let Ok(mut last) = self.full.lock() else {

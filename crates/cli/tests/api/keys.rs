@@ -2,6 +2,7 @@
 
 use crate::client::ask;
 use crate::server::Server;
+use crate::support::Site;
 
 /// A request of every route that needs a key, by scope.
 const ROUTES: [(&str, &str); 40] = [
@@ -46,6 +47,35 @@ const ROUTES: [(&str, &str); 40] = [
     ("admin", "POST /v1/keys"),
     ("admin", "DELETE /v1/keys/k1"),
 ];
+
+#[test]
+fn keys_are_listed_and_removed_by_their_names() {
+    let site = Site::new();
+    let state = site.root().join("new");
+    let flags = ["key", "ls", "--state", state.to_str().unwrap()];
+    assert_eq!(site.succeed(flags), "");
+    assert!(!state.exists(), "looking for keys has made a state directory");
+
+    for _ in 0..2 {
+        site.succeed(["key", "create", "--name", "twice"]);
+    }
+    let listed = site.succeed(["key", "ls"]);
+    let ids: Vec<&str> = listed
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert_eq!(ids.len(), 2, "{listed}");
+    let told = site.refuse(["key", "rm", "twice"]);
+    assert!(ids.iter().all(|id| told.contains(id)), "{told}");
+    assert_eq!(site.succeed(["key", "rm", ids[0]]).trim(), ids[0]);
+    assert_eq!(site.succeed(["key", "rm", "twice"]).trim(), ids[1]);
+    let told = site.refuse(["key", "rm", "twice"]);
+    assert!(told.contains("no valid key is called `twice`"), "{told}");
+    for flag in ["--max-sandboxes", "--max-cpus", "--max-memory", "--max-disk"] {
+        let output = site.offleash(["key", "create", flag, "0"]).output().unwrap();
+        assert!(!output.status.success(), "{flag}");
+    }
+}
 
 #[test]
 fn a7_without_a_valid_key_nothing_is_said_on_any_route() {

@@ -32,7 +32,12 @@ fn the_server_says_how_it_is() {
     let (status, log) = server.end();
     assert!(status.success(), "{status}: {log}");
     let told: Vec<&str> = log.lines().filter(|line| !line.contains("\"not_enforced\"")).collect();
-    assert_eq!(told, [""; 0]);
+    let [signal, done, ended] = told[..] else {
+        panic!("{log}");
+    };
+    assert!(signal.contains("told to end by SIGTERM"), "{signal}");
+    assert!(done.contains("requests are done with"), "{done}");
+    assert!(ended.contains("ended; sandboxes live on"), "{ended}");
 }
 
 #[test]
@@ -146,6 +151,37 @@ fn a_configuration_is_checked() {
         let told = site.refuse(["serve", "--config-check", "--config", file.to_str().unwrap()]);
         assert!(told.contains(named), "{told}");
     }
+    // What only serving would refuse otherwise.
+    let told = site.refuse(["serve", "--config-check", "--listen", "0.0.0.0:0"]);
+    assert!(
+        told.contains("can be reached by others") && told.contains("hint: "),
+        "{told}"
+    );
+    site.succeed(["serve", "--config-check", "--listen", "0.0.0.0:0", "--insecure-public"]);
+    site.write("no.pem", "nothing");
+    let told = site.refuse([
+        "serve",
+        "--config-check",
+        "--tls-cert",
+        site.workspace().join("no.pem").to_str().unwrap(),
+        "--tls-key",
+        site.workspace().join("no.pem").to_str().unwrap(),
+    ]);
+    assert!(told.contains("the certificate"), "{told}");
+    for (given, hinted) in [
+        (":3000", "0.0.0.0:3000"),
+        ("nowhere:3000", "127.0.0.1:3000"),
+        ("3000", "127.0.0.1:3000"),
+    ] {
+        let output = site
+            .offleash(["serve", "--config-check", "--listen", given])
+            .output()
+            .unwrap();
+        let told = crate::support::stderr(&output);
+        assert!(!output.status.success(), "{given}");
+        assert!(told.contains(hinted), "{told}");
+    }
+    site.succeed(["serve", "--config-check", "--listen", "localhost:3000"]);
     site.refuse(["serve", "--config-check", "--config", "nowhere.toml"]);
     site.refuse(["serve", "--config-check", "--domain", "a b"]);
 }
@@ -199,11 +235,12 @@ fn a_certificate_is_renewed_while_the_server_runs() {
     let (status, log) = server.end();
     assert!(status.success(), "{status}: {log}");
     // But for what this machine cannot enforce for this user.
-    let complaints: Vec<&str> = log
+    let told: Vec<&str> = log
         .lines()
         .filter(|line| !line.contains(r#""event":"not_enforced""#))
         .collect();
-    assert_eq!(complaints, [""; 0]);
+    assert!(told[0].contains("the certificate was read again"), "{log}");
+    assert!(told.iter().all(|line| line.contains(r#""event":"server""#)), "{log}");
 }
 
 #[test]
@@ -251,6 +288,24 @@ fn a_service_manager_hands_over_the_socket_and_is_told() {
     let (status, log) = server.end();
     assert!(status.success(), "{status}: {log}");
     assert_eq!(heard(), "STOPPING=1");
+}
+
+#[test]
+fn the_configuration_that_is_shipped_is_good() {
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/offleash-serve.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let site = Site::new();
+    let check = |file: &std::path::Path| {
+        let flags = ["serve", "--config-check", "--config", file.to_str().unwrap()];
+        assert_eq!(site.succeed(flags), "the configuration is good\n");
+    };
+    check(&file);
+    // And so is every line of it that is there to be used.
+    let lines = text.lines().map(|line| match line.strip_prefix("#") {
+        Some(key) if !key.starts_with(' ') => key,
+        _ => line,
+    });
+    check(&site.write("whole.toml", lines.collect::<Vec<_>>().join("\n")));
 }
 
 #[test]

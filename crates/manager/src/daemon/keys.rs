@@ -31,6 +31,19 @@ impl Keys {
         })
     }
 
+    /// Opens those of `state` if there are any; makes nothing.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_existing(state: Option<&Path>) -> Result<Option<Self>, DaemonError> {
+        let host = HostIdentity::of_this_process();
+        let path = state.map_or_else(|| host.default_state(), Path::to_owned);
+        match Registry::is_in(&path) {
+            true => Self::open(state).map(Some),
+            false => Ok(None),
+        }
+    }
+
     /// Makes a key. It is in nobody's hands but the caller's then: only its hash is kept.
     ///
     /// # Errors
@@ -57,15 +70,29 @@ impl Keys {
         if let Some(exact) = found.iter().position(|key| key.id == which) {
             found = vec![found.swap_remove(exact)];
         }
-        let (Some(key), true) = (found.pop(), found.is_empty()) else {
-            let why = format!("no valid key, or several, are called `{}`", which.escape_debug());
-            return Err(DaemonError::invalid("key", why));
-        };
+        let key = only(found, which)?;
         self.registry.apply(vec![Change::RevokeKey {
             id: key.id.clone(),
             at_ms: now_ms(),
         }])?;
         Ok(key)
+    }
+}
+
+/// The one key that is meant.
+fn only(mut found: Vec<KeyRow>, which: &str) -> Result<KeyRow, DaemonError> {
+    let which = which.escape_debug();
+    match found.pop() {
+        None => Err(DaemonError::invalid("key", format!("no valid key is called `{which}`"))),
+        Some(key) if found.is_empty() => Ok(key),
+        Some(last) => {
+            let all: Vec<String> = found.into_iter().chain([last]).map(|key| key.id).collect();
+            let why = format!(
+                "several valid keys are called `{which}`: {}; name one by its id",
+                all.join(", ")
+            );
+            Err(DaemonError::invalid("key", why))
+        }
     }
 }
 
@@ -76,6 +103,16 @@ fn create(registry: &Registry, name: &str, scopes: Scopes, quota: Quota) -> Resu
     }
     if scopes.0.is_empty() {
         return Err(DaemonError::invalid("scopes", "a key needs at least one"));
+    }
+    let quotas = [
+        quota.sandboxes.map(u64::from),
+        quota.cpus.map(u64::from),
+        quota.memory_mib,
+        quota.disk_mib,
+    ];
+    if quotas.contains(&Some(0)) {
+        let why = "with nothing it could make no sandbox; a key for looking has the scope `read` alone";
+        return Err(DaemonError::invalid("quota", why));
     }
     let key = ApiKey::generate().map_err(DaemonError::host("read random bytes"))?;
     let row = KeyRow {

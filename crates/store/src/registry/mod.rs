@@ -64,6 +64,11 @@ impl Registry {
         })
     }
 
+    /// Whether there is one in the state directory at `path`; what cannot be looked at is taken for one.
+    pub fn is_in(path: &Path) -> bool {
+        path.join(FILE).try_exists().unwrap_or(true)
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
