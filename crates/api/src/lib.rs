@@ -20,6 +20,7 @@ mod failure;
 mod guard;
 mod journal;
 mod json;
+mod large;
 mod listen;
 mod native;
 mod pace;

@@ -23,6 +23,7 @@ use crate::cors;
 use crate::envd::{Listings, Watchers};
 use crate::guard::Guard;
 use crate::journal::{Event, Journal, RequestEvent};
+use crate::large::Large;
 use crate::listen::{self, Listen, ListenError};
 use crate::pages::{self, Tally};
 use crate::route::{self, CODE_PORT, ENVD_PORT, Route};
@@ -167,6 +168,7 @@ pub(crate) struct State {
     pub(crate) guard: Guard,
     pub(crate) watchers: Arc<Watchers>,
     pub(crate) listings: Listings,
+    large: Large,
     /// How many signatures that name no sandbox are looked at, at once.
     pub(crate) signatures: Semaphore,
     /// What clients on this machine call the server.
@@ -211,6 +213,7 @@ impl Server {
             guard,
             watchers: Arc::default(),
             listings: Listings::default(),
+            large: Large::default(),
             signatures: Semaphore::new(SIGNATURES),
             url: listen::url(address, tls.is_some()),
             domain,
@@ -447,11 +450,12 @@ async fn control_plane(
         asked.require(Scope::Admin)?;
         return Ok(pages::metrics(&state.daemon, &state.tally, &state.clients));
     }
-    if native::is_native(path) {
-        native::answer(&asked, body).await
+    let response = if native::is_native(path) {
+        native::answer(&asked, body).await?
     } else {
-        control::answer(&asked, body).await
-    }
+        control::answer(&asked, body).await?
+    };
+    state.large.bounded(&asked.caller.key_id, response).await
 }
 
 /// Says whether the server can do what it is there for.

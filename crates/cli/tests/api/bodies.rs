@@ -25,6 +25,31 @@ fn a9_what_is_announced_to_be_huge_is_refused_at_once() {
 }
 
 #[test]
+fn a9_labels_are_bounded_by_what_lists_tell_of_them() {
+    let server = Server::start();
+    let key = server.key(&[]);
+    let made = |text: &str, count: usize| {
+        let labels = (0..count).map(|number| (number.to_string(), text.into()));
+        let labels: serde_json::Map<String, serde_json::Value> = labels.collect();
+        let fields = serde_json::json!({ "templateID": "base", "timeout": 120, "metadata": labels });
+        posted(&server, &key, &fields.to_string())
+    };
+    // Characters that take six bytes in every list.
+    made(&"\u{1}".repeat(30 * 1024), 4).assert_refused(400);
+    // Together the answer is a large one, and whole all the same.
+    let ids: Vec<serde_json::Value> = (0..2)
+        .map(|_| made(&"x".repeat(30 * 1024), 2).json()["sandboxID"].clone())
+        .collect();
+    let listed = server.ask(&key, "GET /v1/sandboxes", "");
+    assert!(
+        listed.status == 200 && listed.body.len() > 120 * 1024,
+        "{}",
+        listed.head
+    );
+    assert!(ids.iter().all(|id| listed.body.contains(id.as_str().unwrap())));
+}
+
+#[test]
 fn a9_who_sends_too_much_hears_so() {
     let server = Server::start();
     let key = server.key(&[]);

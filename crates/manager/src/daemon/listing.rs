@@ -8,9 +8,13 @@ use offleash_store::registry::{Scope, UnixMs};
 use super::Daemon;
 use super::error::DaemonError;
 use super::request::{ListFilter, MOST_LISTED};
+use super::specification::written;
 use super::table::Facts;
 use super::view::{Caller, Page, SandboxView, State};
 use crate::clock::to_ms;
+
+/// Bytes of a page, but for what every sandbox has; one that has more is a page of its own.
+const MOST_BYTES: usize = 1024 * 1024;
 
 /// Where a page ended: when its last sandbox was started, and its id.
 type Place = (UnixMs, String);
@@ -26,7 +30,8 @@ impl Daemon {
         entry.view().ok_or_else(|| DaemonError::not_found(id))
     }
 
-    /// The caller's sandboxes, everybody's for one with the scope `admin`, page by page.
+    /// The caller's sandboxes, everybody's for one with the scope `admin`, page by page. A page ends before its limit where
+    /// sandboxes with much to tell of them would make it large.
     ///
     /// # Errors
     /// `Forbidden`; `Invalid` for a limit that is not between 1 and 100, and for a place that no page ended at.
@@ -46,7 +51,9 @@ impl Daemon {
             let state = facts.visible_state();
             total_running += usize::from(state == Some(State::Running));
             if state.is_some_and(|state| matches(&facts, state, filter)) {
-                found.push(((facts.row.started_ms, facts.row.id.clone()), facts.view()));
+                let place = (facts.row.started_ms, facts.row.id.clone());
+                drop(facts);
+                found.push((place, entry));
             }
         }
         found.sort_by(|left, right| {
@@ -62,14 +69,12 @@ impl Daemon {
             Some(after) => place < after,
             None => true,
         };
-        let mut rest = found.into_iter().filter(|(place, _)| beyond(place));
-        let page: Vec<_> = rest.by_ref().take(filter.limit).collect();
-        let next = page
-            .last()
-            .filter(|_| rest.next().is_some())
-            .map(|(place, _)| text_of(place));
+        let rest = found.into_iter().filter(|(place, _)| beyond(place));
+        let (page, is_last) = page_of(rest, filter.limit, |(_, entry)| weight(&entry.lock()));
+        let next = page.last().filter(|_| !is_last).map(|(place, _)| text_of(place));
         Ok(Page {
-            sandboxes: page.into_iter().filter_map(|(_, view)| view).collect(),
+            // One may have begun to end since it was found.
+            sandboxes: page.iter().filter_map(|(_, entry)| entry.view()).collect(),
             next,
             total_running,
         })
@@ -84,6 +89,34 @@ impl Daemon {
         });
         found.next().map(|entry| entry.id.to_string())
     }
+}
+
+/// As many of `rest` as are no more than `limit` and, by `weight`, no more than [`MOST_BYTES`], but at least one; and whether
+/// these are all.
+fn page_of<T>(rest: impl Iterator<Item = T>, limit: usize, weight: impl Fn(&T) -> usize) -> (Vec<T>, bool) {
+    let (mut page, mut bytes) = (Vec::new(), 0);
+    for one in rest {
+        bytes += weight(&one);
+        if page.len() == limit || (!page.is_empty() && bytes > MOST_BYTES) {
+            return (page, false);
+        }
+        page.push(one);
+    }
+    (page, true)
+}
+
+/// How many bytes are told of a sandbox that its creator chose.
+fn weight(facts: &Facts) -> usize {
+    let network = &facts.specification.network;
+    let labels = facts.row.metadata.iter();
+    let labels = labels.map(|(name, value)| written(name) + written(value));
+    let lists = network.allow_out.iter().chain(&network.deny_out);
+    let headers = network.headers.iter().map(|(host, headers)| {
+        let fields = headers.iter();
+        let fields = fields.map(|(name, value)| written(name) + written(value));
+        written(host) + fields.sum::<usize>()
+    });
+    labels.sum::<usize>() + lists.map(|text| written(text)).sum::<usize>() + headers.sum::<usize>()
 }
 
 fn matches(facts: &Facts, state: State, filter: &ListFilter) -> bool {
@@ -115,6 +148,18 @@ fn place_of(text: &str) -> Result<Place, DaemonError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_is_bounded_in_entries_and_bytes() {
+        let paged = |weights: &[usize], limit| page_of(weights.iter().copied(), limit, |weight| *weight);
+        assert_eq!(paged(&[], 2), (vec![], true));
+        assert_eq!(paged(&[1, 1], 2), (vec![1, 1], true));
+        assert_eq!(paged(&[1, 1, 1], 2), (vec![1, 1], false));
+        let half = MOST_BYTES / 2;
+        assert_eq!(paged(&[half, half, 1], 9), (vec![half, half], false));
+        assert_eq!(paged(&[MOST_BYTES * 2, 1], 9), (vec![MOST_BYTES * 2], false));
+        assert_eq!(paged(&[0, MOST_BYTES * 2], 9), (vec![0], false));
+    }
 
     #[test]
     fn places_are_read_back() {

@@ -34,11 +34,12 @@ pub(super) struct Specification {
     pub(super) not_enforced: BTreeMap<String, String>,
 }
 
-/// Most labels or variables of a sandbox, and most bytes of them. A request that is longer is none of a person's.
+/// Most labels or variables of a sandbox, and most bytes of them, counted as they are written in JSON: a character can take
+/// six there, and lists of sandboxes tell all labels. A request that is longer is none of a person's.
 const MOST_ENTRIES: usize = 256;
 const LONGEST_NAME: usize = 256;
 const LONGEST_VALUE: usize = 32 * 1024;
-const MOST_BYTES: usize = 128 * 1024;
+const MOST_BYTES: usize = 64 * 1024;
 
 const LONGEST_IDEMPOTENCY_KEY: usize = 255;
 
@@ -159,7 +160,7 @@ fn check_map(field: &'static str, map: &BTreeMap<String, String>) -> Result<(), 
     if map.len() > MOST_ENTRIES {
         return Err(DaemonError::invalid(field, format!("more than {MOST_ENTRIES} entries")));
     }
-    let bytes: usize = map.iter().map(|(name, value)| name.len() + value.len()).sum();
+    let bytes: usize = map.iter().map(|(name, value)| written(name) + written(value)).sum();
     if bytes > MOST_BYTES {
         return Err(DaemonError::invalid(field, format!("more than {MOST_BYTES} bytes")));
     }
@@ -180,6 +181,16 @@ fn check_map(field: &'static str, map: &BTreeMap<String, String>) -> Result<(), 
     Ok(())
 }
 
+/// How many bytes a text takes in JSON, without its quotes.
+pub(super) fn written(text: &str) -> usize {
+    let byte = |byte: u8| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+        0..0x20 => 6,
+        _ => 1,
+    };
+    text.bytes().map(byte).sum()
+}
+
 fn check_idempotency_key(key: Option<&str>) -> Result<(), DaemonError> {
     let Some(key) = key else { return Ok(()) };
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
@@ -188,4 +199,30 @@ fn check_idempotency_key(key: Option<&str>) -> Result<(), DaemonError> {
         return Err(DaemonError::invalid("Idempotency-Key", why));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_counted_as_they_are_written() {
+        for text in ["", "plain", "\u{1}\u{1f}\u{8}\u{c}\n\r\t\"\\/", "é\u{7f}\u{2028}😀"] {
+            let json = serde_json::to_string(text).unwrap();
+            assert_eq!(written(text) + 2, json.len(), "{json}");
+        }
+    }
+
+    #[test]
+    fn labels_and_variables_are_bounded_as_they_are_told() {
+        let with = |text: &str, count: usize| {
+            let map: BTreeMap<String, String> =
+                (0..count).map(|number| (number.to_string(), text.to_owned())).collect();
+            check_map("metadata", &map)
+        };
+        with(&"x".repeat(30 * 1024), 2).unwrap();
+        with(&"x".repeat(30 * 1024), 3).unwrap_err();
+        with(&"\u{1}".repeat(10_000), 1).unwrap();
+        with(&"\u{1}".repeat(10_000), 2).unwrap_err();
+    }
 }
