@@ -1,5 +1,5 @@
-//! E2B's SDKs as they are released, and the libraries that code in sandboxes uses, installed by name from their
-//! registries for the tests that need them.
+//! E2B's SDKs and other clients as they are released, and the libraries that code in sandboxes uses, installed by name
+//! from their registries for the tests that need them.
 //!
 //! Each is a directory that an interpreter can be pointed at, so that it can be copied to where an ordinary user reads.
 
@@ -22,7 +22,7 @@ struct Sdk {
 
 /// Servers have been broken by what changed between releases, so old ones are tried as well: those that still make and
 /// connect to sandboxes by the first version of these calls.
-const SDKS: [Sdk; 7] = [
+const SDKS: [Sdk; 8] = [
     Sdk {
         name: "python",
         packages: &["e2b"],
@@ -52,6 +52,12 @@ const SDKS: [Sdk; 7] = [
         name: "javascript_code_interpreter",
         packages: &["@e2b/code-interpreter@latest"],
         inside: "node_modules/@e2b/code-interpreter",
+    },
+    // The official client of the Model Context Protocol.
+    Sdk {
+        name: "python_mcp",
+        packages: &["mcp"],
+        inside: "mcp",
     },
     // What the drivers of contexts are tested with, and sandboxes in which code has data and charts.
     Sdk {

@@ -7,7 +7,7 @@ use offleash_manager::daemon::{Caller, DaemonError};
 use crate::connection::{Client, Peer};
 use crate::server::State;
 
-const API_KEY: &str = "x-api-key";
+pub(crate) const API_KEY: &str = "x-api-key";
 
 /// Who a request is from.
 ///

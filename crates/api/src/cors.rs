@@ -18,8 +18,8 @@ use crate::guard::Guard;
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE");
 /// Headers of answers that pages may read beside those that every page may.
 const EXPOSED: HeaderValue = HeaderValue::from_static(
-    "content-disposition, content-encoding, content-range, etag, retry-after, should-retry, x-next-token, \
-     x-total-running",
+    "content-disposition, content-encoding, content-range, etag, mcp-session-id, retry-after, should-retry, \
+     x-next-token, x-total-running",
 );
 /// How long a browser may remember what it was told, seconds.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");

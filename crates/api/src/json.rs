@@ -36,11 +36,8 @@ pub(crate) async fn read<T: DeserializeOwned>(body: Incoming) -> Result<T, Refus
 /// # Errors
 /// As [`read`].
 pub(crate) async fn read_at_most<T: DeserializeOwned>(most: usize, body: Incoming) -> Result<T, Refusal> {
-    let bytes = bytes(body, most).await?;
+    let bytes = unread(most, body).await?;
     let text = if bytes.is_empty() { b"{}" } else { &bytes[..] };
-    if depth(text) > MAX_DEPTH {
-        return Err(Refusal::bad_request(format!("the body may nest {MAX_DEPTH} deep")));
-    }
     serde_json::from_slice(text).map_err(|error| {
         let why = in_plain_words(&error.to_string());
         Refusal::bad_request(format!("the body is not what it must be: {why}"))
@@ -59,6 +56,18 @@ fn in_plain_words(why: &str) -> String {
     ];
     let found = TYPES.iter().find(|(name, _)| why.contains(name));
     found.map_or_else(|| why.to_owned(), |(name, words)| why.replacen(name, words, 1))
+}
+
+/// The same, for somebody else to read.
+///
+/// # Errors
+/// As [`read`], but that it is no JSON is not found out.
+pub(crate) async fn unread(most: usize, body: Incoming) -> Result<Bytes, Refusal> {
+    let bytes = bytes(body, most).await?;
+    if depth(&bytes) > MAX_DEPTH {
+        return Err(Refusal::bad_request(format!("the body may nest {MAX_DEPTH} deep")));
+    }
+    Ok(bytes)
 }
 
 /// How deep brackets and braces nest, those in strings left out.

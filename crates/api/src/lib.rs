@@ -1,4 +1,4 @@
-//! Answers over HTTP: the control plane that E2B's SDKs speak to, the services that they expect in every sandbox, and
+//! Answers over HTTP, and agent hosts over standard streams, too ([`mcp`]): the control plane that E2B's SDKs speak to, the services that they expect in every sandbox, and
 //! the way to every port inside.
 //!
 //! One port for all of it; `route` says which request is for whom. This room alone knows what HTTP looks like, and it
@@ -22,6 +22,7 @@ mod journal;
 mod json;
 mod large;
 mod listen;
+pub mod mcp;
 mod native;
 mod pace;
 mod pages;

@@ -25,6 +25,7 @@ use crate::guard::Guard;
 use crate::journal::{Event, Journal, RequestEvent};
 use crate::large::Large;
 use crate::listen::{self, Listen, ListenError};
+use crate::mcp::http::{self as mcp, Sessions};
 use crate::pages::{self, Tally};
 use crate::route::{self, CODE_PORT, ENVD_PORT, Route};
 use crate::tls::{self, Certificate, TlsError, TlsFiles};
@@ -162,6 +163,7 @@ pub struct Server {
 pub(crate) struct State {
     pub(crate) daemon: Daemon,
     pub(crate) places: Places,
+    pub(crate) mcp: Sessions,
     pub(crate) tally: Tally,
     pub(crate) clients: Arc<Clients>,
     metrics_need_key: bool,
@@ -207,6 +209,7 @@ impl Server {
         let state = Arc::new(State {
             daemon,
             places: Places::new(config.max_connections_per_sandbox),
+            mcp: Sessions::default(),
             tally: Tally::default(),
             clients: Clients::new(affordable(config.max_connections), config.max_connections_per_address),
             metrics_need_key: config.metrics_need_key,
@@ -252,6 +255,8 @@ impl Server {
         drop((self.listener, self.local, hears));
         // Nobody may be there to be told.
         let _told = ending.send(true);
+        // Their streams would last as long as their clients like.
+        self.state.mcp.end();
         // What is not done by then is cut.
         let _drained = tokio::time::timeout(self.drain, ending.closed()).await;
         self.state.tracer.flush().await;
@@ -449,6 +454,10 @@ async fn control_plane(
     if path == "/metrics" {
         asked.require(Scope::Admin)?;
         return Ok(pages::metrics(&state.daemon, &state.tally, &state.clients));
+    }
+    if path == mcp::PATH {
+        asked.require(Scope::Create)?;
+        return mcp::answer(&asked, body).await;
     }
     let response = if native::is_native(path) {
         native::answer(&asked, body).await?

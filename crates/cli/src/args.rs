@@ -51,6 +51,8 @@ pub(crate) enum Command {
     Runs(RunsArgs),
     /// Serve sandboxes to E2B's SDKs and to programs of your own.
     Serve(Box<ServeArgs>),
+    /// Give an agent host tools that run code in sandboxes: speaks the Model Context Protocol on standard input and output.
+    Mcp(Box<McpArgs>),
     /// Work with the keys of `serve`.
     #[command(subcommand)]
     Key(KeyCommand),
@@ -161,6 +163,12 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) learn: LearnArgs,
     // Last, because its heading for limits holds for all that follows.
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct McpArgs {
     #[command(flatten)]
     pub(crate) sandbox: SandboxArgs,
 }

@@ -64,6 +64,12 @@ impl Failure {
         }
     }
 
+    /// What failed, with its causes, and what to do.
+    pub(crate) fn into_words(self) -> (String, Option<String>) {
+        let message = std::iter::once(self.message).chain(self.causes);
+        (message.collect::<Vec<_>>().join(": "), self.hint)
+    }
+
     /// Prints to standard error.
     pub(crate) fn print(self) -> ExitCode {
         crate::terminal::complain(&self.to_string());

@@ -6,9 +6,11 @@ mod changes;
 mod doctor;
 mod explain;
 mod failure;
+mod hold;
 mod keeper;
 mod key;
 mod learn;
+mod mcp;
 mod policy_file;
 mod python;
 mod refusals;
@@ -26,6 +28,7 @@ use clap::Parser as _;
 use offleash_isolation::limits::MEASURE_COMMAND;
 use offleash_manager::base::REMOVE_COMMAND;
 use offleash_manager::keeper::COMMAND;
+use offleash_manager::keeper::own::HOLD_COMMAND;
 use offleash_manager::templates::BUILDER;
 
 use crate::args::{Arguments, Command, PolicyCommand, RunInvocation};
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
     match words.next() {
         Some(word) if word == "run" => run_only(name, words.collect()),
         Some(word) if word == COMMAND && words.next().is_none() => keeper::keeper(),
+        Some(word) if word == HOLD_COMMAND => hold::hold(words),
         Some(word) if word == BUILDER && words.next().is_none() => template::builder(),
         Some(word) if word == REMOVE_COMMAND => keeper::remove_layer(words),
         Some(word) if word == MEASURE_COMMAND && words.next().is_none() => keeper::measure_layer(),
@@ -81,6 +85,7 @@ fn any() -> ExitCode {
         Command::Policy(PolicyCommand::Check(check)) => explain::check_policy(&check),
         Command::Audit(audit) => audit::audit(&audit, state),
         Command::Serve(arguments) => serve::serve(&arguments, state),
+        Command::Mcp(arguments) => mcp::mcp(&arguments, state),
         Command::Template(command) => template::template(&command, state),
         Command::Key(command) => key::key(&command, state),
         Command::Completions(completions) => args::completions(completions.shell),

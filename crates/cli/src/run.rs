@@ -180,7 +180,7 @@ fn is_door_of_the_system(path: &Path) -> bool {
 }
 
 /// Says what the exit code alone does not.
-fn tell(record: &RunRecord, asked: &NetworkSpec, notes: &[String]) {
+pub(crate) fn tell(record: &RunRecord, asked: &NetworkSpec, notes: &[String]) {
     if let Some(line) = explain_outcome(record) {
         terminal::complain(&format!("offleash: {line}"));
     }

@@ -129,8 +129,8 @@ fn prepare_process() {
     let _protected = std::fs::write("/proc/self/oom_score_adj", "-500");
 }
 
-/// Resolves when somebody wants the server to end, to the signal that said so.
-fn end_signal() -> Result<impl Future<Output = &'static str>, Failure> {
+/// Resolves when somebody wants this process to end, to the signal that said so.
+pub(crate) fn end_signal() -> Result<impl Future<Output = &'static str>, Failure> {
     let mut terminated = waiting(SignalKind::terminate())?;
     let mut interrupted = waiting(SignalKind::interrupt())?;
     Ok(async move {

@@ -33,14 +33,29 @@ pub(crate) fn print(bytes: &[u8]) -> Result<(), Failure> {
 /// # Errors
 /// When it cannot be written, also because nobody reads it.
 pub(crate) fn answer_and_leave(bytes: &[u8]) -> io::Result<()> {
+    answer_and_stay(bytes)?;
+    let null = std::fs::OpenOptions::new().write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
+}
+
+/// Writes to standard output for the last time, and lets go of it and of standard input.
+///
+/// # Errors
+/// When it cannot be written, also because nobody reads it.
+pub(crate) fn answer_and_stay(bytes: &[u8]) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(bytes)?;
     stdout.flush()?;
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
-    rustix::stdio::dup2_stderr(&null)?;
     Ok(())
+}
+
+/// Standard input and output, for a protocol that is spoken over them.
+pub(crate) fn conversation() -> (tokio::io::Stdin, tokio::io::Stdout) {
+    (tokio::io::stdin(), tokio::io::stdout())
 }
 
 /// Writes a line to standard error.

@@ -52,7 +52,7 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 40] = [
+const COMMANDS: [&[&str]; 41] = [
     &[],
     &["run"],
     &["diff"],
@@ -84,6 +84,7 @@ const COMMANDS: [&[&str]; 40] = [
     &["audit", "verify"],
     &["audit", "show"],
     &["serve"],
+    &["mcp"],
     &["key"],
     &["key", "create"],
     &["key", "ls"],

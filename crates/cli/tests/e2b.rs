@@ -1,5 +1,7 @@
 //! `offleash serve` as the users of E2B's SDKs see it: the unmodified packages against the real server.
 //!
+//! Agent hosts are here, too, with the official client of the protocol that they speak.
+//!
 //! What is in Python and JavaScript is beside this file; here is what starts it, and what the SDKs cannot do: to kill the
 //! server, its keepers and its guests at the wrong moment, and to ask for too much of it.
 
@@ -12,6 +14,8 @@
 
 mod support;
 
+#[path = "e2b/agents.rs"]
+mod agents;
 #[path = "e2b/cells.rs"]
 mod cells;
 #[path = "e2b/client.rs"]

@@ -12,7 +12,7 @@ use crate::language::Language;
 use crate::limits::Limits;
 use crate::process::{ProcessError, Processes};
 
-/// Where a context works that is not told where.
+/// Where a context works that is not told where, in sandboxes that say nothing else.
 pub const DEFAULT_CWD: &str = "/home/user";
 
 /// How the tags of drivers begin.
@@ -67,11 +67,11 @@ impl State {
 }
 
 impl ContextInfo {
-    fn new(id: Id, language: Language, cwd: Option<String>, is_default: bool) -> Self {
+    fn new(id: Id, language: Language, cwd: String, is_default: bool) -> Self {
         Self {
             id: id.to_string(),
             language,
-            cwd: cwd.unwrap_or_else(|| DEFAULT_CWD.to_owned()),
+            cwd,
             is_default,
             state: State::Starting,
             count: 0,
@@ -98,7 +98,7 @@ impl ContextInfo {
         let id: Id = id.parse().ok()?;
         let language = Language::parse(language)?;
         let whole = words.next().is_none();
-        whole.then(|| Self::new(id, language, Some(cwd), is_default))
+        whole.then(|| Self::new(id, language, cwd, is_default))
     }
 }
 
@@ -109,6 +109,8 @@ impl ContextInfo {
 pub struct Contexts<P: Processes> {
     processes: P,
     limits: Limits,
+    /// Where a context works that is not told where.
+    cwd: String,
     table: Mutex<Table>,
 }
 
@@ -122,12 +124,18 @@ struct Table {
 impl<P: Processes> Contexts<P> {
     /// Those of the sandbox in which `processes` are.
     pub fn new(processes: P, limits: Limits) -> Self {
-        let table = Mutex::default();
         Self {
             processes,
             limits,
-            table,
+            cwd: DEFAULT_CWD.to_owned(),
+            table: Mutex::default(),
         }
+    }
+
+    /// Has contexts work in `cwd` that are not told where.
+    #[must_use]
+    pub fn working_in(self, cwd: String) -> Self {
+        Self { cwd, ..self }
     }
 
     /// What a cell and a context may have.
@@ -280,6 +288,7 @@ impl<P: Processes> Contexts<P> {
                 error: Box::new(error),
             })
         })?;
+        let cwd = cwd.unwrap_or_else(|| self.cwd.clone());
         let info = ContextInfo::new(id, language, cwd, is_default);
         let context = Arc::new(Context::new(self.processes.clone(), info, None, self.limits));
         table.contexts.push(Arc::clone(&context));
@@ -333,7 +342,7 @@ mod tests {
     fn a_context_is_found_again_by_its_tag() {
         let cwd = || "/srv".to_owned();
         for is_default in [false, true] {
-            let info = ContextInfo::new(Id::random().unwrap(), Language::Python, Some(cwd()), is_default);
+            let info = ContextInfo::new(Id::random().unwrap(), Language::Python, cwd(), is_default);
             assert_eq!(ContextInfo::parse(&info.tag(), cwd()), Some(info));
         }
         let id = "0".repeat(32);

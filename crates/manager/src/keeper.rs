@@ -11,6 +11,7 @@ pub mod error;
 pub mod files;
 pub mod message;
 pub mod order;
+pub mod own;
 
 mod authority;
 mod connection;

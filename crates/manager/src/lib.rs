@@ -12,5 +12,6 @@ pub mod daemon;
 pub mod drive;
 pub mod keeper;
 pub mod lifecycle;
+pub mod own;
 pub mod planning;
 pub mod templates;

@@ -2,6 +2,7 @@
 
 pub(crate) mod audit;
 mod error;
+mod kept;
 mod level;
 pub(crate) mod making;
 mod network;
@@ -19,21 +20,23 @@ use offleash_core::exec::{ExecEnd, ExecRequest, Stdin, TerminalSize};
 use offleash_core::id::RunId;
 use offleash_core::plan::{Environment, Plan, User};
 use offleash_core::record::{ChangeSummary, NetworkUse, RunRecord};
-use offleash_core::spec::{IdChoice, SandboxSpec, WorkspaceMode};
+use offleash_core::spec::{IdChoice, SandboxSpec, WorkspaceMode, WorkspaceSpec};
 use offleash_gateway::Gateway;
 use offleash_isolation::sandbox::{Enforcement, Final};
 use offleash_store::{
-    ApplyRequest, HostIdentity, LeftoverFate, LiveRun, Run, RunError, Selection, StateDirectory, reap_with, summarize,
+    ApplyRequest, Finished, HostIdentity, LeftoverFate, LiveRun, Run, RunError, Selection, StateDirectory, reap_with,
+    summarize,
 };
 use offleash_sys::cgroup::Group;
 
 pub use self::error::ManagerError;
 pub(crate) use self::error::with_causes;
+pub(crate) use self::kept::{Kept, record_kept};
 pub(crate) use self::level::Chosen;
 pub use self::level::choose as choose_level;
 use self::making::{Made, Resolved, new_run, place_layers};
 pub use self::network::{ConnectAnswer, explain_connect};
-pub(crate) use self::network::{stores, way_out};
+pub(crate) use self::network::{Outside, stores, way_out};
 pub(crate) use self::own_root::OwnRoot;
 pub use self::secrets::SecretsError;
 use crate::capture::Capture;
@@ -136,26 +139,11 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
     if let Err(error) = discarded {
         notes.push(format!("the sandbox's layer was not removed: {}", with_causes(&error)));
     }
-    let mut unkept = None;
-    let mut held_back = false;
-    let workspace = request.spec.workspace.as_ref();
-    // What a run did to its files must not keep it out of the record and the log.
-    let changes = match finished {
-        Ok(finished) => workspace.map(|workspace| {
-            let mut summary = summarize(&finished.changes);
-            if let (WorkspaceMode::Rw, Some(run)) = (workspace.mode, finished.run) {
-                held_back = !write_back(run, &mut summary, &mut notes);
-            }
-            summary
-        }),
-        Err(error) => {
-            held_back = workspace.is_some_and(|workspace| workspace.mode == WorkspaceMode::Rw);
-            Some(ChangeSummary {
-                error: Some(with_causes(unkept.insert(error))),
-                ..ChangeSummary::default()
-            })
-        }
-    };
+    let Settled {
+        changes,
+        unkept,
+        held_back,
+    } = settle(finished, request.spec.workspace.as_ref(), &mut notes);
     let facts = report::Facts {
         request,
         plan: &plan,
@@ -229,7 +217,7 @@ pub(crate) fn ids_of_own_root(spec: &SandboxSpec) -> Result<IdChoice, ManagerErr
     Ok(level::Chosen::prepare(spec, &new_id()?)?.ids())
 }
 
-fn new_id() -> Result<RunId, ManagerError> {
+pub(crate) fn new_id() -> Result<RunId, ManagerError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).map_err(|error| {
@@ -330,6 +318,44 @@ fn directory_and_environment(task: &Task<'_>) -> (PathBuf, Environment) {
         }
     }
     (cwd, env)
+}
+
+/// What became of the changes of a run that is over.
+struct Settled {
+    changes: Option<ChangeSummary>,
+    /// Why they could not be read or kept.
+    unkept: Option<RunError>,
+    /// Whether something was to be written back and is not.
+    held_back: bool,
+}
+
+/// Keeps or writes back what a run changed in its workspace. What it did to its files must not keep it out of the record
+/// and the log.
+fn settle(finished: Result<Finished, RunError>, workspace: Option<&WorkspaceSpec>, notes: &mut Vec<String>) -> Settled {
+    let mut settled = Settled {
+        changes: None,
+        unkept: None,
+        held_back: false,
+    };
+    match finished {
+        Ok(finished) => {
+            settled.changes = workspace.map(|workspace| {
+                let mut summary = summarize(&finished.changes);
+                if let (WorkspaceMode::Rw, Some(run)) = (workspace.mode, finished.run) {
+                    settled.held_back = !write_back(run, &mut summary, notes);
+                }
+                summary
+            });
+        }
+        Err(error) => {
+            settled.held_back = workspace.is_some_and(|workspace| workspace.mode == WorkspaceMode::Rw);
+            settled.changes = Some(ChangeSummary {
+                error: Some(with_causes(settled.unkept.insert(error))),
+                ..ChangeSummary::default()
+            });
+        }
+    }
+    settled
 }
 
 /// Mode `rw`: applies what may be applied; the rest is kept like that of an overlay. Answers whether there is no rest.

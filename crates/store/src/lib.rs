@@ -54,7 +54,7 @@ pub use removal::remove_directory;
 pub use run::Run;
 pub use run_error::RunError;
 pub use runs::{KEPT_TOMBSTONES, RunListing, RunState, runs};
-pub use sandboxes::{DaemonLock, SandboxDirectories};
+pub use sandboxes::{DaemonLock, DirectoryHold, SandboxDirectories};
 pub use spares::Tending;
 pub use spread::spread;
 pub use state::{StateDirectory, StateError};

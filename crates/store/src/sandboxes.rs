@@ -1,4 +1,5 @@
-//! The directories of the daemon's sandboxes, `sandboxes/ID` in the state directory, and the daemon's own lock.
+//! The directories of sandboxes that are held: those of the daemon's, `sandboxes/ID` in the state directory, with the
+//! daemon's own lock, and those of one program each, `own/ID`, which their program locks as long as it lives.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -17,13 +18,22 @@ use crate::state::{PRIVATE, StateError, open_part};
 use crate::{StateDirectory, tree};
 
 const SANDBOXES: &str = "sandboxes";
+const OWN: &str = "own";
 const LOCK: &str = "daemon.lock";
 
-/// The directories of the daemon's sandboxes; clones share them.
+/// The directories of sandboxes; clones share them.
 #[derive(Debug, Clone)]
 pub struct SandboxDirectories {
     path: PathBuf,
     directory: Arc<OwnedFd>,
+}
+
+/// Says that a program lives whose sandbox has this directory, until dropped or the process dies.
+#[derive(Debug)]
+pub struct DirectoryHold {
+    /// Holds the lock. Close-on-exec, so that keepers do not hold it, too.
+    #[expect(dead_code, reason = "open until dropped")]
+    lock: OwnedFd,
 }
 
 /// The right to be the daemon of a state directory, until dropped or the process dies.
@@ -40,12 +50,24 @@ impl StateDirectory {
     /// # Errors
     /// If there is no place for them and none can be made.
     pub fn sandboxes(&self) -> Result<SandboxDirectories, StateError> {
-        let directory = open_part(&self.root, SANDBOXES).map_err(|source| StateError::Unusable {
+        self.directories(SANDBOXES)
+    }
+
+    /// The directories of sandboxes that belong to one program each.
+    ///
+    /// # Errors
+    /// If there is no place for them and none can be made.
+    pub fn own_sandboxes(&self) -> Result<SandboxDirectories, StateError> {
+        self.directories(OWN)
+    }
+
+    fn directories(&self, name: &str) -> Result<SandboxDirectories, StateError> {
+        let directory = open_part(&self.root, name).map_err(|source| StateError::Unusable {
             path: self.path().to_owned(),
             source,
         })?;
         Ok(SandboxDirectories {
-            path: self.path().join(SANDBOXES),
+            path: self.path().join(name),
             directory: directory.into(),
         })
     }
@@ -83,6 +105,48 @@ impl SandboxDirectories {
     pub fn make(&self, id: &RunId) -> Result<PathBuf, FileError> {
         rustix::fs::mkdirat(&self.directory, id.as_str(), PRIVATE).tried("creating", id.as_str())?;
         Ok(self.path_of(id))
+    }
+
+    /// Makes the directory of `id`, private and empty, and holds it against [`Self::remove_abandoned`].
+    ///
+    /// # Errors
+    /// If there is one already, or none can be made.
+    pub fn make_and_hold(&self, id: &RunId) -> Result<(PathBuf, DirectoryHold), FileError> {
+        loop {
+            let path = self.make(id)?;
+            // Somebody may have taken it for abandoned in between; then it is gone.
+            if let Some(hold) = self.hold(id)? {
+                return Ok((path, hold));
+            }
+        }
+    }
+
+    /// Removes directories that nobody holds, with all that is in them. What is in the way of one is left to the next time.
+    ///
+    /// # Errors
+    /// If the list cannot be read.
+    pub fn remove_abandoned(&self) -> Result<(), FileError> {
+        for id in self.ids()? {
+            if let Ok(Some(_hold)) = self.hold(&id) {
+                let _removed = self.remove(&id);
+            }
+        }
+        Ok(())
+    }
+
+    /// `None` if somebody else holds it, or it is gone.
+    fn hold(&self, id: &RunId) -> Result<Option<DirectoryHold>, FileError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let lock = match rustix::fs::openat(&*self.directory, id.as_str(), flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(None),
+            opened => opened.tried("opening", id.as_str())?,
+        };
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::AGAIN) => return Ok(None),
+            locked => locked.tried("locking", id.as_str())?,
+        }
+        let is_there = rustix::fs::fstat(&lock).tried("examining", id.as_str())?.st_nlink > 0;
+        Ok(is_there.then_some(DirectoryHold { lock }))
     }
 
     /// Removes the directory of `id` with all that is in it; nothing happens if there is none.
@@ -140,6 +204,21 @@ mod tests {
         sandboxes.remove(&id).unwrap();
         sandboxes.remove(&id).unwrap();
         assert_eq!(sandboxes.ids().unwrap(), []);
+    }
+
+    #[test]
+    fn what_nobody_holds_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let own = state(&directory.path().join("state")).own_sandboxes().unwrap();
+        let (held, abandoned): (RunId, RunId) = ("r1".parse().unwrap(), "r2".parse().unwrap());
+        let (path, hold) = own.make_and_hold(&held).unwrap();
+        drop(own.make_and_hold(&abandoned).unwrap());
+        own.remove_abandoned().unwrap();
+        assert_eq!(own.ids().unwrap(), std::slice::from_ref(&held));
+        assert!(path.is_dir());
+        drop(hold);
+        own.remove_abandoned().unwrap();
+        assert_eq!(own.ids().unwrap(), []);
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! registry.sqlite3…            what the daemon must not forget ([`crate::registry`])
 //! templates/NAME               a template that was built ([`crate::Templates`])
 //! sandboxes/ID                 a sandbox of the daemon's: its keeper's socket and its files
+//! own/ID                       a sandbox of one program, which holds it: its keeper's socket
 //! daemon.lock                  held by the daemon
 //! audit.jsonl, audit.head, audit.lock
 //! ```

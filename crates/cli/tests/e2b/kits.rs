@@ -44,12 +44,16 @@ impl Kit {
     /// That of this name; says why not, if it is not there.
     pub(crate) fn find(name: &str) -> Option<Self> {
         let python = name.starts_with("python");
-        let inside = if python { "e2b" } else { "node_modules/e2b" };
+        let inside = match name {
+            "python_mcp" => "mcp",
+            _ if python => "e2b",
+            _ => "node_modules/e2b",
+        };
         let found = places().map(|place| place.join(name));
         let directory = found.into_iter().find(|directory| directory.join(inside).is_dir());
         if directory.is_none() {
             skip(&format!(
-                "E2B's SDK `{name}` is not installed, which `cargo xtask sdks` does"
+                "the SDK `{name}` is not installed, which `cargo xtask sdks` does"
             ));
         }
         directory.map(|directory| Self { directory, python })

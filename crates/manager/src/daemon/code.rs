@@ -110,6 +110,17 @@ impl Daemon {
     }
 }
 
+/// The contexts of the sandbox that `keeper` holds, in which every command has the variables of `env`.
+pub(crate) fn contexts_of(keeper: Keeper, env: BTreeMap<String, String>) -> SandboxContexts {
+    let env = Arc::new(RwLock::new(Arc::new(env)));
+    let processes = SandboxProcesses {
+        keeper,
+        env,
+        has_zygote: false,
+    };
+    Contexts::new(processes, Limits::default())
+}
+
 /// Whether a command of a sandbox is the driver of a context, which nobody started as a command.
 pub fn is_driver_tag(tag: Option<&str>) -> bool {
     tag.is_some_and(is_driver)

@@ -31,7 +31,7 @@ use crate::keeper::message::Hello;
 use crate::keeper::order::SandboxOrder;
 
 /// This program, even when its file was replaced or removed.
-pub(super) const OWN_PROGRAM: &str = "/proc/self/exe";
+pub(crate) const OWN_PROGRAM: &str = "/proc/self/exe";
 /// The command of our program that is a keeper.
 const COMMAND: &str = "keeper";
 /// Where a keeper writes what it has to complain of, in its sandbox's directory.
@@ -51,7 +51,7 @@ pub(super) struct Started {
 
 /// A process, from its start or its adoption to its end.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(crate) struct Process {
     pidfd: OwnedFd,
 }
 
@@ -186,7 +186,7 @@ impl Started {
 
 impl Process {
     /// A child of ours that nobody has reaped.
-    pub(super) fn new(pidfd: OwnedFd) -> Self {
+    pub(crate) fn new(pidfd: OwnedFd) -> Self {
         Self { pidfd }
     }
 
@@ -215,14 +215,14 @@ impl Process {
     }
 
     /// Ends it, and reaps it.
-    pub(super) fn end(&self) -> io::Result<()> {
+    pub(crate) fn end(&self) -> io::Result<()> {
         self.kill()?;
         self.reap();
         Ok(())
     }
 
     /// Waits until it has ended, and reaps it if it is ours to reap.
-    pub(super) async fn ended(self) -> io::Result<()> {
+    pub(crate) async fn ended(self) -> io::Result<()> {
         #[expect(
             deprecated,
             reason = "its successor asks for a promise that an owned descriptor keeps by itself"

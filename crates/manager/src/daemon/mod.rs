@@ -38,11 +38,13 @@ mod zygotes;
 
 use std::sync::Arc;
 
+pub(crate) use self::code::contexts_of;
 pub use self::code::{SandboxContexts, SandboxProcesses, SandboxStream, is_driver_tag};
 pub use self::config::{AdmissionConfig, DaemonConfig, PoolConfig, TemplatePool, TemplatesConfig};
 pub use self::error::DaemonError;
 use self::inner::Inner;
 pub use self::keys::Keys;
+pub(crate) use self::launch::{OWN_PROGRAM, Process};
 pub use self::readiness::Missing;
 pub use self::records::LogsWanted;
 pub use self::request::{

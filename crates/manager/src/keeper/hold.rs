@@ -1,5 +1,6 @@
 //! The keeper's own life: it makes the sandbox that it was ordered, says so, serves it, and cleans up.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -7,6 +8,8 @@ use std::path::{Path, PathBuf};
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::id::RunId;
 use offleash_core::limits::Limits;
+use offleash_core::network::RuleVerdict;
+use offleash_core::plan::Plan;
 use offleash_core::spec::{Descent, SandboxSpec};
 use offleash_store::{HostIdentity, LiveRun, StateDirectory, remove_directory};
 use offleash_sys::signals::SignalQueue;
@@ -17,10 +20,11 @@ use super::authority::Authority;
 use super::log::Log;
 use super::message::{Ended, Hello, VERSION};
 use super::order::{ENDED, OrderError, SOCKET, SandboxOrder};
-use super::serve::{Bounds, Loop, Serving, listen};
+use super::serve::{Bounds, Loop, Remains, Serving, listen};
 use super::users::Users;
 use crate::lifecycle::making::{self, Made, Resolved, new_run, place_layers};
-use crate::lifecycle::{Chosen, ManagerError, OwnRoot, this_host, with_causes};
+use crate::lifecycle::{Chosen, ManagerError, Outside, OwnRoot, this_host, with_causes};
+use crate::planning::Host;
 
 /// The program that planning looks at: every sandbox that is kept has a shell.
 const SHELL: &str = "/bin/sh";
@@ -42,7 +46,20 @@ pub const COMMAND: &str = "keeper";
 /// What `answered` answers.
 pub fn hold(order: &SandboxOrder, answered: impl FnOnce(&Answer) -> io::Result<()>) -> io::Result<()> {
     detach();
-    let held = match Held::make(order) {
+    // It may not be allowed; nothing depends on it.
+    let _written = std::fs::write(OOM_SCORE_FILE, OOM_SCORE);
+    let made = order.spec().map_err(HoldError::from).and_then(|spec| {
+        Held::make(Wanted {
+            spec: &spec,
+            id: &order.id,
+            state: Some(order.state.as_path()),
+            directory: order.directory.as_path(),
+            command: vec![SHELL.into()],
+            cwd: None,
+            inherits: false,
+        })
+    });
+    let held = match made {
         Ok(held) => held,
         Err(error) => {
             return answered(&Answer::NotMade {
@@ -60,27 +77,65 @@ pub fn hold(order: &SandboxOrder, answered: impl FnOnce(&Answer) -> io::Result<(
     told
 }
 
-/// Leaves the session of whoever started us, and asks to be spared when memory runs out.
-fn detach() {
-    // Both may be so already, or not be allowed; nothing depends on them.
+/// Leaves the session of whoever started us.
+pub(super) fn detach() {
+    // It may be so already.
     let _session = rustix::process::setsid();
-    let _written = std::fs::write(OOM_SCORE_FILE, OOM_SCORE);
+}
+
+/// A sandbox that is to be made and held.
+#[derive(Debug)]
+pub(super) struct Wanted<'a> {
+    pub(super) spec: &'a SandboxSpec,
+    pub(super) id: &'a RunId,
+    /// The state directory, if not the usual one.
+    pub(super) state: Option<&'a Path>,
+    /// The sandbox's own directory.
+    pub(super) directory: &'a Path,
+    /// What the run is recorded as.
+    pub(super) command: Vec<OsString>,
+    /// Where commands start that are not told where; in their user's home if absent.
+    pub(super) cwd: Option<Start>,
+    /// Whether variables of this process may be passed, as the spec says.
+    pub(super) inherits: bool,
+}
+
+/// Where commands start that are not told where.
+#[derive(Debug, Clone)]
+pub(super) enum Start {
+    /// Where those of a run do.
+    Usual,
+    /// In this directory inside.
+    At(PathBuf),
 }
 
 /// A sandbox and what it leaves on disk.
 #[derive(Debug)]
-struct Held {
-    serving: Serving,
-    live: LiveRun,
-    own_root: Option<OwnRoot>,
-    directory: OwnedFd,
+pub(super) struct Held {
+    pub(super) serving: Serving,
+    pub(super) live: LiveRun,
+    pub(super) own_root: Option<OwnRoot>,
+    pub(super) directory: OwnedFd,
+    pub(super) facts: Facts,
     /// The sandbox's directory, where no daemon has a record by which to remove it.
-    unrecorded: Option<PathBuf>,
+    pub(super) unrecorded: Option<PathBuf>,
+}
+
+/// What a record of the sandbox is made from when it has ended.
+#[derive(Debug)]
+pub(super) struct Facts {
+    pub(super) state: StateDirectory,
+    pub(super) host: Host,
+    pub(super) plan: Plan,
+    pub(super) outside: Outside,
+    pub(super) command: Vec<OsString>,
+    /// Where commands start that are not told where.
+    pub(super) cwd: PathBuf,
 }
 
 /// Why a keeper does not hold what it was ordered.
 #[derive(Debug, thiserror::Error)]
-enum HoldError {
+pub(super) enum HoldError {
     #[error("a rule of the network cannot be read")]
     Network(#[from] OrderError),
     #[error(transparent)]
@@ -113,27 +168,29 @@ fn host(action: &'static str) -> impl FnOnce(io::Error) -> HoldError {
 }
 
 impl Held {
-    fn make(order: &SandboxOrder) -> Result<Self, HoldError> {
-        let mut spec = order.spec()?;
+    pub(super) fn make(wanted: Wanted<'_>) -> Result<Self, HoldError> {
+        let Wanted { command, .. } = wanted;
+        let mut spec = wanted.spec.clone();
         let signals = SignalQueue::new(&SIGNALS).map_err(host("wait for signals"))?;
-        let mut chosen = prepare(&mut spec, &order.id)?;
-        let directory = open_directory(order.directory.as_path()).map_err(host("open the sandbox's directory"))?;
-        let state = StateDirectory::open(Some(order.state.as_path()), &HostIdentity::of_this_process());
+        let mut chosen = prepare(&mut spec, wanted.id)?;
+        let directory = open_directory(wanted.directory).map_err(host("open the sandbox's directory"))?;
+        let state = StateDirectory::open(wanted.state, &HostIdentity::of_this_process());
         let state = state.map_err(ManagerError::from)?;
-        let command = [SHELL.into()];
-        let of_this_host = crate::planning::Host {
-            env: Vec::new(),
-            ..this_host(state.path())?
-        };
-        let resolved = Resolved::of(&spec, of_this_host, &command, order.id.clone(), &chosen)?;
-        let outside = resolved.outside(&spec, &command)?;
+        let mut of_this_host = this_host(state.path())?;
+        if !wanted.inherits {
+            of_this_host.env = Vec::new();
+        }
+        let shell = [SHELL.into()];
+        let resolved = Resolved::of(&spec, of_this_host, &shell, wanted.id.clone(), &chosen)?;
+        let outside = resolved.outside(&spec, &shell)?;
         let Resolved {
             host: of_this_host,
             mut plan,
-            basis,
+            mut basis,
             own_root,
             ..
         } = resolved;
+        basis.env.extend(outside.variables().iter().cloned());
         let live = LiveRun::create(&state, new_run(&spec, &command, &plan, &of_this_host));
         let mut live = live.map_err(ManagerError::from)?;
         place_layers(&mut plan, &live);
@@ -154,12 +211,18 @@ impl Held {
                 return Err(error.into());
             }
         };
-        let users = Users::new(basis, &plan);
+        let start = match wanted.cwd {
+            None => None,
+            Some(Start::Usual) => Some(basis.cwd.clone()),
+            Some(Start::At(directory)) => Some(directory),
+        };
+        let cwd = start.clone().unwrap_or_else(|| basis.user.home.clone());
+        let users = Users::new(basis, &plan, start);
         let authority = Authority::of(outside.trust());
         let enforcement = sandbox.enforcement().clone();
         let hello = Hello {
             version: VERSION,
-            id: order.id.clone(),
+            id: wanted.id.clone(),
             pid: rustix::process::getpid().as_raw_pid().cast_unsigned(),
             paused: false,
             level: plan.level,
@@ -169,6 +232,10 @@ impl Held {
             not_enforced: enforcement.not_enforced,
         };
         let bounds = bounds(&spec.limits);
+        let questions = gateway
+            .as_ref()
+            .filter(|_| asks(&spec))
+            .map(|gateway| gateway.questions().clone());
         let copy = rustix::io::fcntl_dupfd_cloexec(&directory, 0);
         let copy = copy.map_err(|error| host("keep the sandbox's directory open")(error.into()))?;
         let of_log = rustix::io::fcntl_dupfd_cloexec(&directory, 0);
@@ -186,11 +253,20 @@ impl Held {
                 authority,
                 bounds,
                 descent: spec.descent,
+                questions,
             },
             live,
             own_root,
             directory,
-            unrecorded: (spec.descent == Descent::Zygote).then(|| order.directory.as_path().to_owned()),
+            unrecorded: (spec.descent == Descent::Zygote).then(|| wanted.directory.to_owned()),
+            facts: Facts {
+                state,
+                host: of_this_host,
+                plan,
+                outside,
+                command,
+                cwd,
+            },
         })
     }
 
@@ -201,18 +277,36 @@ impl Held {
             own_root,
             directory,
             unrecorded,
+            facts,
         } = self;
-        Loop::new(serving).run(|ended| {
-            remove_socket(&directory);
-            note(&directory, ended);
+        // Only the record of a run needs it, and what has no record may wait for long.
+        drop(facts);
+        Loop::new(serving).run(|ended, _| {
+            leave(&directory, ended);
             forget(live, own_root);
             // A daemon that is there does the same.
             let _removed = unrecorded.map(|path| remove_directory(&path));
         });
     }
 
+    /// Serves the sandbox until it ends; `clean_up` is told how, and has what it leaves.
+    pub(super) fn serve_for(self, clean_up: impl FnOnce(&Ended, Remains, LiveRun, Option<OwnRoot>, Facts)) {
+        let Self {
+            serving,
+            live,
+            own_root,
+            directory,
+            facts,
+            unrecorded: _,
+        } = self;
+        Loop::new(serving).run(|ended, remains| {
+            leave(&directory, ended);
+            clean_up(ended, remains, live, own_root, facts);
+        });
+    }
+
     /// Ends it at once: nobody has heard of it.
-    fn undo(mut self) {
+    pub(super) fn undo(mut self) {
         let _last = self.serving.sandbox.kill();
         drop(self.serving);
         remove_socket(&self.directory);
@@ -230,6 +324,12 @@ fn prepare(spec: &mut SandboxSpec, id: &RunId) -> Result<Chosen, ManagerError> {
         }
         _ => prepared,
     }
+}
+
+/// Whether a rule of the network is to be asked about.
+fn asks(spec: &SandboxSpec) -> bool {
+    let mut rules = spec.network.policy.rules.iter();
+    rules.any(|rule| rule.verdict() == RuleVerdict::Ask)
 }
 
 /// What may be used where a limit says so, and what the machine has otherwise.
@@ -258,6 +358,12 @@ fn socket_path(directory: &OwnedFd) -> std::path::PathBuf {
 fn remove_socket(directory: &OwnedFd) {
     // Whoever finds one that nobody serves knows what that means.
     let _removed = rustix::fs::unlinkat(directory, SOCKET, rustix::fs::AtFlags::empty());
+}
+
+/// Removes the way to the sandbox, and says how it ended.
+fn leave(directory: &OwnedFd, ended: &Ended) {
+    remove_socket(directory);
+    note(directory, ended);
 }
 
 /// Writes down how it ended, for a daemon that is not there now.

@@ -9,9 +9,10 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
-use offleash_core::record::{LimitEffect, LimitHit};
+use offleash_core::network::Approval;
+use offleash_core::record::{Denial, LimitEffect, LimitHit};
 use offleash_core::spec::Descent;
-use offleash_gateway::Gateway;
+use offleash_gateway::{Account, Gateway, Notice, Questions};
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::sandbox::{Final, Sandbox, SandboxEvent};
 use offleash_store::registry::LogLevel;
@@ -61,6 +62,17 @@ pub(super) struct Serving {
     pub(super) authority: Authority,
     pub(super) bounds: Bounds,
     pub(super) descent: Descent,
+    /// What the gateway asks, where a rule says that it does.
+    pub(super) questions: Option<Questions>,
+}
+
+/// What is left to say of a sandbox that has ended, beside [`Ended`].
+#[derive(Debug, Default)]
+pub(super) struct Remains {
+    /// What was refused.
+    pub(super) denials: Vec<Denial>,
+    /// What was asked of the network, if there was one.
+    pub(super) network: Option<Account>,
 }
 
 /// What the sandbox may use, as it is told.
@@ -94,6 +106,7 @@ pub(super) struct Loop {
 enum Ready {
     Sandbox,
     Gateway,
+    Questions,
     Signals,
     Listener,
     Client(Client),
@@ -115,7 +128,7 @@ impl Loop {
     }
 
     /// Serves until the sandbox ends, for whichever reason; `clean_up` removes what it leaves on disk.
-    pub(super) fn run(mut self, clean_up: impl FnOnce(&Ended)) -> Ended {
+    pub(super) fn run(mut self, clean_up: impl FnOnce(&Ended, Remains)) -> Ended {
         let reason = loop {
             if let Some(reason) = self.ending.take() {
                 break reason;
@@ -124,8 +137,8 @@ impl Loop {
                 break EndReason::Failed(with_causes(&error));
             }
         };
-        let ended = self.end(reason);
-        clean_up(&ended);
+        let (ended, remains) = self.end(reason);
+        clean_up(&ended, remains);
         self.say_farewell(&ended);
         ended
     }
@@ -137,6 +150,7 @@ impl Loop {
             match ready {
                 Ready::Sandbox => {}
                 Ready::Gateway => self.end_for(EndReason::NetworkLost),
+                Ready::Questions => self.answer_questions(),
                 Ready::Signals => self.take_signals(),
                 Ready::Listener => self.accept(),
                 Ready::Client(client) => {
@@ -181,6 +195,9 @@ impl Loop {
         }
         if let Some(gateway) = &self.serving.gateway {
             want(Ready::Gateway, gateway.lives(), PollFlags::empty());
+        }
+        if let Some(questions) = &self.serving.questions {
+            want(Ready::Questions, questions.as_fd(), PollFlags::IN);
         }
         want(Ready::Signals, self.serving.signals.as_fd(), PollFlags::IN);
         if self.connections.len() < MOST_CONNECTIONS {
@@ -232,6 +249,18 @@ impl Loop {
     /// The first reason counts; what follows is its consequence.
     fn end_for(&mut self, reason: EndReason) {
         self.ending.get_or_insert(reason);
+    }
+
+    /// Nobody is here to be asked.
+    fn answer_questions(&self) {
+        let Some(questions) = &self.serving.questions else {
+            return;
+        };
+        for notice in questions.take() {
+            if let Notice::Asked(question) = notice {
+                questions.answer(question.id, Approval::NoTerminal);
+            }
+        }
     }
 
     fn take_signals(&mut self) {
@@ -327,7 +356,7 @@ impl Loop {
         first.is_some_and(|first| zygote::has_descendants(first).unwrap_or(true))
     }
 
-    fn end(&mut self, reason: EndReason) -> Ended {
+    fn end(&mut self, reason: EndReason) -> (Ended, Remains) {
         // What kept it from ending in good order is the kernel's, and of no use to clients.
         let last = self.serving.sandbox.kill().unwrap_or_else(|_| Final::default());
         self.note_network();
@@ -350,17 +379,20 @@ impl Loop {
             );
             self.serving.log.note(LogLevel::Warn, &line);
         }
-        if let Some(gateway) = self.serving.gateway.take() {
-            limits_hit.extend(gateway.finish().limits_hit);
+        let mut network = self.serving.gateway.take().map(Gateway::finish);
+        if let Some(account) = &mut network {
+            limits_hit.append(&mut account.limits_hit);
         }
         limits_hit.extend(last.limits_hit);
-        Ended {
+        let ended = Ended {
             reason,
             at: rfc3339_now(),
             usage: last.usage,
             limits_hit,
             out_of_memory: last.out_of_memory,
-        }
+        };
+        let denials = last.denials;
+        (ended, Remains { denials, network })
     }
 
     fn say_farewell(&mut self, ended: &Ended) {

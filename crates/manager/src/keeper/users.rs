@@ -14,6 +14,8 @@ use crate::planning::{ExecBasis, trust_variables};
 #[derive(Debug)]
 pub(super) struct Users {
     basis: ExecBasis,
+    /// Where commands start that are not told where, if not in their user's home; relative directories are below it.
+    start: Option<PathBuf>,
     /// Whether they differ for the kernel, so that the guest is told whom it is to be.
     differ: bool,
     /// Whether programs are told of an authority that came later than their environment was settled.
@@ -22,9 +24,10 @@ pub(super) struct Users {
 
 impl Users {
     /// Those of a sandbox that was made by `plan`.
-    pub(super) fn new(basis: ExecBasis, plan: &Plan) -> Self {
+    pub(super) fn new(basis: ExecBasis, plan: &Plan, start: Option<PathBuf>) -> Self {
         Self {
             basis,
+            start,
             differ: plan.has_superuser(),
             names_authority: false,
         }
@@ -64,9 +67,10 @@ impl Users {
     pub(super) fn request(&self, start: &StartExec) -> Result<(ExecRequest, String), KeeperFailure> {
         check(start)?;
         let user = self.find(start.user.as_deref())?;
+        let usual = self.start.as_ref().unwrap_or(&user.home);
         let cwd = match &start.cwd {
-            None => user.home.clone(),
-            Some(path) => user.home.join(OsStr::from_bytes(path)),
+            None => usual.clone(),
+            Some(path) => usual.join(OsStr::from_bytes(path)),
         };
         let request = ExecRequest {
             argv: start.argv.iter().cloned().map(OsString::from_vec).collect(),

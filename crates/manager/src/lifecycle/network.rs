@@ -11,6 +11,7 @@ use offleash_core::network::upstream_proxy::{
     NO_PROXY_VARIABLES, PROXY_VARIABLES, ProxyError, ProxySource, UpstreamProxy, parse_no_proxy,
 };
 use offleash_core::network::{Host, HostPort};
+use offleash_core::plan::Environment;
 use offleash_core::record::{Connection, ConnectionVerdict, InboundConnection, NetworkUse, RequestSeen, SecretUse};
 use offleash_core::spec::NetworkSpec;
 use offleash_gateway::{Account, Audience, Config, Gateway, NamedBy, OPEN_FILES, Outcome, Resolvers, Trust, WayOut};
@@ -77,6 +78,16 @@ pub(crate) struct Outside {
 }
 
 impl Outside {
+    /// The variables with the placeholders of secrets.
+    pub(crate) fn variables(&self) -> &Environment {
+        &self.secrets.variables
+    }
+
+    /// Lines about published ports that nobody can know yet.
+    pub(crate) fn news(&self) -> Vec<String> {
+        self.published.news().collect()
+    }
+
     /// What connections are opened with, if any are.
     pub(crate) fn trust(&self) -> Option<&Arc<Trust>> {
         self.trust.as_ref()

@@ -113,7 +113,7 @@ impl Facts<'_> {
     }
 }
 
-fn limit_outcome(hit: &LimitHit) -> Outcome {
+pub(super) fn limit_outcome(hit: &LimitHit) -> Outcome {
     match hit.limit {
         LimitName::Memory => Outcome::OutOfMemory { limit: hit.value },
         limit => Outcome::LimitExceeded {
@@ -166,7 +166,7 @@ fn lost(last: &Final) -> Outcome {
 }
 
 /// The limit that ended the run first, however it was noticed; then those that refused single requests.
-fn all_hits(refused: Vec<LimitHit>, last: Vec<LimitHit>, outcome: &Outcome) -> Vec<LimitHit> {
+pub(super) fn all_hits(refused: Vec<LimitHit>, last: Vec<LimitHit>, outcome: &Outcome) -> Vec<LimitHit> {
     let ended_by = match outcome {
         Outcome::LimitExceeded { limit, value } => Some((*limit, *value)),
         Outcome::OutOfMemory { limit } => Some((LimitName::Memory, *limit)),
@@ -187,7 +187,7 @@ fn all_hits(refused: Vec<LimitHit>, last: Vec<LimitHit>, outcome: &Outcome) -> V
 }
 
 /// Refusals of the running sandbox, and variables that were withheld from it.
-fn denials(withheld: Vec<&OsStr>, mut running: Vec<Denial>) -> Vec<Denial> {
+pub(super) fn denials(withheld: Vec<&OsStr>, mut running: Vec<Denial>) -> Vec<Denial> {
     running.extend(withheld.into_iter().map(|name| Denial {
         subject: "env".to_owned(),
         name: Text::from(name),
@@ -197,7 +197,7 @@ fn denials(withheld: Vec<&OsStr>, mut running: Vec<Denial>) -> Vec<Denial> {
     running
 }
 
-fn texts(arguments: &[OsString]) -> Vec<Text> {
+pub(super) fn texts(arguments: &[OsString]) -> Vec<Text> {
     arguments.iter().map(Text::from).collect()
 }
 

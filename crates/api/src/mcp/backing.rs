@@ -1,0 +1,63 @@
+//! What the tools need of whoever has the sandboxes.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use offleash_manager::daemon::SandboxContexts;
+use offleash_manager::keeper::client::Keeper;
+
+use super::failure::ToolError;
+
+/// A sandbox that tools can work in.
+#[derive(Debug, Clone)]
+pub(super) struct Opened {
+    pub(super) id: String,
+    pub(super) keeper: Keeper,
+    pub(super) contexts: Arc<SandboxContexts>,
+    /// Variables that every command gets.
+    pub(super) env: BTreeMap<String, String>,
+    /// Where commands start, and what relative paths are below.
+    pub(super) cwd: String,
+    /// What the model should know of it, a line each.
+    pub(super) notes: Vec<String>,
+}
+
+/// What a sandbox is to be; everything that is absent is as usual.
+#[derive(Debug, Clone, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewSandbox {
+    pub(super) template: Option<String>,
+    pub(super) internet: Option<bool>,
+    pub(super) env: Option<BTreeMap<String, String>>,
+    pub(super) timeout_seconds: Option<u64>,
+}
+
+/// Whoever has the sandboxes.
+pub(super) trait Backing: Send + Sync + 'static {
+    /// Whether [`NewSandbox`] may say anything; otherwise all is as whoever started us has said.
+    const CAN_BE_TOLD: bool;
+
+    /// Makes a sandbox.
+    fn create(&self, new: NewSandbox) -> impl Future<Output = Result<Opened, ToolError>> + Send;
+
+    /// The sandbox of that id, if whoever asks may use it; its time begins anew where it has one.
+    fn open(&self, id: &str) -> impl Future<Output = Result<Opened, ToolError>> + Send;
+
+    /// Ends a sandbox.
+    fn kill(&self, id: &str) -> impl Future<Output = Result<(), ToolError>> + Send;
+
+    /// Ends the sandbox of a session that is over; nobody waits for it.
+    fn leave(&self, id: String);
+
+    /// Why a sandbox has ended that was open, and forgets it.
+    fn bury(&self, id: &str) -> impl Future<Output = Option<String>> + Send;
+
+    /// How long a command or a cell may take.
+    fn longest(&self) -> Duration;
+
+    /// What is told of a failure that is not the caller's.
+    fn internal(&self, told: &str, cause: &(dyn Error + 'static)) -> String;
+}

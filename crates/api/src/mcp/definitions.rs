@@ -1,0 +1,274 @@
+//! The tools as models read them: names, descriptions, input schemas, annotations.
+
+use rmcp::model::{JsonObject, Tool, ToolAnnotations};
+use serde_json::{Value, json};
+
+/// A tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Name {
+    RunCode,
+    RunCommand,
+    ReadFile,
+    WriteFile,
+    ListFiles,
+    CreateSandbox,
+    KillSandbox,
+    Fork,
+}
+
+impl Name {
+    const ALL: [Self; 8] = [
+        Self::RunCode,
+        Self::RunCommand,
+        Self::ReadFile,
+        Self::WriteFile,
+        Self::ListFiles,
+        Self::CreateSandbox,
+        Self::KillSandbox,
+        Self::Fork,
+    ];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::RunCode => "run_code",
+            Self::RunCommand => "run_command",
+            Self::ReadFile => "read_file",
+            Self::WriteFile => "write_file",
+            Self::ListFiles => "list_files",
+            Self::CreateSandbox => "create_sandbox",
+            Self::KillSandbox => "kill_sandbox",
+            Self::Fork => "fork",
+        }
+    }
+
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.as_str() == name)
+    }
+
+    /// All names, with commas.
+    pub(super) fn list() -> String {
+        Self::ALL.map(Self::as_str).join(", ")
+    }
+}
+
+/// All tools; `create_sandbox` takes arguments only where it can be told what to make.
+pub(super) fn tools(can_be_told: bool, longest_seconds: u64) -> Vec<Tool> {
+    let define = |name| tool(name, can_be_told, longest_seconds);
+    Name::ALL.into_iter().map(define).collect()
+}
+
+fn tool(name: Name, can_be_told: bool, longest_seconds: u64) -> Tool {
+    let (title, description) = words(name);
+    let schema = object(schema(name, can_be_told, longest_seconds));
+    Tool::new(name.as_str(), description, schema)
+        .with_title(title)
+        .with_annotations(annotations(name))
+}
+
+fn words(name: Name) -> (&'static str, &'static str) {
+    match name {
+        Name::RunCode => (
+            "Run code",
+            "Runs code in a sandbox and returns what it printed, the value of its last expression, and images that it \
+             shows (such as matplotlib figures). Variables, imports and functions are kept between calls, as in a \
+             notebook. Nothing outside the sandbox can be read, changed or reached unless its owner allowed it.",
+        ),
+        Name::RunCommand => (
+            "Run a command",
+            "Runs a shell command (bash) in a sandbox and returns standard output, standard error and the exit code. \
+             Each call is a new shell: only files stay. End commands that run on (servers) with `&` and send their \
+             output to a file.",
+        ),
+        Name::ReadFile => (
+            "Read a file",
+            "Returns a file of a sandbox: text as text, images as images, anything else as base64. At most 64 KiB of \
+             text at a time; `offset` reads on.",
+        ),
+        Name::WriteFile => (
+            "Write a file",
+            "Writes a file in a sandbox, over what was there, and makes the directories that lead to it. Changes stay \
+             inside the sandbox until its owner takes them out.",
+        ),
+        Name::ListFiles => (
+            "List files",
+            "Lists a directory of a sandbox, one entry a line: type (`d` directory, `-` file, `l` link), size in bytes, \
+             path.",
+        ),
+        Name::CreateSandbox => (
+            "Make a sandbox",
+            "Makes a further sandbox and returns its id, to be passed as `sandbox`. Not needed to begin: tools that are \
+             told no sandbox use the one of this session, which is made by the first of them.",
+        ),
+        Name::KillSandbox => (
+            "End a sandbox",
+            "Ends a sandbox with everything that runs in it. Without `sandbox` it is that of this session, and the next \
+             call makes a new, empty one.",
+        ),
+        Name::Fork => (
+            "Fork a sandbox",
+            "Will copy a sandbox with everything that is in it and runs in it. Not available yet.",
+        ),
+    }
+}
+
+fn annotations(name: Name) -> ToolAnnotations {
+    let of = ToolAnnotations::new();
+    match name {
+        // What runs may reach the network where its owner allowed that, and may remove what is in the sandbox.
+        Name::RunCode | Name::RunCommand => of.read_only(false).destructive(true).idempotent(false).open_world(true),
+        Name::ReadFile | Name::ListFiles => of.read_only(true).open_world(false),
+        Name::WriteFile => of.read_only(false).destructive(true).idempotent(true).open_world(false),
+        Name::CreateSandbox | Name::Fork => of
+            .read_only(false)
+            .destructive(false)
+            .idempotent(false)
+            .open_world(false),
+        Name::KillSandbox => of
+            .read_only(false)
+            .destructive(true)
+            .idempotent(false)
+            .open_world(false),
+    }
+}
+
+fn schema(name: Name, can_be_told: bool, longest_seconds: u64) -> Value {
+    let sandbox = json!({
+        "type": "string",
+        "description": "Id of the sandbox, as create_sandbox returned it. Leave it out to use the one of this session.",
+    });
+    let timeout = json!({
+        "type": "number",
+        "exclusiveMinimum": 0,
+        "maximum": longest_seconds,
+        "default": super::run::USUAL_TIMEOUT.as_secs().min(longest_seconds),
+        "description": "Seconds after which it is stopped.",
+    });
+    let path = json!({
+        "type": "string",
+        "description": "Path in the sandbox; relative ones are below the working directory.",
+    });
+    match name {
+        Name::RunCode => parameters(
+            &["code"],
+            json!({
+                "code": { "type": "string", "description": "The code, of at most 16 MiB. The value of its last expression is returned." },
+                "language": {
+                    "type": "string",
+                    "enum": ["python", "javascript", "typescript", "bash"],
+                    "default": "python",
+                    "description": "The language. Each has a state of its own.",
+                },
+                "context": {
+                    "type": "string",
+                    "description": "A separate state: `new` makes one and returns its id, which further calls pass here (without `language`). Leave it out to use the usual one of the language.",
+                },
+                "timeout_seconds": timeout,
+                "sandbox": sandbox,
+            }),
+        ),
+        Name::RunCommand => parameters(
+            &["command"],
+            json!({
+                "command": { "type": "string", "description": "The command line, for bash." },
+                "cwd": { "type": "string", "description": "Directory to start in; relative ones are below the working directory, which is the default." },
+                "env": { "type": "object", "additionalProperties": { "type": "string" }, "description": "Variables of the environment, beside the usual ones." },
+                "stdin": { "type": "string", "description": "What the command reads on standard input; nothing if left out." },
+                "user": { "type": "string", "description": "User to run as, such as `root` (inside the sandbox) where it has several." },
+                "timeout_seconds": timeout,
+                "sandbox": sandbox,
+            }),
+        ),
+        Name::ReadFile => parameters(
+            &["path"],
+            json!({
+                "path": path,
+                "offset": { "type": "integer", "minimum": 0, "default": 0, "description": "Byte to begin with." },
+                "length": { "type": "integer", "minimum": 1, "maximum": super::files::MOST_TEXT, "default": super::files::USUAL_TEXT, "description": "How many bytes of text at most." },
+                "sandbox": sandbox,
+            }),
+        ),
+        Name::WriteFile => parameters(
+            &["path", "content"],
+            json!({
+                "path": path,
+                "content": { "type": "string", "description": "All that the file is to have." },
+                "encoding": { "type": "string", "enum": ["utf-8", "base64"], "default": "utf-8", "description": "What `content` is." },
+                "sandbox": sandbox,
+            }),
+        ),
+        Name::ListFiles => parameters(
+            &[],
+            json!({
+                "path": { "type": "string", "description": "The directory; the working directory if left out." },
+                "depth": { "type": "integer", "minimum": 1, "maximum": super::files::DEEPEST, "default": 1, "description": "How many levels of directories." },
+                "sandbox": sandbox,
+            }),
+        ),
+        Name::CreateSandbox if !can_be_told => parameters(&[], json!({})),
+        Name::CreateSandbox => parameters(
+            &[],
+            json!({
+                "template": { "type": "string", "default": "base", "description": "What is installed in it; `code-interpreter` has numpy, pandas, matplotlib, scipy and scikit-learn." },
+                "internet": { "type": "boolean", "description": "Whether it may reach public addresses." },
+                "env": { "type": "object", "additionalProperties": { "type": "string" }, "description": "Variables of the environment for everything that runs in it." },
+                "timeout_seconds": { "type": "integer", "minimum": 1, "description": "Seconds until it is ended unless it is used." },
+            }),
+        ),
+        Name::KillSandbox => parameters(&[], json!({ "sandbox": sandbox })),
+        Name::Fork => parameters(
+            &[],
+            json!({
+                "sandbox": sandbox,
+                "count": { "type": "integer", "minimum": 1, "default": 1, "description": "How many copies." },
+            }),
+        ),
+    }
+}
+
+fn parameters(required: &[&str], properties: Value) -> Value {
+    let mut schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
+    if !required.is_empty() {
+        schema["required"] = json!(required);
+    }
+    schema
+}
+
+fn object(value: Value) -> JsonObject {
+    match value {
+        Value::Object(object) => object,
+        _ => JsonObject::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tool_says_what_it_takes() {
+        for can_be_told in [true, false] {
+            for tool in tools(can_be_told, 3600) {
+                assert!(
+                    tool.description.as_ref().is_some_and(|text| text.len() > 40),
+                    "{tool:?}"
+                );
+                assert_eq!(tool.input_schema["type"], "object");
+                let properties = tool.input_schema["properties"].as_object().unwrap();
+                for (name, property) in properties {
+                    assert!(property["description"].is_string(), "{}: {name}", tool.name);
+                }
+                for required in tool
+                    .input_schema
+                    .get("required")
+                    .and_then(Value::as_array)
+                    .into_iter()
+                    .flatten()
+                {
+                    assert!(properties.contains_key(required.as_str().unwrap()));
+                }
+                assert_eq!(Name::parse(&tool.name).map(Name::as_str), Some(&*tool.name));
+            }
+        }
+        assert_eq!(Name::parse("cobol"), None);
+    }
+}

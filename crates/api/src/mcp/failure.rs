@@ -1,0 +1,104 @@
+//! Why a tool has not done what it was asked to.
+
+use std::error::Error;
+
+use offleash_core::error::{ErrorKind, Explained};
+use offleash_interpreter::error::ContextError;
+use offleash_interpreter::process::ProcessError;
+use offleash_manager::daemon::DaemonError;
+use offleash_manager::keeper::error::KeeperError;
+use offleash_manager::own::OwnError;
+
+/// An error of a tool: what a model is told.
+#[derive(Debug)]
+pub(super) struct ToolError {
+    pub(super) message: String,
+    pub(super) hint: Option<String>,
+    pub(super) what: What,
+}
+
+/// What kind of error it is.
+#[derive(Debug)]
+pub(super) enum What {
+    /// One that the caller can do something about.
+    Usual,
+    /// There is no such file or sandbox.
+    NotFound,
+    /// The sandbox that was open has ended.
+    Gone,
+    /// One that is ours.
+    Internal(Box<dyn Error + Send + Sync>),
+}
+
+impl ToolError {
+    pub(super) fn new(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            hint: None,
+            what: What::Usual,
+        }
+    }
+
+    pub(super) fn not_found(message: impl Into<String>) -> Self {
+        Self {
+            what: What::NotFound,
+            ..Self::new(message)
+        }
+    }
+
+    pub(super) fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Adds what was tried.
+    pub(super) fn while_trying(mut self, tried: impl std::fmt::Display) -> Self {
+        self.message = format!("cannot {tried}: {}", self.message);
+        self
+    }
+
+    fn of<E: Explained + Send + Sync + 'static>(error: E) -> Self {
+        let (message, hint) = (error.to_string(), error.hint());
+        let what = match error.kind() {
+            ErrorKind::Internal => What::Internal(Box::new(error)),
+            ErrorKind::NotFound => What::NotFound,
+            _ => What::Usual,
+        };
+        Self { message, hint, what }
+    }
+}
+
+impl From<KeeperError> for ToolError {
+    fn from(error: KeeperError) -> Self {
+        match error {
+            KeeperError::Gone => Self {
+                what: What::Gone,
+                ..Self::new("the sandbox is gone")
+            },
+            // What went wrong is the sandbox's own, and no secret.
+            KeeperError::NotStarted { .. } => Self::new(error.to_string()),
+            error => Self::of(error),
+        }
+    }
+}
+
+impl From<ContextError> for ToolError {
+    fn from(error: ContextError) -> Self {
+        match error {
+            ContextError::Process(ProcessError::Gone) => KeeperError::Gone.into(),
+            error => Self::of(error),
+        }
+    }
+}
+
+impl From<OwnError> for ToolError {
+    fn from(error: OwnError) -> Self {
+        Self::of(error)
+    }
+}
+
+impl From<DaemonError> for ToolError {
+    fn from(error: DaemonError) -> Self {
+        Self::of(error)
+    }
+}

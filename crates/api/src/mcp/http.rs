@@ -1,0 +1,164 @@
+//! The protocol over HTTP, `/mcp` of the server ("Streamable HTTP").
+//!
+//! Clients of before 2026-07-28 have sessions, which are those of the key that began them: for any other key they do not
+//! exist. Later ones have none, and name sandboxes. Whose request it is, and that no page of others makes it, has been
+//! found out before.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::AUTHORIZATION;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use offleash_manager::daemon::Caller;
+use rmcp::transport::streamable_http_server::session::local::{LocalSessionManager, SessionConfig};
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use tokio::sync::Semaphore;
+
+use super::LONGEST_MESSAGE;
+use super::served::{LONGEST, Served};
+use super::session::Session;
+use crate::answer::Refusal;
+use crate::authentication::API_KEY;
+use crate::body::Body;
+use crate::control::Asked;
+use crate::json;
+use crate::server::State;
+
+/// Where it is.
+pub(crate) const PATH: &str = "/mcp";
+
+/// The most sessions at a time, of all keys and of one; a request without a session counts while it is answered.
+const MOST_SESSIONS: usize = 1024;
+const MOST_OF_KEY: usize = 64;
+/// How long a session lives in which nothing is said: longer than any call takes.
+const IDLE: Duration = LONGEST.saturating_add(Duration::from_secs(10 * 60));
+/// When another session may be possible.
+const LATER: Duration = Duration::from_secs(30);
+
+type Service = StreamableHttpService<Session<Served>, LocalSessionManager>;
+
+/// The sessions of all keys.
+pub(crate) struct Sessions {
+    all: Arc<Semaphore>,
+    by_key: Mutex<HashMap<String, OfKey>>,
+}
+
+/// Those of one key.
+#[derive(Clone)]
+struct OfKey {
+    service: Service,
+    places: Arc<Semaphore>,
+}
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Self {
+            all: Arc::new(Semaphore::new(MOST_SESSIONS)),
+            by_key: Mutex::default(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let free = self.all.available_permits();
+        f.debug_struct("Sessions").field("free", &free).finish_non_exhaustive()
+    }
+}
+
+impl Sessions {
+    /// Ends all of them.
+    pub(crate) fn end(&self) {
+        let by_key = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
+        by_key
+            .values()
+            .for_each(|of_key| of_key.service.config.cancellation_token.cancel());
+    }
+
+    fn of(&self, state: &State, caller: &Caller) -> OfKey {
+        let mut by_key = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = by_key.get(&caller.key_id) {
+            return known.clone();
+        }
+        // Keys come and go; one without sessions has nothing to be kept.
+        by_key.retain(|_, other| other.places.available_permits() < MOST_OF_KEY);
+        let made = OfKey::new(&self.all, state, caller);
+        by_key.insert(caller.key_id.clone(), made.clone());
+        made
+    }
+}
+
+impl OfKey {
+    fn new(all: &Arc<Semaphore>, state: &State, caller: &Caller) -> Self {
+        let places = Arc::new(Semaphore::new(MOST_OF_KEY));
+        let (all, own) = (Arc::clone(all), Arc::clone(&places));
+        let (daemon, caller, journal) = (state.daemon.clone(), caller.clone(), Arc::clone(&state.journal));
+        let begin = move || {
+            let place = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned().map_err(io::Error::other);
+            Ok(Session::new(Served {
+                daemon: daemon.clone(),
+                caller: caller.clone(),
+                journal: Arc::clone(&journal),
+                _places: [place(&all)?, place(&own)?],
+            }))
+        };
+        let mut sessions = LocalSessionManager::default();
+        sessions.session_config = SessionConfig::default();
+        sessions.session_config.keep_alive = Some(IDLE);
+        // Names and pages were looked at before, by rules of our own.
+        let config = StreamableHttpServerConfig::default()
+            .disable_allowed_hosts()
+            .disable_allowed_origins()
+            .with_max_request_body_bytes(LONGEST_MESSAGE);
+        Self {
+            service: Service::new(begin, Arc::new(sessions), config),
+            places,
+        }
+    }
+}
+
+/// Answers a request of a caller who may make sandboxes.
+pub(crate) async fn answer(asked: &Asked<'_>, body: Incoming) -> Result<Response<Body>, Refusal> {
+    let sessions = &asked.state.mcp;
+    let of_key = sessions.of(asked.state, &asked.caller);
+    let mut parts = asked.parts.clone();
+    // Whose it is was found out, and nobody behind this needs to know the key.
+    parts.headers.remove(AUTHORIZATION);
+    parts.headers.remove(API_KEY);
+    let ends = parts.method == Method::DELETE;
+    let begins = !parts.headers.contains_key(super::session::SESSION_HEADER);
+    let body = match parts.method {
+        Method::POST => json::unread(LONGEST_MESSAGE, body).await?,
+        _ => Bytes::new(),
+    };
+    if begins && parts.method == Method::POST {
+        check_places(sessions, &of_key)?;
+    }
+    let request = Request::from_parts(parts, Full::new(body));
+    let mut response = of_key.service.handle(request).await;
+    if ends && response.status() == StatusCode::ACCEPTED {
+        // It has ended by now, and clients complain of a word that says that it will.
+        *response.status_mut() = StatusCode::NO_CONTENT;
+    }
+    Ok(response.map(|body| body.map_err(|never| match never {}).boxed_unsync()))
+}
+
+fn check_places(sessions: &Sessions, of_key: &OfKey) -> Result<(), Refusal> {
+    let (status, message) = if of_key.places.available_permits() == 0 {
+        let message = format!("this key has {MOST_OF_KEY} sessions already, as many as it may; end some of them");
+        (StatusCode::TOO_MANY_REQUESTS, message)
+    } else if sessions.all.available_permits() == 0 {
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the server is full of sessions".to_owned(),
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Refusal::new(status, message).retry_after(LATER))
+}

@@ -1,0 +1,69 @@
+//! The tools over sandboxes of this process alone.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use offleash_manager::own::{OwnSandbox, OwnSandboxes};
+
+use super::backing::{Backing, NewSandbox, Opened};
+use super::failure::ToolError;
+
+#[derive(Debug)]
+pub(super) struct Own {
+    pub(super) sandboxes: Arc<OwnSandboxes>,
+    pub(super) longest: Duration,
+}
+
+impl Backing for Own {
+    const CAN_BE_TOLD: bool = false;
+
+    async fn create(&self, _: NewSandbox) -> Result<Opened, ToolError> {
+        Ok(opened(self.sandboxes.create().await?))
+    }
+
+    async fn open(&self, id: &str) -> Result<Opened, ToolError> {
+        Ok(opened(self.sandboxes.get(id)?))
+    }
+
+    async fn kill(&self, id: &str) -> Result<(), ToolError> {
+        Ok(self.sandboxes.end(id).await?)
+    }
+
+    fn leave(&self, _: String) {
+        // All of them are ended by whoever made them.
+    }
+
+    async fn bury(&self, id: &str) -> Option<String> {
+        let why = self.sandboxes.why_ended(id);
+        // It may have been buried already.
+        let _ended = self.sandboxes.end(id).await;
+        why
+    }
+
+    fn longest(&self) -> Duration {
+        self.longest
+    }
+
+    fn internal(&self, told: &str, cause: &(dyn Error + 'static)) -> String {
+        let mut message = told.to_owned();
+        let mut next = cause.source();
+        while let Some(cause) = next {
+            message.push_str(&format!(": {cause}"));
+            next = cause.source();
+        }
+        message
+    }
+}
+
+fn opened(sandbox: OwnSandbox) -> Opened {
+    Opened {
+        id: sandbox.id,
+        keeper: sandbox.keeper,
+        contexts: sandbox.contexts,
+        env: BTreeMap::new(),
+        cwd: sandbox.cwd,
+        notes: sandbox.notes,
+    }
+}

@@ -1,0 +1,223 @@
+//! The tools that run code and commands.
+
+use std::time::Duration;
+
+use offleash_core::exec::ExecEnd;
+use offleash_interpreter::cell::{Cell, CellEnd, CellEvent, Death};
+use offleash_manager::keeper::client::ExecNews;
+use offleash_manager::keeper::error::KeeperError;
+use offleash_manager::keeper::message::{Selector, StartExec};
+use rmcp::RoleServer;
+use rmcp::model::CallToolResult;
+use rmcp::service::RequestContext;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+use super::arguments::{RunCode, RunCommand};
+use super::backing::Opened;
+use super::content::Outcome;
+use super::failure::ToolError;
+use super::progress::{self, Progress};
+
+/// How long code and commands may take that are not told.
+pub(super) const USUAL_TIMEOUT: Duration = Duration::from_secs(120);
+/// The most that a command is given to read.
+const MOST_INPUT: usize = 16 * 1024 * 1024;
+/// The word that asks for a context that does not exist yet.
+const NEW_CONTEXT: &str = "new";
+
+const SIGKILL: i32 = 9;
+
+/// Runs code in a context.
+pub(super) async fn code(
+    sandbox: &Opened,
+    asked: RunCode,
+    longest: Duration,
+    context: &RequestContext<RoleServer>,
+) -> Result<CallToolResult, ToolError> {
+    let most = timeout(asked.timeout_seconds, longest)?;
+    let cell = Cell {
+        code: asked.code,
+        env: sandbox.env.clone(),
+        timeout: Some(most),
+    };
+    let contexts = &sandbox.contexts;
+    let language = || crate::code::language(asked.language.as_deref());
+    let mut outcome = Outcome::default();
+    let began = match asked.context.as_deref() {
+        None => contexts.execute_in_default(language()?, cell).await,
+        Some(NEW_CONTEXT) => {
+            let made = contexts.create(language()?, None).await?;
+            outcome.say(format!("context: {} (pass it as `context` to go on in it)", made.id));
+            contexts.execute(&made.id, cell).await
+        }
+        Some(_) if asked.language.is_some() => {
+            return Err(ToolError::new("either `context` or `language` may be given")
+                .with_hint("a context has its language already"));
+        }
+        Some(id) => contexts.execute(id, cell).await,
+    };
+    let mut events = began?;
+    let progress = Progress::of(context);
+    let mut ticks = ticks();
+    let mut failed = false;
+    let end = loop {
+        let event = tokio::select! {
+            event = events.recv() => event,
+            _ = ticks.tick() => {
+                progress.tell(most, outcome.last_line()).await;
+                continue;
+            }
+            // Letting go of the events interrupts the cell.
+            () = context.ct.cancelled() => return Err(ToolError::new("the call was cancelled")),
+        };
+        match event {
+            Some(CellEvent::Begin { .. }) => {}
+            Some(CellEvent::Output { stream, text, .. }) => outcome.output(stream, text.as_bytes()),
+            Some(CellEvent::Result(value)) => outcome.value(*value),
+            Some(CellEvent::Error(error)) => {
+                outcome.error(&error);
+                failed = true;
+            }
+            Some(CellEvent::OutputTruncated { limit }) => outcome.say(format!("[output beyond {limit} bytes is lost]")),
+            Some(CellEvent::ResultsTruncated { limit }) => {
+                outcome.say(format!("[values beyond {limit} bytes are lost]"))
+            }
+            Some(CellEvent::End(end)) => break end,
+            None => return Err(KeeperError::Gone.into()),
+        }
+    };
+    if let Some(line) = told(&end, most)? {
+        outcome.say(line);
+        failed = true;
+    }
+    Ok(result(outcome, failed))
+}
+
+/// What is said of an end that is not the code's own; the sandbox may have ended with it.
+fn told(end: &CellEnd, most: Duration) -> Result<Option<String>, ToolError> {
+    Ok(match end {
+        CellEnd::Died(Death::SandboxGone) | CellEnd::DiedBefore(Death::SandboxGone) => {
+            return Err(KeeperError::Gone.into());
+        }
+        CellEnd::Done => None,
+        CellEnd::Interrupted => Some("error: the code was interrupted".to_owned()),
+        CellEnd::TimedOut => Some(format!(
+            "error: the code was interrupted after {} s; the state that it had is kept\nhint: `timeout_seconds` gives it more time",
+            most.as_secs_f64()
+        )),
+        CellEnd::Died(death) => Some(format!(
+            "error: the interpreter has lost its state: {death}\nhint: the next call finds a new one; do again what led here"
+        )),
+        CellEnd::DiedBefore(death) => Some(format!(
+            "error: the code was not run, because the interpreter had lost its state before: {death}\nhint: the next call finds a new one"
+        )),
+    })
+}
+
+/// Runs a command.
+pub(super) async fn command(
+    sandbox: &Opened,
+    asked: RunCommand,
+    longest: Duration,
+    context: &RequestContext<RoleServer>,
+) -> Result<CallToolResult, ToolError> {
+    let most = timeout(asked.timeout_seconds, longest)?;
+    let input = asked.stdin.map(String::into_bytes);
+    if input.as_ref().is_some_and(|input| input.len() > MOST_INPUT) {
+        return Err(ToolError::new(format!("`stdin` may have {MOST_INPUT} bytes"))
+            .with_hint("write it to a file with write_file, and redirect the command from there"));
+    }
+    let mut env = sandbox.env.clone();
+    env.extend(asked.env.unwrap_or_default());
+    let bytes = |(name, value): (String, String)| (name.into_bytes(), value.into_bytes());
+    let start = StartExec {
+        argv: vec!["/bin/bash".into(), "-c".into(), asked.command.into_bytes()],
+        env: env.into_iter().map(bytes).collect(),
+        cwd: Some(asked.cwd.unwrap_or_else(|| sandbox.cwd.clone()).into_bytes()),
+        user: asked.user,
+        stdin: input.is_some(),
+        timeout_ms: Some(u64::try_from(most.as_millis()).unwrap_or(u64::MAX)),
+        ..StartExec::default()
+    };
+    let mut stream = sandbox.keeper.start(start).await?;
+    let which = Selector::Pid(stream.pid());
+    if let Some(input) = input {
+        let (keeper, which) = (sandbox.keeper.clone(), which.clone());
+        tokio::spawn(async move {
+            // A command that does not read what it is given may.
+            let _given = keeper.input(&which, input).await;
+            let _closed = keeper.close_input(&which).await;
+        });
+    }
+    let mut outcome = Outcome::default();
+    let progress = Progress::of(context);
+    let mut ticks = ticks();
+    let mut timed_out = false;
+    let end = loop {
+        let news = tokio::select! {
+            news = stream.next() => news?.ok_or(KeeperError::Gone)?,
+            _ = ticks.tick() => {
+                progress.tell(most, outcome.last_line()).await;
+                continue;
+            }
+            () = context.ct.cancelled() => {
+                // It may have ended by itself meanwhile.
+                let _killed = sandbox.keeper.signal(&which, SIGKILL).await;
+                return Err(ToolError::new("the call was cancelled"));
+            }
+        };
+        match news {
+            ExecNews::Output { stream, bytes } => outcome.output(stream, &bytes),
+            ExecNews::TimedOut => timed_out = true,
+            ExecNews::Ended(end) => break end,
+        }
+    };
+    let failed = match end {
+        _ if timed_out => {
+            outcome.say(format!(
+                "error: the command was killed after {} s\nhint: `timeout_seconds` gives it more time",
+                most.as_secs_f64()
+            ));
+            true
+        }
+        ExecEnd::Exited { code } => {
+            outcome.say(format!("exit code: {code}"));
+            code != 0
+        }
+        ExecEnd::Signaled { signal } => {
+            outcome.say(format!("error: the command was ended by signal {signal}"));
+            true
+        }
+        ExecEnd::NotStarted(_) | ExecEnd::Lost => return Err(KeeperError::Gone.into()),
+    };
+    Ok(result(outcome, failed))
+}
+
+fn result(outcome: Outcome, failed: bool) -> CallToolResult {
+    let content = outcome.into_content();
+    if failed {
+        CallToolResult::error(content)
+    } else {
+        CallToolResult::success(content)
+    }
+}
+
+/// Ticks of progress, the first after a while.
+fn ticks() -> tokio::time::Interval {
+    let mut ticks = interval_at(Instant::now() + progress::EVERY, progress::EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+fn timeout(asked: Option<f64>, longest: Duration) -> Result<Duration, ToolError> {
+    let Some(asked) = asked else {
+        return Ok(USUAL_TIMEOUT.min(longest));
+    };
+    match Duration::try_from_secs_f64(asked) {
+        Ok(timeout) if timeout >= Duration::from_millis(1) && timeout <= longest => Ok(timeout),
+        _ => Err(ToolError::new(format!(
+            "`timeout_seconds` is {asked}, and must be more than 0 and at most {}",
+            longest.as_secs()
+        ))),
+    }
+}

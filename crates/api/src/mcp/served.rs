@@ -1,0 +1,126 @@
+//! The tools over the daemon's sandboxes, for one caller.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use offleash_core::template::TemplateName;
+use offleash_interpreter::contexts::DEFAULT_CWD;
+use offleash_manager::daemon::{Caller, CreateRequest, Daemon, NetworkSettings, SandboxView, Scope};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::backing::{Backing, NewSandbox, Opened};
+use super::failure::ToolError;
+use crate::failure;
+use crate::journal::Journal;
+
+/// How long a sandbox lives that is not used, unless something else was asked for.
+const LIFETIME: Duration = Duration::from_secs(30 * 60);
+/// How much of that is used up before it begins anew.
+const RENEWAL: Duration = Duration::from_secs(60);
+/// How long a command or a cell may take; a session that says nothing lives longer.
+pub(super) const LONGEST: Duration = Duration::from_secs(20 * 60);
+
+#[derive(Debug)]
+pub(super) struct Served {
+    pub(super) daemon: Daemon,
+    pub(super) caller: Caller,
+    pub(super) journal: Arc<dyn Journal>,
+    /// Its places among all sessions, and among those of the caller.
+    pub(super) _places: [OwnedSemaphorePermit; 2],
+}
+
+impl Served {
+    fn lifetime(&self) -> u64 {
+        LIFETIME.min(self.daemon.config().max_timeout).as_secs()
+    }
+
+    async fn opened(&self, view: SandboxView) -> Result<Opened, ToolError> {
+        let keeper = self.daemon.keeper(&view.id).await?;
+        let contexts = self.daemon.contexts(&view.id).await?;
+        let notes = view.not_enforced.iter();
+        Ok(Opened {
+            notes: notes
+                .map(|(what, why)| format!("not enforced: {what}: {why}"))
+                .collect(),
+            id: view.id,
+            keeper,
+            contexts,
+            env: view.env,
+            cwd: DEFAULT_CWD.to_owned(),
+        })
+    }
+
+    /// What is usual: the template with the libraries where that is built.
+    async fn usual_template(&self) -> String {
+        let built = self.daemon.templates(&self.caller).await;
+        let name = TemplateName::code_interpreter();
+        match built {
+            Ok(built) if built.iter().any(|template| template.record.name == name) => name.to_string(),
+            _ => CreateRequest::default().template,
+        }
+    }
+}
+
+impl Backing for Served {
+    const CAN_BE_TOLD: bool = true;
+
+    async fn create(&self, new: NewSandbox) -> Result<Opened, ToolError> {
+        let template = match new.template {
+            Some(template) => template,
+            None => self.usual_template().await,
+        };
+        let request = CreateRequest {
+            template,
+            timeout_seconds: Some(new.timeout_seconds.unwrap_or_else(|| self.lifetime())),
+            env: new.env.unwrap_or_default(),
+            network: NetworkSettings {
+                internet: new.internet,
+                ..NetworkSettings::default()
+            },
+            ..CreateRequest::default()
+        };
+        let view = self.daemon.create(&self.caller, request).await?;
+        self.opened(view).await
+    }
+
+    async fn open(&self, id: &str) -> Result<Opened, ToolError> {
+        self.caller.require(Scope::Create)?;
+        let view = self.daemon.get(&self.caller, id)?;
+        let left = view.end_at.duration_since(SystemTime::now()).unwrap_or_default();
+        // Each time is written down, so not with every one of many calls.
+        if left + RENEWAL < Duration::from_secs(self.lifetime()) {
+            self.daemon.refresh(&self.caller, id, Some(self.lifetime())).await?;
+        }
+        self.opened(view).await
+    }
+
+    async fn kill(&self, id: &str) -> Result<(), ToolError> {
+        Ok(self.daemon.kill(&self.caller, id).await?)
+    }
+
+    fn leave(&self, id: String) {
+        let (daemon, caller) = (self.daemon.clone(), self.caller.clone());
+        // Where there is no event loop any more, its time will be up.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                // It may have ended by itself.
+                let _killed = daemon.kill(&caller, &id).await;
+            });
+        }
+    }
+
+    async fn bury(&self, _: &str) -> Option<String> {
+        // The daemon buries its own; `GET /v1/audit` says why each ended.
+        None
+    }
+
+    fn longest(&self) -> Duration {
+        LONGEST
+    }
+
+    fn internal(&self, told: &str, cause: &(dyn Error + 'static)) -> String {
+        failure::record(&*self.journal, told, cause);
+        "the server has failed to do it; its log says why".to_owned()
+    }
+}

@@ -1,0 +1,69 @@
+//! `offleash mcp`: tools for an agent host, over standard input and output.
+//!
+//! Nothing but the protocol goes to standard output. Each sandbox is held by a process of its own ([`crate::hold`]), which
+//! reads the same arguments and ends with this one.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use offleash_core::text::Text;
+use offleash_manager::own::{OwnConfig, OwnSandboxes};
+
+use crate::args::McpArgs;
+use crate::failure::Failure;
+use crate::{serve, specify, terminal};
+
+/// How long a command may take where no limit says so.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+
+pub(crate) fn mcp(arguments: &McpArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    // What is wrong with it is said now, and not with the first call.
+    let spec = specify::specify(&arguments.sandbox)?;
+    if let Some(cwd) = arguments.sandbox.cwd.as_deref() {
+        specify::directory_inside(cwd)?;
+    }
+    if let Some(workspace) = &spec.workspace
+        && !workspace.path.is_dir()
+    {
+        return Err(Failure::new(format!(
+            "the workspace `{}` is not a directory",
+            Text::from(&workspace.path)
+        ))
+        .with_hint("name one with `--workspace DIR`, or say `--no-workspace`"));
+    }
+    let longest = spec
+        .limits
+        .wall_time
+        .map_or(LONGEST, |wall| Duration::from_millis(wall.0));
+    let complaints = terminal::complaints()
+        .map_err(|error| Failure::new(format!("cannot use standard error: {error}")).with_hint("leave it open"))?;
+    let sandboxes = Arc::new(OwnSandboxes::new(OwnConfig {
+        state: state.map(Path::to_owned),
+        arguments: std::env::args_os().skip(1).collect(),
+        complaints,
+    })?);
+    // One thread, which is this one: keepers end with the thread that started them.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(format!("cannot start an event loop: {error}")))?;
+    let spoken = runtime.block_on(converse(&sandboxes, longest));
+    // Nobody waits for what may still be read.
+    runtime.shutdown_background();
+    spoken.map(|()| ExitCode::SUCCESS)
+}
+
+async fn converse(sandboxes: &Arc<OwnSandboxes>, longest: Duration) -> Result<(), Failure> {
+    let end = serve::end_signal()?;
+    let (input, output) = terminal::conversation();
+    let spoken = tokio::select! {
+        spoken = offleash_api::mcp::speak(Arc::clone(sandboxes), longest, input, output) => spoken,
+        _ = end => Ok(()),
+    };
+    sandboxes.end_all().await;
+    spoken.map_err(|error| {
+        Failure::from_error(&error).with_hint("`offleash mcp` is started by an agent host, which speaks first")
+    })
+}
