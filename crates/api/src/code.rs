@@ -24,27 +24,76 @@ use crate::journal::Journal;
 use crate::server::State;
 use crate::{failure, json};
 
-const EXECUTE: &str = "execute";
-
 /// What the body of a cell may have: its code may have 16 MiB, and JSON writes some characters longer.
 pub(crate) const MAX_BODY: usize = 32 * 1024 * 1024;
 
-/// Fails unless whoever asks may: running code needs the sandbox's access token, with which one may do everything else,
-/// too. SDKs send it with that alone.
+/// A request that may be answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Admitted {
+    wanted: Wanted,
+    /// Whether it came with the sandbox's access token.
+    by_right: bool,
+}
+
+/// What a request is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Wanted {
+    Health,
+    Execute,
+    List,
+    Create,
+    Remove(String),
+    Restart(String),
+}
+
+impl Admitted {
+    /// Whether a paused sandbox may be resumed for it.
+    pub(crate) fn resumes(&self) -> bool {
+        // Whether a sandbox runs is asked with the token, too, and must not make it run.
+        self.by_right && self.wanted != Wanted::Health
+    }
+}
+
+/// Says whether a request may be answered, which needs no look at the sandbox itself. Running code needs the sandbox's
+/// access token, with which one may do everything else, too. SDKs send it with that alone: what else there is needs none,
+/// and is for a sandbox that runs.
 ///
 /// # Errors
-/// 401.
-pub(crate) fn admit<B>(request: &Request<B>, access_token: Option<&str>) -> Result<(), Refusal> {
-    if request.uri().path().trim_matches('/') != EXECUTE || token(request.headers(), access_token) == Token::Right {
-        return Ok(());
+/// 401; 404 and 405 for what nobody answers.
+pub(crate) fn admit<B>(request: &Request<B>, access_token: Option<&str>) -> Result<Admitted, Refusal> {
+    let wanted = wanted(request.method(), request.uri().path())?;
+    let by_right = token(request.headers(), access_token) == Token::Right;
+    if wanted == Wanted::Execute && !by_right {
+        let message = "the access token of the sandbox is missing or not valid";
+        return Err(Refusal::new(StatusCode::UNAUTHORIZED, message).final_answer());
     }
-    let message = "the access token of the sandbox is missing or not valid";
-    Err(Refusal::new(StatusCode::UNAUTHORIZED, message).final_answer())
+    Ok(Admitted { wanted, by_right })
+}
+
+fn wanted(method: &Method, path: &str) -> Result<Wanted, Refusal> {
+    let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
+    match (method, segments.as_slice()) {
+        (&Method::GET, ["health"]) => Ok(Wanted::Health),
+        (&Method::POST, ["execute"]) => Ok(Wanted::Execute),
+        (&Method::GET, ["contexts"]) => Ok(Wanted::List),
+        (&Method::POST, ["contexts"]) => Ok(Wanted::Create),
+        (&Method::DELETE, ["contexts", id]) => Ok(Wanted::Remove((*id).to_owned())),
+        (&Method::POST, ["contexts", id, "restart"]) => Ok(Wanted::Restart((*id).to_owned())),
+        (_, ["health" | "execute" | "contexts"] | ["contexts", _] | ["contexts", _, "restart"]) => {
+            Err(crate::control::wrong_method(method))
+        }
+        _ => Err(Refusal::not_found("there is no such route")),
+    }
 }
 
 /// Answers a request to a sandbox's contexts, which was admitted.
-pub(crate) async fn answer(state: &State, contexts: &SandboxContexts, request: Request<Incoming>) -> Response<Body> {
-    let answered = routed(contexts, request).await;
+pub(crate) async fn answer(
+    state: &State,
+    contexts: &SandboxContexts,
+    admitted: Admitted,
+    body: Incoming,
+) -> Response<Body> {
+    let answered = done(contexts, admitted.wanted, body).await;
     answered.unwrap_or_else(|failed| failed.refusal(&*state.journal).answer())
 }
 
@@ -90,33 +139,27 @@ pub(crate) fn refusal(journal: &dyn Journal, error: &ContextError) -> Refusal {
     Refusal::new(status, error.to_string()).final_answer()
 }
 
-async fn routed(contexts: &SandboxContexts, request: Request<Incoming>) -> Result<Response<Body>, Failed> {
-    let (parts, body) = request.into_parts();
-    let segments: Vec<&str> = parts.uri.path().trim_matches('/').split('/').collect();
-    match (&parts.method, segments.as_slice()) {
-        (&Method::GET, ["health"]) => Ok(answer::json(StatusCode::OK, &"OK")),
-        (&Method::POST, [EXECUTE]) => execute(contexts, body).await,
-        (&Method::GET, ["contexts"]) => {
+async fn done(contexts: &SandboxContexts, wanted: Wanted, body: Incoming) -> Result<Response<Body>, Failed> {
+    match wanted {
+        Wanted::Health => Ok(answer::json(StatusCode::OK, &"OK")),
+        Wanted::Execute => execute(contexts, body).await,
+        Wanted::List => {
             let all = contexts.list().await?.into_iter().map(Context::from);
             Ok(answer::json(StatusCode::OK, &all.collect::<Vec<_>>()))
         }
-        (&Method::POST, ["contexts"]) => {
+        Wanted::Create => {
             let new: NewContextBody = json::read(body).await?;
             let made = contexts.create(language(new.language.as_deref())?, new.cwd).await?;
             Ok(answer::json(StatusCode::OK, &Context::from(made)))
         }
-        (&Method::DELETE, ["contexts", id]) => {
-            contexts.remove(id).await?;
+        Wanted::Remove(id) => {
+            contexts.remove(&id).await?;
             Ok(answer::empty(StatusCode::NO_CONTENT))
         }
-        (&Method::POST, ["contexts", id, "restart"]) => {
-            contexts.restart(id).await?;
+        Wanted::Restart(id) => {
+            contexts.restart(&id).await?;
             Ok(answer::empty(StatusCode::NO_CONTENT))
         }
-        (_, ["health" | EXECUTE | "contexts"] | ["contexts", _] | ["contexts", _, "restart"]) => {
-            Err(crate::control::wrong_method(&parts.method).into())
-        }
-        _ => Err(Refusal::not_found("there is no such route").into()),
     }
 }
 
@@ -144,4 +187,43 @@ async fn execute(contexts: &SandboxContexts, body: Incoming) -> Result<Response<
         (None, name) => contexts.execute_in_default(language(name.as_deref())?, cell).await?,
     };
     Ok(streamed(events, cells::told, cells::keepalive))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_shows_the_token_resumes_and_not_to_ask_for_health() {
+        let resumes = |line: &str, given: Option<&str>, expected: Option<&str>| {
+            let (method, path) = line.split_once(' ').unwrap();
+            let mut request = Request::builder().method(method).uri(path);
+            if let Some(given) = given {
+                request = request.header("x-access-token", given);
+            }
+            let admitted = admit(&request.body(()).unwrap(), expected);
+            admitted
+                .map(|admitted| admitted.resumes())
+                .map_err(|refusal| refusal.status.as_u16())
+        };
+        let routes = [
+            ("GET /health", Ok(false), Ok(false)),
+            ("POST /execute", Ok(true), Err(401)),
+            ("GET /contexts", Ok(true), Ok(false)),
+            ("POST /contexts", Ok(true), Ok(false)),
+            ("DELETE /contexts/c", Ok(true), Ok(false)),
+            ("POST /contexts/c/restart/", Ok(true), Ok(false)),
+            ("GET /nonsense", Err(404), Err(404)),
+            ("POST /%65xecute", Err(404), Err(404)),
+            ("OPTIONS /contexts", Err(405), Err(405)),
+            ("GET /execute", Err(405), Err(405)),
+        ];
+        for (line, by_right, without) in routes {
+            assert_eq!(resumes(line, Some("t"), Some("t")), by_right, "{line}");
+            assert_eq!(resumes(line, None, None), by_right, "{line}: everybody may");
+            for given in [None, Some(""), Some("wrong")] {
+                assert_eq!(resumes(line, given, Some("t")), without, "{line} {given:?}");
+            }
+        }
+    }
 }

@@ -195,14 +195,22 @@ async fn services(state: &State, access: Access, request: Request<Incoming>) -> 
     Ok(envd::handle(&sandbox, admitted, request).await)
 }
 
-/// Answers for the contexts of a sandbox, which is resumed only by those who may run code in it.
+/// Answers for the contexts of a sandbox, which is resumed by this when it may be, and only for those who may run code in
+/// it.
 async fn code(state: &State, access: Access, request: Request<Incoming>) -> Result<Response<Body>, Unreached> {
-    if let Err(refusal) = code::admit(&request, access.access_token.as_deref()) {
-        return Ok(refusal.answer());
-    }
-    let contexts = state.daemon.contexts(&access.id).await;
+    let admitted = match code::admit(&request, access.access_token.as_deref()) {
+        Ok(admitted) => admitted,
+        Err(refusal) => return Ok(refusal.answer()),
+    };
+    let contexts = if admitted.resumes() {
+        state.daemon.contexts(&access.id).await
+    } else if access.state == SandboxState::Paused {
+        return Err(Unreached::NotFound);
+    } else {
+        state.daemon.contexts_unless_paused(&access.id).await
+    };
     let contexts = contexts.map_err(|error| unreached(state, &error))?;
-    Ok(code::answer(state, &contexts, request).await)
+    Ok(code::answer(state, &contexts, admitted, request.into_body()).await)
 }
 
 fn check_traffic_token(access: &Access, headers: &HeaderMap) -> Result<(), Unreached> {

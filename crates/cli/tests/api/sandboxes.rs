@@ -437,11 +437,39 @@ fn a7_whoever_has_no_right_resumes_nothing() {
         ("POST /process.Process/Start", &[wrong, stream], 200),
         ("GET /nowhere", &[("X-Access-Token", token.as_str())], 404),
         ("GET /", &[("E2b-Sandbox-Port", "80")], 403),
+        ("GET /contexts", &[("E2b-Sandbox-Port", "49999")], 403),
     ] {
         assert_eq!(services(line, fields), status, "{line} {fields:?}");
         let state = server.ask(&key, &format!("GET /sandboxes/{id}"), "").json();
         assert_eq!(state["state"], "paused", "{line} {fields:?}");
     }
+    // Those that have the traffic token, which every visitor of a port has, may not run code.
+    let traffic = view["traffic_token"].as_str().unwrap().to_owned();
+    let code = [
+        ("E2b-Sandbox-Port", "49999"),
+        ("E2b-Traffic-Access-Token", traffic.as_str()),
+    ];
+    let right = ("X-Access-Token", token.as_str());
+    for (line, more, status) in [
+        ("GET /health", &[][..], 502),
+        ("GET /health", &[right], 502),
+        ("GET /contexts", &[], 502),
+        ("GET /contexts", &[wrong], 502),
+        ("POST /contexts", &[], 502),
+        ("DELETE /contexts/c", &[], 502),
+        ("POST /contexts/c/restart", &[], 502),
+        ("POST /execute", &[wrong], 401),
+        ("POST /%65xecute", &[right], 404),
+        ("GET /nonsense", &[right], 404),
+        ("OPTIONS /contexts", &[right], 405),
+    ] {
+        let fields = [&code, more].concat();
+        assert_eq!(services(line, &fields), status, "{line} {more:?}");
+        let state = server.ask(&key, &format!("GET /sandboxes/{id}"), "").json();
+        assert_eq!(state["state"], "paused", "{line} {more:?}");
+    }
+    assert_eq!(services("GET /contexts", &[&code[..], &[right]].concat()), 200);
+    assert_eq!(services("GET /health", &code), 200);
     assert_eq!(services("GET /envs", &[("X-Access-Token", &token)]), 200);
     assert_eq!(services("GET /health", &[]), 204);
     let state = server.ask(&key, &format!("GET /sandboxes/{id}"), "").json();

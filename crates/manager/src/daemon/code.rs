@@ -15,6 +15,7 @@ use super::Daemon;
 use super::error::DaemonError;
 use super::inner::Inner;
 use super::table::Entry;
+use super::view::Access;
 use super::zygotes;
 use crate::keeper::client::{ExecNews, ExecStream, Keeper};
 use crate::keeper::error::KeeperError;
@@ -97,6 +98,21 @@ impl Daemon {
     pub async fn contexts(&self, id: &str) -> Result<Arc<SandboxContexts>, DaemonError> {
         let access = self.access(id)?;
         let keeper = self.keeper(id).await?;
+        self.contexts_by(&access, keeper)
+    }
+
+    /// As [`Self::contexts`], for what no sandbox is resumed for.
+    ///
+    /// # Errors
+    /// As [`Self::contexts`].
+    pub async fn contexts_unless_paused(&self, id: &str) -> Result<Arc<SandboxContexts>, DaemonError> {
+        let access = self.access(id)?;
+        let keeper = self.keeper_unless_paused(id).await?;
+        self.contexts_by(&access, keeper)
+    }
+
+    fn contexts_by(&self, access: &Access, keeper: Keeper) -> Result<Arc<SandboxContexts>, DaemonError> {
+        let id = access.id.as_str();
         let entry = self.inner.table.get(id).ok_or_else(|| DaemonError::not_found(id))?;
         let (template, has_zygote) = {
             let facts = entry.lock();
@@ -105,7 +121,7 @@ impl Daemon {
         zygotes::want(&self.inner, &template);
         // A copy has read them when they were others.
         let is_late = access.env.keys().any(|name| Language::is_read_by_python_at_start(name));
-        let make = || (keeper, Arc::new(access.env), has_zygote && !is_late);
+        let make = || (keeper, Arc::new(access.env.clone()), has_zygote && !is_late);
         Ok(self.inner.contexts.get_or(id, make))
     }
 }
