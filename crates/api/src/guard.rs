@@ -42,7 +42,7 @@ impl Guard {
     }
 
     /// Whether the page that calls, if one does, is our own or was allowed. `authority` is what the request is
-    /// addressed to, with its port.
+    /// addressed to, with its port; `None` where no page is ours.
     pub(crate) fn welcomes(&self, headers: &HeaderMap, authority: Option<&str>) -> bool {
         let mut origins = headers.get_all(ORIGIN).iter();
         origins.all(|origin| {

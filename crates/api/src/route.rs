@@ -36,21 +36,35 @@ pub(crate) enum RouteError {
     Port(&'static str),
     #[error("`{0}` is there more than once")]
     Twice(&'static str),
+    #[error("`host` names another sandbox than the path or `e2b-sandbox-id`")]
+    Another,
 }
 
 /// Says whom a request is for; a path `/_port/ID/PORT/…` is shortened to what follows.
 ///
 /// # Errors
-/// When a sandbox is named in a way that cannot be one.
+/// When a sandbox is named in a way that cannot be one, or `host` names another one than the rest does: below the host
+/// name of a sandbox are its pages, and what a browser says for them is said to no other sandbox.
 pub(crate) fn route(parts: &mut Parts, domain: Option<&str>) -> Result<Route, RouteError> {
-    if let Some(route) = by_path(&mut parts.uri)? {
-        return Ok(route);
+    let by_host = by_host(host(&parts.uri, &parts.headers), domain);
+    let closer = match by_path(&mut parts.uri)? {
+        Some(route) => Some(route),
+        None => by_headers(&parts.headers)?,
+    };
+    let Some(closer) = closer else {
+        return Ok(by_host?.unwrap_or(Route::ControlPlane));
+    };
+    match (&closer, by_host) {
+        (Route::Sandbox { id, .. }, Ok(Some(Route::Sandbox { id: host, .. }))) if *id != host => {
+            Err(RouteError::Another)
+        }
+        _ => Ok(closer),
     }
-    if let Some(route) = by_headers(&parts.headers)? {
-        return Ok(route);
-    }
-    let host = host(&parts.uri, &parts.headers);
-    Ok(by_host(host, domain)?.unwrap_or(Route::ControlPlane))
+}
+
+/// Whether the host that a request is addressed to is that of a sandbox, whose pages are not ours.
+pub(crate) fn is_at_sandbox(uri: &Uri, headers: &HeaderMap, domain: Option<&str>) -> bool {
+    matches!(by_host(host(uri, headers), domain), Ok(Some(_)))
 }
 
 /// The host that a request is addressed to, without its port.
@@ -221,6 +235,29 @@ mod tests {
             assert_eq!(route, Ok(Route::Sandbox { id, port, by_path }), "{path}");
             assert_eq!(uri, left);
         }
+    }
+
+    #[test]
+    fn a_host_of_a_sandbox_leads_to_no_other() {
+        let host = "8000-I1.box.test:3000";
+        for (path, id, expected) in [
+            ("/_port/i2/49999/contexts", None, Err(RouteError::Another)),
+            ("/files", Some("i2"), Err(RouteError::Another)),
+            ("/_port/i2/80/", Some("i1"), Err(RouteError::Another)),
+            ("/files", Some("i1"), to("i1", ENVD_PORT)),
+        ] {
+            let mut request = Request::get(path).header("host", host);
+            if let Some(id) = id {
+                request = request.header("e2b-sandbox-id", id);
+            }
+            assert_eq!(routed(request).0, expected, "{path} {id:?}");
+        }
+        let (id, port, by_path) = ("i1".to_owned(), 80, true);
+        let same = routed(Request::get("/_port/i1/80/").header("host", host)).0;
+        assert_eq!(same, Ok(Route::Sandbox { id, port, by_path }));
+        // A name of ours that only looks like one is none.
+        let odd = Request::get("/").header("host", "my-api.box.test");
+        assert_eq!(routed(odd.header("e2b-sandbox-id", "i2")).0, to("i2", ENVD_PORT));
     }
 
     #[test]

@@ -393,7 +393,9 @@ async fn route(
     let guard = &state.guard;
     let route = route::route(&mut parts, guard.domain.as_deref());
     let route = route.map_err(|error| Refusal::bad_request(error.to_string()))?;
-    let authority = route::authority(&parts.uri, &parts.headers);
+    // A page that a program in a sandbox serves is none of ours, although it comes from this address.
+    let at_sandbox = route::is_at_sandbox(&parts.uri, &parts.headers, guard.domain.as_deref());
+    let authority = route::authority(&parts.uri, &parts.headers).filter(|_| !at_sandbox);
     // A program's own port is its own matter: whoever knows the id of the sandbox may call it.
     let is_ours = !matches!(route, Route::Sandbox { port, .. } if ![ENVD_PORT, CODE_PORT].contains(&port));
     if is_ours && !guard.welcomes(&parts.headers, authority) {

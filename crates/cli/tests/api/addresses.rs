@@ -85,6 +85,54 @@ fn a12_pages_of_others_may_not_call() {
 }
 
 #[test]
+fn a12_pages_of_a_sandbox_are_not_ours() {
+    let flags = [
+        "--domain",
+        "localhost:9000",
+        "--allow-origin",
+        "http://8000-i3.localhost:9000",
+    ];
+    let server = Server::start_with(QUIET, &flags);
+    let status = |line: &str, host: &str, fields: &[(&str, &str)]| {
+        let mut head = vec![("Host", host)];
+        head.extend_from_slice(fields);
+        ask(server.address, line, &head, "").status
+    };
+    let host = "8000-i1.localhost:9000";
+    let own = ("Origin", "http://8000-i1.localhost:9000");
+    let key = ("X-API-KEY", "k");
+    let (services, code) = (("E2b-Sandbox-Port", "49983"), ("E2b-Sandbox-Port", "49999"));
+    let (other, same) = (("E2b-Sandbox-Id", "i2"), ("E2b-Sandbox-Id", "i1"));
+    for (line, fields, expected) in [
+        // To another sandbox, with what a browser says of the page and without.
+        ("GET /_port/i2/49999/contexts", &[][..], 400),
+        ("POST /_port/i2/49999/contexts", &[own], 400),
+        ("GET /_port/i2/8000/", &[], 400),
+        ("GET /files?path=/tmp/u", &[other], 400),
+        ("GET /files?path=/tmp/u", &[other, own], 400),
+        // To the services of its own: no sandbox is there, which only those hear who may ask.
+        ("POST /_port/i1/49999/contexts", &[own], 403),
+        ("POST /contexts", &[same, code, own], 403),
+        ("GET /files?path=/tmp/u", &[same, services, own], 403),
+        ("GET /files?path=/tmp/u", &[same, services], 502),
+        ("GET /", &[own, key], 502),
+    ] {
+        assert_eq!(status(line, host, fields), expected, "{line} {fields:?}");
+    }
+    for host in ["49983-i1.localhost:9000", "49999-i1.localhost:9000"] {
+        let page = format!("http://{host}");
+        assert_eq!(status("GET /contexts", host, &[("Origin", &page)]), 403, "{host}");
+        assert_eq!(status("GET /contexts", host, &[]), 502, "{host}");
+    }
+    // One that was allowed may, but not by the name of another sandbox.
+    let allowed = ("Origin", "http://8000-i3.localhost:9000");
+    assert_eq!(status("GET /health", "49983-i1.localhost:9000", &[allowed]), 502);
+    // Below the name of the server all are reached.
+    let page = ("Origin", "http://localhost:9000");
+    assert_eq!(status("GET /health", "localhost:9000", &[other, page]), 502);
+}
+
+#[test]
 fn a12_pages_that_were_allowed_are_told_so_and_no_others() {
     let server = Server::start_with(QUIET, &["--allow-origin", "https://app.example"]);
     let key = server.key(&[]);
