@@ -27,15 +27,32 @@ const HOP_BY_HOP: [HeaderName; 7] = [
 const OURS: [&str; 4] = [TRAFFIC_TOKEN, "x-access-token", "e2b-sandbox-id", "e2b-sandbox-port"];
 
 /// What a program can say for all that has our address: a browser keeps it by host, and cookies whatever the port.
-const OF_THE_WHOLE_HOST: [&str; 8] = [
+///
+/// Passwords are among it: what a browser is asked for by one program it sends to every other. What is only advice to a
+/// browser about its site (hints, dictionaries, sign-in) is, too.
+const OF_THE_WHOLE_HOST: [&str; 22] = [
+    "accept-ch",
+    "accept-ch-lifetime",
+    "activate-storage-access",
     "alt-svc",
+    "attribution-reporting-register-source",
+    "attribution-reporting-register-trigger",
     "clear-site-data",
+    "critical-ch",
+    "expect-ct",
     "nel",
+    "origin-agent-cluster",
+    "public-key-pins",
     "report-to",
     "reporting-endpoints",
+    "secure-session-registration",
     "service-worker-allowed",
     "set-cookie",
+    "set-login",
+    "shared-storage-write",
     "strict-transport-security",
+    "use-as-dictionary",
+    "www-authenticate",
 ];
 
 /// A page that a program shows below a path of ours is no page of ours: its scripts may neither read others nor call
@@ -251,6 +268,15 @@ mod tests {
         assert!(!headers.contains_key(COOKIE));
         let mut answer = HeaderMap::new();
         for name in OF_THE_WHOLE_HOST {
+            answer.insert(HeaderName::from_static(name), HeaderValue::from_static("x"));
+        }
+        for name in [
+            "www-authenticate",
+            "accept-ch",
+            "set-login",
+            "use-as-dictionary",
+            "origin-agent-cluster",
+        ] {
             answer.insert(HeaderName::from_static(name), HeaderValue::from_static("x"));
         }
         answer.insert("x-mine", HeaderValue::from_static("x"));
