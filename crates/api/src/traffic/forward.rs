@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
 
 use super::awaited::{Awaited, Progress};
 use super::places::Place;
-use super::{To, headers};
+use super::{To, headers, keys};
 use crate::body::{self, Body};
 use crate::connection::Client;
 
@@ -88,7 +88,7 @@ fn prepared(way: &Way<'_>, request: Request<Incoming>) -> Request<Incoming> {
     let upgrade = headers::upgrade(&parts.headers);
     let mask = way.access.mask_request_host.as_deref();
     headers::to_program(&mut parts.headers, &parts.uri, way.client, way.to, mask, upgrade);
-    let path = parts.uri.path_and_query().cloned();
+    let path = parts.uri.path_and_query().cloned().map(keys::removed_from_query);
     parts.uri = path.map_or_else(Default::default, Into::into);
     parts.version = http::Version::HTTP_11;
     Request::from_parts(parts, body)

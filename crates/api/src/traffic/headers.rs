@@ -6,9 +6,8 @@ use http::header::{
     PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, Uri};
-use offleash_manager::daemon::ApiKey;
 
-use super::{TRAFFIC_TOKEN, To};
+use super::{TRAFFIC_TOKEN, To, keys};
 use crate::connection::Client;
 use crate::route;
 
@@ -73,7 +72,7 @@ pub(super) fn to_program(
     for name in OURS {
         headers.remove(name);
     }
-    remove_keys(headers);
+    keys::remove_from_headers(headers);
     if to.by_path {
         // They are for whatever else has our address.
         headers.remove(COOKIE);
@@ -141,25 +140,6 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
         headers.remove(name);
     }
     headers.remove(UPGRADE);
-}
-
-/// Leaves API keys behind, wherever they stand; a program may have keys of its own, which look different.
-fn remove_keys(headers: &mut HeaderMap) {
-    let is_key = |word: &[u8]| str::from_utf8(word).is_ok_and(|word| word.parse::<ApiKey>().is_ok());
-    let has_key = |value: &HeaderValue| {
-        let mut words = value
-            .as_bytes()
-            .split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_');
-        words.any(is_key)
-    };
-    let names: Vec<HeaderName> = headers
-        .iter()
-        .filter(|(_, value)| has_key(value))
-        .map(|(name, _)| name.clone())
-        .collect();
-    for name in names {
-        headers.remove(name);
-    }
 }
 
 /// Says who asked, as every proxy does; what a client said of that itself does not count.

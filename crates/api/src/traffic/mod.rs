@@ -6,6 +6,7 @@
 mod awaited;
 mod forward;
 mod headers;
+mod keys;
 mod places;
 mod secured;
 
