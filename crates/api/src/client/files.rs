@@ -1,7 +1,7 @@
 //! Files of a sandbox: what is there, to it and from it, in pieces and never as a whole.
 
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _, Write};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -28,7 +28,7 @@ pub enum Kind {
     File,
     /// A directory.
     Directory,
-    /// A symbolic link that leads to neither.
+    /// A symbolic link that leads to neither, or in a list one to a directory; or what is neither.
     Link,
 }
 
@@ -67,7 +67,7 @@ impl Client {
             .and_then(Value::as_array)
             .cloned()
             .unwrap_or_default();
-        let named = |entry: &Value| Some((entry.get("name")?.as_str()?.to_owned(), kind_of(entry)));
+        let named = |entry: &Value| Some((entry.get("name")?.as_str()?.to_owned(), kind_in_list(entry)));
         entries
             .iter()
             .map(|entry| named(entry).ok_or_else(|| malformed(METHOD, "an entry has no name")))
@@ -96,7 +96,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Self::stat`], and `Local` when it cannot be written here.
-    pub fn download(&self, id: &str, user: Option<&str>, path: &str, to: &mut File) -> Result<u64, ClientError> {
+    pub fn download(&self, id: &str, user: Option<&str>, path: &str, to: &mut impl Write) -> Result<u64, ClientError> {
         let target = self.target(id, user)?;
         let uri = self.files_uri(path, user);
         let request = transport::built(target.request(Method::GET, &uri, "").body(body::empty()), &uri)?;
@@ -190,5 +190,13 @@ fn kind_of(entry: &Value) -> Kind {
         Some("FILE_TYPE_DIRECTORY") => Kind::Directory,
         Some("FILE_TYPE_FILE") => Kind::File,
         _ => Kind::Link,
+    }
+}
+
+/// A link to a directory is a link: who goes down a tree by its lists comes to no place twice.
+fn kind_in_list(entry: &Value) -> Kind {
+    match kind_of(entry) {
+        Kind::Directory if entry["isSymlink"] == true => Kind::Link,
+        kind => kind,
     }
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use offleash_core::units::Bytes;
 
 #[derive(Debug, Args)]
 pub(crate) struct CreateArgs {
@@ -86,6 +87,9 @@ pub(crate) struct CpArgs {
     /// As whom: `user` or `root`. [default: user]
     #[arg(long, short = 'u', value_name = "USER")]
     pub(crate) user: Option<String>,
+    /// The most that is copied from a sandbox in all; a file or directory in a directory counts 4 KiB more.
+    #[arg(long, value_name = "SIZE", default_value = "10GiB")]
+    pub(crate) max_bytes: Bytes,
     /// From where: a path here, or ID:PATH.
     #[arg(value_name = "SOURCE")]
     pub(crate) source: PathBuf,

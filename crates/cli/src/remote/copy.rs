@@ -1,17 +1,19 @@
 //! `offleash cp`: files and directories to a sandbox and from it.
 //!
 //! Names that come from a sandbox are only names: each is made in a directory that was made here, and none is followed.
+//! Links inside are followed to files alone, and to a directory only where a person named it.
 
 use std::cell::Cell;
-use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::ffi::OsStr;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use offleash_api::client::{Client, Kind};
 use offleash_core::text::Text;
-use rustix::fs::OFlags;
+use offleash_core::units::Bytes;
 
+use super::arrival::{Budget, Directory};
 use crate::args::CpArgs;
 use crate::failure::Failure;
 
@@ -20,6 +22,9 @@ const EXIT_PARTIAL: u8 = 1;
 
 /// Directories below directories.
 const DEEPEST: usize = 256;
+
+/// The bytes of a name (`NAME_MAX`).
+const LONGEST_NAME: usize = 255;
 
 /// Where something is.
 enum Place {
@@ -52,7 +57,7 @@ pub(super) fn copy(client: &Client, arguments: &CpArgs) -> Result<ExitCode, Fail
             let sandbox = Sandbox::new(client, &id, user);
             match to == Path::new("-") {
                 true => sandbox.print(&path)?,
-                false => sandbox.download(&path, &to)?,
+                false => sandbox.download(&path, &to, arguments.max_bytes)?,
             }
             sandbox.is_partial.get()
         }
@@ -171,45 +176,43 @@ impl<'a> Sandbox<'a> {
     }
 
     /// As `cp -r`: into `to` if that is a directory, otherwise to that name.
-    fn download(&self, path: &str, to: &Path) -> Result<(), Failure> {
+    fn download(&self, path: &str, to: &Path, most: Bytes) -> Result<(), Failure> {
         let kind = self.kind(path)?;
-        let target = if to.is_dir() {
-            let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
-            to.join(checked(name)?)
+        let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+        let (directory, name) = if to.is_dir() {
+            (Directory::open(to)?, checked(name)?.to_owned())
         } else {
-            to.to_owned()
+            let named = to.parent().zip(to.file_name().and_then(OsStr::to_str));
+            let Some((parent, name)) = named else {
+                return Err(Failure::new(format!("`{}` is no name for a file here", Text::from(to))));
+            };
+            (Directory::open(parent)?, name.to_owned())
         };
+        let mut budget = Budget::new(most);
         match kind {
-            Kind::Directory => self.download_directory(path, &target, 0),
-            Kind::File | Kind::Link => self.download_file(path, &target),
+            Kind::Directory => self.download_directory(path, &directory.directory(&name)?, &mut budget, 0),
+            Kind::File | Kind::Link => self.download_file(path, &directory, &name, &mut budget),
         }
     }
 
-    fn download_directory(&self, path: &str, to: &Path, depth: usize) -> Result<(), Failure> {
-        check_depth(to, depth)?;
-        match fs::create_dir(to) {
-            // A link there would lead out of what was made here.
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && is_directory(to) => {}
-            made => made.map_err(|error| here("make", to, &error))?,
-        }
+    fn download_directory(&self, path: &str, to: &Directory, budget: &mut Budget, depth: usize) -> Result<(), Failure> {
+        check_depth(Path::new(path), depth)?;
         for (name, kind) in self.client.entries(self.id, self.user, path)? {
-            let (source, target) = (joined(path, &name), to.join(checked(&name)?));
+            let (source, name) = (joined(path, &name), checked(&name)?);
+            budget.take_entry()?;
             match kind {
-                Kind::Directory => self.download_directory(&source, &target, depth + 1)?,
-                Kind::File => self.download_file(&source, &target)?,
-                Kind::Link => self.leave_out("it leads nowhere", Text::from(source)),
+                Kind::Directory => self.download_directory(&source, &to.directory(name)?, budget, depth + 1)?,
+                Kind::File => self.download_file(&source, to, name, budget)?,
+                Kind::Link => self.leave_out("it is no file, or a link to none", Text::from(source)),
             }
         }
         Ok(())
     }
 
-    fn download_file(&self, path: &str, to: &Path) -> Result<(), Failure> {
-        let no_link = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).custom_flags(no_link);
-        let mut file = options.open(to).map_err(|error| here("write", to, &error))?;
-        self.client.download(self.id, self.user, path, &mut file)?;
-        Ok(())
+    fn download_file(&self, path: &str, to: &Directory, name: &str, budget: &mut Budget) -> Result<(), Failure> {
+        to.file(name, budget, |arriving| {
+            self.client.download(self.id, self.user, path, arriving).map(drop)
+        })
     }
 }
 
@@ -223,13 +226,9 @@ fn check_depth(path: &Path, depth: usize) -> Result<(), Failure> {
     )))
 }
 
-fn is_directory(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
-}
-
 /// A name as a sandbox tells it, if it is one.
 fn checked(name: &str) -> Result<&str, Failure> {
-    if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
+    if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) || name.len() > LONGEST_NAME {
         return Err(Failure::new(format!("`{}` is no name of a file", Text::from(name))));
     }
     Ok(name)
@@ -254,7 +253,7 @@ fn name_of(path: &Path) -> Result<String, Failure> {
     })
 }
 
-fn here(action: &str, path: &Path, error: &std::io::Error) -> Failure {
+pub(super) fn here(action: &str, path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(format!("cannot {action} `{}`: {error}", Text::from(path)))
 }
 
@@ -283,8 +282,12 @@ mod tests {
 
     #[test]
     fn a_sandbox_names_no_other_directory() {
-        for name in ["", ".", "..", "a/b", "/etc/passwd", "a\0b"] {
+        let long = "é".repeat(128);
+        for name in ["", ".", "..", "a/b", "/etc/passwd", "../a", "a\0b", &long] {
             assert!(checked(name).is_err(), "{name:?}");
+        }
+        for name in ["a\nb", "...", "\u{fffd}", &long[1 + 1..]] {
+            assert_eq!(checked(name).unwrap(), name);
         }
         assert_eq!(checked("..a").unwrap(), "..a");
     }

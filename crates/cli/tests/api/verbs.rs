@@ -396,6 +396,56 @@ fn a5_what_is_copied_out_is_plain_files_in_the_directory_that_was_named() {
 }
 
 #[test]
+fn a_sandbox_does_not_fill_the_disk_of_who_copies_from_it() {
+    use std::os::unix::fs::MetadataExt as _;
+
+    let server = Server::start_with(QUIET, &[]);
+    let id = server.say(&["create"]);
+    let id = id.trim();
+    let script = "mkdir -p d/below; cd d; truncate -s 64M sparse; printf end >>sparse; ln -s .. up; ln -s ../.. below/up; \
+                  ln -s sparse alias; mkfifo fifo; printf small >below/small";
+    server.say(&["exec", id, "sh", "-c", script]);
+    let here = server.site.root();
+    let (out, inside) = (here.join("out"), |path: &str| format!("{id}:/home/user/{path}"));
+    let copied = server.say_anyway(&["cp", &inside("d"), out.to_str().unwrap()]);
+    assert_ne!(copied.status.code(), Some(125), "{}", stderr(&copied));
+    for (link, directory) in [("d/up", "up"), ("d/below/up", "below/up")] {
+        assert!(stderr(&copied).contains(link), "{}", stderr(&copied));
+        assert!(fs::symlink_metadata(out.join(directory)).is_err(), "{directory}");
+    }
+    for name in ["sparse", "alias"] {
+        let metadata = fs::symlink_metadata(out.join(name)).unwrap();
+        assert!(metadata.is_file() && metadata.len() == (64 << 20) + 3, "{name}");
+        assert!(metadata.blocks() * 512 < 1 << 20, "{name}: {}", metadata.blocks());
+    }
+    assert_eq!(fs::read_to_string(out.join("below/small")).unwrap(), "small");
+    // A link that was named is followed.
+    let named = here.join("named");
+    server.say(&["exec", id, "ln", "-s", "d/below", "to"]);
+    server.say_anyway(&["cp", &inside("to"), named.to_str().unwrap()]);
+    assert_eq!(fs::read_to_string(named.join("small")).unwrap(), "small");
+
+    let bounded = here.join("bounded");
+    let kept = here.join("kept");
+    fs::write(&kept, "mine").unwrap();
+    for (from, to) in [("d", &bounded), ("d/sparse", &kept)] {
+        let refused = server.say_anyway(&["cp", "--max-bytes", "1M", &inside(from), to.to_str().unwrap()]);
+        assert_eq!(refused.status.code(), Some(125), "{from}");
+        assert!(stderr(&refused).contains("--max-bytes"), "{}", stderr(&refused));
+    }
+    assert!(!bounded.join("sparse").exists());
+    // What cannot be copied leaves what is here as it was.
+    let refused = server.say_anyway(&["cp", &inside("d/fifo"), kept.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(125), "{}", stderr(&refused));
+    assert_eq!(fs::read_to_string(&kept).unwrap(), "mine");
+    let left = fs::read_dir(here).unwrap().map(|entry| entry.unwrap().file_name());
+    let left: Vec<_> = left
+        .filter(|name| name.to_string_lossy().contains("offleash-cp"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
 fn without_a_daemon_it_is_said_how_to_start_one() {
     let mut server = Server::start_with(QUIET, &[]);
     server.end();
