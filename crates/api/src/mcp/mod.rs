@@ -1,8 +1,8 @@
 //! The Model Context Protocol (<https://modelcontextprotocol.io>): tools by which the model of an agent host runs code and
 //! works with files in sandboxes, and files of sandboxes as resources.
 //!
-//! The tools are written over [`backing::Backing`], which has two forms: sandboxes of this process alone, spoken to over
-//! its standard streams ([`speak`]), and those of the daemon, spoken to over HTTP ([`http`]). What goes wrong is an error of
+//! The tools are written over `backing::Backing`, which has two forms: sandboxes of this process alone, spoken to over
+//! its standard streams ([`speak`]), and those of the daemon, spoken to over HTTP (`http`). What goes wrong is an error of
 //! the tool, which models read; an error of the protocol is what hosts show to nobody.
 
 mod arguments;
