@@ -146,8 +146,10 @@ fn those_who_wait_to_give_input_are_bounded_and_told_of_the_end() {
     let kill = json!({"process": {"tag": "t"}, "signal": "SIGNAL_SIGKILL"}).to_string();
     assert_eq!(sandbox.call("process.Process/SendSignal", &kill).status, 200);
     let told: Vec<u16> = waiting.into_iter().map(|one| received(one).status).collect();
-    // Those who waited hear of the end, the others that they were too many.
-    assert!(told.iter().all(|status| [404, 429].contains(status)), "{told:?}");
+    // Those who waited hear of the end, the others that they were too many. Whose turn it was may have given everything
+    // to the sandbox before.
+    let others: Vec<&u16> = told.iter().filter(|status| ![404, 429].contains(status)).collect();
+    assert!(others.is_empty() || others == [&200], "{told:?}");
     assert!(told.iter().filter(|status| **status == 404).count() >= 60, "{told:?}");
     assert_eq!(written(output), "");
 }
