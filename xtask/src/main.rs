@@ -54,6 +54,8 @@ enum Benchmark {
     Egress(bench::EgressOptions),
     /// What a daemon takes to make sandboxes, run commands and move files, and what they cost
     Api(bench::ApiOptions),
+    /// How soon an interpreter with pandas answers in a new sandbox, what a cell takes, and what each costs
+    Interpreter(bench::InterpreterOptions),
     /// A program that takes part in `egress`
     #[command(hide = true)]
     EgressPart {
@@ -78,6 +80,9 @@ fn main() -> ExitCode {
         Task::Bench {
             benchmark: Benchmark::Api(options),
         } => bench::run_api(&options),
+        Task::Bench {
+            benchmark: Benchmark::Interpreter(options),
+        } => bench::run_interpreter(&options),
         Task::Bench {
             benchmark: Benchmark::EgressPart { part },
         } => bench::take_part(&part),

@@ -8,6 +8,7 @@ mod api;
 mod contender;
 mod egress;
 mod helper;
+mod interpreter;
 mod memory;
 mod processes;
 mod report;
@@ -26,6 +27,7 @@ use sample::{Sample, Series};
 pub(crate) use api::{ApiOptions, run as run_api};
 pub(crate) use egress::{EgressOptions, Part, run as run_egress, take_part};
 pub(crate) use helper::serve as serve_helper;
+pub(crate) use interpreter::{InterpreterOptions, run as run_interpreter};
 
 /// Options of `cargo xtask bench start`.
 #[derive(Debug, clap::Args)]

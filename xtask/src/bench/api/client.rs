@@ -11,25 +11,29 @@ use crate::error::TaskError;
 
 /// A client with a key and one connection.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(in crate::bench) struct Client {
     connection: Connection,
 }
 
 /// A sandbox, and what opens it.
 #[derive(Debug, Clone)]
-pub(super) struct Sandbox {
+pub(in crate::bench) struct Sandbox {
     id: String,
     token: String,
 }
 
 impl Client {
-    pub(super) fn new(server: SocketAddr, key: &str) -> Result<Self, TaskError> {
+    pub(in crate::bench) fn new(server: SocketAddr, key: &str) -> Result<Self, TaskError> {
         let connection = Connection::open(server, key).map_err(TaskError::file("connecting to", server.to_string()))?;
         Ok(Self { connection })
     }
 
     pub(super) fn create(&mut self, seconds: u32) -> Result<Sandbox, TaskError> {
-        let body = json!({ "templateID": "base", "timeout": seconds }).to_string();
+        self.create_of("base", seconds)
+    }
+
+    pub(in crate::bench) fn create_of(&mut self, template: &str, seconds: u32) -> Result<Sandbox, TaskError> {
+        let body = json!({ "templateID": template, "timeout": seconds }).to_string();
         let json = [("content-type", "application/json")];
         let answer = self.send("POST", "/v2/sandboxes", &json, body.as_bytes())?;
         let made: Value = parsed(&expect(answer, 201, "create")?)?;
@@ -40,7 +44,7 @@ impl Client {
         })
     }
 
-    pub(super) fn kill(&mut self, sandbox: &Sandbox) -> Result<(), TaskError> {
+    pub(in crate::bench) fn kill(&mut self, sandbox: &Sandbox) -> Result<(), TaskError> {
         let path = format!("/sandboxes/{}", sandbox.id);
         let answer = self.send("DELETE", &path, &[], &[])?;
         expect(answer, 204, "kill").map(drop)
@@ -71,6 +75,24 @@ impl Client {
         let text = String::from_utf8_lossy(&body);
         if text.contains("\"error\":{") || !text.contains("exit status 0") {
             return Err(answered("the command", text.into_owned()));
+        }
+        Ok(())
+    }
+
+    /// Runs a cell of Python in the default context to its end.
+    pub(in crate::bench) fn run_code(&mut self, sandbox: &Sandbox, code: &str) -> Result<(), TaskError> {
+        let mut headers = sandbox.headers("application/json");
+        headers[2] = ("e2b-sandbox-port", "49999");
+        let body = json!({ "code": code }).to_string();
+        let answer = self.send("POST", "/execute", &headers, body.as_bytes())?;
+        let text = String::from_utf8_lossy(&expect(answer, 200, "execute")?).into_owned();
+        let events: Vec<Value> = text
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect();
+        let is = |kind: &str| events.iter().any(|event| event["type"] == kind);
+        if is("error") || !is("result") || !is("end_of_execution") {
+            return Err(answered("the cell", text));
         }
         Ok(())
     }
@@ -122,7 +144,7 @@ pub(super) fn plain(program: &str) -> Result<u64, TaskError> {
     Ok(nanoseconds(started))
 }
 
-pub(super) fn nanoseconds(since: Instant) -> u64 {
+pub(in crate::bench) fn nanoseconds(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -141,6 +163,6 @@ fn parsed(bytes: &[u8]) -> Result<Value, TaskError> {
     serde_json::from_slice(bytes).map_err(|error| answered("the daemon", error.to_string()))
 }
 
-pub(super) fn answered(from: &'static str, why: String) -> TaskError {
+pub(in crate::bench) fn answered(from: &'static str, why: String) -> TaskError {
     TaskError::Answer { from, why }
 }

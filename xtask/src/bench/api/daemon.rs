@@ -12,24 +12,29 @@ use super::http::Connection;
 use crate::error::TaskError;
 
 /// How long a pool may take to fill.
-const FILLED: Duration = Duration::from_secs(120);
+const FILLED: Duration = Duration::from_secs(600);
 
 /// A running daemon; ended when dropped, with its sandboxes.
 #[derive(Debug)]
-pub(super) struct Daemon {
+pub(in crate::bench) struct Daemon {
     child: Child,
     binary: PathBuf,
     state: tempfile::TempDir,
-    pub(super) address: SocketAddr,
-    pub(super) key: String,
+    pub(in crate::bench) address: SocketAddr,
+    pub(in crate::bench) key: String,
 }
 
 impl Daemon {
     /// Starts `binary` with a pool of `pool` sandboxes.
     pub(super) fn start(binary: &Path, pool: usize) -> Result<Self, TaskError> {
         let state = tempfile::tempdir().map_err(TaskError::file("making", "a state directory"))?;
-        let config = state.path().join("serve.toml");
         let text = format!("[sandboxes]\nmax = 2000\n[pool]\nmin = {pool}\nmax = {pool}\n");
+        Self::start_in(binary, state, &text)
+    }
+
+    /// Starts `binary` over a state directory with that configuration.
+    pub(in crate::bench) fn start_in(binary: &Path, state: tempfile::TempDir, text: &str) -> Result<Self, TaskError> {
+        let config = state.path().join("serve.toml");
         fs::write(&config, text).map_err(TaskError::file("writing", &config))?;
         let key = Self::made_key(binary, state.path())?;
         let mut child = Command::new(binary)
@@ -65,13 +70,19 @@ impl Daemon {
 
     /// Waits until `count` sandboxes are in the pool.
     pub(super) fn wait_until_filled(&self, count: usize) -> Result<(), TaskError> {
+        self.wait_until_filled_with("base", count)
+    }
+
+    /// Waits until `count` sandboxes of a template can be handed out.
+    pub(in crate::bench) fn wait_until_filled_with(&self, template: &str, count: usize) -> Result<(), TaskError> {
+        let wanted = format!("offleash_pool_sandboxes{{template=\"{template}\"}}");
         let deadline = Instant::now() + FILLED;
         let failed = |error| TaskError::file("asking for", "/metrics")(error);
         let mut connection = Connection::open(self.address, &self.key).map_err(failed)?;
         while Instant::now() < deadline {
             let answer = connection.send("GET", "/metrics", &[], &[]).map_err(failed)?;
             let text = String::from_utf8_lossy(&answer.body).into_owned();
-            let pooled = text.lines().find(|line| line.contains("\"pooled\""));
+            let pooled = text.lines().find(|line| line.starts_with(&wanted));
             let pooled = pooled.and_then(|line| line.rsplit_once(' ')?.1.parse().ok());
             if pooled.is_some_and(|pooled: usize| pooled >= count) {
                 return Ok(());
@@ -90,6 +101,11 @@ impl Daemon {
         let key = text.split_whitespace().find(is_key);
         key.map(str::to_owned)
             .ok_or_else(|| answered("offleash key create", format!("no key in `{text}`")))
+    }
+
+    /// The daemon's own process.
+    pub(in crate::bench) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Proportional set size of the daemon's own process, KiB.

@@ -3,8 +3,8 @@
 //!
 //! Daemons with and without a warm pool take turns, and so does a plain start of the same program.
 
-mod client;
-mod daemon;
+pub(super) mod client;
+pub(super) mod daemon;
 mod http;
 mod report;
 mod sdk;

@@ -1,0 +1,283 @@
+//! `cargo xtask bench interpreter`: how soon an interpreter with pandas answers in a new sandbox, what a cell takes, and
+//! what each such sandbox costs in memory, beside a plain `python3` and a Jupyter kernel.
+//!
+//! Through the server's API, from a client that keeps its connection. Whoever is compared takes turns.
+
+mod memory;
+mod peers;
+mod report;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use super::api::client::{Client, Sandbox, nanoseconds};
+use super::api::daemon::Daemon;
+use super::report::{Machine, Skipped};
+use super::sample::Series;
+use super::{Shuffle, released, write_json};
+use crate::error::TaskError;
+use crate::program;
+use peers::{Jupyter, Python};
+use report::{AtOnce, Figure, Memory, Report};
+
+/// The template of the benchmark's own, and what is installed in it and beside it.
+const TEMPLATE: &str = "code-interpreter";
+const PACKAGES: [&str; 4] = ["numpy", "pandas", "matplotlib", "ipython"];
+/// The first cell of a sandbox, and one of a context that lives.
+const FIRST: &str = "import pandas; 1";
+const AGAIN: &str = "1+1";
+/// How long sandboxes live that are forgotten, s.
+const LIFETIME: u32 = 900;
+/// How many wait in the pool when one is taken after another.
+const POOL: usize = 2;
+/// Time for what was ended to go.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// Options of `cargo xtask bench interpreter`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct InterpreterOptions {
+    /// How often each is done
+    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// How many sandboxes with pandas there are at once
+    #[arg(long, default_value_t = 100)]
+    many: usize,
+    /// Measure this offleash instead of building one in release
+    #[arg(long, value_name = "PATH")]
+    binary: Option<PathBuf>,
+    /// Write all figures to FILE as well
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// What the build of the template may reach beside PyPI, as `offleash template build --allow` has it
+    #[arg(long, value_name = "RULE")]
+    allow: Vec<String>,
+    /// Variables for the build of the template, as `offleash template build --build-env` has them
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    build_env: Vec<String>,
+}
+
+/// Builds, measures, prints.
+///
+/// # Errors
+/// When the release or the template does not build, or the daemon fails in the middle. Peers that cannot be installed
+/// are skipped.
+pub(crate) fn run(options: &InterpreterOptions) -> Result<(), TaskError> {
+    let binary = released(options.binary.as_deref())?;
+    let templates = directory("for the template")?;
+    build(&binary, templates.path(), options)?;
+    let start = |pool: &str| Daemon::start_in(&binary, state_with(templates.path())?, pool);
+    let mut skipped = Vec::new();
+    let figures = {
+        let (warm, cold) = (start(&waiting(POOL))?, start(&waiting(0))?);
+        eprintln!("── an environment for python3 and Jupyter");
+        let (mut python, mut jupyter) = match peers::environment(&PACKAGES) {
+            Ok(environment) => (Some(Python::new(&environment)), Jupyter::start(environment).map(Some)),
+            Err(error) => {
+                skipped.push(Skipped::because("python3 and Jupyter", &error));
+                (None, Ok(None))
+            }
+        };
+        let mut jupyter = jupyter.as_mut().map_or_else(
+            |error| {
+                skipped.push(Skipped::because("Jupyter", error));
+                None
+            },
+            Option::as_mut,
+        );
+        let mut figures = first_cells(&warm, &cold, python.as_mut(), jupyter.as_deref_mut(), options.rounds)?;
+        figures.extend(cells(&cold, jupyter, options.rounds * 5)?);
+        figures
+    };
+    let plain = {
+        let daemon = start(&format!("[pool]\nmin = {0}\nmax = {0}\n", options.many.min(20)))?;
+        daemon.wait_until_filled_with("base", options.many.min(20))?;
+        std::thread::sleep(PAUSE);
+        memory::of_each(daemon.pid())
+    };
+    eprintln!("── {} at once", options.many);
+    let daemon = start(&waiting(options.many))?;
+    daemon.wait_until_filled_with(TEMPLATE, options.many)?;
+    std::thread::sleep(PAUSE);
+    let memory = match (plain, memory::of_each(daemon.pid())) {
+        (Ok(plain), Ok(ready)) => Some(Memory::of(&plain, &ready)),
+        (Err(error), _) | (_, Err(error)) => {
+            skipped.push(Skipped::because("private memory", &error));
+            None
+        }
+    };
+    let at_once = at_once(&daemon, options.many)?;
+    drop(daemon);
+    let report = Report {
+        machine: Machine::this(),
+        rounds: options.rounds,
+        figures,
+        memory,
+        at_once,
+        skipped,
+    };
+    print!("{report}");
+    match &options.json {
+        Some(path) => write_json(&report, path),
+        None => Ok(()),
+    }
+}
+
+fn directory(what: &'static str) -> Result<tempfile::TempDir, TaskError> {
+    tempfile::tempdir().map_err(TaskError::file("making", format!("a directory {what}")))
+}
+
+/// Builds the template below the state directory `state`.
+fn build(binary: &Path, state: &Path, options: &InterpreterOptions) -> Result<(), TaskError> {
+    eprintln!("── template: {}", PACKAGES.join(", "));
+    let mut command = Command::new(binary);
+    command.args(["template", "build", "--quiet", "--name", TEMPLATE, "--pip"]);
+    command.arg(PACKAGES.join(",")).arg("--state").arg(state);
+    for rule in &options.allow {
+        command.args(["--allow", rule]);
+    }
+    for variable in &options.build_env {
+        command.args(["--build-env", variable]);
+    }
+    program::run(&mut command)
+}
+
+/// A state directory of its own that shares the templates of another one.
+fn state_with(templates: &Path) -> Result<tempfile::TempDir, TaskError> {
+    let state = directory("for a daemon")?;
+    for shared in ["templates", "base"] {
+        let (from, to) = (templates.join(shared), state.path().join(shared));
+        if from.exists() {
+            symlink(from, &to).map_err(TaskError::file("linking", &to))?;
+        }
+    }
+    Ok(state)
+}
+
+/// The configuration of a daemon with so many sandboxes of the template that wait, and no others.
+fn waiting(count: usize) -> String {
+    let table = format!("[pool.templates.{TEMPLATE}]\nmin = {count}\nmax = {count}\n");
+    format!("[pool]\nmin = 0\nmax = 0\nmax_total = {count}\n{table}")
+}
+
+/// The first answer of an interpreter with pandas, each way in turn.
+fn first_cells(
+    warm: &Daemon,
+    cold: &Daemon,
+    mut python: Option<&mut Python>,
+    mut jupyter: Option<&mut Jupyter>,
+    rounds: u32,
+) -> Result<Vec<Figure>, TaskError> {
+    eprintln!("── first cells, {rounds} rounds");
+    let mut ours = [
+        (warm, Client::new(warm.address, &warm.key)?, [const { Vec::new() }; 3]),
+        (cold, Client::new(cold.address, &cold.key)?, [const { Vec::new() }; 3]),
+    ];
+    let (mut plain, mut kernels) = (Vec::new(), Vec::new());
+    let mut shuffle = Shuffle::new();
+    for _ in 0..rounds {
+        for turn in shuffle.order(4) {
+            match turn {
+                0 | 1 => {
+                    let (daemon, client, [creates, cells, both]) = &mut ours[turn];
+                    if turn == 0 {
+                        daemon.wait_until_filled_with(TEMPLATE, POOL)?;
+                    }
+                    let (sandbox, [create, cell]) = first_cell(client)?;
+                    client.kill(&sandbox)?;
+                    creates.push(create);
+                    cells.push(cell);
+                    both.push(create + cell);
+                    std::thread::sleep(PAUSE);
+                }
+                2 => plain.extend(python.as_mut().map(|python| python.import()).transpose()?),
+                _ => kernels.extend(jupyter.as_mut().map(|jupyter| jupyter.first(FIRST)).transpose()?),
+            }
+        }
+    }
+    let mut figures = Vec::new();
+    for ((_, _, times), way) in ours.into_iter().zip(["waiting", "cold"]) {
+        for (times, what) in times.into_iter().zip(["create", "first cell", "create and first cell"]) {
+            figures.push(Figure::of(format!("{what}, {way}"), times));
+        }
+    }
+    let peers = [
+        ("python3 -c 'import pandas'", plain),
+        ("Jupyter kernel: start and first cell", kernels),
+    ];
+    let measured = peers.into_iter().filter(|(_, times)| !times.is_empty());
+    figures.extend(measured.map(|(name, times)| Figure::of(name.to_owned(), times)));
+    Ok(figures)
+}
+
+/// Makes a sandbox and runs its first cell; what each took, ns.
+fn first_cell(client: &mut Client) -> Result<(Sandbox, [u64; 2]), TaskError> {
+    let started = Instant::now();
+    let sandbox = client.create_of(TEMPLATE, LIFETIME)?;
+    let created = nanoseconds(started);
+    client.run_code(&sandbox, FIRST)?;
+    Ok((sandbox, [created, nanoseconds(started) - created]))
+}
+
+/// A cell in a context that lives, ours and Jupyter's in turn.
+fn cells(daemon: &Daemon, mut jupyter: Option<&mut Jupyter>, rounds: u32) -> Result<Vec<Figure>, TaskError> {
+    eprintln!("── cells, {rounds} rounds");
+    let mut client = Client::new(daemon.address, &daemon.key)?;
+    let (sandbox, _) = first_cell(&mut client)?;
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let started = Instant::now();
+        client.run_code(&sandbox, AGAIN)?;
+        ours.push(nanoseconds(started));
+        theirs.extend(jupyter.as_mut().map(|jupyter| jupyter.again(AGAIN)).transpose()?);
+    }
+    client.kill(&sandbox)?;
+    let mut figures = vec![Figure::of("1+1".to_owned(), ours)];
+    if !theirs.is_empty() {
+        figures.push(Figure::of("1+1 in a Jupyter kernel".to_owned(), theirs));
+    }
+    Ok(figures)
+}
+
+/// As many sandboxes at once as wait, each with its first cell.
+fn at_once(daemon: &Daemon, count: usize) -> Result<AtOnce, TaskError> {
+    let ready = Arc::new(Barrier::new(count + 1));
+    let threads: Vec<_> = (0..count)
+        .map(|_| {
+            let (ready, address, key) = (Arc::clone(&ready), daemon.address, daemon.key.clone());
+            std::thread::spawn(move || -> Result<(u64, Sandbox), TaskError> {
+                let client = Client::new(address, &key);
+                ready.wait();
+                let (sandbox, [create, cell]) = first_cell(&mut client?)?;
+                Ok((create + cell, sandbox))
+            })
+        })
+        .collect();
+    ready.wait();
+    let started = Instant::now();
+    let (mut times, mut failures) = (Vec::new(), 0);
+    for thread in threads {
+        match thread.join() {
+            Ok(Ok((taken, _))) => times.push(taken),
+            Ok(Err(error)) => {
+                eprintln!("{error}");
+                failures += 1;
+            }
+            Err(_) => failures += 1,
+        }
+    }
+    Ok(AtOnce {
+        sandboxes: count,
+        total_ns: nanoseconds(started),
+        each: Series::of(times.into_iter()),
+        failures,
+    })
+}
+
+/// What a file holds.
+fn text_of(path: &Path) -> Result<String, TaskError> {
+    fs::read_to_string(path).map_err(TaskError::file("reading", path))
+}

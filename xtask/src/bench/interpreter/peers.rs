@@ -1,0 +1,172 @@
+//! What we are compared with: a plain `python3`, and a Jupyter kernel started through `jupyter_client`.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Instant;
+
+use crate::bench::api::client::{answered, nanoseconds};
+use crate::error::TaskError;
+use crate::program;
+
+/// Starts a kernel when it is told `first`, and uses one that it keeps for `again`; answers with what that took, ns.
+const SCRIPT: &str = r#"
+import json, sys, time
+from jupyter_client.manager import start_new_kernel
+
+def run(client, code):
+    reply = client.execute(code, reply=True, timeout=120)
+    assert reply["content"]["status"] == "ok", reply
+
+kept = None
+print("ready", flush=True)
+for line in sys.stdin:
+    kind, code = json.loads(line)
+    if kind == "again" and kept is None:
+        kept = start_new_kernel(startup_timeout=120)
+        run(kept[1], code)
+    begun = time.perf_counter_ns()
+    if kind == "first":
+        manager, client = start_new_kernel(startup_timeout=120)
+        run(client, code)
+        taken = time.perf_counter_ns() - begun
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    else:
+        run(kept[1], code)
+        taken = time.perf_counter_ns() - begun
+    print(taken, flush=True)
+if kept is not None:
+    kept[1].stop_channels()
+    kept[0].shutdown_kernel(now=True)
+"#;
+
+/// An environment of the benchmark's own, removed with the last who uses it.
+#[derive(Debug)]
+pub(super) struct Environment {
+    directory: tempfile::TempDir,
+}
+
+/// Installs `packages` and what a Jupyter kernel needs.
+///
+/// # Errors
+/// When they cannot be installed.
+pub(super) fn environment(packages: &[&str]) -> Result<Environment, TaskError> {
+    let directory = tempfile::tempdir().map_err(TaskError::file("making", "an environment"))?;
+    let environment = Environment { directory };
+    program::run(
+        Command::new("python3")
+            .args(["-m", "venv"])
+            .arg(environment.directory.path()),
+    )?;
+    let mut install = Command::new(environment.program("pip"));
+    install
+        .args(["install", "--quiet", "jupyter_client", "ipykernel"])
+        .args(packages);
+    program::run(&mut install)?;
+    Ok(environment)
+}
+
+impl Environment {
+    fn program(&self, name: &str) -> PathBuf {
+        self.directory.path().join("bin").join(name)
+    }
+}
+
+/// A plain `python3` with pandas.
+#[derive(Debug)]
+pub(super) struct Python {
+    program: PathBuf,
+}
+
+impl Python {
+    pub(super) fn new(environment: &Environment) -> Self {
+        Self {
+            program: environment.program("python3"),
+        }
+    }
+
+    /// What `import pandas` takes from start to end, ns.
+    pub(super) fn import(&mut self) -> Result<u64, TaskError> {
+        let mut command = Command::new(&self.program);
+        command.args(["-c", "import pandas"]);
+        let started = Instant::now();
+        program::run(&mut command)?;
+        Ok(nanoseconds(started))
+    }
+}
+
+/// A program that speaks to Jupyter kernels.
+#[derive(Debug)]
+pub(super) struct Jupyter {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    _environment: Environment,
+}
+
+impl Jupyter {
+    pub(super) fn start(environment: Environment) -> Result<Self, TaskError> {
+        let mut child = Command::new(environment.program("python3"))
+            .args(["-c", SCRIPT])
+            .env("PATH", with_path(&environment.program("")))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(TaskError::start("python3"))?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let output = output.ok_or_else(|| answered("jupyter_client", "it has no output".to_owned()))?;
+        let mut jupyter = Self {
+            child,
+            input,
+            output: BufReader::new(output),
+            _environment: environment,
+        };
+        jupyter.line().map(|_ready| jupyter)
+    }
+
+    /// What a kernel takes from nothing to the end of its first cell, ns.
+    pub(super) fn first(&mut self, code: &str) -> Result<u64, TaskError> {
+        self.ask("first", code)
+    }
+
+    /// What a cell takes in a kernel that runs, ns.
+    pub(super) fn again(&mut self, code: &str) -> Result<u64, TaskError> {
+        self.ask("again", code)
+    }
+
+    fn ask(&mut self, kind: &str, code: &str) -> Result<u64, TaskError> {
+        let line = format!("{}\n", serde_json::json!([kind, code]));
+        if let Some(input) = &mut self.input {
+            input
+                .write_all(line.as_bytes())
+                .map_err(TaskError::file("asking", "jupyter_client"))?;
+        }
+        let told = self.line()?;
+        told.trim().parse().map_err(|_| answered("jupyter_client", told))
+    }
+
+    fn line(&mut self) -> Result<String, TaskError> {
+        let mut line = String::new();
+        let read = self.output.read_line(&mut line);
+        match read.map_err(TaskError::file("reading from", "jupyter_client"))? {
+            0 => Err(answered("jupyter_client", "it has ended".to_owned())),
+            _ => Ok(line),
+        }
+    }
+}
+
+impl Drop for Jupyter {
+    fn drop(&mut self) {
+        // The end of its input is its end, and that of the kernel that it keeps.
+        self.input = None;
+        let _reaped = self.child.wait();
+    }
+}
+
+fn with_path(first: &Path) -> std::ffi::OsString {
+    let rest = std::env::var_os("PATH").unwrap_or_default();
+    let all = std::iter::once(first.to_owned()).chain(std::env::split_paths(&rest));
+    std::env::join_paths(all).unwrap_or(rest)
+}

@@ -1,0 +1,188 @@
+//! What was measured, for people and as JSON, and how it stands against the bars.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::bench::report::{Bar, Bound, Machine, Skipped, write_skipped};
+use crate::bench::sample::Series;
+
+/// The first cell with pandas in a sandbox that waited, median, ms.
+const WAITING_MS: f64 = 3.0;
+/// `1+1` in a context that lives, median, ms.
+const CELL_MS: f64 = 2.0;
+/// What a sandbox with pandas holds alone, more than one without, MB.
+const MEMORY_MB: f64 = 3.0;
+/// A hundred at once, from the first to the last, s.
+const AT_ONCE_S: f64 = 1.0;
+
+/// All that one benchmark found.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    /// Where.
+    pub(super) machine: Machine,
+    /// How often sandboxes were made one after another.
+    pub(super) rounds: u32,
+    /// Times.
+    pub(super) figures: Vec<Figure>,
+    /// What each sandbox holds; absent where that cannot be read.
+    pub(super) memory: Option<Memory>,
+    /// Many at once.
+    pub(super) at_once: AtOnce,
+    /// What could not be measured.
+    pub(super) skipped: Vec<Skipped>,
+}
+
+/// What one thing took.
+#[derive(Debug, Serialize)]
+pub(super) struct Figure {
+    /// What was done.
+    pub(super) name: String,
+    /// What it took, ns.
+    pub(super) ns: Series,
+}
+
+/// Private memory, medians, KiB.
+#[derive(Debug, Serialize)]
+pub(super) struct Memory {
+    /// How many with pandas were looked at.
+    pub(super) sandboxes: usize,
+    /// A sandbox that waits with pandas imported.
+    pub(super) ready_kib: u64,
+    /// One that waits without an interpreter.
+    pub(super) plain_kib: u64,
+}
+
+/// Many sandboxes at once, each with its first cell.
+#[derive(Debug, Serialize)]
+pub(super) struct AtOnce {
+    /// How many.
+    pub(super) sandboxes: usize,
+    /// From the first to the last, ns.
+    pub(super) total_ns: u64,
+    /// Each of them, ns.
+    pub(super) each: Series,
+    /// How many failed.
+    pub(super) failures: u32,
+}
+
+impl Figure {
+    pub(super) fn of(name: String, times: Vec<u64>) -> Self {
+        let ns = Series::of(times.into_iter());
+        Self { name, ns }
+    }
+}
+
+impl Memory {
+    pub(super) fn of(plain: &[u64], ready: &[u64]) -> Self {
+        Self {
+            sandboxes: ready.len(),
+            ready_kib: Series::of(ready.iter().copied()).median,
+            plain_kib: Series::of(plain.iter().copied()).median,
+        }
+    }
+
+    fn extra_mb(&self) -> f64 {
+        let extra = self.ready_kib.saturating_sub(self.plain_kib);
+        f64::from(u32::try_from(extra).unwrap_or(u32::MAX)) * 1.024 / 1000.0
+    }
+}
+
+impl Report {
+    /// The bars whose sides were measured.
+    fn bars(&self) -> Vec<Bar> {
+        let most = |name: &str, limit| {
+            let figure = self.figures.iter().find(|figure| figure.name == name)?;
+            Some(Bar {
+                what: format!("{name}, median, ms"),
+                value: milliseconds(figure.ns.median),
+                bound: Bound::AtMost(limit),
+            })
+        };
+        let memory = self.memory.as_ref().map(|memory| Bar {
+            what: "private memory, more than without an interpreter, MB".to_owned(),
+            value: memory.extra_mb(),
+            bound: Bound::AtMost(MEMORY_MB),
+        });
+        let at_once = Bar {
+            what: format!("{} at once, s", self.at_once.sandboxes),
+            value: Duration::from_nanos(self.at_once.total_ns).as_secs_f64(),
+            bound: Bound::AtMost(AT_ONCE_S),
+        };
+        [
+            most("first cell, waiting", WAITING_MS),
+            most("create and first cell, waiting", WAITING_MS),
+            most("1+1", CELL_MS),
+            memory,
+            Some(at_once),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.machine.write_heading(f, self.rounds)?;
+        writeln!(f, "\n{:<50}{:>10}{:>10}  ms", "", "median", "p95")?;
+        for Figure { name, ns } in &self.figures {
+            let (median, p95) = (milliseconds(ns.median), milliseconds(ns.p95));
+            writeln!(f, "{name:<50}{median:>10.2}{p95:>10.2}")?;
+        }
+        let AtOnce { each, failures, .. } = &self.at_once;
+        let (median, p95) = (milliseconds(each.median), milliseconds(each.p95));
+        writeln!(
+            f,
+            "{:<50}{median:>10.2}{p95:>10.2}  {failures} failed",
+            "each of those at once"
+        )?;
+        if let Some(memory) = &self.memory {
+            let Memory {
+                sandboxes,
+                ready_kib,
+                plain_kib,
+            } = memory;
+            writeln!(
+                f,
+                "\nprivate memory, median of {sandboxes}: {ready_kib} KiB; without an interpreter {plain_kib} KiB"
+            )?;
+        }
+        writeln!(f)?;
+        for bar in self.bars() {
+            writeln!(f, "{bar}")?;
+        }
+        write_skipped(f, &self.skipped)
+    }
+}
+
+fn milliseconds(ns: u64) -> f64 {
+    Duration::from_nanos(ns).as_secs_f64() * 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bar_is_about_something_that_is_measured() {
+        let names = ["first cell, waiting", "create and first cell, waiting", "1+1"];
+        let report = Report {
+            machine: Machine::this(),
+            rounds: 1,
+            figures: names.map(|name| Figure::of(name.to_owned(), vec![1_000_000])).into(),
+            memory: Some(Memory::of(&[1000], &[3000])),
+            at_once: AtOnce {
+                sandboxes: 100,
+                total_ns: 500_000_000,
+                each: Series::of([1_000_000].into_iter()),
+                failures: 0,
+            },
+            skipped: vec![],
+        };
+        let bars = report.bars();
+        assert_eq!(bars.len(), 5, "{bars:?}");
+        assert!(bars.iter().all(Bar::is_met), "{bars:?}");
+    }
+}
