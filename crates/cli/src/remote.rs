@@ -84,7 +84,7 @@ pub(crate) fn ls(arguments: &LsArgs, state: Option<&Path>) -> Result<ExitCode, F
     for one in &all {
         let template = one
             .get("alias")
-            .map_or_else(|| text(one, "templateID"), |_| text(one, "alias"));
+            .map_or_else(|| field(one, "templateID"), |_| field(one, "alias"));
         let labels = one
             .get("metadata")
             .and_then(Value::as_object)
@@ -95,12 +95,12 @@ pub(crate) fn ls(arguments: &LsArgs, state: Option<&Path>) -> Result<ExitCode, F
             .map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()))
             .collect();
         table.row([
-            text(one, "sandboxID"),
+            field(one, "sandboxID"),
             template,
-            text(one, "state"),
-            text(one, "startedAt"),
-            match text(one, "endAt") {
-                end if end.is_empty() => text(one, "endedAt"),
+            field(one, "state"),
+            field(one, "startedAt"),
+            match field(one, "endAt") {
+                end if end.is_empty() => field(one, "endedAt"),
                 end => end,
             },
             labels.join(","),
@@ -281,8 +281,12 @@ fn line(text: impl std::fmt::Display) -> Result<ExitCode, Failure> {
 
 /// A field of an answer as text that drives no terminal.
 fn text(value: &Value, name: &str) -> String {
-    let text = value.get(name).and_then(Value::as_str).unwrap_or_default();
-    Text::from(text).to_string()
+    Text::from(field(value, name).as_str()).to_string()
+}
+
+/// A field of an answer as it came, for a table; nothing if it is not there.
+fn field(value: &Value, name: &str) -> String {
+    value.get(name).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
 /// `NAME=VALUE`.

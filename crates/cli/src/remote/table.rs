@@ -47,11 +47,18 @@ impl Table {
     }
 }
 
+/// How much of a cell is shown, in characters: others chose what is in it, and every row is as wide as the widest.
+const MOST_SHOWN: usize = 80;
+
 fn shown(cell: String) -> String {
     if cell.is_empty() {
         return cell;
     }
-    text::one_line(cell.as_bytes()).into_owned()
+    let cell = text::one_line(cell.as_bytes());
+    if cell.chars().count() <= MOST_SHOWN {
+        return cell.into_owned();
+    }
+    cell.chars().take(MOST_SHOWN - 1).chain(['…']).collect()
 }
 
 #[cfg(test)]
@@ -65,6 +72,15 @@ mod tests {
         let text = table.text();
         assert_eq!(text.lines().count(), 2, "{text:?}");
         assert!(!text.contains(['\u{1b}', '\u{7}', '\u{202e}']), "{text:?}");
+    }
+
+    #[test]
+    fn a_cell_that_is_too_long_is_cut() {
+        let mut table = Table::new(&["LABELS", "ID"]);
+        table.row(["a".repeat(100_000), "i".to_owned()]);
+        let text = table.text();
+        let row = text.lines().nth(1).unwrap();
+        assert_eq!(row, format!("{}…  i", "a".repeat(79)));
     }
 
     #[test]

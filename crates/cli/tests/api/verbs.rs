@@ -199,6 +199,7 @@ fn what_has_ended_is_said_to_have_ended_and_why() {
     }
     let listed = server.say(&["ls", "--all"]);
     assert!(listed.contains(id) && listed.contains("ended"), "{listed}");
+    assert!(!listed.contains('\''), "nothing is quoted twice, or at all: {listed}");
     assert_eq!(server.say(&["ls", "-a", "-q"]).trim(), id);
     assert_eq!(server.say(&["ls", "-q"]), "");
 }
