@@ -303,7 +303,12 @@ async def a_sandbox_that_ended_is_told_and_replaced(connect):
         # ends, and that its state is gone is said.
         told = await bad(session, "run_code", code="x = bytearray(500_000_000)", timeout_seconds=60)
         assert "lost" in told or "MemoryError" in told, told
-        assert await good(session, "run_code", code="1 + 1") == "2"
+        # The interpreter may have ended before its sandbox did, which is a loss of its own.
+        texts, is_error = await call(session, "run_code", code="1 + 1")
+        if is_error:
+            assert "lost" in texts[0] and "the next call finds a new one" in texts[0], texts
+            texts = [await good(session, "run_code", code="1 + 1")]
+        assert texts == ["2"], texts
 
 
 @case("stdio")
