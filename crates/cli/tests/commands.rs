@@ -25,6 +25,8 @@ fn help_says_what_there_is() {
       discard      Throw the changes of a run away
       runs         List runs that go on or whose changes are kept
       serve        Serve sandboxes to E2B's SDKs and to programs of your own
+      mcp          Give an agent host tools that run code in sandboxes: speaks the Model Context
+                   Protocol on standard input and output
       key          Work with the keys of `serve`
       template     Build templates of sandboxes, and look after them
       create       Make a sandbox in the daemon, and print its id

@@ -110,6 +110,13 @@ pub enum Death {
     SandboxGone,
 }
 
+impl Death {
+    /// Whether the sandbox is gone, and not its driver alone.
+    pub fn is_of_the_sandbox(&self) -> bool {
+        matches!(self, Self::SandboxGone | Self::Ended(ExecEnd::Lost))
+    }
+}
+
 impl std::fmt::Display for Death {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -322,11 +322,13 @@ impl<P: Processes> Actor<P> {
             return true;
         }
         if let Err(error) = self.make_ready().await {
-            let reason = error.to_string();
-            let _told = job
-                .events
-                .send(CellEvent::End(CellEnd::Died(Death::NotStarted { reason })))
-                .await;
+            let death = match error {
+                ContextError::Process(ProcessError::Gone) => Death::SandboxGone,
+                error => Death::NotStarted {
+                    reason: error.to_string(),
+                },
+            };
+            let _told = job.events.send(CellEvent::End(CellEnd::Died(death))).await;
             return true;
         }
         if let Some(death) = self.untold.take() {

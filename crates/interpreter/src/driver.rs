@@ -136,6 +136,7 @@ impl<P: Processes> Driver<P> {
             Err(Silence::Busy) => Err(ContextError::NotStarted {
                 reason: format!("it was not ready after {} seconds", patience.as_secs()),
             }),
+            Err(Silence::Gone(death, _)) if death.is_of_the_sandbox() => Err(ProcessError::Gone.into()),
             Err(Silence::Gone(death, words)) => Err(ContextError::NotStarted {
                 reason: format!("{death}; it wrote: {}", words.trim().escape_debug()),
             }),

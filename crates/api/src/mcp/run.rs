@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use offleash_core::exec::ExecEnd;
-use offleash_interpreter::cell::{Cell, CellEnd, CellEvent, Death};
+use offleash_interpreter::cell::{Cell, CellEnd, CellEvent};
 use offleash_manager::keeper::client::ExecNews;
 use offleash_manager::keeper::error::KeeperError;
 use offleash_manager::keeper::message::{Selector, StartExec};
@@ -96,7 +96,7 @@ pub(super) async fn code(
 /// What is said of an end that is not the code's own; the sandbox may have ended with it.
 fn told(end: &CellEnd, most: Duration) -> Result<Option<String>, ToolError> {
     Ok(match end {
-        CellEnd::Died(Death::SandboxGone) | CellEnd::DiedBefore(Death::SandboxGone) => {
+        CellEnd::Died(death) | CellEnd::DiedBefore(death) if death.is_of_the_sandbox() => {
             return Err(KeeperError::Gone.into());
         }
         CellEnd::Done => None,

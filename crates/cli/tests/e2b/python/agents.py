@@ -306,7 +306,7 @@ async def a_sandbox_that_ended_is_told_and_replaced(connect):
         # The interpreter may have ended before its sandbox did, which is a loss of its own.
         texts, is_error = await call(session, "run_code", code="1 + 1")
         if is_error:
-            assert "lost" in texts[0] and "the next call finds a new one" in texts[0], texts
+            assert "lost" in texts[0], texts
             texts = [await good(session, "run_code", code="1 + 1")]
         assert texts == ["2"], texts
 
