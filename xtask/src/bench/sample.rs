@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -216,6 +217,16 @@ impl Series {
             p95: at(95),
         }
     }
+}
+
+/// Nanoseconds as milliseconds.
+pub(super) fn milliseconds(ns: u64) -> f64 {
+    Duration::from_nanos(ns).as_secs_f64() * 1000.0
+}
+
+/// KiB as MB.
+pub(super) fn megabytes(kib: u64) -> f64 {
+    f64::from(u32::try_from(kib).unwrap_or(u32::MAX)) * 1.024 / 1000.0
 }
 
 #[cfg(test)]

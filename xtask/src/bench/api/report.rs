@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::series;
 use crate::bench::report::{Bar, Bound, Machine, Skipped, write_skipped};
-use crate::bench::sample::Series;
+use crate::bench::sample::{Series, megabytes, milliseconds};
 
 /// Create and first command, median, with a warm pool and without, ms.
 const WARM_MS: f64 = 10.0;
@@ -121,7 +121,7 @@ impl Report {
         let failures: u32 = self.figures.iter().map(|figure| figure.failures).sum();
         let memory = self.footprints.last().map(|last| Bar {
             what: format!("the daemon with {} sandboxes, MB", last.sandboxes),
-            value: f64::from(u32::try_from(last.daemon_kib).unwrap_or(u32::MAX)) * 1.024 / 1000.0,
+            value: megabytes(last.daemon_kib),
             bound: Bound::AtMost(DAEMON_MB),
         });
         [
@@ -175,10 +175,6 @@ impl fmt::Display for Report {
         }
         write_skipped(f, &self.skipped)
     }
-}
-
-fn milliseconds(ns: u64) -> f64 {
-    Duration::from_nanos(ns).as_secs_f64() * 1000.0
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::bench::report::{Bar, Bound, Machine, Skipped, write_skipped};
-use crate::bench::sample::Series;
+use crate::bench::sample::{Series, megabytes, milliseconds};
 
 /// The first cell with pandas in a sandbox that waited, median, ms.
 const WAITING_MS: f64 = 3.0;
@@ -84,8 +84,7 @@ impl Memory {
     }
 
     fn extra_mb(&self) -> f64 {
-        let extra = self.ready_kib.saturating_sub(self.plain_kib);
-        f64::from(u32::try_from(extra).unwrap_or(u32::MAX)) * 1.024 / 1000.0
+        megabytes(self.ready_kib.saturating_sub(self.plain_kib))
     }
 }
 
@@ -155,10 +154,6 @@ impl fmt::Display for Report {
         }
         write_skipped(f, &self.skipped)
     }
-}
-
-fn milliseconds(ns: u64) -> f64 {
-    Duration::from_nanos(ns).as_secs_f64() * 1000.0
 }
 
 #[cfg(test)]
