@@ -65,6 +65,23 @@ fn frame(kind: &str, payload: &[u8]) -> Vec<u8> {
     [format!("{kind} {ID} {}\n", payload.len()).as_bytes(), payload].concat()
 }
 
+/// What a cell printed: it comes in pieces that may end in the middle of a line, each in a frame of its own.
+fn printed(frames: &str) -> String {
+    let (mut out, mut rest) = (String::new(), frames);
+    while let Some((head, after)) = rest.split_once('\n') {
+        let fields: Vec<&str> = head.split(' ').collect();
+        let [kind, _, length] = fields[..] else {
+            panic!("{head:?} of {frames}")
+        };
+        let (payload, next) = after.split_at(length.parse().unwrap());
+        if kind == "stdout" {
+            out.push_str(payload);
+        }
+        rest = next;
+    }
+    out
+}
+
 /// The driver of a context.
 struct Driver {
     keeper: Keeper,
@@ -92,10 +109,10 @@ impl Driver {
         feed(&self.keeper, self.stream.pid(), &frames).await;
     }
 
-    /// All that comes of a cell: frames, of which their payloads are of interest.
+    /// What a cell prints.
     async fn run(&mut self, code: &str) -> String {
         self.begin(code).await;
-        until(&mut self.stream, &format!("done {ID} 0\n")).await
+        printed(&until(&mut self.stream, &format!("done {ID} 0\n")).await)
     }
 
     async fn end(self) -> Option<ExecEnd> {
