@@ -102,7 +102,7 @@ class Order:
     """What a supervisor asks for."""
 
     def __init__(self, message, descriptors):
-        self.env, self.limits, self.cpus = [], [], None
+        self.env, self.limits, self.cpus = [], [], []
         self.cwd = b"/"
         for line in message.decode("ascii").split("\n"):
             word, *values = line.split(" ")
@@ -110,6 +110,8 @@ class Order:
                 self.env.append(tuple(bytes.fromhex(value) for value in values))
             elif word == "limit":
                 self.limits.append((values[0], int(values[1])))
+            elif word == "cpus":
+                self.cpus = [int(value) for value in values]
             elif word in ("cwd", "filter"):
                 setattr(self, word, bytes.fromhex(values[0]))
             else:
@@ -193,7 +195,7 @@ def take_on(order, supervisor):
     os.umask(0o022)
     share_core()
     if order.cpus:
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: order.cpus])
+        os.sched_setaffinity(0, order.cpus)
     for name, value in order.limits:
         limit(name, value)
     drop_capabilities()

@@ -40,7 +40,8 @@ pub(super) struct Door {
     /// The system call filter, as the kernel takes it.
     pub(super) filter: Vec<u8>,
     pub(super) rlimits: Vec<(Resource, u64)>,
-    pub(super) affinity: Option<usize>,
+    /// Whether it is kept to some CPUs, which its first process knows.
+    pub(super) kept_to_cpus: bool,
     /// Of its cgroup, where that is entered from the inside.
     pub(super) entrances: Vec<OwnedFd>,
     pub(super) uid_map: Vec<IdMap>,
@@ -68,7 +69,7 @@ impl Door {
             ruleset: None,
             filter: bounds.filter(plan).to_bytes(),
             rlimits: limits::rlimits(&plan.limits, bounds.held),
-            affinity: bounds.affinity,
+            kept_to_cpus: bounds.affinity.is_some(),
             entrances: Vec::new(),
             uid_map: identity.uid_map.clone(),
             gid_map: identity.gid_map.clone(),
@@ -109,7 +110,8 @@ impl Door {
         ];
         descriptors.extend(self.ruleset.iter().map(AsFd::as_fd));
         descriptors.extend(self.entrances.iter().map(AsFd::as_fd));
-        socket::send(zygote.as_fd(), self.message(request, user).as_bytes(), &descriptors)?;
+        let message = self.message(request, user)?;
+        socket::send(zygote.as_fd(), message.as_bytes(), &descriptors)?;
         drop((given_input, given_output, given_errors));
         let (pidfd, listener) = answer(zygote.as_fd())?;
         let pid = number_of(&pidfd)?;
@@ -148,7 +150,7 @@ impl Door {
     }
 
     /// Lines of a word and its values; what may hold any bytes is in hexadecimal.
-    fn message(&self, request: &ExecRequest, user: UserIds) -> String {
+    fn message(&self, request: &ExecRequest, user: UserIds) -> io::Result<String> {
         let mut lines = vec![
             format!("uid {}", user.uid),
             format!("gid {}", user.gid),
@@ -169,8 +171,11 @@ impl Door {
                 .iter()
                 .map(|(resource, value)| format!("limit {} {value}", resource.name())),
         );
-        lines.extend(self.affinity.map(|count| format!("cpus {count}")));
-        lines.join("\n")
+        if self.kept_to_cpus {
+            let numbers: Vec<String> = cpus_of(self.first)?.iter().map(usize::to_string).collect();
+            lines.push(format!("cpus {}", numbers.join(" ")));
+        }
+        Ok(lines.join("\n"))
     }
 
     /// Finds in the kernel's own account that the process is in the sandbox as its commands are.
@@ -213,6 +218,9 @@ impl Door {
                 return Err(lacks(what));
             }
         }
+        if self.kept_to_cpus && cpus_of(pid)? != cpus_of(self.first)? {
+            return Err(lacks("the CPUs"));
+        }
         Ok(())
     }
 }
@@ -244,6 +252,14 @@ fn answer(zygote: BorrowedFd<'_>) -> io::Result<(OwnedFd, OwnedFd)> {
         (b"", ..) => Err(io::ErrorKind::UnexpectedEof.into()),
         _ => Err(io::Error::other(format!("the zygote says: {}", said.escape_ascii()))),
     }
+}
+
+/// The CPUs that a process may use.
+fn cpus_of(pid: Pid) -> io::Result<Vec<usize>> {
+    let allowed = rustix::thread::sched_getaffinity(Some(pid))?;
+    Ok((0..rustix::thread::CpuSet::MAX_CPU)
+        .filter(|cpu| allowed.is_set(*cpu))
+        .collect())
 }
 
 /// The host's id of one inside.
