@@ -20,6 +20,7 @@ use crate::Shared;
 use crate::client_hello::{ClientHello, ClientHelloReader, Progress};
 use crate::current::{Leading, PAUSED};
 use crate::http;
+use crate::http_requests::RequestError;
 use crate::journal::{Connection, Outcome};
 use crate::limits::{Counts, Reached};
 use crate::names::Names;
@@ -48,6 +49,12 @@ pub(crate) enum Stopped {
 impl From<Reached> for Stopped {
     fn from(reached: Reached) -> Self {
         Self::Limited(reached)
+    }
+}
+
+impl From<RequestError> for Stopped {
+    fn from(error: RequestError) -> Self {
+        Self::Refused(error.to_string())
     }
 }
 

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use crate::connection::{Stopped, broken};
 use crate::http_body::BodyReader;
 use crate::http_head::{Progress, RequestHead, RequestHeadReader, Scheme};
+use crate::http_requests::RequestError;
 use crate::limits::Counts;
 use crate::relay;
 use crate::secrets::{Recipient, Secrets};
@@ -129,7 +130,7 @@ impl Requests {
         let Some(head) = self.first.take() else {
             return Ok(());
         };
-        if wants_websocket(&head) {
+        if head.wants_websocket() {
             if !self.change_protocol(&head, client, &mut server, counts).await? {
                 return Ok(());
             }
@@ -168,7 +169,7 @@ impl Requests {
                 Some(next) => next,
                 None => return Ok(()),
             };
-            if wants_websocket(&head) {
+            if head.wants_websocket() {
                 return Err(Stopped::Refused(
                     "it asked for another protocol in the middle of a connection".to_owned(),
                 ));
@@ -195,10 +196,8 @@ impl Requests {
                         };
                     }
                 }
-                Progress::NotHttp => return Err(Stopped::Refused("it is not HTTP".to_owned())),
-                Progress::Invalid(error) => {
-                    return Err(Stopped::Refused(format!("its request is ambiguous: {error}")));
-                }
+                Progress::NotHttp => return Err(RequestError::NotHttp.into()),
+                Progress::Invalid(error) => return Err(RequestError::from(error).into()),
             }
         }
     }
@@ -250,9 +249,7 @@ impl Requests {
     ) -> Result<(), Stopped> {
         let mut body = BodyReader::new(head.body);
         loop {
-            let taken = body
-                .read(&self.read)
-                .map_err(|error| Stopped::Refused(format!("the body of its request is ambiguous: {error}")))?;
+            let taken = body.read(&self.read).map_err(RequestError::from)?;
             let read = self.read.get(..taken.length).unwrap_or_default();
             relay::write(server, read, &counts.sent).await.map_err(broken)?;
             self.read.drain(..taken.length);
@@ -293,13 +290,6 @@ impl Requests {
         let _ = relay::one_way(reads, writes, &counts.received).await;
         Ok(false)
     }
-}
-
-/// Whether the request is to become a WebSocket; other protocols are left out of it instead.
-fn wants_websocket(head: &RequestHead) -> bool {
-    head.upgrade
-        .as_ref()
-        .is_some_and(|protocol| protocol.eq_ignore_ascii_case("websocket"))
 }
 
 /// The head without the wish for another protocol, which a server is free not to hear (RFC 9110, 7.8).

@@ -131,6 +131,17 @@ pub struct RequestHead {
     pub length: usize,
 }
 
+impl RequestHead {
+    /// Whether it asks for a WebSocket (RFC 6455, 4.1), so that what follows may not be HTTP any more. Other protocols,
+    /// and requests with a body, are sent on without the wish, which a server is free not to hear (RFC 9110, 7.8).
+    #[must_use]
+    pub fn wants_websocket(&self) -> bool {
+        self.method == "GET"
+            && matches!(self.body, Body::None | Body::Length(0))
+            && self.upgrade.as_deref() == Some("websocket")
+    }
+}
+
 /// What the bytes received so far are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {

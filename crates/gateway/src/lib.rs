@@ -17,6 +17,7 @@ mod first_packets;
 mod http;
 pub mod http_body;
 pub mod http_head;
+pub mod http_requests;
 mod inbound;
 mod journal;
 mod limits;

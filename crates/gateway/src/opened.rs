@@ -2,7 +2,8 @@
 //! anew towards the server.
 //!
 //! Bodies are carried as they come, never gathered. What a message's framing says is read by one library and written
-//! anew by it, so that both sides see the same messages. Deliberately not here: which connections are opened
+//! anew by it, so that both sides see the same messages; requests that could be read in another way as well are refused
+//! before they reach it. Deliberately not here: which connections are opened
 //! (`Policy`), and the trust stores of the sandbox (`manager` puts them there).
 
 mod answers;
@@ -12,7 +13,9 @@ mod client;
 mod client_stream;
 mod exchange;
 mod hops;
+mod judged_stream;
 mod key_store;
+mod lengths;
 mod log;
 pub(crate) mod requests;
 mod secrets;

@@ -1,6 +1,6 @@
 //! Answers of the gateway's own.
 
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -9,6 +9,7 @@ use super::bodies::AnswerBody;
 use super::requests::Refused;
 use crate::connection::Stopped;
 use crate::http::words;
+use crate::http_requests::RequestError;
 
 /// Why a request is not answered by the server.
 #[derive(Debug)]
@@ -40,6 +41,24 @@ impl Unanswered {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(text.len()));
         *response.body_mut() = AnswerBody::Ours(Full::new(Bytes::from(text)));
         response
+    }
+}
+
+/// The answer to what is no request that could be judged.
+pub(super) fn unreadable(error: &RequestError) -> Response<AnswerBody> {
+    let mut answer = Unanswered::from(error).answer();
+    let headers = answer.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    answer
+}
+
+impl From<&RequestError> for Unanswered {
+    fn from(error: &RequestError) -> Self {
+        Self::Refused(Refused {
+            reason: error.to_string(),
+            rule: None,
+            hint: Some(error.hint().to_owned()),
+        })
     }
 }
 

@@ -12,7 +12,7 @@ use hyper::rt::Executor;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::task::spawn_local;
 use tokio::time::{sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -20,6 +20,7 @@ use tokio_rustls::TlsAcceptor;
 use super::bodies::AnswerBody;
 use super::client_stream::ClientStream;
 use super::exchange::Exchange;
+use super::judged_stream::JudgedStream;
 use super::{Opening, websocket};
 use crate::connection::{PATIENCE, Stopped};
 use crate::http_head::Scheme;
@@ -133,21 +134,41 @@ async fn speak_http1(exchange: Rc<Exchange>, stream: impl AsyncRead + AsyncWrite
         .max_headers(MAX_FIELDS)
         .max_buf_size(MAX_HEAD)
         .auto_date_header(false)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(
+            TokioIo::new(JudgedStream::new(
+                stream,
+                exchange.to.scheme,
+                Rc::clone(&exchange.framing),
+            )),
+            service,
+        );
     let ended = tokio::select! {
         ended = poll_fn(|context| connection.poll_without_shutdown(context)) => ended,
         () = idle(&exchange) => Ok(()),
     };
     let parts = connection.into_parts();
-    let mut stream = parts.io.into_inner();
+    let (mut stream, held) = parts.io.into_inner().into_parts();
     let upgraded = exchange.upgraded.borrow_mut().take();
     if let Some((server, mask)) = upgraded {
-        websocket::carry(stream, server, mask.as_ref(), &parts.read_buf).await;
+        let read = [&parts.read_buf[..], &held].concat();
+        websocket::carry(stream, server, mask.as_ref(), &read).await;
         return Ok(());
     }
     // Whoever has gone need not hear it.
     let _ = timeout(FAREWELL, stream.shutdown()).await;
-    judge_end(ended)
+    match exchange.framing.refused() {
+        Some(error) => {
+            let _ = timeout(FAREWELL, until_it_ends(&mut stream)).await;
+            Err(error.into())
+        }
+        None => judge_end(ended),
+    }
+}
+
+/// Takes what still comes: to close with unread bytes would take the last words back.
+async fn until_it_ends(stream: &mut (impl AsyncRead + Unpin)) {
+    let mut rest = [0; 4096];
+    while matches!(stream.read(&mut rest).await, Ok(1..)) {}
 }
 
 /// Waits until there has been no request for long.

@@ -4,19 +4,20 @@ use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::rc::Rc;
 
-use http::header::{CONNECTION, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONNECTION, HeaderName, HeaderValue, UPGRADE};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::upgrade::Upgraded;
 use tokio::time::Instant;
 
-use super::answers::Unanswered;
+use super::answers::{self, Unanswered};
 use super::bodies::{AnswerBody, Masking, RequestBody};
+use super::judged_stream::Framing;
 use super::log::{Entry, Log};
-use super::requests::{self, Destination, Refused};
+use super::requests::{self, Destination};
 use super::servers::Servers;
 use super::trailers::Trailers;
-use super::{Opening, hops, secrets};
+use super::{Opening, hops, lengths, secrets};
 use crate::Shared;
 use crate::journal::Outcome;
 use crate::secrets::Mask;
@@ -29,6 +30,8 @@ pub(super) struct Exchange {
     servers: Servers,
     log: Rc<Log>,
     activity: Rc<Activity>,
+    /// What is known of how the client's requests are to be read.
+    pub(super) framing: Rc<Framing>,
     /// The server's side of a connection that is not HTTP any more.
     pub(super) upgraded: RefCell<Option<(Upgraded, Option<Mask>)>>,
 }
@@ -83,6 +86,7 @@ impl Exchange {
                 requests: Cell::new(0),
                 last: Cell::new(Instant::now()),
             }),
+            framing: Rc::default(),
             upgraded: RefCell::new(None),
         }
     }
@@ -97,27 +101,42 @@ impl Exchange {
 
     /// Answers a request: with what the server says, or why it is not asked.
     pub(super) async fn answer(self: Rc<Self>, request: Request<Incoming>) -> Result<Response<AnswerBody>, Infallible> {
+        if let Some(error) = self.framing.refused_for(request.method()) {
+            return Ok(answers::unreadable(&error));
+        }
+        let is_upgrade = wants_websocket(&request);
         let (parts, body) = request.into_parts();
         let entry = self.log.begin(&parts);
         let underway = self.activity.begin(&entry);
         let answered = self.carry(Request::from_parts(parts, body), &entry, underway).await;
-        Ok(answered.unwrap_or_else(|unanswered| {
-            let status = unanswered.status().as_u16();
-            let answer = unanswered.answer();
-            entry.answered(
-                status,
-                match unanswered {
-                    Unanswered::Refused(refused) => {
-                        if refused.rule.is_some() {
-                            entry.decided_by(refused.rule);
-                        }
-                        Outcome::Refused(refused.reason)
-                    }
-                    Unanswered::Failed(reason) => Outcome::Failed(reason),
-                },
-            );
-            answer
-        }))
+        if is_upgrade && self.upgraded.borrow().is_none() {
+            self.framing.stays_http();
+        }
+        Ok(answered.unwrap_or_else(|unanswered| self.unanswered(unanswered, &entry)))
+    }
+
+    /// The answer of the gateway's own, and the record of why there is no other.
+    fn unanswered(&self, unanswered: Unanswered, entry: &Entry) -> Response<AnswerBody> {
+        // Whatever the server made of a body that broke off, that is why it did.
+        let refused_body = self.framing.refused_body();
+        let (unanswered, answer) = match &refused_body {
+            Some(error) => (error.into(), answers::unreadable(error)),
+            None => {
+                let answer = unanswered.answer();
+                (unanswered, answer)
+            }
+        };
+        let outcome = match unanswered {
+            Unanswered::Refused(refused) => {
+                if refused.rule.is_some() {
+                    entry.decided_by(refused.rule);
+                }
+                Outcome::Refused(refused.reason)
+            }
+            Unanswered::Failed(reason) => Outcome::Failed(reason),
+        };
+        entry.answered(answer.status().as_u16(), outcome);
+        answer
     }
 
     async fn carry(
@@ -128,7 +147,6 @@ impl Exchange {
     ) -> Result<Response<AnswerBody>, Unanswered> {
         let is_upgrade = wants_websocket(&request);
         let (mut parts, body) = request.into_parts();
-        refuse_codings(&parts)?;
         let passed = requests::judge(&self.shared.policy, &self.to, &parts)?;
         entry.decided_by(passed.rule);
         let takes_trailers = hops::strip(&mut parts.headers);
@@ -157,7 +175,7 @@ impl Exchange {
                 self.to.authority()
             )));
         }
-        told(response, mask, entry, underway, place)
+        told(&self.to, response, mask, entry, underway, place)
     }
 
     /// What the server says to the wish for another protocol.
@@ -169,7 +187,7 @@ impl Exchange {
         underway: Underway,
     ) -> Result<Response<AnswerBody>, Unanswered> {
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-            return told(response, mask, entry, underway, None);
+            return told(&self.to, response, mask, entry, underway, None);
         }
         if !hops::has_token(response.headers(), &UPGRADE, "websocket") {
             return Err(Unanswered::Failed(format!(
@@ -180,7 +198,7 @@ impl Exchange {
         let server = hyper::upgrade::on(&mut response).await;
         let server = server.map_err(|error| Unanswered::Failed(error.to_string()))?;
         *self.upgraded.borrow_mut() = Some((server, mask.clone()));
-        let mut answer = told(response, mask, entry, underway, None)?;
+        let mut answer = told(&self.to, response, mask, entry, underway, None)?;
         answer
             .headers_mut()
             .insert(UPGRADE, HeaderValue::from_static("websocket"));
@@ -193,6 +211,7 @@ impl Exchange {
 
 /// The server's answer as it is given to the client.
 fn told(
+    to: &Destination,
     response: Response<Incoming>,
     mask: Option<Mask>,
     entry: &Rc<Entry>,
@@ -200,6 +219,12 @@ fn told(
     place: Option<tokio::sync::OwnedSemaphorePermit>,
 ) -> Result<Response<AnswerBody>, Unanswered> {
     let (mut parts, body) = response.into_parts();
+    lengths::check_answer(&mut parts.headers).map_err(|error| {
+        Unanswered::Failed(format!(
+            "the answer of `{}` is ambiguous: it has {error}",
+            to.authority()
+        ))
+    })?;
     if let Some(mask) = &mask {
         secrets::take_out(mask, &mut parts)?;
     }
@@ -218,29 +243,14 @@ fn told(
     Ok(Response::from_parts(parts, body))
 }
 
-/// Whether a request asks to become a WebSocket (RFC 6455, section 4.1). Other protocols are left out of it instead,
-/// which a server is free not to hear (RFC 9110, section 7.8).
+/// Whether a request asks to become a WebSocket, as [`crate::http_head::RequestHead::wants_websocket`] has it.
 fn wants_websocket(request: &Request<Incoming>) -> bool {
     let mut protocols = request.headers().get_all(UPGRADE).iter();
     let protocol = protocols.next().map(HeaderValue::as_bytes);
     request.version() == Version::HTTP_11
         && request.method() == Method::GET
+        && request.body().is_end_stream()
         && protocols.next().is_none()
         && protocol.is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
         && hops::has_token(request.headers(), &CONNECTION, "upgrade")
-}
-
-/// A body is carried as it is, without the codings of one connection; others than `chunked` would be lost.
-fn refuse_codings(parts: &http::request::Parts) -> Result<(), Refused> {
-    let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
-    let is_plain = match (codings.next(), codings.next()) {
-        (None, _) => true,
-        (Some(coding), None) => coding.as_bytes().eq_ignore_ascii_case(b"chunked"),
-        _ => false,
-    };
-    if is_plain {
-        Ok(())
-    } else {
-        Err(Refused::because("its body has a transfer coding other than `chunked`"))
-    }
 }

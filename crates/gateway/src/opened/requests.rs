@@ -1,12 +1,13 @@
 //! One request: whether it passes, and how it is changed before it is sent on.
 
-use http::header::{CONTENT_LENGTH, HOST, HeaderName, HeaderValue};
+use http::header::{HOST, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{Method, Uri};
 use offleash_core::error::Explained as _;
 use offleash_core::network::{CanonicalPath, HeaderScope, Host, RequestDecision};
 
+use super::lengths;
 use crate::http_head::{Authority, Scheme, imitated_field};
 use crate::policy::Policy;
 
@@ -189,17 +190,7 @@ fn check_fields(parts: &Parts) -> Result<(), Refused> {
     if let Some(field) = parts.headers.keys().find_map(imitates) {
         return Err(Refused::because(format!("a header imitates `{field}`")));
     }
-    let mut lengths = parts.headers.get_all(CONTENT_LENGTH).iter();
-    // It is sent on as it is, and to some readers a zero at the beginning makes it octal.
-    let is_number = |value: &HeaderValue| {
-        let digits = value.as_bytes();
-        !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) && (digits == b"0" || !digits.starts_with(b"0"))
-    };
-    match (lengths.next(), lengths.next()) {
-        (None, _) => Ok(()),
-        (Some(length), None) if is_number(length) => Ok(()),
-        _ => Err(Refused::because("its `Content-Length` is ambiguous")),
-    }
+    lengths::check_request(&parts.headers).map_err(|error| Refused::because(format!("the request has {error}")))
 }
 
 /// Nothing may ask the server for another method or path than the judged ones.

@@ -1,5 +1,6 @@
 //! Both sides of an opened connection in one process, in every pair of versions.
 
+mod by_hand;
 mod frames;
 
 use std::cell::Cell;
@@ -43,12 +44,13 @@ const HTTP1: &[u8] = b"http/1.1";
 const HTTP2: &[u8] = b"h2";
 
 /// A body of many pieces, and trailers.
-struct Pieces(usize);
+struct Pieces(usize, HeaderMap);
 
 const PIECE: usize = 16 * 1024;
 
-/// One that may stand behind a body, those that rules are about, and one with a placeholder.
-fn trailers() -> HeaderMap {
+/// One that may stand behind a body, those that rules are about, and one with a placeholder; with HTTP/2, where no two
+/// readers differ in where they stand, those that belong in a head, too.
+fn trailers(protocol: &[u8]) -> HeaderMap {
     let mut trailers = HeaderMap::new();
     let placeholder = secret().placeholder.to_string();
     for (name, value) in [
@@ -62,6 +64,10 @@ fn trailers() -> HeaderMap {
         ("x-key", &placeholder),
     ] {
         trailers.insert(http::HeaderName::from_static(name), value.parse().unwrap());
+    }
+    if protocol == HTTP1 {
+        trailers.remove("authorization");
+        trailers.remove("x-http-method-override");
     }
     trailers
 }
@@ -90,7 +96,7 @@ impl Body for Pieces {
             Some(left) => left,
         };
         let frame = if self.0 == 0 {
-            Frame::trailers(trailers())
+            Frame::trailers(std::mem::take(&mut self.1))
         } else {
             Frame::data(Bytes::from_static(&[b'x'; PIECE]))
         };
@@ -102,8 +108,8 @@ impl Body for Pieces {
     }
 }
 
-fn list_of_trailers() -> String {
-    let names = trailers();
+fn list_of_trailers(protocol: &[u8]) -> String {
+    let names = trailers(protocol);
     let names: Vec<&str> = names.keys().map(http::HeaderName::as_str).collect();
     names.join(", ")
 }
@@ -337,11 +343,15 @@ enum Client {
 impl Client {
     /// The status and the text of an answer.
     async fn ask(&mut self, setting: &Setting, method: &str, path: &str, pieces: usize) -> (u16, String) {
+        let protocol = match self {
+            Self::Http1(_) => HTTP1,
+            Self::Http2(_) => HTTP2,
+        };
         let builder = Request::builder()
             .method(method)
             .header("cookie", "a=1")
             .header("te", "trailers")
-            .header("trailer", list_of_trailers());
+            .header("trailer", list_of_trailers(protocol));
         let builder = match self {
             Self::Http1(_) => {
                 let builder = builder.uri(path).header("connection", "te");
@@ -350,7 +360,7 @@ impl Client {
             // Several cookies are several headers there.
             Self::Http2(_) => builder.uri(setting.uri(path)).header("cookie", "b=2"),
         };
-        let request = builder.body(Pieces(pieces)).unwrap();
+        let request = builder.body(Pieces(pieces, trailers(protocol))).unwrap();
         let answer = match self {
             Self::Http1(sender) => {
                 sender.ready().await.unwrap();
@@ -478,7 +488,7 @@ fn many_that_give_up_leave_the_connection_to_others() {
         };
         for number in 0..300 {
             let uri = setting.uri(&format!("/v1/given-up/{number}"));
-            let asked = sender.send_request(Request::get(uri).body(Pieces(0)).unwrap());
+            let asked = sender.send_request(Request::get(uri).body(Pieces(0, HeaderMap::new())).unwrap());
             // It is on its way, and nobody waits for it.
             let _ = tokio::time::timeout(std::time::Duration::from_micros(200), asked).await;
         }
