@@ -129,6 +129,54 @@ fn a_sandbox_without_rules_gets_them_and_trusts_its_gateway() {
     assert_eq!(served.run(&id, "ls -A /etc/ssl/certs | grep offleash-new || true"), "");
 }
 
+/// What whoever has the superuser in a sandbox can do to its trust stores, and what undoes it.
+const IN_THE_WAY: [(&str, &str); 3] = [
+    (
+        "rm -rf /etc/ssl/certs && echo x > /etc/ssl/certs",
+        "rm /etc/ssl/certs && mkdir /etc/ssl/certs",
+    ),
+    (
+        "rm -rf /etc/ssl/certs && ln -s certs /etc/ssl/certs",
+        "rm /etc/ssl/certs && mkdir /etc/ssl/certs",
+    ),
+    (
+        "f=/etc/ssl/certs/ca-certificates.crt; rm -rf $f && mkdir -p $f/x",
+        "rm -r /etc/ssl/certs/ca-certificates.crt",
+    ),
+];
+
+#[test]
+fn who_broke_the_trust_stores_of_a_sandbox_is_told_so_and_can_mend_them() {
+    let Some(world) = world() else { return };
+    let served = Served::start(world);
+    let id = served.made(&opened(&json!({})));
+    if served.run(&id, "sudo true 2>&1 && echo yes || true") != "yes\n" {
+        eprintln!("SKIP: no superuser inside without subordinate ids");
+        return;
+    }
+    let rules = opened(&json!({ API: sets("X-Team", "agents") }));
+    for (breaks, mends) in IN_THE_WAY {
+        served.run(&id, &format!("sudo sh -c '{breaks}'"));
+        let (status, answer) = served.ask(&format!("PUT /sandboxes/{id}/network"), &rules);
+        assert_eq!((status, &answer["code"]), (409, &json!(409)), "{breaks}: {answer}");
+        let told = answer["message"].as_str().unwrap();
+        let start = format!("sandbox `{id}` keeps its trust stores from being extended");
+        assert!(told.starts_with(&start), "{told}");
+        assert!(!told.contains(served.state().to_str().unwrap()), "{told}");
+        // Nothing was changed by half.
+        let shown = served.ask(&format!("GET /sandboxes/{id}"), &json!({})).1;
+        assert_eq!(
+            shown["network"]["rules"].as_object().map_or(0, |rules| rules.len()),
+            0,
+            "{shown}"
+        );
+        served.run(&id, &format!("sudo sh -c '{mends}'"));
+        served.set_network(&id, &rules);
+        assert_eq!(served.header(&id, API, "x-team").as_deref(), Some("agents"));
+        served.set_network(&id, &opened(&json!({})));
+    }
+}
+
 /// Has everything echoed by an address, at port 7, and says how often; `cut` when that ends.
 const ECHOED: &str = r#"
 import itertools, socket, time

@@ -33,6 +33,10 @@ impl Served {
         Self { site, child }
     }
 
+    pub(crate) fn state(&self) -> std::path::PathBuf {
+        self.site.state()
+    }
+
     /// The status and the body of an answer.
     pub(crate) fn ask(&self, line: &str, body: &Value) -> (u16, Value) {
         let mut stream = UnixStream::connect(self.site.state().join("api.sock")).unwrap();

@@ -1,5 +1,6 @@
 //! Why the daemon does not do what it was asked.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use offleash_core::error::{ErrorKind, Explained};
@@ -29,7 +30,7 @@ pub enum DaemonError {
         /// The sandbox.
         id: String,
         /// As in `is already paused`.
-        why: &'static str,
+        why: Cow<'static, str>,
     },
     /// What was to be paused only if it is healthy is not: the guest in it does not answer.
     #[error("the guest of sandbox `{id}` does not answer; it runs on")]
@@ -156,8 +157,11 @@ impl DaemonError {
         Self::NotFound { id: id.to_owned() }
     }
 
-    pub(crate) fn conflict(id: &str, why: &'static str) -> Self {
-        Self::Conflict { id: id.to_owned(), why }
+    pub(crate) fn conflict(id: &str, why: impl Into<Cow<'static, str>>) -> Self {
+        Self::Conflict {
+            id: id.to_owned(),
+            why: why.into(),
+        }
     }
 
     pub(crate) fn invalid(field: &'static str, why: impl Into<String>) -> Self {

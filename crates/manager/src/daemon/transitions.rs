@@ -168,8 +168,8 @@ impl Daemon {
     /// Replaces what a running sandbox may reach. Who may reach it stays as it was.
     ///
     /// # Errors
-    /// `NotFound`, `Forbidden`, `Invalid`, `Unsupported`, `Conflict` if it is paused or something else is being done
-    /// with it.
+    /// `NotFound`, `Forbidden`, `Invalid`, `Unsupported`, `Conflict` if it is paused, something else is being done
+    /// with it, or its trust stores cannot be extended.
     pub async fn set_network(&self, caller: &Caller, id: &str, network: NetworkSettings) -> Result<(), DaemonError> {
         super::network::check(&network)?;
         let order = network_order(&network)?;
@@ -424,6 +424,10 @@ fn from_keeper(tried: &'static str, entry: &Entry, error: KeeperError) -> Daemon
             what: tried.to_owned(),
             why: format!("this machine cannot {operation}"),
         },
+        KeeperError::TrustStores(why) => {
+            let why = format!("keeps its trust stores from being extended, which headers in `rules` need: {why}");
+            DaemonError::conflict(entry.id.as_str(), why)
+        }
         other => DaemonError::keeper(tried, other),
     }
 }

@@ -68,21 +68,40 @@ impl Authority {
 /// Puts what an authority needs into the sandbox of `keeper`.
 ///
 /// # Errors
-/// `Unsupported` where the sandbox has no superuser or a root that cannot be written to, `File`, `Timeout`, `Gone`.
+/// `Unsupported` where the sandbox has no superuser or a root that cannot be written to; `TrustStores` where what is in it is in
+/// the way; `Paused`, `Gone`.
 pub(super) async fn place(keeper: &Keeper, files: &[(Vec<u8>, Vec<u8>)]) -> Result<(), KeeperError> {
     if files.is_empty() {
         return Ok(());
     }
+    let late = KeeperError::Timeout {
+        operation: "put an authority into the sandbox",
+    };
     let placed = async {
         let mut channel = keeper.files(Some(SUPERUSER)).await.map_err(without_superuser)?;
-        for (path, contents) in files {
-            replace(&mut channel, path, contents).await?;
-        }
-        Ok(())
+        let put = async {
+            for (path, contents) in files {
+                replace(&mut channel, path, contents).await?;
+            }
+            Ok(())
+        };
+        // The other end of the channel is a process of the sandbox, and its files are the sandbox's: whatever goes wrong
+        // with them is the doing of who is in there.
+        timeout(PLACED, put).await.unwrap_or(Err(late)).map_err(in_the_way)
     };
-    timeout(PLACED, placed).await.unwrap_or(Err(KeeperError::Timeout {
-        operation: "put an authority into the sandbox",
-    }))
+    match placed.await {
+        // The process that served the files is gone, and with it perhaps the sandbox.
+        Err(error @ KeeperError::TrustStores(_)) => keeper.hello().await.and(Err(error)),
+        other => other,
+    }
+}
+
+fn in_the_way(error: KeeperError) -> KeeperError {
+    match error {
+        // Nothing of the sandbox's made it fail.
+        KeeperError::Io { .. } => error,
+        other => KeeperError::TrustStores(Box::new(other)),
+    }
 }
 
 /// At no moment is a file there that is not complete.

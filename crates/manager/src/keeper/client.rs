@@ -196,8 +196,8 @@ impl Keeper {
     ///
     /// # Errors
     /// `Invalid` when a rule cannot be read; `Unsupported` without a network, for DNS servers, a proxy and headers where the
-    /// keeper is older than they, and for headers where the machine's authorities cannot be read or the sandbox's stores not be written; `Paused`, `File`,
-    /// `Gone`.
+    /// keeper is older than they, and for headers where the machine's authorities cannot be read or the sandbox has no superuser; `TrustStores` where what
+    /// is in it is in the way; `Paused`, `Gone`.
     pub async fn set_network(&self, network: NetworkOrder) -> Result<(), KeeperError> {
         const OPERATION: &str = "change the network";
         let is_usual = network.way_out.is_usual();

@@ -80,6 +80,9 @@ pub enum KeeperError {
         /// What the kernel said.
         errno: i32,
     },
+    /// What is in the sandbox keeps its trust stores from being extended.
+    #[error("the trust stores of the sandbox cannot be extended")]
+    TrustStores(#[source] Box<KeeperError>),
     /// The keeper, or the process inside that serves files, did not answer in time.
     #[error("the sandbox does not answer in time ({operation})")]
     Timeout {
@@ -174,7 +177,7 @@ impl Explained for KeeperError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Gone | Self::NoProcess | Self::NotFound | Self::PortClosed => ErrorKind::NotFound,
-            Self::Paused => ErrorKind::Conflict,
+            Self::Paused | Self::TrustStores(_) => ErrorKind::Conflict,
             Self::InvalidUser(_)
             | Self::Directory { .. }
             | Self::NotExecutable { .. }
