@@ -121,6 +121,12 @@ struct Table {
     contexts: Vec<Arc<Context>>,
 }
 
+impl Table {
+    fn besides_defaults(&self) -> usize {
+        self.contexts.iter().filter(|one| !one.info().is_default).count()
+    }
+}
+
 impl<P: Processes> Contexts<P> {
     /// Those of the sandbox in which `processes` are.
     pub fn new(processes: P, limits: Limits) -> Self {
@@ -277,9 +283,10 @@ impl<P: Processes> Contexts<P> {
         cwd: Option<String>,
         is_default: bool,
     ) -> Result<Arc<Context>, ContextError> {
-        if table.contexts.len() >= self.limits.contexts {
+        let most = self.limits.contexts_besides_defaults();
+        if !is_default && table.besides_defaults() >= most {
             return Err(ContextError::Exhausted {
-                what: format!("a sandbox may have {} contexts", self.limits.contexts),
+                what: format!("a sandbox may have {most} contexts besides the default one of each language"),
             });
         }
         let id = Id::random().map_err(|error| {
@@ -314,7 +321,7 @@ impl<P: Processes> Contexts<P> {
                 let Some(info) = ContextInfo::parse(tag, process.cwd) else {
                     continue;
                 };
-                if table.contexts.len() < self.limits.contexts {
+                if info.is_default || table.besides_defaults() < self.limits.contexts {
                     let context = Context::new(self.processes.clone(), info, Some(process.pid), self.limits);
                     table.contexts.push(Arc::new(context));
                 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::language::Language;
+
 /// What one cell may write, and how long a context waits for what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -11,7 +13,8 @@ pub struct Limits {
     pub results: u64,
     /// Bytes of the code of a cell.
     pub code: usize,
-    /// Contexts of a sandbox.
+    /// Contexts of a sandbox; of these, one for each language is kept for its default context, which cells of that language
+    /// run in that name none: whoever may make contexts must not keep others from running code.
     pub contexts: usize,
     /// Cells that wait for one context.
     pub waiting: usize,
@@ -35,6 +38,13 @@ impl Default for Limits {
             start: Duration::from_secs(60),
             answer: Duration::from_secs(5),
         }
+    }
+}
+
+impl Limits {
+    /// How many contexts there may be besides the default ones.
+    pub fn contexts_besides_defaults(&self) -> usize {
+        self.contexts.saturating_sub(Language::ALL.len())
     }
 }
 

@@ -146,6 +146,28 @@ async fn no_more_cells_wait_than_may() {
 }
 
 #[tokio::test]
+async fn the_default_contexts_have_places_of_their_own() {
+    let contexts = contexts(Limits {
+        contexts: Language::ALL.len() + 1,
+        ..patient()
+    });
+    let cwd = Some("/tmp".to_owned());
+    let made = contexts.create(Language::Python, cwd.clone()).await.unwrap();
+    let refused = contexts.create(Language::Bash, cwd.clone()).await.unwrap_err();
+    assert!(matches!(refused, ContextError::Exhausted { .. }), "{refused}");
+    assert_eq!(
+        refused.to_string(),
+        "a sandbox may have 1 contexts besides the default one of each language"
+    );
+    assert_eq!(run(&contexts, "1 + 1").await.text.as_deref(), Some("2"));
+    // With the default one there, too, and again when a place is free.
+    contexts.create(Language::Python, cwd.clone()).await.unwrap_err();
+    contexts.remove(&made.id).await.unwrap();
+    contexts.create(Language::Python, cwd.clone()).await.unwrap();
+    assert_eq!(contexts.list().await.unwrap().len(), 2);
+}
+
+#[tokio::test]
 async fn output_and_results_are_bounded_and_nothing_is_cut_in_the_middle() {
     let limits = Limits {
         output: 1000,

@@ -120,6 +120,27 @@ fn until(stream: &mut TcpStream, end: &[u8]) -> Vec<u8> {
 }
 
 #[test]
+fn contexts_of_a_private_sandbox_need_its_traffic_token() {
+    let server = Server::start();
+    let key = server.key(&[]);
+    let id = made(&server, &key, &json!({ "network": { "allowPublicTraffic": false } }));
+    let view = server.ask(&key, &format!("GET /v1/sandboxes/{id}"), "").json();
+    let port = [("E2b-Sandbox-Id", id.as_str()), ("E2b-Sandbox-Port", "49999")];
+    for line in [
+        "GET /contexts",
+        "POST /contexts",
+        "DELETE /contexts/c",
+        "POST /contexts/c/restart",
+    ] {
+        assert_eq!(ask(server.address, line, &port, "{}").status, 403, "{line}");
+    }
+    let token = ("E2b-Traffic-Access-Token", view["traffic_token"].as_str().unwrap());
+    let [first, second] = port;
+    let answer = ask(server.address, "GET /contexts", &[first, second, token], "");
+    assert_eq!((answer.status, answer.json()), (200, json!([])));
+}
+
+#[test]
 fn events_arrive_one_by_one_and_websockets_carry_frames_on_every_way_to_a_port() {
     if program("python3").is_none() {
         return skip("no python3");
