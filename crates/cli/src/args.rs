@@ -20,7 +20,7 @@ pub(crate) use network::NetworkArgs;
 pub(crate) use remote::{
     CpArgs, CreateArgs, ExecArgs, IdsArgs, LogsArgs, LsArgs, PortArgs, ResumeArgs, RmArgs, StatsArgs,
 };
-pub(crate) use serve::{KeyCommand, KeyCreateArgs, ListenAt, LogArg, ServeArgs};
+pub(crate) use serve::{KeyCommand, KeyCreateArgs, KeyRemoveArgs, ListenAt, LogArg, ServeArgs};
 pub(crate) use template::{TemplateBuildArgs, TemplateCommand, TemplateInspectArgs, TemplateLsArgs, TemplateRmArgs};
 
 /// The variable that stands for `--state`.

@@ -3,15 +3,20 @@
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::text;
 use offleash_manager::daemon::{KeyRow, Keys, Quota, Scope, Scopes};
 use serde_json::json;
 
-use crate::args::{KeyCommand, KeyCreateArgs};
+use crate::args::{KeyCommand, KeyCreateArgs, KeyRemoveArgs};
 use crate::failure::Failure;
 use crate::terminal;
+
+/// How long a server may take to end the sandboxes of a key, and how often it is looked whether it has.
+const ENDED_WITHIN: Duration = Duration::from_secs(60);
+const LOOKED_AT_EVERY: Duration = Duration::from_millis(100);
 
 pub(crate) fn key(command: &KeyCommand, state: Option<&Path>) -> Result<ExitCode, Failure> {
     match command {
@@ -22,14 +27,7 @@ pub(crate) fn key(command: &KeyCommand, state: Option<&Path>) -> Result<ExitCode
                 list(&keys, arguments.json)?;
             }
         }
-        KeyCommand::Rm(arguments) => {
-            let revoked = Keys::open(state)?.revoke(&arguments.key);
-            let row = revoked.map_err(|error| match error.kind() {
-                ErrorKind::Invalid => Failure::from(error).with_hint("`offleash key ls` lists them with their ids"),
-                _ => error.into(),
-            })?;
-            terminal::print(format!("{}\n", row.id).as_bytes())?;
-        }
+        KeyCommand::Rm(arguments) => remove(&Keys::open(state)?, arguments)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -50,6 +48,57 @@ fn create(keys: &Keys, arguments: &KeyCreateArgs) -> Result<(), Failure> {
     terminal::print(format!("{}\n", key.reveal()).as_bytes())?;
     terminal::complain(&format!("key {} was made; it is not shown again", row.id));
     Ok(())
+}
+
+/// Prints the id; to the person, what becomes of the key's sandboxes.
+fn remove(keys: &Keys, arguments: &KeyRemoveArgs) -> Result<(), Failure> {
+    let revoked = match arguments.stop_sandboxes {
+        true => keys.revoke_with_sandboxes(&arguments.key),
+        false => keys.revoke(&arguments.key),
+    };
+    let row = revoked.map_err(|error| match error.kind() {
+        ErrorKind::Invalid => Failure::from(error)
+            .with_hint("`offleash key ls` lists them with their ids, with `--json` removed ones, too"),
+        _ => error.into(),
+    })?;
+    terminal::print(format!("{}\n", row.id).as_bytes())?;
+    let deadline = Instant::now() + ENDED_WITHIN;
+    let (left, is_served) = loop {
+        let (left, is_served) = (keys.sandboxes_of(&row.id)?, keys.has_daemon()?);
+        let is_awaited = arguments.stop_sandboxes && is_served && left > 0;
+        if !is_awaited || Instant::now() >= deadline {
+            break (left, is_served);
+        }
+        std::thread::sleep(LOOKED_AT_EVERY);
+    };
+    if left == 0 {
+        return Ok(());
+    }
+    let (sandboxes, live) = match left {
+        1 => ("1 sandbox".to_owned(), "lives"),
+        many => (format!("{many} sandboxes"), "live"),
+    };
+    match (arguments.stop_sandboxes, is_served) {
+        (false, _) => {
+            terminal::complain(&format!(
+                "{sandboxes} of the key {live} on, with access tokens that stay valid; `offleash key rm --stop-sandboxes {}` \
+                 ends them",
+                row.id
+            ));
+            Ok(())
+        }
+        (true, false) => {
+            terminal::complain(&format!(
+                "{sandboxes} of the key {live} until a server starts, which ends them: none runs on this state directory"
+            ));
+            Ok(())
+        }
+        (true, true) => Err(Failure::new(format!(
+            "{sandboxes} of the key still {live}: the server has not ended all of them in {} s, and goes on",
+            ENDED_WITHIN.as_secs()
+        ))
+        .with_hint("`offleash logs ID` says what keeps one")),
+    }
 }
 
 fn list(keys: &Keys, as_json: bool) -> Result<(), Failure> {

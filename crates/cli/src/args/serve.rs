@@ -88,7 +88,7 @@ pub(crate) enum KeyCommand {
     Create(KeyCreateArgs),
     /// List keys.
     Ls(KeyListArgs),
-    /// Make a key invalid, for good.
+    /// Make a key invalid, for good; its sandboxes, and their access tokens, live on unless it is said otherwise.
     Rm(KeyRemoveArgs),
 }
 
@@ -123,6 +123,10 @@ pub(crate) struct KeyListArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct KeyRemoveArgs {
+    /// End the key's sandboxes, too: a server that runs does so within seconds, otherwise the next one does as it starts.
+    /// KEY may be the id of a key that was removed before.
+    #[arg(long)]
+    pub(crate) stop_sandboxes: bool,
     /// The key's id, or its name.
     #[arg(value_name = "KEY")]
     pub(crate) key: String,

@@ -1,8 +1,11 @@
 //! Who may call (A7).
 
+use serde_json::json;
+
 use crate::client::ask;
+use crate::sandboxes::made;
 use crate::server::Server;
-use crate::support::Site;
+use crate::support::{Site, stderr, stdout};
 
 /// A request of every route that needs a key, by scope.
 const ROUTES: [(&str, &str); 40] = [
@@ -137,6 +140,31 @@ fn a7_a_revoked_key_is_refused_at_once() {
     server.site.succeed(["key", "rm", "short-lived"]);
     server.ask(&key, "GET /sandboxes", "").assert_refused(401);
     assert!(!server.site.succeed(["key", "ls"]).contains("short-lived"));
+}
+
+#[test]
+fn it_is_said_how_many_sandboxes_a_removed_key_leaves_and_they_can_be_ended() {
+    let server = Server::start();
+    let (key, other) = (server.key(&["--name", "gone"]), server.key(&[]));
+    let (first, second) = (made(&server, &key, &json!({})), made(&server, &key, &json!({})));
+    let stays = made(&server, &other, &json!({}));
+    let remove = |arguments: &[&str]| {
+        let output = server.site.offleash(["key", "rm"]).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        (stdout(&output).trim().to_owned(), stderr(&output))
+    };
+    let (id, told) = remove(&["gone"]);
+    assert!(told.contains("2 sandboxes of the key live on"), "{told}");
+    assert!(told.contains(&format!("key rm --stop-sandboxes {id}")), "{told}");
+    let alive = || {
+        let ids = server.site.succeed(["ls", "--quiet"]);
+        [&first, &second, &stays].map(|id| ids.lines().any(|line| line == id))
+    };
+    assert_eq!(alive(), [true; 3]);
+    assert_eq!(remove(&["--stop-sandboxes", &id]), (id, String::new()));
+    assert_eq!(alive(), [false, false, true]);
+    let told = server.site.refuse(["key", "rm", "--stop-sandboxes", "gone"]);
+    assert!(told.contains("no valid key is called `gone`"), "{told}");
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! Keys: what each may do, see and have.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use offleash_manager::daemon::{
-    Caller, CreateRequest, DaemonConfig, DaemonError, Keys, ListFilter, Quota, Scope, Scopes, State,
+    ApiKey, Caller, CreateRequest, DaemonConfig, DaemonError, EventKind, Keys, ListFilter, Quota, Scope, Scopes, State,
 };
 
 use super::world::{World, create, test, within};
@@ -244,6 +245,64 @@ fn keys_are_made_used_and_revoked_while_the_daemon_runs() {
         ));
         assert!(keys.revoke("laptop").is_err());
         assert_eq!(keys.list().unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn sandboxes_of_a_key_end_with_it_if_that_is_asked_for() {
+    test(async {
+        let world = World::new();
+        let daemon = world.daemon().await;
+        let keys = Keys::open(Some(&world.site.state())).unwrap();
+        assert!(keys.has_daemon().unwrap());
+        let create = |name: &str| {
+            keys.create(name, Scopes(vec![Scope::Create]), Quota::default())
+                .unwrap()
+        };
+        let ((gone, row), (stays, _)) = (create("gone"), create("stays"));
+        let caller = |key: &ApiKey| daemon.authenticate(key.reveal()).unwrap();
+        let (gone, stays) = (caller(&gone), caller(&stays));
+        let mut made = Vec::new();
+        for caller in [&gone, &gone, &stays] {
+            made.push(
+                within(daemon.create(caller, CreateRequest::default()))
+                    .await
+                    .unwrap()
+                    .id,
+            );
+        }
+        within(daemon.pause(&gone, &made[1])).await.unwrap();
+        keys.revoke("gone").unwrap();
+        assert_eq!(keys.sandboxes_of(&row.id).unwrap(), 2);
+        daemon.keeper(&made[0]).await.unwrap();
+        // The next daemon does it where none runs.
+        drop(daemon);
+        while keys.has_daemon().unwrap() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(keys.revoke_with_sandboxes(&row.id).unwrap().id, row.id);
+        let daemon = world.daemon().await;
+        while keys.sandboxes_of(&row.id).unwrap() > 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let ends = world.registry();
+        for id in &made[..2] {
+            let end = within(async {
+                loop {
+                    if let Some(end) = ends.end_of(id).unwrap() {
+                        break end;
+                    }
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            });
+            let end = end.await;
+            assert_eq!(end.kind, EventKind::Killed);
+            let detail = end.detail.unwrap();
+            assert!(detail.contains("as its key was removed"), "{detail}");
+        }
+        daemon.keeper(&made[2]).await.unwrap();
+        within(daemon.kill(&stays, &made[2])).await.unwrap();
+        world.emptied().await;
     });
 }
 

@@ -7,11 +7,10 @@ use std::time::Duration;
 use offleash_store::registry::{Change, EventKind, LogLevel, SandboxState, UnixMs};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::ending;
 use super::history::{Cause, Happened};
 use super::inner::{Inner, Job};
 use super::table::Entry;
-use super::transitions;
+use super::{ending, transitions, withdrawal};
 use crate::clock::{before, now_ms};
 
 /// Looked at so often at least: somebody may have set the machine's clock.
@@ -29,6 +28,7 @@ pub(super) fn start(inner: &Arc<Inner>) {
         loop {
             let Some(inner) = weak.upgrade() else { return };
             let next = expire_due(&inner);
+            withdrawal::end_due(&inner).await;
             if removed_again.elapsed() > ending::REMOVED_AGAIN {
                 removed_again = Instant::now();
                 ending::remove_again(&inner).await;

@@ -13,6 +13,7 @@ use crate::clock::now_ms;
 /// The keys of a state directory. A daemon that runs meanwhile knows of every change at once.
 #[derive(Debug)]
 pub struct Keys {
+    state: StateDirectory,
     registry: Registry,
 }
 
@@ -26,9 +27,8 @@ impl Keys {
     /// `State`, `Store`.
     pub fn open(state: Option<&Path>) -> Result<Self, DaemonError> {
         let state = StateDirectory::open(state, &HostIdentity::of_this_process())?;
-        Ok(Self {
-            registry: Registry::open(&state)?,
-        })
+        let registry = Registry::open(&state)?;
+        Ok(Self { state, registry })
     }
 
     /// Opens those of `state` if there are any; makes nothing.
@@ -65,17 +65,61 @@ impl Keys {
     /// # Errors
     /// `Invalid` when there is no such key or there are several, `Store`.
     pub fn revoke(&self, which: &str) -> Result<KeyRow, DaemonError> {
+        let key = self.valid(which)?;
+        self.registry.apply(vec![revoked(&key)])?;
+        Ok(key)
+    }
+
+    /// As [`Self::revoke`], and has every sandbox of the key ended: by a daemon that runs within seconds, otherwise by the
+    /// next one. `which` may be the id of a key that was revoked before.
+    ///
+    /// # Errors
+    /// As [`Self::revoke`].
+    pub fn revoke_with_sandboxes(&self, which: &str) -> Result<KeyRow, DaemonError> {
+        let before = self.registry.key(which)?.filter(|key| key.revoked_ms.is_some());
+        let end = |key: &KeyRow| Change::EndSandboxesOf { key: key.id.clone() };
+        let (key, changes) = match before {
+            Some(key) => (key.clone(), vec![end(&key)]),
+            None => {
+                let key = self.valid(which)?;
+                let changes = vec![revoked(&key), end(&key)];
+                (key, changes)
+            }
+        };
+        self.registry.apply(changes)?;
+        Ok(key)
+    }
+
+    /// How many sandboxes the key with that id has.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub fn sandboxes_of(&self, id: &str) -> Result<usize, DaemonError> {
+        Ok(self.registry.sandboxes_of(id)?)
+    }
+
+    /// Whether a daemon runs on the state directory.
+    ///
+    /// # Errors
+    /// `State`.
+    pub fn has_daemon(&self) -> Result<bool, DaemonError> {
+        Ok(self.state.lock_for_daemon()?.is_none())
+    }
+
+    fn valid(&self, which: &str) -> Result<KeyRow, DaemonError> {
         let valid = self.registry.keys()?.into_iter().filter(|key| key.revoked_ms.is_none());
         let mut found: Vec<KeyRow> = valid.filter(|key| key.id == which || key.name == which).collect();
         if let Some(exact) = found.iter().position(|key| key.id == which) {
             found = vec![found.swap_remove(exact)];
         }
-        let key = only(found, which)?;
-        self.registry.apply(vec![Change::RevokeKey {
-            id: key.id.clone(),
-            at_ms: now_ms(),
-        }])?;
-        Ok(key)
+        only(found, which)
+    }
+}
+
+fn revoked(key: &KeyRow) -> Change {
+    Change::RevokeKey {
+        id: key.id.clone(),
+        at_ms: now_ms(),
     }
 }
 

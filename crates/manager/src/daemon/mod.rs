@@ -34,6 +34,7 @@ mod templates;
 mod transitions;
 mod view;
 mod way_out;
+mod withdrawal;
 mod zygotes;
 
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 use super::Registry;
 use super::error::RegistryError;
 use super::reading::key_row;
-use super::rows::KeyRow;
+use super::rows::{KeyRow, SandboxState};
 
 /// What every key begins with: SDKs of E2B look for it.
 const BEGINNING: &str = "e2b_";
@@ -115,6 +115,35 @@ impl Registry {
             .map_err(tried)?;
         let mut rows = statement.query([id]).map_err(tried)?;
         rows.next().map_err(tried)?.map(key_row).transpose()
+    }
+
+    /// The ids of keys whose sandboxes are to end.
+    ///
+    /// # Errors
+    /// When the registry cannot be read.
+    pub fn keys_without_sandboxes(&self) -> Result<Vec<String>, RegistryError> {
+        let reader = self.reader();
+        let tried = |error| RegistryError::of("listing removed API keys", error);
+        let mut statement = reader
+            .prepare_cached("SELECT id FROM keys WHERE ends_sandboxes")
+            .map_err(tried)?;
+        let ids = statement.query_map([], |row| row.get(0)).map_err(tried)?;
+        ids.collect::<Result<_, _>>().map_err(tried)
+    }
+
+    /// How many sandboxes a key has that do not end already.
+    ///
+    /// # Errors
+    /// When the registry cannot be read.
+    pub fn sandboxes_of(&self, key: &str) -> Result<usize, RegistryError> {
+        let reader = self.reader();
+        let tried = |error| RegistryError::of("counting sandboxes", error);
+        let mut statement = reader
+            .prepare_cached("SELECT count(*) FROM sandboxes WHERE key_id = ?1 AND state <> ?2")
+            .map_err(tried)?;
+        let parameters = (key, SandboxState::Killing.as_str());
+        let count: i64 = statement.query_row(parameters, |row| row.get(0)).map_err(tried)?;
+        Ok(usize::try_from(count).unwrap_or(0))
     }
 
     /// All keys, revoked ones too, the oldest first.

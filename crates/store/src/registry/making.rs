@@ -24,6 +24,11 @@ pub enum Change {
         /// When.
         at_ms: UnixMs,
     },
+    /// Whatever sandbox a key that is not valid any more has is to end, also one that it has only later.
+    EndSandboxesOf {
+        /// The key's id.
+        key: String,
+    },
     /// Something happened; its number is given by the registry.
     AddEvent(EventRow),
     /// A line; its number is given by the registry.
@@ -48,7 +53,10 @@ pub enum Change {
 
 /// Whether a change must be on the disk before it is told.
 pub(super) fn concerns_keys(change: &Change) -> bool {
-    matches!(change, Change::AddKey(_) | Change::RevokeKey { .. })
+    matches!(
+        change,
+        Change::AddKey(_) | Change::RevokeKey { .. } | Change::EndSandboxesOf { .. }
+    )
 }
 
 /// Makes one change, within a transaction of the caller's.
@@ -59,6 +67,7 @@ pub(super) fn make(connection: &Connection, change: &Change) -> Result<(), Regis
         Change::RemoveSandbox(id) => execute(connection, "DELETE FROM sandboxes WHERE id = ?1", [id]).map(|_| ()),
         Change::AddKey(row) => add_key(connection, row),
         Change::RevokeKey { id, at_ms } => revoke_key(connection, id, *at_ms),
+        Change::EndSandboxesOf { key } => end_sandboxes_of(connection, key),
         Change::AddEvent(row) => add_event(connection, row),
         Change::AddLog(row) => add_log(connection, row),
         Change::RemoveLogs(id) => execute(connection, "DELETE FROM logs WHERE sandbox = ?1", [id]).map(|_| ()),
@@ -167,6 +176,12 @@ fn revoke_key(connection: &Connection, id: &str, at_ms: UnixMs) -> Result<(), Re
     let query = "UPDATE keys SET revoked_ms = ?2 WHERE id = ?1 AND revoked_ms IS NULL";
     let changed = execute(connection, query, (id, at_ms))?;
     found(changed, "key", id)
+}
+
+fn end_sandboxes_of(connection: &Connection, key: &str) -> Result<(), RegistryError> {
+    let query = "UPDATE keys SET ends_sandboxes = 1 WHERE id = ?1 AND revoked_ms IS NOT NULL";
+    let changed = execute(connection, query, [key])?;
+    found(changed, "key", key)
 }
 
 fn add_event(connection: &Connection, row: &EventRow) -> Result<(), RegistryError> {

@@ -24,7 +24,7 @@ pub(super) const KEPT_LOGS: i64 = 1_000;
 pub(super) const KEPT_METRICS: i64 = 1_000;
 
 /// What takes a database from one schema to the next.
-const MIGRATIONS: [&str; 4] = [
+const MIGRATIONS: [&str; 5] = [
     FIRST,
     "ALTER TABLE sandboxes ADD COLUMN keeper_boot TEXT;",
     // Lines outlive their sandboxes.
@@ -42,6 +42,7 @@ ALTER TABLE lines RENAME TO logs;
 CREATE INDEX logs_by_sandbox ON logs (sandbox, number);
 ",
     TALLIES,
+    "ALTER TABLE keys ADD COLUMN ends_sandboxes INTEGER NOT NULL DEFAULT 0;",
 ];
 
 /// How many rows each key has, so that what is too much goes from whoever has most. Sandboxes without a key are those of

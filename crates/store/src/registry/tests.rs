@@ -254,10 +254,16 @@ fn keys_are_found_by_themselves_alone_and_not_after_they_were_revoked() {
         let id = "k1".to_owned();
         registry.apply(vec![Change::RevokeKey { id, at_ms: 9 }])
     };
+    // Those of a valid key live.
+    let end = || Change::EndSandboxesOf { key: "k1".to_owned() };
+    assert!(matches!(registry.apply(vec![end()]), Err(RegistryError::Stale { .. })));
+    assert_eq!(registry.keys_without_sandboxes().unwrap(), Vec::<String>::new());
     revoke().unwrap();
     assert_eq!(registry.authenticate(&mine).unwrap(), None);
     assert_eq!(registry.keys().unwrap()[0].revoked_ms, Some(9));
     assert!(matches!(revoke(), Err(RegistryError::Stale { .. })));
+    registry.apply(vec![end()]).unwrap();
+    assert_eq!(registry.keys_without_sandboxes().unwrap(), ["k1"]);
     assert!(!format!("{mine:?}").contains(&mine.reveal()[4..]));
 }
 
