@@ -6,7 +6,7 @@
 //! Deliberately not here: for whom a request may be, which is asked of each request by those who answer it.
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use thiserror::Error;
 

@@ -11,6 +11,7 @@ mod rules;
 use offleash_gateway::client_hello::{self, ClientHelloReader};
 use offleash_gateway::http_body::{BodyReader, HttpBodyError};
 use offleash_gateway::http_head::{self, RequestHeadReader, Scheme};
+use offleash_gateway::http_requests::{Next, RequestError, RequestsReader};
 use offleash_gateway::proxy_request::{Progress as Asked, ProxyRequestReader};
 
 const ROUNDS: usize = 4_000;
@@ -213,8 +214,40 @@ fn spoilt_requests() {
         numbers.spoil(&mut bytes, &pieces);
         let at_once = follow(&bytes, &[bytes.len()]);
         let cuts = numbers.cuts(bytes.len());
-        assert_eq!(follow(&bytes, &cuts), at_once, "{:?}", String::from_utf8_lossy(&bytes));
+        let text = String::from_utf8_lossy(&bytes);
+        assert_eq!(follow(&bytes, &cuts), at_once, "{text:?}");
+        let (passed, next) = judge(&bytes, &cuts);
+        let (passed_at_once, next_at_once) = judge(&bytes, &[bytes.len()]);
+        assert_eq!(next, next_at_once, "{text:?}");
+        // Of a body that is refused as much has passed as came before.
+        let is_body = matches!(next, Next::Refused(RequestError::Body(_)));
+        assert!(
+            passed == passed_at_once || is_body && passed > passed_at_once,
+            "{text:?}"
+        );
+        assert!(at_once.0.iter().all(|start| *start < passed), "{text:?}");
     }
+}
+
+/// How many bytes of a connection pass that come in parts, and what is behind them.
+fn judge(bytes: &[u8], cuts: &[usize]) -> (usize, Next) {
+    let mut reader = RequestsReader::new(Scheme::Http);
+    let mut passed = 0;
+    let mut next = Next::More;
+    for there in cuts {
+        loop {
+            let judged = reader.read(&bytes[passed..*there]);
+            passed += judged.passed;
+            assert!(passed <= *there);
+            next = judged.next;
+            match next {
+                // The server declines.
+                Next::Switching => reader.stays_http(),
+                _ => break,
+            }
+        }
+    }
+    (passed, next)
 }
 
 /// What was asked of a proxy, with the bytes given in parts.

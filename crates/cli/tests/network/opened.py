@@ -53,6 +53,22 @@ class Messages:
             yield from self.exactly(int(of.get("content-length", 0)))
 
 
+# Answers that two clients would read differently, most of them with another one hidden in their bodies.
+HIDDEN = b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nsmuggled"
+AMBIGUOUS = {
+    "CL.TE": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + HIDDEN,
+    "TE.CL": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 0\r\n\r\n%x\r\n%s\r\n0\r\n\r\n"
+             % (len(HIDDEN), HIDDEN),
+    "lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nContent-Length: %d\r\n\r\n" % len(HIDDEN) + HIDDEN,
+    "list": b"HTTP/1.1 200 OK\r\nContent-Length: 0, %d\r\n\r\n" % len(HIDDEN) + HIDDEN,
+    "coding": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n" + HIDDEN,
+    "folded": b"HTTP/1.1 200 OK\r\nX: y\r\n Content-Length: 0\r\nContent-Length: 0\r\n\r\n" + HIDDEN,
+    "space": b"HTTP/1.1 200 OK\r\nContent-Length : 0\r\n\r\n" + HIDDEN,
+    "lines": b"HTTP/1.1 200 OK\nContent-Length: 5\n\nplain",
+    "again": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nplain",
+}
+
+
 def opened_web(connection, name):
     messages = Messages(connection)
     while True:
@@ -85,6 +101,9 @@ def opened_web(connection, name):
         if path[-2] == "cut":
             connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
             return
+        if path[-2] == "ambiguous":
+            connection.sendall(AMBIGUOUS[path[-1]])
+            continue
         if path[-2] == "chunked":
             connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: x-sum\r\n\r\n"
                                b"5\r\nhello\r\n6\r\n world\r\n0\r\nX-Sum: 11\r\n\r\n")

@@ -305,6 +305,49 @@ for name, head, body in [
 }
 
 #[test]
+fn n9_answers_that_two_clients_would_read_differently_are_not_sent_on() {
+    let Some(world) = world() else { return };
+    let seen = inside(
+        world,
+        &FLAGS,
+        r#"
+def ask(kind):
+    """The whole of what is answered, with what is answered to the next request on the connection."""
+    with tunnel() as connection:
+        head = " HTTP/1.1\r\nHost: %s\r\n" % API
+        connection.sendall(("GET /v1/ambiguous/" + kind + head + "\r\n"
+                            "GET /v1/after-" + kind + head + "Connection: close\r\n\r\n").encode())
+        answers = b""
+        while read := connection.recv(1 << 16):
+            answers += read
+        return answers.decode()
+
+for kind in ["CL.TE", "TE.CL", "lengths", "list", "coding", "folded", "space", "lines", "again"]:
+    attempt(kind, ask, kind)
+"#,
+    );
+    seen.all_done();
+    for name in seen.names() {
+        let answers = seen.done(name);
+        let (first, second) = answers.split_once("HTTP/1.1 200 OK\r\n").unwrap();
+        if ["lines", "again"].contains(&name) {
+            // They are read in one way by everybody, and are written as they should have been.
+            let (plain, second) = second.split_once("HTTP/1.1 200 OK\r\n").unwrap();
+            assert_eq!(first, "");
+            assert_eq!(plain, "content-length: 5\r\n\r\nplain", "{name}");
+            assert!(second.contains("/v1/after-"), "{name}: {second}");
+        } else {
+            assert!(first.starts_with("HTTP/1.1 502 "), "{name}: {answers}");
+            assert!(second.contains("/v1/after-"), "{name}: {answers}");
+            assert!(!answers.contains("smuggled"), "{name}: {answers}");
+        }
+    }
+    for connection in seen.connections(API) {
+        assert_eq!(connection["requests"][1]["status"], 200, "{connection:#}");
+    }
+}
+
+#[test]
 fn what_a_program_sends_and_is_sent_is_not_changed() {
     let Some(world) = world() else { return };
     let seen = inside(

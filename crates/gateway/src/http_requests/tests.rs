@@ -113,7 +113,8 @@ const PIECES: [&str; 16] = [
     "ffffffffffffffff\r\n",
 ];
 
-fn spoilt() -> impl Strategy<Value = Vec<u8>> {
+/// Requests, some of which were spoilt.
+pub(crate) fn spoilt() -> impl Strategy<Value = Vec<u8>> {
     let requests = prop::collection::vec(prop::sample::select(&PIECES[9..15]), 1..5);
     let changes = prop::collection::vec((any::<Index>(), any::<u8>(), 0..4_u8, any::<Index>()), 0..3);
     (requests, changes).prop_map(|(requests, changes)| {

@@ -244,7 +244,7 @@ fn told(
 }
 
 /// Whether a request asks to become a WebSocket, as [`crate::http_head::RequestHead::wants_websocket`] has it.
-fn wants_websocket(request: &Request<Incoming>) -> bool {
+pub(super) fn wants_websocket(request: &Request<Incoming>) -> bool {
     let mut protocols = request.headers().get_all(UPGRADE).iter();
     let protocol = protocols.next().map(HeaderValue::as_bytes);
     request.version() == Version::HTTP_11

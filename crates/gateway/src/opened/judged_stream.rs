@@ -5,6 +5,9 @@
 //! hear that others might have understood something else. Bytes are passed on as they came. A body is never held, and a
 //! head only until it is whole.
 
+#[cfg(test)]
+mod tests;
+
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::Pin;

@@ -6,6 +6,7 @@ use super::*;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Kinds of frames (RFC 9113, section 6).
+const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
@@ -232,4 +233,74 @@ fn connect_in_either_form_leads_nowhere() {
         assert_eq!(setting.met.connections.get(), 0);
         assert_answered(&setting).await;
     });
+}
+
+/// What HTTP/1.1 has for the length of a body and for a connection means nothing here, and a server behind another
+/// gateway may read it all the same (RFC 9113, sections 8.1.1 and 8.2.2).
+#[test]
+fn n9_what_could_become_another_request_of_http_1_is_refused() {
+    const BODY: &[u8] = b"GET /v1/smuggled HTTP/1.1\r\n\r\n";
+    for outside in [HTTP1, HTTP2] {
+        in_time(async {
+            let setting = Setting::new(outside, usize::MAX, 0).await;
+            let authority = format!("127.0.0.1:{}", setting.port);
+            let length = BODY.len().to_string();
+            let ask = async |fields: &[(&str, &str)], body: &[u8]| {
+                let mut all = vec![
+                    (":method", "POST"),
+                    (":scheme", "https"),
+                    (":authority", authority.as_str()),
+                    (":path", "/v1/x"),
+                ];
+                all.extend(fields);
+                let mut stream = begun(&setting).await;
+                stream.write_all(&request(1, 0, &all)).await.unwrap();
+                // It may have hung up.
+                let _ = stream.write_all(&frame(DATA, END_STREAM, 1, body)).await;
+                first(&mut stream, &[HEADERS, RST_STREAM, GOAWAY]).await.unwrap()
+            };
+            for fields in [&[][..], &[("content-length", length.as_str())], &[("te", "trailers")]] {
+                let answer = ask(fields, BODY).await;
+                assert_eq!(
+                    (answer.kind, answer.payload.first()),
+                    (HEADERS, Some(&OK)),
+                    "the control: {answer:?}"
+                );
+            }
+            for (name, value) in [
+                ("content-length", "0"),
+                ("content-length", "5"),
+                ("content-length", "500"),
+                ("content-length", "-1"),
+                ("content-length", "0, 5"),
+                ("transfer-encoding", "chunked"),
+                ("transfer-encoding", "identity"),
+                ("connection", "close"),
+                ("connection", "content-length"),
+                ("proxy-connection", "keep-alive"),
+                ("keep-alive", "timeout=5"),
+                ("upgrade", "websocket"),
+                ("te", "chunked"),
+                ("Content-Length", &length),
+                ("content_length", &length),
+                ("transfer_encoding", "chunked"),
+                ("host", "other.example"),
+                ("x", "y\r\nContent-Length: 5"),
+                ("x\r\ncontent-length", "5"),
+                ("x:y", "z"),
+            ] {
+                let answer = ask(&[(name, value)], BODY).await;
+                let is_passed = answer.kind == HEADERS && answer.payload.first() == Some(&OK);
+                assert!(!is_passed, "{name}: {value}: {answer:?}");
+                let answer = ask(&[("content-length", &length), (name, value)], BODY).await;
+                let is_passed = answer.kind == HEADERS && answer.payload.first() == Some(&OK);
+                assert!(!is_passed, "twice: {name}: {value}: {answer:?}");
+            }
+            // The same length twice is one too many.
+            let answer = ask(&[("content-length", &length), ("content-length", &length)], BODY).await;
+            assert!(answer.payload.first() != Some(&OK), "{answer:?}");
+            assert!(setting.told().iter().all(|told| told.path == "/v1/x"));
+            assert_answered(&setting).await;
+        });
+    }
 }
