@@ -159,6 +159,7 @@ pub(crate) fn inspect(arguments: &IdsArgs, state: Option<&Path>) -> Result<ExitC
             let native = client.get(&format!("/v1/sandboxes/{}", encoded(id)))?;
             detail["level"] = native["level"].clone();
             detail["notEnforced"] = native["not_enforced"].clone();
+            detail["interpreter"] = native["interpreter"].clone();
         }
         // It opens the sandbox, and what is inspected is pasted into reports.
         if let Some(fields) = detail.as_object_mut() {

@@ -68,6 +68,16 @@ pub enum Descent {
     Below(ProcessRef),
 }
 
+impl Descent {
+    /// The first process of the zygote below which it is.
+    pub fn zygote(self) -> Option<ProcessRef> {
+        match self {
+            Self::Below(zygote) => Some(zygote),
+            Self::Alone | Self::Zygote => None,
+        }
+    }
+}
+
 /// A process of the host, told from a later one with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ProcessRef {

@@ -74,7 +74,7 @@ def take(count):
     return data
 
 
-def take_source():
+def take_frame():
     """The payload of the next frame; `src/protocol.rs` is the reference of frames."""
     line = b""
     while not line.endswith(b"\n"):
@@ -82,11 +82,11 @@ def take_source():
     return take(int(line.split()[2]))
 
 
-def import_ahead():
+def import_ahead(more):
     missing = object()
     backend = os.environ.get("MPLBACKEND", missing)
     os.environ["MPLBACKEND"] = BACKEND
-    for name in AHEAD:
+    for name in (*AHEAD, *more):
         try:
             __import__(name)
         except Exception:
@@ -246,7 +246,7 @@ def forget(order):
 def become_driver(order, source, serve):
     forget(order)
     gc.enable()
-    asked = take_source()
+    asked = take_frame()
     if asked == source:
         serve()
     else:
@@ -286,6 +286,7 @@ class Zygote:
     def __init__(self, source, driver, prepared):
         self.source, self.driver, self.prepared = source, driver, prepared
         self.running = {}
+        self.is_closed = False
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             os.unlink(SOCKET)
@@ -310,15 +311,22 @@ class Zygote:
         while True:
             ready = {descriptor for descriptor, _ in waiting.poll()}
             if 0 in ready and not os.read(0, 4096):
-                # Nobody needs it any more; its copies go on.
-                os._exit(0)
+                # Nobody needs it any more; its copies go on, and their ends are told as before.
+                for descriptor in (0, self.listener.fileno()):
+                    waiting.unregister(descriptor)
+                self.listener.close()
+                os.unlink(SOCKET)
+                self.is_closed = True
             if self.woken in ready:
                 try:
                     os.read(self.woken, 4096)
                 except BlockingIOError:
                     pass
             self.reap()
-            if self.listener.fileno() in ready:
+            if self.is_closed:
+                if not self.running:
+                    os._exit(0)
+            elif self.listener.fileno() in ready:
                 self.hear()
 
     def hear(self):
@@ -373,11 +381,11 @@ class Zygote:
 def main():
     if SECCOMP is None:
         raise SystemExit("no numbers of system calls are known for this machine")
-    source = take_source()
+    source, more = take_frame(), take_frame().decode().split()
     driver = {"__name__": "offleash_driver_ahead"}
     exec(compile(source, "<offleash>", "exec"), driver)
     driver["__name__"] = "offleash_driver"
-    import_ahead()
+    import_ahead(more)
     zygote = Zygote(source, driver, driver["prepare"]())
     gc.collect()
     # So that looking for garbage in a copy does not write to all that was imported.

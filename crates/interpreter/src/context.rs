@@ -181,6 +181,8 @@ impl<P: Processes> Actor<P> {
                 Due::News(News::Over(Death::SandboxGone)) | Due::Order(None) | Due::Job(None) => false,
                 Due::News(News::Over(death)) => {
                     self.lose_driver(death).await;
+                    // Nothing is lost with one that has run no cell: the next one goes to another.
+                    self.untold = self.untold.take().filter(|_| self.has_run());
                     true
                 }
             };
@@ -356,6 +358,10 @@ impl<P: Processes> Actor<P> {
             Some(order) => self.carry_out(order).await,
             None => !gone,
         }
+    }
+
+    fn has_run(&self) -> bool {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner).count > 0
     }
 
     fn note(&self, state: State) {

@@ -16,14 +16,16 @@ pub fn command() -> Vec<String> {
     Language::Python.command()
 }
 
-/// Its input, which stays open for as long as it is to serve.
+/// Its input, which stays open for as long as it is to serve: what it is, the driver that its copies are, and the modules
+/// that it imports beside those that it always does.
 ///
 /// # Errors
 /// When a source does not fit into a frame.
-pub fn input() -> Result<Vec<u8>, FrameError> {
+pub fn input(modules: &[String]) -> Result<Vec<u8>, FrameError> {
     let zygote = HostFrame::Source(SOURCE).encode()?;
     let driver = HostFrame::Source(Language::Python.source()).encode()?;
-    Ok([zygote, driver].concat())
+    let modules = HostFrame::Import(modules.join("\n").as_bytes()).encode()?;
+    Ok([zygote, driver, modules].concat())
 }
 
 #[cfg(test)]
@@ -35,6 +37,6 @@ mod tests {
         let text = std::str::from_utf8(SOURCE).unwrap();
         assert!(text.contains(&format!("SOCKET = \"{SOCKET}\"\n")));
         assert!(text.contains("os.write(1, b\"ready\\n\")"));
-        assert!(input().unwrap().len() > SOURCE.len());
+        assert!(input(&[]).unwrap().len() > SOURCE.len());
     }
 }

@@ -167,6 +167,8 @@ objects! {
         level: String,
         /// What was asked for and is not enforced on this machine, with the reason.
         not_enforced: BTreeMap<String, String>,
+        /// How contexts of Python come to be: `forked`, as copies of an interpreter that is ready, or `started`.
+        interpreter: String,
         /// When it was handed out.
         started_at: String,
         /// When its time is up.
@@ -331,6 +333,7 @@ impl From<SandboxView> for Sandbox {
             state: state_word(view.state).to_owned(),
             level: view.level,
             not_enforced: view.not_enforced,
+            interpreter: view.interpreter.as_str().to_owned(),
             started_at: time::text(view.started_at),
             ends_at: time::text(view.end_at),
             pause_on_timeout: view.on_timeout == offleash_manager::daemon::OnTimeout::Pause,

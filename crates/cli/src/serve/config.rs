@@ -137,6 +137,13 @@ tables! {
         /// What that has imported, as far as it is installed.
         imports: Vec<String> = "those of the template, or numpy, pandas, matplotlib.pyplot",
     }
+    "zygotes" Zygotes {
+        /// Of how many templates an interpreter of Python waits at once that has imported everything and of which
+        /// sandboxes get copies. 0 for none: then each context starts its own.
+        max: usize = "`8`",
+        /// How long one waits for the next sandbox of its template before it is ended, seconds.
+        idle_seconds: u64 = "`1800`",
+    }
     "templates" Templates {
         /// Build template `code-interpreter`, which E2B's SDK for it asks for, when it is asked for and not there.
         build_on_first_use: bool = "`true`",
@@ -170,6 +177,7 @@ struct Tables {
     max_limits: MaxLimits,
     admission: Admission,
     pool: Pool,
+    zygotes: Zygotes,
     templates: Templates,
 }
 
@@ -214,6 +222,7 @@ fn parse(text: &str) -> Result<Tables, toml::de::Error> {
     let max_limits = table(&mut rest, "max_limits")?;
     let admission = table(&mut rest, "admission")?;
     let pool = table(&mut rest, "pool")?;
+    let zygotes = table(&mut rest, "zygotes")?;
     let templates = table(&mut rest, "templates")?;
     let server = toml::Value::Table(rest).try_into()?;
     Ok(Tables {
@@ -223,6 +232,7 @@ fn parse(text: &str) -> Result<Tables, toml::de::Error> {
         max_limits,
         admission,
         pool,
+        zygotes,
         templates,
     })
 }
@@ -333,6 +343,7 @@ fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Failure
         max_limits,
         admission,
         pool,
+        zygotes,
         ..
     } = tables;
     let mut config = DaemonConfig {
@@ -404,6 +415,8 @@ fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Failure
     set(min_pids, admission.min_pids);
     set(min_disk_mib, admission.min_disk_mib);
     config.pool = warm_pool(pool, config.pool)?;
+    set(&mut config.zygotes.max, zygotes.max);
+    set(&mut config.zygotes.idle, zygotes.idle_seconds.map(Duration::from_secs));
     templates(&tables.templates, &mut config.templates)?;
     check_order(&config)?;
     Ok(config)

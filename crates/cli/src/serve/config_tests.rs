@@ -92,6 +92,8 @@ fn defaults_are_those_of_the_reference() {
         ("pool", "max", number(usual.pool.max)),
         ("pool", "max_creating", number(usual.pool.max_creating)),
         ("pool", "max_age_seconds", usual.pool.max_age.as_secs()),
+        ("zygotes", "max", number(usual.zygotes.max)),
+        ("zygotes", "idle_seconds", usual.zygotes.idle.as_secs()),
     ] {
         assert_eq!(told(table, key), value, "{table} {key}");
     }

@@ -76,6 +76,7 @@ fn a_sandbox_is_made_used_and_removed() {
             .is_some_and(|level| level.starts_with("process"))
     );
     assert!(inspected[0]["notEnforced"].is_object(), "{inspected}");
+    assert_eq!(inspected[0]["interpreter"], "started", "{inspected}");
 
     assert_eq!(server.say(&["pause", id]).trim(), id);
     assert!(server.say(&["ls"]).contains("paused"));

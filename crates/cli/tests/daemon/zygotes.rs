@@ -1,29 +1,49 @@
 //! Interpreters that are copied: which sandboxes get one, and that none outlives its use.
 
-use offleash_interpreter::cell::{Cell, CellEvent};
-use offleash_interpreter::language::Language;
-use offleash_manager::daemon::{Caller, Daemon};
+use std::path::Path;
 
-use super::world::{World, create_with, eventually, test, within};
+use offleash_interpreter::cell::{Cell, CellEnd, CellEvent};
+use offleash_interpreter::language::Language;
+use offleash_manager::daemon::{Caller, Daemon, DaemonConfig, Interpreter, SandboxContexts, SandboxView, TemplatePool};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::world::{World, create_with, eventually, keepers_below, test, within};
+
+/// What a cell prints.
+async fn printed(contexts: &SandboxContexts, context: &str, code: &str) -> String {
+    let cell = Cell {
+        code: code.to_owned(),
+        ..Cell::default()
+    };
+    let mut events = within(contexts.execute(context, cell)).await.unwrap();
+    let mut said = String::new();
+    loop {
+        match within(events.recv()).await {
+            Some(CellEvent::Output { text, .. }) => said.push_str(&text),
+            Some(CellEvent::End(CellEnd::Done)) => return said,
+            Some(CellEvent::Error(error)) => panic!("{error:?}"),
+            Some(CellEvent::End(end)) => panic!("{end:?}"),
+            None => panic!("no end of {code}"),
+            Some(_) => {}
+        }
+    }
+}
+
+const WHICH: &str = "import os; print('copy' if os.getppid() == 0 else 'program', end='')";
 
 /// Answers as which process, and child of which, code runs in a new context: a copy has no parent that it can see.
 async fn code_runs_in(daemon: &Daemon, sandbox: &str) -> String {
     let contexts = within(daemon.contexts(sandbox)).await.unwrap();
     let made = within(contexts.create(Language::Python, None)).await.unwrap();
-    let cell = Cell {
-        code: "import os; print('copy' if os.getppid() == 0 else 'program', end='')".to_owned(),
-        ..Cell::default()
-    };
-    let mut events = within(contexts.execute(&made.id, cell)).await.unwrap();
-    let mut said = String::new();
-    loop {
-        match within(events.recv()).await {
-            Some(CellEvent::Output { text, .. }) => said.push_str(&text),
-            Some(CellEvent::End(_)) | None => return said,
-            Some(CellEvent::Error(error)) => panic!("{error:?}"),
-            Some(_) => {}
-        }
-    }
+    printed(&contexts, &made.id, WHICH).await
+}
+
+/// The same of the context that waits in a sandbox that was made ahead.
+async fn code_waits_in(daemon: &Daemon, sandbox: &str) -> String {
+    let contexts = within(daemon.contexts(sandbox)).await.unwrap();
+    let all = within(contexts.list()).await.unwrap();
+    let [waiting] = &all[..] else { panic!("{all:?}") };
+    printed(&contexts, &waiting.id, WHICH).await
 }
 
 fn build(world: &World, made: &str) {
@@ -102,6 +122,148 @@ fn sandboxes_go_on_below_a_zygote_whose_daemon_is_gone_and_it_ends_with_the_last
             within(daemon.kill(&me, &id)).await.unwrap();
         }
         within(daemon.drain()).await;
+        world.emptied().await;
+    });
+}
+
+/// Two sandboxes of template `one` wait, each with a context that is ready.
+fn pooled(config: &mut DaemonConfig) {
+    config.pool.max_total = Some(2);
+    let own = TemplatePool {
+        min: Some(2),
+        max: Some(2),
+        interpreter: Some(true),
+        imports: Some(vec!["json".parse().unwrap()]),
+    };
+    config.pool.templates.insert("one".to_owned(), own);
+}
+
+async fn until_two_wait(daemon: &Daemon) {
+    eventually("two that wait", || {
+        daemon.waiting().contains(&("one".to_owned(), 2)).then_some(())
+    })
+    .await;
+}
+
+async fn view(daemon: &Daemon) -> SandboxView {
+    create_with(daemon, |request| request.template = "one".to_owned()).await
+}
+
+/// The parent of a process, if it lives.
+fn parent(pid: i32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(") ")?;
+    rest.split(' ').nth(1)?.parse().ok()
+}
+
+/// The interpreters that first processes of sandboxes have started: those of zygotes, and of sandboxes below none.
+fn interpreters_below(root: &Path) -> Vec<i32> {
+    let keepers = keepers_below(root);
+    let numbers = std::fs::read_dir("/proc").unwrap().flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let is_one = |pid: &i32| {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let keeper = parent(*pid).and_then(parent);
+        name.starts_with("python3") && keeper.is_some_and(|keeper| keepers.contains(&keeper))
+    };
+    numbers.filter(is_one).collect()
+}
+
+#[test]
+fn what_waits_is_copied_from_a_zygote_that_is_made_first_and_again_when_it_dies() {
+    test(async {
+        let world = World::new();
+        build(&world, "first");
+        let daemon = world.daemon_with(pooled).await;
+        // Those that wait have no program of their own.
+        let zygotes = eventually("a zygote alone", || {
+            let all = interpreters_below(world.site.root());
+            (all.len() == 1 && daemon.with_zygote() == ["one"]).then_some(all)
+        })
+        .await;
+        until_two_wait(&daemon).await;
+        let first = view(&daemon).await;
+        assert_eq!(first.interpreter, Interpreter::Forked);
+        assert_eq!(code_waits_in(&daemon, &first.id).await, "copy");
+        until_two_wait(&daemon).await;
+
+        let process = pidfd_open(Pid::from_raw(zygotes[0]).unwrap(), PidfdFlags::empty()).unwrap();
+        pidfd_send_signal(&process, Signal::KILL).unwrap();
+        eventually("another zygote", || {
+            let now = interpreters_below(world.site.root());
+            (now.len() == 1 && now != zygotes && daemon.with_zygote() == ["one"]).then_some(())
+        })
+        .await;
+        until_two_wait(&daemon).await;
+        let warm = daemon.counts().created_warm;
+        let second = view(&daemon).await;
+        assert_eq!(daemon.counts().created_warm, warm + 1);
+        assert_eq!(second.interpreter, Interpreter::Forked);
+        assert_eq!(code_waits_in(&daemon, &second.id).await, "copy");
+        within(daemon.drain()).await;
+        for id in [first.id, second.id] {
+            within(daemon.kill(&Caller::local(), &id)).await.unwrap();
+        }
+        drop(daemon);
+        world.emptied().await;
+    });
+}
+
+#[test]
+fn a_zygote_of_an_earlier_build_goes_when_what_runs_in_its_copies_has_ended() {
+    test(async {
+        let world = World::new();
+        let me = Caller::local();
+        build(&world, "first");
+        let daemon = world.daemon_with(pooled).await;
+        until_two_wait(&daemon).await;
+        let first = view(&daemon).await;
+        let contexts = within(daemon.contexts(&first.id)).await.unwrap();
+        let context = within(contexts.list()).await.unwrap()[0].id.clone();
+        printed(&contexts, &context, "kept = 41").await;
+        let old = interpreters_below(world.site.root());
+        build(&world, "second");
+        eventually("a zygote of the new build", || {
+            let now = interpreters_below(world.site.root());
+            now.iter().any(|pid| !old.contains(pid)).then_some(())
+        })
+        .await;
+        until_two_wait(&daemon).await;
+        let second = view(&daemon).await;
+        assert_eq!(code_waits_in(&daemon, &second.id).await, "copy");
+        // What its owner has in it is there as before.
+        assert_eq!(printed(&contexts, &context, "print(kept + 1, end='')").await, "42");
+        within(daemon.kill(&me, &first.id)).await.unwrap();
+        eventually("the end of the old zygote", || {
+            let now = interpreters_below(world.site.root());
+            old.iter().all(|pid| !now.contains(pid)).then_some(())
+        })
+        .await;
+        within(daemon.kill(&me, &second.id)).await.unwrap();
+        within(daemon.drain()).await;
+        drop(daemon);
+        world.emptied().await;
+    });
+}
+
+#[test]
+fn without_zygotes_interpreters_are_started_and_sandboxes_say_so() {
+    test(async {
+        let world = World::new();
+        build(&world, "first");
+        let without = |config: &mut DaemonConfig| {
+            pooled(config);
+            config.zygotes.max = 0;
+        };
+        let daemon = world.daemon_with(without).await;
+        until_two_wait(&daemon).await;
+        assert!(daemon.with_zygote().is_empty());
+        let made = view(&daemon).await;
+        assert_eq!(made.interpreter, Interpreter::Started);
+        assert_eq!(code_waits_in(&daemon, &made.id).await, "program");
+        within(daemon.kill(&Caller::local(), &made.id)).await.unwrap();
+        within(daemon.drain()).await;
+        drop(daemon);
         world.emptied().await;
     });
 }

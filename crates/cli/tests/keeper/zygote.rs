@@ -36,7 +36,7 @@ impl Zygote {
             ..StartExec::default()
         };
         let mut stream = within(kept.keeper.start(start)).await.unwrap();
-        feed(&kept.keeper, stream.pid(), &zygote::input().unwrap()).await;
+        feed(&kept.keeper, stream.pid(), &zygote::input(&[]).unwrap()).await;
         until(&mut stream, "ready\n").await;
         Self { kept, stream }
     }

@@ -81,7 +81,7 @@ impl AllContexts {
 
 /// Starts the interpreter of a sandbox that waits, and has it import what its first cells are likely to want.
 pub(super) async fn prepare(inner: &Inner, entry: &Entry, imports: &[PythonModule]) -> Result<(), ContextError> {
-    let has_zygote = entry.lock().specification.has_zygote;
+    let has_zygote = entry.lock().specification.zygote.is_some();
     let make = || (inner.keeper(entry), Environment::default(), has_zygote);
     let contexts = inner.contexts.get_or(entry.id.as_str(), make);
     let modules: Vec<String> = imports.iter().map(PythonModule::to_string).collect();
@@ -116,7 +116,7 @@ impl Daemon {
         let entry = self.inner.table.get(id).ok_or_else(|| DaemonError::not_found(id))?;
         let (template, has_zygote) = {
             let facts = entry.lock();
-            (facts.row.template.clone(), facts.specification.has_zygote)
+            (facts.row.template.clone(), facts.specification.zygote.is_some())
         };
         zygotes::want(&self.inner, &template);
         // A copy has read them when they were others.

@@ -44,8 +44,8 @@ pub struct DaemonConfig {
     pub admission: AdmissionConfig,
     /// Sandboxes made ahead.
     pub pool: PoolConfig,
-    /// Whether interpreters of templates are held ready to be copied, once code was run in a sandbox of theirs.
-    pub zygotes: bool,
+    /// Interpreters that are held ready to be copied.
+    pub zygotes: ZygotesConfig,
     /// How long the log of a sandbox that has ended can be read.
     pub keep_logs: Duration,
     /// How often use is sampled; not at all if zero.
@@ -78,6 +78,16 @@ pub struct AdmissionConfig {
     pub min_pids: u64,
     /// Space that must be free on the disk of the state directory, MiB.
     pub min_disk_mib: u64,
+}
+
+/// Interpreters that are held ready to be copied into sandboxes: one of each template whose sandboxes have contexts that
+/// are ready, and of each in whose sandboxes code was run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ZygotesConfig {
+    /// Of how many templates at once; none if zero.
+    pub max: usize,
+    /// How long one waits for the next sandbox of its template before it is ended.
+    pub idle: Duration,
 }
 
 /// Sandboxes with the default limits and network, made ahead.
@@ -181,11 +191,20 @@ impl Default for DaemonConfig {
             create_timeout: Duration::from_secs(30),
             admission: AdmissionConfig::default(),
             pool: PoolConfig::default(),
-            zygotes: true,
+            zygotes: ZygotesConfig::default(),
             keep_logs: Duration::from_secs(24 * 60 * 60),
             sample_every: Duration::from_secs(5),
             templates: TemplatesConfig::default(),
             build_log: None,
+        }
+    }
+}
+
+impl Default for ZygotesConfig {
+    fn default() -> Self {
+        Self {
+            max: 8,
+            idle: Duration::from_secs(30 * 60),
         }
     }
 }

@@ -21,7 +21,7 @@ use super::request::{CreateRequest, NetworkSettings, OnTimeout};
 use super::specification::{self, Specification};
 use super::table::{Claim, Entry, Reserved};
 use super::view::{Caller, Limits, SandboxView};
-use super::{Daemon, code, network, random, templates};
+use super::{Daemon, code, network, random, templates, zygotes};
 use crate::clock::{after, now_ms};
 use crate::keeper::message::Hello;
 use crate::keeper::order::{LimitsOrder, NetworkOrder, SandboxOrder};
@@ -186,8 +186,11 @@ async fn create(inner: &Arc<Inner>, order: &Order) -> Result<Arc<Entry>, DaemonE
         },
     };
     inner.tally.created.fetch_add(1, Ordering::Relaxed);
-    if let Some(note) = order.template.as_ref().and_then(templates::note) {
-        inner.log(entry.id.as_str(), LogLevel::Warn, note);
+    if let Some(template) = &order.template {
+        if let Some(note) = templates::note(template) {
+            inner.log(entry.id.as_str(), LogLevel::Warn, note);
+        }
+        zygotes::expect(inner, template);
     }
     inner.end_changed.notify_one();
     Ok(entry)
@@ -232,7 +235,7 @@ async fn assign(inner: &Arc<Inner>, entry: &Arc<Entry>, order: &Order) -> Result
     let specification = {
         let made = Arc::clone(&entry.lock().specification);
         Specification {
-            has_zygote: made.has_zygote,
+            zygote: made.zygote,
             level: made.level.clone(),
             not_enforced: made.not_enforced.clone(),
             ..order.specification.clone()
@@ -302,9 +305,16 @@ async fn make_for(inner: &Arc<Inner>, order: &Order) -> Result<Reserved, DaemonE
 
 /// Makes a sandbox for the warm pool.
 ///
-/// One whose template has an interpreter has a context that is ready; where that cannot be, it is one without.
+/// One whose template has an interpreter has a context that is ready, a copy of the zygote's where there can be one; where no
+/// context can be, it is one without.
 pub(super) async fn make_for_pool(inner: &Arc<Inner>, origin: &Origin) -> Result<Arc<Entry>, DaemonError> {
     let template = templates::current(inner, &origin.template).await?;
+    let recipe = template.as_ref().map(|template| &template.record().recipe);
+    let imports = inner.config.pool.ready_imports(&origin.template, recipe);
+    if let Some(template) = template.as_ref().filter(|_| imports.is_some()) {
+        zygotes::expect(inner, template);
+        inner.zygotes.settled(&origin.template).await;
+    }
     let specification = Specification {
         build: origin.build.clone(),
         ..Specification::usual(&inner.config)
@@ -318,8 +328,7 @@ pub(super) async fn make_for_pool(inner: &Arc<Inner>, origin: &Origin) -> Result
         inner.table.remove(&entry);
         return Err(error);
     }
-    let recipe = template.as_ref().map(|template| &template.record().recipe);
-    if let Some(imports) = inner.config.pool.ready_imports(&origin.template, recipe)
+    if let Some(imports) = imports
         && let Err(error) = code::prepare(inner, &entry, &imports).await
     {
         let line = format!("its interpreter cannot be made ready: {error}");
@@ -414,7 +423,7 @@ async fn note_made(
     let specification = {
         let asked = Arc::clone(&entry.lock().specification);
         Specification {
-            has_zygote: descent != Descent::Alone,
+            zygote: descent.zygote(),
             level: hello.level.to_string(),
             not_enforced: hello.not_enforced,
             ..Specification::clone(&asked)

@@ -12,7 +12,7 @@ use super::history::Cause;
 use super::inner::{Inner, Job};
 use super::pool::{Made, Origin};
 use super::table::Entry;
-use super::{ending, templates};
+use super::{ending, templates, zygotes};
 
 /// How often the number is looked at.
 const EVERY: Duration = Duration::from_secs(1);
@@ -59,7 +59,10 @@ async fn look(inner: &Arc<Inner>) {
         // Where it cannot be told, the next second may.
         if let Ok(found) = templates::current(inner, &name).await {
             match found {
-                Some(held) => inner.pool.note_current(&Origin::of(Some(&held))),
+                Some(held) => {
+                    inner.pool.note_current(&Origin::of(Some(&held)));
+                    zygotes::expect(inner, &held);
+                }
                 None => inner.pool.note_gone(&name),
             }
         }
@@ -93,7 +96,7 @@ fn fill(inner: &Arc<Inner>, making: &mut JoinSet<()>) {
             let made = inner.detached(async move { make_for_pool(&work, &of).await }).await;
             let made = match made {
                 Ok(entry) if entry.state() != SandboxState::Running => Made::Failed,
-                Ok(entry) if is_current(&inner, &origin).await => {
+                Ok(entry) if is_current(&inner, &origin).await && has_its_zygote(&inner, &entry, &origin) => {
                     let memory_mib = memory_mib(&inner, &entry).await;
                     Made::Ready(entry, memory_mib)
                 }
@@ -112,6 +115,12 @@ async fn memory_mib(inner: &Inner, entry: &Entry) -> u64 {
     usage.map_or(0, |usage| {
         usage.memory_bytes.saturating_sub(usage.memory_cache_bytes) >> 20
     })
+}
+
+/// Whether a sandbox that was made for `origin` lies below the zygote that there is now, if there is one.
+fn has_its_zygote(inner: &Inner, entry: &Entry, origin: &Origin) -> bool {
+    let now = inner.zygotes.descent(origin).zygote();
+    now.is_none() || entry.lock().specification.zygote == now
 }
 
 /// Whether a sandbox that was made for `origin` is of it: its keeper took what was there then.

@@ -78,6 +78,7 @@ impl Inner {
         Ok(Arc::new(Self {
             admission: Admission::new(config.admission, state.path().to_owned()),
             pool: Pool::new(config.pool.clone()),
+            zygotes: Zygotes::new(config.zygotes),
             builds: Builds::default(),
             creating: Semaphore::new(config.max_creating.max(1)),
             config,
@@ -89,7 +90,6 @@ impl Inner {
             tally: Tally::default(),
             readiness: Readiness::default(),
             contexts: AllContexts::default(),
-            zygotes: Zygotes::default(),
             leftovers: Mutex::default(),
             draining: AtomicBool::new(false),
             jobs: AtomicUsize::new(0),

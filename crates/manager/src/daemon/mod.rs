@@ -41,7 +41,7 @@ use std::sync::Arc;
 
 pub(crate) use self::code::contexts_of;
 pub use self::code::{SandboxContexts, SandboxProcesses, SandboxStream, is_driver_tag};
-pub use self::config::{AdmissionConfig, DaemonConfig, PoolConfig, TemplatePool, TemplatesConfig};
+pub use self::config::{AdmissionConfig, DaemonConfig, PoolConfig, TemplatePool, TemplatesConfig, ZygotesConfig};
 pub use self::error::DaemonError;
 use self::inner::Inner;
 pub use self::keys::Keys;
@@ -51,7 +51,9 @@ pub use self::records::LogsWanted;
 pub use self::request::{
     CreateRequest, EgressProxy, LimitsRequest, ListFilter, MOST_LISTED, NetworkSettings, OnTimeout,
 };
-pub use self::view::{Access, Caller, Counts, Event, LOCAL_KEY, Limits, LogLine, Metric, Page, SandboxView, State};
+pub use self::view::{
+    Access, Caller, Counts, Event, Interpreter, LOCAL_KEY, Limits, LogLine, Metric, Page, SandboxView, State,
+};
 pub use offleash_store::registry::{ApiKey, EventKind, KeyRow, LogLevel, Quota, Scope, Scopes};
 
 /// The template that is always there.

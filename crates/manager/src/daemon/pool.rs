@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use offleash_core::spec::ProcessRef;
 use offleash_store::HeldTemplate;
 use tokio::sync::Notify;
 
@@ -261,6 +262,24 @@ impl Pool {
             }
             Made::Deferred => None,
         }
+    }
+
+    /// Takes out those of a template whose interpreters are not to be had any more as they are: `is_such` is told below
+    /// which zygote each was made.
+    pub(super) fn retire(&self, template: &str, is_such: impl Fn(Option<ProcessRef>) -> bool) {
+        let mut contents = self.lock();
+        let Some(queue) = contents.queues.get_mut(template) else {
+            return;
+        };
+        let members = std::mem::take(&mut queue.members);
+        let (old, kept) = members
+            .into_iter()
+            .partition(|member| is_such(member.entry.lock().specification.zygote));
+        queue.members = kept;
+        let old: VecDeque<Member> = old;
+        contents.stale.extend(old.into_iter().map(|member| member.entry));
+        drop(contents);
+        self.wanted.notify_one();
     }
 
     /// Takes out one that has died.

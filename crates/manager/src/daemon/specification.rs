@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use offleash_core::spec::ProcessRef;
 use serde::{Deserialize, Serialize};
 
 use super::config::DaemonConfig;
@@ -23,9 +24,9 @@ pub(super) struct Specification {
     /// Which build of its template a member of the warm pool is of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) build: Option<String>,
-    /// Whether it was made below a zygote.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(super) has_zygote: bool,
+    /// The zygote below which it was made, by that one's first process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) zygote: Option<ProcessRef>,
     /// How it is isolated; empty until it is there.
     #[serde(default)]
     pub(super) level: String,
@@ -56,7 +57,7 @@ impl Specification {
             limits: limits(&request.limits, config)?,
             network_pending: false,
             build: None,
-            has_zygote: false,
+            zygote: None,
             level: String::new(),
             not_enforced: BTreeMap::new(),
         })
@@ -70,7 +71,7 @@ impl Specification {
             limits: config.default_limits,
             network_pending: false,
             build: None,
-            has_zygote: false,
+            zygote: None,
             level: String::new(),
             not_enforced: BTreeMap::new(),
         }

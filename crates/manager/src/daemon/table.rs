@@ -13,7 +13,7 @@ use super::error::DaemonError;
 use super::history::Cause;
 use super::request::OnTimeout;
 use super::specification::Specification;
-use super::view::{Access, Caller, Counts, Limits, SandboxView, State};
+use super::view::{Access, Caller, Counts, Interpreter, Limits, SandboxView, State};
 use crate::clock::from_ms;
 
 /// One sandbox.
@@ -121,6 +121,10 @@ impl Facts {
             limits: specification.limits,
             level: specification.level.clone(),
             not_enforced: specification.not_enforced.clone(),
+            interpreter: match specification.zygote {
+                Some(_) => Interpreter::Forked,
+                None => Interpreter::Started,
+            },
             envd_version: ENVD_VERSION,
         })
     }

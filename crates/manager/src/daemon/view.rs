@@ -92,8 +92,29 @@ pub struct SandboxView {
     pub level: String,
     /// What was asked for and is not enforced on this machine, with the reason.
     pub not_enforced: BTreeMap<String, String>,
+    /// How contexts of Python come to be in it.
+    pub interpreter: Interpreter,
     /// Which version of the file and process services it has, in E2B's count.
     pub envd_version: &'static str,
+}
+
+/// How contexts of Python come to be in a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Interpreter {
+    /// As copies of one that has imported everything, as long as that is there.
+    Forked,
+    /// As programs that are started.
+    Started,
+}
+
+impl Interpreter {
+    /// As in `forked`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Forked => "forked",
+            Self::Started => "started",
+        }
+    }
 }
 
 /// What a sandbox may use.

@@ -11,6 +11,7 @@ use offleash_core::limits::Limits;
 use offleash_core::network::RuleVerdict;
 use offleash_core::plan::Plan;
 use offleash_core::spec::{Descent, SandboxSpec};
+use offleash_store::registry::LogLevel;
 use offleash_store::{HostIdentity, LiveRun, StateDirectory, remove_directory};
 use offleash_sys::signals::SignalQueue;
 use rustix::fs::{CWD, Mode, OFlags};
@@ -173,6 +174,7 @@ impl Held {
         let mut spec = wanted.spec.clone();
         let signals = SignalQueue::new(&SIGNALS).map_err(host("wait for signals"))?;
         let mut chosen = prepare(&mut spec, wanted.id)?;
+        let is_alone = spec.descent != wanted.spec.descent;
         let directory = open_directory(wanted.directory).map_err(host("open the sandbox's directory"))?;
         let state = StateDirectory::open(wanted.state, &HostIdentity::of_this_process());
         let state = state.map_err(ManagerError::from)?;
@@ -240,13 +242,18 @@ impl Held {
         let copy = copy.map_err(|error| host("keep the sandbox's directory open")(error.into()))?;
         let of_log = rustix::io::fcntl_dupfd_cloexec(&directory, 0);
         let of_log = of_log.map_err(|error| host("keep the sandbox's directory open")(error.into()))?;
+        let mut log = Log::in_directory(of_log);
+        if is_alone {
+            let line = "interpreters are started, not copied: nothing could be made below the zygote";
+            log.note(LogLevel::Warn, line);
+        }
         Ok(Self {
             serving: Serving {
                 sandbox,
                 gateway,
                 listener,
                 directory: copy,
-                log: Log::in_directory(of_log),
+                log,
                 signals,
                 hello,
                 users,

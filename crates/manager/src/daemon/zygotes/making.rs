@@ -1,0 +1,151 @@
+//! Making a zygote: a sandbox without network, owner and limits, and the interpreter in it.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use offleash_core::id::RunId;
+use offleash_core::spec::{Descent, ProcessRef};
+use offleash_core::template::PythonModule;
+use offleash_core::text::Text;
+use offleash_interpreter::zygote;
+use tokio::time::timeout;
+
+use crate::daemon::error::DaemonError;
+use crate::daemon::inner::{Inner, blocking};
+use crate::daemon::launch::{self, Process};
+use crate::daemon::pool::Origin;
+use crate::daemon::{ending, random, templates};
+use crate::keeper::client::{ExecNews, ExecStream, Keeper};
+use crate::keeper::message::{INPUT_CHUNK, Selector, StartExec};
+use crate::keeper::order::{LimitsOrder, NetworkOrder, SandboxOrder};
+use crate::lifecycle::with_causes;
+
+/// How long an interpreter may take to import everything.
+pub(super) const IMPORTS: Duration = Duration::from_secs(120);
+
+/// A zygote that was made.
+pub(super) struct Made {
+    pub(super) id: RunId,
+    pub(super) keeper: Keeper,
+    pub(super) process: Process,
+    pub(super) stream: ExecStream,
+    pub(super) first: ProcessRef,
+}
+
+/// Makes one; what was made of it is gone again when it fails.
+pub(super) async fn make(
+    inner: &Arc<Inner>,
+    origin: &Origin,
+    imports: &[PythonModule],
+) -> Result<Made, (Option<RunId>, String)> {
+    let id = random::sandbox_id().map_err(|error| (None, with_causes(&error)))?;
+    match make_as(inner, &id, origin, imports).await {
+        Ok(made) => Ok(made),
+        Err(error) => {
+            ending::remove_remains(inner, &id).await;
+            Err((Some(id), with_causes(&error)))
+        }
+    }
+}
+
+async fn make_as(
+    inner: &Arc<Inner>,
+    id: &RunId,
+    origin: &Origin,
+    imports: &[PythonModule],
+) -> Result<Made, DaemonError> {
+    let (directories, program, named) = (inner.directories.clone(), inner.config.program.clone(), id.clone());
+    let launched = blocking("start a keeper", move || {
+        let directory = directories.make(&named).map_err(io::Error::other)?;
+        launch::start(program.as_deref(), &directory)
+    });
+    let (started, process, watched) = launched.await?.map_err(DaemonError::host("start a keeper"))?;
+    let given = started
+        .give(&order(inner, id, origin), inner.config.create_timeout)
+        .await;
+    let begun = match given {
+        Ok(_hello) => begin(inner, id, imports).await,
+        Err(error) => Err(error),
+    };
+    match begun {
+        Ok((keeper, stream, first)) => Ok(Made {
+            id: id.clone(),
+            keeper,
+            process: watched,
+            stream,
+            first,
+        }),
+        Err(error) => {
+            // It fails only if it has ended.
+            let _killed = process.kill();
+            let _watched = watched.ended().await;
+            Err(error)
+        }
+    }
+}
+
+/// Starts the interpreter, and waits until it takes requests.
+async fn begin(
+    inner: &Inner,
+    id: &RunId,
+    imports: &[PythonModule],
+) -> Result<(Keeper, ExecStream, ProcessRef), DaemonError> {
+    let keeper = inner.keeper_of(id);
+    let start = StartExec {
+        argv: zygote::command().into_iter().map(String::into_bytes).collect(),
+        stdin: true,
+        ..StartExec::default()
+    };
+    let modules: Vec<String> = imports.iter().map(PythonModule::to_string).collect();
+    let input = zygote::input(&modules).map_err(not_started)?;
+    let mut stream = keeper.start(start).await.map_err(not_started)?;
+    let which = Selector::Pid(stream.pid());
+    for piece in input.chunks(INPUT_CHUNK) {
+        keeper.input(&which, piece.to_vec()).await.map_err(not_started)?;
+    }
+    let said = timeout(IMPORTS, listening(&mut stream)).await;
+    said.unwrap_or_else(|_| Err("it did not listen in time".to_owned()))
+        .map_err(not_started)?;
+    let first = keeper.first_process().await.map_err(not_started)?;
+    Ok((keeper, stream, first))
+}
+
+fn not_started(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> DaemonError {
+    DaemonError::host("start the zygote")(io::Error::other(why))
+}
+
+/// Waits until the interpreter says that it listens.
+async fn listening(stream: &mut ExecStream) -> Result<(), String> {
+    const MOST: usize = 4096;
+    let mut said = Vec::new();
+    loop {
+        match stream.next().await {
+            Ok(Some(ExecNews::Output { bytes, .. })) => said.extend(bytes),
+            _ => return Err(format!("it ended; it wrote: {}", said.escape_ascii())),
+        }
+        if said.ends_with(zygote::READY) {
+            return Ok(());
+        }
+        // What libraries say when they are imported is of no use.
+        let surplus = said.len().saturating_sub(MOST);
+        said.drain(..surplus);
+    }
+}
+
+fn order(inner: &Inner, id: &RunId, origin: &Origin) -> SandboxOrder {
+    SandboxOrder {
+        id: id.clone(),
+        state: Text::from(inner.state.path()),
+        directory: Text::from(inner.directories.path_of(id)),
+        template: templates::of_row(&origin.template),
+        env: Vec::new(),
+        level: inner.config.level,
+        min_level: inner.config.min_level,
+        degrade: inner.config.degrade,
+        // A copy can only lower what its zygote has, and all that lies below counts as the zygote's own.
+        limits: LimitsOrder::default(),
+        network: NetworkOrder::default(),
+        descent: Descent::Zygote,
+    }
+}

@@ -1,0 +1,344 @@
+//! Which zygotes there are, and where new sandboxes find theirs.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use offleash_core::spec::{Descent, ProcessRef};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::making::IMPORTS;
+use crate::daemon::config::ZygotesConfig;
+use crate::daemon::pool::Origin;
+
+/// How long none is made for a template after one failed, at most: a second after the first one in a row, and twice as long
+/// after each further one.
+const AFTER_FAILURES: Duration = Duration::from_secs(300);
+/// One that was needed within this time does not make room for that of another template.
+const NEEDED: Duration = Duration::from_secs(60);
+/// How long one may take to end, and how often that is looked at.
+const ENDS: Duration = Duration::from_secs(30);
+const ENDS_LOOK: Duration = Duration::from_millis(10);
+
+/// All of them.
+#[derive(Debug)]
+pub(in crate::daemon) struct Zygotes {
+    config: ZygotesConfig,
+    contents: Mutex<Contents>,
+    /// Told when one is ready or has failed.
+    settled: watch::Sender<()>,
+}
+
+#[derive(Debug, Default)]
+struct Contents {
+    by_template: HashMap<String, Held>,
+    made: u64,
+}
+
+/// The place of one among all.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    template: String,
+    number: u64,
+}
+
+#[derive(Debug)]
+struct Held {
+    /// Which one it is of all that there were.
+    number: u64,
+    /// Which build of the template.
+    build: Option<String>,
+    /// Below which process sandboxes are made, once it is ready.
+    first: Option<ProcessRef>,
+    used: Instant,
+    stop: watch::Sender<Stop>,
+    /// When it ended without having been asked to.
+    failed: Option<Instant>,
+    /// How many have failed in a row.
+    failures: u32,
+    /// Why the last one failed.
+    reason: Option<String>,
+}
+
+/// How one is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stop {
+    Not,
+    /// When nothing lies below it any more.
+    Unused,
+    AtOnce,
+}
+
+impl Zygotes {
+    pub(in crate::daemon) fn new(config: ZygotesConfig) -> Self {
+        Self {
+            config,
+            contents: Mutex::default(),
+            settled: watch::Sender::new(()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Contents> {
+        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there are none at all.
+    pub(super) fn is_off(&self) -> bool {
+        self.config.max == 0
+    }
+
+    /// Where a sandbox of this origin is to be made.
+    pub(in crate::daemon) fn descent(&self, origin: &Origin) -> Descent {
+        let mut contents = self.lock();
+        contents.leave_other_build(origin);
+        let Some(held) = contents.by_template.get_mut(&origin.template) else {
+            return Descent::Alone;
+        };
+        held.used = Instant::now();
+        held.first.map_or(Descent::Alone, Descent::Below)
+    }
+
+    /// Waits until that of a template is ready, if one is being made.
+    pub(in crate::daemon) async fn settled(&self, template: &str) {
+        let mut changes = self.settled.subscribe();
+        let is_settled = || {
+            let contents = self.lock();
+            let held = contents.by_template.get(template);
+            held.is_none_or(|held| held.first.is_some() || held.failed.is_some())
+        };
+        let waited = async { while !is_settled() && changes.changed().await.is_ok() {} };
+        // Whoever makes it waits no longer either.
+        let _in_time = timeout(IMPORTS, waited).await;
+    }
+
+    /// Ends that of a template, with whatever lies below it, and waits until it is gone.
+    pub(in crate::daemon) async fn close(&self, template: &str) {
+        if let Some(held) = self.lock().by_template.get(template) {
+            held.stop.send_replace(Stop::AtOnce);
+        }
+        let until = tokio::time::Instant::now() + ENDS;
+        while self.lives(template) && tokio::time::Instant::now() < until {
+            sleep(ENDS_LOOK).await;
+        }
+    }
+
+    /// Has all end as soon as nothing lies below them any more.
+    pub(in crate::daemon) fn let_go(&self) {
+        for held in self.lock().by_template.values() {
+            held.stop.send_replace(Stop::Unused);
+        }
+    }
+
+    /// The templates of which new sandboxes find one.
+    pub(in crate::daemon) fn templates(&self) -> Vec<String> {
+        let contents = self.lock();
+        let ready = contents.by_template.iter().filter(|(_, held)| held.first.is_some());
+        ready.map(|(template, _)| template.clone()).collect()
+    }
+
+    fn lives(&self, template: &str) -> bool {
+        let contents = self.lock();
+        let held = contents.by_template.get(template);
+        held.is_some_and(|held| held.failed.is_none())
+    }
+
+    /// Takes a place for the zygote of an origin, unless there is one, one failed lately, or others need all places. One that is
+    /// there is needed from now on for a while.
+    pub(super) fn begin(&self, origin: &Origin) -> Option<(Place, watch::Receiver<Stop>)> {
+        let mut contents = self.lock();
+        contents.leave_other_build(origin);
+        let now = Instant::now();
+        let (mut failures, mut reason) = (0, None);
+        if let Some(held) = contents.by_template.get_mut(&origin.template) {
+            held.used = now;
+            let failed = held.failed?;
+            if failed.elapsed() < held.pause() {
+                return None;
+            }
+            (failures, reason) = (held.failures, held.reason.take());
+        }
+        if !contents.make_room(self.config.max, &origin.template) {
+            return None;
+        }
+        let (stop, stopped) = watch::channel(Stop::Not);
+        contents.made += 1;
+        let place = Place {
+            template: origin.template.clone(),
+            number: contents.made,
+        };
+        let held = Held {
+            number: place.number,
+            build: origin.build.clone(),
+            first: None,
+            used: now,
+            stop,
+            failed: None,
+            failures,
+            reason,
+        };
+        contents.by_template.insert(origin.template.clone(), held);
+        Some((place, stopped))
+    }
+
+    /// Changes what is at a place, unless it was given to another one.
+    fn change<T>(&self, place: &Place, change: impl FnOnce(&mut Held) -> T) -> Option<T> {
+        let mut contents = self.lock();
+        let held = contents.by_template.get_mut(&place.template);
+        held.filter(|held| held.number == place.number).map(change)
+    }
+
+    /// It takes requests.
+    pub(super) fn is_ready(&self, place: &Place, first: ProcessRef) {
+        self.change(place, |held| held.first = Some(first));
+        self.settled.send_replace(());
+    }
+
+    /// No sandbox is made below it any more.
+    pub(super) fn is_closed(&self, place: &Place) {
+        self.change(place, |held| held.first = None);
+    }
+
+    pub(super) fn is_idle(&self, place: &Place) -> bool {
+        let is_idle = self.change(place, |held| held.used.elapsed() >= self.config.idle);
+        is_idle.unwrap_or(true)
+    }
+
+    /// It has failed after `lived`; its place is kept for a while so that no other one is made. Answers whether that it failed
+    /// like this is new.
+    pub(super) fn fail(&self, place: &Place, lived: Duration, reason: &str) -> bool {
+        let is_new = self.change(place, |held| {
+            held.first = None;
+            held.failed = Some(Instant::now());
+            held.failures = if lived < AFTER_FAILURES { held.failures + 1 } else { 1 };
+            held.reason.replace(reason.to_owned()).as_deref() != Some(reason)
+        });
+        self.settled.send_replace(());
+        is_new.unwrap_or(true)
+    }
+
+    /// Gives the place back.
+    pub(super) fn end(&self, place: &Place) {
+        let mut contents = self.lock();
+        let held = contents.by_template.get(&place.template);
+        if held.is_some_and(|held| held.number == place.number) {
+            contents.by_template.remove(&place.template);
+        }
+        drop(contents);
+        self.settled.send_replace(());
+    }
+}
+
+impl Contents {
+    /// Has one end that is of another build than the template is now.
+    fn leave_other_build(&mut self, origin: &Origin) {
+        let held = self.by_template.get(&origin.template);
+        if held.is_some_and(|held| held.build != origin.build)
+            && let Some(old) = self.by_template.remove(&origin.template)
+        {
+            old.stop.send_replace(Stop::Unused);
+        }
+    }
+
+    /// Whether there is a place for one of `template` among `max`; one that was not needed for some time ends for it.
+    fn make_room(&mut self, max: usize, template: &str) -> bool {
+        let live = |(name, held): &(&String, &Held)| held.failed.is_none() && name.as_str() != template;
+        if self.by_template.iter().filter(live).count() < max {
+            return true;
+        }
+        let longest = self.by_template.iter().filter(live).min_by_key(|(_, held)| held.used);
+        let name = longest
+            .filter(|(_, held)| held.used.elapsed() >= NEEDED)
+            .map(|(name, _)| name.clone());
+        let left = name.and_then(|name| self.by_template.remove(&name));
+        left.is_some_and(|held| {
+            held.stop.send_replace(Stop::Unused);
+            max > 0
+        })
+    }
+}
+
+impl Held {
+    fn pause(&self) -> Duration {
+        let doublings = self.failures.saturating_sub(1).min(16);
+        Duration::from_secs(1 << doublings).min(AFTER_FAILURES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(template: &str, build: &str) -> Origin {
+        Origin {
+            template: template.to_owned(),
+            build: Some(build.to_owned()),
+        }
+    }
+
+    fn zygotes(max: usize) -> Zygotes {
+        Zygotes::new(ZygotesConfig {
+            max,
+            ..ZygotesConfig::default()
+        })
+    }
+
+    fn process(pid: u32) -> ProcessRef {
+        ProcessRef { pid, start_ticks: 1 }
+    }
+
+    #[test]
+    fn each_template_has_one_of_the_build_that_it_is_now() {
+        let all = zygotes(8);
+        let (first, second) = (origin("a", "1"), origin("a", "2"));
+        let (place, stopped) = all.begin(&first).unwrap();
+        assert!(all.begin(&first).is_none());
+        assert_eq!(all.descent(&first), Descent::Alone);
+        all.is_ready(&place, process(7));
+        assert_eq!(all.descent(&first), Descent::Below(process(7)));
+        assert_eq!(all.templates(), ["a"]);
+        let (other, _stopped) = all.begin(&second).unwrap();
+        assert_eq!(*stopped.borrow(), Stop::Unused);
+        assert_eq!(all.descent(&second), Descent::Alone);
+        // What is said of the one before concerns nobody.
+        all.is_ready(&place, process(7));
+        all.end(&place);
+        all.is_ready(&other, process(8));
+        assert_eq!(all.descent(&second), Descent::Below(process(8)));
+    }
+
+    #[test]
+    fn one_that_fails_is_made_again_after_a_while_and_its_reason_is_told_once() {
+        let all = zygotes(8);
+        let wanted = origin("a", "1");
+        let (place, _stopped) = all.begin(&wanted).unwrap();
+        assert!(all.fail(&place, Duration::ZERO, "why"));
+        assert!(all.begin(&wanted).is_none());
+        let past = |all: &Zygotes| {
+            let long_ago = Instant::now().checked_sub(AFTER_FAILURES).unwrap();
+            all.lock().by_template.get_mut("a").unwrap().failed = Some(long_ago);
+        };
+        past(&all);
+        let (place, _stopped) = all.begin(&wanted).unwrap();
+        assert!(!all.fail(&place, Duration::ZERO, "why"));
+        assert_eq!(all.lock().by_template["a"].pause(), Duration::from_secs(2));
+        past(&all);
+        let (place, _stopped) = all.begin(&wanted).unwrap();
+        assert!(all.fail(&place, AFTER_FAILURES, "another"));
+        assert_eq!(all.lock().by_template["a"].pause(), Duration::from_secs(1));
+        assert_eq!(all.descent(&wanted), Descent::Alone);
+    }
+
+    #[test]
+    fn no_more_are_held_than_may_be_and_the_one_that_nobody_needs_makes_room() {
+        assert!(zygotes(0).begin(&origin("a", "1")).is_none());
+        let all = zygotes(1);
+        let (_place, stopped) = all.begin(&origin("a", "1")).unwrap();
+        assert!(all.begin(&origin("b", "1")).is_none());
+        let long_ago = Instant::now().checked_sub(NEEDED).unwrap();
+        all.lock().by_template.get_mut("a").unwrap().used = long_ago;
+        assert!(all.begin(&origin("b", "1")).is_some());
+        assert_eq!(*stopped.borrow(), Stop::Unused);
+        assert!(all.begin(&origin("a", "1")).is_none());
+    }
+}
