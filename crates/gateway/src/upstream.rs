@@ -293,9 +293,26 @@ fn resolver(resolvers: &Resolvers) -> io::Result<TokioResolver> {
 mod tests {
     use std::net::Ipv4Addr;
 
+    use tokio::io::AsyncReadExt as _;
     use tokio::net::{TcpListener, UdpSocket};
 
     use super::*;
+
+    /// Both ends of a connection: ours, and that of a proxy.
+    pub(super) async fn connection() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (theirs, _) = listener.accept().await.unwrap();
+        (ours, theirs)
+    }
+
+    /// What is there to be read on a connection that a proxy has made.
+    pub(super) async fn rest(made: Result<TcpStream, String>) -> Result<Vec<u8>, String> {
+        let mut connection = made?;
+        let mut rest = Vec::new();
+        connection.read_to_end(&mut rest).await.unwrap();
+        Ok(rest)
+    }
 
     async fn resolved(server: SocketAddr) -> String {
         match resolved_for(NamedBy::Owner, server).await {

@@ -153,10 +153,7 @@ attempt("the internet", get, "www.example.com")
     world.outside(&control).all_done();
     let flag = format!("{}:8434", given.port);
     let seen = world.inside(&["--host-port", &flag], &format!("INSIDE = 8434\n{attempts}"));
-    seen.done("given");
-    for name in seen.names().filter(|name| *name != "given") {
-        seen.refused(name);
-    }
+    seen.all_refused_but(&["given"]);
     let given_connections: Vec<&Value> = seen.connections("127.0.0.1");
     let rule = format!("network.host_ports: {flag}");
     let allowed: Vec<_> = given_connections

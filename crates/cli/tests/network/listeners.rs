@@ -80,13 +80,7 @@ fn d3_the_ports_of_the_rules_lead_to_the_gateway_where_there_are_no_filters() {
     assert!(network.contains("NETFILTER_NETLINK"), "{network}");
     // With filters all of it is the same.
     for seen in [seen, world.inside(&flags, ATTEMPTS)] {
-        for name in seen.names() {
-            if ALLOWED.contains(&name) {
-                seen.done(name);
-            } else {
-                seen.refused(name);
-            }
-        }
+        seen.all_refused_but(&ALLOWED);
     }
     world.assert_never_asked("unheard.example");
 }

@@ -38,19 +38,6 @@ def fetch(host, tls=True, path="/a/path"):
     return answer.read().decode()
 "#;
 
-/// Says `up` once it has asked, keeps its connection, and says `cut` when that is closed.
-const KEPT: &str = r#"
-connection = http.client.HTTPSConnection("api.opened.example.net", timeout=600)
-connection.request("GET", "/a/kept")
-connection.getresponse().read()
-print("up", flush=True)
-try:
-    connection.sock.recv(1)
-except OSError:
-    pass
-print("cut", flush=True)
-"#;
-
 /// What may be reached, and which headers are set.
 fn opened(rules: &Value) -> Value {
     json!({ "allowOut": ["*.opened.example.net"], "denyOut": ["0.0.0.0/0"], "rules": rules })
@@ -78,8 +65,7 @@ fn headers_of_the_rules_are_set_over_tls_and_replaced_while_it_runs() {
     // In the clear, nothing is set, and nothing is refused.
     served.python(&id, &format!("{FETCH}\nfetch({API:?}, tls=False)"));
 
-    served.leave(&id, "kept", &format!("{FETCH}{KEPT}"));
-    served.eventually_says(&id, "kept", "up");
+    served.keep_connection(&id, "kept", &format!("https://{API}/a/kept"));
     served.set_network(&id, &opened(&json!({ API: sets("X-Team", "others") })));
     served.eventually_says(&id, "kept", "cut");
     assert_eq!(served.header(&id, API, "x-team").as_deref(), Some("others"));

@@ -90,6 +90,12 @@ impl Served {
         );
     }
 
+    /// Has the sandbox keep a connection over which it has asked for `url`, and say `cut` in `/tmp/NAME` when it is closed.
+    pub(crate) fn keep_connection(&self, id: &str, name: &str, url: &str) {
+        self.leave(id, name, &KEPT.replace("URL", url));
+        self.eventually_says(id, name, "up");
+    }
+
     pub(crate) fn said(&self, id: &str, name: &str) -> String {
         self.run(id, &format!("cat /tmp/{name} 2>/dev/null || true"))
     }
@@ -100,6 +106,22 @@ impl Served {
         });
     }
 }
+
+/// Says `up` once it has asked, keeps its connection, and says `cut` when that is closed.
+const KEPT: &str = r#"
+import http.client, urllib.parse
+url = urllib.parse.urlsplit("URL")
+kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+connection = kind(url.netloc, timeout=600)
+connection.request("GET", url.path)
+connection.getresponse().read()
+print("up", flush=True)
+try:
+    connection.sock.recv(1)
+except OSError:
+    pass
+print("cut", flush=True)
+"#;
 
 impl Drop for Served {
     fn drop(&mut self) {

@@ -87,13 +87,7 @@ attempt("the server itself", echoed, "10.0.0.5", 7)
 attempt("unheard", get, "split.unheard-by-it.example")
 "#,
     );
-    for name in seen.names() {
-        if name == "the control" {
-            seen.done(name);
-        } else {
-            seen.refused(name);
-        }
-    }
+    seen.all_refused_but(&["the control"]);
     for name in [
         "split.inside.example.com",
         "loopback.example.com",
@@ -174,10 +168,7 @@ attempt("SNI", get_secure, "www.example.com", sni="secret.example.com")
 attempt("name", get, "socks.unheard.example")
 "#,
         );
-        for name in seen.names().filter(|name| *name != "the control") {
-            seen.refused(name);
-        }
-        seen.done("the control");
+        seen.all_refused_but(&["the control"]);
         for asked in ["10.0.0.5", "127.0.0.1", "localhost", "unheard"] {
             assert!(world.asked_of_socks(asked).is_empty(), "{asked}");
         }
@@ -367,8 +358,7 @@ fn whoever_makes_a_sandbox_may_name_a_public_proxy_and_change_it() {
             .contains("s3cret")
     );
 
-    served.leave(&id, "kept", &KEPT.replace("HOST", "served-b.wild.example.org"));
-    served.eventually_says(&id, "kept", "up");
+    served.keep_connection(&id, "kept", "http://served-b.wild.example.org/");
     // Without it, nothing that was made through it goes on.
     served.set_network(&id, &reaching(&json!({})));
     served.eventually_says(&id, "kept", "cut");
@@ -411,17 +401,3 @@ fn whoever_makes_a_sandbox_may_name_a_public_proxy_and_change_it() {
         assert!(!answer.to_string().contains("s3cret"), "{answer}");
     }
 }
-
-/// Says `up` once it has asked, keeps its connection, and says `cut` when that is closed.
-const KEPT: &str = r#"
-import http.client
-connection = http.client.HTTPConnection("HOST", timeout=600)
-connection.request("GET", "/")
-connection.getresponse().read()
-print("up", flush=True)
-try:
-    connection.sock.recv(1)
-except OSError:
-    pass
-print("cut", flush=True)
-"#;

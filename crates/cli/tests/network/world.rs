@@ -351,6 +351,18 @@ impl Seen {
         }
     }
 
+    /// Asserts that the attempts that must be possible succeeded, and that all others were refused.
+    #[track_caller]
+    pub(crate) fn all_refused_but(&self, possible: &[&str]) {
+        for name in possible {
+            self.done(name);
+        }
+        assert!(self.attempts.len() > possible.len());
+        for name in self.names().filter(|name| !possible.contains(name)) {
+            self.refused(name);
+        }
+    }
+
     /// The connections to `host` in the record.
     pub(crate) fn connections(&self, host: &str) -> Vec<&Value> {
         let all = self.record["network"]["connections"].as_array();

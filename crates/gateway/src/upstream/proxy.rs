@@ -120,9 +120,8 @@ fn base64(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tokio::net::TcpListener;
-
     use super::*;
+    use crate::upstream::tests::{connection, rest};
 
     #[test]
     fn base64_is_that_of_the_rfc() {
@@ -140,10 +139,8 @@ mod tests {
 
     /// What comes of a proxy that answers with these pieces, and what is there to be read afterwards.
     async fn asked(pieces: &'static [&'static [u8]]) -> (String, Result<Vec<u8>, String>) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let proxy = UpstreamProxy::parse(&format!("http://me:s%40cret@{}", listener.local_addr().unwrap())).unwrap();
-        let connection = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let (mut server, _) = listener.accept().await.unwrap();
+        let proxy = UpstreamProxy::parse("http://me:s%40cret@proxy.example:3128").unwrap();
+        let (ours, mut server) = connection().await;
         let answering = async {
             let mut question = Vec::new();
             while !question.ends_with(b"\r\n\r\n") {
@@ -157,16 +154,8 @@ mod tests {
             String::from_utf8(question).unwrap()
         };
         let host = Host::parse("www.example.com").unwrap();
-        let (question, made) = tokio::join!(answering, ask(Duration::from_secs(60), &proxy, connection, &host, 443));
-        let rest = match made {
-            Ok(mut connection) => {
-                let mut rest = Vec::new();
-                connection.read_to_end(&mut rest).await.unwrap();
-                Ok(rest)
-            }
-            Err(reason) => Err(reason),
-        };
-        (question, rest)
+        let (question, made) = tokio::join!(answering, ask(Duration::from_secs(60), &proxy, ours, &host, 443));
+        (question, rest(made).await)
     }
 
     #[tokio::test]
@@ -186,11 +175,8 @@ mod tests {
     async fn n12_a_proxy_that_does_not_come_to_the_end_of_an_answer_is_hung_up_on() {
         const BEGINNING: &[u8] = b"HTTP/1.1 200 Connection established\r\nX: ";
         for dribbles in [false, true] {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let address = listener.local_addr().unwrap();
-            let proxy = UpstreamProxy::parse(&format!("http://{address}")).unwrap();
-            let connection = TcpStream::connect(address).await.unwrap();
-            let (mut server, _) = listener.accept().await.unwrap();
+            let proxy = UpstreamProxy::parse("http://proxy.example:3128").unwrap();
+            let (ours, mut server) = connection().await;
             let answering = tokio::spawn(async move {
                 let mut question = Vec::new();
                 let mut beginning = BEGINNING.iter().chain(std::iter::repeat(&b'x'));
@@ -205,7 +191,7 @@ mod tests {
                 }
             });
             let host = Host::parse("www.example.com").unwrap();
-            let asked = ask(Duration::from_millis(500), &proxy, connection, &host, 443);
+            let asked = ask(Duration::from_millis(500), &proxy, ours, &host, 443);
             let asked = timeout(Duration::from_secs(60), asked).await.unwrap();
             assert_eq!(asked.unwrap_err(), "took too long to answer");
             let question = timeout(Duration::from_secs(60), answering).await.unwrap().unwrap();

@@ -153,9 +153,8 @@ fn in_words(reply: u8) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use tokio::net::TcpListener;
-
     use super::*;
+    use crate::upstream::tests::{connection, rest};
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -165,9 +164,7 @@ mod tests {
         credentials: Option<ProxyCredentials>,
         host: &str,
     ) -> (Vec<u8>, Result<Vec<u8>, String>) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let connection = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let (mut server, _) = listener.accept().await.unwrap();
+        let (ours, mut server) = connection().await;
         let answering = async {
             let mut told = Vec::new();
             for piece in pieces {
@@ -182,16 +179,8 @@ mod tests {
             told
         };
         let host = Host::parse(host).unwrap();
-        let (told, made) = tokio::join!(answering, ask(PATIENCE, credentials.as_ref(), connection, &host, 443));
-        let rest = match made {
-            Ok(mut connection) => {
-                let mut rest = Vec::new();
-                connection.read_to_end(&mut rest).await.unwrap();
-                Ok(rest)
-            }
-            Err(reason) => Err(reason),
-        };
-        (told, rest)
+        let (told, made) = tokio::join!(answering, ask(PATIENCE, credentials.as_ref(), ours, &host, 443));
+        (told, rest(made).await)
     }
 
     fn credentials() -> Option<ProxyCredentials> {
@@ -278,12 +267,10 @@ mod tests {
 
     #[tokio::test]
     async fn n12_a_proxy_that_does_not_come_to_the_end_of_an_answer_is_given_up() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let connection = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let (mut server, _) = listener.accept().await.unwrap();
+        let (ours, mut server) = connection().await;
         server.write_all(b"\x05\x00\x05\x00").await.unwrap();
         let host = Host::parse("a.example").unwrap();
-        let asked = ask(Duration::from_millis(300), None, connection, &host, 443);
+        let asked = ask(Duration::from_millis(300), None, ours, &host, 443);
         let given_up = timeout(PATIENCE, asked).await.unwrap();
         assert_eq!(given_up.unwrap_err(), "took too long to answer");
     }
