@@ -83,6 +83,8 @@ impl Admitted {
 pub(crate) struct SandboxAccess {
     /// The sandbox's id.
     pub(crate) id: String,
+    /// Whose it is.
+    pub(crate) key_id: String,
     /// The environment that every command of the sandbox gets.
     pub(crate) env: BTreeMap<String, String>,
     /// Who does what is asked.

@@ -18,16 +18,52 @@ use crate::driven::taken_within;
 /// Up to how many bytes an answer is a small one.
 const SMALL: usize = 64 * 1024;
 /// Bytes of large ones that wait, of a key's clients and of all.
-const OF_KEY: usize = 8 * 1024 * 1024;
+pub(crate) const OF_KEY: usize = 8 * 1024 * 1024;
 const OF_ALL: usize = 64 * 1024 * 1024;
 /// How long a client may take to read one.
 const TAKEN: Duration = Duration::from_secs(60);
 /// When it is worth asking again.
 const SOON: Duration = Duration::from_secs(1);
 
-/// What waits.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Large(Arc<Mutex<Waiting>>);
+/// What waits, and how much may.
+#[derive(Debug, Clone)]
+pub(crate) struct Large {
+    waiting: Arc<Mutex<Waiting>>,
+    of_key: usize,
+    of_all: usize,
+}
+
+impl Default for Large {
+    fn default() -> Self {
+        Self::within(OF_KEY, OF_ALL)
+    }
+}
+
+/// Why an answer is not given: too much waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Full {
+    OfKey,
+    OfAll,
+}
+
+impl Full {
+    pub(crate) fn message(self) -> &'static str {
+        match self {
+            Self::OfKey => "too many large answers wait to be read by clients of this key",
+            Self::OfAll => "too many large answers wait to be read",
+        }
+    }
+}
+
+impl From<Full> for Refusal {
+    fn from(full: Full) -> Self {
+        let status = match full {
+            Full::OfKey => StatusCode::TOO_MANY_REQUESTS,
+            Full::OfAll => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        Self::new(status, full.message()).retry_after(SOON)
+    }
+}
 
 #[derive(Debug, Default)]
 struct Waiting {
@@ -37,13 +73,23 @@ struct Waiting {
 
 /// The bytes of one answer, until it was read or given up.
 #[derive(Debug)]
-struct Share {
+pub(crate) struct Share {
     large: Large,
     key: String,
     bytes: usize,
 }
 
 impl Large {
+    /// With these bounds on the bytes that wait for a key's clients, of which one answer is always given, and for all.
+    pub(crate) fn within(of_key: usize, of_all: usize) -> Self {
+        let waiting = Arc::default();
+        Self {
+            waiting,
+            of_key,
+            of_all,
+        }
+    }
+
     /// `response`, given to a client of `key` within the bounds. One whose length is not known is made while it is read and
     /// left as it is.
     ///
@@ -63,20 +109,19 @@ impl Large {
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, key: &str, bytes: usize) -> Result<Share, Refusal> {
+    /// The right to keep `bytes` until a client of `key` has read them.
+    pub(crate) fn take(&self, key: &str, bytes: usize) -> Result<Share, Full> {
         let mut waiting = self.lock();
         let of_key = waiting.of_keys.get(key).copied().unwrap_or(0);
         // One by itself is always given.
-        if of_key > 0 && bytes > OF_KEY.saturating_sub(of_key) {
-            let text = "too many large answers wait to be read by clients of this key";
-            return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, text).retry_after(SOON));
+        if of_key > 0 && bytes > self.of_key.saturating_sub(of_key) {
+            return Err(Full::OfKey);
         }
-        if waiting.of_all > 0 && bytes > OF_ALL.saturating_sub(waiting.of_all) {
-            let text = "too many large answers wait to be read";
-            return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text).retry_after(SOON));
+        if waiting.of_all > 0 && bytes > self.of_all.saturating_sub(waiting.of_all) {
+            return Err(Full::OfAll);
         }
         waiting.of_all += bytes;
         waiting.of_keys.insert(key.to_owned(), of_key + bytes);

@@ -205,7 +205,7 @@ impl Caller<'_> {
         let depth = request.depth.unwrap_or_default().max(1);
         let about = |error| about(error, "directory", &path);
         let listing = files.list(&path, depth).await.map_err(about)?;
-        match self.sandbox.listings.take(listing).await {
+        match self.sandbox.listings.take(&self.sandbox.key_id, listing).await {
             Ok(listed) => Ok(listed),
             Err(Taken::Keeper(error)) => Err(about(error)),
             Err(Taken::Told(error)) => Err(error.into()),

@@ -188,6 +188,7 @@ async fn services(state: &State, access: Access, request: Request<Incoming>) -> 
     };
     let sandbox = SandboxAccess {
         id: access.id,
+        key_id: access.key_id,
         env: access.env,
         keeper: keeper.map_err(|error| unreached(state, &error))?,
         watchers: Arc::clone(&state.watchers),
