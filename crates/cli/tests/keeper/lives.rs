@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use offleash_core::error::ErrorKind;
 use offleash_manager::keeper::answer::Answer;
-use offleash_manager::keeper::message::{EndReason, Ended, KeeperRequest, VERSION};
+use offleash_manager::keeper::message::{EndReason, Ended, KeeperRequest, Selector, VERSION};
 use offleash_manager::keeper::order::{ENDED, SOCKET};
 use offleash_manager::keeper::{COMMAND, Keeper, KeeperError};
 use offleash_protocol::encode;
@@ -54,6 +54,66 @@ fn killing_a_sandbox_ends_its_streams_and_leaves_nothing() {
         }
         eventually("the keeper ends", || (!is_keeper(kept.hello.pid)).then_some(()));
     });
+}
+
+/// What a client says of a request of `length` bytes, none of which it has sent.
+fn head(length: u32) -> [u8; 4] {
+    length.to_le_bytes()
+}
+
+#[test]
+fn requests_that_never_end_take_a_bounded_part_of_memory_and_keep_nobody_waiting() {
+    const LENGTH: usize = 7 * 1024 * 1024;
+    // More than 450 MiB in all.
+    const CLIENTS: usize = 64;
+    const MOST_RESIDENT_KIB: u64 = 192 * 1024;
+    test(async {
+        let kept = Kept::new().await;
+        let path = kept.directory().join(SOCKET);
+        let connect = || {
+            let client = UnixStream::connect(&path).unwrap();
+            client.set_nonblocking(true).unwrap();
+            (client, 0)
+        };
+        let mut clients: Vec<(UnixStream, usize)> = (0..CLIENTS).map(|_| connect()).collect();
+        let piece = vec![1; 256 * 1024];
+        let announced = head(u32::try_from(LENGTH + 1).unwrap());
+        for (client, _) in &mut clients {
+            client.write_all(&announced).unwrap();
+        }
+        let mut sent = 0;
+        for _ in 0..200 {
+            for (client, of_client) in &mut clients {
+                let left = (LENGTH - *of_client).min(piece.len());
+                // It takes no more now, or it has hung up.
+                let taken = client.write(&piece[..left]).unwrap_or(0);
+                *of_client += taken;
+                sent += taken;
+            }
+            // Others are answered, small requests at once.
+            within(kept.keeper.hello()).await.unwrap();
+            let resident = resident_kib(kept.hello.pid);
+            assert!(resident < MOST_RESIDENT_KIB, "{resident} KiB");
+        }
+        assert!(sent > 60 * 1024 * 1024, "{sent}: nothing was to be bounded");
+        drop(clients);
+        // A large one gets its turn.
+        let mut start = shell("exec wc -c");
+        start.stdin = true;
+        let stream = within(kept.keeper.start(start)).await.unwrap();
+        let which = Selector::Pid(stream.pid());
+        within(kept.keeper.input(&which, vec![b'x'; 1024 * 1024]))
+            .await
+            .unwrap();
+        within(kept.keeper.close_input(&which)).await.unwrap();
+        assert_eq!(collect(stream).await.0.trim(), "1048576");
+    });
+}
+
+fn resident_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 #[test]

@@ -29,6 +29,8 @@ pub(super) struct Connection {
     pub(super) stage: Stage,
     /// Whether it is answered when the sandbox has ended.
     pub(super) waits_for_the_end: bool,
+    /// Whether the rest of its request has to wait.
+    held_back: bool,
 }
 
 /// How far it has come.
@@ -72,6 +74,7 @@ impl Connection {
             since: Instant::now(),
             stage: Stage::Asking,
             waits_for_the_end: false,
+            held_back: false,
         }
     }
 
@@ -82,17 +85,32 @@ impl Connection {
 
     /// What to wait for; a client that hangs up is always noticed.
     pub(super) fn interest(&self) -> (BorrowedFd<'_>, PollFlags) {
-        let flags = if self.outbox.is_empty() {
-            PollFlags::IN
-        } else {
-            PollFlags::IN | PollFlags::OUT
-        };
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, !self.held_back);
+        flags.set(PollFlags::OUT, !self.outbox.is_empty());
         (self.socket.as_fd(), flags)
     }
 
-    /// Takes in what the client sent, by way of `buffer`.
-    pub(super) fn hear(&mut self, buffer: &mut [u8]) -> Heard {
+    /// How many bytes are here of a request that is not here in full.
+    pub(super) fn unfinished(&self) -> usize {
+        self.decoder.pending()
+    }
+
+    /// Has the rest of its request wait, or come. The time that it may take begins anew.
+    pub(super) fn hold_back(&mut self, held_back: bool) {
+        if held_back {
+            self.since = Instant::now();
+        }
+        self.held_back = held_back;
+    }
+
+    /// Takes in what the client sent, by way of `buffer`: `room` bytes, and what one more call gives.
+    pub(super) fn hear(&mut self, buffer: &mut [u8], room: usize) -> Heard {
+        let before = self.unfinished();
         loop {
+            if self.unfinished() - before > room {
+                return Heard::Nothing;
+            }
             match rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::DONTWAIT) {
                 Ok((0, _)) => return Heard::HungUp,
                 // Nothing is to be said after the request.

@@ -45,6 +45,10 @@ const SETTLED: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_secs(5);
 /// How much is read from a client at once.
 const BUFFER: usize = 64 * 1024;
+/// How many bytes of requests that are not here in full are taken in, beside [`SMALL_REQUEST`] of each; the longest one comes
+/// in at any rate, so that the others have their turn.
+const MOST_UNFINISHED: usize = 64 * 1024 * 1024;
+const SMALL_REQUEST: usize = 32 * 1024;
 const SIGTERM: i32 = 15;
 
 /// A sandbox that is served.
@@ -144,7 +148,9 @@ impl Loop {
     }
 
     fn round(&mut self) -> Result<(), IsolationError> {
+        let unfinished = self.bound_requests();
         let ready = self.wait()?;
+        let mut room = MOST_UNFINISHED.saturating_sub(unfinished);
         let mut buffer = Vec::new();
         for ready in ready {
             match ready {
@@ -155,7 +161,7 @@ impl Loop {
                 Ready::Listener => self.accept(),
                 Ready::Client(client) => {
                     buffer.resize(BUFFER, 0);
-                    self.hear(client, &mut buffer);
+                    room = room.saturating_sub(self.hear(client, &mut buffer, room));
                 }
             }
         }
@@ -287,11 +293,28 @@ impl Loop {
         }
     }
 
-    fn hear(&mut self, client: Client, buffer: &mut [u8]) {
+    /// Has large requests wait while too much is here of others that are not here in full; answers how much.
+    fn bound_requests(&mut self) -> usize {
+        let sizes = self
+            .connections
+            .iter()
+            .map(|(client, connection)| (connection.unfinished(), *client));
+        let (unfinished, longest) = sizes.fold((0, None), |(sum, longest), one| (sum + one.0, longest.max(Some(one))));
+        let is_full = unfinished >= MOST_UNFINISHED;
+        for (client, connection) in &mut self.connections {
+            let is_longest = longest.is_some_and(|(_, longest)| longest == *client);
+            connection.hold_back(is_full && !is_longest && connection.unfinished() > SMALL_REQUEST);
+        }
+        unfinished
+    }
+
+    /// Takes in what a client says; answers how many bytes more of it are here that make no request.
+    fn hear(&mut self, client: Client, buffer: &mut [u8], room: usize) -> usize {
         let Some(connection) = self.connections.get_mut(&client) else {
-            return;
+            return 0;
         };
-        match connection.hear(buffer) {
+        let before = connection.unfinished();
+        match connection.hear(buffer, room) {
             Heard::Nothing => {}
             Heard::HungUp => self.leave(client),
             Heard::Request(request) => {
@@ -300,6 +323,8 @@ impl Loop {
                 }
             }
         }
+        let connection = self.connections.get(&client);
+        connection.map_or(0, |connection| connection.unfinished().saturating_sub(before))
     }
 
     fn leave(&mut self, client: Client) {
