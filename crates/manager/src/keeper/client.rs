@@ -10,7 +10,8 @@ use offleash_core::exec::{ExecEnd, OutputStream};
 use offleash_core::spec::ProcessRef;
 use offleash_protocol::encode;
 use rustix::fs::{CWD, Mode, OFlags};
-use tokio::net::UnixStream;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use tokio::time::{sleep, timeout};
 
 use super::authority;
@@ -334,8 +335,7 @@ impl Keeper {
         let frame = encode(request).map_err(|error| KeeperError::Invalid {
             reason: format!("the request is too large: {error}"),
         })?;
-        let mut replies = Replies::over(self.connect().await?);
-        replies.send(&frame).await?;
+        let mut replies = Replies::asking(self.connect().await?, &frame).await?;
         match replies.next().await? {
             Some(KeeperReply::Failed(failure)) => Err(failure.into()),
             Some(KeeperReply::Gone) | None => Err(KeeperError::Gone),
@@ -344,22 +344,25 @@ impl Keeper {
     }
 
     /// By way of a descriptor, because the path of a socket may have 107 bytes and a state directory more.
-    async fn connect(&self) -> Result<UnixStream, KeeperError> {
-        use std::io::ErrorKind;
+    async fn connect(&self) -> Result<OwnedFd, KeeperError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = match rustix::fs::openat(CWD, &self.directory, flags, Mode::empty()) {
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Err(KeeperError::Gone),
             other => other.map_err(|error| KeeperError::io("open the directory of the sandbox")(error.into()))?,
         };
         let path = format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd());
+        let failed = |error: Errno| KeeperError::io("connect to the keeper of the sandbox")(error.into());
+        let address = SocketAddrUnix::new(path.as_str()).map_err(failed)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(failed)?;
         loop {
-            match UnixStream::connect(&path).await {
-                Ok(stream) => return Ok(stream),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => sleep(BUSY).await,
-                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
-                    return Err(KeeperError::Gone);
-                }
-                Err(error) => return Err(KeeperError::io("connect to the keeper of the sandbox")(error)),
+            match connect(&socket, &address) {
+                Ok(()) => return Ok(socket),
+                // One of this kind is connected at once or, while others wait for the keeper, not at all (connect(2)).
+                Err(Errno::AGAIN) => sleep(BUSY).await,
+                Err(Errno::INTR) => {}
+                Err(Errno::NOENT | Errno::CONNREFUSED) => return Err(KeeperError::Gone),
+                Err(error) => return Err(failed(error)),
             }
         }
     }

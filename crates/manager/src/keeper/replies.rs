@@ -6,6 +6,8 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use offleash_protocol::Decoder;
 use offleash_sys::socket;
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
 use tokio::io::{AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
 
@@ -24,21 +26,29 @@ pub(super) struct Replies {
 }
 
 impl Replies {
-    pub(super) fn over(stream: UnixStream) -> Self {
-        Self {
+    /// Sends the request `frame` over a connection that does not block.
+    ///
+    /// What fits goes out before the event loop knows of the connection: the keeper wakes once, and we not at all, until it
+    /// answers.
+    pub(super) async fn asking(connection: OwnedFd, frame: &[u8]) -> Result<Self, KeeperError> {
+        let failed = |error| KeeperError::io("ask the keeper of the sandbox")(error);
+        let sent = match send(&connection, frame, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Ok(sent) => sent,
+            Err(Errno::AGAIN | Errno::INTR) => 0,
+            Err(error) if is_gone(&error.into()) => frame.len(),
+            Err(error) => return Err(failed(error.into())),
+        };
+        let mut stream = UnixStream::from_std(connection.into()).map_err(failed)?;
+        match stream.write_all(frame.get(sent..).unwrap_or_default()).await {
+            // It may have said why before it hung up.
+            Err(error) if !is_gone(&error) => return Err(failed(error)),
+            _ => {}
+        }
+        Ok(Self {
             stream,
             decoder: Decoder::new(),
             descriptors: VecDeque::new(),
-        }
-    }
-
-    /// Sends the request.
-    pub(super) async fn send(&mut self, frame: &[u8]) -> Result<(), KeeperError> {
-        match self.stream.write_all(frame).await {
-            // It may have said why before it hung up.
-            Err(error) if is_gone(&error) => Ok(()),
-            sent => sent.map_err(KeeperError::io("ask the keeper of the sandbox")),
-        }
+        })
     }
 
     /// The next reply; `None` when the keeper has hung up. May be dropped and called again: nothing is lost.
