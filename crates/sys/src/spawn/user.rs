@@ -49,9 +49,13 @@ pub fn become_user(user: User) -> Result<(), Errno> {
     if is_already(user) {
         return match is_root || capabilities()? == EMPTY {
             true => Ok(()),
-            false => give_up_capabilities(),
+            false => {
+                empty_outer_sets();
+                give_up_capabilities()
+            }
         };
     }
+    // Nothing puts anything back into them.
     if !is_root {
         empty_outer_sets();
     }
@@ -125,7 +129,6 @@ fn empty_outer_sets() {
 }
 
 fn give_up_capabilities() -> Result<(), Errno> {
-    empty_outer_sets();
     let (header, none) = (own_capabilities(), EMPTY);
     let addresses = [
         (&raw const header).expose_provenance(),
