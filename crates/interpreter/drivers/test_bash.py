@@ -22,12 +22,16 @@ def bootstrap():
     return line.replace("\\\n", "").replace('\\"', '"') + "\n"
 
 
+def driver_file(name):
+    with open(os.path.join(HERE, name), "rb") as file:
+        return file.read()
+
+
 class Driver(test_python.Driver):
     """A driver, and its host's side."""
 
     def __init__(self):
-        with open(os.path.join(HERE, "bash.sh"), "rb") as file:
-            source = file.read()
+        source = b"".join(map(driver_file, ("speaker.sh", "bash.sh")))
         self.directory = tempfile.mkdtemp(prefix="offleash-driver-")
         self.process = subprocess.Popen(
             ["bash", "-c", bootstrap(), "bash"],

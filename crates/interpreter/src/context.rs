@@ -293,7 +293,7 @@ impl<P: Processes> Actor<P> {
     async fn prepare(&mut self, modules: &[String]) -> Result<(), ContextError> {
         self.make_ready().await?;
         let Some(driver) = &mut self.driver else { return Ok(()) };
-        let outcome = driver.import(modules, self.limits.start).await;
+        let outcome = driver.import(self.info.language, modules, self.limits.start).await;
         if outcome.is_err() {
             let _ended = self.end_driver().await;
             self.driver = None;

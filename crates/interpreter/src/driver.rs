@@ -17,6 +17,9 @@ use crate::protocol::{Decoder, DriverFrame, FrameError, HostFrame, Kind, MAX_FRO
 const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
 
+/// The status of a command that a shell did not find.
+const MISSING: u8 = 127;
+
 /// What is kept of what a driver says before it answers, in bytes.
 const WORDS: usize = 4096;
 
@@ -99,14 +102,19 @@ impl<P: Processes> Driver<P> {
     }
 
     /// Has it load modules, whoever will use it, and waits until it has.
-    pub(crate) async fn import(&mut self, modules: &[String], patience: Duration) -> Result<(), ContextError> {
+    pub(crate) async fn import(
+        &mut self,
+        language: Language,
+        modules: &[String],
+        patience: Duration,
+    ) -> Result<(), ContextError> {
         self.other_variables = true;
         let frame = HostFrame::Import(modules.join("\n").as_bytes())
             .encode()
             .map_err(too_large)?;
         let began = Instant::now();
         let _given = timeout(patience, self.processes.input(self.stream.pid(), frame)).await;
-        self.answers(patience.saturating_sub(began.elapsed())).await
+        self.answers(language, patience.saturating_sub(began.elapsed())).await
     }
 
     fn over(processes: &P, stream: P::Stream) -> Self {
@@ -126,17 +134,21 @@ impl<P: Processes> Driver<P> {
         let began = Instant::now();
         // One that ends at once takes no input, and what it wrote says more; a program in its place may read nothing.
         let _given = timeout(patience, self.processes.input(self.stream.pid(), source)).await;
-        self.answers(patience.saturating_sub(began.elapsed())).await
+        self.answers(language, patience.saturating_sub(began.elapsed())).await
     }
 
     /// Waits until it is ready for a cell.
-    async fn answers(&mut self, patience: Duration) -> Result<(), ContextError> {
+    async fn answers(&mut self, language: Language, patience: Duration) -> Result<(), ContextError> {
         match self.synchronise(patience).await {
             Ok(_) => Ok(()),
             Err(Silence::Busy) => Err(ContextError::NotStarted {
                 reason: format!("it was not ready after {} seconds", patience.as_secs()),
             }),
             Err(Silence::Gone(death, _)) if death.is_of_the_sandbox() => Err(ProcessError::Gone.into()),
+            // As a shell says it that was to start it.
+            Err(Silence::Gone(Death::Ended(ExecEnd::Exited { code: MISSING }), _)) => {
+                Err(ContextError::NotInstalled { language })
+            }
             Err(Silence::Gone(death, words)) => Err(ContextError::NotStarted {
                 reason: format!("{death}; it wrote: {}", words.trim().escape_debug()),
             }),

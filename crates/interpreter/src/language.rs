@@ -13,6 +13,10 @@ pub enum Language {
     TypeScript,
     /// Bash.
     Bash,
+    /// R.
+    R,
+    /// Java, in JShell.
+    Java,
 }
 
 /// Reads the first frame and runs it. The directory in which it was started is not searched for modules meanwhile: a
@@ -62,9 +66,47 @@ builtin eval \"$__offleash_code\" && \
 builtin eval \"$__offleash_serve\"
 ";
 
+/// The driver of R: of its two halves, the shell is given that of R.
+const R: &str = concat!(
+    include_str!("../drivers/speaker.sh"),
+    "__offleash_r=$(cat <<'__OFFLEASH_R'\n",
+    include_str!("../drivers/r.R"),
+    "__OFFLEASH_R\n)\n",
+    include_str!("../drivers/r.sh"),
+);
+
+/// Writes the first frame to a file, which Java needs and the driver removes, and starts it with descriptors that it
+/// cannot make itself. This shell waits for it, because what a virtual machine that does not start says of that has to be
+/// read by somebody. Interrupts are for the driver.
+const JAVA: &str = "\
+IFS=' ' read -r _ _ length
+if ! type -P java >/dev/null; then exit 127; fi
+directory=$(mktemp -d) && head -c \"$length\" >\"$directory/Driver.java\" || exit 70
+exec 7<&0 8>&1 9>&2 10<> <(:) 11<> <(:) </dev/null
+exec 5</proc/self/fd/10 6</proc/self/fd/11 3>/proc/self/fd/10 4>/proc/self/fd/11 10>&- 11>&-
+trap : INT
+opens=java.base/java
+java -XX:+UseSerialGC -XX:-UsePerfData -Dfile.encoding=UTF-8 --add-opens $opens.io=ALL-UNNAMED \
+    --add-opens $opens.util=ALL-UNNAMED \"$directory/Driver.java\" \"$directory/Driver.java\" \
+    1>&3 2>&4 3<&7 4>&8 7<&- 8>&- 9>&-
+status=$?
+exec 3>&- 4>&-
+if [[ -d $directory ]]; then rm -rf \"$directory\"; cat <&5 >&9; cat <&6 >&9; fi
+trap - INT
+if ((status > 128)); then kill -s $((status - 128)) $$; fi
+exit $status
+";
+
 impl Language {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Python, Self::JavaScript, Self::TypeScript, Self::Bash];
+    pub const ALL: [Self; 6] = [
+        Self::Python,
+        Self::JavaScript,
+        Self::TypeScript,
+        Self::Bash,
+        Self::R,
+        Self::Java,
+    ];
 
     /// The language of that name, in any case; `None` if there is none.
     pub fn parse(name: &str) -> Option<Self> {
@@ -73,6 +115,8 @@ impl Language {
             "javascript" | "js" => Some(Self::JavaScript),
             "typescript" | "ts" => Some(Self::TypeScript),
             "bash" | "sh" => Some(Self::Bash),
+            "r" => Some(Self::R),
+            "java" => Some(Self::Java),
             _ => None,
         }
     }
@@ -89,6 +133,8 @@ impl Language {
             Self::JavaScript => "javascript",
             Self::TypeScript => "typescript",
             Self::Bash => "bash",
+            Self::R => "r",
+            Self::Java => "java",
         }
     }
 
@@ -135,7 +181,13 @@ impl Language {
         match self {
             Self::Python => include_bytes!("../drivers/python.py"),
             Self::JavaScript | Self::TypeScript => include_bytes!("../drivers/javascript.js"),
-            Self::Bash => include_bytes!("../drivers/bash.sh"),
+            Self::Bash => concat!(
+                include_str!("../drivers/speaker.sh"),
+                include_str!("../drivers/bash.sh")
+            )
+            .as_bytes(),
+            Self::R => R.as_bytes(),
+            Self::Java => include_bytes!("../drivers/Driver.java"),
         }
     }
 
@@ -147,6 +199,8 @@ impl Language {
             Self::JavaScript => &["node", "--expose-internals", "-e", NODE, "javascript"],
             Self::TypeScript => &["node", "--expose-internals", "-e", NODE, "typescript"],
             Self::Bash => &["bash", "-c", BASH, "bash"],
+            Self::R => &["bash", "-c", BASH, "r"],
+            Self::Java => &["bash", "-c", JAVA, "java"],
         };
         words.iter().map(|word| (*word).to_owned()).collect()
     }
@@ -167,6 +221,14 @@ impl Language {
                  package for TypeScript: `offleash template build --from-host --name node --apt nodejs,node-typescript`"
             }
             Self::Bash => "install Bash 5.0 or newer and GNU coreutils on the machine, or use a root that has them",
+            Self::R => {
+                "install R 4.0 or newer and Bash on the machine, or make a template that has them: `offleash template \
+                 build --from-host --name r --apt r-base-core`"
+            }
+            Self::Java => {
+                "install Java 17 or newer with its compiler, and Bash, on the machine, or make a template that has them: \
+                 `offleash template build --from-host --name java --apt default-jdk-headless`"
+            }
         }
     }
 }
@@ -192,6 +254,8 @@ mod tests {
             ("py", Language::Python),
             ("js", Language::JavaScript),
             ("TS", Language::TypeScript),
+            ("R", Language::R),
+            ("Java", Language::Java),
         ] {
             assert_eq!(Language::parse(alias), Some(language));
         }

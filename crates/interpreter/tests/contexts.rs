@@ -126,6 +126,26 @@ async fn cells_run_one_after_another_in_the_order_in_which_they_came() {
 }
 
 #[tokio::test]
+async fn a_language_that_is_not_installed_is_told_with_what_would_bring_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let found = std::env::split_paths(&std::env::var_os("PATH").unwrap())
+        .find(|place| place.join("bash").exists())
+        .unwrap();
+    for name in ["bash", "cat"] {
+        std::os::unix::fs::symlink(found.join(name), directory.path().join(name)).unwrap();
+    }
+    let processes = Local::default();
+    processes.set_environment("PATH", directory.path().to_str().unwrap());
+    let contexts = Contexts::new(processes, patient());
+    for (language, package) in [(Language::R, "r-base-core"), (Language::Java, "default-jdk-headless")] {
+        let missing = contexts.create(language, None).await.unwrap_err();
+        assert!(matches!(missing, ContextError::NotInstalled { .. }), "{missing:?}");
+        let said = missing.to_string();
+        assert!(said.contains("template build") && said.contains(package), "{said}");
+    }
+}
+
+#[tokio::test]
 async fn no_more_cells_wait_than_may() {
     let contexts = contexts(Limits {
         waiting: 2,

@@ -64,6 +64,30 @@ fn the_driver_of_javascript_passes_its_tests() {
 }
 
 #[test]
+fn the_driver_of_java_passes_its_tests() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("drivers/test_java.py");
+    if Command::new("javac").arg("-version").output().is_err() {
+        return skip("there is no `javac`");
+    }
+    let Ok(output) = Command::new(python()).arg("-B").arg(tests).output() else {
+        return skip("there is no `python3`");
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn the_driver_of_r_passes_its_tests() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("drivers/test_r.py");
+    if Command::new("Rscript").arg("--version").output().is_err() {
+        return skip("there is no `Rscript`");
+    }
+    let Ok(output) = Command::new(python()).arg("-B").arg(tests).output() else {
+        return skip("there is no `python3`");
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
 fn the_driver_of_bash_passes_its_tests() {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("drivers/test_bash.py");
     if Command::new("bash").arg("--version").output().is_err() {

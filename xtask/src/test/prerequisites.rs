@@ -14,7 +14,7 @@ struct Program {
     needed_for: &'static str,
 }
 
-const PROGRAMS: [Program; 18] = [
+const PROGRAMS: [Program; 20] = [
     Program {
         command: "bwrap",
         package: "bubblewrap",
@@ -99,6 +99,16 @@ const PROGRAMS: [Program; 18] = [
         command: "npm",
         package: "npm",
         needed_for: "installing E2B's SDK for JavaScript",
+    },
+    Program {
+        command: "Rscript",
+        package: "r-base-core",
+        needed_for: "contexts of R",
+    },
+    Program {
+        command: "javac",
+        package: "default-jdk-headless",
+        needed_for: "contexts of Java",
     },
     Program {
         command: "qemu-system-x86_64",

@@ -154,7 +154,7 @@ fn schema(name: Name, can_be_told: bool, longest_seconds: u64) -> Value {
                 "code": { "type": "string", "description": "The code, of at most 16 MiB. The value of its last expression is returned." },
                 "language": {
                     "type": "string",
-                    "enum": ["python", "javascript", "typescript", "bash"],
+                    "enum": ["python", "javascript", "typescript", "bash", "r", "java"],
                     "default": "python",
                     "description": "The language. Each has a state of its own.",
                 },

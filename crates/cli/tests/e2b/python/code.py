@@ -156,6 +156,49 @@ def keep_the_state_of_a_shell(sandbox):
 
 
 @case
+def run_r(sandbox):
+    code = interpreter(sandbox)
+    if sandbox.commands.run("command -v Rscript || true").stdout == "":
+        says(raises(SandboxException, code.run_code, "1", language="r").args[0], "r-base-core")
+        raise Skip("there is no `Rscript`")
+    equal(code.run_code("x <- 1; twice <- function(n) 2 * n", language="r").error, None)
+    execution = code.run_code("cat(x, '\\n'); message('e'); twice(x)", language="r")
+    equal((execution.text, execution.results[0].is_main_result), ("[1] 2", True))
+    equal(("".join(execution.logs.stdout), "".join(execution.logs.stderr)), ("1 \n", "e\n"))
+    error = code.run_code("stop('bad')", language="r").error
+    equal((error.name, error.value), ("simpleError", "bad"))
+    equal(code.run_code("x <-", language="r").error.name, "SyntaxError")
+    drawn = code.run_code("plot(1:3)", language="r").results
+    equal([bool(result.png or result.pdf) for result in drawn], [True])
+    says(code.run_code("data.frame(n = 1:2)", language="r").results[0].html, "<td>2</td>")
+    raises(TimeoutException, code.run_code, "repeat {}", language="r", timeout=5)
+    equal(code.run_code("paste(x, Sys.getenv('A'))", language="r", envs={"A": "a"}).text, '[1] "1 a"')
+    died = code.run_code("q(status = 3)", language="r").error
+    equal(died.name, "ContextDied")
+    says(died.value, "exited with status 3")
+
+
+@case
+def run_java(sandbox):
+    code = interpreter(sandbox)
+    if sandbox.commands.run("command -v javac || true").stdout == "":
+        says(raises(SandboxException, code.run_code, "1", language="java").args[0], "default-jdk-headless")
+        raise Skip("there is no `javac`")
+    equal(code.run_code("int x = 1; int twice(int n) { return 2 * n; }", language="java").error, None)
+    execution = code.run_code('System.out.println(x); System.err.println("e"); "v" + twice(x)', language="java")
+    equal((execution.text, execution.results[0].is_main_result), ("v2", True))
+    equal(("".join(execution.logs.stdout), "".join(execution.logs.stderr)), ("1\n", "e\n"))
+    error = code.run_code("x / 0", language="java").error
+    equal((error.name, error.value), ("java.lang.ArithmeticException", "/ by zero"))
+    equal(code.run_code("x = ", language="java").error.name, "CompilationException")
+    raises(TimeoutException, code.run_code, "while (true) {}", language="java", timeout=5)
+    equal(code.run_code('x + System.getenv("A")', language="java", envs={"A": "a"}).text, "1a")
+    died = code.run_code("System.exit(3);", language="java").error
+    equal(died.name, "ContextDied")
+    says(died.value, "exited with status 3")
+
+
+@case
 def wait_for_each_other(sandbox):
     code = interpreter(sandbox)
     code.run_code("n = 0")
