@@ -1066,9 +1066,13 @@ class IPythonShell:
         self.shell = shell
         self.sources = collections.deque()
         self.count = 0
+        self.is_warm = False
 
     def warm(self):
         """Goes the way of a cell once, of which nothing is left, so that the first one finds everything loaded."""
+        if self.is_warm:
+            return
+        self.is_warm = True
         self.shell.run_cell("0", store_history=False, silent=True)
         self.shell.display_formatter.format(0)
 
