@@ -80,6 +80,13 @@ impl Client {
     }
 
     /// Runs a cell of Python in the default context to its end.
+    /// Whether contexts of Python in a sandbox are copies of an interpreter that is ready.
+    pub(in crate::bench) fn is_forked(&mut self, sandbox: &Sandbox) -> Result<bool, TaskError> {
+        let answer = self.send("GET", &format!("/v1/sandboxes/{}", sandbox.id), &[], b"")?;
+        let told: Value = parsed(&expect(answer, 200, "inspect")?)?;
+        Ok(told["interpreter"] == "forked")
+    }
+
     pub(in crate::bench) fn run_code(&mut self, sandbox: &Sandbox, code: &str) -> Result<(), TaskError> {
         let mut headers = sandbox.headers("application/json");
         headers[2] = ("e2b-sandbox-port", "49999");

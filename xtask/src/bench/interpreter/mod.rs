@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use super::api::client::{Client, Sandbox, nanoseconds};
+use super::api::client::{Client, Sandbox, answered, nanoseconds};
 use super::api::daemon::Daemon;
 use super::report::{Machine, Skipped};
 use super::sample::Series;
@@ -34,6 +34,10 @@ const AGAIN: &str = "1+1";
 const LIFETIME: u32 = 900;
 /// How many wait in the pool when one is taken after another.
 const POOL: usize = 2;
+/// How sandboxes come to be that did not wait.
+const REQUEST: &str = "copied on request";
+/// How long the interpreter may take of which others are copies.
+const COPIED: Duration = Duration::from_secs(120);
 /// Time for what was ended to go.
 const PAUSE: Duration = Duration::from_millis(300);
 
@@ -73,6 +77,7 @@ pub(crate) fn run(options: &InterpreterOptions) -> Result<(), TaskError> {
     let mut skipped = Vec::new();
     let figures = {
         let (warm, cold) = (start(&waiting(POOL))?, start(&waiting(0))?);
+        until_copied(&cold)?;
         eprintln!("── an environment for python3 and Jupyter");
         let (mut python, mut jupyter) = match peers::environment(&PACKAGES) {
             Ok(environment) => (Some(Python::new(&environment)), Jupyter::start(environment).map(Some)),
@@ -102,14 +107,23 @@ pub(crate) fn run(options: &InterpreterOptions) -> Result<(), TaskError> {
     let daemon = start(&waiting(options.many))?;
     daemon.wait_until_filled_with(TEMPLATE, options.many)?;
     std::thread::sleep(PAUSE);
-    let memory = match (plain, memory::of_each(daemon.pid())) {
-        (Ok(plain), Ok(ready)) => Some(Memory::of(&plain, &ready)),
-        (Err(error), _) | (_, Err(error)) => {
+    let memory = match (&plain, memory::of_each(daemon.pid())) {
+        (Ok(plain), Ok(ready)) => Some(Memory::of(plain, &ready)),
+        (Err(error), _) => {
+            skipped.push(Skipped::because("private memory", error));
+            None
+        }
+        (_, Err(error)) => {
             skipped.push(Skipped::because("private memory", &error));
             None
         }
     };
-    let at_once = at_once(&daemon, options.many)?;
+    let mut at_once = vec![at_once("waiting", &daemon, options.many, None)?];
+    drop(daemon);
+    eprintln!("── {} at once, none of which waits", options.many);
+    let daemon = start(&waiting(0))?;
+    until_copied(&daemon)?;
+    at_once.push(self::at_once(REQUEST, &daemon, options.many, plain.as_deref().ok())?);
     drop(daemon);
     let report = Report {
         machine: Machine::this(),
@@ -199,7 +213,7 @@ fn first_cells(
         }
     }
     let mut figures = Vec::new();
-    for ((_, _, times), way) in ours.into_iter().zip(["waiting", "cold"]) {
+    for ((_, _, times), way) in ours.into_iter().zip(["waiting", REQUEST]) {
         for (times, what) in times.into_iter().zip(["create", "first cell", "create and first cell"]) {
             figures.push(Figure::of(format!("{what}, {way}"), times));
         }
@@ -242,8 +256,27 @@ fn cells(daemon: &Daemon, mut jupyter: Option<&mut Jupyter>, rounds: u32) -> Res
     Ok(figures)
 }
 
-/// As many sandboxes at once as wait, each with its first cell.
-fn at_once(daemon: &Daemon, count: usize) -> Result<AtOnce, TaskError> {
+/// Makes sandboxes until one has an interpreter that was copied.
+fn until_copied(daemon: &Daemon) -> Result<(), TaskError> {
+    let mut client = Client::new(daemon.address, &daemon.key)?;
+    let deadline = Instant::now() + COPIED;
+    loop {
+        let sandbox = client.create_of(TEMPLATE, LIFETIME)?;
+        let is_forked = client.is_forked(&sandbox)?;
+        client.kill(&sandbox)?;
+        if is_forked {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(answered("the daemon", "no interpreter that is copied".to_owned()));
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// So many sandboxes at once, each with its first cell. Against `plain`, what each holds more than one without an
+/// interpreter is told, too.
+fn at_once(way: &'static str, daemon: &Daemon, count: usize, plain: Option<&[u64]>) -> Result<AtOnce, TaskError> {
     let ready = Arc::new(Barrier::new(count + 1));
     let threads: Vec<_> = (0..count)
         .map(|_| {
@@ -269,9 +302,14 @@ fn at_once(daemon: &Daemon, count: usize) -> Result<AtOnce, TaskError> {
             Err(_) => failures += 1,
         }
     }
+    let total_ns = nanoseconds(started);
+    std::thread::sleep(PAUSE);
+    let memory = plain.and_then(|plain| Some(Memory::of(plain, &memory::of_each(daemon.pid()).ok()?)));
     Ok(AtOnce {
+        way,
         sandboxes: count,
-        total_ns: nanoseconds(started),
+        total_ns,
+        memory,
         each: Series::of(times.into_iter()),
         failures,
     })
