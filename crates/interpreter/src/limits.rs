@@ -32,7 +32,7 @@ impl Default for Limits {
             output: 64 * 1024 * 1024,
             results: 32 * 1024 * 1024,
             code: 16 * 1024 * 1024,
-            contexts: 32,
+            contexts: 28 + Language::ALL.len(),
             waiting: 64,
             grace: Duration::from_secs(5),
             start: Duration::from_secs(60),

@@ -360,7 +360,7 @@ async fn a_context_is_restarted_and_removed_whatever_it_does() {
 async fn what_cannot_be_is_refused() {
     let contexts = contexts(Limits {
         code: 100,
-        contexts: 1,
+        contexts: Language::ALL.len() + 1,
         ..patient()
     });
     let large = contexts
