@@ -4,7 +4,9 @@ use std::path::Path;
 
 use offleash_interpreter::cell::{Cell, CellEnd, CellEvent};
 use offleash_interpreter::language::Language;
-use offleash_manager::daemon::{Caller, Daemon, DaemonConfig, Interpreter, SandboxContexts, SandboxView, TemplatePool};
+use offleash_manager::daemon::{
+    Caller, Daemon, DaemonConfig, Interpreter, LogsWanted, SandboxContexts, SandboxView, TemplatePool,
+};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::world::{World, create_with, eventually, keepers_below, test, within};
@@ -262,6 +264,34 @@ fn without_zygotes_interpreters_are_started_and_sandboxes_say_so() {
         assert_eq!(made.interpreter, Interpreter::Started);
         assert_eq!(code_waits_in(&daemon, &made.id).await, "program");
         within(daemon.kill(&Caller::local(), &made.id)).await.unwrap();
+        within(daemon.drain()).await;
+        drop(daemon);
+        world.emptied().await;
+    });
+}
+
+#[test]
+fn where_there_can_be_no_zygote_the_log_of_a_sandbox_says_why() {
+    test(async {
+        let world = World::new();
+        let me = Caller::local();
+        // An interpreter that ends at once.
+        let script = "printf '#!/bin/sh\\nexit 9\\n' > /usr/local/bin/python3; chmod 755 /usr/local/bin/python3";
+        world
+            .site
+            .succeed(["template", "build", "-q", "--name", "one", "--run", script]);
+        let daemon = world.daemon_with(pooled).await;
+        until_two_wait(&daemon).await;
+        let made = view(&daemon).await;
+        assert_eq!(made.interpreter, Interpreter::Started);
+        let mut said = String::new();
+        let deadline = std::time::Instant::now() + super::support::processes::PATIENCE;
+        while !said.contains("are started, not copied") {
+            assert!(std::time::Instant::now() < deadline, "{said}");
+            let lines = within(daemon.logs(&me, &made.id, LogsWanted::default())).await.unwrap();
+            said = lines.into_iter().map(|line| line.line + "\n").collect();
+        }
+        within(daemon.kill(&me, &made.id)).await.unwrap();
         within(daemon.drain()).await;
         drop(daemon);
         world.emptied().await;

@@ -191,6 +191,11 @@ async fn create(inner: &Arc<Inner>, order: &Order) -> Result<Arc<Entry>, DaemonE
             inner.log(entry.id.as_str(), LogLevel::Warn, note);
         }
         zygotes::expect(inner, template);
+        let is_started = entry.lock().specification.zygote.is_none();
+        if let Some(why) = inner.zygotes.why_none(&order.origin().template).filter(|_| is_started) {
+            let line = format!("its interpreters are started, not copied: {why}");
+            inner.log(entry.id.as_str(), LogLevel::Warn, line);
+        }
     }
     inner.end_changed.notify_one();
     Ok(entry)

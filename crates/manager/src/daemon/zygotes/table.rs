@@ -99,6 +99,13 @@ impl Zygotes {
         held.first.map_or(Descent::Alone, Descent::Below)
     }
 
+    /// Why there is none of a template, if one failed.
+    pub(in crate::daemon) fn why_none(&self, template: &str) -> Option<String> {
+        let contents = self.lock();
+        let held = contents.by_template.get(template)?;
+        held.reason.clone().filter(|_| held.failed.is_some())
+    }
+
     /// Waits until that of a template is ready, if one is being made.
     pub(in crate::daemon) async fn settled(&self, template: &str) {
         let mut changes = self.settled.subscribe();
@@ -312,7 +319,9 @@ mod tests {
         let all = zygotes(8);
         let wanted = origin("a", "1");
         let (place, _stopped) = all.begin(&wanted).unwrap();
+        assert_eq!(all.why_none("a"), None);
         assert!(all.fail(&place, Duration::ZERO, "why"));
+        assert_eq!(all.why_none("a").as_deref(), Some("why"));
         assert!(all.begin(&wanted).is_none());
         let past = |all: &Zygotes| {
             let long_ago = Instant::now().checked_sub(AFTER_FAILURES).unwrap();
