@@ -10,12 +10,18 @@
 )]
 
 mod support;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "keeper/world.rs"]
+mod world;
 
+use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use serde_json::{Value, json};
 use support::processes::{eventually, finish, groups_of, long_sleep, start, wait};
 use support::{Site, binary, id_of, is_root, record_of, skip, stderr};
+use world::{Kept, id, test, until};
 
 const ALL: [&str; 3] = ["memory", "pids", "cpu"];
 
@@ -206,6 +212,63 @@ fn what_a_killed_supervisor_left_is_removed_by_the_next_start() {
     });
     site.succeed(["runs"]);
     assert!(!group.exists(), "{group:?}");
+}
+
+#[test]
+fn a_pause_freezes_the_group_and_asks_for_its_memory_and_a_resume_ends_it() {
+    let Some(_) = usable_with_memory(&Site::new()) else {
+        return;
+    };
+    test(async {
+        let kept = Kept::new().await;
+        let mut waiting = kept
+            .shell("echo up; until test -e /tmp/go; do sleep 0.05; done; echo went on")
+            .await;
+        until(&mut waiting, "up").await;
+        let groups = groups_of(&id(&kept.site));
+        let [group] = groups.as_slice() else {
+            panic!("{groups:?}")
+        };
+        let read = |file: &str| std::fs::read_to_string(group.join(file)).unwrap();
+        let written = Written::to(group);
+        kept.keeper.pause().await.unwrap();
+        assert_eq!(read("cgroup.freeze").trim(), "1");
+        assert!(read("cgroup.events").contains("frozen 1"), "{}", read("cgroup.events"));
+        // Since Linux 5.19.
+        let can_reclaim = group.join("memory.reclaim").exists();
+        let expected = ["cgroup.freeze", "memory.reclaim"];
+        assert_eq!(written.names(), expected[..1 + usize::from(can_reclaim)]);
+        assert!(kept.keeper.hello().await.unwrap().paused);
+
+        kept.keeper.resume().await.unwrap();
+        assert_eq!(read("cgroup.freeze").trim(), "0");
+        assert!(read("cgroup.events").contains("frozen 0"), "{}", read("cgroup.events"));
+        assert_eq!(kept.output("touch /tmp/go; echo alive").await, "alive\n");
+        until(&mut waiting, "went on").await;
+    });
+}
+
+/// The files of a group that are opened to be written to and closed, in that order.
+struct Written(std::os::fd::OwnedFd);
+
+impl Written {
+    fn to(group: &Path) -> Self {
+        let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
+        inotify::add_watch(&watch, group, WatchFlags::CLOSE_WRITE).unwrap();
+        Self(watch)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut events = inotify::Reader::new(&self.0, &mut buffer);
+        let mut names: Vec<String> = Vec::new();
+        while let Ok(event) = events.next() {
+            assert!(event.events().contains(ReadFlags::CLOSE_WRITE), "{event:?}");
+            names.extend(event.file_name().map(|name| name.to_str().unwrap().to_owned()));
+        }
+        names.dedup();
+        names
+    }
 }
 
 /// A group of root's own at the top, with nothing in it, removed at the end.

@@ -47,8 +47,34 @@ const MODULES: [(&str, &str); 2] = [
     ("vm/overlay.ko", "fs/overlayfs/overlay.ko"),
     ("vm/brd.ko", "drivers/block/brd.ko"),
 ];
+/// What networks of sandboxes need of packet filters, each behind those that it needs itself; a sandbox may not have them loaded.
+const NETWORK_MODULES: [&str; 21] = [
+    "lib/libcrc32c",
+    "net/ipv4/netfilter/nf_defrag_ipv4",
+    "net/ipv6/netfilter/nf_defrag_ipv6",
+    "net/ipv4/netfilter/nf_reject_ipv4",
+    "net/ipv6/netfilter/nf_reject_ipv6",
+    "net/ipv4/netfilter/nf_tproxy_ipv4",
+    "net/ipv6/netfilter/nf_tproxy_ipv6",
+    "net/netfilter/nfnetlink",
+    "net/netfilter/nf_tables",
+    "net/netfilter/nf_conntrack",
+    "net/netfilter/nf_nat",
+    "net/netfilter/nft_chain_nat",
+    "net/netfilter/nft_redir",
+    "net/netfilter/nft_reject",
+    "net/ipv4/netfilter/nft_reject_ipv4",
+    "net/ipv6/netfilter/nft_reject_ipv6",
+    "net/netfilter/nft_tproxy",
+    "net/netfilter/x_tables",
+    "net/netfilter/nft_compat",
+    "net/netfilter/xt_NFQUEUE",
+    "net/netfilter/nfnetlink_queue",
+];
+/// In which order they are loaded.
+const NETWORK_MODULES_LIST: &str = "vm/network-modules";
 /// Files that are written here.
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 9] = [
     ("vm/start", include_str!("start.sh")),
     ("vm/jobs.sh", include_str!("jobs.sh")),
     ("vm/in-scope", include_str!("in-scope.sh")),
@@ -63,6 +89,9 @@ const FILES: [(&str, &str); 7] = [
         "root:x:0:0::/root:/bin/sh\ntester:x:4242:4242::/tmp/tester:/bin/sh\n",
     ),
     ("etc/group", "root:x:0:\ntester:x:4242:\n"),
+    // Who answers for names is read when a sandbox has a network; there is nobody here.
+    ("etc/resolv.conf", "nameserver 192.0.2.1\n"),
+    ("etc/hosts", "127.0.0.1 localhost\n"),
 ];
 
 /// Puts the machine's first files together in `directory`: its root, `jobs`, and executables by the name they get.
@@ -82,6 +111,16 @@ pub(super) fn assemble(
     for (name, module) in MODULES {
         files.push((name.to_owned(), read(&packages.modules.join(module))?));
     }
+    let mut list = String::new();
+    for module in NETWORK_MODULES {
+        let name = module.rsplit('/').next().unwrap_or(module);
+        files.push((
+            format!("vm/{name}.ko"),
+            read(&packages.modules.join(format!("{module}.ko")))?,
+        ));
+        list.push_str(&format!("{name}\n"));
+    }
+    files.push((NETWORK_MODULES_LIST.to_owned(), list.into()));
     for (name, executable) in executables {
         files.push((format!("vm/{name}"), read(executable)?));
     }

@@ -18,6 +18,7 @@ for port in 1 2; do stty -F /dev/ttyS$port raw; done
 # A disk in memory: an overlay needs more of its upper layer than the tmpfs of Linux 6.1 has.
 insmod /vm/brd.ko rd_nr=1 rd_size=1048576
 insmod /vm/overlay.ko
+while read -r module; do insmod "/vm/$module.ko"; done < /vm/network-modules
 mke2fs -q /dev/ram0 > /dev/null
 mount -t ext4 /dev/ram0 /tmp
 chmod 1777 /tmp
