@@ -1,6 +1,7 @@
-//! The configuration file of `offleash serve`, and what it and the flags mean together.
+//! What the configuration file of `offleash serve` and the flags mean together.
 
-use std::collections::BTreeMap;
+mod keys;
+
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,176 +11,13 @@ use offleash_api::{Listen, ServerConfig, TlsFiles};
 use offleash_core::level::Degrade;
 use offleash_core::network::{NetworkRule, RuleVerdict};
 use offleash_core::template::{ItemError, PythonModule, TemplateName};
-use offleash_core::text::Text;
 use offleash_manager::daemon::{
     AdmissionConfig, BASE_TEMPLATE, DaemonConfig, Limits, PoolConfig, TemplatePool, TemplatesConfig,
 };
-use serde::Deserialize;
 
+use self::keys::{Pool, Server, Tables, Templates, read_file};
 use crate::args::{ListenAt, LogArg, ServeArgs};
 use crate::failure::Failure;
-
-/// Tables of keys, all of which may be absent; and what the reference says of each.
-macro_rules! tables {
-    ($($table:literal $name:ident { $($(#[doc = $doc:literal])+ $key:ident: $type:ty = $default:literal,)+ })+) => {
-        $(#[derive(Debug, Default, Deserialize)]
-        #[serde(deny_unknown_fields, default)]
-        struct $name { $($(#[doc = $doc])+ $key: Option<$type>,)+ })+
-
-        /// Every key with its table, its default and what it is.
-        #[cfg(test)]
-        const KEYS: &[(&str, &str, &str, &str)] = &[
-            $($(($table, stringify!($key), $default, concat!($($doc),+)),)+)+
-        ];
-    };
-}
-
-tables! {
-    "" Server {
-        /// Address to listen on; port 0 takes any that is free. A socket that systemd hands over wins.
-        listen: ListenAt = "`127.0.0.1:3000`",
-        /// Domain below which `PORT-ID.DOMAIN` is a port inside a sandbox; with `:PORT` unless it is reached at 443.
-        domain: String = "none",
-        /// Certificate chain to speak TLS with, PEM; `tls_key` goes with it.
-        tls_cert: PathBuf = "none",
-        /// Private key of the certificate, PEM.
-        tls_key: PathBuf = "none",
-        /// Listen where others can reach it without TLS, so that keys can be read on the way.
-        insecure_public: bool = "`false`",
-        /// Origins whose pages may call, such as `https://app.example`.
-        allow_origins: Vec<String> = "`[]`",
-        /// What to log on standard error, as JSON lines: `none`, `errors` or `requests`.
-        log: LogArg = "`errors`",
-        /// Ask for an `admin` key on `/metrics` of programs on this machine, too.
-        metrics_need_key: bool = "`false`",
-        /// Connections at a time; the owner's own socket has 1,024 more.
-        max_connections: usize = "`16384`",
-        /// Connections at a time from one address (of IPv6, one /64 network); never more than three quarters of all.
-        max_connections_per_address: usize = "`4096`",
-        /// Connections at a time to the ports of one sandbox.
-        max_connections_per_sandbox: usize = "`512`",
-        /// How long requests may go on once the server is told to end, seconds.
-        drain_seconds: u64 = "`10`",
-        /// Collector that is sent traces, as in `http://127.0.0.1:4318`; wins over `OTEL_EXPORTER_OTLP_ENDPOINT`. For programs built with the feature `otel`.
-        otlp_endpoint: String = "none",
-    }
-    "sandboxes" Sandboxes {
-        /// How long a sandbox lives whose creator does not say, seconds.
-        default_timeout_seconds: u64 = "`300`",
-        /// The longest that anybody may ask for, seconds.
-        max_timeout_seconds: u64 = "`86400`",
-        /// Sandboxes at a time, of all keys.
-        max: usize = "`2000`",
-        /// Sandboxes that are being made at a time; further ones wait.
-        max_creating: usize = "`16`",
-        /// How long making one may take, seconds.
-        create_timeout_seconds: u64 = "`30`",
-        /// How often use is sampled, seconds; 0 is never.
-        sample_seconds: u64 = "`5`",
-        /// How long the log of a sandbox that has ended can be read, seconds.
-        keep_logs_seconds: u64 = "`86400`",
-        /// Level of isolation: `auto`, `process`, ….
-        level: String = "`auto`",
-        /// Below which level none is made.
-        min_level: String = "none",
-        /// Whether sandboxes are made whose limits cannot all be enforced here: `allow` or `refuse`.
-        degrade: String = "`allow`",
-    }
-    "limits" DefaultLimits {
-        /// CPUs at once of a sandbox whose creator does not say.
-        cpus: u32 = "`2`",
-        /// Its memory, MiB.
-        memory_mib: u64 = "`512`",
-        /// Its disk, MiB.
-        disk_mib: u64 = "`1024`",
-        /// Its processes and threads.
-        pids: u32 = "`512`",
-    }
-    "max_limits" MaxLimits {
-        /// The most CPUs that anybody may ask for.
-        cpus: u32 = "`32`",
-        /// The most memory, MiB.
-        memory_mib: u64 = "`65536`",
-        /// The most disk, MiB.
-        disk_mib: u64 = "`102400`",
-        /// The most processes and threads.
-        pids: u32 = "`32768`",
-    }
-    "admission" Admission {
-        /// Memory of the machine that must be available for another sandbox, MiB.
-        min_memory_mib: u64 = "`256`",
-        /// Processes and threads that must be possible beside those that exist.
-        min_pids: u64 = "`512`",
-        /// Space that must be free on the disk of the state directory, MiB.
-        min_disk_mib: u64 = "`512`",
-    }
-    "pool" Pool {
-        /// Sandboxes of template `base` that are made ahead and wait, at least.
-        min: usize = "`2`",
-        /// Sandboxes of each template that wait at most; the number between follows demand.
-        max: usize = "`32`",
-        /// Sandboxes that wait or are being made ahead at most, of all templates together. 0 switches the pool off.
-        max_total: usize = "as `max`",
-        /// How many are made ahead at a time.
-        max_creating: usize = "`2`",
-        /// How long one waits before it is replaced, seconds.
-        max_age_seconds: u64 = "`3600`",
-        /// What is different for some templates: a table `[pool.templates.NAME]` each.
-        templates: BTreeMap<String, PoolTemplate> = "none",
-    }
-    "pool.templates.NAME" PoolTemplate {
-        /// Sandboxes of template NAME that wait at least, also when nobody has asked for one.
-        min: usize = "`0`, for `base` as `pool.min`",
-        /// And at most.
-        max: usize = "as `pool.max`",
-        /// Whether they have a context of Python that is ready for its first cell.
-        interpreter: bool = "as the template: whether its `pip` has IPython, or it says `imports`",
-        /// What that has imported, as far as it is installed.
-        imports: Vec<String> = "those of the template, or numpy, pandas, matplotlib.pyplot",
-    }
-    "zygotes" Zygotes {
-        /// Of how many templates an interpreter of Python waits at once that has imported everything and of which
-        /// sandboxes get copies. 0 for none: then each context starts its own.
-        max: usize = "`8`",
-        /// How long one waits for the next sandbox of its template before it is ended, seconds.
-        idle_seconds: u64 = "`1800`",
-    }
-    "templates" Templates {
-        /// Build template `code-interpreter`, which E2B's SDK for it asks for, when it is asked for and not there.
-        build_on_first_use: bool = "`true`",
-        /// How long a create waits for that before it is answered to try again, seconds.
-        wait_seconds: u64 = "`45`",
-        /// What pip installs in it.
-        pip: Vec<String> = "numpy, pandas, matplotlib, scipy, scikit-learn, ipython",
-        /// Where pip looks instead of PyPI.
-        index_url: String = "none",
-        /// What the build may reach beside that, as `--allow` has it.
-        allow: Vec<String> = "`[]`",
-        /// Variables of the build alone, such as `PIP_INDEX_URL`: passed by name, or set with `NAME=VALUE`.
-        build_env: Vec<String> = "`[]`",
-    }
-}
-
-/// The whole file.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct File {
-    #[serde(flatten)]
-    rest: toml::Table,
-}
-
-/// The tables of the file, each read by itself so that unknown keys are refused in all.
-#[derive(Debug, Default)]
-struct Tables {
-    server: Server,
-    sandboxes: Sandboxes,
-    limits: DefaultLimits,
-    max_limits: MaxLimits,
-    admission: Admission,
-    pool: Pool,
-    zygotes: Zygotes,
-    templates: Templates,
-}
 
 /// What `offleash serve` is to do.
 #[derive(Debug)]
@@ -202,44 +40,6 @@ pub(super) fn read(arguments: &ServeArgs, state: Option<&Path>) -> Result<Config
     let server = server(arguments, &tables.server)?;
     let daemon = daemon(&tables, state)?;
     Ok(Config { server, daemon, log })
-}
-
-fn read_file(path: &Path) -> Result<Tables, Failure> {
-    let shown = Text::from(path);
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        Failure::new(format!("reading `{shown}`: {error}")).with_hint("`--config FILE` names a file that can be read")
-    })?;
-    parse(&text).map_err(|error| {
-        Failure::new(format!("`{shown}` is no configuration: {}", error.message()))
-            .with_hint("docs/serve.md has every key, with its default")
-    })
-}
-
-fn parse(text: &str) -> Result<Tables, toml::de::Error> {
-    let File { mut rest } = toml::from_str(text)?;
-    let sandboxes = table(&mut rest, "sandboxes")?;
-    let limits = table(&mut rest, "limits")?;
-    let max_limits = table(&mut rest, "max_limits")?;
-    let admission = table(&mut rest, "admission")?;
-    let pool = table(&mut rest, "pool")?;
-    let zygotes = table(&mut rest, "zygotes")?;
-    let templates = table(&mut rest, "templates")?;
-    let server = toml::Value::Table(rest).try_into()?;
-    Ok(Tables {
-        server,
-        sandboxes,
-        limits,
-        max_limits,
-        admission,
-        pool,
-        zygotes,
-        templates,
-    })
-}
-
-fn table<T: Default + for<'a> Deserialize<'a>>(rest: &mut toml::Table, name: &str) -> Result<T, toml::de::Error> {
-    rest.remove(name)
-        .map_or_else(|| Ok(T::default()), toml::Value::try_into)
 }
 
 fn server(arguments: &ServeArgs, table: &Server) -> Result<ServerConfig, Failure> {

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::keys::{KEYS, parse};
 use super::*;
 
 /// The table of keys in the reference.
