@@ -3,6 +3,7 @@
 mod config;
 mod journal;
 mod manager;
+mod memory;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -77,6 +78,7 @@ async fn run(config: Config, state: &Path) -> Result<(), Failure> {
     lines.limits(&probe::groups(), degrade);
     terminal::print(greeting(server.url(), state).as_bytes())?;
     manager::tell("READY=1");
+    memory::give_back();
     server
         .run(async {
             let signal = end.await;

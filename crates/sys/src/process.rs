@@ -179,9 +179,30 @@ fn start_ticks_in(stat: &[u8]) -> Option<u64> {
 /// Gives back to the kernel what a start needed and a long wait does not: memory that was freed, of which the allocator
 /// otherwise keeps a part, and the mappings of the program's own code, which come back from the file page by page.
 pub fn release_memory_of_start() {
+    release_free_memory();
+    unmap_code();
+}
+
+/// Gives back to the kernel what the allocator holds free, in all of its heaps.
+pub fn release_free_memory() {
     // SAFETY: only memory that the allocator holds free is given back (malloc_trim(3)).
     unsafe { libc::malloc_trim(0) };
-    unmap_code();
+}
+
+/// How many bytes of this process are in memory, beside those that somebody holds of the allocator's: its code, its stacks,
+/// and what the allocator holds free and has not given back.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn memory_beside_allocations() -> io::Result<u64> {
+    let text = std::fs::read_to_string("/proc/self/status")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let resident = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    let resident = resident.ok_or(io::ErrorKind::InvalidData)?;
+    // SAFETY: it takes nothing, and answers numbers of all heaps (mallinfo(3), since glibc 2.33).
+    let info = unsafe { libc::mallinfo2() };
+    let held = u64::try_from(info.uordblks.saturating_add(info.hblkhd)).unwrap_or(u64::MAX);
+    Ok(resident.saturating_mul(1024).saturating_sub(held))
 }
 
 /// Drops the pages of our code from this process; the file still has them, and so has the kernel's cache of it.
@@ -276,6 +297,29 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
+
+    #[test]
+    fn what_is_free_below_what_is_held_is_given_back() {
+        const PIECE: usize = 16 * 1024;
+        const PIECES: usize = 4096;
+        // Other tests take and give at the same time; less than this.
+        const OTHERS: u64 = 24 * 1024 * 1024;
+        let mut pieces: Vec<Vec<u8>> = (0..PIECES)
+            .map(|number| vec![if number == 0 { 1 } else { 2 }; PIECE])
+            .collect();
+        let held = pieces.pop();
+        let while_used = memory_beside_allocations().unwrap();
+        pieces.clear();
+        let free = memory_beside_allocations().unwrap();
+        release_free_memory();
+        let released = memory_beside_allocations().unwrap();
+        assert!(
+            free > while_used + OTHERS,
+            "{free} {while_used}: nothing was to be given back"
+        );
+        assert!(released + OTHERS < free, "{released} {free}");
+        drop(held);
+    }
 
     #[test]
     fn what_was_written_stays_when_the_memory_of_the_start_goes() {
