@@ -59,7 +59,8 @@ fn the_usual_user_reaches_no_more() {
 /// The control of what is tried with the first process: its descriptors have numbers, and lead nowhere.
 #[test]
 fn descriptors_of_other_processes_of_ones_own_can_be_opened() {
-    let script = "sleep 1000 </dev/zero & readlink /proc/$!/fd/0 && head -c1 /proc/$!/fd/0 | wc -c; kill $!";
+    // Inherited, so that the child has it from its first instruction.
+    let script = "exec 9</dev/zero; sleep 1000 & readlink /proc/$!/fd/9 && head -c1 /proc/$!/fd/9 | wc -c; kill $!";
     for user in ["root", "user"] {
         assert_eq!(printed(&shared(), user, script), "/dev/zero\n1\n", "{user}");
     }
