@@ -99,7 +99,8 @@ function speak() {
   let dropped = 0;
 
   // Interrupts are for the runner and what it started.
-  process.on("SIGINT", () => {});
+  let wasInterrupted = false;
+  process.on("SIGINT", () => (wasInterrupted = true));
 
   const runner = spawn(process.execPath, ["-e", bootstrap, "runner"], {
     stdio: ["ignore", "pipe", "pipe", "pipe", "pipe", "pipe"],
@@ -225,7 +226,8 @@ function speak() {
         count += 1;
         send("count", id, bufferFrom(String(count)));
         const prepared = prepare(concat(code).toString("utf8"), cellName(count));
-        order("run", id, bufferFrom(JSON.stringify({ ...prepared, env, count })));
+        order("run", id, bufferFrom(JSON.stringify({ ...prepared, env, count, wasInterrupted })));
+        wasInterrupted = false;
         code = [];
         env = {};
       }
@@ -597,6 +599,17 @@ function run() {
     return execute(call);
   };
   const INTERRUPTED = {};
+  // Node keeps an interrupt that comes in the last moment of what it interrupts for whatever it runs next: its thread for them
+  // finds a semaphore that was raised for an earlier one. It gets time to find it where nothing is lost.
+  const { wait } = Atomics;
+  const idle = new Int32Array(new SharedArrayBuffer(4));
+  const settle = () => {
+    try {
+      interruptible(() => {
+        for (let turn = 0; turn < 20; turn++) wait(idle, 0, 0, 1);
+      });
+    } catch {}
+  };
 
   const evaluate = async ({ code, awaits, count }) => {
     let value = execute(script(code, cellName(count)));
@@ -619,6 +632,7 @@ function run() {
   };
   const runCell = async (cell) => {
     mend();
+    if (cell.wasInterrupted) settle();
     const saved = Object.keys(cell.env).map((name) => [name, environment[name]]);
     Object.assign(environment, cell.env);
     try {
