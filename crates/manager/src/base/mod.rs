@@ -21,6 +21,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use offleash_core::plan::User;
 use offleash_store::remove_directory;
@@ -41,6 +42,12 @@ const PARTS: [&str; 2] = ["/usr", "/var/lib/dpkg"];
 /// takes their owner. All else it replaces as a whole.
 const OWN_FILES: [&str; 2] = ["/var/lib/dpkg", "/var/lib/dpkg/triggers"];
 
+/// The file in the directory of templates that whoever makes one has locked.
+const MAKING: &str = ".making";
+/// How long one is waited for that another process makes, and how often it is looked whether it is there.
+const LONGEST_MAKING: Duration = Duration::from_secs(60);
+const MAKING_LOOK: Duration = Duration::from_millis(10);
+
 /// A template that is ready, and is not removed as long as this lives.
 #[derive(Debug)]
 pub struct Template {
@@ -53,7 +60,7 @@ pub struct Template {
 impl Template {
     /// Finds the template of this host for sandboxes with these users in the state directory, or makes it.
     ///
-    /// Several processes may do so at once: one of the results is kept.
+    /// Several processes may ask at once: one makes it, and the others wait for it.
     ///
     /// # Errors
     /// When the state directory cannot be written, or a directory of the host cannot be read.
@@ -67,7 +74,14 @@ impl Template {
         let directory = base.join(stamp::of_host(&parts, users, has_skeletons));
         // Twice at most: whoever removes templates may be faster than we between making one and holding it.
         for _ in 0..3 {
-            if let Some(lock) = hold(&directory).map_err(BaseError::at("locking", &directory))? {
+            let mut lock = hold(&directory).map_err(BaseError::at("locking", &directory))?;
+            let mut turn = None;
+            if lock.is_none() {
+                turn = turn_to_make(&base)?;
+                // Somebody else may have made it meanwhile.
+                lock = hold(&directory).map_err(BaseError::at("locking", &directory))?;
+            }
+            if let Some(lock) = lock {
                 return Ok(Self {
                     directory,
                     parts,
@@ -76,6 +90,7 @@ impl Template {
                 });
             }
             make(&base, &directory, &parts, users, has_skeletons)?;
+            drop(turn);
             remove_others(&base, &directory);
         }
         Err(BaseError::at("keeping", &directory)(io::ErrorKind::ResourceBusy.into()))
@@ -226,6 +241,25 @@ fn hold(directory: &Path) -> io::Result<Option<OwnedFd>> {
     rustix::fs::flock(&opened, FlockOperation::LockShared)?;
     // It may have been removed between the two.
     is_at(&opened, directory).map(|is_there| is_there.then_some(opened))
+}
+
+/// Waits until nobody else makes a template: several at once take longer than one, and all but one are for nothing. `None`
+/// if that takes longer than any making: one who was stopped keeps nobody from working.
+fn turn_to_make(base: &Path) -> Result<Option<OwnedFd>, BaseError> {
+    let path = base.join(MAKING);
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)
+        .map_err(|error| BaseError::at("opening", &path)(error.into()))?;
+    let begun = Instant::now();
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(Some(file)),
+            Err(Errno::WOULDBLOCK) if begun.elapsed() < LONGEST_MAKING => std::thread::sleep(MAKING_LOOK),
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(BaseError::at("locking", &path)(error.into())),
+        }
+    }
 }
 
 fn open(directory: &Path) -> io::Result<Option<OwnedFd>> {

@@ -1,4 +1,5 @@
 use std::os::unix::fs::PermissionsExt as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 use crate::planning::system::user;
@@ -13,6 +14,7 @@ fn templates(state: &Path) -> Vec<PathBuf> {
     fs::read_dir(state.join("base"))
         .unwrap()
         .map(|found| found.unwrap().path())
+        .filter(|path| path.is_dir())
         .collect()
 }
 
@@ -42,6 +44,23 @@ fn several_at_once_get_one_template() {
     });
     assert!(made.iter().all(|template| template.directory == made[0].directory));
     assert_eq!(templates(path), std::slice::from_ref(&made[0].directory));
+}
+
+#[test]
+fn one_makes_a_template_at_a_time() {
+    let state = state();
+    let first = turn_to_make(state.path()).unwrap();
+    assert!(first.is_some());
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| {
+            let turn = turn_to_make(state.path()).unwrap();
+            (turn.is_some(), ended.load(Ordering::SeqCst))
+        });
+        ended.store(true, Ordering::SeqCst);
+        drop(first);
+        assert_eq!(second.join().unwrap(), (true, true));
+    });
 }
 
 #[test]
