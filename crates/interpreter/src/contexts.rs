@@ -125,6 +125,13 @@ impl Table {
     fn besides_defaults(&self) -> usize {
         self.contexts.iter().filter(|one| !one.info().is_default).count()
     }
+
+    fn default_of(&self, language: Language) -> Option<&Arc<Context>> {
+        self.contexts.iter().find(|one| {
+            let info = one.info();
+            info.is_default && info.language == language
+        })
+    }
 }
 
 impl<P: Processes> Contexts<P> {
@@ -252,11 +259,7 @@ impl<P: Processes> Contexts<P> {
     /// The default context of a language, and whether it was added now.
     async fn default_context(&self, language: Language) -> Result<(Arc<Context>, bool), ContextError> {
         let mut table = self.table().await?;
-        let is_wanted = |context: &&Arc<Context>| {
-            let info = context.info();
-            info.is_default && info.language == language
-        };
-        Ok(match table.contexts.iter().find(is_wanted) {
+        Ok(match table.default_of(language) {
             Some(context) => (Arc::clone(context), false),
             None => (self.add(&mut table, language, None, true)?, true),
         })
@@ -321,7 +324,11 @@ impl<P: Processes> Contexts<P> {
                 let Some(info) = ContextInfo::parse(tag, process.cwd) else {
                     continue;
                 };
-                if info.is_default || table.besides_defaults() < self.limits.contexts {
+                let has_place = match info.is_default {
+                    true => table.default_of(info.language).is_none(),
+                    false => table.besides_defaults() < self.limits.contexts,
+                };
+                if has_place {
                     let context = Context::new(self.processes.clone(), info, Some(process.pid), self.limits);
                     table.contexts.push(Arc::new(context));
                 }

@@ -20,6 +20,7 @@ use offleash_interpreter::contexts::{Contexts, State};
 use offleash_interpreter::error::ContextError;
 use offleash_interpreter::language::Language;
 use offleash_interpreter::limits::Limits;
+use offleash_interpreter::process::Processes as _;
 use offleash_interpreter::result::Form;
 use tokio::sync::mpsc::Receiver;
 
@@ -382,6 +383,23 @@ async fn what_cannot_be_is_refused() {
     contexts.create(Language::Python, None).await.unwrap();
     let more = contexts.create(Language::Python, None).await.unwrap_err();
     assert!(matches!(more, ContextError::Exhausted { .. }), "{more}");
+}
+
+#[tokio::test]
+async fn of_a_language_one_default_context_is_found_again() {
+    let processes = Local::default();
+    let one = Contexts::new(processes.clone(), patient());
+    let other = Contexts::new(processes.clone(), patient());
+    assert_eq!(other.list().await.unwrap().len(), 0);
+    // The second knows nothing of the first's.
+    for contexts in [&one, &other] {
+        run(contexts, "1").await;
+    }
+    assert_eq!(processes.list().await.unwrap().len(), 2);
+    assert_eq!(
+        Contexts::new(processes.clone(), patient()).list().await.unwrap().len(),
+        1
+    );
 }
 
 #[tokio::test]

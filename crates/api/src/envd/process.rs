@@ -340,6 +340,9 @@ fn start_exec(
         let text = format!("the tag has more than {LONGEST_TAG} bytes");
         return Err(ConnectError::invalid(text).into());
     }
+    if is_driver_tag(request.tag.as_deref()) {
+        return Err(ConnectError::invalid("such a tag is that of an interpreter; another one can be given").into());
+    }
     if argv.iter().any(|argument| argument.contains(&0)) {
         return Err(ConnectError::invalid("an argument contains a NUL byte").into());
     }

@@ -36,18 +36,28 @@ fn a_command_gets_input_unless_it_is_told_not_to() {
     assert!(started(config("a"), Some(Pty::default()), Some(false)).unwrap().stdin);
 }
 
+fn tagged(tag: &str) -> Result<StartExec, (Code, String)> {
+    let request = StartRequest {
+        process: Some(config("a")),
+        tag: Some(tag.to_owned()),
+        ..StartRequest::default()
+    };
+    start_exec(request, &BTreeMap::new(), None, None).map_err(told)
+}
+
 #[test]
 fn tags_are_bounded() {
-    let tagged = |length: usize| {
-        let request = StartRequest {
-            process: Some(config("a")),
-            tag: Some("t".repeat(length)),
-            ..StartRequest::default()
-        };
-        start_exec(request, &BTreeMap::new(), None, None).map_err(told)
-    };
-    assert_eq!(tagged(256).unwrap().tag.map(|tag| tag.len()), Some(256));
-    assert_eq!(tagged(257).unwrap_err().0, Code::InvalidArgument);
+    assert_eq!(tagged(&"t".repeat(256)).unwrap().tag.map(|tag| tag.len()), Some(256));
+    assert_eq!(tagged(&"t".repeat(257)).unwrap_err().0, Code::InvalidArgument);
+}
+
+#[test]
+fn nobody_passes_a_command_for_an_interpreter() {
+    for rest in ["python", "python:default", "bash:default"] {
+        let forged = format!("offleash-context:{}:{rest}", "0123456789abcdef".repeat(2));
+        assert_eq!(tagged(&forged).unwrap_err().0, Code::InvalidArgument, "{forged}");
+    }
+    assert!(tagged("offleash-context").is_ok());
 }
 
 #[test]
