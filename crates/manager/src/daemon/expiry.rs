@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use offleash_store::registry::{Change, EventKind, LogLevel, SandboxState, UnixMs};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::history::{Cause, Happened};
@@ -16,6 +17,9 @@ use crate::clock::{before, now_ms};
 /// Looked at so often at least: somebody may have set the machine's clock.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(5);
 
+/// How often sandboxes of removed keys are looked for, at most.
+const WITHDRAWS_EVERY: Duration = Duration::from_secs(1);
+
 /// How often lines are looked for that nobody needs any more.
 const FORGETS_EVERY: Duration = Duration::from_secs(600);
 
@@ -25,10 +29,19 @@ pub(super) fn start(inner: &Arc<Inner>) {
     tokio::spawn(async move {
         let mut removed_again = Instant::now();
         let mut forgot: Option<Instant> = None;
+        let mut withdrawal: Option<(Instant, JoinHandle<()>)> = None;
         loop {
             let Some(inner) = weak.upgrade() else { return };
             let next = expire_due(&inner);
-            withdrawal::end_due(&inner).await;
+            // Beside this, because it asks the registry, which may take its time: that of sandboxes does not wait for it.
+            if withdrawal
+                .as_ref()
+                .is_none_or(|(begun, work)| work.is_finished() && begun.elapsed() > WITHDRAWS_EVERY)
+            {
+                let inner = Arc::clone(&inner);
+                let work = tokio::spawn(async move { withdrawal::end_due(&inner).await });
+                withdrawal = Some((Instant::now(), work));
+            }
             if removed_again.elapsed() > ending::REMOVED_AGAIN {
                 removed_again = Instant::now();
                 ending::remove_again(&inner).await;

@@ -96,11 +96,14 @@ fn fill(inner: &Arc<Inner>, making: &mut JoinSet<()>) {
             let made = inner.detached(async move { make_for_pool(&work, &of).await }).await;
             let made = match made {
                 Ok(entry) if entry.state() != SandboxState::Running => Made::Failed,
-                Ok(entry) if is_current(&inner, &origin).await && has_its_zygote(&inner, &entry, &origin) => {
+                Ok(entry) => {
                     let memory_mib = memory_mib(&inner, &entry).await;
-                    Made::Ready(entry, memory_mib)
+                    // Asked last: what is outdated from here on is found in the pool by whoever made it so.
+                    match is_current(&inner, &origin).await && has_its_zygote(&inner, &entry, &origin) {
+                        true => Made::Ready(entry, memory_mib),
+                        false => Made::Outdated(entry),
+                    }
                 }
-                Ok(entry) => Made::Outdated(entry),
                 Err(_) => Made::Failed,
             };
             let unwanted = inner.pool.finish(&origin, made);
