@@ -36,6 +36,8 @@ mod net_limits;
 mod opened;
 #[path = "network/opened_clients.rs"]
 mod opened_clients;
+#[path = "network/opened_framing.rs"]
+mod opened_framing;
 #[path = "network/proxies.rs"]
 mod proxies;
 #[path = "network/published.rs"]

@@ -25,6 +25,7 @@ use thiserror::Error;
 pub use authority::Authority;
 pub use connect::{ConnectProgress, ConnectReader};
 pub(crate) use fields::{imitated_field, is_token};
+pub(crate) use request::check_words;
 
 /// The longest head that is read, its empty line included.
 pub const MAX_HEAD: usize = 64 * 1024;
@@ -183,7 +184,7 @@ pub enum HttpHeadError {
     /// A version other than 1.0 and 1.1.
     #[error("a version that is neither HTTP/1.0 nor HTTP/1.1")]
     Version,
-    /// A method of other characters than upper case letters and `-`.
+    /// A method of other characters than upper case letters and `-`, or of too many.
     #[error("a method that is not of upper case letters")]
     Method,
     /// `CONNECT`.

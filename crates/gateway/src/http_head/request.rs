@@ -1,7 +1,7 @@
 //! A whole head: its first line, and what its fields say together.
 
 use super::fields::{Fields, is_token};
-use super::{Authority, Body, HttpHeadError, MAX_FIELDS, RequestHead, Scheme, Target, Version};
+use super::{Authority, Body, HttpHeadError, MAX_FIELDS, MAX_METHOD, RequestHead, Scheme, Target, Version};
 
 /// What `Connection` may name: itself, and fields that concern one connection only (RFC 9110, 7.6.1).
 ///
@@ -63,18 +63,28 @@ impl<'a> RequestLine<'a> {
         if method == "CONNECT" {
             return Err(HttpHeadError::Connect);
         }
-        if method.is_empty() || !method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-') {
-            return Err(HttpHeadError::Method);
-        }
-        if target.is_empty() || !target.bytes().all(is_target_byte) {
-            return Err(HttpHeadError::Target);
-        }
+        check_words(method, target)?;
         Ok(Self {
             method,
             target,
             version,
         })
     }
+}
+
+/// Checks of what characters the method and the target of a request are, in whatever version it came.
+///
+/// # Errors
+/// [`HttpHeadError::Method`] and [`HttpHeadError::Target`].
+pub(crate) fn check_words(method: &str, target: &str) -> Result<(), HttpHeadError> {
+    let is_method_byte = |byte: u8| byte.is_ascii_uppercase() || byte == b'-';
+    if !(1..=MAX_METHOD).contains(&method.len()) || !method.bytes().all(is_method_byte) {
+        return Err(HttpHeadError::Method);
+    }
+    if target.is_empty() || !target.bytes().all(is_target_byte) {
+        return Err(HttpHeadError::Target);
+    }
+    Ok(())
 }
 
 /// Visible ASCII without what some readers cut at or turn around; clients do send `|`, `{` and the like unescaped.

@@ -54,11 +54,7 @@ pub(super) fn unreadable(error: &RequestError) -> Response<AnswerBody> {
 
 impl From<&RequestError> for Unanswered {
     fn from(error: &RequestError) -> Self {
-        Self::Refused(Refused {
-            reason: error.to_string(),
-            rule: None,
-            hint: Some(error.hint().to_owned()),
-        })
+        Self::Refused(error.into())
     }
 }
 

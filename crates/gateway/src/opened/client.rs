@@ -149,7 +149,10 @@ async fn speak_http1(exchange: Rc<Exchange>, stream: impl AsyncRead + AsyncWrite
     let parts = connection.into_parts();
     let (mut stream, held) = parts.io.into_inner().into_parts();
     let upgraded = exchange.upgraded.borrow_mut().take();
-    if let Some((server, mask)) = upgraded {
+    // Without the answer that agrees, which could not be given, it is still HTTP.
+    if let Some((server, mask)) = upgraded
+        && ended.is_ok()
+    {
         let read = [&parts.read_buf[..], &held].concat();
         websocket::carry(stream, server, mask.as_ref(), &read).await;
         return Ok(());

@@ -32,7 +32,7 @@ pub(super) struct Exchange {
     activity: Rc<Activity>,
     /// What is known of how the client's requests are to be read.
     pub(super) framing: Rc<Framing>,
-    /// The server's side of a connection that is not HTTP any more.
+    /// The server's side of a connection that is not HTTP any more, as the client is told by the last answer.
     pub(super) upgraded: RefCell<Option<(Upgraded, Option<Mask>)>>,
 }
 
@@ -148,6 +148,7 @@ impl Exchange {
         let is_upgrade = wants_websocket(&request);
         let (mut parts, body) = request.into_parts();
         let passed = requests::judge(&self.shared.policy, &self.to, &parts)?;
+        requests::check_body(&self.shared.policy, &self.to, &parts.method, &body)?;
         entry.decided_by(passed.rule);
         let takes_trailers = hops::strip(&mut parts.headers);
         // The answer to it is given when the body is asked for.
@@ -197,14 +198,15 @@ impl Exchange {
         }
         let server = hyper::upgrade::on(&mut response).await;
         let server = server.map_err(|error| Unanswered::Failed(error.to_string()))?;
-        *self.upgraded.borrow_mut() = Some((server, mask.clone()));
-        let mut answer = told(&self.to, response, mask, entry, underway, None)?;
+        let mut answer = told(&self.to, response, mask.clone(), entry, underway, None)?;
         answer
             .headers_mut()
             .insert(UPGRADE, HeaderValue::from_static("websocket"));
         answer
             .headers_mut()
             .insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        // Not before the answer has passed: where another one is given, what the client sends is the next request.
+        *self.upgraded.borrow_mut() = Some((server, mask));
         Ok(answer)
     }
 }

@@ -1,14 +1,16 @@
 //! One request: whether it passes, and how it is changed before it is sent on.
 
-use http::header::{HOST, HeaderName, HeaderValue};
+use http::header::{COOKIE, HOST, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{Method, Uri};
+use hyper::body::Body;
 use offleash_core::error::Explained as _;
 use offleash_core::network::{CanonicalPath, HeaderScope, Host, RequestDecision};
 
 use super::lengths;
-use crate::http_head::{Authority, Scheme, imitated_field};
+use crate::http_head::{Authority, HttpHeadError, MAX_FIELDS, Scheme, check_words, imitated_field};
+use crate::http_requests::RequestError;
 use crate::policy::Policy;
 
 /// How many rules a refusal names.
@@ -68,6 +70,16 @@ impl Refused {
     }
 }
 
+impl From<&RequestError> for Refused {
+    fn from(error: &RequestError) -> Self {
+        Self {
+            reason: error.to_string(),
+            rule: None,
+            hint: Some(error.hint().to_owned()),
+        }
+    }
+}
+
 impl Destination {
     /// As it stands in requests.
     pub(super) fn authority(&self) -> String {
@@ -96,9 +108,10 @@ pub(super) fn judge(policy: &Policy, to: &Destination, parts: &Parts) -> Result<
     {
         return Err(Refused::because(format!("{method} is never let through")));
     }
+    let target = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    check_head(parts, target).map_err(|error| Refused::from(&RequestError::from(error)))?;
     check_authority(to, parts)?;
     check_fields(parts)?;
-    let target = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
     let rules = policy.requests();
     if !rules.methods.concern(&to.host) {
         let target = PathAndQuery::try_from(target).map_err(|_| Refused::because("its target is none"))?;
@@ -147,6 +160,44 @@ fn refused_by_rules(policy: &Policy, to: &Destination, method: &Method, path: &C
         rule: rules.first().map(|rule| format!("network.methods: {rule}")),
         hint: Some(format!("`offleash run --allow-method '{example}'` lets it through")),
     }
+}
+
+/// Whether a request that passes has no body that could become a request which nobody has judged: servers differ in
+/// whether they read one where none means anything (RFC 9110, 9.3), and take what they leave for the next request.
+/// Only where requests are judged: elsewhere that request would pass, too, and there are servers that want such bodies.
+pub(super) fn check_body(policy: &Policy, to: &Destination, method: &Method, body: &impl Body) -> Result<(), Refused> {
+    let has_body = !body.is_end_stream() && body.size_hint().exact() != Some(0);
+    let means_nothing = matches!(*method, Method::GET | Method::HEAD | Method::DELETE | Method::OPTIONS);
+    if !(has_body && means_nothing && policy.requests().methods.concern(&to.host)) {
+        return Ok(());
+    }
+    Err(Refused {
+        reason: format!(
+            "`{method}` to `{}` has a body, which a server may take for another request that was not judged",
+            to.authority()
+        ),
+        rule: None,
+        hint: Some(
+            "ask without a body, or by `POST` where the server takes that and a rule lets it through".to_owned(),
+        ),
+    })
+}
+
+/// A request of HTTP/2 becomes one of HTTP/1.1 where the server speaks that: its first line and the number of its fields
+/// are what they may be there, where they were judged before. What stands for `Host` is a field, and cookies that were
+/// cut are one.
+fn check_head(parts: &Parts, target: &str) -> Result<(), HttpHeadError> {
+    check_words(parts.method.as_str(), target)?;
+    if !target.starts_with('/') && (target, &parts.method) != ("*", &Method::OPTIONS) {
+        return Err(HttpHeadError::Target);
+    }
+    let headers = &parts.headers;
+    let cookies = headers.get_all(COOKIE).iter().count();
+    let fields = headers.len() - cookies.saturating_sub(1) + usize::from(!headers.contains_key(HOST));
+    if fields > MAX_FIELDS {
+        return Err(HttpHeadError::ManyFields);
+    }
+    Ok(())
 }
 
 /// Every place of a request that names a host must name the one that the connection was made to.

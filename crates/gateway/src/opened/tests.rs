@@ -2,6 +2,7 @@
 
 mod by_hand;
 mod frames;
+mod origin;
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -27,6 +28,7 @@ use tokio::task::{LocalSet, spawn_local};
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
+use self::origin::{Met, server};
 use super::client::LocalExecutor;
 use super::*;
 use crate::approvals::Approvals;
@@ -114,36 +116,6 @@ fn list_of_trailers(protocol: &[u8]) -> String {
     names.join(", ")
 }
 
-/// What a server did.
-#[derive(Debug, Default)]
-struct Met {
-    connections: Cell<usize>,
-    requests: Cell<usize>,
-    answering: Cell<usize>,
-    most_answering: Cell<usize>,
-    open: Cell<usize>,
-    most_open: Cell<usize>,
-}
-
-/// A request that is being answered.
-struct Answering(Rc<Met>);
-
-impl Answering {
-    fn begin(met: &Rc<Met>) -> Self {
-        met.requests.set(met.requests.get() + 1);
-        met.answering.set(met.answering.get() + 1);
-        met.most_answering
-            .set(met.most_answering.get().max(met.answering.get()));
-        Self(Rc::clone(met))
-    }
-}
-
-impl Drop for Answering {
-    fn drop(&mut self) {
-        self.0.answering.set(self.0.answering.get() - 1);
-    }
-}
-
 /// The internet, the gateway between, and what the gateway saw.
 struct Setting {
     port: u16,
@@ -151,77 +123,6 @@ struct Setting {
     met: Rc<Met>,
     log: Rc<Log>,
     gateway: SocketAddr,
-}
-
-/// A server that says what it was asked, on connections of which each ends after `most` requests.
-async fn server(protocol: &'static [u8], internet: Arc<Trust>, met: Rc<Met>, most: usize) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let host: Host = "127.0.0.1".parse().unwrap();
-    let config = authority::Leaves::new(internet).unwrap().config(&host).unwrap();
-    let mut config = Arc::unwrap_or_clone(config);
-    config.alpn_protocols = vec![protocol.to_vec()];
-    let acceptor = TlsAcceptor::from(Arc::new(config));
-    spawn_local(async move {
-        loop {
-            let (stream, _) = listener.accept().await.unwrap();
-            let (acceptor, met) = (acceptor.clone(), Rc::clone(&met));
-            spawn_local(async move {
-                let Ok(stream) = acceptor.accept(stream).await else {
-                    return;
-                };
-                met.connections.set(met.connections.get() + 1);
-                met.open.set(met.open.get() + 1);
-                met.most_open.set(met.most_open.get().max(met.open.get()));
-                let asked = Rc::new(Cell::new(0));
-                let (counting, answering) = (Rc::clone(&asked), Rc::clone(&met));
-                let service = service_fn(move |request| {
-                    counting.set(counting.get() + 1);
-                    let answering = Answering::begin(&answering);
-                    async move {
-                        let _until_it_is_answered = answering;
-                        echo(request).await
-                    }
-                });
-                let stream = TokioIo::new(stream);
-                if protocol == HTTP2 {
-                    let builder = hyper::server::conn::http2::Builder::new(LocalExecutor);
-                    let _ = builder.serve_connection(stream, service).await;
-                } else {
-                    let mut connection = hyper::server::conn::http1::Builder::new().serve_connection(stream, service);
-                    // It hangs up without saying so before.
-                    std::future::poll_fn(|context| {
-                        let ended = Pin::new(&mut connection).poll(context);
-                        if asked.get() >= most && ended.is_pending() {
-                            Pin::new(&mut connection).graceful_shutdown();
-                        }
-                        ended.map(drop)
-                    })
-                    .await;
-                }
-                met.open.set(met.open.get() - 1);
-            });
-        }
-    });
-    port
-}
-
-async fn echo(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper::Error> {
-    let (parts, body) = request.into_parts();
-    let body = body.collect().await?;
-    let trailers = body.trailers().cloned().unwrap_or_default();
-    let trailers: Vec<&str> = trailers.keys().map(http::HeaderName::as_str).collect();
-    let cookies = parts.headers.get_all("cookie").iter().count();
-    let host = parts.headers.get("host").map(|host| host.to_str().unwrap().to_owned());
-    let text = format!(
-        "{} {:?} {} authority={:?} host={host:?} cookies={cookies} bytes={} trailers={trailers:?}",
-        parts.method,
-        parts.version,
-        parts.uri.path_and_query().unwrap(),
-        parts.uri.authority().map(ToString::to_string),
-        body.to_bytes().len(),
-    );
-    Ok(Response::new(Full::new(Bytes::from(text))))
 }
 
 /// A gateway whose sandbox may only use what `rule` lets through, of a server at `port`.
@@ -285,11 +186,20 @@ async fn gateway(rule: &str, port: u16, roots: CertificateDer<'static>, more_ser
 
 impl Setting {
     async fn new(protocol: &'static [u8], most: usize, more_servers: usize) -> Self {
+        Self::with_rule("* 127.0.0.1/v1/*", protocol, most, more_servers).await
+    }
+
+    /// One in which no rule is about requests to the server.
+    async fn without_rule(protocol: &'static [u8]) -> Self {
+        Self::with_rule("* elsewhere.example/v1/*", protocol, usize::MAX, 0).await
+    }
+
+    async fn with_rule(rule: &str, protocol: &'static [u8], most: usize, more_servers: usize) -> Self {
         let internet = Arc::new(Trust::with_roots(Vec::new()).unwrap());
         let root = internet.authority().der().clone();
         let met = Rc::<Met>::default();
         let port = server(protocol, internet, Rc::clone(&met), most).await;
-        gateway("* 127.0.0.1/v1/*", port, root, more_servers, met).await
+        gateway(rule, port, root, more_servers, met).await
     }
 
     fn told(&self) -> Vec<Told> {

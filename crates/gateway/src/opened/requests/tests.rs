@@ -1,4 +1,6 @@
 use http::Request;
+use http_body_util::{Empty, Full};
+use hyper::body::Bytes;
 use offleash_core::network::{HeaderRule, NetworkPolicy, RequestRules};
 
 use super::*;
@@ -45,12 +47,7 @@ fn requests_pass_by_method_and_path() {
         Some("network.methods: GET,HEAD api.example.com/v1/*")
     );
     assert_eq!(passed("HEAD", "/v1/%69tems").unwrap().target.as_str(), "/v1/items");
-    for (method, target) in [
-        ("POST", "/v1/items"),
-        ("GET", "/admin"),
-        ("GET", "/V1/items"),
-        ("get", "/v1/items"),
-    ] {
+    for (method, target) in [("POST", "/v1/items"), ("GET", "/admin"), ("GET", "/V1/items")] {
         let refused = passed(method, target).unwrap_err();
         assert!(refused.rule.unwrap().contains(RULE), "{method} {target}");
         assert!(refused.reason.contains(RULE));
@@ -269,4 +266,75 @@ fn a_header_is_not_set_beside_a_rule_by_another_spelling() {
             ("x-teams", b"mine")
         ]
     );
+}
+
+#[test]
+fn the_first_line_is_of_what_it_is_of_in_every_version() {
+    let ruled = policy(&["* api.example.com/*"], &[]);
+    let long = "M".repeat(33);
+    for policy in [&policy(&[], &[]), &ruled] {
+        let judged = |method: &str, target: &str| judge(policy, &api(), &parts(method, target, &["api.example.com"]));
+        for (method, target) in [("GET", "/a?b={c}"), ("VERSION-CONTROL", "/"), (&long[1..], "/x?y=%22")] {
+            judged(method, target).unwrap();
+        }
+        for (method, target, why) in [
+            ("get", "/", "a method that is not"),
+            ("refused", "/", "a method that is not"),
+            ("G!#$", "/", "a method that is not"),
+            ("G3T", "/", "a method that is not"),
+            (long.as_str(), "/", "a method that is not"),
+            ("GET", "/a\\b", "a malformed request target"),
+            ("GET", "/a\"b", "a malformed request target"),
+            ("GET", "/\u{e9}", "a malformed request target"),
+            ("GET", "*", "a malformed request target"),
+        ] {
+            let refused = judged(method, target).unwrap_err();
+            assert!(refused.reason.contains(why), "{method} {target}: {refused:?}");
+            assert!(refused.hint.is_some(), "{method} {target}: {refused:?}");
+        }
+    }
+    let asterisk = parts("OPTIONS", "*", &["api.example.com"]);
+    judge(&policy(&[], &[]), &api(), &asterisk).unwrap();
+}
+
+#[test]
+fn fields_are_as_many_as_in_every_version() {
+    let policy = policy(&[], &[]);
+    let judged = |uri: &str, hosts: &[&str], fields: &[(&'static str, usize)]| {
+        let mut parts = parts("GET", uri, hosts);
+        for (name, count) in fields {
+            for _ in 0..*count {
+                parts.headers.append(*name, HeaderValue::from_static("y"));
+            }
+        }
+        judge(&policy, &api(), &parts)
+    };
+    for (uri, hosts) in [("/", &["api.example.com"][..]), ("https://api.example.com/", &[])] {
+        judged(uri, hosts, &[("x", MAX_FIELDS - 1)]).unwrap();
+        judged(uri, hosts, &[("x", MAX_FIELDS - 2), ("cookie", 50)]).unwrap();
+        for fields in [&[("x", MAX_FIELDS)][..], &[("x", MAX_FIELDS - 1), ("cookie", 50)]] {
+            let refused = judged(uri, hosts, fields).unwrap_err();
+            assert!(refused.reason.contains("more than 100 fields"), "{refused:?}");
+        }
+    }
+}
+
+#[test]
+fn n9_bodies_that_mean_nothing_are_refused_where_requests_are_judged() {
+    let ruled = policy(&["* api.example.com/*"], &[]);
+    let elsewhere = policy(
+        &["* git.example.com/*"],
+        &[HeaderRule::parse_set("api.example.com X-A: b").unwrap()],
+    );
+    let body = Full::new(Bytes::from_static(b"POST /forbidden HTTP/1.1"));
+    for method in [Method::GET, Method::HEAD, Method::DELETE, Method::OPTIONS] {
+        let refused = check_body(&ruled, &api(), &method, &body).unwrap_err();
+        assert!(refused.reason.contains("has a body"), "{refused:?}");
+        assert!(refused.hint.is_some(), "{refused:?}");
+        check_body(&ruled, &api(), &method, &Empty::<Bytes>::new()).unwrap();
+        check_body(&elsewhere, &api(), &method, &body).unwrap();
+    }
+    for method in ["POST", "PUT", "PATCH", "PROPFIND"] {
+        check_body(&ruled, &api(), &method.parse().unwrap(), &body).unwrap();
+    }
 }

@@ -217,7 +217,7 @@ fn a_client_waits_for_leave_to_send_its_body_and_goes_on() {
 }
 
 /// A server of one connection: says `answer` to the first request on it, and then everything that it is sent.
-async fn stubborn(internet: Arc<Trust>, answer: &'static str) -> u16 {
+async fn stubborn(internet: Arc<Trust>, answer: &'static str, met: Rc<Met>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let host: Host = "127.0.0.1".parse().unwrap();
@@ -231,6 +231,7 @@ async fn stubborn(internet: Arc<Trust>, answer: &'static str) -> u16 {
             let Ok(mut stream) = acceptor.accept(stream).await else {
                 continue;
             };
+            let met = Rc::clone(&met);
             spawn_local(async move {
                 let mut asked = Vec::new();
                 while !asked.ends_with(b"\r\n\r\n") {
@@ -238,9 +239,15 @@ async fn stubborn(internet: Arc<Trust>, answer: &'static str) -> u16 {
                         return;
                     }
                 }
+                met.heard.borrow_mut().extend(asked);
                 let _ = stream.write_all(answer.as_bytes()).await;
-                let (mut reads, mut writes) = tokio::io::split(stream);
-                let _ = tokio::io::copy(&mut reads, &mut writes).await;
+                let mut piece = [0; 4096];
+                while let Ok(length @ 1..) = stream.read(&mut piece).await {
+                    met.heard.borrow_mut().extend(&piece[..length]);
+                    if stream.write_all(&piece[..length]).await.is_err() || stream.flush().await.is_err() {
+                        return;
+                    }
+                }
             });
         }
     });
@@ -251,8 +258,9 @@ async fn stubborn(internet: Arc<Trust>, answer: &'static str) -> u16 {
 async fn before(answer: &'static str) -> Setting {
     let internet = Arc::new(Trust::with_roots(Vec::new()).unwrap());
     let root = internet.authority().der().clone();
-    let port = stubborn(internet, answer).await;
-    gateway("* 127.0.0.1/v1/*", port, root, 0, Rc::default()).await
+    let met = Rc::<Met>::default();
+    let port = stubborn(internet, answer, Rc::clone(&met)).await;
+    gateway("* 127.0.0.1/v1/*", port, root, 0, met).await
 }
 
 #[test]
@@ -320,6 +328,87 @@ fn n9_what_follows_a_declined_websocket_is_the_next_request() {
             assert_ne!(stream.read_buf(&mut answers).await.unwrap(), 0);
         }
     });
+}
+
+#[test]
+fn n9_what_follows_an_agreement_that_is_not_sent_on_is_the_next_request() {
+    for answer in [
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 01\r\n\r\n",
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nTransfer-Encoding: gzip\r\n\r\n",
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: another\r\n\r\n",
+    ] {
+        run(async {
+            let setting = before(answer).await;
+            let ask = request(
+                &setting,
+                "GET /v1/socket",
+                "Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+            );
+            let next = request(&setting, "GET /v1/next", "\r\n");
+            let forbidden = request(&setting, "GET /forbidden", "Connection: close\r\n\r\n");
+            for (bytes, expected) in [
+                (ask.clone() + "\n\0 no request /forbidden", &["502", "403"][..]),
+                (ask.clone() + &forbidden, &["502", "403"]),
+                (ask.clone() + &next + &forbidden, &["502", "502", "403"]),
+            ] {
+                for cut in cuts(&bytes) {
+                    let answers = said(&setting, cut).await;
+                    assert_eq!(statuses(&answers), expected, "{answer:?}: {bytes:?}: {answers}");
+                }
+            }
+            // One that hangs up instead of asking again has nothing carried either.
+            let mut stream = setting.stream(HTTP1).await;
+            stream.write_all((ask + "\n\0/forbidden").as_bytes()).await.unwrap();
+            stream.shutdown().await.unwrap();
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+            let heard = String::from_utf8(setting.met.heard.borrow().clone()).unwrap();
+            assert!(heard.starts_with("GET /v1/socket HTTP/1.1\r\n"), "the control: {heard}");
+            assert!(!heard.contains("forbidden"), "{answer:?}: {heard}");
+        });
+    }
+}
+
+#[test]
+fn n9_a_body_that_a_server_may_leave_unread_is_refused_where_requests_are_judged() {
+    for outside in [HTTP1, HTTP2] {
+        run(async {
+            let judged = Setting::new(outside, usize::MAX, 0).await;
+            let plain = Setting::without_rule(outside).await;
+            let length = format!("Content-Length: {}\r\n", HIDDEN.len());
+            let chunk = format!("{:x}\r\n{HIDDEN}\r\n0\r\n\r\n", HIDDEN.len());
+            for (method, is_refused) in [
+                ("GET", true),
+                ("HEAD", true),
+                ("DELETE", true),
+                ("OPTIONS", true),
+                ("POST", false),
+                ("PROPFIND", false),
+            ] {
+                for (fields, body, is_empty) in [
+                    ("", "", true),
+                    ("Content-Length: 0\r\n", "", true),
+                    (length.as_str(), HIDDEN, false),
+                    ("Transfer-Encoding: chunked\r\n", chunk.as_str(), false),
+                    ("Transfer-Encoding: chunked\r\n", "0\r\n\r\n", false),
+                ] {
+                    for (setting, is_judged) in [(&judged, true), (&plain, false)] {
+                        let line = format!("{method} /v1/carrier");
+                        let asked = request(setting, &line, &format!("{fields}Connection: close\r\n\r\n{body}"));
+                        let met = setting.met.requests.get();
+                        let answers = said(setting, [asked.clone().into()]).await;
+                        let passes = !(is_refused && is_judged) || is_empty;
+                        let expected = if passes { "200" } else { "403" };
+                        assert_eq!(statuses(&answers), [expected], "{asked:?}: {answers}");
+                        assert_eq!(setting.met.requests.get() - met, usize::from(passes), "{asked:?}");
+                        let told = setting.told().pop().unwrap();
+                        let says_why = matches!(&told.outcome, Outcome::Refused(why) if why.contains("has a body"));
+                        assert_eq!(says_why, !passes, "{told:?}");
+                    }
+                }
+            }
+            assert!(judged.told().iter().all(|told| told.path == "/v1/carrier"));
+        });
+    }
 }
 
 #[test]

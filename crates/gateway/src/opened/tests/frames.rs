@@ -3,6 +3,7 @@
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
+use crate::journal::Outcome;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Kinds of frames (RFC 9113, section 6).
@@ -227,7 +228,7 @@ fn connect_in_either_form_leads_nowhere() {
         let answer = first(&mut stream, &[HEADERS, RST_STREAM, GOAWAY]).await.unwrap();
         assert!(answer.payload.first() != Some(&OK), "{answer:?}");
         for told in setting.told() {
-            assert!(matches!(told.outcome, crate::journal::Outcome::Refused(_)), "{told:?}");
+            assert!(matches!(told.outcome, Outcome::Refused(_)), "{told:?}");
         }
         assert_eq!(setting.met.requests.get(), 0);
         assert_eq!(setting.met.connections.get(), 0);
@@ -301,6 +302,104 @@ fn n9_what_could_become_another_request_of_http_1_is_refused() {
             assert!(answer.payload.first() != Some(&OK), "{answer:?}");
             assert!(setting.told().iter().all(|told| told.path == "/v1/x"));
             assert_answered(&setting).await;
+        });
+    }
+}
+
+/// A body of which HTTP/2 says no length would become chunks behind a `GET` of HTTP/1.1.
+#[test]
+fn n9_a_body_behind_a_get_is_refused_where_requests_are_judged() {
+    for outside in [HTTP1, HTTP2] {
+        in_time(async {
+            let judged = Setting::new(outside, usize::MAX, 0).await;
+            let plain = Setting::without_rule(outside).await;
+            for (method, means_nothing) in [
+                ("POST", false),
+                ("GET", true),
+                ("DELETE", true),
+                ("OPTIONS", true),
+                ("HEAD", true),
+            ] {
+                for (setting, is_judged) in [(&judged, true), (&plain, false)] {
+                    let met = setting.met.requests.get();
+                    let mut stream = begun(setting).await;
+                    stream.write_all(&asking(setting, 1, 0, method)).await.unwrap();
+                    // It may have been refused already.
+                    let _ = stream
+                        .write_all(&frame(DATA, END_STREAM, 1, b"POST /forbidden HTTP/1.1\r\n\r\n"))
+                        .await;
+                    let answer = first(&mut stream, &[HEADERS, RST_STREAM, GOAWAY]).await.unwrap();
+                    assert_eq!((answer.kind, answer.stream), (HEADERS, 1), "{method}: {answer:?}");
+                    let passes = !(means_nothing && is_judged);
+                    assert_eq!(answer.payload.first() == Some(&OK), passes, "{method}: {answer:?}");
+                    assert_eq!(setting.met.requests.get() - met, usize::from(passes), "{method}");
+                    let told = setting.told().pop().unwrap();
+                    let says_why = matches!(&told.outcome, Outcome::Refused(why) if why.contains("has a body"));
+                    assert_eq!(says_why, !passes, "{told:?}");
+                }
+            }
+            assert_answered(&judged).await;
+        });
+    }
+}
+
+/// What HTTP/1.1 has in its first line and of fields is the same for a request that comes in HTTP/2.
+#[test]
+fn n9_methods_targets_and_fields_are_those_of_http_1() {
+    for outside in [HTTP1, HTTP2] {
+        in_time(async {
+            let setting = Setting::without_rule(outside).await;
+            let authority = format!("127.0.0.1:{}", setting.port);
+            let ask = async |method: &str, path: &str, more: &[(&str, &str)]| {
+                let mut fields = vec![
+                    (":method", method),
+                    (":scheme", "https"),
+                    (":authority", authority.as_str()),
+                    (":path", path),
+                ];
+                fields.extend(more);
+                let met = setting.met.requests.get();
+                let mut stream = begun(&setting).await;
+                stream.write_all(&request(1, END_STREAM, &fields)).await.unwrap();
+                let answer = first(&mut stream, &[HEADERS, RST_STREAM, GOAWAY]).await.unwrap();
+                let passes = answer.kind == HEADERS && answer.payload.first() == Some(&OK);
+                assert_eq!(setting.met.requests.get() - met, usize::from(passes), "{method} {path}");
+                passes
+            };
+            let cookies = [("cookie", "a=1"); 150];
+            for (method, path, more) in [
+                ("GET", "/any/x?y={z}", &[][..]),
+                ("PROPFIND", "/", &[]),
+                ("VERSION-CONTROL", "/", &[]),
+                ("GET", "/", &[("x", "y"); 80]),
+                ("GET", "/", &cookies),
+            ] {
+                assert!(
+                    ask(method, path, more).await,
+                    "the control: {method} {path}: {}",
+                    more.len()
+                );
+            }
+            let long = "M".repeat(33);
+            for (method, path, why) in [
+                ("get", "/", "a method that is not"),
+                ("refused", "/", "a method that is not"),
+                ("G!#$", "/", "a method that is not"),
+                (long.as_str(), "/", "a method that is not"),
+                ("GET", "/v1\\x", "a malformed request target"),
+                ("GET", "/v1/\u{e9}", "a malformed request target"),
+                ("GET", "?x", "a malformed request target"),
+                ("GET", "*", "a malformed request target"),
+            ] {
+                assert!(!ask(method, path, &[]).await, "{method} {path}");
+                let told = setting.told().pop().unwrap();
+                let says_why = matches!(&told.outcome, Outcome::Refused(reason) if reason.contains(why));
+                assert!(says_why, "{method} {path}: {told:?}");
+            }
+            assert!(!ask("GET", "/", &[("x", "y"); 100]).await);
+            let told = setting.told().pop().unwrap();
+            let says_why = matches!(&told.outcome, Outcome::Refused(reason) if reason.contains("more than 100 fields"));
+            assert!(says_why, "{told:?}");
         });
     }
 }
