@@ -94,7 +94,7 @@ fn n9_no_request_hides_in_a_body_that_a_server_may_leave_unread() {
 HIDDEN = b"POST /hidden HTTP/1.1\r\nHost: api.opened.example.net\r\n\r\n"
 attempt("the control", fetch, "/v1/hiding-control", "POST", body=HIDDEN)
 attempt("no body", fetch, "/v1/hiding-control", body=b"")
-for method in ["GET", "DELETE", "OPTIONS"]:
+for method in ["GET", "OPTIONS"]:
     attempt("refused: " + method, refused, "/v1/hiding-it", method, body=HIDDEN)
 "#,
     );
@@ -107,7 +107,7 @@ for method in ["GET", "DELETE", "OPTIONS"]:
         .map(|one| one["requests"][0].clone())
         .filter(|request| request["verdict"] == "refused")
         .collect();
-    assert_eq!(refused.len(), 3, "{refused:#?}");
+    assert_eq!(refused.len(), 2, "{refused:#?}");
     for request in &refused {
         assert_eq!(request["status"], 403, "{request:#}");
         assert!(

@@ -165,9 +165,10 @@ fn refused_by_rules(policy: &Policy, to: &Destination, method: &Method, path: &C
 /// Whether a request that passes has no body that could become a request which nobody has judged: servers differ in
 /// whether they read one where none means anything (RFC 9110, 9.3), and take what they leave for the next request.
 /// Only where requests are judged: elsewhere that request would pass, too, and there are servers that want such bodies.
+/// `DELETE` is not among them: well-known services want a body with it, and read it.
 pub(super) fn check_body(policy: &Policy, to: &Destination, method: &Method, body: &impl Body) -> Result<(), Refused> {
     let has_body = !body.is_end_stream() && body.size_hint().exact() != Some(0);
-    let means_nothing = matches!(*method, Method::GET | Method::HEAD | Method::DELETE | Method::OPTIONS);
+    let means_nothing = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
     if !(has_body && means_nothing && policy.requests().methods.concern(&to.host)) {
         return Ok(());
     }
