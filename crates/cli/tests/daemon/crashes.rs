@@ -121,12 +121,14 @@ fn run_and_kill(world: &World, wait: Duration) -> (Vec<String>, Vec<String>) {
     let (sender, ready) = std::sync::mpsc::channel();
     let reader = std::thread::spawn(move || {
         let (mut made, mut ending) = (Vec::new(), Vec::new());
-        for line in lines.lines().map_while(Result::ok) {
+        let mut lines = lines.lines().map_while(Result::ok);
+        while let Some(line) = lines.next() {
             match line.split_once(' ') {
                 Some(("made", id)) => made.push(id.to_owned()),
                 Some(("ending", id)) => ending.push(id.to_owned()),
                 _ if line == "ready" => drop(sender.send(())),
-                _ => assert!(!line.contains("panicked"), "{line}"),
+                _ if line.contains("panicked") => panic!("{line} {:?}", lines.next()),
+                _ => {}
             }
         }
         (made, ending)

@@ -34,13 +34,11 @@ pub(super) fn start(inner: &Arc<Inner>) {
             let Some(inner) = weak.upgrade() else { return };
             let next = expire_due(&inner);
             // Beside this, because it asks the registry, which may take its time: that of sandboxes does not wait for it.
-            if withdrawal
+            let is_due = withdrawal
                 .as_ref()
-                .is_none_or(|(begun, work)| work.is_finished() && begun.elapsed() > WITHDRAWS_EVERY)
-            {
-                let inner = Arc::clone(&inner);
-                let work = tokio::spawn(async move { withdrawal::end_due(&inner).await });
-                withdrawal = Some((Instant::now(), work));
+                .is_none_or(|(begun, work)| work.is_finished() && begun.elapsed() > WITHDRAWS_EVERY);
+            if is_due && !inner.is_draining() {
+                withdrawal = Some((Instant::now(), withdraw_in_background(&inner)));
             }
             if removed_again.elapsed() > ending::REMOVED_AGAIN {
                 removed_again = Instant::now();
@@ -59,6 +57,17 @@ pub(super) fn start(inner: &Arc<Inner>) {
             sleep(Duration::from_millis(1)).await;
         }
     });
+}
+
+/// The end of the daemon waits for it: what it holds is not given back before.
+fn withdraw_in_background(inner: &Arc<Inner>) -> JoinHandle<()> {
+    let job = Job::begin(inner);
+    let inner = Arc::clone(inner);
+    tokio::spawn(async move {
+        withdrawal::end_due(&inner).await;
+        drop(inner);
+        drop(job);
+    })
 }
 
 /// Begins to end what is due; answers how long nothing else is.
