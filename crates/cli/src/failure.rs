@@ -1,9 +1,11 @@
 //! The user's message of every error: what failed, why, and what to do.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 use offleash_core::error::{ErrorKind, Explained};
+use offleash_core::policy::PolicyError;
 use offleash_core::text;
 
 /// The exit code of offleash's own failures.
@@ -16,6 +18,7 @@ pub(crate) struct Failure {
     causes: Vec<String>,
     hint: Option<String>,
     code: u8,
+    is_warning: bool,
 }
 
 impl Failure {
@@ -26,6 +29,7 @@ impl Failure {
             causes: Vec::new(),
             hint: None,
             code: EXIT_FAILURE,
+            is_warning: false,
         }
     }
 
@@ -39,6 +43,12 @@ impl Failure {
     pub(crate) fn with_code(mut self, code: u8) -> Self {
         self.code = code;
         self
+    }
+
+    /// What is wrong at a place of a file, as editors and compilers name it.
+    pub(crate) fn at(file: &Path, error: &PolicyError) -> Self {
+        let (line, column) = (error.line, error.column);
+        Self::new(format!("{}:{line}:{column}: {}", file.display(), error.message))
     }
 
     /// A failure that an error of a room explains.
@@ -61,7 +71,14 @@ impl Failure {
             causes,
             hint: None,
             code: EXIT_FAILURE,
+            is_warning: false,
         }
+    }
+
+    /// The same as a warning: nothing fails of it.
+    pub(crate) fn into_warning(mut self) -> Self {
+        self.is_warning = true;
+        self
     }
 
     /// What failed, with its causes, and what to do.
@@ -80,7 +97,8 @@ impl Failure {
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Messages name paths and programs, which others may have chosen.
-        write!(f, "error: {}", lines(&self.message))?;
+        let word = if self.is_warning { "warning" } else { "error" };
+        write!(f, "{word}: {}", lines(&self.message))?;
         for cause in &self.causes {
             write!(f, "\n  caused by: {}", lines(cause))?;
         }

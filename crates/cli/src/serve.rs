@@ -37,11 +37,18 @@ pub(crate) fn serve(arguments: &ServeArgs, state: Option<&Path>) -> Result<ExitC
     let mut config = config::read(arguments, state)?;
     if arguments.config_check {
         config.server.check().map_err(|error| explained(&error))?;
+        for warning in config.warnings() {
+            terminal::complain(&warning.into_warning().to_string());
+        }
         terminal::print(b"the configuration is good\n")?;
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(listener) = inherited()? {
         config.server.listen = Listen::Inherited(listener);
+    }
+    let lines = Arc::new(JsonLines::new(config.log));
+    for warning in config.warnings() {
+        lines.warning(warning);
     }
     prepare_process();
     let state = StateDirectory::open(state, &HostIdentity::of_this_process())?;
@@ -55,13 +62,13 @@ pub(crate) fn serve(arguments: &ServeArgs, state: Option<&Path>) -> Result<ExitC
         .enable_all()
         .build()
         .map_err(|error| Failure::new(format!("cannot start the threads of the server: {error}")))?;
-    runtime.block_on(run(config, state.path()))?;
+    runtime.block_on(run(config, state.path(), lines))?;
     // What is not done by now was cut, and nobody waits for it.
     runtime.shutdown_background();
     Ok(ExitCode::SUCCESS)
 }
 
-async fn run(config: Config, state: &Path) -> Result<(), Failure> {
+async fn run(config: Config, state: &Path, lines: Arc<JsonLines>) -> Result<(), Failure> {
     // From here on nothing ends us by surprise.
     let end = end_signal()?;
     let (degrade, drain) = (config.daemon.degrade, config.server.drain);
@@ -70,7 +77,6 @@ async fn run(config: Config, state: &Path) -> Result<(), Failure> {
         ..config.daemon
     })
     .await?;
-    let lines = Arc::new(JsonLines::new(config.log));
     let server = Server::bind(config.server, daemon.clone(), Arc::clone(&lines) as _)
         .await
         .map_err(|error| explained(&error))?;

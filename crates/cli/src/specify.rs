@@ -309,10 +309,7 @@ pub(crate) fn read_policy(file: &Path) -> Result<Policy, Failure> {
 }
 
 fn parse_policy(file: &Path, text: &str) -> Result<Policy, Failure> {
-    Policy::parse(text).map_err(|error| {
-        let place = format!("{}:{}:{}: {}", file.display(), error.line, error.column, error.message);
-        Failure::new(place).with_hint("docs/policy.md lists every key")
-    })
+    Policy::parse(text).map_err(|error| Failure::at(file, &error).with_hint("docs/policy.md lists every key"))
 }
 
 /// Reads a file that nobody named, if there is one: it may have come with the code that is to be contained.

@@ -100,10 +100,8 @@ fn request_of(arguments: &TemplateBuildArgs) -> Result<BuildRequest, Failure> {
 }
 
 fn read_recipe(file: &Path) -> Result<RecipeFile, Failure> {
-    RecipeFile::parse(&specify::read(file)?).map_err(|error| {
-        let place = format!("{}:{}:{}: {}", file.display(), error.line, error.column, error.message);
-        Failure::new(place).with_hint("docs/templates.md lists every key")
-    })
+    RecipeFile::parse(&specify::read(file)?)
+        .map_err(|error| Failure::at(file, &error).with_hint("docs/templates.md lists every key"))
 }
 
 fn add_flags(arguments: &TemplateBuildArgs, recipe: &mut Recipe) -> Result<(), Failure> {

@@ -150,7 +150,8 @@ fn replace<T>(value: &mut T, by: Option<T>) {
 }
 
 impl PolicyError {
-    pub(crate) fn at(text: &str, offset: usize, message: &str) -> Self {
+    /// What is wrong at `offset`, in bytes, of `text`.
+    pub fn at(text: &str, offset: usize, message: &str) -> Self {
         let before = text.get(..offset).unwrap_or(text);
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
         Self {

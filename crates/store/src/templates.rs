@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{FileError, Tried};
-use crate::{StateDirectory, StateError};
+use crate::{HostIdentity, StateDirectory, StateError};
 
 const TEMPLATES: &str = "templates";
 const RECORD: &str = "template.json";
@@ -119,6 +119,20 @@ pub enum Taken {
 }
 
 impl StateDirectory {
+    /// Whether the state directory that [`Self::open`] would open has a template; nothing is made, opened or locked.
+    ///
+    /// # Errors
+    /// If it cannot be looked at.
+    pub fn has_template(explicit: Option<&Path>, host: &HostIdentity, name: &TemplateName) -> Result<bool, FileError> {
+        let state = explicit.map_or_else(|| host.default_state(), Path::to_owned);
+        let path = state.join(TEMPLATES).join(name.as_str());
+        match fs::symlink_metadata(&path) {
+            Ok(found) => Ok(found.is_dir()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(FileError::new("looking for", &path, error)),
+        }
+    }
+
     /// The templates; the directory is made if it is not there.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct ServeArgs {
     /// Address to listen on. [default: 127.0.0.1:3000]
     #[arg(long, value_name = "ADDRESS:PORT")]

@@ -1,21 +1,19 @@
 //! What the configuration file of `offleash serve` and the flags mean together.
 
 mod keys;
+mod templates;
+mod written;
 
-use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use offleash_api::{Listen, ServerConfig, TlsFiles};
 use offleash_core::level::Degrade;
-use offleash_core::network::{NetworkRule, RuleVerdict};
-use offleash_core::template::{ItemError, PythonModule, TemplateName};
-use offleash_manager::daemon::{
-    AdmissionConfig, BASE_TEMPLATE, DaemonConfig, Limits, PoolConfig, TemplatePool, TemplatesConfig,
-};
+use offleash_manager::daemon::{AdmissionConfig, DaemonConfig, Limits};
 
-use self::keys::{Pool, Server, Tables, Templates, read_file};
+use self::keys::{Server, Tables};
+use self::written::{Written, Wrong};
 use crate::args::{ListenAt, LogArg, ServeArgs};
 use crate::failure::Failure;
 
@@ -25,6 +23,24 @@ pub(super) struct Config {
     pub(super) server: ServerConfig,
     pub(super) daemon: DaemonConfig,
     pub(super) log: LogArg,
+    /// Where what it says is written.
+    written: Option<Written>,
+}
+
+impl Config {
+    /// What is wrong with it without keeping the server from anything: tables of templates that are not there.
+    pub(super) fn warnings(&self) -> Vec<Failure> {
+        let told = match templates::missing(&self.daemon) {
+            Ok(missing) => missing,
+            Err(failure) => return vec![failure],
+        };
+        let placed = |wrong: Wrong| {
+            self.written
+                .as_ref()
+                .map_or_else(|| (&wrong).into(), |file| file.wrong(&wrong))
+        };
+        told.into_iter().map(placed).collect()
+    }
 }
 
 /// Reads the file that is named, and lets the flags win.
@@ -32,17 +48,27 @@ pub(super) struct Config {
 /// # Errors
 /// When the file cannot be read, has a key that is not known, or says what makes no sense.
 pub(super) fn read(arguments: &ServeArgs, state: Option<&Path>) -> Result<Config, Failure> {
-    let tables = match &arguments.config {
-        Some(path) => read_file(path)?,
-        None => Tables::default(),
+    let (written, tables) = match &arguments.config {
+        Some(path) => Written::read(path).map(|(written, tables)| (Some(written), tables))?,
+        None => (None, Tables::default()),
     };
     let log = arguments.log.or(tables.server.log).unwrap_or(LogArg::Errors);
-    let server = server(arguments, &tables.server)?;
-    let daemon = daemon(&tables, state)?;
-    Ok(Config { server, daemon, log })
+    let placed = |wrong: Wrong| match &written {
+        // What is wrong with a flag stands in no file.
+        Some(written) if !wrong.is_flag() => written.wrong(&wrong),
+        _ => (&wrong).into(),
+    };
+    let server = server(arguments, &tables.server).map_err(placed)?;
+    let daemon = daemon(&tables, state).map_err(placed)?;
+    Ok(Config {
+        server,
+        daemon,
+        log,
+        written,
+    })
 }
 
-fn server(arguments: &ServeArgs, table: &Server) -> Result<ServerConfig, Failure> {
+fn server(arguments: &ServeArgs, table: &Server) -> Result<ServerConfig, Wrong> {
     let usual = ListenAt(SocketAddr::from(([127, 0, 0, 1], 3000)));
     let ListenAt(listen) = arguments.listen.or(table.listen).unwrap_or(usual);
     let mut config = ServerConfig::new(Listen::Address(listen));
@@ -51,25 +77,25 @@ fn server(arguments: &ServeArgs, table: &Server) -> Result<ServerConfig, Failure
         Some(TlsFiles { certificate, key })
     };
     if table.tls_cert.is_some() != table.tls_key.is_some() {
-        return Err(Failure::new("`tls_cert` and `tls_key` go together").with_hint("name both, or none"));
+        let there = if table.tls_cert.is_some() {
+            "tls_cert"
+        } else {
+            "tls_key"
+        };
+        return Err(Wrong::new(there, "`tls_cert` and `tls_key` go together").with_hint("name both, or none"));
     }
     config.tls = files(&arguments.tls_cert, &arguments.tls_key).or_else(|| files(&table.tls_cert, &table.tls_key));
     config.insecure_public = arguments.insecure_public || table.insecure_public.unwrap_or(false);
-    config.domain = arguments.domain.clone().or_else(|| table.domain.clone());
-    if let Some(domain) = &config.domain {
-        check_domain(domain)?;
+    let domain = arguments.domain.as_ref().map(|domain| (domain, "--domain"));
+    let domain = domain.or_else(|| table.domain.as_ref().map(|domain| (domain, "domain")));
+    if let Some((domain, key)) = domain {
+        check_domain(domain, key)?;
     }
-    config.allow_origins = table
-        .allow_origins
-        .iter()
-        .flatten()
-        .chain(&arguments.allow_origin)
-        .cloned()
-        .collect();
-    if let Some(origin) = config.allow_origins.iter().find(|origin| !is_origin(origin)) {
-        let message = format!("`{}` is no origin", origin.escape_debug());
-        return Err(Failure::new(message).with_hint("an origin has a scheme and a host, as in `https://app.example`"));
-    }
+    config.domain = domain.map(|(domain, _)| domain.clone());
+    let origins = table.allow_origins.as_deref().unwrap_or_default();
+    check_origins(origins, "allow_origins")?;
+    check_origins(&arguments.allow_origin, "--allow-origin")?;
+    config.allow_origins = origins.iter().chain(&arguments.allow_origin).cloned().collect();
     set(&mut config.max_connections, table.max_connections);
     set(&mut config.metrics_need_key, table.metrics_need_key);
     set(
@@ -90,11 +116,12 @@ fn server(arguments: &ServeArgs, table: &Server) -> Result<ServerConfig, Failure
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 
 #[cfg(feature = "otel")]
-fn traces(named: Option<&str>, config: &mut ServerConfig) -> Result<(), Failure> {
+fn traces(named: Option<&str>, config: &mut ServerConfig) -> Result<(), Wrong> {
     let everywhere = std::env::var(ENDPOINT).ok().filter(|text| !text.is_empty());
     let parsed = named.or(everywhere.as_deref()).map(str::parse).transpose();
     config.traces = parsed.map_err(|error: offleash_api::BadEndpoint| {
-        Failure::from_error(&error).with_hint(format!(
+        let key = if named.is_some() { "otlp_endpoint" } else { ENDPOINT };
+        Wrong::new(key, error).with_hint(format!(
             "`otlp_endpoint` or {ENDPOINT} names it, as in `http://127.0.0.1:4318`"
         ))
     })?;
@@ -102,16 +129,16 @@ fn traces(named: Option<&str>, config: &mut ServerConfig) -> Result<(), Failure>
 }
 
 #[cfg(not(feature = "otel"))]
-fn traces(named: Option<&str>, _config: &mut ServerConfig) -> Result<(), Failure> {
+fn traces(named: Option<&str>, _config: &mut ServerConfig) -> Result<(), Wrong> {
     match named {
-        Some(_) => Err(Failure::new("`otlp_endpoint`: this program was built without traces")
+        Some(_) => Err(Wrong::new("otlp_endpoint", "this program was built without traces")
             .with_hint("build it with `cargo build --release --features otel`, or leave the key out")),
         None => Ok(()),
     }
 }
 
 /// A domain is what SDKs put host names together with.
-fn check_domain(domain: &str) -> Result<(), Failure> {
+fn check_domain(domain: &str, key: &str) -> Result<(), Wrong> {
     let (name, port) = domain
         .split_once(':')
         .map_or((domain, None), |(name, port)| (name, Some(port)));
@@ -124,8 +151,19 @@ fn check_domain(domain: &str) -> Result<(), Failure> {
         return Ok(());
     }
     let message = format!("`{}` is no domain", domain.escape_debug());
-    Err(Failure::new(message)
+    Err(Wrong::new(key, message)
         .with_hint("a domain is a name, and `:PORT` unless it is reached at 443, as in `box.test:3000`"))
+}
+
+fn check_origins(origins: &[String], key: &str) -> Result<(), Wrong> {
+    match origins.iter().position(|origin| !is_origin(origin)) {
+        None => Ok(()),
+        Some(number) => {
+            let message = format!("`{}` is no origin", origins[number].escape_debug());
+            Err(Wrong::item(key, number, message)
+                .with_hint("an origin has a scheme and a host, as in `https://app.example`"))
+        }
+    }
 }
 
 fn is_origin(origin: &str) -> bool {
@@ -136,7 +174,7 @@ fn is_origin(origin: &str) -> bool {
     host.is_some_and(|host| !host.is_empty() && host.bytes().all(plain))
 }
 
-fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Failure> {
+fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Wrong> {
     let Tables {
         sandboxes,
         limits,
@@ -174,16 +212,16 @@ fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Failure
     );
     config.level = match sandboxes.level.as_deref() {
         None | Some("auto") => None,
-        Some(word) => Some(word.parse().map_err(|error| Failure::from_error(&error))?),
+        Some(word) => Some(word.parse().map_err(|error| Wrong::new("sandboxes.level", error))?),
     };
     let min_level = sandboxes.min_level.as_deref().map(str::parse).transpose();
-    config.min_level = min_level.map_err(|error| Failure::from_error(&error))?;
+    config.min_level = min_level.map_err(|error| Wrong::new("sandboxes.min_level", error))?;
     config.degrade = match sandboxes.degrade.as_deref() {
         None | Some("allow") => Degrade::Allow,
         Some("refuse") => Degrade::Refuse,
         Some(word) => {
-            let message = format!("sandboxes.degrade: `{}` means nothing", word.escape_debug());
-            return Err(Failure::new(message).with_hint("it is `allow` or `refuse`"));
+            let message = format!("`{}` means nothing", word.escape_debug());
+            return Err(Wrong::new("sandboxes.degrade", message).with_hint("it is `allow` or `refuse`"));
         }
     };
     let Limits {
@@ -214,96 +252,16 @@ fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Failure
     set(min_memory_mib, admission.min_memory_mib);
     set(min_pids, admission.min_pids);
     set(min_disk_mib, admission.min_disk_mib);
-    config.pool = warm_pool(pool, config.pool)?;
+    config.pool = templates::warm_pool(pool, config.pool)?;
     set(&mut config.zygotes.max, zygotes.max);
     set(&mut config.zygotes.idle, zygotes.idle_seconds.map(Duration::from_secs));
-    templates(&tables.templates, &mut config.templates)?;
+    templates::built(&tables.templates, &mut config.templates)?;
     check_order(&config)?;
     Ok(config)
 }
 
-fn warm_pool(table: &Pool, usual: PoolConfig) -> Result<PoolConfig, Failure> {
-    let mut config = PoolConfig {
-        max_total: table.max_total,
-        ..usual
-    };
-    set(&mut config.min, table.min);
-    set(&mut config.max, table.max);
-    set(&mut config.max_creating, table.max_creating);
-    set(&mut config.max_age, table.max_age_seconds.map(Duration::from_secs));
-    // A default of `min` gives way to a `max` that was written, not the other way round.
-    check_bounds("pool", table.min, config.max)?;
-    for (name, own) in table.templates.iter().flatten() {
-        let meant = match name.as_str() {
-            BASE_TEMPLATE => name.clone(),
-            name => TemplateName::meant_by(name)?.to_string(),
-        };
-        check_bounds(
-            &format!("pool.templates.{name}"),
-            own.min,
-            own.max.unwrap_or(config.max),
-        )?;
-        let imports = own.imports.as_ref().map(|names| {
-            let parsed = names.iter().map(|name| name.parse::<PythonModule>());
-            parsed.collect::<Result<Vec<_>, _>>()
-        });
-        let imports = imports.transpose().map_err(|error| {
-            Failure::new(format!("pool.templates.{name}.imports: {error}"))
-                .with_hint("docs/serve.md has every key, with its default")
-        })?;
-        let own = TemplatePool {
-            min: own.min,
-            max: own.max,
-            interpreter: own.interpreter,
-            imports,
-        };
-        config.templates.insert(meant, own);
-    }
-    let (least, most) = (config.least_total(), config.max_total());
-    // Only who says how many there are of all can have meant less than the least of each.
-    if table.max_total.is_some_and(|most| most > 0) && least > most {
-        let message = format!("pool.max_total is {most}, and at least {least} are to wait of all templates together");
-        return Err(Failure::new(message).with_hint("raise it, or lower `min` of the pool or of some templates"));
-    }
-    Ok(config)
-}
-
-/// Refuses a written `min` that is more than `max`.
-fn check_bounds(table: &str, min: Option<usize>, max: usize) -> Result<(), Failure> {
-    match min.filter(|min| *min > max) {
-        None => Ok(()),
-        Some(min) => Err(
-            Failure::new(format!("{table}: `min` is {min}, more than `max`, which is {max}"))
-                .with_hint("docs/serve.md has every key, with its default"),
-        ),
-    }
-}
-
-fn templates(table: &Templates, config: &mut TemplatesConfig) -> Result<(), Failure> {
-    let wrong = |key: &str, error: &dyn std::fmt::Display| {
-        Failure::new(format!("templates.{key}: {error}")).with_hint("docs/serve.md has every key, with its default")
-    };
-    set(&mut config.build_on_first_use, table.build_on_first_use);
-    set(&mut config.wait, table.wait_seconds.map(Duration::from_secs));
-    let recipe = &mut config.code_interpreter;
-    if let Some(pip) = &table.pip {
-        let parsed = pip.iter().map(|text| text.parse()).collect::<Result<_, _>>();
-        recipe.pip = parsed.map_err(|error: ItemError| wrong("pip", &error))?;
-    }
-    if let Some(url) = &table.index_url {
-        recipe.index_url = Some(url.parse().map_err(|error: ItemError| wrong("index_url", &error))?);
-    }
-    for rule in table.allow.iter().flatten() {
-        NetworkRule::parse(RuleVerdict::Allow, rule).map_err(|error| wrong("allow", &error))?;
-        recipe.allow.push(rule.clone());
-    }
-    let given: Vec<OsString> = table.build_env.iter().flatten().map(OsString::from).collect();
-    config.build_env = crate::template::build_env(&given)?;
-    Ok(())
-}
-
 /// Refuses defaults beyond or below what may be asked for.
-fn check_order(config: &DaemonConfig) -> Result<(), Failure> {
+fn check_order(config: &DaemonConfig) -> Result<(), Wrong> {
     let (least, usual, most) = (Limits::LEAST, &config.default_limits, &config.max_limits);
     let orders = [
         ("limits.cpus", least.cpus.into(), usual.cpus.into(), most.cpus.into()),
@@ -324,8 +282,8 @@ fn check_order(config: &DaemonConfig) -> Result<(), Failure> {
         None => Ok(()),
         Some((key, least, usual, most)) => {
             let message =
-                format!("{key} is {usual}; it must be from {least} to {most}, the most that anybody may ask for");
-            Err(Failure::new(message).with_hint("docs/serve.md has every key, with its default"))
+                format!("it is {usual}, and must be from {least} to {most}, the most that anybody may ask for");
+            Err(Wrong::new(*key, message))
         }
     }
 }

@@ -2,8 +2,22 @@
 
 use std::fmt::Write as _;
 
-use super::keys::{KEYS, parse};
+use super::keys::KEYS;
 use super::*;
+
+fn parse(text: &str) -> Result<Tables, Failure> {
+    Written::parse(Path::new("serve.toml"), text.to_owned()).map(|(_, tables)| tables)
+}
+
+/// What is told of a file that is refused.
+fn refused(text: &str) -> String {
+    let told = Written::parse(Path::new("serve.toml"), text.to_owned()).and_then(|(written, tables)| {
+        let server = server(&ServeArgs::default(), &tables.server).map(drop);
+        let daemon = server.and_then(|()| daemon(&tables, None).map(drop));
+        daemon.map_err(|wrong| written.wrong(&wrong))
+    });
+    told.unwrap_err().into_words().0
+}
 
 /// The table of keys in the reference.
 fn reference() -> String {
@@ -157,13 +171,86 @@ fn what_is_not_known_is_refused() {
 #[test]
 fn domains_and_origins_are_checked() {
     for domain in ["box.test", "localhost:3000", "a-b.c"] {
-        assert!(check_domain(domain).is_ok(), "{domain}");
+        assert!(check_domain(domain, "domain").is_ok(), "{domain}");
     }
     for domain in ["", ".", "a..b", "http://a", "a b", "a:0", "a:x", "é.test"] {
-        assert!(check_domain(domain).is_err(), "{domain}");
+        assert!(check_domain(domain, "domain").is_err(), "{domain}");
     }
     assert!(is_origin("https://app.example") && is_origin("http://localhost:8080"));
     for origin in ["", "*", "null", "app.example", "https://", "https://a/"] {
         assert!(!is_origin(origin), "{origin}");
     }
+}
+
+#[test]
+fn what_is_wrong_is_told_with_its_file_its_place_and_its_key() {
+    for (text, told) in [
+        ("lisen = 3", "serve.toml:1:1: lisen: unknown field `lisen`"),
+        (
+            "domain = \"a.b\"\nlisten = \"nowhere\"",
+            "serve.toml:2:10: listen: it is no address",
+        ),
+        ("domain = \"a.b\"\ndomain = \"c\"", "serve.toml:2:1: duplicate key"),
+        ("log = \"all\"", "serve.toml:1:7: log: unknown variant `all`"),
+        (
+            "[sandboxes]\nmax = 2\nmaximum = 1",
+            "serve.toml:3:1: sandboxes.maximum: unknown field `maximum`",
+        ),
+        (
+            "[limits]\n\n  cpus = \"many\"",
+            "serve.toml:3:10: limits.cpus: invalid type",
+        ),
+        ("[limits]\npids = 4", "serve.toml:2:1: limits.pids: it is 4"),
+        ("[max_limits]\ncpus = 1", "serve.toml:1:1: limits.cpus: it is 2"),
+        ("limits = 3", "serve.toml:1:10: limits: invalid type"),
+        ("[unknown]\na = 1", "serve.toml:1:2: unknown: unknown field"),
+        (
+            "[pool.templates.a]\nmost = 1",
+            "serve.toml:2:1: pool.templates.a.most: unknown field",
+        ),
+        ("[pool]\nmax = 1\nmin = 2", "serve.toml:3:1: pool.min: it is 2"),
+        (
+            "[pool.templates.a]\nimports = [\"os\",\n  \"os; x\"]",
+            "serve.toml:3:3: pool.templates.a.imports: ",
+        ),
+        (
+            "[pool.templates.\"A b\"]\nmin = 1",
+            "serve.toml:1:17: pool.templates.A b: ",
+        ),
+        (
+            "[templates]\nallow = [\"pypi.org\", \"*\"]",
+            "serve.toml:2:22: templates.allow: ",
+        ),
+        ("[templates]\npip = [\"-r x\"]", "serve.toml:2:8: templates.pip: "),
+        (
+            "[templates]\nbuild_env = [\"A=1\", \"=2\"]",
+            "serve.toml:2:21: templates.build_env: ",
+        ),
+        (
+            "[sandboxes]\nlevel = \"best\"",
+            "serve.toml:2:1: sandboxes.level: `best` is not a level",
+        ),
+        (
+            "[sandboxes]\ndegrade = \"maybe\"",
+            "serve.toml:2:1: sandboxes.degrade: `maybe` means nothing",
+        ),
+        (
+            "\ntls_key = \"a\"",
+            "serve.toml:2:1: tls_key: `tls_cert` and `tls_key` go together",
+        ),
+        ("domain = \"a b\"", "serve.toml:1:1: domain: `a b` is no domain"),
+        (
+            "allow_origins = [\"https://a.b\", \"null\"]",
+            "serve.toml:1:33: allow_origins: `null` is no origin",
+        ),
+    ] {
+        let found = refused(text);
+        assert!(found.starts_with(told), "{text:?}\n told: {found}\nwants: {told}");
+    }
+    // Where the text is no TOML there is no key to name.
+    assert!(
+        refused("a = 1\nb = [").starts_with("serve.toml:2:"),
+        "{}",
+        refused("a = 1\nb = [")
+    );
 }

@@ -10,6 +10,7 @@ use offleash_isolation::probe::{Check, Status};
 use serde_json::{Value, json};
 
 use crate::args::LogArg;
+use crate::failure::Failure;
 use crate::terminal;
 
 /// How often it is said that there are too many clients.
@@ -36,6 +37,14 @@ impl JsonLines {
             && let Some(line) = about_limits(groups, degrade)
         {
             write(line);
+        }
+    }
+
+    /// Says what is wrong with the configuration without keeping the server from anything.
+    pub(super) fn warning(&self, warning: Failure) {
+        if self.what != LogArg::None {
+            let (told, hint) = warning.into_words();
+            write(json!({ "level": "warn", "event": "configuration", "told": told, "hint": hint }));
         }
     }
 

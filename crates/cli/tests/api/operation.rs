@@ -145,11 +145,12 @@ fn a_configuration_is_checked() {
         ("lisen = 3\n", "lisen"),
         ("[limits]\ncpus = 1000\n", "limits.cpus"),
         ("otlp_endpoint = \"http://127.0.0.1:4318\"\n", "built without traces"),
-        ("a = [", "no configuration"),
+        ("a = [", "unclosed array"),
     ] {
-        let file = site.write("bad.toml", text);
+        let file = site.write("bad.toml", format!("# The first line.\n{text}"));
         let told = site.refuse(["serve", "--config-check", "--config", file.to_str().unwrap()]);
         assert!(told.contains(named), "{told}");
+        assert!(told.contains("bad.toml:2:") || told.contains("bad.toml:3:"), "{told}");
     }
     // What only serving would refuse otherwise.
     let told = site.refuse(["serve", "--config-check", "--listen", "0.0.0.0:0"]);
@@ -184,6 +185,33 @@ fn a_configuration_is_checked() {
     site.succeed(["serve", "--config-check", "--listen", "localhost:3000"]);
     site.refuse(["serve", "--config-check", "--config", "nowhere.toml"]);
     site.refuse(["serve", "--config-check", "--domain", "a b"]);
+}
+
+#[test]
+fn a_template_that_is_not_there_is_told_and_keeps_nobody_from_serving() {
+    let site = Site::new();
+    let named = "[pool]\nmin = 0\n[pool.templates.base]\nmin = 0\n[pool.templates.nosuch]\nmin = 1\n\
+                 [pool.templates.code-interpreter-v1]\nmin = 0\n";
+    let file = site.write("serve.toml", named);
+    let check = ["serve", "--config-check", "--config", file.to_str().unwrap()];
+    let output = site.offleash(check).output().unwrap();
+    assert_eq!(stdout(&output), "the configuration is good\n");
+    let told = crate::support::stderr(&output);
+    assert!(
+        told.starts_with("warning: ") && told.contains("serve.toml:5:"),
+        "{told}"
+    );
+    assert!(told.contains("pool.templates.nosuch: there is no template"), "{told}");
+    assert!(told.contains("hint: `offleash template ls`"), "{told}");
+    assert!(
+        !told.contains("pool.templates.base") && !told.contains("code-interpreter"),
+        "{told}"
+    );
+    let mut server = Server::start_on(site, named, &[]);
+    let (status, log) = server.end();
+    assert!(status.success(), "{status}");
+    let told = log.lines().find(|line| line.contains(r#""event":"configuration""#));
+    assert!(told.is_some_and(|line| line.contains("pool.templates.nosuch")), "{log}");
 }
 
 #[test]

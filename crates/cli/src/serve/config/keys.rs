@@ -1,13 +1,13 @@
 //! The keys of the configuration file, in their tables; what they mean together is not decided here.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use offleash_core::text::Text;
 use serde::Deserialize;
+use toml::Spanned;
+use toml::de::{DeTable, Deserializer, ValueDeserializer};
 
 use crate::args::{ListenAt, LogArg};
-use crate::failure::Failure;
 
 /// Tables of keys, all of which may be absent; and what the reference says of each.
 macro_rules! tables {
@@ -150,14 +150,6 @@ tables! {
     }
 }
 
-/// The whole file.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct File {
-    #[serde(flatten)]
-    rest: toml::Table,
-}
-
 /// The tables of the file, each read by itself so that unknown keys are refused in all.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
@@ -171,44 +163,37 @@ pub(super) struct Tables {
     pub(super) templates: Templates,
 }
 
-/// Reads the file at `path`.
-///
-/// # Errors
-/// When it cannot be read or has a key that is not known.
-pub(super) fn read_file(path: &Path) -> Result<Tables, Failure> {
-    let shown = Text::from(path);
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        Failure::new(format!("reading `{shown}`: {error}")).with_hint("`--config FILE` names a file that can be read")
-    })?;
-    parse(&text).map_err(|error| {
-        Failure::new(format!("`{shown}` is no configuration: {}", error.message()))
-            .with_hint("docs/serve.md has every key, with its default")
-    })
+impl Tables {
+    /// Reads what the text holds, which knows where each value stands.
+    ///
+    /// # Errors
+    /// When a key is not known, or a value is not what its key takes.
+    pub(super) fn of(mut root: Spanned<DeTable<'_>>) -> Result<Self, toml::de::Error> {
+        let rest = root.as_mut();
+        let sandboxes = table(rest, "sandboxes")?;
+        let limits = table(rest, "limits")?;
+        let max_limits = table(rest, "max_limits")?;
+        let admission = table(rest, "admission")?;
+        let pool = table(rest, "pool")?;
+        let zygotes = table(rest, "zygotes")?;
+        let templates = table(rest, "templates")?;
+        let server = Server::deserialize(Deserializer::from(root))?;
+        Ok(Self {
+            server,
+            sandboxes,
+            limits,
+            max_limits,
+            admission,
+            pool,
+            zygotes,
+            templates,
+        })
+    }
 }
 
-pub(super) fn parse(text: &str) -> Result<Tables, toml::de::Error> {
-    let File { mut rest } = toml::from_str(text)?;
-    let sandboxes = table(&mut rest, "sandboxes")?;
-    let limits = table(&mut rest, "limits")?;
-    let max_limits = table(&mut rest, "max_limits")?;
-    let admission = table(&mut rest, "admission")?;
-    let pool = table(&mut rest, "pool")?;
-    let zygotes = table(&mut rest, "zygotes")?;
-    let templates = table(&mut rest, "templates")?;
-    let server = toml::Value::Table(rest).try_into()?;
-    Ok(Tables {
-        server,
-        sandboxes,
-        limits,
-        max_limits,
-        admission,
-        pool,
-        zygotes,
-        templates,
-    })
-}
-
-fn table<T: Default + for<'a> Deserialize<'a>>(rest: &mut toml::Table, name: &str) -> Result<T, toml::de::Error> {
-    rest.remove(name)
-        .map_or_else(|| Ok(T::default()), toml::Value::try_into)
+fn table<'a, T: Default + Deserialize<'a>>(rest: &mut DeTable<'a>, name: &str) -> Result<T, toml::de::Error> {
+    match rest.remove(name) {
+        Some(value) => T::deserialize(ValueDeserializer::from(value)),
+        None => Ok(T::default()),
+    }
 }
