@@ -13,6 +13,7 @@ mod change;
 mod claim;
 mod clock;
 mod content;
+mod copy;
 mod failure;
 mod identity;
 mod live_run;
@@ -45,6 +46,7 @@ pub use apply::{ApplyError, ApplyReport, ApplyRequest, ConflictAt, ConflictReaso
 pub use audit::{Audit, AuditError, AuditEvent, AuditLine, AuditLines, BadLine, Recovery, VerifyReport};
 pub use change::{Change, ChangeError, ChangeKind, summarize};
 pub use clock::{rfc3339, rfc3339_now};
+pub use copy::{CopyBudget, CopyError, copy_layer};
 pub use failure::FileError;
 pub use identity::HostIdentity;
 pub use live_run::{Finished, LiveRun, NewRun};
