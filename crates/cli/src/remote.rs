@@ -2,6 +2,7 @@
 
 mod arrival;
 mod copy;
+mod create;
 mod exec;
 mod logs;
 pub(crate) mod table;
@@ -13,6 +14,7 @@ use offleash_api::client::{Client, Ended, SOCKET, encoded};
 use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::text::Text;
 use offleash_core::units::Millis;
+use offleash_manager::daemon::NAME;
 use offleash_store::{HostIdentity, StateDirectory};
 use serde_json::{Map, Value, json};
 
@@ -31,29 +33,7 @@ fn client(state: Option<&Path>) -> Result<Client, Failure> {
 }
 
 pub(crate) fn create(arguments: &CreateArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let mut body = json!({
-        "templateID": arguments.template,
-        "metadata": assignments("--label", &arguments.label)?,
-        "envVars": assignments("--env", &arguments.env)?,
-        "autoPause": arguments.auto_pause,
-    });
-    if let Some(text) = &arguments.timeout {
-        body["timeout"] = json!(seconds("--timeout", text)?);
-    }
-    if arguments.auto_resume {
-        body["autoResume"] = json!({ "enabled": true });
-    }
-    let mut denied = arguments.deny_host.clone();
-    if arguments.no_internet {
-        denied.push("0.0.0.0/0".to_owned());
-    }
-    if arguments.no_internet && arguments.allow.is_empty() {
-        body["allow_internet_access"] = json!(false);
-    } else if !denied.is_empty() || !arguments.allow.is_empty() {
-        body["network"] = json!({ "allowOut": arguments.allow, "denyOut": denied });
-    }
-    let made = client(state)?.post("/v2/sandboxes", &body)?;
-    line(text(&made, "sandboxID"))
+    create::create(&client(state)?, arguments)
 }
 
 pub(crate) fn ls(arguments: &LsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
@@ -80,22 +60,25 @@ pub(crate) fn ls(arguments: &LsArgs, state: Option<&Path>) -> Result<ExitCode, F
         terminal::print(ids.as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut table = Table::new(&["ID", "TEMPLATE", "STATE", "STARTED", "ENDS", "LABELS"]);
+    let mut table = Table::new(&["ID", "NAME", "TEMPLATE", "STATE", "STARTED", "ENDS", "LABELS"]);
     for one in &all {
         let template = one
             .get("alias")
             .map_or_else(|| field(one, "templateID"), |_| field(one, "alias"));
-        let labels = one
+        let mut labels = one
             .get("metadata")
             .and_then(Value::as_object)
             .cloned()
             .unwrap_or_default();
+        let name = labels.remove(NAME);
+        let name = name.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
         let labels: Vec<String> = labels
             .iter()
             .map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()))
             .collect();
         table.row([
             field(one, "sandboxID"),
+            name,
             template,
             field(one, "state"),
             field(one, "startedAt"),
@@ -109,8 +92,10 @@ pub(crate) fn ls(arguments: &LsArgs, state: Option<&Path>) -> Result<ExitCode, F
     table.print()
 }
 
-pub(crate) fn exec(arguments: ExecArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    exec::exec(&client(state)?, arguments)
+pub(crate) fn exec(mut arguments: ExecArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let client = client(state)?;
+    arguments.id = client.id_of(&arguments.id)?;
+    exec::exec(&client, arguments)
 }
 
 pub(crate) fn cp(arguments: &CpArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
@@ -118,19 +103,20 @@ pub(crate) fn cp(arguments: &CpArgs, state: Option<&Path>) -> Result<ExitCode, F
 }
 
 pub(crate) fn logs(arguments: &LogsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    logs::logs(&client(state)?, arguments)
+    let client = client(state)?;
+    logs::logs(&client, &client.id_of(&arguments.id)?, arguments.follow)
 }
 
 /// Ends sandboxes, running or paused.
 pub(crate) fn stop(arguments: &IdsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     let client = client(state)?;
-    each(&arguments.ids, |id| kill(&client, id))
+    each(&client, &arguments.ids, |id| kill(&client, id))
 }
 
 /// Removes sandboxes: those that are paused, and with force those that run.
 pub(crate) fn rm(arguments: &RmArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     let client = client(state)?;
-    each(&arguments.ids, |id| {
+    each(&client, &arguments.ids, |id| {
         let detail = client.known(id, client.get(&format!("/sandboxes/{}", encoded(id))))?;
         if text(&detail, "state") == "running" && !arguments.force {
             return Err(Failure::new(format!("sandbox {} is running", Text::from(id)))
@@ -147,7 +133,8 @@ fn kill(client: &Client, id: &str) -> Result<(), Failure> {
 pub(crate) fn inspect(arguments: &IdsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     let client = client(state)?;
     let mut all = Vec::new();
-    for id in &arguments.ids {
+    for given in &arguments.ids {
+        let id = &client.id_of(given)?;
         let mut detail = match client.get(&format!("/sandboxes/{}", encoded(id))) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 client.ended(id)?.as_ref().map(described).ok_or(error)?
@@ -190,7 +177,8 @@ pub(crate) fn stats(arguments: &StatsArgs, state: Option<&Path>) -> Result<ExitC
         let running = client.list("/v2/sandboxes?limit=100&state=running")?;
         running.iter().map(|one| text(one, "sandboxID")).collect()
     } else {
-        arguments.ids.clone()
+        let ids = arguments.ids.iter().map(|given| client.id_of(given));
+        ids.collect::<Result<Vec<String>, _>>()?
     };
     let mut latest = Map::new();
     let mut table = Table::new(&["ID", "CPU", "MEMORY", "DISK"]);
@@ -224,7 +212,7 @@ fn mebibytes(bytes: u64) -> String {
 
 pub(crate) fn pause(arguments: &IdsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     let client = client(state)?;
-    each(&arguments.ids, |id| {
+    each(&client, &arguments.ids, |id| {
         client.known(
             id,
             client.post(&format!("/sandboxes/{}/pause", encoded(id)), &json!({})),
@@ -239,7 +227,7 @@ pub(crate) fn resume(arguments: &ResumeArgs, state: Option<&Path>) -> Result<Exi
         Some(text) => seconds("--timeout", text)?,
         None => RESUMED,
     };
-    each(&arguments.ids, |id| {
+    each(&client, &arguments.ids, |id| {
         let path = format!("/v2/sandboxes/{}/connect", encoded(id));
         client.known(id, client.post(&path, &json!({ "timeout": timeout })))?;
         Ok(())
@@ -248,17 +236,22 @@ pub(crate) fn resume(arguments: &ResumeArgs, state: Option<&Path>) -> Result<Exi
 
 pub(crate) fn port(arguments: &PortArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     let client = client(state)?;
-    client.running(&arguments.id)?;
+    let id = client.id_of(&arguments.id)?;
+    client.running(&id)?;
     let server = client.get("/v1/version")?;
     let url = text(&server, "url");
-    line(format!("{url}/_port/{}/{}/", arguments.id, arguments.port))
+    line(format!("{url}/_port/{id}/{}/", arguments.port))
 }
 
 /// Does something for each sandbox and says which it was done for; what failed for one does not keep it from the others.
-fn each(ids: &[String], mut act: impl FnMut(&str) -> Result<(), Failure>) -> Result<ExitCode, Failure> {
+fn each(
+    client: &Client,
+    ids: &[String],
+    mut act: impl FnMut(&str) -> Result<(), Failure>,
+) -> Result<ExitCode, Failure> {
     let mut last = None;
     for id in ids {
-        match act(id) {
+        match client.id_of(id).map_err(Failure::from).and_then(|id| act(&id)) {
             Ok(()) => terminal::print(format!("{}\n", Text::from(id.as_str())).as_bytes())?,
             Err(failure) => {
                 if let Some(earlier) = last.replace(failure) {

@@ -19,6 +19,8 @@ mod bodies;
 mod client;
 #[path = "api/contexts.rs"]
 mod contexts;
+#[path = "api/created.rs"]
+mod created;
 #[path = "api/floods.rs"]
 mod floods;
 #[path = "api/ids.rs"]

@@ -29,6 +29,48 @@ impl RunId {
     }
 }
 
+/// The digits of a sandbox's id in a daemon, behind its `i`: 98 bits.
+pub const SANDBOX_ID_DIGITS: usize = 19;
+
+/// What the owner of a sandbox calls it: 1 to 63 characters of `[a-z0-9._-]`, the first a letter or digit, and never what
+/// could be the id of one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SandboxName(String);
+
+/// A string that is not a [`SandboxName`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SandboxNameError {
+    /// Characters that no name has, none, or too many.
+    #[error("`{}` is not a name: expected 1 to 63 characters a-z, 0-9, `.`, `_` and `-`, the first a letter or digit", .0.escape_debug())]
+    Malformed(String),
+    /// It could be the id of another sandbox.
+    #[error("`{0}` looks like the id of a sandbox")]
+    IsId(String),
+}
+
+impl SandboxName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for SandboxName {
+    type Err = SandboxNameError;
+
+    fn from_str(text: &str) -> Result<Self, SandboxNameError> {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let starts_well = text.bytes().next().is_some_and(plain);
+        if !starts_well || text.len() > 63 || !text.bytes().all(|byte| plain(byte) || b"._-".contains(&byte)) {
+            return Err(SandboxNameError::Malformed(text.to_owned()));
+        }
+        if text.len() == SANDBOX_ID_DIGITS + 1 && text.starts_with('i') && text.bytes().all(plain) {
+            return Err(SandboxNameError::IsId(text.to_owned()));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
 fn push_base36(text: &mut String, value: u64, digits: u32) {
     const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
     for position in (0..digits).rev() {
@@ -86,6 +128,28 @@ mod tests {
     fn built_ids_parse() {
         let id = RunId::from_parts(u64::MAX, u64::MAX);
         assert_eq!(id.as_str().parse(), Ok(id.clone()));
+    }
+
+    #[test]
+    fn a_name_is_no_id_and_no_path() {
+        for good in ["a", "0", "my-box_2.x", "iabc", "i123456789012345678-", &"a".repeat(63)] {
+            assert_eq!(good.parse::<SandboxName>().unwrap().as_str(), good);
+        }
+        for bad in [
+            "",
+            "-a",
+            ".",
+            "..",
+            "A",
+            "a/b",
+            "a:b",
+            "a b",
+            "é",
+            &"a".repeat(64),
+            "i1234567890123456789",
+        ] {
+            assert!(bad.parse::<SandboxName>().is_err(), "{bad:?}");
+        }
     }
 
     #[test]

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 
 use http::{Method, Request};
 use offleash_core::error::{ErrorKind, Explained};
+use offleash_core::id::SandboxName;
+use offleash_manager::daemon::NAME;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -34,6 +36,14 @@ pub enum ClientError {
         socket: PathBuf,
         /// Why it cannot be connected to.
         source: std::io::Error,
+    },
+    /// Sandboxes of several keys have the name.
+    #[error("several sandboxes are called `{name}`: {}", .ids.join(", "))]
+    Ambiguous {
+        /// The name.
+        name: String,
+        /// Their ids.
+        ids: Vec<String>,
     },
     /// The sandbox is paused, and not resumed by being used.
     #[error("sandbox `{}` is paused", .id.escape_debug())]
@@ -101,6 +111,7 @@ impl Explained for ClientError {
             Self::NotRunning { .. } | Self::ServerEnded { .. } | Self::Cut { .. } => ErrorKind::Unavailable,
             Self::Ended { .. } => ErrorKind::NotFound,
             Self::Paused { .. } => ErrorKind::Conflict,
+            Self::Ambiguous { .. } => ErrorKind::Invalid,
             Self::Refused { kind, .. } => *kind,
             Self::NotStarted { .. } => ErrorKind::NotFound,
             Self::Malformed { .. } => ErrorKind::Internal,
@@ -114,6 +125,7 @@ impl Explained for ClientError {
                 Some("start one with `offleash serve`, with the same `--state DIR` if it has one".to_owned())
             }
             Self::Ended { id, .. } => Some(format!("`offleash logs {}` says what happened", id.escape_debug())),
+            Self::Ambiguous { .. } => Some("say its id instead".to_owned()),
             Self::Paused { id } => Some(format!("`offleash resume {}`", id.escape_debug())),
             _ => None,
         }
@@ -219,6 +231,30 @@ impl Client {
             };
             Ok((value, next))
         })
+    }
+
+    /// The id of the sandbox that `given` is the name of; `given` itself where it is none.
+    ///
+    /// # Errors
+    /// As [`Self::get`], and `Ambiguous`.
+    pub fn id_of(&self, given: &str) -> Result<String, ClientError> {
+        // What could be an id is no name.
+        if given.parse::<SandboxName>().is_err() {
+            return Ok(given.to_owned());
+        }
+        let label = format!("{}={}", encoded(NAME), encoded(given));
+        let found = self.list(&format!("/v2/sandboxes?limit=100&metadata={}", encoded(&label)))?;
+        let mut ids = found
+            .iter()
+            .filter_map(|one| one["sandboxID"].as_str().map(str::to_owned));
+        match (ids.next(), ids.next()) {
+            (None, _) => Ok(given.to_owned()),
+            (Some(id), None) => Ok(id),
+            (Some(first), Some(second)) => Err(ClientError::Ambiguous {
+                name: given.to_owned(),
+                ids: [first, second].into_iter().chain(ids).collect(),
+            }),
+        }
     }
 
     /// What there is to say of a sandbox that runs, or will when it is used.

@@ -40,7 +40,7 @@ struct Outcome {
 pub(super) async fn run(asked: &Asked<'_>, body: Incoming) -> Result<Response<Body>, Refusal> {
     let new: NewRun = json::read(body).await?;
     let (exec, input) = command(new.command)?;
-    let request = sandboxes::create_request(new.sandbox.unwrap_or_default(), None);
+    let request = sandboxes::create_request(new.sandbox.unwrap_or_default(), None)?;
     let keep = new.keep.unwrap_or(false);
     // Whoever goes away meanwhile leaves no sandbox behind that nobody knows of.
     let work = |daemon: Daemon, caller: Caller| async move {

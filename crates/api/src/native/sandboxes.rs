@@ -2,6 +2,7 @@
 
 use http::{Response, StatusCode};
 use hyper::body::Incoming;
+use offleash_core::id::SandboxNameError;
 use offleash_manager::daemon::{CreateRequest, LimitsRequest, NetworkSettings, OnTimeout, State};
 
 use super::shapes::{NewLimits, NewPolicy, NewSandbox, Sandbox, SandboxList, SandboxUsage};
@@ -12,10 +13,13 @@ use crate::trace::{self, Operation};
 use crate::{failure, json};
 
 /// What the manager is asked for.
-pub(super) fn create_request(new: NewSandbox, idempotency_key: Option<String>) -> CreateRequest {
+pub(super) fn create_request(new: NewSandbox, idempotency_key: Option<String>) -> Result<CreateRequest, Refusal> {
+    let name = new.name.as_deref().map(str::parse).transpose();
+    let name = name.map_err(|error: SandboxNameError| Refusal::bad_request(format!("name: {error}")))?;
     let usual = CreateRequest::default();
     let pauses = new.pause_on_timeout.unwrap_or(false);
-    CreateRequest {
+    Ok(CreateRequest {
+        name,
         template: new.template.unwrap_or(usual.template),
         timeout_seconds: new.timeout_seconds,
         metadata: new.metadata.unwrap_or_default(),
@@ -26,7 +30,7 @@ pub(super) fn create_request(new: NewSandbox, idempotency_key: Option<String>) -
         network: settings(new.policy.unwrap_or_default()),
         limits: limits(&new.limits.unwrap_or_default()),
         idempotency_key,
-    }
+    })
 }
 
 fn limits(new: &NewLimits) -> LimitsRequest {
@@ -50,7 +54,7 @@ fn settings(new: NewPolicy) -> NetworkSettings {
 
 pub(super) async fn create(asked: &Asked<'_>, body: Incoming) -> Result<Response<Body>, Refusal> {
     let new: NewSandbox = json::read(body).await?;
-    let request = create_request(new, idempotency_key(asked));
+    let request = create_request(new, idempotency_key(asked))?;
     let created = whole(
         asked,
         |daemon, caller| async move { daemon.create(&caller, request).await },

@@ -45,6 +45,8 @@ objects! {
     NewSandbox {
         /// The template; `base` if absent.
         template: Option<String>,
+        /// What it is called: label `name`, which no other sandbox of the key may have then.
+        name: Option<String>,
         /// How long it may live, seconds; 300 if absent.
         timeout_seconds: Option<u64>,
         /// Labels.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use offleash_core::id::SandboxName;
 use offleash_core::units::Bytes;
 
 #[derive(Debug, Args)]
@@ -10,9 +11,24 @@ pub(crate) struct CreateArgs {
     /// What the sandbox is made from.
     #[arg(long, value_name = "NAME", default_value = "base")]
     pub(crate) template: String,
+    /// What it is called: stands for its id. No other that lives has the name; label `name` says it.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<SandboxName>,
     /// How long it lives, such as 90s, 5m or 2h. [default: the daemon's]
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<String>,
+    /// Memory it may use, such as 512M or 2G; in whole MiB. [default: the daemon's]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory: Option<Bytes>,
+    /// CPUs it may use at once. [default: the daemon's]
+    #[arg(long, value_name = "N")]
+    pub(crate) cpus: Option<u32>,
+    /// Disk it may use, such as 2G; in whole MiB. [default: the daemon's]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) disk: Option<Bytes>,
+    /// Processes and threads it may have. [default: the daemon's]
+    #[arg(long, value_name = "N")]
+    pub(crate) pids: Option<u32>,
     /// Pause it when its time is up, instead of ending it.
     #[arg(long)]
     pub(crate) auto_pause: bool,
@@ -28,7 +44,7 @@ pub(crate) struct CreateArgs {
     /// Let it reach nothing on the internet but what `--allow` names.
     #[arg(long)]
     pub(crate) no_internet: bool,
-    /// Let it reach a name, `*.` before a name, an address or a network.
+    /// Let it reach a name, `*.` before a name, an address or a network, whatever else is closed to it.
     #[arg(long, value_name = "HOST")]
     pub(crate) allow: Vec<String>,
     /// Let it not reach an address or a network.
@@ -69,7 +85,7 @@ pub(crate) struct ExecArgs {
     /// A variable.
     #[arg(long, short = 'e', value_name = "NAME=VALUE")]
     pub(crate) env: Vec<String>,
-    /// The sandbox.
+    /// The sandbox, by its id or its name.
     #[arg(value_name = "ID")]
     pub(crate) id: String,
     /// Command and arguments.
@@ -90,7 +106,7 @@ pub(crate) struct CpArgs {
     /// The most that is copied from a sandbox in all; a file or directory in a directory counts 4 KiB more.
     #[arg(long, value_name = "SIZE", default_value = "10GiB")]
     pub(crate) max_bytes: Bytes,
-    /// From where: a path here, or ID:PATH.
+    /// From where: a path here, or ID:PATH; a name stands for the id.
     #[arg(value_name = "SOURCE")]
     pub(crate) source: PathBuf,
     /// To where: a path here, or ID:PATH.
@@ -101,7 +117,7 @@ pub(crate) struct CpArgs {
 /// One sandbox or several.
 #[derive(Debug, Args)]
 pub(crate) struct IdsArgs {
-    /// The sandboxes.
+    /// The sandboxes, by id or name.
     #[arg(value_name = "ID", required = true)]
     pub(crate) ids: Vec<String>,
 }
@@ -111,7 +127,7 @@ pub(crate) struct RmArgs {
     /// Remove it although it runs.
     #[arg(long, short = 'f')]
     pub(crate) force: bool,
-    /// The sandboxes.
+    /// The sandboxes, by id or name.
     #[arg(value_name = "ID", required = true)]
     pub(crate) ids: Vec<String>,
 }
@@ -121,7 +137,7 @@ pub(crate) struct ResumeArgs {
     /// How long it lives from now on, such as 90s, 5m or 2h. [default: five minutes]
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<String>,
-    /// The sandboxes.
+    /// The sandboxes, by id or name.
     #[arg(value_name = "ID", required = true)]
     pub(crate) ids: Vec<String>,
 }
@@ -131,7 +147,7 @@ pub(crate) struct StatsArgs {
     /// Print the samples as JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// The sandboxes. [default: all that run]
+    /// The sandboxes, by id or name. [default: all that run]
     #[arg(value_name = "ID")]
     pub(crate) ids: Vec<String>,
 }
@@ -141,14 +157,14 @@ pub(crate) struct LogsArgs {
     /// Go on with what happens, until the sandbox has ended.
     #[arg(long, short = 'f')]
     pub(crate) follow: bool,
-    /// The sandbox, which may have ended a while ago.
+    /// The sandbox, which may have ended a while ago; by its name as long as it lives.
     #[arg(value_name = "ID")]
     pub(crate) id: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct PortArgs {
-    /// The sandbox.
+    /// The sandbox, by its id or its name.
     #[arg(value_name = "ID")]
     pub(crate) id: String,
     /// The port on which a program inside listens.

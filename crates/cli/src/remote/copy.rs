@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use offleash_api::client::{Client, Kind};
+use offleash_core::id::{SandboxName, SandboxNameError};
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
 
@@ -49,11 +50,13 @@ pub(super) fn copy(client: &Client, arguments: &CpArgs) -> Result<ExitCode, Fail
                 .with_hint("`offleash exec -i ID tee PATH` writes it to a file; a file of that name is `./-`"));
         }
         (Place::Here(from), Place::Inside { id, path }) => {
+            let id = client.id_of(&id)?;
             let sandbox = Sandbox::new(client, &id, user);
             sandbox.upload(&from, &path)?;
             sandbox.is_partial.get()
         }
         (Place::Inside { id, path }, Place::Here(to)) => {
+            let id = client.id_of(&id)?;
             let sandbox = Sandbox::new(client, &id, user);
             match to == Path::new("-") {
                 true => sandbox.print(&path)?,
@@ -79,11 +82,9 @@ fn place(argument: &Path) -> Result<Place, Failure> {
     let Some(text) = argument.to_str() else {
         return Ok(Place::Here(argument.to_owned()));
     };
-    let is_id = |id: &str| {
-        !id.is_empty()
-            && id
-                .bytes()
-                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+    let is_id = |id: &str| match id.parse::<SandboxName>() {
+        Ok(_) | Err(SandboxNameError::IsId(_)) => true,
+        Err(SandboxNameError::Malformed(_)) => false,
     };
     match text.split_once(':') {
         Some((id, "")) if is_id(id) => Err(Failure::new(format!(

@@ -9,7 +9,6 @@ use offleash_core::error::{ErrorKind, Explained as _};
 use serde_json::Value;
 
 use super::text;
-use crate::args::LogsArgs;
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -20,21 +19,17 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Lines may come late by so much, because several processes write them, milliseconds.
 const LATE_MS: i64 = 5_000;
 
-pub(super) fn logs(client: &Client, arguments: &LogsArgs) -> Result<ExitCode, Failure> {
+pub(super) fn logs(client: &Client, id: &str, follow: bool) -> Result<ExitCode, Failure> {
     let mut shown = Shown::default();
     let mut lived = false;
     loop {
         // Asked for first: what is written before the end is read after it.
-        let lives = arguments.follow && lives(client, &arguments.id)?;
+        let lives = follow && lives(client, id)?;
         if lived && !lives {
-            await_account(client, &arguments.id)?;
+            await_account(client, id)?;
         }
         lived = lives;
-        let path = format!(
-            "/v2/sandboxes/{}/logs?cursor={}",
-            encoded(&arguments.id),
-            shown.cursor()
-        );
+        let path = format!("/v2/sandboxes/{}/logs?cursor={}", encoded(id), shown.cursor());
         let answer = client.get(&path)?;
         let entries = answer.get("logs").and_then(Value::as_array);
         let lines: String = entries

@@ -12,13 +12,13 @@ use crate::support::{stderr, stdout};
 
 impl Server {
     /// What one of our commands says, which must succeed.
-    fn say(&self, arguments: &[&str]) -> String {
+    pub(crate) fn say(&self, arguments: &[&str]) -> String {
         let output = self.say_anyway(arguments);
         assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
         stdout(&output)
     }
 
-    fn say_anyway(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn say_anyway(&self, arguments: &[&str]) -> Output {
         self.site.offleash(arguments).output().unwrap()
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use offleash_core::id::SandboxName;
 use offleash_core::spec::Descent;
 use offleash_core::text::Text;
 use offleash_core::units::{Bytes, CpuCount};
@@ -17,7 +18,7 @@ use super::history::{self, Cause, Happened, who};
 use super::inner::{Inner, blocking};
 use super::launch::{self, Process};
 use super::pool::Origin;
-use super::request::{CreateRequest, NetworkSettings, OnTimeout};
+use super::request::{CreateRequest, NAME, NetworkSettings, OnTimeout};
 use super::specification::{self, Specification};
 use super::table::{Claim, Entry, Reserved};
 use super::view::{Caller, Limits, SandboxView};
@@ -95,9 +96,16 @@ struct Order {
 }
 
 impl Order {
-    fn of(caller: &Caller, request: CreateRequest, inner: &Inner) -> Result<Self, DaemonError> {
+    fn of(caller: &Caller, mut request: CreateRequest, inner: &Inner) -> Result<Self, DaemonError> {
         if inner.is_draining() {
             return Err(DaemonError::Draining);
+        }
+        if let Some(name) = &request.name {
+            let label = request.metadata.insert(NAME.to_owned(), name.as_str().to_owned());
+            if label.is_some_and(|label| label != name.as_str()) {
+                let why = format!("label `{NAME}` says something else");
+                return Err(DaemonError::invalid("name", why));
+            }
         }
         let specification = Specification::of(&request, &inner.config)?;
         let timeout = specification::timeout(request.timeout_seconds, &inner.config)?;
@@ -133,6 +141,7 @@ impl Order {
             limits: &self.specification.limits,
             most: inner.config.max_sandboxes,
             idempotency_key: self.request.idempotency_key.as_deref(),
+            name: self.request.name.as_ref().map(SandboxName::as_str),
         }
     }
 
@@ -212,6 +221,7 @@ async fn hand_out(inner: &Arc<Inner>, order: &Order) -> Result<Option<Reserved>,
         let mut facts = entry.lock();
         facts.owner = Some(order.caller.key_id.clone());
         facts.row.idempotency_key.clone_from(&order.request.idempotency_key);
+        facts.row.metadata.clone_from(&order.request.metadata);
         drop(facts);
         Some(entry)
     })?;

@@ -32,6 +32,14 @@ pub enum DaemonError {
         /// As in `is already paused`.
         why: Cow<'static, str>,
     },
+    /// Another sandbox of the key has the name.
+    #[error("sandbox `{id}` is called `{name}` already")]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// Who has it.
+        id: String,
+    },
     /// What was to be paused only if it is healthy is not: the guest in it does not answer.
     #[error("the guest of sandbox `{id}` does not answer; it runs on")]
     GuestUnresponsive {
@@ -195,6 +203,7 @@ impl Explained for DaemonError {
         match self {
             Self::NotFound { .. } | Self::UnknownTemplate { .. } => ErrorKind::NotFound,
             Self::Conflict { .. }
+            | Self::NameTaken { .. }
             | Self::GuestUnresponsive { .. }
             | Self::AlreadyRunning
             | Self::TemplateInUse { .. } => ErrorKind::Conflict,

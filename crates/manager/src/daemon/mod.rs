@@ -49,7 +49,7 @@ pub(crate) use self::launch::{OWN_PROGRAM, Process};
 pub use self::readiness::Missing;
 pub use self::records::LogsWanted;
 pub use self::request::{
-    CreateRequest, EgressProxy, LimitsRequest, ListFilter, MOST_LISTED, NetworkSettings, OnTimeout,
+    CreateRequest, EgressProxy, LimitsRequest, ListFilter, MOST_LISTED, NAME, NetworkSettings, OnTimeout,
 };
 pub use self::view::{
     Access, Caller, Counts, Event, Interpreter, LOCAL_KEY, Limits, LogLine, Metric, Page, SandboxView, State,

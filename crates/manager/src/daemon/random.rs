@@ -1,19 +1,17 @@
 //! Ids and tokens that nobody can guess.
 
-use offleash_core::id::RunId;
+use offleash_core::id::{RunId, SANDBOX_ID_DIGITS};
 
 use super::error::DaemonError;
 
 const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
-/// Digits of an id after its letter: 98 bits.
-const ID_DIGITS: usize = 19;
 /// Bytes of a token.
 const TOKEN_BYTES: usize = 32;
 
 /// The id of a new sandbox: `i` and 19 characters of `[a-z0-9]`.
 pub(super) fn sandbox_id() -> Result<RunId, DaemonError> {
-    let id = name('i', ID_DIGITS)?;
+    let id = name('i', SANDBOX_ID_DIGITS)?;
     id.parse().map_err(|error| DaemonError::Host {
         tried: "make an id",
         source: Box::new(error),

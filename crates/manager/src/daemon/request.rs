@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
+use offleash_core::id::SandboxName;
 use serde::{Deserialize, Serialize};
 
 /// A sandbox that is asked for; [`CreateRequest::default`] asks for what E2B gives who says nothing.
@@ -12,6 +13,8 @@ pub struct CreateRequest {
     pub template: String,
     /// How long it may live, seconds; the daemon's default if `None`. Zero is refused.
     pub timeout_seconds: Option<u64>,
+    /// What it is called by people: label [`NAME`], which no other sandbox of the key has.
+    pub name: Option<SandboxName>,
     /// Labels.
     pub metadata: BTreeMap<String, String>,
     /// Variables for every command in it.
@@ -29,6 +32,9 @@ pub struct CreateRequest {
     /// A repeated request with the same one, from the same key, answers with the sandbox that is there.
     pub idempotency_key: Option<String>,
 }
+
+/// The label that is a sandbox's name.
+pub const NAME: &str = "name";
 
 /// What happens to a sandbox when its time is up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,6 +128,7 @@ impl Default for CreateRequest {
         Self {
             template: super::BASE_TEMPLATE.to_owned(),
             timeout_seconds: None,
+            name: None,
             metadata: BTreeMap::new(),
             env: BTreeMap::new(),
             secure: true,

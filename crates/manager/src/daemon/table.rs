@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::ENVD_VERSION;
 use super::error::DaemonError;
 use super::history::Cause;
-use super::request::OnTimeout;
+use super::request::{NAME, OnTimeout};
 use super::specification::Specification;
 use super::view::{Access, Caller, Counts, Interpreter, Limits, SandboxView, State};
 use crate::clock::from_ms;
@@ -84,10 +84,16 @@ impl Facts {
             && self.row.state != SandboxState::Killing
     }
 
+    fn is_called(&self, name: Option<&str>) -> bool {
+        let own = self.row.metadata.get(NAME).map(String::as_str);
+        name.is_some() && own == name && self.row.state != SandboxState::Killing
+    }
+
     /// It is not handed out after all.
     pub(super) fn forget_owner(&mut self) {
         self.owner = None;
         self.row.idempotency_key = None;
+        self.row.metadata.clear();
     }
 
     pub(super) fn visible_state(&self) -> Option<State> {
@@ -155,6 +161,8 @@ pub(super) struct Claim<'a> {
     /// How many there may be of all owners.
     pub(super) most: usize,
     pub(super) idempotency_key: Option<&'a str>,
+    /// What no other of the owner may be called.
+    pub(super) name: Option<&'a str>,
 }
 
 /// What came of a claim.
@@ -240,6 +248,12 @@ impl Table {
             if facts.is_of_request(claim.idempotency_key) {
                 drop(facts);
                 return Ok(Some(Reserved::Before(Arc::clone(entry))));
+            }
+            if facts.is_called(claim.name) {
+                return Err(DaemonError::NameTaken {
+                    name: claim.name.unwrap_or_default().to_owned(),
+                    id: facts.row.id.clone(),
+                });
             }
             used.add(&facts);
         }

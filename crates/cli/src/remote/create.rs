@@ -1,0 +1,97 @@
+//! `offleash create`: a sandbox of the daemon.
+
+use std::net::IpAddr;
+use std::process::ExitCode;
+
+use offleash_api::client::{Client, ClientError};
+use offleash_core::text::Text;
+use offleash_core::units::Bytes;
+use serde_json::json;
+
+use super::{assignments, line, seconds, text};
+use crate::args::CreateArgs;
+use crate::failure::Failure;
+
+/// What the daemon calls what these flags say.
+const FLAGS: [(&str, &str); 10] = [
+    ("allowOut", "--allow"),
+    ("denyOut", "--deny-host"),
+    ("cpuCount", "--cpus"),
+    ("memoryMB", "--memory"),
+    ("diskSizeMB", "--disk"),
+    ("pids", "--pids"),
+    ("timeout", "--timeout"),
+    ("envVars", "--env"),
+    ("metadata", "--label"),
+    ("name", "--name"),
+];
+
+pub(super) fn create(client: &Client, arguments: &CreateArgs) -> Result<ExitCode, Failure> {
+    check_allowed(arguments)?;
+    let mut body = json!({
+        "template": arguments.template,
+        "metadata": assignments("--label", &arguments.label)?,
+        "env": assignments("--env", &arguments.env)?,
+        "pause_on_timeout": arguments.auto_pause,
+        "auto_resume": arguments.auto_resume,
+        "limits": {
+            "cpus": arguments.cpus,
+            "memory_mib": arguments.memory.map(mebibytes),
+            "disk_mib": arguments.disk.map(mebibytes),
+            "pids": arguments.pids,
+        },
+    });
+    if let Some(name) = &arguments.name {
+        body["name"] = json!(name.as_str());
+    }
+    if let Some(text) = &arguments.timeout {
+        body["timeout_seconds"] = json!(seconds("--timeout", text)?);
+    }
+    let mut policy = json!({ "allow": arguments.allow, "deny": arguments.deny_host });
+    if arguments.no_internet {
+        policy["internet"] = json!(false);
+    }
+    body["policy"] = policy;
+    let made = client.post("/v1/sandboxes", &body).map_err(in_our_words)?;
+    line(text(&made, "id"))
+}
+
+/// Whole ones, at least as much as was asked for.
+fn mebibytes(size: Bytes) -> u64 {
+    size.0.div_ceil(1 << 20)
+}
+
+/// Refuses a name that is allowed where nothing is closed: it would open nothing.
+fn check_allowed(arguments: &CreateArgs) -> Result<(), Failure> {
+    let is_closed = arguments.no_internet || arguments.deny_host.iter().any(|denied| denied == "0.0.0.0/0");
+    let is_name = |text: &&String| {
+        let address = text.split_once('/').map_or(text.as_str(), |(address, _)| address);
+        address.parse::<IpAddr>().is_err()
+    };
+    match arguments.allow.iter().find(is_name) {
+        Some(name) if !is_closed => {
+            let message = format!("`--allow {}` opens nothing that is not open", Text::from(name.as_str()));
+            Err(Failure::new(message)
+                .with_hint("with `--no-internet`, what `--allow` names is reached and nothing else"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A refusal that names a field, with the flag that says it.
+fn in_our_words(error: ClientError) -> Failure {
+    let ClientError::Refused { message, kind } = error else {
+        return error.into();
+    };
+    let flag = message.split_once(": ").and_then(|(field, why)| {
+        FLAGS
+            .iter()
+            .find(|(known, _)| *known == field)
+            .map(|(_, flag)| (flag, why))
+    });
+    let message = match flag {
+        Some((flag, why)) => format!("{flag}: {why}"),
+        None => message,
+    };
+    ClientError::Refused { message, kind }.into()
+}

@@ -1,0 +1,144 @@
+//! What `offleash create` can say of a sandbox: its name, its limits, what it may reach.
+
+use crate::server::{QUIET, Server};
+use crate::support::{stderr, stdout};
+
+#[test]
+fn a_name_stands_for_the_id_and_is_one_sandboxes_alone() {
+    let server = Server::start_with(QUIET, &[]);
+    let id = server.say(&["create", "--name", "my-box.1", "--timeout", "10m"]);
+    let id = id.trim();
+    let row = server.say(&["ls"]);
+    let row: Vec<&str> = row.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(row[..2], [id, "my-box.1"]);
+    assert_eq!(
+        server.say(&["exec", "my-box.1", "sh", "-c", "echo here > /tmp/a; cat /tmp/a"]),
+        "here\n"
+    );
+    assert_eq!(server.say(&["cp", "my-box.1:/tmp/a", "-"]), "here\n");
+    assert!(server.say(&["inspect", "my-box.1"]).contains(id));
+    assert!(server.say(&["logs", "my-box.1"]).contains("created by"));
+    assert!(server.say(&["stats", "my-box.1"]).contains(id));
+    assert!(
+        server
+            .say(&["port", "my-box.1", "8080"])
+            .contains(&format!("/_port/{id}/8080/"))
+    );
+
+    let again = server.say_anyway(&["create", "--name", "my-box.1"]);
+    let told = stderr(&again);
+    assert!(
+        !again.status.success() && told.contains("is called `my-box.1` already") && told.contains(id),
+        "{told}"
+    );
+    // Another key may call one of its own the same, and then its id has to be said.
+    let key = server.key(&[]);
+    let other = server.ask(&key, "POST /v1/sandboxes", r#"{"name":"my-box.1"}"#).json();
+    let other = other["id"].as_str().unwrap();
+    let taken = server.ask(&key, "POST /v1/sandboxes", r#"{"name":"my-box.1"}"#);
+    assert_eq!(taken.status, 409, "{}", taken.body);
+    let ambiguous = server.say_anyway(&["pause", "my-box.1"]);
+    let told = stderr(&ambiguous);
+    assert!(!ambiguous.status.success(), "{told}");
+    assert!(
+        told.contains("several sandboxes are called `my-box.1`") && told.contains(other),
+        "{told}"
+    );
+    server.say(&["rm", "-f", other]);
+
+    assert_eq!(server.say(&["pause", "my-box.1"]), "my-box.1\n");
+    assert_eq!(server.say(&["resume", "my-box.1"]), "my-box.1\n");
+    assert_eq!(server.say(&["stop", "my-box.1"]), "my-box.1\n");
+    // It is free again.
+    let next = server.say(&["create", "--name", "my-box.1"]);
+    assert_ne!(next.trim(), id);
+    server.say(&["rm", "-f", "my-box.1"]);
+}
+
+#[test]
+fn a_name_is_taken_at_once_by_one_of_those_who_want_it() {
+    let server = Server::start_with(QUIET, &[]);
+    let key = server.key(&[]);
+    let made: Vec<u16> = std::thread::scope(|scope| {
+        let ask = || server.ask(&key, "POST /v1/sandboxes", r#"{"name":"one"}"#).status;
+        let asked: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
+        asked.into_iter().map(|asked| asked.join().unwrap()).collect()
+    });
+    let count = |status| made.iter().filter(|made| **made == status).count();
+    assert_eq!((count(201), count(409)), (1, 3), "{made:?}");
+    for (body, why) in [
+        (r#"{"name":"A b"}"#, "name: `A b` is not a name"),
+        (r#"{"name":"i1234567890123456789"}"#, "looks like the id of a sandbox"),
+        (r#"{"name":"a","metadata":{"name":"b"}}"#, "says something else"),
+    ] {
+        let refused = server.ask(&key, "POST /v1/sandboxes", body);
+        assert!(refused.status == 400 && refused.body.contains(why), "{}", refused.body);
+    }
+}
+
+#[test]
+fn limits_are_asked_for_with_flags() {
+    let server = Server::start_with(QUIET, &[]);
+    let flags = ["--memory", "300M", "--cpus", "1", "--disk", "200M", "--pids", "77"];
+    let mut create = vec!["create"];
+    create.extend(flags);
+    let id = server.say(&create);
+    let shown = ["inspect", id.trim()];
+    let detail: serde_json::Value = serde_json::from_str(&server.say(&shown)).unwrap();
+    // Whole MiB, and no less than what was asked for.
+    let at_least = 300_000_000_u64.div_ceil(1 << 20);
+    let memory = detail[0]["memoryMB"].as_u64().unwrap();
+    assert!(memory == at_least || memory == 300, "{detail}");
+    assert_eq!(
+        (&detail[0]["cpuCount"], detail[0]["diskSizeMB"].as_u64().is_some()),
+        (&1.into(), true),
+        "{detail}"
+    );
+    for (flag, value) in [
+        ("--memory", "1"),
+        ("--cpus", "1000"),
+        ("--disk", "900T"),
+        ("--pids", "1"),
+        ("--timeout", "100h"),
+    ] {
+        let refused = server.say_anyway(&["create", flag, value]);
+        let told = stderr(&refused);
+        assert!(
+            !refused.status.success() && told.contains(&format!("error: {flag}: ")),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_flag_is_said_of_that_flag() {
+    let server = Server::start_with(QUIET, &[]);
+    for (flags, told) in [
+        (
+            &["--allow", "a.test"][..],
+            "error: `--allow a.test` opens nothing that is not open",
+        ),
+        (&["--allow", "10.0.0.1"], "error: --allow: `10.0.0.1` is not public"),
+        (&["--allow", "a_b:c", "--no-internet"], "error: --allow: `a_b:c`"),
+        (
+            &["--deny-host", "a.test"],
+            "error: --deny-host: `a.test` is not an address or a network",
+        ),
+        (&["--env", "=b"], "`--env =b`"),
+    ] {
+        let mut arguments = vec!["create"];
+        arguments.extend(flags);
+        let refused = server.say_anyway(&arguments);
+        assert!(stderr(&refused).contains(told), "{flags:?}: {}", stderr(&refused));
+        assert_eq!(stdout(&refused), "");
+    }
+    let allowed = server.say(&["create", "--no-internet", "--allow", "a.test", "--allow", "9.9.9.9"]);
+    let shown = server.ask(
+        &server.key(&["--scope", "admin"]),
+        &format!("GET /v1/sandboxes/{}/policy", allowed.trim()),
+        "",
+    );
+    let policy = shown.json();
+    assert_eq!(policy["internet"], false, "{policy}");
+    assert_eq!(policy["allow"], serde_json::json!(["a.test", "9.9.9.9"]), "{policy}");
+}
