@@ -11,6 +11,7 @@ Python 3.9 and newer.
 import sys
 
 # Names that a cell may replace are taken before any cell runs.
+import _thread
 import ast
 import base64
 import builtins
@@ -28,6 +29,7 @@ import threading
 import time
 import traceback
 import types
+import warnings
 
 NOBODY = "0" * 32
 # What this file is called in tracebacks.
@@ -47,6 +49,10 @@ PIPE_SIZE = 1024 * 1024
 KEPT_CELLS = 1000
 # Cells of a data frame, and points of a chart, that are worth sending as data.
 MOST_DATA = 500_000
+# What IPython takes for the first word of a line.
+FIRST_WORD = re.compile(r"[\w.]*")
+# Cells that nobody sees, which have Python specialise the code on the way of every cell; and one that fails.
+WARMING = ("import sys; 0",) * 16 + ("def f():\n    return 1\n\nf()",) * 4 + ("1 / 0",) * 2
 
 _read, _write, _close, _dup2, _fstat, _getpid = os.read, os.write, os.close, os.dup2, os.fstat, os.getpid
 _dumps = json.dumps
@@ -154,7 +160,8 @@ class Channel:
         self.room = 0
         self.dropped = 0
         os.register_at_fork(after_in_child=self.become_child)
-        threading.Thread(target=self.pump, name="offleash", daemon=True).start()
+        # Not one of `threading`, which takes longer and which cells would find there.
+        self.pump_ident = _thread.start_new_thread(self.pump, ())
 
     def is_child(self):
         return _getpid() != self.pid
@@ -878,7 +885,7 @@ class PlainShell:
         forms.setdefault("text/plain", repr(value))
         return forms
 
-    def warm(self):
+    def warm(self, gather=None):
         """Everything is loaded."""
 
     def settle_in(self):
@@ -970,10 +977,13 @@ def plain_backend(shell):
 def ipython_shell(channel):
     """IPython's shell, whose results and errors go to the host."""
     import IPython
+    from IPython.core.autocall import IPyAutocall
+    from IPython.core.compilerop import CachingCompiler
     from IPython.core.displayhook import DisplayHook
     from IPython.core.displaypub import DisplayPublisher
     from IPython.core.formatters import DisplayFormatter
     from IPython.core.interactiveshell import InteractiveShell
+    from IPython.core.macro import Macro
     from traitlets.config import Config
 
     class Formatter(DisplayFormatter):
@@ -1010,9 +1020,17 @@ def ipython_shell(channel):
         def clear_output(self, wait=False):
             pass
 
+    class Compiler(CachingCompiler):
+        def get_code_name(self, raw_code, code, number):
+            # As IPython's own, without a library for it.
+            return f"<ipython-input-{number}-{hash(code) & 0xFFFF_FFFF_FFFF:012x}>"
+
     class Shell(InteractiveShell):
         # Whether the cell that runs has failed already.
         told = False
+        compiler_class = Compiler
+        # What IPython changes in cells that are not Python; extensions may add to it.
+        own_transformers = None
 
         def init_display_formatter(self):
             self.display_formatter = Formatter(parent=self)
@@ -1030,6 +1048,41 @@ def ipython_shell(channel):
             if not self.told:
                 self.told = True
                 send_error(channel, etype.__name__, safe_text(evalue), "\n".join(stb))
+
+        def transform_cell(self, raw_cell):
+            if self.is_python(raw_cell):
+                return raw_cell if raw_cell.endswith("\n") else raw_cell + "\n"
+            return super().transform_cell(raw_cell)
+
+        def is_python(self, cell):
+            """Whether IPython would leave a cell as it is; that takes it many times as long to find out."""
+            # It takes these away, and what follows may be Python all the same.
+            if not cell or cell[0].isspace() or cell.startswith("In ["):
+                return False
+            if self.autocall or self.input_transformers_post or self.transformers() != self.own_transformers:
+                return False
+            if "\n" not in cell.rstrip("\n"):
+                # A line alone may be a magic, a macro or something that is called by its name.
+                word = FIRST_WORD.match(cell).group()
+                if isinstance(self.user_ns.get(word), (Macro, IPyAutocall)) or self.find_magic(word):
+                    return False
+            try:
+                # Python's warnings come when it is run.
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    ast.parse(cell)
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                return False
+            return True
+
+        def transformers(self):
+            manager = self.input_transformer_manager
+            return [*manager.cleanup_transforms, *manager.line_transforms, *manager.token_transformers]
+
+        def should_run_async(self, raw_cell, **options):
+            # It is compiled to find out where it may be.
+            may_wait = "await" in raw_cell or "async" in raw_cell
+            return may_wait and super().should_run_async(raw_cell, **options)
 
         def init_io(self):
             pass
@@ -1054,8 +1107,49 @@ def ipython_shell(channel):
     main = types.ModuleType("__main__")
     main.__builtins__ = builtins
     shell = Shell.instance(config=config, user_module=main)
+    shell.own_transformers = shell.transformers()
     InteractiveShell._instance = shell
     return shell
+
+
+class Traces:
+    """What cells leave in IPython's shell, to be taken away again."""
+
+    def __init__(self, shell):
+        history, hook = shell.history_manager, shell.displayhook
+        holders = (
+            (history, ("_i00", "_i", "_ii", "_iii")),
+            (hook, ("_", "__", "___")),
+            (shell, ("execution_count", "last_execution_succeeded", "last_execution_result")),
+            (sys, ("last_type", "last_value", "last_traceback", "last_exc")),
+        )
+        self.values = [(one, name, getattr(one, name, self)) for one, names in holders for name in names]
+        tables = (
+            shell.user_ns,
+            shell.user_ns_hidden,
+            shell.user_ns["_oh"],
+            linecache.cache,
+            getattr(linecache, "_ipython_cache", {}),
+            getattr(shell.compile, "_filename_map", {}),
+            getattr(history, "outputs", {}),
+            getattr(history, "exceptions", {}),
+        )
+        self.tables = [(table, dict(table)) for table in tables]
+        lists = (history.input_hist_parsed, history.input_hist_raw, history.db_input_cache)
+        self.lists = [(one, list(one)) for one in lists]
+
+    def remove(self):
+        for one, name, value in self.values:
+            if value is not self:
+                setattr(one, name, value)
+            elif hasattr(one, name):
+                delattr(one, name)
+        for table, before in self.tables:
+            for name in [name for name in table if name not in before]:
+                del table[name]
+            table.update(before)
+        for one, before in self.lists:
+            one[:] = before
 
 
 class IPythonShell:
@@ -1067,26 +1161,42 @@ class IPythonShell:
         self.sources = collections.deque()
         self.count = 0
         self.is_warm = False
+        self.started_in = os.getcwd()
+        self.profile = shell.profile_dir.location
 
-    def warm(self):
-        """Goes the way of a cell once, of which nothing is left, so that the first one finds everything loaded."""
+    def warm(self, gather=None):
+        """Goes the way of a cell, of which nothing is left, so that the first one finds everything loaded and made."""
         if self.is_warm:
             return
         self.is_warm = True
-        self.shell.run_cell("0", store_history=False, silent=True)
-        self.shell.display_formatter.format(0)
+        traces = Traces(self.shell)
+        # Nobody is told of these.
+        self.channel.send = lambda *_: None
+        try:
+            if gather is not None:
+                self.run(WARMING[0])
+                gather(lambda: self.run(WARMING[0]))
+            for code in WARMING:
+                self.run(code)
+        finally:
+            del self.channel.send
+            self.count = 0
+            self.sources.clear()
+            traces.remove()
 
     def settle_in(self):
         """Finds out anew what it found out when it was made, in another place."""
         here = os.getcwd()
-        self.shell.starting_dir = here
-        visited = self.shell.user_ns["_dh"]
-        visited[:] = [type(visited[0])(here)]
-        try:
-            os.makedirs(self.shell.profile_dir.location, exist_ok=True)
-        except OSError:
-            # As in a home directory that cannot be written to.
-            pass
+        if here != self.started_in:
+            self.shell.starting_dir = here
+            visited = self.shell.user_ns["_dh"]
+            visited[:] = [type(visited[0])(here)]
+        for directory in (os.path.dirname(self.profile), self.profile):
+            try:
+                os.mkdir(directory)
+            except OSError:
+                # It is there, or the home directory is one that cannot be written to.
+                pass
 
     def run(self, code):
         self.count += 1
@@ -1199,27 +1309,37 @@ def serve(channel, shell):
             run_cell(channel, shell, cell, text, taken, room)
 
 
-def prepare():
-    """What takes longest of a start, for a process of which copies are to go on with `main`."""
+def prepare(gather):
+    """What takes longest of a start, for a process of which copies are to go on with `main`.
+
+    `gather` moves together what is run by what it is given.
+    """
     before = dict(os.environ)
     # It has its descriptors and its thread when `main` begins.
     channel = Channel.__new__(Channel)
     shell = make_shell(channel)
-    shell.warm()
+    shell.warm(gather)
     variables = {name: value for name, value in os.environ.items() if before.get(name) != value}
-    return channel, shell, variables
+    return channel, shell, variables, streams(channel)
+
+
+def streams(channel):
+    """What cells write to, and what they read."""
+    return Stream(channel, "stdout"), Stream(channel, "stderr"), open(0, closefd=False)
 
 
 def main(prepared=None):
     global STREAMS
-    channel, shell, variables = prepared or (Channel.__new__(Channel), None, {})
+    if prepared is None:
+        channel = Channel.__new__(Channel)
+        prepared = channel, None, {}, streams(channel)
+    channel, shell, variables, (output, errors, sys.stdin) = prepared
     # Found by cells, and not by what was loaded before them.
     channel.__init__()
     for name, value in variables.items():
         os.environ.setdefault(name, value)
-    STREAMS = Stream(channel, "stdout"), Stream(channel, "stderr")
+    STREAMS = output, errors
     sys.stdout, sys.stderr = STREAMS
-    sys.stdin = open(0, closefd=False)
     sys.argv = [""]
     try:
         if shell is None:

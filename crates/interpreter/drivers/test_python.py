@@ -516,6 +516,44 @@ class CellsOfIPython(Cells):
         self.run_cell("a + 1")
         self.assertEqual(self.run_cell("In[1], Out[2], _2, _i2").text, "('a = 1', 2, 2, 'a + 1')")
 
+    def test_a_cell_is_changed_as_ipython_changes_it(self):
+        cells = [
+            *("1+1", "import os; 1", "pwd", "pwd;", "ls -l", "cd /", "cd = 3", "cd", "exit_code = 1", "ls.x", "time 1", "x?", "?x"),
+            *("!ls", "a = !ls", "a = %pwd", "%pwd", "%%bash\nls", "In [1]: 5", ">>> 5", "\n\n1", "    1\n    2", "a = (5\n%a)"),
+            *("'''\n%pwd\n'''\n", "f'{1}?'", "pwd\nls", "# ls", "'ls", "await f()", "x\r\ny", "m", "", "\n", "a\0b", "'\\d'"),
+        ]
+        self.run_cell("1")
+        self.run_cell("%macro -q m 1")
+        self.run_cell("from IPython.core.interactiveshell import InteractiveShell\nshell = get_ipython()\ntime = 1")
+        differ = f"[c for c in {cells!r} if shell.transform_cell(c) != InteractiveShell.transform_cell(shell, c)]"
+        self.assertEqual(self.run_cell(differ).text, "[]")
+        self.run_cell("shell.input_transformers_cleanup.append(lambda lines: [line.replace('one', '1') for line in lines])")
+        self.assertEqual(self.run_cell("'one'").text, "'1'")
+
+    def test_a_warning_is_told_once(self):
+        warned = self.run_cell("text = '\\d'\n1 is 1").stderr
+        for text in ("invalid escape", '"is" with'):
+            self.assertLessEqual(warned.count(text), 1, warned)
+        self.assertIn('"is" with', warned)
+
+    def test_what_is_gone_through_ahead_leaves_nothing(self):
+        facts = (
+            "import sys, linecache; _shell = get_ipython(); (In[:-1], dict(Out), _, __, _i, _ii, _shell.execution_count, "
+            "sorted(vars()), len(linecache.cache), _shell.history_manager.db_input_cache[:-1], "
+            "_shell.last_execution_result, hasattr(sys, 'last_type'))"
+        )
+        self.driver.give("import", "0" * 32, b"json")
+        self.assertEqual(self.driver.sync(), 0)
+        warm = self.run_cell(facts)
+        other = Driver()
+        try:
+            cold = other.run(facts)
+        finally:
+            other.end()
+            shutil.rmtree(other.directory)
+        self.assertEqual((warm.count, warm.text, warm.errors), (1, cold.text, []))
+        self.assertEqual([name for name, _, _ in self.run_cell("undefined").errors], ["NameError"])
+
     def test_ipython_that_a_cell_breaks_does_not_end_the_driver(self):
         self.run_cell("ip = get_ipython(); ip.run_cell_async = None; ip.showtraceback = None; ip.display_pub = 3")
         self.run_cell("1")

@@ -15,13 +15,19 @@ import ctypes
 import gc
 import os
 import platform
+import random
 import resource
 import select
 import signal
 import socket
+import ssl
 import struct
 import sys
+import tempfile
+import time
 import traceback
+import types
+import uuid
 
 SOCKET = "/tmp/.offleash-zygote"
 # What is imported ahead, where it is installed. Importing is all that is done with it.
@@ -31,9 +37,6 @@ AHEAD = (
     "pandas",
     "matplotlib.figure",
     "matplotlib.backends.backend_agg",
-    "ssl",
-    "uuid",
-    "tempfile",
 )
 # As the driver has it, because matplotlib reads it when it is imported.
 BACKEND = "module://matplotlib_inline.backend_inline"
@@ -41,6 +44,8 @@ BACKEND = "module://matplotlib_inline.backend_inline"
 PATIENCE = 10
 
 LIBC = ctypes.CDLL(None, use_errno=True)
+# The same, with the interpreter's lock held.
+HELD = ctypes.PyDLL(None)
 SECCOMP = {"x86_64": 317, "aarch64": 277}.get(platform.machine())
 LANDLOCK_RESTRICT_SELF = 446
 # clone(2): user, pid, mount, network, ipc, uts and cgroup.
@@ -98,6 +103,19 @@ def import_ahead(more):
         del os.environ["MPLBACKEND"]
     else:
         os.environ["MPLBACKEND"] = backend
+
+
+def gather(work):
+    """Has all code that `work` runs lie together: a copy writes to every function that it calls, and so by fewer pages."""
+    ran = {}
+    sys.setprofile(lambda frame, *_: ran.setdefault(id(frame.f_code), frame.f_code))
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    for one in gc.get_objects():
+        if type(one) is types.FunctionType and id(one.__code__) in ran:
+            one.__code__ = one.__code__.replace()
 
 
 def collapse():
@@ -240,39 +258,67 @@ def take_on(order, supervisor):
     supervisor.close()
 
 
-def seed():
+class Seeds:
     """Has generators of random numbers begin anew, with what nobody else has."""
-    import random
-    import ssl
 
-    random.seed()
-    # It asks for new seeds by process id, and two copies may have the same one in their namespaces. What gives numbers
-    # takes its seed from what this is given to, and there is none yet in a process that has only called this.
-    ssl.RAND_add(os.urandom(48), 48.0)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed()
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.seed()
+    # Words of the state of numpy's own generator.
+    WORDS = 624
+
+    def __init__(self):
+        self.numpy, self.place = sys.modules.get("numpy"), None
+        # What that makes when it is done first is megabytes, which copies share.
+        self.pid = os.getpid()
+        self.sow()
+        if self.numpy is not None:
+            self.find_place()
+
+    def find_place(self):
+        """Finds where numpy keeps that state: to have it make one out of a seed takes it a hundred times as long."""
+        try:
+            place = self.numpy.random.mtrand._rand._bit_generator.ctypes.state_address
+            key, position = self.numpy.random.get_state()[1:3]
+            there = ctypes.string_at(place, 4 * self.WORDS + 4)
+            if there == struct.pack(f"{self.WORDS}Ii", *key.tolist(), position):
+                self.place = place
+        except Exception:
+            # Another release may have it elsewhere.
+            pass
+
+    def sow(self):
+        random.seed()
+        # It asks for new seeds when its process has another id than when it began, which this one may have had in its
+        # namespace. What gives numbers takes its seed from what this is given to, and there is none yet in a process
+        # that has only called this.
+        if os.getpid() == self.pid:
+            ssl.RAND_add(os.urandom(48), 48.0)
+        if self.place is not None:
+            # All of it is used up, so that it makes new ones of them first.
+            state = os.urandom(4 * self.WORDS) + struct.pack("i", self.WORDS)
+            ctypes.memmove(self.place, state, len(state))
+        elif self.numpy is not None:
+            self.numpy.random.seed()
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            torch.seed()
 
 
-def forget(order):
+def forget(order, seeds):
     """Makes this process one that nobody could tell from another that was just started, but by what it has imported."""
-    os.environ.clear()
-    os.environb.update(dict(order.env))
-    import tempfile
-    import time
-    import uuid
-
-    seed()
+    given = dict(order.env)
+    for name in [name for name in os.environb if name not in given]:
+        del os.environb[name]
+    for name, value in given.items():
+        # Most are what they were.
+        if os.environb.get(name) != value:
+            os.environb[name] = value
+    seeds.sow()
     uuid._last_timestamp = uuid._node = None
     tempfile._name_sequence = tempfile.tempdir = None
     time.tzset()
 
 
-def become_driver(order, source, serve):
-    forget(order)
+def become_driver(order, source, seeds, serve):
+    forget(order, seeds)
     gc.enable()
     asked = take_frame()
     if asked == source:
@@ -281,7 +327,7 @@ def become_driver(order, source, serve):
         exec(compile(asked, "<offleash>", "exec"), {"__name__": "offleash_driver"})
 
 
-def copy(order, supervisor, told, source, serve):
+def copy(order, supervisor, told, source, seeds, serve):
     """What a copy of the zygote does; does not return."""
     code = 125
     try:
@@ -299,7 +345,7 @@ def copy(order, supervisor, told, source, serve):
         finally:
             os._exit(code)
     try:
-        become_driver(order, source, serve)
+        become_driver(order, source, seeds, serve)
         code = 0
     except SystemExit:
         code = 0
@@ -311,8 +357,8 @@ def copy(order, supervisor, told, source, serve):
 
 
 class Zygote:
-    def __init__(self, source, driver, prepared):
-        self.source, self.driver, self.prepared = source, driver, prepared
+    def __init__(self, source, driver, prepared, seeds):
+        self.source, self.driver, self.prepared, self.seeds = source, driver, prepared, seeds
         self.running = {}
         self.is_closed = False
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -376,10 +422,14 @@ class Zygote:
 
     def fork(self, order, supervisor):
         hears, told = os.pipe()
-        pid = os.fork()
+        # What is to be done in Python behind a fork is done behind the second one.
+        pid = HELD.fork()
         if pid == 0:
-            copy(order, supervisor, told, self.source, lambda: self.driver["main"](self.prepared))
+            copy(order, supervisor, told, self.source, self.seeds, lambda: self.driver["main"](self.prepared))
         os.close(told)
+        if pid < 0:
+            os.close(hears)
+            raise OSError("there is no process for a copy")
         number = os.read(hears, 4)
         os.close(hears)
         os.waitpid(pid, 0)
@@ -414,9 +464,7 @@ def main():
     exec(compile(source, "<offleash>", "exec"), driver)
     driver["__name__"] = "offleash_driver"
     import_ahead(more)
-    zygote = Zygote(source, driver, driver["prepare"]())
-    # What that makes when it is done first is megabytes, which copies share.
-    seed()
+    zygote = Zygote(source, driver, driver["prepare"](gather), Seeds())
     gc.collect()
     # So that looking for garbage in a copy does not write to all that was imported.
     gc.disable()

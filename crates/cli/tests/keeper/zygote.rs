@@ -210,6 +210,7 @@ async fn is_as_its_commands_are(template: Template) {
                if os.path.exists(f'/proc/self/fd/{n}')))\n\
               print('open=' + ' '.join(kinds))\n\
               print('threads=' + ' '.join(sorted(thread.name for thread in threading.enumerate())))\n\
+              print('tasks=%d' % len(os.listdir('/proc/self/task')))\n\
               print('given=' + repr(os.environb[b'GIVEN']), 'variables=%d' % len(os.environ))\n\
               print('where=' + os.getcwd())\n\
               print('shared=' + ' '.join(line for line in open('/proc/self/maps') if line.split()[1][1::2] == 'ws'))\n\
@@ -217,7 +218,9 @@ async fn is_as_its_commands_are(template: Template) {
         )
         .await;
     assert!(own.contains("parent=0"), "{own}");
-    assert_eq!(said(&own, "threads"), "MainThread offleash");
+    assert_eq!(said(&own, "threads"), "MainThread");
+    // The one that runs cells, and the driver's.
+    assert_eq!(said(&own, "tasks"), "2");
     assert!(own.contains(r"given=b'\xffvalue'"), "{own}");
     assert_eq!(said(&own, "where"), "/tmp");
     assert_eq!(said(&own, "shared"), "");
