@@ -3,6 +3,7 @@
 //! They are answered here, outside: the keeper runs commands and a process inside serves files, so that no service
 //! listens in the sandbox and every level has the same ones.
 
+mod attended;
 mod entry;
 mod failure;
 mod files;
@@ -24,12 +25,14 @@ mod watchers;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use http::header::{ALLOW, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use offleash_manager::keeper::client::Keeper;
 
+pub(crate) use self::attended::ENDS_WITH_CLIENT;
 use self::failure::{Failure, gone};
 pub(crate) use self::files::SignedUrl;
 pub(crate) use self::headers::{Token, token};
@@ -93,6 +96,8 @@ pub(crate) struct SandboxAccess {
     pub(crate) watchers: Arc<Watchers>,
     /// The turns of large lists, of all sandboxes.
     pub(crate) listings: Listings,
+    /// Whether it is the server that goes away, and not its clients.
+    pub(crate) server_ends: Arc<AtomicBool>,
 }
 
 /// Says whether a request to the services of a sandbox may be answered, which needs no look at the sandbox itself:

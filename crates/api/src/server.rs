@@ -4,6 +4,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use http::request::Parts;
@@ -180,6 +181,8 @@ pub(crate) struct State {
     certificate: Option<Arc<Certificate>>,
     pub(crate) journal: Arc<dyn Journal>,
     tracer: Tracer,
+    /// Whether requests are cut from here on because the server ends.
+    pub(crate) is_ending: Arc<AtomicBool>,
 }
 
 impl Server {
@@ -224,6 +227,7 @@ impl Server {
             certificate,
             journal,
             tracer,
+            is_ending: Arc::default(),
         });
         Ok(Self {
             listener,
@@ -253,6 +257,7 @@ impl Server {
             () = self.accept(&hears) => {}
         }
         drop((self.listener, self.local, hears));
+        self.state.is_ending.store(true, Ordering::Release);
         // Nobody may be there to be told.
         let _told = ending.send(true);
         // Their streams would last as long as their clients like.

@@ -23,6 +23,8 @@ mod contexts;
 mod created;
 #[path = "api/floods.rs"]
 mod floods;
+#[path = "api/hangups.rs"]
+mod hangups;
 #[path = "api/ids.rs"]
 mod ids;
 #[path = "api/keys.rs"]

@@ -22,6 +22,7 @@ use self::messages::{Messages, news_of};
 use super::transport;
 use super::{Client, ClientError, Target, malformed};
 use crate::body;
+use crate::envd::ENDS_WITH_CLIENT;
 
 /// Input that is on the way and not taken yet, in bytes.
 const WINDOW: usize = 256 << 10;
@@ -67,7 +68,7 @@ enum Ask {
     Resize(TerminalSize),
 }
 
-/// A command that runs. Dropped, it goes on without us.
+/// A command that runs. Dropped, it ends as one whose terminal is closed.
 #[derive(Debug)]
 pub struct Exec {
     news: mpsc::Receiver<Result<News, ClientError>>,
@@ -164,7 +165,7 @@ impl Exec {
         self.ask(Ask::CloseInput);
     }
 
-    /// Sends a signal: `SIGTERM` or `SIGKILL`.
+    /// Sends a signal: `SIGHUP`, `SIGINT`, `SIGQUIT`, `SIGTERM` or `SIGKILL`.
     pub fn signal(&self, signal: i32) {
         self.ask(Ask::Signal(signal));
     }
@@ -287,6 +288,7 @@ impl Conversation {
             .target
             .request(Method::POST, PATH, "application/connect+json")
             .header("connect-protocol-version", "1")
+            .header(ENDS_WITH_CLIENT, "1")
             .body(body::full(frame));
         let answer = transport::send(&self.socket, transport::built(request, PATH)?, PATH).await?;
         Ok(Messages::of(answer))
@@ -324,12 +326,7 @@ impl Asker {
                     let _gone = self.target.call(socket, "process.Process/CloseStdin", &message).await;
                 }
                 Ask::Signal(signal) => {
-                    let name = if signal == 9 {
-                        "SIGNAL_SIGKILL"
-                    } else {
-                        "SIGNAL_SIGTERM"
-                    };
-                    let message = json!({ "process": process, "signal": name });
+                    let message = json!({ "process": process, "signal": signal });
                     let _gone = self.target.call(socket, "process.Process/SendSignal", &message).await;
                 }
                 Ask::Resize(size) => {

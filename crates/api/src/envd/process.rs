@@ -9,11 +9,12 @@ use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 use offleash_core::exec::{ExecEnd, OutputStream};
 use offleash_manager::daemon::is_driver_tag;
-use offleash_manager::keeper::client::{ExecNews, ExecStream, Keeper};
+use offleash_manager::keeper::client::{ExecNews, Keeper};
 use offleash_manager::keeper::error::KeeperError;
 use offleash_manager::keeper::message::{LONGEST_TAG, ProcessInfo as Running, Selector, StartExec};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::attended::Attended;
 use super::failure::{Failure, gone};
 use super::path::{Place, text};
 use super::process_messages::{
@@ -35,6 +36,9 @@ const COLUMNS: u16 = 80;
 
 const TOO_LATE: &str = "this took longer than connect-timeout-ms";
 
+const SIGHUP: i32 = 1;
+const SIGINT: i32 = 2;
+const SIGQUIT: i32 = 3;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
@@ -136,7 +140,7 @@ fn process_info(running: &Running) -> ProcessInfo {
 
 /// A command that a caller follows.
 struct Followed {
-    exec: ExecStream,
+    exec: Attended,
     is_terminal: bool,
     keepalive: Duration,
     /// When the caller wants to hear no more; a command that was started with a timeout is the keeper's to end.
@@ -160,7 +164,7 @@ async fn start(sandbox: &SandboxAccess, fields: &HeaderMap, codec: Codec, body: 
         not_started(error, &command, cwd)
     })?;
     Ok(Followed {
-        exec,
+        exec: Attended::started(exec, fields, sandbox),
         is_terminal,
         keepalive: headers::keepalive(fields),
         until: None,
@@ -176,7 +180,7 @@ async fn connect(keeper: &Keeper, fields: &HeaderMap, codec: Codec, body: Incomi
     let is_terminal = running(&processes, &which).is_some_and(|process| process.tty);
     let exec = keeper.attach(&which).await.map_err(|error| no_process(error, &which))?;
     Ok(Followed {
-        exec,
+        exec: Attended::of(exec),
         is_terminal,
         keepalive: headers::keepalive(fields),
         until: timeout.map(|timeout| Instant::now() + timeout),
@@ -466,7 +470,7 @@ async fn take_stream(keeper: &Keeper, mut frames: Frames<Incoming>) -> Result<()
 async fn send_signal(keeper: &Keeper, request: SendSignalRequest) -> Result<Empty, Failure> {
     let which = selector(request.process)?;
     let signal = match request.signal {
-        Some(signal @ (SIGKILL | SIGTERM)) => signal,
+        Some(signal @ (SIGHUP | SIGINT | SIGQUIT | SIGKILL | SIGTERM)) => signal,
         other => {
             let text = format!("invalid signal: {}", other.unwrap_or_default());
             return Err(ConnectError::new(Code::Unimplemented, text).into());

@@ -193,6 +193,7 @@ async fn services(state: &State, access: Access, request: Request<Incoming>) -> 
         keeper: keeper.map_err(|error| unreached(state, &error))?,
         watchers: Arc::clone(&state.watchers),
         listings: state.listings.clone(),
+        server_ends: Arc::clone(&state.is_ending),
     };
     Ok(envd::handle(&sandbox, admitted, request).await)
 }

@@ -15,6 +15,9 @@ use crate::failure::Failure;
 use crate::terminal::{Destination, Prompt, TerminalDoor};
 
 /// The signals that ask first and kill when they come again.
+const SIGHUP: i32 = 1;
+const SIGINT: i32 = 2;
+const SIGQUIT: i32 = 3;
 const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
 
@@ -40,13 +43,20 @@ pub(super) fn exec(client: &Client, arguments: ExecArgs) -> Result<ExitCode, Fai
         stdin: arguments.interactive,
     };
     let prompt = Prompt::new(&program, arguments.tty, None);
-    let exec = client.exec(&arguments.id, start)?;
+    // First, because signals are waited for only by threads that were started afterwards; others would end of them.
     let mut door = TerminalDoor::open(Destination::Streams, arguments.tty, prompt)
         .map_err(|error| crate::run::terminal_failure(&error))?;
+    let exec = match client.exec(&arguments.id, start) {
+        Ok(exec) => exec,
+        Err(error) => {
+            door.close();
+            return Err(error.into());
+        }
+    };
     let driven = Driven {
         exec,
         takes_input: arguments.interactive,
-        asked_to_end: false,
+        asked_to_end: None,
     }
     .run(&mut door);
     door.close();
@@ -62,7 +72,8 @@ pub(super) fn exec(client: &Client, arguments: ExecArgs) -> Result<ExitCode, Fai
 struct Driven {
     exec: Exec,
     takes_input: bool,
-    asked_to_end: bool,
+    /// By which signal it was first asked to end.
+    asked_to_end: Option<i32>,
 }
 
 impl Driven {
@@ -73,7 +84,7 @@ impl Driven {
             while ended.is_none() && door.pending() < MOST_PENDING {
                 match self.exec.take() {
                     Ok(Some(News::Output(stream, bytes))) => door.write(stream, bytes),
-                    Ok(Some(News::Ended(code))) => ended = Some(Ok(code)),
+                    Ok(Some(News::Ended(code))) => ended = Some(Ok(self.code(code))),
                     Ok(Some(News::Started(_))) => {}
                     Ok(None) => break,
                     Err(error) => ended = Some(Err(error)),
@@ -94,6 +105,15 @@ impl Driven {
                     return Ok(ended.unwrap_or(Ok(128 + 13)));
                 }
             }
+        }
+    }
+
+    /// A command that had to be killed ended of the signal that asked it first, which is what its caller did.
+    fn code(&self, code: u8) -> u8 {
+        let first = self.asked_to_end.and_then(|signal| u8::try_from(signal).ok());
+        match first {
+            Some(signal) if i32::from(code) == 128 + SIGKILL => 128 + signal,
+            _ => code,
         }
     }
 
@@ -120,12 +140,14 @@ impl Driven {
                 self.takes_input = false;
                 self.exec.close_input();
             }
-            // It asks once and kills when it is said again, as a run does.
-            DoorEvent::Signal(1 | 2 | 3 | SIGTERM) => {
-                let signal = if self.asked_to_end { SIGKILL } else { SIGTERM };
-                self.asked_to_end = true;
-                self.exec.signal(signal);
-            }
+            // It is asked once, by the same signal, and killed when it is said again.
+            DoorEvent::Signal(signal @ (SIGHUP | SIGINT | SIGQUIT | SIGTERM)) => match self.asked_to_end {
+                None => {
+                    self.asked_to_end = Some(signal);
+                    self.exec.signal(signal);
+                }
+                Some(_) => self.exec.signal(SIGKILL),
+            },
             DoorEvent::Resize(size) => self.exec.resize(size),
             DoorEvent::OutputClosed => return true,
             DoorEvent::Signal(_) | DoorEvent::Answer(..) => {}
