@@ -7,6 +7,7 @@
 use std::error::Error;
 use std::ffi::OsStr;
 use std::fs::File;
+use std::hash::{DefaultHasher, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -68,11 +69,20 @@ fn main() -> Result<(), Box<dyn Error>> {
     let lock = File::create(directory.join("embed.lock"))?;
     lock.lock()?;
     build(workspace, &target, &directory)?;
-    std::fs::copy(
-        directory.join(&target).join("guest/offleash-guest"),
-        out.join("guest.bin"),
-    )?;
+    let guest = out.join("guest.bin");
+    std::fs::copy(directory.join(&target).join("guest/offleash-guest"), &guest)?;
+    println!(
+        "cargo::rustc-env=OFFLEASH_GUEST_DIGEST={}",
+        digest(&std::fs::read(guest)?)
+    );
     Ok(())
+}
+
+/// Tells builds of the guest apart; nobody who could forge it could not as well replace the file that it names.
+fn digest(program: &[u8]) -> String {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(program);
+    format!("{:016x}", hasher.finish())
 }
 
 fn variable(name: &str) -> Result<String, Box<dyn Error>> {

@@ -48,6 +48,10 @@ pub struct Plan {
     /// When not empty: the only files, as paths inside, that may be executed.
     #[serde(with = "crate::text::paths_bytes")]
     pub executables: Vec<PathBuf>,
+    /// A file of the host with the guest's program, as this build of ours has it, from which every sandbox may execute it;
+    /// without, each has a copy.
+    #[serde(with = "crate::text::option_path_bytes")]
+    pub guest: Option<PathBuf>,
     /// The directory of this run in the state directory, where a backend may keep what the run leaves.
     #[serde(with = "crate::text::path_bytes")]
     pub run_directory: PathBuf,

@@ -1,7 +1,9 @@
 //! The guest agent's program, which is part of this one.
 //!
-//! It is exec'd from a sealed memory file and never from a file of the host, because a sandbox can reach what its init
-//! was exec'd from through `/proc/1/exe` (CVE-2019-5736). Deliberately not here: how it is started.
+//! A sandbox can reach what its init was exec'd from through `/proc/1/exe` (CVE-2019-5736), so it is exec'd from a file
+//! that lets nothing be changed: one of the state directory, by way of a mount that is read only and is the file alone, so
+//! that all sandboxes share its pages; or, where no file can be executed there, a sealed memory file. Deliberately not
+//! here: how it is started.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,6 +12,9 @@ use rustix::fs::{MemfdFlags, SealFlags};
 
 /// The program: a static ELF file that needs neither an interpreter nor relocation.
 pub static GUEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guest.bin"));
+
+/// What tells the program of this build from those of others, for a file's name.
+pub const DIGEST: &str = env!("OFFLEASH_GUEST_DIGEST");
 
 /// The guest in a memory file that nobody can change any more, closed at exec.
 ///

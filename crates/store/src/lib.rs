@@ -20,6 +20,7 @@ mod live_run;
 mod node;
 mod overlay;
 mod places;
+mod program;
 mod protection;
 mod quote;
 mod reap;

@@ -100,6 +100,11 @@ impl LiveRun {
         Tending::new(&self.run.state)
     }
 
+    /// The state directory that it is in.
+    pub fn state(&self) -> &StateDirectory {
+        &self.run.state
+    }
+
     /// Records the cgroups of the sandbox before they are made, so that they are removed after a crash.
     ///
     /// # Errors

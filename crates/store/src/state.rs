@@ -13,6 +13,7 @@
 //! templates/NAME               a template that was built ([`crate::Templates`])
 //! sandboxes/ID                 a sandbox of the daemon's: its keeper's socket and its files
 //! own/ID                       a sandbox of one program, which holds it: its keeper's socket
+//! offleash-guest-DIGEST        the program that is every sandbox's first process, for all to execute
 //! daemon.lock                  held by the daemon
 //! audit.jsonl, audit.head, audit.lock
 //! ```

@@ -177,10 +177,52 @@ fn start_ticks_in(stat: &[u8]) -> Option<u64> {
 }
 
 /// Gives back to the kernel what a start needed and a long wait does not: memory that was freed, of which the allocator
-/// otherwise keeps a part, and the mappings of the program's own code, which come back from the file page by page.
+/// otherwise keeps a part, the stack as far as it is not in use, and the mappings of the program's own code, which come
+/// back from the file page by page.
 pub fn release_memory_of_start() {
+    release_unused_stack();
     release_free_memory();
     unmap_code();
+}
+
+/// Drops the pages of this thread's stack below what is in use now.
+// In a frame of its own, so that whatever its callers have lies above `here`.
+#[inline(never)]
+fn release_unused_stack() {
+    /// More than what is called from here needs, in pages.
+    const KEPT: usize = 2;
+    let Some(lowest) = lowest_of_stack() else {
+        return;
+    };
+    let page = rustix::param::page_size();
+    let here = std::hint::black_box(0_u8);
+    let end = ((&raw const here).addr() / page).saturating_sub(KEPT) * page;
+    let start = lowest.next_multiple_of(page);
+    let length = end.saturating_sub(start);
+    if length > 0 {
+        let start = std::ptr::with_exposed_provenance_mut(start);
+        // SAFETY: the range is of this thread's stack and lies below everything that is in use of it, by more than the
+        // call itself needs; what is written there later is written before it is read (madvise(2)). What of it is not
+        // mapped yet is passed over.
+        unsafe { libc::madvise(start, length, libc::MADV_DONTNEED) };
+    }
+}
+
+/// The lowest address that this thread's stack may reach (pthread_getattr_np(3)).
+fn lowest_of_stack() -> Option<usize> {
+    let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
+    // SAFETY: it takes nothing and cannot fail.
+    let thread = unsafe { libc::pthread_self() };
+    // SAFETY: the thread is the calling one, and the attributes are initialised by the call.
+    if unsafe { libc::pthread_getattr_np(thread, attributes.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    let (mut lowest, mut size) = (std::ptr::null_mut(), 0);
+    // SAFETY: the attributes were initialised above, and both places outlive the call.
+    let got = unsafe { libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut lowest, &raw mut size) };
+    // SAFETY: they were initialised above and are not used afterwards.
+    unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
+    (got == 0).then(|| lowest.addr())
 }
 
 /// Gives back to the kernel what the allocator holds free, in all of its heaps.

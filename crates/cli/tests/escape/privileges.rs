@@ -1,10 +1,13 @@
 //! What a program is started with, and rights that it could gain: K3 to K5, K10.
 
-use std::process::Command;
+use std::ffi::OsStr;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use super::arena::{self, Attack, HostState, can_attack, knows_numbers, not_proven, run};
-use super::support::processes::{copy_program, eventually};
-use super::support::{Site, binary, is_root, record_of};
+use super::support::processes::{copy_program, eventually, long_sleep, processes_with};
+use super::support::{Site, binary, is_root, record_of, skip};
 
 #[test]
 fn k3_descriptors_of_the_caller_are_not_inherited() {
@@ -264,4 +267,45 @@ attempt("overwrite", overwrite, "/proc/%d/exe" % victim)
     let _status = victim.wait().unwrap();
     outside.prove(&["overwrite"]);
     assert!(std::fs::read(&program).unwrap().starts_with(b"pwned"));
+}
+
+/// Whoever got hold of it all the same, by a defect of the kernel's or ours, holds something that cannot be changed.
+#[test]
+fn k10_the_program_that_sandboxes_share_is_read_only_where_they_have_it() {
+    if !can_attack() {
+        return;
+    }
+    if !is_root() {
+        return skip("only root may look at what the first process of a sandbox was started from");
+    }
+    let site = Site::new();
+    let seconds = long_sleep();
+    let mut command = site.offleash(["run", "--quiet", "--", "/bin/sleep", &seconds]);
+    let mut supervisor = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    // The first process looks like its supervisor until it is the guest.
+    let sleeps = |process: &u32| {
+        let name = std::fs::read_to_string(format!("/proc/{process}/comm"));
+        name.is_ok_and(|name| name == "sleep\n")
+    };
+    let sleeper = eventually("the start of the command", || {
+        processes_with(&seconds).into_iter().find(sleeps)
+    });
+    let status = std::fs::read_to_string(format!("/proc/{sleeper}/status")).unwrap_or_default();
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    let program = format!("/proc/{}/exe", parent.unwrap_or_default().trim());
+    let files = std::fs::read_dir(site.state()).unwrap().flatten();
+    let is_guest = |name: &OsStr| name.as_encoded_bytes().starts_with(b"offleash-guest-");
+    let file = files
+        .map(|entry| entry.path())
+        .find(|path| path.file_name().is_some_and(is_guest));
+    let identity = |path: &Path| std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    let shared = (identity(program.as_ref()), file.as_deref().and_then(identity));
+    let mode = || std::fs::Permissions::from_mode(0o777);
+    let inside = std::fs::set_permissions(&program, mode()).map_err(|error| error.kind());
+    let outside = file.map(|file| std::fs::set_permissions(file, mode()).is_ok());
+    supervisor.kill().unwrap();
+    supervisor.wait().unwrap();
+    assert!(shared.0.is_some() && shared.0 == shared.1, "{shared:?}");
+    assert_eq!(inside, Err(std::io::ErrorKind::ReadOnlyFilesystem));
+    assert_eq!(outside, Some(true), "the same where it is not mounted");
 }

@@ -116,7 +116,7 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     arrivals.expected.clone_from(&order.from_parent);
     rustix::system::sethostname(plan.hostname.as_bytes())
         .map_err(|error| step("setting the host name")(error.into()))?;
-    foundation.enter(plan, &mut arrivals)?;
+    let guest = foundation.enter(plan, &mut arrivals)?;
     network_namespace.enter()?;
     let (network, led) = match plan.network {
         true => {
@@ -126,7 +126,8 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     };
     use_null_streams().map_err(step("opening /dev/null"))?;
 
-    let (guest, bounds) = arrivals.wait_for_start()?;
+    let (sent, bounds) = arrivals.wait_for_start()?;
+    let guest = place_guest(guest.or(sent))?;
     // In our cgroup by now, so that the namespace's root is that one (THREATS P4).
     namespaces::unshare_cgroup().map_err(step("making a cgroup namespace"))?;
     let mut report = Vec::new();
@@ -142,7 +143,7 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
         // Copies of its processes would be bound to these paths in every other sandbox, too.
         Descent::Zygote => None,
         Descent::Alone | Descent::Below(_) => {
-            let (said, ruleset) = restrict_paths(plan)?;
+            let (said, ruleset) = restrict_paths(plan, guest.as_fd())?;
             report.push(said);
             ruleset
         }
@@ -260,20 +261,26 @@ impl Arrivals<'_> {
     }
 
     /// Waits until everything is there, and enters the cgroup.
-    fn wait_for_start(&self) -> Result<(OwnedFd, Bounds), StepFailure> {
+    fn wait_for_start(&self) -> Result<(Option<OwnedFd>, Bounds), StepFailure> {
         match self.next()? {
             FromParent::Start { guest, entrances, told } => {
                 let hearing = step("hearing from the supervisor");
                 let bounds = postcard::from_bytes(&told).map_err(|error| hearing(io::Error::other(error)))?;
                 cgroup::enter(&entrances).map_err(step("entering the cgroup"))?;
-                // Out of the way of the number that the control socket gets.
-                let guest = rustix::io::fcntl_dupfd_cloexec(&guest, CONTROL + 7)
-                    .map_err(|error| step("placing the guest's program")(error.into()))?;
                 Ok((guest, bounds))
             }
             _ => Err(unexpected()),
         }
     }
+}
+
+/// The guest's program, out of the way of the number that the control socket gets.
+pub(crate) fn place_guest(guest: Option<OwnedFd>) -> Result<OwnedFd, StepFailure> {
+    let placing = step("placing the guest's program");
+    let Some(guest) = guest else {
+        return Err(placing(io::ErrorKind::NotFound.into()));
+    };
+    rustix::io::fcntl_dupfd_cloexec(&guest, CONTROL + 7).map_err(|error| placing(error.into()))
 }
 
 impl Given for Arrivals<'_> {
@@ -361,7 +368,7 @@ type Said = (char, &'static str, String);
 
 /// The second wall: what of the tree may be read, written and executed, whatever the mounts say.
 /// Answers it, too, where processes are to enter the sandbox later.
-fn restrict_paths(plan: &Plan) -> Result<(Said, Option<OwnedFd>), StepFailure> {
+fn restrict_paths(plan: &Plan, guest: BorrowedFd<'_>) -> Result<(Said, Option<OwnedFd>), StepFailure> {
     let mut places = Vec::new();
     let mut open = |path: &Path, access: GrantAccess| -> Result<(), StepFailure> {
         match mount::open_place(path) {
@@ -383,13 +390,10 @@ fn restrict_paths(plan: &Plan) -> Result<(Said, Option<OwnedFd>), StepFailure> {
     for executable in &plan.executables {
         open(executable, GrantAccess::Execute)?;
     }
-    let grants: Vec<Grant<'_>> = places
-        .iter()
-        .map(|(place, access)| Grant {
-            fd: place.as_fd(),
-            access: *access,
-        })
-        .collect();
+    let places = places.iter().map(|(place, access)| (place.as_fd(), *access));
+    // A memory file needs no rule (and can have none), a file of the host does.
+    let guest = plan.guest.is_some().then_some((guest, GrantAccess::Execute));
+    let grants: Vec<Grant<'_>> = places.chain(guest).map(|(fd, access)| Grant { fd, access }).collect();
     let restriction = Restriction {
         grants: &grants,
         scope_signals: true,

@@ -324,16 +324,27 @@ impl Parent<'_> {
             unfinished.group = Some(made.0);
             entrances = made.1;
         }
-        let guest = guest_image::sealed_memfd().map_err(|error| failed("writing the guest", "", error))?;
+        let guest = match self.order.plan.guest {
+            Some(_) => None,
+            None => Some(guest_image::sealed_memfd().map_err(|error| failed("writing the guest", "", error))?),
+        };
         let bounds = bounds(grouping, self.order.plan);
         let told = postcard::to_allocvec(&bounds).map_err(|error| telling(io::Error::other(error)))?;
-        self.channel.start(guest.as_fd(), &entrances, &told).map_err(telling)
+        self.channel
+            .start(guest.as_ref().map(AsFd::as_fd), &entrances, &told)
+            .map_err(telling)
     }
 
     /// Makes and sends the trees that need the host's privilege: files outside the system's own directories, with
     /// their owner mapped to the sandbox's user.
     fn send_trees(&self, owners: &mut OwnerMaps<'_>) -> Result<(), IsolationError> {
         for &number in &self.order.from_parent {
+            if let (tree::GUEST, Some(guest)) = (number, &self.order.plan.guest) {
+                let tree = mount::clone_tree(mount::current_directory(), guest);
+                let tree = tree.map_err(|error| failed("opening", guest.to_string_lossy(), error))?;
+                self.send_tree(number, tree.as_fd())?;
+                continue;
+            }
             let path = path_of(&self.order.plan.entries[tree::entry_of(number)].node, number);
             let opened = if number != tree::layer_number(tree::entry_of(number)) {
                 mount::clone_resolved(path)
@@ -342,13 +353,17 @@ impl Parent<'_> {
             };
             let tree = opened.map_err(|error| failed("opening", path.to_string_lossy(), error))?;
             self.map_owner(number, tree.as_fd(), path, owners)?;
-            let index =
-                u16::try_from(number).map_err(|_| failed("counting mounts", "", io::ErrorKind::InvalidInput.into()))?;
-            self.channel
-                .tree(index, tree.as_fd())
-                .map_err(|error| failed("telling the first process", "", error))?;
+            self.send_tree(number, tree.as_fd())?;
         }
         Ok(())
+    }
+
+    fn send_tree(&self, number: usize, tree: BorrowedFd<'_>) -> Result<(), IsolationError> {
+        let index =
+            u16::try_from(number).map_err(|_| failed("counting mounts", "", io::ErrorKind::InvalidInput.into()))?;
+        self.channel
+            .tree(index, tree)
+            .map_err(|error| failed("telling the first process", "", error))
     }
 
     /// Shows the files of a tree, and lets them be made, as the sandbox's own.
@@ -435,7 +450,7 @@ fn trees_of_the_parent(plan: &Plan, identity: &Identity) -> Vec<usize> {
     if identity.writer != MapWriter::Privileged {
         return Vec::new();
     }
-    let mut numbers = Vec::new();
+    let mut numbers = Vec::from_iter(plan.guest.is_some().then_some(tree::GUEST));
     for (entry, node) in plan.entries.iter().map(|entry| &entry.node).enumerate() {
         match node {
             Node::Bind { source, .. } if !tree::is_system(source) => numbers.push(tree::source_number(entry)),

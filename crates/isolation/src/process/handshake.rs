@@ -11,6 +11,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 const MAPPED: u8 = b'M';
 const TREE: u8 = b'T';
 const START: u8 = b'S';
+/// The same, with the guest's program as the first descriptor.
+const START_AS: u8 = b'G';
 /// From child to parent.
 const FAILED: u8 = b'F';
 const READY: u8 = b'R';
@@ -85,12 +87,12 @@ impl ParentEnd {
         socket::send(self.0.as_fd(), &[TREE, low, high], &[tree])
     }
 
-    /// All is there; enter the cgroups and become the guest. `told` is what the child was not told before, a few bytes.
-    pub(crate) fn start(&self, guest: BorrowedFd<'_>, entrances: &[OwnedFd], told: &[u8]) -> io::Result<()> {
-        let descriptors: Vec<BorrowedFd<'_>> = std::iter::once(guest)
-            .chain(entrances.iter().map(AsFd::as_fd))
-            .collect();
-        socket::send(self.0.as_fd(), &[&[START], told].concat(), &descriptors)
+    /// All is there; enter the cgroups and become the guest, `guest` unless the child has it. `told` is what the child was
+    /// not told before, a few bytes.
+    pub(crate) fn start(&self, guest: Option<BorrowedFd<'_>>, entrances: &[OwnedFd], told: &[u8]) -> io::Result<()> {
+        let kind = if guest.is_some() { START_AS } else { START };
+        let descriptors: Vec<BorrowedFd<'_>> = guest.into_iter().chain(entrances.iter().map(AsFd::as_fd)).collect();
+        socket::send(self.0.as_fd(), &[&[kind], told].concat(), &descriptors)
     }
 
     /// Whether waiting for the child's report would end at once.
@@ -187,7 +189,8 @@ pub(crate) enum FromParent {
         tree: OwnedFd,
     },
     Start {
-        guest: OwnedFd,
+        /// The guest's program, unless the child has it.
+        guest: Option<OwnedFd>,
         entrances: Vec<OwnedFd>,
         told: Vec<u8>,
     },
@@ -200,6 +203,13 @@ impl ChildEnd {
         let mut buffer = [0; 32];
         let (length, descriptors) = socket::receive(self.0.as_fd(), &mut buffer)?;
         let mut descriptors = descriptors.into_iter();
+        if let [START, told @ ..] = &buffer[..length] {
+            return Ok(FromParent::Start {
+                guest: None,
+                entrances: descriptors.collect(),
+                told: told.to_vec(),
+            });
+        }
         match (&buffer[..length], descriptors.next()) {
             ([MAPPED], None) => Ok(FromParent::Mapped { user: None }),
             (&[MAPPED, u0, u1, u2, u3, g0, g1, g2, g3], None) => Ok(FromParent::Mapped {
@@ -212,8 +222,8 @@ impl ChildEnd {
                 index: usize::from(u16::from_le_bytes([*low, *high])),
                 tree,
             }),
-            ([START, told @ ..], Some(guest)) => Ok(FromParent::Start {
-                guest,
+            ([START_AS, told @ ..], Some(guest)) => Ok(FromParent::Start {
+                guest: Some(guest),
                 entrances: descriptors.collect(),
                 told: told.to_vec(),
             }),

@@ -54,6 +54,9 @@ pub(super) fn entry_of(number: usize) -> usize {
 /// How many trees an entry can have.
 const TREES: usize = 3;
 
+/// The number of the tree that is the guest's program.
+pub(super) const GUEST: usize = 0xffff;
+
 const SEALED: Attributes = Attributes {
     read_only: true,
     no_suid: true,
@@ -70,30 +73,39 @@ const DATA: Attributes = Attributes {
     ..WRITABLE
 };
 
+/// A file that every host has.
+const BELOW: &str = "/dev/null";
+
 /// A root file system that holds what every sandbox has: `/proc` and `/dev`.
 #[derive(Debug)]
 pub(super) struct Foundation {
     root: Root,
     covers: Covers,
+    /// A file of the host's tree, which goes: for what is to be mounted somewhere, and not seen.
+    below: OwnedFd,
 }
 
 /// Lays the foundation of a root. The calling process must be the sandbox's user by now, who owns what is made.
 pub(super) fn lay_foundation() -> Result<Foundation, StepFailure> {
     let mount =
         new_tmpfs(Some(4 << 20), Some(8192), 0o755, WRITABLE).map_err(step("mounting a root file system", ""))?;
+    let below = mount::open_place(Path::new(BELOW)).map_err(step("opening", BELOW))?;
     let place = mount::open_place(Path::new("/")).map_err(step("opening", "/"))?;
     mount::attach(mount.as_fd(), place.as_fd()).map_err(step("attaching the new root", ""))?;
     let mut root = Root::new(mount).map_err(step("opening the new root", ""))?;
     let mut covers = Covers::make(&mut root).map_err(step("preparing the new root", ""))?;
     kernel::make_dev(&mut root)?;
     kernel::mount_proc(&mut root, &mut covers)?;
-    Ok(Foundation { root, covers })
+    Ok(Foundation { root, covers, below })
 }
 
 impl Foundation {
-    /// Assembles the plan's tree and makes it the root of this mount namespace.
-    pub(super) fn enter(self, plan: &Plan, given: &mut dyn Given) -> Result<(), StepFailure> {
-        let Self { root, covers } = self;
+    /// Assembles the plan's tree and makes it the root of this mount namespace. Answers the guest's program, if the plan
+    /// says where it is.
+    pub(super) fn enter(self, plan: &Plan, given: &mut dyn Given) -> Result<Option<OwnedFd>, StepFailure> {
+        let Self { root, covers, below } = self;
+        let guest = plan.guest.as_deref().map(|path| program(path, below.as_fd(), given));
+        let guest = guest.transpose()?;
         let mut assembly = Assembly {
             foundation: root,
             own_root: None,
@@ -124,8 +136,25 @@ impl Foundation {
         // so it is, with all that is left on it, when its place is taken by another.
         let entered = mount::enter_root(foundation.mount())
             .and_then(|()| own_root.as_ref().map_or(Ok(()), |root| mount::enter_root(root.mount())));
-        entered.map_err(step("entering the new root", ""))
+        entered.map_err(step("entering the new root", ""))?;
+        Ok(guest)
     }
+}
+
+/// The guest's program in a file of the host, which many execute at once, as a mount of its own that is read only: what
+/// a sandbox could reach through `/proc/1/exe` cannot be changed there in any way.
+///
+/// It is attached at `place` and goes with it; a mount that is detached all its life is unmounted alone when it is closed,
+/// and then the kernel waits for all processors.
+fn program(path: &Path, place: BorrowedFd<'_>, given: &mut dyn Given) -> Result<OwnedFd, StepFailure> {
+    let tree = match given.tree(GUEST)? {
+        Some(tree) => tree,
+        None => mount::clone_tree(mount::current_directory(), path).map_err(step("opening", path))?,
+    };
+    mount::restrict_tree(tree.as_fd(), SEALED)
+        .and_then(|()| mount::attach(tree.as_fd(), place))
+        .map_err(step("mounting", path))?;
+    Ok(tree)
 }
 
 fn step(what: &'static str, subject: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> StepFailure {

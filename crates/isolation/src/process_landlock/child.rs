@@ -14,7 +14,7 @@ use rustix::fs::Mode;
 use rustix::process::Signal;
 
 use crate::limits::{self, HeldByGroup};
-use crate::process::child::{CONTROL, keep_to_cpus, place_control, step, unexpected, use_null_streams};
+use crate::process::child::{keep_to_cpus, place_control, place_guest, step, unexpected, use_null_streams};
 use crate::process::handshake::{ChildEnd, FromParent, Handed, StepFailure};
 
 /// What the child gets from the process that it is a copy of.
@@ -108,9 +108,7 @@ fn wait_for_start(channel: &ChildEnd) -> Result<OwnedFd, StepFailure> {
     match channel.next().map_err(step("hearing from the supervisor"))? {
         FromParent::Start { guest, entrances, .. } => {
             cgroup::enter(&entrances).map_err(step("entering the cgroup"))?;
-            // Out of the way of the number that the control socket gets.
-            rustix::io::fcntl_dupfd_cloexec(&guest, CONTROL + 7)
-                .map_err(|error| step("placing the guest's program")(error.into()))
+            place_guest(guest)
         }
         _ => Err(unexpected()),
     }

@@ -203,7 +203,7 @@ impl Unfinished {
         }
         let guest = guest_image::sealed_memfd().map_err(|error| failed("writing the guest", "", error))?;
         channel
-            .start(guest.as_fd(), &entrances, &[])
+            .start(Some(guest.as_fd()), &entrances, &[])
             .map_err(|error| failed("telling the first process", "", error))
     }
 

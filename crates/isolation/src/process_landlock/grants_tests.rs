@@ -62,6 +62,7 @@ fn plan(entries: Vec<Entry>, executables: Vec<PathBuf>) -> Plan {
         pausable: false,
         descent: Descent::Alone,
         executables,
+        guest: None,
         run_directory: "/state".into(),
     }
 }

@@ -9,6 +9,7 @@ use offleash_core::plan::{Entry, Node, Plan};
 use offleash_core::spec::SandboxSpec;
 use offleash_core::text::Text;
 use offleash_gateway::{Gateway, Trust};
+use offleash_isolation::guest_image;
 use offleash_isolation::sandbox::{Leftovers, Sandbox};
 use offleash_store::{LiveRun, NewRun, Tending};
 
@@ -99,6 +100,7 @@ pub(crate) fn make(
     live: &mut LiveRun,
     tending: &mut Tending,
 ) -> Result<Made, ManagerError> {
+    plan.guest = guest_of_all(live, &plan.id);
     let mut sandbox = chosen.create(plan, &mut Noted { live, tending })?;
     forget_contents(plan);
     let gateway = match sandbox.take_network() {
@@ -106,6 +108,13 @@ pub(crate) fn make(
         None => None,
     };
     Ok(Made { sandbox, gateway })
+}
+
+/// The guest's program as a file that all sandboxes execute. Where none can be made, as on a full disk, or executed, each
+/// gets a copy.
+fn guest_of_all(live: &LiveRun, id: &RunId) -> Option<PathBuf> {
+    let name = format!("offleash-guest-{}", guest_image::DIGEST);
+    live.state().program(&name, guest_image::GUEST, id).ok().flatten()
 }
 
 /// The run as the store is to know it.

@@ -204,6 +204,7 @@ pub fn resolve(
         pausable: spec.pausable,
         descent: spec.descent,
         executables,
+        guest: None,
         run_directory: run_directory.to_path_buf(),
     };
     let basis = ExecBasis {
