@@ -55,7 +55,8 @@ FIRST_WORD = re.compile(r"[\w.]*")
 WARMING = ("import sys; 0",) * 16 + ("def f():\n    return 1\n\nf()",) * 4 + ("1 / 0",) * 2
 
 _read, _write, _close, _dup2, _fstat, _getpid = os.read, os.write, os.close, os.dup2, os.fstat, os.getpid
-_dumps = json.dumps
+_fork, _kill, _waitpid, _open, _unlink = os.fork, os.kill, os.waitpid, os.open, os.unlink
+_dumps, _loads = json.dumps, json.loads
 _monotonic, _sleep, _exit = time.monotonic, time.sleep, os._exit
 _default_input = builtins.input
 
@@ -1244,6 +1245,19 @@ def make_shell(channel):
 
 # Cells.
 
+# What this driver was given beside itself.
+PARTS = []
+# Files that hold the state of this context, until the host asks for anything more.
+SAVED = []
+
+
+def remove(path):
+    try:
+        _unlink(path)
+    except OSError:
+        # A cell, or who copied it, was faster.
+        pass
+
 
 def restore(saved):
     for name, value in saved.items():
@@ -1285,6 +1299,8 @@ def serve(channel, shell):
     code, variables = [], {}
     while True:
         kind, cell, payload = channel.next()
+        while SAVED:
+            remove(SAVED.pop())
         if kind == "sync":
             code, variables = [], {}
             channel.unsent.append(("sync", cell, str(shell.count).encode()))
@@ -1301,7 +1317,19 @@ def serve(channel, shell):
             # What a cell has set since is the cell's.
             if not shell.count:
                 name, _, value = payload.decode("utf-8", "surrogateescape").partition("=")
-                os.environ[name] = value
+                os.environ[name] = STARTED[name] = value
+        elif kind == "part":
+            if payload not in PARTS:
+                exec(compile(payload, OURS, "exec"), globals())
+                PARTS.append(payload)
+        elif kind in ("save", "load"):
+            try:
+                globals()[f"{kind}_state"](channel, shell, cell, payload)
+            except BaseException as error:
+                # Something that it needs is what a cell put there.
+                words = f"other\n{type(error).__name__}: {safe_text(error)}"
+                channel.unsent.append(("refused", cell, words.encode("utf-8", "replace")[:CHUNK]))
+                channel.wake()
         elif kind == "run":
             text = b"".join(code).decode("utf-8", "replace")
             room = int(payload.split()[0])
@@ -1329,7 +1357,7 @@ def streams(channel):
 
 
 def main(prepared=None):
-    global STREAMS
+    global STARTED, STREAMS
     if prepared is None:
         channel = Channel.__new__(Channel)
         prepared = channel, None, {}, streams(channel)
@@ -1350,6 +1378,7 @@ def main(prepared=None):
         channel.complain()
         raise
     sys.path.insert(0, "")
+    STARTED = dict(os.environ)
     channel_exit = os._exit
 
     def leave(status):

@@ -13,6 +13,11 @@ use crate::error::ContextError;
 use crate::limits::Limits;
 use crate::process::{ProcessError, Processes};
 use crate::run;
+use crate::state::Obstacle;
+
+mod state;
+
+pub(crate) use state::{Asked, too_late};
 
 /// Events that wait for whoever runs a cell.
 const EVENTS: usize = 4;
@@ -28,6 +33,8 @@ pub(crate) enum Order {
     Ready(Reply),
     /// To have a driver that has loaded these modules and runs no cell.
     Prepare(Vec<String>, Reply),
+    /// To have a driver that has loaded what cells of another left in that file.
+    Load(String, oneshot::Sender<Result<Vec<Obstacle>, ContextError>>),
     /// To interrupt the cell that runs.
     Interrupt,
     /// To have a new driver.
@@ -49,9 +56,12 @@ impl Order {
 }
 
 #[derive(Debug)]
-struct Job {
-    cell: Cell,
-    events: mpsc::Sender<CellEvent>,
+enum Job {
+    Cell {
+        cell: Cell,
+        events: mpsc::Sender<CellEvent>,
+    },
+    Save(Asked),
 }
 
 /// What is known of a context from outside.
@@ -113,8 +123,18 @@ impl Context {
     /// Puts a cell behind those that wait; what happens to it comes from the receiver. Dropping that interrupts it.
     pub(crate) fn submit(&self, cell: Cell) -> Result<mpsc::Receiver<CellEvent>, ContextError> {
         let (events, receiver) = mpsc::channel(EVENTS);
-        match self.jobs.try_send(Job { cell, events }) {
-            Ok(()) => Ok(receiver),
+        self.put(Job::Cell { cell, events })?;
+        Ok(receiver)
+    }
+
+    /// Has it save what its cells left, after the cells that wait.
+    pub(crate) fn save(&self, asked: Asked) -> Result<(), ContextError> {
+        self.put(Job::Save(asked))
+    }
+
+    fn put(&self, job: Job) -> Result<(), ContextError> {
+        match self.jobs.try_send(job) {
+            Ok(()) => Ok(()),
             Err(TrySendError::Full(_)) => Err(ContextError::Exhausted {
                 what: format!("{} cells wait for the context already", self.jobs.max_capacity()),
             }),
@@ -123,7 +143,10 @@ impl Context {
     }
 
     /// Gives an order and waits until it was carried out.
-    pub(crate) async fn order(&self, order: impl FnOnce(Reply) -> Order) -> Result<(), ContextError> {
+    pub(crate) async fn order<T>(
+        &self,
+        order: impl FnOnce(oneshot::Sender<Result<T, ContextError>>) -> Order,
+    ) -> Result<T, ContextError> {
         let (reply, answer) = oneshot::channel();
         let given = self.orders.send(order(reply)).await;
         given.map_err(|_| self.not_found())?;
@@ -175,7 +198,11 @@ impl<P: Processes> Actor<P> {
             };
             let goes_on = match due {
                 Due::Order(Some(order)) => self.carry_out(order).await,
-                Due::Job(Some(job)) => self.run(job).await,
+                Due::Job(Some(Job::Cell { cell, events })) => self.run(cell, events).await,
+                Due::Job(Some(Job::Save(asked))) => {
+                    self.save(asked).await;
+                    true
+                }
                 // Written between two cells, by what an earlier one left running.
                 Due::News(News::Frame(_)) => true,
                 Due::News(News::Over(Death::SandboxGone)) | Due::Order(None) | Due::Job(None) => false,
@@ -246,6 +273,9 @@ impl<P: Processes> Actor<P> {
             }
             Order::Prepare(modules, reply) => {
                 let _told = reply.send(self.prepare(&modules).await);
+            }
+            Order::Load(path, reply) => {
+                let _told = reply.send(self.load(&path).await);
             }
             Order::Restart(reply) => {
                 let ended = self.end_driver().await;
@@ -319,8 +349,8 @@ impl<P: Processes> Actor<P> {
         self.note(State::Dead);
     }
 
-    async fn run(&mut self, job: Job) -> bool {
-        if job.events.is_closed() {
+    async fn run(&mut self, cell: Cell, events: mpsc::Sender<CellEvent>) -> bool {
+        if events.is_closed() {
             return true;
         }
         if let Err(error) = self.make_ready().await {
@@ -330,30 +360,30 @@ impl<P: Processes> Actor<P> {
                     reason: error.to_string(),
                 },
             };
-            let _told = job.events.send(CellEvent::End(CellEnd::Died(death))).await;
+            let _told = events.send(CellEvent::End(CellEnd::Died(death))).await;
             return true;
         }
         if let Some(death) = self.untold.take() {
-            let _told = job.events.send(CellEvent::End(CellEnd::DiedBefore(death))).await;
+            let _told = events.send(CellEvent::End(CellEnd::DiedBefore(death))).await;
             return true;
         }
         let Some(driver) = &mut self.driver else {
             return true;
         };
         self.standing.lock().unwrap_or_else(PoisonError::into_inner).state = State::Busy;
-        let (end, order) = run::run(driver, &job.cell, &job.events, &mut self.orders, &self.limits).await;
+        let (end, order) = run::run(driver, &cell, &events, &mut self.orders, &self.limits).await;
         let gone = end == CellEnd::Died(Death::SandboxGone);
         if let CellEnd::Died(death) = &end {
             self.lose_driver(death.clone()).await;
             // Whoever runs the cell is told now, or is gone: then the next one is.
-            if !job.events.is_closed() {
+            if !events.is_closed() {
                 self.untold = None;
             }
         } else {
             self.standing.lock().unwrap_or_else(PoisonError::into_inner).count += 1;
             self.note(State::Idle);
         }
-        let _told = job.events.send(CellEvent::End(end)).await;
+        let _told = events.send(CellEvent::End(end)).await;
         match order {
             Some(order) => self.carry_out(order).await,
             None => !gone,

@@ -7,10 +7,11 @@ use tokio::sync::{Mutex, mpsc};
 use crate::cell::{Cell, CellEvent};
 use crate::context::{Context, Order};
 use crate::error::{ContextError, shortened};
-use crate::id::Id;
+use crate::id::{Id, IdError};
 use crate::language::Language;
 use crate::limits::Limits;
 use crate::process::{ProcessError, Processes};
+use crate::state::SavedContext;
 
 /// Where a context works that is not told where, in sandboxes that say nothing else.
 pub const DEFAULT_CWD: &str = "/home/user";
@@ -286,12 +287,6 @@ impl<P: Processes> Contexts<P> {
         cwd: Option<String>,
         is_default: bool,
     ) -> Result<Arc<Context>, ContextError> {
-        let most = self.limits.contexts_besides_defaults();
-        if !is_default && table.besides_defaults() >= most {
-            return Err(ContextError::Exhausted {
-                what: format!("a sandbox may have {most} contexts besides the default one of each language"),
-            });
-        }
         let id = Id::random().map_err(|error| {
             ContextError::Process(ProcessError::Other {
                 kind: offleash_core::error::ErrorKind::Internal,
@@ -299,10 +294,43 @@ impl<P: Processes> Contexts<P> {
             })
         })?;
         let cwd = cwd.unwrap_or_else(|| self.cwd.clone());
-        let info = ContextInfo::new(id, language, cwd, is_default);
+        self.put(table, ContextInfo::new(id, language, cwd, is_default))
+    }
+
+    fn put(&self, table: &mut Table, info: ContextInfo) -> Result<Arc<Context>, ContextError> {
+        let most = self.limits.contexts_besides_defaults();
+        if !info.is_default && table.besides_defaults() >= most {
+            return Err(ContextError::Exhausted {
+                what: format!("a sandbox may have {most} contexts besides the default one of each language"),
+            });
+        }
         let context = Arc::new(Context::new(self.processes.clone(), info, None, self.limits));
         table.contexts.push(Arc::clone(&context));
         Ok(context)
+    }
+
+    pub(crate) async fn all(&self) -> Result<Vec<Arc<Context>>, ContextError> {
+        Ok(self.table().await?.contexts.clone())
+    }
+
+    /// A context that is one of another sandbox; it takes the place of the default one of its language if it is one.
+    pub(crate) async fn add_saved(&self, saved: &SavedContext) -> Result<Arc<Context>, ContextError> {
+        check_cwd(Some(&saved.cwd))?;
+        let id: Id = saved.id.parse().map_err(|error: IdError| ContextError::Invalid {
+            reason: error.to_string(),
+        })?;
+        let mut table = self.table().await?;
+        if let Some(other) = table.default_of(saved.language).filter(|_| saved.is_default).cloned() {
+            other.order(Order::Remove).await?;
+            table.contexts.retain(|one| !Arc::ptr_eq(one, &other));
+        }
+        if table.contexts.iter().any(|one| one.info().id == saved.id) {
+            return Err(ContextError::Invalid {
+                reason: format!("there is a context `{id}` already"),
+            });
+        }
+        let info = ContextInfo::new(id, saved.language, saved.cwd.clone(), saved.is_default);
+        self.put(&mut table, info)
     }
 
     async fn find(&self, id: &str) -> Result<Arc<Context>, ContextError> {

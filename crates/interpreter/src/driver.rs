@@ -14,6 +14,8 @@ use crate::limits::Limits;
 use crate::process::{MAX_INPUT, ProcessError, ProcessNews, ProcessStream, Processes, Start};
 use crate::protocol::{Decoder, DriverFrame, FrameError, HostFrame, Kind, MAX_FROM_HOST, Scanner};
 
+mod state;
+
 const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
 

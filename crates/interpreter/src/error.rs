@@ -4,6 +4,7 @@ use offleash_core::error::{ErrorKind, Explained};
 
 use crate::language::Language;
 use crate::process::ProcessError;
+use crate::state::{NotSaved, Obstacle};
 
 /// An error of contexts. What happens to a cell that began is told by its events instead.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +45,37 @@ pub enum ContextError {
         /// How, with what it wrote.
         reason: String,
     },
+    /// A context has what cannot be carried to another.
+    #[error(
+        "context `{id}` ({language}) cannot be copied: {}; delete that first, or ask for a copy without it",
+        listed(obstacles)
+    )]
+    Unsavable {
+        /// The context.
+        id: String,
+        /// Its language.
+        language: Language,
+        /// What, and why.
+        obstacles: Vec<Obstacle>,
+    },
+    /// What the cells of a context left was not written down.
+    #[error("the state of context `{id}` was not saved: {why}{}", words(reason))]
+    NotSaved {
+        /// The context.
+        id: String,
+        /// Of which kind the reason is.
+        why: NotSaved,
+        /// What there is to say of it.
+        reason: String,
+    },
+    /// What the cells of a context left was not read again.
+    #[error("the state of context `{id}` was not loaded: {}", reason.escape_debug())]
+    NotLoaded {
+        /// The context.
+        id: String,
+        /// Why.
+        reason: String,
+    },
     /// The sandbox did not do what is needed.
     #[error(transparent)]
     Process(#[from] ProcessError),
@@ -56,7 +88,9 @@ impl Explained for ContextError {
             Self::Language { .. } | Self::Invalid { .. } => ErrorKind::Invalid,
             Self::NotInstalled { .. } => ErrorKind::Unsupported,
             Self::Exhausted { .. } => ErrorKind::Exhausted,
-            Self::NotStarted { .. } => ErrorKind::Unavailable,
+            Self::NotStarted { .. } | Self::NotLoaded { .. } => ErrorKind::Unavailable,
+            Self::Unsavable { .. } => ErrorKind::Conflict,
+            Self::NotSaved { why, .. } => why.kind(),
             Self::Process(error) => error.kind(),
         }
     }
@@ -71,6 +105,24 @@ impl Explained for ProcessError {
             Self::Directory { .. } => ErrorKind::Invalid,
             Self::Other { kind, .. } => *kind,
         }
+    }
+}
+
+/// How many obstacles a message names.
+const NAMED: usize = 5;
+
+fn listed(obstacles: &[Obstacle]) -> String {
+    let named: Vec<String> = obstacles.iter().take(NAMED).map(Obstacle::to_string).collect();
+    match obstacles.len().saturating_sub(NAMED) {
+        0 => named.join("; "),
+        more => format!("{}; and {more} more", named.join("; ")),
+    }
+}
+
+fn words(reason: &str) -> String {
+    match reason {
+        "" => String::new(),
+        reason => format!(": {}", reason.escape_debug()),
     }
 }
 

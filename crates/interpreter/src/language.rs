@@ -2,8 +2,11 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// A language of contexts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Language {
     /// Python, through IPython where that is installed.
     Python,
@@ -191,6 +194,23 @@ impl Language {
         }
     }
 
+    /// What a driver is given before it saves or loads, beside what it is already.
+    pub(crate) fn state_source(self) -> Option<&'static [u8]> {
+        (self == Self::Python).then_some(include_bytes!("../drivers/state.py"))
+    }
+
+    /// Why what its cells left cannot be carried to another context, if it cannot.
+    pub(crate) fn cannot_be_saved(self) -> Option<&'static str> {
+        match self {
+            Self::JavaScript | Self::TypeScript => {
+                Some("Node can write down values, and neither functions, classes nor what they close over")
+            }
+            Self::Java => Some("Java can write down objects of classes that say so, and no class that a cell declared"),
+            Self::Bash | Self::R => Some("its driver cannot write down what cells left"),
+            Self::Python => None,
+        }
+    }
+
     /// Program and arguments that read the driver and run it.
     pub fn command(self) -> Vec<String> {
         let words: &[&str] = match self {
@@ -284,11 +304,10 @@ mod tests {
     #[test]
     fn every_driver_fits_into_its_frame() {
         for language in Language::ALL {
-            let source = language.source();
-            assert!(
-                HostFrame::Source(source).encode().unwrap().len() <= MAX_FROM_HOST + 64,
-                "{language}"
-            );
+            for source in [Some(language.source()), language.state_source()].into_iter().flatten() {
+                let length = HostFrame::Source(source).encode().unwrap().len();
+                assert!(length <= MAX_FROM_HOST + 64, "{language}");
+            }
         }
     }
 }

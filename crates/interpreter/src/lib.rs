@@ -18,5 +18,6 @@ pub mod process;
 pub mod protocol;
 pub mod result;
 mod run;
+pub mod state;
 mod text;
 pub mod zygote;

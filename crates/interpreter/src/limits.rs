@@ -24,6 +24,8 @@ pub struct Limits {
     pub start: Duration,
     /// How long a driver may take to answer when no cell runs.
     pub answer: Duration,
+    /// How long a driver may take to load what cells of another left.
+    pub load: Duration,
 }
 
 impl Default for Limits {
@@ -37,6 +39,7 @@ impl Default for Limits {
             grace: Duration::from_secs(5),
             start: Duration::from_secs(60),
             answer: Duration::from_secs(5),
+            load: Duration::from_secs(120),
         }
     }
 }

@@ -33,6 +33,9 @@
 //! | `variable` | nobody | `NAME=VALUE`, a variable for all cells; without effect once one has run. Of Python alone |
 //! | `code` | a cell | a piece of its code; pieces follow each other |
 //! | `env` | a cell | `NAME=VALUE`, a variable for this cell alone; what it was is restored at the end |
+//! | `part` | nobody | more of the driver itself, to be run before what follows. Of Python alone |
+//! | `save` | a number that nobody can guess | three decimal numbers with spaces between (how many seconds it may take, how many bytes it may have, whether to leave out what cannot be carried: 0 or 1), a newline, and the path of a file that is not there. Writes what cells left to it; the driver removes the file when the next frame comes |
+//! | `load` | a number that nobody can guess | the path of such a file, which the driver removes then. Before the first cell |
 //! | `run` | a cell | two decimal numbers and a space between: how many bytes of output, and of results, are of any use. Runs the cell |
 //!
 //! A cell is interrupted with `SIGINT`, which also goes to the children in the driver's process group. A driver that
@@ -54,6 +57,10 @@
 //! | `error` | the cell | the traceback, lines with newlines between; ends what the two before began |
 //! | `truncated` | the cell | decimal number of bytes of output that were not sent because they were of no use |
 //! | `done` | the cell | nothing; the last frame of every cell |
+//! | `obstacle` | that of the `save` or `load` | the name of what cannot be carried, its type, and why, with newlines between |
+//! | `saved` | that of the `save` | decimal number of bytes of the file |
+//! | `loaded` | that of the `load` | decimal number of the cells that were run |
+//! | `refused` | that of either | why (`obstacles`, `large`, `full`, `time`, `other`), a newline, and what there is to say of it. There is no file then |
 //!
 //! A frame of a cell that does not run is ignored, but for its size. Anything else that is not of this shape is an
 //! error after which the driver is killed. When its input ends the driver ends.
@@ -87,6 +94,23 @@ pub enum HostFrame<'a> {
     Import(&'a [u8]),
     /// A variable for all cells, `NAME=VALUE`, before the first one.
     Variable(&'a [u8]),
+    /// More of the driver.
+    Part(&'a [u8]),
+    /// Has what cells left written to a file.
+    Save {
+        /// By which the answer is known.
+        id: Id,
+        /// How long it may take.
+        seconds: u64,
+        /// How large the file may be.
+        bytes: u64,
+        /// Whether what cannot be carried is left out.
+        skip: bool,
+        /// The file.
+        path: &'a str,
+    },
+    /// Has what cells of another driver left read from a file.
+    Load(Id, &'a str),
     /// A piece of a cell's code.
     Code(Id, &'a [u8]),
     /// A variable of a cell, `NAME=VALUE`.
@@ -108,12 +132,24 @@ impl HostFrame<'_> {
     /// # Errors
     /// `TooLarge` when the payload has more than [`MAX_FROM_HOST`] bytes.
     pub fn encode(&self) -> Result<Vec<u8>, FrameError> {
-        let bounds;
+        let (bounds, asked);
         let (kind, id, payload): (_, _, &[u8]) = match self {
             Self::Source(source) => ("source", NOBODY, source),
             Self::Sync(id) => ("sync", *id, &[]),
             Self::Import(modules) => ("import", NOBODY, modules),
             Self::Variable(variable) => ("variable", NOBODY, variable),
+            Self::Part(source) => ("part", NOBODY, source),
+            Self::Save {
+                id,
+                seconds,
+                bytes,
+                skip,
+                path,
+            } => {
+                asked = format!("{seconds} {bytes} {}\n{path}", u8::from(*skip));
+                ("save", *id, asked.as_bytes())
+            }
+            Self::Load(id, path) => ("load", *id, path.as_bytes()),
             Self::Code(id, code) => ("code", *id, code),
             Self::Env(id, variable) => ("env", *id, variable),
             Self::Run { cell, output, results } => {
@@ -159,6 +195,14 @@ pub enum Kind {
     Truncated,
     /// The end of a cell.
     Done,
+    /// Something that cannot be carried.
+    Obstacle,
+    /// A state was written.
+    Saved,
+    /// A state was read.
+    Loaded,
+    /// A state was neither.
+    Refused,
 }
 
 impl Kind {
@@ -177,6 +221,10 @@ impl Kind {
             b"error" => Self::Error,
             b"truncated" => Self::Truncated,
             b"done" => Self::Done,
+            b"obstacle" => Self::Obstacle,
+            b"saved" => Self::Saved,
+            b"loaded" => Self::Loaded,
+            b"refused" => Self::Refused,
             _ => return None,
         })
     }

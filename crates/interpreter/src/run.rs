@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use crate::cell::{Cell, CellEnd, CellError, CellEvent, Death};
-use crate::context::Order;
+use crate::context::{Order, too_late};
 use crate::driver::{Driver, News, cell_frames, number};
 use crate::id::Id;
 use crate::limits::{Budget, Limits};
@@ -87,6 +87,8 @@ pub(crate) async fn run<P: Processes>(
                 }
             }
             Turn::Asked(Some(Order::Ready(reply) | Order::Prepare(_, reply))) => drop(reply.send(Ok(()))),
+            // Whoever asks has come too late.
+            Turn::Asked(Some(Order::Load(_, reply))) => drop(reply.send(Err(too_late()))),
             Turn::Asked(Some(Order::Interrupt)) => {
                 if ending.is_none() {
                     ending = Some(Ending::begin(driver, Why::Interrupted, limits.grace).await);
@@ -239,7 +241,7 @@ impl Told {
         }
         let payload = frame.payload;
         match frame.kind {
-            Kind::Sync => {}
+            Kind::Sync | Kind::Obstacle | Kind::Saved | Kind::Loaded | Kind::Refused => {}
             Kind::Count => match number(&payload) {
                 Some(count) => self.pending.push_back(CellEvent::Begin { count }),
                 None => self.broken("the number of a cell is none"),

@@ -8,101 +8,22 @@
     reason = "a test that cannot go on has failed, and starts programs itself"
 )]
 
+#[path = "contexts/cells.rs"]
+mod cells;
 #[path = "contexts/local.rs"]
 mod local;
 
 use std::time::Duration;
 
+use cells::{begin, cell, contexts, first_output, outcome, patient, run};
 use local::Local;
-use offleash_core::exec::{ExecEnd, OutputStream};
-use offleash_interpreter::cell::{Cell, CellEnd, CellEvent, Death};
+use offleash_core::exec::ExecEnd;
+use offleash_interpreter::cell::{Cell, CellEnd, Death};
 use offleash_interpreter::contexts::{Contexts, State};
 use offleash_interpreter::error::ContextError;
 use offleash_interpreter::language::Language;
 use offleash_interpreter::limits::Limits;
 use offleash_interpreter::process::Processes as _;
-use offleash_interpreter::result::Form;
-use tokio::sync::mpsc::Receiver;
-
-/// Longer than anything here takes, on a machine that does something else.
-const PATIENCE: Duration = Duration::from_secs(120);
-
-fn patient() -> Limits {
-    Limits {
-        grace: PATIENCE,
-        start: PATIENCE,
-        answer: PATIENCE,
-        ..Limits::default()
-    }
-}
-
-fn cell(code: &str) -> Cell {
-    Cell {
-        code: code.to_owned(),
-        ..Cell::default()
-    }
-}
-
-/// What came of a cell.
-#[derive(Debug, Default)]
-struct Outcome {
-    stdout: String,
-    text: Option<String>,
-    omitted: Vec<String>,
-    errors: Vec<String>,
-    truncated: bool,
-    count: u64,
-    end: Option<CellEnd>,
-}
-
-async fn outcome(events: &mut Receiver<CellEvent>) -> Outcome {
-    let mut outcome = Outcome::default();
-    while let Some(event) = tokio::time::timeout(PATIENCE, events.recv()).await.unwrap() {
-        assert_eq!(outcome.end, None, "nothing follows the end: {event:?}");
-        match event {
-            CellEvent::Begin { count } => outcome.count = count,
-            CellEvent::Output {
-                stream: OutputStream::Stdout,
-                text,
-                ..
-            } => outcome.stdout.push_str(&text),
-            CellEvent::Output { .. } | CellEvent::ResultsTruncated { .. } => {}
-            CellEvent::OutputTruncated { .. } => outcome.truncated = true,
-            CellEvent::Error(error) => outcome.errors.push(error.name),
-            CellEvent::End(end) => outcome.end = Some(end),
-            CellEvent::Result(result) => {
-                outcome.omitted.extend(result.omitted.into_keys());
-                if let (true, Some(Form::Text(text))) = (result.is_main, result.forms.get("text/plain")) {
-                    outcome.text = Some(text.clone());
-                }
-            }
-        }
-    }
-    outcome
-}
-
-async fn begin(contexts: &Contexts<Local>, cell: Cell) -> Receiver<CellEvent> {
-    contexts.execute_in_default(Language::Python, cell).await.unwrap()
-}
-
-async fn run(contexts: &Contexts<Local>, code: &str) -> Outcome {
-    outcome(&mut begin(contexts, cell(code)).await).await
-}
-
-/// Waits until a cell has written something.
-async fn first_output(events: &mut Receiver<CellEvent>) {
-    loop {
-        match tokio::time::timeout(PATIENCE, events.recv()).await.unwrap().unwrap() {
-            CellEvent::Output { .. } => return,
-            CellEvent::Begin { .. } => {}
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
-fn contexts(limits: Limits) -> Contexts<Local> {
-    Contexts::new(Local::default(), limits)
-}
 
 const FOR_EVER: &str = "print('on', flush=True)\nimport time\nwhile True: time.sleep(1000)";
 const STUBBORN: &str = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('on', flush=True)\nwhile True: time.sleep(1000)";

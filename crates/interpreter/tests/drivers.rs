@@ -32,7 +32,17 @@ fn skip(reason: &str) {
 
 #[test]
 fn the_driver_of_python_passes_its_tests() {
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("drivers/test_python.py");
+    python_passes("drivers/test_python.py");
+}
+
+#[test]
+fn the_state_of_python_passes_its_tests() {
+    python_passes("drivers/test_state.py");
+}
+
+/// Runs tests with Python's libraries, where those are.
+fn python_passes(tests: &str) {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join(tests);
     let mut command = Command::new(python());
     command
         .arg("-B")

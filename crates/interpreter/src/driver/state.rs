@@ -1,0 +1,155 @@
+//! What a driver says of the state that it is to save or to load.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::{Driver, News, number};
+use crate::contexts::ContextInfo;
+use crate::error::ContextError;
+use crate::id::Id;
+use crate::language::Language;
+use crate::process::{ProcessError, Processes};
+use crate::protocol::{HostFrame, Kind};
+use crate::state::{NotSaved, Obstacle, SaveOptions};
+
+/// How many obstacles are of use.
+const MOST_OBSTACLES: usize = 100;
+/// Characters of a reason.
+const MOST_REASON: usize = 600;
+/// What the driver may take beyond the time that it was given.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Why a driver did not save.
+#[derive(Debug)]
+pub(crate) enum Unsaved {
+    Obstacles(Vec<Obstacle>),
+    Failed(NotSaved, String),
+}
+
+impl Unsaved {
+    /// As the error of that context.
+    pub(crate) fn of(self, info: &ContextInfo) -> ContextError {
+        let id = info.id.clone();
+        match self {
+            Self::Obstacles(obstacles) => ContextError::Unsavable {
+                id,
+                language: info.language,
+                obstacles,
+            },
+            Self::Failed(why, reason) => ContextError::NotSaved { id, why, reason },
+        }
+    }
+}
+
+/// What a driver answers.
+enum Answer {
+    Saved,
+    Loaded(u64),
+    Refused { why: String, reason: String },
+}
+
+impl<P: Processes> Driver<P> {
+    /// Has it write what its cells left to a file; answers what it left out.
+    pub(crate) async fn save(
+        &mut self,
+        language: Language,
+        options: &SaveOptions,
+        path: &str,
+    ) -> Result<Vec<Obstacle>, Unsaved> {
+        let failed = |reason: &str| Unsaved::Failed(NotSaved::Other, reason.to_owned());
+        let id = Id::random().map_err(|error| failed(&error.to_string()))?;
+        let save = HostFrame::Save {
+            id,
+            seconds: options.time.as_secs().max(1),
+            bytes: options.bytes,
+            skip: options.skip,
+            path,
+        };
+        let asked = self.ask(language, save, id);
+        match timeout(options.time + GRACE, asked).await {
+            Ok(Ok((Answer::Saved, left_out))) => Ok(left_out),
+            Ok(Ok((Answer::Refused { why, .. }, obstacles))) if why == "obstacles" && !obstacles.is_empty() => {
+                Err(Unsaved::Obstacles(obstacles))
+            }
+            Ok(Ok((Answer::Refused { why, reason }, _))) => Err(Unsaved::Failed(NotSaved::parse(&why), reason)),
+            Ok(Ok((Answer::Loaded(_), _))) => Err(failed("its process answered something else")),
+            Ok(Err(reason)) => Err(failed(&reason)),
+            Err(_) => Err(Unsaved::Failed(
+                NotSaved::Time,
+                "its process does not answer".to_owned(),
+            )),
+        }
+    }
+
+    /// Has it read what cells of another left; answers how many those were, and what it could not have.
+    pub(crate) async fn load(
+        &mut self,
+        language: Language,
+        path: &str,
+        patience: Duration,
+    ) -> Result<(u64, Vec<Obstacle>), String> {
+        let id = Id::random().map_err(|error| error.to_string())?;
+        match timeout(patience, self.ask(language, HostFrame::Load(id, path), id)).await {
+            Ok(Ok((Answer::Loaded(count), left_out))) => Ok((count, left_out)),
+            Ok(Ok((Answer::Refused { reason, .. }, _))) => Err(reason),
+            Ok(Ok((Answer::Saved, _))) => Err("its process answered something else".to_owned()),
+            Ok(Err(reason)) => Err(reason),
+            Err(_) => Err(format!("it took longer than {} seconds", patience.as_secs())),
+        }
+    }
+
+    async fn ask(
+        &mut self,
+        language: Language,
+        question: HostFrame<'_>,
+        id: Id,
+    ) -> Result<(Answer, Vec<Obstacle>), String> {
+        let part = language.state_source().map(HostFrame::Part);
+        let frames: Result<Vec<_>, _> = part.iter().chain([&question]).map(HostFrame::encode).collect();
+        let mut feeding = pin!(self.feed(frames.map_err(|error| error.to_string())?));
+        let mut is_fed = false;
+        let mut obstacles = Vec::new();
+        loop {
+            let news = tokio::select! {
+                given = &mut feeding, if !is_fed => match given {
+                    // Why it ended comes with its output.
+                    Ok(()) | Err(ProcessError::Ended) => {
+                        is_fed = true;
+                        continue;
+                    }
+                    Err(error) => return Err(error.to_string()),
+                },
+                news = self.next() => news,
+            };
+            let frame = match news {
+                News::Frame(frame) => frame,
+                News::Over(death) => return Err(death.to_string()),
+            };
+            if frame.id != id {
+                continue;
+            }
+            let answer = match frame.kind {
+                Kind::Obstacle => {
+                    obstacles.extend(Obstacle::parse(&frame.payload).filter(|_| obstacles.len() < MOST_OBSTACLES));
+                    continue;
+                }
+                Kind::Saved => Answer::Saved,
+                Kind::Loaded => Answer::Loaded(number(&frame.payload).ok_or("a number of cells is none")?),
+                Kind::Refused => refused(&frame.payload),
+                _ => continue,
+            };
+            return Ok((answer, obstacles));
+        }
+    }
+}
+
+fn refused(payload: &[u8]) -> Answer {
+    let text = String::from_utf8_lossy(payload);
+    let (why, reason) = text.split_once('\n').unwrap_or(("other", &text));
+    Answer::Refused {
+        why: why.chars().take(MOST_REASON).collect(),
+        reason: reason.chars().take(MOST_REASON).collect(),
+    }
+}
