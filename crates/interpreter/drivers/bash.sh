@@ -18,26 +18,36 @@ __offleash_code_has_nul=0
 __offleash_interrupted=0
 __offleash_leaving=
 __offleash_env=()
+# Where what cells left is, until the host asks for anything more.
+__offleash_saved_file=
 
 # Waits for a cell, and has everything ready for it.
 __offleash_next() {
-    builtin local IFS=' ' kind id length
+    # None of these names hides one of a cell, which may have to be written down.
+    builtin local __offleash_kind __offleash_id __offleash_length
     while builtin :; do
         # When nobody will ever ask for anything again.
-        builtin read -r -u 200 kind id length || { builtin trap - EXIT; builtin exit 0; }
-        __offleash_take "$length"
-        case $kind in
+        IFS=' ' builtin read -r -u 200 __offleash_kind __offleash_id __offleash_length || { builtin trap - EXIT; builtin exit 0; }
+        __offleash_take "$__offleash_length"
+        if [[ -n $__offleash_saved_file ]]; then
+            builtin command rm -f -- "$__offleash_saved_file"
+            __offleash_saved_file=
+        fi
+        case $__offleash_kind in
             sync)
                 __offleash_code= __offleash_code_has_nul=0 __offleash_env=()
-                __offleash_frame sync "$id" "$__offleash_count"
+                __offleash_frame sync "$__offleash_id" "$__offleash_count"
                 ;;
+            part) builtin eval "$__offleash_payload" ;;
+            save) __offleash_save "$__offleash_id" ;;
+            load) __offleash_load "$__offleash_id" ;;
             code)
                 __offleash_code+=$__offleash_payload
                 ((!__offleash_has_nul)) || __offleash_code_has_nul=1
                 ;;
             env) __offleash_env+=("$__offleash_payload") ;;
             run)
-                __offleash_begin "$id" "${__offleash_payload%% *}"
+                __offleash_begin "$__offleash_id" "${__offleash_payload%% *}"
                 builtin return 0
                 ;;
         esac
@@ -226,5 +236,10 @@ __offleash_serve=${__offleash_serve//$'\n'/ }
 __offleash_on_exit=${__offleash_on_exit//$'\n'/ }
 
 __offleash_shell=$BASHPID
+# What was open when it was started is no cell's.
+__offleash_given=' '
+for __offleash_at in /proc/self/fd/*; do
+    [[ ! -e $__offleash_at ]] || __offleash_given+="${__offleash_at##*/} "
+done
 __offleash_set_up
 builtin shopt -s expand_aliases

@@ -214,7 +214,7 @@ __offleash_take() {
     __offleash_payload= __offleash_has_nul=0
     if ((left > 2048)); then
         # In large pieces, where the shell reads bytes.
-        __offleash_payload=$(head -c "$left" <&200 2>/dev/null && builtin printf x) 2>/dev/null
+        __offleash_payload=$(builtin command head -c "$left" <&200 2>/dev/null && builtin printf x) 2>/dev/null
         __offleash_payload=${__offleash_payload%x}
         ((${#__offleash_payload} == left)) || __offleash_has_nul=1
         builtin return

@@ -196,7 +196,11 @@ impl Language {
 
     /// What a driver is given before it saves or loads, beside what it is already.
     pub(crate) fn state_source(self) -> Option<&'static [u8]> {
-        (self == Self::Python).then_some(include_bytes!("../drivers/state.py"))
+        match self {
+            Self::Python => Some(include_bytes!("../drivers/state.py")),
+            Self::Bash => Some(include_bytes!("../drivers/state.sh")),
+            _ => None,
+        }
     }
 
     /// Why what its cells left cannot be carried to another context, if it cannot.
@@ -206,8 +210,8 @@ impl Language {
                 Some("Node can write down values, and neither functions, classes nor what they close over")
             }
             Self::Java => Some("Java can write down objects of classes that say so, and no class that a cell declared"),
-            Self::Bash | Self::R => Some("its driver cannot write down what cells left"),
-            Self::Python => None,
+            Self::R => Some("its driver cannot write down what cells left"),
+            Self::Python | Self::Bash => None,
         }
     }
 

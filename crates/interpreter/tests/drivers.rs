@@ -99,7 +99,16 @@ fn the_driver_of_r_passes_its_tests() {
 
 #[test]
 fn the_driver_of_bash_passes_its_tests() {
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("drivers/test_bash.py");
+    bash_passes("drivers/test_bash.py");
+}
+
+#[test]
+fn the_state_of_bash_passes_its_tests() {
+    bash_passes("drivers/test_bash_state.py");
+}
+
+fn bash_passes(tests: &str) {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join(tests);
     if Command::new("bash").arg("--version").output().is_err() {
         return skip("there is no `bash`");
     }

@@ -332,3 +332,21 @@ async fn languages_that_cannot_write_down_their_state_say_so() {
     let found = there.get(&info.id).await.unwrap();
     assert_eq!((found.state, found.count), (State::Idle, 0));
 }
+
+#[tokio::test]
+async fn cells_of_bash_are_carried_too() {
+    let (directory, options) = place();
+    let here = contexts(patient());
+    let run = async |contexts: &Contexts<Local>, code| {
+        let mut events = contexts.execute_in_default(Language::Bash, cell(code)).await.unwrap();
+        outcome(&mut events).await
+    };
+    run(&here, "x=(1 2); f() { echo \"${x[@]}\"; }; cd /usr").await;
+    let held = here.save(&options).await.unwrap();
+    let there = contexts(patient());
+    there.restore(held.contexts()).await.unwrap();
+    drop(held);
+    let found = run(&there, "f; pwd").await;
+    assert_eq!((found.stdout.as_str(), found.count), ("1 2\n/usr\n", 2));
+    empty(&directory).await;
+}
