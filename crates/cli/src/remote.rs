@@ -24,9 +24,6 @@ use crate::terminal;
 
 use table::Table;
 
-/// What a resumed sandbox lives if nobody says, in seconds.
-const RESUMED: u64 = 300;
-
 fn client(state: Option<&Path>) -> Result<Client, Failure> {
     let state = StateDirectory::open(state, &HostIdentity::of_this_process())?;
     Ok(Client::new(&state.path().join(SOCKET))?)
@@ -223,13 +220,11 @@ pub(crate) fn pause(arguments: &IdsArgs, state: Option<&Path>) -> Result<ExitCod
 
 pub(crate) fn resume(arguments: &ResumeArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     let client = client(state)?;
-    let timeout = match &arguments.timeout {
-        Some(text) => seconds("--timeout", text)?,
-        None => RESUMED,
-    };
+    let timeout = arguments.timeout.as_ref().map(|text| seconds("--timeout", text));
+    let body = json!({ "timeout_seconds": timeout.transpose()? });
     each(&client, &arguments.ids, |id| {
-        let path = format!("/v2/sandboxes/{}/connect", encoded(id));
-        client.known(id, client.post(&path, &json!({ "timeout": timeout })))?;
+        let path = format!("/v1/sandboxes/{}/resume", encoded(id));
+        client.known(id, client.post(&path, &body))?;
         Ok(())
     })
 }

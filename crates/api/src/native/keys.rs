@@ -8,7 +8,7 @@ use super::shapes::{Key, KeyList, MadeKey, NewKey};
 use crate::answer::{self, Refusal};
 use crate::body::Body;
 use crate::control::{Asked, whole};
-use crate::json;
+use crate::{json, query};
 
 /// Works with the keys, away from the threads that answer requests: their file may have to be waited for.
 async fn with_keys<T: Send + 'static>(
@@ -47,18 +47,31 @@ pub(super) async fn create(asked: &Asked<'_>, body: Incoming) -> Result<Response
 
 pub(super) async fn revoke(asked: &Asked<'_>, which: &str) -> Result<Response<Body>, Refusal> {
     let which = which.to_owned();
+    let stops = stops_sandboxes(asked)?;
     let known = {
         let which = which.clone();
         with_keys(asked, move |keys| keys.list())
             .await?
             .iter()
-            .any(|key| key.id == which && key.revoked_ms.is_none())
+            .any(|key| key.id == which && (stops || key.revoked_ms.is_none()))
     };
     if !known {
         return Err(Refusal::not_found("there is no such key"));
     }
-    with_keys(asked, move |keys| keys.revoke(&which)).await?;
+    with_keys(asked, move |keys| match stops {
+        true => keys.revoke_with_sandboxes(&which),
+        false => keys.revoke(&which),
+    })
+    .await?;
     Ok(answer::empty(StatusCode::NO_CONTENT))
+}
+
+fn stops_sandboxes(asked: &Asked<'_>) -> Result<bool, Refusal> {
+    match query::value(&query::pairs(asked.query()), "stop_sandboxes") {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(_) => Err(Refusal::bad_request("stop_sandboxes: must be `true` or `false`")),
+    }
 }
 
 fn scopes(words: Option<Vec<String>>) -> Result<Scopes, Refusal> {

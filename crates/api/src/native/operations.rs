@@ -10,7 +10,7 @@ use super::cells::{CellEvent, NewCell, NewDefaultCell};
 use super::contexts::{Context, ContextList, NewContext};
 use super::schema::{Definitions, Schema};
 use super::shapes::{
-    Audit, KeyList, MadeKey, NewCommand, NewKey, NewPolicy, NewRun, NewSandbox, Policy, RunResult, Sandbox,
+    Audit, KeyList, MadeKey, NewCommand, NewKey, NewPolicy, NewRun, NewSandbox, Policy, Resume, RunResult, Sandbox,
     SandboxList, SandboxUsage, Usage, Version,
 };
 
@@ -24,6 +24,7 @@ pub(super) enum Name {
     CreateSandbox,
     GetSandbox,
     KillSandbox,
+    ResumeSandbox,
     RunInSandbox,
     Execute,
     ListContexts,
@@ -89,6 +90,11 @@ const AUDIT: &[(&str, &str)] = &[
     ("after", "those with a higher number, the oldest first"),
 ];
 
+const REVOKE: &[(&str, &str)] = &[(
+    "stop_sandboxes",
+    "`true` has the key's sandboxes ended, too, within seconds; the id may be that of a key that was removed before",
+)];
+
 macro_rules! operation {
     ($name:ident, $method:ident $path:literal, $scope:expr, $query:expr, $request:expr => $status:literal $answer:expr, $summary:literal) => {
         Operation {
@@ -126,7 +132,7 @@ const fn lines<T: Schema>() -> Answer {
     Answer::Lines(T::schema)
 }
 
-pub(super) static OPERATIONS: [Operation; 26] = [
+pub(super) static OPERATIONS: [Operation; 27] = [
     operation!(OpenApi, GET "/v1/openapi.json", None, &[], None => 200 NOTHING, "This document."),
     operation!(Version, GET "/v1/version", READ, &[], None => 200 one::<Version>(), "What the server is."),
     operation!(Run, POST "/v1/run", CREATE, &[], of::<NewRun>() => 200 one::<RunResult>(),
@@ -136,6 +142,8 @@ pub(super) static OPERATIONS: [Operation; 26] = [
         "Makes a sandbox."),
     operation!(GetSandbox, GET "/v1/sandboxes/{id}", READ, &[], None => 200 one::<Sandbox>(), "Shows a sandbox."),
     operation!(KillSandbox, DELETE "/v1/sandboxes/{id}", CREATE, &[], None => 204 NOTHING, "Kills a sandbox."),
+    operation!(ResumeSandbox, POST "/v1/sandboxes/{id}/resume", CREATE, &[], of::<Resume>() => 200 one::<Sandbox>(),
+        "Lets a paused sandbox go on; one that runs does already."),
     operation!(RunInSandbox, POST "/v1/sandboxes/{id}/run", CREATE, &[], of::<NewCommand>() => 200 one::<RunResult>(),
         "Runs a command in a sandbox and answers when it has ended."),
     operation!(Execute, POST "/v1/sandboxes/{id}/execute", CREATE, &[], of::<NewDefaultCell>() => 200 lines::<CellEvent>(),
@@ -172,7 +180,7 @@ pub(super) static OPERATIONS: [Operation; 26] = [
     operation!(Usage, GET "/v1/usage", READ, &[], None => 200 one::<Usage>(), "Says how much the caller has, and may have."),
     operation!(ListKeys, GET "/v1/keys", ADMIN, &[], None => 200 one::<KeyList>(), "Lists keys."),
     operation!(CreateKey, POST "/v1/keys", ADMIN, &[], of::<NewKey>() => 201 one::<MadeKey>(), "Makes a key."),
-    operation!(RevokeKey, DELETE "/v1/keys/{id}", ADMIN, &[], None => 204 NOTHING, "Makes a key invalid, for good."),
+    operation!(RevokeKey, DELETE "/v1/keys/{id}", ADMIN, REVOKE, None => 204 NOTHING, "Makes a key invalid, for good."),
 ];
 
 /// The segments of a path that stand in place of those in braces, in their order; empty where there are fewer.

@@ -3,9 +3,9 @@
 use http::{Response, StatusCode};
 use hyper::body::Incoming;
 use offleash_core::id::SandboxNameError;
-use offleash_manager::daemon::{CreateRequest, LimitsRequest, NetworkSettings, OnTimeout, State};
+use offleash_manager::daemon::{Caller, CreateRequest, Daemon, LimitsRequest, NetworkSettings, OnTimeout, State};
 
-use super::shapes::{NewLimits, NewPolicy, NewSandbox, Sandbox, SandboxList, SandboxUsage};
+use super::shapes::{NewLimits, NewPolicy, NewSandbox, Resume, Sandbox, SandboxList, SandboxUsage};
 use crate::answer::{self, Refusal};
 use crate::body::Body;
 use crate::control::{Asked, filter, id, idempotency_key, whole};
@@ -83,6 +83,14 @@ pub(super) async fn kill(asked: &Asked<'_>, given: &str) -> Result<Response<Body
     let id = id(asked, given)?.to_owned();
     whole(asked, |daemon, caller| async move { daemon.kill(&caller, &id).await }).await?;
     Ok(answer::empty(StatusCode::NO_CONTENT))
+}
+
+pub(super) async fn resume(asked: &Asked<'_>, given: &str, body: Incoming) -> Result<Response<Body>, Refusal> {
+    let id = id(asked, given)?.to_owned();
+    let Resume { timeout_seconds } = json::read(body).await?;
+    let resumed = |daemon: Daemon, caller: Caller| async move { daemon.go_on(&caller, &id, timeout_seconds).await };
+    let (view, _) = trace::of(Operation::Resume, whole(asked, resumed), |(view, _)| view.id.clone()).await?;
+    Ok(answer::json(StatusCode::OK, &Sandbox::from(view)))
 }
 
 pub(super) async fn set_policy(asked: &Asked<'_>, given: &str, body: Incoming) -> Result<Response<Body>, Refusal> {

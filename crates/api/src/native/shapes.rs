@@ -64,6 +64,14 @@ objects! {
     }
 
     request
+    /// How a sandbox goes on.
+    Resume {
+        /// How long it may live from now on, seconds; as long as it had left when it was paused if absent, or the default time
+        /// where that was nothing. The time of one that runs is only extended.
+        timeout_seconds: Option<u64>,
+    }
+
+    request
     /// What a sandbox may use; the server's defaults for what is absent.
     NewLimits {
         /// CPUs at once.

@@ -134,7 +134,7 @@ pub(crate) struct RmArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ResumeArgs {
-    /// How long it lives from now on, such as 90s, 5m or 2h. [default: five minutes]
+    /// How long it lives from now on, such as 90s, 5m or 2h. [default: what it had left when it was paused]
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<String>,
     /// The sandboxes, by id or name.

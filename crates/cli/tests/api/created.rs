@@ -1,5 +1,7 @@
 //! What `offleash create` can say of a sandbox: its name, its limits, what it may reach.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use crate::server::{QUIET, Server};
 use crate::support::{stderr, stdout};
 
@@ -141,4 +143,35 @@ fn what_is_wrong_with_a_flag_is_said_of_that_flag() {
     let policy = shown.json();
     assert_eq!(policy["internet"], false, "{policy}");
     assert_eq!(policy["allow"], serde_json::json!(["a.test", "9.9.9.9"]), "{policy}");
+}
+
+#[test]
+fn a_resumed_sandbox_has_the_time_that_it_had_left() {
+    let server = Server::start_with(QUIET, &[]);
+    let id = server.say(&["create", "--timeout", "5h"]);
+    let id = id.trim();
+    let left_s = || {
+        let detail: serde_json::Value = serde_json::from_str(&server.say(&["inspect", id])).unwrap();
+        let end = offleash_api::client::unix_ms(detail[0]["endAt"].as_str().unwrap()).unwrap();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+        (end - i64::try_from(now).unwrap()) / 1000
+    };
+    server.say(&["pause", id]);
+    server.say(&["resume", id]);
+    // Whatever this took, it is neither five minutes nor the default.
+    assert!((4 * 3600..=5 * 3600).contains(&left_s()), "{}", left_s());
+    // One that runs keeps its time, and is given more only where that is said.
+    server.say(&["resume", id]);
+    assert!((4 * 3600..=5 * 3600).contains(&left_s()), "{}", left_s());
+    server.say(&["resume", "--timeout", "10h", id]);
+    assert!(left_s() > 9 * 3600, "{}", left_s());
+    // A time that is given is what it has.
+    server.say(&["pause", id]);
+    server.say(&["resume", "--timeout", "2h", id]);
+    assert!((3600..=2 * 3600).contains(&left_s()), "{}", left_s());
+    // E2B's own call gives five minutes to who says nothing.
+    server.say(&["pause", id]);
+    let key = server.key(&["--scope", "admin"]);
+    server.ask(&key, &format!("POST /sandboxes/{id}/resume"), "{}");
+    assert!((1..=300).contains(&left_s()), "{}", left_s());
 }

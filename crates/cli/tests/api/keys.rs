@@ -5,10 +5,11 @@ use serde_json::json;
 use crate::client::ask;
 use crate::sandboxes::made;
 use crate::server::Server;
+use crate::support::processes::eventually;
 use crate::support::{Site, stderr, stdout};
 
 /// A request of every route that needs a key, by scope.
-const ROUTES: [(&str, &str); 40] = [
+const ROUTES: [(&str, &str); 41] = [
     ("create", "POST /sandboxes"),
     ("create", "POST /v2/sandboxes"),
     ("read", "GET /sandboxes"),
@@ -43,6 +44,7 @@ const ROUTES: [(&str, &str); 40] = [
     ("create", "POST /v1/sandboxes/i1/contexts/c1/execute"),
     ("read", "GET /v1/sandboxes/i1/usage"),
     ("read", "GET /v1/sandboxes/i1/policy"),
+    ("create", "POST /v1/sandboxes/i1/resume"),
     ("create", "PUT /v1/sandboxes/i1/policy"),
     ("read", "GET /v1/audit"),
     ("read", "GET /v1/usage"),
@@ -165,6 +167,36 @@ fn it_is_said_how_many_sandboxes_a_removed_key_leaves_and_they_can_be_ended() {
     assert_eq!(alive(), [false, false, true]);
     let told = server.site.refuse(["key", "rm", "--stop-sandboxes", "gone"]);
     assert!(told.contains("no valid key is called `gone`"), "{told}");
+}
+
+#[test]
+fn a_key_is_removed_with_its_sandboxes_over_the_api() {
+    let server = Server::start();
+    let (admin, key) = (server.key(&["--scope", "admin"]), server.key(&["--name", "gone"]));
+    let id = made(&server, &key, &json!({}));
+    let keys = server.ask(&admin, "GET /v1/keys", "").json();
+    let row = keys["keys"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|row| row["name"] == "gone")
+        .unwrap();
+    let path = format!("/v1/keys/{}", row["id"].as_str().unwrap());
+    server
+        .ask(&admin, &format!("DELETE {path}?stop_sandboxes=maybe"), "")
+        .assert_refused(400);
+    assert_eq!(server.ask(&admin, &format!("DELETE {path}"), "").status, 204);
+    assert_eq!(server.site.succeed(["ls", "--quiet"]).trim(), id);
+    // What was removed before can still be made to end its sandboxes, and not be removed again.
+    server.ask(&admin, &format!("DELETE {path}"), "").assert_refused(404);
+    let ended = server.ask(&admin, &format!("DELETE {path}?stop_sandboxes=true"), "");
+    assert_eq!(ended.status, 204, "{}", ended.body);
+    eventually("the sandbox's end", || {
+        server.site.succeed(["ls", "--quiet"]).is_empty().then_some(())
+    });
+    server
+        .ask(&admin, "DELETE /v1/keys/k0?stop_sandboxes=true", "")
+        .assert_refused(404);
 }
 
 #[test]

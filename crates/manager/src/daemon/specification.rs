@@ -21,6 +21,9 @@ pub(super) struct Specification {
     /// Whether the rules above may not be those that the sandbox has: they are written before they are set.
     #[serde(default)]
     pub(super) network_pending: bool,
+    /// What was left of its time when it was last paused, milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) left_ms: Option<i64>,
     /// Which build of its template a member of the warm pool is of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) build: Option<String>,
@@ -56,6 +59,7 @@ impl Specification {
             network: request.network.clone(),
             limits: limits(&request.limits, config)?,
             network_pending: false,
+            left_ms: None,
             build: None,
             zygote: None,
             level: String::new(),
@@ -70,11 +74,18 @@ impl Specification {
             network: NetworkSettings::default(),
             limits: config.default_limits,
             network_pending: false,
+            left_ms: None,
             build: None,
             zygote: None,
             level: String::new(),
             not_enforced: BTreeMap::new(),
         }
+    }
+
+    /// How long it had left to live when it was last paused, if any time.
+    pub(super) fn left(&self) -> Option<Duration> {
+        let left = self.left_ms.and_then(|left| u64::try_from(left).ok());
+        left.filter(|left| *left > 0).map(Duration::from_millis)
     }
 
     pub(super) fn from_json(text: &str) -> Option<Self> {

@@ -81,20 +81,48 @@ impl Daemon {
         seconds: Option<u64>,
     ) -> Result<(SandboxView, bool), DaemonError> {
         let time = timeout_of(seconds, &self.inner.config)?;
+        self.run_for(caller, id, Some(time)).await
+    }
+
+    /// As [`Self::connect`], but without a time: a paused sandbox has left what it had when it was paused, or the default
+    /// time if that was nothing, and the time of a running one stays as it is.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub async fn go_on(
+        &self,
+        caller: &Caller,
+        id: &str,
+        seconds: Option<u64>,
+    ) -> Result<(SandboxView, bool), DaemonError> {
+        let time = seconds.map(|seconds| timeout_of(Some(seconds), &self.inner.config));
+        self.run_for(caller, id, time.transpose()?).await
+    }
+
+    async fn run_for(
+        &self,
+        caller: &Caller,
+        id: &str,
+        time: Option<Duration>,
+    ) -> Result<(SandboxView, bool), DaemonError> {
         let (entry, inner) = (self.owned(caller, id)?, Arc::clone(&self.inner));
         let caller = caller.clone();
         let work = async move {
             let turn = patiently(&entry).await?;
             let resumed = match entry.state() {
                 SandboxState::Paused => {
+                    let left = || entry.lock().specification.left();
+                    let time = time.or_else(left).unwrap_or(inner.config.default_timeout);
                     let quota = quota_of(&inner, &entry, Some(&caller))?;
                     resume(&inner, &entry, time, &quota, &who(&caller), &turn).await?;
                     true
                 }
                 SandboxState::Running => {
-                    let extend = |end: i64| after(now_ms(), time).max(end);
-                    inner.write(&entry, None, |row| row.end_ms = extend(row.end_ms)).await?;
-                    inner.end_changed.notify_one();
+                    if let Some(time) = time {
+                        let extend = |end: i64| after(now_ms(), time).max(end);
+                        inner.write(&entry, None, |row| row.end_ms = extend(row.end_ms)).await?;
+                        inner.end_changed.notify_one();
+                    }
                     false
                 }
                 _ => return Err(DaemonError::not_found(entry.id.as_str())),
@@ -323,9 +351,20 @@ pub(super) async fn pause(
     why: &str,
     _turn: &MutexGuard<'_, ()>,
 ) -> Result<(), DaemonError> {
-    inner
-        .write(entry, None, |row| row.state = SandboxState::Pausing)
-        .await?;
+    let specification = {
+        let facts = entry.lock();
+        Specification {
+            left_ms: Some(facts.row.end_ms.saturating_sub(now_ms())),
+            ..Specification::clone(&facts.specification)
+        }
+    };
+    let text = specification.to_json();
+    let pausing = |row: &mut offleash_store::registry::SandboxRow| {
+        row.state = SandboxState::Pausing;
+        row.spec = text;
+    };
+    inner.write(entry, None, pausing).await?;
+    entry.lock().specification = Arc::new(specification);
     match inner.keeper(entry).pause().await {
         Ok(()) => {
             let paused = |row: &mut offleash_store::registry::SandboxRow| row.state = SandboxState::Paused;
