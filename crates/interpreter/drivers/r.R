@@ -196,15 +196,35 @@ run <- function(order) {
     }
 }
 
+# What is there before any cell.
+first_options <- options()
+first_env <- unclass(Sys.getenv(names = TRUE))
+
+# An order that is no cell: more of this, or one that is carried out by that. Answers the number of cells from now on.
+do_other <- function(order) {
+    told <<- list()
+    count <- as.integer(order$count)
+    made <- tryCatch(switch(order$id,
+        part = eval(parse(text = order$code, keep.source = FALSE, encoding = "UTF-8"), environment(run)),
+        save = save_state(order),
+        load = load_state(order)
+    ), error = function(error) {
+        id <- strsplit(order$code, "\n", fixed = TRUE)[[1L]][[1L]]
+        tell(id, "refused", bytes_of(paste0("other\n", conditionMessage(error))))
+    })
+    if (order$id == "load" && is.integer(made)) made else count
+}
+
 suspendInterrupts({
     if (!l10n_info()[["UTF-8"]]) suppressWarnings(Sys.setlocale("LC_CTYPE", "C.UTF-8"))
     options(device = draw, warn = 1L)
     say(221, charToRaw("ready 0\n"))
     repeat {
         order <- take()
-        run(order)
+        count <- as.integer(order$count)
+        if (order$id %in% c("part", "save", "load")) count <- do_other(order) else run(order)
         frames <- unlist(told)
-        say(221, charToRaw(sprintf("done %d\n", length(frames))))
+        say(221, charToRaw(sprintf("done %d %d\n", length(frames), count)))
         if (length(frames)) say(222, frames)
     }
 })

@@ -23,39 +23,50 @@ __offleash_end() {
 
 # Waits until R says something; how many bytes of results there are into `__offleash_results`.
 __offleash_wait() {
-    builtin local word number
-    builtin read -r -u 221 word number
+    builtin local word number count
+    builtin read -r -u 221 word number count
     if [[ $word == end ]]; then
         [[ -z $1 ]] || builtin kill "$1" 2>/dev/null
         __offleash_end "$number"
     fi
     __offleash_results=$number
+    __offleash_count=${count:-0}
 }
 
-__offleash_run_cell() {
-    builtin local LC_ALL=C each limit=${2#* }
-    ((__offleash_count += 1))
-    __offleash_frame count "$1" "$__offleash_count"
-    __offleash_tell "begin $1 ${2%% *}"
+# Gives R an order, and waits until it has carried it out.
+__offleash_order() {
+    builtin local LC_ALL=C each
     # By a process of its own: R may have ended, and read nothing any more.
     {
-        builtin printf '%s %d %d %d\n%s' "$1" "$__offleash_count" "${#__offleash_code}" "${#__offleash_env[@]}" "$__offleash_code"
+        builtin printf '%s %d %d %d\n%s' "$1" "$__offleash_count" "${#2}" "${#__offleash_env[@]}" "$2"
         for each in "${__offleash_env[@]}"; do
             builtin printf '%d\n%s' "${#each}" "$each"
         done
     } >&220 2>/dev/null &
     __offleash_wait "$!"
+}
+
+__offleash_pass_results() {
+    builtin local byte
+    if ((__offleash_results > 0)); then
+        builtin read -r -N 1 -u 204 byte
+        head -c "$__offleash_results" <&222 >&201
+        builtin printf x >&204
+    fi
+}
+
+__offleash_run_cell() {
+    ((__offleash_count += 1))
+    __offleash_frame count "$1" "$__offleash_count"
+    __offleash_tell "begin $1 ${2%% *}"
+    __offleash_order "$1" "$__offleash_code"
     __offleash_tell end
     if ((__offleash_code_has_nul)); then
         __offleash_cell=$1
         __offleash_fail SyntaxError 'the code has a NUL, which no program of R can have' \
             'the code has a NUL, which no program of R can have'
     fi
-    if ((__offleash_results > 0)); then
-        builtin read -r -N 1 -u 204 each
-        head -c "$__offleash_results" <&222 >&201
-        builtin printf x >&204
-    fi
+    __offleash_pass_results
     __offleash_frame 'done' "$1" ''
     __offleash_code= __offleash_code_has_nul=0 __offleash_env=()
 }
@@ -64,7 +75,24 @@ __offleash_serve() {
     builtin local IFS=' ' kind id length
     while builtin read -r -u 200 kind id length; do
         __offleash_take "$length"
+        if [[ -n $__offleash_saved_file ]]; then
+            rm -f -- "$__offleash_saved_file"
+            __offleash_saved_file=
+        fi
         case $kind in
+            part | save | load)
+                if [[ $kind == load && (! -f $__offleash_payload || -L $__offleash_payload) ]]; then
+                    # R cannot tell, and would wait for whoever writes to a pipe.
+                    rm -f -- "$__offleash_payload"
+                    __offleash_frame refused "$id" $'other\nthe file is no state of a context'
+                    continue
+                fi
+                [[ $kind != save ]] || __offleash_saved_file=${__offleash_payload#*$'\n'}
+                [[ $kind == part ]] || __offleash_payload=$id$'\n'$__offleash_payload
+                __offleash_env=()
+                __offleash_order "$kind" "$__offleash_payload"
+                __offleash_pass_results
+                ;;
             sync)
                 __offleash_code= __offleash_code_has_nul=0 __offleash_env=()
                 __offleash_frame sync "$id" "$__offleash_count"
@@ -81,7 +109,7 @@ __offleash_serve() {
 
 builtin type -P Rscript >/dev/null || builtin exit 127
 __offleash_set_up
-__offleash_code= __offleash_code_has_nul=0 __offleash_env=()
+__offleash_code= __offleash_code_has_nul=0 __offleash_env=() __offleash_saved_file=
 exec 220<> <(builtin :) 221<> <(builtin :) 222<> <(builtin :)
 __offleash_directory=$(mktemp -d) || __offleash_die 'there is no directory for temporary files'
 builtin printf '%s' "$__offleash_r" >"$__offleash_directory/driver.R" || __offleash_die 'the driver could not be written'

@@ -4,68 +4,15 @@ import os
 import unittest
 
 import test_bash
-import test_python
+from carrying import Carrying
 from test_bash import driver_file
 
-GENEROUS = 1 << 30
 
+class Contexts(Carrying, test_bash.Cells):
+    part = driver_file("state.sh")
 
-class Contexts(test_bash.Cells):
-    def setUp(self):
-        super().setUp()
-        self.others = []
-
-    def tearDown(self):
-        first = self.driver
-        for self.driver in self.others:
-            super().tearDown()
-        self.driver = first
-        super().tearDown()
-
-    @property
-    def file(self):
-        return os.path.join(self.driver.directory, "the state")
-
-    def ask(self, driver, kind, payload):
-        number = driver.fresh()
-        driver.give("part", "0" * 32, driver_file("state.sh"))
-        driver.give(kind, number, payload)
-        obstacles = []
-        while True:
-            word, of, answer = driver.frame()
-            if of != number:
-                continue
-            if word == "obstacle":
-                obstacles.append(tuple(answer.decode().split("\n")))
-            else:
-                return word, answer.decode(), obstacles
-
-    def save(self, seconds=60, most=GENEROUS, skips=0):
-        return self.ask(self.driver, "save", f"{seconds} {most} {skips}\n{self.file}".encode())
-
-    def load(self, expected="loaded"):
-        driver = test_bash.Driver()
-        self.others.append(driver)
-        word, answer, left_out = self.ask(driver, "load", self.file.encode())
-        self.assertEqual(word, expected, answer)
-        self.assertFalse(os.path.lexists(self.file))
-        return driver, answer, left_out
-
-    def carry(self, *cells):
-        for code in cells:
-            self.assertEqual(self.run_cell(code).errors, [], code)
-        word, answer, left_out = self.save()
-        self.assertEqual((word, left_out), ("saved", []), answer)
-        self.assertEqual(os.path.getsize(self.file), int(answer))
-        self.assertEqual(os.stat(self.file).st_mode & 0o777, 0o600)
-        return self.load()[0]
-
-    def refused(self, why, **options):
-        word, answer, obstacles = self.save(**options)
-        self.assertEqual((word, answer.split("\n")[0]), ("refused", why), answer)
-        self.assertFalse(os.path.lexists(self.file))
-        self.says("echo on", "on\n")
-        return answer, obstacles
+    def goes_on(self):
+        self.assertEqual(self.run_cell("echo on").stdout, "on\n")
 
     def test_what_cells_left_is_carried(self):
         other = self.carry(
@@ -121,28 +68,15 @@ class Contexts(test_bash.Cells):
     def test_a_place_that_is_none_is_refused(self):
         self.run_cell("x=1")
         target = os.path.join(self.driver.directory, "target")
-        for make in (lambda: os.symlink(target, self.file), lambda: open(self.file, "w").close()):
+        for make in (lambda: os.symlink(target, self.file), lambda: self.write(b"")):
             make()
             self.assertEqual(self.save()[0], "refused")
             self.assertFalse(os.path.exists(target))
-        word, answer, _ = self.ask(self.driver, "save", f"9 {GENEROUS} 0\n/nowhere/at/all".encode())
-        self.assertEqual((word, answer.split("\n")[0]), ("refused", "other"))
+        self.refused("other", file="/nowhere/at/all")
 
     def test_a_file_that_is_none_of_ours_is_refused(self):
         self.run_cell("x=1")
-        for make in (
-            lambda: os.symlink("/etc/passwd", self.file),
-            lambda: os.mkfifo(self.file),
-            lambda: open(self.file, "w").close(),
-            lambda: None,
-        ):
-            make()
-            other, _, _ = self.load("refused")
-            self.assertEqual(other.run("echo on").stdout, "on\n")
-        self.assertEqual(self.save()[0], "saved")
-        with open(self.file, "r+b") as file:
-            file.truncate(os.path.getsize(self.file) - 30)
-        self.load("refused")
+        self.loads_nothing_else()
 
     def test_a_directory_that_is_gone_is_told(self):
         self.run_cell("mkdir gone; cd gone; x=1")
@@ -159,8 +93,7 @@ class Contexts(test_bash.Cells):
             state = file.read()
         seen = {self.run_cell("echo $RANDOM $RANDOM $RANDOM $RANDOM").stdout}
         for _ in range(2):
-            with open(self.file, "wb") as file:
-                file.write(state)
+            self.write(state)
             seen.add(self.load()[0].run("echo $RANDOM $RANDOM $RANDOM $RANDOM").stdout)
         self.assertEqual(len(seen), 3)
 

@@ -4,11 +4,11 @@ import os
 import unittest
 
 import test_python
+from carrying import Carrying
 from test_python import HERE, has
 
 with open(os.path.join(HERE, "state.py"), "rb") as file:
     PART = file.read()
-GENEROUS = 1 << 30
 
 # Of objects whatever they are: which of them is which, and what is in each.
 SHAPE = '''
@@ -94,77 +94,21 @@ def graph(seed):
 '''
 
 
-class Contexts(test_python.DriverTest):
+class Contexts(Carrying, test_python.DriverTest):
     """Without IPython."""
 
-    def setUp(self):
-        super().setUp()
-        self.others = []
+    part = PART
 
-    def tearDown(self):
-        for other in self.others:
-            other.process.kill()
-            other.process.wait()
-            for stream in (other.process.stdin, other.process.stdout, other.process.stderr):
-                stream.close()
-            test_python.shutil.rmtree(other.directory)
-        super().tearDown()
+    def another(self):
+        return test_python.Driver(plain=self.plain)
 
-    @property
-    def file(self):
-        return os.path.join(self.driver.directory, "state")
-
-    def write(self, data):
-        with open(self.file, "wb") as file:
-            file.write(data)
-
-    def ask(self, driver, kind, payload):
-        number = driver.fresh()
-        driver.give("part", "0" * 32, PART)
-        driver.give(kind, number, payload)
-        obstacles = []
-        while True:
-            word, of, answer = driver.frame()
-            if of != number:
-                continue
-            if word == "obstacle":
-                obstacles.append(tuple(answer.decode().split("\n")))
-            else:
-                return word, answer.decode(), obstacles
-
-    def save(self, seconds=60, most=GENEROUS, skips=0):
-        return self.ask(self.driver, "save", f"{seconds} {most} {skips}\n{self.file}".encode())
-
-    def load(self, expected="loaded"):
-        driver = test_python.Driver(plain=self.plain)
-        self.others.append(driver)
-        word, answer, left_out = self.ask(driver, "load", self.file.encode())
-        self.assertEqual(word, expected, answer)
-        self.assertFalse(os.path.exists(self.file), "who loads it removes it")
-        return driver, answer, left_out
-
-    def carry(self, *cells):
-        """A context in which what these cells left is found again."""
-        for code in cells:
-            self.assertEqual(self.run_cell(code).errors, [], code)
-        word, answer, left_out = self.save()
-        self.assertEqual((word, left_out), ("saved", []), answer)
-        self.assertEqual(os.path.getsize(self.file), int(answer))
-        self.assertEqual(os.stat(self.file).st_mode & 0o777, 0o600)
-        return self.load()[0]
+    def goes_on(self):
+        self.assertEqual(self.run_cell("6 * 7").text, "42")
 
     def holds(self, driver, code):
         cell = driver.run(code)
         self.assertEqual(cell.errors, [], code)
         return cell
-
-    def refused(self, why, **options):
-        word, answer, obstacles = self.save(**options)
-        self.assertEqual((word, answer.split("\n")[0]), ("refused", why), answer)
-        self.assertFalse(os.path.exists(self.file))
-        # The context is as it was.
-        self.assertEqual(self.run_cell("6 * 7").text, "42")
-        return answer.split("\n", 1)[1], obstacles
 
     def test_variables_functions_and_classes_are_those_of_one_context(self):
         other = self.carry(
@@ -338,8 +282,7 @@ class Contexts(test_python.DriverTest):
 
     def test_a_place_that_cannot_be_written_to_is_told(self):
         self.run_cell("x = 1")
-        word, answer, _ = self.ask(self.driver, "save", f"9 {GENEROUS} 0\n/nowhere/at/all".encode())
-        self.assertEqual((word, answer.split("\n")[0]), ("refused", "other"))
+        self.refused("other", file="/nowhere/at/all")
         os.mkdir(os.path.join(self.driver.directory, "elsewhere"))
         os.symlink(os.path.join(self.driver.directory, "elsewhere", "target"), self.file)
         word, answer, _ = self.save()
@@ -352,20 +295,9 @@ class Contexts(test_python.DriverTest):
 
     def test_a_file_that_is_none_of_ours_is_refused(self):
         self.run_cell("x = 1")
-        for make in (
-            lambda: os.symlink("/etc/passwd", self.file),
-            lambda: os.mkfifo(self.file),
-            lambda: self.write(b""),
-            lambda: self.write(b"offleash-state-1 99999999999\n"),
-            lambda: self.write(os.urandom(5000)),
-            lambda: None,
-        ):
-            make()
-            other, _, _ = self.load("refused")
-            self.assertEqual(other.run("1").text, "1")
-        self.assertEqual(self.save()[0], "saved")
-        with open(self.file, "r+b") as file:
-            file.truncate(os.path.getsize(self.file) - 10)
+        self.loads_nothing_else()
+        # Of a size that nothing has.
+        self.write(b"offleash-state-1 99999999999\n")
         self.load("refused")
 
     def test_a_pickle_module_that_cells_replaced_harms_nobody(self):

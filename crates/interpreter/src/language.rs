@@ -199,7 +199,8 @@ impl Language {
         match self {
             Self::Python => Some(include_bytes!("../drivers/state.py")),
             Self::Bash => Some(include_bytes!("../drivers/state.sh")),
-            _ => None,
+            Self::R => Some(include_bytes!("../drivers/state.R")),
+            Self::JavaScript | Self::TypeScript | Self::Java => None,
         }
     }
 
@@ -210,8 +211,7 @@ impl Language {
                 Some("Node can write down values, and neither functions, classes nor what they close over")
             }
             Self::Java => Some("Java can write down objects of classes that say so, and no class that a cell declared"),
-            Self::R => Some("its driver cannot write down what cells left"),
-            Self::Python | Self::Bash => None,
+            Self::Python | Self::Bash | Self::R => None,
         }
     }
 

@@ -33,7 +33,7 @@
 //! | `variable` | nobody | `NAME=VALUE`, a variable for all cells; without effect once one has run. Of Python alone |
 //! | `code` | a cell | a piece of its code; pieces follow each other |
 //! | `env` | a cell | `NAME=VALUE`, a variable for this cell alone; what it was is restored at the end |
-//! | `part` | nobody | more of the driver itself, to be run before what follows. Of Python and Bash alone |
+//! | `part` | nobody | more of the driver itself, to be run before what follows. Not of JavaScript and Java |
 //! | `save` | a number that nobody can guess | three decimal numbers with spaces between (how many seconds it may take, how many bytes it may have, whether to leave out what cannot be carried: 0 or 1), a newline, and the path of a file that is not there. Writes what cells left to it; the driver removes the file when the next frame comes |
 //! | `load` | a number that nobody can guess | the path of such a file, which the driver removes then. Before the first cell |
 //! | `run` | a cell | two decimal numbers and a space between: how many bytes of output, and of results, are of any use. Runs the cell |

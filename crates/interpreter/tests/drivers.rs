@@ -87,7 +87,16 @@ fn the_driver_of_java_passes_its_tests() {
 
 #[test]
 fn the_driver_of_r_passes_its_tests() {
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("drivers/test_r.py");
+    r_passes("drivers/test_r.py");
+}
+
+#[test]
+fn the_state_of_r_passes_its_tests() {
+    r_passes("drivers/test_r_state.py");
+}
+
+fn r_passes(tests: &str) {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join(tests);
     if Command::new("Rscript").arg("--version").output().is_err() {
         return skip("there is no `Rscript`");
     }
