@@ -11,6 +11,7 @@ Python 3.9 and newer.
 import sys
 
 # Names that a cell may replace are taken before any cell runs.
+import _signal
 import _thread
 import ast
 import base64
@@ -49,6 +50,7 @@ PIPE_SIZE = 1024 * 1024
 KEPT_CELLS = 1000
 # Cells of a data frame, and points of a chart, that are worth sending as data.
 MOST_DATA = 500_000
+NO_WARNINGS = [("ignore", None, Warning, None, 0)]
 # What IPython takes for the first word of a line.
 FIRST_WORD = re.compile(r"[\w.]*")
 # Cells that nobody sees, which have Python specialise the code on the way of every cell; and one that fails.
@@ -57,6 +59,7 @@ WARMING = ("import sys; 0",) * 16 + ("def f():\n    return 1\n\nf()",) * 4 + ("1
 _read, _write, _close, _dup2, _fstat, _getpid = os.read, os.write, os.close, os.dup2, os.fstat, os.getpid
 _fork, _kill, _waitpid, _open, _unlink = os.fork, os.kill, os.waitpid, os.open, os.unlink
 _dumps, _loads = json.dumps, json.loads
+INTERRUPT, BLOCK, EVERY_SIGNAL = int(signal.SIGINT), int(signal.SIG_BLOCK), [int(one) for one in signal.valid_signals()]
 _monotonic, _sleep, _exit = time.monotonic, time.sleep, os._exit
 _default_input = builtins.input
 
@@ -75,7 +78,8 @@ class Interrupts:
         self.install()
 
     def install(self):
-        signal.signal(signal.SIGINT, self.hear)
+        # Without the names that `signal` has for what comes back.
+        _signal.signal(INTERRUPT, self.hear)
 
     def hear(self, _number, _frame):
         if self.depth:
@@ -291,7 +295,7 @@ class Channel:
     def pump(self):
         self.pump_ident = threading.get_ident()
         try:
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            _signal.pthread_sigmask(BLOCK, EVERY_SIGNAL)
             poll = select.poll()
             for reader in (*self.pipes, self.wake_reader, self.input):
                 poll.register(reader, select.POLLIN)
@@ -1068,10 +1072,12 @@ def ipython_shell(channel):
                 if isinstance(self.user_ns.get(word), (Macro, IPyAutocall)) or self.find_magic(word):
                     return False
             try:
-                # Python's warnings come when it is run.
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
+                # What Python warns of it does again when the cell is compiled.
+                filters, warnings.filters = warnings.filters, NO_WARNINGS
+                try:
                     ast.parse(cell)
+                finally:
+                    warnings.filters = filters
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 return False
             return True
@@ -1284,7 +1290,8 @@ def run_cell(channel, shell, cell, code, variables, room):
     channel.begin(cell, room)
     channel.send("count", str(shell.count + 1).encode())
     saved = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
+    for name, value in variables.items():
+        os.environ[name] = value
     try:
         shell.run(code)
     finally:

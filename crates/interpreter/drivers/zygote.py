@@ -11,6 +11,7 @@ Nothing but memory comes along: no descriptor, thread, variable, signal handler 
 Python 3.9 and newer.
 """
 
+import _signal
 import ctypes
 import gc
 import os
@@ -38,11 +39,16 @@ AHEAD = (
     "matplotlib.figure",
     "matplotlib.backends.backend_agg",
 )
+# About what objects of these take, in bytes.
+AHEAD_SIZE = 44 * 1024 * 1024
 # As the driver has it, because matplotlib reads it when it is imported.
 BACKEND = "module://matplotlib_inline.backend_inline"
+# How much of a frame is looked at at once, in bytes.
+PIECE = 2048
 # Seconds for a message that follows at once.
 PATIENCE = 10
 
+DEFAULTED = int(signal.SIGCHLD), int(signal.SIGPIPE), int(signal.SIGTERM)
 LIBC = ctypes.CDLL(None, use_errno=True)
 # The same, with the interpreter's lock held.
 HELD = ctypes.PyDLL(None)
@@ -81,12 +87,43 @@ def take(count):
     return data
 
 
-def take_frame():
-    """The payload of the next frame; `src/protocol.rs` is the reference of frames."""
+def take_head():
+    """How much follows in the next frame; `src/protocol.rs` is the reference of frames."""
     line = b""
     while not line.endswith(b"\n"):
         line += take(1)
-    return take(int(line.split()[2]))
+    return int(line.split()[2])
+
+
+def take_frame():
+    """The payload of the next frame."""
+    return take(take_head())
+
+
+def take_frame_if_other(known):
+    """The payload of the next frame, unless it is that one; no page is written to for one that is."""
+    size = take_head()
+    if size != len(known):
+        return take(size)
+    for at in range(0, size, PIECE):
+        piece = take(min(PIECE, size - at))
+        if piece != known[at : at + PIECE]:
+            return known[:at] + piece + take(size - at - len(piece))
+    return None
+
+
+def reserve(size):
+    """Has memory for so many bytes of small objects in one place, as long as what this answers is held.
+
+    Python maps it a megabyte at a time wherever there is room, which is between libraries, where no large page fits.
+    """
+    # With its head it takes 480, of which a kilobyte has two and Python keeps no others.
+    piece = 440
+    pieces = [None] * (size // 512)
+    for number in range(len(pieces)):
+        pieces[number] = bytes(piece)
+    # One of each few keeps all of it; the others' places are what is to be had.
+    return pieces[::1024]
 
 
 def import_ahead(more):
@@ -320,8 +357,8 @@ def forget(order, seeds):
 def become_driver(order, source, seeds, serve):
     forget(order, seeds)
     gc.enable()
-    asked = take_frame()
-    if asked == source:
+    asked = take_frame_if_other(source)
+    if asked is None:
         serve()
     else:
         exec(compile(asked, "<offleash>", "exec"), {"__name__": "offleash_driver"})
@@ -332,8 +369,9 @@ def copy(order, supervisor, told, source, seeds, serve):
     code = 125
     try:
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
+        for number in DEFAULTED:
+            # Without the names that `signal` has for what comes back.
+            _signal.signal(number, _signal.SIG_DFL)
         entered = enter(order)
         if entered:
             os.write(told, struct.pack("i", entered))
@@ -460,11 +498,13 @@ def main():
     if SECCOMP is None:
         raise SystemExit("no numbers of system calls are known for this machine")
     source, more = take_frame(), take_frame().decode().split()
+    reserved = reserve(AHEAD_SIZE)
     driver = {"__name__": "offleash_driver_ahead"}
     exec(compile(source, "<offleash>", "exec"), driver)
     driver["__name__"] = "offleash_driver"
     import_ahead(more)
     zygote = Zygote(source, driver, driver["prepare"](gather), Seeds())
+    del reserved
     gc.collect()
     # So that looking for garbage in a copy does not write to all that was imported.
     gc.disable()
