@@ -343,7 +343,7 @@ function stripper() {
   const shared = [`${prefix}/lib/node_modules`, "/usr/local/lib/node_modules", "/usr/share/nodejs"];
   const names = ["typescript", ...shared.map((place) => `${place}/typescript`)];
   const needs =
-    `TypeScript needs Node 22.13 or newer, or the package \`typescript\` (\`npm install typescript\` in ` +
+    `it needs Node 22.13 or newer, or the package \`typescript\` (\`npm install typescript\` in ` +
     `${process.cwd()}, or \`npm install -g typescript\`); this is Node ${process.versions.node} without it`;
   let typescript;
   for (const name of names) {
@@ -353,7 +353,8 @@ function stripper() {
   }
   if (!typescript || !typescript.transpileModule) {
     writeAll(2, bufferFrom(`${needs}\n`));
-    process.exit(1);
+    // As a shell says that something is not there.
+    process.exit(127);
   }
   const { ScriptTarget, ModuleKind, flattenDiagnosticMessageText } = typescript;
   // What is imported in one cell is used in another.

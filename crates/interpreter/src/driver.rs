@@ -80,7 +80,10 @@ impl<P: Processes> Driver<P> {
         };
         let started = processes.start(start).await;
         let stream = started.map_err(|error| match error {
-            ProcessError::NotFound => ContextError::NotInstalled { language },
+            ProcessError::NotFound => ContextError::NotInstalled {
+                language,
+                found: String::new(),
+            },
             error => error.into(),
         })?;
         let mut driver = Self::over(processes, stream);
@@ -147,9 +150,12 @@ impl<P: Processes> Driver<P> {
                 reason: format!("it was not ready after {} seconds", patience.as_secs()),
             }),
             Err(Silence::Gone(death, _)) if death.is_of_the_sandbox() => Err(ProcessError::Gone.into()),
-            // As a shell says it that was to start it.
-            Err(Silence::Gone(Death::Ended(ExecEnd::Exited { code: MISSING }), _)) => {
-                Err(ContextError::NotInstalled { language })
+            // As a shell says it that was to start it; so do drivers that find something too old.
+            Err(Silence::Gone(Death::Ended(ExecEnd::Exited { code: MISSING }), words)) => {
+                Err(ContextError::NotInstalled {
+                    language,
+                    found: words.trim().to_owned(),
+                })
             }
             Err(Silence::Gone(death, words)) => Err(ContextError::NotStarted {
                 reason: format!("{death}; it wrote: {}", words.trim().escape_debug()),

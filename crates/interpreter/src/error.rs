@@ -22,10 +22,12 @@ pub enum ContextError {
         name: String,
     },
     /// The sandbox lacks what the language needs.
-    #[error("{language} is not installed in the sandbox; {}", language.recipe())]
+    #[error("{language} is not installed in the sandbox{}; {}", words(found), language.recipe())]
     NotInstalled {
         /// The language.
         language: Language,
+        /// What its driver said of what is there; empty where nothing is.
+        found: String,
     },
     /// The request itself is wrong.
     #[error("{reason}")]

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use cells::{begin, cell, contexts, first_output, outcome, patient, run};
 use local::Local;
+use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::exec::ExecEnd;
 use offleash_interpreter::cell::{Cell, CellEnd, Death};
 use offleash_interpreter::contexts::{Contexts, State};
@@ -65,6 +66,34 @@ async fn a_language_that_is_not_installed_is_told_with_what_would_bring_it() {
         let said = missing.to_string();
         assert!(said.contains("template build") && said.contains(package), "{said}");
     }
+}
+
+#[tokio::test]
+async fn what_is_too_old_for_a_language_is_told_with_what_would_bring_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = directory.path().join("node");
+    // What the driver does where Node is older and has no package for it.
+    std::fs::write(
+        &node,
+        "#!/bin/sh\necho 'this is Node 20 without it\u{1b}[2J' >&2\nexit 127\n",
+    )
+    .unwrap();
+    std::fs::set_permissions(&node, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let processes = Local::default();
+    processes.set_environment("PATH", directory.path().to_str().unwrap());
+    let contexts = Contexts::new(processes, patient());
+    let missing = contexts.create(Language::TypeScript, None).await.unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::Unsupported, "{missing:?}");
+    let said = missing.to_string();
+    for part in [
+        "typescript is not installed",
+        "this is Node 20 without it",
+        "22.13",
+        "node-typescript",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+    assert!(!said.contains('\u{1b}'), "{said:?}");
 }
 
 #[tokio::test]

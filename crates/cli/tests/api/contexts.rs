@@ -333,3 +333,34 @@ fn looking_at_contexts_resumes_nothing() {
     assert_eq!(server.ask(&contexts.key, &connect, "{}").status, 201);
     assert_eq!(contexts.value(&id, "x"), "5");
 }
+
+#[test]
+fn a_language_that_the_sandbox_has_not_is_told_with_what_would_bring_it() {
+    let server = patient_server();
+    let contexts = Contexts::of(&server);
+    for (language, package) in [
+        ("typescript", "node-typescript"),
+        ("javascript", "nodejs"),
+        ("r", "r-base-core"),
+        ("java", "default-jdk-headless"),
+    ] {
+        let made = contexts.ask("POST", "contexts", &json!({ "language": language }));
+        let cell = contexts.ask("POST", "execute", &json!({ "language": language, "code": "1" }));
+        if made.status == 201 {
+            crate::support::skip(&format!("{language} is installed"));
+            continue;
+        }
+        for answer in [made, cell] {
+            assert_eq!(answer.status, 501, "{answer:?}");
+            let told = answer.json()["message"].as_str().unwrap().to_owned();
+            assert!(
+                told.contains(&format!("{language} is not installed in the sandbox")),
+                "{told}"
+            );
+            assert!(
+                told.contains("offleash template build") && told.contains(package),
+                "{told}"
+            );
+        }
+    }
+}
