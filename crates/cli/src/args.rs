@@ -18,7 +18,7 @@ mod template;
 pub(crate) use learn::LearnArgs;
 pub(crate) use network::NetworkArgs;
 pub(crate) use remote::{
-    CpArgs, CreateArgs, ExecArgs, IdsArgs, LogsArgs, LsArgs, PortArgs, ResumeArgs, RmArgs, StatsArgs,
+    CpArgs, CreateArgs, ExecArgs, ForkArgs, IdsArgs, LogsArgs, LsArgs, PortArgs, ResumeArgs, RmArgs, StatsArgs,
 };
 pub(crate) use serve::{KeyCommand, KeyCreateArgs, KeyRemoveArgs, ListenAt, LogArg, ServeArgs};
 pub(crate) use template::{TemplateBuildArgs, TemplateCommand, TemplateInspectArgs, TemplateLsArgs, TemplateRmArgs};
@@ -81,6 +81,8 @@ pub(crate) enum Command {
     Pause(IdsArgs),
     /// Continue sandboxes of the daemon.
     Resume(ResumeArgs),
+    /// Make sandboxes in the daemon with the files of one that runs, and print their ids.
+    Fork(ForkArgs),
     /// Print the address at which a port of a sandbox is reached.
     Port(PortArgs),
     /// Say what this machine offers, what is missing, and how to mend it.

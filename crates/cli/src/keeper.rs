@@ -6,10 +6,11 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use offleash_isolation::limits::measure_as_superuser;
-use offleash_manager::base;
-use offleash_manager::keeper::answer::Answer;
+use offleash_manager::base::{self, CopyOrder};
 use offleash_manager::keeper::hold;
 use offleash_manager::keeper::order::SandboxOrder;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::failure::{EXIT_FAILURE, Failure};
 use crate::terminal;
@@ -18,7 +19,7 @@ use crate::terminal;
 pub(crate) fn keeper() -> ExitCode {
     offleash_sys::process::keep_free_memory();
     give_up_protection();
-    match read_order() {
+    match read_order::<SandboxOrder>() {
         Ok(order) => match hold(&order, answer) {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::from(EXIT_FAILURE),
@@ -38,6 +39,19 @@ pub(crate) fn remove_layer(mut words: impl Iterator<Item = OsString>) -> ExitCod
     match base::remove_left(Path::new(&state), &id) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => Failure::from_error(&error).print(),
+    }
+}
+
+/// `offleash copy-layer`: reads an order on standard input, copies what a sandbox wrote for another one, and answers with one
+/// line on standard output. A daemon has it done, for the same reason.
+pub(crate) fn copy_layer() -> ExitCode {
+    let order: CopyOrder = match read_order() {
+        Ok(order) => order,
+        Err(failure) => return failure.print(),
+    };
+    match base::copy(&order, answer) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::from(EXIT_FAILURE),
     }
 }
 
@@ -61,7 +75,7 @@ fn give_up_protection() {
     }
 }
 
-fn read_order() -> Result<SandboxOrder, Failure> {
+fn read_order<Order: DeserializeOwned>() -> Result<Order, Failure> {
     let mut text = Vec::new();
     let read = io::stdin().lock().read_to_end(&mut text);
     read.map_err(|error| Failure::new(format!("cannot read the order on standard input: {error}")))?;
@@ -72,7 +86,7 @@ fn read_order() -> Result<SandboxOrder, Failure> {
 }
 
 /// Says what came of it, and lets go of the streams: whoever reads them waits for their end.
-fn answer(answer: &Answer) -> io::Result<()> {
+fn answer(answer: &impl Serialize) -> io::Result<()> {
     let line = serde_json::to_vec(answer).map_err(io::Error::other)?;
     terminal::answer_and_leave(&[line.as_slice(), b"\n"].concat())
 }

@@ -26,7 +26,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use offleash_isolation::limits::MEASURE_COMMAND;
-use offleash_manager::base::REMOVE_COMMAND;
+use offleash_manager::base::{COPY_COMMAND, REMOVE_COMMAND};
 use offleash_manager::keeper::COMMAND;
 use offleash_manager::keeper::own::HOLD_COMMAND;
 use offleash_manager::templates::BUILDER;
@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         Some(word) if word == HOLD_COMMAND => hold::hold(words),
         Some(word) if word == BUILDER && words.next().is_none() => template::builder(),
         Some(word) if word == REMOVE_COMMAND => keeper::remove_layer(words),
+        Some(word) if word == COPY_COMMAND && words.next().is_none() => keeper::copy_layer(),
         Some(word) if word == MEASURE_COMMAND && words.next().is_none() => keeper::measure_layer(),
         _ => any(),
     }
@@ -79,6 +80,7 @@ fn any() -> ExitCode {
         Command::Stats(stats) => remote::stats(&stats, state),
         Command::Pause(pause) => remote::pause(&pause, state),
         Command::Resume(resume) => remote::resume(&resume, state),
+        Command::Fork(fork) => remote::fork(&fork, state),
         Command::Port(port) => remote::port(&port, state),
         Command::Doctor(options) => doctor::doctor(&options, state),
         Command::Explain(question) => explain::explain(&question),

@@ -18,7 +18,9 @@ use offleash_manager::daemon::NAME;
 use offleash_store::{HostIdentity, StateDirectory};
 use serde_json::{Map, Value, json};
 
-use crate::args::{CpArgs, CreateArgs, ExecArgs, IdsArgs, LogsArgs, LsArgs, PortArgs, ResumeArgs, RmArgs, StatsArgs};
+use crate::args::{
+    CpArgs, CreateArgs, ExecArgs, ForkArgs, IdsArgs, LogsArgs, LsArgs, PortArgs, ResumeArgs, RmArgs, StatsArgs,
+};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -227,6 +229,29 @@ pub(crate) fn resume(arguments: &ResumeArgs, state: Option<&Path>) -> Result<Exi
         client.known(id, client.post(&path, &body))?;
         Ok(())
     })
+}
+
+pub(crate) fn fork(arguments: &ForkArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    let client = client(state)?;
+    let path = format!("/sandboxes/{}/fork", encoded(&arguments.id));
+    let mut body = json!({ "count": arguments.count });
+    if let Some(text) = &arguments.timeout {
+        body["timeout"] = json!(seconds("--timeout", text)?);
+    }
+    let forks = client.known(&arguments.id, client.post(&path, &body))?;
+    let forks = forks.as_array().map(Vec::as_slice).unwrap_or_default();
+    let ids = forks.iter().filter_map(|fork| fork["sandbox"]["sandboxID"].as_str());
+    terminal::print(ids.map(|id| format!("{id}\n")).collect::<String>().as_bytes())?;
+    match forks.iter().find_map(|fork| fork["error"]["message"].as_str()) {
+        None => Ok(ExitCode::SUCCESS),
+        Some(why) => {
+            let failed = forks.iter().filter(|fork| fork["error"].is_object()).count();
+            Err(Failure::new(format!(
+                "{failed} of {} forks were not made: {why}",
+                forks.len()
+            )))
+        }
+    }
 }
 
 pub(crate) fn port(arguments: &PortArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {

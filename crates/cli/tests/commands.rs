@@ -40,6 +40,7 @@ fn help_says_what_there_is() {
       stats        Show what sandboxes of the daemon use
       pause        Pause sandboxes of the daemon
       resume       Continue sandboxes of the daemon
+      fork         Make sandboxes in the daemon with the files of one that runs, and print their ids
       port         Print the address at which a port of a sandbox is reached
       doctor       Say what this machine offers, what is missing, and how to mend it
       explain      Say what would be decided about a path, variable, limit, system call or connection,

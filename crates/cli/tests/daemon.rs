@@ -13,6 +13,8 @@ mod support;
 mod callers;
 #[path = "daemon/crashes.rs"]
 mod crashes;
+#[path = "daemon/forks.rs"]
+mod forks;
 #[path = "daemon/lives.rs"]
 mod lives;
 #[path = "daemon/logs.rs"]

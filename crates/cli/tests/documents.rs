@@ -52,7 +52,7 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 41] = [
+const COMMANDS: [&[&str]; 42] = [
     &[],
     &["run"],
     &["diff"],
@@ -70,6 +70,7 @@ const COMMANDS: [&[&str]; 41] = [
     &["stats"],
     &["pause"],
     &["resume"],
+    &["fork"],
     &["port"],
     &["doctor"],
     &["explain"],

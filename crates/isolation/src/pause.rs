@@ -41,10 +41,6 @@ pub(crate) fn pause(served: &mut Served) -> Result<Pause, IsolationError> {
         .is_some_and(offleash_sys::cgroup::Group::can_freeze);
     if can_freeze {
         freeze(served)?;
-        if let Some(group) = served.watcher.group() {
-            // The memory is not needed for the pause to be one.
-            let _given_back = group.reclaim();
-        }
         return Ok(Pause::Frozen);
     }
     stop(served).map(Pause::Stopped)
@@ -173,6 +169,14 @@ fn go_on(stopped: &[OwnedFd]) {
 }
 
 impl Pause {
+    /// Gives memory back to the machine that nothing uses meanwhile, where it can.
+    pub(crate) fn give_memory_back(&self, served: &Served) {
+        if let (Self::Frozen, Some(group)) = (self, served.watcher.group()) {
+            // The memory is not needed for the pause to be one.
+            let _given_back = group.reclaim();
+        }
+    }
+
     /// Lets go on what was stopped.
     ///
     /// # Errors

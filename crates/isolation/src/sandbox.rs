@@ -208,6 +208,12 @@ pub trait Sandbox: Debug {
     /// `Unsupported` where the level cannot; `Running` when not all came to rest, after which all run again.
     fn pause(&mut self) -> Result<(), IsolationError>;
 
+    /// As [`Self::pause`], for a moment: memory is not given back.
+    ///
+    /// # Errors
+    /// As [`Self::pause`].
+    fn hold_still(&mut self) -> Result<(), IsolationError>;
+
     /// Continues every process that [`Self::pause`] has stopped. Nothing happens when it is not paused.
     ///
     /// # Errors

@@ -268,6 +268,14 @@ impl<H: Holding> Sandbox for Supervised<H> {
     }
 
     fn pause(&mut self) -> Result<(), IsolationError> {
+        self.hold_still()?;
+        if let Some(pause) = &self.pause {
+            pause.give_memory_back(&self.served);
+        }
+        Ok(())
+    }
+
+    fn hold_still(&mut self) -> Result<(), IsolationError> {
         if self.pause.is_none() {
             self.pause = Some(pause::pause(&mut self.served)?);
         }

@@ -9,7 +9,6 @@ use crate::answer::Refusal;
 pub(super) fn refusal(method: &Method, segments: &[&str]) -> Refusal {
     match segments {
         ["sandboxes", _, "snapshots"] | ["snapshots", ..] => unsupported("snapshots are"),
-        ["sandboxes", _, "fork"] => unsupported("forks are"),
         ["templates", ..] | ["v2" | "v3", "templates", ..] => unsupported("builds of templates by this API are"),
         ["volumes", ..] | ["volumecontent", ..] => unsupported("volumes are"),
         ["secrets", ..] => unsupported("secrets are"),
@@ -17,7 +16,7 @@ pub(super) fn refusal(method: &Method, segments: &[&str]) -> Refusal {
         [
             "sandboxes",
             _,
-            "connect" | "resume" | "timeout" | "refreshes" | "pause" | "network" | "metrics" | "logs",
+            "connect" | "resume" | "timeout" | "refreshes" | "pause" | "fork" | "network" | "metrics" | "logs",
         ]
         | ["v2", "sandboxes", _, "connect" | "logs"] => wrong_method(method),
         _ => Refusal::not_found("there is no such route"),
@@ -43,7 +42,6 @@ mod tests {
         for path in [
             "sandboxes/i1/snapshots",
             "snapshots",
-            "sandboxes/i1/fork",
             "v3/templates",
             "templates/x",
             "volumes",
@@ -52,6 +50,7 @@ mod tests {
             assert_eq!(status(path), 501, "{path}");
         }
         assert_eq!(status("sandboxes/i1/pause"), 405);
+        assert_eq!(status("sandboxes/i1/fork"), 405);
         for path in ["", "teams", "sandboxes/i1/else", "v9/sandboxes"] {
             assert_eq!(status(path), 404, "{path}");
         }

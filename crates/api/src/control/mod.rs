@@ -16,7 +16,7 @@ use offleash_manager::daemon::{Caller, DaemonError, ListFilter, Scope};
 pub(crate) use self::later::wrong_method;
 use self::request::Version;
 pub(crate) use self::request::unsupported;
-pub(crate) use self::sandboxes::{id, idempotency_key, whole};
+pub(crate) use self::sandboxes::{forks, id, idempotency_key, whole};
 pub(crate) use self::shapes::state_word;
 use crate::answer::Refusal;
 use crate::body::Body;
@@ -76,6 +76,7 @@ pub(crate) async fn answer(asked: &Asked<'_>, body: Incoming) -> Result<Response
         ["sandboxes", id, "timeout"] if post => sandboxes::set_timeout(asked, id, body).await,
         ["sandboxes", id, "refreshes"] if post => sandboxes::refresh(asked, id, body).await,
         ["sandboxes", id, "pause"] if post => sandboxes::pause(asked, id, body).await,
+        ["sandboxes", id, "fork"] if post => sandboxes::fork(asked, id, body).await,
         ["sandboxes", id, "network"] if put => sandboxes::set_network(asked, id, body).await,
         ["sandboxes", id, "metrics"] if get => sandboxes::metrics(asked, id).await,
         ["sandboxes", id, "logs"] if get => sandboxes::logs(asked, id, Version::First).await,

@@ -4,11 +4,12 @@ use std::future::Future;
 
 use http::{HeaderValue, Response, StatusCode};
 use hyper::body::Incoming;
-use offleash_manager::daemon::{Caller, Daemon, DaemonError, Scope};
+use offleash_manager::daemon::{Caller, Daemon, DaemonError, ForkRequest, Forks, SandboxView, Scope};
 
 use super::request::{self, Version, unsupported};
 use super::shapes::{
-    Connect, Detail, Listed, Logs, LogsV2, NewSandbox, Pause, Refresh, Sandbox, ShownEvent, ShownMetric, Timeout,
+    Connect, Detail, Fork, Forked, Listed, Logs, LogsV2, NewSandbox, Pause, Refresh, Sandbox, ShownEvent, ShownMetric,
+    Timeout,
 };
 use super::{Asked, done, shapes};
 use crate::answer::{self, Refusal};
@@ -165,6 +166,52 @@ pub(super) async fn pause(asked: &Asked<'_>, given: &str, body: Incoming) -> Res
     })
     .await?;
     Ok(done())
+}
+
+/// Makes forks for a caller who may make sandboxes.
+pub(crate) async fn forks(
+    asked: &Asked<'_>,
+    given: &str,
+    request: ForkRequest,
+) -> Result<Vec<Result<SandboxView, Refusal>>, Refusal> {
+    let id = id(asked, given)?.to_owned();
+    let forks = whole(asked, |daemon, caller| async move {
+        daemon.fork(&caller, &id, request).await
+    });
+    let first = |forks: &Forks| {
+        forks
+            .iter()
+            .flatten()
+            .next()
+            .map(|view| view.id.clone())
+            .unwrap_or_default()
+    };
+    let forks = trace::of(Operation::Create, forks, first).await?;
+    Ok(forks
+        .into_iter()
+        .map(|fork| fork.map_err(|error| asked.refused(&error)))
+        .collect())
+}
+
+pub(super) async fn fork(asked: &Asked<'_>, given: &str, body: Incoming) -> Result<Response<Body>, Refusal> {
+    asked.require(Scope::Create)?;
+    let Fork { timeout, count } = json::read(body).await?;
+    let request = ForkRequest {
+        count: count.unwrap_or(1),
+        timeout_seconds: timeout,
+    };
+    let forks = forks(asked, given, request).await?;
+    let shown: Vec<Forked<'_>> = forks
+        .iter()
+        .map(|fork| match fork {
+            Ok(view) => Forked::Sandbox(Sandbox::of(view, asked.state.shown_domain())),
+            Err(refusal) => Forked::Error {
+                code: refusal.status.as_u16(),
+                message: refusal.message.clone(),
+            },
+        })
+        .collect();
+    Ok(answer::json(StatusCode::CREATED, &shown))
 }
 
 pub(super) async fn set_network(asked: &Asked<'_>, given: &str, body: Incoming) -> Result<Response<Body>, Refusal> {

@@ -119,6 +119,23 @@ pub(super) struct Pause {
     pub(super) require_healthy_guest: Option<bool>,
 }
 
+/// `POST …/fork`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Fork {
+    /// Seconds.
+    pub(super) timeout: Option<u64>,
+    pub(super) count: Option<u32>,
+}
+
+/// What came of one fork: one of the two.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Forked<'a> {
+    Sandbox(Sandbox<'a>),
+    Error { code: u16, message: String },
+}
+
 /// A sandbox as its creator gets it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -77,10 +77,8 @@ pub(super) struct WhichSandbox {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Fork {
-    #[serde(rename = "sandbox")]
-    pub(super) _sandbox: Option<String>,
-    #[serde(rename = "count")]
-    pub(super) _count: Option<u32>,
+    pub(super) sandbox: Option<String>,
+    pub(super) count: Option<u32>,
 }
 
 /// Reads arguments.

@@ -46,6 +46,13 @@ pub(super) trait Backing: Send + Sync + 'static {
     /// The sandbox of that id, if whoever asks may use it; its time begins anew where it has one.
     fn open(&self, id: &str) -> impl Future<Output = Result<Opened, ToolError>> + Send;
 
+    /// Makes forks of a sandbox; of each the id, or why it was not made.
+    fn fork(
+        &self,
+        id: &str,
+        count: u32,
+    ) -> impl Future<Output = Result<Vec<Result<String, ToolError>>, ToolError>> + Send;
+
     /// Ends a sandbox.
     fn kill(&self, id: &str) -> impl Future<Output = Result<(), ToolError>> + Send;
 

@@ -1,5 +1,6 @@
 //! The tools as models read them: names, descriptions, input schemas, annotations.
 
+use offleash_manager::daemon::MOST_FORKS;
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
@@ -106,7 +107,8 @@ fn words(name: Name) -> (&'static str, &'static str) {
         ),
         Name::Fork => (
             "Fork a sandbox",
-            "Will copy a sandbox with everything that is in it and runs in it. Not available yet.",
+            "Makes further sandboxes whose files begin as a copy of those of a running one, and returns their ids, to be passed \
+             as `sandbox`: for trying several ways from the same state. Processes and variables are not copied.",
         ),
     }
 }
@@ -219,7 +221,7 @@ fn schema(name: Name, can_be_told: bool, longest_seconds: u64) -> Value {
             &[],
             json!({
                 "sandbox": sandbox,
-                "count": { "type": "integer", "minimum": 1, "default": 1, "description": "How many copies." },
+                "count": { "type": "integer", "minimum": 1, "maximum": MOST_FORKS, "default": 1, "description": "How many copies." },
             }),
         ),
     }

@@ -27,6 +27,14 @@ impl Backing for Own {
         Ok(opened(self.sandboxes.get(id)?))
     }
 
+    async fn fork(&self, _: &str, _: u32) -> Result<Vec<Result<String, ToolError>>, ToolError> {
+        // What these write may lie over a workspace of the host's, whose changes are its owner's to take out.
+        Err(
+            ToolError::new("sandboxes of `offleash mcp` cannot be forked; those of `offleash serve` can be")
+                .with_hint("make another sandbox with create_sandbox, and run there what led to this state"),
+        )
+    }
+
     async fn kill(&self, id: &str) -> Result<(), ToolError> {
         Ok(self.sandboxes.end(id).await?)
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use offleash_core::template::TemplateName;
 use offleash_interpreter::contexts::DEFAULT_CWD;
-use offleash_manager::daemon::{Caller, CreateRequest, Daemon, NetworkSettings, SandboxView, Scope};
+use offleash_manager::daemon::{Caller, CreateRequest, Daemon, ForkRequest, NetworkSettings, SandboxView, Scope};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::backing::{Backing, NewSandbox, Opened};
@@ -93,6 +93,18 @@ impl Backing for Served {
             self.daemon.refresh(&self.caller, id, Some(self.lifetime())).await?;
         }
         self.opened(view).await
+    }
+
+    async fn fork(&self, id: &str, count: u32) -> Result<Vec<Result<String, ToolError>>, ToolError> {
+        let request = ForkRequest {
+            count,
+            timeout_seconds: Some(self.lifetime()),
+        };
+        let forks = self.daemon.fork(&self.caller, id, request).await?;
+        let made = forks
+            .into_iter()
+            .map(|fork| fork.map(|view| view.id).map_err(ToolError::from));
+        Ok(made.collect())
     }
 
     async fn kill(&self, id: &str) -> Result<(), ToolError> {

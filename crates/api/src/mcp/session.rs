@@ -170,11 +170,35 @@ impl<B: Backing> Session<B> {
                 self.kill(asked.sandbox.as_deref()).await
             }
             Name::Fork => {
-                let _asked: Fork = arguments::read(given)?;
-                Err(ToolError::new("forks are not supported yet")
-                    .with_hint("make another sandbox with create_sandbox, and run there what led to this state"))
+                let asked: Fork = arguments::read(given)?;
+                self.fork(asked).await
             }
         }
+    }
+
+    /// Makes forks of the sandbox that is named, or of the session's own.
+    async fn fork(&self, asked: Fork) -> Result<CallToolResult, ToolError> {
+        let own = self.own.lock().await.clone();
+        let Some(id) = asked.sandbox.or(own) else {
+            return Err(
+                ToolError::not_found("this session has no sandbox yet that could be forked")
+                    .with_hint("pass `sandbox`, or run something first"),
+            );
+        };
+        self.open(&id).await?;
+        let forks = self.backing.fork(&id, asked.count.unwrap_or(1)).await?;
+        let line = |fork: Result<String, ToolError>| match fork {
+            Ok(id) => format!("sandbox: {id}"),
+            Err(error) => format!("not made: {}", error.message),
+        };
+        let made = forks.iter().any(Result::is_ok);
+        let lines: Vec<String> = forks.into_iter().map(line).collect();
+        let content = vec![ContentBlock::text(lines.join("\n"))];
+        Ok(if made {
+            CallToolResult::success(content)
+        } else {
+            CallToolResult::error(content)
+        })
     }
 
     /// What a tool did, with what must be said of its sandbox.

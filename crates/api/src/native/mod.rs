@@ -54,6 +54,7 @@ pub(crate) async fn answer(asked: &Asked<'_>, body: Incoming) -> Result<Response
         Name::GetSandbox => Ok(answer::json(StatusCode::OK, &sandboxes::shown(asked, segment)?)),
         Name::KillSandbox => sandboxes::kill(asked, segment).await,
         Name::ResumeSandbox => sandboxes::resume(asked, segment, body).await,
+        Name::ForkSandbox => sandboxes::fork(asked, segment, body).await,
         Name::RunInSandbox => run::run_in(asked, segment, body).await,
         Name::Execute => cells::execute_in_default(asked, segment, body).await,
         Name::ListContexts => contexts::list(asked, segment).await,

@@ -10,8 +10,8 @@ use super::cells::{CellEvent, NewCell, NewDefaultCell};
 use super::contexts::{Context, ContextList, NewContext};
 use super::schema::{Definitions, Schema};
 use super::shapes::{
-    Audit, KeyList, MadeKey, NewCommand, NewKey, NewPolicy, NewRun, NewSandbox, Policy, Resume, RunResult, Sandbox,
-    SandboxList, SandboxUsage, Usage, Version,
+    Audit, ForkList, KeyList, MadeKey, NewCommand, NewForks, NewKey, NewPolicy, NewRun, NewSandbox, Policy, Resume,
+    RunResult, Sandbox, SandboxList, SandboxUsage, Usage, Version,
 };
 
 /// What the native REST does.
@@ -25,6 +25,7 @@ pub(super) enum Name {
     GetSandbox,
     KillSandbox,
     ResumeSandbox,
+    ForkSandbox,
     RunInSandbox,
     Execute,
     ListContexts,
@@ -132,7 +133,7 @@ const fn lines<T: Schema>() -> Answer {
     Answer::Lines(T::schema)
 }
 
-pub(super) static OPERATIONS: [Operation; 27] = [
+pub(super) static OPERATIONS: [Operation; 28] = [
     operation!(OpenApi, GET "/v1/openapi.json", None, &[], None => 200 NOTHING, "This document."),
     operation!(Version, GET "/v1/version", READ, &[], None => 200 one::<Version>(), "What the server is."),
     operation!(Run, POST "/v1/run", CREATE, &[], of::<NewRun>() => 200 one::<RunResult>(),
@@ -144,6 +145,8 @@ pub(super) static OPERATIONS: [Operation; 27] = [
     operation!(KillSandbox, DELETE "/v1/sandboxes/{id}", CREATE, &[], None => 204 NOTHING, "Kills a sandbox."),
     operation!(ResumeSandbox, POST "/v1/sandboxes/{id}/resume", CREATE, &[], of::<Resume>() => 200 one::<Sandbox>(),
         "Lets a paused sandbox go on; one that runs does already."),
+    operation!(ForkSandbox, POST "/v1/sandboxes/{id}/fork", CREATE, &[], of::<NewForks>() => 201 one::<ForkList>(),
+        "Makes sandboxes whose files begin as a copy of those of a running one, at one moment; each is made or not."),
     operation!(RunInSandbox, POST "/v1/sandboxes/{id}/run", CREATE, &[], of::<NewCommand>() => 200 one::<RunResult>(),
         "Runs a command in a sandbox and answers when it has ended."),
     operation!(Execute, POST "/v1/sandboxes/{id}/execute", CREATE, &[], of::<NewDefaultCell>() => 200 lines::<CellEvent>(),

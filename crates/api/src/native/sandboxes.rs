@@ -3,12 +3,16 @@
 use http::{Response, StatusCode};
 use hyper::body::Incoming;
 use offleash_core::id::SandboxNameError;
-use offleash_manager::daemon::{Caller, CreateRequest, Daemon, LimitsRequest, NetworkSettings, OnTimeout, State};
+use offleash_manager::daemon::{
+    Caller, CreateRequest, Daemon, ForkRequest, LimitsRequest, NetworkSettings, OnTimeout, State,
+};
 
-use super::shapes::{NewLimits, NewPolicy, NewSandbox, Resume, Sandbox, SandboxList, SandboxUsage};
+use super::shapes::{
+    Fork, ForkList, NewForks, NewLimits, NewPolicy, NewSandbox, Refused, Resume, Sandbox, SandboxList, SandboxUsage,
+};
 use crate::answer::{self, Refusal};
 use crate::body::Body;
-use crate::control::{Asked, filter, id, idempotency_key, whole};
+use crate::control::{Asked, filter, forks, id, idempotency_key, whole};
 use crate::trace::{self, Operation};
 use crate::{failure, json};
 
@@ -91,6 +95,29 @@ pub(super) async fn resume(asked: &Asked<'_>, given: &str, body: Incoming) -> Re
     let resumed = |daemon: Daemon, caller: Caller| async move { daemon.go_on(&caller, &id, timeout_seconds).await };
     let (view, _) = trace::of(Operation::Resume, whole(asked, resumed), |(view, _)| view.id.clone()).await?;
     Ok(answer::json(StatusCode::OK, &Sandbox::from(view)))
+}
+
+pub(super) async fn fork(asked: &Asked<'_>, given: &str, body: Incoming) -> Result<Response<Body>, Refusal> {
+    let NewForks { count, timeout_seconds } = json::read(body).await?;
+    let request = ForkRequest {
+        count: count.unwrap_or(1),
+        timeout_seconds,
+    };
+    let forks = forks(asked, given, request).await?.into_iter().map(|fork| match fork {
+        Ok(view) => Fork {
+            sandbox: Some(view.into()),
+            error: None,
+        },
+        Err(refusal) => Fork {
+            sandbox: None,
+            error: Some(Refused {
+                code: refusal.status.as_u16(),
+                message: refusal.message,
+            }),
+        },
+    });
+    let list = ForkList { forks: forks.collect() };
+    Ok(answer::json(StatusCode::CREATED, &list))
 }
 
 pub(super) async fn set_policy(asked: &Asked<'_>, given: &str, body: Incoming) -> Result<Response<Body>, Refusal> {

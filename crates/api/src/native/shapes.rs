@@ -72,6 +72,15 @@ objects! {
     }
 
     request
+    /// Forks of a sandbox that are asked for.
+    NewForks {
+        /// How many, 1 to 20; one if absent.
+        count: Option<u32>,
+        /// How long each may live, seconds; 300 if absent.
+        timeout_seconds: Option<u64>,
+    }
+
+    request
     /// What a sandbox may use; the server's defaults for what is absent.
     NewLimits {
         /// CPUs at once.
@@ -323,6 +332,22 @@ objects! {
         memory_mib: Option<u64>,
         /// Disk limits of its sandboxes together, MiB.
         disk_mib: Option<u64>,
+    }
+
+    answer
+    /// What came of the forks that were asked for.
+    ForkList {
+        /// One for each.
+        forks: Vec<Fork>,
+    }
+
+    answer
+    /// What came of one fork: a sandbox or an error.
+    Fork {
+        /// The sandbox, if it was made.
+        sandbox: Option<Sandbox>,
+        /// Why not, otherwise.
+        error: Option<Refused>,
     }
 
     answer

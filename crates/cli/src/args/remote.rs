@@ -143,6 +143,19 @@ pub(crate) struct ResumeArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct ForkArgs {
+    /// How many, 1 to 20.
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    pub(crate) count: u32,
+    /// How long each lives, such as 90s, 5m or 2h. [default: the daemon's]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) timeout: Option<String>,
+    /// The sandbox; it must run.
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct StatsArgs {
     /// Print the samples as JSON.
     #[arg(long)]

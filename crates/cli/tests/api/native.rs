@@ -108,7 +108,6 @@ fn a6_what_comes_later_says_so_and_that_asking_again_is_no_use() {
     for line in [
         "POST /sandboxes/i1/snapshots",
         "GET /snapshots",
-        "POST /sandboxes/i1/fork",
         "POST /v3/templates",
         "POST /volumes",
         "GET /secrets",
@@ -122,4 +121,43 @@ fn a6_what_comes_later_says_so_and_that_asking_again_is_no_use() {
         true
     );
     server.ask(&key, "GET /templates/aliases/other", "").assert_refused(404);
+}
+
+#[test]
+fn forks_are_made_each_or_not() {
+    let server = Server::start();
+    let key = server.key(&["--max-sandboxes", "3"]);
+    let made = server.ask(&key, "POST /v1/sandboxes", "{}");
+    assert_eq!(made.status, 201, "{made:?}");
+    let id = made.json()["id"].as_str().unwrap().to_owned();
+    let answer = server.ask(&key, &format!("POST /v1/sandboxes/{id}/fork"), r#"{"count":3}"#);
+    assert_eq!(answer.status, 201, "{answer:?}");
+    let answer = answer.json();
+    let forks = answer["forks"].as_array().unwrap();
+    assert_eq!(forks.len(), 3);
+    for made in &forks[..2] {
+        assert!(made["sandbox"]["id"].is_string() && made["error"].is_null(), "{made}");
+        assert_ne!(
+            made["sandbox"]["access_token"],
+            server.ask(&key, &format!("GET /v1/sandboxes/{id}"), "").json()["access_token"]
+        );
+    }
+    assert_eq!(
+        (&forks[2]["sandbox"], &forks[2]["error"]["code"]),
+        (&serde_json::Value::Null, &429.into())
+    );
+    let answer = server.ask(&key, &format!("POST /sandboxes/{id}/fork"), "{}");
+    answer.assert_refused(429);
+    for (body, status) in [
+        (r#"{"count":0}"#, 400),
+        (r#"{"count":21}"#, 400),
+        (r#"{"timeout":0}"#, 400),
+    ] {
+        server
+            .ask(&key, &format!("POST /sandboxes/{id}/fork"), body)
+            .assert_refused(status);
+    }
+    server
+        .ask(&key, "POST /sandboxes/inobody/fork", "{}")
+        .assert_refused(404);
 }

@@ -466,3 +466,39 @@ fn without_a_daemon_it_is_said_how_to_start_one() {
         assert_eq!(told.matches("caused by").count(), 1, "{told}");
     }
 }
+
+#[test]
+fn a_sandbox_is_forked() {
+    let server = Server::start_with(QUIET, &[]);
+    let source = server.say(&["create", "--timeout", "10m"]);
+    let source = source.trim();
+    server.say(&["exec", source, "sh", "-c", "echo of the source >~/note"]);
+    let forks = server.say(&["fork", "--count", "2", "--timeout", "5m", source]);
+    let forks: Vec<&str> = forks.lines().collect();
+    assert_eq!(forks.len(), 2);
+    for id in &forks {
+        assert_eq!(
+            server.say(&["exec", id, "sh", "-c", "cat ~/note; echo >~/note"]),
+            "of the source\n"
+        );
+    }
+    assert_eq!(
+        server.say(&["exec", source, "cat", "/home/user/note"]),
+        "of the source\n"
+    );
+    assert!(
+        server
+            .say(&["logs", forks[0]])
+            .contains(&format!("from sandbox `{source}`"))
+    );
+    for arguments in [["fork", "inobody"].as_slice(), &["fork", "--count", "21", source]] {
+        assert!(!server.say_anyway(arguments).status.success(), "{arguments:?}");
+    }
+    server.say(&["pause", source]);
+    let output = server.say_anyway(&["fork", source]);
+    assert!(
+        !output.status.success() && stderr(&output).contains("is paused"),
+        "{}",
+        stderr(&output)
+    );
+}

@@ -55,6 +55,7 @@ pub(crate) fn order(site: &Site) -> SandboxOrder {
         },
         network: NetworkOrder::default(),
         descent: Descent::Alone,
+        is_copied: false,
     }
 }
 

@@ -24,7 +24,7 @@ use offleash_core::level::Level;
 use offleash_core::plan::Plan;
 
 use self::create::Embryo;
-pub use self::superuser::as_superuser_of_range;
+pub use self::superuser::{as_superuser_of_own, as_superuser_of_range};
 use crate::error::IsolationError;
 use crate::sandbox::{Backend, Ids, Leftovers, Sandbox};
 

@@ -1,4 +1,4 @@
-//! Acting as the superuser of the caller's subordinate ids, for what a sandbox with a range of ids leaves behind.
+//! Acting as the superuser of the caller's ids, for what a sandbox leaves behind.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -10,7 +10,8 @@ use offleash_sys::namespaces::{self, Namespaces};
 use offleash_sys::process;
 
 use super::handshake::{self, ChildEnd, FromParent, StepFailure};
-use super::{child, failed, identity};
+use super::identity::{self, Identity};
+use super::{child, failed};
 use crate::error::IsolationError;
 use crate::sandbox::Ids;
 
@@ -25,15 +26,33 @@ const SUPERUSER: UserIds = UserIds { uid: 0, gid: 0 };
 /// When the caller has no subordinate ids, or the namespace cannot be made; what `body` answers, as far as it is an error
 /// of the kernel.
 pub fn as_superuser_of_range(body: impl FnOnce() -> io::Result<()>) -> Result<(), IsolationError> {
-    let ids = Ids {
+    as_superuser(IdChoice::Range, body)
+}
+
+/// As [`as_superuser_of_range`], and where there is no range as uid 0 of a user namespace with the caller's own id alone:
+/// with every capability over what is the caller's. An error of `body` has it run once more.
+///
+/// The calling process must have one thread.
+///
+/// # Errors
+/// When no namespace can be made; what `body` answers, as far as it is an error of the kernel.
+pub fn as_superuser_of_own(body: impl Fn() -> io::Result<()>) -> Result<(), IsolationError> {
+    as_superuser(IdChoice::Range, &body).or_else(|_| as_superuser(IdChoice::Single, &body))
+}
+
+fn choose(choice: IdChoice) -> io::Result<Identity> {
+    identity::choose(&Ids {
         sandbox: RunId::from_parts(0, 0),
-        choice: IdChoice::Range,
+        choice,
         uid: SUPERUSER.uid,
         gid: SUPERUSER.gid,
         worker: SUPERUSER,
         descent: Descent::Alone,
-    };
-    let identity = identity::choose(&ids).map_err(|error| failed("choosing user ids", "", error))?;
+    })
+}
+
+fn as_superuser(choice: IdChoice, body: impl FnOnce() -> io::Result<()>) -> Result<(), IsolationError> {
+    let identity = choose(choice).map_err(|error| failed("choosing user ids", "", error))?;
     let (parent, child) = handshake::pair().map_err(|error| failed("making the set-up socket", "", error))?;
     let namespaces = Namespaces {
         user: true,

@@ -14,6 +14,8 @@ use rustix::fs::FlockOperation;
 use super::{BaseError, make_private};
 
 const SCRATCH: &str = "scratch";
+/// What the name of a layer begins with that no sandbox has yet.
+const NEW: &str = ".new-";
 /// How many layers of others are looked at when one is removed.
 const LOOKED_AT: usize = 8;
 
@@ -55,13 +57,25 @@ impl Scratch {
         if let Ok(Some(opened)) = super::open(&scratch) {
             spread(&opened);
         }
-        let path = scratch.join(id.as_str());
         // Under another name until it is locked, so that nobody takes it for abandoned.
-        let new = scratch.join(format!(".new-{id}"));
+        let new = new_of(state, id);
         DirBuilder::new()
             .mode(0o700)
             .create(&new)
             .map_err(BaseError::at("making", &new))?;
+        Self::settle(state, id)
+    }
+
+    /// Takes the one that was copied for `id` ([`super::copy()`]).
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn copied(state: &Path, id: &RunId) -> Result<Self, BaseError> {
+        Self::settle(state, id)
+    }
+
+    fn settle(state: &Path, id: &RunId) -> Result<Self, BaseError> {
+        let (new, path) = (new_of(state, id), scratch_of(state, id));
         let lock = lock(&new)
             .and_then(|lock| lock.ok_or_else(|| io::ErrorKind::ResourceBusy.into()))
             .map_err(BaseError::at("locking", &new))?;
@@ -118,11 +132,23 @@ pub(crate) fn scratch_of(state: &Path, id: &RunId) -> PathBuf {
     state.join(SCRATCH).join(id.as_str())
 }
 
-/// Removes the layer that the sandbox `id` left in the state directory; nothing happens if there is none.
+/// Whether one was copied for `id` that its sandbox does not have yet.
+pub(crate) fn is_copied(state: &Path, id: &RunId) -> bool {
+    new_of(state, id).is_dir()
+}
+
+/// Where it is before the sandbox has it.
+pub(crate) fn new_of(state: &Path, id: &RunId) -> PathBuf {
+    state.join(SCRATCH).join(format!("{NEW}{id}"))
+}
+
+/// Removes the layer that the sandbox `id` left in the state directory, or that was copied for it; nothing happens if there
+/// is none.
 ///
 /// # Errors
 /// As [`remove_layer`], and when the sandbox is not gone.
 pub fn remove_left(state: &Path, id: &RunId) -> Result<(), BaseError> {
+    remove_layer(&new_of(state, id))?;
     let path = scratch_of(state, id);
     let locked = lock(&path).map_err(BaseError::at("locking", &path))?;
     if locked.is_none() {
@@ -138,7 +164,7 @@ pub fn remove_left(state: &Path, id: &RunId) -> Result<(), BaseError> {
 /// be removed now stays until it is looked at again.
 fn remove_abandoned(scratch: &Path) {
     let found = fs::read_dir(scratch).into_iter().flatten().flatten();
-    let named = found.filter(|found| !found.file_name().to_string_lossy().starts_with(".new-"));
+    let named = found.filter(|found| !found.file_name().to_string_lossy().starts_with(NEW));
     let all: Vec<PathBuf> = named.map(|found| found.path()).collect();
     for path in some_of(&all, random()) {
         if let Ok(Some(_lock)) = lock(path) {

@@ -11,6 +11,7 @@
 
 mod accounts;
 mod content;
+mod copy;
 mod error;
 mod layer;
 mod skeleton;
@@ -28,9 +29,10 @@ use offleash_store::remove_directory;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+pub use self::copy::{COPY_COMMAND, CopyAnswer, CopyOrder, copy};
 pub use self::error::BaseError;
-pub(crate) use self::layer::scratch_of;
 pub use self::layer::{REMOVE_COMMAND, Scratch, remove_layer, remove_left};
+pub(crate) use self::layer::{is_copied, new_of, scratch_of};
 use crate::planning::system::ROOT_NAMES;
 use crate::planning::{BasePart, BaseTemplate};
 

@@ -63,6 +63,18 @@ impl Admission {
         Ok(())
     }
 
+    /// Fails if the disk has no room for so many bytes more.
+    pub(super) fn check_disk(&self, bytes: u64) -> Result<(), DaemonError> {
+        let least = self.config.min_disk_mib.saturating_add(bytes.div_ceil(1024 * 1024));
+        if self.left().disk_mib < least {
+            return Err(DaemonError::Overloaded {
+                what: "disk space",
+                retry_after: RETRY_AFTER,
+            });
+        }
+        Ok(())
+    }
+
     fn left(&self) -> Left {
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         match *latest {

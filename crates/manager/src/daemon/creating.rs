@@ -41,6 +41,7 @@ impl Daemon {
         let mut order = Order::of(caller, request, inner)?;
         // It stays in place until the sandbox itself holds it.
         order.template = templates::ready(inner, &order.request.template).await?;
+        order.specification.build = order.origin().build;
         let listener = Listener::default();
         let (work, listens) = (Arc::clone(inner), listener.there());
         let created = inner
@@ -64,7 +65,7 @@ impl Daemon {
 
 /// Whether somebody waits for an answer: false once it was dropped.
 #[derive(Debug)]
-struct Listener(Arc<AtomicBool>);
+pub(super) struct Listener(Arc<AtomicBool>);
 
 impl Default for Listener {
     fn default() -> Self {
@@ -73,7 +74,7 @@ impl Default for Listener {
 }
 
 impl Listener {
-    fn there(&self) -> Arc<AtomicBool> {
+    pub(super) fn there(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.0)
     }
 }
@@ -86,13 +87,15 @@ impl Drop for Listener {
 
 /// A create, checked and settled.
 #[derive(Debug)]
-struct Order {
-    caller: Caller,
-    request: CreateRequest,
-    specification: Specification,
-    timeout: Duration,
+pub(super) struct Order {
+    pub(super) caller: Caller,
+    pub(super) request: CreateRequest,
+    pub(super) specification: Specification,
+    pub(super) timeout: Duration,
     /// What was built that it is of.
-    template: Option<HeldTemplate>,
+    pub(super) template: Option<HeldTemplate>,
+    /// The sandbox whose files it begins with; they are copied before it is made.
+    pub(super) fork_of: Option<String>,
 }
 
 impl Order {
@@ -115,11 +118,12 @@ impl Order {
             specification,
             timeout,
             template: None,
+            fork_of: None,
         })
     }
 
     /// What it is of.
-    fn origin(&self) -> Origin {
+    pub(super) fn origin(&self) -> Origin {
         Origin::of(self.template.as_ref())
     }
 
@@ -134,7 +138,7 @@ impl Order {
     }
 
     /// What it counts against.
-    fn claim<'a>(&'a self, inner: &'a Inner) -> Claim<'a> {
+    pub(super) fn claim<'a>(&'a self, inner: &'a Inner) -> Claim<'a> {
         Claim {
             owner: &self.caller.key_id,
             quota: &self.caller.quota,
@@ -148,12 +152,15 @@ impl Order {
     /// What is told of a sandbox that was made for it.
     fn created(&self, made: &Specification) -> Happened {
         let (by, template, level) = (who(&self.caller), &self.request.template, &made.level);
-        let line = format!("created by {by} from template `{template}`, isolated by `{level}`");
+        let line = match &self.fork_of {
+            None => format!("created by {by} from template `{template}`, isolated by `{level}`"),
+            Some(source) => format!("forked by {by} from sandbox `{source}`, isolated by `{level}`"),
+        };
         Happened::new(EventKind::Created, line)
     }
 
     /// What of it goes into the row of a sandbox.
-    fn fill(&self, row: &mut SandboxRow) -> Result<(), DaemonError> {
+    pub(super) fn fill(&self, row: &mut SandboxRow) -> Result<(), DaemonError> {
         let request = &self.request;
         let closed = request.network.allow_public_traffic == Some(false);
         row.key_id = Some(self.caller.key_id.clone());
@@ -194,6 +201,12 @@ async fn create(inner: &Arc<Inner>, order: &Order) -> Result<Arc<Entry>, DaemonE
             Reserved::Now(entry) => entry,
         },
     };
+    settle(inner, &entry, order);
+    Ok(entry)
+}
+
+/// What follows when a sandbox was made for a caller.
+pub(super) fn settle(inner: &Arc<Inner>, entry: &Entry, order: &Order) {
     inner.tally.created.fetch_add(1, Ordering::Relaxed);
     if let Some(template) = &order.template {
         if let Some(note) = templates::note(template) {
@@ -207,7 +220,6 @@ async fn create(inner: &Arc<Inner>, order: &Order) -> Result<Arc<Entry>, DaemonE
         }
     }
     inner.end_changed.notify_one();
-    Ok(entry)
 }
 
 /// Hands out a member of the warm pool, if there is one that fits.
@@ -303,19 +315,22 @@ async fn make_for(inner: &Arc<Inner>, order: &Order) -> Result<Reserved, DaemonE
     if let Some(before @ Reserved::Before(_)) = reserved {
         return Ok(before);
     }
-    let patience = inner.config.create_timeout;
-    let made = match timeout(patience, inner.creating.acquire()).await {
-        Ok(Ok(_place)) => make(inner, &entry, Some(order)).await,
-        _ => Err(DaemonError::Overloaded {
-            what: "places for sandboxes that are being made",
-            retry_after: Duration::from_secs(1),
-        }),
-    };
-    if let Err(error) = made {
+    if let Err(error) = make_in_turn(inner, &entry, order).await {
         inner.table.remove(&entry);
         return Err(error);
     }
     Ok(Reserved::Now(Arc::clone(&entry)))
+}
+
+/// Makes a sandbox that is counted to its owner, when there is a place for it.
+pub(super) async fn make_in_turn(inner: &Arc<Inner>, entry: &Arc<Entry>, order: &Order) -> Result<(), DaemonError> {
+    match timeout(inner.config.create_timeout, inner.creating.acquire()).await {
+        Ok(Ok(_place)) => make(inner, entry, Some(order)).await,
+        _ => Err(DaemonError::Overloaded {
+            what: "places for sandboxes that are being made",
+            retry_after: Duration::from_secs(1),
+        }),
+    }
 }
 
 /// Makes a sandbox for the warm pool.
@@ -392,15 +407,24 @@ async fn make(inner: &Arc<Inner>, entry: &Arc<Entry>, order: Option<&Order>) -> 
     let made = async {
         watch(inner, entry, watched);
         // From here on a daemon that comes after us can find the keeper, and only then it is told to make something.
-        let row = {
-            let mut facts = entry.lock();
-            facts.row.keeper = Some(started.process);
-            facts.row.clone()
-        };
-        inner.apply(vec![Change::AddSandbox(Box::new(row))]).await?;
+        let is_copied = order.is_some_and(|order| order.fork_of.is_some());
+        if is_copied {
+            // It was recorded before it had any files.
+            inner
+                .write(entry, None, |row| row.keeper = Some(started.process))
+                .await?;
+        } else {
+            let row = {
+                let mut facts = entry.lock();
+                facts.row.keeper = Some(started.process);
+                facts.row.clone()
+            };
+            inner.apply(vec![Change::AddSandbox(Box::new(row))]).await?;
+        }
         let descent = inner.zygotes.descent(&origin_of(entry, order));
         let asked = SandboxOrder {
             descent,
+            is_copied,
             ..sandbox_order(inner, entry)?
         };
         let hello = started.give(&asked, inner.config.create_timeout).await?;
@@ -502,6 +526,7 @@ fn sandbox_order(inner: &Inner, entry: &Entry) -> Result<SandboxOrder, DaemonErr
         },
         network: network_order(&specification.network)?,
         descent: Descent::Alone,
+        is_copied: false,
     })
 }
 

@@ -82,6 +82,16 @@ pub enum DaemonError {
         /// What is wrong with it.
         why: String,
     },
+    /// The files of a sandbox are not copied for a fork.
+    #[error("the files of sandbox `{id}` are not copied: {why}")]
+    NotCopied {
+        /// The sandbox.
+        id: String,
+        /// Why not.
+        why: String,
+        /// What kind of failure it is.
+        kind: ErrorKind,
+    },
     /// There is no such template.
     #[error("template `{}` not found", .name.escape_debug())]
     UnknownTemplate {
@@ -208,6 +218,7 @@ impl Explained for DaemonError {
             | Self::AlreadyRunning
             | Self::TemplateInUse { .. } => ErrorKind::Conflict,
             Self::QuotaExceeded { .. } => ErrorKind::Exhausted,
+            Self::NotCopied { kind, .. } => *kind,
             Self::Overloaded { .. }
             | Self::Short { .. }
             | Self::Draining
@@ -227,6 +238,10 @@ impl Explained for DaemonError {
         match self {
             Self::AlreadyRunning => Some("end it first, or name another directory with `--state DIR`".into()),
             Self::Unauthorized => Some("`offleash key create` makes a key and shows it once".into()),
+            Self::NotCopied {
+                kind: ErrorKind::Exhausted,
+                ..
+            } => Some("remove files in it that are not needed".into()),
             Self::Store(source) => source.hint(),
             Self::State(source) => source.hint(),
             _ => None,

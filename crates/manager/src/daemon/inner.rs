@@ -37,6 +37,8 @@ pub(super) struct Inner {
     pub(super) builds: Builds,
     /// Places for sandboxes that are being made.
     pub(super) creating: Semaphore,
+    /// Places for forks whose files are being copied.
+    pub(super) copying: Semaphore,
     /// Told when a sandbox may be the next whose time is up.
     pub(super) end_changed: Arc<Notify>,
     pub(super) tally: Tally,
@@ -65,6 +67,9 @@ pub(super) struct Tally {
 const LOCK_TRIES: u32 = 20;
 const BETWEEN_LOCK_TRIES: Duration = Duration::from_millis(50);
 
+/// How many forks have their files copied at a time: what is copied is read and written as fast as the disk can.
+const MOST_COPYING: usize = 2;
+
 /// Log lines and samples are dropped when so many batches wait for the registry.
 const MOST_WAITING: usize = 1000;
 
@@ -81,6 +86,7 @@ impl Inner {
             zygotes: Zygotes::new(config.zygotes),
             builds: Builds::default(),
             creating: Semaphore::new(config.max_creating.max(1)),
+            copying: Semaphore::new(MOST_COPYING),
             config,
             state,
             directories,

@@ -360,6 +360,7 @@ mod tests {
             limits: LimitsOrder::default(),
             network: NetworkOrder::default(),
             descent: Descent::Alone,
+            is_copied: false,
         }
     }
 }

@@ -8,7 +8,7 @@ use offleash_core::id::RunId;
 use offleash_store::{RunError, SandboxDirectories, StateDirectory, erase, remove_directory};
 
 use super::launch;
-use crate::base::scratch_of;
+use crate::base::{new_of, scratch_of};
 use crate::lifecycle::remove_leftover_groups;
 
 /// How long who still holds a run may take: what a keeper had just started dies a moment after it, and another keeper
@@ -36,7 +36,8 @@ pub(super) fn remove(
             Err(error) => return Err(error.to_string()),
         }
     }
-    while remove_directory(&scratch_of(state.path(), id)).is_err() {
+    let layers = [new_of(state.path(), id), scratch_of(state.path(), id)];
+    while layers.iter().any(|layer| remove_directory(layer).is_err()) {
         match launch::remove_layer(program, state.path(), id) {
             Ok(()) => break,
             Err(_) if Instant::now() < deadline => sleep(BETWEEN_TRIES),

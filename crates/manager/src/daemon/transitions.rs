@@ -298,7 +298,7 @@ impl Daemon {
     }
 
     /// The sandbox `id`, for a caller who may change it.
-    fn owned(&self, caller: &Caller, id: &str) -> Result<Arc<Entry>, DaemonError> {
+    pub(super) fn owned(&self, caller: &Caller, id: &str) -> Result<Arc<Entry>, DaemonError> {
         caller.require(Scope::Create)?;
         self.inner.table.find(caller, id)
     }
@@ -338,7 +338,7 @@ fn at_once(entry: &Entry) -> Result<MutexGuard<'_, ()>, DaemonError> {
         .map_err(|_| DaemonError::conflict(entry.id.as_str(), "is being changed at this moment"))
 }
 
-async fn patiently(entry: &Entry) -> Result<MutexGuard<'_, ()>, DaemonError> {
+pub(super) async fn patiently(entry: &Entry) -> Result<MutexGuard<'_, ()>, DaemonError> {
     timeout(PATIENCE, entry.transition.lock())
         .await
         .map_err(|_| DaemonError::conflict(entry.id.as_str(), "is being changed at this moment"))
@@ -456,7 +456,7 @@ async fn specify(
 }
 
 /// What a keeper's refusal is to whoever asked the daemon.
-fn from_keeper(tried: &'static str, entry: &Entry, error: KeeperError) -> DaemonError {
+pub(super) fn from_keeper(tried: &'static str, entry: &Entry, error: KeeperError) -> DaemonError {
     match error {
         KeeperError::Gone => DaemonError::not_found(entry.id.as_str()),
         KeeperError::Unsupported { operation } => DaemonError::Unsupported {

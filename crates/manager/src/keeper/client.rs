@@ -18,7 +18,7 @@ use super::authority;
 use super::error::KeeperError;
 use super::message::{
     Ended, Hello, INPUT_CHUNK, KeeperReply, KeeperRequest, KeeperUsage, ProcessInfo, Selector, StartExec, WITH_HEADERS,
-    WITH_WAYS_OUT,
+    WITH_HOLD, WITH_WAYS_OUT,
 };
 use super::order::{ConnectionRules, HeaderRules, NetworkOrder, SOCKET};
 use super::replies::Replies;
@@ -260,6 +260,23 @@ impl Keeper {
         self.done(&KeeperRequest::Resume, WORK, "resume").await
     }
 
+    /// Stops every process until the answer is released or dropped; connections to the outside stay. What others ask of the
+    /// keeper waits until then.
+    ///
+    /// # Errors
+    /// `Unsupported` where the level or the keeper cannot, `Paused`, `Gone`.
+    pub async fn hold_still(&self) -> Result<StillHeld, KeeperError> {
+        if self.hello().await?.version < WITH_HOLD {
+            return Err(KeeperError::Unsupported {
+                operation: "be held still: an older version made it".to_owned(),
+            });
+        }
+        match self.ask(&KeeperRequest::Hold, WORK, "hold a sandbox still").await? {
+            (replies, KeeperReply::Done) => Ok(StillHeld { replies }),
+            (_, other) => Err(unexpected(other)),
+        }
+    }
+
     /// Ends the sandbox, and answers when nothing of it is left.
     ///
     /// # Errors
@@ -364,6 +381,26 @@ impl Keeper {
                 Err(Errno::NOENT | Errno::CONNREFUSED) => return Err(KeeperError::Gone),
                 Err(error) => return Err(failed(error)),
             }
+        }
+    }
+}
+
+/// A sandbox in which nothing moves, until this is dropped or its keeper loses patience.
+#[derive(Debug)]
+pub struct StillHeld {
+    replies: Replies,
+}
+
+impl StillHeld {
+    /// Lets it go on, if nothing has moved in it up to now.
+    ///
+    /// # Errors
+    /// `Gone` when its keeper has hung up: it was let go on, or has ended.
+    pub async fn release(mut self) -> Result<(), KeeperError> {
+        match timeout(Duration::ZERO, self.replies.next()).await {
+            // There is nothing to be said.
+            Err(_) => Ok(()),
+            Ok(_) => Err(KeeperError::Gone),
         }
     }
 }

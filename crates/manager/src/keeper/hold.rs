@@ -23,6 +23,7 @@ use super::message::{Ended, Hello, VERSION};
 use super::order::{ENDED, OrderError, SOCKET, SandboxOrder};
 use super::serve::{Bounds, Loop, Remains, Serving, listen};
 use super::users::Users;
+use crate::base::is_copied;
 use crate::lifecycle::making::{self, Made, Resolved, new_run, place_layers};
 use crate::lifecycle::{Chosen, ManagerError, Outside, OwnRoot, this_host, with_causes};
 use crate::planning::Host;
@@ -50,6 +51,9 @@ pub fn hold(order: &SandboxOrder, answered: impl FnOnce(&Answer) -> io::Result<(
     // It may not be allowed; nothing depends on it.
     let _written = std::fs::write(OOM_SCORE_FILE, OOM_SCORE);
     let made = order.spec().map_err(HoldError::from).and_then(|spec| {
+        if order.is_copied && !is_copied(order.state.as_path(), &order.id) {
+            return Err(host("find the copied files")(io::ErrorKind::NotFound.into()));
+        }
         Held::make(Wanted {
             spec: &spec,
             id: &order.id,

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::order::{ConnectionRules, HeaderRules, NetworkOrder};
 
 /// Version of these messages, in [`Hello`].
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// The first version with [`KeeperRequest::Authority`] and [`KeeperRequest::SetReach`].
 pub const WITH_HEADERS: u32 = 2;
@@ -31,6 +31,9 @@ pub const WITH_ZYGOTES: u32 = 3;
 
 /// The first version with [`KeeperRequest::SetWhole`].
 pub const WITH_WAYS_OUT: u32 = 4;
+
+/// The first version with [`KeeperRequest::Hold`].
+pub const WITH_HOLD: u32 = 5;
 
 /// Most bytes of input in one request; a client divides what is longer.
 pub const INPUT_CHUNK: usize = 1024 * 1024;
@@ -104,6 +107,9 @@ pub enum KeeperRequest {
     /// Other rules for the network, and another way out; [`KeeperReply::Done`]. Headers need the authority to be in the
     /// sandbox.
     SetWhole(NetworkOrder),
+    /// To stop every process, and do nothing for other clients, until this one hangs up; [`KeeperReply::Done`] once they
+    /// have stopped. The keeper hangs up when that takes too long.
+    Hold,
 }
 
 impl Dialogue for KeeperRequest {
@@ -403,6 +409,7 @@ mod tests {
             KeeperRequest::First,
             KeeperRequest::StartCopy(StartExec::default()),
             KeeperRequest::SetWhole(NetworkOrder::default()),
+            KeeperRequest::Hold,
         ];
         for (number, request) in requests.iter().enumerate() {
             assert_eq!(usize::from(encode(request).unwrap()[4]), number, "{request:?}");

@@ -49,6 +49,9 @@ pub struct SandboxOrder {
     /// Whose copies its processes may be.
     #[serde(default)]
     pub descent: Descent,
+    /// Whether what it writes to was copied for it, from another one's.
+    #[serde(default)]
+    pub is_copied: bool,
 }
 
 /// What the files of a sandbox are at first.
@@ -312,7 +315,7 @@ impl LimitsOrder {
 }
 
 /// Files, directories and links of a sandbox whose disk is limited.
-const MOST_FILES: u64 = 2_000_000;
+pub const MOST_FILES: u64 = 2_000_000;
 
 impl SandboxOrder {
     /// The same as every door describes a sandbox.

@@ -2,6 +2,7 @@
 
 mod carry_out;
 mod follow;
+mod hold;
 mod whole;
 
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
+use self::hold::Held;
 use super::authority::Authority;
 use super::connection::{Connection, Heard, Stage};
 use super::executions::{Client, Executions};
@@ -99,6 +101,8 @@ pub(super) struct Loop {
     ending: Option<EndReason>,
     /// Since when it is paused.
     paused_since: Option<Instant>,
+    /// Who has it held still.
+    held: Option<Held>,
     /// When memory that only the start needed is given back; `None` afterwards.
     settles: Option<Instant>,
     /// When its directory is looked for; the sandbox's own turns are more frequent.
@@ -126,6 +130,7 @@ impl Loop {
             limits_hit: Vec::new(),
             ending: None,
             paused_since: None,
+            held: None,
             settles: Some(Instant::now() + SETTLED),
             looks: Instant::now() + LOOK,
         }
@@ -159,6 +164,7 @@ impl Loop {
                 Ready::Questions => self.answer_questions(),
                 Ready::Signals => self.take_signals(),
                 Ready::Listener => self.accept(),
+                Ready::Client(client) if !self.is_heard(client) => {}
                 Ready::Client(client) => {
                     buffer.resize(BUFFER, 0);
                     room = room.saturating_sub(self.hear(client, &mut buffer, room));
@@ -169,6 +175,7 @@ impl Loop {
         self.kill_what_is_late()?;
         self.feed()?;
         self.flush();
+        self.end_hold();
         self.hold_and_release()?;
         self.settle();
         self.look();
@@ -206,11 +213,18 @@ impl Loop {
             want(Ready::Questions, questions.as_fd(), PollFlags::IN);
         }
         want(Ready::Signals, self.serving.signals.as_fd(), PollFlags::IN);
-        if self.connections.len() < MOST_CONNECTIONS {
+        if self.connections.len() < MOST_CONNECTIONS && self.held.is_none() {
             want(Ready::Listener, self.serving.listener.as_fd(), PollFlags::IN);
         }
         for (client, connection) in &self.connections {
-            let (descriptor, flags) = connection.interest();
+            let (descriptor, mut flags) = connection.interest();
+            if !self.is_heard(*client) {
+                flags.remove(PollFlags::IN);
+                if flags.is_empty() {
+                    // That it hangs up is noticed when it is its turn again.
+                    continue;
+                }
+            }
             want(Ready::Client(*client), descriptor, flags);
         }
         let _is_ready = poll_until(&mut polled, self.next_turn())?;
@@ -219,9 +233,11 @@ impl Loop {
     }
 
     fn next_turn(&self) -> Instant {
-        let impatient = self.connections.values().filter(|one| one.stage == Stage::Asking);
+        let asking = |one: &&Connection| one.stage == Stage::Asking && self.held.is_none();
+        let impatient = self.connections.values().filter(asking);
         let others = [
-            self.executions.next_deadline().filter(|_| self.paused_since.is_none()),
+            self.executions.next_deadline().filter(|_| !self.is_still()),
+            self.held.as_ref().map(Held::ends),
             self.settles,
             impatient.map(|one| one.since + PATIENCE).min(),
         ];
@@ -330,6 +346,7 @@ impl Loop {
     fn leave(&mut self, client: Client) {
         self.connections.remove(&client);
         self.executions.leave(client);
+        self.let_go(client);
     }
 
     fn answer(&mut self, client: Client, reply: &KeeperReply) {
@@ -343,7 +360,8 @@ impl Loop {
         let now = Instant::now();
         let mut gone = Vec::new();
         for (client, connection) in &mut self.connections {
-            let is_late = connection.stage == Stage::Asking && now >= connection.since + PATIENCE;
+            let is_late =
+                connection.stage == Stage::Asking && now >= connection.since + PATIENCE && self.held.is_none();
             if !connection.flush() || connection.is_over() || is_late {
                 gone.push(*client);
             }

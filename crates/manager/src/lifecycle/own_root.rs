@@ -8,7 +8,7 @@ use offleash_core::spec::{IdChoice, RootChoice, SandboxSpec};
 use offleash_store::HeldTemplate;
 
 use super::ManagerError;
-use crate::base::{BaseError, Scratch, Template};
+use crate::base::{BaseError, Scratch, Template, is_copied};
 use crate::planning::{self, BaseTemplate};
 use crate::templates;
 
@@ -46,6 +46,7 @@ impl OwnRoot {
         let template = Template::ready(state, &planning::users(&spec.root, ids))?;
         let layer = match layer {
             Some(given) => Layer::Given(given.clone()),
+            None if is_copied(state, id) => Layer::Scratch(Scratch::copied(state, id)?),
             None => Layer::Scratch(Scratch::new(state, id)?),
         };
         Ok(Some(Self { template, built, layer }))

@@ -70,6 +70,25 @@ export const cases = {
     ok((await again.commands.list()).some((process) => process.pid === sleep.pid))
   },
 
+  async isForkedWithItsFiles(sandbox) {
+    // Older ones know nothing of it.
+    if (!Sandbox.fork) return
+    await sandbox.files.write('note', 'of the source')
+    const forks = await sandbox.fork({ count: 2 })
+    try {
+      for (const fork of forks) {
+        ok(fork instanceof Sandbox && fork.sandboxId !== sandbox.sandboxId, String(fork))
+        equal(await fork.files.read('note'), 'of the source')
+        await fork.files.write('note', fork.sandboxId)
+      }
+      equal(await forks[0].files.read('note'), forks[0].sandboxId)
+      equal(await sandbox.files.read('note'), 'of the source')
+    } finally {
+      for (const fork of forks) await fork.kill()
+    }
+    await failure(Sandbox.fork('inobody'), NotFoundError)
+  },
+
   async isMeasured(sandbox) {
     const metrics = await eventually(() => 'metrics', async () => {
       const found = await sandbox.getMetrics()

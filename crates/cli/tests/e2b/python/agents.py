@@ -217,7 +217,34 @@ async def sandboxes_are_made_and_ended(connect):
         assert await good(session, "run_code", code="y", sandbox=sandbox) == "7"
         assert sandbox in await good(session, "kill_sandbox", sandbox=sandbox)
         await bad(session, "run_code", sandbox, code="y", sandbox=sandbox)
-        await bad(session, "fork", "not supported yet", "hint:")
+
+
+@case("http")
+async def forks_begin_with_the_files_of_their_source(connect):
+    async with connect() as session:
+        await bad(session, "fork", "no sandbox yet", "hint:")
+        await good(session, "write_file", path="note", content="of the source")
+        told = await good(session, "fork", count=2)
+        forks = [line.removeprefix("sandbox: ") for line in told.splitlines()]
+        assert len(set(forks)) == 2, told
+        for fork in forks:
+            assert await good(session, "read_file", path="note", sandbox=fork) == "of the source"
+            await good(session, "write_file", path="note", content=fork, sandbox=fork)
+        assert await good(session, "read_file", path="note") == "of the source"
+        told = await good(session, "fork", sandbox=forks[0])
+        again = told.removeprefix("sandbox: ")
+        assert await good(session, "read_file", path="note", sandbox=again) == forks[0]
+        await bad(session, "fork", sandbox="inobody")
+        await bad(session, "fork", "count", count=21)
+        for fork in [*forks, again]:
+            await good(session, "kill_sandbox", sandbox=fork)
+
+
+@case("stdio")
+async def forks_are_refused_where_there_are_none(connect):
+    async with connect() as session:
+        await good(session, "run_command", command="true")
+        await bad(session, "fork", "cannot be forked", "hint:")
 
 
 @both

@@ -131,6 +131,36 @@ def pauses_and_goes_on_where_it_was(sandbox):
 
 
 @case
+def is_forked_with_its_files(sandbox):
+    if not hasattr(Sandbox, "fork"):
+        # Older ones know nothing of it.
+        return
+    sandbox.files.write("note", "of the source")
+    sandbox.commands.run("mkdir -p deep/er && ln -s ../note deep/link && sudo -n true 2>/dev/null; echo x >/tmp/x")
+    counter = sandbox.commands.run("sleep 3600", background=True)
+    forks = sandbox.fork(count=2, timeout=120)
+    forks += Sandbox.fork(sandbox.sandbox_id)
+    try:
+        equal(len({sandbox.sandbox_id, *(fork.sandbox_id for fork in forks)}), 4)
+        for fork in forks:
+            equal(fork.files.read("note"), "of the source")
+            equal(fork.commands.run("cat deep/link /tmp/x").stdout, "of the sourcex\n")
+            assert counter.pid not in [process.pid for process in fork.commands.list()]
+            fork.files.write("note", fork.sandbox_id)
+        for fork in forks:
+            equal(fork.files.read("note"), fork.sandbox_id)
+        equal(sandbox.files.read("note"), "of the source")
+        left = forks[0].get_info().end_at - datetime.datetime.now(datetime.timezone.utc)
+        assert left <= datetime.timedelta(seconds=120), left
+    finally:
+        for fork in forks:
+            fork.kill()
+    sandbox.pause()
+    raises(SandboxException, sandbox.fork)
+    raises(NotFoundException, Sandbox.fork, "inobody")
+
+
+@case
 def is_not_there_for_commands_when_it_was_killed():
     sandbox = Sandbox.create()
     sandbox.kill()

@@ -147,5 +147,6 @@ fn order(inner: &Inner, id: &RunId, origin: &Origin) -> SandboxOrder {
         limits: LimitsOrder::default(),
         network: NetworkOrder::default(),
         descent: Descent::Zygote,
+        is_copied: false,
     }
 }

@@ -80,6 +80,7 @@ impl Loop {
             KeeperRequest::Authority => return self.authority(client),
             KeeperRequest::SetReach(rules) => return self.set_network(client, &rules.into()),
             KeeperRequest::SetWhole(network) => return self.set_network(client, &network),
+            KeeperRequest::Hold => return self.hold_still(client),
         }
         Ok(())
     }

@@ -90,7 +90,7 @@ impl Loop {
 
     /// Kills commands whose time is over.
     pub(super) fn kill_what_is_late(&mut self) -> Result<(), IsolationError> {
-        if self.paused_since.is_some() {
+        if self.is_still() {
             return Ok(());
         }
         let now = Instant::now();
@@ -105,7 +105,7 @@ impl Loop {
 
     /// Passes on input as far as there is room for it.
     pub(super) fn feed(&mut self) -> Result<(), IsolationError> {
-        if self.paused_since.is_some() {
+        if self.is_still() {
             return Ok(());
         }
         let sandbox = &mut self.serving.sandbox;
