@@ -197,7 +197,13 @@ impl Language {
     /// What a driver is given before it saves or loads, beside what it is already.
     pub(crate) fn state_source(self) -> Option<&'static [u8]> {
         match self {
-            Self::Python => Some(include_bytes!("../drivers/state.py")),
+            Self::Python => Some(
+                concat!(
+                    include_str!("../drivers/objects.py"),
+                    include_str!("../drivers/state.py")
+                )
+                .as_bytes(),
+            ),
             Self::Bash => Some(include_bytes!("../drivers/state.sh")),
             Self::R => Some(include_bytes!("../drivers/state.R")),
             Self::JavaScript | Self::TypeScript | Self::Java => None,
