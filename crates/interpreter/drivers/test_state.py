@@ -257,7 +257,7 @@ class Contexts(Carrying, test_python.DriverTest):
         self.run_cell("import os, time\nclass Bad:\n    def __reduce__(self): return how()\nbad = Bad(); x = 1")
         for how, why, word in (
             ("os._exit(3)", "other", "status 3"),
-            ("os.kill(os.getpid(), 11)", "other", "signal 11"),
+            ("os.kill(os.getpid(), 11); time.sleep(1000)", "other", "signal 11"),
             ("(_ for _ in ()).throw(ValueError('no\\n' * 500))", "obstacles", "ValueError: no"),
             ("(_ for _ in ()).throw(SystemExit(4))", "obstacles", "SystemExit: 4"),
             ("(_ for _ in ()).throw(KeyboardInterrupt())", "obstacles", "KeyboardInterrupt"),
