@@ -45,8 +45,24 @@ pub(crate) fn lines(network: &NetworkUse, asked: &NetworkSpec) -> Vec<String> {
     lines
 }
 
-/// Lines for the user about limits of the network that were hit, of which programs see only what comes of them.
+/// Lines for the user about limits that were hit of which programs see only what comes of them: those of the network, and
+/// that of processes.
 pub(crate) fn of_limits(hits: &[LimitHit]) -> impl Iterator<Item = String> + '_ {
+    let of_processes = hits
+        .iter()
+        .filter(|hit| hit.limit == LimitName::Pids && hit.effect == LimitEffect::Refused);
+    let of_processes = of_processes.map(|hit| {
+        let row = hit.limit.row();
+        let value = row.show(hit.value);
+        format!(
+            "processes: no more were started than may be at once: the limit `{}` is {value}; raise it with `{}`",
+            row.word, row.flag
+        )
+    });
+    of_processes.chain(of_the_network(hits))
+}
+
+fn of_the_network(hits: &[LimitHit]) -> impl Iterator<Item = String> + '_ {
     let of_network = [
         LimitName::NetBytes,
         LimitName::NetRate,

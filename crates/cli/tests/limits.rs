@@ -186,6 +186,35 @@ fn a_fork_bomb_is_ended_by_the_clock_and_leaves_nothing() {
 }
 
 #[test]
+fn processes_that_were_refused_are_told() {
+    let site = Site::new();
+    if program("python3").is_none() {
+        return skip("python3 is not installed");
+    }
+    let script = "import os, time\ntry:\n    for _ in range(30):\n        if os.fork() == 0:\n            time.sleep(0.3)\n            \
+                  os._exit(0)\nexcept BlockingIOError:\n    print('refused')\n";
+    let report = site.root().join("report.json");
+    let (report, flags) = (report.to_str().unwrap(), ["run", "--pids", "5", "--report"]);
+    let output = site
+        .offleash(flags)
+        .args([report, "--", "python3", "-c", script])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).contains("the limit `pids` is 5; raise it with `--pids`");
+    let counted = !hits(&record, LimitName::Pids).is_empty();
+    assert_eq!(told, counted, "{output:?}\n{record}");
+    // Without a group of its own nobody counts what the kernel refuses.
+    if record["enforced"]["limit.pids"]
+        .as_str()
+        .is_some_and(|how| how.starts_with("cgroup"))
+    {
+        assert!(told && output.stdout == b"refused\n", "{output:?}");
+    }
+}
+
+#[test]
 fn the_pids_of_other_runs_do_not_count() {
     let site = Site::new();
     std::thread::scope(|scope| {
