@@ -24,7 +24,7 @@ pub(crate) use serve::{KeyCommand, KeyCreateArgs, KeyRemoveArgs, ListenAt, LogAr
 pub(crate) use template::{TemplateBuildArgs, TemplateCommand, TemplateInspectArgs, TemplateLsArgs, TemplateRmArgs};
 
 /// The variable that stands for `--state`.
-const STATE: &str = "OFFLEASH_STATE";
+pub(crate) const STATE: &str = "OFFLEASH_STATE";
 
 /// Runs code that an AI wrote so that nothing outside is harmed, read or reached unless you allowed it.
 #[derive(Debug, Parser)]
@@ -49,6 +49,9 @@ pub(crate) enum Command {
     Discard(DiscardArgs),
     /// List runs that go on or whose changes are kept.
     Runs(RunsArgs),
+    /// Work with sandboxes that `run --warm` keeps ready.
+    #[command(subcommand)]
+    Warm(WarmCommand),
     /// Serve sandboxes to E2B's SDKs and to programs of your own.
     Serve(Box<ServeArgs>),
     /// Give an agent host tools that run code in sandboxes: speaks the Model Context Protocol on standard input and output.
@@ -156,6 +159,10 @@ pub(crate) struct RunArgs {
     /// Write the JSON record of the run to FILE, beside the normal output.
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
+    /// Keep N sandboxes ready for later runs of the same kind, which then start sooner; 0 for none. They end after five
+    /// minutes without such a run. [default: 0]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=8))]
+    pub(crate) warm: Option<u8>,
     /// Do not say on standard error what became of the run.
     #[arg(long, short = 'q')]
     pub(crate) quiet: bool,
@@ -363,6 +370,22 @@ pub(crate) struct RunsArgs {
     /// Print the list as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum WarmCommand {
+    /// List the sandboxes that wait.
+    Ls {
+        /// Print the list as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// End sandboxes that wait.
+    Stop {
+        /// Those of these ids. [default: all]
+        #[arg(value_name = "ID")]
+        ids: Vec<String>,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -89,8 +89,13 @@ impl Failure {
 
     /// Prints to standard error.
     pub(crate) fn print(self) -> ExitCode {
+        ExitCode::from(self.tell())
+    }
+
+    /// Prints to standard error, and answers the exit code.
+    pub(crate) fn tell(self) -> u8 {
         crate::terminal::complain(&self.to_string());
-        ExitCode::from(self.code)
+        self.code
     }
 }
 

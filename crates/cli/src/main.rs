@@ -20,6 +20,7 @@ mod serve;
 mod specify;
 mod template;
 mod terminal;
+mod warm;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -30,6 +31,7 @@ use offleash_manager::base::{COPY_COMMAND, REMOVE_COMMAND};
 use offleash_manager::keeper::COMMAND;
 use offleash_manager::keeper::own::HOLD_COMMAND;
 use offleash_manager::templates::BUILDER;
+use offleash_manager::warm::WARM_COMMAND;
 
 use crate::args::{Arguments, Command, PolicyCommand, RunInvocation};
 use crate::failure::Failure;
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         Some(word) if word == BUILDER && words.next().is_none() => template::builder(),
         Some(word) if word == REMOVE_COMMAND => keeper::remove_layer(words),
         Some(word) if word == COPY_COMMAND && words.next().is_none() => keeper::copy_layer(),
+        Some(word) if word == WARM_COMMAND && words.next().is_none() => warm::hold(),
         Some(word) if word == MEASURE_COMMAND && words.next().is_none() => keeper::measure_layer(),
         _ => any(),
     }
@@ -51,10 +54,24 @@ fn main() -> ExitCode {
 
 fn run_only(name: OsString, arguments: Vec<OsString>) -> ExitCode {
     offleash_sys::process::keep_free_memory();
-    match RunInvocation::read(name, arguments) {
-        Ok(invocation) => finish(run::run(invocation.run, invocation.state.as_deref())),
+    let asked = warm::Asked::now(&arguments);
+    match asked.hand_over() {
+        Ok(None) => {}
+        Ok(Some(code)) => return ExitCode::from(code),
+        Err(failure) => return failure.print(),
+    }
+    match RunInvocation::read(name, arguments.clone()) {
+        Ok(invocation) => finish(run_alone(&invocation, &asked)),
         Err(error) => usage(&error),
     }
+}
+
+/// Runs in a sandbox that is made for it, and sees to it that others wait for runs like it if that was asked for.
+fn run_alone(invocation: &RunInvocation, asked: &warm::Asked<'_>) -> Result<ExitCode, Failure> {
+    let state = invocation.state.as_deref();
+    let code = run::run(&invocation.run, state)?;
+    asked.keep_warm(&invocation.run, state)?;
+    Ok(ExitCode::from(code))
 }
 
 fn any() -> ExitCode {
@@ -64,7 +81,7 @@ fn any() -> ExitCode {
     };
     let state = arguments.state.as_deref();
     let result = match arguments.command {
-        Command::Run(run) => run::run(*run, state),
+        Command::Run(run) => run::run(&run, state).map(ExitCode::from),
         Command::Diff(diff) => changes::diff(&diff, state),
         Command::Apply(apply) => changes::apply(&apply, state),
         Command::Discard(discard) => changes::discard(&discard, state),
@@ -86,6 +103,7 @@ fn any() -> ExitCode {
         Command::Explain(question) => explain::explain(&question),
         Command::Policy(PolicyCommand::Check(check)) => explain::check_policy(&check),
         Command::Audit(audit) => audit::audit(&audit, state),
+        Command::Warm(command) => warm::warm(&command, state),
         Command::Serve(arguments) => serve::serve(&arguments, state),
         Command::Mcp(arguments) => mcp::mcp(&arguments, state),
         Command::Template(command) => template::template(&command, state),

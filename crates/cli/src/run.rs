@@ -3,16 +3,15 @@
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
-use std::process::ExitCode;
 use std::time::Instant;
 
 use offleash_core::exec::TerminalSize;
 use offleash_core::network::RuleVerdict;
 use offleash_core::record::{Outcome, RunRecord};
-use offleash_core::spec::NetworkSpec;
+use offleash_core::spec::{NetworkSpec, SandboxSpec};
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
-use offleash_manager::lifecycle::{RunReport, RunRequest, run as run_sandbox};
+use offleash_manager::lifecycle::{ManagerError, RunReport, RunRequest, run as run_sandbox};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -27,9 +26,9 @@ use crate::{refusals, specify};
 /// How much of each output stream a record keeps.
 const CAPTURED: usize = 1024 * 1024;
 
-pub(crate) fn run(arguments: RunArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &RunArgs, state: Option<&Path>) -> Result<u8, Failure> {
     let started = Instant::now();
-    let mut spec = specify::specify(&arguments.sandbox)?;
+    let mut spec = specify_run(arguments)?;
     let python = arguments
         .python
         .then(|| Python::choose(&arguments.sandbox, &mut spec, state))
@@ -40,12 +39,40 @@ pub(crate) fn run(arguments: RunArgs, state: Option<&Path>) -> Result<ExitCode, 
         Some(_) => None,
         None => remembering(&arguments.sandbox, &spec.network),
     };
+    let request = request(arguments, spec, state, started)?;
+    if let Some(Python::OfTheHost) = python.filter(|_| !arguments.quiet) {
+        terminal::complain(&format!("offleash: {}", python::not_built()));
+    }
+    let door = |destination| {
+        let prompt = Prompt::new(&program(&request), arguments.tty, remember);
+        TerminalDoor::open(destination, arguments.tty, prompt)
+    };
+    let report = carry_out(arguments, door, |door| run_sandbox(&request, door))?;
+    conclude(arguments, &request, report, learning)
+}
+
+/// What the arguments of a run ask for.
+pub(crate) fn specify_run(arguments: &RunArgs) -> Result<SandboxSpec, Failure> {
+    let mut spec = specify::specify(&arguments.sandbox)?;
+    if let Some(warm) = arguments.warm {
+        spec.warm = warm;
+    }
+    Ok(spec)
+}
+
+/// The run of what was specified.
+pub(crate) fn request(
+    arguments: &RunArgs,
+    spec: SandboxSpec,
+    state: Option<&Path>,
+    started: Instant,
+) -> Result<RunRequest, Failure> {
     let reports = arguments.json || arguments.report.is_some();
-    let request = RunRequest {
+    Ok(RunRequest {
         spec,
-        command: match &python {
-            Some(_) => python::command(arguments.shell.as_ref(), &arguments.command),
-            None => specify::command(arguments.shell.as_ref(), &arguments.command)?,
+        command: match arguments.python {
+            true => python::command(arguments.shell.as_ref(), &arguments.command),
+            false => specify::command(arguments.shell.as_ref(), &arguments.command)?,
         },
         cwd: arguments
             .sandbox
@@ -60,28 +87,54 @@ pub(crate) fn run(arguments: RunArgs, state: Option<&Path>) -> Result<ExitCode, 
         capture: if reports { CAPTURED } else { 0 },
         state: state.map(Path::to_owned),
         started,
-    };
-    if let Some(Python::OfTheHost) = python.filter(|_| !arguments.quiet) {
-        terminal::complain(&format!("offleash: {}", python::not_built()));
-    }
-    let report_file = arguments.report.as_deref().map(ReportFile::create).transpose()?;
+    })
+}
+
+/// The name of the program that a run is for, as a question about it shows it.
+pub(crate) fn program(request: &RunRequest) -> Text {
+    let program = request.command.first().map(Path::new).and_then(Path::file_name);
+    Text::from(program.unwrap_or_default())
+}
+
+/// What became of a run, and where its report goes.
+pub(crate) struct CarriedOut<'a> {
+    report: RunReport,
+    file: Option<ReportFile<'a>>,
+}
+
+/// Has a run carried out through the door that `open` opens.
+pub(crate) fn carry_out<'a>(
+    arguments: &'a RunArgs,
+    open: impl FnOnce(Destination) -> io::Result<TerminalDoor>,
+    run: impl FnOnce(&mut TerminalDoor) -> Result<RunReport, ManagerError>,
+) -> Result<CarriedOut<'a>, Failure> {
+    let file = arguments.report.as_deref().map(ReportFile::create).transpose()?;
     let destination = if arguments.json {
         Destination::Nowhere
     } else {
         Destination::Streams
     };
-    let program = request.command.first().map(Path::new).and_then(Path::file_name);
-    let prompt = Prompt::new(&Text::from(program.unwrap_or_default()), arguments.tty, remember);
-    let mut door = TerminalDoor::open(destination, arguments.tty, prompt).map_err(|error| terminal_failure(&error))?;
-    let result = run_sandbox(&request, &mut door);
+    let mut door = open(destination).map_err(|error| terminal_failure(&error))?;
+    let result = run(&mut door);
     door.close();
+    Ok(CarriedOut { report: result?, file })
+}
+
+/// Says what became of a run, and answers the exit code.
+pub(crate) fn conclude(
+    arguments: &RunArgs,
+    request: &RunRequest,
+    carried_out: CarriedOut<'_>,
+    learning: Option<Learning>,
+) -> Result<u8, Failure> {
+    let CarriedOut { report, file } = carried_out;
     let RunReport {
         record,
         notes,
         unkept,
         failure,
-    } = result?;
-    if let Some(file) = report_file {
+    } = report;
+    if let Some(file) = file {
         file.write(&record)?;
     }
     if arguments.json {
@@ -101,7 +154,7 @@ pub(crate) fn run(arguments: RunArgs, state: Option<&Path>) -> Result<ExitCode, 
     if let Some(error) = unkept {
         terminal::complain(&Failure::from(error).to_string());
     }
-    Ok(ExitCode::from(record.exit_code))
+    Ok(record.exit_code)
 }
 
 /// Where rules are kept that are agreed to for good: the policy that was named. One that lies in the workspace without
@@ -172,7 +225,7 @@ const NO_LINK: i32 = OFlags::NOFOLLOW.bits().cast_signed();
 
 /// Whether the path is one of the system's links to what is open, such as `/dev/stderr`. Below `/dev/shm` everybody
 /// makes links.
-fn is_door_of_the_system(path: &Path) -> bool {
+pub(crate) fn is_door_of_the_system(path: &Path) -> bool {
     let directory = path.parent();
     ["/dev", "/dev/fd", "/proc/self/fd"]
         .into_iter()

@@ -5,13 +5,13 @@ mod json;
 mod neutral;
 mod prompt;
 
-pub(crate) use door::{Destination, TerminalDoor};
+pub(crate) use door::{Destination, SIGNALS, TerminalDoor};
 pub(crate) use json::{json_document, json_line};
 pub(crate) use neutral::literal;
 pub(crate) use prompt::{Prompt, RememberRule};
 
 use std::io::{self, IsTerminal as _, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use crate::failure::Failure;
 
@@ -50,6 +50,39 @@ pub(crate) fn answer_and_stay(bytes: &[u8]) -> io::Result<()> {
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
+    Ok(())
+}
+
+/// The standard streams, for another process to use as its own.
+pub(crate) fn standard_streams() -> [BorrowedFd<'static>; 3] {
+    use rustix::stdio::{stderr, stdin, stdout};
+    [stdin(), stdout(), stderr()]
+}
+
+/// Has other streams as the standard streams of this process.
+///
+/// # Errors
+/// `EBUSY`.
+pub(crate) fn become_streams(streams: &[OwnedFd; 3]) -> io::Result<()> {
+    rustix::stdio::dup2_stdin(&streams[0])?;
+    rustix::stdio::dup2_stdout(&streams[1])?;
+    rustix::stdio::dup2_stderr(&streams[2])?;
+    Ok(())
+}
+
+/// Lets go of all three standard streams.
+///
+/// # Errors
+/// When there is no `/dev/null`.
+pub(crate) fn leave_streams() -> io::Result<()> {
+    let null: OwnedFd = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")?
+        .into();
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
     Ok(())
 }
 

@@ -24,6 +24,7 @@ fn help_says_what_there_is() {
       apply        Write the changes of a run to its workspace
       discard      Throw the changes of a run away
       runs         List runs that go on or whose changes are kept
+      warm         Work with sandboxes that `run --warm` keeps ready
       serve        Serve sandboxes to E2B's SDKs and to programs of your own
       mcp          Give an agent host tools that run code in sandboxes: speaks the Model Context
                    Protocol on standard input and output

@@ -52,13 +52,16 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 42] = [
+const COMMANDS: [&[&str]; 45] = [
     &[],
     &["run"],
     &["diff"],
     &["apply"],
     &["discard"],
     &["runs"],
+    &["warm"],
+    &["warm", "ls"],
+    &["warm", "stop"],
     &["create"],
     &["ls"],
     &["exec"],

@@ -12,7 +12,7 @@ use crate::spec::{Access, Descent, IdChoice};
 use crate::units::Bytes;
 
 /// Everything a backend needs to make one sandbox. It can be sent to the process that makes it.
-#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Plan {
     /// The run that the sandbox belongs to.
     pub id: RunId,

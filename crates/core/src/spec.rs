@@ -15,7 +15,7 @@ mod network;
 pub use network::{NetworkSpec, NetworkSpecError, PROXY_PORT};
 
 /// A sandbox as its owner described it; paths are the host's, not yet resolved.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SandboxSpec {
     /// Which level.
     pub level: LevelChoice,
@@ -51,6 +51,8 @@ pub struct SandboxSpec {
     pub pausable: bool,
     /// Whose copies its processes may be.
     pub descent: Descent,
+    /// How many sandboxes wait, ready, for later runs of the same request; none by default.
+    pub warm: u8,
 }
 
 /// Whether copies of processes can be moved from one sandbox into another. Only a process above the other's user

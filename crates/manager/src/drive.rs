@@ -62,6 +62,8 @@ pub enum DoorEvent {
     Answer(u64, Approval),
     /// Nobody takes the output any more.
     OutputClosed,
+    /// Whoever asked for the run was killed.
+    CallerGone,
 }
 
 /// How an execution ended, before the sandbox's own record is consulted.
@@ -99,6 +101,7 @@ const SETTLED: Duration = Duration::from_millis(500);
 
 /// `SIGPIPE`, `SIGINT` and the like: the signals of job control that end things.
 const SIGINT: i32 = 2;
+const SIGKILL: i32 = 9;
 
 pub(crate) struct Drive<'a> {
     sandbox: &'a mut dyn Sandbox,
@@ -327,6 +330,7 @@ impl<'a> Drive<'a> {
                     }
                 }
                 DoorEvent::OutputClosed => self.end(Ending::OutputClosed),
+                DoorEvent::CallerGone => self.end(Ending::Interrupted { signal: SIGKILL }),
             }
         }
         Ok(())
@@ -378,10 +382,12 @@ impl<'a> Drive<'a> {
             }
             let _is_ready = poll_until(&mut waiting, deadline)?;
             let events = self.door.turn(0).map_err(door_failure)?;
-            if events
-                .iter()
-                .any(|event| matches!(event, DoorEvent::OutputClosed | DoorEvent::Signal(_)))
-            {
+            if events.iter().any(|event| {
+                matches!(
+                    event,
+                    DoorEvent::OutputClosed | DoorEvent::Signal(_) | DoorEvent::CallerGone
+                )
+            }) {
                 break;
             }
         }

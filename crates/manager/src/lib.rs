@@ -15,3 +15,4 @@ pub mod lifecycle;
 pub mod own;
 pub mod planning;
 pub mod templates;
+pub mod warm;

@@ -7,6 +7,7 @@ mod level;
 pub(crate) mod making;
 mod network;
 mod own_root;
+mod prepared;
 mod published;
 mod report;
 mod secrets;
@@ -24,8 +25,8 @@ use offleash_core::spec::{IdChoice, SandboxSpec, WorkspaceMode, WorkspaceSpec};
 use offleash_gateway::Gateway;
 use offleash_isolation::sandbox::{Enforcement, Final};
 use offleash_store::{
-    ApplyRequest, Finished, HostIdentity, LeftoverFate, LiveRun, Run, RunError, Selection, StateDirectory, reap_with,
-    summarize,
+    ApplyRequest, Finished, HostIdentity, LeftoverFate, LiveRun, Run, RunError, Selection, StateDirectory, Tending,
+    reap_with, summarize,
 };
 use offleash_sys::cgroup::Group;
 
@@ -38,6 +39,7 @@ use self::making::{Made, Resolved, new_run, place_layers};
 pub use self::network::{ConnectAnswer, explain_connect};
 pub(crate) use self::network::{Outside, stores, way_out};
 pub(crate) use self::own_root::OwnRoot;
+pub use self::prepared::{Checked, Prepared};
 pub use self::secrets::SecretsError;
 use crate::capture::Capture;
 use crate::drive::{Door, Drive, Driven, Ending};
@@ -118,13 +120,45 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
         .cloned();
     let mut live = LiveRun::create(&state, new_run(&request.spec, &request.command, &plan, &host))?;
     place_layers(&mut plan, &live);
-    let started_at = live.run().started_at().to_owned();
     let task = Task {
         request,
         basis: &basis,
         user: user.as_ref().unwrap_or(&basis.user),
     };
     let outcome = execute(&task, &mut chosen, &mut plan, outside, &mut live, door);
+    let over = Over {
+        state,
+        host,
+        plan,
+        own_root,
+        live,
+    };
+    conclude(request, over, outcome)
+}
+
+/// A run whose execution is over, with what is to be settled of it.
+struct Over {
+    state: StateDirectory,
+    host: Host,
+    plan: Plan,
+    own_root: Option<OwnRoot>,
+    live: LiveRun,
+}
+
+/// Keeps or writes back what changed, and puts the run on record.
+fn conclude(
+    request: &RunRequest,
+    over: Over,
+    outcome: Result<(Executed, Enforcement), ManagerError>,
+) -> Result<RunReport, ManagerError> {
+    let Over {
+        state,
+        host,
+        plan,
+        own_root,
+        live,
+    } = over;
+    let started_at = live.run().started_at().to_owned();
     let finished = live.finish();
     let outdated = own_root.as_ref().and_then(OwnRoot::note);
     let discarded = own_root.map_or(Ok(()), OwnRoot::discard);
@@ -257,9 +291,23 @@ fn execute(
     live: &mut LiveRun,
     door: &mut dyn Door,
 ) -> Result<(Executed, Enforcement), ManagerError> {
-    let request = task.request;
     let mut tending = live.tending();
-    let Made { mut sandbox, gateway } = making::make(&request.spec, chosen, plan, &outside, live, &mut tending)?;
+    let made = making::make(&task.request.spec, chosen, plan, &outside, live, &mut tending)?;
+    carry_out(task, chosen, plan, outside, made, &mut tending, door)
+}
+
+/// Runs the command in a sandbox that was made, and ends both.
+fn carry_out(
+    task: &Task<'_>,
+    chosen: &level::Chosen,
+    plan: &Plan,
+    outside: network::Outside,
+    made: Made,
+    tending: &mut Tending,
+    door: &mut dyn Door,
+) -> Result<(Executed, Enforcement), ManagerError> {
+    let request = task.request;
+    let Made { mut sandbox, gateway } = made;
     outside.published.news().for_each(|line| door.note(&line));
     let (cwd, mut env) = directory_and_environment(task);
     env.extend(outside.secrets.variables);

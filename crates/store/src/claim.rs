@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use offleash_core::id::RunId;
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW};
 use rustix::io::Errno;
 
 use crate::StateDirectory;
@@ -142,6 +142,20 @@ impl Claim {
     pub(crate) fn made_at(&self) -> Result<Time, FileError> {
         let stat = rustix::fs::fstat(&self.mark).tried("examining the lock of run", self.id.as_str())?;
         Ok(identity_of(&stat).ctime)
+    }
+
+    /// Has the mark as if it were made now; the present by the same clock.
+    pub(crate) fn made_anew(&self) -> Result<Time, FileError> {
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: UTIME_NOW,
+        };
+        let times = Timestamps {
+            last_access: now,
+            last_modification: now,
+        };
+        rustix::fs::futimens(&self.mark, &times).tried("renewing the lock of run", self.id.as_str())?;
+        self.made_at()
     }
 
     /// Adds a record to the mark; from now on it is the one that counts.

@@ -39,6 +39,7 @@ mod state;
 mod templates;
 mod tree;
 mod unified;
+mod warm;
 
 #[cfg(test)]
 mod testing;
@@ -63,3 +64,4 @@ pub use spread::spread;
 pub use state::{StateDirectory, StateError};
 pub use templates::{Abandoned, HeldTemplate, NewTemplate, Taken, TemplateRecord, Templates};
 pub use unified::{Diff, DiffForm, MAX_TEXT_BYTES};
+pub use warm::WarmDirectory;

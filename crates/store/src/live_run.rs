@@ -26,7 +26,7 @@ use crate::{Run, RunError, StateDirectory, Tending, spares};
 pub struct NewRun {
     /// Its id, which no other run may have.
     pub id: RunId,
-    /// Program and arguments, for lists.
+    /// Program and arguments, for lists; none of a run that waits for its command ([`LiveRun::begin`]).
     pub command: Vec<Text>,
     /// Host directories, resolved, that get a writable layer each; the first is the workspace.
     pub layers: Vec<PathBuf>,
@@ -103,6 +103,21 @@ impl LiveRun {
     /// The state directory that it is in.
     pub fn state(&self) -> &StateDirectory {
         &self.run.state
+    }
+
+    /// Says what a run is for that was created without a command, and lets it begin now: what the host had before this
+    /// moment is what the sandbox sees of it.
+    ///
+    /// # Errors
+    /// `File` if the record cannot be written.
+    pub fn begin(&mut self, command: Vec<Text>, home: Option<PathBuf>) -> Result<(), RunError> {
+        let begun = self.claim.made_anew();
+        self.run.file.baseline = Baseline::now(begun.map_err(|source| self.run.failed(source))?);
+        self.run.file.command = command;
+        self.run.file.home = home.map(Text::from);
+        self.run.file.started_at = rfc3339_now();
+        let noted = self.claim.note(&self.run.file);
+        noted.map_err(|source| self.run.failed(source))
     }
 
     /// Records the cgroups of the sandbox before they are made, so that they are removed after a crash.

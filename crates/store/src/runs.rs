@@ -70,6 +70,8 @@ pub fn runs(state: &StateDirectory) -> Result<Vec<RunListing>, RunError> {
         source,
     })? {
         match Run::open(state, &id) {
+            // A sandbox that waits for its command has run nothing.
+            Ok(run) if run.command().is_empty() && run.state()? == RunState::Running => {}
             Ok(run) => listings.push(RunListing {
                 state: run.state()?,
                 command: run.command().to_vec(),

@@ -14,6 +14,7 @@
 //! sandboxes/ID                 a sandbox of the daemon's: its keeper's socket and its files
 //! own/ID                       a sandbox of one program, which holds it: its keeper's socket
 //! offleash-guest-DIGEST        the program that is every sandbox's first process, for all to execute
+//! warm/KEY/ID                  the socket of a sandbox that waits for a run of its kind
 //! daemon.lock                  held by the daemon
 //! audit.jsonl, audit.head, audit.lock
 //! ```

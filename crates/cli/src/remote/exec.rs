@@ -149,7 +149,7 @@ impl Driven {
                 Some(_) => self.exec.signal(SIGKILL),
             },
             DoorEvent::Resize(size) => self.exec.resize(size),
-            DoorEvent::OutputClosed => return true,
+            DoorEvent::OutputClosed | DoorEvent::CallerGone => return true,
             DoorEvent::Signal(_) | DoorEvent::Answer(..) => {}
         }
         false

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use offleash_core::exec::{OutputStream, TerminalSize};
 use offleash_core::network::{Approval, Question};
 use offleash_manager::drive::{Door, DoorEvent};
+use offleash_manager::warm::Caller;
 use offleash_sys::signals::SignalQueue;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -40,7 +41,7 @@ pub(crate) enum Destination {
 /// The user's standard streams and signals.
 #[derive(Debug)]
 pub(crate) struct TerminalDoor {
-    signals: SignalQueue,
+    signals: Signals,
     destination: Destination,
     input: InputState,
     stdout: Outlet,
@@ -54,6 +55,18 @@ pub(crate) struct TerminalDoor {
     is_covered: bool,
 }
 
+/// From where signals come.
+#[derive(Debug)]
+enum Signals {
+    /// They are sent to this process.
+    Own(SignalQueue),
+    /// They are sent to the process that handed its run over, which passes them on.
+    Passed(Caller),
+}
+
+/// The signals that a run is told of.
+pub(crate) const SIGNALS: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGPIPE, SIGTERM, SIGWINCH];
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum InputState {
     Open,
@@ -66,7 +79,16 @@ impl TerminalDoor {
     /// # Errors
     /// When signals cannot be queued or the terminal cannot be set.
     pub(crate) fn open(destination: Destination, tty: bool, prompt: Prompt) -> io::Result<Self> {
-        let signals = SignalQueue::new(&[SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGPIPE, SIGTERM, SIGWINCH])?;
+        let signals = Signals::Own(SignalQueue::new(&SIGNALS)?);
+        Self::with(signals, destination, tty, prompt)
+    }
+
+    /// Opens the door of a run that another process handed over, whose standard streams are this one's now.
+    pub(crate) fn for_another(destination: Destination, prompt: Prompt, caller: Caller) -> io::Result<Self> {
+        Self::with(Signals::Passed(caller), destination, false, prompt)
+    }
+
+    fn with(signals: Signals, destination: Destination, tty: bool, prompt: Prompt) -> io::Result<Self> {
         let raw = if tty && io::stdin().is_terminal() {
             Some(RawMode::enter()?)
         } else {
@@ -138,7 +160,18 @@ impl TerminalDoor {
     }
 
     fn read_signals(&mut self, events: &mut Vec<DoorEvent>) -> io::Result<()> {
-        while let Some(signal) = self.signals.next()? {
+        loop {
+            let signal = match &self.signals {
+                Signals::Own(queue) => queue.next()?,
+                Signals::Passed(caller) => match caller.signal() {
+                    Err(_) => {
+                        events.push(DoorEvent::CallerGone);
+                        return Ok(());
+                    }
+                    passed => passed?,
+                },
+            };
+            let Some(signal) = signal else { return Ok(()) };
             if matches!(signal, SIGHUP | SIGINT | SIGQUIT | SIGTERM) {
                 events.extend(self.prompt.deny().map(answered));
             }
@@ -148,13 +181,16 @@ impl TerminalDoor {
                 signal => events.push(DoorEvent::Signal(signal)),
             }
         }
-        Ok(())
     }
 }
 
 impl Door for TerminalDoor {
     fn interests(&self, take_input: bool) -> Vec<(BorrowedFd<'_>, PollFlags)> {
-        let mut interests = vec![(self.signals.as_fd(), PollFlags::IN)];
+        let signals = match &self.signals {
+            Signals::Own(queue) => queue.as_fd(),
+            Signals::Passed(caller) => caller.as_fd(),
+        };
+        let mut interests = vec![(signals, PollFlags::IN)];
         interests.extend(self.prompt.interest());
         if take_input && self.takes_input() {
             interests.push((stdin(), PollFlags::IN));

@@ -160,6 +160,9 @@ impl Drop for Site {
     /// A supervisor that was killed left groups, which the next start removes. What a sandbox made may be closed even
     /// to its owner, and lie deeper than any path reaches.
     fn drop(&mut self) {
+        if self.state().join("warm").exists() {
+            let _ended = self.offleash(["warm", "stop"]).stderr(Stdio::null()).status();
+        }
         let unfinished = std::fs::read_dir(self.state().join("live")).is_ok_and(|mut live| live.next().is_some());
         if unfinished {
             let _ended = self

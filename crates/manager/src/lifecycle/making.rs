@@ -1,7 +1,7 @@
 //! From a spec to a sandbox with its gateway: what a run and a keeper have in common.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use offleash_core::id::RunId;
@@ -18,7 +18,7 @@ use super::network::{self, Outside};
 use super::published::PublishedPorts;
 use super::secrets;
 use super::{ManagerError, OwnRoot};
-use crate::planning::{self, ExecBasis, Host};
+use crate::planning::{self, ExecBasis, Host, PlanError};
 
 /// A spec, resolved.
 #[derive(Debug)]
@@ -44,6 +44,32 @@ impl Resolved {
         id: RunId,
         chosen: &Chosen,
     ) -> Result<Self, ManagerError> {
+        let resolve = |host: &Host, id: RunId, directory: &Path| planning::resolve(spec, host, command, id, directory);
+        Self::by(resolve, spec, host, id, chosen)
+    }
+
+    /// The same for a sandbox that will wait for its command.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub(super) fn without_command(
+        spec: &SandboxSpec,
+        host: Host,
+        id: RunId,
+        chosen: &Chosen,
+    ) -> Result<Self, ManagerError> {
+        let resolve =
+            |host: &Host, id: RunId, directory: &Path| planning::resolve_without_command(spec, host, id, directory);
+        Self::by(resolve, spec, host, id, chosen)
+    }
+
+    fn by(
+        resolve: impl FnOnce(&Host, RunId, &Path) -> Result<(Plan, ExecBasis), PlanError>,
+        spec: &SandboxSpec,
+        host: Host,
+        id: RunId,
+        chosen: &Chosen,
+    ) -> Result<Self, ManagerError> {
         let trust = network::trust(&spec.network)?;
         let own_root = OwnRoot::ready(spec, chosen.ids(), &host.state_directory, &id)?;
         let host = Host {
@@ -53,7 +79,7 @@ impl Resolved {
             ..host
         };
         let run_directory = host.state_directory.join("runs").join(id.as_str());
-        let (plan, basis) = planning::resolve(spec, &host, command, id, &run_directory)?;
+        let (plan, basis) = resolve(&host, id, &run_directory)?;
         let plan = Plan {
             level: chosen.level(),
             ..plan

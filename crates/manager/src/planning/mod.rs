@@ -122,7 +122,29 @@ pub fn resolve(
     id: RunId,
     run_directory: &Path,
 ) -> Result<(Plan, ExecBasis), PlanError> {
-    let program = check_command(command)?;
+    resolve_for(spec, host, Some(check_command(command)?), id, run_directory)
+}
+
+/// The same for a sandbox whose command is not known yet.
+///
+/// # Errors
+/// As [`resolve`], but for what concerns the command.
+pub(crate) fn resolve_without_command(
+    spec: &SandboxSpec,
+    host: &Host,
+    id: RunId,
+    run_directory: &Path,
+) -> Result<(Plan, ExecBasis), PlanError> {
+    resolve_for(spec, host, None, id, run_directory)
+}
+
+fn resolve_for(
+    spec: &SandboxSpec,
+    host: &Host,
+    program: Option<&OsStr>,
+    id: RunId,
+    run_directory: &Path,
+) -> Result<(Plan, ExecBasis), PlanError> {
     let level = check_level(spec)?;
     spec.network.check()?;
     port_given::check_together(&spec.network.publish, &spec.network.host_ports)?;
@@ -163,14 +185,16 @@ pub fn resolve(
 
     let cwd = workspace::directory(workspace.as_deref(), host, &user.home);
     let search_path = environment::search_path(&spec.root, &added);
-    let found = commands::find(program, &search_path, &cwd, tree.view());
-    commands::check(program, &spec.commands, found.as_ref())?;
+    if let Some(program) = program {
+        let found = commands::find(program, &search_path, &cwd, tree.view());
+        commands::check(program, &spec.commands, found.as_ref())?;
+    }
     commands::deny(&spec.commands, &search_path, &mut tree)?;
     let executables = commands::only(&spec.commands, &search_path, tree.view())?;
     if spec.commands.allow.is_some() && executables.is_empty() {
         let rule = "commands.allow: nothing in the list exists in the sandbox".to_owned();
         return Err(PlanError::CommandDenied {
-            command: program.into(),
+            command: program.unwrap_or_default().into(),
             rule,
         });
     }

@@ -1,0 +1,166 @@
+//! Who holds a sandbox that waits: what it has of its caller, who reaches it, and what is left when either is killed.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::support::processes::{eventually, groups_of, long_sleep, processes_with, signal, start, wait};
+use super::support::{Site, stdout};
+use super::{cool, heat, heated, pid_of, waiting, warm};
+
+fn kill(pid: u32) {
+    kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
+}
+
+fn is_there(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+#[test]
+fn a_holder_has_nothing_of_its_caller() {
+    let site = Site::new();
+    let mut run = site.offleash(warm(&[], &["true"]));
+    run.env("PASSWORD", "a secret of the caller's");
+    assert!(run.output().unwrap().status.success());
+    heated(&site);
+    // One that a holder left in its place, too.
+    let mut run = site.offleash(warm(&[], &["true"]));
+    run.env("PASSWORD", "a secret of the caller's");
+    assert!(run.output().unwrap().status.success());
+    heated(&site);
+    let pid = pid_of(&waiting(&site)[0]);
+    let of = |name: &str| PathBuf::from(format!("/proc/{pid}/{name}"));
+    let environment = fs::read_to_string(of("environ")).unwrap();
+    let names: BTreeSet<&str> = environment
+        .split_terminator('\0')
+        .filter_map(|pair| pair.split('=').next())
+        .collect();
+    assert_eq!(names, BTreeSet::from(["HOME", "OFFLEASH_STATE", "PATH"]));
+    assert_eq!(fs::read_link(of("cwd")).unwrap(), Path::new("/"));
+    let stat = fs::read_to_string(of("stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+    let (group, session, terminal) = (fields[2], fields[3], fields[4]);
+    assert_eq!((group, session, terminal), (&*pid.to_string(), &*pid.to_string(), "0"));
+    let open = |number: &str| fs::read_link(of("fd").join(number)).unwrap();
+    assert!(
+        open("0").to_string_lossy().starts_with("/memfd:order"),
+        "{:?}",
+        open("0")
+    );
+    assert_eq!((open("1"), open("2")), ("/dev/null".into(), "/dev/null".into()));
+    let words = fs::read_to_string(of("cmdline")).unwrap();
+    assert_eq!(words.split_terminator('\0').count(), 2, "{words}");
+    cool(&site);
+}
+
+#[test]
+fn the_socket_is_nobody_elses_and_cannot_be_seen_inside() {
+    let site = Site::new();
+    heat(&site, &[]);
+    let warm_directory = site.state().join("warm");
+    for directory in [site.state(), warm_directory.clone()] {
+        assert_eq!(fs::metadata(directory).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+    let key = fs::read_dir(&warm_directory).unwrap().next().unwrap().unwrap().path();
+    assert_eq!(fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o700);
+    // Even where the directory around the state is shown.
+    let mount = format!("{}:/around", site.root().display());
+    let look = "find /around -path '*warm*' 2>/dev/null; true";
+    let seen = site.succeed(["run", "--mount", &mount, "-c", look]);
+    assert_eq!(seen, "");
+    let shown = site.succeed(["run", "--mount", &mount, "--", "ls", "/around"]);
+    assert!(shown.contains("state"), "the test shows nothing: {shown}");
+    cool(&site);
+}
+
+#[test]
+fn a_holder_that_is_killed_leaves_nothing() {
+    let site = Site::new();
+    let id = heat(&site, &[]);
+    kill(pid_of(&waiting(&site)[0]));
+    assert_eq!(site.succeed(warm(&[], &["echo", "made anew"])), "made anew\n");
+    assert_ne!(heated(&site), id);
+    assert_eq!(groups_of(&id), Vec::<PathBuf>::new());
+    assert!(!site.state().join("runs").join(&id).exists());
+    assert!(!site.state().join("live").join(&id).exists());
+    cool(&site);
+}
+
+#[test]
+fn a_run_that_is_killed_ends_what_runs_for_it() {
+    let site = Site::new();
+    let id = heat(&site, &[]);
+    let word = long_sleep();
+    let mut client = start(&mut site.offleash(warm(&[], &["sleep", &word])));
+    eventually("the command", || processes_with(&word).len().ge(&2).then_some(()));
+    signal(&client, Signal::KILL);
+    wait(&mut client);
+    eventually("its end", || processes_with(&word).is_empty().then_some(()));
+    let log = site.state().join("audit.jsonl");
+    let line = eventually("its record", || {
+        let log = fs::read_to_string(&log).unwrap();
+        log.lines()
+            .find(|line| line.contains(&format!("\"run\":\"{id}\"")))
+            .map(str::to_owned)
+    });
+    let line: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(line["data"]["outcome"]["kind"], "interrupted", "{line}");
+    eventually("its group's end", || groups_of(&id).is_empty().then_some(()));
+    heated(&site);
+    cool(&site);
+}
+
+#[test]
+fn a_holder_that_is_killed_while_a_run_goes_on_is_told_and_nothing_is_run_again() {
+    let site = Site::new();
+    heat(&site, &[]);
+    let holder = pid_of(&waiting(&site)[0]);
+    let word = long_sleep();
+    let script = format!("echo once; sleep {word}; true");
+    let mut run = site.offleash(warm(&[], &["sh", "-c", &script]));
+    let client = start(run.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    eventually("the command", || (!processes_with(&word).is_empty()).then_some(()));
+    kill(holder);
+    let output = super::finish(client);
+    assert_eq!(output.status.code(), Some(125));
+    assert_eq!(stdout(&output), "once\n");
+    assert!(super::stderr(&output).contains("hint: "), "{}", super::stderr(&output));
+    eventually("the end of what ran", || processes_with(&word).is_empty().then_some(()));
+    cool(&site);
+}
+
+#[test]
+fn signals_are_passed_on() {
+    let site = Site::new();
+    let id = heat(&site, &["--json"]);
+    let script = "trap 'exit 42' TERM; touch /tmp/ready; echo started >&2; while :; do sleep 0.05; done";
+    let mut run = site.offleash(warm(&["--json"], &["sh", "-c", script]));
+    let client = start(run.stdout(Stdio::piped()));
+    let run_of = || site.succeed(["runs"]).contains(&id).then_some(());
+    eventually("the run", run_of);
+    // The shell may not have come to its trap; then it is ended by the signal.
+    signal(&client, Signal::TERM);
+    let output = super::finish(client);
+    let record = super::record_of(&output);
+    assert_eq!(record["id"], *id);
+    let kind = record["outcome"]["kind"].as_str().unwrap();
+    assert!(matches!(kind, "exited" | "signaled"), "{record}");
+    heated(&site);
+    cool(&site);
+}
+
+#[test]
+fn one_that_is_told_to_end_is_gone() {
+    let site = Site::new();
+    let id = heat(&site, &[]);
+    let pid = pid_of(&waiting(&site)[0]);
+    site.succeed(["warm", "stop", &id]);
+    eventually("its end", || (!is_there(pid)).then_some(()));
+    assert_eq!(groups_of(&id), Vec::<PathBuf>::new());
+    cool(&site);
+}

@@ -1,0 +1,268 @@
+//! A sandbox that was made before its command is known, for one run that would have made the same.
+//!
+//! It is for a run whose plan, made anew by all that a run looks at, is the plan it was made by. What the plan only names
+//! is told by its inode, and that no file system was mounted or unmounted since is for the kernel to say.
+
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use offleash_core::id::RunId;
+use offleash_core::level::Level;
+use offleash_core::plan::{Node, Plan};
+use offleash_core::spec::{RootChoice, SandboxSpec};
+use offleash_gateway::Gateway;
+use offleash_isolation::sandbox::SandboxEvent;
+use offleash_store::{LiveRun, StateDirectory, Tending};
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::making::{Made, Resolved, new_run, place_layers};
+use super::{ManagerError, Over, RunReport, RunRequest, Task, carry_out, conclude, level, network, new_id};
+use crate::drive::Door;
+use crate::planning::{self, ExecBasis, Host};
+
+/// A sandbox that waits for its command. Dropping it ends it; [`Self::discard`] does so and leaves nothing.
+#[derive(Debug)]
+pub struct Prepared {
+    spec: SandboxSpec,
+    chosen: level::Chosen,
+    state: StateDirectory,
+    host: Host,
+    outside: network::Outside,
+    /// As it was resolved.
+    planned: Plan,
+    /// As it was carried out.
+    plan: Plan,
+    /// What was where the plan's paths lead.
+    places: Vec<Place>,
+    mounts: Mounts,
+    made: Made,
+    tending: Tending,
+    live: LiveRun,
+}
+
+/// A run for which a sandbox waits, with what its command starts from.
+#[derive(Debug)]
+pub struct Checked {
+    host: Host,
+    basis: ExecBasis,
+}
+
+impl Prepared {
+    /// Makes a sandbox of `spec` for a caller whose host this is.
+    ///
+    /// # Errors
+    /// As [`super::run`].
+    pub fn make(spec: SandboxSpec, state: &StateDirectory, host: Host) -> Result<Self, ManagerError> {
+        let mounts = Mounts::watch()?;
+        let id = new_id()?;
+        let mut chosen = level::Chosen::prepare(&spec, &id)?;
+        let resolved = Resolved::without_command(&spec, host, id, &chosen)?;
+        let outside = resolved.outside(&spec, &[])?;
+        let Resolved {
+            host, plan: planned, ..
+        } = resolved;
+        let places = places(&planned);
+        let mut plan = planned.clone();
+        let mut live = LiveRun::create(state, new_run(&spec, &[], &plan, &host))?;
+        place_layers(&mut plan, &live);
+        let mut tending = live.tending();
+        let made = super::making::make(&spec, &mut chosen, &mut plan, &outside, &mut live, &mut tending)?;
+        Ok(Self {
+            spec,
+            chosen,
+            state: state.clone(),
+            host,
+            outside,
+            planned,
+            plan,
+            places,
+            mounts,
+            made,
+            tending,
+            live,
+        })
+    }
+
+    /// Whether a sandbox of `spec` can wait for its command: not one that has what is its caller's alone (values of
+    /// secrets, listening sockets, questions), and none at a level without namespaces of its own.
+    pub fn can_wait(spec: &SandboxSpec) -> bool {
+        spec.root == RootChoice::System
+            && !spec.network.needs_gateway()
+            && level::choose(spec).is_ok_and(|level| level == Level::Process)
+    }
+
+    /// The id that its run will have.
+    pub fn id(&self) -> &RunId {
+        &self.planned.id
+    }
+
+    /// Whether it is as strong as its spec asks for; one that is not is of no use to later runs.
+    pub fn is_whole(&self) -> bool {
+        self.chosen.fallen().is_none()
+    }
+
+    /// What to wait for: then [`Self::is_alive`] has something to say.
+    pub fn interests(&self) -> Vec<PollFd<'_>> {
+        let sandbox = self.made.sandbox.wait_on(true).into_iter();
+        let mut interests: Vec<PollFd<'_>> = sandbox
+            .map(|interest| PollFd::from_borrowed_fd(interest.descriptor, PollFlags::IN))
+            .collect();
+        interests.extend(
+            self.made
+                .gateway
+                .as_ref()
+                .map(|gateway| PollFd::from_borrowed_fd(gateway.lives(), PollFlags::empty())),
+        );
+        interests
+    }
+
+    /// Whether it can still be handed out, as far as can be told without a request.
+    pub fn is_alive(&mut self) -> bool {
+        let is_gone = |event: &SandboxEvent| matches!(event, SandboxEvent::Gone | SandboxEvent::Limit(_));
+        let turned = self.made.sandbox.turn(true);
+        !self.mounts.have_changed()
+            && turned.is_ok_and(|events| !events.iter().any(is_gone))
+            && !self.made.gateway.as_ref().is_some_and(Gateway::has_ended)
+    }
+
+    /// Whether a run of `request` would make this sandbox at this moment; then, what it starts from. Everything that a
+    /// run looks at is looked at again.
+    pub fn check(&mut self, request: &RunRequest, host: Host) -> Option<Checked> {
+        if request.spec != self.spec || !self.is_alive() {
+            return None;
+        }
+        let host = Host {
+            ids: self.host.ids,
+            base: None,
+            trust: self.host.trust.clone(),
+            state_directory: self.host.state_directory.clone(),
+            ..host
+        };
+        let (id, directory) = (self.planned.id.clone(), &self.planned.run_directory);
+        let (plan, basis) = planning::resolve(&self.spec, &host, &request.command, id, directory).ok()?;
+        let plan = Plan {
+            level: self.planned.level,
+            ..plan
+        };
+        let is_known_user = request.user.as_deref().is_none_or(|name| plan.user_named(name).is_ok());
+        let is_same = plan == self.planned && is_known_user && places(&plan) == self.places;
+        let command = super::report::texts(&request.command);
+        (is_same && self.live.begin(command, host.home.clone()).is_ok()).then_some(Checked { host, basis })
+    }
+
+    /// Runs the command in it, and answers when all of it is over.
+    ///
+    /// # Errors
+    /// As [`super::run`].
+    pub fn run(self, request: &RunRequest, checked: Checked, door: &mut dyn Door) -> Result<RunReport, ManagerError> {
+        let Self {
+            chosen,
+            state,
+            outside,
+            plan,
+            made,
+            mut tending,
+            live,
+            ..
+        } = self;
+        let Checked { host, basis } = checked;
+        let user = request.user.as_deref().map(|name| plan.user_named(name)).transpose()?;
+        let task = Task {
+            request,
+            basis: &basis,
+            user: user.unwrap_or(&basis.user),
+        };
+        let outcome = carry_out(&task, &chosen, &plan, outside, made, &mut tending, door);
+        let over = Over {
+            state,
+            host,
+            plan,
+            own_root: None,
+            live,
+        };
+        conclude(request, over, outcome)
+    }
+
+    /// Ends it unused. Nobody hears of it: nothing has run.
+    ///
+    /// # Errors
+    /// When something of it cannot be removed.
+    pub fn discard(mut self) -> Result<(), ManagerError> {
+        self.made.sandbox.kill()?;
+        drop(self.made);
+        Ok(self.live.erase()?)
+    }
+}
+
+/// A path of the host that the plan leads to, and what was there.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    path: PathBuf,
+    /// Device, inode, mode, owner and group.
+    found: Option<(u64, u64, u32, u32, u32)>,
+}
+
+impl Place {
+    fn look(path: &Path) -> Self {
+        let found = std::fs::symlink_metadata(path).ok();
+        Self {
+            path: path.to_owned(),
+            found: found.map(|found| (found.dev(), found.ino(), found.mode(), found.uid(), found.gid())),
+        }
+    }
+}
+
+/// Everything of the host that is in the sandbox by its path, and what has been looked up in it to be covered: an overlay
+/// remembers what it found.
+fn places(plan: &Plan) -> Vec<Place> {
+    let source = |node: &Node| match node {
+        Node::Bind { source, .. } => Some(source.clone()),
+        Node::Overlay { lower, .. } | Node::Base { lower, .. } => Some(lower.clone()),
+        _ => None,
+    };
+    let trees: Vec<(&Path, PathBuf)> = plan
+        .entries
+        .iter()
+        .filter_map(|entry| Some((entry.target.as_path(), source(&entry.node)?)))
+        .collect();
+    let mut paths: Vec<PathBuf> = trees.iter().map(|(_, source)| source.clone()).collect();
+    for entry in &plan.entries {
+        let below = |(target, source): &(&Path, PathBuf)| {
+            Some((entry.target.strip_prefix(target).ok()?.to_owned(), source.clone()))
+        };
+        for (rest, source) in trees.iter().filter_map(below) {
+            let names = rest.ancestors().filter(|rest| *rest != Path::new(""));
+            paths.extend(names.map(|name| source.join(name)));
+        }
+    }
+    paths.sort_by(|one, other| one.as_os_str().as_bytes().cmp(other.as_os_str().as_bytes()));
+    paths.dedup();
+    paths.iter().map(|path| Place::look(path)).collect()
+}
+
+/// The table of mounts of this process, of which the kernel says when it changes (proc_pid_mounts(5)).
+#[derive(Debug)]
+struct Mounts {
+    table: File,
+    /// The kernel says it once.
+    changed: bool,
+}
+
+impl Mounts {
+    fn watch() -> Result<Self, ManagerError> {
+        let table = File::open("/proc/self/mounts").map_err(|source| ManagerError::Host {
+            action: "watch what is mounted",
+            source,
+        })?;
+        Ok(Self { table, changed: false })
+    }
+
+    fn have_changed(&mut self) -> bool {
+        let mut waiting = [PollFd::new(&self.table, PollFlags::PRI)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        self.changed |= !matches!(rustix::event::poll(&mut waiting, Some(&now)), Ok(0));
+        self.changed
+    }
+}

@@ -1,0 +1,30 @@
+//! Sandboxes that wait, ready, for a later run of the same request: `offleash run` hands its command to one instead of
+//! making its own.
+//!
+//! Each is held by a process of its own, the holder, which has done all of a run up to its command and waits at a socket
+//! `warm/KEY/ID` of the state directory. A run that finds one there passes its command, environment, directory and
+//! standard streams ([`Claim`]); the holder makes sure that the run would have made this very sandbox, says so, carries
+//! the run out, and ends. Nothing that ran is ever handed out again.
+//!
+//! The key is what both can say of themselves without asking anybody: program, arguments, directory, and all that a
+//! process inherits. What the arguments lead to (policies, files, mounts) the holder looks at again when it is asked.
+//!
+//! No command is started twice: a holder that has said that the sandbox is taken may have started the command, so that whoever
+//! read that never starts it again; whoever goes on without having read it makes sure first that it cannot be said any more.
+
+mod claim;
+mod holder;
+mod key;
+mod message;
+mod place;
+mod start;
+
+pub use claim::{Claim, ClaimError, Ended};
+pub use holder::{Asked, Caller, Given, Holder, HolderError, Order};
+pub use key::{Key, VARIABLES};
+pub use message::Handover;
+pub use place::{Described, Warm, holders, stop, tidy};
+pub use start::{StartError, start};
+
+/// The hidden command under which a holder is started.
+pub const WARM_COMMAND: &str = "warm-holder";

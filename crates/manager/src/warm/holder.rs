@@ -1,0 +1,327 @@
+//! The side of a sandbox that waits: the socket, who may ask, and what was handed over.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use offleash_core::id::RunId;
+use offleash_store::{FileError, StateDirectory, WarmDirectory};
+use offleash_sys::socket;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+
+use super::claim::is_ours;
+use super::key::Key;
+use super::message::{self, Handover, Parts, Request, TAKEN, add};
+use crate::lifecycle::Prepared;
+
+/// How long whoever asks may take to say what.
+const ASKING: Duration = Duration::from_secs(2);
+
+/// How often a place for the socket is made.
+const TRIES: usize = 5;
+
+/// What a holder is told when it is started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    /// The arguments of the run that it is for, without the command.
+    pub arguments: Vec<OsString>,
+    /// Whether the command is a script for the shell.
+    pub has_script: bool,
+    /// Where the run is started.
+    pub cwd: PathBuf,
+    /// The key of whoever started it. A holder that is not like that process is of no use to its like.
+    pub key: Vec<u8>,
+}
+
+impl Order {
+    /// The order for holders of runs with these arguments, from a process of this key.
+    pub fn new(arguments: Vec<OsString>, has_script: bool, cwd: PathBuf, key: &Key) -> Self {
+        Self {
+            arguments,
+            has_script,
+            cwd,
+            key: key.text().to_vec(),
+        }
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut text = Vec::new();
+        add(&mut text, &self.key);
+        add(&mut text, &u64::from(self.has_script).to_le_bytes());
+        add(&mut text, self.cwd.as_os_str().as_encoded_bytes());
+        self.arguments
+            .iter()
+            .for_each(|word| add(&mut text, word.as_encoded_bytes()));
+        text
+    }
+
+    /// What a holder reads on its standard input. `None` if it is no order.
+    pub fn decode(text: &[u8]) -> Option<Self> {
+        let mut parts = Parts(text);
+        let key = parts.next()?.to_vec();
+        let has_script = parts.number()? != 0;
+        let cwd = parts.word()?.into();
+        let mut arguments = Vec::new();
+        while !parts.0.is_empty() {
+            arguments.push(parts.word()?);
+        }
+        Some(Self {
+            arguments,
+            has_script,
+            cwd,
+            key,
+        })
+    }
+
+    /// Whether this process is what the order's author was.
+    pub fn is_for(&self, key: &Key) -> bool {
+        self.key == key.text()
+    }
+}
+
+/// Why a holder cannot wait.
+#[derive(Debug, thiserror::Error)]
+pub enum HolderError {
+    /// There is no place for its socket.
+    #[error("cannot make a place for the socket")]
+    Directory(#[from] FileError),
+    /// The socket fails.
+    #[error("cannot {tried}")]
+    Socket {
+        /// What was tried.
+        tried: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// The socket of a sandbox that waits. Dropping it removes the socket.
+#[derive(Debug)]
+pub struct Holder {
+    directory: WarmDirectory,
+    name: OsString,
+    listener: UnixListener,
+    key: Key,
+    description: String,
+}
+
+/// What a holder was asked for.
+#[derive(Debug)]
+pub enum Asked {
+    /// A run wants the sandbox.
+    Run(Caller, Box<Given>),
+    /// It is to end: nobody asked for so long, somebody said so (who waits until this is dropped), or the sandbox can be of
+    /// no use any more.
+    End(Option<Caller>),
+}
+
+/// What a run handed over.
+#[derive(Debug)]
+pub struct Given {
+    /// In words.
+    pub handover: Handover,
+    /// Its standard streams.
+    pub streams: [OwnedFd; 3],
+    /// Its current directory.
+    pub cwd: OwnedFd,
+}
+
+/// The run that asked. It makes a sandbox of its own when this is dropped before [`Self::take`].
+#[derive(Debug)]
+pub struct Caller {
+    stream: UnixStream,
+}
+
+impl Holder {
+    /// Opens the socket of the sandbox `id`.
+    ///
+    /// # Errors
+    /// [`HolderError`].
+    pub fn open(state: &StateDirectory, key: Key, id: &RunId, description: String) -> Result<Self, HolderError> {
+        let name = OsString::from(id.as_str());
+        let mut tries = 0..TRIES;
+        let (directory, listener) = loop {
+            let directory = state.warm(&key.name())?;
+            match UnixListener::bind(directory.socket(&name)) {
+                Ok(listener) => break (directory, listener),
+                // Somebody found it empty and took it away.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && tries.next().is_some() => {}
+                Err(source) => {
+                    let tried = "listen at the socket";
+                    return Err(HolderError::Socket { tried, source });
+                }
+            }
+        };
+        Ok(Self {
+            directory,
+            name,
+            listener,
+            key,
+            description,
+        })
+    }
+
+    /// How many sandboxes of this kind have waited for longer, or are dead.
+    pub fn older(&self) -> usize {
+        let names = self.directory.names().unwrap_or_default();
+        names.iter().filter(|name| **name < self.name).count()
+    }
+
+    /// Waits for a run, at most until `until`.
+    pub fn wait(&self, prepared: &mut Prepared, until: Instant) -> Asked {
+        loop {
+            if Instant::now() >= until || !self.wait_once(prepared, until) || !prepared.is_alive() {
+                return Asked::End(None);
+            }
+            let Some(stream) = self.accept() else {
+                continue;
+            };
+            if let Some(asked) = self.hear(stream) {
+                return asked;
+            }
+        }
+    }
+
+    fn wait_once(&self, prepared: &Prepared, until: Instant) -> bool {
+        let left = until.saturating_duration_since(Instant::now());
+        let mut waiting = prepared.interests();
+        waiting.push(PollFd::new(&self.listener, PollFlags::IN));
+        let timeout = Timespec::try_from(left).ok();
+        matches!(
+            rustix::event::poll(&mut waiting, timeout.as_ref()),
+            Ok(_) | Err(Errno::INTR)
+        )
+    }
+
+    /// Takes a connection of this user's, if there is one.
+    fn accept(&self) -> Option<UnixStream> {
+        let mut waiting = [PollFd::new(&self.listener, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        if !matches!(rustix::event::poll(&mut waiting, Some(&now)), Ok(1)) {
+            return None;
+        }
+        let (stream, _) = self.listener.accept().ok()?;
+        is_ours(&stream).then_some(stream)
+    }
+
+    fn hear(&self, stream: UnixStream) -> Option<Asked> {
+        stream.set_read_timeout(Some(ASKING)).ok()?;
+        let mut byte = [0];
+        let (length, descriptors) = socket::receive(stream.as_fd(), &mut byte).ok()?;
+        if length == 0 {
+            return None;
+        }
+        match Request::of(byte[0])? {
+            Request::Stop => Some(Asked::End(Some(Caller { stream }))),
+            Request::Describe => {
+                // Who does not wait for the answer does not want it.
+                let _told = (&stream).write_all(self.description.as_bytes());
+                None
+            }
+            Request::Run => {
+                let [input, output, errors, cwd] = <[OwnedFd; 4]>::try_from(descriptors).ok()?;
+                let (key, handover) = Handover::decode(&message::read(&stream).ok()?)?;
+                let given = Given {
+                    handover,
+                    streams: [input, output, errors],
+                    cwd,
+                };
+                (key == self.key.text()).then(|| Asked::Run(Caller { stream }, Box::new(given)))
+            }
+        }
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // A socket that nobody listens at is removed by whoever meets it.
+        let _removed = self.directory.remove(&self.name);
+    }
+}
+
+impl Caller {
+    /// Tells the run that the sandbox is its own. From then on it does not start its command itself.
+    ///
+    /// # Errors
+    /// When the run is gone or has lost patience: then nothing may be started.
+    pub fn take(&self) -> io::Result<()> {
+        socket::send(self.stream.as_fd(), &[TAKEN], &[])?;
+        self.stream.set_nonblocking(true)
+    }
+
+    /// The next signal that the run was sent, to be asked when [`Self::as_fd`] is readable; `None` when there is none now.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` when the run's process has died.
+    pub fn signal(&self) -> io::Result<Option<i32>> {
+        let mut byte = [0];
+        match (&self.stream).read(&mut byte) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => Ok(Some(byte[0].into())),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(None),
+            Err(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    /// Another handle to the same connection.
+    ///
+    /// # Errors
+    /// `EMFILE`.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self {
+            stream: self.stream.try_clone()?,
+        })
+    }
+
+    /// Tells the run its exit code: all of it is over and told.
+    pub fn end(&self, code: u8) {
+        // It may have been killed meanwhile.
+        let _told = socket::send(self.stream.as_fd(), &[code], &[]);
+    }
+}
+
+impl AsFd for Caller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// Asks the holder at `name` for something else than a run; answers what it says until it closes.
+pub(super) fn ask(directory: &WarmDirectory, name: &OsStr, request: Request) -> Option<String> {
+    let stream = super::claim::connect(directory, name)?;
+    stream.set_read_timeout(Some(ASKING)).ok()?;
+    socket::send(stream.as_fd(), &[request.byte()], &[]).ok()?;
+    let mut text = String::new();
+    let read = stream.take(1024 * 1024).read_to_string(&mut text);
+    read.is_ok().then_some(text)
+}
+
+/// The directory of the program's file, for messages.
+pub(super) const SELF: &str = "/proc/self/exe";
+
+/// Whether the program of this process still has its name: one that was replaced has no later runs.
+pub(super) fn is_current() -> bool {
+    rustix::fs::stat(Path::new(SELF)).is_ok_and(|found| found.st_nlink > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_arrives() {
+        let order = Order {
+            arguments: vec!["--warm".into(), "".into()],
+            has_script: true,
+            cwd: "/w".into(),
+            key: b"key".to_vec(),
+        };
+        assert_eq!(Order::decode(&order.encode()), Some(order.clone()));
+        let cut = order.encode().len() - 1;
+        assert_eq!(Order::decode(&order.encode()[..cut]), None);
+    }
+}

@@ -1,0 +1,79 @@
+//! All sandboxes that wait in a state directory: to be seen, ended, and cleared away when they are dead.
+
+use std::ffi::OsString;
+
+use offleash_core::text::Text;
+use offleash_store::{FileError, StateDirectory};
+
+use super::holder::ask;
+use super::message::Request;
+
+/// What a holder says of its sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Described {
+    /// The id that the run will have.
+    pub id: String,
+    /// The process that holds it.
+    pub pid: u32,
+    /// Since when it waits, RFC 3339 in UTC.
+    pub since: String,
+    /// When it ends unless a run takes it, RFC 3339 in UTC.
+    pub until: String,
+    /// Where the run is to be started.
+    pub cwd: Text,
+    /// The arguments that the run is to have before its command.
+    pub arguments: Vec<Text>,
+}
+
+/// Sandboxes that wait.
+pub type Warm = Vec<Described>;
+
+/// All that wait, oldest first.
+///
+/// # Errors
+/// When they cannot be listed.
+pub fn holders(state: &StateDirectory) -> Result<Warm, FileError> {
+    let mut found = Warm::new();
+    for directory in state.all_warm()? {
+        for name in directory.names()? {
+            let said = ask(&directory, &name, Request::Describe);
+            found.extend(said.and_then(|said| serde_json::from_str(&said).ok()));
+        }
+    }
+    found.sort_by(|one: &Described, other| one.id.cmp(&other.id));
+    Ok(found)
+}
+
+/// Ends those of these ids, or all, and answers which ended.
+///
+/// # Errors
+/// When they cannot be listed.
+pub fn stop(state: &StateDirectory, ids: &[String]) -> Result<Vec<String>, FileError> {
+    let mut ended = Vec::new();
+    for directory in state.all_warm()? {
+        for name in directory.names()? {
+            let is_meant = ids.is_empty() || ids.iter().any(|id| *name == **id);
+            if is_meant && ask(&directory, &name, Request::Stop).is_some() {
+                ended.push(name.to_string_lossy().into_owned());
+            }
+        }
+    }
+    Ok(ended)
+}
+
+/// Removes what dead holders left; answers how many live.
+///
+/// # Errors
+/// When they cannot be listed.
+pub fn tidy(state: &StateDirectory) -> Result<usize, FileError> {
+    let mut living = 0;
+    for directory in state.all_warm()? {
+        let names: Vec<OsString> = directory.names()?;
+        living += names
+            .iter()
+            .filter(|name| super::claim::connect(&directory, name).is_some())
+            .count();
+        directory.remove_if_empty();
+    }
+    Ok(living)
+}

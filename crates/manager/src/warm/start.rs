@@ -1,0 +1,82 @@
+//! Starts holders, which have nothing of whoever starts them: neither streams nor terminal nor directory nor variables.
+
+use std::io::{Seek as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStringExt as _;
+
+use offleash_core::error::{ErrorKind, Explained};
+use offleash_store::{FileError, StateDirectory};
+use offleash_sys::spawn::{Orphaned, Session, Spawn, SpawnError, spawn};
+use rustix::fs::MemfdFlags;
+
+use super::WARM_COMMAND;
+use super::holder::{Order, SELF, is_current};
+use super::key::{Key, VARIABLES};
+use super::place::tidy;
+
+/// The most sandboxes that wait in one state directory.
+const MOST: usize = 16;
+
+/// Why no sandbox waits for later runs.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Those that wait cannot be listed.
+    #[error("cannot look for sandboxes that wait")]
+    Directory(#[from] FileError),
+    /// The order cannot be written.
+    #[error("cannot write the order for a sandbox that waits")]
+    Order(#[from] std::io::Error),
+    /// The program cannot be started.
+    #[error("cannot start the holder of a sandbox that waits")]
+    Spawn(#[from] SpawnError),
+}
+
+impl Explained for StartError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Directory(error) => error.kind(),
+            Self::Order(_) | Self::Spawn(_) => ErrorKind::Internal,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some("the run itself is over; leave `--warm` out".to_owned())
+    }
+}
+
+/// Starts as many holders as it takes for `wanted` to wait for runs of `key`, and does not wait for them.
+///
+/// # Errors
+/// [`StartError`].
+pub fn start(state: &StateDirectory, key: &Key, order: &Order, wanted: usize) -> Result<(), StartError> {
+    let living = tidy(state)?;
+    let directory = state.warm(&key.name())?;
+    let of_this_kind = directory.names()?.len();
+    directory.remove_if_empty();
+    let missing = wanted.saturating_sub(of_this_kind).min(MOST.saturating_sub(living));
+    if !is_current() {
+        return Ok(());
+    }
+    (0..missing).try_for_each(|_| start_one(order))
+}
+
+fn start_one(order: &Order) -> Result<(), StartError> {
+    let memory = rustix::fs::memfd_create("order", MemfdFlags::CLOEXEC).map_err(std::io::Error::from)?;
+    let mut memory = std::fs::File::from(memory);
+    memory.write_all(&order.encode())?;
+    memory.rewind()?;
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    let variable = |name: &&str| Some((name.as_bytes().to_vec(), std::env::var_os(name)?.into_vec()));
+    let env: Vec<_> = VARIABLES.iter().filter_map(variable).collect();
+    spawn(&Spawn {
+        argv: &[SELF.into(), WARM_COMMAND.into()],
+        env: &env,
+        cwd: Some(b"/"),
+        descriptors: &[memory.as_fd(), null.as_fd(), null.as_fd()],
+        user: None,
+        session: Session::New,
+        oom_score_adj: None,
+        orphaned: Orphaned::Lives,
+    })?;
+    Ok(())
+}

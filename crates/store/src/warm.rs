@@ -1,0 +1,160 @@
+//! Where sandboxes wait for runs: a directory `warm/KEY` for each kind, with a socket for each sandbox.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::failure::{FileError, Tried};
+use crate::state::open_part;
+use crate::tree::names_in;
+use crate::{HostIdentity, StateDirectory};
+
+const WARM: &str = "warm";
+const DIRECTORY: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+
+/// The directory of one kind of sandboxes that wait.
+#[derive(Debug)]
+pub struct WarmDirectory {
+    /// `warm`, which it is in.
+    all: OwnedFd,
+    key: String,
+    directory: OwnedFd,
+}
+
+impl WarmDirectory {
+    /// The directory of `key` in a state directory that nobody has opened, if both are there and nobody else's. Nothing is
+    /// made and nothing finished: whoever finds none goes the usual way, where that is told.
+    pub fn find(explicit: Option<&Path>, key: impl FnOnce() -> Option<String>) -> Option<Self> {
+        let identity = HostIdentity::of_this_process();
+        let path = explicit.map_or_else(|| identity.default_state(), Path::to_owned);
+        let root = rustix::fs::open(path, DIRECTORY, Mode::empty()).ok()?;
+        let all = rustix::fs::openat(&root, WARM, DIRECTORY, Mode::empty()).ok()?;
+        let key = key()?;
+        let directory = rustix::fs::openat(&all, &*key, DIRECTORY, Mode::empty()).ok()?;
+        let are_ours = [&root, &all, &directory].into_iter().all(|directory| {
+            rustix::fs::fstat(directory).is_ok_and(|found| found.st_uid == identity.euid && found.st_mode & 0o022 == 0)
+        });
+        are_ours.then_some(Self { all, key, directory })
+    }
+
+    /// The sandboxes that wait, oldest first. Some may be dead.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn names(&self) -> Result<Vec<OsString>, FileError> {
+        let names = match names_in(&self.directory) {
+            // The last one has just taken it away.
+            Err(Errno::NOENT) => Vec::new(),
+            listed => listed.tried("listing", &*self.key)?,
+        };
+        let mut names: Vec<OsString> = names.into_iter().map(OsString::from).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// A path by which this process reaches the socket `name`, however long that of the state directory is.
+    pub fn socket(&self, name: &OsStr) -> PathBuf {
+        Path::new("/proc/self/fd")
+            .join(self.directory.as_raw_fd().to_string())
+            .join(name)
+    }
+
+    /// Removes the socket `name`, and the directory with the last of them.
+    ///
+    /// # Errors
+    /// If it cannot be removed.
+    pub fn remove(&self, name: &OsStr) -> Result<(), FileError> {
+        match rustix::fs::unlinkat(&self.directory, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(FileError::new("removing", Path::new(name), error)),
+        }
+        self.remove_if_empty();
+        Ok(())
+    }
+
+    /// Removes the directory if none waits.
+    pub fn remove_if_empty(&self) {
+        // Usually another waits; if it cannot be removed, it takes no more than an inode.
+        let _kept = rustix::fs::unlinkat(&self.all, &*self.key, AtFlags::REMOVEDIR);
+    }
+}
+
+impl StateDirectory {
+    /// The directory of sandboxes of `key`, made if there is none.
+    ///
+    /// # Errors
+    /// If there is no place for it.
+    pub fn warm(&self, key: &str) -> Result<WarmDirectory, FileError> {
+        let all = open_part(&self.root, WARM)?;
+        Ok(WarmDirectory {
+            directory: open_part(&all, key)?,
+            key: key.to_owned(),
+            all,
+        })
+    }
+
+    /// The directories of all kinds of sandboxes that wait; nothing is made.
+    ///
+    /// # Errors
+    /// If they cannot be listed.
+    pub fn all_warm(&self) -> Result<Vec<WarmDirectory>, FileError> {
+        let all = match rustix::fs::openat(&self.root, WARM, DIRECTORY, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(Vec::new()),
+            other => other.tried("opening", WARM)?,
+        };
+        let names = names_in(&all).tried("listing", WARM)?;
+        let mut found = Vec::new();
+        for key in names.iter().filter_map(|name| name.to_str()) {
+            match rustix::fs::openat(&all, key, DIRECTORY, Mode::empty()) {
+                Err(Errno::NOENT) => {}
+                opened => found.push(WarmDirectory {
+                    directory: opened.tried("opening", key)?,
+                    key: key.to_owned(),
+                    all: all
+                        .try_clone()
+                        .map_err(|_| FileError::new("opening", key, Errno::MFILE))?,
+                }),
+            }
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_is_found_where_it_is_ours_alone() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("state");
+        let state = StateDirectory::open(Some(&path), &HostIdentity::of_this_process()).unwrap();
+        let find = || WarmDirectory::find(Some(&path), || Some("k".to_owned()));
+        assert!(find().is_none());
+        let made = state.warm("k").unwrap();
+        assert!(find().is_some());
+        let warm = path.join(WARM);
+        for (changed, mode) in [(&path, 0o777), (&warm, 0o770), (&warm.join("k"), 0o722)] {
+            std::fs::set_permissions(changed, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert!(find().is_none(), "{}", changed.display());
+            std::fs::set_permissions(changed, std::fs::Permissions::from_mode(0o700)).unwrap();
+        }
+        std::fs::write(warm.join("k/b"), "").unwrap();
+        std::fs::write(warm.join("k/a"), "").unwrap();
+        assert_eq!(find().unwrap().names().unwrap(), ["a", "b"]);
+        made.remove("a".as_ref()).unwrap();
+        assert!(find().is_some());
+        made.remove("b".as_ref()).unwrap();
+        assert!(find().is_none());
+        std::os::unix::fs::symlink("/tmp", warm.join("k")).unwrap();
+        assert!(find().is_none());
+    }
+}

@@ -1,0 +1,153 @@
+//! What a process has inherited that a child of it would inherit, too: by this one process can stand in for another.
+//!
+//! Deliberately not here: arguments, environment, the current directory and what is open, which can be handed over.
+
+use std::io;
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::rlimit::{self, Resource};
+
+/// The lines of `/proc/self/status` that say whose process it is and what it may do (proc_pid_status(5)).
+const LINES: [&[u8]; 12] = [
+    b"Umask:",
+    b"Uid:",
+    b"Gid:",
+    b"Groups:",
+    b"CapInh:",
+    b"CapPrm:",
+    b"CapEff:",
+    b"CapBnd:",
+    b"CapAmb:",
+    b"NoNewPrivs:",
+    b"Seccomp:",
+    b"Cpus_allowed:",
+];
+/// Files whose whole contents count. A kernel without one of them has it for no process.
+const FILES: [&str; 3] = [
+    "/proc/self/cgroup",
+    "/proc/self/attr/current",
+    "/proc/self/oom_score_adj",
+];
+const NAMESPACES: [&str; 9] = [
+    "cgroup",
+    "ipc",
+    "mnt",
+    "net",
+    "pid",
+    "pid_for_children",
+    "time",
+    "user",
+    "uts",
+];
+const RESOURCES: [Resource; 14] = [
+    Resource::AddressSpace,
+    Resource::Core,
+    Resource::CpuSeconds,
+    Resource::Data,
+    Resource::FileSize,
+    Resource::LockedMemory,
+    Resource::MessageQueues,
+    Resource::Nice,
+    Resource::OpenFiles,
+    Resource::Processes,
+    Resource::RealtimePriority,
+    Resource::RealtimeMicroseconds,
+    Resource::PendingSignals,
+    Resource::Stack,
+];
+
+/// Describes this process: ids, groups, capabilities, filters, namespaces, control groups, security
+/// label, resource limits, scheduling and personality. Two processes of one boot with the same description start
+/// children that differ in nothing but what they are given.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn describe() -> io::Result<Vec<u8>> {
+    let mut text = Vec::with_capacity(2048);
+    let mut buffer = Vec::with_capacity(4096);
+    read("/proc/self/status", &mut buffer)?;
+    for line in buffer.split(|byte| *byte == b'\n') {
+        if LINES.iter().any(|name| line.starts_with(name)) {
+            add(&mut text, line);
+        }
+    }
+    for file in FILES {
+        match read(file, &mut buffer) {
+            Ok(()) => add(&mut text, &buffer),
+            Err(Errno::NOENT | Errno::INVAL | Errno::OPNOTSUPP) => add(&mut text, b"-"),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    for namespace in NAMESPACES {
+        match rustix::fs::stat(format!("/proc/self/ns/{namespace}")) {
+            Ok(stat) => add_numbers(&mut text, &[stat.st_dev.into(), stat.st_ino.into()]),
+            Err(Errno::NOENT) => add(&mut text, b"-"),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    for resource in RESOURCES {
+        let (soft, hard) = rlimit::current(resource);
+        let number = |limit: Option<u64>| limit.map_or(-1, i128::from);
+        add_numbers(&mut text, &[number(soft), number(hard)]);
+    }
+    add_numbers(&mut text, &scheduling().map(i128::from));
+    Ok(text)
+}
+
+/// Its policy and nice value, the priority of its input and output, and its personality.
+fn scheduling() -> [i64; 4] {
+    /// `IOPRIO_WHO_PROCESS` (ioprio_get(2)).
+    const PROCESS: libc::c_int = 1;
+    /// Asks for the personality and sets none (personality(2)).
+    const ONLY_ASK: libc::c_ulong = 0xffff_ffff;
+    // SAFETY: it takes a number and touches no memory of ours; 0 is this process (sched_getscheduler(2)).
+    let policy = unsafe { libc::sched_getscheduler(0) };
+    // SAFETY: it takes numbers and touches no memory of ours; 0 is this process (ioprio_get(2)).
+    let ioprio = unsafe { libc::syscall(libc::SYS_ioprio_get, PROCESS, 0) };
+    // SAFETY: this value changes nothing (personality(2)).
+    let personality = unsafe { libc::personality(ONLY_ASK) };
+    let nice = rustix::process::getpriority_process(None).unwrap_or(0);
+    [policy.into(), nice.into(), ioprio, personality.into()]
+}
+
+fn read(path: &str, buffer: &mut Vec<u8>) -> Result<(), Errno> {
+    buffer.clear();
+    let file = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    loop {
+        buffer.reserve(4096);
+        if rustix::io::read(&file, rustix::buffer::spare_capacity(buffer))? == 0 {
+            return Ok(());
+        }
+    }
+}
+
+fn add(text: &mut Vec<u8>, line: &[u8]) {
+    text.extend_from_slice(line);
+    text.push(b'\n');
+}
+
+fn add_numbers(text: &mut Vec<u8>, numbers: &[i128]) {
+    for number in numbers {
+        text.extend_from_slice(number.to_string().as_bytes());
+        text.push(b' ');
+    }
+    text.push(b'\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_described_the_same_twice_and_otherwise_when_it_has_changed() {
+        let before = describe().unwrap();
+        assert_eq!(describe().unwrap(), before);
+        let (Some(soft), _) = rlimit::current(Resource::Stack) else {
+            return println!("SKIP: the stack has no limit");
+        };
+        rlimit::lower(Resource::Stack, soft - 4096).unwrap();
+        assert_ne!(describe().unwrap(), before);
+    }
+}
