@@ -148,7 +148,9 @@ pub(crate) fn new_of(state: &Path, id: &RunId) -> PathBuf {
 /// # Errors
 /// As [`remove_layer`], and when the sandbox is not gone.
 pub fn remove_left(state: &Path, id: &RunId) -> Result<(), BaseError> {
-    remove_layer(&new_of(state, id))?;
+    if is_copied(state, id) {
+        remove_layer(&new_of(state, id))?;
+    }
     let path = scratch_of(state, id);
     let locked = lock(&path).map_err(BaseError::at("locking", &path))?;
     if locked.is_none() {
