@@ -8,8 +8,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use offleash_core::spec::RootChoice;
 use offleash_core::text::Text;
+use offleash_manager::lifecycle::open_state;
 use offleash_manager::own::{OwnConfig, OwnSandboxes};
+use offleash_manager::templates;
 
 use crate::args::McpArgs;
 use crate::failure::Failure;
@@ -33,6 +36,12 @@ pub(crate) fn mcp(arguments: &McpArgs, state: Option<&Path>) -> Result<ExitCode,
         ))
         .with_hint("name one with `--workspace DIR`, or say `--no-workspace`"));
     }
+    if let RootChoice::Base {
+        template: Some(name), ..
+    } = &spec.root
+    {
+        templates::require(&open_state(state)?, name)?;
+    }
     let longest = spec
         .limits
         .wall_time
@@ -44,6 +53,9 @@ pub(crate) fn mcp(arguments: &McpArgs, state: Option<&Path>) -> Result<ExitCode,
         arguments: std::env::args_os().skip(1).collect(),
         complaints,
     })?);
+    if !spec.network.reaches_out() && spec.network.host_ports.is_empty() {
+        terminal::complain("offleash: sandboxes have no network; `--allow HOST` lets them reach a host");
+    }
     // One thread, which is this one: keepers end with the thread that started them.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -119,6 +119,38 @@ fn templates_are_listed_shown_and_removed() {
 }
 
 #[test]
+fn tools_for_an_agent_host_do_not_begin_without_their_template() {
+    let site = Site::sharing_templates();
+    let output = site
+        .offleash(["mcp", "--no-workspace", "--template", "tiny"])
+        .output()
+        .unwrap();
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(
+        said.contains("error: there is no template `tiny`") && said.contains("\nhint: `offleash template ls`"),
+        "{said}"
+    );
+    assert!(output.stdout.is_empty(), "{}", stdout(&output));
+
+    build(&site, &["--run", "true"]);
+    let begin = |flags: &[&str]| {
+        let output = site
+            .offleash([&["mcp", "--no-workspace", "--template", "tiny"], flags].concat())
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success() && output.stdout.is_empty(),
+            "{}",
+            stderr(&output)
+        );
+        stderr(&output)
+    };
+    assert!(begin(&[]).contains("sandboxes have no network; `--allow HOST`"));
+    assert_eq!(begin(&["--allow", "a.example"]), "");
+}
+
+#[test]
 fn one_that_is_used_is_not_removed_and_may_be_replaced() {
     let site = Site::sharing_templates();
     build(&site, &["--run", "echo first > /opt/which"]);
@@ -189,7 +221,7 @@ fn a_build_that_fails_says_why_and_leaves_what_there_was() {
     let reach = "python3 -c 'import socket; socket.create_connection((\"pypi.org\", 443), 5)'";
     let said = stderr(&attempt(&site, &["--run", reach]));
     assert!(
-        said.contains("command 1 failed"),
+        said.contains("command 1 failed") && said.contains("it has no network, and `--allow HOST`"),
         "nothing is reached without packages: {said}"
     );
     assert_eq!(kept(&site), ["tiny"]);

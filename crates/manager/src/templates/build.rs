@@ -1,14 +1,17 @@
 //! Builds a template: each step of the recipe is a run over the same layer, which is kept when all have succeeded.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use offleash_core::limits::{LimitName, Limits};
-use offleash_core::network::{NetworkRule, RuleVerdict};
-use offleash_core::record::Outcome;
+use offleash_core::network::{Host, NetworkRule, RuleVerdict};
+use offleash_core::record::{Connection, ConnectionVerdict, NetworkUse, Outcome};
 use offleash_core::spec::{IdChoice, NetworkSpec, RootChoice, SandboxSpec};
 use offleash_core::template::{Recipe, TemplateName};
+use offleash_core::text::Text;
 use offleash_core::units::Bytes;
 use offleash_isolation::limits::LayerMeter;
 use offleash_store::{NewTemplate, StateDirectory, TemplateRecord, remove_directory};
@@ -27,6 +30,9 @@ pub const USUAL_DISK: Bytes = Bytes(8 << 30);
 
 /// Files, directories and links that a template may consist of.
 const MOST_FILES: u64 = 2_000_000;
+
+/// How many of the places that a step may not reach are named before the rest is only counted.
+const NAMED: usize = 5;
 
 /// A template that is to be built.
 #[derive(Debug, Clone)]
@@ -212,12 +218,10 @@ impl Build<'_> {
         if let Some(failure) = report.failure {
             return Err(failed(failure));
         }
-        let refused = report.record.network.iter().flat_map(|network| &network.refused_names);
-        let refused: Vec<&str> = refused.map(|(name, _)| name.as_str()).collect();
         match self.judge(step, &report.record.outcome) {
             Some(_) if seen.was_interrupted => Err(TemplateError::Interrupted),
             Some(TemplateError::Step { step, how, .. }) => Err(TemplateError::Step {
-                hint: Some(hint(&refused)),
+                hint: Some(hint(report.record.network.as_ref())),
                 step,
                 how,
                 last_lines: seen.last_lines,
@@ -265,14 +269,94 @@ impl Build<'_> {
     }
 }
 
-fn hint(refused: &[&str]) -> String {
+fn hint(network: Option<&NetworkUse>) -> String {
     const INDEXES: &str = "an index of your own is named with `--index-url URL`, or with `--build-env PIP_INDEX_URL` if that is \
                            set here";
+    let Some(network) = network else {
+        return "the lines above say why; it has no network, and `--allow HOST` lets it reach a host".to_owned();
+    };
+    let refused = refused(network);
     if refused.is_empty() {
         return format!("the lines above say why; what else it has to reach is allowed with `--allow HOST`; {INDEXES}");
     }
+    let more = match refused.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let named: Vec<String> = refused.into_iter().take(NAMED).collect();
     format!(
-        "it may not reach {}, which `--allow HOST` allows; {INDEXES}",
-        refused.join(", ")
+        "it may not reach {}{more}, which `--allow HOST` allows; {INDEXES}",
+        named.join(", ")
     )
+}
+
+/// The names and places that no rule is about, each once.
+fn refused(network: &NetworkUse) -> BTreeSet<String> {
+    let is_refused = |seen: &&Connection| seen.verdict == ConnectionVerdict::Refused && seen.rule.is_none();
+    let places = network.connections.iter().filter(is_refused);
+    let places = places.map(|seen| match Host::parse(&seen.host) {
+        Ok(Host::Address(IpAddr::V6(address))) => format!("[{address}]:{}", seen.port),
+        _ => format!("{}:{}", seen.host, seen.port),
+    });
+    let all = network.refused_names.keys().cloned().chain(places);
+    all.map(|place| Text::from(place.as_str()).to_string()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connection(host: &str, verdict: ConnectionVerdict, rule: Option<&str>) -> Connection {
+        Connection {
+            at: String::new(),
+            times: 1,
+            host: host.to_owned(),
+            port: 443,
+            address: None,
+            verdict,
+            reason: None,
+            rule: rule.map(ToOwned::to_owned),
+            asked: None,
+            sent_bytes: 0,
+            received_bytes: 0,
+            duration_ms: 0,
+            requests: Vec::new(),
+            more_requests: 0,
+        }
+    }
+
+    #[test]
+    fn a_hint_names_what_no_rule_allowed_and_nothing_else() {
+        let network = NetworkUse {
+            connections: vec![
+                connection("192.0.2.7", ConnectionVerdict::Refused, None),
+                connection("192.0.2.7", ConnectionVerdict::Refused, None),
+                connection("2001:db8::1", ConnectionVerdict::Refused, None),
+                connection(
+                    "denied.example",
+                    ConnectionVerdict::Refused,
+                    Some("network.deny: denied.example"),
+                ),
+                connection("good.example", ConnectionVerdict::Allowed, None),
+            ],
+            refused_names: [("odd\u{1b}.example".to_owned(), 2)].into(),
+            ..NetworkUse::default()
+        };
+        let told = hint(Some(&network));
+        assert!(
+            told.starts_with("it may not reach $'odd\\x1b.example', 192.0.2.7:443, [2001:db8::1]:443, which"),
+            "{told}"
+        );
+        assert!(hint(None).contains("no network"));
+        assert!(!hint(Some(&NetworkUse::default())).contains("no network"));
+    }
+
+    #[test]
+    fn of_many_a_few_are_named() {
+        let network = NetworkUse {
+            refused_names: (0..NAMED + 3).map(|number| (format!("n{number}.example"), 1)).collect(),
+            ..NetworkUse::default()
+        };
+        assert!(hint(Some(&network)).contains("n4.example and 3 more, which"));
+    }
 }

@@ -82,6 +82,17 @@ pub fn exists(state: &StateDirectory, name: &TemplateName) -> Result<bool, Templ
     Ok(state.templates()?.hold(name)?.is_some())
 }
 
+/// That there is a template of this name that can be used.
+///
+/// # Errors
+/// `Missing`; when the state directory cannot be used.
+pub fn require(state: &StateDirectory, name: &TemplateName) -> Result<(), TemplateError> {
+    if exists(state, name)? {
+        return Ok(());
+    }
+    Err(TemplateError::Missing { name: name.clone() })
+}
+
 /// Removes what builders that died left, and what was replaced and is not used any more. The calling process must have
 /// one thread.
 ///
