@@ -233,14 +233,16 @@ pub(crate) fn resume(arguments: &ResumeArgs, state: Option<&Path>) -> Result<Exi
 
 pub(crate) fn fork(arguments: &ForkArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     let client = client(state)?;
-    let path = format!("/sandboxes/{}/fork", encoded(&arguments.id));
-    let mut body = json!({ "count": arguments.count });
-    if let Some(text) = &arguments.timeout {
-        body["timeout"] = json!(seconds("--timeout", text)?);
-    }
+    let path = format!("/v1/sandboxes/{}/fork", encoded(&arguments.id));
+    let timeout = arguments.timeout.as_ref().map(|text| seconds("--timeout", text));
+    let body = json!({
+        "count": arguments.count,
+        "timeout_seconds": timeout.transpose()?,
+        "contexts": arguments.contexts,
+    });
     let forks = client.known(&arguments.id, client.post(&path, &body))?;
-    let forks = forks.as_array().map(Vec::as_slice).unwrap_or_default();
-    let ids = forks.iter().filter_map(|fork| fork["sandbox"]["sandboxID"].as_str());
+    let forks = forks["forks"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let ids = forks.iter().filter_map(|fork| fork["sandbox"]["id"].as_str());
     terminal::print(ids.map(|id| format!("{id}\n")).collect::<String>().as_bytes())?;
     match forks.iter().find_map(|fork| fork["error"]["message"].as_str()) {
         None => Ok(ExitCode::SUCCESS),

@@ -199,6 +199,7 @@ pub(super) async fn fork(asked: &Asked<'_>, given: &str, body: Incoming) -> Resu
     let request = ForkRequest {
         count: count.unwrap_or(1),
         timeout_seconds: timeout,
+        ..ForkRequest::default()
     };
     let forks = forks(asked, given, request).await?;
     let shown: Vec<Forked<'_>> = forks

@@ -79,6 +79,7 @@ pub(super) struct WhichSandbox {
 pub(super) struct Fork {
     pub(super) sandbox: Option<String>,
     pub(super) count: Option<u32>,
+    pub(super) contexts: Option<String>,
 }
 
 /// Reads arguments.

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use offleash_manager::daemon::SandboxContexts;
+use offleash_manager::daemon::{CarriedContexts, SandboxContexts};
 use offleash_manager::keeper::client::Keeper;
 
 use super::failure::ToolError;
@@ -51,6 +51,7 @@ pub(super) trait Backing: Send + Sync + 'static {
         &self,
         id: &str,
         count: u32,
+        contexts: CarriedContexts,
     ) -> impl Future<Output = Result<Vec<Result<String, ToolError>>, ToolError>> + Send;
 
     /// Ends a sandbox.

@@ -1,6 +1,6 @@
 //! The tools as models read them: names, descriptions, input schemas, annotations.
 
-use offleash_manager::daemon::MOST_FORKS;
+use offleash_manager::daemon::{CarriedContexts, MOST_FORKS};
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
@@ -107,8 +107,8 @@ fn words(name: Name) -> (&'static str, &'static str) {
         ),
         Name::Fork => (
             "Fork a sandbox",
-            "Makes further sandboxes whose files begin as a copy of those of a running one, and returns their ids, to be passed \
-             as `sandbox`: for trying several ways from the same state. Processes and variables are not copied.",
+            "Makes further sandboxes whose files and variables of code begin as a copy of those of a running one, and returns \
+             their ids, to be passed as `sandbox`: for trying several ways from the same state. Processes are not copied.",
         ),
     }
 }
@@ -222,6 +222,7 @@ fn schema(name: Name, can_be_told: bool, longest_seconds: u64) -> Value {
             json!({
                 "sandbox": sandbox,
                 "count": { "type": "integer", "minimum": 1, "maximum": MOST_FORKS, "default": 1, "description": "How many copies." },
+                "contexts": { "type": "string", "enum": CarriedContexts::WORDS, "default": "all", "description": "Which variables: `all`, and nothing is copied where something cannot be; those for which it is `possible`; `none`." },
             }),
         ),
     }

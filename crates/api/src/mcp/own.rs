@@ -5,6 +5,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
+use offleash_manager::daemon::CarriedContexts;
 use offleash_manager::own::{OwnSandbox, OwnSandboxes};
 
 use super::backing::{Backing, NewSandbox, Opened};
@@ -27,7 +28,7 @@ impl Backing for Own {
         Ok(opened(self.sandboxes.get(id)?))
     }
 
-    async fn fork(&self, _: &str, _: u32) -> Result<Vec<Result<String, ToolError>>, ToolError> {
+    async fn fork(&self, _: &str, _: u32, _: CarriedContexts) -> Result<Vec<Result<String, ToolError>>, ToolError> {
         // What these write may lie over a workspace of the host's, whose changes are its owner's to take out.
         Err(
             ToolError::new("sandboxes of `offleash mcp` cannot be forked; those of `offleash serve` can be")

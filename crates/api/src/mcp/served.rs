@@ -6,7 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use offleash_core::template::TemplateName;
 use offleash_interpreter::contexts::DEFAULT_CWD;
-use offleash_manager::daemon::{Caller, CreateRequest, Daemon, ForkRequest, NetworkSettings, SandboxView, Scope};
+use offleash_manager::daemon::{
+    Caller, CarriedContexts, CreateRequest, Daemon, ForkRequest, NetworkSettings, SandboxView, Scope,
+};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::backing::{Backing, NewSandbox, Opened};
@@ -95,10 +97,16 @@ impl Backing for Served {
         self.opened(view).await
     }
 
-    async fn fork(&self, id: &str, count: u32) -> Result<Vec<Result<String, ToolError>>, ToolError> {
+    async fn fork(
+        &self,
+        id: &str,
+        count: u32,
+        contexts: CarriedContexts,
+    ) -> Result<Vec<Result<String, ToolError>>, ToolError> {
         let request = ForkRequest {
             count,
             timeout_seconds: Some(self.lifetime()),
+            contexts,
         };
         let forks = self.daemon.fork(&self.caller, id, request).await?;
         let made = forks

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::request::Parts;
+use offleash_manager::daemon::CarriedContexts;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData, Implementation,
     ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
@@ -186,7 +187,9 @@ impl<B: Backing> Session<B> {
             );
         };
         self.open(&id).await?;
-        let forks = self.backing.fork(&id, asked.count.unwrap_or(1)).await?;
+        let contexts = asked.contexts.as_deref().map(CarriedContexts::parse).transpose()?;
+        let (count, contexts) = (asked.count.unwrap_or(1), contexts.unwrap_or_default());
+        let forks = self.backing.fork(&id, count, contexts).await?;
         let line = |fork: Result<String, ToolError>| match fork {
             Ok(id) => format!("sandbox: {id}"),
             Err(error) => format!("not made: {}", error.message),

@@ -146,7 +146,7 @@ pub(super) static OPERATIONS: [Operation; 28] = [
     operation!(ResumeSandbox, POST "/v1/sandboxes/{id}/resume", CREATE, &[], of::<Resume>() => 200 one::<Sandbox>(),
         "Lets a paused sandbox go on; one that runs does already."),
     operation!(ForkSandbox, POST "/v1/sandboxes/{id}/fork", CREATE, &[], of::<NewForks>() => 201 one::<ForkList>(),
-        "Makes sandboxes whose files begin as a copy of those of a running one, at one moment; each is made or not."),
+        "Makes sandboxes whose files and contexts of code begin as a copy of those of a running one, at one moment; each is made or not."),
     operation!(RunInSandbox, POST "/v1/sandboxes/{id}/run", CREATE, &[], of::<NewCommand>() => 200 one::<RunResult>(),
         "Runs a command in a sandbox and answers when it has ended."),
     operation!(Execute, POST "/v1/sandboxes/{id}/execute", CREATE, &[], of::<NewDefaultCell>() => 200 lines::<CellEvent>(),

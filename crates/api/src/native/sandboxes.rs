@@ -4,7 +4,7 @@ use http::{Response, StatusCode};
 use hyper::body::Incoming;
 use offleash_core::id::SandboxNameError;
 use offleash_manager::daemon::{
-    Caller, CreateRequest, Daemon, ForkRequest, LimitsRequest, NetworkSettings, OnTimeout, State,
+    Caller, CarriedContexts, CreateRequest, Daemon, ForkRequest, LimitsRequest, NetworkSettings, OnTimeout, State,
 };
 
 use super::shapes::{
@@ -98,10 +98,17 @@ pub(super) async fn resume(asked: &Asked<'_>, given: &str, body: Incoming) -> Re
 }
 
 pub(super) async fn fork(asked: &Asked<'_>, given: &str, body: Incoming) -> Result<Response<Body>, Refusal> {
-    let NewForks { count, timeout_seconds } = json::read(body).await?;
+    let NewForks {
+        count,
+        timeout_seconds,
+        contexts,
+    } = json::read(body).await?;
+    let contexts = contexts.as_deref().map(CarriedContexts::parse).transpose();
+    let contexts = contexts.map_err(|error| asked.refused(&error))?.unwrap_or_default();
     let request = ForkRequest {
         count: count.unwrap_or(1),
         timeout_seconds,
+        contexts,
     };
     let forks = forks(asked, given, request).await?.into_iter().map(|fork| match fork {
         Ok(view) => Fork {

@@ -78,6 +78,9 @@ objects! {
         count: Option<u32>,
         /// How long each may live, seconds; 300 if absent.
         timeout_seconds: Option<u64>,
+        /// What they have of contexts of code: `all`, and nothing is forked where something cannot be carried; what is
+        /// `possible`; `none`. `all` if absent.
+        contexts: Option<String>,
     }
 
     request

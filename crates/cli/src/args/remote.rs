@@ -150,6 +150,10 @@ pub(crate) struct ForkArgs {
     /// How long each lives, such as 90s, 5m or 2h. [default: the daemon's]
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<String>,
+    /// What they have of contexts of code: `all`, and nothing is forked where something cannot be carried; what is
+    /// `possible`; `none`.
+    #[arg(long, value_name = "WHICH", value_parser = ["all", "possible", "none"], default_value = "all")]
+    pub(crate) contexts: String,
     /// The sandbox; it must run.
     #[arg(value_name = "ID")]
     pub(crate) id: String,

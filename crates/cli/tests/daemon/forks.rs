@@ -5,11 +5,16 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use offleash_core::error::{ErrorKind, Explained as _};
+use offleash_interpreter::cell::{Cell, CellEnd, CellEvent};
+use offleash_interpreter::language::Language;
 use offleash_manager::daemon::{
-    Caller, Daemon, DaemonError, ForkRequest, ListFilter, OnTimeout, Quota, SandboxView, Scope, Scopes,
+    Caller, CarriedContexts, Daemon, DaemonError, ForkRequest, ListFilter, OnTimeout, Quota, SandboxContexts,
+    SandboxView, Scope, Scopes,
 };
 use offleash_manager::keeper::Keeper;
 use offleash_manager::keeper::message::StartExec;
+
+use tokio::sync::mpsc::Receiver;
 
 use super::support::processes::PATIENCE;
 use super::world::{World, config, create, create_with, eventually, kill, output, test, within};
@@ -228,6 +233,126 @@ fn what_is_asked_of_a_source_waits_while_it_is_copied() {
     });
 }
 
+/// What a cell writes in the default context of Python, and how it failed.
+async fn cell(daemon: &Daemon, id: &str, code: &str) -> String {
+    let contexts = within(daemon.contexts(id)).await.unwrap();
+    told(
+        within(contexts.execute_in_default(Language::Python, of(code)))
+            .await
+            .unwrap(),
+    )
+    .await
+}
+
+/// The same in another context.
+async fn cell_in(contexts: &SandboxContexts, context: &str, code: &str) -> String {
+    told(within(contexts.execute(context, of(code))).await.unwrap()).await
+}
+
+fn of(code: &str) -> Cell {
+    Cell {
+        code: code.to_owned(),
+        ..Cell::default()
+    }
+}
+
+async fn told(mut events: Receiver<CellEvent>) -> String {
+    let mut said = String::new();
+    while let Some(event) = within(events.recv()).await {
+        match event {
+            CellEvent::Output { text, .. } => said.push_str(&text),
+            CellEvent::Error(error) => said.push_str(&error.name),
+            CellEvent::End(CellEnd::Done) => return said,
+            CellEvent::End(end) => panic!("{end:?}"),
+            _ => {}
+        }
+    }
+    panic!("a cell without an end, after {said}")
+}
+
+#[test]
+fn a_fork_goes_on_with_what_cells_left() {
+    test(async {
+        let world = World::new();
+        let daemon = world.daemon().await;
+        let source = create(&daemon).await;
+        let code = "import math, random\nshared = [1]\nboth = {'one': shared, 'other': shared}\ndef twice(x): return 2 * x\nn = 1";
+        assert_eq!(cell(&daemon, &source.id, code).await, "");
+        let contexts = within(daemon.contexts(&source.id)).await.unwrap();
+        let second = within(contexts.create(Language::Python, Some("/tmp".to_owned())))
+            .await
+            .unwrap();
+        assert_eq!(cell_in(&contexts, &second.id, "mine = 'second'").await, "");
+        let forks = fork(&daemon, &source.id, 3).await;
+        let ask = "import os; both['other'].append(n); print(twice(n), both['one'], math.pi > 3, os.getcwd())";
+        let mut drawn = Vec::new();
+        for (number, sandbox) in forks.iter().enumerate() {
+            cell(&daemon, &sandbox.id, &format!("n = {number}")).await;
+            let said = cell(&daemon, &sandbox.id, ask).await;
+            assert_eq!(said, format!("{} [1, {number}] True /home/user\n", 2 * number));
+            drawn.push(cell(&daemon, &sandbox.id, "print(random.random())").await);
+            // The same ids, and nothing left of how it came there.
+            let its = within(daemon.contexts(&sandbox.id)).await.unwrap();
+            assert_eq!(
+                cell_in(&its, &second.id, "print(mine, os.getcwd() if 'os' in dir() else '')").await,
+                "second \n"
+            );
+            let left = output(&keeper(&daemon, sandbox).await, "ls -A ~ | grep offleash; true").await;
+            assert_eq!(left, "");
+        }
+        drawn.push(cell(&daemon, &source.id, "print(random.random())").await);
+        drawn.sort();
+        drawn.dedup();
+        assert_eq!(drawn.len(), 4, "two draw the same numbers");
+        // The source has what it had.
+        assert_eq!(cell(&daemon, &source.id, "print(n, shared)").await, "1 [1]\n");
+        assert_eq!(
+            output(&keeper(&daemon, &source).await, "ls -A ~ | grep offleash; true").await,
+            ""
+        );
+        // Forks of a fork, after the source.
+        within(daemon.kill(&Caller::local(), &source.id)).await.unwrap();
+        let again = fork(&daemon, &forks[2].id, 1).await;
+        assert_eq!(cell(&daemon, &again[0].id, "print(n, shared)").await, "2 [1, 2]\n");
+    });
+}
+
+#[test]
+fn what_cannot_be_carried_is_told_or_left_out() {
+    test(async {
+        let world = World::new();
+        let daemon = world.daemon().await;
+        let source = create(&daemon).await;
+        let code = "import socket\nconnection = socket.socket()\nn = 1";
+        assert_eq!(cell(&daemon, &source.id, code).await, "");
+        let ask = |contexts| ForkRequest {
+            contexts,
+            ..ForkRequest::default()
+        };
+        let me = Caller::local();
+        let error = within(daemon.fork(&me, &source.id, ask(CarriedContexts::All)))
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict, "{error:?}");
+        let told = error.to_string();
+        assert!(
+            told.contains("`connection` (socket") && told.contains(&source.id),
+            "{told}"
+        );
+        // Nothing of the fork remains, and the source goes on.
+        assert_eq!(daemon.list(&me, &ListFilter::default()).unwrap().sandboxes.len(), 1);
+        assert_eq!(cell(&daemon, &source.id, "print(n)").await, "1\n");
+        for (contexts, says) in [
+            (CarriedContexts::Possible, "1\nNameError"),
+            (CarriedContexts::Nothing, "NameError"),
+        ] {
+            let mut forks = within(daemon.fork(&me, &source.id, ask(contexts))).await.unwrap();
+            let made = forks.remove(0).unwrap();
+            assert_eq!(cell(&daemon, &made.id, "print(n)\nconnection").await, says);
+        }
+    });
+}
+
 #[test]
 fn who_cannot_have_forks_is_told_why() {
     test(async {
@@ -250,7 +375,11 @@ fn who_cannot_have_forks_is_told_why() {
             ..me.clone()
         };
         let source = within(daemon.create(&me, Default::default())).await.unwrap();
-        let ask = |count, timeout_seconds| ForkRequest { count, timeout_seconds };
+        let ask = |count, timeout_seconds| ForkRequest {
+            count,
+            timeout_seconds,
+            ..ForkRequest::default()
+        };
         for (caller, id, request, kind) in [
             (&me, "inobody", ask(1, None), ErrorKind::NotFound),
             (&other, &*source.id, ask(1, None), ErrorKind::NotFound),

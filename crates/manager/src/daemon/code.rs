@@ -88,6 +88,29 @@ pub(super) async fn prepare(inner: &Inner, entry: &Entry, imports: &[PythonModul
     contexts.prepare(&modules).await
 }
 
+/// The contexts of a sandbox that runs.
+pub(super) fn of_entry(inner: &Inner, entry: &Entry) -> Arc<SandboxContexts> {
+    let (env, has_zygote) = {
+        let facts = entry.lock();
+        (facts.specification.env.clone(), facts.specification.zygote.is_some())
+    };
+    let keeper = inner.keeper(entry);
+    contexts_in(inner, entry, keeper, &env, has_zygote)
+}
+
+fn contexts_in(
+    inner: &Inner,
+    entry: &Entry,
+    keeper: Keeper,
+    env: &BTreeMap<String, String>,
+    has_zygote: bool,
+) -> Arc<SandboxContexts> {
+    // A copy has read them when they were others.
+    let is_late = env.keys().any(|name| Language::is_read_by_python_at_start(name));
+    let make = || (keeper, Arc::new(env.clone()), has_zygote && !is_late);
+    inner.contexts.get_or(entry.id.as_str(), make)
+}
+
 impl Daemon {
     /// The contexts of a sandbox, which is resumed by this when traffic resumes it. Who asks was checked.
     ///
@@ -119,10 +142,7 @@ impl Daemon {
             (facts.row.template.clone(), facts.specification.zygote.is_some())
         };
         zygotes::want(&self.inner, &template);
-        // A copy has read them when they were others.
-        let is_late = access.env.keys().any(|name| Language::is_read_by_python_at_start(name));
-        let make = || (keeper, Arc::new(access.env.clone()), has_zygote && !is_late);
-        Ok(self.inner.contexts.get_or(id, make))
+        Ok(contexts_in(&self.inner, &entry, keeper, &access.env, has_zygote))
     }
 }
 

@@ -92,6 +92,16 @@ pub enum DaemonError {
         /// What kind of failure it is.
         kind: ErrorKind,
     },
+    /// The contexts of code of a sandbox are not carried to a fork.
+    #[error("sandbox `{id}`: {why}")]
+    Contexts {
+        /// The sandbox.
+        id: String,
+        /// Why not; where a context has what cannot be carried, which of it and why.
+        why: String,
+        /// What kind of failure it is.
+        kind: ErrorKind,
+    },
     /// There is no such template.
     #[error("template `{}` not found", .name.escape_debug())]
     UnknownTemplate {
@@ -218,7 +228,7 @@ impl Explained for DaemonError {
             | Self::AlreadyRunning
             | Self::TemplateInUse { .. } => ErrorKind::Conflict,
             Self::QuotaExceeded { .. } => ErrorKind::Exhausted,
-            Self::NotCopied { kind, .. } => *kind,
+            Self::NotCopied { kind, .. } | Self::Contexts { kind, .. } => *kind,
             Self::Overloaded { .. }
             | Self::Short { .. }
             | Self::Draining

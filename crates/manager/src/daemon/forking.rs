@@ -4,14 +4,20 @@
 //! own. What the source has written is copied while nothing in it moves; of several forks the others are copied from the
 //! first, when it moves again. Forks are in the registry before there is anything of them, so that the next daemon removes
 //! what is half made; the source goes on by itself when the daemon dies, because its keeper holds it only as long as it is
-//! asked to. Deliberately not here: processes of the source, which are not carried.
+//! asked to. Contexts of code of the source save what their cells left into its files before, and those of the forks load it;
+//! until the copy is there no cell of the source runs. Deliberately not here: processes of the source, which are not carried.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use offleash_core::error::Explained as _;
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
+use offleash_interpreter::contexts::DEFAULT_CWD;
+use offleash_interpreter::error::ContextError;
+use offleash_interpreter::process::ProcessError;
+use offleash_interpreter::state::{Held, SaveOptions, SavedContext};
 use offleash_store::registry::{Change, LogLevel, SandboxState};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -25,7 +31,7 @@ use super::specification::{self, Specification};
 use super::table::{Entry, Reserved};
 use super::transitions::patiently;
 use super::view::{Caller, SandboxView};
-use super::{Daemon, copying, ending, random, templates};
+use super::{Daemon, code, copying, ending, random, templates};
 use crate::base::CopyOrder;
 use crate::keeper::error::KeeperError;
 use crate::keeper::order::MOST_FILES;
@@ -36,6 +42,42 @@ pub const MOST_FORKS: u32 = 20;
 /// How long files may take to be copied; as long as the first copy takes, the source stands still.
 const LONGEST_COPY: Duration = Duration::from_secs(60);
 
+/// How long contexts may take to load what they saved, which took as long as [`SaveOptions`] allows.
+const LONGEST_LOAD: Duration = Duration::from_secs(120);
+
+/// What forks have of the contexts of their source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CarriedContexts {
+    /// All of each; where something cannot be carried, nothing is forked.
+    #[default]
+    All,
+    /// What can be carried.
+    Possible,
+    /// None.
+    Nothing,
+}
+
+impl CarriedContexts {
+    /// What those that ask may say.
+    pub const WORDS: [&str; 3] = ["all", "possible", "none"];
+
+    /// As somebody asked for it.
+    ///
+    /// # Errors
+    /// `Invalid` for any other word.
+    pub fn parse(word: &str) -> Result<Self, DaemonError> {
+        match word {
+            "all" => Ok(Self::All),
+            "possible" => Ok(Self::Possible),
+            "none" => Ok(Self::Nothing),
+            _ => Err(DaemonError::invalid(
+                "contexts",
+                format!("must be one of {}", Self::WORDS.join(", ")),
+            )),
+        }
+    }
+}
+
 /// Forks that are asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForkRequest {
@@ -43,6 +85,8 @@ pub struct ForkRequest {
     pub count: u32,
     /// How long they may live, seconds; the daemon's default if `None`. Zero is refused.
     pub timeout_seconds: Option<u64>,
+    /// What they have of the contexts of code.
+    pub contexts: CarriedContexts,
 }
 
 impl Default for ForkRequest {
@@ -50,6 +94,7 @@ impl Default for ForkRequest {
         Self {
             count: 1,
             timeout_seconds: None,
+            contexts: CarriedContexts::All,
         }
     }
 }
@@ -62,7 +107,8 @@ impl Daemon {
     ///
     /// # Errors
     /// When no fork can be: `NotFound`, `Forbidden`, `Invalid`, `Conflict` for one that is paused or whose template was built
-    /// again since, `Unsupported`, `QuotaExceeded`, `Overloaded`, `Draining`, `NotCopied`, `Keeper`.
+    /// again since, `Unsupported`, `QuotaExceeded`, `Overloaded`, `Draining`, `Contexts` where they cannot be carried,
+    /// `NotCopied`, `Keeper`.
     pub async fn fork(&self, caller: &Caller, id: &str, request: ForkRequest) -> Result<Forks, DaemonError> {
         let source = self.owned(caller, id)?;
         if self.inner.is_draining() {
@@ -76,7 +122,7 @@ impl Daemon {
         let listener = Listener::default();
         let (inner, caller, listens) = (Arc::clone(&self.inner), caller.clone(), listener.there());
         let work = async move {
-            let forks = fork(&inner, &source, &caller, timeout, request.count).await?;
+            let forks = fork(&inner, &source, &caller, timeout, &request).await?;
             let answer = forks.into_iter().map(|made| {
                 let entry = made?;
                 if listens.load(Ordering::Acquire) {
@@ -99,25 +145,26 @@ async fn fork(
     source: &Arc<Entry>,
     caller: &Caller,
     timeout: Duration,
-    count: u32,
+    request: &ForkRequest,
 ) -> Result<Vec<Result<Arc<Entry>, DaemonError>>, DaemonError> {
     inner.admission.check()?;
     let order = Arc::new(order_of(inner, source, caller, timeout).await?);
-    let mut forks: Vec<_> = (0..count).map(|_| reserve(inner, &order)).collect();
-    let forked = fill(inner, source, &order, &mut forks).await;
-    if forked.is_err() {
-        for entry in forks.into_iter().flatten() {
-            discard(inner, &entry).await;
+    let mut forks: Vec<_> = (0..request.count).map(|_| reserve(inner, &order)).collect();
+    let saved = match fill(inner, source, &order, &mut forks, request.contexts).await {
+        Ok(saved) => Arc::new(saved),
+        Err(error) => {
+            for entry in forks.into_iter().flatten() {
+                discard(inner, &entry).await;
+            }
+            return Err(error);
         }
-        forked?;
-        return Ok(Vec::new());
-    }
+    };
     inner.log(
         source.id.as_str(),
         LogLevel::Info,
         format!("{} had it forked", who(caller)),
     );
-    Ok(make_all(inner, &order, forks).await)
+    Ok(make_all(inner, &order, forks, &saved).await)
 }
 
 /// What each fork is made from: the same as its source.
@@ -197,25 +244,27 @@ fn reserve(inner: &Inner, order: &Order) -> Result<Arc<Entry>, DaemonError> {
 }
 
 /// Copies what the source has written for each of `forks` that there is; those for which that fails are there no more.
+/// Answers the contexts that saved themselves into it.
 async fn fill(
     inner: &Arc<Inner>,
     source: &Entry,
     order: &Order,
     forks: &mut [Result<Arc<Entry>, DaemonError>],
-) -> Result<(), DaemonError> {
+    carried: CarriedContexts,
+) -> Result<Vec<SavedContext>, DaemonError> {
     let all: Vec<Arc<Entry>> = forks.iter().flatten().cloned().collect();
     let Some(first) = all.first() else {
         return match forks.iter_mut().next() {
-            Some(refused) => std::mem::replace(refused, Err(DaemonError::Draining)).map(drop),
-            None => Ok(()),
+            Some(refused) => std::mem::replace(refused, Err(DaemonError::Draining)).map(|_| Vec::new()),
+            None => Ok(Vec::new()),
         };
     };
+    runs(source)?;
+    // Before its turn: cells may take long, and whoever ends the source meanwhile shall not wait for them. Dropped after
+    // it moves again, since a driver that stands still removes no file.
+    let contexts = save(inner, source, carried).await?;
     let turn = patiently(source).await?;
-    match source.state() {
-        SandboxState::Running => {}
-        SandboxState::Paused => return Err(DaemonError::conflict(source.id.as_str(), "is paused")),
-        _ => return Err(DaemonError::not_found(source.id.as_str())),
-    }
+    runs(source)?;
     let keeper = inner.keeper(source);
     let failed = |error| from_keeper(source, error);
     let used = keeper.usage().await.map_err(failed)?.disk_bytes;
@@ -255,7 +304,64 @@ async fn fill(
             *fork = Err(error);
         }
     }
+    Ok(contexts.map(|held| held.contexts().to_vec()).unwrap_or_default())
+}
+
+fn runs(source: &Entry) -> Result<(), DaemonError> {
+    match source.state() {
+        SandboxState::Running => Ok(()),
+        SandboxState::Paused => Err(DaemonError::conflict(source.id.as_str(), "is paused")),
+        _ => Err(DaemonError::not_found(source.id.as_str())),
+    }
+}
+
+/// Has the contexts of the source save what their cells left, into its home directory, which is copied; they wait until what
+/// this answers is dropped.
+async fn save(inner: &Inner, source: &Entry, carried: CarriedContexts) -> Result<Option<Held>, DaemonError> {
+    let options = SaveOptions {
+        skip: match carried {
+            CarriedContexts::All => false,
+            CarriedContexts::Possible => true,
+            CarriedContexts::Nothing => return Ok(None),
+        },
+        ..SaveOptions::new(DEFAULT_CWD)
+    };
+    let saved = code::of_entry(inner, source).save(&options).await;
+    saved.map(Some).map_err(|error| from_contexts(source, error))
+}
+
+/// Has the contexts of a fork load what they saved when they were those of its source.
+async fn load(inner: &Inner, entry: &Entry, saved: &[SavedContext]) -> Result<(), DaemonError> {
+    if saved.is_empty() {
+        return Ok(());
+    }
+    let contexts = code::of_entry(inner, entry);
+    let loaded = timeout(LONGEST_LOAD, contexts.restore(saved)).await;
+    let loaded = loaded.unwrap_or_else(|_| {
+        Err(ContextError::NotLoaded {
+            id: saved.first().map(|context| context.id.clone()).unwrap_or_default(),
+            reason: format!("it took longer than {} seconds", LONGEST_LOAD.as_secs()),
+        })
+    });
+    let left_out = loaded.map_err(|error| from_contexts(entry, error))?;
+    let all = saved.iter().flat_map(|context| &context.left_out).chain(&left_out);
+    for obstacle in all {
+        inner.log(entry.id.as_str(), LogLevel::Warn, format!("not carried: {obstacle}"));
+    }
     Ok(())
+}
+
+fn from_contexts(entry: &Entry, error: ContextError) -> DaemonError {
+    let id = entry.id.as_str();
+    match error {
+        ContextError::Process(ProcessError::Gone) => DaemonError::not_found(id),
+        ContextError::Process(ProcessError::Paused) => DaemonError::conflict(id, "is paused"),
+        error => DaemonError::Contexts {
+            id: id.to_owned(),
+            why: error.to_string(),
+            kind: error.kind(),
+        },
+    }
 }
 
 /// Makes sandboxes of those whose files are there.
@@ -263,14 +369,15 @@ async fn make_all(
     inner: &Arc<Inner>,
     order: &Arc<Order>,
     forks: Vec<Result<Arc<Entry>, DaemonError>>,
+    saved: &Arc<Vec<SavedContext>>,
 ) -> Vec<Result<Arc<Entry>, DaemonError>> {
     let mut making = JoinSet::new();
     let mut answers: Vec<_> = forks.iter().map(|_| None).collect();
     for (number, fork) in forks.into_iter().enumerate() {
-        let (inner, order) = (Arc::clone(inner), Arc::clone(order));
+        let (inner, order, saved) = (Arc::clone(inner), Arc::clone(order), Arc::clone(saved));
         making.spawn(async move {
             let made = match fork {
-                Ok(entry) => make_one(&inner, &order, &entry).await.map(|()| entry),
+                Ok(entry) => make_one(&inner, &order, &entry, &saved).await.map(|()| entry),
                 Err(error) => Err(error),
             };
             (number, made)
@@ -292,14 +399,25 @@ async fn make_all(
     answers.into_iter().map(|answer| answer.unwrap_or_else(lost)).collect()
 }
 
-async fn make_one(inner: &Arc<Inner>, order: &Order, entry: &Arc<Entry>) -> Result<(), DaemonError> {
-    let _transition = entry.transition.lock().await;
+async fn make_one(
+    inner: &Arc<Inner>,
+    order: &Order,
+    entry: &Arc<Entry>,
+    saved: &[SavedContext],
+) -> Result<(), DaemonError> {
+    let transition = entry.transition.lock().await;
     if let Err(error) = make_in_turn(inner, entry, order).await {
         inner.tally.failed.fetch_add(1, Ordering::Relaxed);
         discard(inner, entry).await;
         return Err(error);
     }
     settle(inner, entry, order);
+    drop(transition);
+    if let Err(error) = load(inner, entry, saved).await {
+        let cause = Cause::killed("its contexts could not load what they had saved");
+        ending::end_in_background(inner, entry, cause);
+        return Err(error);
+    }
     Ok(())
 }
 

@@ -45,7 +45,7 @@ pub(crate) use self::code::contexts_of;
 pub use self::code::{SandboxContexts, SandboxProcesses, SandboxStream, is_driver_tag};
 pub use self::config::{AdmissionConfig, DaemonConfig, PoolConfig, TemplatePool, TemplatesConfig, ZygotesConfig};
 pub use self::error::DaemonError;
-pub use self::forking::{ForkRequest, Forks, MOST_FORKS};
+pub use self::forking::{CarriedContexts, ForkRequest, Forks, MOST_FORKS};
 use self::inner::Inner;
 pub use self::keys::Keys;
 pub(crate) use self::launch::{OWN_PROGRAM, Process};

@@ -240,6 +240,18 @@ async def forks_begin_with_the_files_of_their_source(connect):
             await good(session, "kill_sandbox", sandbox=fork)
 
 
+@case("http")
+async def forks_go_on_with_the_variables_of_their_source(connect):
+    async with connect() as session:
+        await good(session, "run_code", code="state = {'n': 41}\nopened = open('/etc/passwd')")
+        await bad(session, "fork", "opened")
+        await bad(session, "fork", "contexts", contexts="some")
+        fork = (await good(session, "fork", contexts="possible")).removeprefix("sandbox: ")
+        assert "42" in await good(session, "run_code", code="state['n'] += 1; state['n']", sandbox=fork)
+        assert "41" in await good(session, "run_code", code="state['n']")
+        await good(session, "kill_sandbox", sandbox=fork)
+
+
 @case("stdio")
 async def forks_are_refused_where_there_are_none(connect):
     async with connect() as session:

@@ -245,3 +245,22 @@ async def work_for_those_that_do_not_wait(sandbox):
     context = await code.create_code_context()
     equal((await code.run_code("x", context=context)).error.name, "NameError")
     await code.remove_code_context(context)
+
+
+@case
+def go_on_in_forks(sandbox):
+    if not hasattr(Sandbox, "fork"):
+        # Older ones know nothing of it.
+        return
+    code = interpreter(sandbox)
+    code.run_code("rows = [n * n for n in range(1000)]\ndef total(): return sum(rows)")
+    forks = code.fork(count=2)
+    try:
+        for number, fork in enumerate(forks):
+            equal(fork.run_code(f"rows.append({number}); total()").text, str(332833500 + number))
+        equal(code.run_code("total(), len(rows)").text, "(332833500, 1000)")
+    finally:
+        for fork in forks:
+            fork.kill()
+    code.run_code("import threading\nlock = threading.Lock()")
+    says(str(raises(SandboxException, code.fork)), "lock")
