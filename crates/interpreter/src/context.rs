@@ -11,6 +11,7 @@ use crate::contexts::{ContextInfo, State};
 use crate::driver::{Driver, News, Silence};
 use crate::error::ContextError;
 use crate::limits::Limits;
+use crate::past;
 use crate::process::{ProcessError, Processes};
 use crate::run;
 use crate::state::Obstacle;
@@ -71,6 +72,17 @@ struct Standing {
     count: u64,
 }
 
+/// What is there of a context from the beginning.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// Nothing: its driver is started when it is needed.
+    Nothing,
+    /// A driver, with this process id.
+    Driver(u32),
+    /// That its driver has ended, and what the next cell is to be told of that.
+    End(Option<Death>),
+}
+
 /// A context; its work is done by a task that ends with the last of these, and leaves the driver alone then.
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -81,18 +93,22 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// A context whose driver has that process id, or is started when it is needed.
-    pub(crate) fn new<P: Processes>(processes: P, info: ContextInfo, pid: Option<u32>, limits: Limits) -> Self {
+    /// A context of which there is what was found.
+    pub(crate) fn new<P: Processes>(processes: P, info: ContextInfo, found: Found, limits: Limits) -> Self {
         let (jobs, jobs_of_actor) = mpsc::channel(limits.waiting.max(1));
         let (orders, orders_of_actor) = mpsc::channel(ORDERS);
-        let state = State::Starting;
+        let (state, pid, untold) = match found {
+            Found::Nothing => (State::Starting, None, None),
+            Found::Driver(pid) => (State::Starting, Some(pid), None),
+            Found::End(untold) => (State::Dead, None, untold),
+        };
         let standing = Arc::new(Mutex::new(Standing { state, count: 0 }));
         let actor = Actor {
             processes,
             info: info.clone(),
             limits,
             driver: None,
-            untold: None,
+            untold,
             jobs: jobs_of_actor,
             orders: orders_of_actor,
             standing: Arc::clone(&standing),
@@ -209,7 +225,9 @@ impl<P: Processes> Actor<P> {
                 Due::News(News::Over(death)) => {
                     self.lose_driver(death).await;
                     // Nothing is lost with one that has run no cell: the next one goes to another.
-                    self.untold = self.untold.take().filter(|_| self.has_run());
+                    if !self.has_run() {
+                        self.is_told().await;
+                    }
                     true
                 }
             };
@@ -331,7 +349,16 @@ impl<P: Processes> Actor<P> {
         outcome
     }
 
+    /// Ends the driver as somebody wanted it, so that nobody is told.
     async fn end_driver(&mut self) -> Result<(), ContextError> {
+        match self.processes.note_end(&self.info.tag(), None).await {
+            Err(error @ ProcessError::Paused) => Err(error.into()),
+            // Then a later daemon tells what nobody needs to know.
+            Ok(()) | Err(_) => self.kill_driver().await,
+        }
+    }
+
+    async fn kill_driver(&mut self) -> Result<(), ContextError> {
         if let Some(driver) = &mut self.driver {
             driver.kill().await?;
         }
@@ -342,11 +369,21 @@ impl<P: Processes> Actor<P> {
 
     /// The driver is of no use any more.
     async fn lose_driver(&mut self, death: Death) {
+        if let Some(note) = past::note_of(&death) {
+            // Without it a later daemon tells the end that follows now.
+            let _noted = self.processes.note_end(&self.info.tag(), Some(note)).await;
+        }
         // It may have ended by itself, and what cannot be ended ends with the sandbox.
-        let _ended = self.end_driver().await;
+        let _ended = self.kill_driver().await;
         self.driver = None;
         self.untold = Some(death);
         self.note(State::Dead);
+    }
+
+    /// Nobody has to be told that the driver has ended, nor by a later daemon.
+    async fn is_told(&mut self) {
+        self.untold = None;
+        let _noted = self.processes.note_end(&self.info.tag(), past::told()).await;
     }
 
     async fn run(&mut self, cell: Cell, events: mpsc::Sender<CellEvent>) -> bool {
@@ -365,6 +402,7 @@ impl<P: Processes> Actor<P> {
         }
         if let Some(death) = self.untold.take() {
             let _told = events.send(CellEvent::End(CellEnd::DiedBefore(death))).await;
+            self.is_told().await;
             return true;
         }
         let Some(driver) = &mut self.driver else {
@@ -376,8 +414,8 @@ impl<P: Processes> Actor<P> {
         if let CellEnd::Died(death) = &end {
             self.lose_driver(death.clone()).await;
             // Whoever runs the cell is told now, or is gone: then the next one is.
-            if !events.is_closed() {
-                self.untold = None;
+            if !gone && !events.is_closed() {
+                self.is_told().await;
             }
         } else {
             self.standing.lock().unwrap_or_else(PoisonError::into_inner).count += 1;

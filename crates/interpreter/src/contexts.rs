@@ -5,11 +5,12 @@ use std::sync::Arc;
 use tokio::sync::{Mutex, mpsc};
 
 use crate::cell::{Cell, CellEvent};
-use crate::context::{Context, Order};
+use crate::context::{Context, Found, Order};
 use crate::error::{ContextError, shortened};
 use crate::id::{Id, IdError};
 use crate::language::Language;
 use crate::limits::Limits;
+use crate::past;
 use crate::process::{ProcessError, Processes};
 use crate::state::SavedContext;
 
@@ -304,7 +305,7 @@ impl<P: Processes> Contexts<P> {
                 what: format!("a sandbox may have {most} contexts besides the default one of each language"),
             });
         }
-        let context = Arc::new(Context::new(self.processes.clone(), info, None, self.limits));
+        let context = Arc::new(Context::new(self.processes.clone(), info, Found::Nothing, self.limits));
         table.contexts.push(Arc::clone(&context));
         Ok(context)
     }
@@ -347,23 +348,36 @@ impl<P: Processes> Contexts<P> {
         // Whoever removed one may have gone away before it was over.
         table.contexts.retain(|context| context.lives());
         if !table.complete {
-            for process in self.processes.list().await? {
-                let tag = process.tag.as_deref().unwrap_or_default();
-                let Some(info) = ContextInfo::parse(tag, process.cwd) else {
-                    continue;
-                };
-                let has_place = match info.is_default {
-                    true => table.default_of(info.language).is_none(),
-                    false => table.besides_defaults() < self.limits.contexts,
-                };
-                if has_place {
-                    let context = Context::new(self.processes.clone(), info, Some(process.pid), self.limits);
-                    table.contexts.push(Arc::new(context));
-                }
+            // In this order: one that ends meanwhile is found by its process, which says how it ended.
+            let running = self.processes.list().await?;
+            let mut ended = self.processes.ended().await?;
+            ended.retain(|ended| running.iter().all(|one| one.tag.as_ref() != Some(&ended.tag)));
+            for process in running {
+                let tag = process.tag.unwrap_or_default();
+                self.take_over(&mut table, &tag, process.cwd, Found::Driver(process.pid));
+            }
+            for ended in ended {
+                let untold = past::untold(&ended);
+                self.take_over(&mut table, &ended.tag, ended.cwd, Found::End(untold));
             }
             table.complete = true;
         }
         Ok(table)
+    }
+
+    /// Adds what an earlier daemon left of a context, if that tag is one of a driver and there is a place for it.
+    fn take_over(&self, table: &mut Table, tag: &str, cwd: String, found: Found) {
+        let Some(info) = ContextInfo::parse(tag, cwd) else {
+            return;
+        };
+        let has_place = match info.is_default {
+            true => table.default_of(info.language).is_none(),
+            false => table.besides_defaults() < self.limits.contexts,
+        };
+        if has_place {
+            let context = Context::new(self.processes.clone(), info, found, self.limits);
+            table.contexts.push(Arc::new(context));
+        }
     }
 }
 

@@ -76,7 +76,7 @@ impl<P: Processes> Driver<P> {
             language,
             argv,
             cwd,
-            tag,
+            tag: tag.clone(),
         };
         let started = processes.start(start).await;
         let stream = started.map_err(|error| match error {
@@ -90,7 +90,8 @@ impl<P: Processes> Driver<P> {
         match driver.set_up(language, limits.start).await {
             Ok(()) => Ok(driver),
             Err(error) => {
-                // It may have ended by itself.
+                // Whoever wanted it is told, and it may have ended by itself.
+                let _noted = processes.note_end(&tag, None).await;
                 let _killed = driver.kill().await;
                 Err(error)
             }

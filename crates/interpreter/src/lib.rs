@@ -14,6 +14,7 @@ pub mod error;
 pub mod id;
 pub mod language;
 pub mod limits;
+mod past;
 pub mod process;
 pub mod protocol;
 pub mod result;

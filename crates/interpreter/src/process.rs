@@ -13,6 +13,8 @@ use crate::language::Language;
 
 /// Most bytes that are given to [`Processes::input`] at once.
 pub const MAX_INPUT: usize = crate::protocol::MAX_FROM_HOST + 128;
+/// Most bytes of a note that is given to [`Processes::note_end`].
+pub const LONGEST_NOTE: usize = 1024;
 
 /// The processes of one sandbox; clones are those of the same one.
 pub trait Processes: Clone + Send + Sync + 'static {
@@ -37,6 +39,13 @@ pub trait Processes: Clone + Send + Sync + 'static {
 
     /// Sends a signal to a process and those in its process group; `SIGKILL` to all that it started.
     fn signal(&self, pid: u32, signal: i32) -> impl Future<Output = Result<(), ProcessError>> + Send;
+
+    /// The ends of processes that were started by whomever, but of those that nobody will ask for. That of a process is
+    /// forgotten when another one of its tag is started.
+    fn ended(&self) -> impl Future<Output = Result<Vec<Ended>, ProcessError>> + Send;
+
+    /// Has the end of the process with that tag, which may have come, kept with a note; without one, nobody will ask for it.
+    fn note_end(&self, tag: &str, note: Option<String>) -> impl Future<Output = Result<(), ProcessError>> + Send;
 }
 
 /// What a process writes, and how it ends. Dropping it leaves the process alone.
@@ -70,6 +79,19 @@ pub struct Running {
     pub tag: Option<String>,
     /// The directory in which it was started.
     pub cwd: String,
+}
+
+/// A process that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// The name by which it could be found.
+    pub tag: String,
+    /// The directory in which it was started.
+    pub cwd: String,
+    /// How it ended.
+    pub end: ExecEnd,
+    /// What was noted of it.
+    pub note: Option<String>,
 }
 
 /// What is new of a process.

@@ -284,6 +284,73 @@ async fn contexts_outlive_who_started_them() {
 }
 
 #[tokio::test]
+async fn that_a_context_died_is_told_by_who_comes_later_unless_somebody_was_told() {
+    const SOON: &str = "import os, threading; threading.Timer(0.05, os._exit, [4]).start()";
+    let processes = Local::default();
+    let hasty = Limits {
+        grace: Duration::from_millis(100),
+        ..patient()
+    };
+    let first = Contexts::new(processes.clone(), hasty);
+    let make = async || {
+        first
+            .create(Language::Python, Some("/tmp".to_owned()))
+            .await
+            .unwrap()
+            .id
+    };
+    let (died, stubborn, told, removed, anew) = (make().await, make().await, make().await, make().await, make().await);
+    let on = async |contexts: &Contexts<Local>, id: &str, code: &str| {
+        outcome(&mut contexts.execute(id, cell(code)).await.unwrap()).await
+    };
+    for id in [&died, &told, &removed, &anew] {
+        on(&first, id, SOON).await;
+        while first.get(id).await.unwrap().state != State::Dead {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    let four = || CellEnd::DiedBefore(Death::Ended(ExecEnd::Exited { code: 4 }));
+    for id in [&told, &anew] {
+        assert_eq!(on(&first, id, "1").await.end, Some(four()));
+    }
+    on(&first, &anew, "kept = 7").await;
+    first.remove(&removed).await.unwrap();
+    // Nobody is there any more who could be told how this one ends.
+    let mut events = first.execute(&stubborn, cell(STUBBORN)).await.unwrap();
+    first_output(&mut events).await;
+    drop(events);
+    while first.get(&stubborn).await.unwrap().state != State::Dead {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(first);
+
+    let second = Contexts::new(processes.clone(), patient());
+    for id in [&died, &stubborn, &told] {
+        let found = second.get(id).await.unwrap();
+        assert_eq!(
+            (found.state, &*found.cwd, found.is_default),
+            (State::Dead, "/tmp", false)
+        );
+    }
+    second.get(&removed).await.unwrap_err();
+    assert_eq!(on(&second, &died, "1").await.end, Some(four()));
+    let unheard = CellEnd::DiedBefore(Death::Stubborn { timed_out: false });
+    assert_eq!(on(&second, &stubborn, "1").await.end, Some(unheard));
+    for id in [&died, &stubborn, &told] {
+        assert_eq!(on(&second, id, "5").await.text.as_deref(), Some("5"));
+    }
+    assert_eq!(on(&second, &anew, "kept").await.text.as_deref(), Some("7"));
+    second.restart(&died).await.unwrap();
+    drop(second);
+    // All of them run.
+    let third = Contexts::new(processes, patient());
+    assert_eq!(third.list().await.unwrap().len(), 4);
+    for id in [&died, &stubborn, &told, &anew] {
+        assert_eq!(on(&third, id, "6").await.text.as_deref(), Some("6"));
+    }
+}
+
+#[tokio::test]
 async fn a_context_is_restarted_and_removed_whatever_it_does() {
     let contexts = contexts(patient());
     let context = contexts.create(Language::Python, None).await.unwrap();

@@ -15,6 +15,7 @@ pub mod own;
 
 mod authority;
 mod connection;
+mod ends;
 mod executions;
 mod hold;
 pub(crate) mod log;

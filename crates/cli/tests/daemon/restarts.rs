@@ -1,8 +1,15 @@
 //! What one daemon leaves to the next.
 
 use std::process::Command;
+use std::time::Duration;
 
-use offleash_manager::daemon::{Caller, Daemon, DaemonError, State};
+use offleash_core::exec::ExecEnd;
+use offleash_interpreter::cell::{Cell, CellEnd, CellEvent, Death};
+use offleash_interpreter::contexts::State as ContextState;
+use offleash_interpreter::language::Language;
+use offleash_manager::daemon::{Caller, Daemon, DaemonError, SandboxContexts, State};
+use offleash_manager::keeper::Keeper;
+use offleash_manager::keeper::message::Selector;
 use offleash_store::registry::{Change, KeeperProcess, SandboxRow, SandboxState};
 
 use super::world::{World, config, create, create_with, keepers_below, kill, output, test, within};
@@ -33,6 +40,86 @@ fn sandboxes_outlive_the_daemon() {
         within(second.kill(&me, &runs.id)).await.unwrap();
         world.emptied().await;
     });
+}
+
+#[test]
+fn that_a_context_died_is_known_to_the_next_daemon() {
+    test(async {
+        let world = World::new();
+        let me = Caller::local();
+        let first = world.daemon().await;
+        let sandbox = create(&first).await;
+        let contexts = within(first.contexts(&sandbox.id)).await.unwrap();
+        let mut made = Vec::new();
+        for _ in 0..3 {
+            let context = within(contexts.create(Language::Bash, Some("/tmp".to_owned()))).await;
+            made.push(context.unwrap().id);
+        }
+        let [before, meanwhile, removed] = &made[..] else {
+            unreachable!()
+        };
+        assert_eq!(end_of(&contexts, meanwhile, "kept=3").await, Some(CellEnd::Done));
+        // Its cell is over before it ends.
+        for id in [before, removed] {
+            let soon = "(sleep 0.1; kill -9 $$) >/dev/null 2>&1 &";
+            assert_eq!(end_of(&contexts, id, soon).await, Some(CellEnd::Done));
+            until_dead(&contexts, id).await;
+        }
+        within(contexts.remove(removed)).await.unwrap();
+        drop((contexts, first));
+        let keeper = Keeper::in_directory(&world.site.state().join("sandboxes").join(&sandbox.id));
+        for process in keeper.processes().await.unwrap() {
+            keeper.signal(&Selector::Pid(process.pid), 9).await.unwrap();
+        }
+
+        let second = world.daemon().await;
+        let contexts = within(second.contexts(&sandbox.id)).await.unwrap();
+        let died = || Some(CellEnd::DiedBefore(Death::Ended(ExecEnd::Signaled { signal: 9 })));
+        for id in [before, meanwhile] {
+            until_dead(&contexts, id).await;
+            assert_eq!(within(contexts.get(id)).await.unwrap().cwd, "/tmp");
+            assert_eq!(end_of(&contexts, id, "true").await, died());
+        }
+        within(contexts.get(removed)).await.unwrap_err();
+        drop((contexts, second));
+
+        // Somebody was told, and one was started anew.
+        let third = world.daemon().await;
+        let contexts = within(third.contexts(&sandbox.id)).await.unwrap();
+        assert_eq!(within(contexts.list()).await.unwrap().len(), 2);
+        assert_eq!(end_of(&contexts, before, "true").await, Some(CellEnd::Done));
+        drop((contexts, third));
+        let fourth = world.daemon().await;
+        let contexts = within(fourth.contexts(&sandbox.id)).await.unwrap();
+        for id in [before, meanwhile] {
+            assert_eq!(end_of(&contexts, id, "true").await, Some(CellEnd::Done));
+        }
+        within(fourth.kill(&me, &sandbox.id)).await.unwrap();
+        world.emptied().await;
+    });
+}
+
+async fn until_dead(contexts: &SandboxContexts, id: &str) {
+    while within(contexts.get(id)).await.unwrap().state != ContextState::Dead {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// How a cell ends.
+async fn end_of(contexts: &SandboxContexts, id: &str, code: &str) -> Option<CellEnd> {
+    let cell = Cell {
+        code: code.to_owned(),
+        ..Cell::default()
+    };
+    let mut events = within(contexts.execute(id, cell)).await.unwrap();
+    let mut last = None;
+    while let Some(event) = within(events.recv()).await {
+        last = Some(event);
+    }
+    match last {
+        Some(CellEvent::End(end)) => Some(end),
+        _ => None,
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use offleash_core::exec::{ExecEnd, OutputStream};
-use offleash_interpreter::process::{ProcessError, ProcessNews, ProcessStream, Processes, Running, Start};
+use offleash_interpreter::process::{Ended, ProcessError, ProcessNews, ProcessStream, Processes, Running, Start};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::sync::mpsc;
 
@@ -20,6 +20,7 @@ pub(crate) struct Local {
 #[derive(Debug, Default)]
 struct All {
     running: Mutex<BTreeMap<u32, Entry>>,
+    ended: Mutex<BTreeMap<String, Past>>,
     environment: Mutex<Arc<BTreeMap<String, String>>>,
 }
 
@@ -29,6 +30,14 @@ impl Local {
         let env = BTreeMap::from([(name.to_owned(), value.to_owned())]);
         *self.all.environment.lock().unwrap() = Arc::new(env);
     }
+}
+
+/// What is known of the process with a tag.
+#[derive(Debug, Default)]
+struct Past {
+    ended: Option<(String, ExecEnd)>,
+    is_asked_for: bool,
+    note: Option<String>,
 }
 
 #[derive(Debug)]
@@ -90,6 +99,11 @@ impl Processes for Local {
             input,
             followers,
         };
+        let past = Past {
+            is_asked_for: true,
+            ..Past::default()
+        };
+        self.all.ended.lock().unwrap().insert(entry.start.tag.clone(), past);
         self.all.running.lock().unwrap().insert(pid, entry);
         let all = Arc::downgrade(&self.all);
         std::thread::spawn(move || relay(pid, child, &all));
@@ -138,6 +152,29 @@ impl Processes for Local {
         let signal = Signal::from_named_raw(signal).unwrap();
         kill_process_group(pid_of(pid), signal).map_err(|_| ProcessError::Ended)
     }
+
+    async fn ended(&self) -> Result<Vec<Ended>, ProcessError> {
+        let all = self.all.ended.lock().unwrap();
+        let asked_for = all.iter().filter(|(_, past)| past.is_asked_for);
+        let ended = asked_for.filter_map(|(tag, past)| {
+            let (cwd, end) = past.ended.clone()?;
+            Some(Ended {
+                tag: tag.clone(),
+                cwd,
+                end,
+                note: past.note.clone(),
+            })
+        });
+        Ok(ended.collect())
+    }
+
+    async fn note_end(&self, tag: &str, note: Option<String>) -> Result<(), ProcessError> {
+        if let Some(past) = self.all.ended.lock().unwrap().get_mut(tag) {
+            past.is_asked_for = note.is_some();
+            past.note = note;
+        }
+        Ok(())
+    }
 }
 
 fn pid_of(pid: u32) -> Pid {
@@ -173,8 +210,17 @@ fn relay(pid: u32, mut child: Child, all: &std::sync::Weak<All>) {
             signal: signal.unwrap_or(0),
         },
     };
-    tell(&ProcessNews::Ended(end));
     if let Some(all) = all.upgrade() {
-        all.running.lock().unwrap().remove(&pid);
+        let mut running = all.running.lock().unwrap();
+        if let Some(entry) = running.remove(&pid) {
+            let mut ended = all.ended.lock().unwrap();
+            if let Some(past) = ended.get_mut(&entry.start.tag) {
+                past.ended = Some((entry.start.cwd.unwrap_or_default(), end.clone()));
+            }
+            for follower in entry.followers {
+                // Nobody may be there.
+                let _told = follower.send(ProcessNews::Ended(end.clone()));
+            }
+        }
     }
 }

@@ -9,7 +9,7 @@ use offleash_interpreter::contexts::{Contexts, is_driver};
 use offleash_interpreter::error::ContextError;
 use offleash_interpreter::language::Language;
 use offleash_interpreter::limits::Limits;
-use offleash_interpreter::process::{ProcessError, ProcessNews, ProcessStream, Processes, Running, Start};
+use offleash_interpreter::process::{Ended, ProcessError, ProcessNews, ProcessStream, Processes, Running, Start};
 
 use super::Daemon;
 use super::error::DaemonError;
@@ -223,6 +223,21 @@ impl Processes for SandboxProcesses {
 
     async fn signal(&self, pid: u32, signal: i32) -> Result<(), ProcessError> {
         self.keeper.signal(&Selector::Pid(pid), signal).await.map_err(told)
+    }
+
+    async fn ended(&self) -> Result<Vec<Ended>, ProcessError> {
+        let ends = self.keeper.ends().await.map_err(told)?;
+        let ended = ends.into_iter().map(|past| Ended {
+            tag: past.tag,
+            cwd: String::from_utf8_lossy(&past.cwd).into_owned(),
+            end: past.end,
+            note: past.note,
+        });
+        Ok(ended.collect())
+    }
+
+    async fn note_end(&self, tag: &str, note: Option<String>) -> Result<(), ProcessError> {
+        self.keeper.note_end(tag, note).await.map_err(told)
     }
 }
 

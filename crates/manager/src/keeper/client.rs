@@ -17,8 +17,8 @@ use tokio::time::{sleep, timeout};
 use super::authority;
 use super::error::KeeperError;
 use super::message::{
-    Ended, Hello, INPUT_CHUNK, KeeperReply, KeeperRequest, KeeperUsage, ProcessInfo, Selector, StartExec, WITH_HEADERS,
-    WITH_HOLD, WITH_WAYS_OUT,
+    Ended, Hello, INPUT_CHUNK, KeeperReply, KeeperRequest, KeeperUsage, PastInfo, ProcessInfo, Selector, StartExec,
+    WITH_ENDS, WITH_HEADERS, WITH_HOLD, WITH_WAYS_OUT,
 };
 use super::order::{ConnectionRules, HeaderRules, NetworkOrder, SOCKET};
 use super::replies::Replies;
@@ -109,19 +109,55 @@ impl Keeper {
     /// # Errors
     /// `Gone`.
     pub async fn processes(&self) -> Result<Vec<ProcessInfo>, KeeperError> {
-        let asked = async {
-            let (mut replies, mut reply) = self.ask_now(&KeeperRequest::Processes).await?;
-            let mut found = Vec::new();
-            loop {
-                match reply {
-                    KeeperReply::Process(process) => found.push(process),
-                    KeeperReply::Done => return Ok(found),
-                    other => return Err(unexpected(other)),
-                }
-                reply = replies.next().await?.ok_or(KeeperError::Gone)?;
-            }
-        };
-        within(AT_ONCE, "list processes", asked).await
+        let listed = self.list(&KeeperRequest::Processes, |reply| match reply {
+            KeeperReply::Process(process) => Ok(process),
+            other => Err(unexpected(other)),
+        });
+        within(AT_ONCE, "list processes", listed).await
+    }
+
+    /// The drivers of contexts that have ended, but those of which nobody wants to know; none where the keeper is older
+    /// than this.
+    ///
+    /// # Errors
+    /// `Gone`.
+    pub async fn ends(&self) -> Result<Vec<PastInfo>, KeeperError> {
+        if self.hello().await?.version < WITH_ENDS {
+            return Ok(Vec::new());
+        }
+        let listed = self.list(&KeeperRequest::Ends, |reply| match reply {
+            KeeperReply::Past(past) => Ok(past),
+            other => Err(unexpected(other)),
+        });
+        within(AT_ONCE, "list ends", listed).await
+    }
+
+    /// Has the end of the driver with that tag, which may have come, kept with a note, or nobody asked for it. Nothing happens
+    /// where the keeper is older than this.
+    ///
+    /// # Errors
+    /// `Invalid` when the note is longer than notes may be, `Paused`, `Gone`.
+    pub async fn note_end(&self, tag: &str, note: Option<String>) -> Result<(), KeeperError> {
+        if self.hello().await?.version < WITH_ENDS {
+            return Ok(());
+        }
+        let tag = tag.to_owned();
+        let request = KeeperRequest::NoteEnd { tag, note };
+        self.done(&request, AT_ONCE, "note an end").await
+    }
+
+    async fn list<T>(
+        &self,
+        request: &KeeperRequest,
+        entry: impl Fn(KeeperReply) -> Result<T, KeeperError>,
+    ) -> Result<Vec<T>, KeeperError> {
+        let (mut replies, mut reply) = self.ask_now(request).await?;
+        let mut found = Vec::new();
+        while reply != KeeperReply::Done {
+            found.push(entry(reply)?);
+            reply = replies.next().await?.ok_or(KeeperError::Gone)?;
+        }
+        Ok(found)
     }
 
     /// Gives a command input, and returns when all of it was taken: as long as the command does not read, that takes. Nobody

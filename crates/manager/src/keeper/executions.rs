@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use offleash_core::exec::ExecEnd;
+use offleash_interpreter::contexts::is_driver;
 use offleash_isolation::sandbox::ExecId;
 
-use super::message::{ProcessInfo, Selector};
+use super::ends::{Ends, Wanted};
+use super::message::{PastInfo, ProcessInfo, Selector};
 
 /// How long the end of a command can be asked for.
 const REMEMBERED: Duration = Duration::from_secs(30);
@@ -32,6 +34,8 @@ pub(super) struct Execution {
     pub(super) deadline: Option<Instant>,
     pub(super) timed_out: bool,
     pub(super) feeds: VecDeque<Feed>,
+    /// What is kept of its end if it is the driver of a context.
+    pub(super) wanted: Wanted,
 }
 
 /// Input on its way, in the order in which it was asked for.
@@ -75,10 +79,15 @@ pub(super) struct Past {
 pub(super) struct Executions {
     running: BTreeMap<ExecId, Execution>,
     past: VecDeque<Past>,
+    /// Those of drivers.
+    ends: Ends,
 }
 
 impl Executions {
     pub(super) fn add(&mut self, exec: ExecId, execution: Execution) {
+        if let Some(tag) = &execution.process.tag {
+            self.ends.forget(tag);
+        }
         self.running.insert(exec, execution);
     }
 
@@ -125,11 +134,29 @@ impl Executions {
         chosen.next().cloned()
     }
 
+    /// The drivers of contexts that have ended.
+    pub(super) fn ends(&self) -> impl Iterator<Item = &PastInfo> {
+        self.ends.all()
+    }
+
+    /// Says what is to be kept of the end of the driver with that tag.
+    pub(super) fn note_end(&mut self, tag: &str, note: Option<String>) {
+        let wanted = Wanted::new(note);
+        match self.find(&Selector::Tag(tag.to_owned())) {
+            Some((_, execution)) => execution.wanted = wanted,
+            None => self.ends.note(tag, wanted),
+        }
+    }
+
     /// Takes note of an end.
     pub(super) fn end(&mut self, exec: ExecId, end: &ExecEnd) -> Option<Execution> {
-        let execution = self.running.remove(&exec)?;
+        let mut execution = self.running.remove(&exec)?;
         self.forget();
         if execution.process.pid != 0 {
+            if execution.process.tag.as_deref().is_some_and(is_driver) {
+                let wanted = std::mem::take(&mut execution.wanted);
+                self.ends.keep(&execution.process, end, wanted);
+            }
             self.past.push_back(Past {
                 pid: execution.process.pid,
                 tag: execution.process.tag.clone(),

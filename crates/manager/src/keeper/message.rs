@@ -2,7 +2,7 @@
 //!
 //! A connection carries one [`KeeperRequest`] and what answers it. [`KeeperRequest::Start`] and
 //! [`KeeperRequest::Attach`] are answered with a stream that lasts until the command has ended or either side hangs up;
-//! everything else with one reply, but for [`KeeperRequest::Processes`]. The other side of the socket was checked by its
+//! everything else with one reply, but for [`KeeperRequest::Processes`] and [`KeeperRequest::Ends`]. The other side of the socket was checked by its
 //! credentials, and its bytes are checked all the same (`offleash_protocol`).
 //!
 //! A keeper outlives the program that started it, so a client may be newer or older than it: variants are only ever
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::order::{ConnectionRules, HeaderRules, NetworkOrder};
 
 /// Version of these messages, in [`Hello`].
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// The first version with [`KeeperRequest::Authority`] and [`KeeperRequest::SetReach`].
 pub const WITH_HEADERS: u32 = 2;
@@ -35,11 +35,17 @@ pub const WITH_WAYS_OUT: u32 = 4;
 /// The first version with [`KeeperRequest::Hold`].
 pub const WITH_HOLD: u32 = 5;
 
+/// The first version with [`KeeperRequest::Ends`] and [`KeeperRequest::NoteEnd`].
+pub const WITH_ENDS: u32 = 6;
+
 /// Most bytes of input in one request; a client divides what is longer.
 pub const INPUT_CHUNK: usize = 1024 * 1024;
 
 /// Most bytes of the name by which a command can be found.
 pub const LONGEST_TAG: usize = 256;
+
+/// Most bytes of the note on an end.
+pub const LONGEST_NOTE: usize = offleash_interpreter::process::LONGEST_NOTE;
 
 /// What a client asks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,6 +116,15 @@ pub enum KeeperRequest {
     /// To stop every process, and do nothing for other clients, until this one hangs up; [`KeeperReply::Done`] once they
     /// have stopped. The keeper hangs up when that takes too long.
     Hold,
+    /// Which drivers of contexts have ended; a [`KeeperReply::Past`] each, then [`KeeperReply::Done`].
+    Ends,
+    /// To keep the end of a driver of a context, which may have come, with a note, or not at all; [`KeeperReply::Done`].
+    NoteEnd {
+        /// Its tag.
+        tag: String,
+        /// The note, of at most [`LONGEST_NOTE`] bytes.
+        note: Option<String>,
+    },
 }
 
 impl Dialogue for KeeperRequest {
@@ -159,6 +174,8 @@ pub enum KeeperReply {
     Authority(#[serde(with = "offleash_protocol::bytes::pairs")] Vec<(Vec<u8>, Vec<u8>)>),
     /// The sandbox's first process.
     First(ProcessRef),
+    /// A driver of a context that has ended.
+    Past(PastInfo),
 }
 
 impl Dialogue for KeeperReply {
@@ -253,6 +270,20 @@ pub struct ProcessInfo {
     pub user: String,
     /// Whether it has a terminal.
     pub tty: bool,
+}
+
+/// A driver of a context that has ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PastInfo {
+    /// The name by which it could be found.
+    pub tag: String,
+    /// The directory in which it was started.
+    #[serde(with = "offleash_protocol::bytes")]
+    pub cwd: Vec<u8>,
+    /// How it ended.
+    pub end: ExecEnd,
+    /// What was noted of it.
+    pub note: Option<String>,
 }
 
 /// What a sandbox uses.
@@ -410,6 +441,11 @@ mod tests {
             KeeperRequest::StartCopy(StartExec::default()),
             KeeperRequest::SetWhole(NetworkOrder::default()),
             KeeperRequest::Hold,
+            KeeperRequest::Ends,
+            KeeperRequest::NoteEnd {
+                tag: String::new(),
+                note: None,
+            },
         ];
         for (number, request) in requests.iter().enumerate() {
             assert_eq!(usize::from(encode(request).unwrap()[4]), number, "{request:?}");
@@ -425,6 +461,15 @@ mod tests {
             (10, KeeperReply::Usage(KeeperUsage::default())),
             (12, KeeperReply::Failed(KeeperFailure::Gone)),
             (13, KeeperReply::Authority(Vec::new())),
+            (
+                15,
+                KeeperReply::Past(PastInfo {
+                    tag: String::new(),
+                    cwd: Vec::new(),
+                    end: ExecEnd::Lost,
+                    note: None,
+                }),
+            ),
         ];
         for (number, reply) in replies {
             assert_eq!(encode(&reply).unwrap()[4], number, "{reply:?}");

@@ -11,6 +11,7 @@ use offleash_isolation::sandbox::ExecId;
 use offleash_store::registry::LogLevel;
 
 use super::Loop;
+use crate::keeper::ends::{self, Wanted};
 use crate::keeper::executions::{Client, Execution, Fed, Feed};
 use crate::keeper::message::{
     EndReason, Hello, INPUT_CHUNK, KeeperFailure, KeeperReply, KeeperRequest, ProcessInfo, Selector, StartExec,
@@ -81,6 +82,8 @@ impl Loop {
             KeeperRequest::SetReach(rules) => return self.set_network(client, &rules.into()),
             KeeperRequest::SetWhole(network) => return self.set_network(client, &network),
             KeeperRequest::Hold => return self.hold_still(client),
+            KeeperRequest::Ends => self.ends(client),
+            KeeperRequest::NoteEnd { tag, note } => return self.note_end(client, &tag, note),
         }
         Ok(())
     }
@@ -164,6 +167,7 @@ impl Loop {
                 deadline: timeout.map(|timeout| Instant::now() + timeout),
                 timed_out: false,
                 feeds: VecDeque::new(),
+                wanted: Wanted::default(),
             },
         );
         self.follow(client, exec);
@@ -197,6 +201,27 @@ impl Loop {
             }
         }
         connection.answer(&KeeperReply::Done);
+    }
+
+    fn ends(&mut self, client: Client) {
+        let Some(connection) = self.connections.get_mut(&client) else {
+            return;
+        };
+        for past in self.executions.ends() {
+            connection.reply(&KeeperReply::Past(past.clone()));
+        }
+        connection.answer(&KeeperReply::Done);
+    }
+
+    /// What is said of an end comes before what makes it: so it waits for what a paused sandbox cannot do.
+    fn note_end(&mut self, client: Client, tag: &str, note: Option<String>) -> Outcome {
+        self.check_running()?;
+        if !ends::fits(tag, note.as_deref()) {
+            return Err(invalid("the note on an end is too long"));
+        }
+        self.executions.note_end(tag, note);
+        self.answer(client, &KeeperReply::Done);
+        Ok(())
     }
 
     /// Input is passed on in the order in which it came.
