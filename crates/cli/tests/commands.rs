@@ -427,7 +427,7 @@ fn the_state_directory_can_be_named_by_flag_and_variable() {
     );
     // By default it is in the home directory, but for root, of whose real one tests keep away.
     if support::is_root() {
-        return support::skip("the state directory of root is one for the whole machine");
+        return skip("the state directory of root is one for the whole machine");
     }
     let mut command = site.offleash(["run", "-q", "-c", "echo x > x"]);
     command.env_remove("OFFLEASH_STATE").stdout(Stdio::null());
