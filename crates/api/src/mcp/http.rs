@@ -15,6 +15,7 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use offleash_manager::daemon::Caller;
+use rmcp::ServerHandler;
 use rmcp::transport::streamable_http_server::session::local::{LocalSessionManager, SessionConfig};
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio::sync::Semaphore;
@@ -107,19 +108,29 @@ impl OfKey {
                 _places: [place(&all)?, place(&own)?],
             }))
         };
-        let mut sessions = LocalSessionManager::default();
-        sessions.session_config = SessionConfig::default();
-        sessions.session_config.keep_alive = Some(IDLE);
-        // Names and pages were looked at before, by rules of our own.
-        let config = StreamableHttpServerConfig::default()
-            .disable_allowed_hosts()
-            .disable_allowed_origins()
-            .with_max_request_body_bytes(LONGEST_MESSAGE);
         Self {
-            service: Service::new(begin, Arc::new(sessions), config),
+            service: service(begin),
             places,
         }
     }
+}
+
+/// Sessions that `begin` begins, and that end when nothing is said in them.
+fn service<S>(
+    begin: impl Fn() -> io::Result<S> + Send + Sync + 'static,
+) -> StreamableHttpService<S, LocalSessionManager>
+where
+    S: ServerHandler + Send + 'static,
+{
+    let mut sessions = LocalSessionManager::default();
+    sessions.session_config = SessionConfig::default();
+    sessions.session_config.keep_alive = Some(IDLE);
+    // Names and pages were looked at before, by rules of our own.
+    let config = StreamableHttpServerConfig::default()
+        .disable_allowed_hosts()
+        .disable_allowed_origins()
+        .with_max_request_body_bytes(LONGEST_MESSAGE);
+    StreamableHttpService::new(begin, Arc::new(sessions), config)
 }
 
 /// Answers a request of a caller who may make sandboxes.
@@ -161,4 +172,68 @@ fn check_places(sessions: &Sessions, of_key: &OfKey) -> Result<(), Refusal> {
         return Ok(());
     };
     Err(Refusal::new(status, message).retry_after(LATER))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::{ACCEPT, CONTENT_TYPE, HOST};
+    use tokio::sync::OwnedSemaphorePermit;
+
+    use super::super::session::SESSION_HEADER;
+    use super::*;
+
+    /// What holds a place as long as its session lives.
+    struct Placed(#[expect(dead_code, reason = "it is held")] OwnedSemaphorePermit);
+
+    impl ServerHandler for Placed {}
+
+    /// A message of a session, or what begins one.
+    async fn say(
+        service: &StreamableHttpService<Placed, LocalSessionManager>,
+        session: Option<&str>,
+        message: &'static str,
+    ) -> (StatusCode, Option<String>) {
+        let mut request = Request::post(PATH)
+            .header(HOST, "localhost")
+            .header(CONTENT_TYPE, "application/json")
+            .header(ACCEPT, "application/json, text/event-stream");
+        if let Some(session) = session {
+            request = request.header(SESSION_HEADER, session);
+        }
+        let request = request.body(Full::new(Bytes::from_static(message.as_bytes()))).unwrap();
+        let response = service.handle(request).await;
+        let session = response.headers().get(SESSION_HEADER);
+        let session = session.map(|id| id.to_str().unwrap().to_owned());
+        let status = response.status();
+        let _said = response.into_body().collect().await.unwrap();
+        (status, session)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_in_which_nothing_is_said_ends_and_gives_its_place_back() {
+        const BEGIN: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18",
+            "capabilities":{},"clientInfo":{"name":"a","version":"1"}}}"#;
+        const BEGUN: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+        const PING: &str = r#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#;
+        let places = Arc::new(Semaphore::new(1));
+        let all = Arc::clone(&places);
+        let service = service(move || {
+            let place = Arc::clone(&all).try_acquire_owned();
+            Ok(Placed(place.map_err(io::Error::other)?))
+        });
+        let (status, session) = say(&service, None, BEGIN).await;
+        assert_eq!(status, StatusCode::OK);
+        let session = session.unwrap();
+        assert_eq!(say(&service, Some(&session), BEGUN).await.0, StatusCode::ACCEPTED);
+        assert_eq!(places.available_permits(), 0);
+        // Each word begins its time anew.
+        for _ in 0..2 {
+            tokio::time::sleep(IDLE - Duration::from_secs(1)).await;
+            assert_eq!(say(&service, Some(&session), PING).await.0, StatusCode::OK);
+        }
+        assert_eq!(places.available_permits(), 0);
+        tokio::time::sleep(IDLE + Duration::from_secs(1)).await;
+        assert_eq!(places.available_permits(), 1);
+        assert_eq!(say(&service, Some(&session), PING).await.0, StatusCode::NOT_FOUND);
+    }
 }

@@ -48,13 +48,17 @@ fn an_agent_host_speaks_over_http() {
         return;
     };
     let server = Server::start(NO_POOL);
-    let other = server.site.offleash(["key", "create"]).output().unwrap();
-    assert!(other.status.success(), "{}", stderr(&other));
+    let key = || {
+        let made = server.site.offleash(["key", "create"]).output().unwrap();
+        assert!(made.status.success(), "{}", stderr(&made));
+        stdout(&made).trim().to_owned()
+    };
     let mut cases = program(&kit, server.site.root(), "http");
     cases
         .env("URL", server.url())
         .env("KEY", &server.key)
-        .env("OTHER_KEY", stdout(&other).trim());
+        .env("OTHER_KEY", key())
+        .env("FULL_KEY", key());
     run(&server, cases);
     // Those of sessions ended with them.
     eventually("no sandbox is left", || server.list().is_empty().then_some(()));

@@ -425,6 +425,35 @@ async def without_sessions_sandboxes_are_named(connect):
         await bad(client, "kill_sandbox", "no sandbox")
 
 
+@case("http")
+async def a_key_has_so_many_sessions_and_no_more(connect):
+    import httpx2 as httpx
+
+    begin = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "a", "version": "1"}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}
+    url = os.environ["URL"] + "/mcp"
+    accept = {"X-API-KEY": os.environ["FULL_KEY"], "Accept": "application/json, text/event-stream"}
+    async with httpx.AsyncClient(headers=accept, timeout=PATIENCE) as client:
+        begun = [await client.post(url, json=message) for _ in range(64)]
+        assert [answer.status_code for answer in begun] == [200] * 64, begun
+        sessions = {answer.headers["mcp-session-id"] for answer in begun}
+        assert len(sessions) == 64
+        full = await client.post(url, json=message)
+        assert full.status_code == 429 and "64 sessions" in full.text and full.headers["retry-after"], full.text
+        # Nobody else is kept out by that.
+        async with connect() as session:
+            await session.list_tools()
+        ended = await client.delete(url, headers={"mcp-session-id": sessions.pop()})
+        assert ended.status_code == 204, ended
+        deadline = time.monotonic() + PATIENCE / 2
+        while (again := await client.post(url, json=message)).status_code == 429:
+            assert time.monotonic() < deadline, "the place of a session that ended is not given back"
+            await asyncio.sleep(0.1)
+        assert again.status_code == 200, again
+        for session in [*sessions, again.headers["mcp-session-id"]]:
+            await client.delete(url, headers={"mcp-session-id": session})
+
+
 def main():
     kind = sys.argv[1]
     connect = over_stdio if kind == "stdio" else over_http
