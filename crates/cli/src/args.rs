@@ -159,8 +159,10 @@ pub(crate) struct RunArgs {
     /// Write the JSON record of the run to FILE, beside the normal output.
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
-    /// Keep N sandboxes ready for later runs of the same kind, which then start sooner; 0 for none. They end after five
-    /// minutes without such a run. [default: 0]
+    /// Keep N sandboxes ready for later runs of the same kind, which then start sooner; 0 for none, 16 of all kinds at
+    /// most. They end after five minutes without such a run. For runs with `--` or `-c` that ask for no network, secrets,
+    /// terminal, template or root of their own and have no terminal as standard input, from a process without
+    /// no_new_privs or a system call filter; others start as ever. [default: 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=8))]
     pub(crate) warm: Option<u8>,
     /// Do not say on standard error what became of the run.

@@ -70,7 +70,10 @@ fn run_only(name: OsString, arguments: Vec<OsString>) -> ExitCode {
 fn run_alone(invocation: &RunInvocation, asked: &warm::Asked<'_>) -> Result<ExitCode, Failure> {
     let state = invocation.state.as_deref();
     let code = run::run(&invocation.run, state)?;
-    asked.keep_warm(&invocation.run, state)?;
+    // The run is over: that none waits for the next one changes nothing of how it ended.
+    if let Err(failure) = asked.keep_warm(&invocation.run, state) {
+        terminal::complain(&format!("offleash: no sandbox waits for later runs: {failure}"));
+    }
     Ok(ExitCode::from(code))
 }
 

@@ -233,14 +233,15 @@ pub(crate) fn resume(arguments: &ResumeArgs, state: Option<&Path>) -> Result<Exi
 
 pub(crate) fn fork(arguments: &ForkArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     let client = client(state)?;
-    let path = format!("/v1/sandboxes/{}/fork", encoded(&arguments.id));
+    let id = client.id_of(&arguments.id)?;
+    let path = format!("/v1/sandboxes/{}/fork", encoded(&id));
     let timeout = arguments.timeout.as_ref().map(|text| seconds("--timeout", text));
     let body = json!({
         "count": arguments.count,
         "timeout_seconds": timeout.transpose()?,
         "contexts": arguments.contexts,
     });
-    let forks = client.known(&arguments.id, client.post(&path, &body))?;
+    let forks = client.known(&id, client.post(&path, &body))?;
     let forks = forks["forks"].as_array().map(Vec::as_slice).unwrap_or_default();
     let ids = forks.iter().filter_map(|fork| fork["sandbox"]["id"].as_str());
     terminal::print(ids.map(|id| format!("{id}\n")).collect::<String>().as_bytes())?;

@@ -343,8 +343,8 @@ function stripper() {
   const shared = [`${prefix}/lib/node_modules`, "/usr/local/lib/node_modules", "/usr/share/nodejs"];
   const names = ["typescript", ...shared.map((place) => `${place}/typescript`)];
   const needs =
-    `it needs Node 22.13 or newer, or the package \`typescript\` (\`npm install typescript\` in ` +
-    `${process.cwd()}, or \`npm install -g typescript\`); this is Node ${process.versions.node} without it`;
+    `it needs Node 22.13 or newer, or a package \`typescript\` that translates (\`npm install typescript@5\` in ` +
+    `${process.cwd()}, or \`npm install -g typescript@5\`); this is Node ${process.versions.node} without it`;
   let typescript;
   for (const name of names) {
     try {

@@ -248,7 +248,7 @@ impl Language {
             }
             Self::TypeScript => {
                 "install Node 22.13 or newer on the machine, or make a template that has an older one with its \
-                 package for TypeScript: `offleash template build --from-host --name node --apt nodejs,node-typescript`"
+                 package for TypeScript: `offleash template build --from-host --name node --npm typescript@5`"
             }
             Self::Bash => "install Bash 5.0 or newer and GNU coreutils on the machine, or use a root that has them",
             Self::R => {

@@ -89,7 +89,7 @@ async fn what_is_too_old_for_a_language_is_told_with_what_would_bring_it() {
         "typescript is not installed",
         "this is Node 20 without it",
         "22.13",
-        "node-typescript",
+        "--npm typescript@5",
     ] {
         assert!(said.contains(part), "{said}");
     }

@@ -79,12 +79,17 @@ impl Explained for CopyError {
 }
 
 impl CopyBudget {
-    /// Counts an entry that takes so much on disk, before it is copied.
-    fn take(&mut self, stat: &Stat) -> Result<(), CopyError> {
+    /// Counts a name, before it is made.
+    fn take_name(&mut self) -> Result<(), CopyError> {
         self.entries = self
             .entries
             .checked_sub(1)
             .ok_or(CopyError::TooLarge { what: "files" })?;
+        Ok(())
+    }
+
+    /// Counts what takes so much on disk, before it is copied; once, however many names it has.
+    fn take_content(&mut self, stat: &Stat) -> Result<(), CopyError> {
         let blocks = u64::try_from(stat.st_blocks).unwrap_or(u64::MAX);
         self.bytes = self
             .bytes
@@ -120,6 +125,12 @@ pub fn copy_layer(from: &Path, to: &Path, budget: &mut CopyBudget) -> Result<(),
         });
     let removed = remove_tree(&parent, LINKS.as_ref());
     copied.and(removed.map_err(CopyError::from))
+}
+
+/// What differs when a file was written to in between. Blocks may also differ when the kernel has put on the disk what was
+/// written before.
+fn written(stat: &Stat) -> (i64, i64, u64) {
+    (stat.st_size, stat.st_ctime, stat.st_ctime_nsec)
 }
 
 fn open(path: &Path) -> Result<OwnedFd, FileError> {
@@ -185,8 +196,9 @@ impl Copy<'_> {
                 continue;
             }
             let stat = stat_of(&self.source, name)?;
-            self.budget.take(&stat)?;
+            self.budget.take_name()?;
             if kind_of(&stat) == NodeKind::Directory {
+                self.budget.take_content(&stat)?;
                 self.waiting += name.to_bytes().len();
                 if self.waiting > MOST_WAITING {
                     return Err(CopyError::TooLarge {
@@ -203,6 +215,7 @@ impl Copy<'_> {
 
     fn copy_entry(&mut self, name: &CStr, stat: &Stat) -> Result<(), CopyError> {
         if stat.st_nlink < 2 {
+            self.budget.take_content(stat)?;
             return self.make(&self.target, name, name, stat);
         }
         // Several names of one file, of which some may be outside of what is copied.
@@ -212,9 +225,13 @@ impl Copy<'_> {
             Ok(()) => return Ok(()),
             Err(Errno::NOENT) => {}
             // It has as many names as a file can have.
-            Err(Errno::MLINK) => return self.make(&self.target, name, name, stat),
+            Err(Errno::MLINK) => {
+                self.budget.take_content(stat)?;
+                return self.make(&self.target, name, name, stat);
+            }
             Err(error) => return Err(error).tried("linking", path_of(name))?,
         }
+        self.budget.take_content(stat)?;
         self.make(&self.links, &shared, name, stat)?;
         match rustix::fs::linkat(&self.links, &shared, &self.target, name, none) {
             // Device files of whiteouts may belong to nobody who may link them (protected_hardlinks).
@@ -256,6 +273,11 @@ impl Copy<'_> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let to = rustix::fs::openat(parent, made, flags, Mode::RUSR | Mode::WUSR).tried("creating", path_of(name))?;
         copy_contents(&from, &to, opened.st_size).tried("copying", path_of(name))?;
+        // Neither torn nor larger than was counted, should somebody have written to it after all.
+        let after = rustix::fs::fstat(&from).tried("examining", path_of(name))?;
+        if written(&after) != written(stat) {
+            return Err(changed(name));
+        }
         copy_attributes((&self.source, name), (parent, made)).tried("copying the attributes of", path_of(name))?;
         copy_owner_and_times(&opened, parent, made).tried("copying the owner of", path_of(name))?;
         Ok(())

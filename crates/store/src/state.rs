@@ -185,18 +185,22 @@ fn check_ours(root: &OwnedFd, path: &Path, euid: u32) -> Result<(), StateError> 
     Ok(())
 }
 
+/// How often a part is made anew that is gone again.
+const TRIES: usize = 100;
+
 pub(crate) fn open_part(root: &OwnedFd, name: &str) -> Result<OwnedFd, FileError> {
     let open = || rustix::fs::openat(root, name, OFlags::RDONLY | OPEN_DIRECTORY, Mode::empty());
-    let opened = match open() {
-        Err(Errno::NOENT) => {
-            match rustix::fs::mkdirat(root, name, PRIVATE) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(error) => return Err(FileError::new("creating", name, error)),
-            }
-            open()
+    let mut opened = open();
+    // Some parts are removed when nothing is in them, also by others, between any two calls.
+    for _ in 0..TRIES {
+        if !matches!(opened, Err(Errno::NOENT)) {
+            break;
         }
-        other => other,
-    };
+        match rustix::fs::mkdirat(root, name, PRIVATE) {
+            Ok(()) | Err(Errno::EXIST) => opened = open(),
+            Err(error) => return Err(FileError::new("creating", name, error)),
+        }
+    }
     let part = opened.tried("opening", name)?;
     spread(&part);
     Ok(part)

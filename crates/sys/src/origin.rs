@@ -4,13 +4,13 @@
 
 use std::io;
 
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::rlimit::{self, Resource};
 
 /// The lines of `/proc/self/status` that say whose process it is and what it may do (proc_pid_status(5)).
-const LINES: [&[u8]; 12] = [
+const LINES: [&[u8]; 13] = [
     b"Umask:",
     b"Uid:",
     b"Gid:",
@@ -23,7 +23,11 @@ const LINES: [&[u8]; 12] = [
     b"NoNewPrivs:",
     b"Seccomp:",
     b"Cpus_allowed:",
+    b"Mems_allowed:",
 ];
+/// Of these any value but 0 says that there may be more of which the kernel tells nobody: which filter, which Landlock
+/// domain (landlock_restrict_self(2) asks for no_new_privs, or for `CAP_SYS_ADMIN`).
+const HIDES_MORE: [&str; 2] = ["NoNewPrivs:", "Seccomp:"];
 /// Files whose whole contents count. A kernel without one of them has it for no process.
 const FILES: [&str; 3] = [
     "/proc/self/cgroup",
@@ -58,12 +62,13 @@ const RESOURCES: [Resource; 14] = [
     Resource::Stack,
 ];
 
-/// Describes this process: ids, groups, capabilities, filters, namespaces, control groups, security
+/// Describes this process: ids, groups, capabilities, root directory, namespaces, control groups, security
 /// label, resource limits, scheduling and personality. Two processes of one boot with the same description start
 /// children that differ in nothing but what they are given.
 ///
 /// # Errors
-/// When `/proc` cannot be read.
+/// When `/proc` cannot be read; `Unsupported` for a process with a system call filter or no_new_privs, of which not all can
+/// be told.
 pub fn describe() -> io::Result<Vec<u8>> {
     let mut text = Vec::with_capacity(2048);
     let mut buffer = Vec::with_capacity(4096);
@@ -72,7 +77,22 @@ pub fn describe() -> io::Result<Vec<u8>> {
         if LINES.iter().any(|name| line.starts_with(name)) {
             add(&mut text, line);
         }
+        let line = String::from_utf8_lossy(line);
+        let value = HIDES_MORE.iter().find_map(|name| line.strip_prefix(name));
+        if value.is_some_and(|value| value.trim() != "0") {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
     }
+    let root = rustix::fs::statx(CWD, "/", AtFlags::empty(), StatxFlags::BASIC_STATS | StatxFlags::MNT_ID)?;
+    add_numbers(
+        &mut text,
+        &[
+            root.stx_dev_major.into(),
+            root.stx_dev_minor.into(),
+            root.stx_ino.into(),
+            root.stx_mnt_id.into(),
+        ],
+    );
     for file in FILES {
         match read(file, &mut buffer) {
             Ok(()) => add(&mut text, &buffer),

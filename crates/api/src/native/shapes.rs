@@ -45,7 +45,7 @@ objects! {
     NewSandbox {
         /// The template; `base` if absent.
         template: Option<String>,
-        /// What it is called: label `name`, which no other sandbox of the key may have then.
+        /// What it is called: label `offleash.name`, which no other sandbox of the key may have.
         name: Option<String>,
         /// How long it may live, seconds; 300 if absent.
         timeout_seconds: Option<u64>,

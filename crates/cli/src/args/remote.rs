@@ -11,7 +11,7 @@ pub(crate) struct CreateArgs {
     /// What the sandbox is made from.
     #[arg(long, value_name = "NAME", default_value = "base")]
     pub(crate) template: String,
-    /// What it is called: stands for its id. No other that lives has the name; label `name` says it.
+    /// What it is called: stands for its id. No other that lives has the name; label `offleash.name` says it.
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<SandboxName>,
     /// How long it lives, such as 90s, 5m or 2h. [default: the daemon's]

@@ -44,7 +44,9 @@ pub(super) fn exec(client: &Client, arguments: ExecArgs) -> Result<ExitCode, Fai
     };
     let prompt = Prompt::new(&program, arguments.tty, None);
     // First, because signals are waited for only by threads that were started afterwards; others would end of them.
-    let mut door = TerminalDoor::open(Destination::Streams, arguments.tty, prompt)
+    // Keys that are not passed on stay those of this terminal, so that Ctrl-C is a signal here.
+    let takes_keys = arguments.tty && arguments.interactive;
+    let mut door = TerminalDoor::open(Destination::Streams, takes_keys, prompt)
         .map_err(|error| crate::run::terminal_failure(&error))?;
     let exec = match client.exec(&arguments.id, start) {
         Ok(exec) => exec,

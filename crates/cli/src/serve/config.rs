@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use offleash_api::{Listen, ServerConfig, TlsFiles};
-use offleash_core::level::Degrade;
+use offleash_core::level::{Degrade, Level};
 use offleash_manager::daemon::{AdmissionConfig, DaemonConfig, Limits};
 
 use self::keys::{Server, Tables};
@@ -257,7 +257,25 @@ fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Wrong> 
     set(&mut config.zygotes.idle, zygotes.idle_seconds.map(Duration::from_secs));
     templates::built(&tables.templates, &mut config.templates)?;
     check_order(&config)?;
+    check_level(&config)?;
     Ok(config)
+}
+
+/// Refuses levels at which no sandbox of the server can be made.
+fn check_level(config: &DaemonConfig) -> Result<(), Wrong> {
+    /// The one of which sandboxes have a root of their own, as all of the server's have.
+    const THERE: Level = Level::Process;
+    let wrong = |key, level| {
+        Wrong::new(
+            key,
+            format!("it is `{level}`, and sandboxes of the server are of level `{THERE}`"),
+        )
+    };
+    match (config.level, config.min_level) {
+        (Some(level), _) if level != THERE => Err(wrong("sandboxes.level", level)),
+        (_, Some(level)) if level > THERE => Err(wrong("sandboxes.min_level", level)),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses defaults beyond or below what may be asked for.

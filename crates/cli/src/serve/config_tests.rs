@@ -151,6 +151,9 @@ fn what_is_not_known_is_refused() {
     }
     for text in [
         "[sandboxes]\nlevel = \"best\"",
+        "[sandboxes]\nlevel = \"container\"",
+        "[sandboxes]\nlevel = \"process-landlock\"",
+        "[sandboxes]\nmin_level = \"microvm\"",
         "[sandboxes]\ndegrade = \"maybe\"",
         "[limits]\ncpus = 33",
         "[limits]\ncpus = 0",
@@ -229,6 +232,10 @@ fn what_is_wrong_is_told_with_its_file_its_place_and_its_key() {
         (
             "[sandboxes]\nlevel = \"best\"",
             "serve.toml:2:1: sandboxes.level: `best` is not a level",
+        ),
+        (
+            "[sandboxes]\nlevel = \"container\"",
+            "serve.toml:2:1: sandboxes.level: it is `container`, and sandboxes of the server are of level `process`",
         ),
         (
             "[sandboxes]\ndegrade = \"maybe\"",

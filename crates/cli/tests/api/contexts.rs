@@ -339,7 +339,7 @@ fn a_language_that_the_sandbox_has_not_is_told_with_what_would_bring_it() {
     let server = patient_server();
     let contexts = Contexts::of(&server);
     for (language, package) in [
-        ("typescript", "node-typescript"),
+        ("typescript", "--npm typescript@5"),
         ("javascript", "nodejs"),
         ("r", "r-base-core"),
         ("java", "default-jdk-headless"),

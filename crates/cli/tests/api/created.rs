@@ -71,7 +71,7 @@ fn a_name_is_taken_at_once_by_one_of_those_who_want_it() {
     for (body, why) in [
         (r#"{"name":"A b"}"#, "name: `A b` is not a name"),
         (r#"{"name":"i1234567890123456789"}"#, "looks like the id of a sandbox"),
-        (r#"{"name":"a","metadata":{"name":"b"}}"#, "says something else"),
+        (r#"{"metadata":{"offleash.name":"b"}}"#, "is what `name` sets"),
     ] {
         let refused = server.ask(&key, "POST /v1/sandboxes", body);
         assert!(refused.status == 400 && refused.body.contains(why), "{}", refused.body);

@@ -164,3 +164,51 @@ fn one_that_is_told_to_end_is_gone() {
     assert_eq!(groups_of(&id), Vec::<PathBuf>::new());
     cool(&site);
 }
+
+/// What confines such a process is told by nobody: which filter it has, which Landlock domain it is in.
+#[test]
+fn a_confined_caller_neither_takes_nor_keeps_one() {
+    let site = Site::new();
+    let id = heat(&site, &[]);
+    let confined = |arguments: Vec<&str>| {
+        let usual = site.offleash(arguments);
+        #[expect(clippy::disallowed_methods, reason = "the program that confines is the system's")]
+        let mut command = std::process::Command::new("setpriv");
+        command
+            .arg("--no-new-privs")
+            .arg(usual.get_program())
+            .args(usual.get_args());
+        command.current_dir(site.workspace()).env_clear().stdin(Stdio::null());
+        command.envs(usual.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.output().unwrap()
+    };
+    assert_eq!(stdout(&confined(warm(&[], &["echo", "its own"]))), "its own\n");
+    let left = waiting(&site);
+    assert_eq!(left.len(), 1, "{left:?}");
+    assert_eq!(left[0]["id"], Value::from(id));
+    cool(&site);
+    confined(warm(&[], &["true"]));
+    assert_eq!(waiting(&site), Vec::<Value>::new());
+}
+
+#[test]
+fn a_holder_that_does_not_listen_holds_nobody_up() {
+    let site = Site::new();
+    heat(&site, &[]);
+    let holder = pid_of(&waiting(&site)[0]);
+    let pid = Pid::from_raw(holder.cast_signed()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let mut run = site.offleash(warm(&[], &["echo", "its own"]));
+    // More than a socket holds.
+    for number in 0..40 {
+        run.env(format!("LARGE{number}"), "x".repeat(16 << 10));
+    }
+    let mut run = start(&mut run);
+    let status = wait(&mut run);
+    kill_process(pid, Signal::CONT).unwrap();
+    assert!(status.success(), "{status}");
+    eventually("sandboxes that listen", || {
+        site.succeed(["warm", "stop"]);
+        waiting(&site).is_empty().then_some(())
+    });
+}

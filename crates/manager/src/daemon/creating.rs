@@ -103,12 +103,12 @@ impl Order {
         if inner.is_draining() {
             return Err(DaemonError::Draining);
         }
+        if request.metadata.contains_key(NAME) {
+            let why = format!("label `{NAME}` is what `name` sets, which is one sandbox's alone");
+            return Err(DaemonError::invalid("metadata", why));
+        }
         if let Some(name) = &request.name {
-            let label = request.metadata.insert(NAME.to_owned(), name.as_str().to_owned());
-            if label.is_some_and(|label| label != name.as_str()) {
-                let why = format!("label `{NAME}` says something else");
-                return Err(DaemonError::invalid("name", why));
-            }
+            request.metadata.insert(NAME.to_owned(), name.as_str().to_owned());
         }
         let specification = Specification::of(&request, &inner.config)?;
         let timeout = specification::timeout(request.timeout_seconds, &inner.config)?;

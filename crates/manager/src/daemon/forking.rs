@@ -19,6 +19,7 @@ use offleash_interpreter::error::ContextError;
 use offleash_interpreter::process::ProcessError;
 use offleash_interpreter::state::{Held, SaveOptions, SavedContext};
 use offleash_store::registry::{Change, LogLevel, SandboxState};
+use tokio::sync::SemaphorePermit;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -263,8 +264,16 @@ async fn fill(
     // Before its turn: cells may take long, and whoever ends the source meanwhile shall not wait for them. Dropped after
     // it moves again, since a driver that stands still removes no file.
     let contexts = save(inner, source, carried).await?;
+    // The place comes before its turn, too, for others may be copied for long.
+    let place = place(inner).await?;
     let turn = patiently(source).await?;
     runs(source)?;
+    if source.lock().specification.network != order.specification.network {
+        return Err(DaemonError::conflict(
+            source.id.as_str(),
+            "has got other rules meanwhile",
+        ));
+    }
     let keeper = inner.keeper(source);
     let failed = |error| from_keeper(source, error);
     let used = keeper.usage().await.map_err(failed)?.disk_bytes;
@@ -274,15 +283,6 @@ async fn fill(
         let row = entry.lock().row.clone();
         inner.apply(vec![Change::AddSandbox(Box::new(row))]).await?;
     }
-    let _place = match timeout(inner.config.create_timeout, inner.copying.acquire()).await {
-        Ok(Ok(place)) => place,
-        _ => {
-            return Err(DaemonError::Overloaded {
-                what: "places for forks",
-                retry_after: Duration::from_secs(1),
-            });
-        }
-    };
     let copy_order = |from: &Entry, is_copy, to: &Entry| CopyOrder {
         state: Text::from(inner.state.path()),
         from: from.id.clone(),
@@ -294,17 +294,34 @@ async fn fill(
     let held = keeper.hold_still().await.map_err(failed)?;
     let copied = copying::copy(inner, &copy_order(source, false, first), LONGEST_COPY).await;
     let still = held.release().await;
-    drop(turn);
+    drop((turn, place));
     copied?;
     still.map_err(failed)?;
     for fork in forks.iter_mut().filter(|fork| fork.is_ok()).skip(1) {
         let Ok(entry) = fork else { continue };
-        if let Err(error) = copying::copy(inner, &copy_order(first, true, entry), LONGEST_COPY).await {
+        // A place for each, so that others have theirs in between.
+        let order = copy_order(first, true, entry);
+        let copied = async {
+            let _place = self::place(inner).await?;
+            copying::copy(inner, &order, LONGEST_COPY).await
+        };
+        if let Err(error) = copied.await {
             discard(inner, entry).await;
             *fork = Err(error);
         }
     }
     Ok(contexts.map(|held| held.contexts().to_vec()).unwrap_or_default())
+}
+
+/// A place among those that copy at the same time; first come, first served.
+async fn place(inner: &Inner) -> Result<SemaphorePermit<'_>, DaemonError> {
+    match timeout(inner.config.create_timeout, inner.copying.acquire()).await {
+        Ok(Ok(place)) => Ok(place),
+        _ => Err(DaemonError::Overloaded {
+            what: "places for forks",
+            retry_after: Duration::from_secs(1),
+        }),
+    }
 }
 
 fn runs(source: &Entry) -> Result<(), DaemonError> {

@@ -33,8 +33,8 @@ pub struct CreateRequest {
     pub idempotency_key: Option<String>,
 }
 
-/// The label that is a sandbox's name.
-pub const NAME: &str = "name";
+/// The label that is a sandbox's name. Nobody sets it as a label.
+pub const NAME: &str = "offleash.name";
 
 /// What happens to a sandbox when its time is up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

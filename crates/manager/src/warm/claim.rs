@@ -6,6 +6,7 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_store::WarmDirectory;
@@ -18,6 +19,8 @@ use super::message::{self, Handover, Request, TAKEN};
 /// How long a holder may take to look at everything again. One that was stopped takes longer; then the run makes a sandbox
 /// of its own.
 const LOOKING: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+/// The same for hearing what is to be run.
+const HEARING: Duration = Duration::from_secs(2);
 
 /// A sandbox that waited and is this run's now.
 #[derive(Debug)]
@@ -153,7 +156,7 @@ impl AsFd for Claim {
 
 /// Connects to a holder of this user's; the socket of one that died is removed.
 pub(super) fn connect(directory: &WarmDirectory, name: &OsStr) -> Option<UnixStream> {
-    match UnixStream::connect(directory.socket(name)) {
+    match connect_to(&directory.socket(name)) {
         Ok(stream) => is_ours(&stream).then_some(stream),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             // Should it stay, the next one meets it, too.
@@ -162,6 +165,17 @@ pub(super) fn connect(directory: &WarmDirectory, name: &OsStr) -> Option<UnixStr
         }
         Err(_) => None,
     }
+}
+
+/// Connects, and says all that follows, to one that hears it in time: one that was stopped holds nobody up, also when many
+/// have given up on it before.
+fn connect_to(path: &Path) -> io::Result<UnixStream> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(HEARING))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(UnixStream::from(socket))
 }
 
 /// Whether the process at the other end is of this user.

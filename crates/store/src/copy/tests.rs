@@ -362,3 +362,23 @@ proptest! {
         Pair::new(|from| make(&from.join("tree"), &tree, &mut Vec::new())).copy();
     }
 }
+
+#[test]
+fn a_file_of_many_names_counts_once() {
+    let site = tempfile::tempdir().unwrap();
+    let (from, to) = (site.path().join("from"), site.path().join("copy/to"));
+    fs::create_dir(&from).unwrap();
+    fs::create_dir_all(&to).unwrap();
+    fs::write(from.join("0"), vec![1; 256 << 10]).unwrap();
+    for number in 1..5 {
+        fs::hard_link(from.join("0"), from.join(number.to_string())).unwrap();
+    }
+    let mut budget = CopyBudget {
+        bytes: 300 << 10,
+        entries: 5,
+    };
+    copy_layer(&from, &to, &mut budget).unwrap();
+    let inode = |name: &str| std::os::unix::fs::MetadataExt::ino(&fs::metadata(to.join(name)).unwrap());
+    assert_eq!(inode("0"), inode("4"));
+    assert_eq!(budget.entries, 0);
+}
