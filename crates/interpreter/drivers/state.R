@@ -67,7 +67,8 @@ state_surroundings <- function() {
 
 # Writes it all; answers how many bytes that are, or why there are none.
 state_write <- function(path, count, names, most) {
-    command <- sprintf("set -C; umask 077; exec head -c %.0f >%s", most + 1, shQuote(path))
+    # How the shell ends tells what failed: it is done before we have heard of it where there is little to write.
+    command <- sprintf("set -C; umask 077; { head -c %.0f || exit 98; } >%s || exit 99", most + 1, shQuote(path))
     to <- pipe(command, "wb")
     failed <- tryCatch({
         serialize(c(state_surroundings(), count = count), to)
@@ -77,8 +78,9 @@ state_write <- function(path, count, names, most) {
     status <- close(to)
     size <- file.size(path)
     if (!is.na(size) && size > most) c("large", sprintf("it has more than %.0f bytes", most))
+    else if (length(status) && status == 98L * 256L) c("full", "it could not be written")
     else if (!is.null(failed)) c("other", failed)
-    else if (length(status) && status != 0L) c("full", sprintf("it could not be written (status %d)", status))
+    else if (length(status) && status != 0L) c("other", "its file could not be made")
     else sprintf("%.0f", size)
 }
 
