@@ -122,10 +122,16 @@ pub struct UserNamespace {
     descriptor: OwnedFd,
     /// The process that it was made by, which is being killed; it is reaped when this is dropped, so that nobody
     /// waits for its end before.
-    _maker: Maker,
+    maker: Maker,
 }
 
 impl UserNamespace {
+    /// The process that it was made by, which may still be there, but does nothing any more. Its number is its own as
+    /// long as this is.
+    pub fn maker(&self) -> Pid {
+        self.maker.pid
+    }
+
     /// Makes one.
     ///
     /// # Errors
@@ -136,10 +142,7 @@ impl UserNamespace {
         let path = format!("/proc/{}/ns/user", maker.pid.as_raw_pid());
         let descriptor = openat(rustix::fs::CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         rustix::process::pidfd_send_signal(&maker.pidfd, rustix::process::Signal::KILL)?;
-        Ok(Self {
-            descriptor,
-            _maker: maker,
-        })
+        Ok(Self { descriptor, maker })
     }
 }
 

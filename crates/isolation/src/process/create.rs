@@ -144,7 +144,7 @@ impl Embryo {
         };
         let sent = parent.send_order(&mut owners);
         // While the child assembles its file system.
-        let grouping = Grouping::plan(plan, Some(self.unfinished.first()?.pid));
+        let grouping = Grouping::plan(plan, Some(self.unfinished.first()?.pid), owners.makers());
         let mut enforcement = Enforcement::default();
         grouping.describe(&plan.limits, &mut enforcement);
         require(plan, &enforcement)?;
@@ -428,6 +428,11 @@ impl OwnerMaps<'_> {
     fn of_earlier(&mut self, owner: (u32, u32)) -> io::Result<BorrowedFd<'_>> {
         let count = self.identity.range_start().map_or(1, |_| identity::RANGE);
         self.map(owner, self.identity.outside, count)
+    }
+
+    /// Processes that have made one, and may not have ended yet.
+    fn makers(&self) -> Vec<rustix::process::Pid> {
+        self.made.iter().map(|(_, namespace)| namespace.maker()).collect()
     }
 
     fn map(&mut self, from: (u32, u32), to: (u32, u32), count: u32) -> io::Result<BorrowedFd<'_>> {

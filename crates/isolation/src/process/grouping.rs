@@ -24,23 +24,28 @@ pub(crate) struct Grouping {
     limits: GroupLimits,
     /// What cannot be bounded by a group, and why.
     missing: Vec<(LimitName, String)>,
+    /// Processes of ours that are about to end.
+    ending: Vec<Pid>,
 }
 
 impl Grouping {
-    /// Finds out which of the limits a group can hold here; the sandbox's first process may be there already.
-    pub(crate) fn plan(plan: &Plan, first: Option<Pid>) -> Self {
+    /// Finds out which of the limits a group can hold here; the sandbox's first process may be there already, and others
+    /// of ours that are `ending`.
+    pub(crate) fn plan(plan: &Plan, first: Option<Pid>, ending: Vec<Pid>) -> Self {
         let (limits, sandbox) = (&plan.limits, plan.id.as_str());
         let name = format!("{NAME_PREFIX}{sandbox}");
         let mut controllers = vec![Controller::Memory, Controller::Pids];
         controllers.extend(limits.cpus.map(|_| Controller::Cpu));
         controllers.extend(limits.cpu_time.map(|_| Controller::CpuAccounting));
         controllers.extend(plan.pausable.then_some(Controller::Freezer));
-        let mut grouping = match Hierarchy::discover_for(&controllers, first.as_slice()) {
+        let children: Vec<Pid> = first.into_iter().chain(ending.iter().copied()).collect();
+        let mut grouping = match Hierarchy::discover_for(&controllers, &children) {
             Ok(hierarchy) => Self {
                 hierarchy: Some(hierarchy),
                 name,
                 limits: GroupLimits::default(),
                 missing: Vec::new(),
+                ending,
             },
             Err(error) => {
                 let missing =
@@ -50,6 +55,7 @@ impl Grouping {
                     name,
                     limits: GroupLimits::default(),
                     missing: missing.into(),
+                    ending,
                 };
             }
         };
@@ -244,7 +250,8 @@ impl Grouping {
         if self.limits == GroupLimits::default() {
             return Ok(None);
         }
-        let group = Group::create_for(hierarchy, &self.name, &self.limits, &[first])?;
+        let children: Vec<Pid> = std::iter::once(first).chain(self.ending.iter().copied()).collect();
+        let group = Group::create_for(hierarchy, &self.name, &self.limits, &children)?;
         match group
             .join_version_2(first.as_raw_pid().cast_unsigned())
             .and_then(|()| group.entrances())

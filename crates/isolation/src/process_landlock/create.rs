@@ -39,7 +39,7 @@ pub(super) fn create(plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Landl
         });
     }
     let layout = grants::lay_out(plan);
-    let grouping = Grouping::plan(plan, None);
+    let grouping = Grouping::plan(plan, None, Vec::new());
     let mut enforcement = Enforcement::default();
     grouping.describe(&plan.limits, &mut enforcement);
     describe::require(plan, &enforcement)?;
