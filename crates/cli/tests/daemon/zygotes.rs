@@ -191,6 +191,11 @@ fn what_waits_is_copied_from_a_zygote_that_is_made_first_and_again_when_it_dies(
 
         let process = pidfd_open(Pid::from_raw(zygotes[0]).unwrap(), PidfdFlags::empty()).unwrap();
         pidfd_send_signal(&process, Signal::KILL).unwrap();
+        // None is made for seconds after one that failed. What waits may have started a program of its own meanwhile.
+        eventually("the end of the first zygote to be known", || {
+            daemon.with_zygote().is_empty().then_some(())
+        })
+        .await;
         eventually("another zygote", || {
             let now = interpreters_below(world.site.root());
             (now.len() == 1 && now != zygotes && daemon.with_zygote() == ["one"]).then_some(())

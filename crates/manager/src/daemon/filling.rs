@@ -94,19 +94,27 @@ fn fill(inner: &Arc<Inner>, making: &mut JoinSet<()>) {
             let _job = job;
             let (work, of) = (Arc::clone(&inner), origin.clone());
             let made = inner.detached(async move { make_for_pool(&work, &of).await }).await;
+            let mut ready = None;
             let made = match made {
                 Ok(entry) if entry.state() != SandboxState::Running => Made::Failed,
                 Ok(entry) => {
                     let memory_mib = memory_mib(&inner, &entry).await;
                     // Asked last: what is outdated from here on is found in the pool by whoever made it so.
-                    match is_current(&inner, &origin).await && has_its_zygote(&inner, &entry, &origin) {
-                        true => Made::Ready(entry, memory_mib),
-                        false => Made::Outdated(entry),
+                    if is_current(&inner, &origin).await && has_its_zygote(&inner, &entry, &origin) {
+                        ready = Some(Arc::clone(&entry));
+                        Made::Ready(entry, memory_mib)
+                    } else {
+                        Made::Outdated(entry)
                     }
                 }
                 Err(_) => Made::Failed,
             };
             let unwanted = inner.pool.finish(&origin, made);
+            // A zygote that came or went between the question and the pool has not found it there.
+            if let Some(entry) = ready.filter(|entry| !has_its_zygote(&inner, entry, &origin)) {
+                let below = entry.lock().specification.zygote;
+                inner.pool.retire(&origin.template, |zygote| zygote == below);
+            }
             end_all(&inner, unwanted.into_iter().collect(), "its template has changed");
         });
     }
@@ -120,10 +128,10 @@ async fn memory_mib(inner: &Inner, entry: &Entry) -> u64 {
     })
 }
 
-/// Whether a sandbox that was made for `origin` lies below the zygote that there is now, if there is one.
+/// Whether a sandbox that was made for `origin` lies below the zygote that there is now, or below none if there is none.
 fn has_its_zygote(inner: &Inner, entry: &Entry, origin: &Origin) -> bool {
     let now = inner.zygotes.descent(origin).zygote();
-    now.is_none() || entry.lock().specification.zygote == now
+    entry.lock().specification.zygote == now
 }
 
 /// Whether a sandbox that was made for `origin` is of it: its keeper took what was there then.

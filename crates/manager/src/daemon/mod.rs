@@ -106,9 +106,12 @@ impl Daemon {
         self.inner.pool.waiting()
     }
 
-    /// The templates of which an interpreter is ready to be copied into new sandboxes.
+    /// The templates of which an interpreter is ready to be copied into new sandboxes, once no sandbox of them waits any
+    /// more that was made without it.
     pub fn with_zygote(&self) -> Vec<String> {
-        self.inner.zygotes.templates()
+        let mut ready = self.inner.zygotes.ready();
+        ready.retain(|(template, zygote)| self.inner.pool.are_below(template, *zygote));
+        ready.into_iter().map(|(template, _)| template).collect()
     }
 
     /// What the owner set.

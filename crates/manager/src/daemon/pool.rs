@@ -282,6 +282,14 @@ impl Pool {
         self.wanted.notify_one();
     }
 
+    /// Whether all of a template that wait lie below this zygote.
+    pub(super) fn are_below(&self, template: &str, zygote: ProcessRef) -> bool {
+        let contents = self.lock();
+        let queue = contents.queues.get(template);
+        let mut members = queue.into_iter().flat_map(|queue| &queue.members);
+        members.all(|member| member.entry.lock().specification.zygote == Some(zygote))
+    }
+
     /// Takes out one that has died.
     pub(super) fn forget(&self, entry: &Arc<Entry>) {
         for queue in self.lock().queues.values_mut() {

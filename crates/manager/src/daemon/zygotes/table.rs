@@ -137,11 +137,12 @@ impl Zygotes {
         }
     }
 
-    /// The templates of which new sandboxes find one.
-    pub(in crate::daemon) fn templates(&self) -> Vec<String> {
+    /// The templates of which new sandboxes find one, and its first process.
+    pub(in crate::daemon) fn ready(&self) -> Vec<(String, ProcessRef)> {
         let contents = self.lock();
-        let ready = contents.by_template.iter().filter(|(_, held)| held.first.is_some());
-        ready.map(|(template, _)| template.clone()).collect()
+        let all = contents.by_template.iter();
+        all.filter_map(|(template, held)| Some((template.clone(), held.first?)))
+            .collect()
     }
 
     fn lives(&self, template: &str) -> bool {
@@ -303,7 +304,7 @@ mod tests {
         assert_eq!(all.descent(&first), Descent::Alone);
         all.is_ready(&place, process(7));
         assert_eq!(all.descent(&first), Descent::Below(process(7)));
-        assert_eq!(all.templates(), ["a"]);
+        assert_eq!(all.ready(), [("a".to_owned(), process(7))]);
         let (other, _stopped) = all.begin(&second).unwrap();
         assert_eq!(*stopped.borrow(), Stop::Unused);
         assert_eq!(all.descent(&second), Descent::Alone);
