@@ -3,7 +3,7 @@
 # The host starts it and speaks to it in frames (`src/protocol.rs` is their reference). Code of cells shares this shell
 # and can do to it whatever it likes; the host believes nothing that comes from here. What is written here only makes
 # sure that code that means no harm does not do it by accident: names of the driver begin with `__offleash_`, builtins
-# are called as such, and no child gets a descriptor of ours.
+# are called as such, its descriptors begin with 200, and no program that is started gets one of them.
 #
 # A cell is evaluated in the shell itself, outside of functions, so that what it declares stays. Whatever makes a shell
 # end that is not interactive (`set -e`, `set -u`, an interrupt) ends in a trap on EXIT, in which a subshell, a copy of
@@ -87,25 +87,6 @@ __offleash_begin() {
     builtin trap '__offleash_interrupted=1; builtin exit 130' INT
     builtin trap "$__offleash_on_exit" EXIT
 
-}
-
-# Has our descriptors again after the end of a shell, which leaves it open whether those that the `eval` of a cell was
-# without are back: if they are not, the shell still has them under other numbers. What they are is seen by those of
-# the pumps.
-__offleash_recover() {
-    builtin local pair at number first=/proc/${__offleash_pumps[0]}/fd second=/proc/${__offleash_pumps[1]}/fd
-    builtin unset -f exec
-    for pair in 200="$first"/200 201="$first"/201 202="$first"/208 203="$second"/208 204="$first"/204 \
-        205="$first"/207 206="$second"/207 209="$first"/209; do
-        number=${pair%%=*}
-        [[ ! -e /proc/self/fd/$number ]] || continue
-        for at in {10..99}; do
-            if [[ /proc/self/fd/$at -ef ${pair#*=} ]]; then
-                builtin eval "exec $number<&$at $at<&-"
-                break
-            fi
-        done
-    done
 }
 
 # Variables of the cell alone. Names here are such that none of them hides one.
@@ -209,7 +190,7 @@ while builtin :; do
     fi;
     __offleash_next;
     for __offleash_once in once; do
-        builtin eval "$__offleash_prefix$__offleash_running" 200<&- 201>&- 202>&- 203>&- 204>&- 205>&- 206>&- 209>&-;
+        builtin eval "$__offleash_prefix$__offleash_running";
     done;
     '$__offleash_end'
     __offleash_finish;
@@ -220,7 +201,6 @@ done
 # before it could put its traps away comes here too, and has nothing to do here. That is asked in a way that leaves `$?`.
 __offleash_on_exit='case $BASHPID in "$__offleash_shell")
 '$__offleash_end'
-__offleash_recover;
 if [[ $__offleash_interrupted == 0 && -n $__offleash_leaving ]]; then
     __offleash_tell end;
     builtin exit "$__offleash_status";

@@ -35,6 +35,19 @@ __offleash_set_up() {
     builtin read -r -N 1 -u 205 byte
     builtin read -r -N 1 -u 206 byte
     exec 210>&- 211>&- 212>&- 213>&-
+    for byte in 200 201 202 203 204 205 206 209; do
+        __offleash_keep "$byte"
+    done
+}
+
+# Keeps a descriptor from the programs that are started. The shell has no word for that, but does it with what it puts aside of
+# the first three, under the lowest number from 10 on that is free, and with what is made of that.
+__offleash_keep() {
+    builtin local free=10
+    while [[ -e /proc/self/fd/$free ]]; do
+        ((free += 1))
+    done
+    builtin eval "{ { exec $1<&$free; } </dev/null; } <&$1"
 }
 
 __offleash_die() {

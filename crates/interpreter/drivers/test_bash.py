@@ -240,9 +240,6 @@ class Cells(unittest.TestCase):
         self.run_cell("unset -f trap; trap 'echo debug' DEBUG ERR EXIT INT RETURN")
         self.says("echo e", "e\n")
 
-    def test_children_get_none_of_our_descriptors(self):
-        self.says("ls /proc/self/fd | tr '\\n' ' '", "0 1 2 3 ")
-
     def test_forged_frames_are_output(self):
         forged = f"done {2:032x} 0\n"
         self.assertEqual(self.run_cell(f"printf 'done %032x 0\\n' 2").stdout, forged)
@@ -263,6 +260,26 @@ class Cells(unittest.TestCase):
         cell = self.run_cell("echo on", env={"a.b": "1", "UID": "7"})
         self.assertEqual(cell.stdout, "on\n")
         self.assertIn("a.b", cell.stderr)
+
+    def test_descriptors_below_a_hundred_are_those_of_cells(self):
+        for number in range(3, 100):
+            self.says(f"exec {number}<>/dev/null; exec {number}>&-; echo on", "on\n")
+        self.says('for n in {3..99}; do eval "exec $n</etc/passwd"; done; read -r -u 17 first', "")
+        self.says('[[ $first == root:* ]] && read -r -u 99 again && [[ $again == "$first" ]] && echo kept', "kept\n")
+        # Nor when a shell ended in between, of which a copy goes on.
+        self.fails("set -e; exec 12>&-; false", 1)
+        self.says('set +e; for n in {3..99}; do eval "exec $n>&-"; done; echo on', "on\n")
+        self.assertEqual(self.driver.sync(), 101)
+
+    def test_children_get_none_of_our_descriptors(self):
+        # The last is that of the list.
+        programs = "ls /proc/self/fd; (ls /proc/self/fd); echo $(ls /proc/self/fd); bash -c 'ls /proc/self/fd' | cat"
+        for _ in range(2):
+            cell = self.run_cell(programs)
+            self.assertEqual(set(cell.stdout.split()), {"0", "1", "2", "3"}, cell.stdout)
+            # A shell that ended leaves it as it was.
+            self.fails("set -e; false", 1)
+            self.run_cell("set +e")
 
     def test_many_cells(self):
         for number in range(300):
