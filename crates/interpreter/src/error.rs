@@ -1,6 +1,7 @@
 //! Why there is no context, or no cell in it.
 
 use offleash_core::error::{ErrorKind, Explained};
+use offleash_core::text::one_line;
 
 use crate::language::Language;
 use crate::process::ProcessError;
@@ -71,7 +72,7 @@ pub enum ContextError {
         reason: String,
     },
     /// What the cells of a context left was not read again.
-    #[error("the state of context `{id}` was not loaded: {}", reason.escape_debug())]
+    #[error("the state of context `{id}` was not loaded: {}", one_line(reason.as_bytes()))]
     NotLoaded {
         /// The context.
         id: String,
@@ -124,7 +125,7 @@ fn listed(obstacles: &[Obstacle]) -> String {
 fn words(reason: &str) -> String {
     match reason {
         "" => String::new(),
-        reason => format!(": {}", reason.escape_debug()),
+        reason => format!(": {}", one_line(reason.as_bytes())),
     }
 }
 

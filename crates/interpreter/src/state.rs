@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use offleash_core::error::ErrorKind;
+use offleash_core::text::one_line;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -154,7 +155,8 @@ impl Obstacle {
 
 impl fmt::Display for Obstacle {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [name, type_name, reason] = [&self.name, &self.type_name, &self.reason].map(|text| text.escape_debug());
+        let [name, type_name, reason] =
+            [&self.name, &self.type_name, &self.reason].map(|text| one_line(text.as_bytes()));
         write!(formatter, "`{name}` ({type_name}): {reason}")
     }
 }
@@ -315,5 +317,22 @@ async fn save_one(
                 patience.as_secs()
             ),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_obstacle_reads_as_it_is_called_and_drives_no_terminal() {
+        let shown = |payload: &[u8]| Obstacle::parse(payload).unwrap().to_string();
+        assert_eq!(
+            shown("m[\"it's\"]\n_io.TextIOWrapper\ncannot pickle 'größe' \\ objects".as_bytes()),
+            "`m[\"it's\"]` (_io.TextIOWrapper): cannot pickle 'größe' \\ objects"
+        );
+        let hostile = shown(b"a\x1b]52;c;eA\x07\n\xe2\x80\xaegpj\nx\ry");
+        assert!(hostile.chars().all(offleash_core::text::is_visible), "{hostile:?}");
+        assert!(hostile.contains("$'a\\x1b]52;c;eA\\x07'"), "{hostile}");
     }
 }
