@@ -27,6 +27,7 @@ use crate::journal::{Event, Journal, RequestEvent};
 use crate::large::Large;
 use crate::listen::{self, Listen, ListenError};
 use crate::mcp::http::{self as mcp, Sessions};
+use crate::mcp::stream;
 use crate::pages::{self, Tally};
 use crate::route::{self, CODE_PORT, ENVD_PORT, Route};
 use crate::tls::{self, Certificate, TlsError, TlsFiles};
@@ -464,7 +465,10 @@ async fn control_plane(
     }
     if path == mcp::PATH {
         asked.require(Scope::Create)?;
-        return mcp::answer(&asked, body).await;
+        return match stream::is_asked_for(client, parts) {
+            true => stream::answer(&asked, client),
+            false => mcp::answer(&asked, body).await,
+        };
     }
     let response = if native::is_native(path) {
         native::answer(&asked, body).await?

@@ -180,12 +180,16 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct McpArgs {
+    /// Work in sandboxes of the `offleash serve` that runs with this state directory, which can also be forked, instead of ones
+    /// of this program; none of the other options is then allowed.
+    #[arg(long)]
+    pub(crate) server: bool,
     #[command(flatten)]
     pub(crate) sandbox: SandboxArgs,
 }
 
 /// What a sandbox is to be; the same for every subcommand that needs one.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Default, PartialEq, Eq, Args)]
 pub(crate) struct SandboxArgs {
     /// Directory the code works in, and what becomes of changes: kept aside (overlay), written back when the run
     /// ends, except protected names (rw), or impossible (ro). [default: the current directory, overlay]
@@ -266,26 +270,26 @@ pub(crate) struct SandboxArgs {
     pub(crate) limits: LimitArgs,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DegradeArg {
     Refuse,
     Allow,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RootArg {
     System,
     Base,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum IdsArg {
     Single,
     Range,
 }
 
 /// One flag for each limit of core's table.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct LimitArgs {
     pub(crate) given: Vec<(LimitName, String)>,
 }

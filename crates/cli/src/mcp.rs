@@ -14,14 +14,17 @@ use offleash_manager::lifecycle::open_state;
 use offleash_manager::own::{OwnConfig, OwnSandboxes};
 use offleash_manager::templates;
 
-use crate::args::McpArgs;
+use crate::args::{McpArgs, SandboxArgs};
 use crate::failure::Failure;
-use crate::{serve, specify, terminal};
+use crate::{remote, serve, specify, terminal};
 
 /// How long a command may take where no limit says so.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(crate) fn mcp(arguments: &McpArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    if arguments.server {
+        return through_server(arguments, state);
+    }
     // What is wrong with it is said now, and not with the first call.
     let spec = specify::specify(&arguments.sandbox)?;
     if let Some(cwd) = arguments.sandbox.cwd.as_deref() {
@@ -65,6 +68,22 @@ pub(crate) fn mcp(arguments: &McpArgs, state: Option<&Path>) -> Result<ExitCode,
     // Nobody waits for what may still be read.
     runtime.shutdown_background();
     spoken.map(|()| ExitCode::SUCCESS)
+}
+
+/// The daemon has the sandboxes; this only carries what is said.
+fn through_server(arguments: &McpArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    if arguments.sandbox != SandboxArgs::default() {
+        return Err(
+            Failure::new("`--server` goes with no option that says what a sandbox is: the server makes them").with_hint(
+                "leave the others out, and `create_sandbox` takes `template`, `internet`, `env` and `timeout_seconds`; or \
+                 leave `--server` out",
+            ),
+        );
+    }
+    let client = remote::client(state)?;
+    let (input, output) = terminal::conversation();
+    client.tools(input, output)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn converse(sandboxes: &Arc<OwnSandboxes>, longest: Duration) -> Result<(), Failure> {

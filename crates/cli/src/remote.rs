@@ -26,7 +26,7 @@ use crate::terminal;
 
 use table::Table;
 
-fn client(state: Option<&Path>) -> Result<Client, Failure> {
+pub(crate) fn client(state: Option<&Path>) -> Result<Client, Failure> {
     let state = StateDirectory::open(state, &HostIdentity::of_this_process())?;
     Ok(Client::new(&state.path().join(SOCKET))?)
 }

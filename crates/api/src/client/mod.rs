@@ -6,6 +6,7 @@
 mod ended;
 mod exec;
 mod files;
+mod mcp;
 mod transport;
 
 use std::path::{Path, PathBuf};
@@ -65,6 +66,9 @@ pub enum ClientError {
         /// The sandbox.
         id: String,
     },
+    /// The daemon ended a conversation of an agent host.
+    #[error("the server ended the conversation; sandboxes of it that nobody kept have ended")]
+    Hung,
     /// The answer ended before the command did.
     #[error("the connection to the command was cut: {reason}")]
     Cut {
@@ -108,7 +112,9 @@ pub enum ClientError {
 impl Explained for ClientError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::NotRunning { .. } | Self::ServerEnded { .. } | Self::Cut { .. } => ErrorKind::Unavailable,
+            Self::NotRunning { .. } | Self::ServerEnded { .. } | Self::Hung | Self::Cut { .. } => {
+                ErrorKind::Unavailable
+            }
             Self::Ended { .. } => ErrorKind::NotFound,
             Self::Paused { .. } => ErrorKind::Conflict,
             Self::Ambiguous { .. } => ErrorKind::Invalid,
@@ -121,7 +127,7 @@ impl Explained for ClientError {
 
     fn hint(&self) -> Option<String> {
         match self {
-            Self::NotRunning { .. } | Self::ServerEnded { .. } => {
+            Self::NotRunning { .. } | Self::ServerEnded { .. } | Self::Hung => {
                 Some("start one with `offleash serve`, with the same `--state DIR` if it has one".to_owned())
             }
             Self::Ended { id, .. } => Some(format!("`offleash logs {}` says what happened", id.escape_debug())),

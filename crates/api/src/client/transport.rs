@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
+use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use offleash_core::error::ErrorKind;
 use serde_json::Value;
@@ -52,6 +53,25 @@ pub(super) fn built(request: http::Result<Request<Body>>, asked: &str) -> Result
 
 /// Sends a request and waits for the head of its answer.
 pub(super) async fn send(socket: &Path, request: Request<Body>, asked: &str) -> Result<Answer, ClientError> {
+    let answer = exchange(socket, request, asked).await?;
+    match answer.response.status() {
+        status if status.is_success() => Ok(answer),
+        status => Err(refused(status, answer).await),
+    }
+}
+
+/// Sends a request after which the connection is something else, and waits until it is.
+pub(super) async fn become_other(socket: &Path, request: Request<Body>, asked: &str) -> Result<Upgraded, ClientError> {
+    let answer = exchange(socket, request, asked).await?;
+    match answer.response.status() {
+        StatusCode::SWITCHING_PROTOCOLS => hyper::upgrade::on(answer.response)
+            .await
+            .map_err(|error| malformed(asked, error)),
+        status => Err(refused(status, answer).await),
+    }
+}
+
+async fn exchange(socket: &Path, request: Request<Body>, asked: &str) -> Result<Answer, ClientError> {
     let not_running = |source| ClientError::NotRunning {
         socket: socket.to_owned(),
         source,
@@ -64,17 +84,13 @@ pub(super) async fn send(socket: &Path, request: Request<Body>, asked: &str) -> 
         .await
         .map_err(|error| malformed(asked, error))?;
     // Ends with the answer; what is wrong with it is told there.
-    tokio::spawn(connection);
+    tokio::spawn(connection.with_upgrades());
     let response = sender.send_request(request).await;
     let response = response.map_err(|error| malformed(asked, error))?;
-    let answer = Answer {
+    Ok(Answer {
         asked: asked.to_owned(),
         response,
-    };
-    match answer.response.status() {
-        status if status.is_success() => Ok(answer),
-        status => Err(refused(status, answer).await),
-    }
+    })
 }
 
 async fn connect(socket: &Path) -> io::Result<UnixStream> {

@@ -39,6 +39,8 @@ pub(super) struct NewSandbox {
 pub(super) trait Backing: Send + Sync + 'static {
     /// Whether [`NewSandbox`] may say anything; otherwise all is as whoever started us has said.
     const CAN_BE_TOLD: bool;
+    /// Whether [`Self::fork`] can ever do it; otherwise no tool for it is shown.
+    const CAN_FORK: bool;
 
     /// Makes a sandbox.
     fn create(&self, new: NewSandbox) -> impl Future<Output = Result<Opened, ToolError>> + Send;

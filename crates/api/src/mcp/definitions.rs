@@ -46,16 +46,24 @@ impl Name {
         Self::ALL.into_iter().find(|known| known.as_str() == name)
     }
 
-    /// All names, with commas.
-    pub(super) fn list() -> String {
-        Self::ALL.map(Self::as_str).join(", ")
+    /// Those that there are: `fork` only where it can be done.
+    fn shown(can_fork: bool) -> impl Iterator<Item = Self> {
+        Self::ALL
+            .into_iter()
+            .filter(move |name| can_fork || *name != Self::Fork)
+    }
+
+    /// Their names, with commas.
+    pub(super) fn list(can_fork: bool) -> String {
+        let names: Vec<_> = Self::shown(can_fork).map(Self::as_str).collect();
+        names.join(", ")
     }
 }
 
-/// All tools; `create_sandbox` takes arguments only where it can be told what to make.
-pub(super) fn tools(can_be_told: bool, longest_seconds: u64) -> Vec<Tool> {
+/// All tools that there are; `create_sandbox` takes arguments only where it can be told what to make.
+pub(super) fn tools(can_be_told: bool, can_fork: bool, longest_seconds: u64) -> Vec<Tool> {
     let define = |name| tool(name, can_be_told, longest_seconds);
-    Name::ALL.into_iter().map(define).collect()
+    Name::shown(can_fork).map(define).collect()
 }
 
 fn tool(name: Name, can_be_told: bool, longest_seconds: u64) -> Tool {
@@ -250,7 +258,7 @@ mod tests {
     #[test]
     fn every_tool_says_what_it_takes() {
         for can_be_told in [true, false] {
-            for tool in tools(can_be_told, 3600) {
+            for tool in tools(can_be_told, can_be_told, 3600) {
                 assert!(
                     tool.description.as_ref().is_some_and(|text| text.len() > 40),
                     "{tool:?}"
@@ -273,5 +281,12 @@ mod tests {
             }
         }
         assert_eq!(Name::parse("cobol"), None);
+    }
+
+    #[test]
+    fn a_tool_that_could_only_refuse_is_not_shown() {
+        let has_fork = |can_fork| tools(false, can_fork, 1).iter().any(|tool| tool.name == "fork");
+        assert_eq!([has_fork(true), has_fork(false)], [true, false]);
+        assert!(Name::list(true).contains("fork") && !Name::list(false).contains("fork"));
     }
 }

@@ -43,6 +43,9 @@ const LATER: Duration = Duration::from_secs(30);
 
 type Service = StreamableHttpService<Session<Served>, LocalSessionManager>;
 
+/// Begins a session, if there is a place for it.
+type Begin = Arc<dyn Fn() -> io::Result<Session<Served>> + Send + Sync>;
+
 /// The sessions of all keys.
 pub(crate) struct Sessions {
     all: Arc<Semaphore>,
@@ -53,6 +56,7 @@ pub(crate) struct Sessions {
 #[derive(Clone)]
 struct OfKey {
     service: Service,
+    begin: Begin,
     places: Arc<Semaphore>,
 }
 
@@ -99,7 +103,7 @@ impl OfKey {
         let places = Arc::new(Semaphore::new(MOST_OF_KEY));
         let (all, own) = (Arc::clone(all), Arc::clone(&places));
         let (daemon, caller, journal) = (state.daemon.clone(), caller.clone(), Arc::clone(&state.journal));
-        let begin = move || {
+        let begin: Begin = Arc::new(move || {
             let place = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned().map_err(io::Error::other);
             Ok(Session::new(Served {
                 daemon: daemon.clone(),
@@ -107,9 +111,11 @@ impl OfKey {
                 journal: Arc::clone(&journal),
                 _places: [place(&all)?, place(&own)?],
             }))
-        };
+        });
+        let over_http = Arc::clone(&begin);
         Self {
-            service: service(begin),
+            service: service(move || over_http()),
+            begin,
             places,
         }
     }
@@ -159,19 +165,31 @@ pub(crate) async fn answer(asked: &Asked<'_>, body: Incoming) -> Result<Response
     Ok(response.map(|body| body.map_err(|never| match never {}).boxed_unsync()))
 }
 
+/// Begins a session that is not spoken to in requests; and what ends when it is to end.
+pub(super) fn begin(
+    asked: &Asked<'_>,
+) -> Result<(Session<Served>, impl Future<Output = ()> + Send + 'static), Refusal> {
+    let sessions = &asked.state.mcp;
+    let of_key = sessions.of(asked.state, &asked.caller);
+    check_places(sessions, &of_key)?;
+    let session = (of_key.begin)().map_err(|_| full())?;
+    let ending = of_key.service.config.cancellation_token.clone();
+    Ok((session, async move { ending.cancelled().await }))
+}
+
+fn full() -> Refusal {
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the server is full of sessions").retry_after(LATER)
+}
+
 fn check_places(sessions: &Sessions, of_key: &OfKey) -> Result<(), Refusal> {
-    let (status, message) = if of_key.places.available_permits() == 0 {
+    if of_key.places.available_permits() == 0 {
         let message = format!("this key has {MOST_OF_KEY} sessions already, as many as it may; end some of them");
-        (StatusCode::TOO_MANY_REQUESTS, message)
-    } else if sessions.all.available_permits() == 0 {
-        (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "the server is full of sessions".to_owned(),
-        )
-    } else {
-        return Ok(());
-    };
-    Err(Refusal::new(status, message).retry_after(LATER))
+        return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, message).retry_after(LATER));
+    }
+    match sessions.all.available_permits() {
+        0 => Err(full()),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 //! works with files in sandboxes, and files of sandboxes as resources.
 //!
 //! The tools are written over `backing::Backing`, which has two forms: sandboxes of this process alone, spoken to over
-//! its standard streams ([`speak`]), and those of the daemon, spoken to over HTTP (`http`). What goes wrong is an error of
+//! its standard streams ([`speak`]), and those of the daemon, spoken to over HTTP (`http`) or, by `offleash mcp --server`,
+//! over a connection to the owner's socket (`stream`). What goes wrong is an error of
 //! the tool, which models read; an error of the protocol is what hosts show to nobody.
 
 mod arguments;
@@ -19,6 +20,7 @@ mod resources;
 mod run;
 mod served;
 mod session;
+pub(crate) mod stream;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +29,7 @@ use offleash_manager::own::OwnSandboxes;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use self::backing::Backing;
 use self::own::Own;
 use self::session::Session;
 
@@ -56,8 +59,17 @@ where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
+    converse(Session::new(Own { sandboxes, longest }), input, output).await
+}
+
+/// A conversation over two streams, from its first word to its last.
+async fn converse<B, R, W>(session: Session<B>, input: R, output: W) -> Result<(), SpeakError>
+where
+    B: Backing,
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
     let transport = AsyncRwTransport::new_server(input, output).with_max_line_length(LONGEST_MESSAGE);
-    let session = Session::new(Own { sandboxes, longest });
     let service = match rmcp::serve_server(session, transport).await {
         Ok(service) => service,
         Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),

@@ -19,6 +19,8 @@ pub(super) struct Own {
 
 impl Backing for Own {
     const CAN_BE_TOLD: bool = false;
+    // What these write may lie over a workspace of the host's, whose changes are its owner's to take out.
+    const CAN_FORK: bool = false;
 
     async fn create(&self, _: NewSandbox) -> Result<Opened, ToolError> {
         Ok(opened(self.sandboxes.create().await?))
@@ -29,11 +31,12 @@ impl Backing for Own {
     }
 
     async fn fork(&self, _: &str, _: u32, _: CarriedContexts) -> Result<Vec<Result<String, ToolError>>, ToolError> {
-        // What these write may lie over a workspace of the host's, whose changes are its owner's to take out.
-        Err(
-            ToolError::new("sandboxes of `offleash mcp` cannot be forked; those of `offleash serve` can be")
-                .with_hint("make another sandbox with create_sandbox, and run there what led to this state"),
+        // For whoever knows the name all the same.
+        Err(ToolError::new(
+            "sandboxes of `offleash mcp` cannot be forked; those of `offleash serve` can be, also with \
+                 `offleash mcp --server`",
         )
+        .with_hint("make another sandbox with create_sandbox, and run there what led to this state"))
     }
 
     async fn kill(&self, id: &str) -> Result<(), ToolError> {

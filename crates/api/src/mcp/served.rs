@@ -66,6 +66,7 @@ impl Served {
 
 impl Backing for Served {
     const CAN_BE_TOLD: bool = true;
+    const CAN_FORK: bool = true;
 
     async fn create(&self, new: NewSandbox) -> Result<Opened, ToolError> {
         let template = match new.template {

@@ -341,7 +341,7 @@ impl<B: Backing> ServerHandler for Session<B> {
             let message = format!(
                 "there is no tool `{}`; there are: {}",
                 shown.escape_debug(),
-                Name::list()
+                Name::list(B::CAN_FORK)
             );
             return Err(ErrorData::invalid_params(message, None));
         };
@@ -376,6 +376,6 @@ impl<B: Backing> ServerHandler for Session<B> {
 
 impl<B: Backing> Session<B> {
     fn tools(&self) -> Vec<Tool> {
-        definitions::tools(B::CAN_BE_TOLD, self.backing.longest().as_secs().max(1))
+        definitions::tools(B::CAN_BE_TOLD, B::CAN_FORK, self.backing.longest().as_secs().max(1))
     }
 }

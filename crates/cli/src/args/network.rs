@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::Args;
 
 /// What may be reached, and how.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Network")]
 pub(crate) struct NetworkArgs {
     /// Let this host be reached: a name, `*.` before a name, an address or a network; ports 80 and 443 unless named.

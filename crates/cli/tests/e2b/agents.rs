@@ -66,6 +66,39 @@ fn an_agent_host_speaks_over_http() {
 }
 
 #[test]
+fn an_agent_host_reaches_a_server_over_standard_streams() {
+    let Some(kit) = Kit::find("python_mcp") else {
+        return;
+    };
+    let server = Server::start(NO_POOL);
+    let mut cases = program(&kit, server.site.root(), "server");
+    cases
+        .env("OFFLEASH_STATE", server.site.state())
+        .env("OFFLEASH", binary());
+    run(&server, cases);
+    eventually("no sandbox is left", || server.list().is_empty().then_some(()));
+    // What is said of a sandbox is the server's matter, and without a server there is nobody to be spoken to.
+    let refused = |flags: &[&str]| {
+        let output = server.site.offleash(flags).output().unwrap();
+        assert!(!output.status.success() && output.stdout.is_empty(), "{flags:?}");
+        stderr(&output)
+    };
+    let other_options = refused(&["mcp", "--server", "--memory", "64M"]);
+    assert!(
+        other_options.contains("`--server` goes with no option") && other_options.contains("hint:"),
+        "{other_options}"
+    );
+    let site = Site::sharing_templates();
+    let output = site.offleash(["mcp", "--server"]).output().unwrap();
+    let told = stderr(&output);
+    assert!(
+        told.contains("no daemon answers") && told.contains("hint: start one"),
+        "{told}"
+    );
+    server.end();
+}
+
+#[test]
 fn only_keys_that_may_make_sandboxes_speak() {
     let server = Server::start(NO_POOL);
     let reader = server

@@ -1,4 +1,5 @@
-"""An agent host, with the official client of the Model Context Protocol: `stdio` or `http`, and what that needs in variables.
+"""An agent host, with the official client of the Model Context Protocol: `stdio`, `http` or `server` (standard streams that
+lead to a server), and what that needs in variables.
 
 Every case is a function with a function `connect` as its parameter, which opens a session.
 """
@@ -6,6 +7,7 @@ Every case is a function with a function `connect` as its parameter, which opens
 import asyncio
 import base64
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -22,8 +24,8 @@ PATIENCE = 240
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
-TOOLS = "create_sandbox fork kill_sandbox list_files read_file run_code run_command write_file".split()
-KINDS = {"stdio": [], "http": []}
+TOOLS = "create_sandbox kill_sandbox list_files read_file run_code run_command write_file".split()
+KINDS = {"stdio": [], "http": [], "server": []}
 
 
 def case(*kinds):
@@ -36,11 +38,13 @@ def case(*kinds):
 
 
 both = case("stdio", "http")
+every = case("stdio", "http", "server")
+served = case("http", "server")
 
 
 @contextlib.asynccontextmanager
-async def over_stdio():
-    server = StdioServerParameters(command=os.environ["OFFLEASH"], args=["mcp"], env=dict(os.environ))
+async def over_stdio(*flags):
+    server = StdioServerParameters(command=os.environ["OFFLEASH"], args=["mcp", *flags], env=dict(os.environ))
     async with stdio_client(server) as (reader, writer), ClientSession(reader, writer) as session:
         await session.initialize()
         yield session
@@ -102,17 +106,17 @@ async def refused(awaitable, *words):
     raise AssertionError(f"this was answered: {answer!r}")
 
 
-@both
+@every
 async def tools_are_described(connect):
     async with connect() as session:
         tools = plain(await session.list_tools())["tools"]
-        assert sorted(tool["name"] for tool in tools) == TOOLS
+        assert sorted(tool["name"] for tool in tools) == sorted(TOOLS + ["fork"] * (connect is not over_stdio))
         for tool in tools:
             assert tool["description"] and tool["inputSchema"]["type"] == "object", tool
             assert "readOnlyHint" in tool["annotations"], tool
 
 
-@both
+@every
 async def state_is_kept_between_calls(connect):
     async with connect() as session:
         await good(session, "run_code", code="x = 1")
@@ -126,7 +130,7 @@ async def state_is_kept_between_calls(connect):
         await bad(session, "run_code", "NameError", code="x")
 
 
-@both
+@every
 async def sessions_are_apart(connect):
     async with connect() as one, connect() as other:
         await good(one, "run_code", code="secret = 42; open('mine', 'w').write('x')")
@@ -219,7 +223,7 @@ async def sandboxes_are_made_and_ended(connect):
         await bad(session, "run_code", sandbox, code="y", sandbox=sandbox)
 
 
-@case("http")
+@served
 async def forks_begin_with_the_files_of_their_source(connect):
     async with connect() as session:
         await bad(session, "fork", "no sandbox yet", "hint:")
@@ -240,7 +244,7 @@ async def forks_begin_with_the_files_of_their_source(connect):
             await good(session, "kill_sandbox", sandbox=fork)
 
 
-@case("http")
+@served
 async def forks_go_on_with_the_variables_of_their_source(connect):
     async with connect() as session:
         await good(session, "run_code", code="state = {'n': 41}\nopened = open('/etc/passwd')")
@@ -259,7 +263,7 @@ async def forks_are_refused_where_there_are_none(connect):
         await bad(session, "fork", "cannot be forked", "hint:")
 
 
-@both
+@every
 async def big_output_is_cut_and_marked(connect):
     async with connect() as session:
         told = await good(session, "run_code", code="print('a' * 300_000 + 'end')")
@@ -399,11 +403,12 @@ async def nobody_else_reaches_a_sandbox(connect):
         await good(session, "kill_sandbox", sandbox=sandbox)
 
 
-@case("stdio")
+@case("stdio", "server")
 async def the_protocol_without_a_handshake_is_spoken(connect):
     from mcp.client import Client
 
-    server = StdioServerParameters(command=os.environ["OFFLEASH"], args=["mcp"], env=dict(os.environ))
+    flags = [] if connect is over_stdio else connect.args
+    server = StdioServerParameters(command=os.environ["OFFLEASH"], args=["mcp", *flags], env=dict(os.environ))
     async with Client(stdio_client(server), mode="2026-07-28") as client:
         await good(client, "run_code", code="x = 1")
         assert await good(client, "run_code", code="x + 1") == "2"
@@ -454,9 +459,21 @@ async def a_key_has_so_many_sessions_and_no_more(connect):
             await client.delete(url, headers={"mcp-session-id": session})
 
 
+@case("server")
+async def sandboxes_are_as_they_are_asked_for(connect):
+    async with connect() as session:
+        made = await good(session, "create_sandbox", env={"A": "b"}, timeout_seconds=60)
+        sandbox = made.split("sandbox: ")[1].split()[0]
+        assert "b\n" in await good(session, "run_command", command="echo $A", sandbox=sandbox)
+        await good(session, "write_file", path="note", content="n", sandbox=sandbox)
+        read = plain(await session.read_resource(f"offleash://{sandbox}/home/user/note"))
+        assert read["contents"][0]["text"] == "n", read
+        await good(session, "kill_sandbox", sandbox=sandbox)
+
+
 def main():
     kind = sys.argv[1]
-    connect = over_stdio if kind == "stdio" else over_http
+    connect = {"stdio": over_stdio, "http": over_http, "server": functools.partial(over_stdio, "--server")}[kind]
     failed = 0
     wanted = [function for function in KINDS[kind] if not sys.argv[2:] or function.__name__ in sys.argv[2:]]
     for function in wanted:
