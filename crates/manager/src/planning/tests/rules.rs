@@ -145,12 +145,13 @@ fn what_runs_code_later_stays_read_only_in_a_writable_mount() {
 #[test]
 fn a_pattern_that_means_too_much_is_an_error_and_not_a_hang() {
     let (_directory, host) = host_with_home();
-    let started = std::time::Instant::now();
     let result = plan_of(
         &spec(&host, "[filesystem]\ndeny = [\"/**/no-such-name\"]"),
         &host,
         "true",
     );
-    let is_bounded = matches!(result, Ok(_) | Err(PlanError::TooManyPaths { .. }));
-    assert!(is_bounded && started.elapsed().as_secs() < 30);
+    assert!(
+        matches!(result, Ok(_) | Err(PlanError::TooManyPaths { .. })),
+        "{result:?}"
+    );
 }
