@@ -6,6 +6,7 @@ mod manager;
 mod memory;
 
 use std::path::Path;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,13 +71,19 @@ pub(crate) fn serve(arguments: &ServeArgs, state: Option<&Path>) -> Result<ExitC
 
 async fn run(config: Config, state: &Path, lines: Arc<JsonLines>) -> Result<(), Failure> {
     // From here on nothing ends us by surprise.
-    let end = end_signal()?;
+    let mut end = pin!(end_signal()?);
     let (degrade, drain) = (config.daemon.degrade, config.server.drain);
-    let daemon = Daemon::open(DaemonConfig {
+    let opened = Daemon::open(DaemonConfig {
         build_log: terminal::complaints().ok().map(Arc::new),
         ..config.daemon
-    })
-    .await?;
+    });
+    let daemon = tokio::select! {
+        opened = opened => opened?,
+        signal = end.as_mut() => {
+            lines.server(&format!("told to end by {signal} before it began to serve; the next server goes on"));
+            return Ok(());
+        }
+    };
     let server = Server::bind(config.server, daemon.clone(), Arc::clone(&lines) as _)
         .await
         .map_err(|error| explained(&error))?;

@@ -1,8 +1,12 @@
 //! The warm pool of templates: members are of what the template is now, and stand in nobody's way.
 
-use offleash_manager::daemon::{Caller, Daemon, DaemonConfig, DaemonError};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
-use super::world::{World, create_with, eventually, output, test, within};
+use offleash_manager::daemon::{Caller, Daemon, DaemonConfig, DaemonError, PoolConfig};
+
+use super::support::Site;
+use super::world::{World, create_with, eventually, keepers_below, output, test, within};
 
 fn pooled(config: &mut DaemonConfig) {
     config.pool.min = 0;
@@ -124,4 +128,59 @@ fn members_of_a_template_are_found_again_by_the_next_daemon_unless_it_changed_me
         within(second.drain()).await;
         world.emptied().await;
     });
+}
+
+#[test]
+fn a_daemon_that_ends_does_not_wait_for_what_nobody_asked_for() {
+    test(async {
+        // Its own base template, which is not there yet, and which nobody makes as long as this holds the lock.
+        let world = World { site: Site::new() };
+        let base = world.site.state().join("base");
+        std::fs::create_dir(&base).unwrap();
+        std::fs::set_permissions(&base, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let lock = std::fs::File::create(base.join(".making")).unwrap();
+        lock.lock().unwrap();
+        let daemon = world
+            .daemon_with(|config| {
+                config.pool = PoolConfig {
+                    min: 1,
+                    max: 1,
+                    ..PoolConfig::default()
+                }
+            })
+            .await;
+        eventually("a member that is being made", || {
+            keepers_below(world.site.root())
+                .iter()
+                .any(|keeper| has_opened(*keeper, &base.join(".making")))
+                .then_some(())
+        })
+        .await;
+        // With it held: what is being made cannot be finished.
+        within(daemon.drain()).await;
+        world.emptied().await;
+        let names = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
+        let left: Vec<_> = std::fs::read_dir(&base).unwrap().map(names).collect();
+        assert_eq!(left, [".making"], "the template was waited for");
+        drop((daemon, lock));
+        let next = world
+            .daemon_with(|config| {
+                config.pool = PoolConfig {
+                    min: 1,
+                    max: 1,
+                    ..PoolConfig::default()
+                }
+            })
+            .await;
+        eventually("a member of the next", || (next.counts().pooled == 1).then_some(())).await;
+        within(next.drain()).await;
+        world.emptied().await;
+    });
+}
+
+fn has_opened(pid: i32, path: &Path) -> bool {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd"));
+    let open = open.into_iter().flatten().flatten();
+    open.filter_map(|entry| std::fs::read_link(entry.path()).ok())
+        .any(|target| target == path)
 }

@@ -92,8 +92,8 @@ impl Template {
                 });
             }
             make(&base, &directory, &parts, users, has_skeletons)?;
-            drop(turn);
             remove_others(&base, &directory);
+            drop(turn);
         }
         Err(BaseError::at("keeping", &directory)(io::ErrorKind::ResourceBusy.into()))
     }
@@ -191,6 +191,8 @@ fn make(
 ) -> Result<(), BaseError> {
     let new = base.join(format!(".new-{}-{:x}", std::process::id(), random()?));
     make_private(&new)?;
+    // Whoever finds it without a lock knows that its maker is no more.
+    let _lock = hold(&new).map_err(BaseError::at("locking", &new))?;
     let filled = fill(&new, parts, users, has_skeletons).and_then(|()| {
         let renamed = rustix::fs::renameat_with(
             rustix::fs::CWD,
@@ -282,14 +284,13 @@ fn is_at(opened: &OwnedFd, directory: &Path) -> io::Result<bool> {
     }
 }
 
-/// Removes templates that nobody uses; whatever cannot be removed stays until the next time.
+/// Removes templates that nobody uses, and what is left of those whose maker was ended; whatever cannot be removed stays
+/// until the next time. It is the caller's turn to make one: nobody else has one that is not locked yet.
 fn remove_others(base: &Path, kept: &Path) {
     let found = fs::read_dir(base).into_iter().flatten().flatten();
     for other in found.map(|found| found.path()).filter(|path| path != kept) {
         let Ok(Some(opened)) = open(&other) else { continue };
-        // One that is being made has no lock; its maker is told by its age.
-        let is_young = is_new(&other) && !is_old(&other);
-        if is_young || rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive).is_err() {
             continue;
         }
         let gone = base.join(format!(".new-old-{:x}", random().unwrap_or_default()));
@@ -297,17 +298,6 @@ fn remove_others(base: &Path, kept: &Path) {
             let _removed = remove_directory(&gone);
         }
     }
-}
-
-fn is_new(path: &Path) -> bool {
-    path.file_name()
-        .is_some_and(|name| name.to_string_lossy().starts_with(".new-"))
-}
-
-/// Whether it was made more than an hour ago, which no making takes.
-fn is_old(path: &Path) -> bool {
-    let made = fs::symlink_metadata(path).and_then(|found| found.modified());
-    made.is_ok_and(|made| made.elapsed().is_ok_and(|age| age.as_secs() > 3600))
 }
 
 #[cfg(test)]

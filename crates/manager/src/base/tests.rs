@@ -33,6 +33,23 @@ fn a_template_is_made_once_and_stays_while_it_is_used() {
 }
 
 #[test]
+fn what_a_maker_left_goes_with_the_next_template_and_what_one_makes_stays() {
+    let state = state();
+    let base = state.path().join("base");
+    make_private(&base).unwrap();
+    let [left, made_now] = [".new-1-1", ".new-1-2"].map(|name| base.join(name));
+    for new in [&left, &made_now] {
+        fs::create_dir_all(new.join("root/etc")).unwrap();
+    }
+    let maker = hold(&made_now).unwrap();
+    let template = Template::ready(state.path(), &[user()]).unwrap();
+    assert!(maker.is_some());
+    let mut there = templates(state.path());
+    there.sort();
+    assert_eq!(there, [made_now, template.directory.clone()]);
+}
+
+#[test]
 fn several_at_once_get_one_template() {
     let state = state();
     let path = state.path();

@@ -343,7 +343,7 @@ pub(super) async fn make_for_pool(inner: &Arc<Inner>, origin: &Origin) -> Result
     let imports = inner.config.pool.ready_imports(&origin.template, recipe);
     if let Some(template) = template.as_ref().filter(|_| imports.is_some()) {
         zygotes::expect(inner, template);
-        inner.zygotes.settled(&origin.template).await;
+        inner.unless_draining(inner.zygotes.settled(&origin.template)).await?;
     }
     let specification = Specification {
         build: origin.build.clone(),
@@ -359,7 +359,7 @@ pub(super) async fn make_for_pool(inner: &Arc<Inner>, origin: &Origin) -> Result
         return Err(error);
     }
     if let Some(imports) = imports
-        && let Err(error) = code::prepare(inner, &entry, &imports).await
+        && let Ok(Err(error)) = inner.unless_draining(code::prepare(inner, &entry, &imports)).await
     {
         let line = format!("its interpreter cannot be made ready: {error}");
         inner.log(entry.id.as_str(), LogLevel::Warn, line);
@@ -427,7 +427,12 @@ async fn make(inner: &Arc<Inner>, entry: &Arc<Entry>, order: Option<&Order>) -> 
             is_copied,
             ..sandbox_order(inner, entry)?
         };
-        let hello = started.give(&asked, inner.config.create_timeout).await?;
+        let given = started.give(&asked, inner.config.create_timeout);
+        let hello = match order {
+            Some(_) => given.await,
+            // Making the first one of a machine takes seconds, and nobody waits for this one.
+            None => inner.unless_draining(given).await.flatten(),
+        }?;
         note_made(inner, entry, order, hello, descent).await
     };
     let outcome = made.await;

@@ -1,14 +1,14 @@
 //! What all parts of the daemon share.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use offleash_core::id::RunId;
 use offleash_store::registry::{Change, LogLevel, Registry, RegistryError, SandboxRow};
 use offleash_store::{DaemonLock, HostIdentity, SandboxDirectories, StateDirectory};
-use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot, watch};
 
 use super::admission::Admission;
 use super::code::AllContexts;
@@ -47,7 +47,8 @@ pub(super) struct Inner {
     pub(super) zygotes: Zygotes,
     /// What is left of sandboxes that were never made, and could not be removed so far.
     leftovers: Mutex<Vec<RunId>>,
-    draining: AtomicBool,
+    /// True once the daemon is to end.
+    draining: watch::Sender<bool>,
     /// How many jobs go on that the end of the daemon should wait for.
     jobs: AtomicUsize,
     job_done: Notify,
@@ -97,7 +98,7 @@ impl Inner {
             readiness: Readiness::default(),
             contexts: AllContexts::default(),
             leftovers: Mutex::default(),
-            draining: AtomicBool::new(false),
+            draining: watch::Sender::new(false),
             jobs: AtomicUsize::new(0),
             job_done: Notify::new(),
             _lock: lock,
@@ -196,11 +197,24 @@ impl Inner {
     }
 
     pub(super) fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Acquire)
+        *self.draining.borrow()
+    }
+
+    /// Does `work` as long as the daemon is not about to end: for what nobody has asked for.
+    ///
+    /// # Errors
+    /// `Draining`, at once, also when it was begun; what there is of it is the caller's to take back.
+    pub(super) async fn unless_draining<T>(&self, work: impl Future<Output = T>) -> Result<T, DaemonError> {
+        let mut draining = self.draining.subscribe();
+        tokio::select! {
+            biased;
+            _ = draining.wait_for(|is_draining| *is_draining) => Err(DaemonError::Draining),
+            done = work => Ok(done),
+        }
     }
 
     pub(super) async fn drain(self: &Arc<Self>) {
-        self.draining.store(true, Ordering::Release);
+        self.draining.send_replace(true);
         self.jobs_done().await;
         // Nobody's sandboxes would wait for a daemon that may never come.
         for entry in self.pool.take_all() {
