@@ -303,12 +303,16 @@ impl Waiting {
             let prompt = Prompt::new(&run::program(&request), false, None);
             TerminalDoor::for_another(destination, prompt, door)
         };
-        let carried_out = run::carry_out(&invocation.run, door, |door| prepared.run(&request, checked, door));
+        let mut remains = None;
+        let carried_out = run::carry_out(&invocation.run, door, |door| {
+            prepared.run(&request, checked, door, &mut remains)
+        });
         let code = carried_out.and_then(|carried_out| run::conclude(&invocation.run, &request, carried_out, None));
         let code = code.unwrap_or_else(Failure::tell);
         // Whoever reads them waits for their end.
         let left = terminal::leave_streams();
         caller.end(code);
+        drop(remains);
         left.map_err(|error| Failure::from_error(&error))?;
         leave_directory()?;
         Ok(warm::start(&state, &key, &order, usize::from(request.spec.warm))?)

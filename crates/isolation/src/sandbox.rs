@@ -220,6 +220,12 @@ pub trait Sandbox: Debug {
     /// `Running` when the kernel refuses.
     fn resume(&mut self) -> Result<(), IsolationError>;
 
+    /// Keeps what is mounted inside from being taken apart at its end: that takes the kernel a while, for which
+    /// [`Self::kill`] waits otherwise. It is done when what is returned is dropped. `None` where it makes no difference.
+    fn keep_mounts(&self) -> Option<OwnedFd> {
+        None
+    }
+
     /// Kills everything inside, waits until it is gone, and removes what the sandbox consisted of.
     ///
     /// # Errors

@@ -65,6 +65,11 @@ pub(crate) trait Holding: Debug {
         0
     }
 
+    /// As [`Sandbox::keep_mounts`].
+    fn keep_mounts(&self) -> Option<OwnedFd> {
+        None
+    }
+
     /// Ends every process and removes what the sandbox consists of.
     fn end(&mut self, served: &mut Served) -> Result<Final, IsolationError>;
 }
@@ -142,6 +147,10 @@ impl<H: Holding> Sandbox for Supervised<H> {
 
     fn found_no_route(&self) -> u64 {
         self.holding.found_no_route()
+    }
+
+    fn keep_mounts(&self) -> Option<OwnedFd> {
+        self.holding.keep_mounts()
     }
 
     fn exec(&mut self, request: &ExecRequest) -> Result<ExecId, IsolationError> {

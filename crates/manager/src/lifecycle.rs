@@ -39,7 +39,7 @@ use self::making::{Made, Resolved, new_run, place_layers};
 pub use self::network::{ConnectAnswer, explain_connect};
 pub(crate) use self::network::{Outside, stores, way_out};
 pub(crate) use self::own_root::OwnRoot;
-pub use self::prepared::{Checked, Prepared};
+pub use self::prepared::{Checked, Prepared, Remains};
 pub use self::secrets::SecretsError;
 use crate::capture::Capture;
 use crate::drive::{Door, Drive, Driven, Ending};

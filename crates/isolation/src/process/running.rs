@@ -119,6 +119,12 @@ impl Holding for Namespaces {
         no_route::count(self.first.pid)
     }
 
+    fn keep_mounts(&self) -> Option<OwnedFd> {
+        // Not reaped yet, so its number is its own. Where it may not be looked at, nothing is kept.
+        let namespace = std::fs::File::open(format!("/proc/{}/ns/mnt", self.first.pid.as_raw_pid()));
+        namespace.ok().map(OwnedFd::from)
+    }
+
     fn end(&mut self, served: &mut Served) -> Result<Final, IsolationError> {
         // The last time that it can be seen.
         let mut last_hits = self.tmpfs.full();

@@ -4,6 +4,7 @@
 //! is told by its inode, and that no file system was mounted or unmounted since is for the kernel to say.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -38,8 +39,15 @@ pub struct Prepared {
     places: Vec<Place>,
     mounts: Mounts,
     made: Made,
+    remains: Remains,
     tending: Tending,
     live: LiveRun,
+}
+
+/// What the kernel takes apart when this is dropped: for a moment when nobody waits for it any more.
+#[derive(Debug)]
+pub struct Remains {
+    _mounts: Option<OwnedFd>,
 }
 
 /// A run for which a sandbox waits, with what its command starts from.
@@ -69,6 +77,9 @@ impl Prepared {
         place_layers(&mut plan, &live);
         let mut tending = live.tending();
         let made = super::making::make(&spec, &mut chosen, &mut plan, &outside, &mut live, &mut tending)?;
+        let remains = Remains {
+            _mounts: made.sandbox.keep_mounts(),
+        };
         Ok(Self {
             spec,
             chosen,
@@ -80,6 +91,7 @@ impl Prepared {
             places,
             mounts,
             made,
+            remains,
             tending,
             live,
         })
@@ -152,21 +164,30 @@ impl Prepared {
         (is_same && self.live.begin(command, host.home.clone()).is_ok()).then_some(Checked { host, basis })
     }
 
-    /// Runs the command in it, and answers when all of it is over.
+    /// Runs the command in it, and answers when all of it is over: nothing runs any more, but what was mounted is there
+    /// until what `remains` is given has been dropped.
     ///
     /// # Errors
     /// As [`super::run`].
-    pub fn run(self, request: &RunRequest, checked: Checked, door: &mut dyn Door) -> Result<RunReport, ManagerError> {
+    pub fn run(
+        self,
+        request: &RunRequest,
+        checked: Checked,
+        door: &mut dyn Door,
+        remains: &mut Option<Remains>,
+    ) -> Result<RunReport, ManagerError> {
         let Self {
             chosen,
             state,
             outside,
             plan,
             made,
+            remains: left,
             mut tending,
             live,
             ..
         } = self;
+        *remains = Some(left);
         let Checked { host, basis } = checked;
         let user = request.user.as_deref().map(|name| plan.user_named(name)).transpose()?;
         let task = Task {
