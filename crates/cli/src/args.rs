@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches, Parser, Subcommand, ValueEnum};
 use offleash_core::limits::LimitName;
+use offleash_core::spec::MOST_WARM;
 
 use crate::failure::Failure;
 
@@ -163,7 +164,7 @@ pub(crate) struct RunArgs {
     /// most. They end after five minutes without such a run. For runs with `--` or `-c` that ask for no network, secrets,
     /// terminal, template or root of their own and have no terminal as standard input, from a process without
     /// no_new_privs or a system call filter; others start as ever. [default: 0]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=8))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=i64::from(MOST_WARM)))]
     pub(crate) warm: Option<u8>,
     /// Do not say on standard error what became of the run.
     #[arg(long, short = 'q')]

@@ -104,6 +104,31 @@ fn a_run_in_a_sandbox_that_waited_is_recorded_as_any_other() {
 }
 
 #[test]
+fn a_policy_that_is_named_keeps_them_as_the_flag_does() {
+    let site = Site::new();
+    site.write("own.toml", "warm = 1\n");
+    let run = ["run", "--policy", "own.toml", "--json", "--", "true"];
+    site.succeed(run);
+    let id = heated(&site);
+    let taken = site.offleash(run).output().unwrap();
+    assert_eq!(id_of(&record_of(&taken)), id, "it was made anew");
+    heated(&site);
+    // What it says now counts, also for those that wait.
+    site.write("own.toml", "warm = 0\n");
+    let id = heated(&site);
+    let taken = site.offleash(run).output().unwrap();
+    assert_ne!(id_of(&record_of(&taken)), id);
+    cool(&site);
+    site.write("offleash.toml", "warm = 1\n");
+    let refused = site.offleash(["run", "--", "true"]).output().unwrap();
+    assert!(
+        stderr(&refused).contains("this one widens warm"),
+        "{}",
+        stderr(&refused)
+    );
+}
+
+#[test]
 fn streams_notes_and_codes_are_the_same() {
     let site = Site::new();
     site.write("file", "old");

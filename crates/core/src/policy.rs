@@ -18,7 +18,7 @@ use crate::env::EnvRules;
 use crate::level::{Degrade, Level, LevelChoice};
 use crate::limits::{LimitName, Limits};
 use crate::path_rules::PathRules;
-use crate::spec::{Access, IdChoice, MountSpec, NetworkSpec, SandboxSpec, TmpfsSpec, WorkspaceMode};
+use crate::spec::{Access, IdChoice, MOST_WARM, MountSpec, NetworkSpec, SandboxSpec, TmpfsSpec, WorkspaceMode};
 use crate::units::Bytes;
 use crate::written::{self, Wrong, all};
 
@@ -60,6 +60,8 @@ pub struct Policy {
     pub ids: Option<IdChoice>,
     /// Whether processes may trace each other.
     pub allow_ptrace: Option<bool>,
+    /// How many sandboxes wait for later runs.
+    pub warm: Option<u8>,
 }
 
 /// A workspace mode, or no workspace.
@@ -119,6 +121,7 @@ impl Policy {
         }
         spec.ids = self.ids.or(spec.ids);
         replace(&mut spec.allow_ptrace, self.allow_ptrace);
+        replace(&mut spec.warm, self.warm);
         spec.min_level = self.min_level.or(spec.min_level);
         match (self.workspace, &mut spec.workspace) {
             (Some(WorkspaceChoice::Mode(mode)), Some(workspace)) => workspace.mode = mode,
@@ -173,6 +176,7 @@ struct File {
     network: Option<Network>,
     ids: Option<IdChoice>,
     allow_ptrace: Option<bool>,
+    warm: Option<Spanned<i64>>,
     toolchains: Vec<String>,
     filesystem: Filesystem,
     mount: Vec<Mount>,
@@ -277,8 +281,16 @@ impl File {
             network: self.network.map(Network::into_spec).transpose()?,
             ids: self.ids,
             allow_ptrace: self.allow_ptrace,
+            warm: self.warm.map(warm).transpose()?,
         })
     }
+}
+
+fn warm(value: Spanned<i64>) -> Result<u8, Wrong> {
+    let start = value.span().start;
+    let number = value.into_inner();
+    let number = u8::try_from(number).ok().filter(|number| *number <= MOST_WARM);
+    number.ok_or_else(|| (start, format!("`warm` is a number from 0 to {MOST_WARM}")))
 }
 
 impl From<WorkspaceWord> for WorkspaceChoice {

@@ -51,9 +51,12 @@ pub struct SandboxSpec {
     pub pausable: bool,
     /// Whose copies its processes may be.
     pub descent: Descent,
-    /// How many sandboxes wait, ready, for later runs of the same request; none by default.
+    /// How many sandboxes wait, ready, for later runs of the same request: at most [`MOST_WARM`], none by default.
     pub warm: u8,
 }
+
+/// How many sandboxes one request can keep waiting for its like.
+pub const MOST_WARM: u8 = 8;
 
 /// Whether copies of processes can be moved from one sandbox into another. Only a process above the other's user
 /// namespace can go there, so one of the two lies below the other.

@@ -36,6 +36,8 @@ pub fn widened(policy: &Policy) -> Vec<String> {
         "ids",
     );
     note(policy.allow_ptrace == Some(true), "allow_ptrace");
+    // They hold memory when the run is over.
+    note(policy.warm.is_some_and(|warm| warm > 0), "warm");
     keys.extend(list("filesystem.read", &policy.paths.read));
     keys.extend(list("filesystem.write", &policy.paths.write));
     keys.extend(list(
@@ -167,6 +169,8 @@ mod tests {
             ["network.upstream_proxy (`http://evil.example:1`)"]
         );
         assert_eq!(keys("[network]\ninternet = true"), ["network.internet"]);
+        assert_eq!(keys("warm = 1"), ["warm"]);
+        assert_eq!(keys("warm = 0"), Vec::<String>::new());
         assert_eq!(keys("[network]\nproxy_variables = true"), Vec::<String>::new());
         let secret = "[[network.secret]]\nname = \"K\"\nsource = \"env:V\"\nhosts = [\"a.example\"]";
         assert_eq!(keys(secret), ["network.secret (`K`)"]);

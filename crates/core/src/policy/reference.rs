@@ -21,7 +21,7 @@ pub struct KeyDoc {
 const PATHS: &str = "list of path patterns";
 
 /// Key, kind, default, sentence, example.
-const KEYS: [(&str, &str, &str, &str, &str); 42] = [
+const KEYS: [(&str, &str, &str, &str, &str); 43] = [
     (
         "level",
         "word",
@@ -192,6 +192,13 @@ const KEYS: [(&str, &str, &str, &str, &str); 42] = [
         "false",
         "whether processes inside may trace each other, as debuggers do",
         "true",
+    ),
+    (
+        "warm",
+        "number",
+        "0",
+        "how many sandboxes `offleash run` keeps ready for later runs of the same kind, as `--warm` does: 0 to 8",
+        "2",
     ),
     (
         "toolchains",

@@ -19,6 +19,7 @@ fn a_full_policy_is_read() {
         network = "none"
         ids = "range"
         allow_ptrace = true
+        warm = 2
         toolchains = ["pyenv", "/opt/x"]
 
         [filesystem]
@@ -64,6 +65,7 @@ fn a_full_policy_is_read() {
     assert_eq!(spec.degrade, Degrade::Allow);
     assert_eq!(spec.ids, Some(IdChoice::Range));
     assert!(spec.allow_ptrace);
+    assert_eq!(spec.warm, 2);
     assert_eq!(spec.workspace.map(|workspace| workspace.mode), Some(WorkspaceMode::Rw));
     assert_eq!(
         spec.mounts,
@@ -117,6 +119,8 @@ fn errors_say_where_and_what() {
             "level = \"vm\"",
             "line 1, column 9: `vm` is not a level: expected auto, ",
         ),
+        ("warm = 9", "line 1, column 8: `warm` is a number from 0 to 8"),
+        ("warm = -1", "line 1, column 8: `warm` is a number from 0 to 8"),
         ("degrade = \"yes\"", "line 1, column 11: unknown variant `yes`"),
         (
             "[limits]\nmemory = \"-1\"",
