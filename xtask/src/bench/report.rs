@@ -5,7 +5,7 @@ use std::fs;
 
 use serde::Serialize;
 
-use super::contender::{BUBBLEWRAP, OFFLEASH, PLAIN, Workload};
+use super::contender::{BUBBLEWRAP, OFFLEASH, PLAIN, WARM, Workload};
 use super::memory::Memory;
 use super::sample::Series;
 use super::throughput::Throughput;
@@ -166,23 +166,27 @@ impl Report {
         let bar = |what: String, value: Option<f64>, bound| value.map(|value| Bar { what, value, bound });
         let ratio = |ours: Option<f64>, theirs: Option<f64>| Some(ours? / theirs?);
         let idle = self.memory.iter().find(|memory| memory.contender == OFFLEASH);
-        [
+        let of_true = |ours: &str| {
+            let wall = |contender| self.wall(contender, Workload::True);
             bar(
-                format!("wall of `true`, median, to {BUBBLEWRAP}'s"),
-                ratio(
-                    self.wall(OFFLEASH, Workload::True),
-                    self.wall(BUBBLEWRAP, Workload::True),
-                ),
+                format!("wall of `true`, median, {ours} to {BUBBLEWRAP}'s"),
+                ratio(wall(ours), wall(BUBBLEWRAP)),
                 Bound::AtMost(WALL_TO_BUBBLEWRAP),
-            ),
+            )
+        };
+        let of_python = |ours: &str| {
+            let wall = |contender| self.wall(contender, Workload::Python);
             bar(
-                "wall of python3, median, to that of a plain process".to_owned(),
-                ratio(
-                    self.wall(OFFLEASH, Workload::Python),
-                    self.wall(PLAIN, Workload::Python),
-                ),
+                format!("wall of python3, median, {ours} to a plain process"),
+                ratio(wall(ours), wall(PLAIN)),
                 Bound::AtMost(PYTHON_TO_PLAIN),
-            ),
+            )
+        };
+        [
+            of_true(OFFLEASH),
+            of_true(WARM),
+            of_python(OFFLEASH),
+            of_python(WARM),
             bar(
                 format!("sandboxes a second, {BAR_CONCURRENCY} at once, to {BUBBLEWRAP}'s"),
                 ratio(self.rate(OFFLEASH), self.rate(BUBBLEWRAP)),
@@ -214,7 +218,7 @@ impl fmt::Display for Report {
         self.machine.write_heading(f, self.rounds)?;
         writeln!(
             f,
-            "\n{:<10}{:<10}{:>10}{:>10}{:>10}{:>10}  ms",
+            "\n{:<10}{:<16}{:>10}{:>10}{:>10}{:>10}  ms",
             "", "", "wall", "p95", "CPU", "p95"
         )?;
         for timing in &self.timings {
@@ -224,12 +228,13 @@ impl fmt::Display for Report {
                 wall_us,
                 cpu_us,
             } = timing;
-            write!(f, "{workload:<10}{contender:<10}")?;
+            write!(f, "{workload:<10}{contender:<16}")?;
             for micros in [wall_us.median, wall_us.p95, cpu_us.median, cpu_us.p95] {
                 write!(f, "{:>10.2}", milliseconds(micros))?;
             }
             writeln!(f)?;
         }
+        writeln!(f, "The CPU time of \"{WARM}\" is that of the run's own process, without the sandbox that waited.")?;
         writeln!(f, "\n{:<10}{:>8}{:>12}", "", "at once", "a second")?;
         for Throughput {
             contender,
