@@ -15,6 +15,7 @@ import _signal
 import ctypes
 import gc
 import os
+import mmap
 import platform
 import random
 import resource
@@ -45,13 +46,17 @@ AHEAD_SIZE = 44 * 1024 * 1024
 BACKEND = "module://matplotlib_inline.backend_inline"
 # How much of a frame is looked at at once, in bytes.
 PIECE = 2048
+# The shortest first line of those that are asked for here.
+LEAST_HEAD = len(b"source %032d 0\n" % 0)
 # Seconds for a message that follows at once.
 PATIENCE = 10
 
 DEFAULTED = int(signal.SIGCHLD), int(signal.SIGPIPE), int(signal.SIGTERM)
 LIBC = ctypes.CDLL(None, use_errno=True)
 # The same, with the interpreter's lock held.
-HELD = ctypes.PyDLL(None)
+HELD = ctypes.PyDLL(None, use_errno=True)
+PRCTL = HELD.prctl
+PRCTL.argtypes = ctypes.c_int, *(ctypes.c_ulong,) * 4
 SECCOMP = {"x86_64": 317, "aarch64": 277}.get(platform.machine())
 LANDLOCK_RESTRICT_SELF = 446
 # clone(2): user, pid, mount, network, ipc, uts and cgroup.
@@ -63,6 +68,11 @@ SECCOMP_SET_MODE_FILTER, NEW_LISTENER, WAIT_KILLABLE = 1, 1 << 3, 1 << 5
 EINVAL = 22
 # madvise(2), since Linux 6.1; and what one large page of a processor holds.
 MADV_COLLAPSE, LARGE = 25, 2 * 1024 * 1024
+# clone(2), and the stack of a process that has this one's memory: as large as that of a process usually is.
+CLONE_VM, CLONE_VFORK = 0x100, 0x4000
+STACK = 8 * 1024 * 1024
+MAP_NORESERVE, MAP_STACK = 0x4000, 0x20000
+PR_GET_DUMPABLE = 3
 
 
 def check(result):
@@ -72,9 +82,8 @@ def check(result):
     return result
 
 
-def prctl(option, *values):
-    words = [ctypes.c_ulong(value) for value in (*values, 0, 0, 0, 0)[:4]]
-    return check(LIBC.prctl(ctypes.c_int(option), *words))
+def prctl(option, one=0, two=0, three=0, four=0):
+    return check(PRCTL(option, one, two, three, four))
 
 
 def take(count):
@@ -89,7 +98,7 @@ def take(count):
 
 def take_head():
     """How much follows in the next frame; `src/protocol.rs` is the reference of frames."""
-    line = b""
+    line = take(LEAST_HEAD)
     while not line.endswith(b"\n"):
         line += take(1)
     return int(line.split()[2])
@@ -153,6 +162,10 @@ def gather(work):
     for one in gc.get_objects():
         if type(one) is types.FunctionType and id(one.__code__) in ran:
             one.__code__ = one.__code__.replace()
+    # Python keeps the names of attributes that were looked up last. A copy that looks up another one writes to that which
+    # was kept in its place, which lies anywhere.
+    clear = getattr(sys, "_clear_internal_caches", None) or sys._clear_type_cache
+    clear()
 
 
 def collapse():
@@ -198,10 +211,46 @@ class Order:
 
 
 def enter(order):
-    """Becomes, in a copy of this process, one of the sandbox; answers its process id to the copy that stays."""
-    check(LIBC.setns(ctypes.c_int(order.first), ctypes.c_int(NAMESPACES)))
+    """Becomes, in a process that is made for it, one of the sandbox; answers the id of its child, to which it is 0."""
+    check(HELD.setns(ctypes.c_int(order.first), ctypes.c_int(NAMESPACES)))
     # A process changes its process ids only for its children.
     return os.fork()
+
+
+class Between:
+    """Runs what has to be done in a process between the zygote and a copy, which only its children are of use for.
+
+    That process has the zygote's memory instead of a copy of it, and a stack of its own; the zygote stands still until
+    it has ended. Making the one copy takes as long as all else together.
+    """
+
+    def __init__(self):
+        rights, kind = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        HELD.mmap.restype = ctypes.c_void_p
+        place = HELD.mmap(None, ctypes.c_size_t(STACK), rights, kind | MAP_NORESERVE | MAP_STACK, -1, ctypes.c_long(0))
+        if place == ctypes.c_void_p(-1).value:
+            raise OSError(ctypes.get_errno(), "no memory for a stack")
+        self.top = ctypes.c_void_p(place + STACK)
+        self.call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self.begin)
+        self.work = None
+        self.is_dumpable = prctl(PR_GET_DUMPABLE) == 1
+
+    def begin(self, _):
+        self.work()
+        return 0
+
+    def run(self, work):
+        """Has it run `work`, which raises nothing; a copy never comes back from it."""
+        self.work = work
+        try:
+            pid = HELD.clone(self.call, self.top, ctypes.c_int(CLONE_VM | CLONE_VFORK | signal.SIGCHLD), None)
+            if pid < 0:
+                raise OSError(ctypes.get_errno(), "there is no process for a copy")
+            # What enters another user namespace takes that away from the memory that it has.
+            prctl(PR_SET_DUMPABLE, int(self.is_dumpable))
+            os.waitpid(pid, 0)
+        finally:
+            self.work = None
 
 
 def share_core():
@@ -290,6 +339,10 @@ def take_on(order, supervisor):
     supervisor.sendmsg([b"entered"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
     os.close(own)
     os.close(listener)
+
+
+def await_word(supervisor):
+    """Waits until the supervisor has found that this process is what it is to be."""
     if supervisor.recv(16) != b"go":
         os._exit(0)
     supervisor.close()
@@ -354,8 +407,7 @@ def forget(order, seeds):
     time.tzset()
 
 
-def become_driver(order, source, seeds, serve):
-    forget(order, seeds)
+def become_driver(source, serve):
     gc.enable()
     asked = take_frame_if_other(source)
     if asked is None:
@@ -364,7 +416,7 @@ def become_driver(order, source, seeds, serve):
         exec(compile(asked, "<offleash>", "exec"), {"__name__": "offleash_driver"})
 
 
-def copy(order, supervisor, told, source, seeds, serve):
+def copy(order, supervisor, source, seeds, serve):
     """What a copy of the zygote does; does not return."""
     code = 125
     try:
@@ -372,18 +424,17 @@ def copy(order, supervisor, told, source, seeds, serve):
         for number in DEFAULTED:
             # Without the names that `signal` has for what comes back.
             _signal.signal(number, _signal.SIG_DFL)
-        entered = enter(order)
-        if entered:
-            os.write(told, struct.pack("i", entered))
-            os._exit(0)
         take_on(order, supervisor)
+        # While it is looked at.
+        forget(order, seeds)
+        await_word(supervisor)
     except BaseException as error:
         try:
-            supervisor.send(f"failed: {type(error).__name__}: {error}".encode()[:900])
+            supervisor.send(failure(error))
         finally:
             os._exit(code)
     try:
-        become_driver(order, source, seeds, serve)
+        become_driver(source, serve)
         code = 0
     except SystemExit:
         code = 0
@@ -394,11 +445,17 @@ def copy(order, supervisor, told, source, seeds, serve):
         os._exit(code)
 
 
+def failure(error):
+    return f"failed: {type(error).__name__}: {error}".encode()[:900]
+
+
 class Zygote:
     def __init__(self, source, driver, prepared, seeds):
         self.source, self.driver, self.prepared, self.seeds = source, driver, prepared, seeds
         self.running = {}
         self.is_closed = False
+        # From 3.14 on Python tells by addresses how much there is left of the stack that it began with.
+        self.between = Between() if sys.version_info < (3, 14) else None
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             os.unlink(SOCKET)
@@ -451,7 +508,7 @@ class Zygote:
             self.fork(Order(message, descriptors), supervisor)
         except Exception as error:
             try:
-                supervisor.send(f"failed: {type(error).__name__}: {error}".encode()[:900])
+                supervisor.send(failure(error))
             except OSError:
                 pass
         finally:
@@ -460,19 +517,40 @@ class Zygote:
 
     def fork(self, order, supervisor):
         hears, told = os.pipe()
+        try:
+            self.fork_between(lambda: self.make(order, supervisor, told))
+        finally:
+            os.close(told)
+            number = os.read(hears, 4)
+            os.close(hears)
+        if len(number) == 4:
+            self.running[struct.unpack("i", number)[0]] = supervisor
+
+    def fork_between(self, work):
+        if self.between is not None:
+            self.between.run(work)
+            return
         # What is to be done in Python behind a fork is done behind the second one.
         pid = HELD.fork()
         if pid == 0:
-            copy(order, supervisor, told, self.source, self.seeds, lambda: self.driver["main"](self.prepared))
-        os.close(told)
+            try:
+                work()
+            finally:
+                os._exit(0)
         if pid < 0:
-            os.close(hears)
             raise OSError("there is no process for a copy")
-        number = os.read(hears, 4)
-        os.close(hears)
         os.waitpid(pid, 0)
-        if len(number) == 4:
-            self.running[struct.unpack("i", number)[0]] = supervisor
+
+    def make(self, order, supervisor, told):
+        """Makes a copy in the sandbox, and says which it is. Done by a process that ends then."""
+        try:
+            made = enter(order)
+        except BaseException as error:
+            supervisor.send(failure(error))
+            return
+        if made == 0:
+            copy(order, supervisor, self.source, self.seeds, lambda: self.driver["main"](self.prepared))
+        os.write(told, struct.pack("i", made))
 
     def reap(self):
         while True:

@@ -40,6 +40,11 @@ fn the_state_of_python_passes_its_tests() {
     python_passes("drivers/test_state.py");
 }
 
+#[test]
+fn the_zygote_of_python_passes_its_tests() {
+    python_passes("drivers/test_zygote.py");
+}
+
 /// Runs tests with Python's libraries, where those are.
 fn python_passes(tests: &str) {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join(tests);
