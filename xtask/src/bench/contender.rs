@@ -131,7 +131,11 @@ impl Arena {
 
     fn offleash(&self, words: &[&str]) -> CommandLine {
         let program = self.binary.clone().into_os_string();
-        self.command(std::iter::once(program).chain(words.iter().map(OsString::from)).collect())
+        self.command(
+            std::iter::once(program)
+                .chain(words.iter().map(OsString::from))
+                .collect(),
+        )
     }
 
     /// Waits until a sandbox waits for the next run.

@@ -234,7 +234,10 @@ impl fmt::Display for Report {
             }
             writeln!(f)?;
         }
-        writeln!(f, "The CPU time of \"{WARM}\" is that of the run's own process, without the sandbox that waited.")?;
+        writeln!(
+            f,
+            "The CPU time of \"{WARM}\" is that of the run's own process, without the sandbox that waited."
+        )?;
         writeln!(f, "\n{:<10}{:>8}{:>12}", "", "at once", "a second")?;
         for Throughput {
             contender,

@@ -34,6 +34,7 @@ struct Outcome {
     stderr: Vec<u8>,
     truncated: bool,
     took_ms: u64,
+    took_us: Option<u64>,
 }
 
 /// Makes a sandbox, runs a command in it, and kills it unless it is to be kept.
@@ -180,6 +181,8 @@ async fn executed(keeper: &Keeper, exec: StartExec, input: Option<Vec<u8>>) -> R
     };
     let (outcome, ()) = tokio::join!(outcome(&mut stream), fed);
     let mut outcome = outcome?;
+    let took_us = stream.took().map(|took| u64::try_from(took.as_micros()));
+    outcome.took_us = took_us.and_then(Result::ok);
     outcome.took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     Ok(outcome)
 }
@@ -241,6 +244,7 @@ fn answered(sandbox: String, kept: bool, outcome: Outcome) -> Response<Body> {
         stderr: text(outcome.stderr),
         truncated: outcome.truncated,
         took_ms: outcome.took_ms,
+        took_us: outcome.took_us,
     };
     answer::json(StatusCode::OK, &result)
 }

@@ -99,7 +99,11 @@ impl Keeper {
     async fn stream(&self, request: &KeeperRequest, operation: &'static str) -> Result<ExecStream, KeeperError> {
         let (replies, first) = self.ask(request, WORK, operation).await?;
         match first {
-            KeeperReply::Started { pid } => Ok(ExecStream { pid, replies }),
+            KeeperReply::Started { pid } => Ok(ExecStream {
+                pid,
+                replies,
+                took: None,
+            }),
             other => Err(unexpected(other)),
         }
     }
@@ -464,6 +468,7 @@ fn unexpected(reply: KeeperReply) -> KeeperError {
 pub struct ExecStream {
     pid: u32,
     replies: Replies,
+    took: Option<Duration>,
 }
 
 /// What is new of a command.
@@ -488,6 +493,12 @@ impl ExecStream {
         self.pid
     }
 
+    /// How long it took, from when its keeper had read the request to when that knew of its end; known once that was
+    /// told, and not by keepers of earlier versions.
+    pub fn took(&self) -> Option<Duration> {
+        self.took
+    }
+
     /// What comes next; `None` when the sandbox is gone. May be dropped and called again: nothing is lost.
     ///
     /// # Errors
@@ -498,6 +509,10 @@ impl ExecStream {
             Ok(Some(KeeperReply::TimedOut)) => Ok(Some(ExecNews::TimedOut)),
             Ok(Some(KeeperReply::Ended(ExecEnd::Lost) | KeeperReply::Gone) | None) => Ok(None),
             Ok(Some(KeeperReply::Ended(end))) => Ok(Some(ExecNews::Ended(end))),
+            Ok(Some(KeeperReply::Over { end, took_us })) => {
+                self.took = Some(Duration::from_micros(took_us));
+                Ok((end != ExecEnd::Lost).then_some(ExecNews::Ended(end)))
+            }
             Ok(Some(other)) => Err(unexpected(other)),
             Err(error) => Err(error),
         }

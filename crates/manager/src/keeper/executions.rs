@@ -21,6 +21,8 @@ pub(super) type Client = u64;
 /// A command that was sent to the guest.
 #[derive(Debug)]
 pub(super) struct Execution {
+    /// When it was asked for.
+    pub(super) asked: Instant,
     /// Its process id is zero until it has been started.
     pub(super) process: ProcessInfo,
     /// How much memory of ours its arguments and variables take, in bytes.
@@ -70,6 +72,7 @@ pub(super) struct Past {
     pub(super) pid: u32,
     tag: Option<String>,
     pub(super) end: ExecEnd,
+    pub(super) took: Duration,
     pub(super) timed_out: bool,
     until: Instant,
 }
@@ -161,6 +164,7 @@ impl Executions {
                 pid: execution.process.pid,
                 tag: execution.process.tag.clone(),
                 end: end.clone(),
+                took: execution.asked.elapsed(),
                 timed_out: execution.timed_out,
                 until: Instant::now() + REMEMBERED,
             });

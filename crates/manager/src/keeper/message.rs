@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::order::{ConnectionRules, HeaderRules, NetworkOrder};
 
 /// Version of these messages, in [`Hello`].
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// The first version with [`KeeperRequest::Authority`] and [`KeeperRequest::SetReach`].
 pub const WITH_HEADERS: u32 = 2;
@@ -176,6 +176,14 @@ pub enum KeeperReply {
     First(ProcessRef),
     /// A driver of a context that has ended.
     Past(PastInfo),
+    /// As [`KeeperReply::Ended`], which keepers say since version 7, with how long it took: from the moment when the
+    /// keeper had read the request, µs.
+    Over {
+        /// How.
+        end: ExecEnd,
+        /// How long.
+        took_us: u64,
+    },
 }
 
 impl Dialogue for KeeperReply {
@@ -469,6 +477,13 @@ mod tests {
                     end: ExecEnd::Lost,
                     note: None,
                 }),
+            ),
+            (
+                16,
+                KeeperReply::Over {
+                    end: ExecEnd::Lost,
+                    took_us: 0,
+                },
             ),
         ];
         for (number, reply) in replies {

@@ -79,7 +79,18 @@ impl Client {
         Ok(())
     }
 
-    /// Runs a cell of Python in the default context to its end.
+    /// Runs a command to its end; what it took from the view of the process that holds the sandbox, ns.
+    pub(super) fn run_natively(&mut self, sandbox: &Sandbox, argv: &[&str]) -> Result<u64, TaskError> {
+        let path = format!("/v1/sandboxes/{}/run", sandbox.id);
+        let body = json!({ "argv": argv }).to_string();
+        let answer = self.send("POST", &path, &[("content-type", "application/json")], body.as_bytes())?;
+        let told: Value = parsed(&expect(answer, 200, "run")?)?;
+        match (&told["exit_code"], told["took_us"].as_u64()) {
+            (code, Some(micros)) if code == 0 => Ok(micros.saturating_mul(1000)),
+            _ => Err(answered("the command", told.to_string())),
+        }
+    }
+
     /// Whether contexts of Python in a sandbox are copies of an interpreter that is ready.
     pub(in crate::bench) fn is_forked(&mut self, sandbox: &Sandbox) -> Result<bool, TaskError> {
         let answer = self.send("GET", &format!("/v1/sandboxes/{}", sandbox.id), &[], b"")?;
@@ -87,6 +98,7 @@ impl Client {
         Ok(told["interpreter"] == "forked")
     }
 
+    /// Runs a cell of Python in the default context to its end.
     pub(in crate::bench) fn run_code(&mut self, sandbox: &Sandbox, code: &str) -> Result<(), TaskError> {
         let mut headers = sandbox.headers("application/json");
         headers[2] = ("e2b-sandbox-port", "49999");

@@ -16,6 +16,11 @@ const COLD_MS: f64 = 25.0;
 const BURST_MS: f64 = 100.0;
 /// A command in a sandbox that lives, ms.
 const COMMAND_MS: f64 = 2.0;
+/// The same from its keeper's view, to a plain start of the program.
+const COMMAND_TO_PLAIN: f64 = 1.3;
+/// Figures that are compared.
+pub(super) const IN_KEEPER: &str = "the same, from the view of its keeper";
+pub(super) const PLAIN: &str = "the same program, plain";
 /// A paused sandbox runs again, ms.
 const RESUME_MS: f64 = 20.0;
 /// A large file, MB a second.
@@ -118,6 +123,12 @@ impl Report {
                 bound: Bound::AtLeast(FILE_RATE),
             })
         };
+        let of = |name| self.figure(name).map(Figure::median_ms);
+        let to_plain = of(IN_KEEPER).zip(of(PLAIN)).map(|(inside, plain)| Bar {
+            what: "command in a live sandbox, in its keeper, to a plain start".to_owned(),
+            value: inside / plain,
+            bound: Bound::AtMost(COMMAND_TO_PLAIN),
+        });
         let failures: u32 = self.figures.iter().map(|figure| figure.failures).sum();
         let memory = self.footprints.last().map(|last| Bar {
             what: format!("the daemon with {} sandboxes, MB", last.sandboxes),
@@ -134,6 +145,7 @@ impl Report {
                 bound: Bound::AtMost(0.0),
             }),
             most("command in a live sandbox", COMMAND_MS),
+            to_plain,
             most("resume", RESUME_MS),
             rate("upload of 1 GB"),
             rate("download of 1 GB"),
@@ -188,6 +200,8 @@ mod tests {
             "create and first command, cold",
             "burst, warm",
             "command in a live sandbox",
+            IN_KEEPER,
+            PLAIN,
         ];
         let mut figures: Vec<Figure> = names.iter().map(|name| Figure::of(name, vec![1_000_000])).collect();
         for way in ["upload", "download"] {
@@ -208,7 +222,7 @@ mod tests {
             skipped: vec![],
         };
         let bars = report.bars();
-        assert_eq!(bars.len(), 8, "{bars:?}");
+        assert_eq!(bars.len(), 9, "{bars:?}");
         assert!(bars.iter().all(Bar::is_met), "{bars:?}");
     }
 }

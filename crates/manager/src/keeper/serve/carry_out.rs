@@ -126,6 +126,7 @@ impl Loop {
     }
 
     fn start(&mut self, client: Client, start: &StartExec, origin: Origin) -> Outcome {
+        let asked = Instant::now();
         self.check_running()?;
         if self.executions.count() >= MOST_EXECUTIONS {
             return Err(KeeperFailure::Exhausted {
@@ -159,6 +160,7 @@ impl Loop {
         self.executions.add(
             exec,
             Execution {
+                asked,
                 process,
                 remembered: of_argv + of_env,
                 takes_input: start.stdin,
@@ -187,7 +189,7 @@ impl Loop {
         if let Some(connection) = self.connections.get_mut(&client) {
             connection.reply(&KeeperReply::Started { pid: past.pid });
         }
-        self.tell_end(client, past.timed_out, &past.end);
+        self.tell_end(client, past.timed_out, &past.end, past.took);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! What commands write and get: to everybody who follows, no faster than the slowest takes it.
 
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use offleash_core::exec::{ExecEnd, ExecEvent, StartFailure};
 use offleash_isolation::error::IsolationError;
@@ -58,15 +58,18 @@ impl Loop {
             self.answer(feed.client, &KeeperReply::Failed(KeeperFailure::NoProcess));
         }
         let Execution {
-            followers, timed_out, ..
+            asked,
+            followers,
+            timed_out,
+            ..
         } = execution;
         for follower in followers {
-            self.tell_end(follower, timed_out, &end);
+            self.tell_end(follower, timed_out, &end, asked.elapsed());
         }
     }
 
-    /// The end of an execution, to one client.
-    pub(super) fn tell_end(&mut self, client: Client, timed_out: bool, end: &ExecEnd) {
+    /// The end of an execution that `took` so long, to one client.
+    pub(super) fn tell_end(&mut self, client: Client, timed_out: bool, end: &ExecEnd, took: Duration) {
         let Some(connection) = self.connections.get_mut(&client) else {
             return;
         };
@@ -76,7 +79,10 @@ impl Loop {
         connection.answer(&match end {
             ExecEnd::Lost => KeeperReply::Gone,
             ExecEnd::NotStarted(failure) => KeeperReply::Failed(failure_of(failure)),
-            end => KeeperReply::Ended(end.clone()),
+            end => KeeperReply::Over {
+                end: end.clone(),
+                took_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+            },
         });
     }
 
