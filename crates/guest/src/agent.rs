@@ -4,7 +4,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use offleash_protocol::{End, Exec, FromGuest, Ids, OUTPUT_CHUNK, ToGuest, VERSION};
-use offleash_sys::spawn::{self, SignalQueue, Signaled};
+use offleash_sys::spawn::{self, SignalQueue, Signaled, Starter};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -28,6 +28,7 @@ const ENDING: [i32; 3] = [1, 9, 15];
 /// The guest at work.
 pub(crate) struct Agent {
     role: Role,
+    starter: Starter,
     connection: Connection,
     signals: SignalQueue,
     executions: Vec<Execution>,
@@ -82,6 +83,7 @@ impl Agent {
             return Err(Errno::ACCESS);
         }
         let signals = SignalQueue::of_all()?;
+        let starter = Starter::of_this_process();
         let connection = Connection::new(spawn::adopt_descriptor(CONTROL)?);
         occupy_standard_streams()?;
         // Not an array that is copied: no page of it is touched before there is output.
@@ -90,6 +92,7 @@ impl Agent {
         let oom_score = processes::own_oom_score();
         Ok(Self {
             role,
+            starter,
             connection,
             signals,
             executions,
@@ -234,7 +237,7 @@ impl Agent {
             }
             ToGuest::Usage => self.connection.send(&FromGuest::UsageReport(usage::measure(self.role))),
             ToGuest::Shutdown => return Err(Stop::Shutdown),
-            ToGuest::ServeSudo { path } => match sudo::Server::listen(&path) {
+            ToGuest::ServeSudo { path } => match sudo::Server::listen(&path, self.starter) {
                 Ok(server) => self.sudo = Some(server),
                 Err(_) => self.report_problem("listening for sudo failed"),
             },
@@ -258,7 +261,7 @@ impl Agent {
             return Err(Stop::Broken(Broken::Protocol));
         }
         self.command_oom_score = request.oom_score_adj.filter(|score| *score > self.oom_score);
-        match Execution::start(request, self.oom_score) {
+        match Execution::start(self.starter, request, self.oom_score) {
             Ok((execution, spawned)) => {
                 self.executions.push(execution);
                 self.connection.send(&FromGuest::Started {

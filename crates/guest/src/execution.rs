@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use offleash_protocol::{End, Exec, FromGuest, Ids, OUTPUT_CHUNK, StartFailure, StdinKind, Stream};
 use offleash_sys::pty::{self, Pty};
-use offleash_sys::spawn::{self, Ended, EndedAs, Orphaned, Session, Spawn, SpawnError, Spawned, User};
+use offleash_sys::spawn::{self, Ended, EndedAs, Orphaned, Session, Spawn, SpawnError, Spawned, Starter, User};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags, Uid};
 use rustix::io::Errno;
@@ -40,7 +40,11 @@ struct Streams {
 
 impl Execution {
     /// Starts a command; also answers whether its `oom_score_adj` could be raised.
-    pub(crate) fn start(request: &Exec, lowest_oom_score: i16) -> Result<(Self, Spawned), StartFailure> {
+    pub(crate) fn start(
+        starter: Starter,
+        request: &Exec,
+        lowest_oom_score: i16,
+    ) -> Result<(Self, Spawned), StartFailure> {
         let user = request.user.map(user_of).transpose()?;
         let Streams {
             input,
@@ -54,7 +58,7 @@ impl Execution {
         if let Some(user) = user {
             give_to(user, &given, terminal.is_some());
         }
-        let spawned = spawn_as_told(&Spawn {
+        let command = Spawn {
             argv: &request.argv,
             env: &request.env,
             cwd: Some(&request.cwd),
@@ -68,7 +72,8 @@ impl Execution {
             // When the guest is gone its commands are of no use; where it is an init the kernel sees to that anyway.
             orphaned: Orphaned::Dies,
             user,
-        })?;
+        };
+        let spawned = spawn_as_told(starter, &command)?;
         Ok((
             Self {
                 exec: request.exec,
@@ -183,8 +188,8 @@ pub(crate) fn user_of(ids: Ids) -> Result<User, StartFailure> {
 }
 
 /// Starts a program.
-pub(crate) fn spawn_as_told(request: &Spawn<'_>) -> Result<Spawned, StartFailure> {
-    let spawned = spawn::spawn(request);
+pub(crate) fn spawn_as_told(starter: Starter, request: &Spawn<'_>) -> Result<Spawned, StartFailure> {
+    let spawned = starter.spawn(request);
     if request.user.is_some() {
         // The child shared our memory, whose protection a change of user may lower (`fs.suid_dumpable`).
         let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);

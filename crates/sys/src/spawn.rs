@@ -9,6 +9,7 @@
 mod child;
 mod children;
 pub(crate) mod raw;
+mod starter;
 mod strings;
 mod user;
 mod worker;
@@ -25,6 +26,7 @@ use child::{Plan, Step};
 pub use children::{
     Ended, EndedAs, SignalQueue, Signaled, adopt_descriptor, append_decimal, copy_descriptor, reap, signal,
 };
+pub use starter::Starter;
 use strings::Strings;
 pub use user::{User, become_user};
 pub use worker::fork_worker;
@@ -126,6 +128,10 @@ const STACK: usize = 32 * 1024;
 /// # Errors
 /// As the variants say. The child of a failed start has been reaped.
 pub fn spawn(request: &Spawn<'_>) -> Result<Spawned, SpawnError> {
+    spawn_by(None, request)
+}
+
+fn spawn_by(starter: Option<Starter>, request: &Spawn<'_>) -> Result<Spawned, SpawnError> {
     let invalid = |step| SpawnError::Step {
         step,
         errno: Errno::INVAL,
@@ -159,6 +165,7 @@ pub fn spawn(request: &Spawn<'_>) -> Result<Spawned, SpawnError> {
         terminal: request.session == Session::WithTerminal,
         die_with_parent: request.orphaned == Orphaned::Dies,
         user: request.user,
+        starter,
         oom_score,
         oom_score_length,
         oom_score_written: false,

@@ -8,7 +8,7 @@ use core::mem::MaybeUninit;
 use offleash_protocol::sudo::{SudoReply, SudoRequest, SudoRun};
 use offleash_protocol::{Decoder, End, StartFailure, encode};
 use offleash_sys::pty;
-use offleash_sys::spawn::{self, Ended, Orphaned, Session, Signaled, Spawn};
+use offleash_sys::spawn::{self, Ended, Orphaned, Session, Signaled, Spawn, Starter};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode};
 use rustix::io::{Errno, IoSliceMut};
@@ -34,6 +34,7 @@ const SIGKILL: i32 = 9;
 
 /// Listens for those who want to be somebody else.
 pub(crate) struct Server {
+    starter: Starter,
     listener: OwnedFd,
     clients: Vec<Client>,
     /// Nobody can be let in until somebody is gone.
@@ -41,6 +42,7 @@ pub(crate) struct Server {
 }
 
 struct Client {
+    starter: Starter,
     socket: OwnedFd,
     decoder: Decoder<SudoRequest>,
     descriptors: Vec<OwnedFd>,
@@ -54,7 +56,7 @@ struct Malformed;
 
 impl Server {
     /// Listens at a path where nothing else is left by then; the directory that it is in is made if it is missing.
-    pub(crate) fn listen(path: &[u8]) -> Result<Self, Errno> {
+    pub(crate) fn listen(path: &[u8], starter: Starter) -> Result<Self, Errno> {
         let address = SocketAddrUnix::new(path)?;
         let directory = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
         match rustix::fs::mkdir(&path[..directory.max(1)], Mode::from_raw_mode(0o755)) {
@@ -72,6 +74,7 @@ impl Server {
         rustix::fs::chmodat(CWD, path, Mode::from_raw_mode(0o666), rustix::fs::AtFlags::empty())?;
         rustix::net::listen(&listener, 128)?;
         Ok(Self {
+            starter,
             listener,
             clients: Vec::new(),
             is_full: false,
@@ -102,6 +105,7 @@ impl Server {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         match rustix::net::accept_with(&self.listener, flags) {
             Ok(socket) => self.clients.push(Client {
+                starter: self.starter,
                 socket,
                 decoder: Decoder::new(),
                 descriptors: Vec::new(),
@@ -178,7 +182,7 @@ impl Client {
     fn carry_out(&mut self, request: SudoRequest, oom_score: Option<i16>) -> Result<(), Malformed> {
         match (request, self.command) {
             (SudoRequest::Run(run), None) if self.descriptors.len() == STREAMS => {
-                match start(&run, &self.descriptors, oom_score) {
+                match start(self.starter, &run, &self.descriptors, oom_score) {
                     Ok(command) => self.command = Some(command),
                     Err(failure) => self.answer(End::NotStarted(failure)),
                 }
@@ -203,7 +207,12 @@ impl Client {
     }
 }
 
-fn start(run: &SudoRun, descriptors: &[OwnedFd], oom_score: Option<i16>) -> Result<i32, StartFailure> {
+fn start(
+    starter: Starter,
+    run: &SudoRun,
+    descriptors: &[OwnedFd],
+    oom_score: Option<i16>,
+) -> Result<i32, StartFailure> {
     let streams: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
     let user = user_of(run.user)?;
     if run.terminal
@@ -212,7 +221,7 @@ fn start(run: &SudoRun, descriptors: &[OwnedFd], oom_score: Option<i16>) -> Resu
         // So that it can be opened again by name (`/dev/stderr`).
         give_to(user, core::slice::from_ref(terminal), true);
     }
-    let spawned = spawn_as_told(&Spawn {
+    let command = Spawn {
         argv: &run.argv,
         env: &run.env,
         cwd: Some(&run.cwd),
@@ -225,6 +234,7 @@ fn start(run: &SudoRun, descriptors: &[OwnedFd], oom_score: Option<i16>) -> Resu
         oom_score_adj: oom_score,
         orphaned: Orphaned::Dies,
         user: Some(user),
-    })?;
+    };
+    let spawned = spawn_as_told(starter, &command)?;
     Ok(spawned.pid)
 }

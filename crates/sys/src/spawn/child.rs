@@ -6,7 +6,8 @@
 use core::ffi::{c_int, c_long, c_void};
 
 use super::raw;
-use super::user::{User, become_user};
+use super::starter::{Starter, reset_signal_actions};
+use super::user::{User, become_user_with};
 
 /// Everything the child needs, made ready by the parent, and what it tells the parent in return.
 pub(crate) struct Plan {
@@ -30,6 +31,8 @@ pub(crate) struct Plan {
     pub(crate) terminal: bool,
     pub(crate) die_with_parent: bool,
     pub(crate) user: Option<User>,
+    /// What the starter knows of itself.
+    pub(crate) starter: Option<Starter>,
     /// The text for `oom_score_adj` and its length; zero to leave it.
     pub(crate) oom_score: [u8; 8],
     pub(crate) oom_score_length: usize,
@@ -94,7 +97,9 @@ const fn word(value: c_int) -> usize {
 /// # Safety
 /// All pointers of the plan are valid.
 unsafe fn prepare(plan: &mut Plan) -> (Step, i32) {
-    reset_signal_actions();
+    if plan.starter.is_none() {
+        reset_signal_actions();
+    }
     if plan.new_session {
         let answer = call(libc::SYS_setsid, [0; 6]);
         if answer < 0 {
@@ -127,7 +132,8 @@ unsafe fn prepare(plan: &mut Plan) -> (Step, i32) {
     // Before the user changes: the file belongs to the one from whom this process was made.
     plan.oom_score_written = write_oom_score(plan);
     if let Some(user) = plan.user {
-        if let Err(errno) = become_user(user) {
+        let bounding = plan.starter.map(|starter| starter.bounding);
+        if let Err(errno) = become_user_with(user, bounding) {
             return (Step::User, errno.raw_os_error());
         }
         // Changing the user has undone it (prctl(2)).
@@ -160,20 +166,6 @@ fn die_with_parent(plan: &Plan) -> isize {
 #[expect(clippy::cast_possible_truncation, reason = "a 16-bit request")]
 const fn terminal_request() -> usize {
     libc::TIOCSCTTY as usize
-}
-
-/// Gives every signal its default action. They are still blocked: a handler of the parent must not run here, and
-/// with `SIG_IGN` the command would inherit that SIGPIPE is ignored.
-fn reset_signal_actions() {
-    // The kernel's `struct sigaction`, which differs between architectures in order but is all zeroes for `SIG_DFL`.
-    let default = [0_usize; 4];
-    for signal in 1..=64 {
-        // SIGKILL and SIGSTOP are refused, which is no harm.
-        call(
-            libc::SYS_rt_sigaction,
-            [signal, default.as_ptr().addr(), 0, size_of::<u64>(), 0, 0],
-        );
-    }
 }
 
 fn unblock_signals() {

@@ -41,6 +41,11 @@ const EMPTY: Sets = [[0; 3]; 2];
 /// `EINVAL` when an id is none or is not mapped, `EPERM` without the capabilities that it takes, or when groups or
 /// capabilities would be left.
 pub fn become_user(user: User) -> Result<(), Errno> {
+    become_user_with(user, None)
+}
+
+/// As [`become_user`], by a process that had no more than `bounding` in its bounding set, if that is known.
+pub(super) fn become_user_with(user: User, bounding: Option<Bounding>) -> Result<(), Errno> {
     // To the kernel this number means "leave it as it is".
     if user.uid == u32::MAX || user.gid == u32::MAX {
         return Err(Errno::INVAL);
@@ -50,14 +55,14 @@ pub fn become_user(user: User) -> Result<(), Errno> {
         return match is_root || capabilities()? == EMPTY {
             true => Ok(()),
             false => {
-                empty_outer_sets();
+                empty_outer_sets(bounding);
                 give_up_capabilities()
             }
         };
     }
     // Nothing puts anything back into them.
     if !is_root {
-        empty_outer_sets();
+        empty_outer_sets(bounding);
     }
     let (uid, gid) = (wide(user.uid), wide(user.gid));
     drop_groups()?;
@@ -101,21 +106,36 @@ fn drop_groups() -> Result<(), Errno> {
     }
 }
 
+/// Capabilities by number, a bit each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Bounding(u64);
+
+/// Which capabilities are in this thread's bounding set.
+///
+/// To drop one takes several times as long as to ask, even one that is not there.
+pub(super) fn bounding_set() -> Bounding {
+    let mut bits = 0;
+    for capability in 0..64 {
+        match call(libc::SYS_prctl, [option(libc::PR_CAPBSET_READ), capability, 0, 0]) {
+            Ok(0) => {}
+            Ok(_) => bits |= 1 << capability,
+            // The first number that the kernel does not know.
+            Err(_) => break,
+        }
+    }
+    Bounding(bits)
+}
+
 /// Empties the bounding and the ambient set as far as that is allowed; what stays is of no use to a program that may
 /// not gain privileges by exec.
-fn empty_outer_sets() {
-    let option = |option: c_int| usize::try_from(option).unwrap_or(0);
-    for capability in 0..64 {
-        // To drop one takes several times as long as to ask, even one that is not there.
-        let dropped = match call(libc::SYS_prctl, [option(libc::PR_CAPBSET_READ), capability, 0, 0]) {
-            Ok(0) => continue,
-            Ok(_) => call(libc::SYS_prctl, [option(libc::PR_CAPBSET_DROP), capability, 0, 0]),
-            // The first number that the kernel does not know.
-            unknown => unknown,
-        };
-        if dropped.is_err() {
+fn empty_outer_sets(bounding: Option<Bounding>) {
+    let Bounding(mut left) = bounding.unwrap_or_else(bounding_set);
+    while left != 0 {
+        let capability = wide(left.trailing_zeros());
+        if call(libc::SYS_prctl, [option(libc::PR_CAPBSET_DROP), capability, 0, 0]).is_err() {
             break;
         }
+        left &= left - 1;
     }
     let _ = call(
         libc::SYS_prctl,
@@ -126,6 +146,11 @@ fn empty_outer_sets() {
             0,
         ],
     );
+}
+
+/// An option of prctl(2) as an argument.
+fn option(option: c_int) -> usize {
+    usize::try_from(option).unwrap_or(0)
 }
 
 fn give_up_capabilities() -> Result<(), Errno> {
