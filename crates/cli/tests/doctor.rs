@@ -53,6 +53,8 @@ fn it_knows_every_level_and_every_feature_that_one_needs() {
         "cgroups",
         "subordinate-ids",
         "state-directory",
+        "code-languages",
+        "ready-interpreter",
     ] {
         assert!(checks.contains(&needed), "{needed} in {checks:?}");
     }
@@ -108,6 +110,27 @@ fn the_table_and_the_json_say_the_same() {
         .iter()
         .any(|level| level["available"] == true);
     assert_eq!(table.status.code(), Some(if usable { 0 } else { 1 }));
+}
+
+#[test]
+fn that_no_interpreter_can_be_forked_comes_with_how_one_could() {
+    let site = Site::new();
+    let report = report(&site);
+    let of = |name: &str| {
+        let mut checks = report["checks"].as_array().unwrap().iter();
+        checks.find(|check| check["name"] == name).unwrap().clone()
+    };
+    // Nothing is built in a new state directory.
+    let forked = of("ready-interpreter");
+    assert_ne!(forked["status"], "ok", "{forked}");
+    assert!(!forked["mend"]["explanation"].as_str().unwrap().is_empty(), "{forked}");
+    let languages = of("code-languages");
+    let has_python = std::path::Path::new("/usr/bin/python3").exists();
+    assert_eq!(
+        languages["found"].as_str().unwrap().contains("programs of python"),
+        has_python,
+        "{languages}"
+    );
 }
 
 #[test]

@@ -235,6 +235,17 @@ impl Language {
         words.iter().map(|word| (*word).to_owned()).collect()
     }
 
+    /// The programs without which there are no contexts of it; those of TypeScript must be new enough, too.
+    pub fn programs(self) -> &'static [&'static str] {
+        match self {
+            Self::Python => &["python3"],
+            Self::JavaScript | Self::TypeScript => &["node"],
+            Self::Bash => &["bash"],
+            Self::R => &["bash", "Rscript"],
+            Self::Java => &["bash", "java", "javac"],
+        }
+    }
+
     /// What a sandbox needs for it, for whoever finds it missing.
     pub fn recipe(self) -> &'static str {
         match self {

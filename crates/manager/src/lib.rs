@@ -14,5 +14,6 @@ pub mod keeper;
 pub mod lifecycle;
 pub mod own;
 pub mod planning;
+pub mod probe;
 pub mod templates;
 pub mod warm;

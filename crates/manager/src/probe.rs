@@ -1,0 +1,213 @@
+//! What this machine offers for contexts of code: what `isolation`'s probe finds, seen with the languages and templates that
+//! there are. `doctor` shows it beside that; nothing is started and nothing is written.
+
+use std::path::{Path, PathBuf};
+
+use offleash_core::level::Level;
+use offleash_core::template::TemplateName;
+use offleash_core::text::{Text, one_line};
+use offleash_interpreter::language::Language;
+use offleash_isolation::probe::{Check, Mend, Report, Status};
+use offleash_store::{HostIdentity, StateDirectory};
+
+use crate::templates;
+
+/// Where programs of the host are that sandboxes see.
+const PLACES: [&str; 4] = ["/usr/local/bin", "/usr/bin", "/usr/local/sbin", "/usr/sbin"];
+/// Templates that are named; there may be many.
+const MOST_NAMED: usize = 8;
+
+/// Which languages contexts can have, and whether an interpreter that is ready can be forked for them.
+pub fn checks(report: &Report, state: &Path) -> [Check; 2] {
+    let built = built(state);
+    [languages(PLACES.map(Path::new), &built), forked(report, &built)]
+}
+
+/// The templates of the state directory, which may not be there; or why they cannot be seen.
+fn built(state: &Path) -> Result<Vec<String>, String> {
+    if !state.join("templates").is_dir() {
+        return Ok(Vec::new());
+    }
+    let opened = StateDirectory::open(Some(state), &HostIdentity::of_this_process());
+    let opened = opened.map_err(|error| crate::lifecycle::with_causes(&error))?;
+    let listed = templates::list(&opened).map_err(|error| crate::lifecycle::with_causes(&error))?;
+    Ok(listed.into_iter().map(|one| one.record.name.to_string()).collect())
+}
+
+fn languages<'a>(places: impl IntoIterator<Item = &'a Path> + Clone, built: &Result<Vec<String>, String>) -> Check {
+    let find = |program: &&str| -> Option<PathBuf> {
+        let mut paths = places.clone().into_iter().map(|place| place.join(program));
+        paths.find(|path| path.is_file())
+    };
+    let (there, missing): (Vec<_>, Vec<_>) = Language::ALL
+        .into_iter()
+        .partition(|language| language.programs().iter().all(|program| find(program).is_some()));
+    let name = |language: &Language| match language {
+        // How old it is would have to be asked of it.
+        Language::TypeScript => "typescript (Node 22.13 or newer)",
+        other => other.name(),
+    };
+    let names = |languages: &[Language]| languages.iter().map(name).collect::<Vec<_>>().join(", ");
+    let mut found = match &*there {
+        [] => "this machine has the programs of no language".to_owned(),
+        there => format!("this machine has the programs of {}", names(there)),
+    };
+    if !missing.is_empty() && !there.is_empty() {
+        found.push_str(&format!("; not of {}", names(&missing)));
+    }
+    match built {
+        Ok(built) if !built.is_empty() => found.push_str(&format!("; templates may have more: {}", named(built))),
+        _ => {}
+    }
+    let status = match (&*there, &*missing) {
+        (_, []) => Status::Ok,
+        ([], _) => Status::Missing,
+        _ => Status::Limited,
+    };
+    let recipes: Vec<String> = missing
+        .iter()
+        .map(|one| format!("{}: {}", one.name(), one.recipe()))
+        .collect();
+    Check {
+        name: "code-languages",
+        status,
+        found,
+        needed_for: "contexts of code (`run_code` of `mcp` and `serve`, E2B's code interpreter) in sandboxes of no template",
+        mend: (!recipes.is_empty()).then(|| Mend {
+            explanation: recipes.join("; "),
+            commands: Vec::new(),
+        }),
+    }
+}
+
+fn forked(report: &Report, built: &Result<Vec<String>, String>) -> Check {
+    const USUAL: &str = "in sandboxes of the base, contexts start their own";
+    let check = |status, found: String, mend| Check {
+        name: "ready-interpreter",
+        status,
+        found,
+        needed_for: "contexts of Python in sandboxes of `serve` that are there at once, with their libraries loaded",
+        mend,
+    };
+    if !report.is_available(Level::Process) {
+        let why = report.levels.iter().find(|one| one.level == Level::Process);
+        let why = why.map_or_else(String::new, |one| format!(": {}", one.why));
+        let explanation = "what level `process` lacks is above, with its mend".to_owned();
+        let commands = Vec::new();
+        let mend = Mend { explanation, commands };
+        return check(
+            Status::Missing,
+            format!("no interpreter can be forked into a sandbox below level `process`, which is not here{why}"),
+            Some(mend),
+        );
+    }
+    match built {
+        Err(why) => check(
+            Status::Missing,
+            format!("the templates cannot be seen: {}", one_line(why.as_bytes())),
+            None,
+        ),
+        Ok(built) if built.is_empty() => {
+            let missing = templates::TemplateError::Missing {
+                name: TemplateName::code_interpreter(),
+            };
+            let mend = Mend {
+                explanation: offleash_core::error::Explained::hint(&missing).unwrap_or_default(),
+                commands: Vec::new(),
+            };
+            let found =
+                format!("an interpreter can be forked into sandboxes of a built template, and there is none; {USUAL}");
+            check(Status::Limited, found, Some(mend))
+        }
+        Ok(built) => {
+            let found = format!("`serve` forks it into sandboxes of {}; {USUAL}", named(built));
+            check(Status::Ok, found, None)
+        }
+    }
+}
+
+fn named(built: &[String]) -> String {
+    let shown: Vec<String> = built
+        .iter()
+        .take(MOST_NAMED)
+        .map(|name| format!("`{}`", Text::from(name.as_str())))
+        .collect();
+    match built.len().saturating_sub(MOST_NAMED) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use offleash_isolation::probe::LevelReport;
+
+    use super::*;
+
+    fn report(available: bool) -> Report {
+        let why = "lacks user-namespaces".to_owned();
+        let level = Level::Process;
+        Report {
+            checks: Vec::new(),
+            levels: vec![LevelReport { level, available, why }],
+        }
+    }
+
+    #[test]
+    fn languages_are_those_whose_programs_are_there() {
+        let place = tempfile::tempdir().unwrap();
+        let check = |built| languages([place.path()], &built);
+        let none = check(Ok(Vec::new()));
+        assert_eq!(
+            (none.status, none.found.contains("no language")),
+            (Status::Missing, true),
+            "{none:?}"
+        );
+        assert!(
+            none.mend.as_ref().unwrap().explanation.contains("--apt r-base-core"),
+            "{none:?}"
+        );
+        for program in ["python3", "bash", "java"] {
+            std::fs::write(place.path().join(program), "").unwrap();
+        }
+        let some = check(Ok(vec!["stats".to_owned()]));
+        // Java without its compiler is none.
+        let expected = "this machine has the programs of python, bash; not of javascript, typescript (Node 22.13 or newer), r, java; \
+                        templates may have more: `stats`";
+        assert_eq!((some.status, &*some.found), (Status::Limited, expected));
+        for program in ["node", "Rscript", "javac"] {
+            std::fs::write(place.path().join(program), "").unwrap();
+        }
+        let all = check(Ok(Vec::new()));
+        assert_eq!((all.status, all.mend), (Status::Ok, None));
+    }
+
+    #[test]
+    fn why_no_interpreter_can_be_forked_comes_with_its_mend() {
+        let below = forked(&report(false), &Ok(vec!["code-interpreter".to_owned()]));
+        assert_eq!(below.status, Status::Missing);
+        assert!(
+            below.found.contains("lacks user-namespaces") && below.mend.is_some(),
+            "{below:?}"
+        );
+        let none = forked(&report(true), &Ok(Vec::new()));
+        assert_eq!(none.status, Status::Limited);
+        assert!(none.mend.unwrap().explanation.contains("offleash template build"));
+        let there = forked(&report(true), &Ok(vec!["code-interpreter".to_owned()]));
+        assert_eq!((there.status, there.mend.is_none()), (Status::Ok, true));
+        let many: Vec<String> = (0..20).map(|number| format!("t{number}")).collect();
+        assert!(forked(&report(true), &Ok(many)).found.contains("`t7` and 12 more"));
+        let hidden = forked(&report(true), &Err("cannot read\u{1b}[2J".to_owned()));
+        assert!(
+            hidden.status == Status::Missing && !hidden.found.contains('\u{1b}'),
+            "{hidden:?}"
+        );
+    }
+
+    #[test]
+    fn nothing_is_made_in_a_state_directory() {
+        let state = tempfile::tempdir().unwrap();
+        checks(&report(true), state.path());
+        assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 0);
+    }
+}
