@@ -218,20 +218,8 @@ mod tests {
 
     fn seen(host: &str, port: u16, verdict: ConnectionVerdict) -> Connection {
         Connection {
-            at: String::new(),
-            times: 1,
-            host: host.to_owned(),
-            port,
-            address: None,
-            verdict,
             reason: (verdict != ConnectionVerdict::Allowed).then(|| "no rule allows it".to_owned()),
-            rule: None,
-            asked: None,
-            sent_bytes: 0,
-            received_bytes: 0,
-            duration_ms: 0,
-            requests: Vec::new(),
-            more_requests: 0,
+            ..Connection::seen(host, port, verdict)
         }
     }
 

@@ -155,20 +155,9 @@ mod tests {
 
     fn refused(host: &str, rule: Option<&str>) -> Connection {
         Connection {
-            at: String::new(),
-            times: 1,
-            host: host.to_owned(),
-            port: 443,
-            address: None,
-            verdict: ConnectionVerdict::Refused,
             reason: Some("no rule allows it".to_owned()),
             rule: rule.map(ToOwned::to_owned),
-            asked: None,
-            sent_bytes: 0,
-            received_bytes: 0,
-            duration_ms: 0,
-            requests: Vec::new(),
-            more_requests: 0,
+            ..Connection::seen(host, 443, ConnectionVerdict::Refused)
         }
     }
 

@@ -163,6 +163,28 @@ pub struct Connection {
     pub more_requests: u64,
 }
 
+impl Connection {
+    /// One of which no more is known than what became of it.
+    pub fn seen(host: &str, port: u16, verdict: ConnectionVerdict) -> Self {
+        Self {
+            at: String::new(),
+            times: once(),
+            host: host.to_owned(),
+            port,
+            address: None,
+            verdict,
+            reason: None,
+            rule: None,
+            asked: None,
+            sent_bytes: 0,
+            received_bytes: 0,
+            duration_ms: 0,
+            requests: Vec::new(),
+            more_requests: 0,
+        }
+    }
+}
+
 /// Records of earlier versions tell each connection by itself.
 fn once() -> u64 {
     1

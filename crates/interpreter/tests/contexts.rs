@@ -12,6 +12,8 @@
 mod cells;
 #[path = "contexts/local.rs"]
 mod local;
+#[path = "contexts/state.rs"]
+mod state;
 
 use std::time::Duration;
 

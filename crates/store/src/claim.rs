@@ -15,10 +15,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use offleash_core::id::RunId;
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::StateDirectory;
+use crate::clock::NOW;
 use crate::failure::{FileError, Tried};
 use crate::node::{Time, identity_of};
 use crate::run_file::{RunFile, Understood};
@@ -146,15 +147,7 @@ impl Claim {
 
     /// Has the mark as if it were made now; the present by the same clock.
     pub(crate) fn made_anew(&self) -> Result<Time, FileError> {
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: UTIME_NOW,
-        };
-        let times = Timestamps {
-            last_access: now,
-            last_modification: now,
-        };
-        rustix::fs::futimens(&self.mark, &times).tried("renewing the lock of run", self.id.as_str())?;
+        rustix::fs::futimens(&self.mark, &NOW).tried("renewing the lock of run", self.id.as_str())?;
         self.made_at()
     }
 

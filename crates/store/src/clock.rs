@@ -1,8 +1,21 @@
 //! The moment a run began, in the time that file systems stamp on entries.
 
+use rustix::fs::{Timestamps, UTIME_NOW};
 use rustix::time::{ClockId, Timespec};
 
 use crate::node::Time;
+
+/// Both times of an entry that is stamped now (utimensat(2)).
+pub(crate) const NOW: Timestamps = {
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: UTIME_NOW,
+    };
+    Timestamps {
+        last_access: now,
+        last_modification: now,
+    }
+};
 
 /// A step of the clock smaller than this is not taken for one.
 const TOLERANCE_NS: i128 = 10_000_000;

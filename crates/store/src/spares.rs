@@ -22,10 +22,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use offleash_core::id::RunId;
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps, UTIME_NOW};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use crate::StateDirectory;
+use crate::clock::NOW;
 use crate::removal::remove_tree;
 use crate::run::{UPPER, layer_name, open_run};
 use crate::skeleton::{UNMAKE_STEPS, WORK, is_bare, open_below, unmake};
@@ -84,15 +85,7 @@ fn prepare(directory: &OwnedFd, mode: u32) -> Result<bool, Errno> {
     if found.st_mode & 0o7777 != mode {
         rustix::fs::fchmod(&upper, Mode::from_raw_mode(mode))?;
     }
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: UTIME_NOW,
-    };
-    let times = Timestamps {
-        last_access: now,
-        last_modification: now,
-    };
-    rustix::fs::futimens(&upper, &times)?;
+    rustix::fs::futimens(&upper, &NOW)?;
     Ok(true)
 }
 

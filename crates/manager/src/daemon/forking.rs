@@ -188,7 +188,7 @@ async fn order_of(
             "is of another build of its template than there is now",
         ));
     }
-    let limits = specification.limits;
+    let (limits, on_timeout) = (specification.limits, OnTimeout::of(&row));
     // A name is one sandbox's.
     row.metadata.remove(NAME);
     Ok(Order {
@@ -200,11 +200,7 @@ async fn order_of(
             metadata: row.metadata,
             env: specification.env.clone(),
             secure: row.access_token.is_some(),
-            on_timeout: if row.auto_pause {
-                OnTimeout::Pause
-            } else {
-                OnTimeout::Kill
-            },
+            on_timeout,
             auto_resume: row.auto_resume,
             network: specification.network.clone(),
             limits: LimitsRequest {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use offleash_core::id::SandboxName;
+use offleash_store::registry::SandboxRow;
 use serde::{Deserialize, Serialize};
 
 /// A sandbox that is asked for; [`CreateRequest::default`] asks for what E2B gives who says nothing.
@@ -44,6 +45,13 @@ pub enum OnTimeout {
     Kill,
     /// It is paused.
     Pause,
+}
+
+impl OnTimeout {
+    /// What a row says.
+    pub(super) fn of(row: &SandboxRow) -> Self {
+        if row.auto_pause { Self::Pause } else { Self::Kill }
+    }
 }
 
 /// What a sandbox may reach, and who may reach it, in E2B's words.

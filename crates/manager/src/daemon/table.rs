@@ -117,11 +117,7 @@ impl Facts {
             env: specification.env.clone(),
             access_token: row.access_token.clone(),
             traffic_token: row.traffic_token.clone(),
-            on_timeout: if row.auto_pause {
-                OnTimeout::Pause
-            } else {
-                OnTimeout::Kill
-            },
+            on_timeout: OnTimeout::of(row),
             auto_resume: row.auto_resume,
             network: specification.network.clone(),
             limits: specification.limits,

@@ -1,23 +1,11 @@
 //! What cells left, carried from contexts to those of another sandbox: whoever saves runs no cell meanwhile, all or none,
 //! and nothing stays behind.
 
-#![cfg(target_os = "linux")]
-#![expect(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "a test that cannot go on has failed, and starts programs itself"
-)]
-
-#[path = "contexts/cells.rs"]
-mod cells;
-#[path = "contexts/local.rs"]
-mod local;
-
 use std::process::Command;
 use std::time::Duration;
 
-use cells::{PATIENCE, begin, cell, contexts, first_output, outcome, patient, run};
-use local::Local;
+use super::cells::{PATIENCE, begin, cell, contexts, first_output, outcome, patient, run};
+use super::local::Local;
 use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_interpreter::cell::CellEnd;
 use offleash_interpreter::contexts::{Contexts, State};
@@ -177,7 +165,7 @@ async fn what_cannot_be_carried_is_a_typed_error_and_nothing_stays() {
     let held = contexts.save(&SaveOptions { skip: true, ..options }).await.unwrap();
     let saved = held.contexts().to_vec();
     assert_eq!(saved.iter().find(|one| one.is_default).unwrap().left_out, obstacles);
-    let there = cells::contexts(patient());
+    let there = super::cells::contexts(patient());
     there.restore(&saved).await.unwrap();
     assert_eq!(
         run(&there, "fine, 'lock' in globals()").await.text.as_deref(),
