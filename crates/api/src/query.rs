@@ -58,6 +58,18 @@ where
     number.map(Some).ok_or_else(must)
 }
 
+/// Whether the first value of `name` is `true`; not if there is none.
+///
+/// # Errors
+/// 400 for anything but `true` and `false`.
+pub(crate) fn flag(pairs: &[(String, String)], name: &str) -> Result<bool, Refusal> {
+    match value(pairs, name) {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(_) => Err(Refusal::bad_request(format!("{name}: must be `true` or `false`"))),
+    }
+}
+
 /// Text without its percent-encoding.
 pub(crate) fn decoded(text: &str) -> String {
     percent_decode_str(&text.replace('+', " "))

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use offleash_api::client::{Client, Ended, SOCKET, encoded};
 use offleash_core::error::{ErrorKind, Explained as _};
+use offleash_core::id::SandboxName;
 use offleash_core::text::Text;
 use offleash_core::units::Millis;
 use offleash_manager::daemon::NAME;
@@ -103,7 +104,7 @@ pub(crate) fn cp(arguments: &CpArgs, state: Option<&Path>) -> Result<ExitCode, F
 
 pub(crate) fn logs(arguments: &LogsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     let client = client(state)?;
-    logs::logs(&client, &client.id_of(&arguments.id)?, arguments.follow)
+    logs::logs(&client, &client.id_of_any(&arguments.id)?, arguments.follow)
 }
 
 /// Ends sandboxes, running or paused.
@@ -133,7 +134,7 @@ pub(crate) fn inspect(arguments: &IdsArgs, state: Option<&Path>) -> Result<ExitC
     let client = client(state)?;
     let mut all = Vec::new();
     for given in &arguments.ids {
-        let id = &client.id_of(given)?;
+        let id = &client.id_of_any(given)?;
         let mut detail = match client.get(&format!("/sandboxes/{}", encoded(id))) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 client.ended(id)?.as_ref().map(described).ok_or(error)?
@@ -146,6 +147,7 @@ pub(crate) fn inspect(arguments: &IdsArgs, state: Option<&Path>) -> Result<ExitC
             detail["level"] = native["level"].clone();
             detail["notEnforced"] = native["not_enforced"].clone();
             detail["interpreter"] = native["interpreter"].clone();
+            detail["forkOf"] = native["fork_of"].clone();
         }
         // It opens the sandbox, and what is inspected is pasted into reports.
         if let Some(fields) = detail.as_object_mut() {
@@ -160,14 +162,18 @@ pub(crate) fn inspect(arguments: &IdsArgs, state: Option<&Path>) -> Result<ExitC
 
 /// What there is to say of a sandbox that has ended.
 fn described(ended: &Ended) -> Value {
-    json!({
+    let mut described = json!({
         "sandboxID": ended.id,
         "templateID": ended.template,
         "state": "ended",
         "endedAt": ended.at,
         "end": ended.end,
         "reason": ended.reason,
-    })
+    });
+    if let Some(name) = &ended.name {
+        described["metadata"] = json!({ NAME: name });
+    }
+    described
 }
 
 pub(crate) fn stats(arguments: &StatsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
@@ -240,6 +246,7 @@ pub(crate) fn fork(arguments: &ForkArgs, state: Option<&Path>) -> Result<ExitCod
         "count": arguments.count,
         "timeout_seconds": timeout.transpose()?,
         "contexts": arguments.contexts,
+        "name": arguments.name.as_ref().map(SandboxName::as_str),
     });
     let forks = client.known(&id, client.post(&path, &body))?;
     let forks = forks["forks"].as_array().map(Vec::as_slice).unwrap_or_default();

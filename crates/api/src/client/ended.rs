@@ -18,6 +18,8 @@ const EVERY: Duration = Duration::from_millis(100);
 pub struct Ended {
     /// Which one.
     pub id: String,
+    /// What it was called.
+    pub name: Option<String>,
     /// What it was made from.
     pub template: String,
     /// When, in the words of the daemon.
@@ -96,6 +98,7 @@ fn end_of(event: &Value) -> Option<Ended> {
     let text = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
     matches!(text("kind").as_str(), "killed" | "died").then(|| Ended {
         id: text("sandbox"),
+        name: event["name"].as_str().map(str::to_owned),
         template: text("template"),
         at: text("at"),
         end: text("kind"),

@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 use http::{Method, Request};
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::id::SandboxName;
-use offleash_manager::daemon::NAME;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -239,26 +238,37 @@ impl Client {
         })
     }
 
-    /// The id of the sandbox that `given` is the name of; `given` itself where it is none.
+    /// The id of the living sandbox that `given` is the name of; `given` itself where it is none. One of the owner's own comes
+    /// before those of keys.
     ///
     /// # Errors
     /// As [`Self::get`], and `Ambiguous`.
     pub fn id_of(&self, given: &str) -> Result<String, ClientError> {
+        self.called(given, false)
+    }
+
+    /// As [`Self::id_of`]; where none that lives has the name, the last one that had it.
+    ///
+    /// # Errors
+    /// As [`Self::id_of`].
+    pub fn id_of_any(&self, given: &str) -> Result<String, ClientError> {
+        self.called(given, true)
+    }
+
+    fn called(&self, given: &str, ended: bool) -> Result<String, ClientError> {
         // What could be an id is no name.
         if given.parse::<SandboxName>().is_err() {
             return Ok(given.to_owned());
         }
-        let label = format!("{}={}", encoded(NAME), encoded(given));
-        let found = self.list(&format!("/v2/sandboxes?limit=100&metadata={}", encoded(&label)))?;
-        let mut ids = found
-            .iter()
-            .filter_map(|one| one["sandboxID"].as_str().map(str::to_owned));
-        match (ids.next(), ids.next()) {
-            (None, _) => Ok(given.to_owned()),
-            (Some(id), None) => Ok(id),
-            (Some(first), Some(second)) => Err(ClientError::Ambiguous {
+        let answer = self.get(&format!("/v1/names/{}?ended={ended}", encoded(given)))?;
+        let ids = answer["ids"].as_array().into_iter().flatten();
+        let ids: Vec<String> = ids.filter_map(|id| id.as_str().map(str::to_owned)).collect();
+        match <[String; 1]>::try_from(ids) {
+            Ok([id]) => Ok(id),
+            Err(none) if none.is_empty() => Ok(given.to_owned()),
+            Err(ids) => Err(ClientError::Ambiguous {
                 name: given.to_owned(),
-                ids: [first, second].into_iter().chain(ids).collect(),
+                ids,
             }),
         }
     }

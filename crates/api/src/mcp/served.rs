@@ -108,6 +108,7 @@ impl Backing for Served {
             count,
             timeout_seconds: Some(self.lifetime()),
             contexts,
+            name: None,
         };
         let forks = self.daemon.fork(&self.caller, id, request).await?;
         let made = forks

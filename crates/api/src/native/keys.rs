@@ -47,7 +47,7 @@ pub(super) async fn create(asked: &Asked<'_>, body: Incoming) -> Result<Response
 
 pub(super) async fn revoke(asked: &Asked<'_>, which: &str) -> Result<Response<Body>, Refusal> {
     let which = which.to_owned();
-    let stops = stops_sandboxes(asked)?;
+    let stops = query::flag(&query::pairs(asked.query()), "stop_sandboxes")?;
     let known = {
         let which = which.clone();
         with_keys(asked, move |keys| keys.list())
@@ -64,14 +64,6 @@ pub(super) async fn revoke(asked: &Asked<'_>, which: &str) -> Result<Response<Bo
     })
     .await?;
     Ok(answer::empty(StatusCode::NO_CONTENT))
-}
-
-fn stops_sandboxes(asked: &Asked<'_>) -> Result<bool, Refusal> {
-    match query::value(&query::pairs(asked.query()), "stop_sandboxes") {
-        None | Some("false") => Ok(false),
-        Some("true") => Ok(true),
-        Some(_) => Err(Refusal::bad_request("stop_sandboxes: must be `true` or `false`")),
-    }
 }
 
 fn scopes(words: Option<Vec<String>>) -> Result<Scopes, Refusal> {

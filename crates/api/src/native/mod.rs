@@ -72,6 +72,7 @@ pub(crate) async fn answer(asked: &Asked<'_>, body: Incoming) -> Result<Response
             sandboxes::shown(asked, segment)?;
             Err(unsupported("workspaces of the host are"))
         }
+        Name::Called => sandboxes::called(asked, segment).await,
         Name::Audit => audit(asked).await,
         Name::Usage => usage(asked),
         Name::ListKeys => keys::list(asked).await,

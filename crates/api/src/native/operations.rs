@@ -10,8 +10,8 @@ use super::cells::{CellEvent, NewCell, NewDefaultCell};
 use super::contexts::{Context, ContextList, NewContext};
 use super::schema::{Definitions, Schema};
 use super::shapes::{
-    Audit, ForkList, KeyList, MadeKey, NewCommand, NewForks, NewKey, NewPolicy, NewRun, NewSandbox, Policy, Resume,
-    RunResult, Sandbox, SandboxList, SandboxUsage, Usage, Version,
+    Audit, Called, ForkList, KeyList, MadeKey, NewCommand, NewForks, NewKey, NewPolicy, NewRun, NewSandbox, Policy,
+    Resume, RunResult, Sandbox, SandboxList, SandboxUsage, Usage, Version,
 };
 
 /// What the native REST does.
@@ -40,6 +40,7 @@ pub(super) enum Name {
     SetPolicy,
     WorkspaceDiff,
     WorkspaceApply,
+    Called,
     Audit,
     Usage,
     ListKeys,
@@ -91,6 +92,11 @@ const AUDIT: &[(&str, &str)] = &[
     ("after", "those with a higher number, the oldest first"),
 ];
 
+const CALLED: &[(&str, &str)] = &[(
+    "ended",
+    "`true`: if none that lives is called so, the last that was and has ended",
+)];
+
 const REVOKE: &[(&str, &str)] = &[(
     "stop_sandboxes",
     "`true` has the key's sandboxes ended, too, within seconds; the id may be that of a key that was removed before",
@@ -133,7 +139,7 @@ const fn lines<T: Schema>() -> Answer {
     Answer::Lines(T::schema)
 }
 
-pub(super) static OPERATIONS: [Operation; 28] = [
+pub(super) static OPERATIONS: [Operation; 29] = [
     operation!(OpenApi, GET "/v1/openapi.json", None, &[], None => 200 NOTHING, "This document."),
     operation!(Version, GET "/v1/version", READ, &[], None => 200 one::<Version>(), "What the server is."),
     operation!(Run, POST "/v1/run", CREATE, &[], of::<NewRun>() => 200 one::<RunResult>(),
@@ -178,6 +184,7 @@ pub(super) static OPERATIONS: [Operation; 28] = [
         "Will show what changed in a workspace of the host; sandboxes of the server have none yet."),
     operation!(WorkspaceApply, POST "/v1/sandboxes/{id}/workspace/apply", CREATE, &[], None => 501 NOTHING,
         "Will write changes back to a workspace of the host; sandboxes of the server have none yet."),
+    operation!(Called, GET "/v1/names/{name}", READ, CALLED, None => 200 one::<Called>(), "Says which sandbox a name stands for."),
     operation!(Audit, GET "/v1/audit", READ, AUDIT, None => 200 one::<Audit>(),
         "Says what happened to sandboxes, the newest first unless `after` is given; to everybody's with the scope `admin`."),
     operation!(Usage, GET "/v1/usage", READ, &[], None => 200 one::<Usage>(), "Says how much the caller has, and may have."),

@@ -2,24 +2,24 @@
 
 use http::{Response, StatusCode};
 use hyper::body::Incoming;
-use offleash_core::id::SandboxNameError;
+use offleash_core::id::{SandboxName, SandboxNameError};
 use offleash_manager::daemon::{
     Caller, CarriedContexts, CreateRequest, Daemon, ForkRequest, LimitsRequest, NetworkSettings, OnTimeout, State,
 };
 
 use super::shapes::{
-    Fork, ForkList, NewForks, NewLimits, NewPolicy, NewSandbox, Refused, Resume, Sandbox, SandboxList, SandboxUsage,
+    Called, Fork, ForkList, NewForks, NewLimits, NewPolicy, NewSandbox, Refused, Resume, Sandbox, SandboxList,
+    SandboxUsage,
 };
 use crate::answer::{self, Refusal};
 use crate::body::Body;
 use crate::control::{Asked, filter, forks, id, idempotency_key, whole};
 use crate::trace::{self, Operation};
-use crate::{failure, json};
+use crate::{failure, json, query};
 
 /// What the manager is asked for.
 pub(super) fn create_request(new: NewSandbox, idempotency_key: Option<String>) -> Result<CreateRequest, Refusal> {
-    let name = new.name.as_deref().map(str::parse).transpose();
-    let name = name.map_err(|error: SandboxNameError| Refusal::bad_request(format!("name: {error}")))?;
+    let name = new.name.as_deref().map(named).transpose()?;
     let usual = CreateRequest::default();
     let pauses = new.pause_on_timeout.unwrap_or(false);
     Ok(CreateRequest {
@@ -35,6 +35,11 @@ pub(super) fn create_request(new: NewSandbox, idempotency_key: Option<String>) -
         limits: limits(&new.limits.unwrap_or_default()),
         idempotency_key,
     })
+}
+
+fn named(given: &str) -> Result<SandboxName, Refusal> {
+    let name = given.parse();
+    name.map_err(|error: SandboxNameError| Refusal::bad_request(format!("name: {error}")))
 }
 
 fn limits(new: &NewLimits) -> LimitsRequest {
@@ -83,6 +88,16 @@ pub(super) fn shown(asked: &Asked<'_>, given: &str) -> Result<Sandbox, Refusal> 
     Ok(view.map_err(|error| asked.refused(&error))?.into())
 }
 
+/// What a name stands for.
+pub(super) async fn called(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
+    let ended = query::flag(&query::pairs(asked.query()), "ended")?;
+    let given = percent_encoding::percent_decode_str(given).decode_utf8_lossy();
+    let name = named(&given)?;
+    let ids = asked.state.daemon.called(&asked.caller, &name, ended).await;
+    let ids = ids.map_err(|error| asked.refused(&error))?;
+    Ok(answer::json(StatusCode::OK, &Called { ids }))
+}
+
 pub(super) async fn kill(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
     let id = id(asked, given)?.to_owned();
     whole(asked, |daemon, caller| async move { daemon.kill(&caller, &id).await }).await?;
@@ -100,6 +115,7 @@ pub(super) async fn resume(asked: &Asked<'_>, given: &str, body: Incoming) -> Re
 pub(super) async fn fork(asked: &Asked<'_>, given: &str, body: Incoming) -> Result<Response<Body>, Refusal> {
     let NewForks {
         count,
+        name,
         timeout_seconds,
         contexts,
     } = json::read(body).await?;
@@ -109,6 +125,7 @@ pub(super) async fn fork(asked: &Asked<'_>, given: &str, body: Incoming) -> Resu
         count: count.unwrap_or(1),
         timeout_seconds,
         contexts,
+        name: name.as_deref().map(named).transpose()?,
     };
     let forks = forks(asked, given, request).await?.into_iter().map(|fork| match fork {
         Ok(view) => Fork {

@@ -76,6 +76,8 @@ objects! {
     NewForks {
         /// How many, 1 to 20; one if absent.
         count: Option<u32>,
+        /// What the fork is called, as in `NewSandbox`; of several each has its number behind that, from `NAME-1` on.
+        name: Option<String>,
         /// How long each may live, seconds; 300 if absent.
         timeout_seconds: Option<u64>,
         /// What they have of contexts of code: `all`, and nothing is forked where something cannot be carried; what is
@@ -195,6 +197,8 @@ objects! {
         /// How contexts of Python come to be: `forked`, as copies of an interpreter that is ready, or `started`.
         interpreter: String,
         /// When it was handed out.
+        /// The sandbox that it was forked from, which may be gone; `null` if it is no fork.
+        fork_of: Option<String>,
         started_at: String,
         /// When its time is up.
         ends_at: String,
@@ -260,6 +264,14 @@ objects! {
     }
 
     answer
+    answer
+    /// What a name stands for.
+    Called {
+        /// The sandboxes: the caller's own, else those of other keys, which a caller with the scope `admin` sees. None if there is
+        /// none.
+        ids: Vec<String>,
+    }
+
     /// How many sandboxes there are.
     Usage {
         /// Running ones of the caller's.
@@ -285,6 +297,8 @@ objects! {
         /// The sandbox, which may be gone.
         sandbox: String,
         /// Its template.
+        /// What it was called.
+        name: Option<String>,
         template: String,
         /// `created`, `updated`, `paused`, `resumed`, `timed_out`, `killed` or `died`.
         kind: String,
@@ -376,6 +390,7 @@ impl From<SandboxView> for Sandbox {
             not_enforced: view.not_enforced,
             interpreter: view.interpreter.as_str().to_owned(),
             started_at: time::text(view.started_at),
+            fork_of: view.fork_of,
             ends_at: time::text(view.end_at),
             pause_on_timeout: view.on_timeout == offleash_manager::daemon::OnTimeout::Pause,
             auto_resume: view.auto_resume,
@@ -419,6 +434,7 @@ impl From<offleash_manager::daemon::Event> for AuditEvent {
             at: time::text(event.at),
             sandbox: event.sandbox,
             template: event.template,
+            name: event.name,
             kind: EventKind::as_str(event.kind).to_owned(),
             reason: event.reason,
         }

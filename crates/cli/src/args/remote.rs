@@ -148,13 +148,16 @@ pub(crate) struct ForkArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     pub(crate) count: u32,
     /// How long each lives, such as 90s, 5m or 2h. [default: the daemon's]
+    /// What the fork is called; of several each has its number behind that: NAME-1, NAME-2 …
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<SandboxName>,
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<String>,
     /// What they have of contexts of code: `all`, and nothing is forked where something cannot be carried; what is
     /// `possible`; `none`.
     #[arg(long, value_name = "WHICH", value_parser = ["all", "possible", "none"], default_value = "all")]
     pub(crate) contexts: String,
-    /// The sandbox; it must run.
+    /// The sandbox, by its id or its name; it must run.
     #[arg(value_name = "ID")]
     pub(crate) id: String,
 }
@@ -174,7 +177,7 @@ pub(crate) struct LogsArgs {
     /// Go on with what happens, until the sandbox has ended.
     #[arg(long, short = 'f')]
     pub(crate) follow: bool,
-    /// The sandbox, which may have ended a while ago; by its name as long as it lives.
+    /// The sandbox, by its id or its name; it may have ended a while ago.
     #[arg(value_name = "ID")]
     pub(crate) id: String,
 }

@@ -2,6 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde_json::{Value, json};
+
 use crate::server::{QUIET, Server};
 use crate::support::{stderr, stdout};
 
@@ -33,19 +35,17 @@ fn a_name_stands_for_the_id_and_is_one_sandboxes_alone() {
         !again.status.success() && told.contains("is called `my-box.1` already") && told.contains(id),
         "{told}"
     );
-    // Another key may call one of its own the same, and then its id has to be said.
+    // Another key may call one of its own the same; the owner's comes first.
     let key = server.key(&[]);
     let other = server.ask(&key, "POST /v1/sandboxes", r#"{"name":"my-box.1"}"#).json();
     let other = other["id"].as_str().unwrap();
     let taken = server.ask(&key, "POST /v1/sandboxes", r#"{"name":"my-box.1"}"#);
     assert_eq!(taken.status, 409, "{}", taken.body);
-    let ambiguous = server.say_anyway(&["pause", "my-box.1"]);
-    let told = stderr(&ambiguous);
-    assert!(!ambiguous.status.success(), "{told}");
-    assert!(
-        told.contains("several sandboxes are called `my-box.1`") && told.contains(other),
-        "{told}"
+    assert_eq!(
+        server.ask(&key, "GET /v1/names/my-box.1", "").json()["ids"],
+        json!([other])
     );
+    assert_eq!(server.say(&["exec", "my-box.1", "cat", "/tmp/a"]), "here\n");
     server.say(&["rm", "-f", other]);
 
     assert_eq!(server.say(&["pause", "my-box.1"]), "my-box.1\n");
@@ -55,6 +55,56 @@ fn a_name_stands_for_the_id_and_is_one_sandboxes_alone() {
     let next = server.say(&["create", "--name", "my-box.1"]);
     assert_ne!(next.trim(), id);
     server.say(&["rm", "-f", "my-box.1"]);
+}
+
+#[test]
+fn a_name_stands_for_the_owners_own_first_and_for_what_has_ended_last() {
+    let server = Server::start_with(QUIET, &[]);
+    let keys = [server.key(&[]), server.key(&[])];
+    let made = keys.each_ref().map(|key| {
+        let made = server.ask(key, "POST /v1/sandboxes", r#"{"name":"web"}"#).json();
+        made["id"].as_str().unwrap().to_owned()
+    });
+    let ids = |key: &str, query: &str| {
+        let answer = server.ask(key, &format!("GET /v1/names/web{query}"), "").json();
+        let ids = answer["ids"].as_array().unwrap().iter();
+        ids.map(|id| id.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let inspected = |name: &str| {
+        let told: Vec<Value> = serde_json::from_str(&server.say(&["inspect", name])).unwrap();
+        told[0].clone()
+    };
+    // Several of others: which one is meant has to be said by its id, and all of them are.
+    let ambiguous = server.say_anyway(&["pause", "web"]);
+    let told = stderr(&ambiguous);
+    assert!(!ambiguous.status.success(), "{told}");
+    assert!(told.contains("several sandboxes are called `web`"), "{told}");
+    assert!(made.iter().all(|id| told.contains(id)), "{told}");
+    assert_eq!(ids(&keys[0], "?ended=true"), made[..1]);
+    // One of others is the only one that can be meant.
+    server.say(&["rm", "-f", &made[1]]);
+    assert_eq!(inspected("web")["sandboxID"], *made[0]);
+    // The own one, also where another lives.
+    let own = server.say(&["create", "--name", "web"]);
+    let own = own.trim();
+    assert_eq!(inspected("web")["sandboxID"], own);
+    // One that lives, also where the own one has ended.
+    server.say(&["stop", "web"]);
+    assert_eq!(inspected("web")["sandboxID"], *made[0]);
+    server.say(&["stop", "web"]);
+    // The own one of those that have ended, found where what has ended is found by its id, and nowhere else.
+    let told = inspected("web");
+    assert_eq!((&told["sandboxID"], &told["state"]), (&json!(own), &json!("ended")));
+    assert_eq!(told["metadata"]["offleash.name"], "web");
+    assert!(server.say(&["logs", "web"]).contains("killed: by the owner"), "{told}");
+    assert!(server.say(&["ls", "-a"]).contains(" web "));
+    assert!(!server.say_anyway(&["pause", "web"]).status.success());
+    assert_eq!(ids(&keys[1], ""), [""; 0]);
+    assert_eq!(ids(&keys[1], "?ended=true"), made[1..]);
+    for (query, status) in [("web?ended=perhaps", 400), ("No%20Name", 400)] {
+        let answer = server.ask(&keys[0], &format!("GET /v1/names/{query}"), "");
+        assert_eq!(answer.status, status, "{}", answer.body);
+    }
 }
 
 #[test]

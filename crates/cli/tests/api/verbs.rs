@@ -494,6 +494,41 @@ fn a_sandbox_is_forked() {
     for arguments in [["fork", "inobody"].as_slice(), &["fork", "--count", "21", source]] {
         assert!(!server.say_anyway(arguments).status.success(), "{arguments:?}");
     }
+    let inspected = |id: &str| {
+        let told: Vec<serde_json::Value> = serde_json::from_str(&server.say(&["inspect", id])).unwrap();
+        told[0].clone()
+    };
+    assert_eq!(inspected(forks[0])["forkOf"], source);
+    assert!(inspected(source)["forkOf"].is_null());
+    // Names: of one as it was said, of several with numbers, and none twice.
+    let named = server.say(&["fork", "--name", "copy", source]);
+    assert_eq!(inspected("copy")["sandboxID"], named.trim());
+    let named = server.say(&["fork", "--name", "copy", "--count", "2", "copy"]);
+    for (id, name) in named.lines().zip(["copy-1", "copy-2"]) {
+        let told = inspected(name);
+        assert_eq!(
+            (told["sandboxID"].as_str(), &told["forkOf"]),
+            (Some(id), &inspected("copy")["sandboxID"])
+        );
+    }
+    let taken = server.say_anyway(&["fork", "--name", "copy", source]);
+    assert!(
+        stderr(&taken).contains("is called `copy` already"),
+        "{}",
+        stderr(&taken)
+    );
+    let partly = server.say_anyway(&["fork", "--name", "copy", "--count", "3", source]);
+    let told = stderr(&partly);
+    assert!(
+        told.contains("2 of 3 forks were not made") && told.contains("is called `copy-1` already"),
+        "{told}"
+    );
+    assert_eq!(
+        format!("{}\n", inspected("copy-3")["sandboxID"].as_str().unwrap()),
+        stdout(&partly)
+    );
+    let long = server.say_anyway(&["fork", "--name", &"x".repeat(62), "--count", "2", source]);
+    assert!(stderr(&long).contains("is not a name"), "{}", stderr(&long));
     server.say(&["pause", source]);
     let output = server.say_anyway(&["fork", source]);
     assert!(

@@ -401,6 +401,15 @@ fn who_cannot_have_forks_is_told_why() {
         assert_eq!(lives.as_secs(), 60);
         let error = within(daemon.fork(&me, &source.id, ask(2, None))).await.unwrap_err();
         assert!(matches!(error, DaemonError::QuotaExceeded { .. }), "{error:?}");
+        // Whose it is knows of what it was forked, and so does the next daemon; nobody else knows of either.
+        assert_eq!(daemon.get(&me, &made[0].id).unwrap().fork_of.as_ref(), Some(&source.id));
+        assert!(daemon.get(&other, &made[0].id).is_err());
+        let of_owner = fork(&daemon, &source.id, 1).await;
+        assert_eq!(of_owner[0].fork_of.as_ref(), Some(&source.id));
+        for caller in [&me, &other] {
+            assert!(daemon.get(caller, &of_owner[0].id).is_err(), "{caller:?}");
+        }
+        within(daemon.kill(&Caller::local(), &of_owner[0].id)).await.unwrap();
         within(daemon.kill(&me, &made[0].id)).await.unwrap();
         within(daemon.pause(&me, &source.id)).await.unwrap();
         // One that is killed counts until it is gone.

@@ -94,8 +94,6 @@ pub(super) struct Order {
     pub(super) timeout: Duration,
     /// What was built that it is of.
     pub(super) template: Option<HeldTemplate>,
-    /// The sandbox whose files it begins with; they are copied before it is made.
-    pub(super) fork_of: Option<String>,
 }
 
 impl Order {
@@ -118,7 +116,6 @@ impl Order {
             specification,
             timeout,
             template: None,
-            fork_of: None,
         })
     }
 
@@ -152,7 +149,7 @@ impl Order {
     /// What is told of a sandbox that was made for it.
     fn created(&self, made: &Specification) -> Happened {
         let (by, template, level) = (who(&self.caller), &self.request.template, &made.level);
-        let line = match &self.fork_of {
+        let line = match &self.specification.fork_of {
             None => format!("created by {by} from template `{template}`, isolated by `{level}`"),
             Some(source) => format!("forked by {by} from sandbox `{source}`, isolated by `{level}`"),
         };
@@ -407,7 +404,7 @@ async fn make(inner: &Arc<Inner>, entry: &Arc<Entry>, order: Option<&Order>) -> 
     let made = async {
         watch(inner, entry, watched);
         // From here on a daemon that comes after us can find the keeper, and only then it is told to make something.
-        let is_copied = order.is_some_and(|order| order.fork_of.is_some());
+        let is_copied = order.is_some_and(|order| order.specification.fork_of.is_some());
         if is_copied {
             // It was recorded before it had any files.
             inner

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use offleash_core::error::Explained as _;
+use offleash_core::id::{SandboxName, SandboxNameError};
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
 use offleash_interpreter::contexts::DEFAULT_CWD;
@@ -29,7 +30,7 @@ use super::history::{Cause, who};
 use super::inner::Inner;
 use super::request::{CreateRequest, LimitsRequest, NAME, OnTimeout};
 use super::specification::{self, Specification};
-use super::table::{Entry, Reserved};
+use super::table::{Claim, Entry, Reserved};
 use super::transitions::patiently;
 use super::view::{Caller, SandboxView};
 use super::{Daemon, code, copying, ending, random, templates};
@@ -88,6 +89,20 @@ pub struct ForkRequest {
     pub timeout_seconds: Option<u64>,
     /// What they have of the contexts of code.
     pub contexts: CarriedContexts,
+    /// What it is called; of several each has its number behind that, from `NAME-1` on.
+    pub name: Option<SandboxName>,
+}
+
+impl ForkRequest {
+    /// What each is called.
+    fn names(&self) -> Result<Vec<Option<SandboxName>>, DaemonError> {
+        let name = |number: u32| match &self.name {
+            Some(name) if self.count > 1 => format!("{}-{number}", name.as_str()).parse().map(Some),
+            name => Ok(name.clone()),
+        };
+        let names: Result<_, _> = (1..=self.count).map(name).collect();
+        names.map_err(|error: SandboxNameError| DaemonError::invalid("name", error.to_string()))
+    }
 }
 
 impl Default for ForkRequest {
@@ -96,6 +111,7 @@ impl Default for ForkRequest {
             count: 1,
             timeout_seconds: None,
             contexts: CarriedContexts::All,
+            name: None,
         }
     }
 }
@@ -120,10 +136,11 @@ impl Daemon {
             return Err(DaemonError::invalid("count", why));
         }
         let timeout = specification::timeout(request.timeout_seconds, &self.inner.config)?;
+        let names = request.names()?;
         let listener = Listener::default();
         let (inner, caller, listens) = (Arc::clone(&self.inner), caller.clone(), listener.there());
         let work = async move {
-            let forks = fork(&inner, &source, &caller, timeout, &request).await?;
+            let forks = fork(&inner, &source, &caller, timeout, &names, request.contexts).await?;
             let answer = forks.into_iter().map(|made| {
                 let entry = made?;
                 if listens.load(Ordering::Acquire) {
@@ -146,12 +163,13 @@ async fn fork(
     source: &Arc<Entry>,
     caller: &Caller,
     timeout: Duration,
-    request: &ForkRequest,
+    names: &[Option<SandboxName>],
+    contexts: CarriedContexts,
 ) -> Result<Vec<Result<Arc<Entry>, DaemonError>>, DaemonError> {
     inner.admission.check()?;
     let order = Arc::new(order_of(inner, source, caller, timeout).await?);
-    let mut forks: Vec<_> = (0..request.count).map(|_| reserve(inner, &order)).collect();
-    let saved = match fill(inner, source, &order, &mut forks, request.contexts).await {
+    let mut forks: Vec<_> = names.iter().map(|name| reserve(inner, &order, name.as_ref())).collect();
+    let saved = match fill(inner, source, &order, &mut forks, contexts).await {
         Ok(saved) => Arc::new(saved),
         Err(error) => {
             for entry in forks.into_iter().flatten() {
@@ -214,23 +232,29 @@ async fn order_of(
         specification: Specification {
             network_pending: false,
             zygote: None,
+            fork_of: Some(row.id),
             level: String::new(),
             not_enforced: std::collections::BTreeMap::new(),
             ..Specification::clone(&specification)
         },
         timeout,
         template,
-        fork_of: Some(row.id),
     })
 }
 
-/// A place for one fork, counted to its owner.
-fn reserve(inner: &Inner, order: &Order) -> Result<Arc<Entry>, DaemonError> {
+/// A place for one fork, which is called so, counted to its owner.
+fn reserve(inner: &Inner, order: &Order, name: Option<&SandboxName>) -> Result<Arc<Entry>, DaemonError> {
     let id = random::sandbox_id()?;
     let mut row = new_row(id.as_str(), &order.origin().template, &order.specification);
     order.fill(&mut row)?;
+    let name = name.map(SandboxName::as_str);
+    row.metadata.extend(name.map(|name| (NAME.to_owned(), name.to_owned())));
     let entry = Arc::new(Entry::new(id, row, order.specification.clone()));
-    let reserved = inner.table.reserve(&order.claim(inner), |entries| {
+    let claim = Claim {
+        name,
+        ..order.claim(inner)
+    };
+    let reserved = inner.table.reserve(&claim, |entries| {
         entries.insert(entry.id.as_str().to_owned(), Arc::clone(&entry));
         Some(Arc::clone(&entry))
     })?;

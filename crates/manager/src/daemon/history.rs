@@ -7,6 +7,7 @@ use offleash_store::SandboxDirectories;
 use offleash_store::registry::{Change, EventKind, EventRow, LogLevel, LogRow, SandboxRow, UnixMs};
 use serde::{Deserialize, Serialize};
 
+use super::request::NAME;
 use super::view::{Caller, LOCAL_KEY};
 use crate::clock::now_ms;
 use crate::keeper::log::{self, Noted};
@@ -113,6 +114,7 @@ pub(super) fn event_of(row: &SandboxRow, kind: EventKind, detail: Option<String>
         number: 0,
         key_id: row.key_id.clone(),
         sandbox: row.id.clone(),
+        name: row.metadata.get(NAME).cloned(),
         template: row.template.clone(),
         at_ms: now_ms(),
         kind,

@@ -21,6 +21,7 @@ mod inner;
 mod keys;
 mod launch;
 mod listing;
+mod names;
 mod network;
 mod pool;
 mod random;

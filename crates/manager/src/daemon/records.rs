@@ -164,6 +164,7 @@ impl Daemon {
         let event = |row: offleash_store::registry::EventRow| Event {
             number: row.number,
             sandbox: row.sandbox,
+            name: row.name,
             template: row.template,
             at: from_ms(row.at_ms),
             reason: reason_in(row.detail.as_deref()),

@@ -30,6 +30,9 @@ pub(super) struct Specification {
     /// The zygote below which it was made, by that one's first process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) zygote: Option<ProcessRef>,
+    /// The sandbox whose files it begins with; they are copied before it is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) fork_of: Option<String>,
     /// How it is isolated; empty until it is there.
     #[serde(default)]
     pub(super) level: String,
@@ -62,6 +65,7 @@ impl Specification {
             left_ms: None,
             build: None,
             zygote: None,
+            fork_of: None,
             level: String::new(),
             not_enforced: BTreeMap::new(),
         })
@@ -77,6 +81,7 @@ impl Specification {
             left_ms: None,
             build: None,
             zygote: None,
+            fork_of: None,
             level: String::new(),
             not_enforced: BTreeMap::new(),
         }

@@ -127,6 +127,7 @@ impl Facts {
                 Some(_) => Interpreter::Forked,
                 None => Interpreter::Started,
             },
+            fork_of: specification.fork_of.clone(),
             envd_version: ENVD_VERSION,
         })
     }
@@ -204,6 +205,20 @@ impl Table {
             facts.visible_state().is_some() && caller.sees(facts.row.key_id.as_deref())
         };
         self.get(id).filter(seen).ok_or_else(|| DaemonError::not_found(id))
+    }
+
+    /// The living sandboxes called `name` of which the caller may know: its own if there is one, else all.
+    pub(super) fn called(&self, caller: &Caller, name: &str) -> Vec<String> {
+        let (mut own, mut others) = (Vec::new(), Vec::new());
+        for entry in self.lock().values() {
+            let facts = entry.lock();
+            let key_id = facts.row.key_id.as_deref();
+            if facts.visible_state().is_some() && facts.is_called(Some(name)) && caller.sees(key_id) {
+                let ids = if caller.is(key_id) { &mut own } else { &mut others };
+                ids.push(facts.row.id.clone());
+            }
+        }
+        if own.is_empty() { others } else { own }
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Entry>> {

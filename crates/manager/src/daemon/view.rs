@@ -46,7 +46,12 @@ impl Caller {
 
     /// Whether a sandbox of `key_id` exists for the caller.
     pub(crate) fn sees(&self, key_id: Option<&str>) -> bool {
-        self.scopes.allow(Scope::Admin) || key_id == Some(&self.key_id)
+        self.scopes.allow(Scope::Admin) || self.is(key_id)
+    }
+
+    /// Whether a sandbox of `key_id` is the caller's own.
+    pub(crate) fn is(&self, key_id: Option<&str>) -> bool {
+        key_id == Some(&self.key_id)
     }
 }
 
@@ -94,6 +99,9 @@ pub struct SandboxView {
     pub not_enforced: BTreeMap<String, String>,
     /// How contexts of Python come to be in it.
     pub interpreter: Interpreter,
+    /// The sandbox that it was forked from, which may be gone. Whoever may know of the fork may know of that: a key forks
+    /// what it sees.
+    pub fork_of: Option<String>,
     /// Which version of the file and process services it has, in E2B's count.
     pub envd_version: &'static str,
 }
@@ -204,6 +212,8 @@ pub struct Event {
     pub number: i64,
     /// The sandbox, which may be gone.
     pub sandbox: String,
+    /// What it was called.
+    pub name: Option<String>,
     /// Its template.
     pub template: String,
     /// When.

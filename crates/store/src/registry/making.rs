@@ -185,7 +185,8 @@ fn end_sandboxes_of(connection: &Connection, key: &str) -> Result<(), RegistryEr
 }
 
 fn add_event(connection: &Connection, row: &EventRow) -> Result<(), RegistryError> {
-    let query = "INSERT INTO events (key_id, sandbox, template, at_ms, kind, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    let query = "INSERT INTO events (key_id, sandbox, template, at_ms, kind, detail, name)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
     let parameters = (
         &row.key_id,
         &row.sandbox,
@@ -193,6 +194,7 @@ fn add_event(connection: &Connection, row: &EventRow) -> Result<(), RegistryErro
         row.at_ms,
         row.kind.as_str(),
         &row.detail,
+        &row.name,
     );
     execute(connection, query, parameters)?;
     let key = row.key_id.as_deref().unwrap_or_default();

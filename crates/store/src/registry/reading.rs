@@ -77,6 +77,27 @@ impl Registry {
         rows.next().map_err(tried)?.map(event_row).transpose()
     }
 
+    /// The ends of the sandboxes that were called `name` and ended last, one of each key, the latest first; of one key alone
+    /// if it is named.
+    ///
+    /// # Errors
+    /// When the registry cannot be read.
+    pub fn ends_of_name(&self, name: &str, key_id: Option<&str>) -> Result<Vec<EventRow>, RegistryError> {
+        let reader = self.reader();
+        let tried = |error| RegistryError::of("looking up a name", error);
+        let query = "SELECT * FROM events WHERE number IN (
+                SELECT max(number) FROM events
+                WHERE name = ?1 AND kind IN ('killed', 'died') AND (?2 IS NULL OR key_id = ?2) GROUP BY key_id)
+             ORDER BY number DESC";
+        let mut statement = reader.prepare_cached(query).map_err(tried)?;
+        let mut rows = statement.query((name, key_id)).map_err(tried)?;
+        let mut ends = Vec::new();
+        while let Some(row) = rows.next().map_err(tried)? {
+            ends.push(event_row(row)?);
+        }
+        Ok(ends)
+    }
+
     /// The lines about a sandbox, the oldest first.
     ///
     /// # Errors
@@ -136,6 +157,7 @@ fn event_row(row: &Row<'_>) -> Result<EventRow, RegistryError> {
         number: column(row, "number")?,
         key_id: column(row, "key_id")?,
         sandbox: column(row, "sandbox")?,
+        name: column(row, "name")?,
         template: column(row, "template")?,
         at_ms: column(row, "at_ms")?,
         kind: word(row, "kind")?,

@@ -162,6 +162,8 @@ pub struct EventRow {
     pub key_id: Option<String>,
     /// The sandbox.
     pub sandbox: String,
+    /// What it was called.
+    pub name: Option<String>,
     /// Its template.
     pub template: String,
     /// When it happened.

@@ -24,7 +24,7 @@ pub(super) const KEPT_LOGS: i64 = 1_000;
 pub(super) const KEPT_METRICS: i64 = 1_000;
 
 /// What takes a database from one schema to the next.
-const MIGRATIONS: [&str; 5] = [
+const MIGRATIONS: [&str; 6] = [
     FIRST,
     "ALTER TABLE sandboxes ADD COLUMN keeper_boot TEXT;",
     // Lines outlive their sandboxes.
@@ -43,6 +43,11 @@ CREATE INDEX logs_by_sandbox ON logs (sandbox, number);
 ",
     TALLIES,
     "ALTER TABLE keys ADD COLUMN ends_sandboxes INTEGER NOT NULL DEFAULT 0;",
+    // Of what happened before, nobody knows any more what its sandbox was called.
+    "
+ALTER TABLE events ADD COLUMN name TEXT;
+CREATE INDEX events_by_name ON events (name, number) WHERE name IS NOT NULL;
+",
 ];
 
 /// How many rows each key has, so that what is too much goes from whoever has most. Sandboxes without a key are those of

@@ -81,6 +81,7 @@ fn event(sandbox: &str) -> Change {
         number: 0,
         key_id: Some("k1".into()),
         sandbox: sandbox.to_owned(),
+        name: None,
         template: "base".into(),
         at_ms: 1,
         kind: EventKind::Created,

@@ -99,3 +99,36 @@ fn one_keys_events_and_lines_do_not_drive_out_anothers() {
     let counted = "SELECT (SELECT count(*) FROM logs) = (SELECT sum(number) FROM tallies WHERE kind = 'logs')";
     assert!(other.query_row(counted, [], |row| row.get::<_, bool>(0)).unwrap());
 }
+
+#[test]
+fn of_the_sandboxes_that_had_a_name_the_last_of_each_key_is_known() {
+    let place = Place::new();
+    let registry = place.open().unwrap();
+    let happened = |id: &str, key: &str, name: Option<&str>, kind| match event(id) {
+        Change::AddEvent(row) => Change::AddEvent(EventRow {
+            key_id: Some(key.to_owned()),
+            name: name.map(str::to_owned),
+            kind,
+            ..row
+        }),
+        other => other,
+    };
+    let (killed, web) = (EventKind::Killed, Some("web"));
+    registry
+        .apply(vec![
+            happened("i1", "k1", web, killed),
+            happened("i2", "k2", web, EventKind::Died),
+            happened("i3", "k1", web, killed),
+            happened("i4", "k1", web, EventKind::Created),
+            happened("i5", "k1", Some("other"), killed),
+            happened("i6", "k1", None, killed),
+        ])
+        .unwrap();
+    let ids = |name, key| {
+        let ends = registry.ends_of_name(name, key).unwrap();
+        ends.into_iter().map(|end| end.sandbox).collect::<Vec<_>>()
+    };
+    assert_eq!(ids("web", None), ["i3", "i2"]);
+    assert_eq!(ids("web", Some("k2")), ["i2"]);
+    assert_eq!(ids("other", Some("k2")), [""; 0]);
+}
