@@ -13,14 +13,17 @@ use crate::journal::{Event, Journal};
 
 /// When it is worth asking again what a server cannot do while it ends.
 const SOON: Duration = Duration::from_secs(1);
+/// When it is where somebody has to end a sandbox first.
+const LATER: Duration = Duration::from_secs(5);
 
 /// By this the SDKs tell a pause that was refused from one of what is paused already.
 const GUEST_UNRESPONSIVE: &str = "sandbox_snapshot_guest_agent_unresponsive";
 
-/// Turns an error of the manager into what the client is told, and tells the owner of what is ours.
-pub(crate) fn refusal(journal: &dyn Journal, error: &DaemonError) -> Refusal {
+/// Turns an error of the manager into what the client is told, and tells the owner of what is ours. Whoever `is_owner` is told
+/// what the owner alone can change, too.
+pub(crate) fn refusal(journal: &dyn Journal, error: &DaemonError, is_owner: bool) -> Refusal {
     let status = status(error);
-    let told = Refusal::new(status, message(error));
+    let told = Refusal::new(status, message(error, is_owner));
     // The owner must hear of what ran out, too.
     if is_ours(status) || matches!(error, DaemonError::Short { .. }) {
         record(journal, &told.message, error);
@@ -29,6 +32,7 @@ pub(crate) fn refusal(journal: &dyn Journal, error: &DaemonError) -> Refusal {
         DaemonError::Overloaded { retry_after, .. } | DaemonError::TemplateBuilding { retry_after, .. } => {
             told.retry_after(*retry_after)
         }
+        DaemonError::Full { .. } => told.retry_after(LATER),
         DaemonError::Draining | DaemonError::Short { .. } => told.retry_after(SOON),
         DaemonError::GuestUnresponsive { .. } => told.with_error_code(GUEST_UNRESPONSIVE).final_answer(),
         // Only the caller itself can make room, or mend its request.
@@ -81,10 +85,11 @@ pub(crate) fn of_kind(kind: ErrorKind) -> StatusCode {
 }
 
 /// What `Display` says is meant for the client; sources are not.
-fn message(error: &DaemonError) -> String {
+fn message(error: &DaemonError, is_owner: bool) -> String {
     match (error, error.hint()) {
         // Hints of other errors are for whoever sits at the machine.
         (DaemonError::Unauthorized, Some(hint)) => format!("{error}; {hint}"),
+        (DaemonError::Full { .. }, Some(hint)) if is_owner => format!("{error}; {hint}"),
         _ => error.to_string(),
     }
 }

@@ -456,7 +456,7 @@ async fn control_plane(
         return Ok(pages::metrics(&state.daemon, &state.tally, &state.clients));
     }
     let caller = authentication::caller(state, client, &parts.headers);
-    let caller = caller.map_err(|error| failure::refusal(&*state.journal, &error))?;
+    let caller = caller.map_err(|error| failure::refusal(&*state.journal, &error, false))?;
     subject.key = Some(caller.key_id.clone());
     let asked = Asked { state, caller, parts };
     if path == "/metrics" {

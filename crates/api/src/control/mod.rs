@@ -38,7 +38,8 @@ impl Asked<'_> {
     }
 
     pub(crate) fn refused(&self, error: &DaemonError) -> Refusal {
-        failure::refusal(&*self.state.journal, error)
+        let is_owner = self.caller.scopes.allow(Scope::Admin);
+        failure::refusal(&*self.state.journal, error, is_owner)
     }
 
     pub(crate) fn query(&self) -> Option<&str> {

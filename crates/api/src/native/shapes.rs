@@ -103,7 +103,8 @@ objects! {
     NewPolicy {
         /// Whether any public address may be reached; yes if absent.
         internet: Option<bool>,
-        /// Addresses, networks, names and `*.names` that may be reached whatever `deny` says.
+        /// Addresses, networks, names and `*.names` that may be reached whatever `deny` says; where `internet` is false, some
+        /// ports of them alone are `HOST:PORTS`.
         allow: Option<Vec<String>>,
         /// Addresses and networks that may not be reached.
         deny: Option<Vec<String>>,
@@ -196,9 +197,9 @@ objects! {
         not_enforced: BTreeMap<String, String>,
         /// How contexts of Python come to be: `forked`, as copies of an interpreter that is ready, or `started`.
         interpreter: String,
-        /// When it was handed out.
         /// The sandbox that it was forked from, which may be gone; `null` if it is no fork.
         fork_of: Option<String>,
+        /// When it was handed out.
         started_at: String,
         /// When its time is up.
         ends_at: String,
@@ -264,7 +265,6 @@ objects! {
     }
 
     answer
-    answer
     /// What a name stands for.
     Called {
         /// The sandboxes: the caller's own, else those of other keys, which a caller with the scope `admin` sees. None if there is
@@ -272,6 +272,7 @@ objects! {
         ids: Vec<String>,
     }
 
+    answer
     /// How many sandboxes there are.
     Usage {
         /// Running ones of the caller's.
@@ -296,9 +297,9 @@ objects! {
         at: String,
         /// The sandbox, which may be gone.
         sandbox: String,
-        /// Its template.
         /// What it was called.
         name: Option<String>,
+        /// Its template.
         template: String,
         /// `created`, `updated`, `paused`, `resumed`, `timed_out`, `killed` or `died`.
         kind: String,
@@ -389,8 +390,8 @@ impl From<SandboxView> for Sandbox {
             level: view.level,
             not_enforced: view.not_enforced,
             interpreter: view.interpreter.as_str().to_owned(),
-            started_at: time::text(view.started_at),
             fork_of: view.fork_of,
+            started_at: time::text(view.started_at),
             ends_at: time::text(view.end_at),
             pause_on_timeout: view.on_timeout == offleash_manager::daemon::OnTimeout::Pause,
             auto_resume: view.auto_resume,
@@ -433,8 +434,8 @@ impl From<offleash_manager::daemon::Event> for AuditEvent {
             number: event.number,
             at: time::text(event.at),
             sandbox: event.sandbox,
-            template: event.template,
             name: event.name,
+            template: event.template,
             kind: EventKind::as_str(event.kind).to_owned(),
             reason: event.reason,
         }

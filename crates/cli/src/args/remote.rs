@@ -44,8 +44,9 @@ pub(crate) struct CreateArgs {
     /// Let it reach nothing on the internet but what `--allow` names.
     #[arg(long)]
     pub(crate) no_internet: bool,
-    /// Let it reach a name, `*.` before a name, an address or a network, whatever else is closed to it.
-    #[arg(long, value_name = "HOST")]
+    /// Let it reach a name, `*.` before a name, an address or a network, whatever else is closed to it; with `--no-internet` also
+    /// at some ports only, as in 192.0.2.1:443 or example.com:8000-8100.
+    #[arg(long, value_name = "HOST[:PORTS]")]
     pub(crate) allow: Vec<String>,
     /// Let it not reach an address or a network.
     #[arg(long, value_name = "NETWORK")]
@@ -147,10 +148,10 @@ pub(crate) struct ForkArgs {
     /// How many, 1 to 20.
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     pub(crate) count: u32,
-    /// How long each lives, such as 90s, 5m or 2h. [default: the daemon's]
     /// What the fork is called; of several each has its number behind that: NAME-1, NAME-2 …
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<SandboxName>,
+    /// How long each lives, such as 90s, 5m or 2h. [default: the daemon's]
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<String>,
     /// What they have of contexts of code: `all`, and nothing is forked where something cannot be carried; what is

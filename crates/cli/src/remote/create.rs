@@ -12,6 +12,10 @@ use super::{assignments, line, seconds, text};
 use crate::args::CreateArgs;
 use crate::failure::Failure;
 
+/// How sizes are written.
+const SIZES: &str = "sizes are such as 512M or 2G: units K, M, G and T (or KiB, MiB …) are powers of 1024, KB, MB, GB and TB of 1000, and \
+                     a number without one is bytes";
+
 /// What the daemon calls what these flags say.
 const FLAGS: [(&str, &str); 10] = [
     ("allowOut", "--allow"),
@@ -61,7 +65,7 @@ fn mebibytes(size: Bytes) -> u64 {
     size.0.div_ceil(1 << 20)
 }
 
-/// Refuses a name that is allowed where nothing is closed: it would open nothing.
+/// Refuses a name, or an address with ports, that is allowed where not everything is closed: it would open nothing.
 fn check_allowed(arguments: &CreateArgs) -> Result<(), Failure> {
     let is_closed = arguments.no_internet || arguments.deny_host.iter().any(|denied| denied == "0.0.0.0/0");
     let is_name = |text: &&String| {
@@ -70,7 +74,11 @@ fn check_allowed(arguments: &CreateArgs) -> Result<(), Failure> {
     };
     match arguments.allow.iter().find(is_name) {
         Some(name) if !is_closed => {
-            let message = format!("`--allow {}` opens nothing that is not open", Text::from(name.as_str()));
+            let why = match arguments.deny_host.is_empty() {
+                true => "opens nothing that is not open",
+                false => "is a name or has a port, and those open something only where everything else is closed",
+            };
+            let message = format!("`--allow {}` {why}", Text::from(name.as_str()));
             Err(Failure::new(message)
                 .with_hint("with `--no-internet`, what `--allow` names is reached and nothing else"))
         }
@@ -83,15 +91,20 @@ fn in_our_words(error: ClientError) -> Failure {
     let ClientError::Refused { message, kind } = error else {
         return error.into();
     };
+    let message = message.as_str();
     let flag = message.split_once(": ").and_then(|(field, why)| {
         FLAGS
             .iter()
             .find(|(known, _)| *known == field)
-            .map(|(_, flag)| (flag, why))
+            .map(|(_, flag)| (*flag, why))
     });
     let message = match flag {
         Some((flag, why)) => format!("{flag}: {why}"),
-        None => message,
+        None => message.to_owned(),
     };
-    ClientError::Refused { message, kind }.into()
+    let failure = Failure::from(ClientError::Refused { message, kind });
+    match flag {
+        Some(("--memory" | "--disk", _)) => failure.with_hint(SIZES),
+        _ => failure,
+    }
 }

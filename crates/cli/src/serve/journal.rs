@@ -105,8 +105,10 @@ fn about_limits(groups: &Check, degrade: Degrade) -> Option<Value> {
         return None;
     }
     let effect = match degrade {
-        Degrade::Allow => "sandboxes are made all the same, and each lists what is not enforced",
-        Degrade::Refuse => "sandboxes whose limits cannot all be enforced are refused",
+        Degrade::Allow => "sandboxes are made all the same, held by what stands in; each lists what nothing holds",
+        Degrade::Refuse => {
+            "sandboxes are made, held by what stands in; those of which nothing holds something are refused"
+        }
     };
     let mend = groups.mend.as_ref();
     // The mend is for a run; it does the same for a server.

@@ -163,6 +163,26 @@ fn limits_are_asked_for_with_flags() {
 }
 
 #[test]
+fn a_full_server_tells_its_owner_what_would_make_room_and_nobody_else() {
+    let server = Server::start_with(&format!("{QUIET}[sandboxes]\nmax = 1\n"), &[]);
+    server.say(&["create", "--timeout", "10m"]);
+    let full = server.say_anyway(&["create"]);
+    let told = stderr(&full);
+    assert!(!full.status.success(), "{told}");
+    assert!(
+        told.contains("there is no place for another sandbox") && told.contains("`sandboxes.max`"),
+        "{told}"
+    );
+    for (scope, is_told) in [("admin", true), ("create", false)] {
+        let answer = server.ask(&server.key(&["--scope", scope]), "POST /v1/sandboxes", "{}");
+        assert_eq!(answer.status, 503, "{}", answer.body);
+        assert!(answer.body.contains("no place for another sandbox"), "{}", answer.body);
+        assert_eq!(answer.body.contains("sandboxes.max"), is_told, "{}", answer.body);
+        assert_eq!(answer.header("retry-after"), Some("5"));
+    }
+}
+
+#[test]
 fn what_is_wrong_with_a_flag_is_said_of_that_flag() {
     let server = Server::start_with(QUIET, &[]);
     for (flags, told) in [
@@ -171,7 +191,24 @@ fn what_is_wrong_with_a_flag_is_said_of_that_flag() {
             "error: `--allow a.test` opens nothing that is not open",
         ),
         (&["--allow", "10.0.0.1"], "error: --allow: `10.0.0.1` is not public"),
-        (&["--allow", "a_b:c", "--no-internet"], "error: --allow: `a_b:c`"),
+        (
+            &["--allow", "a_b:c", "--no-internet"],
+            "error: --allow: network rule `a_b:c`",
+        ),
+        (
+            &["--allow", "9.9.9.9:443"],
+            "error: `--allow 9.9.9.9:443` opens nothing that is not open",
+        ),
+        (
+            &["--allow", "9.9.9.9:443", "--deny-host", "9.9.9.0/24"],
+            "has a port, and those open something only where everything else is closed",
+        ),
+        (&["--memory", "512"], "error: --memory: 1 MiB is not between 64 and "),
+        (
+            &["--memory", "512"],
+            "hint: sizes are such as 512M or 2G: units K, M, G and T",
+        ),
+        (&["--disk", "9000T"], "hint: sizes are such as"),
         (
             &["--deny-host", "a.test"],
             "error: --deny-host: `a.test` is not an address or a network",
@@ -184,7 +221,16 @@ fn what_is_wrong_with_a_flag_is_said_of_that_flag() {
         assert!(stderr(&refused).contains(told), "{flags:?}: {}", stderr(&refused));
         assert_eq!(stdout(&refused), "");
     }
-    let allowed = server.say(&["create", "--no-internet", "--allow", "a.test", "--allow", "9.9.9.9"]);
+    let allowed = server.say(&[
+        "create",
+        "--no-internet",
+        "--allow",
+        "a.test",
+        "--allow",
+        "9.9.9.9",
+        "--allow",
+        "1.1.1.1:443",
+    ]);
     let shown = server.ask(
         &server.key(&["--scope", "admin"]),
         &format!("GET /v1/sandboxes/{}/policy", allowed.trim()),
@@ -192,7 +238,11 @@ fn what_is_wrong_with_a_flag_is_said_of_that_flag() {
     );
     let policy = shown.json();
     assert_eq!(policy["internet"], false, "{policy}");
-    assert_eq!(policy["allow"], serde_json::json!(["a.test", "9.9.9.9"]), "{policy}");
+    assert_eq!(
+        policy["allow"],
+        serde_json::json!(["a.test", "9.9.9.9", "1.1.1.1:443"]),
+        "{policy}"
+    );
 }
 
 #[test]

@@ -66,6 +66,12 @@ pub enum DaemonError {
         /// After how long it may be worth a try.
         retry_after: Duration,
     },
+    /// There are as many sandboxes, of all keys, as the owner lets there be.
+    #[error("there is no place for another sandbox; try again later")]
+    Full {
+        /// How many that are.
+        most: usize,
+    },
     /// A call of ours failed because something ran out.
     #[error("the machine is short of {what}; try again later")]
     Short {
@@ -230,6 +236,7 @@ impl Explained for DaemonError {
             Self::QuotaExceeded { .. } => ErrorKind::Exhausted,
             Self::NotCopied { kind, .. } | Self::Contexts { kind, .. } => *kind,
             Self::Overloaded { .. }
+            | Self::Full { .. }
             | Self::Short { .. }
             | Self::Draining
             | Self::TemplateBuilding { .. }
@@ -248,6 +255,9 @@ impl Explained for DaemonError {
         match self {
             Self::AlreadyRunning => Some("end it first, or name another directory with `--state DIR`".into()),
             Self::Unauthorized => Some("`offleash key create` makes a key and shows it once".into()),
+            Self::Full { most } => Some(format!(
+                "`sandboxes.max` of the server's configuration is {most}: raise it, or remove some that `offleash ls` lists"
+            )),
             Self::NotCopied {
                 kind: ErrorKind::Exhausted,
                 ..

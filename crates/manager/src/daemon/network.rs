@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use offleash_core::network::cidr::Cidr;
 use offleash_core::network::host_pattern::HostPattern;
+use offleash_core::network::pattern::NetworkPattern;
 
 use super::error::DaemonError;
 use super::request::NetworkSettings;
@@ -68,13 +69,19 @@ pub(super) fn order(settings: &NetworkSettings) -> Result<Rules, DaemonError> {
         }
     }
     let mut denied = networks("denyOut", &settings.deny_out)?;
-    let (names, allowed) = split_allowed(&settings.allow_out)?;
+    let Allowed {
+        rules,
+        networks: allowed,
+        at_ports,
+    } = split_allowed(&settings.allow_out)?;
     if settings.internet == Some(false) {
         denied.extend(everything());
     }
     let all_denied = denied.contains(&everything()[0]);
-    if !names.is_empty() && !all_denied {
-        let why = "a name needs `0.0.0.0/0` in `denyOut`: it could not make anything reachable that is not";
+    let is_narrow = !rules.is_empty() || !at_ports.is_empty();
+    if is_narrow && !all_denied {
+        let what = if rules.is_empty() { "a port" } else { "a name" };
+        let why = format!("{what} needs `0.0.0.0/0` in `denyOut`: it could not make anything reachable that is not");
         return Err(DaemonError::invalid("allowOut", why));
     }
     if allowed.contains(&everything()[0]) || !all_denied {
@@ -88,13 +95,19 @@ pub(super) fn order(settings: &NetworkSettings) -> Result<Rules, DaemonError> {
         });
     }
     let public = subtracted("allowOut", &allowed, &never())?;
-    if public.is_empty() && !allowed.is_empty() && names.is_empty() {
+    if public.is_empty() && !allowed.is_empty() && rules.is_empty() && at_ports.is_empty() {
         return Err(DaemonError::invalid("allowOut", "names no public address"));
     }
     let any_port = |network: &Cidr| format!("{network}:1-65535/tcp");
+    let mut allow = rules;
+    allow.extend(public.iter().map(any_port));
+    for (network, rest) in &at_ports {
+        let public = subtracted("allowOut", &[*network], &never())?;
+        allow.extend(public.iter().map(|network| format!("{network}{rest}")));
+    }
     Ok(Rules {
         internet: false,
-        allow: names.iter().cloned().chain(public.iter().map(any_port)).collect(),
+        allow,
         deny: Vec::new(),
         headers,
         way_out,
@@ -107,8 +120,9 @@ pub(super) fn order(settings: &NetworkSettings) -> Result<Rules, DaemonError> {
 /// As [`order`]; `Invalid` for an address or a network among what is allowed of which no part is public.
 pub(super) fn check(settings: &NetworkSettings) -> Result<(), DaemonError> {
     order(settings)?;
-    let (_, allowed) = split_allowed(&settings.allow_out)?;
-    for network in allowed {
+    let allowed = split_allowed(&settings.allow_out)?;
+    let at_ports = allowed.at_ports.iter().map(|(network, _)| *network);
+    for network in allowed.networks.iter().copied().chain(at_ports) {
         let is_own = network == Cidr::single(IpAddr::V6(Ipv6Addr::LOCALHOST));
         if is_own || subtracted("allowOut", &[network], &never())?.is_empty() {
             let why = format!("`{network}` is not public, and nothing that is not can be reached from a sandbox");
@@ -176,22 +190,43 @@ fn never() -> Vec<Cidr> {
         .collect()
 }
 
-/// Names and `*.names`, and networks.
-fn split_allowed(list: &[String]) -> Result<(Vec<String>, Vec<Cidr>), DaemonError> {
-    let (mut names, mut found) = (Vec::new(), Vec::new());
+/// What is allowed.
+#[derive(Debug, Default)]
+struct Allowed {
+    /// Names and `*.names`, with ports where some are named, in the words of a policy.
+    rules: Vec<String>,
+    /// Addresses and networks, at every port.
+    networks: Vec<Cidr>,
+    /// Those of which only some ports are allowed, and what a rule says of these behind the host.
+    at_ports: Vec<(Cidr, String)>,
+}
+
+/// Reads what is allowed. E2B's lists know no ports; `HOST:PORTS` is what a policy says, too.
+fn split_allowed(list: &[String]) -> Result<Allowed, DaemonError> {
+    let mut allowed = Allowed::default();
     for text in list {
         if let Some(network) = network(text) {
-            found.push(network);
+            allowed.networks.push(network);
             continue;
         }
-        let bad = |why: String| DaemonError::invalid("allowOut", format!("`{}`: {why}", text.escape_debug()));
-        match HostPattern::parse(text) {
-            Ok(pattern) if pattern.is_too_wide() => return Err(bad("would mean nearly everything".into())),
-            Ok(pattern) => names.push(pattern.to_string()),
-            Err(error) => return Err(bad(error.to_string())),
+        let bad = |why: String| DaemonError::invalid("allowOut", why);
+        let pattern = NetworkPattern::parse_deny(text).map_err(|error| bad(error.to_string()))?;
+        let network = match pattern.host() {
+            HostPattern::Network(network) => Some(*network),
+            HostPattern::Name(_) | HostPattern::Below(_) => None,
+        };
+        match network {
+            Some(network) => {
+                let rest = pattern.to_string().split_off(pattern.host().to_string().len());
+                allowed.at_ports.push((network, rest));
+            }
+            None if pattern.host().is_too_wide() => {
+                return Err(bad(format!("`{pattern}` would mean nearly everything")));
+            }
+            None => allowed.rules.push(pattern.to_string()),
         }
     }
-    Ok((names, found))
+    Ok(allowed)
 }
 
 fn networks(field: &'static str, list: &[String]) -> Result<Vec<Cidr>, DaemonError> {
@@ -274,7 +309,7 @@ mod tests {
     #[test]
     fn lists_become_rules() {
         type List = &'static [&'static str];
-        let cases: [(List, List, bool, List, List); 7] = [
+        let cases: [(List, List, bool, List, List); 9] = [
             (&[], &[], true, &[], &[]),
             (&[], &["8.8.8.8"], true, &[], &["8.8.8.8"]),
             (&[], &["0.0.0.0/0"], false, &[], &[]),
@@ -288,6 +323,15 @@ mod tests {
             ),
             (&["8.8.8.8/31"], &["8.8.8.8/30"], true, &[], &["8.8.8.10/31"]),
             (&["0.0.0.0/0"], &["0.0.0.0/0", "8.8.8.8"], true, &[], &[]),
+            (
+                &["1.1.1.1:443", "[2606:4700::1111]:53/tcp", "example.com:22,8000-8010"],
+                &["0.0.0.0/0"],
+                false,
+                &["example.com:22,8000-8010", "1.1.1.1:443", "[2606:4700::1111]:53/tcp"],
+                &[],
+            ),
+            // Of a network that is public in part, that part.
+            (&["10.0.0.0/7:443"], &["0.0.0.0/0"], false, &["11.0.0.0/8:443"], &[]),
         ];
         for (allow, deny, internet, allowed, denied) in cases {
             let rules = order(&settings(allow, deny)).unwrap();
@@ -324,6 +368,11 @@ mod tests {
             (&["1.2.3.4/33"], &["0.0.0.0/0"]),
             (&[], &["1.2.3.4/+8"]),
             (&["a\nb"], &["0.0.0.0/0"]),
+            (&["1.1.1.1:443"], &[]),
+            (&["1.1.1.1:443"], &["1.1.1.1"]),
+            (&["1.1.1.1:0"], &["0.0.0.0/0"]),
+            (&["1.1.1.1:443/udp"], &["0.0.0.0/0"]),
+            (&["*.com:443"], &["0.0.0.0/0"]),
             (&["http://example.com"], &["0.0.0.0/0"]),
         ] {
             assert!(order(&settings(allow, deny)).is_err(), "{allow:?} {deny:?}");
@@ -339,11 +388,13 @@ mod tests {
             "fd00::1",
             "::1",
             "127.0.0.1",
+            "10.0.0.1:443",
+            "[::1]:80",
         ] {
             for deny in [&[][..], &["0.0.0.0/0"]] {
                 let refused = check(&settings(&["8.8.8.8", never], deny));
                 assert!(
-                    matches!(&refused, Err(DaemonError::Invalid { why, .. }) if why.contains(never)),
+                    matches!(&refused, Err(DaemonError::Invalid { .. })),
                     "{never}: {refused:?}"
                 );
             }

@@ -130,25 +130,28 @@ pub(super) fn time_left(seconds: Option<u64>, config: &DaemonConfig) -> Result<D
 fn limits(asked: &LimitsRequest, config: &DaemonConfig) -> Result<Limits, DaemonError> {
     let (usual, least, most) = (&config.default_limits, Limits::LEAST, &config.max_limits);
     Ok(Limits {
-        cpus: within("cpuCount", asked.cpus, usual.cpus, (least.cpus, most.cpus))?,
+        cpus: within("cpuCount", "", asked.cpus, usual.cpus, (least.cpus, most.cpus))?,
         memory_mib: within(
             "memoryMB",
+            " MiB",
             asked.memory_mib,
             usual.memory_mib,
             (least.memory_mib, most.memory_mib),
         )?,
         disk_mib: within(
             "diskSizeMB",
+            " MiB",
             asked.disk_mib,
             usual.disk_mib,
             (least.disk_mib, most.disk_mib),
         )?,
-        pids: within("pids", asked.pids, usual.pids, (least.pids, most.pids))?,
+        pids: within("pids", "", asked.pids, usual.pids, (least.pids, most.pids))?,
     })
 }
 
 fn within<T: PartialOrd + std::fmt::Display + Copy>(
     field: &'static str,
+    unit: &str,
     asked: Option<T>,
     usual: T,
     (least, most): (T, T),
@@ -156,7 +159,7 @@ fn within<T: PartialOrd + std::fmt::Display + Copy>(
     match asked {
         Some(asked) if asked < least || asked > most => Err(DaemonError::invalid(
             field,
-            format!("{asked} is not between {least} and {most}"),
+            format!("{asked}{unit} is not between {least} and {most}{unit}"),
         )),
         asked => Ok(asked.unwrap_or(usual)),
     }

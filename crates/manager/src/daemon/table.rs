@@ -269,10 +269,7 @@ impl Table {
             used.add(&facts);
         }
         if all >= claim.most {
-            return Err(DaemonError::Overloaded {
-                what: "places for sandboxes",
-                retry_after: std::time::Duration::from_secs(5),
-            });
+            return Err(DaemonError::Full { most: claim.most });
         }
         used.check(claim.quota, claim.limits)?;
         Ok(take(&mut entries).map(Reserved::Now))
