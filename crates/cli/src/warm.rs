@@ -12,7 +12,7 @@ use offleash_core::text::Text;
 use offleash_manager::lifecycle::{Checked, Prepared, RunRequest, open_state, this_host};
 use offleash_manager::planning::Host;
 use offleash_manager::warm::{
-    self, Asked as AskedOf, Caller, Claim, Described, Ended, Given, Handover, Holder, Key, Order,
+    self, Asked as AskedOf, Caller, Claim, Described, Ended, Given, Handover, Holder, Key, Order, Place,
 };
 use offleash_store::{StateDirectory, rfc3339};
 use offleash_sys::signals::SignalQueue;
@@ -225,7 +225,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Makes the sandbox. `None` when none is to be: as many wait already, or this process is not like the one that
+    /// Makes the sandbox. `None` when none is to be: when it is of no use, or this process is not like the one that
     /// started it.
     fn prepare(order: Order) -> Result<Option<Self>, Failure> {
         let entered = std::env::set_current_dir(&order.cwd);
@@ -239,14 +239,18 @@ impl Waiting {
         let words = order.arguments.iter().cloned().chain(command).collect();
         let invocation =
             RunInvocation::read("offleash".into(), words).map_err(|error| Failure::new(error.to_string()))?;
-        let spec = run::specify_run(&invocation.run)?;
-        let wanted = usize::from(spec.warm);
         let state = open_state(invocation.state.as_deref())?;
+        let place = Place::take_over(&state, &key).map_err(|error| Failure::from_error(&error))?;
+        let spec = run::specify_run(&invocation.run)?;
         let prepared = Prepared::make(spec, &state, this_host(state.path())?)?;
         let description = describe(&order, &prepared)?;
+        if !prepared.is_whole() {
+            prepared.discard()?;
+            return Ok(None);
+        }
         let holder =
-            Holder::open(&state, key.clone(), prepared.id(), description).map_err(|error| Failure::from_error(&error));
-        let waiting = Self {
+            Holder::open(place, key.clone(), prepared.id(), description).map_err(|error| Failure::from_error(&error));
+        Ok(Some(Self {
             until: Instant::now() + IDLE,
             holder: holder?,
             order,
@@ -254,12 +258,7 @@ impl Waiting {
             invocation,
             state,
             prepared,
-        };
-        if !waiting.prepared.is_whole() || waiting.holder.older() >= wanted {
-            waiting.discard()?;
-            return Ok(None);
-        }
-        Ok(Some(waiting))
+        }))
     }
 
     fn discard(self) -> Result<(), Failure> {

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use support::processes::{eventually, feed, finish, groups_of, start};
+use support::processes::{copy_program, eventually, feed, finish, groups_of, read_until, start};
 use support::{Site, id_of, record_of, stderr, stdout};
 
 /// A sandbox that waits, as `warm ls` tells.
@@ -237,7 +237,7 @@ fn another_environment_is_the_commands_and_another_program_has_others() {
     assert!(log.contains(&format!("\"run\":\"{id}\"")), "it was made anew");
     let next = heated(&site);
     let other = site.root().join("offleash");
-    fs::copy(support::binary(), &other).unwrap();
+    copy_program(&support::binary(), &other);
     #[expect(clippy::disallowed_methods, reason = "a test starts programs itself")]
     let mut upgraded = Command::new(&other);
     let like = site.offleash(&arguments);
@@ -279,6 +279,29 @@ fn two_at_once_have_one_each() {
     }
     heated(&site);
     cool(&site);
+}
+
+#[test]
+fn runs_that_end_at_once_leave_no_more_than_was_asked_for_and_those_are_ended_ready_or_not() {
+    let site = Site::new();
+    for is_ready in [true, false] {
+        let run = |_| start(&mut site.offleash(warm(&[], &["sh", "-c", "echo on; cat"])));
+        let mut runs: Vec<_> = (0..6).map(run).collect();
+        for run in &mut runs {
+            read_until(run.stdout.as_mut().unwrap(), "on\n");
+        }
+        for run in &mut runs {
+            drop(run.stdin.take());
+        }
+        for run in runs {
+            let output = finish(run);
+            assert!(output.status.success(), "{}", stderr(&output));
+        }
+        if is_ready {
+            heated(&site);
+        }
+        cool(&site);
+    }
 }
 
 #[test]

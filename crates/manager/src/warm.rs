@@ -2,9 +2,9 @@
 //! making its own.
 //!
 //! Each is held by a process of its own, the holder, which has done all of a run up to its command and waits at a socket
-//! `warm/KEY/ID` of the state directory. A run that finds one there passes its command, environment, directory and
-//! standard streams ([`Claim`]); the holder makes sure that the run would have made this very sandbox, says so, carries
-//! the run out, and ends. Nothing that ran is ever handed out again.
+//! `warm/KEY/ID` of the state directory; its place there is reserved before it is started ([`Place`]). A run that finds one
+//! there passes its command, environment, directory and standard streams ([`Claim`]); the holder makes sure that the run
+//! would have made this very sandbox, says so, carries the run out, and ends. Nothing that ran is ever handed out again.
 //!
 //! The key is what both can say of themselves without asking anybody: program, arguments, directory, and all that a
 //! process inherits. What the arguments lead to (policies, files, mounts) the holder looks at again when it is asked.
@@ -17,13 +17,15 @@ mod holder;
 mod key;
 mod message;
 mod place;
+mod reserved;
 mod start;
 
 pub use claim::{Claim, ClaimError, Ended};
-pub use holder::{Asked, Caller, Given, Holder, HolderError, Order};
+pub use holder::{Asked, Caller, Given, Holder, Order};
 pub use key::{Key, VARIABLES};
 pub use message::Handover;
 pub use place::{Described, Warm, holders, stop, tidy};
+pub use reserved::{Place, PlaceError};
 pub use start::{StartError, start};
 
 /// The hidden command under which a holder is started.

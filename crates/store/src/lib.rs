@@ -64,4 +64,4 @@ pub use spread::spread;
 pub use state::{StateDirectory, StateError};
 pub use templates::{Abandoned, HeldTemplate, NewTemplate, Taken, TemplateRecord, Templates};
 pub use unified::{Diff, DiffForm, MAX_TEXT_BYTES};
-pub use warm::WarmDirectory;
+pub use warm::{WarmDirectory, WarmLock};

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::failure::{FileError, Tried};
@@ -13,6 +13,8 @@ use crate::tree::names_in;
 use crate::{HostIdentity, StateDirectory};
 
 const WARM: &str = "warm";
+/// What the names of places begin with at which nobody waits yet.
+const UNFINISHED: char = '~';
 const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
@@ -48,6 +50,16 @@ impl WarmDirectory {
     /// # Errors
     /// If it cannot be read.
     pub fn names(&self) -> Result<Vec<OsString>, FileError> {
+        let mut names = self.places()?;
+        names.retain(|name| !name.as_encoded_bytes().starts_with(UNFINISHED.to_string().as_bytes()));
+        Ok(names)
+    }
+
+    /// The sockets of sandboxes that wait and of those that are being made. Some may be dead.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn places(&self) -> Result<Vec<OsString>, FileError> {
         let names = match names_in(&self.directory) {
             // The last one has just taken it away.
             Err(Errno::NOENT) => Vec::new(),
@@ -56,6 +68,43 @@ impl WarmDirectory {
         let mut names: Vec<OsString> = names.into_iter().map(OsString::from).collect();
         names.sort();
         Ok(names)
+    }
+
+    /// Has nobody else make or clear away a place until the answer is dropped.
+    ///
+    /// # Errors
+    /// If it cannot be locked.
+    pub fn lock(&self) -> Result<WarmLock, FileError> {
+        // Opened anew: a lock belongs to what was opened.
+        let directory =
+            rustix::fs::openat(&self.directory, ".", DIRECTORY, Mode::empty()).tried("opening", &*self.key)?;
+        loop {
+            match rustix::fs::flock(&directory, FlockOperation::LockExclusive) {
+                Err(Errno::INTR) => {}
+                locked => {
+                    locked.tried("locking", &*self.key)?;
+                    return Ok(WarmLock { _directory: directory });
+                }
+            }
+        }
+    }
+
+    /// A name for the socket of a sandbox that is being made, to be bound while the directory is locked.
+    ///
+    /// # Errors
+    /// If the directory cannot be read.
+    pub fn free_place(&self) -> Result<OsString, FileError> {
+        let taken = self.places()?;
+        let mut names = (0_u64..).map(|number| OsString::from(format!("{UNFINISHED}{number}")));
+        Ok(names.find(|name| !taken.contains(name)).unwrap_or_default())
+    }
+
+    /// Has the sandbox whose place was `place` wait as `name` from here on.
+    ///
+    /// # Errors
+    /// If there is no such place any more.
+    pub fn finish(&self, place: &OsStr, name: &OsStr) -> Result<(), FileError> {
+        rustix::fs::renameat(&self.directory, place, &self.directory, name).tried("renaming", Path::new(place))
     }
 
     /// A path by which this process reaches the socket `name`, however long that of the state directory is.
@@ -83,6 +132,12 @@ impl WarmDirectory {
         // Usually another waits; if it cannot be removed, it takes no more than an inode.
         let _kept = rustix::fs::unlinkat(&self.all, &*self.key, AtFlags::REMOVEDIR);
     }
+}
+
+/// While it is there, nobody else makes or clears away a place.
+#[derive(Debug)]
+pub struct WarmLock {
+    _directory: OwnedFd,
 }
 
 impl StateDirectory {
@@ -148,8 +203,14 @@ mod tests {
             std::fs::set_permissions(changed, std::fs::Permissions::from_mode(0o700)).unwrap();
         }
         std::fs::write(warm.join("k/b"), "").unwrap();
-        std::fs::write(warm.join("k/a"), "").unwrap();
-        assert_eq!(find().unwrap().names().unwrap(), ["a", "b"]);
+        let place = made.free_place().unwrap();
+        std::fs::write(warm.join("k").join(&place), "").unwrap();
+        assert_ne!(made.free_place().unwrap(), place);
+        let found = find().unwrap();
+        assert_eq!((found.names().unwrap().len(), found.places().unwrap().len()), (1, 2));
+        made.finish(&place, "a".as_ref()).unwrap();
+        made.finish(&place, "a".as_ref()).unwrap_err();
+        assert_eq!(found.names().unwrap(), ["a", "b"]);
         made.remove("a".as_ref()).unwrap();
         assert!(find().is_some());
         made.remove("b".as_ref()).unwrap();

@@ -156,15 +156,21 @@ impl AsFd for Claim {
 
 /// Connects to a holder of this user's; the socket of one that died is removed.
 pub(super) fn connect(directory: &WarmDirectory, name: &OsStr) -> Option<UnixStream> {
-    match connect_to(&directory.socket(name)) {
-        Ok(stream) => is_ours(&stream).then_some(stream),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            // Should it stay, the next one meets it, too.
-            let _removed = directory.remove(name);
-            None
+    let path = directory.socket(name);
+    let connected = connect_to(&path).or_else(|error| match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            // Nobody listens yet at a socket that is being made just now.
+            let _alone = directory.lock().map_err(|_| error)?;
+            connect_to(&path).inspect_err(|error| {
+                if error.kind() == io::ErrorKind::ConnectionRefused {
+                    // Should it stay, the next one meets it, too.
+                    let _removed = directory.remove(name);
+                }
+            })
         }
-        Err(_) => None,
-    }
+        _ => Err(error),
+    });
+    connected.ok().filter(is_ours)
 }
 
 /// Connects, and says all that follows, to one that hears it in time: one that was stopped holds nobody up, also when many

@@ -3,12 +3,12 @@
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use offleash_core::id::RunId;
-use offleash_store::{FileError, StateDirectory, WarmDirectory};
+use offleash_store::WarmDirectory;
 use offleash_sys::socket;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -16,13 +16,11 @@ use rustix::io::Errno;
 use super::claim::is_ours;
 use super::key::Key;
 use super::message::{self, Handover, Parts, Request, TAKEN, add};
+use super::reserved::{Place, PlaceError};
 use crate::lifecycle::Prepared;
 
 /// How long whoever asks may take to say what.
 const ASKING: Duration = Duration::from_secs(2);
-
-/// How often a place for the socket is made.
-const TRIES: usize = 5;
 
 /// What a holder is told when it is started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,28 +81,10 @@ impl Order {
     }
 }
 
-/// Why a holder cannot wait.
-#[derive(Debug, thiserror::Error)]
-pub enum HolderError {
-    /// There is no place for its socket.
-    #[error("cannot make a place for the socket")]
-    Directory(#[from] FileError),
-    /// The socket fails.
-    #[error("cannot {tried}")]
-    Socket {
-        /// What was tried.
-        tried: &'static str,
-        /// Why.
-        source: io::Error,
-    },
-}
-
-/// The socket of a sandbox that waits. Dropping it removes the socket.
+/// A sandbox that waits, to be found by runs until this is dropped.
 #[derive(Debug)]
 pub struct Holder {
-    directory: WarmDirectory,
-    name: OsString,
-    listener: UnixListener,
+    place: Place,
     key: Key,
     description: String,
 }
@@ -137,38 +117,17 @@ pub struct Caller {
 }
 
 impl Holder {
-    /// Opens the socket of the sandbox `id`.
+    /// Has the sandbox `id`, which is ready, be found at its place.
     ///
     /// # Errors
-    /// [`HolderError`].
-    pub fn open(state: &StateDirectory, key: Key, id: &RunId, description: String) -> Result<Self, HolderError> {
-        let name = OsString::from(id.as_str());
-        let mut tries = 0..TRIES;
-        let (directory, listener) = loop {
-            let directory = state.warm(&key.name())?;
-            match UnixListener::bind(directory.socket(&name)) {
-                Ok(listener) => break (directory, listener),
-                // Somebody found it empty and took it away.
-                Err(error) if error.kind() == io::ErrorKind::NotFound && tries.next().is_some() => {}
-                Err(source) => {
-                    let tried = "listen at the socket";
-                    return Err(HolderError::Socket { tried, source });
-                }
-            }
-        };
+    /// [`PlaceError`].
+    pub fn open(mut place: Place, key: Key, id: &RunId, description: String) -> Result<Self, PlaceError> {
+        place.open(OsStr::new(id.as_str()))?;
         Ok(Self {
-            directory,
-            name,
-            listener,
+            place,
             key,
             description,
         })
-    }
-
-    /// How many sandboxes of this kind have waited for longer, or are dead.
-    pub fn older(&self) -> usize {
-        let names = self.directory.names().unwrap_or_default();
-        names.iter().filter(|name| **name < self.name).count()
     }
 
     /// Waits for a run, at most until `until`.
@@ -189,7 +148,7 @@ impl Holder {
     fn wait_once(&self, prepared: &Prepared, until: Instant) -> bool {
         let left = until.saturating_duration_since(Instant::now());
         let mut waiting = prepared.interests();
-        waiting.push(PollFd::new(&self.listener, PollFlags::IN));
+        waiting.push(PollFd::new(&self.place.listener, PollFlags::IN));
         let timeout = Timespec::try_from(left).ok();
         matches!(
             rustix::event::poll(&mut waiting, timeout.as_ref()),
@@ -199,12 +158,12 @@ impl Holder {
 
     /// Takes a connection of this user's, if there is one.
     fn accept(&self) -> Option<UnixStream> {
-        let mut waiting = [PollFd::new(&self.listener, PollFlags::IN)];
+        let mut waiting = [PollFd::new(&self.place.listener, PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         if !matches!(rustix::event::poll(&mut waiting, Some(&now)), Ok(1)) {
             return None;
         }
-        let (stream, _) = self.listener.accept().ok()?;
+        let (stream, _) = self.place.listener.accept().ok()?;
         is_ours(&stream).then_some(stream)
     }
 
@@ -233,13 +192,6 @@ impl Holder {
                 (key == self.key.text()).then(|| Asked::Run(Caller { stream }, Box::new(given)))
             }
         }
-    }
-}
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        // A socket that nobody listens at is removed by whoever meets it.
-        let _removed = self.directory.remove(&self.name);
     }
 }
 

@@ -51,7 +51,8 @@ pub fn holders(state: &StateDirectory) -> Result<Warm, FileError> {
 pub fn stop(state: &StateDirectory, ids: &[String]) -> Result<Vec<String>, FileError> {
     let mut ended = Vec::new();
     for directory in state.all_warm()? {
-        for name in directory.names()? {
+        // Those that are being made, too: they hear of it when they are ready.
+        for name in directory.places()? {
             let is_meant = ids.is_empty() || ids.iter().any(|id| *name == **id);
             if is_meant && ask(&directory, &name, Request::Stop).is_some() {
                 ended.push(name.to_string_lossy().into_owned());
@@ -61,14 +62,14 @@ pub fn stop(state: &StateDirectory, ids: &[String]) -> Result<Vec<String>, FileE
     Ok(ended)
 }
 
-/// Removes what dead holders left; answers how many live.
+/// Removes what dead holders left; answers how many live, those that are being made among them.
 ///
 /// # Errors
 /// When they cannot be listed.
 pub fn tidy(state: &StateDirectory) -> Result<usize, FileError> {
     let mut living = 0;
     for directory in state.all_warm()? {
-        let names: Vec<OsString> = directory.names()?;
+        let names: Vec<OsString> = directory.places()?;
         living += names
             .iter()
             .filter(|name| super::claim::connect(&directory, name).is_some())

@@ -13,6 +13,7 @@ use super::WARM_COMMAND;
 use super::holder::{Order, SELF, is_current};
 use super::key::{Key, VARIABLES};
 use super::place::tidy;
+use super::reserved::{Place, PlaceError};
 
 /// The most sandboxes that wait in one state directory.
 const MOST: usize = 16;
@@ -23,6 +24,9 @@ pub enum StartError {
     /// Those that wait cannot be listed.
     #[error("cannot look for sandboxes that wait")]
     Directory(#[from] FileError),
+    /// There is no place for another.
+    #[error("cannot reserve a place for a sandbox that waits")]
+    Place(#[from] PlaceError),
     /// The order cannot be written.
     #[error("cannot write the order for a sandbox that waits")]
     Order(#[from] std::io::Error),
@@ -35,7 +39,7 @@ impl Explained for StartError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Directory(error) => error.kind(),
-            Self::Order(_) | Self::Spawn(_) => ErrorKind::Internal,
+            Self::Place(_) | Self::Order(_) | Self::Spawn(_) => ErrorKind::Internal,
         }
     }
 
@@ -50,17 +54,19 @@ impl Explained for StartError {
 /// [`StartError`].
 pub fn start(state: &StateDirectory, key: &Key, order: &Order, wanted: usize) -> Result<(), StartError> {
     let living = tidy(state)?;
-    let directory = state.warm(&key.name())?;
-    let of_this_kind = directory.names()?.len();
-    directory.remove_if_empty();
-    let missing = wanted.saturating_sub(of_this_kind).min(MOST.saturating_sub(living));
     if !is_current() {
         return Ok(());
     }
-    (0..missing).try_for_each(|_| start_one(order))
+    for _ in 0..wanted.min(MOST.saturating_sub(living)) {
+        match Place::reserve(state, key, wanted)? {
+            Some(place) => start_one(order, place)?,
+            None => break,
+        }
+    }
+    Ok(())
 }
 
-fn start_one(order: &Order) -> Result<(), StartError> {
+fn start_one(order: &Order, mut place: Place) -> Result<(), StartError> {
     let memory = rustix::fs::memfd_create("order", MemfdFlags::CLOEXEC).map_err(std::io::Error::from)?;
     let mut memory = std::fs::File::from(memory);
     memory.write_all(&order.encode())?;
@@ -72,11 +78,12 @@ fn start_one(order: &Order) -> Result<(), StartError> {
         argv: &[SELF.into(), WARM_COMMAND.into()],
         env: &env,
         cwd: Some(b"/"),
-        descriptors: &[memory.as_fd(), null.as_fd(), null.as_fd()],
+        descriptors: &[memory.as_fd(), null.as_fd(), null.as_fd(), place.as_fd()],
         user: None,
         session: Session::New,
         oom_score_adj: None,
         orphaned: Orphaned::Lives,
     })?;
+    place.hand_over();
     Ok(())
 }
