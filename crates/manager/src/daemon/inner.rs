@@ -239,11 +239,16 @@ impl Inner {
 
     pub(super) fn counts(&self) -> Counts {
         let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        let counts = self.table.counts();
+        // What is nobody's and runs is not yet, or no longer, to be handed out, if it is not in the pool.
+        let waiting = self.pool.waiting().into_iter().map(|(_, count)| count).sum();
         Counts {
+            pooled: counts.pooled.min(waiting),
+            changing: counts.changing + counts.pooled.saturating_sub(waiting),
             created: read(&self.tally.created),
             created_warm: read(&self.tally.created_warm),
             failed: read(&self.tally.failed),
-            ..self.table.counts()
+            ..counts
         }
     }
 }

@@ -296,6 +296,7 @@ impl Table {
         Ok(Resuming { entry })
     }
 
+    /// How many there are; as pooled count all that run and are nobody's.
     pub(super) fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         for entry in self.lock().values() {
