@@ -15,6 +15,7 @@ mod local;
 #[path = "contexts/state.rs"]
 mod state;
 
+use std::path::Path;
 use std::time::Duration;
 
 use cells::{begin, cell, contexts, first_output, outcome, patient, run};
@@ -29,6 +30,15 @@ use offleash_interpreter::limits::Limits;
 use offleash_interpreter::process::Processes as _;
 
 const FOR_EVER: &str = "print('on', flush=True)\nimport time\nwhile True: time.sleep(1000)";
+/// Ends the driver with status 4 once there is a file, which is to be made when the cell is over.
+fn ends_later(gate: &Path) -> String {
+    format!(
+        "import os, threading, time\n\
+         def end():\n  while not os.path.exists({gate:?}): time.sleep(0.01)\n  os._exit(4)\n\
+         threading.Thread(target=end).start()"
+    )
+}
+
 const STUBBORN: &str = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('on', flush=True)\nwhile True: time.sleep(1000)";
 
 #[tokio::test]
@@ -181,9 +191,12 @@ async fn a_cell_that_does_not_react_loses_its_context() {
         grace: Duration::from_millis(300),
         ..patient()
     });
+    // This stays, so that no interrupt comes too early to be ignored.
+    let blocked = "import signal, time; blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])";
+    run(&contexts, blocked).await;
     let late = Cell {
         timeout: Some(Duration::from_millis(100)),
-        ..cell(STUBBORN)
+        ..cell("while True: time.sleep(1000)")
     };
     let late = outcome(&mut begin(&contexts, late).await).await;
     assert_eq!(late.end, Some(CellEnd::Died(Death::Stubborn { timed_out: true })));
@@ -214,11 +227,10 @@ async fn an_end_is_told_to_the_cell_that_ran_or_else_to_the_next() {
         crashed.end,
         Some(CellEnd::Died(Death::Ended(ExecEnd::Signaled { signal: 11 })))
     );
-    run(
-        &contexts,
-        "import os, threading; threading.Timer(0.05, os._exit, [4]).start()",
-    )
-    .await;
+    let directory = tempfile::tempdir().unwrap();
+    let gate = directory.path().join("gate");
+    assert_eq!(run(&contexts, &ends_later(&gate)).await.end, Some(CellEnd::Done));
+    std::fs::write(gate, "").unwrap();
     while contexts.list().await.unwrap()[0].state != State::Dead {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -287,7 +299,7 @@ async fn contexts_outlive_who_started_them() {
 
 #[tokio::test]
 async fn that_a_context_died_is_told_by_who_comes_later_unless_somebody_was_told() {
-    const SOON: &str = "import os, threading; threading.Timer(0.05, os._exit, [4]).start()";
+    let directory = tempfile::tempdir().unwrap();
     let processes = Local::default();
     let hasty = Limits {
         grace: Duration::from_millis(100),
@@ -306,7 +318,9 @@ async fn that_a_context_died_is_told_by_who_comes_later_unless_somebody_was_told
         outcome(&mut contexts.execute(id, cell(code)).await.unwrap()).await
     };
     for id in [&died, &told, &removed, &anew] {
-        on(&first, id, SOON).await;
+        let gate = directory.path().join(id);
+        assert_eq!(on(&first, id, &ends_later(&gate)).await.end, Some(CellEnd::Done));
+        std::fs::write(gate, "").unwrap();
         while first.get(id).await.unwrap().state != State::Dead {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -207,10 +207,13 @@ fn cells_are_interrupted_and_contexts_restarted_and_removed() {
         (&end["outcome"], &end["reason"]),
         (&json!("died"), &json!("its process exited with status 3"))
     );
-    contexts.run(
-        &id,
-        &json!({ "code": "import os, threading; threading.Timer(0.05, os._exit, [4]).start()" }),
-    );
+    // It ends when the cell is over.
+    let later = "import os, threading, time\n\
+                 def end():\n  while not os.path.exists('/tmp/gate'): time.sleep(0.01)\n  os._exit(4)\n\
+                 threading.Thread(target=end).start()";
+    let events = contexts.run(&id, &json!({ "code": later }));
+    assert_eq!(events.last().unwrap()["outcome"], "done", "{events:?}");
+    server.say(&["exec", &contexts.id, "touch", "/tmp/gate"]);
     eventually("the end of the process", || {
         (contexts.list()[0]["state"] == "dead").then_some(())
     });
@@ -298,12 +301,16 @@ fn what_makes_no_sense_is_refused() {
 fn a_cell_that_does_not_react_to_its_end_loses_its_context() {
     let server = patient_server();
     let contexts = Contexts::of(&server);
-    let stubborn =
-        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nx = 1\nwhile True: time.sleep(1)";
+    // What a cell of Python blocks stays blocked, so that no interrupt comes too early.
+    let before = "import signal, time\nblocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nx = 1";
     let shell = "trap '' INT\nwhile :; do sleep 1; done";
-    for (language, code, next) in [("python", stubborn, "x"), ("bash", shell, "echo $x")] {
+    for (language, before, code, timeout_ms, next) in [
+        ("python", before, "while True: time.sleep(1)", 500, "x"),
+        ("bash", "x=1", shell, 5000, "echo $x"),
+    ] {
         let id = contexts.make(&json!({ "language": language }));
-        let events = contexts.run(&id, &json!({ "code": code, "timeout_ms": 500 }));
+        contexts.run(&id, &json!({ "code": before }));
+        let events = contexts.run(&id, &json!({ "code": code, "timeout_ms": timeout_ms }));
         let reason = "the time of the cell was over and it did not react to an interrupt";
         assert_eq!(
             events.last().unwrap(),

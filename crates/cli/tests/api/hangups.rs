@@ -27,6 +27,16 @@ fn has(server: &Server, id: &str, name: &str) -> bool {
     names.lines().any(|line| line == name)
 }
 
+/// Waits until the program that a shell has begun is there: a shell that gets a signal between its last look for one and
+/// the start of a child waits for that child.
+fn sleeps(server: &Server, id: &str) {
+    eventually("the sleep", || has(server, id, "sleep").then_some(()));
+}
+
+fn nothing_sleeps(server: &Server, id: &str) {
+    eventually("the end of the sleep", || (!has(server, id, "sleep")).then_some(()));
+}
+
 #[test]
 fn an_interrupt_is_the_commands_and_a_second_one_kills_it() {
     let server = Server::start_with(QUIET, &[]);
@@ -34,9 +44,10 @@ fn an_interrupt_is_the_commands_and_a_second_one_kills_it() {
     let id = id.trim();
     // What does nothing about it ends of it, with all that it started.
     let (mut child, _) = begun(&server, id, "echo begun; sleep 1000; sleep 1000");
+    sleeps(&server, id);
     signal(&child, Signal::INT);
     assert_eq!(wait(&mut child).code(), Some(130));
-    assert!(!has(&server, id, "sleep"));
+    nothing_sleeps(&server, id);
     // What handles it says how it ended.
     let handles = "trap 'echo caught; exit 3' INT; echo begun; while :; do sleep 0.05; done";
     let (mut child, mut lines) = begun(&server, id, handles);
@@ -52,11 +63,14 @@ fn an_interrupt_is_the_commands_and_a_second_one_kills_it() {
     assert_eq!(lines.next().as_deref(), Some("not yet"));
     signal(&child, Signal::INT);
     assert_eq!(wait(&mut child).code(), Some(130));
+    nothing_sleeps(&server, id);
     // The others that ask are passed on as they are.
     for (sent, code) in [(Signal::TERM, 143), (Signal::HUP, 129), (Signal::QUIT, 131)] {
         let (mut child, _) = begun(&server, id, "echo begun; exec sleep 1000");
+        sleeps(&server, id);
         signal(&child, sent);
         assert_eq!(wait(&mut child).code(), Some(code));
+        nothing_sleeps(&server, id);
     }
 }
 
@@ -65,18 +79,17 @@ fn a_command_ends_with_the_client_that_was_killed() {
     let server = Server::start_with(QUIET, &[]);
     let id = server.say(&["create", "--timeout", "10m"]);
     let id = id.trim();
-    let (mut child, _) = begun(&server, id, "echo begun; exec -a waits sleep 1000");
-    assert!(has(&server, id, "sleep"));
+    let (mut child, _) = begun(&server, id, "echo begun; exec sleep 1000");
+    sleeps(&server, id);
     signal(&child, Signal::KILL);
     assert_eq!(wait(&mut child).signal(), Some(9));
-    eventually("the command's end", || (!has(&server, id, "sleep")).then_some(()));
+    nothing_sleeps(&server, id);
     // Nor is it enough not to listen.
     let (mut child, _) = begun(&server, id, "trap '' HUP; echo begun; exec sleep 1000");
+    sleeps(&server, id);
     signal(&child, Signal::KILL);
     wait(&mut child);
-    eventually("the kill of who does not listen", || {
-        (!has(&server, id, "sleep")).then_some(())
-    });
+    nothing_sleeps(&server, id);
     // At a terminal as without.
     let terminal = Terminal::new(24, 80);
     let mut command = server
@@ -84,9 +97,10 @@ fn a_command_ends_with_the_client_that_was_killed() {
         .offleash(["exec", "-it", id, "bash", "-c", "echo be''gun; sleep 1000"]);
     let mut child = terminal.start(&mut command);
     terminal.wait_for("begun");
+    sleeps(&server, id);
     signal(&child, Signal::KILL);
     wait(&mut child);
-    eventually("the end at a terminal", || (!has(&server, id, "sleep")).then_some(()));
+    nothing_sleeps(&server, id);
 }
 
 #[test]
@@ -95,6 +109,7 @@ fn a_command_goes_on_when_it_is_the_server_that_ends() {
     let id = server.say(&["create", "--timeout", "10m"]);
     let id = id.trim().to_owned();
     let (mut child, _) = begun(&server, &id, "echo begun; exec sleep 1000");
+    sleeps(&server, &id);
     let (status, log) = server.end();
     assert!(status.success(), "{log}");
     assert_eq!(wait(&mut child).code(), Some(125));

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use crate::client::{ask, connect, parse, read_all};
 use crate::server::{QUIET, Server};
-use crate::support::processes::{PATIENCE, eventually, program, signal};
+use crate::support::processes::{PATIENCE, eventually, program, read_until, signal};
 use crate::support::{Site, binary, skip, stdout};
 
 #[test]
@@ -118,12 +118,13 @@ fn requests_that_began_are_finished_when_the_server_ends() {
     let mut server = Server::start();
     let mut stream = connect(server.address);
     let head = format!(
-        "POST /v1/run HTTP/1.1\r\nHost: localhost\r\nX-API-KEY: {}\r\nContent-Length: 2\r\n\r\n",
+        "POST /v1/run HTTP/1.1\r\nHost: localhost\r\nX-API-KEY: {}\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n",
         server.key(&[])
     );
     stream.write_all(head.as_bytes()).unwrap();
-    // It waits for the rest of the body meanwhile.
-    ask(server.address, "GET /healthz", &[], "");
+    // It says when it waits for the body.
+    let waits = read_until(&mut stream, "\r\n\r\n");
+    assert!(waits.starts_with("HTTP/1.1 100 "), "{waits}");
     rustix::process::kill_process(
         rustix::process::Pid::from_child(server.child()),
         rustix::process::Signal::TERM,

@@ -49,6 +49,7 @@ fn that_a_context_died_is_known_to_the_next_daemon() {
         let me = Caller::local();
         let first = world.daemon().await;
         let sandbox = create(&first).await;
+        let of_sandbox = first.keeper(&sandbox.id).await.unwrap();
         let contexts = within(first.contexts(&sandbox.id)).await.unwrap();
         let mut made = Vec::new();
         for _ in 0..3 {
@@ -61,8 +62,9 @@ fn that_a_context_died_is_known_to_the_next_daemon() {
         assert_eq!(end_of(&contexts, meanwhile, "kept=3").await, Some(CellEnd::Done));
         // Its cell is over before it ends.
         for id in [before, removed] {
-            let soon = "(sleep 0.1; kill -9 $$) >/dev/null 2>&1 &";
-            assert_eq!(end_of(&contexts, id, soon).await, Some(CellEnd::Done));
+            let later = format!("(until test -e /tmp/{id}; do sleep 0.05; done; kill -9 $$) >/dev/null 2>&1 &");
+            assert_eq!(end_of(&contexts, id, &later).await, Some(CellEnd::Done));
+            output(&of_sandbox, &format!("touch /tmp/{id}")).await;
             until_dead(&contexts, id).await;
         }
         within(contexts.remove(removed)).await.unwrap();

@@ -81,17 +81,19 @@ fn signals_to_what_is_not_there_do_nothing() {
 /// Processes that ignore signals, left their session, or were orphaned.
 const STUBBORN: &str = "trap '' TERM HUP INT; \
     setsid sh -c 'trap \"\" TERM HUP; sleep 600 & echo p$!; sh -c \"sleep 600 & echo p\\$!\"; sleep 600' & \
-    sleep 600 & kill -STOP $!; echo p$!; sleep 0.3; echo all; sleep 600";
+    sleep 600 & kill -STOP $!; echo p$!; sleep 600";
 
 fn stubborn(guest: &mut Guest) -> Vec<u32> {
     let exec = guest.exec(shell(STUBBORN));
-    guest.wait_for_output(exec, "all");
+    // They are told in whole lines, in whatever order.
+    let told = |guest: &Guest| -> Vec<u32> {
+        let text = guest.outcome(exec).text();
+        let lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+        lines.filter_map(|line| line.strip_prefix('p')?.parse().ok()).collect()
+    };
+    guest.pump_until(|guest| told(guest).len() == 3);
+    let mut pids = told(guest);
     let outcome = guest.outcome(exec);
-    let mut pids: Vec<u32> = outcome
-        .text()
-        .split('\n')
-        .filter_map(|line| line.strip_prefix('p')?.parse().ok())
-        .collect();
     assert_eq!(pids.len(), 3, "{outcome:?}");
     pids.extend(outcome.pid);
     pids

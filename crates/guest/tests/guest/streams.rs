@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::harness::{Role, command, roles, shell, start};
+use crate::harness::{Role, command, eventually, roles, shell, start};
 use offleash_protocol::{End, Exec, StdinKind, ToGuest};
 use sha2::{Digest, Sha256};
 
@@ -141,13 +141,19 @@ fn a_descendant_that_floods_the_output_does_not_delay_the_end() {
 fn what_is_written_after_the_end_is_dropped_and_its_writer_lives_on() {
     for role in roles() {
         let mut guest = start(role);
-        let script = "(sleep 0.2; for i in 1 2 3 4 5; do head -c 100000 /dev/zero; done; exec sleep 60) & echo first";
-        let outcome = guest.run(shell(script));
+        let directory = tempfile::tempdir().unwrap();
+        let gate = directory.path().join("gate");
+        // Had the pipe been closed, `head` would be killed, and its shell end; were it not read, `head` would wait.
+        let script = format!(
+            "(until test -e {}; do sleep 0.01; done; for i in 1 2 3 4 5; do head -c 100000 /dev/zero || exit; done; \
+             : > {}; exec sleep 60) & echo first",
+            gate.display(),
+            directory.path().join("written").display()
+        );
+        let outcome = guest.run(shell(&script));
         assert_eq!(outcome.text(), "first\n");
-        // Had the pipe been closed, the writer would be dead; had it not been read, it would still be `head`.
-        let list = "sleep 0.6; cat /proc/[0-9]*/cmdline | tr '\\0' ' '";
-        let seen = guest.run(shell(list)).text();
-        assert!(seen.contains("sleep 60"), "{seen}");
+        std::fs::write(gate, "").unwrap();
+        eventually("everything is written", || directory.path().join("written").exists());
         assert_eq!(guest.usage().processes, 1);
     }
 }
