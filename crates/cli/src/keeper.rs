@@ -15,15 +15,22 @@ use serde::de::DeserializeOwned;
 use crate::failure::{EXIT_FAILURE, Failure};
 use crate::terminal;
 
+/// Where it writes what it has to complain of, in its sandbox's directory.
+const COMPLAINTS: &str = "keeper.log";
+
 /// Reads an order on standard input, answers with one line on standard output, and serves until the sandbox ends.
 pub(crate) fn keeper() -> ExitCode {
     offleash_sys::process::keep_free_memory();
     give_up_protection();
     match read_order::<SandboxOrder>() {
-        Ok(order) => match hold(&order, answer) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(_) => ExitCode::from(EXIT_FAILURE),
-        },
+        Ok(order) => {
+            // Without it nobody reads why this ended.
+            let _opened = terminal::complain_to(&order.directory.as_path().join(COMPLAINTS));
+            match hold(&order, answer) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(_) => ExitCode::from(EXIT_FAILURE),
+            }
+        }
         Err(failure) => failure.print(),
     }
 }

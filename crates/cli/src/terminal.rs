@@ -12,6 +12,8 @@ pub(crate) use prompt::{Prompt, RememberRule};
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 
 use crate::failure::Failure;
 
@@ -36,6 +38,20 @@ pub(crate) fn answer_and_leave(bytes: &[u8]) -> io::Result<()> {
     answer_and_stay(bytes)?;
     let null = std::fs::OpenOptions::new().write(true).open("/dev/null")?;
     rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
+}
+
+/// Has what goes to standard error added to the file at `path`, which nobody else may read.
+///
+/// # Errors
+/// When it cannot be opened.
+pub(crate) fn complain_to(path: &Path) -> io::Result<()> {
+    let file = std::fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(path)?;
+    rustix::stdio::dup2_stderr(&file)?;
     Ok(())
 }
 

@@ -19,10 +19,11 @@ use super::inner::{Inner, blocking};
 use super::launch::{self, Process};
 use super::pool::Origin;
 use super::request::{CreateRequest, NAME, NetworkSettings, OnTimeout};
+use super::spares::Spare;
 use super::specification::{self, Specification};
 use super::table::{Claim, Entry, Reserved};
 use super::view::{Caller, Limits, SandboxView};
-use super::{Daemon, code, network, random, templates, zygotes};
+use super::{Daemon, code, network, random, spares, templates, zygotes};
 use crate::clock::{after, now_ms};
 use crate::keeper::message::Hello;
 use crate::keeper::order::{LimitsOrder, NetworkOrder, SandboxOrder};
@@ -389,9 +390,12 @@ pub(super) fn new_row(id: &str, template: &str, specification: &Specification) -
 async fn make(inner: &Arc<Inner>, entry: &Arc<Entry>, order: Option<&Order>) -> Result<(), DaemonError> {
     let directories = inner.directories.clone();
     let (id, program) = (entry.id.clone(), inner.config.program.clone());
+    // What is made ahead has time.
+    let spare = order.and_then(|_| spares::take(inner));
     let launched = blocking("start a keeper", move || {
-        let directory = directories.make(&id).map_err(std::io::Error::other)?;
-        launch::start(program.as_deref(), &directory)
+        directories.make(&id).map_err(std::io::Error::other)?;
+        let kept = spare.and_then(Spare::into_keeper);
+        kept.map_or_else(|| launch::start(program.as_deref()), Ok)
     })
     .await?;
     let (started, process, watched) = match launched {

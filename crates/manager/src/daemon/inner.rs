@@ -17,6 +17,7 @@ use super::error::DaemonError;
 use super::history::{Cause, Happened, line_of};
 use super::pool::Pool;
 use super::readiness::Readiness;
+use super::spares::Spares;
 use super::table::{Entry, Table};
 use super::templates::Builds;
 use super::view::Counts;
@@ -45,6 +46,7 @@ pub(super) struct Inner {
     pub(super) readiness: Readiness,
     pub(super) contexts: AllContexts,
     pub(super) zygotes: Zygotes,
+    pub(super) spares: Spares,
     /// What is left of sandboxes that were never made, and could not be removed so far.
     leftovers: Mutex<Vec<RunId>>,
     /// True once the daemon is to end.
@@ -85,6 +87,7 @@ impl Inner {
             admission: Admission::new(config.admission, state.path().to_owned()),
             pool: Pool::new(config.pool.clone()),
             zygotes: Zygotes::new(config.zygotes),
+            spares: Spares::default(),
             builds: Builds::default(),
             creating: Semaphore::new(config.max_creating.max(1)),
             copying: Semaphore::new(MOST_COPYING),
@@ -222,6 +225,7 @@ impl Inner {
         }
         self.jobs_done().await;
         self.zygotes.let_go();
+        self.spares.close();
         // Whatever was handed in before is written when this is.
         let _ = self.apply(Vec::new()).await;
     }

@@ -2,13 +2,12 @@
 //!
 //! A keeper gets nothing of the daemon but its order and two pipes, and its own session, so that it outlives the daemon
 //! and whatever ends that. It does nothing before it has read the whole order: one whose daemon dies before finds the
-//! end of its input and goes.
+//! end of its input and goes. So it can be started before it is known for which sandbox.
 
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -17,6 +16,7 @@ use offleash_core::id::RunId;
 use offleash_store::registry::{BootId, KeeperProcess, UnixMs};
 use offleash_sys::process::start_ticks;
 use offleash_sys::spawn::{Orphaned, Session, Spawn, spawn};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open};
 use tokio::io::unix::AsyncFd;
@@ -34,8 +34,6 @@ use crate::keeper::order::SandboxOrder;
 pub(crate) const OWN_PROGRAM: &str = "/proc/self/exe";
 /// The command of our program that is a keeper.
 const COMMAND: &str = "keeper";
-/// Where a keeper writes what it has to complain of, in its sandbox's directory.
-const COMPLAINTS: &str = "keeper.log";
 /// When it may be worth a try again after a keeper took too long.
 const RETRY: Duration = Duration::from_secs(5);
 /// Longest answer of a keeper to its order.
@@ -64,20 +62,16 @@ fn passed_on() -> Vec<(Vec<u8>, Vec<u8>)> {
     PASSED_ON.iter().filter_map(value).collect()
 }
 
-/// Starts a keeper for the sandbox whose directory is `directory`; answers its process twice, once for whoever watches
-/// it. Blocks for a moment.
+/// Starts a keeper; answers its process twice, once for whoever watches it. Blocks for a moment.
 ///
 /// # Errors
 /// What the kernel refused; there is no keeper then.
-pub(super) fn start(program: Option<&Path>, directory: &Path) -> io::Result<(Started, Process, Process)> {
+pub(super) fn start(program: Option<&Path>) -> io::Result<(Started, Process, Process)> {
     let (their_order, order) = pipe_with(PipeFlags::CLOEXEC)?;
     let (answer, their_answer) = pipe_with(PipeFlags::CLOEXEC)?;
-    let complaints = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .open(directory.join(COMPLAINTS))?;
-    let streams = [their_order.as_fd(), their_answer.as_fd(), complaints.as_fd()];
+    // It writes to its sandbox's directory what it has to complain of once it knows that.
+    let null = OpenOptions::new().write(true).open("/dev/null")?;
+    let streams = [their_order.as_fd(), their_answer.as_fd(), null.as_fd()];
     let pid = start_own(program, vec![COMMAND.into()], &passed_on(), streams)?;
     let held = hold(pid).inspect_err(|_| {
         // Nobody would ever hear of its end.
@@ -207,6 +201,12 @@ impl Process {
     pub(super) fn again(&self) -> io::Result<Self> {
         let pidfd = self.pidfd.try_clone()?;
         Ok(Self { pidfd })
+    }
+
+    /// Whether it has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        let mut watched = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        poll(&mut watched, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
     /// Kills it; the kernel then kills its sandbox.

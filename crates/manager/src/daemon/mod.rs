@@ -31,6 +31,7 @@ mod remains;
 mod request;
 mod sampling;
 mod shares;
+mod spares;
 mod specification;
 mod table;
 mod templates;

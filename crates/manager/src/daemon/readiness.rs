@@ -94,7 +94,7 @@ fn try_both(directory: &Path, program: Option<&Path>) -> Option<Missing> {
     if write(directory).is_err() {
         return Some(Missing::State);
     }
-    let started = launch::start(program, directory).and_then(|(_, process, _)| process.end());
+    let started = launch::start(program).and_then(|(_, process, _)| process.end());
     // What is left is written over by the next look.
     let _removed = fs::remove_dir_all(directory);
     started.err().map(|_| Missing::Keepers)

@@ -57,8 +57,8 @@ async fn make_as(
 ) -> Result<Made, DaemonError> {
     let (directories, program, named) = (inner.directories.clone(), inner.config.program.clone(), id.clone());
     let launched = blocking("start a keeper", move || {
-        let directory = directories.make(&named).map_err(io::Error::other)?;
-        launch::start(program.as_deref(), &directory)
+        directories.make(&named).map_err(io::Error::other)?;
+        launch::start(program.as_deref())
     });
     let (started, process, watched) = launched.await?.map_err(DaemonError::host("start a keeper"))?;
     let given = started
