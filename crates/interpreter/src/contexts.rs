@@ -147,6 +147,17 @@ impl<P: Processes> Contexts<P> {
         }
     }
 
+    /// Looks for no drivers that somebody else started: there are none.
+    #[must_use]
+    pub fn without_others(self) -> Self {
+        let mut table = self.table.into_inner();
+        table.complete = true;
+        Self {
+            table: Mutex::new(table),
+            ..self
+        }
+    }
+
     /// Has contexts work in `cwd` that are not told where.
     #[must_use]
     pub fn working_in(self, cwd: String) -> Self {

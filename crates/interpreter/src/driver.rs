@@ -1,7 +1,7 @@
 //! One driver: its process, the frames that it says, and how it is brought to a known state.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use offleash_core::exec::{ExecEnd, OutputStream};
 use tokio::time::timeout;
@@ -118,9 +118,7 @@ impl<P: Processes> Driver<P> {
         let frame = HostFrame::Import(modules.join("\n").as_bytes())
             .encode()
             .map_err(too_large)?;
-        let began = Instant::now();
-        let _given = timeout(patience, self.processes.input(self.stream.pid(), frame)).await;
-        self.answers(language, patience.saturating_sub(began.elapsed())).await
+        self.answers(language, frame, patience).await
     }
 
     fn over(processes: &P, stream: P::Stream) -> Self {
@@ -137,15 +135,12 @@ impl<P: Processes> Driver<P> {
 
     async fn set_up(&mut self, language: Language, patience: Duration) -> Result<(), ContextError> {
         let source = HostFrame::Source(language.source()).encode().map_err(too_large)?;
-        let began = Instant::now();
-        // One that ends at once takes no input, and what it wrote says more; a program in its place may read nothing.
-        let _given = timeout(patience, self.processes.input(self.stream.pid(), source)).await;
-        self.answers(language, patience.saturating_sub(began.elapsed())).await
+        self.answers(language, source, patience).await
     }
 
-    /// Waits until it is ready for a cell.
-    async fn answers(&mut self, language: Language, patience: Duration) -> Result<(), ContextError> {
-        match self.synchronise(patience).await {
+    /// Gives it `first`, and waits until it is ready for a cell.
+    async fn answers(&mut self, language: Language, first: Vec<u8>, patience: Duration) -> Result<(), ContextError> {
+        match self.synchronise_after(first, patience).await {
             Ok(_) => Ok(()),
             Err(Silence::Busy) => Err(ContextError::NotStarted {
                 reason: format!("it was not ready after {} seconds", patience.as_secs()),
@@ -168,6 +163,11 @@ impl<P: Processes> Driver<P> {
     /// Brings a driver that runs no cell to where it waits for one, and what it says to the beginning of a frame;
     /// answers how many cells it has run.
     pub(crate) async fn synchronise(&mut self, patience: Duration) -> Result<u64, Silence> {
+        self.synchronise_after(Vec::new(), patience).await
+    }
+
+    /// As [`Self::synchronise`], with `first` before it: each input costs a question and an answer.
+    async fn synchronise_after(&mut self, mut first: Vec<u8>, patience: Duration) -> Result<u64, Silence> {
         let id = Id::random().map_err(|error| {
             Silence::Process(ProcessError::Other {
                 kind: offleash_core::error::ErrorKind::Internal,
@@ -180,10 +180,10 @@ impl<P: Processes> Driver<P> {
         self.taken = 0;
         let mut words = Vec::new();
         let asked = async {
-            let frame = HostFrame::Sync(id).encode().map_err(|error| broken(error, &[]))?;
-            let given = self.processes.input(self.stream.pid(), frame).await;
+            first.extend(HostFrame::Sync(id).encode().map_err(|error| broken(error, &[]))?);
+            let given = self.processes.input(self.stream.pid(), first).await;
             match given {
-                // Why it ended comes with its output.
+                // Why it ended comes with its output. One that ends at once takes no input.
                 Ok(()) | Err(ProcessError::Ended) => {}
                 Err(ProcessError::Gone) => return Err(Silence::Gone(Death::SandboxGone, String::new())),
                 Err(error) => return Err(Silence::Process(error)),

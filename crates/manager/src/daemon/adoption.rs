@@ -54,7 +54,7 @@ async fn adopt(inner: &Arc<Inner>, mut row: SandboxRow) {
     let is_recorded = row.keeper == recorded;
     let process = row.keeper.and_then(Process::find);
     let readable = specification.is_some();
-    let entry = Arc::new(Entry::new(
+    let entry = Arc::new(Entry::adopted(
         id,
         row,
         specification.unwrap_or_else(|| Specification::usual(&inner.config)),

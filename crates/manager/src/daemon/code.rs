@@ -41,11 +41,11 @@ struct Known {
 type Environment = Arc<BTreeMap<String, String>>;
 
 impl AllContexts {
-    /// The contexts of the sandbox `id`, with `make` for what is not known: its keeper, its variables, and whether copies of
-    /// a zygote's process can be had.
-    fn get_or(&self, id: &str, make: impl FnOnce() -> (Keeper, Environment, bool)) -> Arc<SandboxContexts> {
+    /// The contexts of the sandbox of `entry`, with `make` for what is not known: its keeper, its variables, and whether
+    /// copies of a zygote's process can be had.
+    fn get_or(&self, entry: &Entry, make: impl FnOnce() -> (Keeper, Environment, bool)) -> Arc<SandboxContexts> {
         let mut all = self.by_sandbox.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = all.get(id) {
+        if let Some(known) = all.get(entry.id.as_str()) {
             return Arc::clone(&known.contexts);
         }
         let (keeper, env, has_zygote) = make();
@@ -55,12 +55,17 @@ impl AllContexts {
             env: Arc::clone(&env),
             has_zygote,
         };
-        let contexts = Arc::new(Contexts::new(processes, Limits::default()));
+        let contexts = Contexts::new(processes, Limits::default());
+        // Nobody has started a driver in one of ours before.
+        let contexts = Arc::new(match entry.is_adopted {
+            true => contexts,
+            false => contexts.without_others(),
+        });
         let known = Known {
             contexts: Arc::clone(&contexts),
             env,
         };
-        all.insert(id.to_owned(), known);
+        all.insert(entry.id.as_str().to_owned(), known);
         contexts
     }
 
@@ -83,7 +88,7 @@ impl AllContexts {
 pub(super) async fn prepare(inner: &Inner, entry: &Entry, imports: &[PythonModule]) -> Result<(), ContextError> {
     let has_zygote = entry.lock().specification.zygote.is_some();
     let make = || (inner.keeper(entry), Environment::default(), has_zygote);
-    let contexts = inner.contexts.get_or(entry.id.as_str(), make);
+    let contexts = inner.contexts.get_or(entry, make);
     let modules: Vec<String> = imports.iter().map(PythonModule::to_string).collect();
     contexts.prepare(&modules).await
 }
@@ -108,7 +113,7 @@ fn contexts_in(
     // A copy has read them when they were others.
     let is_late = env.keys().any(|name| Language::is_read_by_python_at_start(name));
     let make = || (keeper, Arc::new(env.clone()), has_zygote && !is_late);
-    inner.contexts.get_or(entry.id.as_str(), make)
+    inner.contexts.get_or(entry, make)
 }
 
 impl Daemon {

@@ -29,6 +29,8 @@ pub(super) struct Entry {
     pub(super) expiring: AtomicBool,
     /// Whether its keeper has ended.
     pub(super) ended: watch::Sender<bool>,
+    /// Whether an earlier daemon made it, and may have started what this one knows nothing of.
+    pub(super) is_adopted: bool,
 }
 
 /// What is known of a sandbox.
@@ -59,6 +61,15 @@ impl Entry {
             writing: tokio::sync::Mutex::default(),
             expiring: AtomicBool::new(false),
             ended: watch::Sender::new(false),
+            is_adopted: false,
+        }
+    }
+
+    /// One that an earlier daemon made.
+    pub(super) fn adopted(id: RunId, row: SandboxRow, specification: Specification) -> Self {
+        Self {
+            is_adopted: true,
+            ..Self::new(id, row, specification)
         }
     }
 
