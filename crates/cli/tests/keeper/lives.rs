@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use offleash_core::error::ErrorKind;
-use offleash_manager::keeper::answer::Answer;
+use offleash_manager::keeper::answer::{Answer, Made};
 use offleash_manager::keeper::message::{EndReason, Ended, KeeperRequest, Selector, VERSION};
 use offleash_manager::keeper::order::{ENDED, SOCKET};
 use offleash_manager::keeper::{COMMAND, Keeper, KeeperError};
@@ -282,11 +282,16 @@ fn a_sandbox_may_be_deep_in_the_file_system() {
         let directory = site.state().join("d".repeat(120)).join("e".repeat(120));
         std::fs::create_dir_all(&directory).unwrap();
         order.directory = directory.as_path().into();
-        let Answer::Made(hello) = launch(&order) else {
+        let Answer::Made(Made { hello, descent }) = launch(&order) else {
             panic!("it was not made");
         };
         let keeper = Keeper::in_directory(&directory);
-        let kept = Kept { site, keeper, hello };
+        let kept = Kept {
+            site,
+            keeper,
+            hello,
+            descent,
+        };
         assert_eq!(kept.output("echo deep").await, "deep\n");
     });
 }

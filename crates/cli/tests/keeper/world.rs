@@ -10,7 +10,7 @@ use offleash_core::level::Degrade;
 use offleash_core::spec::Descent;
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
-use offleash_manager::keeper::answer::Answer;
+use offleash_manager::keeper::answer::{Answer, Made};
 use offleash_manager::keeper::message::{Hello, StartExec};
 use offleash_manager::keeper::order::{LimitsOrder, NetworkOrder, SandboxOrder, Template};
 use offleash_manager::keeper::{COMMAND, ExecNews, ExecStream, Keeper};
@@ -24,6 +24,7 @@ pub(crate) struct Kept {
     pub(crate) site: Site,
     pub(crate) keeper: Keeper,
     pub(crate) hello: Hello,
+    pub(crate) descent: Descent,
 }
 
 /// An id for each site; groups of all sandboxes of a machine are in one place.
@@ -86,9 +87,14 @@ impl Kept {
         let site = Site::new();
         let mut order = order(&site);
         change(&mut order);
-        let hello = launch(&order).into_result().unwrap();
+        let Made { hello, descent } = launch(&order).into_result().unwrap();
         let keeper = Keeper::in_directory(order.directory.as_path());
-        Self { site, keeper, hello }
+        Self {
+            site,
+            keeper,
+            hello,
+            descent,
+        }
     }
 
     pub(crate) fn directory(&self) -> PathBuf {

@@ -1,7 +1,7 @@
 //! Copies of a zygote's process: whether they are in a sandbox as its commands are, and share nothing with each other.
 
 use offleash_core::exec::ExecEnd;
-use offleash_core::spec::Descent;
+use offleash_core::spec::{Descent, ProcessRef};
 use offleash_core::units::CpuCount;
 use offleash_interpreter::language::Language;
 use offleash_interpreter::zygote;
@@ -44,12 +44,14 @@ impl Zygote {
     /// A sandbox below it, for one CPU: where no group measures that out, for one of its own by chance.
     async fn sandbox(&self, template: Template) -> Kept {
         let first = within(self.kept.keeper.first_process()).await.unwrap();
-        Kept::with(|order| {
+        let kept = Kept::with(|order| {
             order.template = template;
             order.descent = Descent::Below(first);
             order.limits.cpus = Some(CpuCount { millis: 1000 });
         })
-        .await
+        .await;
+        assert_eq!(kept.descent, Descent::Below(first));
+        kept
     }
 }
 
@@ -362,6 +364,21 @@ fn what_a_copy_must_not_do_is_refused_and_counted() {
         assert_eq!(said(&text, "zygote"), "False", "{text}");
         // The sandbox goes on.
         assert_eq!(sandbox.output("echo here").await, "here\n");
+    });
+}
+
+#[test]
+fn a_sandbox_whose_zygote_is_gone_is_made_below_none_and_says_so() {
+    test(async {
+        // Of that number and another time.
+        let gone = ProcessRef {
+            pid: std::process::id(),
+            start_ticks: 1,
+        };
+        let kept = Kept::with(|order| order.descent = Descent::Below(gone)).await;
+        assert_eq!(kept.descent, Descent::Alone);
+        let mut driver = Driver::new(&kept).await;
+        assert_eq!(said(&driver.run("print('sum=%d' % (1 + 1))").await, "sum"), "2");
     });
 }
 

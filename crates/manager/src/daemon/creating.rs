@@ -25,7 +25,7 @@ use super::table::{Claim, Entry, Reserved};
 use super::view::{Caller, Limits, SandboxView};
 use super::{Daemon, code, network, random, spares, templates, zygotes};
 use crate::clock::{after, now_ms};
-use crate::keeper::message::Hello;
+use crate::keeper::answer::Made;
 use crate::keeper::order::{LimitsOrder, NetworkOrder, SandboxOrder};
 
 /// How long the answer to a request is waited for that the same request, repeated, is in the middle of.
@@ -422,19 +422,18 @@ async fn make(inner: &Arc<Inner>, entry: &Arc<Entry>, order: Option<&Order>) -> 
             };
             inner.apply(vec![Change::AddSandbox(Box::new(row))]).await?;
         }
-        let descent = inner.zygotes.descent(&origin_of(entry, order));
         let asked = SandboxOrder {
-            descent,
+            descent: inner.zygotes.descent(&origin_of(entry, order)),
             is_copied,
             ..sandbox_order(inner, entry)?
         };
         let given = started.give(&asked, inner.config.create_timeout);
-        let hello = match order {
+        let made = match order {
             Some(_) => given.await,
             // Making the first one of a machine takes seconds, and nobody waits for this one.
             None => inner.unless_draining(given).await.flatten(),
         }?;
-        note_made(inner, entry, order, hello, descent).await
+        note_made(inner, entry, order, made).await
     };
     let outcome = made.await;
     if outcome.is_err() {
@@ -462,8 +461,7 @@ async fn note_made(
     inner: &Inner,
     entry: &Entry,
     order: Option<&Order>,
-    hello: Hello,
-    descent: Descent,
+    Made { hello, descent }: Made,
 ) -> Result<(), DaemonError> {
     let specification = {
         let asked = Arc::clone(&entry.lock().specification);

@@ -26,8 +26,7 @@ use tokio::time::timeout;
 
 use super::error::DaemonError;
 use crate::base::REMOVE_COMMAND;
-use crate::keeper::answer::Answer;
-use crate::keeper::message::Hello;
+use crate::keeper::answer::{Answer, Made};
 use crate::keeper::order::SandboxOrder;
 
 /// This program, even when its file was replaced or removed.
@@ -151,7 +150,7 @@ impl Started {
     ///
     /// # Errors
     /// Why it has not; `Overloaded` when it took longer than `patience`.
-    pub(super) async fn give(self, order: &SandboxOrder, patience: Duration) -> Result<Hello, DaemonError> {
+    pub(super) async fn give(self, order: &SandboxOrder, patience: Duration) -> Result<Made, DaemonError> {
         let answered = timeout(patience, self.ask(order)).await;
         let answer = answered
             .map_err(|_| DaemonError::Overloaded {

@@ -4,6 +4,7 @@
 //! nothing; one that cannot give its answer, because who asked has died, takes back what it made and ends.
 
 use offleash_core::error::ErrorKind;
+use offleash_core::spec::Descent;
 use serde::{Deserialize, Serialize};
 
 use super::error::KeeperError;
@@ -14,7 +15,7 @@ use super::message::Hello;
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// The sandbox is there, and its socket listens.
-    Made(Hello),
+    Made(Made),
     /// It cannot be made.
     NotMade {
         /// What kind of failure it is.
@@ -26,14 +27,23 @@ pub enum Answer {
     },
 }
 
+/// A sandbox that was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Made {
+    /// Who holds it.
+    pub hello: Hello,
+    /// Where it lies: below no zygote if that which was meant is gone or cannot be entered.
+    pub descent: Descent,
+}
+
 impl Answer {
     /// The sandbox, or why there is none.
     ///
     /// # Errors
     /// [`KeeperError::NotMade`].
-    pub fn into_result(self) -> Result<Hello, KeeperError> {
+    pub fn into_result(self) -> Result<Made, KeeperError> {
         match self {
-            Self::Made(hello) => Ok(hello),
+            Self::Made(made) => Ok(made),
             Self::NotMade { kind, message, hint } => Err(KeeperError::NotMade { kind, message, hint }),
         }
     }

@@ -16,7 +16,7 @@ use offleash_store::{HostIdentity, LiveRun, StateDirectory, remove_directory};
 use offleash_sys::signals::SignalQueue;
 use rustix::fs::{CWD, Mode, OFlags};
 
-use super::answer::Answer;
+use super::answer::{self, Answer};
 use super::authority::Authority;
 use super::log::Log;
 use super::message::{Ended, Hello, VERSION};
@@ -74,7 +74,10 @@ pub fn hold(order: &SandboxOrder, answered: impl FnOnce(&Answer) -> io::Result<(
             });
         }
     };
-    let told = answered(&Answer::Made(held.serving.hello.clone()));
+    let told = answered(&Answer::Made(answer::Made {
+        hello: held.serving.hello.clone(),
+        descent: held.serving.descent,
+    }));
     match told {
         Ok(()) => held.serve(),
         Err(_) => held.undo(),

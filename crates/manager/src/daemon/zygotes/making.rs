@@ -65,7 +65,7 @@ async fn make_as(
         .give(&order(inner, id, origin), inner.config.create_timeout)
         .await;
     let begun = match given {
-        Ok(_hello) => begin(inner, id, imports).await,
+        Ok(_made) => begin(inner, id, imports).await,
         Err(error) => Err(error),
     };
     match begun {
