@@ -60,7 +60,8 @@ impl WarmDirectory {
     /// # Errors
     /// If it cannot be read.
     pub fn places(&self) -> Result<Vec<OsString>, FileError> {
-        let names = match names_in(&self.directory) {
+        // Opened anew: what was opened is read once.
+        let names = match self.again().and_then(|directory| names_in(&directory)) {
             // The last one has just taken it away.
             Err(Errno::NOENT) => Vec::new(),
             listed => listed.tried("listing", &*self.key)?,
@@ -87,6 +88,10 @@ impl WarmDirectory {
                 }
             }
         }
+    }
+
+    fn again(&self) -> Result<OwnedFd, Errno> {
+        rustix::fs::openat(&self.directory, ".", DIRECTORY, Mode::empty())
     }
 
     /// A name for the socket of a sandbox that is being made, to be bound while the directory is locked.
