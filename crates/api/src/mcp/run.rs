@@ -22,6 +22,8 @@ use super::progress::{self, Progress};
 pub(super) const USUAL_TIMEOUT: Duration = Duration::from_secs(120);
 /// The most that a command is given to read.
 const MOST_INPUT: usize = 16 * 1024 * 1024;
+/// The most refusals that one result names.
+const MOST_REFUSALS: usize = 16;
 /// The word that asks for a context that does not exist yet.
 const NEW_CONTEXT: &str = "new";
 
@@ -43,6 +45,7 @@ pub(super) async fn code(
     let contexts = &sandbox.contexts;
     let language = || crate::code::language(asked.language.as_deref());
     let mut outcome = Outcome::default();
+    let refusals = Refusals::so_far(sandbox).await;
     let began = match asked.context.as_deref() {
         None => contexts.execute_in_default(language()?, cell).await,
         Some(NEW_CONTEXT) => {
@@ -90,6 +93,7 @@ pub(super) async fn code(
         outcome.say(line);
         failed = true;
     }
+    refusals.tell(sandbox, &mut outcome).await;
     Ok(result(outcome, failed))
 }
 
@@ -139,6 +143,7 @@ pub(super) async fn command(
         timeout_ms: Some(u64::try_from(most.as_millis()).unwrap_or(u64::MAX)),
         ..StartExec::default()
     };
+    let refusals = Refusals::so_far(sandbox).await;
     let mut stream = sandbox.keeper.start(start).await?;
     let which = Selector::Pid(stream.pid());
     if let Some(input) = input {
@@ -190,7 +195,43 @@ pub(super) async fn command(
         }
         ExecEnd::NotStarted(_) | ExecEnd::Lost => return Err(KeeperError::Gone.into()),
     };
+    refusals.tell(sandbox, &mut outcome).await;
     Ok(result(outcome, failed))
+}
+
+/// How many refusals there had been when a call began.
+struct Refusals(u64);
+
+impl Refusals {
+    async fn so_far(sandbox: &Opened) -> Self {
+        // Of a sandbox that cannot say it, the call itself says more.
+        Self(
+            sandbox
+                .keeper
+                .refusals(u64::MAX)
+                .await
+                .map_or(u64::MAX, |refusals| refusals.count),
+        )
+    }
+
+    /// Tells what was refused since, with what a model can do about it.
+    async fn tell(self, sandbox: &Opened, outcome: &mut Outcome) {
+        let Ok(since) = sandbox.keeper.refusals(self.0).await else {
+            return;
+        };
+        let count = since.count.saturating_sub(self.0);
+        let lines = since.lines.into_iter().take(MOST_REFUSALS);
+        let lines: Vec<String> = lines.map(|line| format!("refused by the sandbox: {line}")).collect();
+        if lines.is_empty() {
+            return;
+        }
+        let more = count.saturating_sub(u64::try_from(lines.len()).unwrap_or(u64::MAX));
+        lines.into_iter().for_each(|line| outcome.say(line));
+        if more > 0 {
+            outcome.say(format!("[{more} more refusals are left out]"));
+        }
+        outcome.say("hint: trying again changes nothing; only the owner of the sandbox can allow it");
+    }
 }
 
 fn result(outcome: Outcome, failed: bool) -> CallToolResult {

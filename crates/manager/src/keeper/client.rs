@@ -17,8 +17,8 @@ use tokio::time::{sleep, timeout};
 use super::authority;
 use super::error::KeeperError;
 use super::message::{
-    Ended, Hello, INPUT_CHUNK, KeeperReply, KeeperRequest, KeeperUsage, PastInfo, ProcessInfo, Selector, StartExec,
-    WITH_ENDS, WITH_HEADERS, WITH_HOLD, WITH_WAYS_OUT,
+    Ended, Hello, INPUT_CHUNK, KeeperReply, KeeperRequest, KeeperUsage, PastInfo, ProcessInfo, Refusals, Selector,
+    StartExec, WITH_ENDS, WITH_HEADERS, WITH_HOLD, WITH_REFUSALS, WITH_WAYS_OUT,
 };
 use super::order::{ConnectionRules, HeaderRules, NetworkOrder, SOCKET};
 use super::replies::Replies;
@@ -148,6 +148,21 @@ impl Keeper {
         let tag = tag.to_owned();
         let request = KeeperRequest::NoteEnd { tag, note };
         self.done(&request, AT_ONCE, "note an end").await
+    }
+
+    /// What was refused after there were so many refusals; nothing where the keeper is older than this.
+    ///
+    /// # Errors
+    /// `Gone`.
+    pub async fn refusals(&self, after: u64) -> Result<Refusals, KeeperError> {
+        if self.hello().await?.version < WITH_REFUSALS {
+            return Ok(Refusals::default());
+        }
+        let request = KeeperRequest::Refusals { after };
+        match self.ask(&request, AT_ONCE, "ask what was refused").await?.1 {
+            KeeperReply::Refusals(refusals) => Ok(refusals),
+            other => Err(unexpected(other)),
+        }
     }
 
     async fn list<T>(

@@ -19,6 +19,7 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::message::ProcessInfo;
+use super::refusals;
 
 /// The file that is written to.
 pub(crate) const FILE: &str = "log.jsonl";
@@ -156,14 +157,11 @@ impl Log {
 
     /// Something happened at the sandbox's network.
     pub(super) fn network(&mut self, news: &News) {
-        match news {
-            News::Limit(hit) => self.limit(hit),
-            News::Refused { host, port, reason } => {
-                let host = one_line(host.as_bytes());
-                let place = port.map_or_else(|| host.to_string(), |port| format!("{host}:{port}"));
-                let line = format!("network: `{place}` was refused: {}", one_line(reason.as_bytes()));
-                self.note(LogLevel::Warn, &line);
-            }
+        if let News::Limit(hit) = news {
+            self.limit(hit);
+        }
+        if let Some(line) = refusals::line(news) {
+            self.note(LogLevel::Warn, &line);
         }
     }
 }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::order::{ConnectionRules, HeaderRules, NetworkOrder};
 
 /// Version of these messages, in [`Hello`].
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// The first version with [`KeeperRequest::Authority`] and [`KeeperRequest::SetReach`].
 pub const WITH_HEADERS: u32 = 2;
@@ -37,6 +37,9 @@ pub const WITH_HOLD: u32 = 5;
 
 /// The first version with [`KeeperRequest::Ends`] and [`KeeperRequest::NoteEnd`].
 pub const WITH_ENDS: u32 = 6;
+
+/// The first version with [`KeeperRequest::Refusals`].
+pub const WITH_REFUSALS: u32 = 8;
 
 /// Most bytes of input in one request; a client divides what is longer.
 pub const INPUT_CHUNK: usize = 1024 * 1024;
@@ -125,6 +128,11 @@ pub enum KeeperRequest {
         /// The note, of at most [`LONGEST_NOTE`] bytes.
         note: Option<String>,
     },
+    /// What was refused after there were so many refusals; [`KeeperReply::Refusals`].
+    Refusals {
+        /// So many.
+        after: u64,
+    },
 }
 
 impl Dialogue for KeeperRequest {
@@ -184,6 +192,8 @@ pub enum KeeperReply {
         /// How long.
         took_us: u64,
     },
+    /// What was refused.
+    Refusals(Refusals),
 }
 
 impl Dialogue for KeeperReply {
@@ -292,6 +302,15 @@ pub struct PastInfo {
     pub end: ExecEnd,
     /// What was noted of it.
     pub note: Option<String>,
+}
+
+/// What a sandbox was refused.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusals {
+    /// How many refusals there were since it was made. One that is like an earlier one counts no more.
+    pub count: u64,
+    /// Those that were asked for, a line each, the newest last; the oldest are missing where there are many.
+    pub lines: Vec<String>,
 }
 
 /// What a sandbox uses.
@@ -454,6 +473,7 @@ mod tests {
                 tag: String::new(),
                 note: None,
             },
+            KeeperRequest::Refusals { after: 0 },
         ];
         for (number, request) in requests.iter().enumerate() {
             assert_eq!(usize::from(encode(request).unwrap()[4]), number, "{request:?}");
@@ -485,6 +505,7 @@ mod tests {
                     took_us: 0,
                 },
             ),
+            (17, KeeperReply::Refusals(Refusals::default())),
         ];
         for (number, reply) in replies {
             assert_eq!(encode(&reply).unwrap()[4], number, "{reply:?}");

@@ -30,6 +30,7 @@ use super::connection::{Connection, Heard, Stage};
 use super::executions::{Client, Executions};
 use super::log::Log;
 use super::message::{EndReason, Ended, Hello, KeeperFailure, KeeperReply};
+use super::refusals::Recent;
 use super::users::Users;
 use super::zygote;
 use crate::drive::poll_until;
@@ -98,6 +99,7 @@ pub(super) struct Loop {
     next_client: Client,
     executions: Executions,
     limits_hit: Vec<LimitHit>,
+    refusals: Recent,
     ending: Option<EndReason>,
     /// Since when it is paused.
     paused_since: Option<Instant>,
@@ -128,6 +130,7 @@ impl Loop {
             next_client: 1,
             executions: Executions::default(),
             limits_hit: Vec::new(),
+            refusals: Recent::default(),
             ending: None,
             paused_since: None,
             held: None,
@@ -187,6 +190,7 @@ impl Loop {
     fn note_network(&mut self) {
         for news in self.serving.gateway.iter().flat_map(Gateway::news) {
             self.serving.log.network(&news);
+            self.refusals.note(&news);
         }
     }
 

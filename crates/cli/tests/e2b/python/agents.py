@@ -459,6 +459,24 @@ async def a_key_has_so_many_sessions_and_no_more(connect):
             await client.delete(url, headers={"mcp-session-id": session})
 
 
+@every
+async def what_the_network_refuses_is_named(connect):
+    is_own = connect is over_stdio
+    # Without any network a name is not even asked for.
+    async with over_stdio("--allow", "allowed.example") if is_own else connect() as session:
+        sandbox = {}
+        if not is_own:
+            made = await good(session, "create_sandbox", internet=False)
+            sandbox["sandbox"] = made.split("sandbox: ")[1].split()[0]
+        ask = "import socket\ntry: socket.create_connection(('%s', 443), 5)\nexcept OSError: print('no')"
+        told = await good(session, "run_code", code=ask % "first.example", **sandbox)
+        assert "no\n" in told and "first.example" in told and "was refused" in told and "hint:" in told, told
+        told = await good(session, "run_command", command=f'python3 -c "{ask % "second.example"}"', **sandbox)
+        assert "second.example" in told and "first.example" not in told, told
+        assert "refused" not in await good(session, "run_command", command="echo quiet", **sandbox)
+        await good(session, "kill_sandbox", **sandbox)
+
+
 @case("server")
 async def sandboxes_are_as_they_are_asked_for(connect):
     async with connect() as session:

@@ -84,6 +84,11 @@ impl Loop {
             KeeperRequest::Hold => return self.hold_still(client),
             KeeperRequest::Ends => self.ends(client),
             KeeperRequest::NoteEnd { tag, note } => return self.note_end(client, &tag, note),
+            KeeperRequest::Refusals { after } => {
+                // What a command met that has ended was told before that.
+                self.note_network();
+                self.answer(client, &KeeperReply::Refusals(self.refusals.after(after)));
+            }
         }
         Ok(())
     }
