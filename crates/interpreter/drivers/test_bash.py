@@ -1,84 +1,26 @@
 """Tests of the driver of Bash contexts, spoken to as its host does."""
 
 import os
-import re
-import shutil
-import signal
-import subprocess
-import tempfile
 import threading
 import unittest
 
-import test_python
-from test_python import HERE, LANGUAGE, PATIENCE
+import harness
+from harness import PATIENCE, bootstrap, driver_file
 
 
-def bootstrap():
-    """The line that the host starts the driver with."""
-    with open(LANGUAGE, encoding="utf-8") as file:
-        text = file.read()
-    line = re.search(r'const BASH: &str = "\\\n(.*?)\n";', text, re.S).group(1)
-    # As Rust reads it: a line that ends with a backslash goes on with the next.
-    return line.replace("\\\n", "").replace('\\"', '"') + "\n"
-
-
-def driver_file(name):
-    with open(os.path.join(HERE, name), "rb") as file:
-        return file.read()
-
-
-class Driver(test_python.Driver):
-    """A driver, and its host's side."""
+class Driver(harness.Driver):
+    """A driver of Bash."""
 
     def __init__(self):
         source = b"".join(map(driver_file, ("speaker.sh", "bash.sh")))
-        self.directory = tempfile.mkdtemp(prefix="offleash-driver-")
-        self.process = subprocess.Popen(
-            ["bash", "-c", bootstrap(), "bash"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=self.directory,
-            start_new_session=True,
-            bufsize=0,
-        )
-        self.number = 0
-        self.buffered = b""
-        self.give("source", "0" * 32, source)
+        super().__init__(["bash", "-c", bootstrap("BASH"), "bash"], source)
 
 
-class Cells(unittest.TestCase):
-    def setUp(self):
-        self.driver = Driver()
-        self.watchdog = threading.Timer(PATIENCE, self.kill)
-        self.watchdog.start()
-
-    def kill(self):
-        try:
-            os.killpg(self.driver.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-
-    def tearDown(self):
-        self.watchdog.cancel()
-        self.kill()
-        self.driver.process.wait()
-        for stream in (self.driver.process.stdin, self.driver.process.stdout, self.driver.process.stderr):
-            stream.close()
-        shutil.rmtree(self.driver.directory)
-
-    def run_cell(self, code, **options):
-        return self.driver.run(code, **options)
-
-    def says(self, code, expected, **options):
-        cell = self.run_cell(code, **options)
-        self.assertEqual((cell.stdout, cell.stderr, cell.errors), (expected, "", []), code)
-        return cell
+class Cells(harness.Cells):
+    make = Driver
 
     def fails(self, code, status):
-        cell = self.run_cell(code)
-        self.assertEqual([error[:2] for error in cell.errors], [("ExitCode", str(status))], code)
-        return cell
+        return super().fails(code, "ExitCode", str(status))
 
     def test_state_is_kept(self):
         first = self.says(
@@ -140,18 +82,8 @@ class Cells(unittest.TestCase):
             ("(exit 5)", "(exit 6); echo last; exit", 0),
         ):
             self.run_cell(before)
-            driver = self.driver
-            cell = driver.start(code)
-            said = b""
-            while True:
-                try:
-                    kind, _of, payload = driver.frame()
-                except EOFError:
-                    break
-                self.assertNotEqual(kind, "done")
-                said += payload if kind == "stdout" else b""
-            self.assertEqual(driver.process.wait(PATIENCE), status)
-            self.assertEqual(said, b"last\n" if "last" in code else b"")
+            said, ended = self.driver.until_the_end(self.driver.start(code))
+            self.assertEqual((said, ended), (b"last\n" if "last" in code else b"", status))
             self.tearDown()
             self.setUp()
 

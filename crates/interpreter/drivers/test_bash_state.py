@@ -5,7 +5,7 @@ import unittest
 
 import test_bash
 from carrying import Carrying
-from test_bash import driver_file
+from harness import driver_file
 
 
 class Contexts(Carrying, test_bash.Cells):

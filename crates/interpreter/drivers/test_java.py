@@ -1,53 +1,25 @@
 """Tests of the driver of Java contexts, spoken to as its host does."""
 
 import os
-import re
 import shutil
-import signal
 import subprocess
 import tempfile
 import threading
 import unittest
 
-import test_python
-from test_python import HERE, LANGUAGE, PATIENCE
+import harness
+from harness import PATIENCE, bootstrap, driver_file
 
 
-def bootstrap(name):
-    """The lines of the shell that the host starts the driver with."""
-    with open(LANGUAGE, encoding="utf-8") as file:
-        text = file.read()
-    line = re.search(r'const ' + name + r': &str = "\\\n(.*?)\n";', text, re.S).group(1)
-    # As Rust reads it: a line that ends with a backslash goes on with the next.
-    line = re.sub(r"(?<!\\)\\\n\s*", "", line)
-    return line.replace('\\"', '"').replace("\\n", "\n").replace("\\\\", "\\") + "\n"
-
-
-class Driver(test_python.Driver):
-    """A driver, and its host's side."""
+class Driver(harness.Driver):
+    """A driver of Java."""
 
     def __init__(self):
-        with open(os.path.join(HERE, "Driver.java"), "rb") as file:
-            source = file.read()
-        self.directory = tempfile.mkdtemp(prefix="offleash-driver-")
-        self.process = subprocess.Popen(
-            ["bash", "-c", bootstrap("JAVA"), "java"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=self.directory,
-            env={**os.environ, "TMPDIR": self.directory},
-            start_new_session=True,
-            bufsize=0,
-        )
-        self.number = 0
-        self.buffered = b""
-        self.give("source", "0" * 32, source)
+        super().__init__(["bash", "-c", bootstrap("JAVA"), "java"], driver_file("Driver.java"))
 
 
-class Cells(unittest.TestCase):
+class Cells(harness.Cells):
     driver = None
-    watchdog = None
 
     def setUp(self):
         # A virtual machine takes long to start; a test that ends its own leaves the next one a new one.
@@ -55,14 +27,7 @@ class Cells(unittest.TestCase):
             Cells.driver = Driver()
             Cells.first = Cells.driver.sync() + 1
         self.driver = Cells.driver
-        self.watchdog = threading.Timer(PATIENCE, self.kill)
-        self.watchdog.start()
-
-    def kill(self):
-        try:
-            os.killpg(self.driver.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        self.watch()
 
     def tearDown(self):
         self.watchdog.cancel()
@@ -72,33 +37,17 @@ class Cells(unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         if cls.driver is not None:
-            os.killpg(cls.driver.process.pid, signal.SIGKILL)
+            cls.driver.kill()
             cls.end()
 
     @staticmethod
     def end():
         driver, Cells.driver = Cells.driver, None
-        driver.process.wait()
-        for stream in (driver.process.stdin, driver.process.stdout, driver.process.stderr):
-            stream.close()
-        shutil.rmtree(driver.directory)
-
-    def run_cell(self, code, **options):
-        return self.driver.run(code, **options)
-
-    def says(self, code, expected, **options):
-        cell = self.run_cell(code, **options)
-        self.assertEqual((cell.stdout, cell.stderr, cell.errors), (expected, "", []), code)
-        return cell
+        driver.clear()
 
     def is_shown(self, code, expected, **options):
         cell = self.run_cell(code, **options)
         self.assertEqual((cell.text, cell.errors, cell.stderr), (expected, [], ""), code)
-        return cell
-
-    def fails(self, code, name):
-        cell = self.run_cell(code)
-        self.assertEqual([error[0] for error in cell.errors], [name], code)
         return cell
 
     def test_state_is_kept(self):
@@ -237,15 +186,7 @@ class Cells(unittest.TestCase):
 
     def test_an_end_of_the_virtual_machine_is_the_end_of_the_context(self):
         cell = self.driver.start('System.out.print("last"); System.exit(3);')
-        said = b""
-        while True:
-            try:
-                kind, of, payload = self.driver.frame()
-            except EOFError:
-                break
-            self.assertNotEqual(kind, "done")
-            said += payload if (kind, of) == ("stdout", cell) else b""
-        self.assertEqual((said, self.driver.process.wait(PATIENCE)), (b"last", 3))
+        self.assertEqual(self.driver.until_the_end(cell), (b"last", 3))
 
     def test_one_that_is_killed_ends_as_it_was(self):
         self.driver.start('new ProcessBuilder("kill", "-9", "" + ProcessHandle.current().pid()).start().waitFor();')

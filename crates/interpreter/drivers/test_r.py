@@ -3,75 +3,30 @@
 import base64
 import os
 import shutil
-import signal
-import subprocess
 import tempfile
 import threading
 import unittest
 
-import test_python
-from test_bash import bootstrap, driver_file
-from test_python import PATIENCE
+import harness
+from harness import PATIENCE, bootstrap, driver_file
 
 
-class Driver(test_python.Driver):
-    """A driver, and its host's side."""
+class Driver(harness.Driver):
+    """A driver of R."""
 
     def __init__(self, env=None):
         parts = (driver_file("speaker.sh"), b"__offleash_r=$(cat <<'__OFFLEASH_R'\n", driver_file("r.R"), b"__OFFLEASH_R\n)\n", driver_file("r.sh"))
-        source = b"".join(parts)
-        self.directory = tempfile.mkdtemp(prefix="offleash-driver-")
-        self.process = subprocess.Popen(
-            ["bash", "-c", bootstrap(), "r"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=self.directory,
-            env={**os.environ, "TMPDIR": self.directory, **(env or {})},
-            start_new_session=True,
-            bufsize=0,
-        )
-        self.number = 0
-        self.buffered = b""
-        self.give("source", "0" * 32, source)
+        directory = tempfile.mkdtemp(prefix="offleash-driver-")
+        environment = {**os.environ, "TMPDIR": directory, **(env or {})}
+        super().__init__(["bash", "-c", bootstrap("BASH"), "r"], b"".join(parts), environment, directory)
 
 
-class Cells(unittest.TestCase):
-    def setUp(self):
-        self.driver = Driver()
-        self.watchdog = threading.Timer(PATIENCE, self.kill)
-        self.watchdog.start()
-
-    def kill(self):
-        try:
-            os.killpg(self.driver.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-
-    def tearDown(self):
-        self.watchdog.cancel()
-        self.kill()
-        self.driver.process.wait()
-        for stream in (self.driver.process.stdin, self.driver.process.stdout, self.driver.process.stderr):
-            stream.close()
-        shutil.rmtree(self.driver.directory)
-
-    def run_cell(self, code, **options):
-        return self.driver.run(code, **options)
-
-    def says(self, code, expected, **options):
-        cell = self.run_cell(code, **options)
-        self.assertEqual((cell.stdout, cell.stderr, cell.errors), (expected, "", []), code)
-        return cell
+class Cells(harness.Cells):
+    make = Driver
 
     def is_shown(self, code, expected, **options):
         cell = self.run_cell(code, **options)
         self.assertEqual((cell.text, cell.errors, cell.all_output), (expected, [], ""), code)
-        return cell
-
-    def fails(self, code, name):
-        cell = self.run_cell(code)
-        self.assertEqual([error[0] for error in cell.errors], [name], code)
         return cell
 
     def test_state_is_kept(self):
@@ -213,16 +168,7 @@ class Cells(unittest.TestCase):
 
     def test_an_end_of_r_is_the_end_of_the_context(self):
         for code, status in (("cat('last'); q(status = 3)", 3), ("cat('last'); invisible(system(paste('kill -9', Sys.getpid())))", -9)):
-            cell = self.driver.start(code)
-            said = b""
-            while True:
-                try:
-                    kind, of, payload = self.driver.frame()
-                except EOFError:
-                    break
-                self.assertNotEqual(kind, "done")
-                said += payload if (kind, of) == ("stdout", cell) else b""
-            self.assertEqual((said, self.driver.process.wait(PATIENCE)), (b"last", status))
+            self.assertEqual(self.driver.until_the_end(self.driver.start(code)), (b"last", status))
             self.tearDown()
             self.setUp()
 

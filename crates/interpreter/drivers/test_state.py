@@ -1,11 +1,14 @@
 """Tests of `state.py`: what cells of one Python context left is found by those of another."""
 
 import os
+import threading
+import time
 import unittest
 
 import test_python
 from carrying import Carrying
-from test_python import HERE, has
+from harness import HERE
+from test_python import has
 
 # As the host gives it.
 PART = b""
@@ -329,12 +332,12 @@ class Contexts(Carrying, test_python.DriverTest):
 
         def interrupt():
             while not os.path.exists(os.path.join(here, "begun")):
-                test_python.time.sleep(0.01)
+                time.sleep(0.01)
             for _ in range(5):
                 self.driver.interrupt()
             open(os.path.join(here, "go"), "w").close()
 
-        thread = test_python.threading.Thread(target=interrupt)
+        thread = threading.Thread(target=interrupt)
         thread.start()
         self.assertEqual(self.save()[0], "saved")
         thread.join()

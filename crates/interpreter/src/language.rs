@@ -85,8 +85,8 @@ const JAVA: &str = "\
 IFS=' ' read -r _ _ length
 if ! type -P java >/dev/null; then exit 127; fi
 directory=$(mktemp -d) && head -c \"$length\" >\"$directory/Driver.java\" || exit 70
-exec 7<&0 8>&1 9>&2 10<> <(:) 11<> <(:) </dev/null
-exec 5</proc/self/fd/10 6</proc/self/fd/11 3>/proc/self/fd/10 4>/proc/self/fd/11 10>&- 11>&-
+exec 7<&0 8>&1 9>&2 210<> <(:) 211<> <(:) </dev/null
+exec 5</proc/self/fd/210 6</proc/self/fd/211 3>/proc/self/fd/210 4>/proc/self/fd/211 210>&- 211>&-
 trap : INT
 opens=java.base/java
 java -XX:+UseSerialGC -XX:-UsePerfData -Dfile.encoding=UTF-8 --add-opens $opens.io=ALL-UNNAMED \

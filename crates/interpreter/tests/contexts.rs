@@ -1,5 +1,5 @@
-//! Contexts with the real driver of Python, in processes of this machine: queues, limits, interrupts, ends, and what
-//! a later daemon finds.
+//! Contexts with real drivers, mostly that of Python, in processes of this machine: queues, limits, interrupts, ends, what a
+//! later daemon finds, and cells that mean no good.
 
 #![cfg(target_os = "linux")]
 #![expect(
@@ -10,6 +10,8 @@
 
 #[path = "contexts/cells.rs"]
 mod cells;
+#[path = "contexts/hostile.rs"]
+mod hostile;
 #[path = "contexts/local.rs"]
 mod local;
 #[path = "contexts/state.rs"]

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use offleash_core::exec::{ExecEnd, OutputStream};
 use offleash_interpreter::process::{Ended, ProcessError, ProcessNews, ProcessStream, Processes, Running, Start};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use tokio::sync::mpsc;
 
 /// Processes that are killed with the last of these.
@@ -199,7 +199,10 @@ fn relay(pid: u32, mut child: Child, all: &std::sync::Weak<All>) {
     let (out, err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
     std::thread::scope(|scope| {
         scope.spawn(|| copy(OutputStream::Stderr, Box::new(err)));
-        copy(OutputStream::Stdout, Box::new(out));
+        scope.spawn(|| copy(OutputStream::Stdout, Box::new(out)));
+        // What it leaves may hold its streams open for ever. The group has its number as long as it is not waited for.
+        let _ended = waitid(WaitId::Pid(pid_of(pid)), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+        let _gone = kill_process_group(pid_of(pid), Signal::KILL);
     });
     let status = child.wait().unwrap();
     let end = match (status.code(), status.signal()) {
