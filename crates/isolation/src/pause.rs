@@ -126,16 +126,26 @@ struct Seen {
     parent: u32,
 }
 
-#[derive(PartialEq, Eq)]
+/// From the stillest to the least still.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum State {
     Stopped,
     Uninterruptible,
     Other,
 }
 
-/// Looks at a process; `None` for one that is gone, or dead (proc_pid_stat(5)).
+/// Looks at a process; `None` for one that is gone, or all of whose threads are dead. It is as still as the least still of
+/// them: the first may have ended long ago, and others stop later than it.
 fn see(pid: u32) -> Option<Seen> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let seen = threads
+        .flatten()
+        .filter_map(|thread| see_thread(&std::fs::read_to_string(thread.path().join("stat")).ok()?));
+    seen.max_by_key(|seen| seen.state)
+}
+
+/// What `stat` says of a thread; `None` for one that is dead (proc_pid_stat(5)).
+fn see_thread(stat: &str) -> Option<Seen> {
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     let state = match fields.next()? {
         "Z" | "X" => return None,
@@ -207,5 +217,22 @@ impl Pause {
                 .map_err(|error| running("kill the sandbox's cgroup")(io::Error::other(error))),
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_thread_does_is_told_by_its_state() {
+        let thread =
+            |state: &str| see_thread(&format!("7 (a) b) {state} 3 7 7 0")).map(|seen| (seen.state, seen.parent));
+        assert_eq!(thread("Z"), None);
+        let states = ["T", "D", "S"].map(|state| thread(state).unwrap());
+        assert!(
+            states.is_sorted() && states.iter().all(|(_, parent)| *parent == 3),
+            "{states:?}"
+        );
     }
 }
