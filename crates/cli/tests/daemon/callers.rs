@@ -204,7 +204,7 @@ fn an_overloaded_machine_refuses_at_once() {
             .await;
         create(&daemon).await;
         let refused = daemon.create(&Caller::local(), CreateRequest::default()).await;
-        assert!(matches!(refused, Err(DaemonError::Overloaded { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(DaemonError::Full { most: 1 })), "{refused:?}");
     });
 }
 
