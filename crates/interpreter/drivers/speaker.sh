@@ -72,8 +72,9 @@ __offleash_frame() {
 
 # Tells both pumps something, and waits until they heard of it: all that was written before was passed on then.
 __offleash_tell() {
-    builtin printf '\0%s %s;\0' "$__offleash_token" "$1" >&202
-    builtin printf '\0%s %s;\0' "$__offleash_token" "$1" >&203
+    { builtin printf '\0%s %s;\0' "$__offleash_token" "$1" >&202 &&
+        builtin printf '\0%s %s;\0' "$__offleash_token" "$1" >&203; } 2>/dev/null ||
+        __offleash_die 'the way to what reads the output was closed'
     __offleash_heard
 }
 

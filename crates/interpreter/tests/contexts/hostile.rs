@@ -217,6 +217,23 @@ async fn cells_of_bash_harm_themselves_alone_whatever_they_do() {
 }
 
 #[tokio::test]
+async fn cells_of_bash_that_close_what_their_driver_has_end_with_it_or_go_on() {
+    let Some(contexts) = start(&BASH, patient().grace) else {
+        return;
+    };
+    for number in 200..210 {
+        let code = format!("exec {number}>&-");
+        let ended = run(&contexts, &BASH, cell(&code)).await.end;
+        let is_over = matches!(
+            ended,
+            Some(CellEnd::Done | CellEnd::Died(Death::Ended(ExecEnd::Exited { .. })))
+        );
+        assert!(is_over, "{code}: {ended:?}");
+        goes_on(&contexts, &BASH, &code).await;
+    }
+}
+
+#[tokio::test]
 async fn cells_of_bash_that_do_not_end_are_ended() {
     that_do_not_end(BASH).await;
 }
