@@ -37,9 +37,9 @@ pub enum ClientError {
         /// Why it cannot be connected to.
         source: std::io::Error,
     },
-    /// Sandboxes of several keys have the name.
-    #[error("several sandboxes are called `{name}`: {}", .ids.join(", "))]
-    Ambiguous {
+    /// Only sandboxes of keys have the name.
+    #[error("no sandbox of yours is called `{name}`, but of keys: {}", .ids.join(", "))]
+    OfOthers {
         /// The name.
         name: String,
         /// Their ids.
@@ -116,7 +116,7 @@ impl Explained for ClientError {
             }
             Self::Ended { .. } => ErrorKind::NotFound,
             Self::Paused { .. } => ErrorKind::Conflict,
-            Self::Ambiguous { .. } => ErrorKind::Invalid,
+            Self::OfOthers { .. } => ErrorKind::Invalid,
             Self::Refused { kind, .. } => *kind,
             Self::NotStarted { .. } => ErrorKind::NotFound,
             Self::Malformed { .. } => ErrorKind::Internal,
@@ -130,7 +130,7 @@ impl Explained for ClientError {
                 Some("start one with `offleash serve`, with the same `--state DIR` if it has one".to_owned())
             }
             Self::Ended { id, .. } => Some(format!("`offleash logs {}` says what happened", id.escape_debug())),
-            Self::Ambiguous { .. } => Some("say its id instead".to_owned()),
+            Self::OfOthers { .. } => Some("if one of these is meant, say its id".to_owned()),
             Self::Paused { id } => Some(format!("`offleash resume {}`", id.escape_debug())),
             _ => None,
         }
@@ -238,11 +238,10 @@ impl Client {
         })
     }
 
-    /// The id of the living sandbox that `given` is the name of; `given` itself where it is none. One of the owner's own comes
-    /// before those of keys.
+    /// The id of the owner's own living sandbox that `given` is the name of; `given` itself where it is none.
     ///
     /// # Errors
-    /// As [`Self::get`], and `Ambiguous`.
+    /// As [`Self::get`], and `OfOthers`.
     pub fn id_of(&self, given: &str) -> Result<String, ClientError> {
         self.called(given, false)
     }
@@ -261,16 +260,18 @@ impl Client {
             return Ok(given.to_owned());
         }
         let answer = self.get(&format!("/v1/names/{}?ended={ended}", encoded(given)))?;
-        let ids = answer["ids"].as_array().into_iter().flatten();
-        let ids: Vec<String> = ids.filter_map(|id| id.as_str().map(str::to_owned)).collect();
-        match <[String; 1]>::try_from(ids) {
-            Ok([id]) => Ok(id),
-            Err(none) if none.is_empty() => Ok(given.to_owned()),
-            Err(ids) => Err(ClientError::Ambiguous {
-                name: given.to_owned(),
-                ids,
-            }),
+        if let Some(id) = answer["id"].as_str() {
+            return Ok(id.to_owned());
         }
+        let ids = answer["others"].as_array().into_iter().flatten();
+        let ids: Vec<String> = ids.filter_map(|id| id.as_str().map(str::to_owned)).collect();
+        if ids.is_empty() {
+            return Ok(given.to_owned());
+        }
+        Err(ClientError::OfOthers {
+            name: given.to_owned(),
+            ids,
+        })
     }
 
     /// What there is to say of a sandbox that runs, or will when it is used.

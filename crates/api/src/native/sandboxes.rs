@@ -93,9 +93,13 @@ pub(super) async fn called(asked: &Asked<'_>, given: &str) -> Result<Response<Bo
     let ended = query::flag(&query::pairs(asked.query()), "ended")?;
     let given = percent_encoding::percent_decode_str(given).decode_utf8_lossy();
     let name = named(&given)?;
-    let ids = asked.state.daemon.called(&asked.caller, &name, ended).await;
-    let ids = ids.map_err(|error| asked.refused(&error))?;
-    Ok(answer::json(StatusCode::OK, &Called { ids }))
+    let found = asked.state.daemon.called(&asked.caller, &name, ended).await;
+    let found = found.map_err(|error| asked.refused(&error))?;
+    let told = Called {
+        id: found.own,
+        others: found.others,
+    };
+    Ok(answer::json(StatusCode::OK, &told))
 }
 
 pub(super) async fn kill(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {

@@ -267,9 +267,11 @@ objects! {
     answer
     /// What a name stands for.
     Called {
-        /// The sandboxes: the caller's own, else those of other keys, which a caller with the scope `admin` sees. None if there is
-        /// none.
-        ids: Vec<String>,
+        /// The caller's own sandbox; `null` if none of its own has the name.
+        id: Option<String>,
+        /// Where it has none: those of other keys, which only a caller with the scope `admin` sees. The name does not stand for
+        /// them.
+        others: Vec<String>,
     }
 
     answer

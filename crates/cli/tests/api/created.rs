@@ -35,15 +35,15 @@ fn a_name_stands_for_the_id_and_is_one_sandboxes_alone() {
         !again.status.success() && told.contains("is called `my-box.1` already") && told.contains(id),
         "{told}"
     );
-    // Another key may call one of its own the same; the owner's comes first.
+    // Another key may call one of its own the same.
     let key = server.key(&[]);
     let other = server.ask(&key, "POST /v1/sandboxes", r#"{"name":"my-box.1"}"#).json();
     let other = other["id"].as_str().unwrap();
     let taken = server.ask(&key, "POST /v1/sandboxes", r#"{"name":"my-box.1"}"#);
     assert_eq!(taken.status, 409, "{}", taken.body);
     assert_eq!(
-        server.ask(&key, "GET /v1/names/my-box.1", "").json()["ids"],
-        json!([other])
+        server.ask(&key, "GET /v1/names/my-box.1", "").json(),
+        json!({ "id": other, "others": [] })
     );
     assert_eq!(server.say(&["exec", "my-box.1", "cat", "/tmp/a"]), "here\n");
     server.say(&["rm", "-f", other]);
@@ -58,49 +58,47 @@ fn a_name_stands_for_the_id_and_is_one_sandboxes_alone() {
 }
 
 #[test]
-fn a_name_stands_for_the_owners_own_first_and_for_what_has_ended_last() {
+fn a_name_stands_for_ones_own_sandbox_only() {
     let server = Server::start_with(QUIET, &[]);
     let keys = [server.key(&[]), server.key(&[])];
     let made = keys.each_ref().map(|key| {
         let made = server.ask(key, "POST /v1/sandboxes", r#"{"name":"web"}"#).json();
         made["id"].as_str().unwrap().to_owned()
     });
-    let ids = |key: &str, query: &str| {
-        let answer = server.ask(key, &format!("GET /v1/names/web{query}"), "").json();
-        let ids = answer["ids"].as_array().unwrap().iter();
-        ids.map(|id| id.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    let answer = |key: &str, query: &str| server.ask(key, &format!("GET /v1/names/web{query}"), "").json();
+    let refused = |verb: &[&str], ids: &[String]| {
+        let refused = server.say_anyway(verb);
+        let told = stderr(&refused);
+        assert!(!refused.status.success(), "{told}");
+        assert!(told.contains("no sandbox of yours is called `web`"), "{told}");
+        assert!(ids.iter().all(|id| told.contains(id)), "{told}");
     };
     let inspected = |name: &str| {
         let told: Vec<Value> = serde_json::from_str(&server.say(&["inspect", name])).unwrap();
         told[0].clone()
     };
-    // Several of others: which one is meant has to be said by its id, and all of them are.
-    let ambiguous = server.say_anyway(&["pause", "web"]);
-    let told = stderr(&ambiguous);
-    assert!(!ambiguous.status.success(), "{told}");
-    assert!(told.contains("several sandboxes are called `web`"), "{told}");
-    assert!(made.iter().all(|id| told.contains(id)), "{told}");
-    assert_eq!(ids(&keys[0], "?ended=true"), made[..1]);
-    // One of others is the only one that can be meant.
+    refused(&["pause", "web"], &made);
+    refused(&["inspect", "web"], &made);
+    assert_eq!(answer(&keys[0], "?ended=true"), json!({ "id": made[0], "others": [] }));
     server.say(&["rm", "-f", &made[1]]);
-    assert_eq!(inspected("web")["sandboxID"], *made[0]);
-    // The own one, also where another lives.
+    refused(&["exec", "web", "true"], &made[..1]);
     let own = server.say(&["create", "--name", "web"]);
     let own = own.trim();
     assert_eq!(inspected("web")["sandboxID"], own);
-    // One that lives, also where the own one has ended.
+    // Nobody gets what was meant for the owner's own once that has ended.
     server.say(&["stop", "web"]);
-    assert_eq!(inspected("web")["sandboxID"], *made[0]);
-    server.say(&["stop", "web"]);
-    // The own one of those that have ended, found where what has ended is found by its id, and nowhere else.
+    refused(&["exec", "web", "true"], &made[..1]);
+    refused(&["stop", "web"], &made[..1]);
+    // It is found where what has ended is found by its id, and nowhere else.
     let told = inspected("web");
     assert_eq!((&told["sandboxID"], &told["state"]), (&json!(own), &json!("ended")));
     assert_eq!(told["metadata"]["offleash.name"], "web");
     assert!(server.say(&["logs", "web"]).contains("killed: by the owner"), "{told}");
     assert!(server.say(&["ls", "-a"]).contains(" web "));
+    server.say(&["rm", "-f", &made[0]]);
     assert!(!server.say_anyway(&["pause", "web"]).status.success());
-    assert_eq!(ids(&keys[1], ""), [""; 0]);
-    assert_eq!(ids(&keys[1], "?ended=true"), made[1..]);
+    assert_eq!(answer(&keys[1], ""), json!({ "id": null, "others": [] }));
+    assert_eq!(answer(&keys[1], "?ended=true"), json!({ "id": made[1], "others": [] }));
     for (query, status) in [("web?ended=perhaps", 400), ("No%20Name", 400)] {
         let answer = server.ask(&keys[0], &format!("GET /v1/names/{query}"), "");
         assert_eq!(answer.status, status, "{}", answer.body);

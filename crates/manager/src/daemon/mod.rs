@@ -51,6 +51,7 @@ pub use self::forking::{CarriedContexts, ForkRequest, Forks, MOST_FORKS};
 use self::inner::Inner;
 pub use self::keys::Keys;
 pub(crate) use self::launch::{OWN_PROGRAM, Process};
+pub use self::names::Called;
 pub use self::readiness::Missing;
 pub use self::records::LogsWanted;
 pub use self::request::{

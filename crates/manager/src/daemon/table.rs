@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use super::ENVD_VERSION;
 use super::error::DaemonError;
 use super::history::Cause;
+use super::names::Called;
 use super::request::{NAME, OnTimeout};
 use super::specification::Specification;
 use super::view::{Access, Caller, Counts, Interpreter, Limits, SandboxView, State};
@@ -218,18 +219,24 @@ impl Table {
         self.get(id).filter(seen).ok_or_else(|| DaemonError::not_found(id))
     }
 
-    /// The living sandboxes called `name` of which the caller may know: its own if there is one, else all.
-    pub(super) fn called(&self, caller: &Caller, name: &str) -> Vec<String> {
-        let (mut own, mut others) = (Vec::new(), Vec::new());
+    /// The living sandboxes called `name` of which the caller may know: its own, else those of others.
+    pub(super) fn called(&self, caller: &Caller, name: &str) -> Called {
+        let (mut own, mut others) = (None, Vec::new());
         for entry in self.lock().values() {
             let facts = entry.lock();
             let key_id = facts.row.key_id.as_deref();
             if facts.visible_state().is_some() && facts.is_called(Some(name)) && caller.sees(key_id) {
-                let ids = if caller.is(key_id) { &mut own } else { &mut others };
-                ids.push(facts.row.id.clone());
+                let id = facts.row.id.clone();
+                match caller.is(key_id) {
+                    true => own = Some(id),
+                    false => others.push(id),
+                }
             }
         }
-        if own.is_empty() { others } else { own }
+        if own.is_some() {
+            others.clear();
+        }
+        Called { own, others }
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Entry>> {
