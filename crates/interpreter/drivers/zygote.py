@@ -1,10 +1,14 @@
 """A zygote: a Python that has imported what contexts need, and of which copies are moved into sandboxes.
 
 It runs in a sandbox of its own, above the user namespaces of those that it serves. A supervisor connects to its socket
-and sends one message: which sandbox, as whom, under which limits and filters, with which streams
-(`isolation::process::door` is the other side). A copy enters, takes on all of it, says so with its pidfd and the listener
-of its system call filter, waits for the word and then is the driver of a context as if it had been started there. The
-supervisor believes only what the kernel says of the copy.
+and sends two messages (`isolation::process::door` is the other side): descriptors, of which the first is the sandbox, and
+an order, as whom, under which limits and filters, with which variables. The zygote takes the first one alone. A copy enters,
+takes the order, takes on all of it, says so with its pidfd and the listener of its system call filter, waits for the word
+and then is the driver of a context as if it had been started there. The supervisor believes only what the kernel says of
+the copy.
+
+Every later copy finds what was ever in the zygote's memory, also what was freed there. So no byte that is a sandbox's own
+is read by the zygote or by a process that has its memory: what they get of one are descriptors.
 
 Nothing but memory comes along: no descriptor, thread, variable, signal handler or state of a generator of random numbers.
 
@@ -31,7 +35,10 @@ import traceback
 import types
 import uuid
 
-SOCKET = "/tmp/.offleash-zygote"
+# A supervisor that would send the zygote more than descriptors looks for another name, and so finds none.
+SOCKET = "/tmp/.offleash-zygote-2"
+# The message that comes with the descriptors, and the most bytes of an order.
+ENTER, MOST_ORDER = b"enter", 256 * 1024
 # What is imported ahead, where it is installed. Importing is all that is done with it.
 AHEAD = (
     "IPython.core.interactiveshell",
@@ -188,7 +195,7 @@ def collapse():
 
 
 class Order:
-    """What a supervisor asks for."""
+    """What a copy is to take on. Only a copy reads it, in memory of its own."""
 
     def __init__(self, message, descriptors):
         self.env, self.limits, self.cpus = [], [], []
@@ -205,14 +212,15 @@ class Order:
                 setattr(self, word, bytes.fromhex(values[0]))
             else:
                 setattr(self, word, int(values[0]))
-        self.first, self.streams, rest = descriptors[0], descriptors[1:4], descriptors[4:]
+        self.streams, rest = descriptors[1:4], descriptors[4:]
         self.landlock = rest.pop(0) if self.ruleset else None
         self.doors = rest[: self.entrances]
 
 
-def enter(order):
-    """Becomes, in a process that is made for it, one of the sandbox; answers the id of its child, to which it is 0."""
-    check(HELD.setns(ctypes.c_int(order.first), ctypes.c_int(NAMESPACES)))
+def enter(first):
+    """Becomes, in a process that is made for it, one of the sandbox with that first process; answers the id of its child, to
+    which it is 0."""
+    check(HELD.setns(ctypes.c_int(first), ctypes.c_int(NAMESPACES)))
     # A process changes its process ids only for its children.
     return os.fork()
 
@@ -341,6 +349,13 @@ def take_on(order, supervisor):
     os.close(listener)
 
 
+def take_order(supervisor, descriptors):
+    message = supervisor.recv(MOST_ORDER)
+    if not message:
+        os._exit(0)
+    return Order(message, descriptors)
+
+
 def await_word(supervisor):
     """Waits until the supervisor has found that this process is what it is to be."""
     if supervisor.recv(16) != b"go":
@@ -416,7 +431,7 @@ def become_driver(source, serve):
         exec(compile(asked, "<offleash>", "exec"), {"__name__": "offleash_driver"})
 
 
-def copy(order, supervisor, source, seeds, serve):
+def copy(descriptors, supervisor, source, seeds, serve):
     """What a copy of the zygote does; does not return."""
     code = 125
     try:
@@ -424,6 +439,7 @@ def copy(order, supervisor, source, seeds, serve):
         for number in DEFAULTED:
             # Without the names that `signal` has for what comes back.
             _signal.signal(number, _signal.SIG_DFL)
+        order = take_order(supervisor, descriptors)
         take_on(order, supervisor)
         # While it is looked at.
         forget(order, seeds)
@@ -503,9 +519,12 @@ class Zygote:
         supervisor.settimeout(PATIENCE)
         descriptors = []
         try:
-            message, descriptors, _, _ = socket.recv_fds(supervisor, 256 * 1024, 64)
+            # Not a byte more, whatever was sent.
+            message, descriptors, _, _ = socket.recv_fds(supervisor, len(ENTER), 64)
             descriptors = list(descriptors)
-            self.fork(Order(message, descriptors), supervisor)
+            if message != ENTER or len(descriptors) < 4:
+                raise ValueError("what came is no sandbox to enter")
+            self.fork(descriptors, supervisor)
         except Exception as error:
             try:
                 supervisor.send(failure(error))
@@ -515,10 +534,10 @@ class Zygote:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def fork(self, order, supervisor):
+    def fork(self, descriptors, supervisor):
         hears, told = os.pipe()
         try:
-            self.fork_between(lambda: self.make(order, supervisor, told))
+            self.fork_between(lambda: self.make(descriptors, supervisor, told))
         finally:
             os.close(told)
             number = os.read(hears, 4)
@@ -541,15 +560,15 @@ class Zygote:
             raise OSError("there is no process for a copy")
         os.waitpid(pid, 0)
 
-    def make(self, order, supervisor, told):
+    def make(self, descriptors, supervisor, told):
         """Makes a copy in the sandbox, and says which it is. Done by a process that ends then."""
         try:
-            made = enter(order)
+            made = enter(descriptors[0])
         except BaseException as error:
             supervisor.send(failure(error))
             return
         if made == 0:
-            copy(order, supervisor, self.source, self.seeds, lambda: self.driver["main"](self.prepared))
+            copy(descriptors, supervisor, self.source, self.seeds, lambda: self.driver["main"](self.prepared))
         os.write(told, struct.pack("i", made))
 
     def reap(self):

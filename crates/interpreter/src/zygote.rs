@@ -4,7 +4,9 @@ use crate::language::Language;
 use crate::protocol::{FrameError, HostFrame};
 
 /// Where it listens, inside the sandbox in which it runs.
-pub const SOCKET: &str = "/tmp/.offleash-zygote";
+///
+/// The name is that of one way to ask: whoever asks in another one finds nothing here, and starts the program itself.
+pub const SOCKET: &str = "/tmp/.offleash-zygote-2";
 
 /// What it writes when it listens.
 pub const READY: &[u8] = b"ready\n";

@@ -94,10 +94,14 @@ struct Driver {
 
 impl Driver {
     async fn new(sandbox: &Kept) -> Self {
+        Self::with(sandbox, vec![(b"GIVEN".to_vec(), b"\xffvalue".to_vec())], b"/tmp").await
+    }
+
+    async fn with(sandbox: &Kept, env: Vec<(Vec<u8>, Vec<u8>)>, cwd: &[u8]) -> Self {
         let start = StartExec {
             argv: words(&Language::Python.command()),
-            env: vec![(b"GIVEN".to_vec(), b"\xffvalue".to_vec())],
-            cwd: Some(b"/tmp".to_vec()),
+            env,
+            cwd: Some(cwd.to_vec()),
             stdin: true,
             ..StartExec::default()
         };
@@ -301,6 +305,76 @@ fn two_copies_share_nothing_and_find_different_numbers() {
     });
 }
 
+/// Looks in all memory of the process that it runs in. What is looked for is given with one added to each byte, and so is
+/// memory before it is compared: neither the search nor what it has read is what is found.
+const SCAN: &str = "
+import re
+shift = bytes((byte + 1) % 256 for byte in range(256))
+def count(wanted):
+    found = 0
+    with open('/proc/self/maps') as maps:
+        areas = re.findall(r'^([0-9a-f]+)-([0-9a-f]+) r', maps.read(), re.M)
+    with open('/proc/self/mem', 'rb', buffering=0) as memory:
+        for begin, end in ((int(begin, 16), int(end, 16)) for begin, end in areas):
+            for at in range(begin, end, 1 << 20):
+                try:
+                    memory.seek(at)
+                    data = memory.read(min((1 << 20) + len(wanted) - 1, end - at))
+                except (OSError, OverflowError):
+                    continue
+                found += data.translate(shift).count(wanted)
+    return found
+";
+
+/// How often something is in the memory of a copy.
+async fn count_in(driver: &mut Driver, wanted: &[u8]) -> usize {
+    let shifted: String = wanted
+        .iter()
+        .map(|byte| format!("{:02x}", byte.wrapping_add(1)))
+        .collect();
+    let text = driver
+        .run(&format!("print('found=%d' % count(bytes.fromhex('{shifted}')))"))
+        .await;
+    said(&text, "found").parse().unwrap()
+}
+
+#[test]
+fn nothing_of_one_sandbox_is_in_the_memory_of_the_next_copy() {
+    test(async {
+        const SECRET: &str = "k3y-0f-0ne-t3nant;";
+        let zygote = Zygote::new(Template::System).await;
+        let one = zygote.sandbox(Template::System).await;
+        let place = format!("/tmp/{SECRET}");
+        one.output(&format!("mkdir '{place}'")).await;
+        let variable = |name: String, value: String| (name.into_bytes(), value.into_bytes());
+        let mut env: Vec<_> = (0..100)
+            .map(|number| variable(format!("{SECRET}{number}"), format!("{number}{SECRET}")))
+            .collect();
+        // Of many sizes: where memory that was freed is used anew differs by size.
+        for times in [5, 22, 45, 200] {
+            env.push(variable(format!("LONG_{times}"), SECRET.repeat(times)));
+        }
+        let hexadecimal: String = SECRET.bytes().map(|byte| format!("{byte:02x}")).collect();
+        let mut first = Driver::with(&one, env, place.as_bytes()).await;
+        first.run(SCAN).await;
+        assert_ne!(count_in(&mut first, SECRET.as_bytes()).await, 0);
+        within(one.keeper.kill()).await.unwrap();
+        for _ in 0..2 {
+            let other = zygote.sandbox(Template::System).await;
+            let mut next = Driver::new(&other).await;
+            next.run(SCAN).await;
+            let found = (
+                count_in(&mut next, SECRET.as_bytes()).await,
+                count_in(&mut next, hexadecimal.as_bytes()).await,
+            );
+            assert_eq!(found, (0, 0));
+            // It was a copy.
+            let parent = next.run("import os; print('parent=%d' % os.getppid())").await;
+            assert_eq!(said(&parent, "parent"), "0");
+        }
+    });
+}
+
 #[test]
 fn a_copy_can_be_interrupted_and_killed_with_all_that_it_started() {
     test(async {
@@ -351,7 +425,7 @@ fn what_a_copy_must_not_do_is_refused_and_counted() {
                   print('unshare=%r' % libc.unshare(0x10000000))\n\
                   print('mount=%r' % libc.mount(b'x', b'/tmp', b'tmpfs', 0, None))\n\
                   print('uid=%r' % tried(lambda: os.setuid(0) or 'done'))\n\
-                  print('zygote=%r' % os.path.exists('/tmp/.offleash-zygote'))\n\
+                  print('zygote=%r' % any(name.startswith('.offleash-zygote') for name in os.listdir('/tmp')))\n\
                   print('first=%r' % tried(lambda: os.kill(1, 9) or 'done'))\n",
             )
             .await;

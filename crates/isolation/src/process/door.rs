@@ -22,6 +22,9 @@ use crate::limits;
 
 /// How long a zygote may take; after that it is not to be waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// What a zygote is sent, with descriptors and without a byte that is the sandbox's own: all later copies have whatever it
+/// was ever given. The copy takes what follows.
+const ENTER: &[u8] = b"enter";
 /// What a zygote says when its copy is in the sandbox, and what that waits for.
 const ENTERED: &[u8] = b"entered";
 const GO: &[u8] = b"go";
@@ -110,8 +113,9 @@ impl Door {
         ];
         descriptors.extend(self.ruleset.iter().map(AsFd::as_fd));
         descriptors.extend(self.entrances.iter().map(AsFd::as_fd));
-        let message = self.message(request, user)?;
-        socket::send(zygote.as_fd(), message.as_bytes(), &descriptors)?;
+        let order = self.order(request, user)?;
+        socket::send(zygote.as_fd(), ENTER, &descriptors)?;
+        socket::send(zygote.as_fd(), order.as_bytes(), &[])?;
         drop((given_input, given_output, given_errors));
         let (pidfd, listener) = answer(zygote.as_fd())?;
         let pid = number_of(&pidfd)?;
@@ -149,8 +153,8 @@ impl Door {
         }
     }
 
-    /// Lines of a word and its values; what may hold any bytes is in hexadecimal.
-    fn message(&self, request: &ExecRequest, user: UserIds) -> io::Result<String> {
+    /// What the copy takes on: lines of a word and its values; what may hold any bytes is in hexadecimal.
+    fn order(&self, request: &ExecRequest, user: UserIds) -> io::Result<String> {
         let mut lines = vec![
             format!("uid {}", user.uid),
             format!("gid {}", user.gid),
