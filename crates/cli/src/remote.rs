@@ -104,7 +104,7 @@ pub(crate) fn cp(arguments: &CpArgs, state: Option<&Path>) -> Result<ExitCode, F
 
 pub(crate) fn logs(arguments: &LogsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     let client = client(state)?;
-    logs::logs(&client, &client.id_of_any(&arguments.id)?, arguments.follow)
+    logs::logs(&client, &client.id_of(&arguments.id)?, arguments.follow)
 }
 
 /// Ends sandboxes, running or paused.
@@ -134,7 +134,7 @@ pub(crate) fn inspect(arguments: &IdsArgs, state: Option<&Path>) -> Result<ExitC
     let client = client(state)?;
     let mut all = Vec::new();
     for given in &arguments.ids {
-        let id = &client.id_of_any(given)?;
+        let id = &client.id_of(given)?;
         let mut detail = match client.get(&format!("/sandboxes/{}", encoded(id))) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 client.ended(id)?.as_ref().map(described).ok_or(error)?

@@ -44,7 +44,7 @@ fn languages<'a>(places: impl IntoIterator<Item = &'a Path> + Clone, built: &Res
         .partition(|language| language.programs().iter().all(|program| find(program).is_some()));
     let name = |language: &Language| match language {
         // How old it is would have to be asked of it.
-        Language::TypeScript => "typescript (Node 22.13 or newer)",
+        Language::TypeScript => "typescript (if Node is 22.13 or newer)",
         other => other.name(),
     };
     let names = |languages: &[Language]| languages.iter().map(name).collect::<Vec<_>>().join(", ");
@@ -172,7 +172,7 @@ mod tests {
         }
         let some = check(Ok(vec!["stats".to_owned()]));
         // Java without its compiler is none.
-        let expected = "this machine has the programs of python, bash; not of javascript, typescript (Node 22.13 or newer), r, java; \
+        let expected = "this machine has the programs of python, bash; not of javascript, typescript (if Node is 22.13 or newer), r, java; \
                         templates may have more: `stats`";
         assert_eq!((some.status, &*some.found), (Status::Limited, expected));
         for program in ["node", "Rscript", "javac"] {

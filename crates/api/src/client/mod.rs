@@ -238,28 +238,17 @@ impl Client {
         })
     }
 
-    /// The id of the owner's own living sandbox that `given` is the name of; `given` itself where it is none.
+    /// The id of the owner's own sandbox that `given` is the name of: the living one, or else the last that had it, of which
+    /// whatever is asked for says that it has ended. `given` itself where there is none.
     ///
     /// # Errors
     /// As [`Self::get`], and `OfOthers`.
     pub fn id_of(&self, given: &str) -> Result<String, ClientError> {
-        self.called(given, false)
-    }
-
-    /// As [`Self::id_of`]; where none that lives has the name, the last one that had it.
-    ///
-    /// # Errors
-    /// As [`Self::id_of`].
-    pub fn id_of_any(&self, given: &str) -> Result<String, ClientError> {
-        self.called(given, true)
-    }
-
-    fn called(&self, given: &str, ended: bool) -> Result<String, ClientError> {
         // What could be an id is no name.
         if given.parse::<SandboxName>().is_err() {
             return Ok(given.to_owned());
         }
-        let answer = self.get(&format!("/v1/names/{}?ended={ended}", encoded(given)))?;
+        let answer = self.get(&format!("/v1/names/{}?ended=true", encoded(given)))?;
         if let Some(id) = answer["id"].as_str() {
             return Ok(id.to_owned());
         }

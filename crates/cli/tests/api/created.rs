@@ -87,9 +87,15 @@ fn a_name_stands_for_ones_own_sandbox_only() {
     assert_eq!(inspected("web")["sandboxID"], own);
     // Nobody gets what was meant for the owner's own once that has ended.
     server.say(&["stop", "web"]);
-    refused(&["exec", "web", "true"], &made[..1]);
-    refused(&["stop", "web"], &made[..1]);
-    // It is found where what has ended is found by its id, and nowhere else.
+    for verb in [&["exec", "web", "true"][..], &["stop", "web"], &["pause", "web"]] {
+        let refused = server.say_anyway(verb);
+        let told = stderr(&refused);
+        assert!(!refused.status.success(), "{told}");
+        assert!(
+            told.contains(own) && told.contains("has ended: killed by the owner"),
+            "{told}"
+        );
+    }
     let told = inspected("web");
     assert_eq!((&told["sandboxID"], &told["state"]), (&json!(own), &json!("ended")));
     assert_eq!(told["metadata"]["offleash.name"], "web");
