@@ -65,9 +65,8 @@ __offleash_heard() {
 
 __offleash_frame() {
     builtin local LC_ALL=C byte
-    builtin read -r -N 1 -u 204 byte
-    builtin printf '%s %s %d\n%s' "$1" "$2" "${#3}" "$3" >&201
-    builtin printf x >&204
+    { builtin read -r -N 1 -u 204 byte && builtin printf '%s %s %d\n%s' "$1" "$2" "${#3}" "$3" >&201 &&
+        builtin printf x >&204; } 2>/dev/null || __offleash_die 'the way to the host was closed'
 }
 
 # Tells both pumps something, and waits until they heard of it: all that was written before was passed on then.
