@@ -110,7 +110,8 @@ pub(super) fn news_of(message: &Value) -> Option<News> {
 
 /// 128 and the signal's number, from a status such as `signal: killed`.
 fn killed(status: &str) -> u8 {
-    let number = match status.strip_prefix("signal: ").unwrap_or_default() {
+    let name = status.strip_prefix("signal: ").unwrap_or_default();
+    let number = match name {
         "hangup" => 1,
         "interrupt" => 2,
         "quit" => 3,
@@ -119,12 +120,20 @@ fn killed(status: &str) -> u8 {
         "aborted" => 6,
         "bus error" => 7,
         "floating point exception" => 8,
+        "user defined signal 1" => 10,
         "segmentation fault" => 11,
+        "user defined signal 2" => 12,
         "broken pipe" => 13,
         "alarm clock" => 14,
         "terminated" => 15,
-        // Of those that have no name there: the one that cannot be caught.
-        _ => 9,
+        "CPU time limit exceeded" => 24,
+        "file size limit exceeded" => 25,
+        "bad system call" => 31,
+        // Those that have no name there have a number; of what is neither, the one that cannot be caught.
+        _ => {
+            let number = name.strip_prefix("signal ").and_then(|number| number.parse().ok());
+            number.filter(|number| (1..=64).contains(number)).unwrap_or(9)
+        }
     };
     128 + number
 }
@@ -148,6 +157,12 @@ mod tests {
             (json!({"exited": true, "status": "exit status 0"}), 0),
             (json!({"exitCode": -1, "status": "signal: killed"}), 137),
             (json!({"exitCode": -1, "status": "signal: terminated"}), 143),
+            (
+                json!({"exitCode": -1, "status": "signal: file size limit exceeded"}),
+                153,
+            ),
+            (json!({"exitCode": -1, "status": "signal: signal 34"}), 162),
+            (json!({"exitCode": -1, "status": "signal: signal 999"}), 137),
         ] {
             let news = news_of(&json!({"event": {"end": end}}));
             assert!(matches!(news, Some(News::Ended(seen)) if seen == code), "{news:?}");
