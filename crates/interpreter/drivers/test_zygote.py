@@ -71,6 +71,49 @@ class Forks(unittest.TestCase):
         for way in WAYS:
             self.assertEqual(self.run_with(way, code), "True\nno child\n1\n", way)
 
+    def test_nobody_may_trace_a_copy_until_all_is_taken_on(self):
+        code = """
+            import socket
+            get = lambda: zygote["prctl"](zygote["PR_GET_DUMPABLE"])
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            before = get()
+            def setns(*_):
+                theirs.send(b"enters %d" % get())
+                return 0
+            def filter_calls(_):
+                theirs.send(b"filters %d" % get())
+                return os.dup(0)
+            def drop_capabilities():
+                # What has none may drop none.
+                theirs.send(b"drops %d" % get())
+            real = zygote["HELD"]
+            def work():
+                zygote["HELD"] = types.SimpleNamespace(setns=setns)
+                zygote.update(filter_calls=filter_calls, drop_capabilities=drop_capabilities)
+                try:
+                    if zygote["enter"](0):
+                        return
+                    order = zygote["Order"](
+                        b"uid %d\\ngid %d\\nruleset 0\\nentrances 0\\nfilter " % (os.getuid(), os.getgid()),
+                        [0, 0, 1, 2],
+                    )
+                    zygote["take_on"](order, theirs)
+                    theirs.send(b"taken on %d" % get())
+                    os._exit(0)
+                except BaseException as error:
+                    theirs.send(repr(error).encode())
+                    os._exit(1)
+            fork(work)
+            zygote["HELD"] = real
+            theirs.close()
+            while said := ours.recv(200):
+                print(said.decode())
+            print(os.waitpid(-1, 0)[1], get() == before)
+        """
+        told = "enters 0\ndrops 0\nfilters 0\nentered\nbare\ntaken on 1\n0 True\n"
+        for way in WAYS:
+            self.assertEqual(self.run_with(way, code), told, way)
+
 
 if __name__ == "__main__":
     unittest.main()

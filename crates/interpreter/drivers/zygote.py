@@ -220,6 +220,8 @@ class Order:
 def enter(first):
     """Becomes, in a process that is made for it, one of the sandbox with that first process; answers the id of its child, to
     which it is 0."""
+    # `Between` gives the zygote's memory back what it had.
+    prctl(PR_SET_DUMPABLE, 0)
     check(HELD.setns(ctypes.c_int(first), ctypes.c_int(NAMESPACES)))
     # A process changes its process ids only for its children.
     return os.fork()
@@ -254,7 +256,7 @@ class Between:
             pid = HELD.clone(self.call, self.top, ctypes.c_int(CLONE_VM | CLONE_VFORK | signal.SIGCHLD), None)
             if pid < 0:
                 raise OSError(ctypes.get_errno(), "there is no process for a copy")
-            # What enters another user namespace takes that away from the memory that it has.
+            # What enters takes that away from the memory that it has.
             prctl(PR_SET_DUMPABLE, int(self.is_dumpable))
             os.waitpid(pid, 0)
         finally:
@@ -313,7 +315,11 @@ def filter_calls(instructions):
 
 
 def take_on(order, supervisor):
-    """Takes on what every process of the sandbox has, in the order in which each step still has what it needs."""
+    """Takes on what every process of the sandbox has, in the order in which each step still has what it needs.
+
+    Until all of it is, and the filter's listener is gone from here, no process of the sandbox may trace this one or write to
+    its memory: it is not dumpable since it entered, and where there is no Landlock nothing else is in their way.
+    """
     for door in order.doors:
         os.write(door, b"0")
     try:
@@ -323,7 +329,8 @@ def take_on(order, supervisor):
         pass
     os.setresgid(order.gid, order.gid, order.gid)
     os.setresuid(order.uid, order.uid, order.uid)
-    prctl(PR_SET_DUMPABLE, 1)
+    # That sets it to what `fs.suid_dumpable` says.
+    prctl(PR_SET_DUMPABLE, 0)
     os.setsid()
     os.umask(0o022)
     share_core()
@@ -347,6 +354,9 @@ def take_on(order, supervisor):
     supervisor.sendmsg([b"entered"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
     os.close(own)
     os.close(listener)
+    # As any program that has been started.
+    prctl(PR_SET_DUMPABLE, 1)
+    supervisor.send(b"bare")
 
 
 def take_order(supervisor, descriptors):

@@ -25,8 +25,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// What a zygote is sent, with descriptors and without a byte that is the sandbox's own: all later copies have whatever it
 /// was ever given. The copy takes what follows.
 const ENTER: &[u8] = b"enter";
-/// What a zygote says when its copy is in the sandbox, and what that waits for.
+/// What a zygote says when its copy is in the sandbox, then when the copy has what it sent with that no more and may be
+/// traced as any process there, and what that waits for.
 const ENTERED: &[u8] = b"entered";
+const BARE: &[u8] = b"bare";
 const GO: &[u8] = b"go";
 /// The namespaces of a sandbox, as `/proc/PID/ns` names them.
 const NAMESPACES: [&str; 7] = ["user", "pid", "mnt", "net", "ipc", "uts", "cgroup"];
@@ -252,9 +254,21 @@ fn answer(zygote: BorrowedFd<'_>) -> io::Result<(OwnedFd, OwnedFd)> {
     let said = buffer.get(..length).unwrap_or_default();
     let mut descriptors = descriptors.into_iter();
     match (said, descriptors.next(), descriptors.next()) {
-        (ENTERED, Some(pidfd), Some(listener)) => Ok((pidfd, listener)),
-        (b"", ..) => Err(io::ErrorKind::UnexpectedEof.into()),
-        _ => Err(io::Error::other(format!("the zygote says: {}", said.escape_ascii()))),
+        (ENTERED, Some(pidfd), Some(listener)) => {
+            let (length, _none) = socket::receive(zygote, &mut buffer)?;
+            let said = buffer.get(..length).unwrap_or_default();
+            (said == BARE)
+                .then_some((pidfd, listener))
+                .ok_or_else(|| unexpected(said))
+        }
+        _ => Err(unexpected(said)),
+    }
+}
+
+fn unexpected(said: &[u8]) -> io::Error {
+    match said {
+        b"" => io::ErrorKind::UnexpectedEof.into(),
+        _ => io::Error::other(format!("the zygote says: {}", said.escape_ascii())),
     }
 }
 
