@@ -166,7 +166,14 @@ mod tests {
             rule(RuleVerdict::Allow, "*.wide.example:8443"),
             rule(RuleVerdict::Deny, "no.wide.example"),
         ];
-        Policy::new(NetworkPolicy { rules }, Vec::new(), Unknown::Denied)
+        Policy::new(
+            NetworkPolicy {
+                rules,
+                ..NetworkPolicy::default()
+            },
+            Vec::new(),
+            Unknown::Denied,
+        )
     }
 
     fn question(name: &str, kind: RecordType) -> Message {

@@ -248,7 +248,14 @@ mod tests {
         ];
         let rules = rules.map(|(verdict, text)| NetworkRule::parse(verdict, text).unwrap());
         let own = vec!["151.101.64.2".parse().unwrap()];
-        let policy = Policy::new(NetworkPolicy { rules: rules.to_vec() }, own, Unknown::Reached);
+        let policy = Policy::new(
+            NetworkPolicy {
+                rules: rules.to_vec(),
+                ..NetworkPolicy::default()
+            },
+            own,
+            Unknown::Reached,
+        );
         for (server, may_be_asked) in [
             ("93.184.216.34:53", true),
             // What the sandbox itself may not reach is asked in its place.
@@ -276,7 +283,16 @@ mod tests {
     fn a_rule_is_only_missed_where_it_would_change_something() {
         let rules = [(RuleVerdict::Allow, "a.example"), (RuleVerdict::Deny, "d.example")];
         let rules = rules.map(|(verdict, text)| NetworkRule::parse(verdict, text).unwrap());
-        let policy = |unknown| Policy::new(NetworkPolicy { rules: rules.to_vec() }, Vec::new(), unknown);
+        let policy = |unknown| {
+            Policy::new(
+                NetworkPolicy {
+                    rules: rules.to_vec(),
+                    ..NetworkPolicy::default()
+                },
+                Vec::new(),
+                unknown,
+            )
+        };
         for (host, plain, open) in [
             ("a.example", false, false),
             ("d.example", false, false),
@@ -301,7 +317,16 @@ mod tests {
         ];
         let rules = rules.map(|(verdict, text)| NetworkRule::parse(verdict, text).unwrap());
         let own = "151.101.64.2".parse().unwrap();
-        let policy = |unknown| Policy::new(NetworkPolicy { rules: rules.to_vec() }, vec![own], unknown);
+        let policy = |unknown| {
+            Policy::new(
+                NetworkPolicy {
+                    rules: rules.to_vec(),
+                    ..NetworkPolicy::default()
+                },
+                vec![own],
+                unknown,
+            )
+        };
         let [plain, learning, open] = [Unknown::Denied, Unknown::Asked, Unknown::Reached].map(policy);
         for (host, port, verdict, opened) in [
             ("a.example", 443, RuleVerdict::Allow, true),

@@ -77,6 +77,7 @@ pub(super) fn network(network: Network) -> Result<NetworkSettings, Refusal> {
         dns_servers: network.dns_servers.unwrap_or_default(),
         egress_proxy: network.egress_proxy.map(egress_proxy).transpose()?,
         https_ports: https_ports(network.https_ports.unwrap_or_default())?,
+        ..NetworkSettings::default()
     })
 }
 
@@ -261,6 +262,7 @@ mod tests {
                     password: Some("w".to_owned()),
                 }),
                 https_ports: BTreeSet::from([443, 8443]),
+                ..NetworkSettings::default()
             },
             ..CreateRequest::default()
         };

@@ -211,3 +211,63 @@ fn connections_to_the_outside_end_with_a_pause_and_with_the_rules_that_allowed_t
     );
     assert_eq!(served.python(&id, &refused), "refused\n");
 }
+
+/// Asks a service that says again what it is told.
+const ASKED: &str = r#"
+import socket
+try:
+    connection = socket.create_connection(("ADDRESS", 7), 60)
+    connection.sendall(b"x")
+    print("reached" if connection.recv(1) == b"x" else "refused")
+except OSError:
+    print("refused")
+"#;
+
+#[test]
+fn a_key_s_rules_open_neither_the_machine_nor_what_is_not_public_and_the_owner_s_do() {
+    let Some(world) = world() else { return };
+    let served = Served::start(world);
+    let key = served.key();
+    // An address of the host, by its kind as public as any.
+    let own = "151.101.64.2";
+    let asked = |id: &str, address: &str| served.python(id, &ASKED.replace("ADDRESS", address));
+    let reach = |hosts: &[&str]| json!({ "allowOut": hosts, "denyOut": ["0.0.0.0/0"] });
+    let made = |network: &Value| {
+        let body = json!({ "templateID": "base", "timeout": 600, "network": network });
+        served.ask_as(&key, "POST /v2/sandboxes", &body)
+    };
+    let names = [own, "93.184.216.34:7"];
+    let owners = served.made(&reach(&names));
+    assert_eq!(asked(&owners, own), "reached\n");
+    let (status, sandbox) = made(&reach(&names));
+    assert_eq!(status, 201, "{sandbox}");
+    let id = sandbox["sandboxID"].as_str().unwrap();
+    assert_eq!(asked(id, own), "refused\n");
+    assert_eq!(asked(id, "93.184.216.34"), "reached\n");
+
+    let changed = |key: Option<&str>, id: &str, hosts: &[&str]| {
+        let line = format!("PUT /sandboxes/{id}/network");
+        match key {
+            Some(key) => served.ask_as(key, &line, &reach(hosts)).0,
+            None => served.ask(&line, &reach(hosts)).0,
+        }
+    };
+    // Whoever said it last counts, and may be told of no other address than the keys' rules open.
+    assert_eq!(changed(Some(&key), id, &["151.101.64.2:7"]), 204);
+    assert_eq!(asked(id, own), "refused\n");
+    assert_eq!(changed(None, id, &[own]), 204);
+    assert_eq!(asked(id, own), "reached\n");
+    assert_eq!(changed(None, id, &["168.63.129.16:7"]), 204);
+    for special in [
+        "168.63.129.16:7",
+        "198.18.0.1:80",
+        "[64:ff9b::a00:1]:443",
+        "[::]/127:80",
+    ] {
+        assert_eq!(changed(Some(&key), id, &[special]), 400, "{special}");
+        let (status, answer) = made(&reach(&["8.8.8.8", special]));
+        assert_eq!(status, 400, "{special}: {answer}");
+        let why = answer["message"].as_str().unwrap();
+        assert!(why.contains("is not public"), "{why}");
+    }
+}

@@ -37,15 +37,31 @@ impl Served {
         self.site.state()
     }
 
-    /// The status and the body of an answer.
+    /// The status and the body of an answer to the owner.
     pub(crate) fn ask(&self, line: &str, body: &Value) -> (u16, Value) {
+        self.ask_with("", line, body)
+    }
+
+    /// The same to whoever shows this key.
+    pub(crate) fn ask_as(&self, key: &str, line: &str, body: &Value) -> (u16, Value) {
+        self.ask_with(&format!("X-API-KEY: {key}\r\n"), line, body)
+    }
+
+    /// A key of everything.
+    pub(crate) fn key(&self) -> String {
+        let output = self.site.offleash(["key", "create"]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    fn ask_with(&self, fields: &str, line: &str, body: &Value) -> (u16, Value) {
         let mut stream = UnixStream::connect(self.site.state().join("api.sock")).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let body = body.to_string();
         let length = body.len();
         write!(
             stream,
-            "{line} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+            "{line} HTTP/1.1\r\nHost: x\r\n{fields}Connection: close\r\nContent-Length: {length}\r\n\r\n{body}"
         )
         .unwrap();
         let mut answer = String::new();

@@ -142,17 +142,46 @@ pub(crate) fn classify_within(address: IpAddr) -> (AddressClass, Cidr) {
     }
 }
 
+/// Whether an address of `network` may be public. `false` is certain; of networks whose addresses carry others, `true` is
+/// not, and the check before a connection decides ([`classify`] of the address itself).
+pub fn has_public(network: &Cidr) -> bool {
+    let is_divided = assigned().any(|(part, _)| part != *network && network.covers(&part));
+    if is_divided {
+        return network.halves().any(|half| has_public(&half));
+    }
+    // From here on all addresses of it are within one assignment.
+    let (first, last) = (network.first(), network.last());
+    if registered(first).map_or(first.is_ipv6(), |(class, _)| class != Public) {
+        return false;
+    }
+    if network.is_single() {
+        return classify(first) == Public;
+    }
+    let (first, last) = (embedded(first), embedded(last));
+    first.len() != last.len()
+        || first.into_iter().zip(last).all(|(first, last)| {
+            let alike = (first.to_bits() ^ last.to_bits()).leading_zeros();
+            let prefix = u8::try_from(alike).unwrap_or(0);
+            Cidr::containing(first.into(), prefix).is_none_or(|carried| has_public(&carried))
+        })
+}
+
 fn registered(address: IpAddr) -> Option<(AddressClass, Cidr)> {
+    assigned()
+        .find(|(network, _)| network.contains(address))
+        .map(|(network, class)| (class, network))
+}
+
+/// What the registries assign, the first that an address is in before others.
+fn assigned() -> impl Iterator<Item = (Cidr, AddressClass)> {
     let v4 = SPECIAL_V4
         .iter()
         .map(|(first, prefix, class)| (IpAddr::V4(*first), *prefix, *class));
     let v6 = SPECIAL_V6
         .iter()
         .map(|(first, prefix, class)| (IpAddr::V6(*first), *prefix, *class));
-    v4.chain(v6).find_map(|(first, prefix, class)| {
-        let network = Cidr::containing(first, prefix)?;
-        network.contains(address).then_some((class, network))
-    })
+    v4.chain(v6)
+        .filter_map(|(first, prefix, class)| Some((Cidr::containing(first, prefix)?, class)))
 }
 
 impl AddressClass {

@@ -39,6 +39,23 @@ impl Cidr {
         self.first
     }
 
+    /// The last address.
+    pub fn last(&self) -> IpAddr {
+        match self.first {
+            IpAddr::V4(first) => Ipv4Addr::from_bits(first.to_bits() | !mask_v4(self.prefix)).into(),
+            IpAddr::V6(first) => Ipv6Addr::from_bits(first.to_bits() | !mask_v6(self.prefix)).into(),
+        }
+    }
+
+    /// The two halves of a network of more than one address.
+    pub fn halves(&self) -> impl Iterator<Item = Self> {
+        let prefix = self.prefix + 1;
+        let (first, last) = (self.first, self.last());
+        [first, last]
+            .into_iter()
+            .filter_map(move |address| Self::containing(address, prefix))
+    }
+
     /// How many leading bits are the same.
     pub fn prefix(&self) -> u8 {
         self.prefix

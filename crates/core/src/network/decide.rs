@@ -40,6 +40,9 @@ pub struct NetworkRule {
 pub struct NetworkPolicy {
     /// In any order.
     pub rules: Vec<NetworkRule>,
+    /// Whether they are somebody's who may not speak for the owner of the machine: then none of them opens an address
+    /// that is not public, or one of the machine itself.
+    pub public_only: bool,
 }
 
 /// A decision and the rule that made it.

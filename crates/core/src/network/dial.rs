@@ -38,7 +38,7 @@ pub enum AddressRefusal {
         /// The rule.
         rule: String,
     },
-    /// It is not public, and no rule names it.
+    /// It is not public, and no rule names it that can open it.
     #[error("{} is {class}", subject(host, *address))]
     Special {
         /// The name, or the address when there is none.
@@ -49,8 +49,10 @@ pub enum AddressRefusal {
         port: u16,
         /// Its kind.
         class: AddressClass,
+        /// Whether no rule of these could open it, whatever the kind.
+        public_only: bool,
     },
-    /// It is an address of this machine, and no rule names it.
+    /// It is an address of this machine, and no rule names it that can open it.
     #[error("{} is an address of this machine", subject(host, *address))]
     Own {
         /// The name, or the address when there is none.
@@ -59,6 +61,8 @@ pub enum AddressRefusal {
         address: IpAddr,
         /// The port.
         port: u16,
+        /// Whether no rule of these could open it.
+        public_only: bool,
     },
 }
 
@@ -87,7 +91,7 @@ impl NetworkPolicy {
     /// - It is public and not our own, or a rule that allows addresses names it: a network within the range that the
     ///   registry assigns to its kind, so that `0.0.0.0/1` opens no loopback, and `169.254.0.0/16` no metadata service;
     ///   for our own addresses and for ones that carry others, the address itself. A rule that asks counts for an
-    ///   address that was asked for itself.
+    ///   address that was asked for itself. No rule does where they are of one who may reach what is public and no more.
     ///
     /// # Errors
     /// [`AddressRefusal`] says which of these does not hold.
@@ -116,17 +120,23 @@ impl NetworkPolicy {
         if is_own && class != AddressClass::Loopback {
             scope = Cidr::single(address);
         }
-        if class.can_be_allowed() && self.opens(name, address, port, &scope) {
+        if !self.public_only && class.can_be_allowed() && self.opens(name, address, port, &scope) {
             return Ok(());
         }
         Err(if is_own {
-            AddressRefusal::Own { host, address, port }
+            AddressRefusal::Own {
+                host,
+                address,
+                port,
+                public_only: self.public_only,
+            }
         } else {
             AddressRefusal::Special {
                 host,
                 address,
                 port,
                 class,
+                public_only: self.public_only,
             }
         })
     }
@@ -172,6 +182,8 @@ impl Explained for AddressRefusal {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Host { rule: Some(_), .. } | Self::Denied { .. } => None,
+            // Whoever is told can do nothing about it.
+            Self::Special { public_only: true, .. } | Self::Own { public_only: true, .. } => None,
             // Whoever asks for that address means a service here; only names lead to it by a rule.
             Self::Host { host, port, .. } | Self::Special { host, port, .. } | Self::Own { host, port, .. }
                 if host.is_loopback() =>

@@ -84,14 +84,20 @@ pub(crate) fn policies() -> impl Strategy<Value = NetworkPolicy> {
         });
         rules.collect::<Vec<_>>()
     });
-    prop::collection::vec(rules, 0..6).prop_map(|rules| NetworkPolicy { rules: rules.concat() })
+    prop::collection::vec(rules, 0..6).prop_map(|rules| NetworkPolicy {
+        rules: rules.concat(),
+        ..NetworkPolicy::default()
+    })
 }
 
 pub(crate) fn policy(list: &[(RuleVerdict, &str)]) -> NetworkPolicy {
     let rules = list
         .iter()
         .map(|(verdict, text)| NetworkRule::parse(*verdict, text).unwrap());
-    NetworkPolicy { rules: rules.collect() }
+    NetworkPolicy {
+        rules: rules.collect(),
+        ..NetworkPolicy::default()
+    }
 }
 
 pub(crate) fn host(text: &str) -> Host {

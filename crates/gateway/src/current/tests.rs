@@ -87,6 +87,7 @@ fn rules(port: u16, protocol: &str, denied: Option<&str>) -> NetworkPolicy {
     let denied = denied.map(|text| NetworkRule::parse(RuleVerdict::Deny, text).unwrap());
     NetworkPolicy {
         rules: allowed.into_iter().chain(denied).collect(),
+        ..NetworkPolicy::default()
     }
 }
 

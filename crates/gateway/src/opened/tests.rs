@@ -136,6 +136,7 @@ async fn gateway(rule: &str, port: u16, roots: CertificateDer<'static>, more_ser
     ];
     let rules = NetworkPolicy {
         rules: vec![NetworkRule::parse(RuleVerdict::Allow, &format!("127.0.0.1:{port}/tls")).unwrap()],
+        ..NetworkPolicy::default()
     };
     let journal = Journal::default();
     let shared = crate::current::Current::new(0, |successor| Shared {

@@ -18,6 +18,7 @@ fn policy() -> NetworkPolicy {
             rule(RuleVerdict::Allow, "93.184.216.0/24"),
             rule(RuleVerdict::Deny, "93.184.216.7"),
         ],
+        ..NetworkPolicy::default()
     }
 }
 

@@ -109,6 +109,7 @@ impl Order {
         if let Some(name) = &request.name {
             request.metadata.insert(NAME.to_owned(), name.as_str().to_owned());
         }
+        request.network.named_by_owner = caller.is_owner();
         let specification = Specification::of(&request, &inner.config)?;
         let timeout = specification::timeout(request.timeout_seconds, &inner.config)?;
         Ok(Self {
@@ -542,6 +543,7 @@ pub(super) fn network_order(settings: &NetworkSettings) -> Result<NetworkOrder, 
         deny: rules.deny,
         headers: rules.headers,
         way_out: rules.way_out,
+        named_by_owner: rules.named_by_owner,
     })
 }
 

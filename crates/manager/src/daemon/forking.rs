@@ -28,7 +28,7 @@ use super::creating::{Listener, Order, make_in_turn, new_row, settle};
 use super::error::DaemonError;
 use super::history::{Cause, who};
 use super::inner::Inner;
-use super::request::{CreateRequest, LimitsRequest, NAME, OnTimeout};
+use super::request::{CreateRequest, LimitsRequest, NAME, NetworkSettings, OnTimeout};
 use super::specification::{self, Specification};
 use super::table::{Claim, Entry, Reserved};
 use super::transitions::patiently;
@@ -207,6 +207,11 @@ async fn order_of(
         ));
     }
     let (limits, on_timeout) = (specification.limits, OnTimeout::of(&row));
+    // Whoever forks the sandbox of another does not speak with that one's voice.
+    let network = NetworkSettings {
+        named_by_owner: specification.network.named_by_owner && caller.is_owner(),
+        ..specification.network.clone()
+    };
     // A name is one sandbox's.
     row.metadata.remove(NAME);
     Ok(Order {
@@ -220,7 +225,7 @@ async fn order_of(
             secure: row.access_token.is_some(),
             on_timeout,
             auto_resume: row.auto_resume,
-            network: specification.network.clone(),
+            network: network.clone(),
             limits: LimitsRequest {
                 cpus: Some(limits.cpus),
                 memory_mib: Some(limits.memory_mib),
@@ -230,6 +235,7 @@ async fn order_of(
             idempotency_key: None,
         },
         specification: Specification {
+            network,
             network_pending: false,
             zygote: None,
             fork_of: Some(row.id),
@@ -288,7 +294,11 @@ async fn fill(
     let place = place(inner).await?;
     let turn = patiently(source).await?;
     runs(source)?;
-    if source.lock().specification.network != order.specification.network {
+    let network = NetworkSettings {
+        named_by_owner: order.specification.network.named_by_owner,
+        ..source.lock().specification.network.clone()
+    };
+    if network != order.specification.network {
         return Err(DaemonError::conflict(
             source.id.as_str(),
             "has got other rules meanwhile",

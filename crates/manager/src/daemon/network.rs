@@ -2,11 +2,13 @@
 //!
 //! There, what is allowed wins over what is denied; in a policy of ours it is the other way round. So what both lists
 //! name is taken out of what is denied, address by address, before there are rules. Addresses that are not public are
-//! taken out of what is allowed: whoever may use the API may not reach the machine's own network by it.
+//! taken out of what is allowed: whoever may use the API may not reach the machine's own network by it. Who has a key names public ones
+//! alone, and the gateway takes his rules for no consent to others; the owner may name what is in none of [`NEVER`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use offleash_core::network::address::has_public;
 use offleash_core::network::cidr::Cidr;
 use offleash_core::network::host_pattern::HostPattern;
 use offleash_core::network::pattern::NetworkPattern;
@@ -29,6 +31,8 @@ pub(super) struct Rules {
     pub(super) headers: Vec<HeaderOrder>,
     /// How names are resolved, and through what everything is reached.
     pub(super) way_out: WayOutOrder,
+    /// Whether the owner of the machine allows something.
+    pub(super) named_by_owner: bool,
 }
 
 /// Most entries of a list, and most rules that come of them.
@@ -92,6 +96,7 @@ pub(super) fn order(settings: &NetworkSettings) -> Result<Rules, DaemonError> {
             deny: deny.iter().map(Cidr::to_string).collect(),
             headers,
             way_out,
+            named_by_owner: false,
         });
     }
     let public = subtracted("allowOut", &allowed, &never())?;
@@ -104,9 +109,14 @@ pub(super) fn order(settings: &NetworkSettings) -> Result<Rules, DaemonError> {
     for (network, rest) in &at_ports {
         let public = subtracted("allowOut", &[*network], &never())?;
         allow.extend(public.iter().map(|network| format!("{network}{rest}")));
+        if allow.len() > MOST_RULES {
+            let why = format!("says in more than {MOST_RULES} rules what may be reached");
+            return Err(DaemonError::invalid("allowOut", why));
+        }
     }
     Ok(Rules {
         internet: false,
+        named_by_owner: settings.named_by_owner && !allow.is_empty(),
         allow,
         deny: Vec::new(),
         headers,
@@ -123,8 +133,14 @@ pub(super) fn check(settings: &NetworkSettings) -> Result<(), DaemonError> {
     let allowed = split_allowed(&settings.allow_out)?;
     let at_ports = allowed.at_ports.iter().map(|(network, _)| *network);
     for network in allowed.networks.iter().copied().chain(at_ports) {
-        let is_own = network == Cidr::single(IpAddr::V6(Ipv6Addr::LOCALHOST));
-        if is_own || subtracted("allowOut", &[network], &never())?.is_empty() {
+        let is_reachable = match settings.named_by_owner {
+            true => {
+                let is_loopback = network == Cidr::single(IpAddr::V6(Ipv6Addr::LOCALHOST));
+                !is_loopback && !subtracted("allowOut", &[network], &never())?.is_empty()
+            }
+            false => has_public(&network),
+        };
+        if !is_reachable {
             let why = format!("`{network}` is not public, and nothing that is not can be reached from a sandbox");
             return Err(DaemonError::invalid("allowOut", why));
         }
@@ -259,7 +275,7 @@ fn subtracted(field: &'static str, networks: &[Cidr], holes: &[Cidr]) -> Result<
             continue;
         }
         if holes.iter().any(|hole| network.covers(hole)) {
-            todo.extend(halves(&network));
+            todo.extend(network.halves());
         } else {
             rest.push(network);
         }
@@ -267,18 +283,6 @@ fn subtracted(field: &'static str, networks: &[Cidr], holes: &[Cidr]) -> Result<
     rest.sort_unstable();
     rest.dedup();
     Ok(rest)
-}
-
-/// The two halves of a network of more than one address.
-fn halves(network: &Cidr) -> impl Iterator<Item = Cidr> {
-    let prefix = network.prefix() + 1;
-    let upper = match network.first() {
-        IpAddr::V4(first) => IpAddr::V4((first.to_bits() | 1_u32.unbounded_shl(32 - u32::from(prefix))).into()),
-        IpAddr::V6(first) => IpAddr::V6((first.to_bits() | 1_u128.unbounded_shl(128 - u32::from(prefix))).into()),
-    };
-    [network.first(), upper]
-        .into_iter()
-        .filter_map(move |first| Cidr::containing(first, prefix))
 }
 
 /// What becomes a header must not be able to become two.
@@ -293,219 +297,4 @@ fn check_mask(mask: Option<&str>) -> Result<(), DaemonError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn settings(allow: &[&str], deny: &[&str]) -> NetworkSettings {
-        NetworkSettings {
-            allow_out: allow.iter().map(ToString::to_string).collect(),
-            deny_out: deny.iter().map(ToString::to_string).collect(),
-            ..NetworkSettings::default()
-        }
-    }
-
-    #[test]
-    fn lists_become_rules() {
-        type List = &'static [&'static str];
-        let cases: [(List, List, bool, List, List); 9] = [
-            (&[], &[], true, &[], &[]),
-            (&[], &["8.8.8.8"], true, &[], &["8.8.8.8"]),
-            (&[], &["0.0.0.0/0"], false, &[], &[]),
-            (&["1.1.1.1"], &["0.0.0.0/0"], false, &["1.1.1.1:1-65535/tcp"], &[]),
-            (
-                &["example.com", "*.example.org"],
-                &["0.0.0.0/0", "9.9.9.9"],
-                false,
-                &["example.com", "*.example.org"],
-                &[],
-            ),
-            (&["8.8.8.8/31"], &["8.8.8.8/30"], true, &[], &["8.8.8.10/31"]),
-            (&["0.0.0.0/0"], &["0.0.0.0/0", "8.8.8.8"], true, &[], &[]),
-            (
-                &["1.1.1.1:443", "[2606:4700::1111]:53/tcp", "example.com:22,8000-8010"],
-                &["0.0.0.0/0"],
-                false,
-                &["example.com:22,8000-8010", "1.1.1.1:443", "[2606:4700::1111]:53/tcp"],
-                &[],
-            ),
-            // Of a network that is public in part, that part.
-            (&["10.0.0.0/7:443"], &["0.0.0.0/0"], false, &["11.0.0.0/8:443"], &[]),
-        ];
-        for (allow, deny, internet, allowed, denied) in cases {
-            let rules = order(&settings(allow, deny)).unwrap();
-            assert_eq!(
-                (rules.internet, rules.allow, rules.deny),
-                (
-                    internet,
-                    allowed.iter().map(ToString::to_string).collect(),
-                    denied.iter().map(ToString::to_string).collect()
-                ),
-                "{allow:?} {deny:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn no_internet_is_all_of_it_denied() {
-        let none = NetworkSettings {
-            internet: Some(false),
-            ..settings(&["1.1.1.1"], &[])
-        };
-        let rules = order(&none).unwrap();
-        assert_eq!((rules.internet, rules.allow.len()), (false, 1));
-    }
-
-    #[test]
-    fn what_means_nothing_or_too_much_is_refused() {
-        for (allow, deny) in [
-            (&["example.com"][..], &[][..]),
-            (&[], &["example.com"]),
-            (&["*"], &["0.0.0.0/0"]),
-            (&["*.com"], &["0.0.0.0/0"]),
-            (&["10.0.0.0/8"], &["0.0.0.0/0"]),
-            (&["1.2.3.4/33"], &["0.0.0.0/0"]),
-            (&[], &["1.2.3.4/+8"]),
-            (&["a\nb"], &["0.0.0.0/0"]),
-            (&["1.1.1.1:443"], &[]),
-            (&["1.1.1.1:443"], &["1.1.1.1"]),
-            (&["1.1.1.1:0"], &["0.0.0.0/0"]),
-            (&["1.1.1.1:443/udp"], &["0.0.0.0/0"]),
-            (&["*.com:443"], &["0.0.0.0/0"]),
-            (&["http://example.com"], &["0.0.0.0/0"]),
-        ] {
-            assert!(order(&settings(allow, deny)).is_err(), "{allow:?} {deny:?}");
-        }
-    }
-
-    #[test]
-    fn what_can_never_be_reached_is_not_allowed() {
-        for never in [
-            "10.0.0.1",
-            "169.254.169.254",
-            "192.168.0.0/16",
-            "fd00::1",
-            "::1",
-            "127.0.0.1",
-            "10.0.0.1:443",
-            "[::1]:80",
-        ] {
-            for deny in [&[][..], &["0.0.0.0/0"]] {
-                let refused = check(&settings(&["8.8.8.8", never], deny));
-                assert!(
-                    matches!(&refused, Err(DaemonError::Invalid { .. })),
-                    "{never}: {refused:?}"
-                );
-            }
-        }
-        for some in ["8.8.8.8", "0.0.0.0/0", "10.0.0.0/7"] {
-            assert!(check(&settings(&[some], &["0.0.0.0/0"])).is_ok(), "{some}");
-        }
-    }
-
-    fn with_headers(rules: &[(&str, &[(&str, &str)])]) -> NetworkSettings {
-        let headers = rules.iter().map(|(host, headers)| {
-            let headers = headers
-                .iter()
-                .map(|(name, value)| (name.to_string(), value.to_string()));
-            (host.to_string(), headers.collect())
-        });
-        NetworkSettings {
-            headers: headers.collect(),
-            ..NetworkSettings::default()
-        }
-    }
-
-    #[test]
-    fn headers_are_passed_on_with_their_hosts() {
-        let rules: &[(&str, &[(&str, &str)])] =
-            &[("*.example.com", &[("X-B", "2")]), ("api.example.com", &[("X-A", "1")])];
-        let orders = order(&with_headers(rules)).unwrap().headers;
-        let told: Vec<_> = orders
-            .iter()
-            .map(|order| (order.host.as_str(), order.name.as_str(), order.value.as_str()))
-            .collect();
-        assert_eq!(told, [("*.example.com", "X-B", "2"), ("api.example.com", "X-A", "1")]);
-        assert!(!format!("{orders:?}").contains('2'), "a value is shown");
-    }
-
-    #[test]
-    fn headers_that_mean_nothing_or_too_much_are_refused() {
-        for rules in [
-            &[("*", &[("X", "1")][..])][..],
-            &[("*.com", &[("X", "1")])],
-            &[("http://a.test", &[("X", "1")])],
-            &[("a.test", &[("Host", "b.test")])],
-            &[("a.test", &[("Content-Length", "1")])],
-            &[("a.test", &[("X", "")])],
-            &[("a.test", &[("X", "1\r\nY: 2")])],
-            &[("a.test", &[("X: 1", "2")])],
-            &[("a.test X: 1", &[("Y", "2")])],
-            &[("a.test", &[("X", "1"), ("x", "2")])],
-            &[("a.test", &[("X", "1")]), ("A.test", &[("x", "2")])],
-        ] {
-            let refused = order(&with_headers(rules));
-            assert!(
-                matches!(refused, Err(DaemonError::Invalid { .. })),
-                "{rules:?}: {refused:?}"
-            );
-        }
-        let minted = order(&with_headers(&[(
-            "a.test",
-            &[("X", "Bearer ${e2b.identity.tokens.a}")],
-        )]));
-        assert!(matches!(minted, Err(DaemonError::Unsupported { .. })), "{minted:?}");
-        let names: Vec<String> = (0..30).map(|number| format!("x{number}")).collect();
-        let one: BTreeMap<String, String> = [("X".to_owned(), "1".to_owned())].into();
-        let many_hosts = NetworkSettings {
-            headers: names
-                .iter()
-                .take(11)
-                .map(|name| (format!("{name}.test"), one.clone()))
-                .collect(),
-            ..NetworkSettings::default()
-        };
-        let many: BTreeMap<String, String> = names
-            .iter()
-            .take(21)
-            .map(|name| (name.clone(), "1".to_owned()))
-            .collect();
-        let many_headers = NetworkSettings {
-            headers: [("a.test".to_owned(), many)].into(),
-            ..NetworkSettings::default()
-        };
-        for settings in [many_hosts, many_headers] {
-            assert!(
-                matches!(order(&settings), Err(DaemonError::Invalid { .. })),
-                "{settings:?}"
-            );
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn what_is_left_is_what_is_in_the_one_and_not_in_the_other(
-            networks in prop::collection::vec((any::<u32>(), 20_u8..=32), 1..4),
-            holes in prop::collection::vec((any::<u32>(), 20_u8..=32), 0..4),
-            near in any::<prop::sample::Index>(),
-            offset in any::<u16>(),
-        ) {
-            let read = |list: &[(u32, u8)]| -> Vec<Cidr> {
-                // Close together, so that they overlap.
-                list.iter()
-                    .filter_map(|(bits, prefix)| Cidr::containing(IpAddr::V4((0x0808_0000 | (bits & 0x3fff)).into()), *prefix))
-                    .collect()
-            };
-            let (networks, holes) = (read(&networks), read(&holes));
-            let rest = subtracted("x", &networks, &holes).unwrap();
-            let first = match near.get(&networks).first() {
-                IpAddr::V4(first) => first.to_bits(),
-                IpAddr::V6(_) => 0,
-            };
-            let address = IpAddr::V4((first ^ u32::from(offset & 0x0fff)).into());
-            let within = |list: &[Cidr]| list.iter().any(|network| network.contains(address));
-            prop_assert_eq!(within(&rest), within(&networks) && !within(&holes));
-        }
-    }
-}
+mod tests;

@@ -76,6 +76,9 @@ pub struct NetworkSettings {
     pub egress_proxy: Option<EgressProxy>,
     /// `httpsPorts`: ports where programs speak TLS; it is opened for traffic from outside, whatever their certificate.
     pub https_ports: BTreeSet<u16>,
+    /// Whether the owner of the machine says so. What others allow opens no address that is not public, or the machine's
+    /// own. The daemon knows who asks, and sets it itself.
+    pub named_by_owner: bool,
 }
 
 /// A SOCKS 5 proxy. It is asked for names as they are.

@@ -199,6 +199,10 @@ impl Daemon {
     /// `NotFound`, `Forbidden`, `Invalid`, `Unsupported`, `Conflict` if it is paused, something else is being done
     /// with it, or its trust stores cannot be extended.
     pub async fn set_network(&self, caller: &Caller, id: &str, network: NetworkSettings) -> Result<(), DaemonError> {
+        let network = NetworkSettings {
+            named_by_owner: caller.is_owner(),
+            ..network
+        };
         super::network::check(&network)?;
         let order = network_order(&network)?;
         let (entry, inner) = (self.owned(caller, id)?, Arc::clone(&self.inner));

@@ -32,6 +32,11 @@ impl Caller {
         }
     }
 
+    /// Whether it is the owner of the daemon, who speaks for the machine; an admin's key does not.
+    pub(super) fn is_owner(&self) -> bool {
+        self.key_id == LOCAL_KEY
+    }
+
     /// Fails unless the caller has `scope`.
     ///
     /// # Errors

@@ -14,14 +14,15 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use tokio::time::{sleep, timeout};
 
-use super::authority;
 use super::error::KeeperError;
 use super::message::{
     Ended, Hello, INPUT_CHUNK, KeeperReply, KeeperRequest, KeeperUsage, PastInfo, ProcessInfo, Refusals, Selector,
-    StartExec, WITH_ENDS, WITH_HEADERS, WITH_HOLD, WITH_REFUSALS, WITH_WAYS_OUT,
+    StartExec, WITH_ENDS, WITH_HOLD, WITH_REFUSALS,
 };
-use super::order::{ConnectionRules, HeaderRules, NetworkOrder, SOCKET};
+use super::order::SOCKET;
 use super::replies::Replies;
+
+mod network;
 
 /// How long a keeper may take to answer what it answers at once.
 const AT_ONCE: Duration = Duration::from_secs(10);
@@ -245,58 +246,6 @@ impl Keeper {
             KeeperReply::Usage(usage) => Ok(usage),
             other => Err(unexpected(other)),
         }
-    }
-
-    /// Replaces the rules of the network; connections that they deny are cut, and those to hosts for which other headers
-    /// are set. Where headers are set for the first time, the sandbox's trust stores are extended by its own authority.
-    ///
-    /// # Errors
-    /// `Invalid` when a rule cannot be read; `Unsupported` without a network, for DNS servers, a proxy and headers where the
-    /// keeper is older than they, and for headers where the machine's authorities cannot be read or the sandbox has no superuser; `TrustStores` where what
-    /// is in it is in the way; `Paused`, `Gone`.
-    pub async fn set_network(&self, network: NetworkOrder) -> Result<(), KeeperError> {
-        const OPERATION: &str = "change the network";
-        let is_usual = network.way_out.is_usual();
-        if network.headers.is_empty() && is_usual {
-            let NetworkOrder {
-                internet, allow, deny, ..
-            } = network;
-            let rules = ConnectionRules { internet, allow, deny };
-            return self.done(&KeeperRequest::SetNetwork(rules), AT_ONCE, OPERATION).await;
-        }
-        let (needed, what) = match is_usual {
-            true => (WITH_HEADERS, "set headers"),
-            false => (WITH_WAYS_OUT, "set DNS servers or a proxy"),
-        };
-        if self.hello().await?.version < needed {
-            return Err(KeeperError::Unsupported {
-                operation: format!("{what} in a sandbox that an older version made"),
-            });
-        }
-        if !network.headers.is_empty() {
-            match self.answer(&KeeperRequest::Authority, AT_ONCE, OPERATION).await? {
-                KeeperReply::Authority(files) => authority::place(self, &files).await?,
-                other => return Err(unexpected(other)),
-            }
-        }
-        let request = if is_usual {
-            let NetworkOrder {
-                internet,
-                allow,
-                deny,
-                headers,
-                ..
-            } = network;
-            KeeperRequest::SetReach(HeaderRules {
-                internet,
-                allow,
-                deny,
-                headers,
-            })
-        } else {
-            KeeperRequest::SetWhole(network)
-        };
-        self.done(&request, AT_ONCE, OPERATION).await
     }
 
     /// Stops every process; connections to the outside are cut. Nothing happens when it is paused already.

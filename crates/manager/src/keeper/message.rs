@@ -18,10 +18,10 @@ use offleash_core::spec::ProcessRef;
 use offleash_protocol::Dialogue;
 use serde::{Deserialize, Serialize};
 
-use super::order::{ConnectionRules, HeaderRules, NetworkOrder};
+use super::order::{ConnectionRules, HeaderRules, NetworkOrder, WayOutRules};
 
 /// Version of these messages, in [`Hello`].
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// The first version with [`KeeperRequest::Authority`] and [`KeeperRequest::SetReach`].
 pub const WITH_HEADERS: u32 = 2;
@@ -40,6 +40,9 @@ pub const WITH_ENDS: u32 = 6;
 
 /// The first version with [`KeeperRequest::Refusals`].
 pub const WITH_REFUSALS: u32 = 8;
+
+/// The first version with [`KeeperRequest::SetNamed`].
+pub const WITH_NAMED: u32 = 9;
 
 /// Most bytes of input in one request; a client divides what is longer.
 pub const INPUT_CHUNK: usize = 1024 * 1024;
@@ -115,7 +118,7 @@ pub enum KeeperRequest {
     StartCopy(StartExec),
     /// Other rules for the network, and another way out; [`KeeperReply::Done`]. Headers need the authority to be in the
     /// sandbox.
-    SetWhole(NetworkOrder),
+    SetWhole(WayOutRules),
     /// To stop every process, and do nothing for other clients, until this one hangs up; [`KeeperReply::Done`] once they
     /// have stopped. The keeper hangs up when that takes too long.
     Hold,
@@ -133,6 +136,8 @@ pub enum KeeperRequest {
         /// So many.
         after: u64,
     },
+    /// As `SetWhole`, with who allows it; without, it is nobody who may open addresses that are not public.
+    SetNamed(NetworkOrder),
 }
 
 impl Dialogue for KeeperRequest {
@@ -466,7 +471,7 @@ mod tests {
             KeeperRequest::SetReach(HeaderRules::default()),
             KeeperRequest::First,
             KeeperRequest::StartCopy(StartExec::default()),
-            KeeperRequest::SetWhole(NetworkOrder::default()),
+            KeeperRequest::SetWhole(WayOutRules::default()),
             KeeperRequest::Hold,
             KeeperRequest::Ends,
             KeeperRequest::NoteEnd {
@@ -527,7 +532,7 @@ mod tests {
         };
         let frame = encode(&KeeperRequest::SetReach(rules)).unwrap();
         assert_eq!(frame[4..], [16, 0, 0, 0, 1, 1, b'h', 1, b'n', 1, b'v']);
-        let mut whole = NetworkOrder::default();
+        let mut whole = WayOutRules::default();
         whole.way_out.dns_servers = vec!["d".to_owned()];
         whole.way_out.proxy = Some(ProxyOrder {
             address: "p".to_owned(),
@@ -538,6 +543,13 @@ mod tests {
             frame[4..],
             [19, 0, 0, 0, 0, 1, 1, b'd', 1, 1, b'p', 1, 1, b'u', 1, b'w']
         );
+        let named = NetworkOrder {
+            allow: vec!["a".to_owned()],
+            named_by_owner: true,
+            ..NetworkOrder::default()
+        };
+        let frame = encode(&KeeperRequest::SetNamed(named)).unwrap();
+        assert_eq!(frame[4..], [24, 0, 1, 1, b'a', 0, 0, 0, 0, 1]);
         let start = StartExec {
             argv: vec![b"a".to_vec()],
             timeout_ms: Some(300),

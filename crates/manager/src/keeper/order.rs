@@ -7,6 +7,8 @@ use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::id::RunId;
 use offleash_core::level::{Degrade, Level, LevelChoice};
 use offleash_core::limits::Limits;
+use offleash_core::network::host_pattern::HostPattern;
+use offleash_core::network::pattern::NetworkPattern;
 use offleash_core::network::upstream_proxy::{ProxyCredentials, ProxyError, ProxySource, UpstreamProxy};
 use offleash_core::network::{
     DnsServerError, HeaderRule, HeaderRuleError, HeaderScope, NetworkRule, PatternError, RequestRules, RuleVerdict,
@@ -95,6 +97,43 @@ pub struct NetworkOrder {
     pub headers: Vec<HeaderOrder>,
     /// How names are resolved, and through what everything is reached.
     pub way_out: WayOutOrder,
+    /// Whether the owner of the machine allows it. Otherwise no rule opens what is not public, or is the machine's own.
+    pub named_by_owner: bool,
+}
+
+/// What a sandbox may reach, in the words of keepers that know ways out.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WayOutRules {
+    /// As in [`NetworkOrder`].
+    pub internet: bool,
+    /// As in [`NetworkOrder`].
+    pub allow: Vec<String>,
+    /// As in [`NetworkOrder`].
+    pub deny: Vec<String>,
+    /// As in [`NetworkOrder`].
+    pub headers: Vec<HeaderOrder>,
+    /// As in [`NetworkOrder`].
+    pub way_out: WayOutOrder,
+}
+
+impl From<WayOutRules> for NetworkOrder {
+    fn from(rules: WayOutRules) -> Self {
+        let WayOutRules {
+            internet,
+            allow,
+            deny,
+            headers,
+            way_out,
+        } = rules;
+        Self {
+            internet,
+            allow,
+            deny,
+            headers,
+            way_out,
+            named_by_owner: false,
+        }
+    }
 }
 
 /// How the outside is reached; as the machine itself does, where nothing is said.
@@ -168,7 +207,7 @@ impl From<HeaderRules> for NetworkOrder {
             allow,
             deny,
             headers,
-            way_out: WayOutOrder::default(),
+            ..Self::default()
         }
     }
 }
@@ -263,6 +302,16 @@ impl Explained for OrderError {
 }
 
 impl NetworkOrder {
+    /// Whether a rule that allows is about addresses, by which ones could be opened that are not public.
+    pub(super) fn allows_addresses(&self) -> bool {
+        // What cannot be read is refused later; until then it may be anything.
+        let is_name = |text: &String| {
+            let pattern = NetworkPattern::parse_deny(text);
+            pattern.is_ok_and(|pattern| !matches!(pattern.host(), HostPattern::Network(_)))
+        };
+        !self.allow.iter().all(is_name)
+    }
+
     /// What a gateway is told; there is always a way in.
     ///
     /// # Errors
@@ -273,6 +322,7 @@ impl NetworkOrder {
             entrance: true,
             ..NetworkSpec::default()
         };
+        spec.policy.public_only = !self.named_by_owner;
         for (verdict, texts) in [(RuleVerdict::Allow, &self.allow), (RuleVerdict::Deny, &self.deny)] {
             for text in texts {
                 spec.policy.rules.push(NetworkRule::parse(verdict, text)?);

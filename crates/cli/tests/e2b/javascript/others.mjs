@@ -4,8 +4,8 @@ import { deepStrictEqual as equal, ok } from 'node:assert'
 import { NotFoundError, Sandbox, SandboxError } from 'e2b'
 import { failure } from './cases.mjs'
 
-// Addresses for documentation, which nobody has.
-const [ONE, OTHER] = ['192.0.2.1', '198.51.100.7']
+// Addresses that nobody has: one for documentation, and a public one of a network that is assigned to nobody.
+const [ONE, OTHER] = ['192.0.2.1', '2d00::7']
 
 // Whether a connection is begun: one that no rule allows is refused, by whoever is there on the way out.
 async function isLetOut(sandbox, host) {

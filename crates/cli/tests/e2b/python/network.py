@@ -1,7 +1,7 @@
 """Whether a sandbox is let out, asked from inside."""
 
-# Addresses for documentation, which nobody has.
-ONE, OTHER = "192.0.2.1", "198.51.100.7"
+# Addresses that nobody has: one for documentation, and a public one of a network that is assigned to nobody.
+ONE, OTHER = "192.0.2.1", "2d00::7"
 
 
 def script_of(host):

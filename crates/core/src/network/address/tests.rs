@@ -157,7 +157,71 @@ fn translators_and_tunnels_to_public_addresses_are_public() {
     }
 }
 
+fn cidr(text: &str) -> Cidr {
+    let (address, prefix) = text.split_once('/').unwrap();
+    Cidr::containing(address.parse().unwrap(), prefix.parse().unwrap()).unwrap()
+}
+
+#[test]
+fn networks_with_no_public_address_are_known() {
+    for text in [
+        "10.0.0.0/8",
+        "127.0.0.1/32",
+        "168.63.129.16/32",
+        "192.0.0.0/24",
+        "198.18.0.0/15",
+        "203.0.113.0/24",
+        "224.0.0.0/3",
+        "240.0.0.0/4",
+        "::/127",
+        "::ffff:10.0.0.0/104",
+        "::7f00:0/104",
+        "64:ff9b::a00:0/104",
+        "64:ff9b:1::/48",
+        "2001:db8::/32",
+        "2002:a00:1::/48",
+        "2002:a00::/24",
+        "fc00::/6",
+        "fec0::/10",
+        "fec0::1/128",
+        "ff00::/8",
+    ] {
+        assert!(!has_public(&cidr(text)), "{text}");
+    }
+    for text in [
+        "0.0.0.0/0",
+        "0.0.0.0/1",
+        "8.8.8.8/32",
+        "10.0.0.0/7",
+        "168.63.129.16/31",
+        "192.0.0.0/16",
+        "::/0",
+        "64:ff9b::/96",
+        "64:ff9b::808:808/128",
+        "2000::/3",
+        "2002::/16",
+        "2002:808:808::/48",
+        "2606:4700::/32",
+    ] {
+        assert!(has_public(&cidr(text)), "{text}");
+    }
+}
+
 proptest! {
+    #[test]
+    fn a_network_of_a_public_address_has_a_public_one(address: IpAddr, prefix: u8) {
+        if let Some(network) = Cidr::containing(address.to_canonical(), prefix) {
+            prop_assert!(has_public(&network) || classify(address) != Public, "{network}");
+        }
+    }
+
+    #[test]
+    fn a_network_of_one_address_has_a_public_one_where_that_is(address: IpAddr, inner: Ipv4Addr) {
+        for address in carriers(inner).into_iter().map(|text| text.parse().unwrap()).chain([address]) {
+            prop_assert_eq!(has_public(&Cidr::single(address)), classify(address) == Public);
+        }
+    }
+
     #[test]
     fn a_carried_address_is_never_more_public_than_by_itself(inner: Ipv4Addr) {
         let own = classify(inner.into());

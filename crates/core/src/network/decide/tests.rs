@@ -233,6 +233,7 @@ fn the_ports_that_may_be_reached_are_listed_while_they_are_few() {
             .iter()
             .map(|(verdict, text)| NetworkRule::parse(*verdict, text).unwrap())
             .collect(),
+        ..NetworkPolicy::default()
     };
     let mixed = policy(&[
         (RuleVerdict::Allow, "a.example"),

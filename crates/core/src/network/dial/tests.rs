@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::network::address::classify;
+use crate::network::decide::NetworkRule;
 use crate::network::decide::RuleVerdict::{Allow, Ask, Deny};
 use crate::network::testing::{policies, policy};
 
@@ -207,7 +208,65 @@ fn a_refusal_says_why_and_what_to_do() {
     }
 }
 
+#[test]
+fn rules_of_who_may_reach_what_is_public_open_nothing_else() {
+    let name: DomainName = NAME.parse().unwrap();
+    let own = ["8.8.4.4".parse().unwrap()];
+    for address in [
+        "8.8.4.4",
+        "10.0.0.5",
+        "127.0.0.1",
+        "168.63.129.16",
+        "169.254.169.254",
+        "192.0.0.192",
+        "198.18.0.1",
+        "203.0.113.7",
+        "::1",
+        "64:ff9b::a00:1",
+        "64:ff9b::808:404",
+        "2002:a00:1::1",
+        "fec0::1",
+    ] {
+        let address: IpAddr = address.parse().unwrap();
+        let host = Host::from(address);
+        let owners = policy(&[(Allow, NAME), (Allow, &format!("{host}:443"))]);
+        let anybodys = NetworkPolicy {
+            public_only: true,
+            ..owners.clone()
+        };
+        for name in [None, Some(&name)] {
+            assert_eq!(owners.may_dial(name, address, 443, &own), Ok(()), "{address}");
+            let refusal = anybodys.may_dial(name, address, 443, &own).unwrap_err();
+            assert_eq!(refusal.hint(), None, "{refusal}");
+        }
+    }
+    let public = NetworkPolicy {
+        public_only: true,
+        ..policy(&[(Allow, "8.8.8.8:443")])
+    };
+    assert_eq!(public.may_dial(None, "8.8.8.8".parse().unwrap(), 443, &own), Ok(()));
+}
+
 proptest! {
+    #[test]
+    fn rules_of_who_may_reach_what_is_public_never_open_more(
+        rules in policies(),
+        named: IpAddr,
+        port in 1_u16..,
+        own: Vec<IpAddr>,
+        is_own: bool,
+    ) {
+        let mut rules = NetworkPolicy { public_only: true, ..rules };
+        let host = Host::from(named.to_canonical());
+        rules.rules.push(NetworkRule::parse(Allow, &format!("{host}:{port}")).unwrap());
+        let own: Vec<IpAddr> = own.into_iter().chain(is_own.then_some(named)).collect();
+        if rules.may_dial(None, named, port, &own).is_ok() {
+            prop_assert_eq!(classify(named), AddressClass::Public);
+            let reached = leads_to(named.to_canonical());
+            prop_assert!(!own.iter().any(|own| reached.contains(&own.to_canonical())));
+        }
+    }
+
     #[test]
     fn rules_for_names_alone_open_nothing_special(address: IpAddr, own: Vec<IpAddr>) {
         let name = NAME.parse().unwrap();
