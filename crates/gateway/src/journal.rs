@@ -132,6 +132,13 @@ pub enum News {
         /// Why.
         reason: String,
     },
+    /// So much was refused since the last time beyond what is told one by one.
+    More {
+        /// How often.
+        count: u64,
+        /// Whether that was never told before.
+        is_first: bool,
+    },
     /// A limit was hit.
     Limit(LimitHit),
 }
@@ -165,13 +172,22 @@ pub struct Account {
     news: Vec<News>,
     /// The refusals that were among it: host, port and reason.
     refused: HashSet<(String, Option<u16>, String)>,
+    /// How often something else was refused that nobody has taken yet, and whether somebody has before.
+    untold: u64,
+    has_told_of_more: bool,
 }
 
 impl Account {
-    /// Tells of a refusal unless it, or very many others, were told.
+    /// Tells of a refusal unless it was told; where very many others were, it is counted.
     fn refuse(&mut self, host: &str, port: Option<u16>, reason: &str) {
         let known = (host.to_owned(), port, reason.to_owned());
-        if self.refused.len() < NEWS && self.refused.insert(known) {
+        if self.refused.contains(&known) {
+            return;
+        }
+        if self.refused.len() >= NEWS {
+            self.untold += 1;
+        } else {
+            self.refused.insert(known);
             self.news.push(News::Refused {
                 host: host.to_owned(),
                 port,
@@ -290,7 +306,14 @@ impl Journal {
 
     /// What happened since the last time.
     pub(crate) fn news(&self) -> Vec<News> {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).news)
+        let account = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut news = std::mem::take(&mut account.news);
+        let count = std::mem::take(&mut account.untold);
+        if count > 0 {
+            let is_first = !std::mem::replace(&mut account.has_told_of_more, true);
+            news.push(News::More { count, is_first });
+        }
+        news
     }
 
     pub(crate) fn secret(&self, used: SecretUse) {
@@ -387,7 +410,24 @@ mod tests {
         for number in 0..2 * NEWS {
             journal.refused_name(format!("n{number}.example"));
         }
-        assert_eq!(journal.news().len(), NEWS - 2);
+        // All that have a place, and how many have none; told again it is counted anew.
+        let more = u64::try_from(NEWS + 2).unwrap();
+        let news = journal.news();
+        assert_eq!(news.len(), NEWS - 1);
+        let full = News::More {
+            count: more,
+            is_first: true,
+        };
+        assert_eq!(news.last(), Some(&full));
+        assert_eq!(journal.news(), []);
+        journal.refused_name("n0.example".to_owned());
+        assert_eq!(journal.news(), []);
+        journal.refused_name("late.example".to_owned());
+        let later = News::More {
+            count: 1,
+            is_first: false,
+        };
+        assert_eq!(journal.news(), [later]);
     }
 
     #[test]

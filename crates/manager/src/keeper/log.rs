@@ -160,6 +160,10 @@ impl Log {
         if let News::Limit(hit) = news {
             self.limit(hit);
         }
+        // Whatever a sandbox does, this is told once.
+        if matches!(news, News::More { is_first: false, .. }) {
+            return;
+        }
         if let Some(line) = refusals::line(news) {
             self.note(LogLevel::Warn, &line);
         }

@@ -44,8 +44,14 @@ impl Recent {
 
 /// What was refused, and why; `None` if it is something else.
 pub(super) fn line(news: &News) -> Option<String> {
-    let News::Refused { host, port, reason } = news else {
-        return None;
+    let (host, port, reason) = match news {
+        News::Refused { host, port, reason } => (host, port, reason),
+        News::More { count, .. } => {
+            return Some(format!(
+                "network: refused {count} times more; that many differ that they are not told one by one"
+            ));
+        }
+        News::Limit(_) => return None,
     };
     let host = one_line(host.as_bytes());
     let place = port.map_or_else(|| host.to_string(), |port| format!("{host}:{port}"));
@@ -96,5 +102,17 @@ mod tests {
         recent.note(&refused(&format!("\u{1b}[2J{}", "é".repeat(1000))));
         let line = &recent.after(0).lines[0];
         assert!(line.len() <= LONGEST && !line.contains('\u{1b}'), "{line:?}");
+    }
+
+    #[test]
+    fn what_is_not_told_one_by_one_is_told_by_its_number() {
+        let mut recent = Recent::default();
+        for (count, is_first) in [(7, true), (2, false)] {
+            recent.note(&News::More { count, is_first });
+        }
+        let told = recent.after(0);
+        assert_eq!(told.count, 2);
+        assert!(told.lines[0].contains("refused 7 times more"), "{told:?}");
+        assert!(told.lines[1].contains("refused 2 times more"), "{told:?}");
     }
 }
