@@ -65,15 +65,25 @@ __offleash_heard() {
 
 __offleash_frame() {
     builtin local LC_ALL=C byte
-    { builtin read -r -N 1 -u 204 byte && builtin printf '%s %s %d\n%s' "$1" "$2" "${#3}" "$3" >&201 &&
-        builtin printf x >&204; } 2>/dev/null || __offleash_die 'the way to the host was closed'
+    __offleash_open 201
+    builtin read -r -N 1 -u 204 byte
+    builtin printf '%s %s %d\n%s' "$1" "$2" "${#3}" "$3" >&201
+    builtin printf x >&204
+}
+
+# Ends where a cell closed one of these: what cannot be said is waited for otherwise. An interrupt ends nothing here.
+__offleash_open() {
+    while (($#)); do
+        { builtin :; } 2>/dev/null >&"$1" || __offleash_die 'a cell closed what its driver needs'
+        builtin shift
+    done
 }
 
 # Tells both pumps something, and waits until they heard of it: all that was written before was passed on then.
 __offleash_tell() {
-    { builtin printf '\0%s %s;\0' "$__offleash_token" "$1" >&202 &&
-        builtin printf '\0%s %s;\0' "$__offleash_token" "$1" >&203; } 2>/dev/null ||
-        __offleash_die 'the way to what reads the output was closed'
+    __offleash_open 202 203
+    builtin printf '\0%s %s;\0' "$__offleash_token" "$1" >&202
+    builtin printf '\0%s %s;\0' "$__offleash_token" "$1" >&203
     __offleash_heard
 }
 
