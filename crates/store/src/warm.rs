@@ -77,8 +77,7 @@ impl WarmDirectory {
     /// If it cannot be locked.
     pub fn lock(&self) -> Result<WarmLock, FileError> {
         // Opened anew: a lock belongs to what was opened.
-        let directory =
-            rustix::fs::openat(&self.directory, ".", DIRECTORY, Mode::empty()).tried("opening", &*self.key)?;
+        let directory = self.again().tried("opening", &*self.key)?;
         loop {
             match rustix::fs::flock(&directory, FlockOperation::LockExclusive) {
                 Err(Errno::INTR) => {}

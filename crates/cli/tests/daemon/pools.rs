@@ -140,15 +140,7 @@ fn a_daemon_that_ends_does_not_wait_for_what_nobody_asked_for() {
         std::fs::set_permissions(&base, std::fs::Permissions::from_mode(0o700)).unwrap();
         let lock = std::fs::File::create(base.join(".making")).unwrap();
         lock.lock().unwrap();
-        let daemon = world
-            .daemon_with(|config| {
-                config.pool = PoolConfig {
-                    min: 1,
-                    max: 1,
-                    ..PoolConfig::default()
-                }
-            })
-            .await;
+        let daemon = world.daemon_with(one_waits).await;
         eventually("a member that is being made", || {
             keepers_below(world.site.root())
                 .iter()
@@ -163,19 +155,19 @@ fn a_daemon_that_ends_does_not_wait_for_what_nobody_asked_for() {
         let left: Vec<_> = std::fs::read_dir(&base).unwrap().map(names).collect();
         assert_eq!(left, [".making"], "the template was waited for");
         drop((daemon, lock));
-        let next = world
-            .daemon_with(|config| {
-                config.pool = PoolConfig {
-                    min: 1,
-                    max: 1,
-                    ..PoolConfig::default()
-                }
-            })
-            .await;
+        let next = world.daemon_with(one_waits).await;
         eventually("a member of the next", || (next.counts().pooled == 1).then_some(())).await;
         within(next.drain()).await;
         world.emptied().await;
     });
+}
+
+fn one_waits(config: &mut DaemonConfig) {
+    config.pool = PoolConfig {
+        min: 1,
+        max: 1,
+        ..PoolConfig::default()
+    };
 }
 
 fn has_opened(pid: i32, path: &Path) -> bool {
