@@ -1,7 +1,8 @@
 //! Who is compared, and the command lines that make the comparison fair.
 //!
 //! All see the host's `/usr` read-only, an own `/proc`, `/dev` and `/tmp`, and a cleared environment; the reference
-//! sandboxes make all namespaces. None of the reference tools filters system calls here, offleash does.
+//! sandboxes make all namespaces. None of the reference tools filters system calls here; offleash does, and so does the
+//! program that says what the least is.
 
 use std::ffi::OsString;
 use std::fs;
@@ -23,6 +24,8 @@ pub(super) const PLAIN: &str = "plain";
 pub(super) const BUBBLEWRAP: &str = "bwrap";
 /// The name of crun.
 pub(super) const CRUN: &str = "crun";
+/// The name of the least that a sandbox costs: the namespaces and mounts of bubblewrap in as few calls, and a filter.
+pub(super) const LEAST: &str = "least";
 /// Our name.
 pub(super) const OFFLEASH: &str = "offleash";
 /// Our name where the run takes a sandbox that waits.
@@ -35,6 +38,9 @@ const READY: Duration = Duration::from_secs(10);
 const BUBBLEWRAP_OPTIONS: &str = "--unshare-all --die-with-parent --new-session --clearenv --setenv PATH /usr/bin:/bin \
     --ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/lib /lib --symlink usr/lib64 /lib64 \
     --symlink usr/sbin /sbin --proc /proc --dev /dev --tmpfs /tmp --";
+
+/// The program of [`LEAST`].
+const LEAST_PROGRAM: &str = include_str!("least.c");
 
 /// What is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -206,13 +212,14 @@ enum Way {
 
 impl Contender {
     /// All contenders, or why one cannot even be prepared.
-    pub(super) fn all(arena: &Arena) -> [Result<Self, (&'static str, TaskError)>; 5] {
+    pub(super) fn all(arena: &Arena) -> [Result<Self, (&'static str, TaskError)>; 6] {
         let named = |name: &'static str| move |error| (name, error);
         let ours = |words: &[&str]| arena.offleash(words).arguments;
         [
             Ok(Self::wrapper(PLAIN, Vec::new())),
             Self::bubblewrap().map_err(named(BUBBLEWRAP)),
             Self::crun(arena).map_err(named(CRUN)),
+            Self::least(arena).map_err(named(LEAST)),
             Ok(Self::wrapper(OFFLEASH, ours(&["run", "--"]))),
             Ok(Self {
                 way: Way::Handed(ours(&["run", "--warm", "1", "--"])),
@@ -237,6 +244,21 @@ impl Contender {
             BUBBLEWRAP,
             std::iter::once(program).chain(options).collect(),
         ))
+    }
+
+    fn least(arena: &Arena) -> Result<Self, TaskError> {
+        let compiler = installed("cc")?;
+        let (source, program) = (arena.path("least.c"), arena.path("least"));
+        fs::write(&source, LEAST_PROGRAM).map_err(TaskError::file("writing", &source))?;
+        let words: [OsString; 5] = [
+            compiler.into(),
+            "-O2".into(),
+            "-o".into(),
+            program.clone().into(),
+            source.into(),
+        ];
+        arena.command(words.into()).check()?;
+        Ok(Self::wrapper(LEAST, vec![program.into_os_string()]))
     }
 
     fn crun(arena: &Arena) -> Result<Self, TaskError> {

@@ -89,6 +89,7 @@ mod tests {
             failed: Vec::new(),
             skipped: vec![skip],
             time: Duration::from_secs(67),
+            times: Vec::new(),
         };
         let end = "0 measured; 0 filtered out; finished in 67.00s\n";
         assert_eq!(
@@ -110,6 +111,7 @@ mod tests {
             failed: Vec::new(),
             skipped: Vec::new(),
             time: Duration::ZERO,
+            times: Vec::new(),
         };
         assert!(Ended(&pass).to_string().starts_with("\ntest result: FAILED. 0 passed;"));
     }

@@ -23,8 +23,9 @@ const ID: u32 = 4242;
 /// The rooms whose tests inside the sources depend on who runs them.
 const ROOMS_THAT_TOUCH_THE_KERNEL: [&str; 5] = ["sys", "isolation", "guest", "store", "manager"];
 
-/// Tests that read the workspace, by the name of their file.
-const TESTS_OF_THE_WORKSPACE: [&str; 2] = ["documents", "invariants"];
+/// Tests that read the workspace, by the name of their file. The drivers of languages are programs as any other, whoever runs
+/// them; what moves a copy into a sandbox is tested through keepers, too.
+const TESTS_OF_THE_WORKSPACE: [&str; 3] = ["documents", "drivers", "invariants"];
 
 /// The directory of the SDKs that the ordinary user reads.
 const SDKS: &str = "sdks";
@@ -113,7 +114,9 @@ impl Launch for AsOrdinaryUser {
             .env("TMPDIR", &home)
             .env("INSTA_UPDATE", "no")
             .env("OFFLEASH_TEMPLATES", home.join("templates"))
-            .env("OFFLEASH_SDKS", self.directory.path().join(SDKS));
+            .env("OFFLEASH_SDKS", self.directory.path().join(SDKS))
+            // As many as show what grows; ten thousand are run by whoever started this.
+            .env("OFFLEASH_TEST_CELLS", "2000");
         if let Some(offleash) = &self.offleash {
             command.env("OFFLEASH_BINARY", offleash);
         }

@@ -103,13 +103,17 @@ pub(super) fn run(user: &'static str, launch: &dyn Launch) -> Pass {
     println!("{}", Running(jobs.len()));
     let pass = Mutex::new(Pass::new(user));
     let next = AtomicUsize::new(0);
-    let workers = std::thread::available_parallelism().map_or(2, |count| count.get().max(2));
+    // One more than there are CPUs: half of what tests take is waiting.
+    let workers = std::thread::available_parallelism().map_or(2, |count| count.get() + 1);
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
                 while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let start = Instant::now();
                     let verdict = run_one(job, launch);
+                    let time = start.elapsed();
                     let mut pass = pass.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    pass.times.push((time, job.label()));
                     keep(&mut pass, job, verdict);
                 }
             });

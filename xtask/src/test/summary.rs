@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use crate::error::TaskError;
 
+/// So many of the tests that took longest are named for each user.
+const SLOWEST: usize = 20;
+
 /// Everything that was found.
 #[derive(Debug, Default)]
 pub(super) struct Summary {
@@ -45,6 +48,8 @@ pub(super) struct Pass {
     pub(super) skipped: Vec<Skip>,
     /// How long all of them took.
     pub(super) time: Duration,
+    /// How long each took that ran on its own, with its name.
+    pub(super) times: Vec<(Duration, String)>,
 }
 
 impl Pass {
@@ -56,6 +61,7 @@ impl Pass {
             failed: Vec::new(),
             skipped: Vec::new(),
             time: Duration::ZERO,
+            times: Vec::new(),
         }
     }
 }
@@ -85,6 +91,14 @@ impl Pass {
         }
         self.failed.len()
     }
+
+    /// Those that took longest, the longest first.
+    fn slowest(&self) -> Vec<&(Duration, String)> {
+        let mut times: Vec<_> = self.times.iter().collect();
+        times.sort_by_key(|(time, _)| std::cmp::Reverse(*time));
+        times.truncate(SLOWEST);
+        times
+    }
 }
 
 impl fmt::Display for Summary {
@@ -101,6 +115,7 @@ impl fmt::Display for Summary {
                 failed,
                 skipped,
                 time,
+                ..
             } = pass;
             let (failed, skipped) = (failed.len(), skipped.len());
             let seconds = time.as_secs_f64();
@@ -108,6 +123,9 @@ impl fmt::Display for Summary {
                 f,
                 "tests as {user}: {passed} passed, {failed} failed, {skipped} skipped in {seconds:.1} s"
             )?;
+            for (time, name) in pass.slowest() {
+                writeln!(f, "{:>8.1} s {name}", time.as_secs_f64())?;
+            }
         }
         self.write_skips(f)?;
         for step in &self.steps {
@@ -153,6 +171,7 @@ mod tests {
             failed: failed.iter().map(ToString::to_string).collect(),
             skipped: Vec::new(),
             time: Duration::from_secs(1),
+            times: Vec::new(),
         }
     }
 
@@ -172,6 +191,21 @@ mod tests {
             ..Summary::default()
         };
         assert_eq!(summary.failures(), 1);
+    }
+
+    #[test]
+    fn the_slowest_tests_are_named_the_slowest_first() {
+        let mut summary = Summary::default();
+        summary.passes.push(Pass {
+            times: (0..30)
+                .map(|number| (Duration::from_secs(number), format!("test-{number}")))
+                .collect(),
+            ..pass(30, &[])
+        });
+        let text = summary.to_string();
+        let named: Vec<_> = text.lines().filter(|line| line.contains("test-")).collect();
+        assert_eq!(named.len(), SLOWEST);
+        assert_eq!(named[0], "    29.0 s test-29");
     }
 
     #[test]

@@ -34,7 +34,9 @@ const AGAIN: &str = "1+1";
 const LIFETIME: u32 = 900;
 /// How many wait in the pool when one is taken after another.
 const POOL: usize = 2;
-/// How sandboxes come to be that did not wait.
+/// How interpreters come to be in sandboxes that waited without one.
+const COPIED_INTO: &str = "copied on request into one that waited";
+/// How sandboxes come to be that did not wait, with their interpreters.
 const REQUEST: &str = "copied on request";
 /// How long the interpreter may take of which others are copies.
 const COPIED: Duration = Duration::from_secs(120);
@@ -77,7 +79,9 @@ pub(crate) fn run(options: &InterpreterOptions) -> Result<(), TaskError> {
     let mut skipped = Vec::new();
     let figures = {
         let (warm, cold) = (start(&waiting(POOL))?, start(&waiting(0))?);
+        let bare = start(&format!("{}interpreter = false\n", waiting(POOL)))?;
         until_copied(&cold)?;
+        until_copied(&bare)?;
         eprintln!("── an environment for python3 and Jupyter");
         let (mut python, mut jupyter) = match peers::environment(&PACKAGES) {
             Ok(environment) => (Some(Python::new(&environment)), Jupyter::start(environment).map(Some)),
@@ -93,7 +97,12 @@ pub(crate) fn run(options: &InterpreterOptions) -> Result<(), TaskError> {
             },
             Option::as_mut,
         );
-        let mut figures = first_cells(&warm, &cold, python.as_mut(), jupyter.as_deref_mut(), options.rounds)?;
+        let mut figures = first_cells(
+            [&warm, &bare, &cold],
+            python.as_mut(),
+            jupyter.as_deref_mut(),
+            options.rounds,
+        )?;
         figures.extend(cells(&cold, jupyter, options.rounds * 5)?);
         figures
     };
@@ -179,25 +188,28 @@ fn waiting(count: usize) -> String {
 
 /// The first answer of an interpreter with pandas, each way in turn.
 fn first_cells(
-    warm: &Daemon,
-    cold: &Daemon,
+    daemons: [&Daemon; 3],
     mut python: Option<&mut Python>,
     mut jupyter: Option<&mut Jupyter>,
     rounds: u32,
 ) -> Result<Vec<Figure>, TaskError> {
     eprintln!("── first cells, {rounds} rounds");
-    let mut ours = [
-        (warm, Client::new(warm.address, &warm.key)?, [const { Vec::new() }; 3]),
-        (cold, Client::new(cold.address, &cold.key)?, [const { Vec::new() }; 3]),
-    ];
+    let mut ours = Vec::new();
+    for daemon in daemons {
+        ours.push((
+            daemon,
+            Client::new(daemon.address, &daemon.key)?,
+            [const { Vec::new() }; 3],
+        ));
+    }
     let (mut plain, mut kernels) = (Vec::new(), Vec::new());
     let mut shuffle = Shuffle::new();
     for _ in 0..rounds {
-        for turn in shuffle.order(4) {
+        for turn in shuffle.order(5) {
             match turn {
-                0 | 1 => {
+                0..3 => {
                     let (daemon, client, [creates, cells, both]) = &mut ours[turn];
-                    if turn == 0 {
+                    if turn < 2 {
                         daemon.wait_until_filled_with(TEMPLATE, POOL)?;
                     }
                     let (sandbox, [create, cell]) = first_cell(client)?;
@@ -207,13 +219,13 @@ fn first_cells(
                     both.push(create + cell);
                     std::thread::sleep(PAUSE);
                 }
-                2 => plain.extend(python.as_mut().map(|python| python.import()).transpose()?),
+                3 => plain.extend(python.as_mut().map(|python| python.import()).transpose()?),
                 _ => kernels.extend(jupyter.as_mut().map(|jupyter| jupyter.first(FIRST)).transpose()?),
             }
         }
     }
     let mut figures = Vec::new();
-    for ((_, _, times), way) in ours.into_iter().zip(["waiting", REQUEST]) {
+    for ((_, _, times), way) in ours.into_iter().zip(["waiting", COPIED_INTO, REQUEST]) {
         for (times, what) in times.into_iter().zip(["create", "first cell", "create and first cell"]) {
             figures.push(Figure::of(format!("{what}, {way}"), times));
         }
@@ -261,7 +273,7 @@ fn until_copied(daemon: &Daemon) -> Result<(), TaskError> {
     let mut client = Client::new(daemon.address, &daemon.key)?;
     let deadline = Instant::now() + COPIED;
     loop {
-        let sandbox = client.create_of(TEMPLATE, LIFETIME)?;
+        let (sandbox, _) = first_cell(&mut client)?;
         let is_forked = client.is_forked(&sandbox)?;
         client.kill(&sandbox)?;
         if is_forked {
