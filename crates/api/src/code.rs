@@ -136,7 +136,8 @@ pub(crate) fn refusal(journal: &dyn Journal, error: &ContextError) -> Refusal {
         failure::record(journal, told, error);
         return Refusal::new(status, told);
     }
-    Refusal::new(status, error.to_string()).final_answer()
+    let hint = error.hint().map_or_else(String::new, |hint| format!("; {hint}"));
+    Refusal::new(status, format!("{error}{hint}")).final_answer()
 }
 
 async fn done(contexts: &SandboxContexts, wanted: Wanted, body: Incoming) -> Result<Response<Body>, Failed> {

@@ -121,6 +121,8 @@ impl RunInvocation {
     ///
     /// # Errors
     /// What the parser says, help included.
+    // In a frame of its own, which is not there while the command runs.
+    #[inline(never)]
     pub(crate) fn read(name: OsString, arguments: Vec<OsString>) -> Result<Self, clap::Error> {
         let state = std::env::var_os(STATE);
         // Everything behind `--` is the command. No parser has to be built to know that, nor for a variable that names
@@ -148,7 +150,8 @@ pub(crate) struct RunArgs {
     /// and so are words.
     #[arg(long)]
     pub(crate) python: bool,
-    /// Give the command a terminal.
+    /// Give the command a terminal. All keys are then the command's, Ctrl-C too; one that does not end is ended by closing
+    /// the window, or by `kill` and the process id of offleash.
     #[arg(short = 't', long)]
     pub(crate) tty: bool,
     /// Run the command as this user of the base template. [default: user]
@@ -157,13 +160,14 @@ pub(crate) struct RunArgs {
     /// Print one JSON record of the run instead of the command's output.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write the JSON record of the run to FILE, beside the normal output.
+    /// Write the JSON record of the run to FILE, beside the normal output; `-` is standard output.
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
-    /// Keep N sandboxes ready for later runs of the same kind, which then start sooner; 0 for none, 16 of all kinds at
-    /// most. They end after five minutes without such a run. For runs with `--` or `-c` that ask for no network, secrets,
-    /// terminal, template or root of their own and have no terminal as standard input, from a process without
-    /// no_new_privs or a system call filter; others start as ever. [default: 0]
+    /// Keep N sandboxes ready for later runs of the same kind, which then start sooner; 0 for none, 8 at most, and of all
+    /// kinds together 16. They end after five minutes without such a run. For runs of `-- COMMAND` or `-c STRING`, its parameters behind a `--`, that ask for no network, secrets
+    /// or terminal and have no terminal as standard input, from a process without
+    /// no_new_privs or a system call filter; others start as ever. With `--python` and a template, Python waits in them with the
+    /// template's libraries imported. [default: 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=i64::from(MOST_WARM)))]
     pub(crate) warm: Option<u8>,
     /// Do not say on standard error what became of the run.
@@ -364,9 +368,9 @@ pub(crate) struct ApplyArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DiscardArgs {
-    /// The run.
-    #[arg(value_name = "RUN")]
-    pub(crate) run: String,
+    /// The runs.
+    #[arg(value_name = "RUN", required = true)]
+    pub(crate) runs: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -454,6 +458,8 @@ pub(crate) enum Question {
 pub(crate) enum PolicyCommand {
     /// Check a policy file.
     Check(PolicyCheckArgs),
+    /// List every key of a policy: what it takes, what holds without it, what it does, and an example.
+    Keys,
 }
 
 #[derive(Debug, Args)]

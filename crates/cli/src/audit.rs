@@ -15,6 +15,11 @@ use crate::terminal;
 const EXIT_CHANGED: u8 = 1;
 
 pub(crate) fn audit(arguments: &AuditArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
+    // A directory that is mistyped must not pass for a log without a fault.
+    if let Some(directory) = state.filter(|directory| !directory.exists()) {
+        let what = format!("the state directory `{}` does not exist", Text::from(directory));
+        return Err(Failure::new(what).with_hint("name the one that the runs had, with `--state` or OFFLEASH_STATE"));
+    }
     let audit = Audit::new(&open_state(state)?);
     match arguments.action {
         AuditAction::Verify => verify(&audit),

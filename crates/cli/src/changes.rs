@@ -1,7 +1,7 @@
 //! `offleash diff`, `apply`, `discard` and `runs`.
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
 use offleash_core::id::RunId;
@@ -24,18 +24,24 @@ pub(crate) fn diff(arguments: &DiffArgs, state: Option<&Path>) -> Result<ExitCod
     let run = open(&arguments.run, state)?;
     check_that_changes_wait(&run)?;
     let selected = select(&run, &arguments.paths)?;
+    let roots = run.roots();
     let mut out = Vec::new();
     if arguments.json {
-        let changes: Vec<ShownChange<'_>> = selected.iter().map(ShownChange::from).collect();
+        let changes: Vec<ShownChange<'_>> = selected.iter().map(|change| ShownChange::of(change, &roots)).collect();
         out = terminal::json_line(&changes)?;
     } else {
+        let mut layer = 0;
         for change in &selected {
-            let shown = if arguments.summary {
-                summary_line(change)
-            } else {
-                patch(&run, change)?
-            };
-            out.extend(shown);
+            if arguments.summary {
+                out.extend(summary_line(change, &roots));
+                continue;
+            }
+            if change.layer != layer {
+                layer = change.layer;
+                // `git apply` skips such a line.
+                out.extend(format!("# below `{}`:\n", shown_root(&roots, layer)).into_bytes());
+            }
+            out.extend(patch(&run, change)?);
         }
     }
     terminal::print(&out)?;
@@ -57,19 +63,26 @@ fn check_that_changes_wait(run: &Run) -> Result<(), Failure> {
 struct ShownChange<'a> {
     path: Text,
     layer: usize,
+    root: Text,
     kind: ChangeKind,
     protected: Option<&'a str>,
 }
 
-impl<'a> From<&'a Change> for ShownChange<'a> {
-    fn from(change: &'a Change) -> Self {
+impl<'a> ShownChange<'a> {
+    fn of(change: &'a Change, roots: &[PathBuf]) -> Self {
         Self {
             path: Text::from(&change.path),
             layer: change.layer,
+            root: shown_root(roots, change.layer),
             kind: change.kind,
             protected: change.protected.as_deref(),
         }
     }
+}
+
+/// The host directory of a layer.
+fn shown_root(roots: &[PathBuf], layer: usize) -> Text {
+    Text::from(roots.get(layer).map_or(Path::new(""), PathBuf::as_path))
 }
 
 fn patch(run: &Run, change: &Change) -> Result<Vec<u8>, Failure> {
@@ -81,7 +94,7 @@ fn patch(run: &Run, change: &Change) -> Result<Vec<u8>, Failure> {
     Ok(terminal::literal(&diff.bytes))
 }
 
-fn summary_line(change: &Change) -> Vec<u8> {
+fn summary_line(change: &Change, roots: &[PathBuf]) -> Vec<u8> {
     let letter = match change.kind {
         ChangeKind::Added => 'A',
         ChangeKind::Modified => 'M',
@@ -94,7 +107,7 @@ fn summary_line(change: &Change) -> Vec<u8> {
         .protected
         .as_ref()
         .map_or_else(String::new, |rule| format!("  (protected: {rule})"));
-    format!("{letter} {}{protected}\n", Text::from(&change.path)).into_bytes()
+    format!("{letter} {}{protected}\n", Text::from(change.shown_path(roots))).into_bytes()
 }
 
 fn select(run: &Run, paths: &[PathBuf]) -> Result<Vec<Change>, Failure> {
@@ -103,18 +116,15 @@ fn select(run: &Run, paths: &[PathBuf]) -> Result<Vec<Change>, Failure> {
         return Ok(changes);
     }
     let roots = run.roots();
-    let wanted = |change: &Change| {
-        paths.iter().any(|path| {
-            let absolute = roots.get(change.layer).map(|root| root.join(&change.path));
-            change.path.starts_with(path) || absolute.is_some_and(|absolute| absolute.starts_with(path))
-        })
+    let is_at = |change: &Change, path: &Path| {
+        // `./a` is `a`.
+        let path: PathBuf = path.components().filter(|part| *part != Component::CurDir).collect();
+        let absolute = roots.get(change.layer).map(|root| root.join(&change.path));
+        change.path.starts_with(&path) || absolute.is_some_and(|absolute| absolute.starts_with(&path))
     };
+    let wanted = |change: &Change| paths.iter().any(|path| is_at(change, path));
     for path in paths {
-        let named = |change: &Change| {
-            let absolute = roots.get(change.layer).map(|root| root.join(&change.path));
-            change.path.starts_with(path) || absolute.is_some_and(|absolute| absolute.starts_with(path))
-        };
-        if !changes.iter().any(named) {
+        if !changes.iter().any(|change| is_at(change, path)) {
             return Err(
                 Failure::new(format!("run `{}` has no change at `{}`", run.id(), Text::from(path)))
                     .with_hint(format!("`offleash diff --summary {}` lists its changes", run.id())),
@@ -143,11 +153,11 @@ pub(crate) fn apply(arguments: &ApplyArgs, state: Option<&Path>) -> Result<ExitC
     .map_err(apply_failure)?;
     let mut out = Vec::new();
     for change in &report.applied {
-        out.extend(summary_line(change));
+        out.extend(summary_line(change, &report.roots));
     }
     terminal::print(&out)?;
     for refusal in &report.refused {
-        terminal::complain(&refusal_line(refusal));
+        terminal::complain(&refusal_line(refusal, &report.roots));
     }
     if report.refused.is_empty() {
         return Ok(ExitCode::SUCCESS);
@@ -185,7 +195,7 @@ fn hint_of_refusals(run: &RunId, refused: &[Refusal]) -> String {
     }
 }
 
-fn refusal_line(refusal: &Refusal) -> String {
+fn refusal_line(refusal: &Refusal, roots: &[PathBuf]) -> String {
     let why = match &refusal.reason {
         RefusalReason::Protected { rule } => format!("protected ({rule})"),
         RefusalReason::LeavesWorkspace { target } => {
@@ -193,15 +203,28 @@ fn refusal_line(refusal: &Refusal) -> String {
         }
         RefusalReason::SpecialFile { kind } => format!("a special file ({kind:?})"),
         RefusalReason::NotEmpty => "something in it stays".to_owned(),
-        RefusalReason::BelowRefused { above } => format!("below `{}`, which is refused", Text::from(above)),
+        RefusalReason::BelowRefused { above } => format!("in `{}`, which is refused", Text::from(above)),
     };
-    format!("not applied: `{}`: {why}", Text::from(&refusal.path))
+    format!("not applied: `{}`: {why}", Text::from(refusal.shown_path(roots)))
 }
 
 pub(crate) fn discard(arguments: &DiscardArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let id = id_of(&arguments.run)?;
-    changes::discard(&open_state(state)?, &id)?;
-    Ok(ExitCode::SUCCESS)
+    // A name that is no run's is found before anything is dropped.
+    let ids = arguments
+        .runs
+        .iter()
+        .map(|run| id_of(run))
+        .collect::<Result<Vec<_>, _>>()?;
+    let state = open_state(state)?;
+    let mut failed = None;
+    for id in &ids {
+        if let Err(error) = changes::discard(&state, id)
+            && let Some(earlier) = failed.replace(Failure::from(error))
+        {
+            terminal::complain(&earlier.to_string());
+        }
+    }
+    failed.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
 pub(crate) fn runs(arguments: &RunsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
@@ -220,9 +243,13 @@ pub(crate) fn runs(arguments: &RunsArgs, state: Option<&Path>) -> Result<ExitCod
             .workspace
             .as_ref()
             .map_or_else(|| "-".to_owned(), ToString::to_string);
+        let purpose = run
+            .purpose
+            .as_ref()
+            .map_or_else(String::new, |purpose| format!("[{purpose}] "));
         let written = writeln!(
             out,
-            "{}  {:9}  {}  {workspace}  {}",
+            "{}  {:9}  {}  {workspace}  {purpose}{}",
             run.id,
             state_word(run.state),
             run.started_at,

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use offleash_core::env::check_variable;
 use offleash_core::limits::{LimitName, LimitNameError};
 use offleash_core::network::Host;
+use offleash_core::policy::reference;
 use offleash_core::text::Text;
 use offleash_manager::lifecycle::{self, ManagerError};
 use offleash_manager::planning;
@@ -34,7 +35,10 @@ fn path_answer(path: &Path, sandbox: &SandboxArgs) -> Result<String, Failure> {
     let spec = specify::specify(sandbox)?;
     let state = HostIdentity::of_this_process().default_state();
     let host = lifecycle::this_host(&state)?;
-    let answer = planning::explain_path(&spec, &host, path).map_err(ManagerError::from)?;
+    // As policies have it; a shell has put the directory itself in its place.
+    let of_home = path.strip_prefix("~").ok().zip(host.home.as_ref());
+    let whole = of_home.map_or_else(|| path.to_owned(), |(rest, home)| home.join(rest));
+    let answer = planning::explain_path(&spec, &host, &whole).map_err(ManagerError::from)?;
     Ok(format!(
         "{}: {}\nrule: {}\n",
         Text::from(path),
@@ -137,6 +141,21 @@ fn connect_answer(target: &str, sandbox: &SandboxArgs) -> Result<String, Failure
         let _written = writeln!(text, "secret: {}, over TLS that is opened", secret.name);
     }
     Ok(text)
+}
+
+pub(crate) fn list_policy_keys() -> Result<ExitCode, Failure> {
+    let mut out = String::new();
+    for key in reference() {
+        let name = key.key.rsplit('.').next().unwrap_or(&key.key);
+        // Writing to a string cannot fail.
+        let _written = writeln!(
+            out,
+            "{} ({}; default: {})\n    {}\n    {name} = {}",
+            key.key, key.kind, key.default, key.doc, key.example
+        );
+    }
+    terminal::print(out.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn check_policy(arguments: &PolicyCheckArgs) -> Result<ExitCode, Failure> {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::policy::PolicyError;
-use offleash_core::text;
+use offleash_core::text::{self, Text};
 
 /// The exit code of offleash's own failures.
 pub(crate) const EXIT_FAILURE: u8 = 125;
@@ -48,7 +48,7 @@ impl Failure {
     /// What is wrong at a place of a file, as editors and compilers name it.
     pub(crate) fn at(file: &Path, error: &PolicyError) -> Self {
         let (line, column) = (error.line, error.column);
-        Self::new(format!("{}:{line}:{column}: {}", file.display(), error.message))
+        Self::new(format!("{}:{line}:{column}: {}", Text::from(file), error.message))
     }
 
     /// A failure that an error of a room explains.

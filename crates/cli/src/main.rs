@@ -56,12 +56,17 @@ fn run_only(name: OsString, arguments: Vec<OsString>) -> ExitCode {
     offleash_sys::process::keep_free_memory();
     let asked = warm::Asked::now(&arguments);
     match asked.hand_over() {
-        Ok(None) => {}
-        Ok(Some(code)) => return ExitCode::from(code),
-        Err(failure) => return failure.print(),
+        Ok(None) => run_parsed(name, &arguments, &asked),
+        Ok(Some(code)) => ExitCode::from(code),
+        Err(failure) => failure.print(),
     }
-    match RunInvocation::read(name, arguments.clone()) {
-        Ok(invocation) => finish(run_alone(&invocation, &asked)),
+}
+
+/// Not inlined: what it keeps on its stack would be touched by runs that hand over and never come here, a page after another.
+#[inline(never)]
+fn run_parsed(name: OsString, arguments: &[OsString], asked: &warm::Asked<'_>) -> ExitCode {
+    match RunInvocation::read(name, arguments.to_vec()) {
+        Ok(invocation) => finish(run_alone(&invocation, asked)),
         Err(error) => usage(&error),
     }
 }
@@ -77,6 +82,8 @@ fn run_alone(invocation: &RunInvocation, asked: &warm::Asked<'_>) -> Result<Exit
     Ok(ExitCode::from(code))
 }
 
+/// Not inlined, for the same reason.
+#[inline(never)]
 fn any() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
@@ -105,6 +112,7 @@ fn any() -> ExitCode {
         Command::Doctor(options) => doctor::doctor(&options, state),
         Command::Explain(question) => explain::explain(&question),
         Command::Policy(PolicyCommand::Check(check)) => explain::check_policy(&check),
+        Command::Policy(PolicyCommand::Keys) => explain::list_policy_keys(),
         Command::Audit(audit) => audit::audit(&audit, state),
         Command::Warm(command) => warm::warm(&command, state),
         Command::Serve(arguments) => serve::serve(&arguments, state),

@@ -45,8 +45,8 @@ pub(crate) fn lines(network: &NetworkUse, asked: &NetworkSpec) -> Vec<String> {
     lines
 }
 
-/// Lines for the user about limits that were hit of which programs see only what comes of them: those of the network, and
-/// that of processes.
+/// Lines for the user about limits that were hit of which programs see only what comes of them: those of the network, that of
+/// processes, and those by which single processes were ended.
 pub(crate) fn of_limits(hits: &[LimitHit]) -> impl Iterator<Item = String> + '_ {
     let of_processes = hits
         .iter()
@@ -59,7 +59,22 @@ pub(crate) fn of_limits(hits: &[LimitHit]) -> impl Iterator<Item = String> + '_ 
             row.word, row.flag
         )
     });
-    of_processes.chain(of_the_network(hits))
+    of_processes.chain(of_the_ended(hits)).chain(of_the_network(hits))
+}
+
+fn of_the_ended(hits: &[LimitHit]) -> impl Iterator<Item = String> + '_ {
+    let of_one_process = [LimitName::FileSize, LimitName::Workspace, LimitName::CpuTime];
+    let ended = hits
+        .iter()
+        .filter(move |hit| hit.effect == LimitEffect::Ended && of_one_process.contains(&hit.limit));
+    ended.map(|hit| {
+        let row = hit.limit.row();
+        let value = row.show(hit.value);
+        format!(
+            "a process was ended: it reached the limit `{}`, which is {value}; raise it with `{}`",
+            row.word, row.flag
+        )
+    })
 }
 
 fn of_the_network(hits: &[LimitHit]) -> impl Iterator<Item = String> + '_ {
@@ -77,6 +92,7 @@ fn of_the_network(hits: &[LimitHit]) -> impl Iterator<Item = String> + '_ {
             LimitEffect::Refused => "connections were refused",
             LimitEffect::Cut => "connections were cut",
             LimitEffect::Slowed => "connections were slowed down",
+            LimitEffect::Ended => "processes were ended",
         };
         let value = row.show(hit.value);
         format!(

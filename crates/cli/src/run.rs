@@ -28,11 +28,7 @@ const CAPTURED: usize = 1024 * 1024;
 
 pub(crate) fn run(arguments: &RunArgs, state: Option<&Path>) -> Result<u8, Failure> {
     let started = Instant::now();
-    let mut spec = specify_run(arguments)?;
-    let python = arguments
-        .python
-        .then(|| Python::choose(&arguments.sandbox, &mut spec, state))
-        .transpose()?;
+    let (mut spec, python) = specify_run(arguments, state)?;
     let learning = Learning::begin(&arguments.learn, &mut spec)?;
     // What is learned is written when the run is over.
     let remember = match learning {
@@ -40,9 +36,7 @@ pub(crate) fn run(arguments: &RunArgs, state: Option<&Path>) -> Result<u8, Failu
         None => remembering(&arguments.sandbox, &spec.network),
     };
     let request = request(arguments, spec, state, started)?;
-    if let Some(Python::OfTheHost) = python.filter(|_| !arguments.quiet) {
-        terminal::complain(&format!("offleash: {}", python::not_built()));
-    }
+    tell_which(python, arguments);
     let door = |destination| {
         let prompt = Prompt::new(&program(&request), arguments.tty, remember);
         TerminalDoor::open(destination, arguments.tty, prompt)
@@ -51,16 +45,31 @@ pub(crate) fn run(arguments: &RunArgs, state: Option<&Path>) -> Result<u8, Failu
     conclude(arguments, &request, report, learning)
 }
 
-/// What the arguments of a run ask for.
-pub(crate) fn specify_run(arguments: &RunArgs) -> Result<SandboxSpec, Failure> {
+/// What the arguments of a run ask for, and which Python, if any.
+// In a frame of its own, which is not there while the command runs.
+#[inline(never)]
+pub(crate) fn specify_run(arguments: &RunArgs, state: Option<&Path>) -> Result<(SandboxSpec, Option<Python>), Failure> {
     let mut spec = specify::specify(&arguments.sandbox)?;
     if let Some(warm) = arguments.warm {
         spec.warm = warm;
     }
-    Ok(spec)
+    let python = arguments
+        .python
+        .then(|| Python::choose(&arguments.sandbox, &mut spec, state))
+        .transpose()?;
+    Ok((spec, python))
+}
+
+/// Says it where the libraries of a template might be missed.
+pub(crate) fn tell_which(python: Option<Python>, arguments: &RunArgs) {
+    if let Some(Python::OfTheHost) = python.filter(|_| !arguments.quiet) {
+        terminal::complain(&format!("offleash: {}", python::not_built()));
+    }
 }
 
 /// The run of what was specified.
+// In a frame of its own, which is not there while the command runs.
+#[inline(never)]
 pub(crate) fn request(
     arguments: &RunArgs,
     spec: SandboxSpec,
@@ -74,6 +83,7 @@ pub(crate) fn request(
             true => python::command(arguments.shell.as_ref(), &arguments.command),
             false => specify::command(arguments.shell.as_ref(), &arguments.command)?,
         },
+        purpose: None,
         cwd: arguments
             .sandbox
             .cwd
@@ -121,6 +131,8 @@ pub(crate) fn carry_out<'a>(
 }
 
 /// Says what became of a run, and answers the exit code.
+// In a frame of its own, which is not there while the command runs.
+#[inline(never)]
 pub(crate) fn conclude(
     arguments: &RunArgs,
     request: &RunRequest,
@@ -137,9 +149,10 @@ pub(crate) fn conclude(
     if let Some(file) = file {
         file.write(&record)?;
     }
+    let has_run = !matches!(record.outcome, Outcome::Failed { .. });
     if arguments.json {
         terminal::print(&terminal::json_line(&record)?)?;
-    } else if !arguments.quiet && failure.is_none() {
+    } else if !arguments.quiet && (failure.is_none() || has_run) {
         tell(&record, &request.spec.network, &notes);
     }
     if let (Some(learning), Some(network)) = (learning, &record.network) {
@@ -159,6 +172,8 @@ pub(crate) fn conclude(
 
 /// Where rules are kept that are agreed to for good: the policy that was named. One that lies in the workspace without
 /// being named may only restrict, so that nothing could be written to it.
+// In a frame of its own, which is not there while the command runs.
+#[inline(never)]
 fn remembering(arguments: &SandboxArgs, network: &NetworkSpec) -> Option<Box<dyn RememberRule>> {
     let asks = network
         .policy
@@ -186,9 +201,17 @@ struct ReportFile<'a> {
 
 impl<'a> ReportFile<'a> {
     fn create(path: &'a Path) -> Result<Self, Failure> {
+        if let Some(again) = terminal::stream_again(path) {
+            let file = again.map_err(|error| Self::failure(path, &error))?;
+            return Ok(Self { path, file });
+        }
         let mut options = std::fs::OpenOptions::new();
-        options.write(true).create(true).truncate(true);
-        if !is_door_of_the_system(path) {
+        // What an earlier run left there stays until there is something to take its place.
+        options.write(true).create(true).truncate(false);
+        if is_door_of_the_system(path) {
+            // Behind what the command wrote there.
+            options.append(true);
+        } else {
             options.custom_flags(NO_LINK);
         }
         let file = options.open(path).map_err(|error| Self::not_opened(path, &error))?;
@@ -209,8 +232,14 @@ impl<'a> ReportFile<'a> {
     fn write(mut self, record: &RunRecord) -> Result<(), Failure> {
         use std::io::Write as _;
         let line = terminal::json_line(record)?;
-        self.file
-            .write_all(&line)
+        // Only what is a file has a length.
+        let is_its_own = self.path != Path::new("-") && !is_door_of_the_system(self.path);
+        let emptied = match self.file.metadata() {
+            Ok(found) if found.is_file() && is_its_own => self.file.set_len(0),
+            _ => Ok(()),
+        };
+        emptied
+            .and_then(|()| self.file.write_all(&line))
             .map_err(|error| Self::failure(self.path, &error))
     }
 
@@ -219,6 +248,9 @@ impl<'a> ReportFile<'a> {
             .with_hint("name a file in a directory that exists, that you may write and that has room")
     }
 }
+
+/// What stands in the record when the caller went away: nobody is there to be told.
+const SIGKILL: i32 = 9;
 
 /// `O_NOFOLLOW`, as the standard library takes it.
 const NO_LINK: i32 = OFlags::NOFOLLOW.bits().cast_signed();
@@ -258,7 +290,9 @@ pub(crate) fn tell(record: &RunRecord, asked: &NetworkSpec, notes: &[String]) {
 fn explain_outcome(record: &RunRecord) -> Option<String> {
     let program = record.command.first().cloned().unwrap_or_else(|| Text::from(""));
     match &record.outcome {
-        Outcome::Exited { .. } | Outcome::Interrupted { .. } => None,
+        Outcome::Exited { .. } => None,
+        Outcome::Interrupted { signal } => (*signal != SIGKILL)
+            .then(|| "the run was ended: it went on after a first interrupt, and a second one kills".to_owned()),
         Outcome::Signaled { name, .. } => (name != "SIGPIPE").then(|| format!("the command was ended by {name}")),
         Outcome::LimitExceeded { limit, value } => Some(format!(
             "the run was ended: it reached its limit of {} ({}); raise it with `{}`",
@@ -344,7 +378,7 @@ mod tests {
         let file = directory.path().join("report");
         fs::write(&file, "of an earlier run").unwrap();
         assert!(ReportFile::create(&file).is_ok());
-        assert_eq!(fs::read_to_string(&file).unwrap(), "");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "of an earlier run");
         let open = fs::File::create(&file).unwrap();
         for path in [format!("/dev/fd/{}", open.as_raw_fd()), "/dev/null".to_owned()] {
             assert!(ReportFile::create(Path::new(&path)).is_ok(), "{path}");

@@ -3,6 +3,7 @@
 //! Precedence: flags over policy over defaults.
 
 use std::ffi::{OsStr, OsString};
+use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -27,6 +28,9 @@ mod network;
 
 pub(crate) use self::network::{apply_flags as apply_network_flags, rule as network_rule};
 
+/// What is read of a policy that was named, in bytes.
+const MOST_BYTES: u64 = 1024 * 1024;
+
 /// The name under which a policy is looked for in the workspace.
 const POLICY_NAME: &str = "offleash.toml";
 
@@ -35,6 +39,7 @@ pub(crate) fn specify(arguments: &SandboxArgs) -> Result<SandboxSpec, Failure> {
     let given = arguments.workspace.as_deref().map(workspace_of).transpose()?;
     let directory = match &given {
         Some((path, _)) => path.clone(),
+        None if arguments.no_workspace => PathBuf::from("/"),
         None => std::env::current_dir().map_err(|error| {
             Failure::new(format!("cannot find the current directory: {error}"))
                 .with_hint("change to a directory that exists, or name one with `--workspace`")
@@ -275,7 +280,7 @@ fn policy(arguments: &SandboxArgs, workspace: &Path) -> Result<Option<Policy>, F
         return srt::parse(&text).map(Some).map_err(|error| {
             let hint = error
                 .hint()
-                .unwrap_or_else(|| "correct it, or write a policy: docs/policy.md lists every key".into());
+                .unwrap_or_else(|| "correct it, or write a policy: `offleash policy keys` lists every key".into());
             in_file(file, &error.to_string(), Some(hint))
         });
     }
@@ -309,7 +314,7 @@ pub(crate) fn read_policy(file: &Path) -> Result<Policy, Failure> {
 }
 
 fn parse_policy(file: &Path, text: &str) -> Result<Policy, Failure> {
-    Policy::parse(text).map_err(|error| Failure::at(file, &error).with_hint("docs/policy.md lists every key"))
+    Policy::parse(text).map_err(|error| Failure::at(file, &error).with_hint("`offleash policy keys` lists every key"))
 }
 
 /// Reads a file that nobody named, if there is one: it may have come with the code that is to be contained.
@@ -317,6 +322,15 @@ fn read_discovered(file: &Path) -> Result<Option<String>, Failure> {
     match read_regular_file(file) {
         Ok(bytes) => text_of(file, bytes).map(Some),
         Err(RegularFileError::Missing { .. }) => Ok(None),
+        // The directory is at fault, and not what may be in it.
+        Err(RegularFileError::Unreadable { source, .. }) if std::fs::metadata(file.with_file_name(".")).is_err() => {
+            let workspace = Text::from(file.parent().unwrap_or(file));
+            Err(
+                Failure::new(format!("cannot enter the workspace `{workspace}`: {source}")).with_hint(
+                    "run offleash as a user who may read it, or name another directory with `--workspace DIR`",
+                ),
+            )
+        }
         Err(error) => Err(Failure::from_error(&error)
             .with_hint("look at it, then name a policy with `--policy FILE`, or ignore this one with `--no-policy`")),
     }
@@ -324,13 +338,23 @@ fn read_discovered(file: &Path) -> Result<Option<String>, Failure> {
 
 /// Reads a file that the user named, which may be a pipe or a link.
 pub(crate) fn read(file: &Path) -> Result<String, Failure> {
-    let bytes = std::fs::read(file).map_err(|error| {
+    let mut bytes = Vec::new();
+    let read = std::fs::File::open(file).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes));
+    read.map_err(|error| {
         in_file(
             file,
             &format!("cannot read it: {error}"),
             Some("name a file that exists and that you may read".into()),
         )
     })?;
+    if bytes.len() as u64 > MOST_BYTES {
+        let hint = "name a policy, which nobody writes that long";
+        return Err(in_file(
+            file,
+            &format!("it is larger than {MOST_BYTES} bytes"),
+            Some(hint.into()),
+        ));
+    }
     text_of(file, bytes)
 }
 
@@ -339,7 +363,7 @@ fn text_of(file: &Path, bytes: Vec<u8>) -> Result<String, Failure> {
 }
 
 fn in_file(file: &Path, message: &str, hint: Option<String>) -> Failure {
-    let failure = Failure::new(format!("{}: {message}", file.display()));
+    let failure = Failure::new(format!("{}: {message}", Text::from(file)));
     match hint {
         Some(hint) => failure.with_hint(hint),
         None => failure,

@@ -17,6 +17,17 @@ use std::path::Path;
 
 use crate::failure::Failure;
 
+/// The standard stream that a path names, once more, as a file: what is opened anew would begin where that began. `-` is standard
+/// output. `None` for all other paths.
+pub(crate) fn stream_again(path: &Path) -> Option<io::Result<std::fs::File>> {
+    let stream = match path.to_str()? {
+        "-" | "/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1" => rustix::stdio::stdout(),
+        "/dev/stderr" | "/dev/fd/2" | "/proc/self/fd/2" => rustix::stdio::stderr(),
+        _ => return None,
+    };
+    Some(stream.try_clone_to_owned().map(std::fs::File::from))
+}
+
 /// Writes to standard output.
 pub(crate) fn print(bytes: &[u8]) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();

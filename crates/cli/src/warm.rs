@@ -8,9 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
+use offleash_core::plan::Environment;
+use offleash_core::spec::SandboxSpec;
 use offleash_core::text::Text;
 use offleash_manager::lifecycle::{Checked, Prepared, RunRequest, open_state, this_host};
 use offleash_manager::planning::Host;
+use offleash_manager::templates;
 use offleash_manager::warm::{
     self, Asked as AskedOf, Caller, Claim, Described, Ended, Given, Handover, Holder, Key, Order, Place,
 };
@@ -21,6 +24,7 @@ use rustix::io::Errno;
 
 use crate::args::{RunArgs, RunInvocation, STATE, WarmCommand};
 use crate::failure::{EXIT_FAILURE, Failure};
+use crate::python::Python;
 use crate::run;
 use crate::terminal::{self, Prompt, SIGNALS, TerminalDoor};
 
@@ -143,19 +147,31 @@ impl<'a> Asked<'a> {
         let Some(words) = self.words.filter(|words| words.are(parsed)) else {
             return Ok(());
         };
-        let spec = run::specify_run(parsed)?;
+        let (spec, _) = run::specify_run(parsed, state)?;
         let has_own_report = parsed
             .report
             .as_deref()
             .is_none_or(|path| !run::is_door_of_the_system(path));
-        let is_plain = !parsed.python && !parsed.tty && parsed.learn.learn.is_none() && has_own_report;
+        let is_plain = !parsed.tty && parsed.learn.learn.is_none() && has_own_report;
         if spec.warm == 0 || !is_plain || !Prepared::can_wait(&spec) {
             return Ok(());
         }
         let Some(key) = key_of(&words) else { return Ok(()) };
         let cwd = std::env::current_dir().map_err(|error| Failure::from_error(&error))?;
-        let order = Order::new(words.arguments.to_vec(), words.script.is_some(), cwd, &key);
+        let order = Order::new(words.arguments.to_vec(), words.script.is_some(), cwd, &key).with_variables(variables(
+            parsed,
+            &spec,
+            std::env::vars_os().collect(),
+        ));
         Ok(warm::start(&open_state(state)?, &key, &order, spec.warm.into())?)
+    }
+}
+
+/// What an interpreter has of its caller's that is started before a run asks.
+fn variables(arguments: &RunArgs, spec: &SandboxSpec, env: Environment) -> Environment {
+    match arguments.python {
+        true => spec.env.resolve(&env).into_iter().collect(),
+        false => Environment::new(),
     }
 }
 
@@ -241,18 +257,27 @@ impl Waiting {
             RunInvocation::read("offleash".into(), words).map_err(|error| Failure::new(error.to_string()))?;
         let state = open_state(invocation.state.as_deref())?;
         let place = Place::take_over(&state, &key).map_err(|error| Failure::from_error(&error))?;
-        let spec = run::specify_run(&invocation.run)?;
-        let prepared = Prepared::make(spec, &state, this_host(state.path())?)?;
-        let description = describe(&order, &prepared)?;
+        let Some(prepared) = make_ready(&invocation, &order, &state, &place)? else {
+            return Ok(None);
+        };
         if !prepared.is_whole() {
             prepared.discard()?;
             return Ok(None);
         }
-        let holder =
-            Holder::open(place, key.clone(), prepared.id(), description).map_err(|error| Failure::from_error(&error));
+        let holder = describe(&order, &prepared).and_then(|description| {
+            let opened = Holder::open(place, key.clone(), prepared.id(), description);
+            opened.map_err(|error| Failure::from_error(&error))
+        });
+        let holder = match holder {
+            Ok(holder) => holder,
+            Err(failure) => {
+                prepared.discard()?;
+                return Err(failure);
+            }
+        };
         Ok(Some(Self {
             until: Instant::now() + IDLE,
-            holder: holder?,
+            holder,
             order,
             key,
             invocation,
@@ -263,7 +288,9 @@ impl Waiting {
 
     fn discard(self) -> Result<(), Failure> {
         drop(self.holder);
-        Ok(self.prepared.discard()?)
+        self.prepared.discard()?;
+        remove_replaced(&self.state, &self.invocation);
+        Ok(())
     }
 
     /// Waits for a run, carries it out, and leaves another holder in its place.
@@ -280,7 +307,7 @@ impl Waiting {
         let Ok(door) = caller.try_clone() else {
             return self.discard();
         };
-        let Some((request, checked)) = self.accept(&given) else {
+        let Some((request, python, checked)) = self.accept(&given) else {
             return self.discard();
         };
         let Self {
@@ -292,19 +319,19 @@ impl Waiting {
             prepared,
             ..
         } = self;
-        // Nobody else shall wait for what is taken.
-        drop(holder);
         if terminal::become_streams(&given.streams).is_err() || caller.take().is_err() {
             return Ok(prepared.discard()?);
         }
         drop(given.streams);
+        run::tell_which(python, &invocation.run);
         let door = |destination| {
             let prompt = Prompt::new(&run::program(&request), false, None);
             TerminalDoor::for_another(destination, prompt, door)
         };
         let mut remains = None;
         let carried_out = run::carry_out(&invocation.run, door, |door| {
-            prepared.run(&request, checked, door, &mut remains)
+            // Whoever asks in between hears that it is taken when this is dropped.
+            prepared.run(&request, checked, door, || drop(holder), &mut remains)
         });
         let code = carried_out.and_then(|carried_out| run::conclude(&invocation.run, &request, carried_out, None));
         let code = code.unwrap_or_else(Failure::tell);
@@ -314,11 +341,13 @@ impl Waiting {
         drop(remains);
         left.map_err(|error| Failure::from_error(&error))?;
         leave_directory()?;
+        remove_replaced(&state, &invocation);
+        let order = order.with_variables(variables(&invocation.run, &request.spec, given.handover.env));
         Ok(warm::start(&state, &key, &order, usize::from(request.spec.warm))?)
     }
 
     /// The run that was handed over, if it would make this sandbox.
-    fn accept(&mut self, given: &Given) -> Option<(RunRequest, Checked)> {
+    fn accept(&mut self, given: &Given) -> Option<(RunRequest, Option<Python>, Checked)> {
         let Handover {
             age,
             cwd,
@@ -331,7 +360,7 @@ impl Waiting {
         let arguments = &mut self.invocation.run;
         arguments.shell.clone_from(script);
         arguments.command.clone_from(command);
-        let spec = run::specify_run(arguments).ok()?;
+        let (spec, python) = run::specify_run(arguments, self.invocation.state.as_deref()).ok()?;
         let request = run::request(arguments, spec, self.invocation.state.as_deref(), started).ok()?;
         let home = env.iter().find(|(name, value)| name == "HOME" && !value.is_empty());
         let host = Host {
@@ -341,7 +370,55 @@ impl Waiting {
             ..this_host(self.state.path()).ok()?
         };
         let checked = self.prepared.check(&request, host)?;
-        Some((request, checked))
+        Some((request, python, checked))
+    }
+}
+
+/// The sandbox that is to wait, with a Python in it where runs are for one and that comes to something. `None` when somebody
+/// has said meanwhile that it is to end.
+fn make_ready(
+    invocation: &RunInvocation,
+    order: &Order,
+    state: &StateDirectory,
+    place: &Place,
+) -> Result<Option<Prepared>, Failure> {
+    let named = invocation.state.as_deref();
+    let (spec, _) = run::specify_run(&invocation.run, named)?;
+    let request = run::request(&invocation.run, spec.clone(), named, Instant::now())?;
+    let make = || {
+        let mut host = this_host(state.path())?;
+        host.env.extend(order.env.iter().cloned());
+        Prepared::make(spec.clone(), state, host)
+    };
+    let mut prepared = make()?;
+    if !invocation.run.python {
+        return Ok(Some(prepared));
+    }
+    let mut asked = None;
+    let mut is_wanted = || {
+        asked = place.told_to_end();
+        asked.is_none()
+    };
+    let imported = prepared.import_ahead(&request, &mut is_wanted);
+    if matches!(imported, Ok(true)) {
+        return Ok(Some(prepared));
+    }
+    prepared.discard()?;
+    // Whoever asked for it waits until all is gone.
+    match asked {
+        Some(_asked) => {
+            remove_replaced(state, invocation);
+            Ok(None)
+        }
+        None => Ok(Some(make()?)),
+    }
+}
+
+/// Sandboxes that wait hold templates for long, among them such as were built again meanwhile.
+fn remove_replaced(state: &StateDirectory, invocation: &RunInvocation) {
+    if invocation.run.python || invocation.run.sandbox.template.is_some() {
+        // What cannot be removed now is left to the next command that works with templates.
+        let _removed = templates::clean(state);
     }
 }
 

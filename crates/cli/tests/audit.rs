@@ -33,6 +33,17 @@ fn shown(site: &Site) -> Vec<Value> {
 }
 
 #[test]
+fn a_directory_that_is_not_there_is_no_unbroken_log() {
+    let site = Site::new();
+    let missing = site.root().join("mistyped");
+    for action in ["verify", "show"] {
+        let said = site.refuse(["--state", missing.to_str().unwrap(), "audit", action]);
+        assert!(said.contains("mistyped` does not exist"), "{said}");
+    }
+    assert!(!missing.exists());
+}
+
+#[test]
 fn every_event_is_one_line_with_its_run() {
     let (site, ids) = with_events();
     let lines = shown(&site);

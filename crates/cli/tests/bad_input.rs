@@ -13,6 +13,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
 use support::listing::listing;
+use support::processes::through;
 use support::{Site, id_of, is_root, skip, stderr};
 
 /// Every line that offleash itself refuses, and the words by which the user finds the mistake.
@@ -121,13 +122,57 @@ fn a_workspace_that_cannot_be_read_is_refused() {
     }
     let closed = site.workspace().join("closed");
     fs::create_dir(&closed).unwrap();
-    fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
-    assert_refused(
-        &site,
-        &["run", "-w", closed.to_str().unwrap(), "--", "true"],
-        &["closed", "ermission denied"],
-    );
+    // Nothing may be done with it, not even entering it, or it may be entered and not read.
+    for mode in [0o000, 0o600, 0o300] {
+        fs::set_permissions(&closed, fs::Permissions::from_mode(mode)).unwrap();
+        let said = site.refuse(["run", "-w", closed.to_str().unwrap(), "--", "true"]);
+        let first = format!("workspace `{}`", closed.display());
+        assert!(
+            said.contains(&first) && said.contains("ermission denied"),
+            "{mode:o}: {said}"
+        );
+        assert!(
+            said.contains("--workspace DIR") && !said.contains("policy"),
+            "{mode:o}: {said}"
+        );
+    }
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
+}
+
+#[test]
+fn what_is_no_policy_and_does_not_end_is_not_read_to_the_end() {
+    let site = Site::new();
+    for arguments in [
+        vec!["policy", "check", "/dev/zero"],
+        vec!["run", "--policy", "/dev/zero", "true"],
+        vec!["run", "--srt-settings", "/dev/zero", "true"],
+    ] {
+        assert_refused(&site, &arguments, &["/dev/zero", "larger than 1048576 bytes"]);
+    }
+}
+
+#[test]
+fn a_current_directory_that_is_gone_is_missed_only_by_what_needs_it() {
+    let site = Site::new();
+    let workspace = site.workspace();
+    let gone = site.root().join("gone");
+    for (flags, expected) in [
+        (vec!["--no-workspace"], Some(0)),
+        (vec!["-w", workspace.to_str().unwrap()], Some(0)),
+        (vec![], Some(125)),
+    ] {
+        fs::create_dir(&gone).unwrap();
+        let script = "cd \"$1\" && rmdir \"$1\" && shift && exec \"$@\"";
+        let shell = ["/bin/sh", "-c", script, "sh", gone.to_str().unwrap()];
+        let mut command = through(&shell, &site.offleash(["run"]));
+        let output = command.args(&flags).args(["--", "true"]).output().unwrap();
+        assert_eq!(
+            output.status.code(),
+            expected,
+            "{flags:?}: {}",
+            support::stderr(&output)
+        );
+    }
 }
 
 #[test]

@@ -52,6 +52,18 @@ fn has_superuser(site: &Site) -> bool {
 }
 
 #[test]
+fn the_workspace_is_the_usual_users() {
+    let site = Site::sharing_templates();
+    site.write("file", "x");
+    let script = "stat -c %U . file; touch new && mkdir sub && touch sub/new && echo y >> file && echo written";
+    let output = site.run_shell(&["--root", "base"], script);
+    assert_eq!(stdout(&output), "user\nuser\nwritten\n", "{}", stderr(&output));
+    let run = site.succeed(["runs"]);
+    site.succeed(["apply", run.split_whitespace().next().unwrap()]);
+    assert!(site.workspace().join("sub/new").exists());
+}
+
+#[test]
 fn files_can_be_written_anywhere_and_nothing_reaches_the_host() {
     let site = shared();
     let mark = format!("offleash-test-{}", std::process::id());

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use support::listing::listing;
 use support::processes::{finish, read_until, start};
 use support::workspace::{CHANGE_ALL, changes_of, furnished, run};
-use support::{Site, id_of, record_of, stderr, stdout};
+use support::{Site, id_of, is_root, record_of, skip, stderr, stdout};
 
 #[test]
 fn differences_are_shown_as_text() {
@@ -140,6 +140,37 @@ fn discarded_changes_are_gone() {
     assert!(site.succeed(["runs", "-a"]).contains("discarded"));
     let all: Value = serde_json::from_str(&site.succeed(["runs", "--all", "--json"])).unwrap();
     assert_eq!((&all[0]["id"], &all[0]["state"]), (&run.into(), &"discarded".into()));
+}
+
+#[test]
+fn several_runs_are_discarded_at_once_and_one_that_cannot_be_is_told() {
+    let site = Site::new();
+    let runs: Vec<String> = (0..3).map(|number| run(&site, &format!("echo x > {number}"))).collect();
+    // A name that no run can have keeps all others.
+    assert!(site.refuse(["discard", &runs[0], "no-run"]).contains("no-run"));
+    assert_eq!(site.succeed(["runs"]).lines().count(), 3);
+    site.succeed(["discard", &runs[0]]);
+    let said = site.refuse(["discard", &runs[1], &runs[0], &runs[2]]);
+    assert!(said.contains(&runs[0]) && said.contains("discarded"), "{said}");
+    assert_eq!(site.succeed(["runs"]), "");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_does_not_hide_the_other_changes() {
+    let site = Site::new();
+    if is_root() {
+        return skip("root may read every file");
+    }
+    let closed = site.write("closed", "secret\n");
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
+    let run = run(&site, "rm -f closed; echo x > other");
+    assert_eq!(
+        site.succeed(["diff", &run]),
+        "diff --git a/closed b/closed\ndeleted file mode 100000\n# the host's file cannot be read: Permission denied (os error 13)\n\
+         diff --git a/other b/other\nnew file mode 100644\n--- /dev/null\n+++ b/other\n@@ -0,0 +1 @@\n+x\n"
+    );
+    site.succeed(["apply", &run]);
+    assert!(!closed.exists());
 }
 
 #[test]
@@ -469,4 +500,17 @@ fn of_two_applies_at_once_one_is_told_that_the_other_did_it() {
             .keys()
             .any(|path| path.to_string_lossy().starts_with(".offleash-"))
     );
+}
+
+#[test]
+fn a_path_may_begin_with_the_directory_itself() {
+    let site = Site::new();
+    let run = run(&site, "mkdir deep; echo x > deep/x; echo y > y");
+    let told = site.succeed(["diff", &run, "deep/x"]);
+    assert!(told.contains("deep/x") && !told.contains("b/y"), "{told}");
+    for path in ["./deep/x", "deep/./x", "./deep"] {
+        let found = site.succeed(["diff", "--summary", &run, path]);
+        assert!(found.contains("deep") && !found.contains('y'), "{path}: {found}");
+    }
+    assert_eq!(site.succeed(["diff", &run, "./deep/x"]), told);
 }

@@ -134,7 +134,7 @@ fn typical_mistakes_look_like_this() {
     $ offleash apply r0000000000000000
     error: there is no run `[run]`
 
-    hint: `offleash runs` lists the runs that are kept
+    hint: `offleash runs` lists the runs that are kept; one that changed nothing is not
 
     $ offleash explain syscall no_such_call
     error: `no_such_call` is not a system call that the filter knows

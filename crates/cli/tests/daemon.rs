@@ -9,6 +9,8 @@
 
 mod support;
 
+#[path = "daemon/bounds.rs"]
+mod bounds;
 #[path = "daemon/callers.rs"]
 mod callers;
 #[path = "daemon/crashes.rs"]
@@ -19,6 +21,8 @@ mod forks;
 mod lives;
 #[path = "daemon/logs.rs"]
 mod logs;
+#[path = "daemon/memory.rs"]
+mod memory;
 #[path = "daemon/pauses.rs"]
 mod pauses;
 #[path = "daemon/pools.rs"]

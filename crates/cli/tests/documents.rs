@@ -52,7 +52,7 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 45] = [
+const COMMANDS: [&[&str]; 46] = [
     &[],
     &["run"],
     &["diff"],
@@ -84,6 +84,7 @@ const COMMANDS: [&[&str]; 45] = [
     &["explain", "connect"],
     &["policy"],
     &["policy", "check"],
+    &["policy", "keys"],
     &["audit"],
     &["audit", "verify"],
     &["audit", "show"],
@@ -118,7 +119,10 @@ fn cli_document() -> String {
     text.push_str(
         "`offleash run` makes a sandbox, runs one command in it and ends when the command does. What the command changed\n\
          in the workspace is kept until `apply` or `discard`. [policy.md](policy.md) is the reference of policy files,\n\
-         [record.md](record.md) that of the record that `--json` and `--report` write.\n\n",
+         [record.md](record.md) that of the record that `--json` and `--report` write.\n\n\
+         Runs and the audit log are kept in one directory, which `--state` or `OFFLEASH_STATE` names: `/var/lib/offleash` for\n\
+         root, else `offleash` in `XDG_STATE_HOME` or `~/.local/state`, or `/var/tmp/offleash-UID` for a user without a home\n\
+         directory. `offleash doctor` says which it is.\n\n",
     );
     text.push_str("## Exit codes\n\n| code | meaning |\n|---|---|\n");
     for (code, meaning) in [
@@ -225,7 +229,7 @@ fn no_command_is_left_out_of_the_reference() {
 fn policy_document() -> String {
     let mut text = format!("# Policy files\n\n{MADE}\n");
     text.push_str(
-        "A policy is a TOML file: `offleash run --policy FILE`, checked by `offleash policy check FILE`. Unknown keys and\n\
+        "A policy is a TOML file: `offleash run --policy FILE`, checked by `offleash policy check FILE`; `offleash policy\n         keys` prints what follows here. Unknown keys and\n\
          values that make no sense are errors with line and column. Flags win over the policy, the policy over defaults;\n\
          lists of paths, variables, mounts and denied commands add up. Of rules for paths the most specific wins.\n\n\
          An `offleash.toml` in the workspace is used without being named, and may only restrict: it may have come with\n\

@@ -4,9 +4,9 @@ mod support;
 
 use std::fs;
 
-use support::processes::{feed, long_sleep, processes_with};
+use support::processes::{feed, long_sleep, processes_with, through};
 use support::workspace::{CHANGE_ALL, furnished};
-use support::{Site, id_of, stderr, stdout};
+use support::{Site, id_of, skip, stderr, stdout};
 
 const WEAKER: &[&str] = &["--level", "process-landlock"];
 
@@ -47,6 +47,19 @@ fn it_is_never_taken_below_a_floor() {
     }
     assert_eq!(site.succeed(["runs"]), "");
     assert_eq!(site.record(&["--level", "auto"], "true")["level"], "process");
+}
+
+/// As `unshare -r` and rootless containers without subordinate ids are.
+#[test]
+fn root_of_a_namespace_that_has_no_other_id_is_treated_as_an_ordinary_user() {
+    let site = Site::new();
+    let offleash = site.offleash(["run", "-c", "id -u; echo x > new; touch /usr/x"]);
+    let output = through(&["unshare", "-U", "-r"], &offleash).output().unwrap();
+    if stderr(&output).starts_with("unshare") {
+        return skip("no user namespace can be made");
+    }
+    assert_eq!(stdout(&output), "1000\n", "{}", stderr(&output));
+    assert!(stderr(&output).contains("1 change kept"), "{}", stderr(&output));
 }
 
 #[test]

@@ -140,6 +140,14 @@ fn a_worktree_works_and_its_commits_reach_the_repository() {
     let (shown, run) = inside(&site, &tree, script);
     assert_eq!(shown, "second\nfirst\n");
     assert_eq!(git(&site.workspace(), &["log", "--format=%s", "side"]), "first\n");
+    // What lies in the repository and not in the worktree is shown so that `apply` takes it.
+    let index = format!("{}/.git/worktrees/tree/index", site.workspace().display());
+    let summary = site.succeed(["diff", "--summary", &run]);
+    assert!(summary.contains(&format!("M {index}\n")), "{summary}");
+    let patch = site.succeed(["diff", &run]);
+    let root = format!("# below `{}/.git`:\n", site.workspace().display());
+    assert!(patch.contains(&root), "{patch}");
+    assert_eq!(site.succeed(["apply", &run, &index]), format!("M {index}\n"));
     let output = site.offleash(["apply", &run]).current_dir(&tree).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(
@@ -208,4 +216,25 @@ fn a_git_file_cannot_show_another_repository() {
         "{}",
         stdout(&output)
     );
+}
+
+#[test]
+fn a_directory_of_a_repository_is_told_from_one_and_the_whole_can_be_given() {
+    let Some(site) = repository() else { return };
+    let below = site.workspace().join("below");
+    fs::create_dir(&below).unwrap();
+    let top = site.workspace().canonicalize().unwrap();
+    let top = top.to_str().unwrap();
+    let run = |flags: &[&str]| {
+        let command = ["--", "git", "status", "--short"];
+        let mut run = site.offleash([&["run"], flags, &command].concat());
+        run.current_dir(&below).output().unwrap()
+    };
+    let part = run(&[]);
+    assert_eq!(part.status.code(), Some(128));
+    let hint = format!("`--workspace {top}` gives it the whole");
+    assert!(stderr(&part).contains(&hint), "{}", stderr(&part));
+    let whole = run(&["--workspace", top]);
+    assert!(whole.status.success(), "{}", stderr(&whole));
+    assert!(!stderr(&whole).contains("gives it the whole"), "{}", stderr(&whole));
 }

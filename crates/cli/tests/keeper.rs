@@ -15,6 +15,8 @@ mod base;
 mod commands;
 #[path = "keeper/lives.rs"]
 mod lives;
+#[path = "keeper/memory.rs"]
+mod memory;
 #[path = "keeper/pauses.rs"]
 mod pauses;
 #[path = "keeper/whole.rs"]

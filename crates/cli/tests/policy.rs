@@ -7,6 +7,7 @@ mod support;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
+use offleash_core::policy::reference;
 use serde_json::Value;
 use support::processes::program;
 use support::{Site, record_of, skip, stderr, stdout};
@@ -62,8 +63,22 @@ fn a_policy_error_reads_like_this() {
     insta::assert_snapshot!(site.plain(&site.refuse(["policy", "check", "bad.toml"])), @r"
     error: bad.toml:3:1: unknown variant `cpu`, expected one of `cpus`, `cpu_time`, `wall_time`, `memory`, `swap`, `pids`, `workspace`, `inodes`, `depth`, `file_size`, `tmp`, `open_files`, `output`, `net_bytes`, `net_rate`, `net_connections`, `net_at_once`
 
-    hint: docs/policy.md lists every key
+    hint: `offleash policy keys` lists every key
     ");
+}
+
+#[test]
+fn every_key_of_a_policy_is_listed_with_an_example_that_is_valid() {
+    let site = Site::new();
+    let listed = site.succeed(["policy", "keys"]);
+    for key in reference() {
+        assert!(listed.contains(&format!("{} ", key.key)), "{}: {listed}", key.key);
+        assert!(
+            listed.contains(&format!("= {}\n", key.example)),
+            "{}: {listed}",
+            key.key
+        );
+    }
 }
 
 #[test]
@@ -430,4 +445,21 @@ fn what_would_become_of_a_connection_is_explained() {
         let said = site.refuse(["explain", "connect", target]);
         assert!(said.contains(word), "{target}: {said}");
     }
+}
+
+#[test]
+fn a_path_of_the_home_directory_is_explained_as_that() {
+    let site = Site::new();
+    let home = site.root().join("home");
+    std::fs::create_dir_all(home.join("data")).unwrap();
+    let explained = |path: &str| {
+        let mut command = site.offleash(["explain", "path", path, "--read", "~/data"]);
+        stdout(&command.env("HOME", &home).output().unwrap())
+    };
+    let whole = explained(home.join("data").to_str().unwrap());
+    let (_, whole) = whole.split_once(": ").unwrap();
+    let short = explained("~/data");
+    let (named, short) = short.split_once(": ").unwrap();
+    assert_eq!((named, short), ("~/data", whole));
+    assert!(short.contains("filesystem.read"), "{short}");
 }

@@ -230,6 +230,33 @@ fn a_report_is_written_beside_the_normal_output() {
 }
 
 #[test]
+fn a_report_named_as_a_dash_follows_the_output() {
+    let site = Site::new();
+    let said = site.succeed(["run", "--report", "-", "-c", "echo out; echo x > file"]);
+    let record = said.strip_prefix("out\n").unwrap_or_else(|| panic!("{said}"));
+    let record: Value = serde_json::from_str(record).unwrap();
+    assert_eq!(record["stdout"]["data"], "out\n");
+    assert!(!site.workspace().join("-").exists());
+}
+
+#[test]
+fn a_report_in_the_file_of_the_output_follows_it() {
+    let site = Site::new();
+    let file = fs::File::create(site.root().join("both")).unwrap();
+    for _ in 0..2 {
+        // One after another, at one and the same place in the file.
+        let mut run = site.offleash(["run", "--report", "/dev/stdout", "-c", "echo out"]);
+        assert!(run.stdout(file.try_clone().unwrap()).status().unwrap().success());
+    }
+    let said = fs::read_to_string(site.root().join("both")).unwrap();
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!((lines.len(), lines[0], lines[2]), (4, "out", "out"), "{said}");
+    for record in [lines[1], lines[3]] {
+        assert_eq!(serde_json::from_str::<Value>(record).unwrap()["exit_code"], 0);
+    }
+}
+
+#[test]
 fn a_report_that_cannot_be_written_is_known_before_the_run() {
     let site = Site::new();
     let said = site.refuse(["run", "--report", "/proc/nothing/report.json", "-c", "touch ran"]);
@@ -240,6 +267,24 @@ fn a_report_that_cannot_be_written_is_known_before_the_run() {
     }
     let said = site.refuse(["run", "--report", "/dev/full", "-c", "true"]);
     assert!(said.contains("No space left"), "{said}");
+}
+
+#[test]
+fn a_report_of_an_earlier_run_stays_when_nothing_runs() {
+    let site = Site::new();
+    let report = site.root().join("report.json");
+    let report = report.to_str().unwrap();
+    fs::write(
+        report,
+        "of an earlier run, which wrote much more than the next one will\n".repeat(1000),
+    )
+    .unwrap();
+    let earlier = fs::read(report).unwrap();
+    site.refuse(["run", "--report", report, "--level", "container", "--", "true"]);
+    assert_eq!(fs::read(report).unwrap(), earlier);
+    site.succeed(["run", "--report", report, "--", "true"]);
+    let record: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+    assert_eq!(record["exit_code"], 0);
 }
 
 fn is_dev_full_there() -> bool {

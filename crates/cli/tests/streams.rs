@@ -291,6 +291,20 @@ fn a_second_interrupt_kills_everything() {
 }
 
 #[test]
+fn a_run_that_a_second_interrupt_killed_says_so() {
+    let site = Site::new();
+    let script = "trap '' INT; echo ready; while :; do sleep 0.05; done";
+    let mut child = start(&mut site.offleash(["run", "-c", script]));
+    read_until(child.stdout.as_mut().unwrap(), "ready\n");
+    signal(&child, Signal::INT);
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    signal(&child, Signal::INT);
+    let output = finish(child);
+    assert_eq!(output.status.code(), Some(130));
+    assert!(stderr(&output).contains("a second one kills"), "{}", stderr(&output));
+}
+
+#[test]
 fn an_interrupted_command_is_told_as_shells_tell_it() {
     let site = Site::new();
     for (which, code) in [

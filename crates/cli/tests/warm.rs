@@ -4,6 +4,8 @@
 
 #[path = "warm/lives.rs"]
 mod lives;
+#[path = "warm/python.rs"]
+mod python;
 mod support;
 
 use std::fs;
@@ -300,6 +302,16 @@ fn runs_that_end_at_once_leave_no_more_than_was_asked_for_and_those_are_ended_re
         if is_ready {
             heated(&site);
         }
+        cool(&site);
+    }
+}
+
+#[test]
+fn those_that_become_ready_while_others_are_ended_are_ended_too() {
+    let site = Site::new();
+    for _ in 0..5 {
+        let output = site.offleash(["run", "--warm", "2", "--", "true"]).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
         cool(&site);
     }
 }

@@ -6,9 +6,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::listing::listing;
-use support::processes::{finish, read_until, start};
+use support::processes::{finish, read_until, signal, start};
 use support::workspace::{CHANGE_ALL, changes_of, furnished, run};
 use support::{Site, id_of, stderr, stdout};
 
@@ -110,6 +111,42 @@ fn rw_says_what_it_held_back() {
     assert!(stderr(&output).contains("not written back"), "{}", stderr(&output));
     let record = site.record(&["-w", &workspace], "echo evil > .envrc; exit 3");
     assert_eq!(record["exit_code"], 3, "{record}");
+}
+
+#[test]
+fn rw_says_that_it_wrote_back_what_a_run_left_that_was_ended() {
+    let site = Site::new();
+    let workspace = format!("{}:rw", site.workspace().display());
+    let arguments = [
+        "run",
+        "-w",
+        &workspace,
+        "--wall-time",
+        "300ms",
+        "-c",
+        "echo half > file; sleep 60",
+    ];
+    let output = site.offleash(arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(124), "{}", stderr(&output));
+    let said = stderr(&output);
+    assert!(
+        said.contains("1 change was written back, as far as the command had got"),
+        "{said}"
+    );
+    assert_eq!(fs::read_to_string(site.workspace().join("file")).unwrap(), "half\n");
+
+    let script = "echo more > file; echo ready; sleep 60";
+    let mut child = start(&mut site.offleash(["run", "-w", &workspace, "-c", script]));
+    read_until(child.stdout.as_mut().unwrap(), "ready\n");
+    // Of the two, the one that nobody has ignored whom this was started by.
+    signal(&child, Signal::TERM);
+    let output = finish(child);
+    assert_eq!(output.status.code(), Some(143), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("1 change was written back"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]

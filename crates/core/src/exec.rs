@@ -99,6 +99,11 @@ pub enum ExecEnd {
     NotStarted(StartFailure),
     /// The sandbox was gone before the command ended: killed, out of memory, or the guest died.
     Lost,
+    /// The command was killed, with `SIGKILL`, since the sandbox had no memory left; the sandbox goes on.
+    OutOfMemory {
+        /// The memory that the sandbox may use, in bytes.
+        limit: u64,
+    },
 }
 
 /// Why a command could not be started inside.

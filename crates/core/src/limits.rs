@@ -451,6 +451,11 @@ impl LimitName {
         &LIMITS[self as usize]
     }
 
+    /// Whether it bounds what a run changes, and so holds for what that leaves, whenever it was found.
+    pub fn is_of_changes(self) -> bool {
+        matches!(self, Self::Workspace | Self::Inodes | Self::Depth)
+    }
+
     /// Its name in policies and records, such as `cpu_time`.
     pub const fn name(self) -> &'static str {
         self.row().word

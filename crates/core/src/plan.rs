@@ -8,7 +8,7 @@ use crate::exec::UserIds;
 use crate::id::RunId;
 use crate::level::{Degrade, Level};
 use crate::limits::Limits;
-use crate::spec::{Access, Descent, IdChoice};
+use crate::spec::{Access, Descent, IdChoice, MemoryEnd};
 use crate::units::Bytes;
 
 /// Everything a backend needs to make one sandbox. It can be sent to the process that makes it.
@@ -43,6 +43,8 @@ pub struct Plan {
     pub allow_ptrace: bool,
     /// Whether it may be paused.
     pub pausable: bool,
+    /// What ends when it has no memory left.
+    pub memory_end: MemoryEnd,
     /// Whose copies its processes may be.
     pub descent: Descent,
     /// When not empty: the only files, as paths inside, that may be executed.

@@ -19,6 +19,7 @@ use crate::level::{Degrade, Level, LevelChoice};
 use crate::limits::{LimitName, Limits};
 use crate::path_rules::PathRules;
 use crate::spec::{Access, IdChoice, MOST_WARM, MountSpec, NetworkSpec, SandboxSpec, TmpfsSpec, WorkspaceMode};
+use crate::text::Text;
 use crate::units::Bytes;
 use crate::written::{self, Wrong, all};
 
@@ -92,7 +93,7 @@ impl crate::error::Explained for PolicyError {
 
     fn hint(&self) -> Option<String> {
         Some(
-            "every key is described in docs/policy.md; `offleash policy check FILE` reads a policy without running"
+            "`offleash policy keys` lists every key; `offleash policy check FILE` reads a policy without running"
                 .to_owned(),
         )
     }
@@ -104,8 +105,13 @@ impl Policy {
     /// # Errors
     /// Where the text is no TOML, a key is unknown, or a value is not what its key takes.
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
-        let file: File = toml::from_str(text)
-            .map_err(|error| PolicyError::at(text, error.span().map_or(0, |span| span.start), error.message()))?;
+        let file: File = toml::from_str(text).map_err(|error| {
+            PolicyError::at(
+                text,
+                error.span().map_or(0, |span| span.start),
+                &in_words(error.message()),
+            )
+        })?;
         file.into_policy()
             .map_err(|(start, message)| PolicyError::at(text, start, &message))
     }
@@ -165,9 +171,16 @@ impl PolicyError {
     }
 }
 
+/// What a parser says, in the words of the file instead of those of its types.
+fn in_words(message: &str) -> String {
+    message
+        .replace("expected a sequence", "expected a list")
+        .replace("expected i64", "expected a number")
+}
+
 /// The file as written.
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
 struct File {
     #[serde(deserialize_with = "some_level")]
     level: Option<LevelChoice>,
@@ -187,7 +200,7 @@ struct File {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
 struct Filesystem {
     workspace: Option<WorkspaceWord>,
     read: Vec<Spanned<String>>,
@@ -206,30 +219,30 @@ enum WorkspaceWord {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table")]
 struct Mount {
     source: PathBuf,
-    target: PathBuf,
+    target: Spanned<PathBuf>,
     #[serde(default)]
     access: Access,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table")]
 struct Tmpfs {
-    target: PathBuf,
+    target: Spanned<PathBuf>,
     size: Option<Size>,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
 struct Commands {
     allow: Option<Vec<Spanned<String>>>,
     deny: Vec<Spanned<String>>,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
 struct Env {
     pass: Vec<Spanned<String>>,
     set: BTreeMap<Spanned<String>, Spanned<String>>,
@@ -266,8 +279,8 @@ impl File {
                 deny: all(&deny)?,
                 protect: all(&protect)?,
             },
-            mounts: self.mount.into_iter().map(MountSpec::from).collect(),
-            tmpfs: self.tmpfs.into_iter().map(TmpfsSpec::from).collect(),
+            mounts: self.mount.into_iter().map(Mount::into_spec).collect::<Result<_, _>>()?,
+            tmpfs: self.tmpfs.into_iter().map(Tmpfs::into_spec).collect::<Result<_, _>>()?,
             toolchains: self.toolchains.into_iter().map(OsString::from).collect(),
             commands: CommandRules {
                 allow: self.commands.allow.as_deref().map(all).transpose()?,
@@ -304,18 +317,32 @@ impl From<WorkspaceWord> for WorkspaceChoice {
     }
 }
 
-impl From<Mount> for MountSpec {
-    fn from(Mount { source, target, access }: Mount) -> Self {
-        Self { source, target, access }
+impl Mount {
+    fn into_spec(self) -> Result<MountSpec, Wrong> {
+        Ok(MountSpec {
+            source: self.source,
+            target: inside(self.target)?,
+            access: self.access,
+        })
     }
 }
 
-impl From<Tmpfs> for TmpfsSpec {
-    fn from(Tmpfs { target, size }: Tmpfs) -> Self {
-        Self {
-            target,
-            size: size.map(|Size(bytes)| bytes),
-        }
+impl Tmpfs {
+    fn into_spec(self) -> Result<TmpfsSpec, Wrong> {
+        Ok(TmpfsSpec {
+            target: inside(self.target)?,
+            size: self.size.map(|Size(bytes)| bytes),
+        })
+    }
+}
+
+/// A place in a sandbox at which something is mounted.
+fn inside(target: Spanned<PathBuf>) -> Result<PathBuf, Wrong> {
+    let (start, path) = (target.span().start, target.into_inner());
+    match (path.is_absolute(), path.parent()) {
+        (true, Some(_)) => Ok(path),
+        (true, None) => Err((start, "nothing is mounted at `/`".to_owned())),
+        (false, _) => Err((start, format!("`{}` is not absolute", Text::from(&path)))),
     }
 }
 

@@ -40,7 +40,8 @@ pub struct RunRecord {
     /// What was used.
     pub usage: Usage,
     /// Limits that were hit, whether they ended the run or only refused a request. What the kernel refused to a single
-    /// process (a longer file, one more descriptor, more memory without a cgroup) shows only in its own errors.
+    /// process (one more descriptor, more memory without a cgroup) shows only in its own errors; a process below the command that
+    /// made too long a file, if a shell passes that on as its own code (153).
     pub limits_hit: Vec<LimitHit>,
     /// What was refused, and by which rule. Paths and commands are refused by the kernel, which tells the program alone.
     pub denials: Vec<Denial>,
@@ -278,7 +279,8 @@ pub enum Outcome {
         /// The signal.
         signal: i32,
     },
-    /// The sandbox could not be made or was lost.
+    /// The sandbox could not be made or was lost. A request that cannot be carried out, or a machine on which there are no
+    /// sandboxes of its level, has no record: standard error says why, and the exit code is 125.
     Failed {
         /// Why.
         message: String,
@@ -348,7 +350,7 @@ pub struct LimitHit {
     /// Its value in its unit.
     pub value: u64,
     /// `killed` when it ended the run, `refused` when single requests failed, `cut` when connections were ended, `slowed`
-    /// when something had to wait.
+    /// when something had to wait, `ended` when processes were ended and the sandbox went on.
     pub effect: LimitEffect,
 }
 
@@ -364,6 +366,8 @@ pub enum LimitEffect {
     Cut,
     /// Something had to wait.
     Slowed,
+    /// Processes were ended; the sandbox went on.
+    Ended,
 }
 
 /// Something that was refused.

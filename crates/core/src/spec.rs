@@ -49,6 +49,8 @@ pub struct SandboxSpec {
     pub allow_ptrace: bool,
     /// Whether it may be paused, for which a control group more may be needed.
     pub pausable: bool,
+    /// What ends when it has no memory left.
+    pub memory_end: MemoryEnd,
     /// Whose copies its processes may be.
     pub descent: Descent,
     /// How many sandboxes wait, ready, for later runs of the same request: at most [`MOST_WARM`], none by default.
@@ -57,6 +59,17 @@ pub struct SandboxSpec {
 
 /// How many sandboxes one request can keep waiting for its like.
 pub const MOST_WARM: u8 = 8;
+
+/// What ends when a sandbox has no memory left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryEnd {
+    /// The sandbox: what it was made for cannot be done.
+    #[default]
+    Sandbox,
+    /// One process, the largest; the sandbox is there for others.
+    Process,
+}
 
 /// Whether copies of processes can be moved from one sandbox into another. Only a process above the other's user
 /// namespace can go there, so one of the two lies below the other.

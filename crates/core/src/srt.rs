@@ -120,7 +120,7 @@ impl Refusals {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object")]
 struct Settings {
     #[serde(default)]
     network: Network,
@@ -157,7 +157,7 @@ struct Settings {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default, expecting = "an object")]
 struct Filesystem {
     disabled: bool,
     deny_read: Vec<String>,
@@ -168,7 +168,7 @@ struct Filesystem {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default, expecting = "an object")]
 struct Credentials {
     files: Vec<CredentialFile>,
     env_vars: Vec<CredentialVariable>,
@@ -199,7 +199,7 @@ enum CredentialMode {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default, expecting = "an object")]
 struct Git {
     safe_directories: Vec<String>,
 }

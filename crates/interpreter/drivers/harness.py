@@ -71,6 +71,11 @@ class Cell:
         return [forms for kind, forms in self.results if kind == "display"]
 
 
+def undo_ignored():
+    """What a shell starts in the background is told to ignore interrupts, which its children would go on with."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Driver:
     """A driver that runs as `command`, and its host's side."""
 
@@ -84,6 +89,7 @@ class Driver:
             cwd=self.directory,
             env={**os.environ, "TMPDIR": self.directory} if env is None else env,
             start_new_session=True,
+            preexec_fn=undo_ignored,
             bufsize=0,
         )
         self.number = 0

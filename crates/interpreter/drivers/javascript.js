@@ -21,6 +21,10 @@ const NOBODY = "0".repeat(32);
 const OURS = "<offleash>";
 // What a frame may have; a form of a result that is larger is left out, and its size told.
 const MOST_PAYLOAD = 16 * 1024 * 1024;
+// Forms that an object may hold to be taken for those of a result, and how long their names are; the host takes no longer ones,
+// and some more of them.
+const MOST_FORMS = 48;
+const MOST_MIME = 128;
 // How much output is sent at once.
 const CHUNK = 48 * 1024;
 // How much of a message is written at once: so little goes into a socket whole or not at all.
@@ -536,7 +540,8 @@ function run() {
   const isBundle = (value) => {
     if (value === null || typeof value !== "object" || Array.isArray(value)) return false;
     const names = Object.keys(value);
-    return names.length > 0 && names.every((name) => /^[\w.-]+\/[\w.+-]+$/.test(name));
+    if (names.length === 0 || names.length > MOST_FORMS) return false;
+    return names.every((name) => name.length <= MOST_MIME && /^[\w.-]+\/[\w.+-]+$/.test(name));
   };
   const forms = (value) => {
     let made = {};
@@ -612,7 +617,22 @@ function run() {
     } catch {}
   };
 
+  // Node warns, once, that the way in which scripts import is an experiment. That is our choice and not the cell's, so it
+  // is said while nobody listens.
+  let mayImport = false;
+  const prepareImports = () => {
+    mayImport = true;
+    const { emitWarning } = process;
+    process.emitWarning = () => {};
+    try {
+      execute(script("import('node:vm')", OURS));
+    } finally {
+      process.emitWarning = emitWarning;
+    }
+  };
+
   const evaluate = async ({ code, awaits, count }) => {
+    if (!mayImport && /\bimport\b/.test(code)) prepareImports();
     let value = execute(script(code, cellName(count)));
     if (awaits) {
       const stopped = new Promise((resolve) => (interrupt = () => resolve(INTERRUPTED)));

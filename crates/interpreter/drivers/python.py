@@ -17,6 +17,7 @@ import ast
 import base64
 import builtins
 import collections
+import contextlib
 import fcntl
 import importlib
 import io
@@ -26,17 +27,36 @@ import os
 import re
 import select
 import signal
+import site
 import threading
 import time
 import traceback
 import types
 import warnings
 
+# What is defined from here on finds these, whatever cells put in their place.
+__builtins__ = dict(vars(builtins))
+
 NOBODY = "0" * 32
 # What this file is called in tracebacks.
 OURS = "<offleash>"
+# How names of files begin whose frames are no part of what is told of an error.
+HIDDEN = [OURS]
+# Frames of one exception's traceback that are told, of all that led to one another, and of one of very many; the others are
+# counted. Each takes time.
+MOST_FRAMES, ALL_FRAMES, LEAST_FRAMES = 100, 500, 4
+# Exceptions that led to one another that IPython is given.
+MOST_ERRORS = 50
+# What stands for a frame where others are left out, and the line that Python makes of it.
+GAP = "\0"
+GAP_LINE = re.compile(r'File "\0(\d+)", line 0.*')
+# Exceptions that hold several, where Python has them.
+GROUPS = getattr(builtins, "BaseExceptionGroup", ())
 # What a frame may have; a form of a result that is larger is left out, and its size told.
 MOST_PAYLOAD = 16 * 1024 * 1024
+# The names that a form may have, and how many a result; the host takes no others.
+MOST_MIME, MOST_FORMS = 128, 64
+MIME = re.compile(r"[!-~]{1,%d}" % MOST_MIME)
 # How much output is sent at once.
 CHUNK = 48 * 1024
 # Seconds between two pieces of output after which the second is sent before the cell goes on.
@@ -48,13 +68,18 @@ HIGH = 200
 PIPE_SIZE = 1024 * 1024
 # Cells whose source is kept for tracebacks, and values that are kept in `Out`.
 KEPT_CELLS = 1000
+# Characters of such sources, and of what else is kept of cells, beyond the last one's.
+MOST_KEPT = 8 * 1024 * 1024
+# What is told of an exception beside its error.
+MOST_SAID = 10_000
 # Cells of a data frame, and points of a chart, that are worth sending as data.
 MOST_DATA = 500_000
 NO_WARNINGS = [("ignore", None, Warning, None, 0)]
 # What IPython takes for the first word of a line.
 FIRST_WORD = re.compile(r"[\w.]*")
-# Cells that nobody sees, which have Python specialise the code on the way of every cell; and one that fails.
-WARMING = ("import sys; 0",) * 16 + ("def f():\n    return 1\n\nf()",) * 4 + ("1 / 0",) * 2
+# Cells that nobody sees: one that fails, and those that have Python specialise the code on the way of every cell. These come
+# last, because what was looked up last is what Python keeps.
+WARMING = ("1 / 0",) * 2 + ("def f():\n    return 1\n\nf()",) * 4 + ("import sys; 0",) * 16
 
 _read, _write, _close, _dup2, _fstat, _getpid = os.read, os.write, os.close, os.dup2, os.fstat, os.getpid
 _fork, _kill, _waitpid, _open, _unlink = os.fork, os.kill, os.waitpid, os.open, os.unlink
@@ -75,6 +100,8 @@ class Interrupts:
         self.main = threading.get_ident()
         self.depth = 1
         self.pending = False
+        # How many were raised at once.
+        self.raised = 0
         self.install()
 
     def install(self):
@@ -85,6 +112,7 @@ class Interrupts:
         if self.depth:
             self.pending = True
         else:
+            self.raised += 1
             raise KeyboardInterrupt
 
     def __enter__(self):
@@ -123,6 +151,9 @@ class Channel:
     of descriptors 1 and 2. Before any output of the first kind is put, what waits in the pipes is: it was written
     before.
     """
+
+    # Whether an error of the cell that runs was told.
+    failed = False
 
     def __init__(self):
         self.pid = _getpid()
@@ -213,7 +244,7 @@ class Channel:
     def begin(self, cell, room):
         with self.lock:
             self.drain()
-            self.cell, self.room, self.dropped = cell, room, 0
+            self.cell, self.room, self.dropped, self.failed = cell, room, 0, False
 
     def end(self):
         with self.lock:
@@ -531,9 +562,16 @@ def plain(value, depth=0):
 def publish(channel, forms, is_main):
     """Sends a result."""
     with INTERRUPTS:
+        sent = 0
         for mime, value in forms.items():
-            if value is None or not isinstance(mime, str) or not mime or not mime.isascii():
+            if value is None:
                 continue
+            if not isinstance(mime, str) or not MIME.fullmatch(mime) or sent == MOST_FORMS:
+                why = f"a result has {MOST_FORMS} at most" if sent == MOST_FORMS else "that is no MIME type"
+                words = f"offleash: a form of a result is left out, {ascii(mime)[:MOST_MIME]}: {why}\n"
+                channel.emit("stderr", words.encode("ascii"))
+                continue
+            sent += 1
             try:
                 kind, head, data = form_payload(mime, value)
             except Exception:
@@ -546,11 +584,138 @@ def publish(channel, forms, is_main):
 
 
 def send_error(channel, name, value, lines):
+    """Tells the error of a cell, which has one."""
+    if channel.failed:
+        return
+    channel.failed = True
     text = lambda one: str(one).encode("utf-8", "backslashreplace")[: MOST_PAYLOAD // 4]
     with INTERRUPTS:
         channel.send("error_name", text(name))
         channel.send("error_value", text(value))
         channel.send("error", text(lines))
+
+
+def tell(channel, error):
+    """Tells an exception as the error of a cell, whatever cells have done to what that needs."""
+    try:
+        lines = native(error)
+    except BaseException:
+        lines = by_hand(error)
+    send_error(channel, type(error).__name__, safe_text(error), lines)
+
+
+def is_hidden(name):
+    return name.startswith(tuple(HIDDEN))
+
+
+def chain(error):
+    """An exception, those that led to it, and those that they hold."""
+    waiting, known = [error], set()
+    while waiting:
+        one = waiting.pop()
+        if one is not None and id(one) not in known:
+            known.add(id(one))
+            yield one
+            waiting += (one.__context__, one.__cause__)
+            if isinstance(one, GROUPS):
+                waiting += one.exceptions
+
+
+def most_frames(errors):
+    """How many frames of each of them are told."""
+    return max(LEAST_FRAMES, min(MOST_FRAMES, ALL_FRAMES // errors))
+
+
+def ends(trace, most):
+    """The first and the last frames of a traceback as tracebacks of their own, without hidden ones, and how many are between."""
+    frames = []
+    while trace is not None:
+        if not is_hidden(trace.tb_frame.f_code.co_filename):
+            frames.append(trace)
+        trace = trace.tb_next
+    if len(frames) <= most:
+        return frames, [], 0
+    return frames[: most // 2], frames[-(most // 2) :], len(frames) - most // 2 * 2
+
+
+def linked(frames):
+    """One traceback of several frames of others."""
+    trace = None
+    for one in reversed(frames):
+        trace = types.TracebackType(trace, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return trace
+
+
+def native(error):
+    """What Python writes of an exception, without frames that are no cell's."""
+    errors = list(chain(error))
+    most = most_frames(len(errors))
+    # Whatever a class has in place of these.
+    take, put = BaseException.__traceback__.__get__, BaseException.__traceback__.__set__
+    before = [take(one) for one in errors]
+    gaps = {}
+    try:
+        for one, trace in zip(errors, before):
+            first, last, between = ends(trace, most)
+            put(one, linked(first + last))
+            if between:
+                gaps[id(one)] = len(first), between
+        written = traceback.TracebackException(type(error), error, take(error))
+    finally:
+        for one, trace in zip(errors, before):
+            put(one, trace)
+    waiting = [(written, error)] if gaps else []
+    while waiting:
+        told, one = waiting.pop()
+        if id(one) in gaps:
+            at, between = gaps.pop(id(one))
+            told.stack.insert(at, traceback.FrameSummary(f"{GAP}{between}", 0, "", lookup_line=False, line=""))
+        for name in ("__cause__", "__context__"):
+            if getattr(told, name) is not None:
+                waiting.append((getattr(told, name), getattr(one, name)))
+        waiting += zip(getattr(told, "exceptions", None) or (), getattr(one, "exceptions", ()))
+    return GAP_LINE.sub(lambda found: left_out(found.group(1)), "".join(written.format())).rstrip("\n")
+
+
+def left_out(count):
+    return f"[... {count} frames left out]"
+
+
+class Gap:
+    """A line of IPython's tracebacks that stands for frames."""
+
+    _sd = None
+    frame = types.SimpleNamespace(f_locals={})
+
+    def __init__(self, count):
+        self.count = count
+
+
+def shorten(tracebacks, shown):
+    """Has IPython tell the ends of tracebacks only; `shown` says of which exception."""
+    records, record = tracebacks.get_records, tracebacks.format_record
+
+    def get_records(trace, context, _offset):
+        # The frames that older releases leave out by their number are gone already.
+        first, last, between = ends(trace, most_frames(sum(1 for _ in chain(shown()))))
+        parts = [first, last] if between else [first]
+        found = [records(linked(part), context, 0) for part in parts if part]
+        return [*found[0], Gap(between), *found[1]] if between else found[0] if found else []
+
+    tracebacks.get_records = get_records
+    tracebacks.format_record = lambda one: f"    {left_out(one.count)}\n" if isinstance(one, Gap) else record(one)
+
+
+def by_hand(error):
+    """The same by nothing but what the language itself has."""
+    lines = ["Traceback (most recent call last):"]
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not is_hidden(code.co_filename):
+            lines.append(f'  File "{code.co_filename}", line {trace.tb_lineno}, in {code.co_name}')
+        trace = trace.tb_next
+    return "\n".join([*lines, f"{type(error).__name__}: {safe_text(error)}"])
 
 
 def safe_text(value):
@@ -584,10 +749,11 @@ def more_forms(value):
 
 
 def frame_data(frame):
-    """A data frame as lists by the names of its columns; none when it is too large to be of use."""
-    if frame.size > MOST_DATA:
+    """A data frame as lists by the names of its columns; none when it is too large to be of use, or would lose a column."""
+    names = [str(name) for name in frame.columns]
+    if frame.size > MOST_DATA or len(set(names)) < len(names):
         return None
-    return {str(name): plain(frame.iloc[:, number].tolist()) for number, name in enumerate(frame.columns)}
+    return {name: plain(frame.iloc[:, number].tolist()) for number, name in enumerate(names)}
 
 
 def figure_chart(figure):
@@ -611,13 +777,16 @@ def axes_chart(ax):
     only = lambda kind: others and all(isinstance(one, kind) for one in others)
     marks = all(is_mark(one) for one in lines)
     chart = {"type": "unknown", "title": ax.get_title() or None, "elements": []}
+    if hasattr(ax, "zaxis"):
+        # What is drawn in space has other coordinates than these.
+        return chart
     boxes = box_parts(ax, lines, others)
     if boxes is not None:
         return {**chart, "type": "box_and_whisker", **labels(ax, boxes["flipped"]), "elements": boxes["elements"]}
     if lines and not others:
-        return {**chart, "type": "line", **labels(ax), **scales(ax), "elements": line_elements(lines)}
+        return {**chart, "type": "line", **labels(ax), **scales(ax), "elements": line_elements(ax, lines)}
     if only(PathCollection) and marks:
-        return {**chart, "type": "scatter", **labels(ax), **scales(ax), "elements": scatter_elements(others)}
+        return {**chart, "type": "scatter", **labels(ax), **scales(ax), "elements": scatter_elements(ax, others)}
     if only(Wedge) and marks:
         return {**chart, "type": "pie", "elements": [pie_element(one) for one in others]}
     # Lines on bars say how sure one is of them.
@@ -650,15 +819,17 @@ def scales(ax):
     for name, axis in (("x", ax.xaxis), ("y", ax.yaxis)):
         ticks = axis.get_ticklocs()
         texts = [label.get_text() for label in axis.get_ticklabels()]
-        kind = converter_of(axis)
-        if "Date" in kind or "Datetime" in kind or "Timestamp" in kind:
+        if is_of_time(axis):
             import matplotlib.dates
 
             shown = [matplotlib.dates.num2date(tick).isoformat() for tick in ticks]
             scale = "datetime"
+        elif period_of(axis) is not None:
+            shown = [value_of(tick, period_of(axis)) for tick in ticks]
+            scale = "datetime"
         else:
             shown = [plain(float(tick)) for tick in ticks]
-            scale = "categorical" if kind == "StrCategoryConverter" else axis.get_scale()
+            scale = "categorical" if is_of_categories(axis) else axis.get_scale()
         found.update({f"{name}_ticks": shown, f"{name}_tick_labels": texts, f"{name}_scale": scale})
     return found
 
@@ -668,22 +839,59 @@ def converter_of(axis):
     return type(axis.get_converter() if hasattr(axis, "get_converter") else axis.converter).__name__
 
 
-def value_of(one):
+def is_of_time(axis):
+    kind = converter_of(axis)
+    return "Date" in kind or "Datetime" in kind or "Timestamp" in kind
+
+
+def is_of_categories(axis):
+    return converter_of(axis) == "StrCategoryConverter"
+
+
+def drawn_along(axis):
+    """What makes of a number along an axis what was drawn there, for what keeps numbers alone."""
+    if is_of_time(axis):
+        import matplotlib.dates
+
+        # In the zone of what was drawn, if it has one.
+        if hasattr(axis.units, "utcoffset"):
+            return lambda number: matplotlib.dates.num2date(number, axis.units)
+        return lambda number: matplotlib.dates.num2date(number).replace(tzinfo=None)
+    if is_of_categories(axis):
+        texts = {number: text for text, number in axis.units._mapping.items()}
+        return lambda number: texts.get(number, number)
+    return lambda number: number
+
+
+def period_of(axis):
+    """What pandas counts along an axis from 1970 on, such as days; none for other axes."""
+    return getattr(axis, "freq", getattr(axis.axes, "freq", None)) if converter_of(axis) == "PeriodConverter" else None
+
+
+def value_of(one, period=None):
     """A coordinate as JSON has it: a number, or text for times and categories."""
+    if one is None:
+        return None
     if hasattr(one, "isoformat"):
         return one.isoformat()
+    if hasattr(one, "to_timestamp"):
+        return one.to_timestamp().isoformat()
     kind = type(one)
     if kind.__module__ == "numpy" and kind.__name__ == "datetime64":
         return str(one.astype("datetime64[s]"))
     if isinstance(one, str):
         return str(one)
-    return plain(float(one))
+    number = plain(float(one))
+    if period is None or number is None:
+        return number
+    return sys.modules["pandas"].Period(ordinal=int(number), freq=period).to_timestamp().isoformat()
 
 
-def points(x, y):
+def points(ax, x, y):
     if len(x) > MOST_DATA:
         raise ValueError("more points than are of use")
-    return [[value_of(a), value_of(b)] for a, b in zip(x, y)]
+    along, up = period_of(ax.xaxis), period_of(ax.yaxis)
+    return [[value_of(a, along), value_of(b, up)] for a, b in zip(x, y)]
 
 
 def named(label, prefix, word):
@@ -693,22 +901,25 @@ def named(label, prefix, word):
     return f"{word} {number}" if label.startswith(prefix) and number.isdigit() else label
 
 
-def line_elements(lines):
+def line_elements(ax, lines):
     wanted = [one for one in lines if not is_mark(one)] or lines
     return [
-        {"label": named(one.get_label(), "_child", "Line"), "points": points(one.get_xdata(), one.get_ydata())}
+        {"label": named(one.get_label(), "_child", "Line"), "points": points(ax, one.get_xdata(), one.get_ydata())}
         for one in wanted
     ]
 
 
-def scatter_elements(drawn):
-    return [
-        {
-            "label": named(one.get_label(), "_child", "Scatter"),
-            "points": points(one.get_offsets()[:, 0], one.get_offsets()[:, 1]),
-        }
-        for one in drawn
-    ]
+def scatter_elements(ax, drawn):
+    elements = []
+    for one in drawn:
+        # What is not drawn has its place all the same, as on a line.
+        numbers = getattr(one.get_offsets(), "data", one.get_offsets())
+        x, y = (
+            [told(number) if number - number == 0 else None for number in numbers[:, at].tolist()]
+            for at, told in enumerate((drawn_along(ax.xaxis), drawn_along(ax.yaxis)))
+        )
+        elements.append({"label": named(one.get_label(), "_child", "Scatter"), "points": points(ax, x, y)})
+    return elements
 
 
 def pie_element(wedge):
@@ -720,7 +931,7 @@ def bar_elements(ax, bars, flipped):
     axis = ax.yaxis if flipped else ax.xaxis
     ticks = [float(tick) for tick in axis.get_ticklocs()]
     texts = [label.get_text() for label in axis.get_ticklabels()]
-    is_category = converter_of(axis) == "StrCategoryConverter"
+    is_category = is_of_categories(axis)
     elements = []
     for container in bars:
         group = named(container.get_label(), "_container", "Group")
@@ -830,13 +1041,33 @@ def without_ours(traceback_of_cell):
         if traceback_of_cell.tb_frame.f_code.co_filename != OURS:
             if previous is None:
                 first = traceback_of_cell
-            else:
+            # Python looks for a loop in all of it each time.
+            elif previous.tb_next is not traceback_of_cell:
                 previous.tb_next = traceback_of_cell
             previous = traceback_of_cell
         traceback_of_cell = following
-    if previous is not None:
+    if previous is not None and previous.tb_next is not None:
         previous.tb_next = None
     return first
+
+
+class Latest:
+    """What is kept of cells: of the last ones only, so many and so much of them."""
+
+    def __init__(self):
+        self.entries = collections.deque()
+        self.size = 0
+
+    def add(self, entry, size):
+        self.entries.append((entry, size))
+        self.size += size
+
+    def outdated(self):
+        """Takes out what is to be kept no longer."""
+        while len(self.entries) > KEPT_CELLS or (self.size > MOST_KEPT and len(self.entries) > 1):
+            entry, size = self.entries.popleft()
+            self.size -= size
+            yield entry
 
 
 def cell_name(count):
@@ -849,6 +1080,7 @@ class PlainShell:
     def __init__(self, channel):
         self.channel = channel
         self.count = 0
+        self.sources = Latest()
         main = types.ModuleType("__main__")
         main.__builtins__ = builtins
         main.display = self.display
@@ -900,12 +1132,14 @@ class PlainShell:
         self.count += 1
         name = cell_name(self.count)
         linecache.cache[name] = (len(code), None, [line + "\n" for line in code.splitlines()], name)
-        linecache.cache.pop(cell_name(self.count - KEPT_CELLS), None)
+        self.sources.add(name, len(code))
+        for old in self.sources.outdated():
+            linecache.cache.pop(old, None)
         try:
             with Exposed():
                 self.run_code(code, name)
         except BaseException as error:
-            self.tell(error)
+            tell(self.channel, error)
 
     def run_code(self, code, name):
         try:
@@ -948,14 +1182,6 @@ class PlainShell:
         for number in pyplot.get_fignums():
             self.display(pyplot.figure(number))
         pyplot.close("all")
-
-    def tell(self, error):
-        traceback_of_cell = without_ours(error.__traceback__)
-        try:
-            lines = "".join(traceback.format_exception(type(error), error, traceback_of_cell))
-        except BaseException:
-            lines = f"{type(error).__name__}: {safe_text(error)}"
-        send_error(self.channel, type(error).__name__, safe_text(error), lines.rstrip("\n"))
 
 
 def plain_backend(shell):
@@ -1011,6 +1237,14 @@ def ipython_shell(channel):
         def finish_displayhook(self):
             pass
 
+        def log_output(self, format_dict):
+            # As IPython's own, which keeps every other form, too.
+            text = format_dict.get("text/plain")
+            if text is not None:
+                if self.shell.logger.log_output:
+                    self.shell.logger.log_write(text, "output")
+                self.shell.history_manager.output_hist_reprs[self.prompt_count] = text
+
         def cull_cache(self):
             # As IPython's own, without a warning for every one.
             kept = self.shell.user_ns["_oh"]
@@ -1031,8 +1265,6 @@ def ipython_shell(channel):
             return f"<ipython-input-{number}-{hash(code) & 0xFFFF_FFFF_FFFF:012x}>"
 
     class Shell(InteractiveShell):
-        # Whether the cell that runs has failed already.
-        told = False
         compiler_class = Compiler
         # What IPython changes in cells that are not Python; extensions may add to it.
         own_transformers = None
@@ -1042,17 +1274,55 @@ def ipython_shell(channel):
             self.configurables.append(self.display_formatter)
 
         def system(self, command):
-            # By way of our pipes, not of a terminal.
-            return self.system_raw(command)
+            # As IPython's own, of which an interrupt ends the command and not the cell; by way of our pipes, not of a terminal.
+            import subprocess
+
+            command = self.var_expand(command, depth=1)
+            code = subprocess.call(command, shell=True, executable=os.environ.get("SHELL"))
+            self.user_ns["_exit_code"] = 128 - code if code > 128 else code
+            if code and getattr(self, "system_raise_on_error", False):
+                raise subprocess.CalledProcessError(code, command)
+
+        def getoutput(self, cmd, split=True, depth=0):
+            before = INTERRUPTS.raised
+            output = super().getoutput(cmd, split=split, depth=depth + 1)
+            if INTERRUPTS.raised != before:
+                raise KeyboardInterrupt
+            return output
+
+        def _tee(self, channel):
+            # IPython's own keeps all that is written.
+            return contextlib.nullcontext()
+
+        def _format_exception_for_storage(self, exception, *_arguments, **_options):
+            # IPython's own formats the traceback again, to keep it.
+            return {"ename": type(exception).__name__, "evalue": safe_text(exception)[:MOST_SAID], "traceback": []}
 
         def _get_exc_info(self, exc_tuple=None):
             etype, value, traceback_of_cell = super()._get_exc_info(exc_tuple)
             return etype, value, without_ours(traceback_of_cell)
 
+        def init_traceback_handlers(self, custom_exceptions):
+            super().init_traceback_handlers(custom_exceptions)
+            shorten(self.InteractiveTB, lambda: sys.last_value)
+
+        def showtraceback(self, exc_tuple=None, *arguments, **options):
+            try:
+                etype, value, traceback_of_cell = self._get_exc_info(exc_tuple)
+            except ValueError:
+                return super().showtraceback(exc_tuple, *arguments, **options)
+            errors = list(chain(value))
+            if len(errors) > MOST_ERRORS or any(isinstance(one, GROUPS) for one in errors):
+                # IPython leaves groups to Python, which knows neither our way nor what to leave out; many take it long.
+                return tell(channel, value)
+            return super().showtraceback((etype, value, traceback_of_cell), *arguments, **options)
+
         def _showtraceback(self, etype, evalue, stb):
-            if not self.told:
-                self.told = True
-                send_error(channel, etype.__name__, safe_text(evalue), "\n".join(stb))
+            send_error(channel, etype.__name__, safe_text(evalue), "\n".join(stb))
+
+        def show_usage_error(self, exc):
+            super().show_usage_error(exc)
+            send_error(channel, type(exc).__name__, safe_text(exc), f"UsageError: {safe_text(exc)}")
 
         def transform_cell(self, raw_cell):
             if self.is_python(raw_cell):
@@ -1103,6 +1373,7 @@ def ipython_shell(channel):
         def ask_exit(self):
             pass
 
+    HIDDEN.append(os.path.dirname(IPython.__file__) + os.sep)
     config = Config()
     config.HistoryManager.enabled = False
     config.InteractiveShell.cache_size = KEPT_CELLS
@@ -1165,11 +1436,14 @@ class IPythonShell:
     def __init__(self, channel, shell):
         self.channel = channel
         self.shell = shell
-        self.sources = collections.deque()
         self.count = 0
+        self.keep_nothing()
         self.is_warm = False
         self.started_in = os.getcwd()
         self.profile = shell.profile_dir.location
+
+    def keep_nothing(self):
+        self.sources, self.inputs, self.texts = Latest(), Latest(), Latest()
 
     def warm(self, gather=None):
         """Goes the way of a cell, of which nothing is left, so that the first one finds everything loaded and made."""
@@ -1181,14 +1455,14 @@ class IPythonShell:
         self.channel.send = lambda *_: None
         try:
             if gather is not None:
-                self.run(WARMING[0])
-                gather(lambda: self.run(WARMING[0]))
+                self.run(WARMING[-1])
+                gather(lambda: self.run(WARMING[-1]))
             for code in WARMING:
                 self.run(code)
         finally:
             del self.channel.send
             self.count = 0
-            self.sources.clear()
+            self.keep_nothing()
             traces.remove()
 
     def settle_in(self):
@@ -1210,33 +1484,46 @@ class IPythonShell:
         shell = self.shell
         # A cell may have left another number.
         shell.execution_count = self.count
-        shell.told = False
         known = set(linecache.cache)
         try:
             with Exposed():
-                shell.run_cell(code, store_history=True)
+                result = shell.run_cell(code, store_history=True)
+            # What IPython may not have shown.
+            error = result.error_in_exec if result.error_before_exec is None else result.error_before_exec
+            if error is not None:
+                tell(self.channel, error)
+            # This function is in its traceback, and would hold what holds it.
+            del error, result
         except BaseException as error:
-            lines = "".join(traceback.format_exception_only(type(error), error)).rstrip("\n")
-            send_error(self.channel, type(error).__name__, safe_text(error), lines)
-        self.forget(known)
+            tell(self.channel, error)
+        self.forget(known, len(code))
 
-    def forget(self, known):
-        """Keeps the sources of so many cells, where IPython keeps all."""
-        self.sources.extend(name for name in linecache.cache if name not in known and "ipython-input" in name)
-        while len(self.sources) > KEPT_CELLS:
-            name = self.sources.popleft()
+    def forget(self, known, size):
+        """Keeps what is of the latest cells, where IPython keeps all."""
+        shell, history = self.shell, self.shell.history_manager
+        for name in list(linecache.cache):
+            if name not in known and "ipython-input" in name:
+                self.sources.add(name, size)
+        for name in self.sources.outdated():
             linecache.cache.pop(name, None)
             getattr(linecache, "_ipython_cache", {}).pop(name, None)
-            getattr(self.shell.compile, "_filename_map", {}).pop(name, None)
-        history = self.shell.history_manager
-        old = self.count - KEPT_CELLS
-        for inputs in (history.input_hist_parsed, history.input_hist_raw):
-            if 0 < old < len(inputs):
-                inputs[old] = ""
-        for names in (self.shell.user_ns, self.shell.user_ns_hidden):
-            names.pop(f"_i{old}", None)
-        for kept in (getattr(history, "outputs", {}), getattr(history, "exceptions", {})):
-            kept.pop(old, None)
+            getattr(shell.compile, "_filename_map", {}).pop(name, None)
+        self.inputs.add(self.count, size)
+        for old in self.inputs.outdated():
+            for inputs in (history.input_hist_parsed, history.input_hist_raw):
+                if 0 < old < len(inputs):
+                    inputs[old] = ""
+            for names in (shell.user_ns, shell.user_ns_hidden):
+                names.pop(f"_i{old}", None)
+            for kept in (getattr(history, "outputs", {}), getattr(history, "exceptions", {})):
+                kept.pop(old, None)
+        text = history.output_hist_reprs.get(self.count)
+        if isinstance(text, str):
+            self.texts.add(self.count, len(text))
+        for old in self.texts.outdated():
+            history.output_hist_reprs.pop(old, None)
+        # It waits for a database, of which there is none.
+        del history.db_input_cache[:]
 
 
 def make_shell(channel):
@@ -1282,16 +1569,41 @@ def load(names):
             pass
 
 
+def see_own_packages():
+    """Has what `pip` puts into the user's home found, as a Python that is started now would: the directory may not have been
+    there when this process, or the one of which it is a copy, was started."""
+    if not site.ENABLE_USER_SITE:
+        return
+    # By the home directory that it has here.
+    site.USER_BASE = site.USER_SITE = None
+    place = site.getusersitepackages()
+    if place in sys.path or not os.path.isdir(place):
+        return
+    before = len(sys.path)
+    site.addsitedir(place)
+    added = sys.path[before:]
+    del sys.path[before:]
+    ends = ("site-packages", "dist-packages")
+    at = next((number for number, path in enumerate(sys.path) if path.endswith(ends)), before)
+    sys.path[at:at] = added
+    importlib.invalidate_caches()
+
+
 def run_cell(channel, shell, cell, code, variables, room):
+    channel.begin(cell, room)
     channel.mend()
     INTERRUPTS.install()
     sys.stdout, sys.stderr = STREAMS
     INTERRUPTS.pending = False
-    channel.begin(cell, room)
     channel.send("count", str(shell.count + 1).encode())
     saved = {name: os.environ.get(name) for name in variables}
     for name, value in variables.items():
         os.environ[name] = value
+    try:
+        see_own_packages()
+    except Exception:
+        # A cell may have done anything to what this needs.
+        pass
     try:
         shell.run(code)
     finally:
@@ -1397,11 +1709,12 @@ def main(prepared=None):
     while True:
         try:
             serve(channel, shell)
-        except BaseException:
-            # Raised by something that a cell left behind, when no cell ran.
+        except BaseException as error:
+            # Raised by something that a cell left behind.
             if channel.is_child():
                 _exit(1)
             if channel.cell != NOBODY:
+                tell(channel, error)
                 channel.end()
 
 

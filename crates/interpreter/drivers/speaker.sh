@@ -17,7 +17,14 @@ __offleash_cell=$__offleash_nobody
 __offleash_set_up() {
     exec 200<&0 201>&1 209>&2 0</dev/null
     # Pipes, of which all but the lock are opened once more in one direction: a pump that ends is an end of what it says.
-    exec 204<> <(builtin :) 210<> <(builtin :) 211<> <(builtin :) 212<> <(builtin :) 213<> <(builtin :)
+    # Not by process substitution: bash 5.2 can miss the end of one, for which every later `wait` then waits.
+    builtin shopt -s lastpipe
+    builtin : | exec 204<>/proc/self/fd/0
+    builtin : | exec 210<>/proc/self/fd/0
+    builtin : | exec 211<>/proc/self/fd/0
+    builtin : | exec 212<>/proc/self/fd/0
+    builtin : | exec 213<>/proc/self/fd/0
+    builtin shopt -u lastpipe
     exec 202>/proc/self/fd/210 203>/proc/self/fd/211 205</proc/self/fd/212 206</proc/self/fd/213
     __offleash_token="$BASHPID.${SRANDOM:-$RANDOM$RANDOM}"
     builtin trap '' INT

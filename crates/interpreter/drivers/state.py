@@ -84,10 +84,7 @@ def surroundings_of(shell):
     if isinstance(shell, IPythonShell):
         history = shell.shell.history_manager
         found["inputs"] = [[str(one) for one in inputs] for inputs in (history.input_hist_parsed, history.input_hist_raw)]
-        ours = list(shell.sources)
-    else:
-        ours = [cell_name(number) for number in range(max(1, shell.count - KEPT_CELLS), shell.count + 1)]
-    entries = ((name, linecache.cache.get(name)) for name in ours)
+    entries = ((name, linecache.cache.get(name)) for name, _ in shell.sources.entries)
     found["sources"] = [[name, [str(line) for line in entry[2]]] for name, entry in entries if entry and len(entry) == 4]
     return found
 
@@ -124,14 +121,17 @@ def put_surroundings(shell, found):
         missing.append(("(working directory)", "str", str(error)))
     shell.count = found["count"]
     for name, lines in found["sources"]:
-        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+        size = sum(map(len, lines))
+        linecache.cache[name] = (size, None, lines, name)
+        shell.sources.add(name, size)
     if isinstance(shell, IPythonShell):
-        shell.sources.extend(name for name, _ in found["sources"])
         history = shell.shell.history_manager
         parsed, raw = found["inputs"]
         history.input_hist_parsed[:], history.input_hist_raw[:] = parsed, raw
         last = (raw[:0:-1] + [""] * 4)[:4]
         history._i00, history._i, history._ii, history._iii = last
+        for number, text in enumerate(raw):
+            shell.inputs.add(number, len(text))
         hidden = {f"_i{number}": text for number, text in enumerate(raw) if number and text}
         shell.shell.push({"_i": last[1], "_ii": last[2], "_iii": last[3], **hidden}, interactive=False)
         shell.shell.execution_count = shell.count + 1

@@ -168,6 +168,13 @@ it("awaits at the top level, and keeps what such a cell declares", async () => {
   assert.equal((await cell("await Promise.reject(new TypeError('no'))")).errors[0].name, "TypeError");
 });
 
+it("says nothing of its own when modules are imported, and what a cell says all the same", async () => {
+  const { stderr, text } = await cell("import { sep } from 'node:path'\nsep");
+  assert.deepEqual([text, stderr], ["'/'", ""]);
+  const warned = await cell("await import('node:os'); process.emitWarning('mine', 'ExperimentalWarning'); await new Promise((r) => setTimeout(r, 10))");
+  assert.match(warned.stderr, /ExperimentalWarning: mine/);
+});
+
 it("imports modules", async () => {
   assert.equal((await cell("require('path').basename('/a/b')")).text, "'b'");
   assert.equal((await cell("(await import('node:path')).basename('/a/c')")).text, "'c'");
@@ -294,6 +301,10 @@ it("values are shown in every form that they have", async () => {
     ["display", { "text/plain": "'two'" }],
     ["main", { "text/plain": "V", "text/html": "<i>" }],
   ]);
+  // These are values like any other: a result of so many forms, or of such names, would end the context.
+  const paths = await cell("display(Object.fromEntries(Array.from({ length: 70 }, (_, n) => ['dir/file' + n, 1])), { ['a/' + 'b'.repeat(127)]: 1 })");
+  assert.deepEqual(paths.results.map(([, forms]) => Object.keys(forms)), [["text/plain"], ["text/plain"]]);
+  assert.equal((await cell("display({ ['a/' + 'b'.repeat(126)]: '1' })")).results[0][1]["a/" + "b".repeat(126)], "1");
   const large = await cell("display({ 'text/html': 'x'.repeat(17 * 2 ** 20) })");
   assert.deepEqual(large.omitted, { "text/html": 17 * 2 ** 20 });
 });

@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 import unittest
 
 import harness
@@ -44,6 +45,11 @@ class DriverTest(harness.Cells):
 
     def make(self):
         return Driver(plain=self.plain)
+
+    def used(self):
+        """The driver's memory in KiB."""
+        with open(f"/proc/{self.driver.process.pid}/status") as status:
+            return int(re.search(r"VmRSS:\s+(\d+)", status.read()).group(1))
 
 
 class Cells(DriverTest):
@@ -100,6 +106,53 @@ class Cells(DriverTest):
                     self.assertEqual(errors[0][0], expected)
         self.assertEqual(self.run_cell("7").text, "7")
 
+    def test_long_tracebacks_are_told_by_their_ends(self):
+        # There is much that could be looked through.
+        self.run_cell("import sys, types\nfor n in range(500): sys.modules[f'made{n}'] = types.ModuleType(f'made{n}')")
+        self.run_cell("def f(n):\n    return f(n + 1)\ndef deep(n): f(0)\nsys.setrecursionlimit(10_000)")
+        self.run_cell("def g(n):\n    try: g(n + 1)\n    except Exception: raise ValueError(n)")
+        for code, name, texts in [
+            ("deep(0)", "RecursionError", ("deep(0)", "frames left out]", "return f(n + 1)", "maximum recursion depth")),
+            ("try: deep(0)\nexcept Exception: 1 / 0", "ZeroDivisionError", ("frames left out]", "return f(n + 1)", "1 / 0")),
+            ("sys.setrecursionlimit(800)\ng(0)", "ValueError", ("g(0)", "ValueError: 300", "maximum recursion depth")),
+        ]:
+            with self.subTest(code):
+                started = time.monotonic()
+                (found, _value, lines), = self.run_cell(code).errors
+                self.assertLess(time.monotonic() - started, 3)
+                self.assertEqual(found, name)
+                for text in texts:
+                    self.assertTrue(text in lines, (text, lines[:3000]))
+                self.assertNotIn("offleash", lines)
+        # All of it is there for code that looks at it.
+        self.run_cell("try: f(0)\nexcept RecursionError as e: kept = e")
+        self.run_cell("def size(t):\n    n = 0\n    while t: t, n = t.tb_next, n + 1\n    return n")
+        before = int(self.run_cell("size(kept.__traceback__)").text)
+        self.run_cell("raise kept")
+        self.assertGreaterEqual(int(self.run_cell("size(kept.__traceback__)").text), before)
+
+    def test_groups_of_errors_are_told(self):
+        if sys.version_info < (3, 11):
+            self.skipTest("this Python has no groups")
+        group = "ExceptionGroup('several', [ValueError('first'), KeyError('second')])"
+        handled = f"try:\n    raise {group}\nexcept Exception as e:\n    "
+        task = "import asyncio\nasync def f(): raise ValueError('first')\nasync with asyncio.TaskGroup() as g: g.create_task(f())"
+        for code, name, texts in [
+            (f"raise {group}", "ExceptionGroup", ("several (2 sub-exceptions)", "ValueError: first", "KeyError: 'second'")),
+            ("raise BaseExceptionGroup('b', [SystemExit(3)])", "BaseExceptionGroup", ("SystemExit: 3",)),
+            (handled + "raise TypeError('then')", "TypeError", ("ValueError: first", "TypeError: then")),
+            (handled + "raise TypeError('then') from e", "TypeError", ("ValueError: first", "TypeError: then")),
+            (task, "ExceptionGroup", ("ValueError: first", "raise ValueError('first')")),
+        ]:
+            with self.subTest(code):
+                cell = self.run_cell(code)
+                (found, _value, lines), = cell.errors
+                self.assertEqual((found, cell.output), (name, []))
+                for text in texts:
+                    self.assertIn(text, lines)
+                for text in ("offleash", "interactiveshell.py", "async_helpers.py"):
+                    self.assertNotIn(text, lines)
+
     def test_output_comes_in_order(self):
         cell = self.run_cell(
             "import os, sys\n"
@@ -155,6 +208,20 @@ class Cells(DriverTest):
         self.assertEqual(len(cell.stdout), room)
         self.assertEqual(self.run_cell("print('again')").stdout, "again\n")
 
+    def test_what_cells_write_show_and_are_is_not_kept_without_bound(self):
+        long = "class Long:\n    def __repr__(self): return 'y' * 2_000_000\n"
+        codes = ["print('y' * 2_000_000)", "Long()", "#" + "y" * 2_000_000, "raise ValueError('y' * 2_000_000)"]
+        self.run_cell(long)
+        for code in codes:
+            with self.subTest(code[:20]):
+                for _ in range(3):
+                    self.run_cell(code, room=1000)
+                before = self.used()
+                for _ in range(40):
+                    self.run_cell(code, room=1000)
+                self.assertLess(self.used() - before, 60_000, "KiB; all of it is 80,000")
+        self.assertEqual(self.run_cell("def f():\n    1 / 0\nf()").errors[0][0], "ZeroDivisionError")
+
     def test_streams_that_a_cell_breaks_are_mended(self):
         for code in [
             "import os; os.close(1); os.close(2)",
@@ -170,9 +237,43 @@ class Cells(DriverTest):
                 cell = self.run_cell("import os; print('a'); os.system('echo b'); 1")
                 self.assertEqual((cell.stdout, cell.text), ("a\nb\n", "1"))
 
+    def test_a_cell_that_cannot_run_has_an_error(self):
+        for code in [
+            "import builtins\nfor name in dir(builtins):\n    if name[0] != '_': setattr(builtins, name, None)",
+            "import builtins; del builtins.str, builtins.isinstance, builtins.type",
+            "import builtins; builtins.__import__ = builtins.__build_class__ = None",
+            "import linecache; linecache.cache = None",
+            "import linecache, traceback; linecache.cache = traceback.TracebackException = None",
+            "import os; os.environ = None",
+            "import ast, sys, traceback; ast.parse = traceback.TracebackException = None",
+        ]:
+            with self.subTest(code):
+                driver = self.make()
+                try:
+                    driver.run(code)
+                    for cell in (driver.run("print('ran')\n6 * 7"), driver.run("1 / 0")):
+                        self.assertEqual(len(cell.errors), 0 if cell.text == "42" else 1)
+                        self.assertIsNotNone(cell.count)
+                finally:
+                    driver.end()
+                    shutil.rmtree(driver.directory)
+
     def test_there_is_no_input(self):
         self.assertEqual(self.run_cell("input()").errors[0][0], "EOFError")
         self.assertEqual(self.run_cell("import subprocess; subprocess.run(['cat'], check=True).returncode").text, "0")
+
+    def test_packages_that_come_into_the_users_home_are_found(self):
+        self.run_cell("import os, site, sys\nsite.ENABLE_USER_SITE = True\nos.environ['HOME'] = os.getcwd()")
+        self.assertEqual(self.run_cell("import installed_late").errors[0][0], "ModuleNotFoundError")
+        self.run_cell(
+            "place = os.path.join(os.getcwd(), '.local/lib/python%d.%d/site-packages' % sys.version_info[:2])\n"
+            "os.makedirs(place)\n"
+            "with open(os.path.join(place, 'installed_late.py'), 'w') as file: file.write('x = 1')"
+        )
+        self.assertEqual(self.run_cell("import installed_late; installed_late.x").text, "1")
+        # Before those of the system, as always, and once.
+        code = "at = sys.path.index(place); (sys.path.count(place), any('-packages' in path for path in sys.path[:at]))"
+        self.assertEqual(self.run_cell(code).text, "(1, False)")
 
     def test_children_that_outlive_a_cell_do_not_hold_it(self):
         self.run_cell("import subprocess; p = subprocess.Popen(['sh', '-c', 'echo early; sleep 1000'])")
@@ -275,6 +376,21 @@ class Cells(DriverTest):
                 },
             )
 
+    def test_a_form_whose_name_is_no_mime_type_is_left_out(self):
+        made = "class V:\n  def __init__(self, *names): self.names = names\n  def __repr__(self): return 'V'\n"
+        self.run_cell(made + "  def _repr_mimebundle_(self, **_): return {'text/plain': 'V', **{name: 'x' for name in self.names}}")
+        for name in ("a b\nc", "a/b\0", "a/b c", "\xe9/b", "", "x" * 129, "x" * 100_000, 5):
+            with self.subTest(repr(name)[:20]):
+                cell = self.run_cell(f"V({name!r})")
+                self.assertEqual((cell.main, cell.errors), ({"text/plain": "V"}, []))
+                self.assertIn("no MIME type", cell.stderr)
+                self.assertLess(len(cell.stderr), 400)
+        longest = "x" * 128
+        self.assertEqual(self.run_cell(f"V({longest!r})").main, {"text/plain": "V", longest: "x"})
+        cell = self.run_cell("V(*(f'a/{n}' for n in range(70)))")
+        self.assertEqual(len(cell.main), 64)
+        self.assertEqual(cell.stderr.count("64 at most"), 7)
+
     def test_a_form_that_is_too_large_is_left_out_whole(self):
         cell = self.run_cell("class V:\n  def __repr__(self): return 'V'\n  def _repr_png_(self): return b'x' * 13_000_000\nV()")
         self.assertEqual(cell.main, {"text/plain": "V"})
@@ -335,7 +451,33 @@ class CellsOfIPython(Cells):
         self.assertIn("loop", self.run_cell("%timeit -n1 -r1 pass").stdout)
         self.assertEqual(self.run_cell("%%bash\necho $((1 + 2))").stdout, "3\n")
         self.assertIn("pip", self.run_cell("%pip --version").stdout)
-        self.assertIn("nothing", self.run_cell("%nothing").stderr)
+        cell = self.run_cell("%nothing")
+        self.assertIn("nothing", cell.stderr)
+        self.assertEqual(cell.errors[0][0], "UsageError")
+        self.assertIn("nothing", cell.errors[0][2])
+
+    def test_what_ipython_cannot_show_is_told(self):
+        codes = [
+            "class E(Exception):\n  def _render_traceback_(self): raise TypeError('odd')\nraise E('wrong')",
+            "get_ipython().set_custom_exc((ValueError,), None)\nget_ipython().InteractiveTB = None\nraise ValueError('wrong')",
+        ]
+        for code in codes:
+            with self.subTest(code):
+                (_name, value, lines), = self.run_cell(code).errors
+                self.assertEqual(value, "wrong")
+                self.assertNotIn("interactiveshell.py", lines)
+
+    def test_commands_see_variables_and_their_code(self):
+        self.assertEqual(self.run_cell("def f(x):\n    !echo {x}; exit 5\nf('local')\n_exit_code").stdout, "local\n")
+        self.assertEqual(self.run_cell("_exit_code").text, "5")
+
+    def test_an_interrupt_of_a_command_ends_the_cell(self):
+        for code in ("!echo on; sleep 100\nprint('more')", "print('on', flush=True)\nx = !sleep 100\nprint('more')"):
+            with self.subTest(code):
+                cell = self.driver.start(code)
+                interrupt = lambda came: self.driver.interrupt() if came.output == [("stdout", b"on\n")] else None
+                came = self.driver.finish(cell, interrupt)
+                self.assertEqual((came.stdout, [error[0] for error in came.errors]), ("on\n", ["KeyboardInterrupt"]))
 
     def test_history(self):
         self.run_cell("a = 1")
@@ -395,17 +537,12 @@ class CellsOfIPython(Cells):
 
     def test_ten_thousand_cells_take_no_more_memory(self):
         self.watchdog.cancel()
-
-        def used():
-            with open(f"/proc/{self.driver.process.pid}/status") as status:
-                return int(re.search(r"VmRSS:\s+(\d+)", status.read()).group(1))
-
         for number in range(10_000):
             cell = self.run_cell(f"x = {number}\nprint(x)\nx + 1")
             self.assertEqual(cell.text, str(number + 1))
             if number == 3000:
-                before = used()
-        self.assertLess(used() - before, 6 * 1024, "KiB")
+                before = self.used()
+        self.assertLess(self.used() - before, 6 * 1024, "KiB")
 
 
 DRAW = "import matplotlib.pyplot as plt\nplt.close('all')\n"
@@ -444,10 +581,42 @@ class Libraries(DriverTest):
         self.assertEqual(chart["elements"][0]["points"], [["2024-01-01", 1], ["2024-01-02", None]])
         self.assertEqual(self.chart("plt.plot(['a', 'b'], [1, 2])")["x_scale"], "categorical")
 
+    def test_periods_of_pandas_are_times(self):
+        days = "pd.date_range('2024-01-30', periods=3, freq='D')"
+        index = {
+            days: ["2024-01-30T00:00:00", "2024-01-31T00:00:00", "2024-02-01T00:00:00"],
+            "pd.date_range('2024-01-01', periods=3, freq='h')": [f"2024-01-01T0{hour}:00:00" for hour in range(3)],
+            "pd.period_range('2024-01', periods=3, freq='M')": [f"2024-0{month}-01T00:00:00" for month in (1, 2, 3)],
+            "pd.to_datetime(['2024-01-01', '2024-01-03', '2024-02-01'])": ["2024-01-01T00:00:00", "2024-01-03T00:00:00", "2024-02-01T00:00:00"],
+        }
+        for code, expected in index.items():
+            with self.subTest(code):
+                chart = self.chart(f"import pandas as pd\npd.Series([1, float('nan'), 3], index={code}).plot(label='s')")
+                self.assertEqual((chart["type"], chart["x_scale"], chart["y_scale"]), ("line", "datetime", "linear"))
+                self.assertEqual(chart["elements"], [{"label": "s", "points": [list(one) for one in zip(expected, [1, None, 3])]}])
+                self.assertEqual(chart["x_ticks"][0][:5], "2024-")
+                self.assertEqual(len(chart["x_ticks"]), len(chart["x_tick_labels"]))
+        chart = self.chart(f"pd.DataFrame({{'a': [1, 2, 3], 'b': [4, 5, 6]}}, index={days}).plot()")
+        self.assertEqual([one["points"][2] for one in chart["elements"]], [["2024-02-01T00:00:00", 3], ["2024-02-01T00:00:00", 6]])
+
+    def test_what_is_drawn_in_space_is_no_chart_of_a_plane(self):
+        for code in ("plot([1, 2], [3, 4], [5, 6])", "scatter([1, 2], [3, 4], [5, 6])", "bar([1], [2], zs=1)"):
+            chart = self.chart(f"ax = plt.figure().add_subplot(projection='3d')\nax.{code}\nax.set_title('T')")
+            self.assertEqual(chart, {"type": "unknown", "title": "T", "elements": []})
+
     def test_scattered_points(self):
         chart = self.chart("plt.scatter([1, 2], [3, 4], label='s')\nplt.scatter([5], [6])")
         self.assertEqual(chart["type"], "scatter")
         self.assertEqual([one["points"] for one in chart["elements"]], [[[1, 3], [2, 4]], [[5, 6]]])
+        chart = self.chart("import datetime as d\nplt.scatter([d.datetime(2024, 1, 1, 12), d.datetime(2024, 1, 2)], ['a', 'b'])")
+        self.assertEqual((chart["x_scale"], chart["y_scale"]), ("datetime", "categorical"))
+        self.assertEqual(chart["elements"][0]["points"], [["2024-01-01T12:00:00", "a"], ["2024-01-02T00:00:00", "b"]])
+        chart = self.chart("plt.scatter([1, 2, float('nan')], [3, float('nan'), 4])")
+        self.assertEqual(chart["elements"][0]["points"], [[1, 3], [2, None], [None, 4]])
+        zoned = "t = [d.datetime(2024, 1, day, tzinfo=d.timezone(d.timedelta(hours=1))) for day in (1, 2)]"
+        charts = [self.chart(f"{zoned}\nplt.{kind}(t, [1, 2])")["elements"][0]["points"] for kind in ("plot", "scatter")]
+        self.assertEqual(charts[0], [["2024-01-01T00:00:00+01:00", 1], ["2024-01-02T00:00:00+01:00", 2]])
+        self.assertEqual(charts[1], charts[0])
 
     def test_bars(self):
         bars = lambda chart: [(one["label"], one["group"], one["value"]) for one in chart["elements"]]
@@ -496,6 +665,10 @@ class Libraries(DriverTest):
             cell.main["e2b/data"],
             {"n": [1, 2], "f": [0.5, None], "s": ["a", None], "t": ["2024-01-02T00:00:00", None]},
         )
+        for columns in ("'a', 'a'", "1, '1'"):
+            twice = self.run_cell(f"pd.DataFrame([[1, 2]], columns=[{columns}])").main
+            self.assertNotIn("e2b/data", twice)
+            self.assertIn("<table", twice["text/html"])
         large = self.run_cell("pd.DataFrame({i: range(60_000) for i in range(10)})").main
         self.assertNotIn("e2b/data", large)
         self.assertIn("<table", large["text/html"])

@@ -1,21 +1,25 @@
 """A zygote: a Python that has imported what contexts need, and of which copies are moved into sandboxes.
 
 It runs in a sandbox of its own, above the user namespaces of those that it serves. A supervisor connects to its socket
-and sends two messages (`isolation::process::door` is the other side): descriptors, of which the first is the sandbox, and
-an order, as whom, under which limits and filters, with which variables. The zygote takes the first one alone. A copy enters,
-takes the order, takes on all of it, says so with its pidfd and the listener of its system call filter, waits for the word
+and sends three messages (`isolation::process::door` is the other side): the namespaces of users and of process ids in which a
+copy is to be; when there is one, the cgroup; and, when the sandbox is made, an order, as whom, under which limits and filters, with which variables, with
+descriptors. The zygote takes the first one alone. A copy says with its pidfd that it is there, takes the order, enters what
+is left of the sandbox, takes on all of it, says so with the listener of its system call filter, waits for the word
 and then is the driver of a context as if it had been started there. The supervisor believes only what the kernel says of
 the copy.
+
+Making a copy takes longest, and needs nothing but those two namespaces: it is asked for while all else of the sandbox is made.
 
 Every later copy finds what was ever in the zygote's memory, also what was freed there. So no byte that is a sandbox's own
 is read by the zygote or by a process that has its memory: what they get of one are descriptors.
 
-Nothing but memory comes along: no descriptor, thread, variable, signal handler or state of a generator of random numbers.
+`places.py` comes before this, of the same program. Nothing but memory comes along: no descriptor, thread, variable, signal handler or state of a generator of random numbers.
 
 Python 3.9 and newer.
 """
 
 import _signal
+import array
 import ctypes
 import gc
 import os
@@ -32,13 +36,14 @@ import sys
 import tempfile
 import time
 import traceback
-import types
 import uuid
 
-# A supervisor that would send the zygote more than descriptors looks for another name, and so finds none.
-SOCKET = "/tmp/.offleash-zygote-2"
+# Supervisors that ask in another way look for another name, and so find none.
+SOCKET = "/tmp/.offleash-zygote-5"
 # The message that comes with the descriptors, and the most bytes of an order.
 ENTER, MOST_ORDER = b"enter", 256 * 1024
+# What a copy is told before its order, with the entrances of its cgroup.
+GROUP = b"group"
 # What is imported ahead, where it is installed. Importing is all that is done with it.
 AHEAD = (
     "IPython.core.interactiveshell",
@@ -59,22 +64,23 @@ LEAST_HEAD = len(b"source %032d 0\n" % 0)
 PATIENCE = 10
 
 DEFAULTED = int(signal.SIGCHLD), int(signal.SIGPIPE), int(signal.SIGTERM)
-LIBC = ctypes.CDLL(None, use_errno=True)
 # The same, with the interpreter's lock held.
 HELD = ctypes.PyDLL(None, use_errno=True)
 PRCTL = HELD.prctl
 PRCTL.argtypes = ctypes.c_int, *(ctypes.c_ulong,) * 4
 SECCOMP = {"x86_64": 317, "aarch64": 277}.get(platform.machine())
 LANDLOCK_RESTRICT_SELF = 446
-# clone(2): user, pid, mount, network, ipc, uts and cgroup.
-NAMESPACES = 0x10000000 | 0x20000000 | 0x00020000 | 0x40000000 | 0x08000000 | 0x04000000 | 0x02000000
+# clone(2): user and pid, which a copy is made in; mount, network, ipc, uts and cgroup, which it enters.
+MADE_IN = 0x10000000, 0x20000000
+ENTERED = 0x00020000, 0x40000000, 0x08000000, 0x04000000, 0x02000000
 PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER = 4, 24, 36
 PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 38, 47, 4
 PR_SCHED_CORE, PR_SCHED_CORE_CREATE, PR_SCHED_CORE_SHARE_FROM = 62, 1, 3
 SECCOMP_SET_MODE_FILTER, NEW_LISTENER, WAIT_KILLABLE = 1, 1 << 3, 1 << 5
 EINVAL = 22
-# madvise(2), since Linux 6.1; and what one large page of a processor holds.
-MADV_COLLAPSE, LARGE = 25, 2 * 1024 * 1024
+# The first question to a driver, and the beginning of its answer (`src/protocol.rs`).
+QUESTION = b"sync %b 0\n" % (b"7" * 32)
+ANSWER = QUESTION[:-2]
 # clone(2), and the stack of a process that has this one's memory: as large as that of a process usually is.
 CLONE_VM, CLONE_VFORK = 0x100, 0x4000
 STACK = 8 * 1024 * 1024
@@ -128,20 +134,6 @@ def take_frame_if_other(known):
     return None
 
 
-def reserve(size):
-    """Has memory for so many bytes of small objects in one place, as long as what this answers is held.
-
-    Python maps it a megabyte at a time wherever there is room, which is between libraries, where no large page fits.
-    """
-    # With its head it takes 480, of which a kilobyte has two and Python keeps no others.
-    piece = 440
-    pieces = [None] * (size // 512)
-    for number in range(len(pieces)):
-        pieces[number] = bytes(piece)
-    # One of each few keeps all of it; the others' places are what is to be had.
-    return pieces[::1024]
-
-
 def import_ahead(more):
     missing = object()
     backend = os.environ.get("MPLBACKEND", missing)
@@ -158,40 +150,11 @@ def import_ahead(more):
         os.environ["MPLBACKEND"] = backend
 
 
-def gather(work):
-    """Has all code that `work` runs lie together: a copy writes to every function that it calls, and so by fewer pages."""
-    ran = {}
-    sys.setprofile(lambda frame, *_: ran.setdefault(id(frame.f_code), frame.f_code))
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    for one in gc.get_objects():
-        if type(one) is types.FunctionType and (id(one.__code__) in ran or one.__module__ == "offleash_driver"):
-            one.__code__ = one.__code__.replace()
-    # Python keeps the names of attributes that were looked up last. A copy that looks up another one writes to that which
-    # was kept in its place, which lies anywhere.
-    clear = getattr(sys, "_clear_internal_caches", None) or sys._clear_type_cache
-    clear()
-
-
-def collapse():
-    """Has large pages hold this process's memory: a copy is made by page, and these are hundreds times fewer.
-
-    What a copy then writes to is copied by small pages, as before.
-    """
-    with open("/proc/self/maps") as maps:
-        areas = [line.split() for line in maps]
-    for place, rights, _, _, _, *name in areas:
-        # Of no file, and not a stack.
-        if rights != "rw-p" or name not in ([], ["[heap]"]):
-            continue
-        begin, end = (int(number, 16) for number in place.split("-"))
-        begin, end = -(-begin // LARGE) * LARGE, end // LARGE * LARGE
-        # One by one: a large page with nothing in it is refused, and so is the whole of which it is a part.
-        for page in range(begin, end, LARGE):
-            # Where it cannot be had, copies take as long as they do.
-            LIBC.madvise(ctypes.c_void_p(page), ctypes.c_size_t(LARGE), MADV_COLLAPSE)
+def load_driver(source):
+    driver = {"__name__": "offleash_driver_ahead"}
+    exec(compile(source, "<offleash>", "exec"), driver)
+    driver["__name__"] = "offleash_driver"
+    return driver
 
 
 class Order:
@@ -212,19 +175,26 @@ class Order:
                 setattr(self, word, bytes.fromhex(values[0]))
             else:
                 setattr(self, word, int(values[0]))
-        self.streams, rest = descriptors[1:4], descriptors[4:]
+        count = len(ENTERED)
+        self.namespaces, self.streams, rest = descriptors[:count], descriptors[count : count + 3], descriptors[count + 3 :]
         self.landlock = rest.pop(0) if self.ruleset else None
-        self.doors = rest[: self.entrances]
 
 
-def enter(first):
-    """Becomes, in a process that is made for it, one of the sandbox with that first process; answers the id of its child, to
-    which it is 0."""
+def begin_in(namespaces):
+    """Has the children of this process, which is made for that, begin in namespaces of users and of process ids; answers the
+    id of one, to which it is 0."""
     # `Between` gives the zygote's memory back what it had.
     prctl(PR_SET_DUMPABLE, 0)
-    check(HELD.setns(ctypes.c_int(first), ctypes.c_int(NAMESPACES)))
+    for namespace, kind in zip(namespaces, MADE_IN):
+        check(HELD.setns(ctypes.c_int(namespace), ctypes.c_int(kind)))
     # A process changes its process ids only for its children.
     return os.fork()
+
+
+def enter(namespaces):
+    """Enters all else of the sandbox. Not by its first process, which is none that this one may look into."""
+    for namespace, kind in zip(namespaces, ENTERED):
+        check(HELD.setns(ctypes.c_int(namespace), ctypes.c_int(kind)))
 
 
 class Between:
@@ -318,10 +288,9 @@ def take_on(order, supervisor):
     """Takes on what every process of the sandbox has, in the order in which each step still has what it needs.
 
     Until all of it is, and the filter's listener is gone from here, no process of the sandbox may trace this one or write to
-    its memory: it is not dumpable since it entered, and where there is no Landlock nothing else is in their way.
+    its memory: it is not dumpable since before it was made, and where there is no Landlock nothing else is in their way.
     """
-    for door in order.doors:
-        os.write(door, b"0")
+    enter(order.namespaces)
     try:
         os.setgroups([])
     except PermissionError:
@@ -339,31 +308,55 @@ def take_on(order, supervisor):
     for name, value in order.limits:
         limit(name, value)
     drop_capabilities()
-    own = os.pidfd_open(os.getpid())
     if order.landlock is not None:
         check(LIBC.syscall(ctypes.c_long(LANDLOCK_RESTRICT_SELF), ctypes.c_int(order.landlock), ctypes.c_uint32(0)))
     for number, stream in enumerate(order.streams):
         os.dup2(stream, number)
     os.chdir(order.cwd)
-    kept = sorted((own, supervisor.fileno()))
-    os.closerange(3, kept[0])
-    os.closerange(kept[0] + 1, kept[1])
-    os.closerange(kept[1] + 1, 65536)
+    kept = supervisor.fileno()
+    os.closerange(3, kept)
+    os.closerange(kept + 1, 65536)
     listener = filter_calls(order.filter)
-    rights = struct.pack("2i", own, listener)
-    supervisor.sendmsg([b"entered"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-    os.close(own)
+    socket.send_fds(supervisor, [b"entered"], [listener])
     os.close(listener)
     # As any program that has been started.
     prctl(PR_SET_DUMPABLE, 1)
     supervisor.send(b"bare")
 
 
-def take_order(supervisor, descriptors):
-    message = supervisor.recv(MOST_ORDER)
+def say_it_waits(supervisor):
+    own = os.pidfd_open(os.getpid())
+    socket.send_fds(supervisor, [b"waiting"], [own])
+    os.close(own)
+
+
+def take_message(supervisor, most):
+    # It may take longer than anybody who asks has patience for: then the sandbox is still being made, or no code is run there.
+    waiting = select.poll()
+    waiting.register(supervisor, select.POLLIN)
+    waiting.poll()
+    message, descriptors, _, _ = socket.recv_fds(supervisor, most, 64)
     if not message:
         os._exit(0)
-    return Order(message, descriptors)
+    return message, list(descriptors)
+
+
+def enter_group(supervisor):
+    """Enters the cgroup of the sandbox, so that what is written to from now on is counted there."""
+    message, entrances = take_message(supervisor, len(GROUP))
+    if message != GROUP:
+        raise ValueError("what came is no group to enter")
+    for entrance in entrances:
+        try:
+            os.write(entrance, b"0")
+        except OSError:
+            # The supervisor does it, or finds that it was not done.
+            pass
+        os.close(entrance)
+
+
+def take_order(supervisor):
+    return Order(*take_message(supervisor, MOST_ORDER))
 
 
 def await_word(supervisor):
@@ -417,7 +410,7 @@ class Seeds:
             torch.seed()
 
 
-def forget(order, seeds):
+def forget(order):
     """Makes this process one that nobody could tell from another that was just started, but by what it has imported."""
     given = dict(order.env)
     for name in [name for name in os.environb if name not in given]:
@@ -426,7 +419,6 @@ def forget(order, seeds):
         # Most are what they were.
         if os.environb.get(name) != value:
             os.environb[name] = value
-    seeds.sow()
     uuid._last_timestamp = uuid._node = None
     tempfile._name_sequence = tempfile.tempdir = None
     time.tzset()
@@ -441,7 +433,19 @@ def become_driver(source, serve):
         exec(compile(asked, "<offleash>", "exec"), {"__name__": "offleash_driver"})
 
 
-def copy(descriptors, supervisor, source, seeds, serve):
+def try_out(told, seeds, serve):
+    """What a copy does until it waits for its first cell, which `told` hears of."""
+    hears, tells = os.pipe()
+    os.write(tells, QUESTION)
+    signal.set_wakeup_fd(-1)
+    os.dup2(hears, 0)
+    os.dup2(told, 1)
+    seeds.sow()
+    gc.enable()
+    serve()
+
+
+def copy(supervisor, source, seeds, places, serve):
     """What a copy of the zygote does; does not return."""
     code = 125
     try:
@@ -449,10 +453,15 @@ def copy(descriptors, supervisor, source, seeds, serve):
         for number in DEFAULTED:
             # Without the names that `signal` has for what comes back.
             _signal.signal(number, _signal.SIG_DFL)
-        order = take_order(supervisor, descriptors)
+        say_it_waits(supervisor)
+        enter_group(supervisor)
+        # While the sandbox is made.
+        populate(places)
+        seeds.sow()
+        order = take_order(supervisor)
         take_on(order, supervisor)
         # While it is looked at.
-        forget(order, seeds)
+        forget(order)
         await_word(supervisor)
     except BaseException as error:
         try:
@@ -479,6 +488,8 @@ class Zygote:
     def __init__(self, source, driver, prepared, seeds):
         self.source, self.driver, self.prepared, self.seeds = source, driver, prepared, seeds
         self.running = {}
+        # What copies write to.
+        self.places = array.array("Q")
         self.is_closed = False
         # From 3.14 on Python tells by addresses how much there is left of the stack that it began with.
         self.between = Between() if sys.version_info < (3, 14) else None
@@ -532,7 +543,7 @@ class Zygote:
             # Not a byte more, whatever was sent.
             message, descriptors, _, _ = socket.recv_fds(supervisor, len(ENTER), 64)
             descriptors = list(descriptors)
-            if message != ENTER or len(descriptors) < 4:
+            if message != ENTER or len(descriptors) != len(MADE_IN):
                 raise ValueError("what came is no sandbox to enter")
             self.fork(descriptors, supervisor)
         except Exception as error:
@@ -573,13 +584,16 @@ class Zygote:
     def make(self, descriptors, supervisor, told):
         """Makes a copy in the sandbox, and says which it is. Done by a process that ends then."""
         try:
-            made = enter(descriptors[0])
+            made = begin_in(descriptors)
         except BaseException as error:
             supervisor.send(failure(error))
             return
         if made == 0:
-            copy(descriptors, supervisor, self.source, self.seeds, lambda: self.driver["main"](self.prepared))
+            copy(supervisor, self.source, self.seeds, self.places, self.be_driver)
         os.write(told, struct.pack("i", made))
+
+    def be_driver(self):
+        self.driver["main"](self.prepared)
 
     def reap(self):
         while True:
@@ -605,18 +619,21 @@ def main():
     if SECCOMP is None:
         raise SystemExit("no numbers of system calls are known for this machine")
     source, more = take_frame(), take_frame().decode().split()
+    names = [sys.intern(name) for name in rehearse(lambda gather: load_driver(source)["prepare"](gather))]
     reserved = reserve(AHEAD_SIZE)
-    driver = {"__name__": "offleash_driver_ahead"}
-    exec(compile(source, "<offleash>", "exec"), driver)
-    driver["__name__"] = "offleash_driver"
+    driver = load_driver(source)
     import_ahead(more)
-    zygote = Zygote(source, driver, driver["prepare"](gather), Seeds())
-    del reserved
     gc.collect()
+    fill_holes()
+    zygote = Zygote(source, driver, driver["prepare"](gather), Seeds())
+    del reserved, names
+    gc.collect()
+    fill_holes()
     # So that looking for garbage in a copy does not write to all that was imported.
     gc.disable()
     gc.freeze()
     collapse()
+    zygote.places = written_by(lambda told: try_out(told, zygote.seeds, zygote.be_driver), ANSWER)
     os.write(1, b"ready\n")
     zygote.serve()
 

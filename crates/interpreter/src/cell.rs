@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use offleash_core::exec::{ExecEnd, OutputStream};
+use offleash_core::units::Bytes;
 
 use crate::error::ContextError;
 use crate::limits::Limits;
@@ -107,13 +108,16 @@ pub enum Death {
         reason: String,
     },
     /// The sandbox is gone.
-    SandboxGone,
+    SandboxGone {
+        /// Why, where that is known.
+        why: Option<String>,
+    },
 }
 
 impl Death {
     /// Whether the sandbox is gone, and not its driver alone.
     pub fn is_of_the_sandbox(&self) -> bool {
-        matches!(self, Self::SandboxGone | Self::Ended(ExecEnd::Lost))
+        matches!(self, Self::SandboxGone { .. } | Self::Ended(ExecEnd::Lost))
     }
 }
 
@@ -121,12 +125,15 @@ impl std::fmt::Display for Death {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Ended(ExecEnd::Exited { code }) => write!(formatter, "its process exited with status {code}"),
-            Self::Ended(ExecEnd::Signaled { signal: SIGKILL }) => formatter
-                .write_str("its process was killed (signal 9), as the kernel does when the sandbox has no memory left"),
-            Self::Ended(ExecEnd::Signaled { signal: SIGSEGV }) => {
-                formatter.write_str("its process crashed (signal 11, segmentation fault)")
-            }
-            Self::Ended(ExecEnd::Signaled { signal }) => write!(formatter, "its process was ended by signal {signal}"),
+            Self::Ended(ExecEnd::OutOfMemory { limit }) => write!(
+                formatter,
+                "its process was killed (signal {SIGKILL}, SIGKILL): the sandbox was out of memory, of which it may use {}",
+                Bytes(*limit)
+            ),
+            Self::Ended(ExecEnd::Signaled { signal }) => match meaning(*signal) {
+                Some((name, meaning)) => write!(formatter, "its process {meaning} (signal {signal}, {name})"),
+                None => write!(formatter, "its process was ended by signal {signal}"),
+            },
             Self::Ended(ExecEnd::NotStarted(_)) => formatter.write_str("its process could not be started"),
             Self::Stubborn { timed_out: true } => {
                 formatter.write_str("the time of the cell was over and it did not react to an interrupt")
@@ -136,13 +143,36 @@ impl std::fmt::Display for Death {
             Self::Restarted => formatter.write_str("it was restarted"),
             Self::Removed => formatter.write_str("it was removed"),
             Self::NotStarted { reason } => write!(formatter, "it could not be started: {reason}"),
-            Self::Ended(ExecEnd::Lost) | Self::SandboxGone => formatter.write_str("the sandbox is gone"),
+            Self::SandboxGone { why: Some(why) } => write!(formatter, "the sandbox is gone: {why}"),
+            Self::Ended(ExecEnd::Lost) | Self::SandboxGone { why: None } => formatter.write_str("the sandbox is gone"),
         }
     }
 }
 
 const SIGKILL: i32 = 9;
-const SIGSEGV: i32 = 11;
+
+/// What a signal is called, and what it says of the process that it ended; `None` for those that say nothing (signal(7)).
+fn meaning(signal: i32) -> Option<(&'static str, &'static str)> {
+    Some(match signal {
+        1 => ("SIGHUP", "was told that its terminal is gone"),
+        2 => ("SIGINT", "was interrupted"),
+        3 => ("SIGQUIT", "was told to quit"),
+        4 => ("SIGILL", "crashed: illegal instruction"),
+        5 => ("SIGTRAP", "crashed: breakpoint"),
+        6 => ("SIGABRT", "gave up: it called `abort`"),
+        7 => ("SIGBUS", "crashed: bus error"),
+        8 => ("SIGFPE", "crashed: arithmetic error"),
+        SIGKILL => ("SIGKILL", "was killed"),
+        11 => ("SIGSEGV", "crashed: segmentation fault"),
+        13 => ("SIGPIPE", "wrote where nobody reads"),
+        14 => ("SIGALRM", "was ended by its own alarm"),
+        15 => ("SIGTERM", "was told to end"),
+        24 => ("SIGXCPU", "has used up its CPU time"),
+        25 => ("SIGXFSZ", "wrote a file larger than files may be"),
+        31 => ("SIGSYS", "made a system call that is forbidden"),
+        _ => return None,
+    })
+}
 
 impl Cell {
     /// Fails unless a driver can be given the cell.
@@ -165,5 +195,39 @@ impl Cell {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_death_is_told_with_its_reason() {
+        let signaled = |signal| Death::Ended(ExecEnd::Signaled { signal }).to_string();
+        assert_eq!(
+            signaled(11),
+            "its process crashed: segmentation fault (signal 11, SIGSEGV)"
+        );
+        assert_eq!(
+            signaled(6),
+            "its process gave up: it called `abort` (signal 6, SIGABRT)"
+        );
+        assert_eq!(signaled(9), "its process was killed (signal 9, SIGKILL)");
+        assert_eq!(
+            Death::Ended(ExecEnd::OutOfMemory { limit: 64 << 20 }).to_string(),
+            "its process was killed (signal 9, SIGKILL): the sandbox was out of memory, of which it may use 64M"
+        );
+        assert_eq!(signaled(40), "its process was ended by signal 40");
+        let gone = |why: Option<&str>| Death::SandboxGone {
+            why: why.map(str::to_owned),
+        };
+        assert_eq!(gone(None).to_string(), "the sandbox is gone");
+        let why = gone(Some("it exceeded the limit `memory` of 64M"));
+        assert_eq!(
+            why.to_string(),
+            "the sandbox is gone: it exceeded the limit `memory` of 64M"
+        );
+        assert!(why.is_of_the_sandbox());
     }
 }

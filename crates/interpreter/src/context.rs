@@ -221,7 +221,7 @@ impl<P: Processes> Actor<P> {
                 }
                 // Written between two cells, by what an earlier one left running.
                 Due::News(News::Frame(_)) => true,
-                Due::News(News::Over(Death::SandboxGone)) | Due::Order(None) | Due::Job(None) => false,
+                Due::News(News::Over(Death::SandboxGone { .. })) | Due::Order(None) | Due::Job(None) => false,
                 Due::News(News::Over(death)) => {
                     self.lose_driver(death).await;
                     // Nothing is lost with one that has run no cell: the next one goes to another.
@@ -392,7 +392,7 @@ impl<P: Processes> Actor<P> {
         }
         if let Err(error) = self.make_ready().await {
             let death = match error {
-                ContextError::Process(ProcessError::Gone) => Death::SandboxGone,
+                ContextError::Process(ProcessError::Gone) => Death::SandboxGone { why: None },
                 error => Death::NotStarted {
                     reason: error.to_string(),
                 },
@@ -410,7 +410,7 @@ impl<P: Processes> Actor<P> {
         };
         self.standing.lock().unwrap_or_else(PoisonError::into_inner).state = State::Busy;
         let (end, order) = run::run(driver, &cell, &events, &mut self.orders, &self.limits).await;
-        let gone = end == CellEnd::Died(Death::SandboxGone);
+        let gone = matches!(end, CellEnd::Died(Death::SandboxGone { .. }));
         if let CellEnd::Died(death) = &end {
             self.lose_driver(death.clone()).await;
             // Whoever runs the cell is told now, or is gone: then the next one is.

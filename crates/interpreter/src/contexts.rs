@@ -197,6 +197,17 @@ impl<P: Processes> Contexts<P> {
         outcome
     }
 
+    /// Makes the default context of a language, unless it is there, and waits until it is ready.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub async fn begin(&self, language: Language) -> Result<(), ContextError> {
+        match self.default_context(language).await? {
+            (context, true) => self.ready(&context).await,
+            (_, false) => Ok(()),
+        }
+    }
+
     /// All of them, in the order in which they were made.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use offleash_core::exec::{ExecEnd, OutputStream};
 use tokio::time::timeout;
 
 use crate::cell::Death;
-use crate::error::ContextError;
+use crate::error::{ContextError, shortened};
 use crate::id::Id;
 use crate::language::Language;
 use crate::limits::Limits;
@@ -75,7 +75,7 @@ impl<P: Processes> Driver<P> {
         let start = Start {
             language,
             argv,
-            cwd,
+            cwd: cwd.clone(),
             tag: tag.clone(),
         };
         let started = processes.start(start).await;
@@ -83,6 +83,10 @@ impl<P: Processes> Driver<P> {
             ProcessError::NotFound => ContextError::NotInstalled {
                 language,
                 found: String::new(),
+            },
+            ProcessError::Directory { reason } => ContextError::Directory {
+                cwd: shortened(&cwd.unwrap_or_default()),
+                reason,
             },
             error => error.into(),
         })?;
@@ -185,7 +189,7 @@ impl<P: Processes> Driver<P> {
             match given {
                 // Why it ended comes with its output. One that ends at once takes no input.
                 Ok(()) | Err(ProcessError::Ended) => {}
-                Err(ProcessError::Gone) => return Err(Silence::Gone(Death::SandboxGone, String::new())),
+                Err(ProcessError::Gone) => return Err(Silence::Gone(Death::SandboxGone { why: None }, String::new())),
                 Err(error) => return Err(Silence::Process(error)),
             }
             self.find(id, &mut words).await
@@ -205,7 +209,12 @@ impl<P: Processes> Driver<P> {
                     keep_last(words, &bytes);
                     continue;
                 }
-                other => return Err(Silence::Gone(death(other), String::from_utf8_lossy(words).into_owned())),
+                other => {
+                    return Err(Silence::Gone(
+                        self.death(other),
+                        String::from_utf8_lossy(words).into_owned(),
+                    ));
+                }
             };
             if let Some(rest) = scanner.push(&bytes) {
                 self.waiting = rest;
@@ -247,8 +256,22 @@ impl<P: Processes> Driver<P> {
                 }
                 // Nothing of a driver is there once it has moved its streams.
                 Ok(Some(ProcessNews::Output(OutputStream::Stderr, _))) => {}
-                other => return News::Over(death(other)),
+                other => return News::Over(self.death(other)),
             }
+        }
+    }
+
+    /// What of its process is neither output nor understood.
+    fn death(&self, news: Result<Option<ProcessNews>, ProcessError>) -> Death {
+        match news {
+            Ok(Some(ProcessNews::Ended(end))) => Death::Ended(end),
+            Ok(Some(ProcessNews::Output(..)) | None) | Err(ProcessError::Gone) => Death::SandboxGone {
+                why: self.stream.why_gone(),
+            },
+            Err(ProcessError::Ended) => Death::Ended(ExecEnd::Lost),
+            Err(error) => Death::Protocol {
+                reason: error.to_string(),
+            },
         }
     }
 
@@ -350,17 +373,6 @@ pub(crate) fn number(payload: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(payload).ok()?;
     let digits = text.len() <= MOST_DIGITS && text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| digits)
-}
-
-fn death(news: Result<Option<ProcessNews>, ProcessError>) -> Death {
-    match news {
-        Ok(Some(ProcessNews::Ended(end))) => Death::Ended(end),
-        Ok(Some(ProcessNews::Output(..)) | None) | Err(ProcessError::Gone) => Death::SandboxGone,
-        Err(ProcessError::Ended) => Death::Ended(ExecEnd::Lost),
-        Err(error) => Death::Protocol {
-            reason: error.to_string(),
-        },
-    }
 }
 
 fn broken(error: FrameError, words: &[u8]) -> Silence {

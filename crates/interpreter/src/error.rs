@@ -36,6 +36,14 @@ pub enum ContextError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Its driver cannot be started where it is to work.
+    #[error("the working directory `{}` cannot be entered: {reason}", cwd.escape_debug())]
+    Directory {
+        /// The directory, cut where it is very long.
+        cwd: String,
+        /// What the kernel said.
+        reason: String,
+    },
     /// There is too much of it.
     #[error("{what}")]
     Exhausted {
@@ -49,10 +57,7 @@ pub enum ContextError {
         reason: String,
     },
     /// A context has what cannot be carried to another.
-    #[error(
-        "context `{id}` ({language}) cannot be copied: {}; delete that first, or ask for a copy without it",
-        listed(obstacles)
-    )]
+    #[error("context `{id}` ({language}) cannot be copied: {}", listed(obstacles))]
     Unsavable {
         /// The context.
         id: String,
@@ -88,13 +93,22 @@ impl Explained for ContextError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::NotFound { .. } => ErrorKind::NotFound,
-            Self::Language { .. } | Self::Invalid { .. } => ErrorKind::Invalid,
+            Self::Language { .. } | Self::Invalid { .. } | Self::Directory { .. } => ErrorKind::Invalid,
             Self::NotInstalled { .. } => ErrorKind::Unsupported,
             Self::Exhausted { .. } => ErrorKind::Exhausted,
             Self::NotStarted { .. } | Self::NotLoaded { .. } => ErrorKind::Unavailable,
             Self::Unsavable { .. } => ErrorKind::Conflict,
             Self::NotSaved { why, .. } => why.kind(),
             Self::Process(error) => error.kind(),
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Unsavable { language, .. } => Some(format!("{} first, or leave it out", remedy(*language))),
+            Self::NotSaved { .. } => Some("leave out what contexts have".to_owned()),
+            Self::Directory { .. } => Some("make the directory first, or name another".to_owned()),
+            _ => None,
         }
     }
 }
@@ -119,6 +133,15 @@ fn listed(obstacles: &[Obstacle]) -> String {
     match obstacles.len().saturating_sub(NAMED) {
         0 => named.join("; "),
         more => format!("{}; and {more} more", named.join("; ")),
+    }
+}
+
+/// What there is to be done about obstacles.
+fn remedy(language: Language) -> &'static str {
+    match language.cannot_be_saved() {
+        // No variable of it is in the way, but each of them.
+        Some(_) => "delete that context",
+        None => "delete that",
     }
 }
 

@@ -6,6 +6,7 @@
 //!
 //! Deliberately not here: HTTP (`api`), and how a process is started, which a room above provides ([`process`]).
 
+pub mod ahead;
 pub mod cell;
 mod context;
 pub mod contexts;

@@ -22,7 +22,7 @@ pub(crate) fn told() -> Option<String> {
 pub(crate) fn note_of(death: &Death) -> Option<String> {
     let with = |word: &str, reason: &str| word.chars().chain(reason.chars().take(LONGEST)).collect();
     match death {
-        Death::Ended(_) | Death::SandboxGone => None,
+        Death::Ended(_) | Death::SandboxGone { .. } => None,
         Death::Stubborn { timed_out: false } => Some(STUBBORN.to_owned()),
         Death::Stubborn { timed_out: true } => Some(TIMED_OUT.to_owned()),
         Death::Protocol { reason } => Some(with(PROTOCOL, reason)),

@@ -53,6 +53,11 @@ pub trait ProcessStream: Send + Sync + 'static {
     /// Its process id inside.
     fn pid(&self) -> u32;
 
+    /// Why the sandbox is gone, where [`Self::next`] has said that it is and that is known.
+    fn why_gone(&self) -> Option<String> {
+        None
+    }
+
     /// What comes next; `None` when the sandbox is gone. May be dropped and called again: nothing is lost.
     fn next(&mut self) -> impl Future<Output = Result<Option<ProcessNews>, ProcessError>> + Send;
 }

@@ -6,12 +6,17 @@ use crate::protocol::{FrameError, HostFrame};
 /// Where it listens, inside the sandbox in which it runs.
 ///
 /// The name is that of one way to ask: whoever asks in another one finds nothing here, and starts the program itself.
-pub const SOCKET: &str = "/tmp/.offleash-zygote-2";
+pub const SOCKET: &str = "/tmp/.offleash-zygote-5";
 
 /// What it writes when it listens.
 pub const READY: &[u8] = b"ready\n";
 
-const SOURCE: &[u8] = include_bytes!("../drivers/zygote.py");
+const SOURCE: &[u8] = concat!(
+    include_str!("../drivers/places.py"),
+    "\n\n",
+    include_str!("../drivers/zygote.py")
+)
+.as_bytes();
 
 /// Program and arguments.
 pub fn command() -> Vec<String> {

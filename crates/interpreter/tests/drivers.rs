@@ -45,6 +45,11 @@ fn the_zygote_of_python_passes_its_tests() {
     python_passes("drivers/test_zygote.py");
 }
 
+#[test]
+fn the_python_of_a_run_that_waits_passes_its_tests() {
+    python_passes("drivers/test_ahead.py");
+}
+
 /// Runs tests with Python's libraries, where those are.
 fn python_passes(tests: &str) {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join(tests);

@@ -59,6 +59,16 @@ impl Entered {
         }
     }
 
+    /// Its process id inside.
+    pub(crate) fn number(&self) -> u32 {
+        self.pid
+    }
+
+    /// Its pidfd.
+    pub(crate) fn descriptor(&self) -> &OwnedFd {
+        &self.pidfd
+    }
+
     /// Writes what it takes now; answers how many bytes are done with.
     fn write(&mut self) -> usize {
         let mut done = 0;

@@ -36,6 +36,19 @@ pub trait Backend: Debug {
         Ok(())
     }
 
+    /// Has the zygote at the other end of `zygote` make, while the sandbox that was prepared is made, a copy of its process
+    /// that the first [`Sandbox::enter`] then moves into it. Does not wait for it.
+    ///
+    /// # Errors
+    /// `Unsupported` where no sandbox was prepared below a zygote, `Step` for what the kernel answered. Nothing depends on it.
+    fn ask_for_copy(&mut self, zygote: OwnedFd) -> Result<(), IsolationError> {
+        drop(zygote);
+        Err(IsolationError::Unsupported {
+            level: self.level(),
+            operation: "copy a process",
+        })
+    }
+
     /// Makes a sandbox; when it fails, the host is as it was.
     ///
     /// `leftovers` is told, before it is made, of each thing that would outlive a crash of this process.
@@ -105,6 +118,12 @@ pub trait Sandbox: Debug {
         None
     }
 
+    /// The limit on memory, if a process of a sandbox that outlives the lack of it was killed for that a moment ago: a command
+    /// that ended with `SIGKILL` just now was that process, or ended at the same time.
+    fn was_out_of_memory(&mut self) -> Option<u64> {
+        None
+    }
+
     /// How many connections and datagrams found no way out, in a network of its own that leads nowhere. 0 where that is
     /// not known.
     fn found_no_route(&self) -> u64 {
@@ -122,14 +141,19 @@ pub trait Sandbox: Debug {
         None
     }
 
-    /// Has the zygote at the other end of `zygote` move a copy of its process into the sandbox, with the user, the
-    /// environment and the directory of `request`, whose arguments are of no account; what becomes of it follows as
-    /// events. Takes milliseconds. Nothing of the zygote but its memory comes along.
+    /// Has a zygote move a copy of its process into the sandbox, with the user, the environment and the directory of
+    /// `request`, whose arguments are of no account; what becomes of it follows as events. Takes milliseconds, fewer where the
+    /// copy was asked for ahead and nothing was started since; otherwise `zygote` connects to the zygote. Nothing of the zygote
+    /// but its memory comes along.
     ///
     /// # Errors
     /// `Unsupported` for a sandbox that was not made below that zygote; `Running` when the zygote or the kernel refuses,
     /// or when the process lacks anything that commands of the sandbox have.
-    fn enter(&mut self, request: &ExecRequest, zygote: OwnedFd) -> Result<ExecId, IsolationError>;
+    fn enter(
+        &mut self,
+        request: &ExecRequest,
+        zygote: &mut dyn FnMut() -> std::io::Result<OwnedFd>,
+    ) -> Result<ExecId, IsolationError>;
 
     /// How many bytes of input may be sent to an execution now.
     fn input_window(&self, exec: ExecId) -> usize;
@@ -284,7 +308,7 @@ pub struct Final {
     pub denials: Vec<Denial>,
     /// Limits that turned out to have been hit.
     pub limits_hit: Vec<LimitHit>,
-    /// Whether the kernel killed something for want of memory.
+    /// Whether something was killed for want of memory: at any time or, in a sandbox that outlives that, just before the end.
     pub out_of_memory: bool,
 }
 

@@ -51,14 +51,24 @@ pub(crate) trait Holding: Debug {
         None
     }
 
-    /// Lets a copy of a zygote's process in, which then waits.
-    fn let_in(&mut self, served: &Served, request: &ExecRequest, zygote: OwnedFd) -> Result<Arrived, IsolationError> {
+    /// Lets a copy of a zygote's process in, which then waits: the one that was asked for ahead, or one of the zygote to
+    /// which `zygote` connects.
+    fn let_in(
+        &mut self,
+        served: &Served,
+        request: &ExecRequest,
+        zygote: &mut dyn FnMut() -> io::Result<OwnedFd>,
+    ) -> Result<Arrived, IsolationError> {
         let _not_here = (served, request, zygote);
         Err(IsolationError::Unsupported {
             level: Self::LEVEL,
             operation: "let a process into a sandbox that runs",
         })
     }
+
+    /// Ends the copy of a zygote's process that was asked for ahead, if none was let in yet: it is among the sandbox's
+    /// processes, and nobody else's code runs there as long as it is not as they are.
+    fn turn_away(&mut self) {}
 
     /// As [`Sandbox::found_no_route`].
     fn found_no_route(&self) -> u64 {
@@ -145,6 +155,10 @@ impl<H: Holding> Sandbox for Supervised<H> {
         self.network.take()
     }
 
+    fn was_out_of_memory(&mut self) -> Option<u64> {
+        self.served.watcher.was_out_of_memory(Instant::now())
+    }
+
     fn found_no_route(&self) -> u64 {
         self.holding.found_no_route()
     }
@@ -154,6 +168,7 @@ impl<H: Holding> Sandbox for Supervised<H> {
     }
 
     fn exec(&mut self, request: &ExecRequest) -> Result<ExecId, IsolationError> {
+        self.holding.turn_away();
         self.served.watcher.expect_work();
         self.served.link.exec(&*self.holding.request(request)?)
     }
@@ -166,7 +181,11 @@ impl<H: Holding> Sandbox for Supervised<H> {
         })
     }
 
-    fn enter(&mut self, request: &ExecRequest, zygote: OwnedFd) -> Result<ExecId, IsolationError> {
+    fn enter(
+        &mut self,
+        request: &ExecRequest,
+        zygote: &mut dyn FnMut() -> io::Result<OwnedFd>,
+    ) -> Result<ExecId, IsolationError> {
         self.served.watcher.expect_work();
         let arrived = self.holding.let_in(&self.served, request, zygote)?;
         let pid = arrived.pid;
@@ -235,6 +254,7 @@ impl<H: Holding> Sandbox for Supervised<H> {
                 operation: "serve files",
             });
         }
+        self.holding.turn_away();
         self.served.watcher.expect_work();
         self.served.link.open_files(user)
     }

@@ -12,7 +12,7 @@ use offleash_core::network::{Approval, Question};
 use offleash_core::record::{LimitEffect, LimitHit};
 use offleash_gateway::{Gateway, Notice, Questions};
 use offleash_isolation::error::IsolationError;
-use offleash_isolation::sandbox::{ExecId, Sandbox, SandboxEvent};
+use offleash_isolation::sandbox::{ExecId, Interest, Sandbox, SandboxEvent};
 use offleash_sys::process;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -90,6 +90,30 @@ pub(crate) struct Driven {
     pub(crate) capture: Capture,
 }
 
+/// What an execution has come to until now.
+#[derive(Debug, Default)]
+struct Found {
+    ending: Option<Ending>,
+    limits_hit: Vec<LimitHit>,
+}
+
+impl Found {
+    /// The first ending counts; what follows is its consequence.
+    fn end(&mut self, ending: Ending) {
+        self.ending.get_or_insert(ending);
+    }
+
+    fn hit(&mut self, hit: LimitHit) {
+        // What was changed is too much also when the command has ended before it was found: nobody is told again.
+        let is_to_be_kept = hit.effect != LimitEffect::Killed || (self.ending.is_some() && hit.limit.is_of_changes());
+        match is_to_be_kept {
+            true if self.limits_hit.contains(&hit) => {}
+            true => self.limits_hit.push(hit),
+            false => self.end(Ending::Limit(hit)),
+        }
+    }
+}
+
 /// When a door keeps this much, no more output is taken from the sandbox.
 const MOST_PENDING: usize = 1024 * 1024;
 
@@ -114,8 +138,7 @@ pub(crate) struct Drive<'a> {
     /// When memory that only the start needed is given back; `None` afterwards.
     settles: Option<Instant>,
     interrupted: bool,
-    ending: Option<Ending>,
-    limits_hit: Vec<LimitHit>,
+    found: Found,
     capture: Capture,
     /// Does a little of what can wait, while there is nothing to wait for; says whether there is more.
     chore: Option<&'a mut dyn FnMut() -> bool>,
@@ -144,8 +167,7 @@ impl<'a> Drive<'a> {
             output_bytes: 0,
             settles: Some(Instant::now() + SETTLED),
             interrupted: false,
-            ending: None,
-            limits_hit: Vec::new(),
+            found: Found::default(),
             capture,
             chore: None,
             questions: None,
@@ -174,7 +196,7 @@ impl<'a> Drive<'a> {
 
     /// Drives until the execution has ended, for whichever reason.
     pub(crate) fn run(mut self) -> Result<Driven, IsolationError> {
-        while self.ending.is_none() {
+        while self.found.ending.is_none() {
             self.wait()?;
             self.turn_sandbox()?;
             self.turn_questions();
@@ -185,14 +207,14 @@ impl<'a> Drive<'a> {
         }
         self.door.withdraw();
         self.flush()?;
-        let Some(ending) = self.ending else {
+        let Some(ending) = self.found.ending else {
             return Err(IsolationError::Guest {
                 reason: "the execution has no end".to_owned(),
             });
         };
         Ok(Driven {
             ending,
-            limits_hit: self.limits_hit,
+            limits_hit: self.found.limits_hit,
             capture: self.capture,
         })
     }
@@ -205,14 +227,7 @@ impl<'a> Drive<'a> {
         let take_input = self.takes_input && self.sandbox.input_window(self.exec) > 0;
         let mut waiting: Vec<PollFd<'_>> = Vec::with_capacity(8);
         let sandbox = self.sandbox.wait_on(self.takes_output());
-        for interest in &sandbox {
-            let flags = if interest.writable {
-                PollFlags::IN | PollFlags::OUT
-            } else {
-                PollFlags::IN
-            };
-            waiting.push(PollFd::from_borrowed_fd(interest.descriptor, flags));
-        }
+        waiting.extend(sandbox.iter().map(what_is_awaited));
         if let Some(gateway) = self.gateway {
             waiting.push(PollFd::from_borrowed_fd(gateway.lives(), PollFlags::empty()));
         }
@@ -240,7 +255,7 @@ impl<'a> Drive<'a> {
             match event {
                 SandboxEvent::Exec { exec, event } if exec == self.exec => self.take(event),
                 SandboxEvent::Exec { .. } => {}
-                SandboxEvent::Limit(hit) => self.hit(hit),
+                SandboxEvent::Limit(hit) => self.found.hit(hit),
                 SandboxEvent::Gone => self.end(Ending::Command(ExecEnd::Lost)),
             }
         }
@@ -274,22 +289,13 @@ impl<'a> Drive<'a> {
         }
     }
 
-    fn hit(&mut self, hit: LimitHit) {
-        match hit.effect {
-            LimitEffect::Killed => self.end(Ending::Limit(hit)),
-            _ if !self.limits_hit.contains(&hit) => self.limits_hit.push(hit),
-            LimitEffect::Refused | LimitEffect::Cut | LimitEffect::Slowed => {}
-        }
-    }
-
-    /// The first ending counts; what follows is its consequence. A command whose gateway has ended may be heard of first,
-    /// since it sees its connections close.
+    /// A command whose gateway has ended may be heard of first, since it sees its connections close.
     fn end(&mut self, ending: Ending) {
         let ending = match ending {
             Ending::Command(_) if self.gateway.is_some_and(Gateway::has_ended) => Ending::NetworkLost,
             ending => ending,
         };
-        self.ending.get_or_insert(ending);
+        self.found.end(ending);
     }
 
     /// Puts to the door what the gateway asks.
@@ -375,7 +381,7 @@ impl<'a> Drive<'a> {
     /// Passes on what the door still keeps.
     fn flush(&mut self) -> Result<(), IsolationError> {
         let deadline = Instant::now() + FLUSH_TIME;
-        while self.door.pending() > 0 && self.ending != Some(Ending::OutputClosed) && Instant::now() < deadline {
+        while self.door.pending() > 0 && self.found.ending != Some(Ending::OutputClosed) && Instant::now() < deadline {
             let mut waiting: Vec<PollFd<'_>> = Vec::with_capacity(4);
             for (descriptor, flags) in self.door.interests(false) {
                 waiting.push(PollFd::from_borrowed_fd(descriptor, flags));
@@ -393,6 +399,16 @@ impl<'a> Drive<'a> {
         }
         Ok(())
     }
+}
+
+/// What to wait for on a descriptor of a sandbox.
+pub(crate) fn what_is_awaited<'a>(interest: &Interest<'a>) -> PollFd<'a> {
+    let flags = if interest.writable {
+        PollFlags::IN | PollFlags::OUT
+    } else {
+        PollFlags::IN
+    };
+    PollFd::from_borrowed_fd(interest.descriptor, flags)
 }
 
 /// Waits until one of `waiting` is ready or `until` has come; says whether one is.
@@ -419,5 +435,47 @@ fn door_failure(source: io::Error) -> IsolationError {
     IsolationError::Running {
         action: "use the terminal",
         source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use offleash_core::limits::LimitName;
+
+    use super::*;
+
+    fn killed(limit: LimitName) -> LimitHit {
+        LimitHit {
+            limit,
+            value: 1,
+            effect: LimitEffect::Killed,
+        }
+    }
+
+    #[test]
+    fn too_many_changes_are_told_also_when_they_are_found_as_the_command_ends() {
+        let ended = || Ending::Command(ExecEnd::Exited { code: 0 });
+        let found = |limit: LimitName| {
+            let mut found = Found::default();
+            found.end(ended());
+            found.hit(killed(limit));
+            found.hit(killed(limit));
+            (found.ending, found.limits_hit)
+        };
+        assert_eq!(
+            found(LimitName::Workspace),
+            (Some(ended()), vec![killed(LimitName::Workspace)])
+        );
+        assert_eq!(found(LimitName::Memory), (Some(ended()), Vec::new()));
+    }
+
+    #[test]
+    fn the_first_ending_counts() {
+        let mut found = Found::default();
+        found.hit(killed(LimitName::Workspace));
+        found.end(Ending::Command(ExecEnd::Lost));
+        found.hit(killed(LimitName::Memory));
+        assert_eq!(found.ending, Some(Ending::Limit(killed(LimitName::Workspace))));
+        assert_eq!(found.limits_hit, Vec::new());
     }
 }

@@ -19,6 +19,7 @@ mod ends;
 mod executions;
 mod hold;
 pub(crate) mod log;
+mod reason;
 mod refusals;
 mod replies;
 mod serve;

@@ -1,5 +1,6 @@
 //! One run, from request to record.
 
+mod ahead;
 pub(crate) mod audit;
 mod error;
 mod kept;
@@ -19,13 +20,15 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::exec::{ExecEnd, ExecRequest, Stdin, TerminalSize};
 use offleash_core::id::RunId;
+use offleash_core::limits::LimitName;
 use offleash_core::plan::{Environment, Plan, User};
-use offleash_core::record::{ChangeSummary, NetworkUse, RunRecord};
+use offleash_core::record::{ChangeSummary, NetworkUse, Outcome, RunRecord};
 use offleash_core::spec::{IdChoice, SandboxSpec, WorkspaceMode, WorkspaceSpec};
+use offleash_core::text::Text;
 use offleash_gateway::Gateway;
 use offleash_isolation::sandbox::{Enforcement, Final};
 use offleash_store::{
-    ApplyRequest, Finished, HostIdentity, LeftoverFate, LiveRun, Run, RunError, Selection, StateDirectory, Tending,
+    ApplyRequest, Finished, HostIdentity, LeftoverFate, LiveRun, NewRun, Run, RunError, Selection, StateDirectory,
     reap_with, summarize,
 };
 use offleash_sys::cgroup::Group;
@@ -59,6 +62,8 @@ pub struct RunRequest {
     pub spec: SandboxSpec,
     /// Program and arguments.
     pub command: Vec<OsString>,
+    /// What it is part of, for lists of runs; nothing when a person asked for it.
+    pub purpose: Option<&'static str>,
     /// Working directory inside, if not the usual one.
     pub cwd: Option<PathBuf>,
     /// The user of the command by name; the usual one when absent.
@@ -82,7 +87,7 @@ pub struct RunReport {
     pub notes: Vec<String>,
     /// Why its changes could not be read or kept. The run itself is as the record says.
     pub unkept: Option<RunError>,
-    /// Why the sandbox could not be made, or was lost; the record says `failed` then.
+    /// Why the sandbox could not be made, or was lost; the record says `failed` then. Or why the run is not in the audit log.
     pub failure: Option<ManagerError>,
 }
 
@@ -118,7 +123,11 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
         .map(|name| plan.user_named(name))
         .transpose()?
         .cloned();
-    let mut live = LiveRun::create(&state, new_run(&request.spec, &request.command, &plan, &host))?;
+    let new = NewRun {
+        purpose: request.purpose,
+        ..new_run(&request.spec, &request.command, &plan, &host)
+    };
+    let mut live = LiveRun::create(&state, new)?;
     place_layers(&mut plan, &live);
     let task = Task {
         request,
@@ -146,6 +155,8 @@ struct Over {
 }
 
 /// Keeps or writes back what changed, and puts the run on record.
+// In a frame of its own, which is not there while the command runs.
+#[inline(never)]
 fn conclude(
     request: &RunRequest,
     over: Over,
@@ -173,11 +184,12 @@ fn conclude(
     if let Err(error) = discarded {
         notes.push(format!("the sandbox's layer was not removed: {}", with_causes(&error)));
     }
+    let exceeded = report::exceeded_by_changes(&executed);
     let Settled {
         changes,
         unkept,
         held_back,
-    } = settle(finished, request.spec.workspace.as_ref(), &mut notes);
+    } = settle(finished, request.spec.workspace.as_ref(), exceeded, &mut notes);
     let facts = report::Facts {
         request,
         plan: &plan,
@@ -188,15 +200,17 @@ fn conclude(
         changes,
     };
     let mut record = facts.into_record();
+    notes.extend(written_back_of_an_ended_run(&record));
+    notes.extend(part_of_a_repository(&record, request.spec.workspace.as_ref()));
     if held_back && record.exit_code == 0 {
         record.exit_code = EXIT_HELD_BACK;
     }
-    audit::ended(&state, &record)?;
+    let failure = audit::ended(&state, &record).err();
     Ok(RunReport {
         record,
         notes,
         unkept,
-        failure: None,
+        failure,
     })
 }
 
@@ -205,10 +219,14 @@ fn conclude(
 /// # Errors
 /// When the current directory is gone.
 pub fn this_host(state_directory: &std::path::Path) -> Result<Host, ManagerError> {
-    let cwd = std::env::current_dir().map_err(|source| ManagerError::Host {
-        action: "find the current directory",
-        source,
-    })?;
+    let cwd = match std::env::current_dir() {
+        // It was removed. What needs it has asked for it by now.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => PathBuf::from("/"),
+        found => found.map_err(|source| ManagerError::Host {
+            action: "find the current directory",
+            source,
+        })?,
+    };
     Ok(Host {
         euid: rustix::process::geteuid().as_raw(),
         egid: rustix::process::getegid().as_raw(),
@@ -221,6 +239,7 @@ pub fn this_host(state_directory: &std::path::Path) -> Result<Host, ManagerError
         ids: IdChoice::Single,
         base: None,
         trust: None,
+        known: None,
     })
 }
 
@@ -228,6 +247,8 @@ pub fn this_host(state_directory: &std::path::Path) -> Result<Host, ManagerError
 ///
 /// # Errors
 /// When it cannot be opened or written.
+// In a frame of its own, which is not there while the command runs.
+#[inline(never)]
 pub fn open_state(explicit: Option<&std::path::Path>) -> Result<StateDirectory, ManagerError> {
     let state = StateDirectory::open(explicit, &HostIdentity::of_this_process())?;
     for leftover in reap_with(&state, &mut remove_leftover_groups)? {
@@ -292,37 +313,35 @@ fn execute(
     door: &mut dyn Door,
 ) -> Result<(Executed, Enforcement), ManagerError> {
     let mut tending = live.tending();
-    let made = making::make(&task.request.spec, chosen, plan, &outside, live, &mut tending)?;
-    carry_out(task, chosen, plan, outside, made, &mut tending, door)
+    let mut made = making::make(&task.request.spec, chosen, plan, &outside, live, &mut tending)?;
+    carry_out(task, chosen, plan, outside, &mut made, &mut || tending.step(), door)
 }
 
-/// Runs the command in a sandbox that was made, and ends both.
+/// Runs the command in a sandbox that was made, and ends both; the `chore` is done in between.
 fn carry_out(
     task: &Task<'_>,
     chosen: &level::Chosen,
     plan: &Plan,
     outside: network::Outside,
-    made: Made,
-    tending: &mut Tending,
+    made: &mut Made,
+    chore: &mut dyn FnMut() -> bool,
     door: &mut dyn Door,
 ) -> Result<(Executed, Enforcement), ManagerError> {
     let request = task.request;
-    let Made { mut sandbox, gateway } = made;
+    let Made {
+        sandbox,
+        gateway,
+        ahead,
+    } = made;
     outside.published.news().for_each(|line| door.note(&line));
-    let (cwd, mut env) = directory_and_environment(task);
-    env.extend(outside.secrets.variables);
-    let exec = sandbox.exec(&ExecRequest {
-        argv: request.command.clone(),
-        env,
-        cwd,
-        stdin: Stdin::Stream,
-        tty: request.tty,
-        // The first process is that user already, unless there are several.
-        user: plan.has_superuser().then(|| task.user.ids()),
-    })?;
+    let command = command_of(task, plan, outside.secrets.variables);
+    let exec = match ahead.take() {
+        Some(ahead) => ahead.become_command(&command, &mut **sandbox)?,
+        None => sandbox.exec(&command)?,
+    };
     let capture = Capture::new(request.capture);
-    let mut driven = Drive::new(&mut *sandbox, door, exec, &plan.limits, request.started, capture)
-        .with_chore(&mut || tending.step())
+    let mut driven = Drive::new(&mut **sandbox, door, exec, &plan.limits, request.started, capture)
+        .with_chore(chore)
         .with_questions(gateway.as_ref().map(Gateway::questions))
         .with_gateway(gateway.as_ref())
         .run()?;
@@ -332,7 +351,7 @@ fn carry_out(
         _ => sandbox.found_no_route(),
     };
     let last = sandbox.kill()?;
-    let network = gateway.map(|gateway| {
+    let network = gateway.take().map(|gateway| {
         let mut account = gateway.finish();
         driven.limits_hit.append(&mut account.limits_hit);
         network::told(account, outside.published)
@@ -348,6 +367,21 @@ fn carry_out(
         strays,
     };
     Ok((executed, enforcement))
+}
+
+/// The command as the sandbox is asked for it, with these variables beside its own.
+fn command_of(task: &Task<'_>, plan: &Plan, more: Environment) -> ExecRequest {
+    let (cwd, mut env) = directory_and_environment(task);
+    env.extend(more);
+    ExecRequest {
+        argv: task.request.command.clone(),
+        env,
+        cwd,
+        stdin: Stdin::Stream,
+        tty: task.request.tty,
+        // The first process is that user already, unless there are several.
+        user: plan.has_superuser().then(|| task.user.ids()),
+    }
 }
 
 /// Where the command starts, and its environment, in which `PWD` says the same unless the owner set another.
@@ -377,9 +411,14 @@ struct Settled {
     held_back: bool,
 }
 
-/// Keeps or writes back what a run changed in its workspace. What it did to its files must not keep it out of the record
-/// and the log.
-fn settle(finished: Result<Finished, RunError>, workspace: Option<&WorkspaceSpec>, notes: &mut Vec<String>) -> Settled {
+/// Keeps or writes back what a run changed in its workspace; what is more than a limit allows (`exceeded`) is not written
+/// back. What it did to its files must not keep it out of the record and the log.
+fn settle(
+    finished: Result<Finished, RunError>,
+    workspace: Option<&WorkspaceSpec>,
+    exceeded: Option<LimitName>,
+    notes: &mut Vec<String>,
+) -> Settled {
     let mut settled = Settled {
         changes: None,
         unkept: None,
@@ -390,7 +429,13 @@ fn settle(finished: Result<Finished, RunError>, workspace: Option<&WorkspaceSpec
             settled.changes = workspace.map(|workspace| {
                 let mut summary = summarize(&finished.changes);
                 if let (WorkspaceMode::Rw, Some(run)) = (workspace.mode, finished.run) {
-                    settled.held_back = !write_back(run, &mut summary, notes);
+                    settled.held_back = match exceeded {
+                        Some(limit) => {
+                            notes.push(held_back_by(limit, &run));
+                            true
+                        }
+                        None => !write_back(run, &mut summary, notes),
+                    };
                 }
                 summary
             });
@@ -404,6 +449,56 @@ fn settle(finished: Result<Finished, RunError>, workspace: Option<&WorkspaceSpec
         }
     }
     settled
+}
+
+/// What is told in mode `rw` when more was changed than the limit allows, all of which is kept.
+fn held_back_by(limit: LimitName, run: &Run) -> String {
+    let (id, limit) = (run.id(), limit.name());
+    format!(
+        "nothing was written back, since that is more than the limit of {limit} allows; the changes are kept: `offleash diff {id}` \
+         shows, `offleash apply {id}` writes, `offleash discard {id}` drops them"
+    )
+}
+
+/// What is told when a run in mode `rw` did not end by itself: what is there now may be half of something.
+fn written_back_of_an_ended_run(record: &RunRecord) -> Option<String> {
+    let changes = record.changes.as_ref().filter(|changes| changes.applied)?;
+    let total = changes.added + changes.modified + changes.deleted + changes.mode;
+    let was_ended = matches!(
+        record.outcome,
+        Outcome::LimitExceeded { .. }
+            | Outcome::OutOfMemory { .. }
+            | Outcome::Interrupted { .. }
+            | Outcome::Signaled { .. }
+    );
+    (was_ended && total > 0).then(|| {
+        format!(
+            "{} written back, as far as the command had got, since the workspace is `rw`",
+            counted(
+                usize::try_from(total).unwrap_or(usize::MAX),
+                "change was",
+                "changes were"
+            )
+        )
+    })
+}
+
+/// What is told when the command ended as git does that finds no repository, and the workspace lies in one.
+fn part_of_a_repository(record: &RunRecord, workspace: Option<&WorkspaceSpec>) -> Option<String> {
+    const FATAL: u8 = 128;
+    if record.outcome != (Outcome::Exited { code: FATAL }) {
+        return None;
+    }
+    let path = workspace?.path.canonicalize().ok()?;
+    let mut from_here = path
+        .ancestors()
+        .map(|directory| (directory, directory.join(".git").exists()));
+    let (top, _) = from_here.find(|(_, is_top)| *is_top).filter(|(top, _)| *top != path)?;
+    Some(format!(
+        "the workspace is a part of the git repository `{top}`, of which the sandbox has nothing else; `--workspace {top}` gives it \
+         the whole",
+        top = Text::from(top)
+    ))
 }
 
 /// Mode `rw`: applies what may be applied; the rest is kept like that of an overlay. Answers whether there is no rest.
@@ -429,8 +524,10 @@ fn write_back(mut run: Run, summary: &mut ChangeSummary, notes: &mut Vec<String>
             report.refused.is_empty()
         }
         Err(error) => {
+            let why = with_causes(&error);
             notes.push(format!(
-                "nothing was written back: {error}; the changes are kept as run {id}"
+                "nothing was written back: {why}; the changes are kept: `offleash apply {id}` tries again, \
+                 `offleash discard {id}` drops them"
             ));
             false
         }

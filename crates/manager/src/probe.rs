@@ -101,6 +101,13 @@ fn forked(report: &Report, built: &Result<Vec<String>, String>) -> Check {
             Some(mend),
         );
     }
+    // Its own line says what to do about it.
+    let landlock = report.checks.iter().find(|check| check.name == "landlock");
+    if landlock.is_some_and(|check| check.status != Status::Ok) {
+        let found = "an interpreter is forked into sandboxes only where Landlock can keep it from looking into them while they \
+                     are made (Linux 6.12); contexts start their own";
+        return check(Status::Limited, found.to_owned(), None);
+    }
     match built {
         Err(why) => check(
             Status::Missing,
@@ -197,6 +204,22 @@ mod tests {
         assert_eq!((there.status, there.mend.is_none()), (Status::Ok, true));
         let many: Vec<String> = (0..20).map(|number| format!("t{number}")).collect();
         assert!(forked(&report(true), &Ok(many)).found.contains("`t7` and 12 more"));
+        let landlock = Check {
+            name: "landlock",
+            status: Status::Limited,
+            found: String::new(),
+            needed_for: "",
+            mend: None,
+        };
+        let older = Report {
+            checks: vec![landlock],
+            ..report(true)
+        };
+        let without = forked(&older, &Ok(vec!["code-interpreter".to_owned()]));
+        assert!(
+            without.status == Status::Limited && without.found.contains("6.12"),
+            "{without:?}"
+        );
         let hidden = forked(&report(true), &Err("cannot read\u{1b}[2J".to_owned()));
         assert!(
             hidden.status == Status::Missing && !hidden.found.contains('\u{1b}'),

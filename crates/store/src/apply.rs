@@ -23,7 +23,7 @@ mod stage;
 
 use std::path::PathBuf;
 
-use crate::change::Change;
+use crate::change::{Change, shown_path};
 use crate::node::NodeKind;
 use crate::run_file::Phase;
 use crate::seen;
@@ -63,6 +63,8 @@ pub struct ApplyReport {
     pub refused: Vec<Refusal>,
     /// How many changes are left, the refused ones included. At 0 the run is over.
     pub pending: usize,
+    /// The host directories of the run's layers ([`Run::roots`]).
+    pub roots: Vec<PathBuf>,
 }
 
 /// A change that is not applied because of what it is.
@@ -74,6 +76,14 @@ pub struct Refusal {
     pub path: PathBuf,
     /// Why.
     pub reason: RefusalReason,
+}
+
+impl Refusal {
+    /// The path as `diff` and `apply` show and take it; see [`Change::shown_path`].
+    #[must_use]
+    pub fn shown_path(&self, roots: &[PathBuf]) -> PathBuf {
+        shown_path(roots, self.layer, &self.path)
+    }
 }
 
 /// Why a change is not applied.
@@ -98,7 +108,7 @@ pub enum RefusalReason {
     NotEmpty,
     /// The entry above it is refused.
     BelowRefused {
-        /// That entry.
+        /// That entry, as [`Change::shown_path`] has it.
         above: PathBuf,
     },
 }
@@ -142,6 +152,7 @@ impl Run {
             applied: selected.changes,
             refused: selected.refused,
             pending,
+            roots: self.roots(),
         })
     }
 
@@ -180,7 +191,13 @@ impl Run {
     fn stopped(&self, failure: Failure) -> ApplyError {
         let id = self.id().clone();
         match failure {
-            Failure::Conflicts(conflicts) => ApplyError::Conflicts { id, conflicts },
+            Failure::Conflicts(mut conflicts) => {
+                let roots = self.roots();
+                for conflict in &mut conflicts {
+                    conflict.path = shown_path(&roots, conflict.layer, &conflict.path);
+                }
+                ApplyError::Conflicts { id, conflicts }
+            }
             Failure::File(source) => ApplyError::Failed { id, source },
             Failure::Stopped => ApplyError::Stopped,
         }

@@ -5,7 +5,7 @@
 
 mod walk;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::record::ChangeSummary;
@@ -32,6 +32,25 @@ pub struct Change {
     /// The rule that protects it: it is applied only if named.
     pub protected: Option<String>,
     pub(crate) copied_up: bool,
+}
+
+impl Change {
+    /// The path as `diff` and `apply` show and take it: relative in the workspace, else absolute.
+    ///
+    /// `roots` are the host directories of the run's layers ([`Run::roots`](crate::Run::roots)).
+    #[must_use]
+    pub fn shown_path(&self, roots: &[PathBuf]) -> PathBuf {
+        shown_path(roots, self.layer, &self.path)
+    }
+}
+
+/// A path in a layer as a person names it: relative in the workspace, else absolute.
+pub(crate) fn shown_path(roots: &[PathBuf], layer: usize, path: &Path) -> PathBuf {
+    match roots.get(layer) {
+        Some(root) if layer > 0 && path == Path::new(".") => root.clone(),
+        Some(root) if layer > 0 => root.join(path),
+        _ => path.to_owned(),
+    }
 }
 
 /// What happened to an entry.

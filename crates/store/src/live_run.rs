@@ -28,6 +28,8 @@ pub struct NewRun {
     pub id: RunId,
     /// Program and arguments, for lists; none of a run that waits for its command ([`LiveRun::begin`]).
     pub command: Vec<Text>,
+    /// What it is part of, for lists, when no person asked for it by itself: a word or two.
+    pub purpose: Option<&'static str>,
     /// Host directories, resolved, that get a writable layer each; the first is the workspace.
     pub layers: Vec<PathBuf>,
     /// The owner's `protect` patterns.
@@ -218,6 +220,7 @@ impl Run {
         let file = RunFile {
             version: 1,
             command: new.command,
+            purpose: new.purpose.map(Text::from),
             started_at: rfc3339_now(),
             phase: Phase::Started,
             layers,

@@ -13,6 +13,9 @@ use crate::state::StateDirectory;
 /// Readable and executable for everybody who is given it, and writable for nobody.
 const PROGRAM: Mode = Mode::from_raw_mode(0o555);
 
+/// How the names of all programs begin.
+const PROGRAMS: &str = "offleash-";
+
 /// For how long what another build made is left alone, in seconds.
 const KEPT_FOR: i64 = 24 * 60 * 60;
 
@@ -94,6 +97,20 @@ impl StateDirectory {
         }
     }
 
+    /// Removes what `maker`, which is dead, had begun to make.
+    pub(crate) fn forget_unfinished_programs(&self, maker: &RunId) {
+        let end = format!(".{maker}");
+        let names = crate::skeleton::names_of(&self.root, ".").unwrap_or_default();
+        let is_its = |found: &&PathBuf| {
+            found
+                .to_str()
+                .is_some_and(|found| found.starts_with(PROGRAMS) && found.ends_with(&end))
+        };
+        for found in names.iter().filter(is_its) {
+            let _removed = rustix::fs::unlinkat(&self.root, found, AtFlags::empty());
+        }
+    }
+
     fn write_program(&self, name: &str, contents: &[u8]) -> io::Result<()> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.root, name, flags, Mode::RUSR | Mode::WUSR)?;
@@ -136,6 +153,19 @@ mod tests {
         let first = inode(&path);
         assert_eq!(program(&scratch, "guest-1", b"y"), Some(path.clone()));
         assert_eq!(inode(&path), first);
+    }
+
+    #[test]
+    fn what_a_dead_maker_had_begun_is_removed() {
+        let scratch = Scratch::new();
+        let (dead, other) = (fresh_id(), fresh_id());
+        let root = scratch.state.path();
+        let left = |maker: &RunId| root.join(format!("offleash-guest-1.{maker}"));
+        for maker in [&dead, &other] {
+            fs::write(left(maker), "part").unwrap();
+        }
+        scratch.state.forget_unfinished_programs(&dead);
+        assert!(!left(&dead).exists() && left(&other).exists());
     }
 
     #[test]

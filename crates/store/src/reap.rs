@@ -64,6 +64,7 @@ pub fn reap_with(
         let Some(claim) = Claim::take_over(state, &id)? else {
             continue;
         };
+        state.forget_unfinished_programs(&id);
         let cgroups = cgroups(state, &id);
         let fate = if remove_cgroups(&cgroups) {
             finish(state, &id, claim).unwrap_or_else(|error| LeftoverFate::Postponed(chain(&error)))

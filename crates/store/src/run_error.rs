@@ -107,7 +107,9 @@ impl Explained for RunError {
 
     fn hint(&self) -> Option<String> {
         match self {
-            Self::NotFound { .. } => Some("`offleash runs` lists the runs that are kept".into()),
+            Self::NotFound { .. } => {
+                Some("`offleash runs` lists the runs that are kept; one that changed nothing is not".into())
+            }
             Self::Busy { .. } => Some("wait until it has ended".into()),
             Self::Damaged { id, .. } => Some(format!(
                 "its workspace is untouched; `offleash discard {id}` removes what is left"

@@ -31,6 +31,8 @@ pub(crate) struct RunFile {
     pub(crate) version: u32,
     pub(crate) id: RunId,
     pub(crate) command: Vec<Text>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) purpose: Option<Text>,
     pub(crate) started_at: String,
     pub(crate) phase: Phase,
     pub(crate) layers: Vec<LayerFile>,

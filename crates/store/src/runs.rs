@@ -53,6 +53,9 @@ pub struct RunListing {
     pub state: RunState,
     /// Program and arguments; empty if damaged.
     pub command: Vec<Text>,
+    /// What it is part of, such as `template build`, unless it was asked for by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub purpose: Option<Text>,
     /// When it started, RFC 3339 in UTC; empty if damaged.
     pub started_at: String,
     /// The workspace, if it had one.
@@ -75,6 +78,7 @@ pub fn runs(state: &StateDirectory) -> Result<Vec<RunListing>, RunError> {
             Ok(run) => listings.push(RunListing {
                 state: run.state()?,
                 command: run.command().to_vec(),
+                purpose: run.file.purpose.clone(),
                 started_at: run.started_at().to_owned(),
                 workspace: run.file.layers.first().map(|layer| layer.root.clone()),
                 id,
@@ -95,6 +99,7 @@ fn damaged(state: &StateDirectory, id: RunId) -> Result<Option<RunListing>, RunE
         id,
         state: RunState::Damaged,
         command: Vec::new(),
+        purpose: None,
         started_at: String::new(),
         workspace: None,
     }))

@@ -55,6 +55,7 @@ impl Scratch {
         let new = NewRun {
             id: fresh_id(),
             command: vec![Text::from("true")],
+            purpose: None,
             layers: layers.iter().map(|path| path.to_path_buf()).collect(),
             protect: protect.iter().map(|pattern| Text::from(*pattern)).collect(),
             home: None,

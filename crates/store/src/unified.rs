@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use similar::{Algorithm, DiffOp, TextDiff};
 
 use crate::change::{Change, ChangeError, ChangeKind, LayerTrees};
@@ -46,6 +47,8 @@ pub enum DiffForm {
     Binary,
     /// A note that the files are larger than [`MAX_TEXT_BYTES`].
     TooLarge,
+    /// A note that one of the files cannot be read, and why.
+    Unreadable,
     /// Modes, directories, fifos, sockets or devices only.
     Metadata,
 }
@@ -75,6 +78,8 @@ enum Content {
     Text(Vec<u8>),
     Binary,
     TooLarge,
+    /// Its owner keeps it from us; what changed can be told nevertheless.
+    Unreadable(Errno),
 }
 
 impl<'a> Patch<'a> {
@@ -155,7 +160,10 @@ impl<'a> Patch<'a> {
             path: self.path.to_owned(),
             source: FileError::new("reading", self.path, error),
         };
-        let file = tree.file(self.path).map_err(|error| failed(error.into()))?;
+        let file = match tree.file(self.path) {
+            Err(errno @ (Errno::ACCESS | Errno::PERM)) => return Ok(Content::Unreadable(errno)),
+            opened => opened.map_err(|error| failed(error.into()))?,
+        };
         let mut bytes = Vec::new();
         // It may have grown since it was looked at.
         file.take(MAX_TEXT_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
@@ -180,7 +188,15 @@ impl<'a> Patch<'a> {
         } else {
             git_quoted("b/", self.path)
         };
-        if matches!(old, Content::TooLarge) || matches!(new, Content::TooLarge) {
+        let unreadable = |content: &Content, of: &str| match content {
+            Content::Unreadable(errno) => Some(format!("# {of} cannot be read: {errno}")),
+            _ => None,
+        };
+        let why = unreadable(old, "the host's file").or_else(|| unreadable(new, "the sandbox's file"));
+        if let Some(why) = why {
+            self.diff.form = DiffForm::Unreadable;
+            self.line(&[why.as_bytes()]);
+        } else if matches!(old, Content::TooLarge) || matches!(new, Content::TooLarge) {
             self.diff.form = DiffForm::TooLarge;
             self.line(&[b"Large files ", &left, b" and ", &right, b" differ"]);
         } else if matches!(old, Content::Binary) || matches!(new, Content::Binary) {

@@ -155,6 +155,29 @@ pub fn restrict_self(restriction: &Restriction<'_>) -> io::Result<Enforced> {
     Ok(ruleset.enforced)
 }
 
+/// Keeps the calling thread, and all that it starts from now on, from processes that are not: it can neither trace them
+/// (ptrace(2)), nor have of `/proc` and of them what only those may have who may trace, nor signal them. Nothing else changes.
+///
+/// Sets `no_new_privs`.
+///
+/// # Errors
+/// `Unsupported` before version 6 (Linux 6.12): earlier ones restrict nothing without restricting what files may be used for.
+/// What landlock(7) answers.
+pub fn isolate_self() -> io::Result<()> {
+    const SCOPES_ALONE: u32 = 6;
+    if abi()?.is_none_or(|version| version < SCOPES_ALONE) {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let attributes = RulesetAttributes {
+        handled_access_fs: 0,
+        handled_access_net: 0,
+        scoped: SCOPE_SIGNAL,
+    };
+    let ruleset = make_with(&attributes)?;
+    rustix::thread::set_no_new_privs(true)?;
+    restrict(&ruleset)
+}
+
 /// A restriction that was made and can be taken by any process that has the descriptor, as often as one likes.
 #[derive(Debug)]
 pub struct Ruleset {
@@ -250,7 +273,11 @@ fn make_ruleset(enforced: &Enforced) -> io::Result<OwnedFd> {
         handled_access_net: enforced.network_rights(),
         scoped: enforced.scopes(),
     };
-    let descriptor = create_ruleset(Some(&attributes))?;
+    make_with(&attributes)
+}
+
+fn make_with(attributes: &RulesetAttributes) -> io::Result<OwnedFd> {
+    let descriptor = create_ruleset(Some(attributes))?;
     // SAFETY: called with attributes, landlock_create_ruleset(2) returns a new file descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }

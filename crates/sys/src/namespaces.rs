@@ -312,6 +312,16 @@ pub fn unshare_cgroup() -> io::Result<()> {
     unshare(UnshareFlags::NEWCGROUP)
 }
 
+/// Has what this process executes or starts from now on count time in a new namespace, whose clocks are those of this one.
+///
+/// Since Linux 5.6; a process that executes a program is in it since 6.2 (time_namespaces(7)).
+///
+/// # Errors
+/// `EPERM` without `CAP_SYS_ADMIN` in the user namespace, `EINVAL` in a kernel without such namespaces.
+pub fn unshare_time() -> io::Result<()> {
+    unshare(UnshareFlags::NEWTIME)
+}
+
 fn unshare(flags: UnshareFlags) -> io::Result<()> {
     // SAFETY: only namespaces are unshared, never the descriptor table (`FILES`), which is what would be unsound.
     unsafe { rustix::thread::unshare_unsafe(flags) }?;

@@ -223,7 +223,7 @@ impl Caller<'_> {
         let recursive = request.recursive.unwrap_or_default();
         let entries = request.include_entry.unwrap_or_default();
         let watch = files.watch(&path, recursive, entries).await;
-        watch.map_err(|error| about(error, "directory", &path))
+        watch.map_err(|error| about_watching(error, &path))
     }
 
     async fn create_watcher(&self, request: WatchRequest) -> Result<WatcherId, Failure> {
@@ -287,6 +287,21 @@ async fn tell(
 fn entry_response(entry: &offleash_protocol::files::Entry) -> EntryResponse {
     EntryResponse {
         entry: Some(entry_info(entry)),
+    }
+}
+
+/// An error about a directory that is to be watched.
+fn about_watching(error: KeeperError, path: &[u8]) -> Failure {
+    match about(error, "directory", path) {
+        // What the kernel calls too many open files is the number of watches.
+        Failure::Told(error) if error.code == Code::ResourceExhausted => {
+            let text = format!(
+                "{}; a sandbox can have 32 watches at once, its own programs' among them",
+                error.message
+            );
+            Failure::Told(ConnectError::new(error.code, text))
+        }
+        other => other,
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 use offleash_core::exec::{ExecEnd, OutputStream};
+use offleash_core::units::Bytes;
 use offleash_manager::daemon::is_driver_tag;
 use offleash_manager::keeper::client::{ExecNews, Keeper};
 use offleash_manager::keeper::error::KeeperError;
@@ -284,6 +285,11 @@ fn end(ended: &ExecEnd) -> Option<EndEvent> {
     let (exit_code, exited, status) = match ended {
         ExecEnd::Exited { code } => (i32::from(*code), true, format!("exit status {code}")),
         ExecEnd::Signaled { signal } => (-1, false, format!("signal: {}", signal_name(*signal))),
+        ExecEnd::OutOfMemory { limit } => (
+            -1,
+            false,
+            format!("signal: killed (out of memory, limit {})", Bytes(*limit)),
+        ),
         ExecEnd::NotStarted(_) => (-1, false, "not started".to_owned()),
         ExecEnd::Lost => return None,
     };

@@ -19,8 +19,8 @@ use super::entry::{bytes_of, event};
 use super::filesystem_messages::FilesystemEvent;
 use crate::connect::{Code, ConnectError};
 
-/// Watchers that a sandbox may have.
-const MOST: usize = 64;
+/// Watchers that a sandbox may have. Each takes one of the 32 inotify instances of a sandbox, and the code in it has its own.
+const MOST: usize = 24;
 /// Events that wait to be asked for; what happens then is not recorded any more, and the caller is told so.
 const LONGEST_QUEUE: usize = 10_000;
 /// The bytes that wait in all queues of one sandbox, and of all sandboxes.

@@ -23,6 +23,8 @@ pub(super) struct Opened {
     pub(super) cwd: String,
     /// What the model should know of it, a line each.
     pub(super) notes: Vec<String>,
+    /// Who can allow what was refused in it, and how.
+    pub(super) remedy: &'static str,
 }
 
 /// What a sandbox is to be; everything that is absent is as usual.

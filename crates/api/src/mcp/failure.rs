@@ -24,8 +24,8 @@ pub(super) enum What {
     Usual,
     /// There is no such file or sandbox.
     NotFound,
-    /// The sandbox that was open has ended.
-    Gone,
+    /// The sandbox that was open has ended; why, where whoever tells it knows.
+    Gone(Option<String>),
     /// One that is ours.
     Internal(Box<dyn Error + Send + Sync>),
 }
@@ -57,6 +57,14 @@ impl ToolError {
         self
     }
 
+    /// The sandbox that was open has ended, because of that.
+    pub(super) fn gone(why: Option<String>) -> Self {
+        Self {
+            what: What::Gone(why),
+            ..Self::new("the sandbox is gone")
+        }
+    }
+
     fn of<E: Explained + Send + Sync + 'static>(error: E) -> Self {
         let (message, hint) = (error.to_string(), error.hint());
         let what = match error.kind() {
@@ -71,10 +79,7 @@ impl ToolError {
 impl From<KeeperError> for ToolError {
     fn from(error: KeeperError) -> Self {
         match error {
-            KeeperError::Gone => Self {
-                what: What::Gone,
-                ..Self::new("the sandbox is gone")
-            },
+            KeeperError::Gone => Self::gone(None),
             // What went wrong is the sandbox's own, and no secret.
             KeeperError::NotStarted { .. } => Self::new(error.to_string()),
             error => Self::of(error),

@@ -11,6 +11,9 @@ use offleash_manager::own::{OwnSandbox, OwnSandboxes};
 use super::backing::{Backing, NewSandbox, Opened};
 use super::failure::ToolError;
 
+/// What was refused in a sandbox of this program is its owner's to allow.
+const REMEDY: &str = "only the owner of the sandbox can allow it, with `--allow HOST` where `offleash mcp` is started";
+
 #[derive(Debug)]
 pub(super) struct Own {
     pub(super) sandboxes: Arc<OwnSandboxes>,
@@ -77,5 +80,6 @@ fn opened(sandbox: OwnSandbox) -> Opened {
         env: BTreeMap::new(),
         cwd: sandbox.cwd,
         notes: sandbox.notes,
+        remedy: REMEDY,
     }
 }

@@ -82,7 +82,7 @@ pub(super) async fn read<B: Backing>(session: &Session<B>, uri: &str) -> Result<
     };
     let told = |error: ToolError| match &error.what {
         What::Internal(cause) => ErrorData::internal_error(session.backing().internal(&error.message, &**cause), None),
-        What::NotFound | What::Gone => not_found(&error.message),
+        What::NotFound | What::Gone(_) => not_found(&error.message),
         What::Usual => ErrorData::invalid_params(error.message, None),
     };
     let sandbox = session.open(id).await.map_err(told)?;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use offleash_core::exec::ExecEnd;
-use offleash_interpreter::cell::{Cell, CellEnd, CellEvent};
+use offleash_core::units::Bytes;
+use offleash_interpreter::cell::{Cell, CellEnd, CellEvent, Death};
 use offleash_manager::keeper::client::ExecNews;
 use offleash_manager::keeper::error::KeeperError;
 use offleash_manager::keeper::message::{Selector, StartExec};
@@ -100,6 +101,7 @@ pub(super) async fn code(
 /// What is said of an end that is not the code's own; the sandbox may have ended with it.
 fn told(end: &CellEnd, most: Duration) -> Result<Option<String>, ToolError> {
     Ok(match end {
+        CellEnd::Died(Death::SandboxGone { why }) => return Err(ToolError::gone(why.clone())),
         CellEnd::Died(death) | CellEnd::DiedBefore(death) if death.is_of_the_sandbox() => {
             return Err(KeeperError::Gone.into());
         }
@@ -160,7 +162,10 @@ pub(super) async fn command(
     let mut timed_out = false;
     let end = loop {
         let news = tokio::select! {
-            news = stream.next() => news?.ok_or(KeeperError::Gone)?,
+            news = stream.next() => match news? {
+                Some(news) => news,
+                None => return Err(ToolError::gone(stream.why_gone().map(str::to_owned))),
+            },
             _ = ticks.tick() => {
                 progress.tell(most, outcome.last_line()).await;
                 continue;
@@ -191,6 +196,13 @@ pub(super) async fn command(
         }
         ExecEnd::Signaled { signal } => {
             outcome.say(format!("error: the command was ended by signal {signal}"));
+            true
+        }
+        ExecEnd::OutOfMemory { limit } => {
+            outcome.say(format!(
+                "error: the command was killed: the sandbox was out of memory, of which it may use {}",
+                Bytes(limit)
+            ));
             true
         }
         ExecEnd::NotStarted(_) | ExecEnd::Lost => return Err(KeeperError::Gone.into()),
@@ -230,7 +242,7 @@ impl Refusals {
         if more > 0 {
             outcome.say(format!("[{more} more refusals are left out]"));
         }
-        outcome.say("hint: trying again changes nothing; only the owner of the sandbox can allow it");
+        outcome.say(format!("hint: trying again changes nothing; {}", sandbox.remedy));
     }
 }
 

@@ -23,6 +23,9 @@ const RENEWAL: Duration = Duration::from_secs(60);
 /// How long a command or a cell may take; a session that says nothing lives longer.
 pub(super) const LONGEST: Duration = Duration::from_secs(20 * 60);
 
+/// What was refused in a sandbox of the daemon is its owner's to allow.
+const REMEDY: &str = "only the owner of the sandbox can allow it";
+
 #[derive(Debug)]
 pub(super) struct Served {
     pub(super) daemon: Daemon,
@@ -50,6 +53,7 @@ impl Served {
             contexts,
             env: view.env,
             cwd: DEFAULT_CWD.to_owned(),
+            remedy: REMEDY,
         })
     }
 

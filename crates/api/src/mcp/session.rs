@@ -217,9 +217,11 @@ impl<B: Backing> Session<B> {
                 }
                 Ok(result)
             }
-            Err(error) if matches!(error.what, What::Gone) => {
+            Err(ToolError {
+                what: What::Gone(told), ..
+            }) => {
                 let id = &chosen.opened.id;
-                let why = self.backing.bury(id).await;
+                let why = self.backing.bury(id).await.or(told);
                 let mut own = self.own.lock().await;
                 if own.as_deref() == Some(id) {
                     *own = None;

@@ -26,7 +26,7 @@ objects! {
         code: String,
         /// Variables of the environment for this cell alone.
         env: Option<BTreeMap<String, String>>,
-        /// After how many milliseconds it is interrupted; never if absent.
+        /// After how many milliseconds it is interrupted, at least 1; never if absent.
         timeout_ms: Option<u64>,
     }
 
@@ -39,7 +39,7 @@ objects! {
         language: Option<String>,
         /// Variables of the environment for this cell alone.
         env: Option<BTreeMap<String, String>>,
-        /// After how many milliseconds it is interrupted; never if absent.
+        /// After how many milliseconds it is interrupted, at least 1; never if absent.
         timeout_ms: Option<u64>,
     }
 
@@ -100,7 +100,8 @@ pub(super) async fn execute(
 ) -> Result<Response<Body>, Refusal> {
     let contexts = of(asked, given).await?;
     let new: NewCell = json::read_at_most(MAX_BODY, body).await?;
-    let events = contexts.execute(context, cell(new.code, new.env, new.timeout_ms)).await;
+    let cell = cell(new.code, new.env, new.timeout_ms)?;
+    let events = contexts.execute(context, cell).await;
     let events = events.map_err(|error| refused(asked, &error))?;
     Ok(streamed(events, told, keepalive))
 }
@@ -113,17 +114,27 @@ pub(super) async fn execute_in_default(
     let contexts = of(asked, given).await?;
     let new: NewDefaultCell = json::read_at_most(MAX_BODY, body).await?;
     let language = code::language(new.language.as_deref()).map_err(|error| refused(asked, &error))?;
-    let cell = cell(new.code, new.env, new.timeout_ms);
+    let cell = cell(new.code, new.env, new.timeout_ms)?;
     let events = contexts.execute_in_default(language, cell).await;
     let events = events.map_err(|error| refused(asked, &error))?;
     Ok(streamed(events, told, keepalive))
 }
 
-fn cell(code: String, env: Option<BTreeMap<String, String>>, timeout_ms: Option<u64>) -> Cell {
-    Cell {
+fn cell(code: String, env: Option<BTreeMap<String, String>>, timeout_ms: Option<u64>) -> Result<Cell, Refusal> {
+    Ok(Cell {
         code,
         env: env.unwrap_or_default(),
-        timeout: timeout_ms.map(Duration::from_millis),
+        timeout: some_time(timeout_ms)?.map(Duration::from_millis),
+    })
+}
+
+/// Refuses no time at all, in which nothing can be done and much may have begun.
+pub(super) fn some_time(timeout_ms: Option<u64>) -> Result<Option<u64>, Refusal> {
+    match timeout_ms {
+        Some(0) => Err(Refusal::bad_request(
+            "`timeout_ms` must be at least 1; without it there is no such limit",
+        )),
+        other => Ok(other),
     }
 }
 

@@ -11,6 +11,7 @@ use offleash_manager::keeper::client::{ExecNews, ExecStream, Keeper};
 use offleash_manager::keeper::error::KeeperError;
 use offleash_manager::keeper::message::{Selector, StartExec};
 
+use super::cells::some_time;
 use super::sandboxes;
 use super::shapes::{NewCommand, NewRun, RunResult};
 use crate::answer::{self, Refusal};
@@ -24,11 +25,14 @@ const MOST_OUTPUT: usize = 1024 * 1024;
 /// The most that a command is given to read.
 const MOST_INPUT: usize = 512 * 1024;
 
+const SIGKILL: i32 = 9;
+
 /// What a command did.
 #[derive(Debug, Default)]
 struct Outcome {
     exit_code: Option<i32>,
     signal: Option<i32>,
+    out_of_memory: bool,
     timed_out: bool,
     stdout: Vec<u8>,
     stderr: Vec<u8>,
@@ -150,7 +154,7 @@ fn command(new: NewCommand) -> Result<(StartExec, Option<Vec<u8>>), Refusal> {
         cwd: new.cwd.map(String::into_bytes),
         user: new.user,
         stdin: input.is_some(),
-        timeout_ms: new.timeout_ms,
+        timeout_ms: some_time(new.timeout_ms)?,
         ..StartExec::default()
     };
     Ok((exec, input))
@@ -201,6 +205,11 @@ async fn outcome(stream: &mut ExecStream) -> Result<Outcome, KeeperError> {
                 outcome.signal = Some(signal);
                 return Ok(outcome);
             }
+            ExecNews::Ended(ExecEnd::OutOfMemory { .. }) => {
+                outcome.signal = Some(SIGKILL);
+                outcome.out_of_memory = true;
+                return Ok(outcome);
+            }
             ExecNews::Ended(ExecEnd::NotStarted(_) | ExecEnd::Lost) => return Err(KeeperError::Gone),
         }
     }
@@ -239,6 +248,7 @@ fn answered(sandbox: String, kept: bool, outcome: Outcome) -> Response<Body> {
         kept,
         exit_code: outcome.exit_code,
         signal: outcome.signal,
+        out_of_memory: outcome.out_of_memory,
         timed_out: outcome.timed_out,
         stdout: text(outcome.stdout),
         stderr: text(outcome.stderr),

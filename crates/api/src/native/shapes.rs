@@ -36,7 +36,7 @@ objects! {
         cwd: Option<String>,
         /// As whom; `user` if absent.
         user: Option<String>,
-        /// After how many milliseconds the command is killed; with the sandbox's own time if absent.
+        /// After how many milliseconds the command is killed, at least 1; with the sandbox's own time if absent.
         timeout_ms: Option<u64>,
     }
 
@@ -158,6 +158,8 @@ objects! {
         exit_code: Option<i32>,
         /// The signal that ended it.
         signal: Option<i32>,
+        /// Whether that was because the sandbox had no memory left.
+        out_of_memory: bool,
         /// Whether it was killed because its time was up.
         timed_out: bool,
         /// What it wrote to standard output; what is no UTF-8 is replaced.

@@ -154,7 +154,7 @@ fn who_cannot_wait_is_told_to_come_back_and_who_forbids_it_has_none() {
     let key = server.key(&[]);
     let answer = create(&server, &key, "code-interpreter-v1");
     answer.assert_refused(503);
-    assert_eq!(retry_after(&answer), Some("10"));
+    assert_eq!(retry_after(&answer), Some("20"));
     assert!(
         answer.json()["message"]
             .as_str()

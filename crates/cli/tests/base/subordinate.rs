@@ -214,3 +214,38 @@ fn subordinate_ids_give_a_superuser_packages_and_nothing_that_cannot_be_removed(
     let left = subordinate.scratch();
     assert!(left.is_empty(), "a layer with files of subordinate ids stayed");
 }
+
+#[test]
+fn a_workspace_is_the_usual_users_and_so_is_the_home_of_a_template() {
+    let Some(subordinate) = Subordinate::new() else { return };
+    let home = subordinate.site.root().join("home");
+    let workspace = home.join("work");
+    for (name, path) in [("", workspace.clone()), ("sub", workspace.join("sub"))] {
+        fs::create_dir(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
+        std::os::unix::fs::chown(&path, Some(UID), Some(UID)).unwrap();
+    }
+    let built = subordinate
+        .offleash(&[
+            "template",
+            "build",
+            "--name",
+            "t",
+            "--run",
+            "touch /home/user/of-root; install -d -o user -g user /home/user",
+        ])
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{}", stderr(&built));
+    let workspace = workspace.to_str().unwrap();
+    for root in [["--root", "base"], ["--template", "t"]] {
+        let script = "id -un; touch new sub/new ~/new && test ! -e ~/of-root -o -r ~/of-root && echo written";
+        let arguments = [&["run", "--quiet", "-w", workspace], &root[..], &["-c", script]].concat();
+        let output = subordinate.offleash(&arguments).output().unwrap();
+        assert_eq!(stdout(&output), "user\nwritten\n", "{root:?}: {}", stderr(&output));
+    }
+    // Without one there are two users as before.
+    let output = subordinate.run(&["--template", "t", "--", "sh", "-c", "id -un; touch ~/new && sudo id -u"]);
+    if stdout(&output) != "user\n0\n" {
+        skip("newuidmap does not work here, not even for who has subordinate ids");
+    }
+}

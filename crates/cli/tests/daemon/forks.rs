@@ -29,7 +29,7 @@ async fn fork(daemon: &Daemon, id: &str, count: u32) -> Vec<SandboxView> {
     forks.into_iter().map(Result::unwrap).collect()
 }
 
-async fn keeper(daemon: &Daemon, sandbox: &SandboxView) -> Keeper {
+pub(super) async fn keeper(daemon: &Daemon, sandbox: &SandboxView) -> Keeper {
     daemon.keeper(&sandbox.id).await.unwrap()
 }
 
@@ -234,7 +234,7 @@ fn what_is_asked_of_a_source_waits_while_it_is_copied() {
 }
 
 /// What a cell writes in the default context of Python, and how it failed.
-async fn cell(daemon: &Daemon, id: &str, code: &str) -> String {
+pub(super) async fn cell(daemon: &Daemon, id: &str, code: &str) -> String {
     let contexts = within(daemon.contexts(id)).await.unwrap();
     told(
         within(contexts.execute_in_default(Language::Python, of(code)))
@@ -249,7 +249,7 @@ async fn cell_in(contexts: &SandboxContexts, context: &str, code: &str) -> Strin
     told(within(contexts.execute(context, of(code))).await.unwrap()).await
 }
 
-fn of(code: &str) -> Cell {
+pub(super) fn of(code: &str) -> Cell {
     Cell {
         code: code.to_owned(),
         ..Cell::default()

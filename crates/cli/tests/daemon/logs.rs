@@ -117,8 +117,17 @@ fn it_is_told_why_a_sandbox_ended() {
         let dead = create(&daemon).await;
         keepers_below(world.site.root()).into_iter().for_each(kill);
         eventually("its end", || daemon.get(&me, &dead.id).is_err().then_some(())).await;
-        let told = last_line(&daemon, &dead.id).await;
-        assert_eq!(told, (LogLevel::Error, "died: its keeper died".to_owned()));
+        // It is written down while others see already that it is gone.
+        let told = within(async {
+            loop {
+                let last = lines(&daemon, &me, &dead.id).await.unwrap().pop().unwrap();
+                if !last.1.starts_with("created") {
+                    return last;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        assert_eq!(told.await, (LogLevel::Error, "died: its keeper died".to_owned()));
         drop(daemon);
 
         let daemon = world.daemon().await;

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use offleash_core::exec::ExecEnd;
-use offleash_interpreter::cell::{Cell, CellEnd, CellEvent, Death};
+use offleash_interpreter::cell::{CellEnd, Death};
 use offleash_interpreter::contexts::State as ContextState;
 use offleash_interpreter::language::Language;
 use offleash_manager::daemon::{Caller, Daemon, DaemonError, SandboxContexts, State};
@@ -12,7 +12,7 @@ use offleash_manager::keeper::Keeper;
 use offleash_manager::keeper::message::Selector;
 use offleash_store::registry::{Change, KeeperProcess, SandboxRow, SandboxState};
 
-use super::world::{World, config, create, create_with, keepers_below, kill, output, test, within};
+use super::world::{World, config, create, create_with, end_of, keepers_below, kill, output, test, within};
 
 #[test]
 fn sandboxes_outlive_the_daemon() {
@@ -104,23 +104,6 @@ fn that_a_context_died_is_known_to_the_next_daemon() {
 async fn until_dead(contexts: &SandboxContexts, id: &str) {
     while within(contexts.get(id)).await.unwrap().state != ContextState::Dead {
         tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
-/// How a cell ends.
-async fn end_of(contexts: &SandboxContexts, id: &str, code: &str) -> Option<CellEnd> {
-    let cell = Cell {
-        code: code.to_owned(),
-        ..Cell::default()
-    };
-    let mut events = within(contexts.execute(id, cell)).await.unwrap();
-    let mut last = None;
-    while let Some(event) = within(events.recv()).await {
-        last = Some(event);
-    }
-    match last {
-        Some(CellEvent::End(end)) => Some(end),
-        _ => None,
     }
 }
 

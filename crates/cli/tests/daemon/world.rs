@@ -4,11 +4,15 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use offleash_core::exec::ExecEnd;
-use offleash_manager::daemon::{AdmissionConfig, Caller, CreateRequest, Daemon, DaemonConfig, PoolConfig, SandboxView};
+use offleash_interpreter::cell::{Cell, CellEnd, CellEvent};
+use offleash_manager::daemon::{
+    AdmissionConfig, Caller, CreateRequest, Daemon, DaemonConfig, PoolConfig, SandboxContexts, SandboxView,
+};
 use offleash_manager::keeper::message::StartExec;
 use offleash_manager::keeper::{ExecNews, Keeper};
 use offleash_store::registry::Registry;
 use offleash_store::{HostIdentity, StateDirectory};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::support::Site;
@@ -132,12 +136,15 @@ fn has_open_below(pid: i32, root: &Path) -> bool {
         .any(|target| target.starts_with(root))
 }
 
-/// Kills a process that is one of ours.
+/// Kills a process that is one of ours, and waits until it is dead: one that is being killed still looks alive.
 pub(crate) fn kill(pid: i32) {
     if let Ok(process) = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty())
         && is_keeper(pid)
     {
         let _gone = pidfd_send_signal(&process, Signal::KILL);
+        let patience = Timespec::try_from(PATIENCE).unwrap();
+        let ended = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience));
+        assert_eq!(ended, Ok(1), "{pid} was killed and lives");
     }
 }
 
@@ -169,6 +176,23 @@ pub(crate) async fn output(keeper: &Keeper, script: &str) -> String {
             }
             other => panic!("{script}: {other:?}"),
         }
+    }
+}
+
+/// How a cell ends.
+pub(crate) async fn end_of(contexts: &SandboxContexts, id: &str, code: &str) -> Option<CellEnd> {
+    let cell = Cell {
+        code: code.to_owned(),
+        ..Cell::default()
+    };
+    let mut events = within(contexts.execute(id, cell)).await.unwrap();
+    let mut last = None;
+    while let Some(event) = within(events.recv()).await {
+        last = Some(event);
+    }
+    match last {
+        Some(CellEvent::End(end)) => Some(end),
+        _ => None,
     }
 }
 

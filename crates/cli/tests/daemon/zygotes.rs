@@ -1,8 +1,10 @@
 //! Interpreters that are copied: which sandboxes get one, and that none outlives its use.
 
 use std::path::Path;
+use std::time::Duration;
 
 use offleash_interpreter::cell::{Cell, CellEnd, CellEvent};
+use offleash_interpreter::contexts::State;
 use offleash_interpreter::language::Language;
 use offleash_manager::daemon::{
     Caller, Daemon, DaemonConfig, Interpreter, LogsWanted, SandboxContexts, SandboxView, TemplatePool,
@@ -140,6 +142,51 @@ fn pooled(config: &mut DaemonConfig) {
     config.pool.templates.insert("one".to_owned(), own);
 }
 
+/// None waits, and all are to have a context that is ready.
+fn on_request(config: &mut DaemonConfig) {
+    pooled(config);
+    if let Some(own) = config.pool.templates.get_mut("one") {
+        (own.min, own.max) = (Some(0), Some(0));
+    }
+}
+
+#[test]
+fn what_is_made_on_request_has_an_interpreter_before_anybody_asks() {
+    test(async {
+        let world = World::new();
+        let me = Caller::local();
+        build(&world, "first");
+        let daemon = world.daemon_with(on_request).await;
+        let first = made(&daemon).await;
+        let contexts = within(daemon.contexts(&first)).await.unwrap();
+        assert!(within(contexts.list()).await.unwrap().is_empty());
+        until_there_is_one(&daemon).await;
+        let second = made(&daemon).await;
+        let contexts = within(daemon.contexts(&second)).await.unwrap();
+        loop {
+            match &within(contexts.list()).await.unwrap()[..] {
+                [one] if one.state == State::Idle => break,
+                _ => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        }
+        assert_eq!(code_waits_in(&daemon, &second).await, "copy");
+        // One that Python would have had to read at its start.
+        let late = create_with(&daemon, |request| {
+            request.template = "one".to_owned();
+            request.env.insert("PYTHONOPTIMIZE".to_owned(), "1".to_owned());
+        });
+        let late = late.await.id;
+        let contexts = within(daemon.contexts(&late)).await.unwrap();
+        assert!(within(contexts.list()).await.unwrap().is_empty());
+        for id in [first, second, late] {
+            within(daemon.kill(&me, &id)).await.unwrap();
+        }
+        within(daemon.drain()).await;
+        drop(daemon);
+        world.emptied().await;
+    });
+}
+
 async fn until_two_wait(daemon: &Daemon) {
     eventually("two that wait", || {
         daemon.waiting().contains(&("one".to_owned(), 2)).then_some(())
@@ -171,6 +218,24 @@ fn interpreters_below(root: &Path) -> Vec<i32> {
     numbers.filter(is_one).collect()
 }
 
+/// The first processes of sandboxes.
+fn first_processes_below(root: &Path) -> Vec<i32> {
+    let keepers = keepers_below(root);
+    let numbers = std::fs::read_dir("/proc").unwrap().flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    numbers
+        .filter(|pid| parent(*pid).is_some_and(|parent| keepers.contains(&parent)))
+        .collect()
+}
+
+/// What a process is bounded in by a group of ours.
+fn controllers(pid: i32) -> Vec<String> {
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    let ours = groups.lines().filter(|line| line.contains("/offleash-"));
+    ours.filter_map(|line| Some(line.split(':').nth(1)?.to_owned()))
+        .collect()
+}
+
 #[test]
 fn what_waits_is_copied_from_a_zygote_that_is_made_first_and_again_when_it_dies() {
     test(async {
@@ -184,6 +249,11 @@ fn what_waits_is_copied_from_a_zygote_that_is_made_first_and_again_when_it_dies(
         })
         .await;
         until_two_wait(&daemon).await;
+        let sandboxes = first_processes_below(world.site.root());
+        assert!(sandboxes.len() >= 3, "{sandboxes:?}");
+        for sandbox in sandboxes {
+            assert_eq!(controllers(sandbox), controllers(zygotes[0]), "what bounds a zygote");
+        }
         let first = view(&daemon).await;
         assert_eq!(first.interpreter, Interpreter::Forked);
         assert_eq!(code_waits_in(&daemon, &first.id).await, "copy");

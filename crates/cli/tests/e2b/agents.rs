@@ -42,12 +42,17 @@ fn an_agent_host_speaks_over_standard_streams() {
     });
 }
 
+/// Sandboxes that a case can fill.
+fn small_disks() -> String {
+    format!("{NO_POOL}[limits]\ndisk_mib = 128\n")
+}
+
 #[test]
 fn an_agent_host_speaks_over_http() {
     let Some(kit) = Kit::find("python_mcp") else {
         return;
     };
-    let server = Server::start(NO_POOL);
+    let server = Server::start(&small_disks());
     let key = || {
         let made = server.site.offleash(["key", "create"]).output().unwrap();
         assert!(made.status.success(), "{}", stderr(&made));
@@ -70,7 +75,7 @@ fn an_agent_host_reaches_a_server_over_standard_streams() {
     let Some(kit) = Kit::find("python_mcp") else {
         return;
     };
-    let server = Server::start(NO_POOL);
+    let server = Server::start(&small_disks());
     let mut cases = program(&kit, server.site.root(), "server");
     cases
         .env("OFFLEASH_STATE", server.site.state())

@@ -8,7 +8,7 @@ use crate::server::{NO_POOL, Server, keeper_of};
 
 /// How many cells are run in one context.
 const CELLS: &str = "OFFLEASH_TEST_CELLS";
-const USUAL_CELLS: u64 = 2000;
+const USUAL_CELLS: u64 = 10_000;
 
 /// Runs a cell in the default context of a language; answers the lines of what happened.
 fn execute(server: &Server, id: &str, language: &str, code: &str) -> Vec<Vec<u8>> {

@@ -2,7 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::sandbox::{Sandbox, frame, received};
 use crate::support::processes::eventually;
@@ -254,20 +254,43 @@ fn a14_a_stream_is_cut_when_its_sandbox_ends() {
 fn watchers_are_bounded_and_removed() {
     let sandbox = Sandbox::new();
     let watch = json!({"path": "/tmp"}).to_string();
-    let made: Vec<_> = (0..64)
-        .map(|_| sandbox.call("filesystem.Filesystem/CreateWatcher", &watch).json()["watcherId"].clone())
-        .collect();
-    let refused = sandbox.call("filesystem.Filesystem/CreateWatcher", &watch);
+    let make = || sandbox.call("filesystem.Filesystem/CreateWatcher", &watch);
+    let made: Vec<_> = (0..24).map(|_| make().json()["watcherId"].clone()).collect();
+    assert!(made.iter().all(Value::is_string), "{made:?}");
+    let refused = make();
     assert_eq!(
         (refused.status, refused.json()["code"].as_str()),
         (429, Some("resource_exhausted"))
     );
+    let said = refused.json()["message"].to_string();
+    assert!(said.contains("24 watchers") && said.contains("remove one"), "{said}");
     let first = json!({"watcherId": made[0]}).to_string();
     assert_eq!(sandbox.call("filesystem.Filesystem/RemoveWatcher", &first).status, 200);
     assert_eq!(
         sandbox.call("filesystem.Filesystem/GetWatcherEvents", &first).status,
         404
     );
-    let again = sandbox.call("filesystem.Filesystem/CreateWatcher", &watch);
+    let again = make();
     assert_eq!(again.status, 200, "{again:?}");
+}
+
+#[test]
+fn watches_that_the_kernel_has_no_room_for_are_told_as_that() {
+    let sandbox = Sandbox::new();
+    let hold = "import ctypes, time\nc = ctypes.CDLL(None)\nwhile c.inotify_init() >= 0: pass\nopen('/tmp/full', 'x')\ntime.sleep(1000)";
+    let start = json!({"process": {"cmd": "/usr/bin/python3", "args": ["-c", hold]}}).to_string();
+    let mut stream = sandbox.send("POST /process.Process/Start", true, &[STREAM], &frame(start.as_bytes()));
+    stream.flush().unwrap();
+    let full = json!({"path": "/tmp/full"}).to_string();
+    eventually("no instance is left", || {
+        (sandbox.call("filesystem.Filesystem/Stat", &full).status == 200).then_some(())
+    });
+    let watch = json!({"path": "/tmp"}).to_string();
+    let refused = sandbox.call("filesystem.Filesystem/CreateWatcher", &watch);
+    let said = refused.json();
+    assert_eq!(
+        (refused.status, said["code"].as_str()),
+        (429, Some("resource_exhausted"))
+    );
+    assert!(said["message"].as_str().unwrap().contains("32 watches"), "{said}");
 }

@@ -1,6 +1,6 @@
 //! A sandbox that is kept as a whole: paused and resumed, its ports, its network, what it uses.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use offleash_core::exec::ExecEnd;
 use offleash_manager::keeper::KeeperError;
@@ -215,5 +215,24 @@ fn a_command_that_uses_too_much_memory_is_not_the_end_of_the_machine() {
         let (text, end) = collect(stream).await;
         assert_eq!(text, "");
         assert_ne!(end, Some(ExecEnd::Exited { code: 0 }));
+    });
+}
+
+#[test]
+fn who_holds_a_sandbox_for_too_long_loses_it_and_it_goes_on() {
+    test(async {
+        let longest = Duration::from_millis(500);
+        let kept = Kept::with(|order| order.longest_hold_ms = Some(500)).await;
+        let mut stream = kept.shell("while sleep 0.01; do echo tick; done").await;
+        until(&mut stream, "tick").await;
+        let began = Instant::now();
+        let held = within(kept.keeper.hold_still()).await.unwrap();
+        // Nobody else is heard meanwhile.
+        assert_eq!(kept.output("echo on").await, "on\n");
+        assert!(began.elapsed() >= longest, "{:?}", began.elapsed());
+        assert!(matches!(held.release().await, Err(KeeperError::Gone)));
+        until(&mut stream, "tick").await;
+        let held = within(kept.keeper.hold_still()).await.unwrap();
+        held.release().await.unwrap();
     });
 }

@@ -56,7 +56,9 @@ pub(crate) fn order(site: &Site) -> SandboxOrder {
         },
         network: NetworkOrder::default(),
         descent: Descent::Alone,
+        wants_copy: false,
         is_copied: false,
+        longest_hold_ms: None,
     }
 }
 

@@ -1,5 +1,8 @@
 //! Copies of a zygote's process: whether they are in a sandbox as its commands are, and share nothing with each other.
 
+mod apart;
+mod hostile;
+
 use offleash_core::exec::ExecEnd;
 use offleash_core::spec::{Descent, ProcessRef};
 use offleash_core::units::CpuCount;
@@ -10,11 +13,22 @@ use offleash_manager::keeper::order::{LimitsOrder, Template};
 use offleash_manager::keeper::{ExecNews, ExecStream, Keeper};
 
 use super::support::processes::PATIENCE;
-use super::world::{Kept, collect, shell, test, until, within};
+use super::world::{Kept, collect, shell, until, within};
 
 const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
 const ID: &str = "0123456789abcdef0123456789abcdef";
+
+/// Whether there is a copy, looked for from the zygote's sandbox.
+const COPIES: &str =
+    "cat /proc/[0-9]*/status 2>/dev/null | grep -qE '^NSpid:[[:space:]]+[0-9]+[[:space:]]+([2-9]|[1-9][0-9]+)$'";
+
+fn test(work: impl Future<Output = ()>) {
+    if offleash_sys::landlock::abi().unwrap().is_none_or(|version| version < 6) {
+        return super::support::skip("this kernel cannot keep a zygote apart with Landlock (Linux 6.12)");
+    }
+    super::world::test(work);
+}
 
 /// A zygote, and what it writes.
 struct Zygote {
@@ -43,10 +57,31 @@ impl Zygote {
 
     /// A sandbox below it, for one CPU: where no group measures that out, for one of its own by chance.
     async fn sandbox(&self, template: Template) -> Kept {
+        self.make(template, false).await
+    }
+
+    /// The same, with a copy that was asked for while it was made, and is there.
+    async fn sandbox_with_copy(&self, template: Template) -> Kept {
+        let kept = self.make(template, true).await;
+        // The zygote sees what lies below it; in the sandbox it is not the first process, which is the guest.
+        self.kept.output(&format!("until {COPIES}; do :; done")).await;
+        kept
+    }
+
+    /// Has it take no requests any more.
+    async fn close(&self) {
+        let which = Selector::Pid(self.stream.pid());
+        within(self.kept.keeper.close_input(&which)).await.unwrap();
+        let place = zygote::SOCKET;
+        self.kept.output(&format!("while [ -e {place} ]; do :; done")).await;
+    }
+
+    async fn make(&self, template: Template, wants_copy: bool) -> Kept {
         let first = within(self.kept.keeper.first_process()).await.unwrap();
         let kept = Kept::with(|order| {
             order.template = template;
             order.descent = Descent::Below(first);
+            order.wants_copy = wants_copy;
             order.limits.cpus = Some(CpuCount { millis: 1000 });
         })
         .await;
@@ -190,12 +225,19 @@ const WORDS: [&str; 23] = [
     "root",
 ];
 
-async fn is_as_its_commands_are(template: Template) {
+async fn is_as_its_commands_are(template: Template, is_ahead: bool) {
     let zygote = Zygote::new(template.clone()).await;
-    let sandbox = zygote.sandbox(template).await;
-    let command = sandbox.output(SELF).await;
+    let sandbox = match is_ahead {
+        true => zygote.sandbox_with_copy(template).await,
+        false => zygote.sandbox(template).await,
+    };
+    if is_ahead {
+        // So there is no other one than that.
+        zygote.close().await;
+    }
     let mut driver = Driver::new(&sandbox).await;
     let copy = driver.run(SELF_OF_PYTHON).await;
+    let command = sandbox.output(SELF).await;
     for word in WORDS {
         assert_eq!(
             said(&copy, word).trim(),
@@ -252,12 +294,51 @@ async fn is_as_its_commands_are(template: Template) {
 
 #[test]
 fn a_copy_of_a_zygote_is_in_a_sandbox_as_its_commands_are() {
-    test(is_as_its_commands_are(Template::System));
+    test(is_as_its_commands_are(Template::System, false));
 }
 
 #[test]
 fn a_copy_of_a_zygote_is_in_a_sandbox_with_a_root_of_its_own_as_its_commands_are() {
-    test(is_as_its_commands_are(Template::Base));
+    test(is_as_its_commands_are(Template::Base, false));
+}
+
+#[test]
+fn a_copy_that_was_asked_for_ahead_is_in_a_sandbox_as_its_commands_are() {
+    test(is_as_its_commands_are(Template::System, true));
+}
+
+#[test]
+fn a_copy_that_was_asked_for_ahead_is_in_a_sandbox_with_a_root_of_its_own_as_its_commands_are() {
+    test(is_as_its_commands_are(Template::Base, true));
+}
+
+#[test]
+fn a_copy_that_waits_is_gone_before_anything_else_runs() {
+    test(async {
+        let zygote = Zygote::new(Template::System).await;
+        let sandbox = zygote.sandbox_with_copy(Template::System).await;
+        // Whoever made it may not have taken note yet that it has ended.
+        let alive = "for process in /proc/[0-9]*; do
+            grep -qs '^State:[[:space:]]*[^Z[:space:]]' $process/status && echo \"${process#/proc/}=$$\"
+        done; true";
+        let seen = sandbox.output(alive).await;
+        assert!(seen.starts_with("1="), "{seen}");
+        for line in seen.lines() {
+            let (process, shell) = line.split_once('=').unwrap();
+            assert!(process == "1" || process == shell, "{seen}");
+        }
+        // Another one comes in as ever.
+        let mut driver = Driver::new(&sandbox).await;
+        let text = driver.run("import os; print('parent=%d' % os.getppid())").await;
+        assert_eq!(said(&text, "parent"), "0");
+        let notes = std::fs::read_to_string(sandbox.directory().join("log.jsonl")).unwrap_or_default();
+        assert!(!notes.contains("started anew"), "{notes}");
+        // The sandbox ends with one that waits.
+        let waiting = zygote.sandbox_with_copy(Template::System).await;
+        within(waiting.keeper.kill()).await.unwrap();
+        within(sandbox.keeper.kill()).await.unwrap();
+        zygote.kept.output(&format!("while {COPIES}; do :; done")).await;
+    });
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use offleash_core::limits::LimitName;
 use serde_json::json;
 
-use super::support::{Site, record_of};
+use super::support::{Site, record_of, stderr};
 use super::{assert_ended_by, hits, stdout_of};
 
 #[test]
@@ -17,6 +17,40 @@ fn more_bytes_in_the_workspace_than_allowed_end_the_run() {
         record["usage"]["workspace_bytes"].as_u64().unwrap() < 2 << 30,
         "{record}"
     );
+}
+
+#[test]
+fn what_is_more_than_allowed_is_told_and_not_written_back_also_when_it_is_found_in_the_end() {
+    let site = Site::new();
+    let script = |rest: &str| format!("{rest}; exit 0");
+    for (flag, value, limit, told, work) in [
+        (
+            "--workspace-size",
+            "64K",
+            LimitName::Workspace,
+            64 << 10,
+            "head -c 3000000 /dev/zero > large",
+        ),
+        (
+            "--inodes",
+            "16",
+            LimitName::Inodes,
+            16,
+            "for i in $(seq 60); do : > file$i; done",
+        ),
+        (
+            "--depth",
+            "16",
+            LimitName::Depth,
+            16,
+            "mkdir -p 1/2/3/4/5/6/7/8/9/a/b/c/d/e/f/g/h/i/j/k",
+        ),
+    ] {
+        let record = site.record(&["-w", ".:rw", flag, value], &script(work));
+        assert_ended_by(&record, limit, told, 137);
+        assert_eq!(record["changes"]["applied"], json!(false), "{record}");
+        assert_eq!(std::fs::read_dir(site.workspace()).unwrap().count(), 0, "{flag}");
+    }
 }
 
 #[test]
@@ -79,6 +113,26 @@ fn a_file_that_grows_too_large_ends_its_writer() {
             .unwrap(),
     );
     assert_ended_by(&record, LimitName::FileSize, 1 << 20, 137);
+    // Below a shell, which says what became of it.
+    let flags = ["run", "--json", "--file-size", "1M", "-c"];
+    let script = "head -c 3000000 /dev/zero > more; exit $?";
+    let record = record_of(&site.offleash([&flags[..], &[script]].concat()).output().unwrap());
+    assert_eq!(record["outcome"], json!({ "kind": "exited", "code": 153 }));
+    assert_eq!(
+        record["limits_hit"],
+        json!([{ "limit": "file_size", "value": 1 << 20, "effect": "ended" }])
+    );
+    let said = site
+        .offleash(["run", "--file-size", "1M", "-c", script])
+        .output()
+        .unwrap();
+    assert!(
+        stderr(&said).contains(
+            "a process was ended: it reached the limit `file_size`, which is 1M; raise it with `--file-size`"
+        ),
+        "{}",
+        stderr(&said)
+    );
     // A sparse file is as large as it says.
     let record = record_of(
         &site

@@ -59,11 +59,11 @@ impl Served {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let body = body.to_string();
         let length = body.len();
-        write!(
-            stream,
+        // In one piece: a request may be answered, and its connection closed, before its body has been read.
+        let request = format!(
             "{line} HTTP/1.1\r\nHost: x\r\n{fields}Connection: close\r\nContent-Length: {length}\r\n\r\n{body}"
-        )
-        .unwrap();
+        );
+        stream.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();

@@ -167,3 +167,22 @@ pub fn niceness(process: &str) -> String {
     let fields = stat.rsplit_once(") ").unwrap().1;
     fields.split(' ').nth(16).unwrap().to_owned()
 }
+
+/// `offleash` started by another program, which takes it behind its own arguments.
+pub fn through(wrapper: &[&str], offleash: &Command) -> Command {
+    let mut wrapped = Command::new(wrapper[0]);
+    wrapped
+        .args(&wrapper[1..])
+        .arg(offleash.get_program())
+        .args(offleash.get_args());
+    if let Some(directory) = offleash.get_current_dir() {
+        wrapped.current_dir(directory);
+    }
+    for (name, value) in offleash.get_envs() {
+        match value {
+            Some(value) => wrapped.env(name, value),
+            None => wrapped.env_remove(name),
+        };
+    }
+    wrapped
+}

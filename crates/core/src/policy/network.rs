@@ -21,7 +21,7 @@ pub(super) enum Network {
 
 /// The keys of `[network]`.
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct NetworkRules {
     internet: bool,
     allow: Vec<Spanned<String>>,
@@ -42,7 +42,7 @@ pub(super) struct NetworkRules {
 
 /// One `[[network.secret]]`.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table")]
 struct Secret {
     name: String,
     source: String,
@@ -77,7 +77,7 @@ fn secrets(written: Vec<Spanned<Secret>>) -> Result<Vec<SecretSpec>, Wrong> {
 
 /// A number or a string.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a port, such as 8000 or \"8000:3000\"")]
 enum PortText {
     Number(u16),
     Text(String),

@@ -120,6 +120,27 @@ fn errors_say_where_and_what() {
             "line 1, column 9: `vm` is not a level: expected auto, ",
         ),
         ("warm = 9", "line 1, column 8: `warm` is a number from 0 to 8"),
+        (
+            "warm = \"two\"",
+            "line 1, column 8: invalid type: string \"two\", expected a number",
+        ),
+        (
+            "env = 3",
+            "line 1, column 7: invalid type: integer `3`, expected a table",
+        ),
+        (
+            "[[mount]]\nsource = \"/a\"\ntarget = \"/b\"\n[filesystem]\nread = \"a\"",
+            "line 5, column 8: invalid type: string \"a\", expected a list",
+        ),
+        ("[[tmpfs]]\ntarget = \"a\"", "line 2, column 10: `a` is not absolute"),
+        (
+            "[[mount]]\nsource = \"/a\"\ntarget = \"/\"",
+            "line 3, column 10: nothing is mounted at `/`",
+        ),
+        (
+            "mount = [1]",
+            "line 1, column 10: invalid type: integer `1`, expected a table",
+        ),
         ("warm = -1", "line 1, column 8: `warm` is a number from 0 to 8"),
         ("degrade = \"yes\"", "line 1, column 11: unknown variant `yes`"),
         (

@@ -15,7 +15,7 @@ use crate::network::{NetworkPattern, NetworkRule, RuleVerdict};
 use crate::spec::NetworkSpec;
 
 #[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default, expecting = "an object")]
 pub(super) struct Network {
     allowed_domains: Vec<String>,
     denied_domains: Vec<String>,

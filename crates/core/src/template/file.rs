@@ -96,7 +96,8 @@ pub fn reference() -> [RecipeKeyDoc; 10] {
         row(
             "imports",
             "list of modules",
-            "what contexts of Python have imported that a server makes ready ahead; without it `numpy`, `pandas` and \
+            "what a Python has imported that waits for `run --python --warm`, and what contexts have that a server makes \
+             ready ahead; without it `numpy`, `pandas` and \
              `matplotlib.pyplot` where IPython is among `pip`, and no context is made ready where it is not",
             "[\"polars\"]",
         ),

@@ -313,6 +313,8 @@ async fn languages_that_cannot_write_down_their_state_say_so() {
         ),
         "{error:?}"
     );
+    let hint = error.hint().unwrap();
+    assert_eq!(hint, "delete that context first, or leave it out");
     let held = here.save(&SaveOptions { skip: true, ..options }).await.unwrap();
     assert_eq!(held.contexts()[0].left_out.len(), 1);
     let there = contexts(patient());

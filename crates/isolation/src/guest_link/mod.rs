@@ -19,7 +19,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use self::denials::{Denials, is_observation};
 use crate::error::IsolationError;
-use crate::limits::OOM_SCORE;
+use crate::limits::COMMAND_OOM_SCORE;
 use crate::sandbox::{ExecId, Interest, SandboxEvent};
 
 /// The most bytes taken from the guest in one turn, so that signals and limits get their turn too.
@@ -45,6 +45,8 @@ pub(crate) struct GuestLink {
     listener: Option<Listener>,
     /// Those of processes that the guest has not started.
     further_listeners: Vec<Listener>,
+    /// Nothing is left to be heard at them; the kernel takes its time to close one, at a moment of the owner's choice.
+    closed: Vec<Listener>,
     decoder: Decoder<FromGuest>,
     /// Bytes that the guest has not taken yet.
     outbox: Vec<u8>,
@@ -79,6 +81,7 @@ impl GuestLink {
             control: Some(control),
             listener: listener.map(Listener::from),
             further_listeners: Vec::new(),
+            closed: Vec::new(),
             decoder: Decoder::new(),
             outbox: Vec::new(),
             attached: VecDeque::new(),
@@ -89,7 +92,7 @@ impl GuestLink {
             greeted: false,
             gone: false,
             failed: false,
-            oom_score: Some(OOM_SCORE),
+            oom_score: Some(COMMAND_OOM_SCORE),
             mediator: None,
             put_off: false,
         }
@@ -268,8 +271,8 @@ impl GuestLink {
     pub(crate) fn finish(&mut self) -> Result<Vec<Denial>, IsolationError> {
         self.hang_up();
         self.answer_refused_calls()?;
-        self.listener = None;
-        self.further_listeners.clear();
+        self.closed.extend(self.listener.take());
+        self.closed.append(&mut self.further_listeners);
         Ok(std::mem::take(&mut self.denials).into_list())
     }
 

@@ -21,7 +21,7 @@ mod watcher;
 
 pub use inside::{COMMAND as MEASURE_COMMAND, measure_as_superuser};
 pub use layer::{LayerMeter, LayerUsage};
-pub(crate) use oom_score::{OOM_SCORE, prefer_to_kill};
+pub(crate) use oom_score::{COMMAND_OOM_SCORE, OOM_SCORE, prefer_to_kill};
 pub(crate) use process_tree::ProcessTree;
 pub use rlimits::{HeldByGroup, LargestFile, rlimits};
 pub(crate) use tmpfs::TmpfsMounts;

@@ -6,6 +6,9 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 /// How much more than others the kernel should prefer a sandbox.
 pub(crate) const OOM_SCORE: i16 = 500;
+/// And among the processes of a sandbox those that run in it, to its first one, with which all of it ends: by a tenth of
+/// the memory that it may use.
+pub(crate) const COMMAND_OOM_SCORE: i16 = OOM_SCORE + 100;
 
 /// Has the kernel prefer a process, by its name in `/proc`, and all that it starts from now on.
 ///
@@ -14,7 +17,7 @@ pub(crate) const OOM_SCORE: i16 = 500;
 ///
 /// # Errors
 /// `EACCES` for a process of another user, or one that is not dumpable.
-pub(crate) fn prefer_to_kill(process: &str) -> io::Result<()> {
+pub(crate) fn prefer_to_kill(process: &str, score: i16) -> io::Result<()> {
     let path = format!("/proc/{process}/oom_score_adj");
     let file = openat(CWD, path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let mut text = [0; 8];
@@ -22,8 +25,8 @@ pub(crate) fn prefer_to_kill(process: &str) -> io::Result<()> {
     let now = std::str::from_utf8(&text[..length])
         .ok()
         .and_then(|text| text.trim().parse::<i16>().ok());
-    if now.is_none_or(|now| now < OOM_SCORE) {
-        rustix::io::write(&file, OOM_SCORE.to_string().as_bytes())?;
+    if now.is_none_or(|now| now < score) {
+        rustix::io::write(&file, score.to_string().as_bytes())?;
     }
     Ok(())
 }
@@ -48,7 +51,7 @@ mod tests {
                 .unwrap();
             let mut output = io::BufReader::new(child.stdout.take().unwrap());
             io::BufRead::read_line(&mut output, &mut String::new()).unwrap();
-            prefer_to_kill(&child.id().to_string()).unwrap();
+            prefer_to_kill(&child.id().to_string(), OOM_SCORE).unwrap();
             drop(child.stdin.take());
             let mut found = String::new();
             io::Read::read_to_string(&mut output, &mut found).unwrap();

@@ -1,5 +1,7 @@
 //! Watches one sandbox: tells which limits were hit and what was used.
 
+mod memory;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
@@ -80,6 +82,8 @@ pub struct Watcher {
     searched_at_bytes: u64,
     guest_memory_bytes: u64,
     near_a_limit: bool,
+    /// Where the sandbox outlives the lack of memory: the kills for that.
+    kills: Option<memory::Kills>,
 }
 
 /// How much of the growth of the layers' file systems is of others, as far as that is certain.
@@ -162,6 +166,7 @@ impl Watcher {
             searched_at_bytes: 0,
             guest_memory_bytes: 0,
             near_a_limit: false,
+            kills: None,
         };
         watcher.cpu_due = now + watcher.until_cpu_is_due(0);
         // The command has not started: there is nothing to find yet but processes, and where we count them ourselves the
@@ -177,7 +182,7 @@ impl Watcher {
     /// `Killed` means that the run must end: the caller kills it, if the kernel has not.
     pub fn tick(&mut self, now: Instant) -> Vec<LimitHit> {
         let mut hits = Vec::new();
-        self.check_group(&mut hits);
+        self.check_group(now, &mut hits);
         self.check_processes(now, &mut hits);
         self.check_cpu(now, &mut hits);
         self.check_layers(now, &mut hits);
@@ -227,6 +232,8 @@ impl Watcher {
     fn not_told_yet(&mut self, mut hits: Vec<LimitHit>) -> Vec<LimitHit> {
         hits.retain(|hit| match self.reported.get(&hit.limit) {
             Some(LimitEffect::Killed) => false,
+            // They are told again as often as there is need.
+            _ if hit.effect == LimitEffect::Ended => true,
             Some(_) if hit.effect != LimitEffect::Killed => false,
             _ => {
                 self.reported.insert(hit.limit, hit.effect);
@@ -341,7 +348,7 @@ impl Watcher {
     pub fn finish(&mut self, resources: &ResourceUsage) -> io::Result<Final> {
         let mut hits = Vec::new();
         self.account(resources);
-        self.check_group(&mut hits);
+        self.check_group(Instant::now(), &mut hits);
         self.compare_cpu(self.seen.user_us.saturating_add(self.seen.system_us), &mut hits);
         self.nameless_bytes = 0;
         self.concealed_bytes = 0;
@@ -363,7 +370,7 @@ impl Watcher {
         Ok(Final {
             usage: self.used(),
             limits_hit,
-            out_of_memory: self.seen.out_of_memory,
+            out_of_memory: self.ends_out_of_memory(Instant::now()),
             ..Final::default()
         })
     }
@@ -382,14 +389,13 @@ impl Watcher {
     }
 
     /// Limits that the kernel holds: what it says about them.
-    fn check_group(&mut self, hits: &mut Vec<LimitHit>) {
+    fn check_group(&mut self, now: Instant, hits: &mut Vec<LimitHit>) {
         // The kernel holds these limits whether we can read the counters or not.
         let Some(Ok(events)) = self.group.as_ref().map(Group::events) else {
             return;
         };
-        if let (Some(limit), Some(1..)) = (self.limits.memory, events.oom_kills) {
-            self.seen.out_of_memory = true;
-            hits.push(killed(LimitName::Memory, limit.0));
+        if let (Some(limit), Some(kills)) = (self.limits.memory, events.oom_kills) {
+            self.check_kills(now, kills, limit.0, hits);
         }
         if let (Some(limit), Some(1..)) = (self.limits.pids, events.pids_max_hits) {
             hits.push(refused(LimitName::Pids, limit));
@@ -417,12 +423,15 @@ impl Watcher {
             _ => {}
         }
         if let Some(limit) = memory {
+            if self.is_of_no_help(now) {
+                self.exact_due = now;
+            }
             let used = self.memory_of(now, &processes, usage, limit);
             self.seen.memory_bytes = self.seen.memory_bytes.max(Some(used));
             self.near_a_limit = schedule::is_near(used, Some(limit));
-            if used > limit {
-                self.seen.out_of_memory = true;
-                hits.push(killed(LimitName::Memory, limit));
+            match used > limit {
+                true => self.relieve(now, &processes, limit, hits),
+                false => self.note_enough_memory(),
             }
         }
     }

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
+use offleash_core::spec::MemoryEnd;
 use offleash_core::units::{Bytes, Millis};
 use offleash_sys::cgroup::{CgroupError, GroupLimits, Hierarchy};
 use offleash_sys::process;
@@ -116,6 +117,29 @@ fn without_a_group_memory_of_all_processes_together_is_bounded() {
     assert!(last.out_of_memory);
     assert!(last.usage.peak_memory_bytes.unwrap() > 40 << 20);
     assert_eq!(last.limits_hit, []);
+}
+
+#[test]
+fn without_a_group_the_largest_process_is_killed_where_the_sandbox_outlives_that_and_then_all() {
+    let limits = Limits {
+        memory: Some(Bytes::mib(40)),
+        ..unlimited()
+    };
+    let each = "x=$(head -c 30000000 /dev/zero | tr '\\0' a); sleep 600; :";
+    let mut sandbox = Sandbox::new(&format!("({each}) & ({each}) & wait"));
+    let mut watcher = Watcher::new(limits, None, sandbox.pid, Vec::new()).ending(MemoryEnd::Process);
+    assert_eq!(sandbox.first_hit(&mut watcher).effect, LimitEffect::Ended);
+    assert_eq!(watcher.was_out_of_memory(Instant::now()), Some(40 << 20));
+    std::thread::sleep(Duration::from_millis(1200));
+    assert_eq!(watcher.tick(Instant::now()), [], "the other one has what it has");
+    assert_eq!(watcher.was_out_of_memory(Instant::now()), None);
+    // Memory that goes with no process.
+    watcher.note_guest_usage(50 << 20);
+    assert_eq!(watcher.tick(Instant::now()), [], "one more is killed");
+    assert_eq!(watcher.tick(Instant::now() + Duration::from_millis(900)), []);
+    let hits = watcher.tick(Instant::now() + Duration::from_millis(1100));
+    assert_eq!(hits, [killed(LimitName::Memory, 40 << 20)]);
+    assert!(sandbox.end(&mut watcher).out_of_memory);
 }
 
 #[test]

@@ -8,9 +8,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use offleash_core::limits::Limits;
 use offleash_core::plan::{Node, Plan};
 use offleash_core::spec::{Access, Descent};
-use offleash_sys::landlock::{Grant, GrantAccess, Restriction, Ruleset};
+use offleash_sys::landlock::{self, Grant, GrantAccess, Restriction, Ruleset};
 use offleash_sys::seccomp::{self, Filter, Options};
 use offleash_sys::{cgroup, credentials, mount, namespaces, process, rlimit};
 use rustix::fs::{Mode, OFlags};
@@ -130,6 +131,10 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     let guest = place_guest(guest.or(sent))?;
     // In our cgroup by now, so that the namespace's root is that one (THREATS P4).
     namespaces::unshare_cgroup().map_err(step("making a cgroup namespace"))?;
+    if inherited.hands_out {
+        // By it the census tells what a zygote started from the rest. A kernel without such namespaces has nothing that does.
+        let _marked = namespaces::unshare_time();
+    }
     let mut report = Vec::new();
     if let Some(Led::ByListeners(missing)) = led {
         let means = format!("a network namespace in which the ports of the rules lead to the gateway ({missing})");
@@ -140,8 +145,15 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     }
     take_capabilities_away(plan).map_err(step("dropping capabilities"))?;
     let ruleset = match plan.descent {
-        // Copies of its processes would be bound to these paths in every other sandbox, too.
-        Descent::Zygote => None,
+        Descent::Zygote => {
+            keep_apart()?;
+            report.push((
+                '+',
+                "landlock",
+                "no process outside can be traced, looked into or signalled".to_owned(),
+            ));
+            None
+        }
         Descent::Alone | Descent::Below(_) => {
             let (said, ruleset) = restrict_paths(plan, guest.as_fd())?;
             report.push(said);
@@ -227,12 +239,25 @@ fn fill(from: BorrowedFd<'_>, mut bytes: &mut [u8]) -> io::Result<()> {
 }
 
 fn limit(plan: &Plan, bounds: &Bounds) -> Result<(), StepFailure> {
-    for (resource, value) in limits::rlimits(&plan.limits, bounds.held) {
+    for (resource, value) in limits::rlimits(&limits_of_each(plan), bounds.held) {
         rlimit::lower(resource, value).map_err(|error| step("setting resource limits")(error.source.into()))?;
     }
-    match bounds.affinity {
+    match bounds.affinity.filter(|_| plan.descent != Descent::Zygote) {
         Some(count) => keep_to_cpus(count).map_err(step("setting the CPU affinity")),
         None => Ok(()),
+    }
+}
+
+/// What bounds each process by itself; of a zygote only what all sandboxes have, since a copy can only lower what it has.
+fn limits_of_each(plan: &Plan) -> Limits {
+    let own = super::limits_of_itself(plan);
+    match plan.descent {
+        Descent::Alone | Descent::Below(_) => own,
+        Descent::Zygote => Limits {
+            workspace: None,
+            file_size: None,
+            ..own
+        },
     }
 }
 
@@ -413,6 +438,19 @@ fn restrict_paths(plan: &Plan, guest: BorrowedFd<'_>) -> Result<(Said, Option<Ow
         }
         Err(error) => Err(step("restricting paths with Landlock")(error)),
     }
+}
+
+/// Keeps a zygote from the first processes of sandboxes below it, which have their supervisor's memory and the host's files until
+/// they are guests: its user owns their user namespaces, and so it has every capability there. Copies of it would be bound
+/// to paths in every other sandbox, so that is all.
+fn keep_apart() -> Result<(), StepFailure> {
+    landlock::isolate_self().map_err(|error| {
+        let told = match is_absent(&error) {
+            true => io::Error::new(error.kind(), "it takes Landlock of Linux 6.12"),
+            false => error,
+        };
+        step("keeping a zygote from looking into other processes")(told)
+    })
 }
 
 fn is_absent(error: &io::Error) -> bool {

@@ -14,8 +14,8 @@ use offleash_sys::namespaces::{self, Child, IdMap, Namespaces, UserNamespace};
 use offleash_sys::{mount, process, socket};
 
 use super::below::Zygote;
-use super::door::Door;
-use super::grouping::{self, Group, Grouping};
+use super::door::{Coming, Door};
+use super::grouping::{self, Grouping};
 use super::handshake::{self, ParentEnd, Report, StepFailure};
 use super::identity::{self, Identity, MapWriter};
 use super::running::{Parts, ProcessSandbox};
@@ -34,6 +34,8 @@ pub(super) struct Embryo {
     unfinished: Unfinished,
     channel: ParentEnd,
     control: OwnedFd,
+    /// A copy of its zygote's process that was asked for ahead.
+    coming: Option<Coming>,
 }
 
 impl Embryo {
@@ -76,6 +78,7 @@ impl Embryo {
             },
             channel,
             control,
+            coming: None,
         };
         if !embryo.is_below() {
             let mapped = embryo.identity.write_maps(pid);
@@ -86,6 +89,19 @@ impl Embryo {
             .mapped(embryo.changes_user().then_some((embryo.ids.uid, embryo.ids.gid)))
             .map_err(|error| failed("telling the first process", "", error))?;
         Ok(embryo)
+    }
+
+    /// Has the zygote at the other end of `zygote`, below which it was made, make a copy of its process meanwhile.
+    pub(super) fn ask_for_copy(&mut self, zygote: OwnedFd) -> Result<(), IsolationError> {
+        if !self.is_below() {
+            return Err(IsolationError::Unsupported {
+                level: Level::Process,
+                operation: "copy a process into a sandbox that was not made below a zygote",
+            });
+        }
+        let asked = Coming::ask(zygote, self.unfinished.first()?.pid);
+        self.coming = Some(asked.map_err(|error| failed("asking for a copy of the zygote's process", "", error))?);
+        Ok(())
     }
 
     /// Whether these are its ids.
@@ -104,16 +120,9 @@ impl Embryo {
             return Ok(None);
         }
         let bounds = bounds(grouping, plan);
-        let door = Door::new(plan, self.unfinished.first()?.pid, &self.identity, &bounds);
-        let entrances = self.unfinished.group.as_ref().map(Group::entrances);
-        let entrances = entrances.transpose().map_err(io::Error::other);
-        Ok(Some(Door {
-            ruleset,
-            entrances: entrances
-                .map_err(|error| failed("opening the cgroup", "", error))?
-                .unwrap_or_default(),
-            ..door
-        }))
+        let door = Door::new(plan, self.unfinished.first()?.pid, &self.identity, &bounds)
+            .map_err(|error| failed("finding its processes", "", error))?;
+        Ok(Some(Door { ruleset, ..door }))
     }
 
     /// Whether it was made below a zygote, where its ids were mapped as it was made.
@@ -137,6 +146,7 @@ impl Embryo {
             order: &order,
             channel: &self.channel,
             control: self.control.as_fd(),
+            coming: self.coming.as_ref(),
         };
         let mut owners = OwnerMaps {
             identity: &self.identity,
@@ -146,17 +156,19 @@ impl Embryo {
         // While the child assembles its file system.
         let grouping = Grouping::plan(plan, Some(self.unfinished.first()?.pid), owners.makers());
         let mut enforcement = Enforcement::default();
-        grouping.describe(&plan.limits, &mut enforcement);
+        let limits = grouping.limits(plan);
+        grouping.describe(&limits, &mut enforcement);
         require(plan, &enforcement)?;
         let mut report = parent.finish(sent, &mut self.unfinished, &grouping, leftovers)?;
         let door = self.door(plan, &grouping, report.ruleset.take())?;
         describe(plan, &self.identity, &report, &mut enforcement);
-        grouping.describe_swap(&plan.limits, self.unfinished.group.as_ref(), &mut enforcement);
+        grouping.describe_swap(&limits, self.unfinished.group.as_ref(), &mut enforcement);
         require(plan, &enforcement)?;
         let Self {
             unfinished,
             channel,
             control,
+            coming,
             ..
         } = self;
         let sockets = network::from_order(report.network, &plan.network_doors);
@@ -172,6 +184,7 @@ impl Embryo {
             group,
             enforcement,
             door,
+            coming,
         };
         ProcessSandbox::new(plan, parts)
     }
@@ -213,16 +226,23 @@ fn prepare_layers(plan: &Plan, identity: &Identity) -> Result<(), IsolationError
             Node::Base { layer, .. } => (layer, owner_of_layer(layer)?.unwrap_or(identity.outside)),
             _ => continue,
         };
-        let (uid, gid) = owner;
-        let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
         let is_new = matches!(&entry.node, Node::Overlay { .. }) || owner == identity.outside;
         let upper = is_new.then(|| layer.join("upper"));
         for directory in [layer.clone(), layer.join("work")].into_iter().chain(upper) {
-            rustix::fs::chown(&directory, Some(uid), Some(gid))
-                .map_err(|error| failed("preparing the layer", directory.to_string_lossy(), error.into()))?;
+            give(&directory, owner)?;
+        }
+        // What it lies over is the worker's, and so is the directory at its top.
+        if matches!(&entry.node, Node::Overlay { .. }) && identity.worker != identity.outside {
+            give(&layer.join("upper"), identity.worker)?;
         }
     }
     Ok(())
+}
+
+fn give(directory: &Path, (uid, gid): (u32, u32)) -> Result<(), IsolationError> {
+    let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
+    rustix::fs::chown(directory, Some(uid), Some(gid))
+        .map_err(|error| failed("preparing the layer", directory.to_string_lossy(), error.into()))
 }
 
 /// To whom a layer was given by an earlier sandbox, if there was one.
@@ -269,6 +289,7 @@ struct Parent<'a> {
     order: &'a child::Order<&'a Plan>,
     channel: &'a ParentEnd,
     control: BorrowedFd<'a>,
+    coming: Option<&'a Coming>,
 }
 
 impl Parent<'_> {
@@ -314,7 +335,7 @@ impl Parent<'_> {
         let telling = |error| failed("telling the first process", "", error);
         // From outside, where it may take a capability of ours, and before the guest, so that no command starts without.
         // Where it fails, the guest does it for each command.
-        let _preferred = crate::limits::prefer_to_kill(&pid.to_string());
+        let _preferred = crate::limits::prefer_to_kill(&pid.to_string(), crate::limits::OOM_SCORE);
         leftovers
             .cgroups(&grouping.paths())
             .map_err(|error| failed("noting the cgroup", "", error))?;
@@ -323,6 +344,10 @@ impl Parent<'_> {
         if let Some(made) = made.map_err(|error| failed("making the cgroup", "", io::Error::other(error)))? {
             unfinished.group = Some(made.0);
             entrances = made.1;
+        }
+        if let Some(coming) = self.coming {
+            // If it does not hear of it, it is not let in later.
+            let _told = coming.enter(unfinished.group.as_ref());
         }
         let guest = match self.order.plan.guest {
             Some(_) => None,

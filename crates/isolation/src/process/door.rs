@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use offleash_core::exec::{ExecRequest, Stdin, UserIds};
@@ -12,47 +13,116 @@ use offleash_sys::namespaces::{IdMap, number_of};
 use offleash_sys::rlimit::Resource;
 use offleash_sys::seccomp::Listener;
 use offleash_sys::socket;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, Signal, pidfd_send_signal};
 
+use super::census::{CAPABILITIES, Census, NAMESPACES, Others};
 use super::grouping::Group;
 use super::identity::Identity;
 use crate::entered::Entered;
 use crate::limits;
 
-/// How long a zygote may take; after that it is not to be waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// What a zygote is sent, with descriptors and without a byte that is the sandbox's own: all later copies have whatever it
+/// How long a zygote may take; after that it is not to be waited for. It takes milliseconds, and starting an interpreter instead
+/// takes less than this.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// What a zygote is sent, with [`MADE_IN`] and without a byte that is the sandbox's own: all later copies have whatever it
 /// was ever given. The copy takes what follows.
 const ENTER: &[u8] = b"enter";
-/// What a zygote says when its copy is in the sandbox, then when the copy has what it sent with that no more and may be
-/// traced as any process there, and what that waits for.
+/// The namespaces in which a copy is made, and those that it enters.
+const MADE_IN: [&str; 2] = ["user", "pid"];
+const ENTERS: [&str; 5] = ["mnt", "net", "ipc", "uts", "cgroup"];
+/// What a copy is told first, with the entrances of the sandbox's cgroup. The order follows.
+const GROUP: &[u8] = b"group";
+/// What a copy says, with a descriptor of itself, when it is there; with the listener of its filter, when it is in the
+/// sandbox; then, when it has that no more and may be traced as any process there; and what that waits for.
+const WAITING: &[u8] = b"waiting";
 const ENTERED: &[u8] = b"entered";
 const BARE: &[u8] = b"bare";
 const GO: &[u8] = b"go";
-/// The namespaces of a sandbox, as `/proc/PID/ns` names them.
-const NAMESPACES: [&str; 7] = ["user", "pid", "mnt", "net", "ipc", "uts", "cgroup"];
-/// Every set of capabilities in `/proc/PID/status`.
-const CAPABILITIES: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
 /// `SECCOMP_MODE_FILTER`, as `/proc/PID/status` says it.
 const FILTERED: &str = "2";
+/// The links of `/proc/PID/task` of a process with one thread: two, and one for each.
+const LINKS_OF_ONE: u64 = 3;
 
 /// What the sandbox was made with that a process has to take on.
 #[derive(Debug)]
 pub(super) struct Door {
     pub(super) first: Pid,
+    /// Who is there.
+    pub(super) census: Census,
     pub(super) ruleset: Option<OwnedFd>,
     /// The system call filter, as the kernel takes it.
     pub(super) filter: Vec<u8>,
     pub(super) rlimits: Vec<(Resource, u64)>,
     /// Whether it is kept to some CPUs, which its first process knows.
     pub(super) kept_to_cpus: bool,
-    /// Of its cgroup, where that is entered from the inside.
-    pub(super) entrances: Vec<OwnedFd>,
     pub(super) uid_map: Vec<IdMap>,
     pub(super) gid_map: Vec<IdMap>,
     /// The user of commands for which no other is asked.
     pub(super) user: UserIds,
+}
+
+/// A copy of a zygote's process that was asked for, and waits for its order or is still being made.
+#[derive(Debug)]
+pub(super) struct Coming {
+    zygote: OwnedFd,
+    /// The sandbox's first process.
+    first: Pid,
+}
+
+impl Coming {
+    /// Has the zygote at the other end of `zygote` make a copy among the processes of that first one, which needs to be no
+    /// more yet. Does not wait for it.
+    ///
+    /// # Errors
+    /// What the kernel answered.
+    pub(super) fn ask(zygote: OwnedFd, first: Pid) -> io::Result<Self> {
+        bound_waiting(zygote.as_fd())?;
+        let namespaces = namespaces(first, &MADE_IN)?;
+        let namespaces: Vec<_> = namespaces.iter().map(AsFd::as_fd).collect();
+        socket::send(zygote.as_fd(), ENTER, &namespaces)?;
+        Ok(Self { zygote, first })
+    }
+
+    /// Has it enter the cgroup of its sandbox, before which it writes to no more memory than it must: pages are counted where
+    /// they were written to first.
+    ///
+    /// # Errors
+    /// What the kernel answered.
+    pub(super) fn enter(&self, group: Option<&Group>) -> io::Result<()> {
+        let entrances = group.map(Group::entrances_to_all).transpose();
+        let entrances = entrances.map_err(io::Error::other)?.unwrap_or_default();
+        let entrances: Vec<_> = entrances.iter().map(AsFd::as_fd).collect();
+        socket::send(self.zygote.as_fd(), GROUP, &entrances)
+    }
+
+    /// Waits until it is there; answers its pidfd and process id. Nothing is done to a process that is not the sandbox's,
+    /// whichever the zygote names.
+    fn arrive(&self) -> io::Result<(OwnedFd, Pid)> {
+        let mut buffer = [0; 1024];
+        let (length, descriptors) = socket::receive(self.zygote.as_fd(), &mut buffer)?;
+        let pidfd = match (buffer.get(..length).unwrap_or_default(), descriptors.into_iter().next()) {
+            (WAITING, Some(pidfd)) => pidfd,
+            (said, _) => return Err(unexpected(said)),
+        };
+        let pid = number_of(&pidfd)?;
+        if namespace_of(pid, "pid")? != namespace_of(self.first, "pid")? {
+            return Err(io::Error::other(
+                "the zygote names a process that is not in the sandbox",
+            ));
+        }
+        Ok((pidfd, pid))
+    }
+
+    /// Ends it, and waits for its end: it has nothing of the sandbox yet that would hold it.
+    fn turn_away(self) {
+        // Without an order it ends by itself, whenever it comes to be.
+        if let Ok((pidfd, _)) = self.arrive() {
+            end(&pidfd);
+        }
+    }
 }
 
 /// A process that has come in, and waits.
@@ -68,32 +138,85 @@ pub(crate) struct Arrived {
 
 impl Door {
     /// What a process has to take on in the sandbox of `plan`.
-    pub(super) fn new(plan: &Plan, first: Pid, identity: &Identity, bounds: &super::child::Bounds) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// When it cannot be seen who is there.
+    pub(super) fn new(plan: &Plan, first: Pid, identity: &Identity, bounds: &super::child::Bounds) -> io::Result<Self> {
+        Ok(Self {
             first,
+            census: Census::of(first)?,
             ruleset: None,
             filter: bounds.filter(plan).to_bytes(),
             rlimits: limits::rlimits(&plan.limits, bounds.held),
             kept_to_cpus: bounds.affinity.is_some(),
-            entrances: Vec::new(),
             uid_map: identity.uid_map.clone(),
             gid_map: identity.gid_map.clone(),
             user: plan.user.ids(),
-        }
+        })
     }
 
-    /// Has the zygote at the other end of `zygote` move a copy of a process here, as the user and with the environment
-    /// of `request`. Waits for it.
+    /// Who is there now, beside whom a copy that is asked for from now on may come in.
     ///
     /// # Errors
-    /// What the kernel or the zygote answered, or what the process lacks of what it has to have; it is killed then.
-    pub(super) fn let_in(&self, request: &ExecRequest, zygote: OwnedFd, group: Option<&Group>) -> io::Result<Arrived> {
+    /// When that cannot be seen.
+    pub(super) fn others(&self) -> io::Result<Others> {
+        Ok(Others::These(self.census.now()?))
+    }
+
+    /// Ends a copy that was asked for ahead, and whatever its zygote put there with it: nothing else ran there yet.
+    pub(super) fn turn_away(&self, coming: Coming) {
+        coming.turn_away();
+        // What was found is of no use to anybody.
+        let _ended = self.end_strangers(None, &Others::Nobody);
+    }
+
+    /// Moves a copy of a zygote's process here, as the user and with the environment of `request`, where nobody but `others`
+    /// may be. Waits for it.
+    ///
+    /// # Errors
+    /// What the kernel or the zygote answered, what the process lacks of what it has to have, or that others came with it;
+    /// they are killed then.
+    pub(super) fn let_in(
+        &self,
+        request: &ExecRequest,
+        coming: Coming,
+        others: &Others,
+        group: Option<&Group>,
+    ) -> io::Result<Arrived> {
+        let arrived = self.take_on(request, coming, group).and_then(|arrived| {
+            match self.end_strangers(Some(arrived.process.number()), others)? {
+                0 => Ok(arrived),
+                count => {
+                    end(arrived.process.descriptor());
+                    Err(io::Error::other(format!(
+                        "the zygote has put {count} other processes into the sandbox"
+                    )))
+                }
+            }
+        });
+        arrived.or_else(|error| {
+            self.end_strangers(None, others)?;
+            Err(error)
+        })
+    }
+
+    /// As [`Census::end_strangers`]; where they do not end, the sandbox does.
+    fn end_strangers(&self, copy: Option<u32>, others: &Others) -> io::Result<usize> {
+        self.census.end_strangers(copy, others).inspect_err(|error| {
+            if error.kind() != io::ErrorKind::WouldBlock {
+                // Not reaped yet, so its number is its own; it fails only if it has ended.
+                let _killed = rustix::process::kill_process(self.first, Signal::KILL);
+            }
+        })
+    }
+
+    fn take_on(&self, request: &ExecRequest, coming: Coming, group: Option<&Group>) -> io::Result<Arrived> {
         let user = request.user.unwrap_or(self.user);
         if user.uid == 0 || request.tty.is_some() {
             // A superuser keeps capabilities that are not taken on here, and a terminal is the guest's.
+            coming.turn_away();
             return Err(io::ErrorKind::Unsupported.into());
         }
-        bound_waiting(zygote.as_fd())?;
         let (given_input, input) = pipe_with(PipeFlags::CLOEXEC)?;
         let (output, given_output) = pipe_with(PipeFlags::CLOEXEC)?;
         let (errors, given_errors) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -106,25 +229,32 @@ impl Door {
             let raw = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
             let _given = rustix::fs::fchown(stream, Some(raw.0), Some(raw.1));
         }
-        let first = pidfd_open(self.first, PidfdFlags::empty())?;
-        let mut descriptors = vec![
-            first.as_fd(),
-            given_input.as_fd(),
-            given_output.as_fd(),
-            given_errors.as_fd(),
-        ];
+        // Not the first process, which a zygote may not look into.
+        let namespaces = namespaces(self.first, &ENTERS)?;
+        let mut descriptors: Vec<_> = namespaces.iter().map(AsFd::as_fd).collect();
+        descriptors.extend([given_input.as_fd(), given_output.as_fd(), given_errors.as_fd()]);
         descriptors.extend(self.ruleset.iter().map(AsFd::as_fd));
-        descriptors.extend(self.entrances.iter().map(AsFd::as_fd));
         let order = self.order(request, user)?;
-        socket::send(zygote.as_fd(), ENTER, &descriptors)?;
-        socket::send(zygote.as_fd(), order.as_bytes(), &[])?;
+        socket::send(coming.zygote.as_fd(), order.as_bytes(), &descriptors)?;
         drop((given_input, given_output, given_errors));
-        let (pidfd, listener) = answer(zygote.as_fd())?;
-        let pid = number_of(&pidfd)?;
+        let (pidfd, pid) = coming.arrive()?;
+        let zygote = coming.zygote;
+        let listener = match answer(zygote.as_fd()) {
+            Ok(listener) => listener,
+            Err(error) => {
+                end(&pidfd);
+                return Err(error);
+            }
+        };
         // Like all commands; where we may not, it is as likely as others.
-        let _preferred = limits::prefer_to_kill(&pid.to_string());
-        let joined = group.map_or(Ok(()), |group| group.join_version_2(pid.as_raw_pid().cast_unsigned()));
-        let joined = joined.map_err(io::Error::other);
+        let _preferred = limits::prefer_to_kill(&pid.to_string(), limits::COMMAND_OOM_SCORE);
+        // An older kernel does not let it do that itself.
+        let joined = match group {
+            Some(group) if of_kernel(pid, "cgroup")? != of_kernel(self.first, "cgroup")? => group
+                .join_version_2(pid.as_raw_pid().cast_unsigned())
+                .map_err(io::Error::other),
+            _ => Ok(()),
+        };
         let proved = joined.and_then(|()| self.prove(pid, (uid, gid))).and_then(|()| {
             for stream in [&input, &output, &errors] {
                 rustix::io::ioctl_fionbio(stream, true)?;
@@ -148,8 +278,7 @@ impl Door {
                 zygote,
             }),
             Err(error) => {
-                // It fails only if it has ended.
-                let _killed = pidfd_send_signal(&pidfd, Signal::KILL);
+                end(&pidfd);
                 Err(error)
             }
         }
@@ -163,7 +292,6 @@ impl Door {
             format!("cwd {}", hexadecimal(request.cwd.as_os_str().as_bytes())),
             format!("filter {}", hexadecimal(&self.filter)),
             format!("ruleset {}", u8::from(self.ruleset.is_some())),
-            format!("entrances {}", self.entrances.len()),
         ];
         let variable = |name: &[u8], value: &[u8]| format!("env {} {}", hexadecimal(name), hexadecimal(value));
         lines.extend(
@@ -187,9 +315,8 @@ impl Door {
     /// Finds in the kernel's own account that the process is in the sandbox as its commands are.
     fn prove(&self, pid: Pid, (uid, gid): (u32, u32)) -> io::Result<()> {
         let lacks = |what: &str| io::Error::other(format!("the process that came in has not {what} of the sandbox"));
-        let namespace = |pid: Pid, name: &str| std::fs::read_link(format!("/proc/{}/ns/{name}", pid.as_raw_pid()));
         for name in NAMESPACES {
-            if namespace(pid, name)? != namespace(self.first, name)? {
+            if namespace_of(pid, name)? != namespace_of(self.first, name)? {
                 return Err(lacks(&format!("the namespace `{name}`")));
             }
         }
@@ -219,13 +346,17 @@ impl Door {
             return Err(lacks("the system call filter"));
         }
         for (file, what) in [("cgroup", "the cgroup"), ("limits", "the limits")] {
-            let of = |pid: Pid| std::fs::read(format!("/proc/{}/{file}", pid.as_raw_pid()));
-            if of(pid)? != of(self.first)? {
+            if of_kernel(pid, file)? != of_kernel(self.first, file)? {
                 return Err(lacks(what));
             }
         }
         if self.kept_to_cpus && cpus_of(pid)? != cpus_of(self.first)? {
             return Err(lacks("the CPUs"));
+        }
+        // After all else, which is said of its first thread: one that it has from now on has the same.
+        let tasks = rustix::fs::stat(format!("/proc/{}/task", pid.as_raw_pid()))?;
+        if tasks.st_nlink != LINKS_OF_ONE {
+            return Err(lacks("the one thread"));
         }
         Ok(())
     }
@@ -239,6 +370,30 @@ impl Arrived {
     }
 }
 
+/// Ends a process and waits for that.
+fn end(pidfd: &OwnedFd) {
+    // It fails only if it has ended.
+    let _killed = pidfd_send_signal(pidfd, Signal::KILL);
+    let mut ended = [PollFd::new(pidfd, PollFlags::IN)];
+    let patience = Timespec::try_from(PATIENCE).unwrap_or_default();
+    let _ended = retry_on_intr(|| poll(&mut ended, Some(&patience)));
+}
+
+/// Which namespace of that kind a process is in.
+fn namespace_of(process: Pid, name: &str) -> io::Result<PathBuf> {
+    std::fs::read_link(format!("/proc/{}/ns/{name}", process.as_raw_pid()))
+}
+
+fn of_kernel(process: Pid, file: &str) -> io::Result<Vec<u8>> {
+    std::fs::read(format!("/proc/{}/{file}", process.as_raw_pid()))
+}
+
+/// Namespaces of a process, to be handed on.
+fn namespaces(process: Pid, names: &[&str]) -> io::Result<Vec<std::fs::File>> {
+    let open = |name| std::fs::File::open(format!("/proc/{}/ns/{name}", process.as_raw_pid()));
+    names.iter().map(open).collect()
+}
+
 /// Nobody waits longer than [`PATIENCE`] at this socket.
 fn bound_waiting(socket: BorrowedFd<'_>) -> io::Result<()> {
     use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -248,18 +403,16 @@ fn bound_waiting(socket: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-fn answer(zygote: BorrowedFd<'_>) -> io::Result<(OwnedFd, OwnedFd)> {
+/// The listener of the filter of a copy that has taken on all that it was ordered.
+fn answer(zygote: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut buffer = [0; 1024];
     let (length, descriptors) = socket::receive(zygote, &mut buffer)?;
     let said = buffer.get(..length).unwrap_or_default();
-    let mut descriptors = descriptors.into_iter();
-    match (said, descriptors.next(), descriptors.next()) {
-        (ENTERED, Some(pidfd), Some(listener)) => {
+    match (said, descriptors.into_iter().next()) {
+        (ENTERED, Some(listener)) => {
             let (length, _none) = socket::receive(zygote, &mut buffer)?;
             let said = buffer.get(..length).unwrap_or_default();
-            (said == BARE)
-                .then_some((pidfd, listener))
-                .ok_or_else(|| unexpected(said))
+            (said == BARE).then_some(listener).ok_or_else(|| unexpected(said))
         }
         _ => Err(unexpected(said)),
     }

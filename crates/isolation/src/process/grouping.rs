@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use offleash_core::limits::{LimitName, Limits};
 use offleash_core::plan::Plan;
+use offleash_core::spec::{Descent, MemoryEnd};
 pub(crate) use offleash_sys::cgroup::Group;
 use offleash_sys::cgroup::{CgroupError, Controller, GroupLimits, Hierarchy, NAME_PREFIX};
 use rustix::process::Pid;
@@ -74,6 +75,8 @@ impl Grouping {
         }
         // Where no group can stop them, processes are stopped one by one.
         grouping.limits.pause = plan.pausable && grouping.can(Controller::Freezer);
+        // With its first process ends all that lies below a zygote.
+        grouping.limits.ends_one = plan.descent == Descent::Zygote || plan.memory_end == MemoryEnd::Process;
         grouping
     }
 
@@ -102,6 +105,22 @@ impl Grouping {
             .iter()
             .find(|(missing, _)| *missing == limit)
             .map(|(_, reason)| reason.as_str())
+    }
+
+    /// The limits that this sandbox has: all, but of a zygote those that a group holds. Limits of a process would be those of
+    /// its copies, and whoever adds up what its processes use would add up what lies below it.
+    pub(crate) fn limits(&self, plan: &Plan) -> Limits {
+        let asked = plan.limits.clone();
+        if plan.descent != Descent::Zygote {
+            return asked;
+        }
+        Limits {
+            memory: asked.memory.filter(|_| self.limits.memory_bytes.is_some()),
+            pids: asked.pids.filter(|_| self.limits.pids.is_some()),
+            cpus: asked.cpus.filter(|_| self.limits.cpus_millis.is_some()),
+            cpu_time: None,
+            ..asked
+        }
     }
 
     /// What a group bounds, as opposed to rlimits and the watcher.
@@ -225,6 +244,7 @@ impl Grouping {
             pids,
             cpu_accounting,
             pause,
+            ends_one: _,
         } = self.limits;
         let mut paths: Vec<PathBuf> = [
             (cpus_millis.is_some(), Controller::Cpu),
@@ -247,7 +267,11 @@ impl Grouping {
         let Some(hierarchy) = &self.hierarchy else {
             return Ok(None);
         };
-        if self.limits == GroupLimits::default() {
+        let nothing = GroupLimits {
+            ends_one: self.limits.ends_one,
+            ..GroupLimits::default()
+        };
+        if self.limits == nothing {
             return Ok(None);
         }
         let children: Vec<Pid> = std::iter::once(first).chain(self.ending.iter().copied()).collect();

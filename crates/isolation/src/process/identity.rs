@@ -51,7 +51,14 @@ pub(super) const RANGE: u32 = 65_536;
 /// # Errors
 /// `NotFound` when a range is asked for and the caller has no subordinate ids.
 pub(super) fn choose(ids: &Ids) -> io::Result<Identity> {
-    if is_root() { for_root(ids) } else { for_user(ids) }
+    if !is_root() {
+        return for_user(ids);
+    }
+    match for_root(ids) {
+        // In a user namespace that has this one id (`unshare -r`, rootless containers) root is an ordinary user outside.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && ids.choice == IdChoice::Single => for_user(ids),
+        chosen => chosen,
+    }
 }
 
 impl Identity {

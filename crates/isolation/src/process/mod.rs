@@ -6,6 +6,7 @@
 //! (`handshake`) that closes when the guest is exec'd. What follows is `running`.
 
 mod below;
+mod census;
 pub(crate) mod child;
 mod create;
 pub(crate) mod door;
@@ -20,8 +21,12 @@ mod running;
 mod superuser;
 mod tree;
 
+use std::os::fd::OwnedFd;
+
 use offleash_core::level::Level;
+use offleash_core::limits::Limits;
 use offleash_core::plan::Plan;
+use offleash_core::spec::Descent;
 
 use self::create::Embryo;
 pub use self::superuser::{as_superuser_of_own, as_superuser_of_range};
@@ -44,6 +49,16 @@ impl Backend for ProcessBackend {
         Ok(())
     }
 
+    fn ask_for_copy(&mut self, zygote: OwnedFd) -> Result<(), IsolationError> {
+        match &mut self.prepared {
+            Some(embryo) => embryo.ask_for_copy(zygote),
+            None => Err(IsolationError::Unsupported {
+                level: Level::Process,
+                operation: "copy a process into a sandbox that was not prepared",
+            }),
+        }
+    }
+
     fn create(&mut self, plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Box<dyn Sandbox>, IsolationError> {
         let ids = Ids::of(plan);
         let embryo = match self.prepared.take().filter(|embryo| embryo.has(&ids)) {
@@ -51,6 +66,21 @@ impl Backend for ProcessBackend {
             None => Embryo::new(ids)?,
         };
         Ok(Box::new(embryo.become_sandbox(plan, leftovers)?))
+    }
+}
+
+/// What bounds a sandbox itself. What a zygote's first process bounds or counts is all that lies below, too: the kernel alone
+/// ends or refuses those of its processes which are too much.
+fn limits_of_itself(plan: &Plan) -> Limits {
+    let all = plan.limits.clone();
+    match plan.descent {
+        Descent::Alone | Descent::Below(_) => all,
+        Descent::Zygote => Limits {
+            memory: None,
+            pids: None,
+            cpu_time: None,
+            ..all
+        },
     }
 }
 

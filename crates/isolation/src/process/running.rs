@@ -1,5 +1,6 @@
 //! A sandbox of the level `process` while it runs.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,8 @@ use offleash_sys::network::NetworkSockets;
 use offleash_sys::process;
 use rustix::process::Pid;
 
-use super::door::{Arrived, Door};
+use super::census::Others;
+use super::door::{Arrived, Coming, Door};
 use super::grouping::Group;
 use super::handshake::ParentEnd;
 use super::no_route;
@@ -34,6 +36,8 @@ pub(super) struct Parts {
     pub(super) enforcement: Enforcement,
     /// Where processes that were not started inside come in, if they may.
     pub(super) door: Option<Door>,
+    /// What comes in there first, if it was asked for ahead.
+    pub(super) coming: Option<Coming>,
 }
 
 /// How often to look how full each tmpfs is and, where no cgroup counts memory, to ask the guest what the sandbox holds.
@@ -47,6 +51,9 @@ pub(super) type ProcessSandbox = Supervised<Namespaces>;
 pub(super) struct Namespaces {
     first: Child,
     door: Option<Door>,
+    coming: Option<Coming>,
+    /// Whether nothing was ever started there.
+    is_empty: bool,
     tmpfs: TmpfsMounts,
     /// When it is time for the next report.
     next_report: Instant,
@@ -65,12 +72,15 @@ impl ProcessSandbox {
         }
         let served = Served {
             link,
-            watcher: Watcher::new(plan.limits.clone(), parts.group, first.pid, plan.layers()),
+            watcher: Watcher::new(super::limits_of_itself(plan), parts.group, first.pid, plan.layers())
+                .ending(plan.memory_end),
         };
         let namespaces = Namespaces {
             tmpfs: TmpfsMounts::new(first.pid, plan),
             first,
             door: parts.door,
+            coming: parts.coming,
+            is_empty: true,
             next_report: Instant::now() + REPORT_PERIOD,
         };
         Ok(Self::by(namespaces, served, parts.channel, parts.enforcement).with_network(parts.network))
@@ -104,15 +114,44 @@ impl Holding for Namespaces {
         Some(self.first.pid)
     }
 
-    fn let_in(&mut self, served: &Served, request: &ExecRequest, zygote: OwnedFd) -> Result<Arrived, IsolationError> {
+    fn let_in(
+        &mut self,
+        served: &Served,
+        request: &ExecRequest,
+        zygote: &mut dyn FnMut() -> io::Result<OwnedFd>,
+    ) -> Result<Arrived, IsolationError> {
         let Some(door) = &self.door else {
             return Err(IsolationError::Unsupported {
                 level: Level::Process,
                 operation: "let a process into a sandbox that was not made below a zygote",
             });
         };
-        door.let_in(request, zygote, served.watcher.group())
-            .map_err(not_entered)
+        let group = served.watcher.group();
+        let others = || match self.is_empty {
+            true => Ok(Others::Nobody),
+            false => door.others(),
+        };
+        let ahead = self.coming.take();
+        let ahead = ahead.map(|coming| door.let_in(request, coming, &Others::Nobody, group));
+        let arrived = ahead.and_then(Result::ok).map_or_else(
+            // None was on its way, or it got lost there.
+            || {
+                let others = others()?;
+                let coming = Coming::ask(zygote()?, self.first.pid)?;
+                coming.enter(group)?;
+                door.let_in(request, coming, &others, group)
+            },
+            Ok,
+        );
+        self.is_empty &= arrived.is_err();
+        arrived.map_err(not_entered)
+    }
+
+    fn turn_away(&mut self) {
+        self.is_empty = false;
+        if let (Some(coming), Some(door)) = (self.coming.take(), &self.door) {
+            door.turn_away(coming);
+        }
     }
 
     fn found_no_route(&self) -> u64 {

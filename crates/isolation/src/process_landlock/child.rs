@@ -55,7 +55,7 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     let guest = wait_for_start(inherited.channel)?;
     let mut report = Vec::new();
     // Here and not for each command, since `/proc` cannot be written from inside.
-    if limits::prefer_to_kill("self").is_ok() {
+    if limits::prefer_to_kill("self", limits::OOM_SCORE).is_ok() {
         report.push((
             '+',
             "oom_score",

@@ -2,7 +2,7 @@ use offleash_core::id::RunId;
 use offleash_core::level::{Degrade, Level};
 use offleash_core::limits::Limits;
 use offleash_core::plan::User;
-use offleash_core::spec::{Descent, IdChoice};
+use offleash_core::spec::{Descent, IdChoice, MemoryEnd};
 
 use super::*;
 
@@ -60,6 +60,7 @@ fn plan(entries: Vec<Entry>, executables: Vec<PathBuf>) -> Plan {
         network_doors: offleash_core::plan::NetworkDoors::default(),
         allow_ptrace: false,
         pausable: false,
+        memory_end: MemoryEnd::Sandbox,
         descent: Descent::Alone,
         executables,
         guest: None,

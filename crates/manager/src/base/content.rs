@@ -172,7 +172,7 @@ fn make_links(root: &Path) -> io::Result<()> {
 fn copy_all(root: &Path) -> io::Result<()> {
     let plain = etc::FROM_HOST.iter().copied().map(str::to_owned);
     let more = FROM_ETC.iter().copied().map(str::to_owned);
-    let names = plain.chain(etc::versioned()).chain(more);
+    let names = plain.chain(etc::versioned_names()).chain(more);
     let of_etc = names.map(|name| Path::new("etc").join(name));
     let of_var = FROM_VAR.iter().map(|name| Path::new("var").join(name));
     for path in of_etc.chain(of_var) {

@@ -98,6 +98,13 @@ impl Template {
         Err(BaseError::at("keeping", &directory)(io::ErrorKind::ResourceBusy.into()))
     }
 
+    /// Whether [`Self::ready`] would find this one for sandboxes with these users.
+    pub(crate) fn is_current(&self, users: &[User]) -> bool {
+        let parts = parts();
+        let name = stamp::of_host(&parts, users, needs_skeletons());
+        parts == self.parts && self.directory.file_name().is_some_and(|directory| *directory == *name)
+    }
+
     /// What a sandbox that writes to `layer` is made of. Makes what is missing of the layer, and gives each of its parts a
     /// new directory for overlayfs to work in.
     ///
@@ -150,6 +157,29 @@ impl Template {
     fn skeleton(&self, target: &Path) -> PathBuf {
         self.directory.join("skeleton").join(name_of(target))
     }
+}
+
+/// Gives the directory `home`, which a template has and which belongs to an id that the sandbox does not have, to the one id
+/// that it has. What is in it stays there to be read. The layer of `root` is new.
+///
+/// # Errors
+/// When the layer cannot be written.
+pub fn inherit(root: &BasePart, home: &Path) -> Result<(), BaseError> {
+    let (Some(template), Ok(below)) = (&root.template, home.strip_prefix("/")) else {
+        return Ok(());
+    };
+    let is_anothers = fs::symlink_metadata(template.join("upper").join(below))
+        .is_ok_and(|found| found.is_dir() && found.uid() != rustix::process::geteuid().as_raw());
+    let names = is_anothers.then_some(below).into_iter().flat_map(Path::components);
+    let mut directory = root.layer.join("upper");
+    for name in names {
+        directory.push(name);
+        match DirBuilder::new().mode(0o755).create(&directory) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => made.map_err(BaseError::at("making", &directory))?,
+        }
+    }
+    Ok(())
 }
 
 /// Where the owners of the host's files can be mapped by the mount itself, no skeleton is needed.

@@ -18,7 +18,7 @@ use super::table::Entry;
 use super::view::Access;
 use super::zygotes;
 use crate::keeper::client::{ExecNews, ExecStream, Keeper};
-use crate::keeper::error::KeeperError;
+use crate::keeper::error::{KeeperError, reason};
 use crate::keeper::message::{Selector, StartExec};
 
 /// The contexts of one sandbox.
@@ -91,6 +91,13 @@ pub(super) async fn prepare(inner: &Inner, entry: &Entry, imports: &[PythonModul
     let contexts = inner.contexts.get_or(entry, make);
     let modules: Vec<String> = imports.iter().map(PythonModule::to_string).collect();
     contexts.prepare(&modules).await
+}
+
+/// Starts the interpreter of a sandbox that was just made for somebody, who does not wait for it.
+pub(super) fn begin(inner: &Inner, entry: &Entry) {
+    let contexts = of_entry(inner, entry);
+    // Whoever runs the first cell tries again if it fails, and is told.
+    tokio::spawn(async move { contexts.begin(Language::Python).await });
 }
 
 /// The contexts of a sandbox that runs.
@@ -251,6 +258,10 @@ impl ProcessStream for SandboxStream {
         self.stream.pid()
     }
 
+    fn why_gone(&self) -> Option<String> {
+        self.stream.why_gone().map(str::to_owned)
+    }
+
     async fn next(&mut self) -> Result<Option<ProcessNews>, ProcessError> {
         loop {
             let news = self.stream.next().await.map_err(told)?;
@@ -271,8 +282,8 @@ fn told(error: KeeperError) -> ProcessError {
         KeeperError::Paused => ProcessError::Paused,
         KeeperError::NotFound | KeeperError::NotExecutable { .. } => ProcessError::NotFound,
         KeeperError::NoProcess | KeeperError::InputClosed => ProcessError::Ended,
-        KeeperError::Directory { .. } => ProcessError::Directory {
-            reason: error.to_string(),
+        KeeperError::Directory { errno } => ProcessError::Directory {
+            reason: reason(errno).to_string(),
         },
         other => ProcessError::Other {
             kind: other.kind(),

@@ -46,6 +46,8 @@ pub struct DaemonConfig {
     pub pool: PoolConfig,
     /// Interpreters that are held ready to be copied.
     pub zygotes: ZygotesConfig,
+    /// How long a fork may take with what.
+    pub forks: ForksConfig,
     /// How long the log of a sandbox that has ended can be read.
     pub keep_logs: Duration,
     /// How often use is sampled; not at all if zero.
@@ -54,6 +56,19 @@ pub struct DaemonConfig {
     pub templates: TemplatesConfig,
     /// Where their builds write how they go on; nowhere if `None`.
     pub build_log: Option<Arc<OwnedFd>>,
+}
+
+/// How long a fork may take with what; afterwards there is none, and its source goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ForksConfig {
+    /// Waiting for the cells of a context that were there before.
+    pub wait: Duration,
+    /// Saving what the cells of a context left.
+    pub save: Duration,
+    /// Copying files once; as long as the first copy takes, the source stands still.
+    pub copy: Duration,
+    /// Loading, in the fork, what all contexts saved.
+    pub load: Duration,
 }
 
 /// Templates that are built when they are asked for: that of the code interpreter.
@@ -192,10 +207,22 @@ impl Default for DaemonConfig {
             admission: AdmissionConfig::default(),
             pool: PoolConfig::default(),
             zygotes: ZygotesConfig::default(),
+            forks: ForksConfig::default(),
             keep_logs: Duration::from_secs(24 * 60 * 60),
             sample_every: Duration::from_secs(5),
             templates: TemplatesConfig::default(),
             build_log: None,
+        }
+    }
+}
+
+impl Default for ForksConfig {
+    fn default() -> Self {
+        Self {
+            wait: Duration::from_secs(60),
+            save: Duration::from_secs(60),
+            copy: Duration::from_secs(60),
+            load: Duration::from_secs(120),
         }
     }
 }

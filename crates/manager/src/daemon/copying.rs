@@ -36,7 +36,7 @@ pub(super) async fn copy(inner: &Inner, order: &CopyOrder, patience: Duration) -
         kind,
     };
     let Ok(answered) = timeout(patience, copier.ask(order)).await else {
-        let why = format!("it takes longer than {} seconds", patience.as_secs());
+        let why = format!("it takes longer than {} s", patience.as_secs_f64());
         return Err(not_copied(why, ErrorKind::Unavailable));
     };
     match answered.map_err(DaemonError::host("copy the files of a sandbox"))? {

@@ -1,27 +1,27 @@
 //! Making sandboxes, and handing out those that were made ahead.
 
+mod order;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use offleash_core::id::SandboxName;
 use offleash_core::spec::Descent;
 use offleash_core::text::Text;
 use offleash_core::units::{Bytes, CpuCount};
-use offleash_interpreter::language::Language;
-use offleash_store::HeldTemplate;
-use offleash_store::registry::{Change, EventKind, LogLevel, SandboxRow, SandboxState, Scope};
+use offleash_store::registry::{Change, LogLevel, SandboxRow, SandboxState, Scope};
 use tokio::time::timeout;
 
+pub(super) use self::order::Order;
 use super::error::DaemonError;
-use super::history::{self, Cause, Happened, who};
+use super::history::{self, Cause};
 use super::inner::{Inner, blocking};
 use super::launch::{self, Process};
 use super::pool::Origin;
-use super::request::{CreateRequest, NAME, NetworkSettings, OnTimeout};
+use super::request::{CreateRequest, NetworkSettings};
 use super::spares::Spare;
-use super::specification::{self, Specification};
-use super::table::{Claim, Entry, Reserved};
+use super::specification::Specification;
+use super::table::{Entry, Reserved};
 use super::view::{Caller, Limits, SandboxView};
 use super::{Daemon, code, network, random, spares, templates, zygotes};
 use crate::clock::{after, now_ms};
@@ -83,95 +83,6 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
-    }
-}
-
-/// A create, checked and settled.
-#[derive(Debug)]
-pub(super) struct Order {
-    pub(super) caller: Caller,
-    pub(super) request: CreateRequest,
-    pub(super) specification: Specification,
-    pub(super) timeout: Duration,
-    /// What was built that it is of.
-    pub(super) template: Option<HeldTemplate>,
-}
-
-impl Order {
-    fn of(caller: &Caller, mut request: CreateRequest, inner: &Inner) -> Result<Self, DaemonError> {
-        if inner.is_draining() {
-            return Err(DaemonError::Draining);
-        }
-        if request.metadata.contains_key(NAME) {
-            let why = format!("label `{NAME}` is what `name` sets, which is one sandbox's alone");
-            return Err(DaemonError::invalid("metadata", why));
-        }
-        if let Some(name) = &request.name {
-            request.metadata.insert(NAME.to_owned(), name.as_str().to_owned());
-        }
-        request.network.named_by_owner = caller.is_owner();
-        let specification = Specification::of(&request, &inner.config)?;
-        let timeout = specification::timeout(request.timeout_seconds, &inner.config)?;
-        Ok(Self {
-            caller: caller.clone(),
-            request,
-            specification,
-            timeout,
-            template: None,
-        })
-    }
-
-    /// What it is of.
-    pub(super) fn origin(&self) -> Origin {
-        Origin::of(self.template.as_ref())
-    }
-
-    /// Whether it asks for nothing that members of the warm pool have not.
-    fn is_usual(&self, inner: &Inner) -> bool {
-        let origin = self.origin();
-        let recipe = self.template.as_ref().map(|template| &template.record().recipe);
-        let has_context = || inner.config.pool.ready_imports(&origin.template, recipe).is_some();
-        let mut names = self.request.env.keys();
-        self.specification.limits == inner.config.default_limits
-            && !(names.any(|name| Language::is_read_by_python_at_start(name)) && has_context())
-    }
-
-    /// What it counts against.
-    pub(super) fn claim<'a>(&'a self, inner: &'a Inner) -> Claim<'a> {
-        Claim {
-            owner: &self.caller.key_id,
-            quota: &self.caller.quota,
-            limits: &self.specification.limits,
-            most: inner.config.max_sandboxes,
-            idempotency_key: self.request.idempotency_key.as_deref(),
-            name: self.request.name.as_ref().map(SandboxName::as_str),
-        }
-    }
-
-    /// What is told of a sandbox that was made for it.
-    fn created(&self, made: &Specification) -> Happened {
-        let (by, template, level) = (who(&self.caller), &self.request.template, &made.level);
-        let line = match &self.specification.fork_of {
-            None => format!("created by {by} from template `{template}`, isolated by `{level}`"),
-            Some(source) => format!("forked by {by} from sandbox `{source}`, isolated by `{level}`"),
-        };
-        Happened::new(EventKind::Created, line)
-    }
-
-    /// What of it goes into the row of a sandbox.
-    pub(super) fn fill(&self, row: &mut SandboxRow) -> Result<(), DaemonError> {
-        let request = &self.request;
-        let closed = request.network.allow_public_traffic == Some(false);
-        row.key_id = Some(self.caller.key_id.clone());
-        row.metadata.clone_from(&request.metadata);
-        row.started_ms = now_ms();
-        row.end_ms = after(row.started_ms, self.timeout);
-        row.auto_pause = request.on_timeout == OnTimeout::Pause;
-        row.auto_resume = request.auto_resume;
-        row.access_token = request.secure.then(random::token).transpose()?;
-        row.traffic_token = closed.then(random::token).transpose()?;
-        row.idempotency_key.clone_from(&request.idempotency_key);
-        Ok(())
     }
 }
 
@@ -324,7 +235,7 @@ async fn make_for(inner: &Arc<Inner>, order: &Order) -> Result<Reserved, DaemonE
 /// Makes a sandbox that is counted to its owner, when there is a place for it.
 pub(super) async fn make_in_turn(inner: &Arc<Inner>, entry: &Arc<Entry>, order: &Order) -> Result<(), DaemonError> {
     match timeout(inner.config.create_timeout, inner.creating.acquire()).await {
-        Ok(Ok(_place)) => make(inner, entry, Some(order)).await,
+        Ok(Ok(_place)) => make(inner, entry, Some(order), order.wants_copy(inner)).await,
         _ => Err(DaemonError::Overloaded {
             what: "places for sandboxes that are being made",
             retry_after: Duration::from_secs(1),
@@ -353,7 +264,7 @@ pub(super) async fn make_for_pool(inner: &Arc<Inner>, origin: &Origin) -> Result
     let entry = Arc::new(Entry::new(id, row, specification));
     let _transition = entry.transition.lock().await;
     inner.table.insert(Arc::clone(&entry));
-    if let Err(error) = make(inner, &entry, None).await {
+    if let Err(error) = make(inner, &entry, None, imports.is_some()).await {
         inner.table.remove(&entry);
         return Err(error);
     }
@@ -388,7 +299,14 @@ pub(super) fn new_row(id: &str, template: &str, specification: &Specification) -
 
 /// Makes the sandbox of `entry`, which is in the table and whose transition is held. On failure nothing of it is left
 /// but, perhaps, what cannot be removed, which the next daemon tries again.
-async fn make(inner: &Arc<Inner>, entry: &Arc<Entry>, order: Option<&Order>) -> Result<(), DaemonError> {
+///
+/// If it `wants_copy` and lies below a zygote, an interpreter is on its way before anybody can ask for one.
+async fn make(
+    inner: &Arc<Inner>,
+    entry: &Arc<Entry>,
+    order: Option<&Order>,
+    wants_copy: bool,
+) -> Result<(), DaemonError> {
     let directories = inner.directories.clone();
     let (id, program) = (entry.id.clone(), inner.config.program.clone());
     // What is made ahead has time.
@@ -425,6 +343,7 @@ async fn make(inner: &Arc<Inner>, entry: &Arc<Entry>, order: Option<&Order>) -> 
         }
         let asked = SandboxOrder {
             descent: inner.zygotes.descent(&origin_of(entry, order)),
+            wants_copy,
             is_copied,
             ..sandbox_order(inner, entry)?
         };
@@ -487,6 +406,12 @@ async fn note_made(
         None => Vec::new(),
     };
     entry.lock().specification = Arc::new(specification);
+    if let Some(order) = order
+        && descent.zygote().is_some()
+        && order.wants_copy(inner)
+    {
+        code::begin(inner, entry);
+    }
     inner.write(entry, created, |kept| *kept = row).await?;
     not_enforced.into_iter().for_each(|line| inner.submit_droppable(line));
     Ok(())
@@ -498,6 +423,7 @@ async fn take_back(inner: &Arc<Inner>, entry: &Arc<Entry>, process: &Process) {
         super::ending::keeper_gone(entry).await;
     }
     super::ending::remove_unmade(inner, &entry.id).await;
+    inner.contexts.forget(entry.id.as_str());
     let id = entry.id.as_str().to_owned();
     // On a full disk this fails, too; the next daemon finds the row without a keeper.
     let _ = inner.apply(vec![Change::RemoveSandbox(id)]).await;
@@ -531,7 +457,9 @@ fn sandbox_order(inner: &Inner, entry: &Entry) -> Result<SandboxOrder, DaemonErr
         },
         network: network_order(&specification.network)?,
         descent: Descent::Alone,
+        wants_copy: false,
         is_copied: false,
+        longest_hold_ms: None,
     })
 }
 

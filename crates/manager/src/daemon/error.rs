@@ -107,6 +107,8 @@ pub enum DaemonError {
         why: String,
         /// What kind of failure it is.
         kind: ErrorKind,
+        /// What to do.
+        hint: Option<String>,
     },
     /// There is no such template.
     #[error("template `{}` not found", .name.escape_debug())]
@@ -262,6 +264,7 @@ impl Explained for DaemonError {
                 kind: ErrorKind::Exhausted,
                 ..
             } => Some("remove files in it that are not needed".into()),
+            Self::Contexts { hint, .. } => hint.clone(),
             Self::Store(source) => source.hint(),
             Self::State(source) => source.hint(),
             _ => None,

@@ -41,11 +41,8 @@ use crate::keeper::order::MOST_FILES;
 /// Most forks that one request makes.
 pub const MOST_FORKS: u32 = 20;
 
-/// How long files may take to be copied; as long as the first copy takes, the source stands still.
-const LONGEST_COPY: Duration = Duration::from_secs(60);
-
-/// How long contexts may take to load what they saved, which took as long as [`SaveOptions`] allows.
-const LONGEST_LOAD: Duration = Duration::from_secs(120);
+/// The part of the room on a sandbox's disk that states of contexts leave free: files that are being written are measured late.
+const KEPT_FREE: u64 = 8;
 
 /// What forks have of the contexts of their source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -322,7 +319,7 @@ async fn fill(
         entries: MOST_FILES,
     };
     let held = keeper.hold_still().await.map_err(failed)?;
-    let copied = copying::copy(inner, &copy_order(source, false, first), LONGEST_COPY).await;
+    let copied = copying::copy(inner, &copy_order(source, false, first), inner.config.forks.copy).await;
     let still = held.release().await;
     drop((turn, place));
     copied?;
@@ -333,7 +330,7 @@ async fn fill(
         let order = copy_order(first, true, entry);
         let copied = async {
             let _place = self::place(inner).await?;
-            copying::copy(inner, &order, LONGEST_COPY).await
+            copying::copy(inner, &order, inner.config.forks.copy).await
         };
         if let Err(error) = copied.await {
             discard(inner, entry).await;
@@ -373,8 +370,31 @@ async fn save(inner: &Inner, source: &Entry, carried: CarriedContexts) -> Result
         },
         ..SaveOptions::new(DEFAULT_CWD)
     };
-    let saved = code::of_entry(inner, source).save(&options).await;
+    let contexts = code::of_entry(inner, source);
+    let count = contexts
+        .list()
+        .await
+        .map_err(|error| from_contexts(source, error))?
+        .len();
+    let options = SaveOptions {
+        wait: inner.config.forks.wait,
+        time: inner.config.forks.save,
+        bytes: options
+            .bytes
+            .min(room(inner, source).await? / u64::try_from(count.max(1)).unwrap_or(u64::MAX)),
+        ..options
+    };
+    let saved = contexts.save(&options).await;
     saved.map(Some).map_err(|error| from_contexts(source, error))
+}
+
+/// How many bytes of states fit on the disk of the source: one that takes more than its limit ends.
+async fn room(inner: &Inner, source: &Entry) -> Result<u64, DaemonError> {
+    let used = inner.keeper(source).usage().await;
+    let used = used.map_err(|error| from_keeper(source, error))?.disk_bytes;
+    let limit = Bytes::mib(source.lock().specification.limits.disk_mib).0;
+    let free = limit.saturating_sub(used);
+    Ok(free - free / KEPT_FREE)
 }
 
 /// Has the contexts of a fork load what they saved when they were those of its source.
@@ -383,11 +403,11 @@ async fn load(inner: &Inner, entry: &Entry, saved: &[SavedContext]) -> Result<()
         return Ok(());
     }
     let contexts = code::of_entry(inner, entry);
-    let loaded = timeout(LONGEST_LOAD, contexts.restore(saved)).await;
+    let loaded = timeout(inner.config.forks.load, contexts.restore(saved)).await;
     let loaded = loaded.unwrap_or_else(|_| {
         Err(ContextError::NotLoaded {
             id: saved.first().map(|context| context.id.clone()).unwrap_or_default(),
-            reason: format!("it took longer than {} seconds", LONGEST_LOAD.as_secs()),
+            reason: format!("it took longer than {} s", inner.config.forks.load.as_secs_f64()),
         })
     });
     let left_out = loaded.map_err(|error| from_contexts(entry, error))?;
@@ -407,7 +427,23 @@ fn from_contexts(entry: &Entry, error: ContextError) -> DaemonError {
             id: id.to_owned(),
             why: error.to_string(),
             kind: error.kind(),
+            hint: error
+                .hint()
+                .and_then(|hint| Some(format!("{hint}: {}", left_out_by(&error)?))),
         },
+    }
+}
+
+/// How whoever asks for forks has contexts, or what stands in their way, left out.
+fn left_out_by(error: &ContextError) -> Option<&'static str> {
+    match error {
+        ContextError::Unsavable { .. } => {
+            Some("`contexts` of a fork can be `possible`, as in `offleash fork --contexts possible`")
+        }
+        ContextError::NotSaved { .. } => {
+            Some("`contexts` of a fork can be `none`, as in `offleash fork --contexts none`")
+        }
+        _ => None,
     }
 }
 

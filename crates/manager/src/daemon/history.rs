@@ -11,7 +11,7 @@ use super::request::NAME;
 use super::view::{Caller, LOCAL_KEY};
 use crate::clock::now_ms;
 use crate::keeper::log::{self, Noted};
-use crate::keeper::message::{EndReason, Ended};
+use crate::keeper::message::Ended;
 use crate::keeper::order::ENDED;
 
 /// How much of a keeper's account is kept with the event of its end.
@@ -69,26 +69,12 @@ impl Cause {
 
     /// What is known once its keeper's account was read, which knows more than that the keeper is gone.
     fn with(self, account: Option<&Ended>) -> Self {
-        let told = account.and_then(|ended| reason_of(&ended.reason));
+        let told = account.and_then(Ended::why);
         match told {
             Some(reason) if self.kind == EventKind::Died => Self { reason, ..self },
             _ => self,
         }
     }
-}
-
-/// Why a keeper ended its sandbox, unless it was told to. What it says of failures of the host stays there.
-fn reason_of(reason: &EndReason) -> Option<String> {
-    Some(match reason {
-        EndReason::Killed => return None,
-        EndReason::Limit(hit) => {
-            let row = hit.limit.row();
-            format!("it exceeded the limit `{}` of {}", row.word, row.show(hit.value))
-        }
-        EndReason::Lost => "its first process ended".to_owned(),
-        EndReason::NetworkLost => "the gateway of its network ended".to_owned(),
-        EndReason::Failed(_) => "its keeper failed".to_owned(),
-    })
 }
 
 /// Who asked for something.
@@ -206,6 +192,7 @@ mod tests {
     use offleash_core::record::{LimitEffect, LimitHit, Usage};
 
     use super::*;
+    use crate::keeper::message::EndReason;
 
     fn ended(reason: EndReason) -> Ended {
         Ended {

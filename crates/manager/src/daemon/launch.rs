@@ -359,7 +359,9 @@ mod tests {
             limits: LimitsOrder::default(),
             network: NetworkOrder::default(),
             descent: Descent::Alone,
+            wants_copy: false,
             is_copied: false,
+            longest_hold_ms: None,
         }
     }
 }

@@ -45,7 +45,9 @@ use std::sync::Arc;
 
 pub(crate) use self::code::contexts_of;
 pub use self::code::{SandboxContexts, SandboxProcesses, SandboxStream, is_driver_tag};
-pub use self::config::{AdmissionConfig, DaemonConfig, PoolConfig, TemplatePool, TemplatesConfig, ZygotesConfig};
+pub use self::config::{
+    AdmissionConfig, DaemonConfig, ForksConfig, PoolConfig, TemplatePool, TemplatesConfig, ZygotesConfig,
+};
 pub use self::error::DaemonError;
 pub use self::forking::{CarriedContexts, ForkRequest, Forks, MOST_FORKS};
 use self::inner::Inner;

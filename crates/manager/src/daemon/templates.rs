@@ -33,8 +33,9 @@ use super::{BASE_TEMPLATE, Daemon, ending};
 use crate::keeper::order::Template;
 use crate::templates::{self, BUILDER, BuildOrder, TemplateListing};
 
-/// When it may be worth a try again while a template is being built.
-const RETRY: Duration = Duration::from_secs(10);
+/// After how long a create that was answered so may be tried again. E2B's SDKs have a minute for all tries of a request: with less
+/// than this left they tell what was answered, and not that time ran out.
+const RETRY: Duration = Duration::from_secs(20);
 /// How long nothing is built after a failure: who asks again and again does not build again and again.
 const AFTER_FAILURE: Duration = Duration::from_secs(60);
 

@@ -104,6 +104,7 @@ impl Keeper {
                 pid,
                 replies,
                 took: None,
+                why_gone: None,
             }),
             other => Err(unexpected(other)),
         }
@@ -359,7 +360,7 @@ impl Keeper {
         let mut replies = Replies::asking(self.connect().await?, &frame).await?;
         match replies.next().await? {
             Some(KeeperReply::Failed(failure)) => Err(failure.into()),
-            Some(KeeperReply::Gone) | None => Err(KeeperError::Gone),
+            Some(KeeperReply::Gone | KeeperReply::GoneFor(_)) | None => Err(KeeperError::Gone),
             Some(reply) => Ok((replies, reply)),
         }
     }
@@ -422,7 +423,7 @@ async fn within<T>(
 fn unexpected(reply: KeeperReply) -> KeeperError {
     match reply {
         KeeperReply::Failed(failure) => failure.into(),
-        KeeperReply::Gone => KeeperError::Gone,
+        KeeperReply::Gone | KeeperReply::GoneFor(_) => KeeperError::Gone,
         other => KeeperError::unexpected(&format!("{other:?}").chars().take(40).collect::<String>()),
     }
 }
@@ -433,6 +434,7 @@ pub struct ExecStream {
     pid: u32,
     replies: Replies,
     took: Option<Duration>,
+    why_gone: Option<String>,
 }
 
 /// What is new of a command.
@@ -463,6 +465,11 @@ impl ExecStream {
         self.took
     }
 
+    /// Why the sandbox is gone, once [`Self::next`] has said that it is; `None` where it was told to end, or nobody knows.
+    pub fn why_gone(&self) -> Option<&str> {
+        self.why_gone.as_deref()
+    }
+
     /// What comes next; `None` when the sandbox is gone. May be dropped and called again: nothing is lost.
     ///
     /// # Errors
@@ -472,6 +479,10 @@ impl ExecStream {
             Ok(Some(KeeperReply::Output { stream, bytes })) => Ok(Some(ExecNews::Output { stream, bytes })),
             Ok(Some(KeeperReply::TimedOut)) => Ok(Some(ExecNews::TimedOut)),
             Ok(Some(KeeperReply::Ended(ExecEnd::Lost) | KeeperReply::Gone) | None) => Ok(None),
+            Ok(Some(KeeperReply::GoneFor(why))) => {
+                self.why_gone = Some(why);
+                Ok(None)
+            }
             Ok(Some(KeeperReply::Ended(end))) => Ok(Some(ExecNews::Ended(end))),
             Ok(Some(KeeperReply::Over { end, took_us })) => {
                 self.took = Some(Duration::from_micros(took_us));

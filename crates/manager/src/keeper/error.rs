@@ -214,6 +214,6 @@ fn kind_of(errno: i32) -> ErrorKind {
     }
 }
 
-fn reason(errno: i32) -> io::Error {
+pub(crate) fn reason(errno: i32) -> io::Error {
     io::Error::from_raw_os_error(errno)
 }

@@ -4,15 +4,16 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::id::RunId;
 use offleash_core::limits::Limits;
 use offleash_core::network::RuleVerdict;
 use offleash_core::plan::Plan;
-use offleash_core::spec::{Descent, SandboxSpec};
+use offleash_core::spec::{Descent, MemoryEnd, SandboxSpec};
 use offleash_store::registry::LogLevel;
-use offleash_store::{HostIdentity, LiveRun, StateDirectory, remove_directory};
+use offleash_store::{HostIdentity, LiveRun, NewRun, StateDirectory, remove_directory};
 use offleash_sys::signals::SignalQueue;
 use rustix::fs::{CWD, Mode, OFlags};
 
@@ -20,9 +21,10 @@ use super::answer::{self, Answer};
 use super::authority::Authority;
 use super::log::Log;
 use super::message::{Ended, Hello, VERSION};
-use super::order::{ENDED, OrderError, SOCKET, SandboxOrder};
+use super::order::{ENDED, LONGEST_HOLD, OrderError, SOCKET, SandboxOrder};
 use super::serve::{Bounds, Loop, Remains, Serving, listen};
 use super::users::Users;
+use super::zygote;
 use crate::base::is_copied;
 use crate::lifecycle::making::{self, Made, Resolved, new_run, place_layers};
 use crate::lifecycle::{Chosen, ManagerError, Outside, OwnRoot, this_host, with_causes};
@@ -60,8 +62,11 @@ pub fn hold(order: &SandboxOrder, answered: impl FnOnce(&Answer) -> io::Result<(
             state: Some(order.state.as_path()),
             directory: order.directory.as_path(),
             command: vec![SHELL.into()],
+            purpose: Some("sandbox of the daemon"),
             cwd: None,
             inherits: false,
+            wants_copy: order.wants_copy,
+            longest_hold: order.longest_hold_ms.map_or(LONGEST_HOLD, Duration::from_millis),
         })
     });
     let held = match made {
@@ -102,10 +107,16 @@ pub(super) struct Wanted<'a> {
     pub(super) directory: &'a Path,
     /// What the run is recorded as.
     pub(super) command: Vec<OsString>,
+    /// What it is part of, for lists of runs.
+    pub(super) purpose: Option<&'static str>,
     /// Where commands start that are not told where; in their user's home if absent.
     pub(super) cwd: Option<Start>,
     /// Whether variables of this process may be passed, as the spec says.
     pub(super) inherits: bool,
+    /// Whether a copy of its zygote's process is wanted as soon as it is made.
+    pub(super) wants_copy: bool,
+    /// How long a client may hold it still.
+    pub(super) longest_hold: Duration,
 }
 
 /// Where commands start that are not told where.
@@ -177,10 +188,15 @@ fn host(action: &'static str) -> impl FnOnce(io::Error) -> HoldError {
 
 impl Held {
     pub(super) fn make(wanted: Wanted<'_>) -> Result<Self, HoldError> {
-        let Wanted { command, .. } = wanted;
+        let Wanted { command, purpose, .. } = wanted;
         let mut spec = wanted.spec.clone();
+        spec.memory_end = MemoryEnd::Process;
         let signals = SignalQueue::new(&SIGNALS).map_err(host("wait for signals"))?;
         let mut chosen = prepare(&mut spec, wanted.id)?;
+        if let (Descent::Below(zygote), true) = (spec.descent, wanted.wants_copy) {
+            // Otherwise it is asked for when it is to come in.
+            let _asked = zygote::connect(zygote).map(|socket| chosen.ask_for_copy(socket));
+        }
         let is_alone = spec.descent != wanted.spec.descent;
         let directory = open_directory(wanted.directory).map_err(host("open the sandbox's directory"))?;
         let state = StateDirectory::open(wanted.state, &HostIdentity::of_this_process());
@@ -200,7 +216,11 @@ impl Held {
             ..
         } = resolved;
         basis.env.extend(outside.variables().iter().cloned());
-        let live = LiveRun::create(&state, new_run(&spec, &command, &plan, &of_this_host));
+        let new = NewRun {
+            purpose,
+            ..new_run(&spec, &command, &plan, &of_this_host)
+        };
+        let live = LiveRun::create(&state, new);
         let mut live = live.map_err(ManagerError::from)?;
         place_layers(&mut plan, &live);
         let mut tending = live.tending();
@@ -213,7 +233,7 @@ impl Held {
             })?;
             Ok((made, listener))
         });
-        let (Made { sandbox, gateway }, listener) = match made {
+        let (Made { sandbox, gateway, .. }, listener) = match made {
             Ok(made) => made,
             Err(error) => {
                 forget(live, own_root);
@@ -268,6 +288,7 @@ impl Held {
                 bounds,
                 descent: spec.descent,
                 questions,
+                longest_hold: wanted.longest_hold,
             },
             live,
             own_root,

@@ -13,6 +13,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use offleash_core::exec::{ExecEnd, StartFailure};
 use offleash_core::record::{LimitEffect, LimitHit};
 use offleash_core::text::one_line;
+use offleash_core::units::Bytes;
 use offleash_gateway::News;
 use offleash_store::registry::{LogLevel, UnixMs};
 use rustix::fs::OFlags;
@@ -132,6 +133,12 @@ impl Log {
                 format!("command {pid} was killed by signal {signal}: its time was up")
             }
             ExecEnd::Signaled { signal } => format!("command {pid} was ended by signal {signal}"),
+            ExecEnd::OutOfMemory { limit } => {
+                format!(
+                    "command {pid} was killed: the sandbox was out of memory, of which it may use {}",
+                    Bytes(*limit)
+                )
+            }
             ExecEnd::NotStarted(failure) => {
                 let line = format!("a command was not started: {}: {}", why(failure), command_line(process));
                 return self.note(LogLevel::Warn, &line);
@@ -150,6 +157,7 @@ impl Log {
             LimitEffect::Refused => (LogLevel::Warn, "what goes beyond it is refused"),
             LimitEffect::Cut => (LogLevel::Warn, "connections were cut"),
             LimitEffect::Slowed => (LogLevel::Warn, "connections were slowed down"),
+            LimitEffect::Ended => (LogLevel::Warn, "processes are ended"),
         };
         let line = format!("the limit `{}` of {} was hit: {effect}", row.word, row.show(hit.value));
         self.note(level, &line);

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::order::{ConnectionRules, HeaderRules, NetworkOrder, WayOutRules};
 
 /// Version of these messages, in [`Hello`].
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// The first version with [`KeeperRequest::Authority`] and [`KeeperRequest::SetReach`].
 pub const WITH_HEADERS: u32 = 2;
@@ -199,6 +199,8 @@ pub enum KeeperReply {
     },
     /// What was refused.
     Refusals(Refusals),
+    /// As [`KeeperReply::Gone`], which keepers say since version 10 where they know it: why.
+    GoneFor(String),
 }
 
 impl Dialogue for KeeperReply {
@@ -511,6 +513,7 @@ mod tests {
                 },
             ),
             (17, KeeperReply::Refusals(Refusals::default())),
+            (18, KeeperReply::GoneFor(String::new())),
         ];
         for (number, reply) in replies {
             assert_eq!(encode(&reply).unwrap()[4], number, "{reply:?}");

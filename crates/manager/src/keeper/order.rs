@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::id::RunId;
@@ -51,10 +52,19 @@ pub struct SandboxOrder {
     /// Whose copies its processes may be.
     #[serde(default)]
     pub descent: Descent,
+    /// Whether a copy of the zygote's process is wanted as soon as it is made, so that it is worth asking for ahead.
+    #[serde(default)]
+    pub wants_copy: bool,
     /// Whether what it writes to was copied for it, from another one's.
     #[serde(default)]
     pub is_copied: bool,
+    /// How long a client may hold it still, in milliseconds; [`LONGEST_HOLD`] if absent.
+    #[serde(default)]
+    pub longest_hold_ms: Option<u64>,
 }
+
+/// How long a client may hold a sandbox still unless it is ordered otherwise; clients themselves know shorter times.
+pub const LONGEST_HOLD: Duration = Duration::from_secs(300);
 
 /// What the files of a sandbox are at first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

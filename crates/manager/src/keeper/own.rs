@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::hold::{Facts, Held, Start, Wanted, detach};
 use super::message::Hello;
+use super::order::LONGEST_HOLD;
 use crate::lifecycle::{Kept, ManagerError, RunReport, record_kept, with_causes};
 
 /// The hidden command of our program that such a keeper is.
@@ -90,8 +91,11 @@ pub fn hold_own(
         state: state.as_deref(),
         directory: &directory,
         command,
+        purpose: None,
         cwd: Some(cwd.map_or(Start::Usual, Start::At)),
         inherits: true,
+        wants_copy: false,
+        longest_hold: LONGEST_HOLD,
     });
     let held = match made {
         Ok(held) => held,

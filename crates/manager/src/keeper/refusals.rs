@@ -17,12 +17,27 @@ const LONGEST: usize = 512;
 pub(super) struct Recent {
     count: u64,
     lines: VecDeque<String>,
+    /// How much had found no way out when that was looked at last.
+    strays: u64,
 }
 
 impl Recent {
     /// Takes in what the gateway tells.
     pub(super) fn note(&mut self, news: &News) {
-        let Some(mut line) = line(news) else { return };
+        if let Some(line) = line(news) {
+            self.keep(line);
+        }
+    }
+
+    /// Takes in how much has found no way out so far, of a sandbox that has none.
+    pub(super) fn note_strays(&mut self, strays: u64) {
+        if strays > self.strays {
+            self.strays = strays;
+            self.keep("network: the sandbox has none, and something in it tried to reach one".to_owned());
+        }
+    }
+
+    fn keep(&mut self, mut line: String) {
         line.truncate(line.floor_char_boundary(LONGEST));
         if self.lines.len() == KEPT {
             self.lines.pop_front();
@@ -102,6 +117,20 @@ mod tests {
         recent.note(&refused(&format!("\u{1b}[2J{}", "é".repeat(1000))));
         let line = &recent.after(0).lines[0];
         assert!(line.len() <= LONGEST && !line.contains('\u{1b}'), "{line:?}");
+    }
+
+    #[test]
+    fn what_finds_no_way_out_is_told_once_for_each_look() {
+        let mut recent = Recent::default();
+        recent.note_strays(0);
+        assert_eq!(recent.after(0), Refusals::default());
+        recent.note_strays(3);
+        recent.note_strays(3);
+        let told = recent.after(0);
+        assert_eq!((told.count, told.lines.len()), (1, 1));
+        assert!(told.lines[0].contains("the sandbox has none"), "{told:?}");
+        recent.note_strays(4);
+        assert_eq!(recent.after(1).lines.len(), 1);
     }
 
     #[test]

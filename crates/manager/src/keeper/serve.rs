@@ -71,6 +71,8 @@ pub(super) struct Serving {
     pub(super) descent: Descent,
     /// What the gateway asks, where a rule says that it does.
     pub(super) questions: Option<Questions>,
+    /// How long a client may hold it still.
+    pub(super) longest_hold: Duration,
 }
 
 /// What is left to say of a sandbox that has ended, beside [`Ended`].
@@ -266,8 +268,11 @@ impl Loop {
         if hit.effect == LimitEffect::Killed {
             self.end_for(EndReason::Limit(hit.clone()));
         }
-        if !self.limits_hit.contains(&hit) {
+        let is_new = !self.limits_hit.contains(&hit);
+        if is_new || hit.effect == LimitEffect::Ended {
             self.serving.log.limit(&hit);
+        }
+        if is_new {
             self.limits_hit.push(hit);
         }
     }
@@ -445,7 +450,9 @@ impl Loop {
     fn say_farewell(&mut self, ended: &Ended) {
         for connection in self.connections.values_mut() {
             match connection.stage {
-                Stage::Following(_) => connection.answer(&KeeperReply::Gone),
+                Stage::Following(_) => {
+                    connection.answer(&ended.why().map_or(KeeperReply::Gone, KeeperReply::GoneFor));
+                }
                 Stage::Waiting if connection.waits_for_the_end => {
                     connection.answer(&KeeperReply::Killed(ended.clone()));
                 }

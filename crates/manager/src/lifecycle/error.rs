@@ -58,11 +58,11 @@ pub enum ManagerError {
         /// The level.
         level: Level,
     },
-    /// The strongest level here is below the floor.
-    #[error("the strongest level here is `{strongest}`, and at least `{floor}` was asked for")]
+    /// The level that was asked for is below the floor.
+    #[error("level `{level}` is weaker than `{floor}`, which was asked for at least")]
     BelowFloor {
-        /// What there is.
-        strongest: Level,
+        /// What there would be.
+        level: Level,
         /// What was asked for.
         floor: Level,
     },
@@ -142,7 +142,7 @@ impl Explained for ManagerError {
                     .to_owned(),
             ),
             Self::BelowFloor { .. } => {
-                Some("lower `--min-level`, or mend what `offleash doctor` reports as missing".to_owned())
+                Some("lower `--min-level` (`min_level` in a policy), or ask for a stronger level; `offleash doctor` says which there are".to_owned())
             }
             Self::Publish { source, .. } => {
                 let hint = match source.kind() {

@@ -44,7 +44,7 @@ pub(crate) fn record_kept(kept: Kept<'_>) -> Result<RunReport, ManagerError> {
     if let Some(Err(error)) = kept.own_root.map(OwnRoot::discard) {
         notes.push(format!("the sandbox's layer was not removed: {}", with_causes(&error)));
     }
-    let Settled { changes, unkept, .. } = settle(finished, kept.spec.workspace.as_ref(), &mut notes);
+    let Settled { changes, unkept, .. } = settle(finished, kept.spec.workspace.as_ref(), None, &mut notes);
     let outcome = outcome(kept.ended, &kept.plan);
     let withheld = kept.spec.env.withheld(&kept.host.env);
     let (stdout, stderr) = Capture::default().into_records();

@@ -1,13 +1,16 @@
 //! Which level a run gets, and what makes sandboxes of it.
 
+use std::os::fd::OwnedFd;
+
 use offleash_core::id::RunId;
 use offleash_core::level::{Degrade, Level, LevelChoice};
 use offleash_core::plan::{Plan, User};
-use offleash_core::spec::{IdChoice, RootChoice, SandboxSpec};
+use offleash_core::spec::{Access, IdChoice, MountSpec, RootChoice, SandboxSpec};
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::process::ProcessBackend;
 use offleash_isolation::process_landlock::ProcessLandlockBackend;
 use offleash_isolation::sandbox::{Backend, Ids, Leftovers, Sandbox};
+use offleash_sys::process::is_root;
 
 use super::ManagerError;
 use super::error::with_causes;
@@ -24,10 +27,7 @@ pub fn choose(spec: &SandboxSpec) -> Result<Level, ManagerError> {
     };
     backend(level)?;
     match spec.min_level {
-        Some(floor) if level < floor => Err(ManagerError::BelowFloor {
-            strongest: level,
-            floor,
-        }),
+        Some(floor) if level < floor => Err(ManagerError::BelowFloor { level, floor }),
         _ => Ok(level),
     }
 }
@@ -74,7 +74,11 @@ impl Chosen {
             let operation = "give a sandbox a root of its own";
             return Err(IsolationError::Unsupported { level, operation }.into());
         }
-        if has_own_root && spec.ids.is_none() {
+        // Files of an ordinary user are the superuser's where there are two, and the usual user could not change them.
+        let is_written = |mount: &MountSpec| mount.access == Access::Rw;
+        let shares_files = spec.workspace.is_some() || spec.mounts.iter().any(is_written);
+        let wants_range = is_root() || !shares_files;
+        if has_own_root && spec.ids.is_none() && wants_range {
             chosen.ids = IdChoice::Range;
             if chosen.backend.prepare(&ids_of(spec, id, IdChoice::Range)).is_ok() {
                 return Ok(chosen);
@@ -86,6 +90,14 @@ impl Chosen {
             chosen.fall_back(error)?;
         }
         Ok(chosen)
+    }
+
+    /// Has the zygote at the other end of `zygote`, below which the sandbox is made, make a copy of its process meanwhile.
+    ///
+    /// # Errors
+    /// As [`Backend::ask_for_copy`].
+    pub(crate) fn ask_for_copy(&mut self, zygote: OwnedFd) -> Result<(), ManagerError> {
+        Ok(self.backend.ask_for_copy(zygote)?)
     }
 
     /// How many ids the sandbox has.

@@ -13,6 +13,7 @@ use offleash_isolation::guest_image;
 use offleash_isolation::sandbox::{Leftovers, Sandbox};
 use offleash_store::{LiveRun, NewRun, Tending};
 
+use super::ahead::Ahead;
 use super::level::Chosen;
 use super::network::{self, Outside};
 use super::published::PublishedPorts;
@@ -63,6 +64,8 @@ impl Resolved {
         Self::by(resolve, spec, host, id, chosen)
     }
 
+    // In a frame of its own, which is not there while the command runs.
+    #[inline(never)]
     fn by(
         resolve: impl FnOnce(&Host, RunId, &Path) -> Result<(Plan, ExecBasis), PlanError>,
         spec: &SandboxSpec,
@@ -112,12 +115,16 @@ impl Resolved {
 pub(crate) struct Made {
     pub(crate) sandbox: Box<dyn Sandbox>,
     pub(crate) gateway: Option<Gateway>,
+    /// An interpreter that waits in it, to be the command if it can.
+    pub(crate) ahead: Option<Ahead>,
 }
 
 /// Makes the sandbox of a run that is recorded, and starts its gateway.
 ///
 /// # Errors
 /// As [`Chosen::create`], and when the gateway cannot be started; nothing of the sandbox is left then.
+// In a frame of its own, which is not there while the command runs.
+#[inline(never)]
 pub(crate) fn make(
     spec: &SandboxSpec,
     chosen: &mut Chosen,
@@ -133,7 +140,11 @@ pub(crate) fn make(
         Some(sockets) => Some(network::start(&spec.network, &plan.limits, outside, sockets)?),
         None => None,
     };
-    Ok(Made { sandbox, gateway })
+    Ok(Made {
+        sandbox,
+        gateway,
+        ahead: None,
+    })
 }
 
 /// The guest's program as a file that all sandboxes execute. Where none can be made, as on a full disk, or executed, each
@@ -150,6 +161,7 @@ pub(crate) fn new_run(spec: &SandboxSpec, command: &[OsString], plan: &Plan, hos
     NewRun {
         id: plan.id.clone(),
         command: command.iter().map(Text::from).collect(),
+        purpose: None,
         layers: layers.into_iter().map(|(_, lower)| lower).collect(),
         protect: protect_patterns(spec),
         home: host.home.clone(),

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use offleash_core::id::RunId;
-use offleash_core::plan::Environment;
+use offleash_core::plan::{Environment, User};
 use offleash_core::spec::{IdChoice, RootChoice, SandboxSpec};
+use offleash_core::template::PythonModule;
 use offleash_store::HeldTemplate;
 
 use super::ManagerError;
-use crate::base::{BaseError, Scratch, Template, is_copied};
+use crate::base::{BaseError, Scratch, Template, inherit, is_copied};
 use crate::planning::{self, BaseTemplate};
 use crate::templates;
 
@@ -23,6 +24,8 @@ pub(crate) struct OwnRoot {
     /// What was built that lies between; it stays as long as it is used.
     built: Option<HeldTemplate>,
     layer: Layer,
+    /// The usual user, if his home in what was built may belong to an id that this sandbox does not have.
+    heir: Option<User>,
 }
 
 #[derive(Debug)]
@@ -44,12 +47,20 @@ impl OwnRoot {
         };
         let built = built.as_ref().map(|name| templates::hold(state, name)).transpose()?;
         let template = Template::ready(state, &planning::users(&spec.root, ids))?;
+        let is_new = layer.is_none() && !is_copied(state, id);
+        let heir =
+            (is_new && ids == IdChoice::Single && built.is_some()).then(|| planning::first_user(&spec.root, ids));
         let layer = match layer {
             Some(given) => Layer::Given(given.clone()),
             None if is_copied(state, id) => Layer::Scratch(Scratch::copied(state, id)?),
             None => Layer::Scratch(Scratch::new(state, id)?),
         };
-        Ok(Some(Self { template, built, layer }))
+        Ok(Some(Self {
+            template,
+            built,
+            layer,
+            heir,
+        }))
     }
 
     fn variables(&self) -> Environment {
@@ -57,6 +68,26 @@ impl OwnRoot {
         let env = env.map(|(name, value)| (name.as_str(), value.as_str()));
         let all = [PIP_MAY_INSTALL].into_iter().chain(env);
         all.map(|(name, value)| (name.into(), value.into())).collect()
+    }
+
+    /// Whether a sandbox of `spec` that is made now would have a root of the same.
+    pub(crate) fn is_current(&self, spec: &SandboxSpec, ids: IdChoice, state: &Path) -> bool {
+        let RootChoice::Base { template, .. } = &spec.root else {
+            return false;
+        };
+        let built = template.as_ref().map(|name| templates::hold(state, name));
+        let is_same = match (&self.built, &built) {
+            (None, None) => true,
+            (Some(one), Some(Ok(other))) => one.record().build == other.record().build,
+            _ => false,
+        };
+        is_same && self.template.is_current(&planning::users(&spec.root, ids))
+    }
+
+    /// What interpreters of Python import that are started before it is known what they are to run; `None` when none is to
+    /// be.
+    pub(crate) fn imports(&self) -> Option<Vec<PythonModule>> {
+        self.built.as_ref()?.record().recipe.ready_imports()
     }
 
     /// What the owner should know of what was built, if anything.
@@ -71,9 +102,13 @@ impl OwnRoot {
             Layer::Given(path) => path,
             Layer::Scratch(scratch) => scratch.path(),
         };
+        let parts = self.template.over(layer, built.as_deref())?;
+        if let (Some(heir), Some(root)) = (&self.heir, parts.parts.first()) {
+            inherit(root, &heir.home)?;
+        }
         Ok(BaseTemplate {
             variables: self.variables(),
-            ..self.template.over(layer, built.as_deref())?
+            ..parts
         })
     }
 

@@ -8,18 +8,24 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use offleash_core::exec::ExecRequest;
 use offleash_core::id::RunId;
 use offleash_core::level::Level;
-use offleash_core::plan::{Node, Plan};
+use offleash_core::plan::{Entry, Environment, Node, Plan};
 use offleash_core::spec::{RootChoice, SandboxSpec};
+use offleash_core::template::PythonModule;
 use offleash_gateway::Gateway;
 use offleash_isolation::sandbox::SandboxEvent;
-use offleash_store::{LiveRun, StateDirectory, Tending};
+use offleash_store::{LiveRun, StateDirectory};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
+use super::ahead::{self, Ahead};
 use super::making::{Made, Resolved, new_run, place_layers};
-use super::{ManagerError, Over, RunReport, RunRequest, Task, carry_out, conclude, level, network, new_id};
+use super::{
+    ManagerError, Over, OwnRoot, RunReport, RunRequest, Task, carry_out, command_of, conclude, level, network, new_id,
+};
 use crate::drive::Door;
 use crate::planning::{self, ExecBasis, Host};
 
@@ -39,8 +45,10 @@ pub struct Prepared {
     places: Vec<Place>,
     mounts: Mounts,
     made: Made,
+    own_root: Option<OwnRoot>,
+    /// What its commands start from, as far as that is known without one.
+    basis: ExecBasis,
     remains: Remains,
-    tending: Tending,
     live: LiveRun,
 }
 
@@ -48,6 +56,8 @@ pub struct Prepared {
 #[derive(Debug)]
 pub struct Remains {
     _mounts: Option<OwnedFd>,
+    /// Nothing runs in it any more.
+    _sandbox: Option<Made>,
 }
 
 /// A run for which a sandbox waits, with what its command starts from.
@@ -69,7 +79,11 @@ impl Prepared {
         let resolved = Resolved::without_command(&spec, host, id, &chosen)?;
         let outside = resolved.outside(&spec, &[])?;
         let Resolved {
-            host, plan: planned, ..
+            mut host,
+            plan: planned,
+            basis,
+            own_root,
+            ..
         } = resolved;
         let places = places(&planned);
         let mut plan = planned.clone();
@@ -77,8 +91,12 @@ impl Prepared {
         place_layers(&mut plan, &live);
         let mut tending = live.tending();
         let made = super::making::make(&spec, &mut chosen, &mut plan, &outside, &mut live, &mut tending)?;
+        // The run itself is to have nothing else to do.
+        while tending.step() {}
+        host.known = Some(Arc::new(planning::Known::read()));
         let remains = Remains {
             _mounts: made.sandbox.keep_mounts(),
+            _sandbox: None,
         };
         Ok(Self {
             spec,
@@ -91,16 +109,66 @@ impl Prepared {
             places,
             mounts,
             made,
+            own_root,
+            basis,
             remains,
-            tending,
             live,
         })
+    }
+
+    /// Has an interpreter of Python wait in it for runs like `request`, if it has a template whose code is to find modules
+    /// imported. `false` if none came of it, or not without being noticed, or nobody wants it any more (`is_wanted`): then
+    /// this is to be discarded.
+    ///
+    /// # Errors
+    /// When the sandbox fails; it is to be discarded then, too.
+    pub fn import_ahead(
+        &mut self,
+        request: &RunRequest,
+        is_wanted: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, ManagerError> {
+        // One that was named may not exist, which the command's start is to tell.
+        let modules = self.own_root.as_ref().and_then(OwnRoot::imports);
+        let limits = &self.plan.limits;
+        let Some(modules) = modules.filter(|_| request.cwd.is_none() && ahead::fits(limits)) else {
+            return Ok(true);
+        };
+        let like = self.command_of(request, &self.basis)?;
+        let modules = modules.iter().map(PythonModule::to_string).collect();
+        let sandbox = &mut *self.made.sandbox;
+        self.made.ahead = Ahead::start(like, modules, sandbox, is_wanted)?;
+        let is_little = ahead::is_little(&sandbox.usage(), &self.plan.limits);
+        Ok(self.made.ahead.is_some() && is_little && self.has_no_changes())
+    }
+
+    /// Whether nothing in the workspace was changed.
+    fn has_no_changes(&self) -> bool {
+        let upper = |entry: &Entry| match &entry.node {
+            Node::Overlay { layer, .. } => Some(layer.join("upper")),
+            _ => None,
+        };
+        let mut layers = self.plan.entries.iter().filter_map(upper);
+        layers.all(|upper| std::fs::read_dir(upper).is_ok_and(|mut names| names.next().is_none()))
+    }
+
+    fn command_of(&self, request: &RunRequest, basis: &ExecBasis) -> Result<ExecRequest, ManagerError> {
+        let user = request
+            .user
+            .as_deref()
+            .map(|name| self.plan.user_named(name))
+            .transpose()?;
+        let task = Task {
+            request,
+            basis,
+            user: user.unwrap_or(&basis.user),
+        };
+        Ok(command_of(&task, &self.plan, Environment::new()))
     }
 
     /// Whether a sandbox of `spec` can wait for its command: not one that has what is its caller's alone (values of
     /// secrets, listening sockets, questions), and none at a level without namespaces of its own.
     pub fn can_wait(spec: &SandboxSpec) -> bool {
-        spec.root == RootChoice::System
+        matches!(spec.root, RootChoice::System | RootChoice::Base { layer: None, .. })
             && !spec.network.needs_gateway()
             && level::choose(spec).is_ok_and(|level| level == Level::Process)
     }
@@ -145,11 +213,16 @@ impl Prepared {
         if request.spec != self.spec || !self.is_alive() {
             return None;
         }
+        let is_current = |root: &OwnRoot| root.is_current(&self.spec, self.host.ids, &self.host.state_directory);
+        if !self.own_root.as_ref().is_none_or(is_current) {
+            return None;
+        }
         let host = Host {
             ids: self.host.ids,
-            base: None,
+            base: self.host.base.clone(),
             trust: self.host.trust.clone(),
             state_directory: self.host.state_directory.clone(),
+            known: self.host.known.clone(),
             ..host
         };
         let (id, directory) = (self.planned.id.clone(), &self.planned.run_directory);
@@ -160,12 +233,16 @@ impl Prepared {
         };
         let is_known_user = request.user.as_deref().is_none_or(|name| plan.user_named(name).is_ok());
         let is_same = plan == self.planned && is_known_user && places(&plan) == self.places;
+        let is_ready = match &self.made.ahead {
+            None => true,
+            Some(ahead) => ahead.can_be(&self.command_of(request, &basis).ok()?, &*self.made.sandbox),
+        };
         let command = super::report::texts(&request.command);
-        (is_same && self.live.begin(command, host.home.clone()).is_ok()).then_some(Checked { host, basis })
+        (is_same && is_ready && self.live.begin(command, host.home.clone()).is_ok()).then_some(Checked { host, basis })
     }
 
     /// Runs the command in it, and answers when all of it is over: nothing runs any more, but what was mounted is there
-    /// until what `remains` is given has been dropped.
+    /// until what `remains` is given has been dropped. What can wait until the command runs is done `meanwhile`.
     ///
     /// # Errors
     /// As [`super::run`].
@@ -174,6 +251,7 @@ impl Prepared {
         request: &RunRequest,
         checked: Checked,
         door: &mut dyn Door,
+        meanwhile: impl FnOnce(),
         remains: &mut Option<Remains>,
     ) -> Result<RunReport, ManagerError> {
         let Self {
@@ -181,13 +259,12 @@ impl Prepared {
             state,
             outside,
             plan,
-            made,
+            mut made,
+            own_root,
             remains: left,
-            mut tending,
             live,
             ..
         } = self;
-        *remains = Some(left);
         let Checked { host, basis } = checked;
         let user = request.user.as_deref().map(|name| plan.user_named(name)).transpose()?;
         let task = Task {
@@ -195,12 +272,25 @@ impl Prepared {
             basis: &basis,
             user: user.unwrap_or(&basis.user),
         };
-        let outcome = carry_out(&task, &chosen, &plan, outside, made, &mut tending, door);
+        let mut meanwhile = Some(meanwhile);
+        let mut chore = || {
+            if let Some(meanwhile) = meanwhile.take() {
+                meanwhile();
+            }
+            false
+        };
+        let outcome = carry_out(&task, &chosen, &plan, outside, &mut made, &mut chore, door);
+        drop(meanwhile);
+        *remains = Some(Remains {
+            // One that failed may not have ended.
+            _sandbox: outcome.is_ok().then_some(made),
+            ..left
+        });
         let over = Over {
             state,
             host,
             plan,
-            own_root: None,
+            own_root,
             live,
         };
         conclude(request, over, outcome)
@@ -213,7 +303,9 @@ impl Prepared {
     pub fn discard(mut self) -> Result<(), ManagerError> {
         self.made.sandbox.kill()?;
         drop(self.made);
-        Ok(self.live.erase()?)
+        let discarded = self.own_root.map_or(Ok(()), OwnRoot::discard);
+        self.live.erase()?;
+        Ok(discarded?)
     }
 }
 

@@ -41,8 +41,12 @@ impl Facts<'_> {
         let outcome = self.outcome();
         let withheld = self.request.spec.env.withheld(&self.host.env);
         let Executed {
-            driven, last, network, ..
+            driven,
+            mut last,
+            network,
+            ..
         } = self.executed;
+        last.limits_hit.extend(told_by_code(&outcome, &self.plan.limits));
         let (stdout, stderr) = driven.capture.into_records();
         let mut usage = last.usage;
         usage.wall_ms = u64::try_from(self.request.started.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -75,11 +79,15 @@ impl Facts<'_> {
             Ending::NetworkLost => Outcome::Failed {
                 message: "the gateway of its network has ended; what it was doing there was cut off".to_owned(),
             },
+            // It ended before anybody looked.
+            Ending::Command(_) if let Some(hit) = changes_hit(&self.executed) => limit_outcome(hit),
             Ending::Command(ExecEnd::Exited { code }) => Outcome::Exited { code: *code },
             Ending::Command(ExecEnd::Signaled { signal }) if *signal == SIGKILL && last.out_of_memory => {
                 self.out_of_memory()
             }
             Ending::Command(ExecEnd::Signaled { signal }) => signal_outcome(*signal, &self.plan.limits),
+            // Of a sandbox that outlives the lack of memory, which that of a run does not.
+            Ending::Command(ExecEnd::OutOfMemory { limit }) => Outcome::OutOfMemory { limit: *limit },
             Ending::Command(ExecEnd::NotStarted(failure)) => self.not_started(failure),
             Ending::Command(ExecEnd::Lost) if last.out_of_memory => self.out_of_memory(),
             Ending::Command(ExecEnd::Lost) => lost(last),
@@ -104,13 +112,36 @@ impl Facts<'_> {
             },
             StartFailure::NotExecutable { errno } => Outcome::NotExecutable { reason: reason(errno) },
             StartFailure::Directory { errno } => Outcome::NotExecutable {
-                reason: format!("the working directory cannot be entered: {}", reason(errno)),
+                reason: match &self.request.cwd {
+                    Some(cwd) => format!(
+                        "the working directory `{}` cannot be entered: {}",
+                        Text::from(cwd),
+                        reason(errno)
+                    ),
+                    None => format!("the working directory cannot be entered: {}", reason(errno)),
+                },
             },
             StartFailure::Other { step, errno } => Outcome::Failed {
                 message: format!("{step}: {}", reason(errno)),
             },
         }
     }
+}
+
+/// The limit of changes that was found to be exceeded in the end.
+fn changes_hit(executed: &Executed) -> Option<&LimitHit> {
+    let is_of_changes = |hit: &&LimitHit| hit.effect == LimitEffect::Killed && hit.limit.is_of_changes();
+    let hits = executed.driven.limits_hit.iter().chain(&executed.last.limits_hit);
+    hits.into_iter().find(is_of_changes)
+}
+
+/// The limit that the changes of a run exceed, if they do.
+pub(super) fn exceeded_by_changes(executed: &Executed) -> Option<LimitName> {
+    let by_end = match &executed.driven.ending {
+        Ending::Limit(hit) => Some(hit).filter(|hit| hit.limit.is_of_changes()),
+        _ => None,
+    };
+    by_end.or_else(|| changes_hit(executed)).map(|hit| hit.limit)
 }
 
 pub(super) fn limit_outcome(hit: &LimitHit) -> Outcome {
@@ -135,6 +166,21 @@ fn signal_outcome(signal: i32, limits: &Limits) -> Outcome {
     match reached {
         Some((limit, value)) => Outcome::LimitExceeded { limit, value },
         None => signaled(signal),
+    }
+}
+
+/// The limit that ended a process below the command, where that is a shell and says so by its own code, as shells do.
+fn told_by_code(outcome: &Outcome, limits: &Limits) -> Option<LimitHit> {
+    const OF_SIGNALS: u8 = 128;
+    let Outcome::Exited { code } = outcome else { return None };
+    let signal = code.checked_sub(OF_SIGNALS)?;
+    match signal_outcome(signal.into(), limits) {
+        Outcome::LimitExceeded { limit, value } => Some(LimitHit {
+            limit,
+            value,
+            effect: LimitEffect::Ended,
+        }),
+        _ => None,
     }
 }
 

@@ -6,11 +6,12 @@
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use offleash_core::plan::{Entry, Node, User};
 use offleash_core::spec::Access;
 
+use super::known::Known;
 use super::system::system;
 use super::trust::{self, TrustStores};
 
@@ -39,13 +40,21 @@ pub(crate) const FROM_HOST: [&str; 17] = [
 /// Files up to this size are copied, which costs less than a mount.
 const COPIED_UP_TO: u64 = 16 << 10;
 
-/// The entries of `/etc`, with `trust` in place of the host's certificate authorities if it is there.
-pub(super) fn entries(user: &User, hostname: &str, network: bool, trust: Option<&TrustStores>) -> Vec<Entry> {
+/// The entries of `/etc`, with `trust` in place of the host's certificate authorities if it is there. What is `known`
+/// already is not read again.
+pub(super) fn entries(
+    user: &User,
+    hostname: &str,
+    network: bool,
+    trust: Option<&TrustStores>,
+    known: Option<&Known>,
+) -> Vec<Entry> {
     let mut entries = written(user, hostname, network);
     let is_kept = |name: &&str| trust.is_none() || !trust::replaces(name);
     let from_host_too = FROM_HOST.iter().copied().filter(is_kept).map(str::to_owned);
-    for name in from_host_too.chain(versioned()) {
-        entries.extend(from_host(&Path::new("/etc").join(name)));
+    let versioned = known.and_then(Known::versioned);
+    for name in from_host_too.chain(versioned.unwrap_or_else(|| versioned_names().collect())) {
+        entries.extend(from_host(&Path::new("/etc").join(name), known));
     }
     entries.extend(trust.map(trust::entries).unwrap_or_default());
     entries
@@ -117,46 +126,65 @@ pub(super) fn shell() -> &'static str {
 }
 
 /// Configuration of language runtimes, in directories that may carry a version.
-pub(crate) fn versioned() -> impl Iterator<Item = String> {
+pub(crate) fn versioned_names() -> impl Iterator<Item = String> {
     let names = fs::read_dir("/etc").into_iter().flatten().flatten();
     names
         .filter_map(|found| found.file_name().into_string().ok())
         .filter(|name| name == "R" || name.starts_with("java-"))
 }
 
-fn from_host(path: &Path) -> Option<Entry> {
+/// What is shown of the host under one name.
+pub(super) enum Origin {
+    /// A link that leads to what every sandbox has.
+    Link(PathBuf),
+    /// A file or directory, where it is.
+    Place(PathBuf, Metadata),
+}
+
+/// What there is of the host at `path`.
+pub(super) fn origin(path: &Path) -> Option<Origin> {
     let found = fs::symlink_metadata(path).ok()?;
     if !found.is_symlink() {
-        return shown(path, path, &found);
+        return Some(Origin::Place(path.to_owned(), found));
     }
     let to = fs::read_link(path).ok()?;
     let resolved = fs::canonicalize(path).ok()?;
     if resolved.starts_with("/usr") {
-        return Some(system(path, Node::Symlink { to }));
+        return Some(Origin::Link(to));
     }
-    shown(path, &resolved, &fs::metadata(&resolved).ok()?)
+    let found = fs::metadata(&resolved).ok()?;
+    Some(Origin::Place(resolved, found))
 }
 
-pub(super) fn shown(path: &Path, source: &Path, found: &Metadata) -> Option<Entry> {
-    let everybody = if found.is_dir() { 0o005 } else { 0o004 };
-    if found.mode() & everybody != everybody || !(found.is_dir() || found.is_file()) {
-        return None;
+fn from_host(path: &Path, known: Option<&Known>) -> Option<Entry> {
+    match origin(path)? {
+        Origin::Link(to) => Some(system(path, Node::Symlink { to })),
+        Origin::Place(source, found) => shown(path, &source, &found, known),
     }
-    if found.is_file() && found.len() <= COPIED_UP_TO {
-        let contents = read(source, found.len()).ok()?;
+}
+
+/// Whether everybody may read it, and it is small enough to be copied.
+pub(super) fn is_copied(found: &Metadata) -> bool {
+    found.is_file() && found.mode() & 0o004 != 0 && found.len() <= COPIED_UP_TO
+}
+
+pub(super) fn shown(path: &Path, source: &Path, found: &Metadata, known: Option<&Known>) -> Option<Entry> {
+    if is_copied(found) {
+        let contents = match known.and_then(|known| known.contents(source, found)) {
+            Some(contents) => contents.to_vec(),
+            None => read(source, found.len()).ok()?,
+        };
         return Some(system(path, Node::File { contents }));
     }
-    Some(system(
-        path,
-        Node::Bind {
-            source: source.to_path_buf(),
-            access: Access::Ro,
-        },
-    ))
+    let everybody = if found.is_dir() { 0o005 } else { 0o004 };
+    let is_shown = found.mode() & everybody == everybody && (found.is_dir() || found.is_file());
+    let access = Access::Ro;
+    let source = source.to_path_buf();
+    is_shown.then(|| system(path, Node::Bind { source, access }))
 }
 
 /// The first `length` bytes of a file, which are all of it unless it was just made longer.
-fn read(path: &Path, length: u64) -> io::Result<Vec<u8>> {
+pub(super) fn read(path: &Path, length: u64) -> io::Result<Vec<u8>> {
     let mut contents = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
     File::open(path)?.take(length).read_to_end(&mut contents)?;
     Ok(contents)
@@ -169,7 +197,7 @@ mod tests {
 
     #[test]
     fn nothing_secret_and_nothing_identifying_is_shown() {
-        let shown = entries(&user(), "sandbox", false, None);
+        let shown = entries(&user(), "sandbox", false, None, None);
         for name in [
             "shadow",
             "gshadow",
@@ -193,7 +221,7 @@ mod tests {
 
     #[test]
     fn the_accounts_are_the_sandbox_s_own() {
-        let shown = entries(&user(), "sandbox", false, None);
+        let shown = entries(&user(), "sandbox", false, None, None);
         let passwd = shown
             .iter()
             .find(|entry| entry.target == Path::new("/etc/passwd"))
@@ -208,7 +236,7 @@ mod tests {
 
     #[test]
     fn no_target_occurs_twice() {
-        let mut targets: Vec<_> = entries(&user(), "sandbox", false, None)
+        let mut targets: Vec<_> = entries(&user(), "sandbox", false, None, None)
             .into_iter()
             .map(|entry| entry.target)
             .collect();

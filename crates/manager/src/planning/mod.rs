@@ -7,6 +7,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use offleash_core::id::RunId;
 use offleash_core::level::{Level, LevelChoice};
@@ -22,6 +23,7 @@ mod error;
 pub(crate) mod etc;
 mod explain;
 mod git;
+mod known;
 mod mounts;
 mod outside;
 mod reach;
@@ -40,6 +42,7 @@ pub use base::{BasePart, BaseTemplate};
 pub(crate) use base::{first_user, users};
 pub use error::PlanError;
 pub use explain::{PathAnswer, explain_path, has_variable_of_its_own};
+pub use known::Known;
 pub use outside::find_outside;
 pub(crate) use reach::absolute;
 pub use regular_file::{RegularFileError, read_regular_file};
@@ -70,6 +73,8 @@ pub struct Host {
     pub base: Option<BaseTemplate>,
     /// The certificate authorities of the sandbox where the gateway opens connections.
     pub trust: Option<TrustStores>,
+    /// What was read of the machine before.
+    pub known: Option<Arc<Known>>,
 }
 
 impl Host {
@@ -156,7 +161,13 @@ fn resolve_for(
     match &spec.root {
         RootChoice::System => {
             tree.add_system(system::entries(&spec.limits, &user));
-            tree.add_system(etc::entries(&user, HOSTNAME, network, host.trust.as_ref()));
+            tree.add_system(etc::entries(
+                &user,
+                HOSTNAME,
+                network,
+                host.trust.as_ref(),
+                host.known.as_deref(),
+            ));
         }
         RootChoice::Base { .. } => {
             let template = host.base.as_ref().ok_or(PlanError::NoTemplate)?;
@@ -226,6 +237,7 @@ fn resolve_for(
         },
         allow_ptrace: spec.allow_ptrace,
         pausable: spec.pausable,
+        memory_end: spec.memory_end,
         descent: spec.descent,
         executables,
         guest: None,

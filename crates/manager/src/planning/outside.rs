@@ -14,9 +14,16 @@ pub fn find_outside(command: &OsStr, host: &Host) -> Option<String> {
     let path = on_host(command, host)?;
     let shown = Text::from(&path);
     let name = Text::from(command);
+    if is_inside(&path) {
+        let directory = Text::from(path.parent().unwrap_or(&path));
+        return Some(format!(
+            "it is `{shown}`, inside as well, but the `PATH` of the command does not name `{directory}`"
+        ));
+    }
     if let Some(toolchain) = toolchain::owner_of(&path, host) {
         return Some(format!(
-            "`{name}` is `{shown}` on the host; grant it with `--toolchain {toolchain}`"
+            "{}; grant it with `--toolchain {toolchain}`",
+            found(&name, &shown)
         ));
     }
     let directory = path
@@ -24,9 +31,27 @@ pub fn find_outside(command: &OsStr, host: &Host) -> Option<String> {
         .filter(|directory| *directory != Path::new("/"))
         .unwrap_or(&path);
     Some(format!(
-        "`{name}` is `{shown}` on the host; grant it with `--toolchain {}`",
+        "{}; grant it with `--toolchain {}`",
+        found(&name, &shown),
         Text::from(directory)
     ))
+}
+
+fn found(name: &Text, path: &Text) -> String {
+    match name == path {
+        true => format!("`{name}` is on the host and not inside"),
+        false => format!("`{name}` is `{path}` on the host"),
+    }
+}
+
+/// Whether a program of the host is one of the system's, all of which are inside.
+fn is_inside(path: &Path) -> bool {
+    path.canonicalize().is_ok_and(|path| path.starts_with("/usr"))
+        && path.parent().is_some_and(|directory| {
+            ["/usr", "/bin", "/sbin"]
+                .iter()
+                .any(|system| directory.starts_with(system))
+        })
 }
 
 fn on_host(command: &OsStr, host: &Host) -> Option<PathBuf> {

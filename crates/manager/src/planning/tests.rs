@@ -26,6 +26,7 @@ pub(super) fn host_with_home() -> (tempfile::TempDir, Host) {
         cwd: root.clone(),
         env: Vec::new(),
         trust: None,
+        known: None,
         ids: IdChoice::Single,
         base: None,
         state_directory: root.join("state"),

@@ -157,9 +157,9 @@ fn one_from_host(path: &Path) -> Option<Entry> {
             if to.starts_with("/usr") {
                 return Some(system(path, Node::Symlink { to }));
             }
-            etc::shown(path, &to, &fs::metadata(&to).ok()?)
+            etc::shown(path, &to, &fs::metadata(&to).ok()?, None)
         }
-        Err(_) => etc::shown(path, path, &fs::symlink_metadata(path).ok()?),
+        Err(_) => etc::shown(path, path, &fs::symlink_metadata(path).ok()?, None),
     }
 }
 

@@ -200,6 +200,7 @@ impl Build<'_> {
         let request = RunRequest {
             spec,
             command: step.argv.clone(),
+            purpose: Some("template build"),
             cwd: Some("/".into()),
             user: Some(planning::system::SUPERUSER.to_owned()),
             tty: None,
@@ -275,6 +276,10 @@ fn hint(network: Option<&NetworkUse>) -> String {
     let Some(network) = network else {
         return "the lines above say why; it has no network, and `--allow HOST` lets it reach a host".to_owned();
     };
+    let judged = judged(network);
+    if !judged.is_empty() {
+        return judged.into_iter().take(NAMED).collect::<Vec<_>>().join("; ");
+    }
     let refused = refused(network);
     if refused.is_empty() {
         return format!("the lines above say why; what else it has to reach is allowed with `--allow HOST`; {INDEXES}");
@@ -288,6 +293,24 @@ fn hint(network: Option<&NetworkUse>) -> String {
         "it may not reach {}{more}, which `--allow HOST` allows; {INDEXES}",
         named.join(", ")
     )
+}
+
+/// Why connections were refused that a rule allows, as where a name leads into a private network, each once.
+fn judged(network: &NetworkUse) -> BTreeSet<String> {
+    let refused = network.connections.iter().filter(|seen| {
+        let is_allowed = seen
+            .rule
+            .as_deref()
+            .is_some_and(|rule| rule.starts_with("network.allow"));
+        seen.verdict == ConnectionVerdict::Refused && is_allowed
+    });
+    refused
+        .filter_map(|seen| {
+            let reason = seen.reason.as_ref()?;
+            let told = format!("`{}:{}` was refused: {reason}", seen.host, seen.port);
+            Some(Text::from(told.as_str()).to_string())
+        })
+        .collect()
 }
 
 /// The names and places that no rule is about, each once.
@@ -337,6 +360,20 @@ mod tests {
         );
         assert!(hint(None).contains("no network"));
         assert!(!hint(Some(&NetworkUse::default())).contains("no network"));
+    }
+
+    #[test]
+    fn a_hint_says_why_what_a_rule_allows_was_refused() {
+        let mut refused = connection("pypi.org", ConnectionVerdict::Refused, Some("network.allow: pypi.org"));
+        refused.reason = Some("pypi.org leads to 10.0.0.1; `--allow 10.0.0.1:443` allows that".to_owned());
+        let network = NetworkUse {
+            connections: vec![refused.clone(), refused],
+            ..NetworkUse::default()
+        };
+        assert_eq!(
+            hint(Some(&network)),
+            "`pypi.org:443` was refused: pypi.org leads to 10.0.0.1; `--allow 10.0.0.1:443` allows that"
+        );
     }
 
     #[test]

@@ -134,7 +134,9 @@ impl Explained for TemplateError {
                 "`offleash template ls` lists what there is; `offleash template build --name {name} --pip …` builds it"
             ),
             Self::InUse { .. } => {
-                "end them first: `offleash ls` lists the daemon's, among which the warm pool's are not".to_owned()
+                "end them first: `offleash ls` lists the daemon's, among which the warm pool's are not; `offleash warm stop` ends \
+                 those that wait for runs"
+                    .to_owned()
             }
             Self::Building { .. } => "wait until that is done".to_owned(),
             Self::Empty { .. } => {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use offleash_core::id::RunId;
+use offleash_core::plan::Environment;
 use offleash_store::WarmDirectory;
 use offleash_sys::socket;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -15,7 +16,7 @@ use rustix::io::Errno;
 
 use super::claim::is_ours;
 use super::key::Key;
-use super::message::{self, Handover, Parts, Request, TAKEN, add};
+use super::message::{self, Handover, Parts, Request, TAKEN, add, add_list, add_variables};
 use super::reserved::{Place, PlaceError};
 use crate::lifecycle::Prepared;
 
@@ -33,6 +34,8 @@ pub struct Order {
     pub cwd: PathBuf,
     /// The key of whoever started it. A holder that is not like that process is of no use to its like.
     pub key: Vec<u8>,
+    /// The variables that a command of the run before had from its caller, for what is started before a run asks.
+    pub env: Environment,
 }
 
 impl Order {
@@ -43,7 +46,14 @@ impl Order {
             has_script,
             cwd,
             key: key.text().to_vec(),
+            env: Environment::new(),
         }
+    }
+
+    /// The same, with variables for what is started before a run asks.
+    #[must_use]
+    pub fn with_variables(self, env: Environment) -> Self {
+        Self { env, ..self }
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -51,9 +61,8 @@ impl Order {
         add(&mut text, &self.key);
         add(&mut text, &u64::from(self.has_script).to_le_bytes());
         add(&mut text, self.cwd.as_os_str().as_encoded_bytes());
-        self.arguments
-            .iter()
-            .for_each(|word| add(&mut text, word.as_encoded_bytes()));
+        add_list(&mut text, &self.arguments);
+        add_variables(&mut text, &self.env);
         text
     }
 
@@ -63,15 +72,14 @@ impl Order {
         let key = parts.next()?.to_vec();
         let has_script = parts.number()? != 0;
         let cwd = parts.word()?.into();
-        let mut arguments = Vec::new();
-        while !parts.0.is_empty() {
-            arguments.push(parts.word()?);
-        }
+        let arguments = parts.list()?;
+        let env = parts.variables()?;
         Some(Self {
             arguments,
             has_script,
             cwd,
             key,
+            env,
         })
     }
 
@@ -136,7 +144,7 @@ impl Holder {
             if Instant::now() >= until || !self.wait_once(prepared, until) || !prepared.is_alive() {
                 return Asked::End(None);
             }
-            let Some(stream) = self.accept() else {
+            let Some(stream) = self.place.accept() else {
                 continue;
             };
             if let Some(asked) = self.hear(stream) {
@@ -156,25 +164,9 @@ impl Holder {
         )
     }
 
-    /// Takes a connection of this user's, if there is one.
-    fn accept(&self) -> Option<UnixStream> {
-        let mut waiting = [PollFd::new(&self.place.listener, PollFlags::IN)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        if !matches!(rustix::event::poll(&mut waiting, Some(&now)), Ok(1)) {
-            return None;
-        }
-        let (stream, _) = self.place.listener.accept().ok()?;
-        is_ours(&stream).then_some(stream)
-    }
-
     fn hear(&self, stream: UnixStream) -> Option<Asked> {
-        stream.set_read_timeout(Some(ASKING)).ok()?;
-        let mut byte = [0];
-        let (length, descriptors) = socket::receive(stream.as_fd(), &mut byte).ok()?;
-        if length == 0 {
-            return None;
-        }
-        match Request::of(byte[0])? {
+        let (request, descriptors) = heard(&stream)?;
+        match request {
             Request::Stop => Some(Asked::End(Some(Caller { stream }))),
             Request::Describe => {
                 // Who does not wait for the answer does not want it.
@@ -193,6 +185,37 @@ impl Holder {
             }
         }
     }
+}
+
+impl Place {
+    /// Takes a connection of this user's, if there is one.
+    fn accept(&self) -> Option<UnixStream> {
+        let mut waiting = [PollFd::new(&self.listener, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        if !matches!(rustix::event::poll(&mut waiting, Some(&now)), Ok(1)) {
+            return None;
+        }
+        let (stream, _) = self.listener.accept().ok()?;
+        is_ours(&stream).then_some(stream)
+    }
+
+    /// Whoever has said meanwhile that what is made for this place is to end, and waits until this is dropped.
+    pub fn told_to_end(&self) -> Option<Caller> {
+        let stream = self.accept()?;
+        let (request, _) = heard(&stream)?;
+        matches!(request, Request::Stop).then_some(Caller { stream })
+    }
+}
+
+/// What somebody asks for, with the descriptors that came with it.
+fn heard(stream: &UnixStream) -> Option<(Request, Vec<OwnedFd>)> {
+    stream.set_read_timeout(Some(ASKING)).ok()?;
+    let mut byte = [0];
+    let (length, descriptors) = socket::receive(stream.as_fd(), &mut byte).ok()?;
+    if length == 0 {
+        return None;
+    }
+    Some((Request::of(byte[0])?, descriptors))
 }
 
 impl Caller {
@@ -271,6 +294,7 @@ mod tests {
             has_script: true,
             cwd: "/w".into(),
             key: b"key".to_vec(),
+            env: vec![("A".into(), "".into())],
         };
         assert_eq!(Order::decode(&order.encode()), Some(order.clone()));
         let cut = order.encode().len() - 1;

@@ -59,14 +59,9 @@ impl Handover {
         add(&mut text, &age.to_le_bytes());
         add(&mut text, self.cwd.as_os_str().as_encoded_bytes());
         let script: Vec<&OsString> = self.script.iter().collect();
-        for list in [script, self.command.iter().collect()] {
-            add(&mut text, &list.len().to_le_bytes());
-            list.iter().for_each(|word| add(&mut text, word.as_encoded_bytes()));
-        }
-        for (name, value) in &self.env {
-            add(&mut text, name.as_encoded_bytes());
-            add(&mut text, value.as_encoded_bytes());
-        }
+        add_list(&mut text, script);
+        add_list(&mut text, &self.command);
+        add_variables(&mut text, &self.env);
         text
     }
 
@@ -78,10 +73,7 @@ impl Handover {
         let cwd = parts.word()?.into();
         let script = parts.list()?;
         let command = parts.list()?;
-        let mut env = Environment::new();
-        while !parts.0.is_empty() {
-            env.push((parts.word()?, parts.word()?));
-        }
+        let env = parts.variables()?;
         let script = script.into_iter().next();
         let handover = Self {
             age,
@@ -98,6 +90,24 @@ impl Handover {
 pub(super) fn add(text: &mut Vec<u8>, part: &[u8]) {
     text.extend_from_slice(&(part.len() as u64).to_le_bytes());
     text.extend_from_slice(part);
+}
+
+/// Adds byte strings with their number.
+pub(super) fn add_list<'a>(
+    text: &mut Vec<u8>,
+    list: impl IntoIterator<Item = &'a OsString, IntoIter: ExactSizeIterator>,
+) {
+    let list = list.into_iter();
+    add(text, &list.len().to_le_bytes());
+    list.for_each(|word| add(text, word.as_encoded_bytes()));
+}
+
+/// Adds variables; nothing follows them.
+pub(super) fn add_variables(text: &mut Vec<u8>, env: &Environment) {
+    for (name, value) in env {
+        add(text, name.as_encoded_bytes());
+        add(text, value.as_encoded_bytes());
+    }
 }
 
 /// The byte strings of a message, one after another.
@@ -123,6 +133,15 @@ impl<'a> Parts<'a> {
     pub(super) fn list(&mut self) -> Option<Vec<OsString>> {
         let length = self.number()?;
         (0..length).map(|_| self.word()).collect()
+    }
+
+    /// All that follows.
+    pub(super) fn variables(&mut self) -> Option<Environment> {
+        let mut env = Environment::new();
+        while !self.0.is_empty() {
+            env.push((self.word()?, self.word()?));
+        }
+        Some(env)
     }
 }
 

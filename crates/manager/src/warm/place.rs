@@ -50,13 +50,20 @@ pub fn holders(state: &StateDirectory) -> Result<Warm, FileError> {
 /// When they cannot be listed.
 pub fn stop(state: &StateDirectory, ids: &[String]) -> Result<Vec<String>, FileError> {
     let mut ended = Vec::new();
-    for directory in state.all_warm()? {
-        // Those that are being made, too: they hear of it when they are ready.
-        for name in directory.places()? {
-            let is_meant = ids.is_empty() || ids.iter().any(|id| *name == **id);
-            if is_meant && ask(&directory, &name, Request::Stop).is_some() {
-                ended.push(name.to_string_lossy().into_owned());
+    loop {
+        let before = ended.len();
+        for directory in state.all_warm()? {
+            // Those that are being made, too: they hear of it when they are ready.
+            for name in directory.places()? {
+                let is_meant = ids.is_empty() || ids.iter().any(|id| *name == **id);
+                if is_meant && ask(&directory, &name, Request::Stop).is_some() {
+                    ended.push(name.to_string_lossy().into_owned());
+                }
             }
+        }
+        // One that became ready meanwhile has another name now.
+        if ended.len() == before {
+            break;
         }
     }
     Ok(ended)

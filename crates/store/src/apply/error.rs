@@ -59,7 +59,7 @@ pub enum ApplyError {
 pub struct ConflictAt {
     /// The layer.
     pub layer: usize,
-    /// The path in the layer.
+    /// The path, as [`Change::shown_path`](crate::Change::shown_path) has it.
     pub path: PathBuf,
     /// What happened.
     pub reason: ConflictReason,

@@ -194,7 +194,7 @@ impl Judge<'_> {
             });
             refused.push(nearest);
             if let (None, Some(above)) = (&self.reasons[index], nearest) {
-                let above = self.changes[above].path.clone();
+                let above = self.changes[above].shown_path(&self.roots);
                 self.reasons[index] = Some(RefusalReason::BelowRefused { above });
             }
         }

@@ -77,3 +77,6 @@ fn read_and_write(from: &OwnedFd, to: &OwnedFd, mut at: u64, end: u64) -> Result
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -84,6 +84,7 @@ fn an_id_is_used_once() {
     let kept = scratch.ran(|upper| write(upper.join("a"), "x"));
     let new = NewRun {
         id: kept.id().clone(),
+        purpose: None,
         command: Vec::new(),
         layers: Vec::new(),
         protect: Vec::new(),
@@ -103,6 +104,7 @@ fn a_run_that_cannot_be_created_leaves_nothing() {
     for (layer, protect) in [("missing", "x"), ("link", "x"), ("workspace", "[")] {
         let new = NewRun {
             id: fresh_id(),
+            purpose: None,
             command: Vec::new(),
             layers: vec![scratch.base.join(layer)],
             protect: vec![Text::from(protect)],

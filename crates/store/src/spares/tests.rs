@@ -241,6 +241,7 @@ fn many_at_once_never_share_a_directory() {
         for number in 0..40 {
             let new = NewRun {
                 id: crate::testing::fresh_id(),
+                purpose: None,
                 command: Vec::new(),
                 layers: vec![workspace.clone()],
                 protect: Vec::new(),

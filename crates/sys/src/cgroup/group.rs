@@ -166,6 +166,21 @@ impl Group {
         version_1.map(|part| part.directory.open_to_write("tasks")).collect()
     }
 
+    /// As [`Self::entrances`], with one for version 2: for a process of one thread of which we do not know the number yet.
+    ///
+    /// Who may move it is who opened them (Linux 5.16).
+    ///
+    /// # Errors
+    /// `Io` when a file cannot be opened.
+    pub fn entrances_to_all(&self) -> Result<Vec<OwnedFd>, CgroupError> {
+        let file = |part: &Part| match part.version {
+            Version::V1 => "tasks",
+            Version::V2 => "cgroup.procs",
+        };
+        let opened = self.parts.iter().map(|part| part.directory.open_to_write(file(part)));
+        opened.collect()
+    }
+
     /// The version 2 directory, for `CLONE_INTO_CGROUP` (`clone3(2)`, Linux 5.7); `None` when the group has none.
     pub fn descriptor_for_clone(&self) -> Option<BorrowedFd<'_>> {
         self.parts

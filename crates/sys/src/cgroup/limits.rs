@@ -30,6 +30,8 @@ pub struct GroupLimits {
     /// Whether [`Group::freeze`](super::Group::freeze) must work. Version 2 always can; version 1 needs one hierarchy
     /// more.
     pub pause: bool,
+    /// Whether the kernel ends one process, and not all, where memory is short. With version 1 it always does.
+    pub ends_one: bool,
 }
 
 impl GroupLimits {
@@ -93,8 +95,10 @@ fn memory_v2(
 ) -> Result<(), CgroupError> {
     if let Some(memory) = limits.memory_bytes {
         group.write_number("memory.max", memory)?;
-        // One victim would leave a sandbox half alive; the file exists since Linux 4.19.
-        absent_is_fine(group.write("memory.oom.group", "1"))?;
+        if !limits.ends_one {
+            // One victim would leave a sandbox half alive; the file exists since Linux 4.19.
+            absent_is_fine(group.write("memory.oom.group", "1"))?;
+        }
         note("memory", "memory");
     }
     if let Some(swap) = limits.swap_bytes {

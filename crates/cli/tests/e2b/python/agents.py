@@ -248,7 +248,8 @@ async def forks_begin_with_the_files_of_their_source(connect):
 async def forks_go_on_with_the_variables_of_their_source(connect):
     async with connect() as session:
         await good(session, "run_code", code="state = {'n': 41}\nopened = open('/etc/passwd')")
-        await bad(session, "fork", "opened")
+        told = await bad(session, "fork", "`opened`", "delete that first, or leave it out", "possible")
+        assert told.count("hint:") == 1, told
         await bad(session, "fork", "contexts", contexts="some")
         fork = (await good(session, "fork", contexts="possible")).removeprefix("sandbox: ")
         assert "42" in await good(session, "run_code", code="state['n'] += 1; state['n']", sandbox=fork)
@@ -354,6 +355,17 @@ async def a_sandbox_that_ended_is_told_and_replaced(connect):
         assert texts == ["2"], texts
 
 
+@served
+async def a_sandbox_that_used_too_much_is_told_with_its_limit(connect):
+    async with connect() as session:
+        # No single file is larger than it may be.
+        hog = "for n in 1 2 3 4 5 6 7 8; do head -c 40M /dev/zero > /tmp/$n; done; sleep 60"
+        await bad(session, "run_command", "has ended: it exceeded the limit `workspace` of ", command=hog)
+        code = f"import os\nos.system({hog!r})"
+        await bad(session, "run_code", "has ended: it exceeded the limit `workspace` of ", code=code)
+        assert "2" in await good(session, "run_code", code="1 + 1")
+
+
 @case("stdio")
 async def nothing_but_the_protocol_is_said_and_nothing_is_left(connect):
     program = subprocess.Popen(
@@ -457,6 +469,27 @@ async def a_key_has_so_many_sessions_and_no_more(connect):
         assert again.status_code == 200, again
         for session in [*sessions, again.headers["mcp-session-id"]]:
             await client.delete(url, headers={"mcp-session-id": session})
+
+
+@case("stdio")
+async def without_a_network_it_is_told_that_there_is_none(connect):
+    ask = "import socket\ntry: socket.create_connection((%r, 443), 5)\nexcept OSError: print('no')"
+    async with connect() as session:
+        # A name, which is asked for by datagrams, and addresses of both versions.
+        for host in ["first.example", "192.0.2.1", "2001:db8::1"]:
+            told = await good(session, "run_code", code=ask % host)
+            assert "no\n" in told, told
+            assert told.count("network: the sandbox has none") == 1 and "--allow HOST" in told, told
+        told = await bad(session, "run_command", "--allow HOST", command="exec 3<>/dev/tcp/192.0.2.1/443")
+        assert "network: the sandbox has none" in told, told
+        # What stays inside is nobody's matter.
+        inside = "import socket\ns = socket.create_server(('127.0.0.1', 0))\nsocket.create_connection(s.getsockname())"
+        for told in [
+            await good(session, "run_code", code=inside),
+            await good(session, "run_code", code="socket.getaddrinfo('localhost', 80)"),
+            await good(session, "run_command", command="echo quiet"),
+        ]:
+            assert "refused" not in told and "network" not in told, told
 
 
 @every

@@ -130,7 +130,28 @@ def die_and_say_so(sandbox):
         execution = code.run_code(ending)
         equal(execution.error.name, "ContextDied")
         equal(code.run_code("x").error.name, "NameError")
-    says(code.run_code("import os; os._exit(3)").error.value, "exited with status 3")
+    for ending, reason in (
+        ("import os; os._exit(3)", "its process exited with status 3"),
+        ("import os; os.abort()", "(signal 6, SIGABRT)"),
+        ("import ctypes; ctypes.string_at(0)", "crashed: segmentation fault (signal 11, SIGSEGV)"),
+        ("import os; os.kill(os.getpid(), 9)", "was killed (signal 9, SIGKILL)"),
+    ):
+        says(code.run_code(ending).error.value, reason)
+
+
+@case
+def run_out_of_memory_and_say_so(sandbox):
+    code = interpreter(sandbox)
+    code.run_code("x = 1")
+    error = code.run_code("kept = []\nwhile True: kept.append(bytearray(b'x') * (50 << 20))", timeout=60).error
+    if error.name == "MemoryError":
+        # Without a control group each process is bounded, and Python tells its cell.
+        equal(code.run_code("kept = None; x").text, "1")
+        return
+    equal(error.name, "ContextDied")
+    says(error.value, "the sandbox was out of memory, of which it may use ")
+    equal(code.run_code("x").error.name, "NameError")
+    equal(code.run_code("1 + 1").text, "2")
 
 
 @case
@@ -215,7 +236,9 @@ def wait_for_each_other(sandbox):
 def refuse_what_cannot_be(sandbox):
     code = interpreter(sandbox)
     says(raises(SandboxException, code.run_code, "1", language="cobol"), "cobol", "python")
-    says(raises(SandboxException, code.create_code_context, cwd="/nowhere"), "directory")
+    refused = str(raises(SandboxException, code.create_code_context, cwd="/nowhere"))
+    says(refused, "the working directory `/nowhere` cannot be entered: No such file or directory", "make the directory first")
+    equal(refused.count("cannot be entered"), 1)
     context = code.create_code_context()
     raises(Exception, code.run_code, "1", context=context, language="python")
     equal(code.run_code("a\0b").error is not None, True)
@@ -263,4 +286,6 @@ def go_on_in_forks(sandbox):
         for fork in forks:
             fork.kill()
     code.run_code("import threading\nlock = threading.Lock()")
-    says(str(raises(SandboxException, code.fork)), "lock")
+    refused = str(raises(SandboxException, code.fork))
+    says(refused, "lock")
+    says(refused, "delete that first, or leave it out: `contexts` of a fork can be `possible`")

@@ -1,4 +1,4 @@
-//! Making a zygote: a sandbox without network, owner and limits, and the interpreter in it.
+//! Making a zygote: a sandbox without network and owner, and the interpreter in it.
 
 use std::io;
 use std::sync::Arc;
@@ -8,9 +8,11 @@ use offleash_core::id::RunId;
 use offleash_core::spec::{Descent, ProcessRef};
 use offleash_core::template::PythonModule;
 use offleash_core::text::Text;
+use offleash_core::units::{Bytes, CpuCount};
 use offleash_interpreter::zygote;
 use tokio::time::timeout;
 
+use crate::daemon::config::DaemonConfig;
 use crate::daemon::error::DaemonError;
 use crate::daemon::inner::{Inner, blocking};
 use crate::daemon::launch::{self, Process};
@@ -23,6 +25,9 @@ use crate::lifecycle::with_causes;
 
 /// How long an interpreter may take to import everything.
 pub(super) const IMPORTS: Duration = Duration::from_secs(120);
+
+/// What a copy takes before it is in the cgroup of its sandbox, in bytes.
+const COPY: u64 = 1024 * 1024;
 
 /// A zygote that was made.
 pub(super) struct Made {
@@ -143,10 +148,26 @@ fn order(inner: &Inner, id: &RunId, origin: &Origin) -> SandboxOrder {
         level: inner.config.level,
         min_level: inner.config.min_level,
         degrade: inner.config.degrade,
-        // A copy can only lower what its zygote has, and all that lies below counts as the zygote's own.
-        limits: LimitsOrder::default(),
+        limits: limits(&inner.config),
         network: NetworkOrder::default(),
         descent: Descent::Zygote,
+        wants_copy: false,
         is_copied: false,
+        longest_hold_ms: None,
+    }
+}
+
+/// What a sandbox may use whose creator does not say. Where no group bounds a zygote, nothing bounds its memory, processes and
+/// CPUs: a copy can only lower what its zygote has, and all that lies below counts as the zygote's own.
+fn limits(config: &DaemonConfig) -> LimitsOrder {
+    let usual = &config.default_limits;
+    let of_copies = COPY.saturating_mul(u64::try_from(config.max_sandboxes).unwrap_or(u64::MAX));
+    LimitsOrder {
+        cpus: Some(CpuCount {
+            millis: u64::from(usual.cpus) * 1000,
+        }),
+        memory: Some(Bytes(Bytes::mib(usual.memory_mib).0.saturating_add(of_copies))),
+        disk: Some(Bytes::mib(usual.disk_mib)),
+        pids: Some(u64::from(usual.pids)),
     }
 }

@@ -1,6 +1,7 @@
 //! What clients ask for, carried out.
 
 use std::collections::VecDeque;
+use std::io;
 use std::time::{Duration, Instant};
 
 use offleash_core::error::{ErrorKind, Explained as _};
@@ -88,6 +89,9 @@ impl Loop {
             KeeperRequest::Refusals { after } => {
                 // What a command met that has ended was told before that.
                 self.note_network();
+                if self.serving.gateway.is_none() {
+                    self.refusals.note_strays(self.serving.sandbox.found_no_route());
+                }
                 self.answer(client, &KeeperReply::Refusals(self.refusals.after(after)));
             }
         }
@@ -116,15 +120,14 @@ impl Loop {
         let Descent::Below(zygote) = self.serving.descent else {
             return None;
         };
-        let connected = zygote::connect(zygote).map_err(|error| format!("its zygote cannot be reached: {error}"));
-        let entered = connected.and_then(|socket| {
-            let entered = self.serving.sandbox.enter(request, socket);
-            entered.map_err(|error| with_causes(&error))
-        });
-        match entered {
+        let mut connect = || {
+            let connected = zygote::connect(zygote);
+            connected.map_err(|error| io::Error::new(error.kind(), format!("its zygote cannot be reached: {error}")))
+        };
+        match self.serving.sandbox.enter(request, &mut connect) {
             Ok(exec) => Some(exec),
-            Err(reason) => {
-                let line = format!("an interpreter was started anew: {reason}");
+            Err(error) => {
+                let line = format!("an interpreter was started anew: {}", with_causes(&error));
                 self.serving.log.note(LogLevel::Warn, &line);
                 None
             }

@@ -50,12 +50,17 @@ impl Loop {
     }
 
     fn take_end(&mut self, exec: ExecId, end: ExecEnd) {
+        let end = self.with_reason(exec, end);
         let Some(execution) = self.executions.end(exec, &end) else {
             return;
         };
         self.serving.log.ended(&execution.process, execution.timed_out, &end);
         for feed in &execution.feeds {
             self.answer(feed.client, &KeeperReply::Failed(KeeperFailure::NoProcess));
+        }
+        if end == ExecEnd::Lost {
+            // The sandbox ends now; whoever follows hears why, once that is known.
+            return;
         }
         let Execution {
             asked,
@@ -66,6 +71,16 @@ impl Loop {
         for follower in followers {
             self.tell_end(follower, timed_out, &end, asked.elapsed());
         }
+    }
+
+    /// Says of a command that was killed, by nobody who asked us to, whether that was for want of memory.
+    fn with_reason(&mut self, exec: ExecId, end: ExecEnd) -> ExecEnd {
+        let is_asked_for = self.executions.get(exec).is_none_or(|execution| execution.timed_out);
+        if is_asked_for || end != (ExecEnd::Signaled { signal: SIGKILL }) {
+            return end;
+        }
+        let limit = self.serving.sandbox.was_out_of_memory();
+        limit.map_or(end, |limit| ExecEnd::OutOfMemory { limit })
     }
 
     /// The end of an execution that `took` so long, to one client.

@@ -7,20 +7,18 @@ use super::carry_out::{Outcome, failed};
 use crate::keeper::executions::Client;
 use crate::keeper::message::KeeperReply;
 
-/// How long a client may hold a sandbox; it knows a shorter time itself.
-const LONGEST: Duration = Duration::from_secs(300);
-
 /// A sandbox that is held still.
 #[derive(Debug)]
 pub(super) struct Held {
     by: Client,
     since: Instant,
+    longest: Duration,
 }
 
 impl Held {
     /// When it goes on at the latest.
     pub(super) fn ends(&self) -> Instant {
-        self.since + LONGEST
+        self.since + self.longest
     }
 }
 
@@ -32,6 +30,7 @@ impl Loop {
         self.held = Some(Held {
             by: client,
             since: Instant::now(),
+            longest: self.serving.longest_hold,
         });
         if let Some(connection) = self.connections.get_mut(&client) {
             connection.reply(&KeeperReply::Done);

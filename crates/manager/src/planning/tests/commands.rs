@@ -117,6 +117,16 @@ fn a_command_that_is_only_outside_says_how_to_get_it_inside() {
             .ends_with(&format!("grant it with `--toolchain {}`", home.join("mine").display()))
     );
     assert_eq!(hint("no-such-program"), None);
+    let tool = home.join("mine/tool").display().to_string();
+    assert!(
+        hint(&tool)
+            .unwrap()
+            .starts_with(&format!("`{tool}` is on the host and not inside; "))
+    );
+    // What is inside as well is not found for another reason.
+    host.env = vec![("PATH".into(), "/usr/bin".into())];
+    let hint = find_outside(OsStr::new("env"), &host).unwrap();
+    assert!(hint.contains("`PATH`") && !hint.contains("--toolchain"), "{hint}");
 }
 
 #[test]

@@ -129,6 +129,7 @@ fn limits_are_held_as_the_kernel_rounds_them_and_named_with_their_means() {
         pids: Some(17),
         cpu_accounting: true,
         pause: true,
+        ends_one: false,
     };
     let Some(group) = group(asked) else { return };
     let held = group.limits().unwrap();

@@ -1,0 +1,124 @@
+//! What a caller asks to be made, with all that it comes to.
+
+use std::time::Duration;
+
+use offleash_core::id::SandboxName;
+use offleash_interpreter::language::Language;
+use offleash_store::HeldTemplate;
+use offleash_store::registry::{EventKind, SandboxRow};
+
+use crate::clock::{after, now_ms};
+use crate::daemon::error::DaemonError;
+use crate::daemon::history::{Happened, who};
+use crate::daemon::inner::Inner;
+use crate::daemon::pool::Origin;
+use crate::daemon::random;
+use crate::daemon::request::{CreateRequest, NAME, OnTimeout};
+use crate::daemon::specification::{self, Specification};
+use crate::daemon::table::Claim;
+use crate::daemon::view::Caller;
+
+/// A create, checked and settled.
+#[derive(Debug)]
+pub(in crate::daemon) struct Order {
+    pub(in crate::daemon) caller: Caller,
+    pub(in crate::daemon) request: CreateRequest,
+    pub(in crate::daemon) specification: Specification,
+    pub(in crate::daemon) timeout: Duration,
+    /// What was built that it is of.
+    pub(in crate::daemon) template: Option<HeldTemplate>,
+}
+
+impl Order {
+    pub(super) fn of(caller: &Caller, mut request: CreateRequest, inner: &Inner) -> Result<Self, DaemonError> {
+        if inner.is_draining() {
+            return Err(DaemonError::Draining);
+        }
+        if request.metadata.contains_key(NAME) {
+            let why = format!("label `{NAME}` is what `name` sets, which is one sandbox's alone");
+            return Err(DaemonError::invalid("metadata", why));
+        }
+        if let Some(name) = &request.name {
+            request.metadata.insert(NAME.to_owned(), name.as_str().to_owned());
+        }
+        request.network.named_by_owner = caller.is_owner();
+        let specification = Specification::of(&request, &inner.config)?;
+        let timeout = specification::timeout(request.timeout_seconds, &inner.config)?;
+        Ok(Self {
+            caller: caller.clone(),
+            request,
+            specification,
+            timeout,
+            template: None,
+        })
+    }
+
+    /// What it is of.
+    pub(in crate::daemon) fn origin(&self) -> Origin {
+        Origin::of(self.template.as_ref())
+    }
+
+    /// Whether it asks for nothing that members of the warm pool have not.
+    pub(super) fn is_usual(&self, inner: &Inner) -> bool {
+        self.specification.limits == inner.config.default_limits && !(self.is_late() && self.has_context(inner))
+    }
+
+    /// Whether it has variables that an interpreter would have had to be started with.
+    fn is_late(&self) -> bool {
+        let mut names = self.request.env.keys();
+        names.any(|name| Language::is_read_by_python_at_start(name))
+    }
+
+    /// Whether sandboxes like it are to have a context that is ready.
+    fn has_context(&self, inner: &Inner) -> bool {
+        let recipe = self.template.as_ref().map(|template| &template.record().recipe);
+        inner
+            .config
+            .pool
+            .ready_imports(&self.origin().template, recipe)
+            .is_some()
+    }
+
+    /// Whether it is worth having a copy of a zygote before anybody asks: a fork brings its own contexts.
+    pub(super) fn wants_copy(&self, inner: &Inner) -> bool {
+        self.specification.fork_of.is_none() && !self.is_late() && self.has_context(inner)
+    }
+
+    /// What it counts against.
+    pub(in crate::daemon) fn claim<'a>(&'a self, inner: &'a Inner) -> Claim<'a> {
+        Claim {
+            owner: &self.caller.key_id,
+            quota: &self.caller.quota,
+            limits: &self.specification.limits,
+            most: inner.config.max_sandboxes,
+            idempotency_key: self.request.idempotency_key.as_deref(),
+            name: self.request.name.as_ref().map(SandboxName::as_str),
+        }
+    }
+
+    /// What is told of a sandbox that was made for it.
+    pub(super) fn created(&self, made: &Specification) -> Happened {
+        let (by, template, level) = (who(&self.caller), &self.request.template, &made.level);
+        let line = match &self.specification.fork_of {
+            None => format!("created by {by} from template `{template}`, isolated by `{level}`"),
+            Some(source) => format!("forked by {by} from sandbox `{source}`, isolated by `{level}`"),
+        };
+        Happened::new(EventKind::Created, line)
+    }
+
+    /// What of it goes into the row of a sandbox.
+    pub(in crate::daemon) fn fill(&self, row: &mut SandboxRow) -> Result<(), DaemonError> {
+        let request = &self.request;
+        let closed = request.network.allow_public_traffic == Some(false);
+        row.key_id = Some(self.caller.key_id.clone());
+        row.metadata.clone_from(&request.metadata);
+        row.started_ms = now_ms();
+        row.end_ms = after(row.started_ms, self.timeout);
+        row.auto_pause = request.on_timeout == OnTimeout::Pause;
+        row.auto_resume = request.auto_resume;
+        row.access_token = request.secure.then(random::token).transpose()?;
+        row.traffic_token = closed.then(random::token).transpose()?;
+        row.idempotency_key.clone_from(&request.idempotency_key);
+        Ok(())
+    }
+}
