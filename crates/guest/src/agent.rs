@@ -13,6 +13,7 @@ use rustix::process::DumpableBehavior;
 
 use crate::connection::{Broken, Connection};
 use crate::execution::Execution;
+use crate::oom_score::OomScore;
 use crate::processes::{self, Role};
 use crate::{CONTROL, exit, files, sudo, usage};
 
@@ -39,9 +40,7 @@ pub(crate) struct Agent {
     workers: Vec<i32>,
     /// Those inside who want to be somebody else, if they may.
     sudo: Option<sudo::Server>,
-    oom_score: i16,
-    /// What the host asked for its last command; what those inside start gets the same.
-    command_oom_score: Option<i16>,
+    oom_score: OomScore,
     /// Which execution is served first in this round, so that none starves while the host takes little.
     first: usize,
 }
@@ -75,7 +74,6 @@ impl From<Broken> for Stop {
 impl Agent {
     /// Takes over the control socket and says that it is ready.
     pub(crate) fn start(role: Role) -> Result<Self, Errno> {
-        rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
         if role == Role::Subreaper {
             rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         }
@@ -86,10 +84,11 @@ impl Agent {
         let starter = Starter::of_this_process();
         let connection = Connection::new(spawn::adopt_descriptor(CONTROL)?);
         occupy_standard_streams()?;
+        let oom_score = OomScore::of_this_process();
+        rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
         // Not an array that is copied: no page of it is touched before there is output.
         let buffer = alloc::vec![0; OUTPUT_CHUNK];
         let (executions, leftovers) = (Vec::new(), Vec::new());
-        let oom_score = processes::own_oom_score();
         Ok(Self {
             role,
             starter,
@@ -101,7 +100,6 @@ impl Agent {
             sudo: None,
             buffer,
             oom_score,
-            command_oom_score: None,
             first: 0,
         })
     }
@@ -142,7 +140,7 @@ impl Agent {
                 Ready::SudoListener => self.sudo.iter_mut().for_each(sudo::Server::accept),
                 Ready::SudoClient(client) => {
                     if let Some(sudo) = &mut self.sudo {
-                        sudo.serve(client, &mut self.buffer, self.command_oom_score);
+                        sudo.serve(client, &mut self.buffer, &self.oom_score);
                     }
                 }
             }
@@ -260,15 +258,14 @@ impl Agent {
         if self.execution(exec).is_some() {
             return Err(Stop::Broken(Broken::Protocol));
         }
-        self.command_oom_score = request.oom_score_adj.filter(|score| *score > self.oom_score);
-        match Execution::start(self.starter, request, self.oom_score) {
-            Ok((execution, spawned)) => {
+        self.oom_score.ask(request.oom_score_adj);
+        let (started, has_score) = self.oom_score.inherited(|| Execution::start(self.starter, request));
+        match started {
+            Ok(execution) => {
+                let pid = execution.pid.unsigned_abs();
                 self.executions.push(execution);
-                self.connection.send(&FromGuest::Started {
-                    exec,
-                    pid: spawned.pid.unsigned_abs(),
-                });
-                if !spawned.oom_score_set {
+                self.connection.send(&FromGuest::Started { exec, pid });
+                if !has_score {
                     self.report_problem("writing oom_score_adj of a command failed");
                 }
             }

@@ -39,12 +39,8 @@ struct Streams {
 }
 
 impl Execution {
-    /// Starts a command; also answers whether its `oom_score_adj` could be raised.
-    pub(crate) fn start(
-        starter: Starter,
-        request: &Exec,
-        lowest_oom_score: i16,
-    ) -> Result<(Self, Spawned), StartFailure> {
+    /// Starts a command.
+    pub(crate) fn start(starter: Starter, request: &Exec) -> Result<Self, StartFailure> {
         let user = request.user.map(user_of).transpose()?;
         let Streams {
             input,
@@ -68,24 +64,20 @@ impl Execution {
             } else {
                 Session::New
             },
-            oom_score_adj: request.oom_score_adj.filter(|score| *score > lowest_oom_score),
             // When the guest is gone its commands are of no use; where it is an init the kernel sees to that anyway.
             orphaned: Orphaned::Dies,
             user,
         };
         let spawned = spawn_as_told(starter, &command)?;
-        Ok((
-            Self {
-                exec: request.exec,
-                pid: spawned.pid,
-                input,
-                outputs,
-                held: false,
-                terminal,
-                ended: None,
-            },
-            spawned,
-        ))
+        Ok(Self {
+            exec: request.exec,
+            pid: spawned.pid,
+            input,
+            outputs,
+            held: false,
+            terminal,
+            ended: None,
+        })
     }
 
     /// Queues input and writes what the command takes at once; answers how many bytes are done with.

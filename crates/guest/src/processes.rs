@@ -99,15 +99,6 @@ pub(crate) fn signal_session(role: Role, session: i32, except: i32, signal: i32)
     }
 }
 
-/// Our `oom_score_adj`; zero if it cannot be read.
-pub(crate) fn own_oom_score() -> i16 {
-    let text = read(b"/proc/self/oom_score_adj");
-    core::str::from_utf8(&text)
-        .ok()
-        .and_then(|text| text.trim_end().parse().ok())
-        .unwrap_or(0)
-}
-
 /// Children, their children and so on.
 fn descendants() -> Vec<i32> {
     let mut found = children(rustix::process::getpid().as_raw_pid());

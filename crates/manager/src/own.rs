@@ -257,7 +257,6 @@ impl OwnSandboxes {
             descriptors: &[null.as_fd(), answer.as_fd(), self.complaints.as_fd()],
             user: None,
             session: Session::New,
-            oom_score_adj: None,
             orphaned: Orphaned::Dies,
         })?;
         // Not reaped yet, so its number is still its own.

@@ -44,8 +44,6 @@ pub struct Spawn<'a> {
     pub descriptors: &'a [BorrowedFd<'a>],
     /// In which session it runs.
     pub session: Session,
-    /// Its `oom_score_adj`; written as it is, so that lowering fails without privilege.
-    pub oom_score_adj: Option<i16>,
     /// What happens when the thread that starts it ends.
     pub orphaned: Orphaned,
     /// As whom it runs ([`become_user`]); as the starter if `None`. The directory is entered as that user.
@@ -77,8 +75,6 @@ pub enum Orphaned {
 pub struct Spawned {
     /// Its process id; not reaped yet.
     pub pid: i32,
-    /// Whether `oom_score_adj` is what was asked for.
-    pub oom_score_set: bool,
 }
 
 /// Why a program could not be started.
@@ -149,7 +145,6 @@ fn spawn_by(starter: Option<Starter>, request: &Spawn<'_>) -> Result<Spawned, Sp
     let candidates = candidates(program, searched, request.env).ok_or(SpawnError::NotFound)?;
     let mut shell_argv = vec_of_shell(&argv);
     let sources = Sources::new(request.descriptors).map_err(|errno| SpawnError::Step { step: "dup", errno })?;
-    let (oom_score, oom_score_length) = request.oom_score_adj.map_or(([0; 8], 0), decimal);
 
     let mut plan = Plan {
         argv: argv.as_ptr(),
@@ -166,16 +161,12 @@ fn spawn_by(starter: Option<Starter>, request: &Spawn<'_>) -> Result<Spawned, Sp
         die_with_parent: request.orphaned == Orphaned::Dies,
         user: request.user,
         starter,
-        oom_score,
-        oom_score_length,
-        oom_score_written: false,
         failed: Step::None,
         errno: 0,
     };
     let pid = start(&mut plan).map_err(|errno| SpawnError::Step { step: "clone", errno })?;
     if plan.failed == Step::None {
-        let oom_score_set = plan.oom_score_written || raise_oom_score(pid, &oom_score[..oom_score_length]);
-        return Ok(Spawned { pid, oom_score_set });
+        return Ok(Spawned { pid });
     }
     children::wait_for(pid);
     Err(failure(plan.failed, plan.errno))
@@ -282,57 +273,9 @@ impl Sources {
     }
 }
 
-/// A number between -32768 and 32767 in decimal, and its length.
-fn decimal(number: i16) -> ([u8; 8], usize) {
-    let mut text = [b'0'; 8];
-    let (mut rest, mut start) = (number.unsigned_abs(), text.len());
-    loop {
-        start -= 1;
-        text[start] = b'0' + u8::try_from(rest % 10).unwrap_or(0);
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    if number < 0 {
-        start -= 1;
-        text[start] = b'-';
-    }
-    text.rotate_left(start);
-    (text, text.len() - start)
-}
-
-/// Writes the score from outside, once the program has its own memory.
-///
-/// Before that its files in `/proc` belong to root if the starter is not dumpable, because the memory is the
-/// starter's (proc(5)).
-fn raise_oom_score(pid: i32, text: &[u8]) -> bool {
-    let mut path = Vec::from(&b"/proc/"[..]);
-    children::append_decimal(&mut path, pid.unsigned_abs());
-    path.extend_from_slice(b"/oom_score_adj");
-    let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
-    rustix::fs::open(&path[..], flags, rustix::fs::Mode::empty())
-        .and_then(|file| rustix::io::write(file, text))
-        .is_ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn scores_are_written_as_the_kernel_reads_them() {
-        for (number, text) in [
-            (0, "0"),
-            (7, "7"),
-            (1000, "1000"),
-            (-1000, "-1000"),
-            (i16::MIN, "-32768"),
-        ] {
-            let (bytes, length) = decimal(number);
-            assert_eq!(&bytes[..length], text.as_bytes());
-        }
-    }
 
     #[test]
     fn a_program_is_tried_in_each_named_directory() {

@@ -18,6 +18,7 @@ use rustix::net::{
 };
 
 use crate::execution::{end_of, give_to, spawn_as_told, user_of};
+use crate::oom_score::OomScore;
 use crate::processes::{self, Role};
 
 /// Connections at a time.
@@ -119,7 +120,7 @@ impl Server {
     }
 
     /// Takes what a client sent, by way of `buffer`.
-    pub(crate) fn serve(&mut self, client: usize, buffer: &mut [u8], oom_score: Option<i16>) {
+    pub(crate) fn serve(&mut self, client: usize, buffer: &mut [u8], oom_score: &OomScore) {
         let Some(client) = self.clients.get_mut(client) else {
             return;
         };
@@ -155,7 +156,7 @@ impl Server {
 }
 
 impl Client {
-    fn receive(&mut self, buffer: &mut [u8], oom_score: Option<i16>) -> Result<(), Malformed> {
+    fn receive(&mut self, buffer: &mut [u8], oom_score: &OomScore) -> Result<(), Malformed> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STREAMS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
@@ -179,7 +180,7 @@ impl Client {
         Ok(())
     }
 
-    fn carry_out(&mut self, request: SudoRequest, oom_score: Option<i16>) -> Result<(), Malformed> {
+    fn carry_out(&mut self, request: SudoRequest, oom_score: &OomScore) -> Result<(), Malformed> {
         match (request, self.command) {
             (SudoRequest::Run(run), None) if self.descriptors.len() == STREAMS => {
                 match start(self.starter, &run, &self.descriptors, oom_score) {
@@ -207,12 +208,7 @@ impl Client {
     }
 }
 
-fn start(
-    starter: Starter,
-    run: &SudoRun,
-    descriptors: &[OwnedFd],
-    oom_score: Option<i16>,
-) -> Result<i32, StartFailure> {
+fn start(starter: Starter, run: &SudoRun, descriptors: &[OwnedFd], oom_score: &OomScore) -> Result<i32, StartFailure> {
     let streams: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
     let user = user_of(run.user)?;
     if run.terminal
@@ -231,10 +227,9 @@ fn start(
         } else {
             Session::New
         },
-        oom_score_adj: oom_score,
         orphaned: Orphaned::Dies,
         user: Some(user),
     };
-    let spawned = spawn_as_told(starter, &command)?;
-    Ok(spawned.pid)
+    let (spawned, _) = oom_score.inherited(|| spawn_as_told(starter, &command));
+    Ok(spawned?.pid)
 }

@@ -136,7 +136,6 @@ pub(crate) fn start_program(argv: &[Vec<u8>]) -> Guest {
         cwd: None,
         descriptors: &[null.as_fd(), null.as_fd(), null.as_fd(), theirs.as_fd()],
         session: Session::New,
-        oom_score_adj: None,
         orphaned: Orphaned::Lives,
         user: None,
     })

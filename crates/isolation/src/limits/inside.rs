@@ -53,7 +53,6 @@ impl Measuring {
             descriptors: &[namespace.as_fd(), theirs.as_fd(), null.as_fd(), layer],
             user: None,
             session: Session::Same,
-            oom_score_adj: None,
             orphaned: Orphaned::Dies,
         })
         .map_err(io::Error::other)?;

@@ -82,7 +82,6 @@ impl Copier {
             descriptors: &[their_order.as_fd(), their_answer.as_fd(), null.as_fd()],
             user: None,
             session: Session::New,
-            oom_score_adj: None,
             // Threads of the event loop end with the daemon.
             orphaned: Orphaned::Dies,
         })

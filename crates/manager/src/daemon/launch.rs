@@ -108,7 +108,6 @@ fn start_own(
         descriptors: &streams,
         user: None,
         session: Session::New,
-        oom_score_adj: None,
         orphaned: Orphaned::Lives,
     });
     let pid = spawned.map_err(io::Error::other)?.pid;

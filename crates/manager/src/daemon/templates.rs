@@ -250,7 +250,6 @@ async fn build(program: Option<&Path>, order: &BuildOrder, log: Option<&OwnedFd>
         descriptors: &[theirs.as_fd(), null.as_fd(), log.map_or(null.as_fd(), OwnedFd::as_fd)],
         user: None,
         session: Session::New,
-        oom_score_adj: None,
         // Threads of the event loop end with the daemon.
         orphaned: Orphaned::Dies,
     })

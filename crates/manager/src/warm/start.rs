@@ -81,7 +81,6 @@ fn start_one(order: &Order, mut place: Place) -> Result<(), StartError> {
         descriptors: &[memory.as_fd(), null.as_fd(), null.as_fd(), place.as_fd()],
         user: None,
         session: Session::New,
-        oom_score_adj: None,
         orphaned: Orphaned::Lives,
     })?;
     place.hand_over();

@@ -33,12 +33,7 @@ pub(crate) struct Plan {
     pub(crate) user: Option<User>,
     /// What the starter knows of itself.
     pub(crate) starter: Option<Starter>,
-    /// The text for `oom_score_adj` and its length; zero to leave it.
-    pub(crate) oom_score: [u8; 8],
-    pub(crate) oom_score_length: usize,
 
-    /// Answer: whether `oom_score_adj` could be written.
-    pub(crate) oom_score_written: bool,
     /// Answer: which step failed, if the child comes to its end without execve.
     pub(crate) failed: Step,
     /// Answer: why.
@@ -129,8 +124,6 @@ unsafe fn prepare(plan: &mut Plan) -> (Step, i32) {
             return (Step::Terminal, raw::errno(answer));
         }
     }
-    // Before the user changes: the file belongs to the one from whom this process was made.
-    plan.oom_score_written = write_oom_score(plan);
     if let Some(user) = plan.user {
         let bounding = plan.starter.map(|starter| starter.bounding);
         if let Err(errno) = become_user_with(user, bounding) {
@@ -194,24 +187,6 @@ unsafe fn place_descriptors(plan: &Plan) -> isize {
         place += 1;
     }
     0
-}
-
-fn write_oom_score(plan: &Plan) -> bool {
-    if plan.oom_score_length == 0 {
-        return true;
-    }
-    let path = c"/proc/self/oom_score_adj";
-    let flags = word(libc::O_WRONLY | libc::O_CLOEXEC);
-    let file = call(libc::SYS_openat, [AT_FDCWD, path.as_ptr().addr(), flags, 0, 0, 0]);
-    let Ok(file) = usize::try_from(file) else {
-        return false;
-    };
-    let written = call(
-        libc::SYS_write,
-        [file, plan.oom_score.as_ptr().addr(), plan.oom_score_length, 0, 0, 0],
-    );
-    call(libc::SYS_close, [file, 0, 0, 0, 0, 0]);
-    written > 0
 }
 
 #[expect(
