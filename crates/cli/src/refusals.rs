@@ -59,7 +59,31 @@ pub(crate) fn of_limits(hits: &[LimitHit]) -> impl Iterator<Item = String> + '_ 
             row.word, row.flag
         )
     });
-    of_processes.chain(of_the_ended(hits)).chain(of_the_network(hits))
+    of_processes
+        .chain(of_the_ended(hits))
+        .chain(of_the_reported(hits))
+        .chain(of_the_network(hits))
+}
+
+/// What the command itself says: that it is this limit is likely, and not known.
+fn of_the_reported(hits: &[LimitHit]) -> impl Iterator<Item = String> + '_ {
+    let reported = hits.iter().filter(|hit| hit.effect == LimitEffect::Reported);
+    reported.map(|hit| {
+        let row = hit.limit.row();
+        let what = match hit.limit {
+            LimitName::OpenFiles => "it could open no more files",
+            LimitName::Pids => "no more processes could be started",
+            LimitName::Memory => "it got no more memory",
+            LimitName::FileSize | LimitName::Workspace => "a file was too large",
+            LimitName::Tmp => "there was no room left",
+            _ => "it was refused",
+        };
+        let value = row.show(hit.value);
+        format!(
+            "the command says that {what}: the limit `{}` is {value}; raise it with `{}`",
+            row.word, row.flag
+        )
+    })
 }
 
 fn of_the_ended(hits: &[LimitHit]) -> impl Iterator<Item = String> + '_ {
@@ -93,6 +117,7 @@ fn of_the_network(hits: &[LimitHit]) -> impl Iterator<Item = String> + '_ {
             LimitEffect::Cut => "connections were cut",
             LimitEffect::Slowed => "connections were slowed down",
             LimitEffect::Ended => "processes were ended",
+            LimitEffect::Reported => "the command complains of it",
         };
         let value = row.show(hit.value);
         format!(

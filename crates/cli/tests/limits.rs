@@ -108,6 +108,37 @@ fn more_memory_than_allowed_is_told_as_that() {
                 .contains("RLIMIT_DATA"),
             "{record}"
         );
+        assert_eq!(hits(&record, LimitName::Memory), ["reported"], "{record}");
+    }
+}
+
+#[test]
+fn what_only_the_command_knows_of_is_told_in_its_words() {
+    let site = Site::new();
+    if program("python3").is_none() {
+        return skip("python3 is not installed");
+    }
+    let many = "held = [open('/dev/null') for _ in range(100)]";
+    let caught = format!("try:\n    {many}\nexcept OSError as error:\n    print(error)\n");
+    let long = "open('long', 'wb').truncate(2 << 20)";
+    for (limit, value, flags, code, exit_code) in [
+        (LimitName::OpenFiles, 64, ["--open-files", "64"], many, 1),
+        (LimitName::OpenFiles, 64, ["--open-files", "64"], &caught, 0),
+        (LimitName::OpenFiles, 200, ["--open-files", "200"], many, 0),
+        (LimitName::FileSize, 1 << 20, ["--file-size", "1M"], long, 1),
+    ] {
+        let command = ["--", "python3", "-c", code];
+        let arguments = |more: &[&'static str]| [&["run"], more, &flags, &command].concat();
+        let record = record_of(&site.offleash(arguments(&["--json"])).output().unwrap());
+        assert_eq!(record["exit_code"], exit_code, "{record}");
+        let expected = if exit_code == 0 { vec![] } else { vec!["reported"] };
+        assert_eq!(hits(&record, limit), expected, "{record}");
+        let output = site.offleash(arguments(&[])).output().unwrap();
+        let line = format!("raise it with `{}`", limit.flag());
+        assert_eq!(stderr(&output).contains(&line), exit_code != 0, "{}", stderr(&output));
+        for hit in record["limits_hit"].as_array().unwrap() {
+            assert_eq!(hit["value"], value, "{record}");
+        }
     }
 }
 

@@ -39,9 +39,9 @@ pub struct RunRecord {
     pub stderr: Captured,
     /// What was used.
     pub usage: Usage,
-    /// Limits that were hit, whether they ended the run or only refused a request. What the kernel refused to a single
-    /// process (one more descriptor, more memory without a cgroup) shows only in its own errors; a process below the command that
-    /// made too long a file, if a shell passes that on as its own code (153).
+    /// Limits that were hit, whether they ended the run or only refused a request. What the kernel refuses to a single
+    /// process without counting it (one more descriptor, too long a file, more memory without a cgroup) is told if the command
+    /// fails and says so at its end, or if a shell passes on that a process below it was ended (153).
     pub limits_hit: Vec<LimitHit>,
     /// What was refused, and by which rule. Paths and commands are refused by the kernel, which tells the program alone.
     pub denials: Vec<Denial>,
@@ -350,7 +350,8 @@ pub struct LimitHit {
     /// Its value in its unit.
     pub value: u64,
     /// `killed` when it ended the run, `refused` when single requests failed, `cut` when connections were ended, `slowed`
-    /// when something had to wait, `ended` when processes were ended and the sandbox went on.
+    /// when something had to wait, `ended` when processes were ended and the sandbox went on, `reported` when nobody counts
+    /// what is refused and the command, which failed, said at its end that it was.
     pub effect: LimitEffect,
 }
 
@@ -368,6 +369,8 @@ pub enum LimitEffect {
     Slowed,
     /// Processes were ended; the sandbox went on.
     Ended,
+    /// The command, which failed, says so itself.
+    Reported,
 }
 
 /// Something that was refused.

@@ -310,6 +310,8 @@ pub struct Final {
     pub limits_hit: Vec<LimitHit>,
     /// Whether something was killed for want of memory: at any time or, in a sandbox that outlives that, just before the end.
     pub out_of_memory: bool,
+    /// Limits that the kernel keeps without counting what it refuses.
+    pub uncounted: Vec<LimitName>,
 }
 
 /// What is enforced on this machine for one sandbox.

@@ -18,6 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use crate::capture::Capture;
+use crate::last_words::LastWords;
 
 /// Where an execution's output goes, and its input and signals come from.
 pub trait Door {
@@ -88,6 +89,7 @@ pub(crate) struct Driven {
     /// Limits that refused single requests.
     pub(crate) limits_hit: Vec<LimitHit>,
     pub(crate) capture: Capture,
+    pub(crate) last_words: LastWords,
 }
 
 /// What an execution has come to until now.
@@ -140,6 +142,7 @@ pub(crate) struct Drive<'a> {
     interrupted: bool,
     found: Found,
     capture: Capture,
+    last_words: LastWords,
     /// Does a little of what can wait, while there is nothing to wait for; says whether there is more.
     chore: Option<&'a mut dyn FnMut() -> bool>,
     /// What the gateway asks.
@@ -169,6 +172,7 @@ impl<'a> Drive<'a> {
             interrupted: false,
             found: Found::default(),
             capture,
+            last_words: LastWords::default(),
             chore: None,
             questions: None,
             gateway: None,
@@ -216,6 +220,7 @@ impl<'a> Drive<'a> {
             ending,
             limits_hit: self.found.limits_hit,
             capture: self.capture,
+            last_words: self.last_words,
         })
     }
 
@@ -284,6 +289,7 @@ impl<'a> Drive<'a> {
         }
         self.output_bytes += bytes.len() as u64;
         self.capture.take(stream, &bytes);
+        self.last_words.take(stream, &bytes);
         if !bytes.is_empty() {
             self.door.write(stream, bytes);
         }

@@ -11,6 +11,7 @@ mod clock;
 pub mod daemon;
 pub mod drive;
 pub mod keeper;
+mod last_words;
 pub mod lifecycle;
 pub mod own;
 pub mod planning;

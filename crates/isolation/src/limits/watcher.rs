@@ -357,6 +357,7 @@ impl Watcher {
         }
         self.compare_layers(&mut hits);
         let limits_hit = self.not_told_yet(hits);
+        let uncounted = self.uncounted();
         if let Some(group) = self.group.take() {
             // Empty already, unless something was moved into it from outside.
             group.end().map_err(io::Error::other)?;
@@ -371,6 +372,7 @@ impl Watcher {
             usage: self.used(),
             limits_hit,
             out_of_memory: self.ends_out_of_memory(Instant::now()),
+            uncounted,
             ..Final::default()
         })
     }
@@ -650,6 +652,16 @@ impl Watcher {
             .written_bytes
             .max(group.written_bytes.unwrap_or(written))
             .max(bytes(resources.blocks_written));
+    }
+
+    /// Limits that the kernel keeps without counting what it refuses.
+    fn uncounted(&self) -> Vec<LimitName> {
+        let always = [LimitName::OpenFiles, LimitName::FileSize, LimitName::Tmp];
+        let without_group = [LimitName::Pids, LimitName::Memory];
+        let without_group = without_group
+            .into_iter()
+            .filter(|limit| !self.held_by_group(limit.name()));
+        always.into_iter().chain(without_group).collect()
     }
 
     fn held_by_group(&self, limit: &str) -> bool {

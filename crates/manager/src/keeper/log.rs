@@ -158,6 +158,7 @@ impl Log {
             LimitEffect::Cut => (LogLevel::Warn, "connections were cut"),
             LimitEffect::Slowed => (LogLevel::Warn, "connections were slowed down"),
             LimitEffect::Ended => (LogLevel::Warn, "processes are ended"),
+            LimitEffect::Reported => (LogLevel::Warn, "a command complains of it"),
         };
         let line = format!("the limit `{}` of {} was hit: {effect}", row.word, row.show(hit.value));
         self.note(level, &line);

@@ -18,7 +18,7 @@ use offleash_sys::signals;
 
 use super::{Executed, ManagerError, RunReport, RunRequest, audit, with_causes};
 use crate::capture::Capture;
-use crate::drive::Ending;
+use crate::drive::{Driven, Ending};
 use crate::planning::{self, Host};
 
 /// `SIGKILL` and `SIGPIPE`.
@@ -47,6 +47,8 @@ impl Facts<'_> {
             ..
         } = self.executed;
         last.limits_hit.extend(told_by_code(&outcome, &self.plan.limits));
+        last.limits_hit
+            .extend(told_by_words(&driven, &last.uncounted, &self.plan.limits));
         let (stdout, stderr) = driven.capture.into_records();
         let mut usage = last.usage;
         usage.wall_ms = u64::try_from(self.request.started.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -182,6 +184,24 @@ fn told_by_code(outcome: &Outcome, limits: &Limits) -> Option<LimitHit> {
         }),
         _ => None,
     }
+}
+
+/// The limits of which the command says that they were why it failed.
+fn told_by_words(driven: &Driven, uncounted: &[LimitName], limits: &Limits) -> Vec<LimitHit> {
+    let Ending::Command(end) = &driven.ending else {
+        return Vec::new();
+    };
+    let said = driven.last_words.of(end, uncounted).into_iter();
+    let held = said.filter_map(|limit| match limit {
+        LimitName::FileSize => file_bound(limits, rlimit::current(Resource::FileSize).0),
+        limit => limits.get(limit).map(|value| (limit, value)),
+    });
+    let hit = |(limit, value)| LimitHit {
+        limit,
+        value,
+        effect: LimitEffect::Reported,
+    };
+    held.map(hit).collect()
 }
 
 /// The limit that kept files from growing, and its value. A lower one that this process was started with (`inherited`)
