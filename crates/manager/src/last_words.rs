@@ -70,7 +70,7 @@ impl LastWords {
         let is_said = |saying: &&str| texts.iter().any(|text| text.contains(saying));
         let said = SAYINGS
             .iter()
-            .filter(|(_, sayings)| sayings.iter().any(|saying| is_said(&saying)));
+            .filter(|(_, sayings)| sayings.iter().any(|saying| is_said(saying)));
         said.map(|(limit, _)| *limit)
             .filter(|limit| uncounted.contains(limit))
             .collect()
