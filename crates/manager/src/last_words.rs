@@ -68,9 +68,7 @@ impl LastWords {
         }
         let texts = [&self.stdout, &self.stderr].map(Tail::lower);
         let is_said = |saying: &&str| texts.iter().any(|text| text.contains(saying));
-        let said = SAYINGS
-            .iter()
-            .filter(|(_, sayings)| sayings.iter().any(|saying| is_said(saying)));
+        let said = SAYINGS.iter().filter(|(_, sayings)| sayings.iter().any(&is_said));
         said.map(|(limit, _)| *limit)
             .filter(|limit| uncounted.contains(limit))
             .collect()
