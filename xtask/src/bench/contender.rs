@@ -30,6 +30,11 @@ pub(super) const LEAST: &str = "least";
 pub(super) const OFFLEASH: &str = "offleash";
 /// Our name where the run takes a sandbox that waits.
 pub(super) const WARM: &str = "offleash, warm";
+/// Our name where that one has a Python that waits, too.
+pub(super) const PYTHON: &str = "warm, --python";
+
+/// The template of [`PYTHON`]: the host's Python, and what it has imported.
+const RECIPE: &str = "name = \"code-interpreter\"\nrun = [\"true\"]\nimports = [\"json\"]\n";
 
 /// How long a sandbox may take to be made for the next run.
 const READY: Duration = Duration::from_secs(10);
@@ -87,13 +92,15 @@ impl Drop for Arena {
         std::thread::sleep(Duration::from_millis(200));
         let reaping = Command::new(&self.binary)
             .arg("runs")
-            .env("OFFLEASH_STATE", self.path("home").join("state"))
+            .env("OFFLEASH_STATE", self.state())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .status();
         // A binary that cannot do it has left nothing.
         let _ = reaping;
-        let _ = self.offleash(&["warm", "stop"]).command().status();
+        for state in [self.state(), self.state_with_python()] {
+            let _ = self.offleash_in(&state, &["warm", "stop"]).command().status();
+        }
     }
 }
 
@@ -144,10 +151,25 @@ impl Arena {
         )
     }
 
+    fn offleash_in(&self, state: &Path, words: &[&str]) -> CommandLine {
+        let mut command = self.offleash(words);
+        command.arguments.extend(["--state".into(), state.into()]);
+        command
+    }
+
+    fn state(&self) -> PathBuf {
+        self.path("home").join("state")
+    }
+
+    /// One of its own, so that what waits there is known to be that.
+    fn state_with_python(&self) -> PathBuf {
+        self.path("home").join("state-python")
+    }
+
     /// Waits until a sandbox waits for the next run.
-    fn wait_for_a_sandbox(&self) -> Result<(), TaskError> {
+    fn wait_for_a_sandbox(&self, state: &Path) -> Result<(), TaskError> {
         let asked = Instant::now();
-        let ask = self.offleash(&["warm", "ls", "--json"]);
+        let ask = self.offleash_in(state, &["warm", "ls", "--json"]);
         loop {
             let told = ask.output()?;
             let waiting: Vec<Value> = serde_json::from_str(&told).unwrap_or_default();
@@ -174,7 +196,7 @@ impl Arena {
         let home = self.path("home");
         let variables = [
             ("HOME", home.clone()),
-            ("OFFLEASH_STATE", home.join("state")),
+            ("OFFLEASH_STATE", self.state()),
             ("XDG_RUNTIME_DIR", home),
         ];
         let mut environment: Vec<_> = variables
@@ -204,15 +226,17 @@ pub(super) struct Contender {
 enum Way {
     /// Words before the workload's own.
     Wrapper(Vec<OsString>),
-    /// The same, where something that was there before does the work.
-    Handed(Vec<OsString>),
+    /// The same, where something that was there before does the work; what waits is kept in `state`.
+    Handed { words: Vec<OsString>, state: PathBuf },
+    /// The same for words of Python.
+    HandedPython { words: Vec<OsString>, state: PathBuf },
     /// A bundle directory for each workload, and a new container id for each run.
     Bundles { program: PathBuf },
 }
 
 impl Contender {
     /// All contenders, or why one cannot even be prepared.
-    pub(super) fn all(arena: &Arena) -> [Result<Self, (&'static str, TaskError)>; 6] {
+    pub(super) fn all(arena: &Arena) -> [Result<Self, (&'static str, TaskError)>; 7] {
         let named = |name: &'static str| move |error| (name, error);
         let ours = |words: &[&str]| arena.offleash(words).arguments;
         [
@@ -222,10 +246,36 @@ impl Contender {
             Self::least(arena).map_err(named(LEAST)),
             Ok(Self::wrapper(OFFLEASH, ours(&["run", "--"]))),
             Ok(Self {
-                way: Way::Handed(ours(&["run", "--warm", "1", "--"])),
+                way: Way::Handed {
+                    words: ours(&["run", "--warm", "1", "--"]),
+                    state: arena.state(),
+                },
                 ..Self::wrapper(WARM, Vec::new())
             }),
+            Self::python(arena).map_err(named(PYTHON)),
         ]
+    }
+
+    fn python(arena: &Arena) -> Result<Self, TaskError> {
+        let (recipe, state) = (arena.path("recipe.toml"), arena.state_with_python());
+        fs::write(&recipe, RECIPE).map_err(TaskError::file("writing", &recipe))?;
+        let mut build = arena.offleash_in(&state, &["template", "build", "--quiet", "--file"]);
+        let place = build.arguments.len() - 2;
+        build.arguments.insert(place, recipe.into());
+        build.check()?;
+        let run = arena.offleash_in(&state, &["run", "--warm", "1", "--python"]);
+        Ok(Self {
+            way: Way::HandedPython {
+                words: run.arguments,
+                state,
+            },
+            ..Self::wrapper(PYTHON, Vec::new())
+        })
+    }
+
+    /// Whether it runs that at all.
+    pub(super) fn runs(&self, workload: Workload) -> bool {
+        workload == Workload::Python || !matches!(self.way, Way::HandedPython { .. })
     }
 
     fn wrapper(name: &'static str, words: Vec<OsString>) -> Self {
@@ -288,7 +338,11 @@ impl Contender {
     /// The command line of run number `run`; no number may be used twice at the same time.
     pub(super) fn command_line(&self, arena: &Arena, workload: Workload, run: u64) -> CommandLine {
         match &self.way {
-            Way::Wrapper(words) | Way::Handed(words) => arena.command_line(words.clone(), workload),
+            Way::Wrapper(words) | Way::Handed { words, .. } => arena.command_line(words.clone(), workload),
+            Way::HandedPython { words, .. } => {
+                let code = workload.command().iter().skip(1).map(OsString::from);
+                arena.command(words.iter().cloned().chain(code).collect())
+            }
             Way::Bundles { program } => {
                 let home = arena.path("crun");
                 let mut command = arena.command_line(Vec::new(), workload);
@@ -318,6 +372,9 @@ impl Contender {
     /// Why it does not work on this machine.
     pub(super) fn check(&mut self, arena: &Arena) -> Result<(), TaskError> {
         for workload in [Workload::True, Workload::Python] {
+            if !self.runs(workload) {
+                continue;
+            }
             let command = self.next_command(arena, workload);
             match &mut self.helper {
                 Some(helper) => helper.sample(&command).map(|_| ())?,
@@ -344,8 +401,8 @@ impl Contender {
 
     /// Waits for the end of what the run left to be done: the next contender shall not pay for it.
     fn settle(&self, arena: &Arena) -> Result<(), TaskError> {
-        match self.way {
-            Way::Handed(_) => arena.wait_for_a_sandbox(),
+        match &self.way {
+            Way::Handed { state, .. } | Way::HandedPython { state, .. } => arena.wait_for_a_sandbox(state),
             _ => Ok(()),
         }
     }

@@ -142,6 +142,10 @@ fn measure(
     workload: Workload,
     rounds: u32,
 ) -> Result<Vec<Timing>, TaskError> {
+    let mut contenders: Vec<_> = contenders
+        .iter_mut()
+        .filter(|contender| contender.runs(workload))
+        .collect();
     let mut series: Vec<Vec<Sample>> = contenders.iter().map(|_| Vec::new()).collect();
     let mut shuffle = Shuffle::new();
     for _ in 0..rounds {
@@ -149,7 +153,7 @@ fn measure(
             series[index].push(contenders[index].sample(arena, workload)?);
         }
     }
-    let timing = |(contender, samples): (&Contender, Vec<Sample>)| Timing {
+    let timing = |(contender, samples): (&&mut Contender, Vec<Sample>)| Timing {
         contender: contender.name,
         workload: workload.name(),
         wall_us: Series::of(samples.iter().map(|sample| sample.wall_us)),

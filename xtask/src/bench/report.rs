@@ -5,7 +5,7 @@ use std::fs;
 
 use serde::Serialize;
 
-use super::contender::{BUBBLEWRAP, OFFLEASH, PLAIN, WARM, Workload};
+use super::contender::{BUBBLEWRAP, OFFLEASH, PLAIN, PYTHON, WARM, Workload};
 use super::memory::Memory;
 use super::sample::Series;
 use super::throughput::Throughput;
@@ -187,6 +187,7 @@ impl Report {
             of_true(WARM),
             of_python(OFFLEASH),
             of_python(WARM),
+            of_python(PYTHON),
             bar(
                 format!("sandboxes a second, {BAR_CONCURRENCY} at once, to {BUBBLEWRAP}'s"),
                 ratio(self.rate(OFFLEASH), self.rate(BUBBLEWRAP)),
@@ -236,7 +237,8 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "The CPU time of \"{WARM}\" is that of the run's own process, without the sandbox that waited."
+            "The CPU time of \"{WARM}\" and \"{PYTHON}\" (that sandbox has a Python that waits, too) is that of the run's own process, \
+             without the sandbox that waited."
         )?;
         writeln!(f, "\n{:<10}{:>8}{:>12}", "", "at once", "a second")?;
         for Throughput {
