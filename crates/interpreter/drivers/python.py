@@ -1290,6 +1290,15 @@ def ipython_shell(channel):
                 raise KeyboardInterrupt
             return output
 
+        def _find_with_lazy_load(self, type_, magic_name):
+            found = super()._find_with_lazy_load(type_, magic_name)
+            # Newer releases load them when they are looked for.
+            scripts = dict.get(self.magics_manager.registry, "ScriptMagics")
+            if scripts is not None and "shebang" not in vars(scripts):
+                mend_scripts(scripts, self.magics_manager.magics["cell"])
+                found = super()._find_with_lazy_load(type_, magic_name)
+            return found
+
         def _tee(self, channel):
             # IPython's own keeps all that is written.
             return contextlib.nullcontext()
@@ -1388,6 +1397,39 @@ def ipython_shell(channel):
     shell.own_transformers = shell.transformers()
     InteractiveShell._instance = shell
     return shell
+
+
+def mend_scripts(scripts, magics):
+    """Has an interrupt of `%%bash` and its like end the program and the cell, as one of `!command` does. IPython's own leaves a
+    program alone that ignores the interrupt, and tells of one that failed."""
+    import functools
+
+    run = scripts.shebang
+
+    @functools.wraps(run)
+    def shebang(line, cell):
+        import asyncio
+
+        create, raised, started = asyncio.create_subprocess_exec, INTERRUPTS.raised, []
+
+        async def noted(*arguments, **options):
+            program = await create(*arguments, **options)
+            if asyncio.get_running_loop() is scripts.event_loop:
+                started.append(program)
+            return program
+
+        asyncio.create_subprocess_exec = noted
+        try:
+            return run(line, cell)
+        finally:
+            asyncio.create_subprocess_exec = create
+            if INTERRUPTS.raised != raised:
+                for program in started:
+                    if program.returncode is None:
+                        scripts.event_loop.call_soon_threadsafe(program._transport.close)
+                raise KeyboardInterrupt from None
+
+    scripts.shebang = magics["script"] = shebang
 
 
 class Traces:

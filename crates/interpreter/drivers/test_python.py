@@ -472,12 +472,17 @@ class CellsOfIPython(Cells):
         self.assertEqual(self.run_cell("_exit_code").text, "5")
 
     def test_an_interrupt_of_a_command_ends_the_cell(self):
-        for code in ("!echo on; sleep 100\nprint('more')", "print('on', flush=True)\nx = !sleep 100\nprint('more')"):
+        magic = "%%bash\ntrap '' INT\necho $$ >pid; echo on\nwhile true; do sleep 0.1; done"
+        for code in ("!echo on; sleep 100\nprint('more')", "print('on', flush=True)\nx = !sleep 100\nprint('more')", magic):
             with self.subTest(code):
                 cell = self.driver.start(code)
                 interrupt = lambda came: self.driver.interrupt() if came.output == [("stdout", b"on\n")] else None
                 came = self.driver.finish(cell, interrupt)
-                self.assertEqual((came.stdout, [error[0] for error in came.errors]), ("on\n", ["KeyboardInterrupt"]))
+                self.assertEqual((came.stdout[:3], [error[0] for error in came.errors]), ("on\n", ["KeyboardInterrupt"]))
+                self.assertNotIn("more", came.stdout)
+        gone = "import os, time\np = int(open('pid').read())\nwhile os.path.exists(f'/proc/{p}'): time.sleep(0.01)"
+        self.assertEqual(self.run_cell(gone).errors, [])
+        self.assertEqual(self.run_cell("%%bash\nexit 3").errors[0][0], "CalledProcessError")
 
     def test_history(self):
         self.run_cell("a = 1")
