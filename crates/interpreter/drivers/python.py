@@ -932,22 +932,90 @@ def bar_elements(ax, bars, flipped):
     ticks = [float(tick) for tick in axis.get_ticklocs()]
     texts = [label.get_text() for label in axis.get_ticklabels()]
     is_category = is_of_categories(axis)
+    place, has_own_texts = places_along(axis)
+    # Where each begins, how wide it is, and its value.
+    drawn = [
+        [
+            (bar.get_y(), bar.get_height(), bar.get_width()) if flipped else (bar.get_x(), bar.get_width(), bar.get_height())
+            for bar in container.patches
+        ]
+        for container in bars
+    ]
+    shared = shared_centres(drawn)
     elements = []
-    for container in bars:
-        group = named(container.get_label(), "_container", "Group")
-        for bar in container.patches:
-            if flipped:
-                along, width, value = bar.get_y(), bar.get_height(), bar.get_width()
-            else:
-                along, width, value = bar.get_x(), bar.get_width(), bar.get_height()
+    for container, group in zip(bars, drawn):
+        name = named(container.get_label(), "_container", "Group")
+        bins = not has_own_texts and are_bins(group)
+        for number, (along, width, value) in enumerate(group):
             centre = along + width / 2
             # Bars of several groups stand beside the tick that they share.
             beside = abs(width) * len(bars) / 2 if len(bars) > 1 else 1e-9
             near = min(range(len(ticks)), key=lambda tick: abs(ticks[tick] - centre), default=None)
             has_tick = near is not None and near < len(texts) and (is_category or abs(ticks[near] - centre) <= beside)
-            label = texts[near] if has_tick and texts[near] else f"{rounded(float(centre))}"
-            elements.append({"label": label, "group": group, "value": plain(float(value))})
+            if bins:
+                # The last one has its end, too, as everywhere.
+                label = f"[{place(along)}, {place(along + width)}{']' if number == len(group) - 1 else ')'}"
+            elif has_own_texts and has_tick and texts[near]:
+                label = texts[near]
+            else:
+                label = place(shared[number] if shared else centre)
+            elements.append({"label": label, "group": name, "value": plain(float(value))})
     return elements
+
+
+def shared_centres(drawn):
+    """The middle of the first bars of all groups, of the second ones and so on, if these stand together."""
+    if len({len(group) for group in drawn}) != 1:
+        return None
+    middles = []
+    for together in zip(*drawn):
+        centres = [along + width / 2 for along, width, _ in together]
+        if max(centres) - min(centres) > sum(abs(width) for _, width, _ in together):
+            return None
+        middles.append(sum(centres) / len(centres))
+    return middles
+
+
+def places_along(axis):
+    """What tells a place along an axis, and whether the texts at its ticks tell more: those that matplotlib chose are for who
+    sees all of them."""
+    by = type(axis.get_major_formatter()).__name__
+    period = period_of(axis)
+    if period is not None:
+        return lambda number: without_midnight(value_of(round(number), period)), by != "TimeSeries_DateFormatter"
+    if is_of_time(axis):
+        told = drawn_along(axis)
+
+        def moment(number):
+            # Without what arithmetic of floating point adds: to the nearest millisecond.
+            exact = told(number)
+            later = exact + type(exact - exact)(microseconds=500)
+            return without_midnight(later.replace(microsecond=later.microsecond // 1000 * 1000).isoformat())
+
+        return moment, not by.endswith("DateFormatter")
+    return numeral, by != "ScalarFormatter" or is_of_categories(axis)
+
+
+def without_midnight(moment):
+    """A day as such."""
+    return moment[:-9] if moment.endswith("T00:00:00") else moment
+
+
+def numeral(number):
+    """As people write it."""
+    number = rounded(float(number))
+    return f"{number:.0f}" if number is not None and abs(number) < 1e15 and number == int(number) else f"{number}"
+
+
+def are_bins(drawn):
+    """Whether bars are those of a histogram: each begins where the one before ends. Those of width 1 around whole numbers
+    are taken for bars of these numbers."""
+    ends = [along + width for along, width, _ in drawn]
+    if len(drawn) < 2 or any(width <= 0 for _, width, _ in drawn):
+        return False
+    if all(is_near(width, 1) and is_near(along + 0.5, round(along + 0.5)) for along, width, _ in drawn):
+        return False
+    return all(abs(end - along) <= 1e-6 * width for end, (along, width, _) in zip(ends, drawn[1:]))
 
 
 def box_parts(ax, lines, others):

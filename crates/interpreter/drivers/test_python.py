@@ -634,6 +634,18 @@ class Libraries(DriverTest):
         chart = self.chart("import pandas as pd\npd.DataFrame({'u': [1, 2], 'v': [3, 4]}, index=['x', 'y']).plot.bar(ax=plt.gca())")
         self.assertEqual(bars(chart), [("x", "u", 1), ("y", "u", 2), ("x", "v", 3), ("y", "v", 4)])
         self.assertEqual(self.chart("plt.bar(['a'], [2], yerr=[1])")["type"], "bar")
+        for code, labels in (
+            ("plt.bar(pd.date_range('2024-01-30', periods=60), range(60))", ["2024-01-30", "2024-01-31", "2024-02-01"]),
+            ("plt.bar(pd.date_range('2024-01-01T23', periods=2, freq='h'), [1, 2], width=0.03)", ["2024-01-01T23:00:00", "2024-01-02"]),
+            ("pd.Series([1, 2], index=pd.date_range('2024-01-01', periods=2)).plot.bar(ax=plt.gca())", ["2024-01-01", "2024-01-02"]),
+            ("plt.bar(pd.date_range('2024-01-01', periods=2), [1, 2])\nplt.xticks([19723], ['New Year'])", ["New Year", "2024-01-02"]),
+            ("plt.bar([2019, 2020], [1, 2], width=1)", ["2019", "2020"]),
+            ("plt.bar([-0.2, 0.8], [1, 2], 0.4)\nplt.bar([0.2, 1.2], [3, 4], 0.4)", ["0", "1", "0", "1"]),
+            ("plt.hist([1, 2, 3, 9], bins=4)", ["[1, 3)", "[3, 5)", "[5, 7)", "[7, 9]"]),
+            ("plt.hist([0, 0.5, 1], bins=2)", ["[0, 0.5)", "[0.5, 1]"]),
+        ):
+            found = [label for label, *_ in bars(self.chart("import pandas as pd\n" + code))]
+            self.assertEqual(found[: len(labels)], labels)
 
     def test_pies(self):
         chart = self.chart("plt.pie([1, 3], labels=['a', 'b'])")
