@@ -107,6 +107,9 @@ impl Explained for ContextError {
         match self {
             Self::Unsavable { language, .. } => Some(format!("{} first, or leave it out", remedy(*language))),
             Self::NotSaved { .. } => Some("leave out what contexts have".to_owned()),
+            Self::NotFound { .. } => {
+                Some("list the sandbox's contexts (GET /contexts), or make one (POST /contexts)".to_owned())
+            }
             Self::Directory { .. } => Some("make the directory first, or name another".to_owned()),
             _ => None,
         }

@@ -5,6 +5,8 @@ use std::time::Duration;
 use offleash_core::exec::ExecEnd;
 use offleash_core::units::Bytes;
 use offleash_interpreter::cell::{Cell, CellEnd, CellEvent, Death};
+use offleash_interpreter::contexts::ContextInfo;
+use offleash_interpreter::error::ContextError;
 use offleash_manager::keeper::client::ExecNews;
 use offleash_manager::keeper::error::KeeperError;
 use offleash_manager::keeper::message::{Selector, StartExec};
@@ -25,6 +27,8 @@ pub(super) const USUAL_TIMEOUT: Duration = Duration::from_secs(120);
 const MOST_INPUT: usize = 16 * 1024 * 1024;
 /// The most refusals that one result names.
 const MOST_REFUSALS: usize = 16;
+/// The most contexts that a hint names.
+const MOST_CONTEXTS: usize = 10;
 /// The word that asks for a context that does not exist yet.
 const NEW_CONTEXT: &str = "new";
 
@@ -60,7 +64,13 @@ pub(super) async fn code(
         }
         Some(id) => contexts.execute(id, cell).await,
     };
-    let mut events = began?;
+    let mut events = match began {
+        Err(unknown @ ContextError::NotFound { .. }) => {
+            let there = contexts.list().await.unwrap_or_default();
+            return Err(ToolError::from(unknown).with_hint(instead(&there)));
+        }
+        began => began?,
+    };
     let progress = Progress::of(context);
     let mut ticks = ticks();
     let mut failed = false;
@@ -96,6 +106,19 @@ pub(super) async fn code(
     }
     refusals.tell(sandbox, &mut outcome).await;
     Ok(result(outcome, failed))
+}
+
+/// What there is instead of a context that is not there.
+fn instead(there: &[ContextInfo]) -> String {
+    let named = |one: &ContextInfo| format!("`{}` ({})", one.id, one.language);
+    let there = match there {
+        [] => "the sandbox has none yet".to_owned(),
+        there => {
+            let named: Vec<String> = there.iter().rev().take(MOST_CONTEXTS).map(named).collect();
+            format!("the latest of the sandbox: {}", named.join(", "))
+        }
+    };
+    format!("pass `new` as `context` to make one, or leave it out for the usual one of a language; {there}")
 }
 
 /// What is said of an end that is not the code's own; the sandbox may have ended with it.

@@ -126,6 +126,7 @@ async def state_is_kept_between_calls(connect):
         context = made.split("context: ")[1].split()[0]
         assert "apart" in await good(session, "run_code", code="x", context=context)
         assert await good(session, "run_code", code="x") == "2"
+        await bad(session, "run_code", "has no context `nowhere`", "pass `new`", context, code="x", context="nowhere")
         await good(session, "kill_sandbox")
         await bad(session, "run_code", "NameError", code="x")
 
