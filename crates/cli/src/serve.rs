@@ -1,5 +1,6 @@
 //! `offleash serve`: the daemon and its server, from the first line that is printed to the last request.
 
+mod builds;
 mod config;
 mod journal;
 mod manager;
@@ -22,7 +23,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::config::Config;
 use self::journal::JsonLines;
-pub(crate) use self::journal::write as write_line;
 use crate::args::ServeArgs;
 use crate::failure::Failure;
 use crate::terminal;
@@ -63,7 +63,9 @@ pub(crate) fn serve(arguments: &ServeArgs, state: Option<&Path>) -> Result<ExitC
         .enable_all()
         .build()
         .map_err(|error| Failure::new(format!("cannot start the threads of the server: {error}")))?;
-    runtime.block_on(run(config, state.path(), lines))?;
+    let served = runtime.block_on(run(config, state.path(), Arc::clone(&lines)));
+    lines.end_build();
+    served?;
     // What is not done by now was cut, and nobody waits for it.
     runtime.shutdown_background();
     Ok(ExitCode::SUCCESS)
@@ -74,7 +76,7 @@ async fn run(config: Config, state: &Path, lines: Arc<JsonLines>) -> Result<(), 
     let mut end = pin!(end_signal()?);
     let (degrade, drain) = (config.daemon.degrade, config.server.drain);
     let opened = Daemon::open(DaemonConfig {
-        build_log: terminal::complaints().ok().map(Arc::new),
+        build_watcher: Some(Arc::clone(&lines) as _),
         ..config.daemon
     });
     let daemon = tokio::select! {

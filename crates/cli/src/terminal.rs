@@ -1,10 +1,12 @@
 //! The user's terminal: the door of a run, raw mode, and output that cannot drive the terminal.
 
+mod bar;
 mod door;
 mod json;
 mod neutral;
 mod prompt;
 
+pub(crate) use bar::Bar;
 pub(crate) use door::{Destination, SIGNALS, TerminalDoor};
 pub(crate) use json::{json_document, json_line};
 pub(crate) use neutral::literal;
@@ -149,9 +151,4 @@ pub(crate) fn output() -> io::Result<OwnedFd> {
 /// Whether standard output is a terminal.
 pub(crate) fn shows_to_a_person() -> bool {
     io::stdout().is_terminal()
-}
-
-/// Whether standard error is a terminal.
-pub(crate) fn complains_to_a_person() -> bool {
-    io::stderr().is_terminal()
 }

@@ -11,6 +11,8 @@ mod support;
 
 #[path = "daemon/bounds.rs"]
 mod bounds;
+#[path = "daemon/builds.rs"]
+mod builds;
 #[path = "daemon/callers.rs"]
 mod callers;
 #[path = "daemon/crashes.rs"]

@@ -9,6 +9,7 @@ use offleash_core::level::Degrade;
 use offleash_isolation::probe::{Check, Status};
 use serde_json::{Value, json};
 
+use super::builds::BuildBar;
 use crate::args::LogArg;
 use crate::failure::Failure;
 use crate::terminal;
@@ -23,12 +24,17 @@ const LONGEST_PATH: usize = 512;
 pub(super) struct JsonLines {
     what: LogArg,
     full: Mutex<Option<Instant>>,
+    /// That of the build that goes on.
+    pub(super) bar: BuildBar,
 }
 
 impl JsonLines {
     pub(super) fn new(what: LogArg) -> Self {
-        let full = Mutex::default();
-        Self { what, full }
+        Self {
+            what,
+            full: Mutex::default(),
+            bar: BuildBar::default(),
+        }
     }
 
     /// Says what is not enforced here, unless `groups` are to be had, and what comes of it.
@@ -36,7 +42,7 @@ impl JsonLines {
         if self.what != LogArg::None
             && let Some(line) = about_limits(groups, degrade)
         {
-            write(line);
+            self.write(line);
         }
     }
 
@@ -44,14 +50,24 @@ impl JsonLines {
     pub(super) fn warning(&self, warning: Failure) {
         if self.what != LogArg::None {
             let (told, hint) = warning.into_words();
-            write(json!({ "level": "warn", "event": "configuration", "told": told, "hint": hint }));
+            self.write(json!({ "level": "warn", "event": "configuration", "told": told, "hint": hint }));
         }
     }
 
     /// Says what becomes of the server itself.
     pub(super) fn server(&self, told: &str) {
         if self.what != LogArg::None {
-            write(json!({ "level": "info", "event": "server", "told": told }));
+            self.write(json!({ "level": "info", "event": "server", "told": told }));
+        }
+    }
+
+    /// Writes a line with the time, beside the bar of a build if there is one.
+    pub(super) fn write(&self, mut line: Value) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        line["at_ms"] = u64::try_from(now.as_millis()).unwrap_or(u64::MAX).into();
+        // What others put into a path can neither end the line nor drive a terminal.
+        if let Ok(line) = terminal::json_line(&line) {
+            self.bar.aside(|| terminal::complain_at_length(&line));
         }
     }
 
@@ -86,17 +102,7 @@ impl Journal for JsonLines {
                 json!({ "level": "warn", "event": "full", "most": most, "address": address })
             }
         };
-        write(line);
-    }
-}
-
-/// Writes a line with the time.
-pub(crate) fn write(mut line: Value) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    line["at_ms"] = u64::try_from(now.as_millis()).unwrap_or(u64::MAX).into();
-    // What others put into a path can neither end the line nor drive a terminal.
-    if let Ok(line) = terminal::json_line(&line) {
-        terminal::complain_at_length(&line);
+        self.write(line);
     }
 }
 

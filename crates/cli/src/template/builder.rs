@@ -3,37 +3,24 @@
 use std::io::{self, Read as _};
 use std::process::ExitCode;
 
-use offleash_core::template::TemplateName;
 use offleash_manager::lifecycle::open_state;
-use offleash_manager::templates::{self, BuildOrder, Progress, TemplateError};
-use serde_json::json;
+use offleash_manager::templates::{self, BuildEvent, BuildOrder, Progress, TemplateError};
 
 use crate::failure::{EXIT_FAILURE, Failure};
-use crate::serve::write_line;
+use crate::terminal;
 
-/// Reads an order on standard input and carries it out; how that goes on stands in the daemon's log.
+/// Reads an order on standard input and carries it out; how that goes on it tells the daemon on standard output.
 pub(crate) fn builder() -> ExitCode {
-    let order = match read_order() {
-        Ok(order) => order,
-        Err(failure) => return failure.print(),
+    let ended = match read_order().and_then(|order| carry_out(&order)) {
+        Ok(built) => built,
+        Err(failure) => failed(&failure, Vec::new()),
     };
-    let mut told = Told(order.name.clone());
-    told.tell("info", &format!("built on first use: {}", order.recipe.summary()));
-    let built = open_state(Some(order.state.as_path()))
-        .map_err(Failure::from)
-        .and_then(|state| templates::build(&state, &order.request(), &mut told).map_err(|error| told.failed(error)));
-    match built {
-        Ok(record) => {
-            told.tell(
-                "info",
-                &format!("built: {} bytes in {} files", record.bytes, record.files),
-            );
-            ExitCode::SUCCESS
-        }
-        Err(failure) => {
-            told.tell("error", &failure.to_string());
-            ExitCode::from(EXIT_FAILURE)
-        }
+    let is_built = matches!(ended, BuildEvent::Built { .. });
+    tell(&ended);
+    if is_built {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(EXIT_FAILURE)
     }
 }
 
@@ -47,29 +34,50 @@ fn read_order() -> Result<BuildOrder, Failure> {
     })
 }
 
-/// Lines in the log of a daemon.
-struct Told(TemplateName);
-
-impl Told {
-    fn tell(&self, level: &str, line: &str) {
-        write_line(json!({ "level": level, "event": "template", "template": self.0.as_str(), "told": line }));
-    }
-
-    /// What the step said last stands before why it failed.
-    fn failed(&self, error: TemplateError) -> Failure {
-        if let TemplateError::Step { last_lines, .. } = &error {
-            last_lines.iter().for_each(|line| self.tell("error", line));
+fn carry_out(order: &BuildOrder) -> Result<BuildEvent, Failure> {
+    let state = open_state(Some(order.state.as_path()))?;
+    let built = match templates::build(&state, &order.request(), &mut Told) {
+        Ok(record) => BuildEvent::Built {
+            bytes: record.bytes,
+            files: record.files,
+        },
+        Err(mut error) => {
+            let last_lines = match &mut error {
+                TemplateError::Step { last_lines, .. } => std::mem::take(last_lines),
+                _ => Vec::new(),
+            };
+            failed(&Failure::from(error), last_lines)
         }
-        Failure::from(error)
+    };
+    Ok(built)
+}
+
+fn failed(failure: &Failure, last_lines: Vec<String>) -> BuildEvent {
+    let told = failure.to_string();
+    BuildEvent::Failed { last_lines, told }
+}
+
+/// A daemon that is gone takes its builder with it.
+fn tell(event: &BuildEvent) {
+    if let Ok(mut line) = serde_json::to_vec(event) {
+        line.push(b'\n');
+        let _told = terminal::print(&line);
     }
 }
 
+/// What a build is told to, for the daemon.
+struct Told;
+
 impl Progress for Told {
     fn step(&mut self, number: usize, of: usize, title: &str) {
-        self.tell("info", &format!("[{number}/{of}] {title}"));
+        let title = title.to_owned();
+        tell(&BuildEvent::Step { number, of, title });
     }
 
-    fn line(&mut self, _line: &str) {}
+    fn line(&mut self, line: &str) {
+        let line = line.to_owned();
+        tell(&BuildEvent::Line { line });
+    }
 
     fn idle(&mut self) {}
 }

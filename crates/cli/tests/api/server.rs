@@ -9,6 +9,7 @@ use rustix::process::Signal;
 
 use crate::client::{Answer, ask};
 use crate::support::processes::{signal, wait};
+use crate::support::terminal::Terminal;
 use crate::support::{Site, stderr, stdout};
 
 /// A server that runs until it is dropped.
@@ -46,11 +47,25 @@ impl Server {
 
     /// The server that `command` starts.
     pub(crate) fn spawned(site: Site, mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut errors = child.stderr.take().unwrap();
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Self::of(site, child)
+    }
+
+    /// The server that `command` starts, whose log goes to a terminal.
+    pub(crate) fn at_terminal(site: Site, mut command: Command, terminal: &Terminal) -> Self {
+        Self::of(
+            site,
+            terminal.spawn(command.stdout(Stdio::piped()).stderr(terminal.stream())),
+        )
+    }
+
+    fn of(site: Site, mut child: Child) -> Self {
+        let errors = child.stderr.take();
         let log = std::thread::spawn(move || {
             let mut text = String::new();
-            errors.read_to_string(&mut text).unwrap();
+            if let Some(mut errors) = errors {
+                errors.read_to_string(&mut text).unwrap();
+            }
             text
         });
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();

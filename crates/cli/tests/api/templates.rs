@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::client::Answer;
 use crate::server::{QUIET, Server};
 use crate::support::processes::eventually;
+use crate::support::terminal::Terminal;
 use crate::support::{Site, stderr, stdout};
 
 const CREATE: &str = "POST /v2/sandboxes";
@@ -104,14 +105,72 @@ fn the_verbs_know_templates() {
     );
 }
 
-/// A server that builds the code interpreter's template of nothing that exists: its only index is this machine itself,
-/// where no build comes.
-fn building(wait: u32) -> Server {
-    let config = format!(
+/// Configuration of a server that builds the code interpreter's template of nothing that exists: its only index is this
+/// machine itself, where no build comes.
+fn nothing_to_install(wait: u32) -> String {
+    format!(
         "{QUIET}[templates]\nwait_seconds = {wait}\nindex_url = \"http://127.0.0.1:9/simple\"\n\
          build_env = [\"PIP_RETRIES=0\", \"PIP_TIMEOUT=1\"]\n"
+    )
+}
+
+fn building(wait: u32) -> Server {
+    Server::start_with(&nothing_to_install(wait), &[])
+}
+
+/// What a terminal shows, line by line, of which each has what was written after its cursor last went to its beginning.
+fn lines_of(screen: &str) -> Vec<String> {
+    let shown = screen.split('\n').map(|line| {
+        let line = line.trim_end_matches('\r');
+        let last = line.rsplit('\r').next().unwrap_or(line);
+        let mut parts = last.split("\u{1b}[");
+        let first = parts.next().unwrap_or_default().to_owned();
+        parts.fold(first, |text, part| {
+            let end = part
+                .find(|end: char| end.is_ascii_alphabetic())
+                .map_or(0, |end| end + 1);
+            text + &part[end..]
+        })
+    });
+    shown.collect()
+}
+
+#[test]
+fn a_build_has_a_bar_on_the_terminal_of_the_server_and_the_log_stays_whole() {
+    let site = Site::sharing_templates();
+    let terminal = Terminal::new(24, 160);
+    let file = site.root().join("offleash-serve.toml");
+    // A name that nobody has, which pip looks for several times.
+    let config = nothing_to_install(0).replace("127.0.0.1:9", "index.invalid");
+    std::fs::write(&file, config.replace("RETRIES=0", "RETRIES=3")).unwrap();
+    let mut command = site.offleash(["serve", "--listen", "127.0.0.1:0", "--log", "requests", "--config"]);
+    command.arg(file).env("TERM", "xterm");
+    let mut server = Server::at_terminal(site, command, &terminal);
+    let key = server.key(&[]);
+    create(&server, &key, "code-interpreter-v1").assert_refused(503);
+    terminal.wait_for("] [1/2] code-interpreter: pip install 0s");
+    for _ in 0..20 {
+        assert_eq!(server.ask(&key, "GET /templates", "").status, 200);
+    }
+    terminal.wait_for("\"level\":\"error\"");
+    let (status, _) = server.end();
+    assert!(status.success());
+    let screen = terminal.wait_for("sandboxes live on");
+    let log: Vec<Value> = lines_of(&screen)
+        .iter()
+        .filter(|line| !line.trim().is_empty())
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line:?} of {screen:?}")))
+        .collect();
+    let about = |event: &str| log.iter().filter(|line| line["event"] == event).count();
+    assert!(about("request") >= 21 && about("template") >= 3, "{screen:?}");
+    let begins = log.iter().find(|line| line["event"] == "template").unwrap();
+    assert!(
+        begins["told"]
+            .as_str()
+            .unwrap()
+            .starts_with("built on first use: pip numpy"),
+        "{begins}"
     );
-    Server::start_with(&config, &[])
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use offleash_core::template::{PythonModule, Recipe};
 
 use super::BASE_TEMPLATE;
 use super::view::Limits;
+use crate::templates::BuildWatcher;
 
 /// What the owner of a daemon can set; [`DaemonConfig::default`] is what happens if nothing is.
 #[derive(Debug, Clone)]
@@ -54,8 +54,8 @@ pub struct DaemonConfig {
     pub sample_every: Duration,
     /// Templates that are built when they are asked for.
     pub templates: TemplatesConfig,
-    /// Where their builds write how they go on; nowhere if `None`.
-    pub build_log: Option<Arc<OwnedFd>>,
+    /// Whoever is told how their builds go on.
+    pub build_watcher: Option<Arc<dyn BuildWatcher>>,
 }
 
 /// How long a fork may take with what; afterwards there is none, and its source goes on.
@@ -211,7 +211,7 @@ impl Default for DaemonConfig {
             keep_logs: Duration::from_secs(24 * 60 * 60),
             sample_every: Duration::from_secs(5),
             templates: TemplatesConfig::default(),
-            build_log: None,
+            build_watcher: None,
         }
     }
 }

@@ -4,22 +4,21 @@
 //! the same template meanwhile waits for the same build. It ends with the daemon.
 
 use std::ffi::OsString;
-use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use offleash_core::template::TemplateName;
-use offleash_core::text::Text;
+use offleash_core::text::{Text, one_line};
 use offleash_store::registry::Scope;
 use offleash_store::{HeldTemplate, Taken, remove_directory};
 use offleash_sys::spawn::{Orphaned, Session, Spawn, spawn};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
 
@@ -31,7 +30,7 @@ use super::pool::Closed;
 use super::view::Caller;
 use super::{BASE_TEMPLATE, Daemon, ending};
 use crate::keeper::order::Template;
-use crate::templates::{self, BUILDER, BuildOrder, TemplateListing};
+use crate::templates::{self, BUILDER, BuildEvent, BuildOrder, TemplateListing};
 
 /// After how long a create that was answered so may be tried again. E2B's SDKs have a minute for all tries of a request: with less
 /// than this left they tell what was answered, and not that time ran out.
@@ -216,10 +215,21 @@ fn going_on(inner: &Arc<Inner>, name: &TemplateName) -> Result<watch::Receiver<b
         recipe: inner.config.templates.code_interpreter.clone(),
         env: inner.config.templates.build_env.iter().map(text_pair).collect(),
     };
-    let (program, log) = (inner.config.program.clone(), inner.config.build_log.clone());
+    let (program, watcher) = (inner.config.program.clone(), inner.config.build_watcher.clone());
     tokio::spawn(async move {
-        // Why it failed it has told itself.
-        let _built = build(program.as_deref(), &order, log.as_deref()).await;
+        let tell = |event: &BuildEvent| {
+            if let Some(watcher) = &watcher {
+                watcher.tell(&order.name, event);
+            }
+        };
+        let installs = order.recipe.summary();
+        tell(&BuildEvent::Begins { installs });
+        if let Err(error) = build(program.as_deref(), &order, tell).await {
+            tell(&BuildEvent::Failed {
+                last_lines: Vec::new(),
+                told: format!("the builder came to nothing: {error}"),
+            });
+        }
         if let Some(inner) = weak.upgrade() {
             let is_there = find(&inner, &name).await.is_ok_and(|found| found.is_some());
             let mut state = inner.builds.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -234,10 +244,13 @@ fn text_pair((name, value): &(OsString, OsString)) -> (Text, Text) {
     (name.into(), value.into())
 }
 
-/// Carries an order out in a process of its own, which writes to `log` how it goes on.
-async fn build(program: Option<&Path>, order: &BuildOrder, log: Option<&OwnedFd>) -> io::Result<()> {
+/// Carries an order out in a process of its own, and tells how that goes on, the last event included.
+///
+/// # Errors
+/// When there is no such process, or it ended without its last event.
+async fn build(program: Option<&Path>, order: &BuildOrder, tell: impl Fn(&BuildEvent)) -> io::Result<()> {
     let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
-    let null = OpenOptions::new().write(true).open("/dev/null")?;
+    let (told, telling) = pipe_with(PipeFlags::CLOEXEC)?;
     let argv = program
         .unwrap_or(Path::new(OWN_PROGRAM))
         .as_os_str()
@@ -247,20 +260,34 @@ async fn build(program: Option<&Path>, order: &BuildOrder, log: Option<&OwnedFd>
         argv: &[argv, BUILDER.into()],
         env: &[],
         cwd: Some(b"/"),
-        descriptors: &[theirs.as_fd(), null.as_fd(), log.map_or(null.as_fd(), OwnedFd::as_fd)],
+        descriptors: &[theirs.as_fd(), telling.as_fd(), telling.as_fd()],
         user: None,
         session: Session::New,
         // Threads of the event loop end with the daemon.
         orphaned: Orphaned::Dies,
     })
     .map_err(io::Error::other)?;
-    drop(theirs);
+    drop((theirs, telling));
     // Not reaped yet, so its number is still its own.
     let pid = Pid::from_raw(spawned.pid.max(0)).ok_or(io::ErrorKind::InvalidData)?;
     let process = Process::new(pidfd_open(pid, PidfdFlags::empty())?);
     rustix::io::ioctl_fionbio(&ours, true)?;
+    rustix::io::ioctl_fionbio(&told, true)?;
     let mut pipe = pipe::Sender::from_owned_fd(ours)?;
     pipe.write_all(&serde_json::to_vec(order)?).await?;
     drop(pipe);
-    process.ended().await
+    let mut has_ended = false;
+    let mut lines = BufReader::new(pipe::Receiver::from_owned_fd(told)?).lines();
+    while let Some(line) = lines.next_line().await? {
+        // What else there is comes from a builder that is out of order.
+        let event: BuildEvent = serde_json::from_str(&line)
+            .map_err(|_| io::Error::other(format!("it said: {}", one_line(line.as_bytes()))))?;
+        has_ended |= event.is_last();
+        tell(&event);
+    }
+    process.ended().await?;
+    if has_ended {
+        return Ok(());
+    }
+    Err(io::Error::other("it ended and did not say how"))
 }

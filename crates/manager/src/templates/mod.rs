@@ -22,7 +22,7 @@ use offleash_store::{
 
 pub use self::build::{BuildRequest, Progress, USUAL_DISK, build};
 pub use self::error::TemplateError;
-pub use self::order::{BUILDER, BuildOrder};
+pub use self::order::{BUILDER, BuildEvent, BuildOrder, BuildWatcher};
 use crate::base::{Template, remove_layer};
 
 /// A template in a list.
