@@ -36,8 +36,7 @@ fn path_answer(path: &Path, sandbox: &SandboxArgs) -> Result<String, Failure> {
     let state = HostIdentity::of_this_process().default_state();
     let host = lifecycle::this_host(&state)?;
     // As policies have it; a shell has put the directory itself in its place.
-    let of_home = path.strip_prefix("~").ok().zip(host.home.as_ref());
-    let whole = of_home.map_or_else(|| path.to_owned(), |(rest, home)| home.join(rest));
+    let whole = planning::from_home(path, host.home.as_deref());
     let answer = planning::explain_path(&spec, &host, &whole).map_err(ManagerError::from)?;
     Ok(format!(
         "{}: {}\nrule: {}\n",

@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use offleash_core::error::Explained;
 use offleash_core::level::{Degrade, Level, LevelChoice};
-use offleash_core::path_rules::PathPattern;
+use offleash_core::path_rules::{Anchors, PathPattern};
 use offleash_core::policy::Policy;
 use offleash_core::spec::{
     Access, IdChoice, MountSpec, RootChoice, SandboxSpec, TmpfsSpec, WorkspaceMode, WorkspaceSpec,
@@ -19,7 +19,8 @@ use offleash_core::template::TemplateName;
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
 use offleash_core::{srt, trust};
-use offleash_manager::planning::{RegularFileError, read_regular_file};
+use offleash_manager::lifecycle::this_home;
+use offleash_manager::planning::{RegularFileError, check_exists, read_regular_file};
 
 use crate::args::{DegradeArg, IdsArg, RootArg, SandboxArgs};
 use crate::failure::Failure;
@@ -62,7 +63,34 @@ pub(crate) fn specify(arguments: &SandboxArgs) -> Result<SandboxSpec, Failure> {
         spec.workspace = Some(WorkspaceSpec { path, mode });
     }
     apply_flags(arguments, &mut spec)?;
+    check_read(arguments, &spec)?;
     Ok(spec)
+}
+
+/// That what `--read` names is there: whoever writes a path by hand wants what is in it.
+fn check_read(arguments: &SandboxArgs, spec: &SandboxSpec) -> Result<(), Failure> {
+    if arguments.read.is_empty() {
+        return Ok(());
+    }
+    let workspace = spec.workspace.as_ref().map(|workspace| workspace.path.as_path());
+    let home = this_home();
+    let anchors = Anchors {
+        // One that does not exist is refused as that.
+        workspace: workspace.filter(|path| path.is_dir()),
+        home: home.as_deref(),
+    };
+    for text in &arguments.read {
+        let pattern = path_pattern("--read", text)?;
+        check_exists("path to read", text, &pattern, anchors)?;
+        if workspace.is_none() && pattern.base(anchors).is_none() && !text.as_bytes().starts_with(b"~") {
+            let what = format!(
+                "`--read {}` names nothing: a relative path begins at the workspace, and there is none",
+                Text::from(text)
+            );
+            return Err(Failure::new(what).with_hint("write the path from its `/`"));
+        }
+    }
+    Ok(())
 }
 
 fn apply_flags(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Failure> {
@@ -79,7 +107,7 @@ fn apply_flags(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Fa
         ("--protect", &arguments.protect, &mut spec.paths.protect),
     ] {
         for text in texts {
-            list.push(PathPattern::parse(text.as_bytes()).map_err(|error| bad_flag(flag, text, &error))?);
+            list.push(path_pattern(flag, text)?);
         }
     }
     for text in &arguments.allow_command {
@@ -159,6 +187,10 @@ fn bad_flag_explained(flag: &str, text: &OsStr, error: &impl Explained) -> Failu
         Some(hint) => failure.with_hint(hint),
         None => failure,
     }
+}
+
+fn path_pattern(flag: &str, text: &OsStr) -> Result<PathPattern, Failure> {
+    PathPattern::parse(text.as_bytes()).map_err(|error| bad_flag(flag, text, &error))
 }
 
 fn parse<T: FromStr<Err: std::error::Error>>(flag: &str, text: &OsStr) -> Result<T, Failure> {

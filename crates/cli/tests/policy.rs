@@ -463,3 +463,40 @@ fn a_path_of_the_home_directory_is_explained_as_that() {
     assert_eq!((named, short), ("~/data", whole));
     assert!(short.contains("filesystem.read"), "{short}");
 }
+
+#[test]
+fn a_path_to_read_that_does_not_exist_is_refused_by_hand_and_told_of_a_policy() {
+    let site = Site::new();
+    for (arguments, words) in [
+        (
+            &["--read", "/nothing/of/this"][..],
+            "cannot open path to read `/nothing/of/this`",
+        ),
+        (&["--read", "~/nothing"], "cannot open path to read `~/nothing`"),
+        (&["--read", "nothing"], "cannot open path to read `nothing`"),
+        (&["--read", "/nothing/**"], "cannot open path to read `/nothing/**`"),
+        (&["--no-workspace", "--read", "nothing"], "begins at the workspace"),
+    ] {
+        let said = site.refuse([&["run"], arguments, &["--", "true"]].concat());
+        assert!(said.contains(words), "{arguments:?}: {said}");
+    }
+    // What has wildcards may mean nothing, and what is denied need not be there.
+    site.succeed(["run", "--read", "/nothing/*", "--deny", "~/nothing", "--", "true"]);
+    std::fs::create_dir(site.root().join("data")).unwrap();
+    site.succeed(["run", "--read", "~/data", "--", "true"]);
+
+    let policy = site.root().join("policy.toml");
+    let text = "[filesystem]\nread = [\"~/data\", \"~/nothing\", \"later\"]\nwrite = [\"/nothing/of/this\"]\n";
+    fs::write(&policy, text).unwrap();
+    let arguments = ["run", "--policy", policy.to_str().unwrap(), "--", "true"];
+    let output = site.offleash(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(
+        stderr(&output),
+        format!(
+            "offleash: `filesystem.read: ~/nothing` grants nothing: `{}/nothing` does not exist\n\
+             offleash: `filesystem.write: /nothing/of/this` grants nothing: `/nothing/of/this` does not exist\n",
+            site.root().display()
+        )
+    );
+}

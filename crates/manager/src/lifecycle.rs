@@ -46,7 +46,7 @@ pub use self::prepared::{Checked, Prepared, Remains};
 pub use self::secrets::SecretsError;
 use crate::capture::Capture;
 use crate::drive::{Door, Drive, Driven, Ending};
-use crate::planning::{ExecBasis, Host, PlanError};
+use crate::planning::{self, ExecBasis, Host, PlanError};
 
 /// What a command that succeeded is answered with when not everything was written back in mode `rw`.
 const EXIT_HELD_BACK: u8 = 1;
@@ -200,6 +200,7 @@ fn conclude(
         changes,
     };
     let mut record = facts.into_record();
+    notes.extend(planning::grants_of_nothing(&request.spec, &host));
     notes.extend(written_back_of_an_ended_run(&record));
     notes.extend(part_of_a_repository(&record, request.spec.workspace.as_ref()));
     if held_back && record.exit_code == 0 {
@@ -212,6 +213,13 @@ fn conclude(
         unkept,
         failure,
     })
+}
+
+/// The home directory of whoever calls, which `~` stands for.
+pub fn this_home() -> Option<PathBuf> {
+    std::env::var_os("HOME")
+        .filter(|home| !home.is_empty())
+        .map(PathBuf::from)
 }
 
 /// What planning needs to know of this process and its machine.
@@ -230,9 +238,7 @@ pub fn this_host(state_directory: &std::path::Path) -> Result<Host, ManagerError
     Ok(Host {
         euid: rustix::process::geteuid().as_raw(),
         egid: rustix::process::getegid().as_raw(),
-        home: std::env::var_os("HOME")
-            .filter(|home| !home.is_empty())
-            .map(PathBuf::from),
+        home: this_home(),
         cwd,
         env: std::env::vars_os().collect(),
         state_directory: state_directory.to_owned(),

@@ -14,7 +14,7 @@ use super::report::{all_hits, denials, limit_outcome, texts};
 use super::{ManagerError, Outside, OwnRoot, RunReport, Settled, audit, network, settle, with_causes};
 use crate::capture::Capture;
 use crate::keeper::message::{EndReason, Ended};
-use crate::planning::Host;
+use crate::planning::{Host, grants_of_nothing};
 
 /// A sandbox that has ended, and what it leaves.
 pub(crate) struct Kept<'a> {
@@ -44,6 +44,7 @@ pub(crate) fn record_kept(kept: Kept<'_>) -> Result<RunReport, ManagerError> {
     if let Some(Err(error)) = kept.own_root.map(OwnRoot::discard) {
         notes.push(format!("the sandbox's layer was not removed: {}", with_causes(&error)));
     }
+    notes.extend(grants_of_nothing(kept.spec, &kept.host));
     let Settled { changes, unkept, .. } = settle(finished, kept.spec.workspace.as_ref(), None, &mut notes);
     let outcome = outcome(kept.ended, &kept.plan);
     let withheld = kept.spec.env.withheld(&kept.host.env);

@@ -45,7 +45,10 @@ pub use explain::{PathAnswer, explain_path, has_variable_of_its_own};
 pub use known::Known;
 pub use outside::find_outside;
 pub(crate) use reach::absolute;
+pub use reach::from_home;
 pub use regular_file::{RegularFileError, read_regular_file};
+pub use rules::check_exists;
+pub(crate) use rules::grants_of_nothing;
 pub use trust::TrustStores;
 pub(crate) use trust::{files as trust_files, variables as trust_variables};
 

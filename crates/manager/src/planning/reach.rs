@@ -51,9 +51,14 @@ pub(super) fn resolve(role: &'static str, given: &Path, host: &Host) -> Result<(
 /// A path of the host as its owner wrote it: `~` is the owner's home directory, which no shell has put there behind an
 /// equals sign or in a policy; what is relative is below the current directory.
 pub(crate) fn absolute(given: &Path, host: &Host) -> PathBuf {
-    match (given.strip_prefix("~"), &host.home) {
+    host.cwd.join(from_home(given, host.home.as_deref()))
+}
+
+/// The same, where what is relative stays so.
+pub fn from_home(given: &Path, home: Option<&Path>) -> PathBuf {
+    match (given.strip_prefix("~"), home) {
         (Ok(rest), Some(home)) => home.join(rest),
-        _ => host.cwd.join(given),
+        _ => given.to_owned(),
     }
 }
 

@@ -5,6 +5,7 @@
 //! deny hides what exists when the sandbox starts; in the workspace, what is protected or denied and appears later is
 //! held back when changes are applied.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use offleash_core::path_rules::{Anchors, PathAccess, PathPattern, PathRules, rule_text};
 use offleash_core::plan::{Entry, Node};
 use offleash_core::protected::PROTECTED_NAMES;
-use offleash_core::spec::Access;
+use offleash_core::spec::{Access, SandboxSpec};
 use offleash_core::text::Text;
 
 use super::error::PlanError;
@@ -226,12 +227,71 @@ pub(super) fn deny(
     Ok(())
 }
 
+/// The one path that a pattern names, if it has no wildcard but that of everything beneath.
+fn only_path(pattern: &PathPattern, anchors: Anchors<'_>) -> Option<PathBuf> {
+    let base = pattern.base(anchors)?;
+    (!pattern.is_glob() || pattern.is_beneath() && pattern.names(&base, anchors)).then_some(base)
+}
+
+/// Refuses a pattern without wildcards that names nothing on the host. For one that was given by hand, and so mistyped:
+/// a policy, which goes from machine to machine, may name what is not on all of them.
+///
+/// # Errors
+/// `Unreachable`.
+pub fn check_exists(
+    role: &'static str,
+    given: &OsStr,
+    pattern: &PathPattern,
+    anchors: Anchors<'_>,
+) -> Result<(), PlanError> {
+    let missing = only_path(pattern, anchors).and_then(|path| fs::symlink_metadata(path).err());
+    match missing {
+        Some(source) if source.kind() == io::ErrorKind::NotFound => Err(PlanError::Unreachable {
+            role,
+            path: Text::from(given),
+            source,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// What is to be said of `read` and `write` rules whose path does not exist, a line each. Names of the workspace are
+/// visible anyway, and a run may make them.
+pub(crate) fn grants_of_nothing(spec: &SandboxSpec, host: &Host) -> Vec<String> {
+    let workspace = spec
+        .workspace
+        .as_ref()
+        .map(|workspace| reach::existing(&reach::absolute(&workspace.path, host)));
+    let home = host.home.as_deref().map(reach::existing);
+    let anchors = Anchors {
+        workspace: workspace.as_deref(),
+        home: home.as_deref(),
+    };
+    let is_the_workspace_s = |path: &Path| workspace.as_ref().is_some_and(|workspace| path.starts_with(workspace));
+    let grants = [
+        (PathAccess::Read, &spec.paths.read),
+        (PathAccess::Write, &spec.paths.write),
+    ];
+    let grants = grants
+        .into_iter()
+        .flat_map(|(access, list)| list.iter().map(move |pattern| (access, pattern)));
+    let missing = grants.filter_map(|(access, pattern)| {
+        let path = only_path(pattern, anchors).filter(|path| !is_the_workspace_s(path))?;
+        let error = fs::symlink_metadata(&path).err()?;
+        (error.kind() == io::ErrorKind::NotFound).then(|| {
+            let rule = rule_text(access, pattern);
+            format!("`{rule}` grants nothing: `{}` does not exist", Text::from(&path))
+        })
+    });
+    missing.collect()
+}
+
 /// The host's paths that a pattern names; what does not exist grants nothing.
 fn on_host(pattern: &PathPattern, anchors: Anchors<'_>, rule: &str) -> Result<Vec<PathBuf>, PlanError> {
     let Some(base) = pattern.base(anchors) else {
         return Ok(Vec::new());
     };
-    if !pattern.is_glob() || pattern.is_beneath() && pattern.names(&base, anchors) {
+    if only_path(pattern, anchors).is_some() {
         return match fs::symlink_metadata(&base) {
             Ok(_) => Ok(vec![base]),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
