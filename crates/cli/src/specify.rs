@@ -20,7 +20,7 @@ use offleash_core::text::Text;
 use offleash_core::units::Bytes;
 use offleash_core::{srt, trust};
 use offleash_manager::lifecycle::this_home;
-use offleash_manager::planning::{RegularFileError, check_exists, read_regular_file};
+use offleash_manager::planning::{RegularFileError, check_exists, from_home, read_regular_file};
 
 use crate::args::{DegradeArg, IdsArg, RootArg, SandboxArgs};
 use crate::failure::Failure;
@@ -210,8 +210,8 @@ fn workspace_of(text: &OsStr) -> Result<(PathBuf, Option<WorkspaceMode>), Failur
         _ => (text, None),
     };
     if let (None, Some((before, word))) = (mode, split_last(text))
-        && Path::new(before).is_dir()
-        && !Path::new(text).exists()
+        && at_home(before).is_dir()
+        && !at_home(text).exists()
     {
         return Err(Failure::new(format!(
             "`--workspace {}` ends in `{word}`, which is no mode",
@@ -222,7 +222,17 @@ fn workspace_of(text: &OsStr) -> Result<(PathBuf, Option<WorkspaceMode>), Failur
     if path.is_empty() {
         return Err(Failure::new("`--workspace` names no directory").with_hint("write `--workspace DIR:overlay`"));
     }
-    Ok((std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path)), mode))
+    Ok((absolute(path), mode))
+}
+
+/// A path of the host as given, with the home directory for `~`: behind an equals sign no shell has put it there.
+fn at_home(given: &OsStr) -> PathBuf {
+    from_home(Path::new(given), this_home().as_deref())
+}
+
+fn absolute(given: &OsStr) -> PathBuf {
+    let path = at_home(given);
+    std::path::absolute(&path).unwrap_or(path)
 }
 
 /// `SRC:DST[:ro|:rw]`.
@@ -252,9 +262,8 @@ fn mount_of(text: &OsStr) -> Result<MountSpec, Failure> {
         ))
         .with_hint("behind `/host/path:/path/inside` may stand `:ro`, the default, or `:rw`"));
     }
-    let source = Path::new(OsStr::from_bytes(source));
     Ok(MountSpec {
-        source: std::path::absolute(source).unwrap_or_else(|_| source.to_owned()),
+        source: absolute(OsStr::from_bytes(source)),
         target: PathBuf::from(OsStr::from_bytes(target)),
         access,
     })

@@ -425,3 +425,28 @@ fn the_state_directory_holds_a_few_empty_directories_at_rest() {
     }
     assert_eq!(site.succeed(["runs"]), "");
 }
+
+#[test]
+fn the_home_directory_is_meant_where_no_shell_has_put_it() {
+    let site = Site::new();
+    let home = site.root();
+    for name in ["project", "a:b", "data"] {
+        fs::create_dir(home.join(name)).unwrap();
+        fs::write(home.join(name).join("file"), format!("in {name}\n")).unwrap();
+    }
+    for (arguments, file, found) in [
+        (&["--workspace=~/project"][..], "file", "in project\n"),
+        (&["-w=~/project:ro"], "file", "in project\n"),
+        (&["-w", "~/a:b"], "file", "in a:b\n"),
+        (&["--mount=~/data:/mnt"], "/mnt/file", "in data\n"),
+        (&["--mount=~/a:b:/mnt:ro"], "/mnt/file", "in a:b\n"),
+    ] {
+        let said = site.succeed([&["run"], arguments, &["--", "cat", file]].concat());
+        assert_eq!(said, found, "{arguments:?}");
+    }
+    let said = site.refuse(["run", "-w=~/project:none", "--", "true"]);
+    assert!(said.contains("`none`, which is no mode"), "{said}");
+    // A directory of that name is written in another way.
+    site.write("~/file", "in the tilde\n");
+    assert_eq!(site.succeed(["run", "-w=./~", "--", "cat", "file"]), "in the tilde\n");
+}
