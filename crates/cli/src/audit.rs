@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use offleash_core::text::Text;
-use offleash_manager::lifecycle::open_state;
+use offleash_manager::lifecycle::open_existing_state;
 use offleash_store::Audit;
 
 use crate::args::{AuditAction, AuditArgs};
@@ -13,17 +13,20 @@ use crate::terminal;
 
 /// The log was changed.
 const EXIT_CHANGED: u8 = 1;
+/// What is said of a log in which nothing was ever written.
+const NO_LINES: &[u8] = b"0 lines, unbroken\n";
 
 pub(crate) fn audit(arguments: &AuditArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
     // A directory that is mistyped must not pass for a log without a fault.
-    if let Some(directory) = state.filter(|directory| !directory.exists()) {
-        let what = format!("the state directory `{}` does not exist", Text::from(directory));
-        return Err(Failure::new(what).with_hint("name the one that the runs had, with `--state` or OFFLEASH_STATE"));
-    }
-    let audit = Audit::new(&open_state(state)?);
-    match arguments.action {
-        AuditAction::Verify => verify(&audit),
-        AuditAction::Show => show(&audit),
+    let audit = open_existing_state(state)?.map(|state| Audit::new(&state));
+    match (arguments.action, audit) {
+        (AuditAction::Verify, Some(audit)) => verify(&audit),
+        (AuditAction::Show, Some(audit)) => show(&audit),
+        (AuditAction::Verify, None) => {
+            terminal::print(NO_LINES)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        (AuditAction::Show, None) => Ok(ExitCode::SUCCESS),
     }
 }
 

@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use offleash_core::id::RunId;
 use offleash_core::text::Text;
 use offleash_manager::changes;
-use offleash_manager::lifecycle::{ManagerError, open_state};
+use offleash_manager::lifecycle::{ManagerError, open_existing_state};
 use offleash_store::{
     ApplyError, ApplyRequest, Change, ChangeKind, Refusal, RefusalReason, Run, RunError, RunState, Selection,
-    runs as list_runs,
+    StateDirectory, runs as list_runs,
 };
 
 use crate::args::{ApplyArgs, DiffArgs, DiscardArgs, RunsArgs};
@@ -135,8 +135,8 @@ fn select(run: &Run, paths: &[PathBuf]) -> Result<Vec<Change>, Failure> {
 }
 
 pub(crate) fn apply(arguments: &ApplyArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let state = open_state(state)?;
     let run = id_of(&arguments.run)?;
+    let state = state_of(&run, state)?;
     let selection = if arguments.paths.is_empty() {
         Selection::All
     } else {
@@ -215,7 +215,10 @@ pub(crate) fn discard(arguments: &DiscardArgs, state: Option<&Path>) -> Result<E
         .iter()
         .map(|run| id_of(run))
         .collect::<Result<Vec<_>, _>>()?;
-    let state = open_state(state)?;
+    let Some(first) = ids.first() else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let state = state_of(first, state)?;
     let mut failed = None;
     for id in &ids {
         if let Err(error) = changes::discard(&state, id)
@@ -228,7 +231,10 @@ pub(crate) fn discard(arguments: &DiscardArgs, state: Option<&Path>) -> Result<E
 }
 
 pub(crate) fn runs(arguments: &RunsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let mut runs = list_runs(&open_state(state)?)?;
+    let mut runs = match open_existing_state(state)? {
+        Some(state) => list_runs(&state)?,
+        None => Vec::new(),
+    };
     if !arguments.all {
         runs.retain(|run| !matches!(run.state, RunState::Applied | RunState::Discarded));
     }
@@ -280,6 +286,12 @@ fn id_of(text: &str) -> Result<RunId, Failure> {
 
 fn open(run: &str, state: Option<&Path>) -> Result<Run, Failure> {
     let id = id_of(run)?;
-    let state = open_state(state)?;
+    let state = state_of(&id, state)?;
     Ok(Run::open(&state, &id).map_err(ManagerError::from)?)
+}
+
+/// The state directory in which a run is looked for.
+fn state_of(id: &RunId, named: Option<&Path>) -> Result<StateDirectory, Failure> {
+    let found = open_existing_state(named)?;
+    Ok(found.ok_or_else(|| ManagerError::from(RunError::NotFound { id: id.clone() }))?)
 }

@@ -28,8 +28,12 @@ use crate::terminal;
 use table::Table;
 
 pub(crate) fn client(state: Option<&Path>) -> Result<Client, Failure> {
-    let state = StateDirectory::open(state, &HostIdentity::of_this_process())?;
-    Ok(Client::new(&state.path().join(SOCKET))?)
+    let host = HostIdentity::of_this_process();
+    let path = match StateDirectory::open_existing(state, &host)? {
+        Some(state) => state.path().to_owned(),
+        None => host.default_state(),
+    };
+    Ok(Client::new(&path.join(SOCKET))?)
 }
 
 pub(crate) fn create(arguments: &CreateArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {

@@ -12,7 +12,7 @@ use offleash_core::spec::{IdChoice, SandboxSpec};
 use offleash_core::template::{Recipe, RecipeFile, TemplateName, split_requirements};
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
-use offleash_manager::lifecycle::open_state;
+use offleash_manager::lifecycle::{open_existing_state, open_state};
 use offleash_manager::templates::{self, BuildRequest, TemplateError, TemplateListing, USUAL_DISK};
 use offleash_store::StateDirectory;
 use serde::Serialize;
@@ -204,9 +204,13 @@ fn rounded(bytes: u64) -> u64 {
 }
 
 fn ls(arguments: &TemplateLsArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let state = open_state(state)?;
-    templates::clean(&state)?;
-    let listed = templates::list(&state)?;
+    let listed = match open_existing_state(state)? {
+        Some(state) => {
+            templates::clean(&state)?;
+            templates::list(&state)?
+        }
+        None => Vec::new(),
+    };
     if arguments.json {
         let shown: Vec<Document<'_>> = listed.iter().map(Document::of).collect();
         terminal::print(&terminal::json_line(&shown)?)?;
@@ -264,10 +268,13 @@ impl<'a> Document<'a> {
 }
 
 fn inspect(arguments: &TemplateInspectArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let state = open_state(state)?;
+    let state = open_existing_state(state)?;
     let found = arguments.names.iter().map(|name| {
         let name = TemplateName::meant_by(name)?;
-        Ok(templates::inspect(&state, &name)?)
+        match &state {
+            Some(state) => Ok(templates::inspect(state, &name)?),
+            None => Err(TemplateError::Missing { name }.into()),
+        }
     });
     let found: Vec<TemplateListing> = found.collect::<Result<_, Failure>>()?;
     let shown: Vec<Document<'_>> = found.iter().map(Document::of).collect();
@@ -277,10 +284,13 @@ fn inspect(arguments: &TemplateInspectArgs, state: Option<&Path>) -> Result<Exit
 }
 
 fn rm(arguments: &TemplateRmArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let state = open_state(state)?;
+    let state = open_existing_state(state)?;
     let names = arguments.names.iter().map(|name| TemplateName::meant_by(name));
     for name in names.collect::<Result<Vec<_>, _>>()? {
-        remove(&state, &name)?;
+        match &state {
+            Some(state) => remove(state, &name)?,
+            None => return Err(TemplateError::Missing { name }.into()),
+        }
         terminal::print(format!("{name}\n").as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use offleash_core::plan::Environment;
 use offleash_core::spec::SandboxSpec;
 use offleash_core::text::Text;
-use offleash_manager::lifecycle::{Checked, Prepared, RunRequest, open_state, this_host};
+use offleash_manager::lifecycle::{Checked, Prepared, RunRequest, open_existing_state, open_state, this_host};
 use offleash_manager::planning::Host;
 use offleash_manager::templates;
 use offleash_manager::warm::{
@@ -443,16 +443,16 @@ fn describe(order: &Order, prepared: &Prepared) -> Result<String, Failure> {
 
 /// `offleash warm`.
 pub(crate) fn warm(command: &WarmCommand, state: Option<&Path>) -> Result<ExitCode, Failure> {
-    let state = open_state(state)?;
+    let state = open_existing_state(state)?;
     match command {
-        WarmCommand::Ls { json } => list(&state, *json)?,
-        WarmCommand::Stop { ids } => stop(&state, ids)?,
+        WarmCommand::Ls { json } => list(state.as_ref(), *json)?,
+        WarmCommand::Stop { ids } => stop(state.as_ref(), ids)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(state: &StateDirectory, json: bool) -> Result<(), Failure> {
-    let all = warm::holders(state)?;
+fn list(state: Option<&StateDirectory>, json: bool) -> Result<(), Failure> {
+    let all = state.map(warm::holders).transpose()?.unwrap_or_default();
     if json {
         return terminal::print(&terminal::json_line(&all)?);
     }
@@ -472,8 +472,11 @@ fn list(state: &StateDirectory, json: bool) -> Result<(), Failure> {
     terminal::print(text.as_bytes())
 }
 
-fn stop(state: &StateDirectory, ids: &[String]) -> Result<(), Failure> {
-    let ended = warm::stop(state, ids)?;
+fn stop(state: Option<&StateDirectory>, ids: &[String]) -> Result<(), Failure> {
+    let ended = state
+        .map(|state| warm::stop(state, ids))
+        .transpose()?
+        .unwrap_or_default();
     match ids.iter().find(|id| !ended.contains(id)) {
         None => Ok(()),
         Some(id) => Err(

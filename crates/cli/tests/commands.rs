@@ -435,3 +435,48 @@ fn the_state_directory_can_be_named_by_flag_and_variable() {
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(site.root().join(".local/state/offleash/audit.jsonl").exists());
 }
+
+#[test]
+fn looking_makes_no_state_directory() {
+    let site = Site::new();
+    let run = "r0000000000000000";
+    let listing: [&[&str]; 6] = [
+        &["runs"],
+        &["runs", "--json"],
+        &["audit", "verify"],
+        &["audit", "show"],
+        &["template", "ls"],
+        &["warm", "ls"],
+    ];
+    let naming: [&[&str]; 6] = [
+        &["diff", run],
+        &["apply", run],
+        &["discard", run],
+        &["template", "inspect", "none"],
+        &["template", "rm", "none"],
+        &["ls"],
+    ];
+    let mistyped = site.root().join("mistyped");
+    for arguments in listing.iter().chain(&naming) {
+        let said = site.refuse([&["--state", mistyped.to_str().unwrap()], *arguments].concat());
+        assert!(said.contains("mistyped` does not exist"), "{arguments:?}: {said}");
+    }
+    assert!(!mistyped.exists());
+    if support::is_root() {
+        return skip("root's default state directory is that of the machine");
+    }
+    let fresh = |arguments: &[&str]| {
+        let mut command = site.offleash(arguments);
+        command.env_remove("OFFLEASH_STATE").output().unwrap()
+    };
+    for arguments in listing {
+        let output = fresh(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+    }
+    for arguments in naming {
+        let output = fresh(arguments);
+        assert_eq!(output.status.code(), Some(125), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains("hint: "), "{arguments:?}: {}", stderr(&output));
+    }
+    assert!(!site.root().join(".local").exists());
+}

@@ -257,17 +257,34 @@ pub fn this_host(state_directory: &std::path::Path) -> Result<Host, ManagerError
 #[inline(never)]
 pub fn open_state(explicit: Option<&std::path::Path>) -> Result<StateDirectory, ManagerError> {
     let state = StateDirectory::open(explicit, &HostIdentity::of_this_process())?;
-    for leftover in reap_with(&state, &mut remove_leftover_groups)? {
+    finish_crashed(&state)?;
+    Ok(state)
+}
+
+/// The same for who only looks, and makes no state directory; `None` when none was named and there is none.
+///
+/// # Errors
+/// As [`open_state`], and when one was named that does not exist.
+pub fn open_existing_state(explicit: Option<&std::path::Path>) -> Result<Option<StateDirectory>, ManagerError> {
+    let state = StateDirectory::open_existing(explicit, &HostIdentity::of_this_process())?;
+    if let Some(state) = &state {
+        finish_crashed(state)?;
+    }
+    Ok(state)
+}
+
+fn finish_crashed(state: &StateDirectory) -> Result<(), ManagerError> {
+    for leftover in reap_with(state, &mut remove_leftover_groups)? {
         if matches!(leftover.fate, LeftoverFate::Postponed(_)) {
             continue;
         }
-        match audit::crashed(&state, &leftover) {
+        match audit::crashed(state, &leftover) {
             // A full disk must not keep anybody from the commands that free it.
             Err(error) if error.kind() == ErrorKind::Exhausted => {}
             noted => noted?,
         }
     }
-    Ok(state)
+    Ok(())
 }
 
 /// How many ids a sandbox of `spec` has, which has a root of its own.

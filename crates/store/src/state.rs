@@ -74,6 +74,12 @@ pub enum StateError {
         /// Its permission bits.
         mode: u32,
     },
+    /// It was named, and does not exist.
+    #[error("the state directory `{}` does not exist", Text::from(.path))]
+    Missing {
+        /// The state directory.
+        path: PathBuf,
+    },
     /// It cannot be made or opened.
     #[error("cannot use the state directory `{}`", Text::from(.path))]
     Unusable {
@@ -88,6 +94,7 @@ impl Explained for StateError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Unusable { source, .. } => source.kind(),
+            Self::Missing { .. } => ErrorKind::NotFound,
             _ => ErrorKind::Denied,
         }
     }
@@ -98,6 +105,7 @@ impl Explained for StateError {
                 "run `chmod 700 {}`, or name another with `--state DIR`",
                 Text::from(path)
             ),
+            Self::Missing { .. } => "name the one that the runs had, with `--state DIR` or `OFFLEASH_STATE`".to_owned(),
             _ => "name another directory with `--state DIR` or `OFFLEASH_STATE`".to_owned(),
         })
     }
@@ -130,6 +138,33 @@ impl StateDirectory {
             root: root.into(),
             path,
         })
+    }
+
+    /// Opens the one that is there and makes none; `None` when none was named and the default one was never needed.
+    ///
+    /// # Errors
+    /// `Missing` for one that was named, as it was mistyped; as [`Self::open`].
+    pub fn open_existing(explicit: Option<&Path>, host: &HostIdentity) -> Result<Option<Self>, StateError> {
+        match Self::find(explicit, host)? {
+            Some(_) => Self::open(explicit, host).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Where the one is that is there; `None` when none was named and the default one was never needed.
+    ///
+    /// # Errors
+    /// `Missing` for one that was named.
+    pub fn find(explicit: Option<&Path>, host: &HostIdentity) -> Result<Option<PathBuf>, StateError> {
+        let path = explicit.map_or_else(|| host.default_state(), Path::to_owned);
+        // What cannot be looked at is told by whoever opens it.
+        let is_missing =
+            std::fs::symlink_metadata(&path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+        match (is_missing, explicit) {
+            (false, _) => Ok(Some(path)),
+            (true, None) => Ok(None),
+            (true, Some(_)) => Err(StateError::Missing { path }),
+        }
     }
 
     /// Where it is.
