@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use offleash_core::limits::LimitName;
 use offleash_core::spec::MOST_WARM;
 
@@ -139,6 +140,21 @@ impl RunInvocation {
             _ => Self::try_parse_from(std::iter::once(name).chain(arguments)),
         }
     }
+}
+
+/// What is said of arguments that are refused, as it would be without the variable that stands for `--state`: usage lines
+/// take it for an argument that was written, or has to be.
+pub(crate) fn as_written<P: CommandFactory>(
+    error: clap::Error,
+    words: impl IntoIterator<Item = OsString>,
+) -> clap::Error {
+    let is_help = !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if is_help || std::env::var_os(STATE).is_none() {
+        return error;
+    }
+    let command = P::command().mut_arg("state", |state| state.env(clap::builder::Resettable::Reset));
+    // What is wrong with the variable itself is not said again.
+    command.try_get_matches_from(words).err().unwrap_or(error)
 }
 
 #[derive(Debug, Default, Args)]

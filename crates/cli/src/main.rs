@@ -65,9 +65,12 @@ fn run_only(name: OsString, arguments: Vec<OsString>) -> ExitCode {
 /// Not inlined: what it keeps on its stack would be touched by runs that hand over and never come here, a page after another.
 #[inline(never)]
 fn run_parsed(name: OsString, arguments: &[OsString], asked: &warm::Asked<'_>) -> ExitCode {
-    match RunInvocation::read(name, arguments.to_vec()) {
+    match RunInvocation::read(name.clone(), arguments.to_vec()) {
         Ok(invocation) => finish(run_alone(&invocation, asked)),
-        Err(error) => usage(&error),
+        Err(error) => {
+            let words = std::iter::once(name).chain(arguments.iter().cloned());
+            usage(&args::as_written::<RunInvocation>(error, words))
+        }
     }
 }
 
@@ -87,7 +90,7 @@ fn run_alone(invocation: &RunInvocation, asked: &warm::Asked<'_>) -> Result<Exit
 fn any() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(error) => return usage(&error),
+        Err(error) => return usage(&args::as_written::<Arguments>(error, std::env::args_os())),
     };
     let state = arguments.state.as_deref();
     let result = match arguments.command {

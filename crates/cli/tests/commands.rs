@@ -480,3 +480,25 @@ fn looking_makes_no_state_directory() {
     }
     assert!(!site.root().join(".local").exists());
 }
+
+#[test]
+fn usage_does_not_depend_on_the_variable_of_the_state_directory() {
+    let site = Site::new();
+    for arguments in [&["diff"][..], &["run", "--none"], &["template", "rm"], &["exec"]] {
+        let with = site.offleash(arguments).output().unwrap();
+        let without = site.offleash(arguments).env_remove("OFFLEASH_STATE").output().unwrap();
+        assert_eq!(stderr(&with), stderr(&without), "{arguments:?}");
+        assert_eq!(with.status.code(), Some(125), "{arguments:?}");
+        let usage = stderr(&with)
+            .lines()
+            .find(|line| line.starts_with("Usage: "))
+            .map(str::to_owned);
+        assert!(
+            usage.is_some_and(|usage| !usage.contains("--state")),
+            "{}",
+            stderr(&with)
+        );
+    }
+    let empty = site.offleash(["diff"]).env("OFFLEASH_STATE", "").output().unwrap();
+    assert_eq!(empty.status.code(), Some(125), "{}", stderr(&empty));
+}
