@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use offleash_core::error::{ErrorKind, Explained as _};
-use offleash_core::text;
+use offleash_core::text::{self, Text};
 use offleash_manager::daemon::{KeyRow, Keys, Quota, Scope, Scopes};
+use offleash_store::{HostIdentity, StateDirectory};
 use serde_json::json;
 
 use crate::args::{KeyCommand, KeyCreateArgs, KeyRemoveArgs};
@@ -21,15 +22,29 @@ const LOOKED_AT_EVERY: Duration = Duration::from_millis(100);
 pub(crate) fn key(command: &KeyCommand, state: Option<&Path>) -> Result<ExitCode, Failure> {
     match command {
         KeyCommand::Create(arguments) => create(&Keys::open(state)?, arguments)?,
-        // Looking makes no state directory.
         KeyCommand::Ls(arguments) => {
-            if let Some(keys) = Keys::open_existing(state)? {
+            if let Some(keys) = existing(state)? {
                 list(&keys, arguments.json)?;
             }
         }
-        KeyCommand::Rm(arguments) => remove(&Keys::open(state)?, arguments)?,
+        KeyCommand::Rm(arguments) => match existing(state)? {
+            Some(keys) => remove(&keys, arguments)?,
+            None => {
+                let what = format!(
+                    "there is no key `{}`: none was ever made here",
+                    Text::from(&*arguments.key)
+                );
+                return Err(Failure::new(what).with_hint("`offleash key create` makes one"));
+            }
+        },
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Looking makes no state directory, and refuses one that was named and is not there.
+fn existing(state: Option<&Path>) -> Result<Option<Keys>, Failure> {
+    StateDirectory::find(state, &HostIdentity::of_this_process())?;
+    Ok(Keys::open_existing(state)?)
 }
 
 /// Prints the key alone to standard output, so that it can be assigned; what is to be known of it, to the person.

@@ -462,7 +462,7 @@ fn list(state: Option<&StateDirectory>, json: bool) -> Result<(), Failure> {
         let line = [
             one.id,
             one.pid.to_string(),
-            one.until,
+            format!("until {}", one.until),
             one.cwd.to_string(),
             words.join(" "),
         ];

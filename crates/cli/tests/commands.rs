@@ -440,20 +440,22 @@ fn the_state_directory_can_be_named_by_flag_and_variable() {
 fn looking_makes_no_state_directory() {
     let site = Site::new();
     let run = "r0000000000000000";
-    let listing: [&[&str]; 6] = [
+    let listing: [&[&str]; 7] = [
         &["runs"],
         &["runs", "--json"],
         &["audit", "verify"],
         &["audit", "show"],
         &["template", "ls"],
         &["warm", "ls"],
+        &["key", "ls"],
     ];
-    let naming: [&[&str]; 6] = [
+    let naming: [&[&str]; 7] = [
         &["diff", run],
         &["apply", run],
         &["discard", run],
         &["template", "inspect", "none"],
         &["template", "rm", "none"],
+        &["key", "rm", "none"],
         &["ls"],
     ];
     let mistyped = site.root().join("mistyped");

@@ -355,6 +355,7 @@ fn the_units_are_what_systemd_understands() {
     let output = Command::new(systemd)
         .args(["verify", "--man=no"])
         .args(&units)
+        .env("TMPDIR", site.root())
         .output()
         .unwrap();
     let said = crate::support::stderr(&output);
