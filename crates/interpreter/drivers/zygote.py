@@ -634,8 +634,6 @@ def main():
     gc.freeze()
     collapse()
     zygote.places = written_by(lambda told: try_out(told, zygote.seeds, zygote.be_driver), ANSWER)
-    # What this process wrote to while that copy lived is small pages again.
-    collapse()
     os.write(1, b"ready\n")
     zygote.serve()
 
