@@ -74,10 +74,12 @@ impl<'a> LinesDoor<'a> {
             .rsplit(|byte| *byte == b'\r')
             .find(|part| !part.is_empty())
             .unwrap_or_default();
-        if line.trim_ascii().is_empty() {
+        // Programs indent; with its blanks a line would come quoted.
+        let line = line.trim_ascii();
+        if line.is_empty() {
             return;
         }
-        let line = text::one_line(line.get(..LONGEST_LINE).unwrap_or(line)).into_owned();
+        let line = text::one_line(line.get(..LONGEST_LINE).unwrap_or(line).trim_ascii_end()).into_owned();
         self.progress.line(&line);
         if self.last.len() == LAST_LINES {
             self.last.pop_front();
@@ -156,14 +158,14 @@ mod tests {
         let signals = signals().unwrap();
         let mut told = Told::default();
         let mut door = LinesDoor::new(&signals, &mut told);
-        for piece in ["a", "b\nc", "d\n\n", "10%\r20%\r100%\n", "\u{1b}[31mred\n"] {
+        for piece in ["a", "b\nc", "d\n\n", "10%\r20%\r100%\n", "\u{1b}[31mred\n", "  in\t\n"] {
             door.write(OutputStream::Stdout, piece.into());
             door.write(OutputStream::Stderr, b"e".to_vec());
         }
         door.write(OutputStream::Stdout, vec![b'x'; 100_000]);
         let last = door.finish().last_lines;
         let x = "x".repeat(LONGEST_LINE);
-        let expected = ["ab", "cd", "100%", r"$'\x1b[31mred'", x.as_str(), "eeeee"];
+        let expected = ["ab", "cd", "100%", r"$'\x1b[31mred'", "in", x.as_str(), "eeeeee"];
         assert_eq!(last, expected);
         assert_eq!(told.0, expected);
     }
