@@ -75,12 +75,16 @@ fn of_the_reported(hits: &[LimitHit]) -> impl Iterator<Item = String> + '_ {
             LimitName::Pids => "no more processes could be started",
             LimitName::Memory => "it got no more memory",
             LimitName::FileSize | LimitName::Workspace => "a file was too large",
-            LimitName::Tmp => "there was no room left",
             _ => "it was refused",
         };
         let value = row.show(hit.value);
+        // That of whoever started this process holds, too.
+        let more = match hit.limit {
+            LimitName::OpenFiles => ", and `ulimit -n` where that is lower",
+            _ => "",
+        };
         format!(
-            "the command says that {what}: the limit `{}` is {value}; raise it with `{}`",
+            "the command says that {what}: the limit `{}` is {value}; raise it with `{}`{more}",
             row.word, row.flag
         )
     })

@@ -21,6 +21,7 @@ use offleash_store::{HostIdentity, StateDirectory};
 use offleash_sys::rlimit::{Resource, raise_soft};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use self::builds::BuildTeller;
 use self::config::Config;
 use self::journal::JsonLines;
 use crate::args::ServeArgs;
@@ -75,8 +76,10 @@ async fn run(config: Config, state: &Path, lines: Arc<JsonLines>) -> Result<(), 
     // From here on nothing ends us by surprise.
     let mut end = pin!(end_signal()?);
     let (degrade, drain) = (config.daemon.degrade, config.server.drain);
+    let watcher = BuildTeller::start(Arc::clone(&lines))
+        .map_err(|error| Failure::new(format!("cannot start a thread of the server: {error}")))?;
     let opened = Daemon::open(DaemonConfig {
-        build_watcher: Some(Arc::clone(&lines) as _),
+        build_watcher: Some(Arc::new(watcher) as _),
         ..config.daemon
     });
     let daemon = tokio::select! {

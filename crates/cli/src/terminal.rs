@@ -17,6 +17,8 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+
 use crate::failure::Failure;
 
 /// The standard stream that a path names, once more, as a file: what is opened anew would begin where that began. `-` is standard
@@ -41,6 +43,14 @@ pub(crate) fn print(bytes: &[u8]) -> Result<(), Failure> {
                 .with_hint("free some space on the disk that it goes to, or send it elsewhere")
         }),
     }
+}
+
+/// Whether a short write to standard output does not wait for whoever reads it.
+pub(crate) fn takes_output() -> bool {
+    let stdout = io::stdout();
+    let mut output = [PollFd::new(&stdout, PollFlags::OUT)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(rustix::event::poll(&mut output, Some(&now)), Ok(1..)) && output[0].revents().contains(PollFlags::OUT)
 }
 
 /// Writes to standard output for the last time, and lets go of all three standard streams.

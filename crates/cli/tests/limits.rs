@@ -7,6 +7,8 @@
 mod files;
 mod support;
 
+use std::process::Command;
+
 use offleash_core::limits::{LIMITS, LimitName};
 use serde_json::{Value, json};
 use support::processes::{feed, long_sleep, processes_with, program};
@@ -140,6 +142,29 @@ fn what_only_the_command_knows_of_is_told_in_its_words() {
             assert_eq!(hit["value"], value, "{record}");
         }
     }
+}
+
+#[test]
+fn open_files_that_were_allowed_from_outside_are_told_as_what_they_are() {
+    let site = Site::new();
+    if program("python3").is_none() {
+        return skip("python3 is not installed");
+    }
+    let many = "held = [open('/dev/null') for _ in range(2000)]";
+    let asked = site.offleash(["run", "--json", "--", "python3", "-c", many]);
+    #[expect(clippy::disallowed_methods, reason = "the shell that allows less")]
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "ulimit -n 100; exec \"$0\" \"$@\""])
+        .arg(asked.get_program())
+        .args(asked.get_args())
+        .current_dir(asked.get_current_dir().unwrap())
+        .env_clear()
+        .envs(asked.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let output = command.output().unwrap();
+    let record = record_of(&output);
+    assert_eq!(hits(&record, LimitName::OpenFiles), ["reported"], "{record}");
+    assert_eq!(record["limits_hit"][0]["value"], 100, "{record}");
 }
 
 #[test]

@@ -982,11 +982,14 @@ def places_along(axis):
     by = type(axis.get_major_formatter()).__name__
     period = period_of(axis)
     if period is not None:
-        return lambda number: without_midnight(value_of(round(number), period)), by != "TimeSeries_DateFormatter"
+        ordinal = lambda number: without_midnight(value_of(round(number), period))
+        return lambda number: ordinal(number) if is_finite(number) else numeral(number), by != "TimeSeries_DateFormatter"
     if is_of_time(axis):
         told = drawn_along(axis)
 
         def moment(number):
+            if not is_finite(number):
+                return numeral(number)
             # Without what arithmetic of floating point adds: to the nearest millisecond.
             exact = told(number)
             later = exact + type(exact - exact)(microseconds=500)
@@ -994,6 +997,10 @@ def places_along(axis):
 
         return moment, not by.endswith("DateFormatter")
     return numeral, by != "ScalarFormatter" or is_of_categories(axis)
+
+
+def is_finite(number):
+    return number - number == 0
 
 
 def without_midnight(moment):
@@ -1004,14 +1011,16 @@ def without_midnight(moment):
 def numeral(number):
     """As people write it."""
     number = rounded(float(number))
-    return f"{number:.0f}" if number is not None and abs(number) < 1e15 and number == int(number) else f"{number}"
+    if number is None:
+        return "nan"
+    return f"{number:.0f}" if abs(number) < 1e15 and number == int(number) else f"{number}"
 
 
 def are_bins(drawn):
     """Whether bars are those of a histogram: each begins where the one before ends. Those of width 1 around whole numbers
     are taken for bars of these numbers."""
     ends = [along + width for along, width, _ in drawn]
-    if len(drawn) < 2 or any(width <= 0 for _, width, _ in drawn):
+    if len(drawn) < 2 or any(width <= 0 or not is_finite(along) for along, width, _ in drawn):
         return False
     if all(is_near(width, 1) and is_near(along + 0.5, round(along + 0.5)) for along, width, _ in drawn):
         return False
@@ -1478,12 +1487,15 @@ def mend_scripts(scripts, magics):
     def shebang(line, cell):
         import asyncio
 
-        create, raised, started = asyncio.create_subprocess_exec, INTERRUPTS.raised, []
+        create, raised, started, over = asyncio.create_subprocess_exec, INTERRUPTS.raised, [], []
 
         async def noted(*arguments, **options):
             program = await create(*arguments, **options)
             if asyncio.get_running_loop() is scripts.event_loop:
                 started.append(program)
+                if over:
+                    # The interrupt came while it was started.
+                    program._transport.close()
             return program
 
         asyncio.create_subprocess_exec = noted
@@ -1492,6 +1504,7 @@ def mend_scripts(scripts, magics):
         finally:
             asyncio.create_subprocess_exec = create
             if INTERRUPTS.raised != raised:
+                over.append(True)
                 for program in started:
                     if program.returncode is None:
                         scripts.event_loop.call_soon_threadsafe(program._transport.close)

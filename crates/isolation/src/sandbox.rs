@@ -312,6 +312,8 @@ pub struct Final {
     pub out_of_memory: bool,
     /// Limits that the kernel keeps without counting what it refuses.
     pub uncounted: Vec<LimitName>,
+    /// How many descriptors a process may have open where whoever started this one allows no more.
+    pub open_files: Option<u64>,
 }
 
 /// What is enforced on this machine for one sandbox.

@@ -12,8 +12,8 @@ const KEPT: usize = 16 * 1024;
 
 /// What programs and runtimes say, in lower case: the C library's words for the error (errno(3)), and those of runtimes
 /// that have their own.
-const SAYINGS: [(LimitName, &[&str]); 5] = [
-    (LimitName::OpenFiles, &["too many open files", "emfile"]),
+const SAYINGS: [(LimitName, &[&str]); 4] = [
+    (LimitName::OpenFiles, &["too many open files"]),
     (
         LimitName::Pids,
         &[
@@ -39,9 +39,10 @@ const SAYINGS: [(LimitName, &[&str]); 5] = [
             "memory allocation of",
         ],
     ),
-    (LimitName::FileSize, &["file too large", "efbig"]),
-    (LimitName::Tmp, &["no space left on device", "enospc"]),
+    (LimitName::FileSize, &["file too large"]),
 ];
+/// What says nothing of ours: that is the machine's limit (`ENFILE`).
+const OF_THE_MACHINE: &str = "too many open files in system";
 
 /// The end of a command's output.
 #[derive(Debug, Default)]
@@ -66,7 +67,7 @@ impl LastWords {
         if !matches!(end, ExecEnd::Exited { code: 1.. } | ExecEnd::Signaled { .. }) {
             return Vec::new();
         }
-        let texts = [&self.stdout, &self.stderr].map(Tail::lower);
+        let texts = [&self.stdout, &self.stderr].map(|tail| tail.lower().replace(OF_THE_MACHINE, ""));
         let is_said = |saying: &&str| texts.iter().any(|text| text.contains(saying));
         let said = SAYINGS.iter().filter(|(_, sayings)| sayings.iter().any(&is_said));
         said.map(|(limit, _)| *limit)
@@ -95,12 +96,11 @@ impl Tail {
 mod tests {
     use super::*;
 
-    const ALL: [LimitName; 5] = [
+    const ALL: [LimitName; 4] = [
         LimitName::OpenFiles,
         LimitName::Pids,
         LimitName::Memory,
         LimitName::FileSize,
-        LimitName::Tmp,
     ];
     const FAILED: ExecEnd = ExecEnd::Exited { code: 1 };
 
@@ -126,7 +126,6 @@ mod tests {
             ),
             ("memory allocation of 1000 bytes failed", LimitName::Memory),
             ("OSError: [Errno 27] File too large", LimitName::FileSize),
-            ("cp: error writing '/tmp/x': No space left on device", LimitName::Tmp),
         ] {
             for stream in [OutputStream::Stdout, OutputStream::Stderr] {
                 let words = said(stream, &[text.as_bytes()]);
@@ -138,11 +137,14 @@ mod tests {
                 assert_eq!(words.of(&FAILED, &others), [], "{text}");
             }
         }
-        let words = said(
-            OutputStream::Stderr,
-            &[b"BlockingIOError: [Errno 12] nothing of it, \xff"],
-        );
-        assert_eq!(words.of(&FAILED, &ALL), []);
+        for other in [
+            &b"BlockingIOError: [Errno 12] nothing of it, \xff"[..],
+            b"memfile.c: systemfile.txt is missing",
+            b"OSError: [Errno 23] Too many open files in system",
+            b"ENOSPC: System limit for number of file watchers reached",
+        ] {
+            assert_eq!(said(OutputStream::Stderr, &[other]).of(&FAILED, &ALL), []);
+        }
     }
 
     #[test]

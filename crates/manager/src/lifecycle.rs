@@ -134,6 +134,7 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
         basis: &basis,
         user: user.as_ref().unwrap_or(&basis.user),
     };
+    let notes = planning::grants_of_nothing(&request.spec, &host);
     let outcome = execute(&task, &mut chosen, &mut plan, outside, &mut live, door);
     let over = Over {
         state,
@@ -141,6 +142,7 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
         plan,
         own_root,
         live,
+        notes,
     };
     conclude(request, over, outcome)
 }
@@ -152,6 +154,8 @@ struct Over {
     plan: Plan,
     own_root: Option<OwnRoot>,
     live: LiveRun,
+    /// What was to be said of the request when the run began.
+    notes: Vec<String>,
 }
 
 /// Keeps or writes back what changed, and puts the run on record.
@@ -168,6 +172,7 @@ fn conclude(
         plan,
         own_root,
         live,
+        notes: before,
     } = over;
     let started_at = live.run().started_at().to_owned();
     let finished = live.finish();
@@ -200,7 +205,7 @@ fn conclude(
         changes,
     };
     let mut record = facts.into_record();
-    notes.extend(planning::grants_of_nothing(&request.spec, &host));
+    notes.extend(before);
     notes.extend(written_back_of_an_ended_run(&record));
     notes.extend(part_of_a_repository(&record, request.spec.workspace.as_ref()));
     if held_back && record.exit_code == 0 {

@@ -1,6 +1,9 @@
 //! Builds of templates that were asked for: told in the log, and shown by a bar where that is a terminal.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use offleash_core::template::TemplateName;
 use offleash_manager::templates::{BuildEvent, BuildWatcher};
@@ -50,8 +53,50 @@ impl JsonLines {
     }
 }
 
-impl BuildWatcher for JsonLines {
+/// How many events may wait to be shown before lines are left out.
+const MOST_WAITING: usize = 64;
+
+/// Hands events to a thread of its own, which may be held up by a terminal that is: the server is not.
+#[derive(Debug)]
+pub(super) struct BuildTeller {
+    events: Sender<(TemplateName, BuildEvent)>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl BuildTeller {
+    /// # Errors
+    /// When there can be no thread.
+    pub(super) fn start(lines: Arc<JsonLines>) -> io::Result<Self> {
+        let (events, told) = channel();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let left = Arc::clone(&waiting);
+        let show = move || show_all(&lines, &told, &left);
+        std::thread::Builder::new().name("builds".to_owned()).spawn(show)?;
+        Ok(Self { events, waiting })
+    }
+}
+
+fn show_all(lines: &JsonLines, told: &Receiver<(TemplateName, BuildEvent)>, left: &AtomicUsize) {
+    for (name, event) in told {
+        left.fetch_sub(1, Ordering::Relaxed);
+        lines.show(&name, &event);
+    }
+}
+
+impl BuildWatcher for BuildTeller {
     fn tell(&self, name: &TemplateName, event: &BuildEvent) {
+        let is_line = matches!(event, BuildEvent::Line { .. });
+        if is_line && self.waiting.load(Ordering::Relaxed) >= MOST_WAITING {
+            return;
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        // The thread ends with the last of these.
+        let _told = self.events.send((name.clone(), event.clone()));
+    }
+}
+
+impl JsonLines {
+    fn show(&self, name: &TemplateName, event: &BuildEvent) {
         match event {
             BuildEvent::Begins { installs } => {
                 self.build("info", name, &format!("built on first use: {installs}"));

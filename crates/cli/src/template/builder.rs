@@ -2,6 +2,7 @@
 
 use std::io::{self, Read as _};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use offleash_manager::lifecycle::open_state;
 use offleash_manager::templates::{self, BuildEvent, BuildOrder, Progress, TemplateError};
@@ -36,7 +37,7 @@ fn read_order() -> Result<BuildOrder, Failure> {
 
 fn carry_out(order: &BuildOrder) -> Result<BuildEvent, Failure> {
     let state = open_state(Some(order.state.as_path()))?;
-    let built = match templates::build(&state, &order.request(), &mut Told) {
+    let built = match templates::build(&state, &order.request(), &mut Told::default()) {
         Ok(record) => BuildEvent::Built {
             bytes: record.bytes,
             files: record.files,
@@ -65,8 +66,13 @@ fn tell(event: &BuildEvent) {
     }
 }
 
+/// How often a line is told at most, and how much of it: who watches sees the latest one.
+const TOLD_EVERY: Duration = Duration::from_millis(100);
+const LONGEST: usize = 200;
+
 /// What a build is told to, for the daemon.
-struct Told;
+#[derive(Default)]
+struct Told(Option<Instant>);
 
 impl Progress for Told {
     fn step(&mut self, number: usize, of: usize, title: &str) {
@@ -75,7 +81,13 @@ impl Progress for Told {
     }
 
     fn line(&mut self, line: &str) {
-        let line = line.to_owned();
+        let is_soon = self.0.is_some_and(|told| told.elapsed() < TOLD_EVERY);
+        // The build is not held up by a daemon that does not listen.
+        if is_soon || !terminal::takes_output() {
+            return;
+        }
+        self.0 = Some(Instant::now());
+        let line = line.chars().take(LONGEST).collect();
         tell(&BuildEvent::Line { line });
     }
 

@@ -38,6 +38,7 @@ impl Bar {
         self.0.set_length(count(of));
         self.0.set_position(count(number.saturating_sub(1)));
         self.0.set_message(String::new());
+        self.0.reset_elapsed();
         self.0.tick();
     }
 

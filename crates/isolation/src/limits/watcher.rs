@@ -11,6 +11,7 @@ use offleash_core::limits::{LimitName, Limits, MOST_DEPTH};
 use offleash_core::record::{LimitEffect, LimitHit, Usage};
 use offleash_sys::cgroup::Group;
 use offleash_sys::process::ResourceUsage;
+use offleash_sys::rlimit::{self, Resource};
 use rustix::process::Pid;
 
 use super::deleted;
@@ -84,6 +85,8 @@ pub struct Watcher {
     near_a_limit: bool,
     /// Where the sandbox outlives the lack of memory: the kills for that.
     kills: Option<memory::Kills>,
+    /// Open files of a process that were allowed when the sandbox was made: no limit of ours raises that.
+    open_files: Option<u64>,
 }
 
 /// How much of the growth of the layers' file systems is of others, as far as that is certain.
@@ -167,6 +170,7 @@ impl Watcher {
             guest_memory_bytes: 0,
             near_a_limit: false,
             kills: None,
+            open_files: rlimit::current(Resource::OpenFiles).0,
         };
         watcher.cpu_due = now + watcher.until_cpu_is_due(0);
         // The command has not started: there is nothing to find yet but processes, and where we count them ourselves the
@@ -373,6 +377,7 @@ impl Watcher {
             limits_hit,
             out_of_memory: self.ends_out_of_memory(Instant::now()),
             uncounted,
+            open_files: self.open_files,
             ..Final::default()
         })
     }
@@ -656,7 +661,7 @@ impl Watcher {
 
     /// Limits that the kernel keeps without counting what it refuses.
     fn uncounted(&self) -> Vec<LimitName> {
-        let always = [LimitName::OpenFiles, LimitName::FileSize, LimitName::Tmp];
+        let always = [LimitName::OpenFiles, LimitName::FileSize];
         let without_group = [LimitName::Pids, LimitName::Memory];
         let without_group = without_group
             .into_iter()

@@ -274,20 +274,27 @@ async fn build(program: Option<&Path>, order: &BuildOrder, tell: impl Fn(&BuildE
     rustix::io::ioctl_fionbio(&ours, true)?;
     rustix::io::ioctl_fionbio(&told, true)?;
     let mut pipe = pipe::Sender::from_owned_fd(ours)?;
-    pipe.write_all(&serde_json::to_vec(order)?).await?;
+    // One that does not take its order says why.
+    let _sent = pipe.write_all(&serde_json::to_vec(order)?).await;
     drop(pipe);
-    let mut has_ended = false;
-    let mut lines = BufReader::new(pipe::Receiver::from_owned_fd(told)?).lines();
-    while let Some(line) = lines.next_line().await? {
-        // What else there is comes from a builder that is out of order.
-        let event: BuildEvent = serde_json::from_str(&line)
-            .map_err(|_| io::Error::other(format!("it said: {}", one_line(line.as_bytes()))))?;
-        has_ended |= event.is_last();
-        tell(&event);
+    let (mut has_ended, mut other) = (false, None);
+    let mut lines = BufReader::new(pipe::Receiver::from_owned_fd(told)?).split(b'\n');
+    while let Ok(Some(line)) = lines.next_segment().await {
+        match serde_json::from_slice::<BuildEvent>(&line) {
+            Ok(event) => {
+                has_ended |= event.is_last();
+                tell(&event);
+            }
+            // A loader that warns, or a builder that is out of order.
+            Err(_) => {
+                other.get_or_insert(line);
+            }
+        }
     }
     process.ended().await?;
     if has_ended {
         return Ok(());
     }
-    Err(io::Error::other("it ended and did not say how"))
+    let said = other.map_or(String::new(), |line| format!("; it said: {}", one_line(&line)));
+    Err(io::Error::other(format!("it ended and did not say how{said}")))
 }

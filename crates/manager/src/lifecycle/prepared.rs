@@ -272,6 +272,7 @@ impl Prepared {
             basis: &basis,
             user: user.unwrap_or(&basis.user),
         };
+        let notes = planning::grants_of_nothing(&request.spec, &host);
         let mut meanwhile = Some(meanwhile);
         let mut chore = || {
             if let Some(meanwhile) = meanwhile.take() {
@@ -292,6 +293,7 @@ impl Prepared {
             plan,
             own_root,
             live,
+            notes,
         };
         conclude(request, over, outcome)
     }

@@ -47,8 +47,7 @@ impl Facts<'_> {
             ..
         } = self.executed;
         last.limits_hit.extend(told_by_code(&outcome, &self.plan.limits));
-        last.limits_hit
-            .extend(told_by_words(&driven, &last.uncounted, &self.plan.limits));
+        last.limits_hit.extend(told_by_words(&driven, &last, &self.plan.limits));
         let (stdout, stderr) = driven.capture.into_records();
         let mut usage = last.usage;
         usage.wall_ms = u64::try_from(self.request.started.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -187,13 +186,14 @@ fn told_by_code(outcome: &Outcome, limits: &Limits) -> Option<LimitHit> {
 }
 
 /// The limits of which the command says that they were why it failed.
-fn told_by_words(driven: &Driven, uncounted: &[LimitName], limits: &Limits) -> Vec<LimitHit> {
+fn told_by_words(driven: &Driven, last: &Final, limits: &Limits) -> Vec<LimitHit> {
     let Ending::Command(end) = &driven.ending else {
         return Vec::new();
     };
-    let said = driven.last_words.of(end, uncounted).into_iter();
+    let said = driven.last_words.of(end, &last.uncounted).into_iter();
     let held = said.filter_map(|limit| match limit {
         LimitName::FileSize => file_bound(limits, rlimit::current(Resource::FileSize).0),
+        LimitName::OpenFiles => lower(limits.open_files, last.open_files).map(|value| (limit, value)),
         limit => limits.get(limit).map(|value| (limit, value)),
     });
     let hit = |(limit, value)| LimitHit {
@@ -202,6 +202,11 @@ fn told_by_words(driven: &Driven, uncounted: &[LimitName], limits: &Limits) -> V
         effect: LimitEffect::Reported,
     };
     held.map(hit).collect()
+}
+
+/// The lower one of two limits, of which either may be none.
+fn lower(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    one.into_iter().chain(other).min()
 }
 
 /// The limit that kept files from growing, and its value. A lower one that this process was started with (`inherited`)
