@@ -276,10 +276,7 @@ fn sandboxes_of_a_key_end_with_it_if_that_is_asked_for() {
         assert_eq!(keys.sandboxes_of(&row.id).unwrap(), 2);
         daemon.keeper(&made[0]).await.unwrap();
         // The next daemon does it where none runs.
-        drop(daemon);
-        while keys.has_daemon().unwrap() {
-            tokio::task::yield_now().await;
-        }
+        world.close(daemon).await;
         assert_eq!(keys.revoke_with_sandboxes(&row.id).unwrap().id, row.id);
         let daemon = world.daemon().await;
         while keys.sandboxes_of(&row.id).unwrap() > 0 {

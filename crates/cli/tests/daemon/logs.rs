@@ -132,7 +132,7 @@ fn it_is_told_why_a_sandbox_ended() {
 
         let daemon = world.daemon().await;
         let dead = create(&daemon).await;
-        drop(daemon);
+        world.close(daemon).await;
         keepers_below(world.site.root()).into_iter().for_each(kill);
         let daemon = world.daemon().await;
         let (level, line) = last_line(&daemon, &dead.id).await;

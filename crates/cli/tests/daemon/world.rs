@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use offleash_core::exec::ExecEnd;
 use offleash_interpreter::cell::{Cell, CellEnd, CellEvent};
 use offleash_manager::daemon::{
-    AdmissionConfig, Caller, CreateRequest, Daemon, DaemonConfig, PoolConfig, SandboxContexts, SandboxView,
+    AdmissionConfig, Caller, CreateRequest, Daemon, DaemonConfig, Keys, PoolConfig, SandboxContexts, SandboxView,
 };
 use offleash_manager::keeper::message::StartExec;
 use offleash_manager::keeper::{ExecNews, Keeper};
@@ -85,6 +85,14 @@ impl World {
             assert!(Instant::now() < deadline, "left: {:?}", left());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    /// Lets go of `daemon` and waits until it is gone: what it does in the background keeps it for a moment longer, in which
+    /// it would still see its keepers die.
+    pub(crate) async fn close(&self, daemon: Daemon) {
+        drop(daemon);
+        let keys = Keys::open(Some(&self.site.state())).unwrap();
+        eventually("the daemon's end", || (!keys.has_daemon().unwrap()).then_some(())).await;
     }
 
     pub(crate) fn registry(&self) -> Registry {
