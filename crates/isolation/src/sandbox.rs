@@ -210,6 +210,13 @@ pub trait Sandbox: Debug {
     /// When [`Self::turn`] has work even if no descriptor is ready.
     fn next_turn(&self) -> Instant;
 
+    /// Takes in what happened since the last turn, and nothing else: for a moment that is to be short. What has become due
+    /// waits for the next [`Self::turn`].
+    ///
+    /// # Errors
+    /// As [`Self::turn`].
+    fn news(&mut self, take_output: bool) -> Result<Vec<SandboxEvent>, IsolationError>;
+
     /// Takes in what happened since the last turn, and does what has become due.
     ///
     /// Without `take_output`, output stays where it is, which makes the command wait: for callers that cannot pass on

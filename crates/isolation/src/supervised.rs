@@ -273,13 +273,18 @@ impl<H: Holding> Sandbox for Supervised<H> {
         }
     }
 
-    fn turn(&mut self, take_output: bool) -> Result<Vec<SandboxEvent>, IsolationError> {
+    fn news(&mut self, take_output: bool) -> Result<Vec<SandboxEvent>, IsolationError> {
         let mut events = self.served.link.turn(take_output)?;
         self.check_that_it_started()?;
         if self.pause.is_none() {
             events.extend(self.entered.turn(take_output));
         }
         events.extend(self.holding.take_in(&mut self.served));
+        Ok(events)
+    }
+
+    fn turn(&mut self, take_output: bool) -> Result<Vec<SandboxEvent>, IsolationError> {
+        let mut events = self.news(take_output)?;
         let now = Instant::now();
         if self.pause.is_none() && now >= self.served.watcher.next_tick() && !self.served.link.is_gone() {
             events.extend(self.served.watcher.tick(now).into_iter().map(SandboxEvent::Limit));

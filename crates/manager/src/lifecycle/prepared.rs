@@ -201,7 +201,11 @@ impl Prepared {
     /// Whether it can still be handed out, as far as can be told without a request.
     pub fn is_alive(&mut self) -> bool {
         let is_gone = |event: &SandboxEvent| matches!(event, SandboxEvent::Gone | SandboxEvent::Limit(_));
-        let turned = self.made.sandbox.turn(true);
+        // Where nothing has run nothing can have reached a limit, and whoever asks waits.
+        let turned = match self.made.ahead {
+            Some(_) => self.made.sandbox.turn(true),
+            None => self.made.sandbox.news(true),
+        };
         !self.mounts.have_changed()
             && turned.is_ok_and(|events| !events.iter().any(is_gone))
             && !self.made.gateway.as_ref().is_some_and(Gateway::has_ended)
