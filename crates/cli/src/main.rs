@@ -54,9 +54,8 @@ fn main() -> ExitCode {
 
 fn run_only(name: OsString, arguments: Vec<OsString>) -> ExitCode {
     offleash_sys::process::keep_free_memory();
-    let asked = warm::Asked::now(&arguments);
-    match asked.hand_over() {
-        Ok(None) => run_parsed(name, &arguments, &asked),
+    match warm::handed_over() {
+        Ok(None) => run_parsed(name, &arguments),
         Ok(Some(code)) => ExitCode::from(code),
         Err(failure) => failure.print(),
     }
@@ -64,9 +63,9 @@ fn run_only(name: OsString, arguments: Vec<OsString>) -> ExitCode {
 
 /// Not inlined: what it keeps on its stack would be touched by runs that hand over and never come here, a page after another.
 #[inline(never)]
-fn run_parsed(name: OsString, arguments: &[OsString], asked: &warm::Asked<'_>) -> ExitCode {
+fn run_parsed(name: OsString, arguments: &[OsString]) -> ExitCode {
     match RunInvocation::read(name.clone(), arguments.to_vec()) {
-        Ok(invocation) => finish(run_alone(&invocation, asked)),
+        Ok(invocation) => finish(run_alone(&invocation, arguments)),
         Err(error) => {
             let words = std::iter::once(name).chain(arguments.iter().cloned());
             usage(&args::as_written::<RunInvocation>(error, words))
@@ -75,11 +74,11 @@ fn run_parsed(name: OsString, arguments: &[OsString], asked: &warm::Asked<'_>) -
 }
 
 /// Runs in a sandbox that is made for it, and sees to it that others wait for runs like it if that was asked for.
-fn run_alone(invocation: &RunInvocation, asked: &warm::Asked<'_>) -> Result<ExitCode, Failure> {
+fn run_alone(invocation: &RunInvocation, words: &[OsString]) -> Result<ExitCode, Failure> {
     let state = invocation.state.as_deref();
     let code = run::run(&invocation.run, state)?;
     // The run is over: that none waits for the next one changes nothing of how it ended.
-    if let Err(failure) = asked.keep_warm(&invocation.run, state) {
+    if let Err(failure) = warm::keep_warm(words, &invocation.run, state) {
         terminal::complain(&format!("offleash: no sandbox waits for later runs: {failure}"));
     }
     Ok(ExitCode::from(code))

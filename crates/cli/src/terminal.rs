@@ -7,13 +7,13 @@ mod neutral;
 mod prompt;
 
 pub(crate) use bar::Bar;
-pub(crate) use door::{Destination, SIGNALS, TerminalDoor};
+pub(crate) use door::{Destination, TerminalDoor};
 pub(crate) use json::{json_document, json_line};
 pub(crate) use neutral::literal;
 pub(crate) use prompt::{Prompt, RememberRule};
 
 use std::io::{self, IsTerminal as _, Write as _};
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
@@ -90,12 +90,6 @@ pub(crate) fn answer_and_stay(bytes: &[u8]) -> io::Result<()> {
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     Ok(())
-}
-
-/// The standard streams, for another process to use as its own.
-pub(crate) fn standard_streams() -> [BorrowedFd<'static>; 3] {
-    use rustix::stdio::{stderr, stdin, stdout};
-    [stdin(), stdout(), stderr()]
 }
 
 /// Has other streams as the standard streams of this process.

@@ -1,9 +1,8 @@
-//! `offleash run --warm`: hands a run to a sandbox that waits for it, keeps such sandboxes, and is the process that holds
-//! one. `offleash warm` lists and ends them.
+//! `offleash run --warm`: what became of handing a run to a sandbox that waits for it; keeps such sandboxes, and is the process
+//! that holds one. `offleash warm` lists and ends them.
 
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::io::{IsTerminal as _, Read as _};
-use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
@@ -11,198 +10,114 @@ use std::time::{Duration, Instant, SystemTime};
 use offleash_core::plan::Environment;
 use offleash_core::spec::SandboxSpec;
 use offleash_core::text::Text;
+use offleash_entry::start::{self, Outcome};
+use offleash_entry::words::Words;
 use offleash_manager::lifecycle::{Checked, Prepared, RunRequest, open_existing_state, open_state, this_host};
 use offleash_manager::planning::Host;
 use offleash_manager::templates;
 use offleash_manager::warm::{
-    self, Asked as AskedOf, Caller, Claim, Described, Ended, Given, Handover, Holder, Key, Order, Place,
+    self, Asked as AskedOf, Caller, Described, Given, Handover, Holder, Key, Lost, Order, Place,
 };
-use offleash_store::{StateDirectory, rfc3339};
-use offleash_sys::signals::SignalQueue;
-use rustix::event::{PollFd, PollFlags};
-use rustix::io::Errno;
+use offleash_store::{HostIdentity, StateDirectory, rfc3339};
 
-use crate::args::{RunArgs, RunInvocation, STATE, WarmCommand};
+use crate::args::{RunArgs, RunInvocation, WarmCommand};
 use crate::failure::{EXIT_FAILURE, Failure};
 use crate::python::Python;
 use crate::run;
-use crate::terminal::{self, Prompt, SIGNALS, TerminalDoor};
+use crate::terminal::{self, Prompt, TerminalDoor};
 
 /// How long a sandbox waits for a run.
 const IDLE: Duration = Duration::from_secs(5 * 60);
-/// Takes variables and arguments apart.
-const SCRIPT: &str = "-c";
+/// Stands between arguments and command.
 const SEPARATOR: &str = "--";
 
-/// The words behind `offleash run`, taken apart without a parser: what decides about the sandbox, and what runs in it.
+/// The words behind `offleash run`, as they are taken apart without a parser.
 ///
-/// Whether a parser takes them apart in the same way is found out before a sandbox is kept for them ([`Asked::keep_warm`]),
+/// Whether a parser takes them apart in the same way is found out before a sandbox is kept for them ([`keep_warm`]),
 /// so that one which waits was taken apart like that.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Words<'a> {
-    arguments: &'a [OsString],
-    script: Option<&'a OsString>,
-    command: &'a [OsString],
+#[derive(Debug, Clone, Copy)]
+struct Split<'a> {
+    words: &'a [OsString],
+    places: Words,
 }
 
-impl<'a> Words<'a> {
-    fn split(words: &'a [OsString]) -> Option<Self> {
-        let separator = words.iter().position(|word| word == SEPARATOR);
-        let (before, command) = match separator {
-            Some(place) => (&words[..place], &words[place + 1..]),
-            None => (words, &words[words.len()..]),
-        };
-        match before {
-            [arguments @ .., flag, script] if flag == SCRIPT && !script.as_encoded_bytes().starts_with(b"-") => {
-                Some(Self {
-                    arguments,
-                    script: Some(script),
-                    command,
-                })
-            }
-            _ if command.is_empty() => None,
-            arguments => Some(Self {
-                arguments,
-                script: None,
-                command,
-            }),
-        }
+impl<'a> Split<'a> {
+    fn of(words: &'a [OsString]) -> Option<Self> {
+        let list: Vec<&[u8]> = words.iter().map(|word| word.as_encoded_bytes()).collect();
+        let places = Words::split(&*list, 0)?;
+        Some(Self { words, places })
     }
 
-    /// The state directory that they name, or the environment does.
-    fn state(&self) -> Option<PathBuf> {
-        const FLAG: &str = "--state";
-        let mut words = self.arguments.iter();
-        while let Some(word) = words.next() {
-            if word == FLAG {
-                return words.next().map(PathBuf::from);
-            }
-            let value = word.as_encoded_bytes().strip_prefix(b"--state=");
-            if let Some(value) = value {
-                return Some(Text::from(value).as_path().to_owned());
-            }
-        }
-        std::env::var_os(STATE).map(PathBuf::from)
+    fn arguments(&self) -> &'a [OsString] {
+        &self.words[..self.places.end]
     }
 
     /// Whether the parser understands them in the same way.
-    fn are(&self, parsed: &RunArgs) -> bool {
-        parsed.shell.as_ref() == self.script && parsed.command == self.command
+    fn is(&self, parsed: &RunArgs) -> bool {
+        let script = self.places.script.map(|place| &self.words[place]);
+        parsed.shell.as_ref() == script && parsed.command == self.words[self.places.command..]
     }
 }
 
-/// A run that was asked for at this moment.
-#[derive(Debug)]
-pub(crate) struct Asked<'a> {
-    words: Option<Words<'a>>,
-    started: Instant,
-}
-
-impl<'a> Asked<'a> {
-    pub(crate) fn now(words: &'a [OsString]) -> Self {
-        Self {
-            words: Words::split(words),
-            started: Instant::now(),
-        }
-    }
-
-    /// Hands the run to a sandbox that waits for it, if there is one, and waits for its end; the exit code.
-    ///
-    /// # Errors
-    /// When a sandbox was taken and nothing is known of what became of the run.
-    pub(crate) fn hand_over(&self) -> Result<Option<u8>, Failure> {
-        let Some(words) = self.words else { return Ok(None) };
-        let handover = || Handover {
-            age: self.started.elapsed(),
-            cwd: std::env::current_dir().unwrap_or_default(),
-            script: words.script.cloned(),
-            command: words.command.to_vec(),
-            env: std::env::vars_os().collect(),
-        };
-        let signals = std::cell::OnceCell::new();
-        let handover = || {
-            // Before anybody can be asked to end what was handed over. A run of its own goes on with them blocked.
-            let _queue = signals.set(SignalQueue::new(&SIGNALS));
-            handover()
-        };
-        let claim = Claim::take(
-            words.state().as_deref(),
-            || key_of(&words),
-            handover,
-            terminal::standard_streams(),
-        )?;
-        match (claim, signals.into_inner()) {
-            (Some(claim), Some(signals)) => {
-                follow(&claim, &signals.map_err(|error| run::terminal_failure(&error))?).map(Some)
+/// What became of handing the run that this process was started for to a sandbox that waits for it, which was tried at the
+/// start of the process; here it is looked for where it was not known then. The exit code if the run is over.
+///
+/// # Errors
+/// When a sandbox was taken and nothing is known of what became of the run.
+pub(crate) fn handed_over() -> Result<Option<u8>, Failure> {
+    let outcome = match start::so_far() {
+        Outcome::NotFound => {
+            let state = HostIdentity::of_this_process().default_state();
+            match CString::new(state.into_os_string().into_encoded_bytes()) {
+                Ok(state) => start::hand_over(&state),
+                Err(_) => Outcome::NotTaken,
             }
-            _ => Ok(None),
         }
-    }
-
-    /// Sees to it that as many sandboxes wait for runs like this one as was asked for.
-    ///
-    /// # Errors
-    /// When none can be made to.
-    pub(crate) fn keep_warm(&self, parsed: &RunArgs, state: Option<&Path>) -> Result<(), Failure> {
-        let Some(words) = self.words.filter(|words| words.are(parsed)) else {
-            return Ok(());
-        };
-        let (spec, _) = run::specify_run(parsed, state)?;
-        let has_own_report = parsed
-            .report
-            .as_deref()
-            .is_none_or(|path| !run::is_door_of_the_system(path));
-        let is_plain = !parsed.tty && parsed.learn.learn.is_none() && has_own_report;
-        if spec.warm == 0 || !is_plain || !Prepared::can_wait(&spec) {
-            return Ok(());
-        }
-        let Some(key) = key_of(&words) else { return Ok(()) };
-        let cwd = std::env::current_dir().map_err(|error| Failure::from_error(&error))?;
-        let order = Order::new(words.arguments.to_vec(), words.script.is_some(), cwd, &key).with_variables(variables(
-            parsed,
-            &spec,
-            std::env::vars_os().collect(),
-        ));
-        Ok(warm::start(&open_state(state)?, &key, &order, spec.warm.into())?)
+        known => known,
+    };
+    match outcome {
+        Outcome::Ended(code) => Ok(Some(code)),
+        Outcome::NotTaken | Outcome::NotFound => Ok(None),
+        Outcome::Lost => Err(Failure::from(Lost)),
     }
 }
 
+/// Sees to it that as many sandboxes wait for runs with these words as was asked for.
+///
+/// # Errors
+/// When none can be made to.
+pub(crate) fn keep_warm(words: &[OsString], parsed: &RunArgs, state: Option<&Path>) -> Result<(), Failure> {
+    let Some(split) = Split::of(words).filter(|split| split.is(parsed)) else {
+        return Ok(());
+    };
+    let (spec, _) = run::specify_run(parsed, state)?;
+    let has_own_report = parsed
+        .report
+        .as_deref()
+        .is_none_or(|path| !run::is_door_of_the_system(path));
+    let is_plain = !parsed.tty && parsed.learn.learn.is_none() && has_own_report;
+    if spec.warm == 0 || !is_plain || !Prepared::can_wait(&spec) {
+        return Ok(());
+    }
+    // What reads from a terminal has to belong to it.
+    if std::io::stdin().is_terminal() {
+        return Ok(());
+    }
+    let cwd = std::env::current_dir().map_err(|error| Failure::from_error(&error))?;
+    let (arguments, has_script) = (split.arguments(), split.places.script.is_some());
+    // One of which not all can be told has no like.
+    let Ok(key) = Key::of_this_process(arguments, has_script, &cwd) else {
+        return Ok(());
+    };
+    let variables = variables(parsed, &spec, std::env::vars_os().collect());
+    let order = Order::new(arguments.to_vec(), has_script, cwd, &key).with_variables(variables);
+    Ok(warm::start(&open_state(state)?, &key, &order, spec.warm.into())?)
+}
 /// What an interpreter has of its caller's that is started before a run asks.
 fn variables(arguments: &RunArgs, spec: &SandboxSpec, env: Environment) -> Environment {
     match arguments.python {
         true => spec.env.resolve(&env).into_iter().collect(),
         false => Environment::new(),
-    }
-}
-
-/// The key of a run from here. None has one whose keys are those of a terminal: what reads from it has to belong to it.
-fn key_of(words: &Words<'_>) -> Option<Key> {
-    if std::io::stdin().is_terminal() {
-        return None;
-    }
-    let cwd = std::env::current_dir().ok()?;
-    Key::of_this_process(words.arguments, words.script.is_some(), &cwd).ok()
-}
-
-/// Passes signals on until the run is over.
-fn follow(claim: &Claim, signals: &SignalQueue) -> Result<u8, Failure> {
-    loop {
-        let mut waiting = [
-            PollFd::new(claim, PollFlags::IN),
-            PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
-        ];
-        match rustix::event::poll(&mut waiting, None) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(run::terminal_failure(&error.into())),
-        }
-        let has_ended = !waiting[0].revents().is_empty();
-        while let Some(signal) = signals.next().map_err(|error| run::terminal_failure(&error))? {
-            // Should it be over, it says so.
-            let _passed = claim.signal(signal);
-        }
-        if has_ended && let Ended::With(code) = claim.ended()? {
-            return Ok(code);
-        }
     }
 }
 
@@ -496,19 +411,17 @@ mod tests {
 
     #[test]
     fn words_are_taken_apart_as_the_parser_does() {
-        for (text, arguments, script, command) in [
-            ("--warm 2 -- echo -c x", "--warm 2", None, "echo -c x"),
-            ("--warm 2 -c S", "--warm 2", Some("S"), ""),
-            ("--warm 2 -c S -- a b", "--warm 2", Some("S"), "a b"),
-            ("-- echo -- x", "", None, "echo -- x"),
+        for (text, arguments) in [
+            ("--warm 2 -- echo -c x", "--warm 2"),
+            ("--warm 2 -c S", "--warm 2"),
+            ("--warm 2 -c S -- a b", "--warm 2"),
+            ("-- echo -- x", ""),
         ] {
             let words_of = words(text);
-            let split = Words::split(&words_of).unwrap();
-            assert_eq!(split.arguments, words(arguments), "{text}");
-            assert_eq!(split.script, script.map(OsString::from).as_ref(), "{text}");
-            assert_eq!(split.command, words(command), "{text}");
+            let split = Split::of(&words_of).unwrap();
+            assert_eq!(split.arguments(), words(arguments), "{text}");
             let parsed = RunInvocation::read("offleash".into(), words_of.clone()).unwrap();
-            assert!(split.are(&parsed.run), "{text}");
+            assert!(split.is(&parsed.run), "{text}");
         }
     }
 
@@ -517,19 +430,8 @@ mod tests {
         for text in ["foo -c S", "-c S -c2 -- a", "foo -- bar", "-c S --json -- a"] {
             let words_of = words(text);
             let parsed = RunInvocation::read("offleash".into(), words_of.clone());
-            let split = Words::split(&words_of);
-            let agree = parsed.is_ok_and(|parsed| split.is_some_and(|split| split.are(&parsed.run)));
+            let agree = parsed.is_ok_and(|parsed| Split::of(&words_of).is_some_and(|split| split.is(&parsed.run)));
             assert!(!agree, "{text}");
-        }
-        for text in ["", "--warm 2 true", "--", "-c -x"] {
-            assert_eq!(Words::split(&words(text)), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn the_state_directory_is_found_in_both_forms() {
-        for text in ["--warm 2 --state /s -- x", "--state=/s -- x"] {
-            assert_eq!(Words::split(&words(text)).unwrap().state(), Some("/s".into()), "{text}");
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Each is held by a process of its own, the holder, which has done all of a run up to its command and waits at a socket
 //! `warm/KEY/ID` of the state directory; its place there is reserved before it is started ([`Place`]). A run that finds one
-//! there passes its command, environment, directory and standard streams ([`Claim`]); the holder makes sure that the run
+//! there passes its command, environment, directory and standard streams (`offleash_entry`); the holder makes sure that the run
 //! would have made this very sandbox, says so, carries the run out, and ends. Nothing that ran is ever handed out again.
 //!
 //! The key is what both can say of themselves without asking anybody: program, arguments, directory, and all that a
@@ -20,7 +20,7 @@ mod place;
 mod reserved;
 mod start;
 
-pub use claim::{Claim, ClaimError, Ended};
+pub use claim::Lost;
 pub use holder::{Asked, Caller, Given, Holder, Order};
 pub use key::{Key, VARIABLES};
 pub use message::Handover;

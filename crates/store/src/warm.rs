@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::StateDirectory;
 use crate::failure::{FileError, Tried};
 use crate::state::open_part;
 use crate::tree::names_in;
-use crate::{HostIdentity, StateDirectory};
 
 const WARM: &str = "warm";
 /// What the names of places begin with at which nobody waits yet.
@@ -30,21 +30,6 @@ pub struct WarmDirectory {
 }
 
 impl WarmDirectory {
-    /// The directory of `key` in a state directory that nobody has opened, if both are there and nobody else's. Nothing is
-    /// made and nothing finished: whoever finds none goes the usual way, where that is told.
-    pub fn find(explicit: Option<&Path>, key: impl FnOnce() -> Option<String>) -> Option<Self> {
-        let identity = HostIdentity::of_this_process();
-        let path = explicit.map_or_else(|| identity.default_state(), Path::to_owned);
-        let root = rustix::fs::open(path, DIRECTORY, Mode::empty()).ok()?;
-        let all = rustix::fs::openat(&root, WARM, DIRECTORY, Mode::empty()).ok()?;
-        let key = key()?;
-        let directory = rustix::fs::openat(&all, &*key, DIRECTORY, Mode::empty()).ok()?;
-        let are_ours = [&root, &all, &directory].into_iter().all(|directory| {
-            rustix::fs::fstat(directory).is_ok_and(|found| found.st_uid == identity.euid && found.st_mode & 0o022 == 0)
-        });
-        are_ours.then_some(Self { all, key, directory })
-    }
-
     /// The sandboxes that wait, oldest first. Some may be dead.
     ///
     /// # Errors
@@ -187,39 +172,27 @@ impl StateDirectory {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
+    use crate::HostIdentity;
 
     #[test]
-    fn a_directory_is_found_where_it_is_ours_alone() {
+    fn places_become_names_and_the_directory_goes_with_the_last() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("state");
         let state = StateDirectory::open(Some(&path), &HostIdentity::of_this_process()).unwrap();
-        let find = || WarmDirectory::find(Some(&path), || Some("k".to_owned()));
-        assert!(find().is_none());
         let made = state.warm("k").unwrap();
-        assert!(find().is_some());
         let warm = path.join(WARM);
-        for (changed, mode) in [(&path, 0o777), (&warm, 0o770), (&warm.join("k"), 0o722)] {
-            std::fs::set_permissions(changed, std::fs::Permissions::from_mode(mode)).unwrap();
-            assert!(find().is_none(), "{}", changed.display());
-            std::fs::set_permissions(changed, std::fs::Permissions::from_mode(0o700)).unwrap();
-        }
         std::fs::write(warm.join("k/b"), "").unwrap();
         let place = made.free_place().unwrap();
         std::fs::write(warm.join("k").join(&place), "").unwrap();
         assert_ne!(made.free_place().unwrap(), place);
-        let found = find().unwrap();
-        assert_eq!((found.names().unwrap().len(), found.places().unwrap().len()), (1, 2));
+        assert_eq!((made.names().unwrap().len(), made.places().unwrap().len()), (1, 2));
         made.finish(&place, "a".as_ref()).unwrap();
         made.finish(&place, "a".as_ref()).unwrap_err();
-        assert_eq!(found.names().unwrap(), ["a", "b"]);
+        assert_eq!(made.names().unwrap(), ["a", "b"]);
         made.remove("a".as_ref()).unwrap();
-        assert!(find().is_some());
+        assert!(warm.join("k").exists());
         made.remove("b".as_ref()).unwrap();
-        assert!(find().is_none());
-        std::os::unix::fs::symlink("/tmp", warm.join("k")).unwrap();
-        assert!(find().is_none());
+        assert!(!warm.join("k").exists());
     }
 }

@@ -27,8 +27,6 @@ pub mod namespaces;
 #[cfg(feature = "std")]
 pub mod network;
 #[cfg(feature = "std")]
-pub mod origin;
-#[cfg(feature = "std")]
 pub mod process;
 pub mod pty;
 #[cfg(feature = "std")]

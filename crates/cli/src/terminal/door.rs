@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use offleash_core::exec::{OutputStream, TerminalSize};
 use offleash_core::network::{Approval, Question};
+use offleash_entry::SIGNALS;
 use offleash_manager::drive::{Door, DoorEvent};
 use offleash_manager::warm::Caller;
 use offleash_sys::signals::SignalQueue;
@@ -20,8 +21,6 @@ use super::prompt::Prompt;
 const SIGHUP: i32 = 1;
 const SIGINT: i32 = 2;
 const SIGQUIT: i32 = 3;
-const SIGUSR1: i32 = 10;
-const SIGUSR2: i32 = 12;
 const SIGPIPE: i32 = 13;
 const SIGTERM: i32 = 15;
 const SIGWINCH: i32 = 28;
@@ -63,9 +62,6 @@ enum Signals {
     /// They are sent to the process that handed its run over, which passes them on.
     Passed(Caller),
 }
-
-/// The signals that a run is told of.
-pub(crate) const SIGNALS: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGPIPE, SIGTERM, SIGWINCH];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum InputState {

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::support::processes::{eventually, groups_of, long_sleep, processes_with, signal, start, wait};
-use super::support::{Site, stdout};
+use super::support::{Site, id_of, is_root, skip, stderr, stdout};
 use super::{cool, heat, heated, pid_of, waiting, warm};
 
 fn kill(pid: u32) {
@@ -211,4 +211,35 @@ fn a_holder_that_does_not_listen_holds_nobody_up() {
         site.succeed(["warm", "stop"]);
         waiting(&site).is_empty().then_some(())
     });
+}
+
+#[test]
+fn the_usual_state_directory_is_looked_into_wherever_it_is() {
+    if is_root() {
+        return skip("the state directory of root is one for the whole machine");
+    }
+    for home_is_known in [true, false] {
+        let site = Site::new();
+        let ask = |words: &[&str]| {
+            let mut command = site.offleash(words);
+            command.env_remove("OFFLEASH_STATE");
+            if !home_is_known {
+                command
+                    .env_remove("HOME")
+                    .env("XDG_STATE_HOME", site.root().join("state-home"));
+            }
+            let output = command.output().unwrap();
+            assert!(output.status.success(), "{}", stderr(&output));
+            stdout(&output)
+        };
+        let run = ["run", "--warm", "1", "--json", "--", "true"];
+        ask(&run);
+        let waiting = eventually("a sandbox that waits", || {
+            let told: Vec<Value> = serde_json::from_str(&ask(&["warm", "ls", "--json"])).unwrap();
+            Some(told.first()?["id"].as_str().unwrap().to_owned())
+        });
+        let record: Value = serde_json::from_str(&ask(&run)).unwrap();
+        assert_eq!(id_of(&record), waiting);
+        ask(&["warm", "stop"]);
+    }
 }

@@ -1,18 +1,16 @@
 //! What a run and the holder of its sandbox say to each other: lists of byte strings, and single bytes.
 
 use std::ffi::OsString;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use offleash_core::plan::Environment;
+use offleash_entry::message::RUN;
 
 /// The most bytes of one message: arguments and environment together have at most 6 MiB (execve(2)).
 const LONGEST: usize = 16 * 1024 * 1024;
-
-/// The sandbox is the caller's, and its command is about to be started.
-pub(super) const TAKEN: u8 = b'T';
 
 /// What somebody wants of a holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +21,7 @@ pub(super) enum Request {
 }
 
 impl Request {
-    const ALL: [(Self, u8); 3] = [(Self::Run, b'R'), (Self::Describe, b'D'), (Self::Stop, b'S')];
+    const ALL: [(Self, u8); 3] = [(Self::Run, RUN), (Self::Describe, b'D'), (Self::Stop, b'S')];
 
     pub(super) fn byte(self) -> u8 {
         let found = Self::ALL.into_iter().find(|(request, _)| *request == self);
@@ -52,19 +50,6 @@ pub struct Handover {
 }
 
 impl Handover {
-    pub(super) fn encode(&self, key: &[u8]) -> Vec<u8> {
-        let mut text = Vec::with_capacity(8192);
-        add(&mut text, key);
-        let age = u64::try_from(self.age.as_nanos()).unwrap_or(u64::MAX);
-        add(&mut text, &age.to_le_bytes());
-        add(&mut text, self.cwd.as_os_str().as_encoded_bytes());
-        let script: Vec<&OsString> = self.script.iter().collect();
-        add_list(&mut text, script);
-        add_list(&mut text, &self.command);
-        add_variables(&mut text, &self.env);
-        text
-    }
-
     /// With its key. `None` if it is nothing that was encoded.
     pub(super) fn decode(text: &[u8]) -> Option<(Vec<u8>, Self)> {
         let mut parts = Parts(text);
@@ -145,12 +130,6 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Sends a message with its length.
-pub(super) fn write(mut stream: impl Write, text: &[u8]) -> io::Result<()> {
-    stream.write_all(&(text.len() as u64).to_le_bytes())?;
-    stream.write_all(text)
-}
-
 /// Receives a message.
 pub(super) fn read(mut stream: impl Read) -> io::Result<Vec<u8>> {
     let mut length = [0; 8];
@@ -166,7 +145,26 @@ pub(super) fn read(mut stream: impl Read) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use offleash_entry::buffer::Buffer;
+    use offleash_entry::words::Words;
+
     use super::*;
+
+    /// What a run sends, without the byte before it.
+    fn sent(words: &[&str]) -> Vec<u8> {
+        let mut room = [0; 1024];
+        let mut text = Buffer::new(&mut room);
+        let sent = offleash_entry::message::Handover {
+            key: b"key",
+            age: 1_234_000,
+            cwd: b"/w",
+            list: words,
+            words: Words::split(words, 0).unwrap(),
+            env: &["A=1", "none", "B="][..],
+        };
+        sent.write(&mut text);
+        text.text().unwrap().to_vec()
+    }
 
     fn handover() -> Handover {
         Handover {
@@ -180,20 +178,19 @@ mod tests {
 
     #[test]
     fn what_is_handed_over_arrives() {
-        for script in [None, Some("echo".into())] {
-            let sent = Handover { script, ..handover() };
-            let mut stream = Vec::new();
-            write(&mut stream, &sent.encode(b"key")).unwrap();
-            assert_eq!(
-                Handover::decode(&read(&*stream).unwrap()),
-                Some((b"key".to_vec(), sent))
-            );
-        }
+        let arrives = |words: &[&str], handover| {
+            let arrived = Handover::decode(&read(&*sent(words)).unwrap());
+            assert_eq!(arrived, Some((b"key".to_vec(), handover)), "{words:?}");
+        };
+        arrives(&["--warm", "1", "-c", "echo $1", "--", "a", ""], handover());
+        let script = None;
+        arrives(&["--warm", "1", "--", "a", ""], Handover { script, ..handover() });
     }
 
     #[test]
     fn what_is_cut_or_too_long_is_nothing() {
-        let text = handover().encode(b"key");
+        let message = sent(&["-c", "echo $1", "--", "a", ""]);
+        let text = read(&*message).unwrap();
         let whole = Handover::decode(&text).unwrap();
         for length in 0..text.len() {
             assert_ne!(Handover::decode(&text[..length]), Some(whole.clone()), "{length}");
@@ -201,7 +198,7 @@ mod tests {
         let mut long = text.clone();
         long[..8].fill(0xff);
         assert_eq!(Handover::decode(&long), None);
+        assert!(read(&message[..message.len() - 1]).is_err());
         assert!(read(&u64::MAX.to_le_bytes()[..]).is_err());
-        assert!(read(&[9, 0, 0, 0, 0, 0, 0, 0, 1][..]).is_err());
     }
 }
