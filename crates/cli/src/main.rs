@@ -40,16 +40,22 @@ fn main() -> ExitCode {
     let mut words = std::env::args_os();
     let name = words.next().unwrap_or_default();
     match words.next() {
-        Some(word) if word == "run" => run_only(name, words.collect()),
-        Some(word) if word == COMMAND && words.next().is_none() => keeper::keeper(),
-        Some(word) if word == HOLD_COMMAND => hold::hold(words),
-        Some(word) if word == BUILDER && words.next().is_none() => template::builder(),
-        Some(word) if word == REMOVE_COMMAND => keeper::remove_layer(words),
-        Some(word) if word == COPY_COMMAND && words.next().is_none() => keeper::copy_layer(),
-        Some(word) if word == WARM_COMMAND && words.next().is_none() => warm::hold(),
-        Some(word) if word == MEASURE_COMMAND && words.next().is_none() => keeper::measure_layer(),
+        Some(word) if word == "run" => alone(|| run_only(name, words.collect())),
+        Some(word) if word == COMMAND && words.next().is_none() => alone(keeper::keeper),
+        Some(word) if word == HOLD_COMMAND => alone(|| hold::hold(words)),
+        Some(word) if word == BUILDER && words.next().is_none() => alone(template::builder),
+        Some(word) if word == REMOVE_COMMAND => alone(|| keeper::remove_layer(words)),
+        Some(word) if word == COPY_COMMAND && words.next().is_none() => alone(keeper::copy_layer),
+        Some(word) if word == WARM_COMMAND && words.next().is_none() => alone(warm::hold),
+        Some(word) if word == MEASURE_COMMAND && words.next().is_none() => alone(keeper::measure_layer),
         _ => any(),
     }
+}
+
+/// Not inlined: what all of them keep on their stacks together would else be on the stack of each as long as it runs.
+#[inline(never)]
+fn alone(run: impl FnOnce() -> ExitCode) -> ExitCode {
+    run()
 }
 
 fn run_only(name: OsString, arguments: Vec<OsString>) -> ExitCode {

@@ -64,6 +64,8 @@ impl<'a> Split<'a> {
 ///
 /// # Errors
 /// When a sandbox was taken and nothing is known of what became of the run.
+// In a frame of its own, which is not there while the command runs.
+#[inline(never)]
 pub(crate) fn handed_over() -> Result<Option<u8>, Failure> {
     let outcome = match start::so_far() {
         Outcome::NotFound => {
