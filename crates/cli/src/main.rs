@@ -60,7 +60,7 @@ fn alone(run: impl FnOnce() -> ExitCode) -> ExitCode {
 
 fn run_only(name: OsString, arguments: Vec<OsString>) -> ExitCode {
     offleash_sys::process::keep_free_memory();
-    match warm::handed_over() {
+    match warm::handed_over(&arguments) {
         Ok(None) => run_parsed(name, &arguments),
         Ok(Some(code)) => ExitCode::from(code),
         Err(failure) => failure.print(),

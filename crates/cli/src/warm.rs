@@ -10,7 +10,8 @@ use std::time::{Duration, Instant, SystemTime};
 use offleash_core::plan::Environment;
 use offleash_core::spec::SandboxSpec;
 use offleash_core::text::Text;
-use offleash_entry::start::{self, Outcome};
+use offleash_entry::hand_over::{Outcome, Run};
+use offleash_entry::start;
 use offleash_entry::words::Words;
 use offleash_manager::lifecycle::{Checked, Prepared, RunRequest, open_existing_state, open_state, this_host};
 use offleash_manager::planning::Host;
@@ -59,28 +60,44 @@ impl<'a> Split<'a> {
     }
 }
 
-/// What became of handing the run that this process was started for to a sandbox that waits for it, which was tried at the
-/// start of the process; here it is looked for where it was not known then. The exit code if the run is over.
+/// What became of handing the run with these words to a sandbox that waits for it, which was tried at the start of the
+/// process; here it is looked for where it was not known then. The exit code if the run is over.
 ///
 /// # Errors
 /// When a sandbox was taken and nothing is known of what became of the run.
 // In a frame of its own, which is not there while the command runs.
 #[inline(never)]
-pub(crate) fn handed_over() -> Result<Option<u8>, Failure> {
+pub(crate) fn handed_over(words: &[OsString]) -> Result<Option<u8>, Failure> {
     let outcome = match start::so_far() {
-        Outcome::NotFound => {
-            let state = HostIdentity::of_this_process().default_state();
-            match CString::new(state.into_os_string().into_encoded_bytes()) {
-                Ok(state) => start::hand_over(&state),
-                Err(_) => Outcome::NotTaken,
-            }
-        }
+        Outcome::NotTried | Outcome::NotFound => hand_over(words),
         known => known,
     };
     match outcome {
         Outcome::Ended(code) => Ok(Some(code)),
-        Outcome::NotTaken | Outcome::NotFound => Ok(None),
+        Outcome::NotTaken | Outcome::NotFound | Outcome::NotTried => Ok(None),
         Outcome::Lost => Err(Failure::from(Lost)),
+    }
+}
+
+fn hand_over(words: &[OsString]) -> Outcome {
+    let list: Vec<&[u8]> = words.iter().map(|word| word.as_encoded_bytes()).collect();
+    let variable =
+        |(name, value): (OsString, OsString)| [name.as_encoded_bytes(), value.as_encoded_bytes()].join(&b'=');
+    let env: Vec<Vec<u8>> = std::env::vars_os().map(variable).collect();
+    let Some(run) = Run::of(&*list, 0, &*env) else {
+        return Outcome::NotTaken;
+    };
+    let usual = || {
+        CString::new(
+            HostIdentity::of_this_process()
+                .default_state()
+                .into_os_string()
+                .into_encoded_bytes(),
+        )
+    };
+    match run.hand_over(None) {
+        Outcome::NotFound => usual().map_or(Outcome::NotTaken, |state| run.hand_over(Some(&state))),
+        known => known,
     }
 }
 

@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_int};
 
 use crate::buffer::Buffer;
-use crate::kernel::{self, Descriptor, HERE};
+use crate::kernel::{self, Descriptor, File, HERE};
 use crate::strings::{self, Strings};
 use crate::words::Words;
 
@@ -39,8 +39,9 @@ where
         // `sudo` and `setpriv` leave that of somebody else.
         path.add(home);
         path.add(b"\0");
-        let found = zero_ended(path).map(|home| kernel::stat(HERE, home));
-        if !found.is_some_and(|found| found.is_ok_and(|found| found.owner == user)) {
+        let found = zero_ended(path).and_then(|home| kernel::stat(HERE, home).ok());
+        let is_ours = |found: File| found.owner == user && found.mode & libc::S_IFMT == libc::S_IFDIR;
+        if !found.is_some_and(is_ours) {
             return false;
         }
         path.clear();
@@ -162,7 +163,9 @@ mod tests {
         assert!(!is_found(user));
         std::fs::create_dir_all(warm.join("k")).unwrap();
         let all_of_them = [root, &warm, &warm.join("k")];
-        all_of_them.map(|directory| std::fs::set_permissions(directory, Permissions::from_mode(0o700)).unwrap());
+        for directory in all_of_them {
+            std::fs::set_permissions(directory, Permissions::from_mode(0o700)).unwrap();
+        }
         assert!(is_found(user));
         assert!(!is_found(user.wrapping_add(1)));
         for (changed, mode) in all_of_them.into_iter().zip([0o777, 0o770, 0o722]) {

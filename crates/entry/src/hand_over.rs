@@ -4,7 +4,7 @@ use core::ffi::CStr;
 
 use crate::buffer::Buffer;
 use crate::find;
-use crate::kernel::{self, Descriptor, HERE};
+use crate::kernel::{self, Descriptor, HERE, Memory};
 use crate::key;
 use crate::message::{Handover, RUN, TAKEN};
 use crate::strings::{self, Strings};
@@ -15,10 +15,8 @@ use crate::words::Words;
 const LOOKING: u64 = 2;
 /// The same for hearing what is to be run.
 const HEARING: u64 = 2;
-/// Room for the names of all that wait.
+/// Room for the names of all that wait, and for a path.
 const NAMES: usize = 4096;
-/// Room for the longest path, and what the kernel tells in one file.
-const SCRATCH: usize = 16 * 1024;
 
 /// What became of a run that was to be handed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,18 +27,20 @@ pub enum Outcome {
     NotTaken,
     /// Nor this, but nobody has looked in the usual state directory: where that is could not be told.
     NotFound,
+    /// Nobody has tried: the program started elsewhere.
+    NotTried,
     /// It was handed over, and nothing is known of what became of it.
     Lost,
 }
 
-/// A run that is to be handed over.
+/// A run of this process's that is to be handed over.
 #[derive(Debug)]
-pub(crate) struct Run<'a, A: ?Sized, E: ?Sized> {
-    pub(crate) list: &'a A,
-    pub(crate) words: Words,
-    pub(crate) env: &'a E,
+pub struct Run<'a, A: ?Sized, E: ?Sized> {
+    list: &'a A,
+    words: Words,
+    env: &'a E,
     /// When it started, as [`kernel::now`] counts.
-    pub(crate) started: u64,
+    started: u64,
 }
 
 /// A sandbox that is this run's now.
@@ -50,10 +50,21 @@ struct Taken {
     signals: Descriptor,
 }
 
-impl<A: Strings + ?Sized, E: Strings + ?Sized> Run<'_, A, E> {
+impl<'a, A: Strings + ?Sized, E: Strings + ?Sized> Run<'a, A, E> {
+    /// The run of what stands in `list` from `first` on, with the environment `env` (`NAME=VALUE` each), from now on. `None` if it
+    /// has no command, or none that is found without a parser.
+    pub fn of(list: &'a A, first: usize, env: &'a E) -> Option<Self> {
+        Some(Self {
+            words: Words::split(list, first)?,
+            list,
+            env,
+            started: kernel::now(),
+        })
+    }
+
     /// Hands it to a sandbox that waits for it, in the state directory `state` or, if none is given, the one that words and
     /// environment name, and waits for its end.
-    pub(crate) fn hand_over(&self, state: Option<&CStr>) -> Outcome {
+    pub fn hand_over(&self, state: Option<&CStr>) -> Outcome {
         match self.take(state) {
             Ok(Some(taken)) => follow(&taken).map_or(Outcome::Lost, Outcome::Ended),
             Ok(None) => Outcome::NotTaken,
@@ -62,15 +73,12 @@ impl<A: Strings + ?Sized, E: Strings + ?Sized> Run<'_, A, E> {
     }
 
     fn take(&self, state: Option<&CStr>) -> Result<Option<Taken>, Outcome> {
-        let user = kernel::user();
-        let words = strings::from(self.list, 0).chain(strings::from(self.env, 0));
-        // Each word of the message has its length, and a variable is two words.
-        let length = words.map(|word| word.len() + 16).sum::<usize>();
-        let sizes = [SCRATCH, NAMES, key::ROOM + length, key::ROOM + 2 * length];
         let none = |_| Outcome::NotTaken;
-        let memory = kernel::memory(sizes.iter().sum()).map_err(none)?;
-        let [scratch, names, key, message] = parts(memory, sizes).ok_or(Outcome::NotTaken)?;
-        let (mut scratch, mut names) = (Buffer::new(scratch), Buffer::new(names));
+        let user = kernel::user();
+        kernel::open_standard_streams();
+        let mut memory = Memory::new(key::ROOM + 2 * NAMES).map_err(none)?;
+        let [scratch, names, cwd] = parts(memory.bytes(), [key::ROOM, NAMES, NAMES]).ok_or(Outcome::NotTaken)?;
+        let (mut scratch, mut names, mut cwd) = (Buffer::new(scratch), Buffer::new(names), Buffer::new(cwd));
 
         if state.is_none() && !find::state_path(&mut scratch, (self.list, self.words), self.env, user) {
             return Err(Outcome::NotFound);
@@ -85,8 +93,14 @@ impl<A: Strings + ?Sized, E: Strings + ?Sized> Run<'_, A, E> {
         if kernel::is_terminal() {
             return Ok(None);
         }
-        kernel::current_directory(&mut names).map_err(none)?;
-        let cwd = names.text().ok_or(Outcome::NotTaken)?;
+        kernel::current_directory(&mut cwd).map_err(none)?;
+        let cwd = cwd.text().ok_or(Outcome::NotTaken)?;
+        let words = strings::from(self.list, 0).chain(strings::from(self.env, 0));
+        // Each word of the message has its length, and a variable is two words.
+        let length = words.map(|word| word.len() + 16).sum::<usize>() + cwd.len();
+        let sizes = [key::ROOM + length, key::ROOM + 2 * length, 0];
+        let mut memory = Memory::new(sizes.iter().sum()).map_err(none)?;
+        let [key, message, _] = parts(memory.bytes(), sizes).ok_or(Outcome::NotTaken)?;
         let mut key = Buffer::new(key);
         key::write(&mut key, &mut scratch, (self.list, self.words), cwd, self.env).map_err(none)?;
         let key = key.text().ok_or(Outcome::NotTaken)?;
@@ -96,6 +110,11 @@ impl<A: Strings + ?Sized, E: Strings + ?Sized> Run<'_, A, E> {
         let Some(directory) = find::zero_ended(&scratch).and_then(|name| find::of_key(&all, name, user)) else {
             return Ok(None);
         };
+        kernel::list(&directory, &mut names).map_err(none)?;
+        let names = names.text().unwrap_or_default();
+        if find::next(names, None).is_none() {
+            return Ok(None);
+        }
         // Before anybody can be asked to end what was handed over. A run of its own goes on with them blocked.
         let signals = kernel::queue(&crate::SIGNALS).map_err(none)?;
         let here = kernel::open(HERE, c".", libc::O_DIRECTORY).map_err(none)?;
@@ -110,9 +129,6 @@ impl<A: Strings + ?Sized, E: Strings + ?Sized> Run<'_, A, E> {
         };
         handover.write(&mut message);
         let message = message.text().ok_or(Outcome::NotTaken)?;
-        names.clear();
-        kernel::list(&directory, &mut names).map_err(none)?;
-        let names = names.text().unwrap_or_default();
 
         let mut last = None;
         while let Some(name) = find::next(names, last) {
@@ -132,12 +148,11 @@ impl<A: Strings + ?Sized, E: Strings + ?Sized> Run<'_, A, E> {
 }
 
 /// Cuts memory into parts.
-fn parts(memory: &mut [u8], [a, b, c, d]: [usize; 4]) -> Option<[&mut [u8]; 4]> {
+fn parts(memory: &mut [u8], [a, b, c]: [usize; 3]) -> Option<[&mut [u8]; 3]> {
     let (first, rest) = memory.split_at_mut_checked(a)?;
     let (second, rest) = rest.split_at_mut_checked(b)?;
-    let (third, rest) = rest.split_at_mut_checked(c)?;
-    let (fourth, _) = rest.split_at_mut_checked(d)?;
-    Some([first, second, third, fourth])
+    let (third, _) = rest.split_at_mut_checked(c)?;
+    Some([first, second, third])
 }
 
 /// Whether the sandbox behind `socket` is this run's now. `Lost` when that cannot be told: the command may have been started.

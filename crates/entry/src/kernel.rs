@@ -274,16 +274,49 @@ pub(crate) fn is_terminal() -> bool {
     unsafe { call(libc::SYS_ioctl, [0, TCGETS, address_of_room(&mut settings), 0, 0]) }.is_ok()
 }
 
-/// Memory of this length, all zeroes, that stays as long as the process.
-pub(crate) fn memory(length: usize) -> Result<&'static mut [u8], i32> {
-    const READ_WRITE: usize = register(libc::PROT_READ | libc::PROT_WRITE);
-    const PRIVATE: usize = register(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // The last argument, an offset, is zero.
-    // SAFETY: a new mapping takes the place of none (mmap(2)).
-    let start = unsafe { call(libc::SYS_mmap, [0, length, READ_WRITE, PRIVATE, usize::MAX]) }?;
-    let start = core::ptr::with_exposed_provenance_mut(start);
-    // SAFETY: the mapping is this long, initialised, and nobody else's; it is never taken away.
-    Ok(unsafe { core::slice::from_raw_parts_mut(start, length) })
+/// Memory, all zeroes, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    start: usize,
+    length: usize,
+}
+
+impl Memory {
+    pub(crate) fn new(length: usize) -> Result<Self, i32> {
+        const READ_WRITE: usize = register(libc::PROT_READ | libc::PROT_WRITE);
+        const PRIVATE: usize = register(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping takes the place of none; the last argument, an offset, is zero (mmap(2)).
+        let start = unsafe { call(libc::SYS_mmap, [0, length, READ_WRITE, PRIVATE, usize::MAX]) }?;
+        Ok(Self { start, length })
+    }
+
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        let start = core::ptr::with_exposed_provenance_mut(self.start);
+        // SAFETY: the mapping is this long, initialised, nobody else's, and there as long as this is.
+        unsafe { core::slice::from_raw_parts_mut(start, self.length) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: nobody has borrowed it any more (munmap(2)).
+        let _unmapped = unsafe { call(libc::SYS_munmap, [self.start, self.length, 0, 0, 0]) };
+    }
+}
+
+/// Opens `/dev/null` as each standard stream that is closed, as the standard library does at its start: what is opened here
+/// must not be taken for one.
+pub(crate) fn open_standard_streams() {
+    for stream in 0..3 {
+        // SAFETY: takes numbers (fcntl(2)).
+        let flags = unsafe { call(libc::SYS_fcntl, [stream, register(libc::F_GETFD), 0, 0, 0]) };
+        if flags == Err(libc::EBADF) {
+            let (path, flags) = (address(c"/dev/null"), register(libc::O_RDWR));
+            // It stays open, and has the number of the lowest that is closed, which is this one.
+            // SAFETY: the path ends with a zero byte (openat(2)).
+            let _opened = unsafe { call(libc::SYS_openat, [register(HERE), path, flags, 0, 0]) };
+        }
+    }
 }
 
 /// Connects to the socket at `path`; nothing that is sent waits longer than some seconds to be heard.
@@ -412,9 +445,10 @@ pub(crate) fn wait(first: &Descriptor, second: Option<&Descriptor>, seconds: Opt
     };
     // What is negative is not looked at.
     let mut waiting = [on(first.0), on(second.map_or(-1, Descriptor::number))];
-    let limit = [seconds.unwrap_or_default(), 0];
+    // The kernel writes what is left of it.
+    let mut limit = [seconds.unwrap_or_default(), 0];
     let limit = match seconds {
-        Some(_) => address(&limit),
+        Some(_) => address_of_room(&mut limit),
         None => 0,
     };
     let count = waiting.len();

@@ -6,8 +6,9 @@ use crate::origin;
 use crate::strings::{self, Strings};
 use crate::words::Words;
 
-/// The room that [`write`] needs in each of its two buffers, besides arguments, variables and directory.
-pub const ROOM: usize = 64 * 1024;
+/// The room that [`write`] needs in each of its two buffers, besides arguments, variables and directory: the kernel tells all
+/// groups of a process, of which there are 65,536 at most. What is not used of it is never touched.
+pub const ROOM: usize = 1024 * 1024;
 
 /// The variables that decide which plan a run makes: a holder has these and no others.
 pub const VARIABLES: [&str; 25] = [

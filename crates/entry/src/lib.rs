@@ -21,7 +21,7 @@ extern crate std;
 
 pub mod buffer;
 mod find;
-mod hand_over;
+pub mod hand_over;
 mod kernel;
 pub mod key;
 pub mod message;

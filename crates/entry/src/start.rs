@@ -1,24 +1,20 @@
 //! Where the program starts, and what it finds there.
 
-use core::ffi::CStr;
-use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicU8, Ordering};
 
-pub use crate::hand_over::Outcome;
-use crate::hand_over::Run;
+use crate::hand_over::{Outcome, Run};
 use crate::kernel;
 use crate::strings::{self, Strings};
-use crate::words::Words;
 
 /// The word for which anything is done here.
 const RUN: &[u8] = b"run";
 
-/// What the kernel has put on the stack; null if the program started elsewhere.
-static STACK: AtomicPtr<usize> = AtomicPtr::new(core::ptr::null_mut());
 /// The [`Outcome`] so far, for those that leave something to do.
-static SO_FAR: AtomicU8 = AtomicU8::new(NOT_FOUND);
-const NOT_FOUND: u8 = 0;
-const NOT_TAKEN: u8 = 1;
-const LOST: u8 = 2;
+static SO_FAR: AtomicU8 = AtomicU8::new(NOT_TRIED);
+const NOT_TRIED: u8 = 0;
+const NOT_FOUND: u8 = 1;
+const NOT_TAKEN: u8 = 2;
+const LOST: u8 = 3;
 
 /// Where the kernel starts the program: hands a run over if it can, and goes on at the C library's entry point if not, with
 /// the registers and the stack as they were.
@@ -55,15 +51,17 @@ extern "C" fn offleash_entry() -> ! {
 
 /// # Safety
 /// `stack` is the stack pointer that the kernel started the program with.
-unsafe extern "C" fn begin(stack: *mut usize) {
-    STACK.store(stack, Ordering::Relaxed);
+unsafe extern "C" fn begin(stack: *const usize) {
     // SAFETY: as the caller promises.
-    let outcome = match unsafe { Started::of(stack) } {
-        Some(started) => started.hand_over(None),
-        None => Outcome::NotTaken,
+    let (arguments, env) = unsafe { started_with(stack) };
+    let is_run = arguments.get(1).is_some_and(|word| strings::same(word, RUN));
+    let run = match is_run {
+        true => Run::of(&arguments, 2, &env),
+        false => None,
     };
-    let so_far = match outcome {
+    let so_far = match run.map_or(Outcome::NotTaken, |run| run.hand_over(None)) {
         Outcome::Ended(code) => kernel::exit(code),
+        Outcome::NotTried => NOT_TRIED,
         Outcome::NotFound => NOT_FOUND,
         Outcome::NotTaken => NOT_TAKEN,
         Outcome::Lost => LOST,
@@ -74,78 +72,36 @@ unsafe extern "C" fn begin(stack: *mut usize) {
 /// What became, before there was a C library, of the run that this process was started for.
 pub fn so_far() -> Outcome {
     match SO_FAR.load(Ordering::Relaxed) {
+        NOT_TRIED => Outcome::NotTried,
         NOT_FOUND => Outcome::NotFound,
         LOST => Outcome::Lost,
         _ => Outcome::NotTaken,
     }
 }
 
-/// Hands the run that this process was started for to a sandbox that waits for it in the state directory `state`.
-pub fn hand_over(state: &CStr) -> Outcome {
-    let stack = STACK.load(Ordering::Relaxed);
-    if stack.is_null() {
-        return Outcome::NotTaken;
-    }
-    // SAFETY: this is what the program was started with. Nobody writes there.
-    match unsafe { Started::of(stack) } {
-        Some(started) => started.hand_over(Some(state)),
-        None => Outcome::NotTaken,
-    }
+/// Arguments and environment as the stack has them: their number, pointers to them, a null pointer, and pointers to the
+/// variables of the environment and a null pointer (the System V ABI's "initial process stack").
+///
+/// # Safety
+/// `stack` is the stack pointer that the kernel started the program with.
+unsafe fn started_with(stack: *const usize) -> (Array, Array) {
+    // SAFETY: as the caller promises.
+    let count = unsafe { *stack };
+    let first = stack.wrapping_add(count + 2);
+    // SAFETY: they end with a null pointer, at which this stops.
+    let is_one = |place: &usize| unsafe { *first.wrapping_add(*place) } != 0;
+    let arguments = Array {
+        first: stack.wrapping_add(1).cast(),
+        count,
+    };
+    let env = Array {
+        first: first.cast(),
+        count: (0..).take_while(is_one).count(),
+    };
+    (arguments, env)
 }
 
-/// `offleash run` with these words.
-#[derive(Debug)]
-struct Started {
-    arguments: Array,
-    words: Words,
-    env: Array,
-    at: u64,
-}
-
-impl Started {
-    /// What the words on the stack say: their number, pointers to them, a null pointer, and pointers to the variables of the
-    /// environment and a null pointer (the System V ABI's "initial process stack"). `None` if they are no run's.
-    ///
-    /// # Safety
-    /// `stack` is the stack pointer that the kernel started the program with.
-    unsafe fn of(stack: *const usize) -> Option<Self> {
-        // SAFETY: as the caller promises.
-        let count = unsafe { *stack };
-        let arguments = Array {
-            first: stack.wrapping_add(1).cast(),
-            count,
-        };
-        if !strings::same(arguments.get(1)?, RUN) {
-            return None;
-        }
-        let words = Words::split(&arguments, 2)?;
-        let first = stack.wrapping_add(count + 2);
-        // SAFETY: they end with a null pointer, at which this stops.
-        let is_one = |place: &usize| unsafe { *first.wrapping_add(*place) } != 0;
-        let env = Array {
-            first: first.cast(),
-            count: (0..).take_while(is_one).count(),
-        };
-        Some(Self {
-            arguments,
-            words,
-            env,
-            at: kernel::now(),
-        })
-    }
-
-    fn hand_over(&self, state: Option<&CStr>) -> Outcome {
-        let run = Run {
-            list: &self.arguments,
-            words: self.words,
-            env: &self.env,
-            started: self.at,
-        };
-        run.hand_over(state)
-    }
-}
-
-/// Pointers to strings that end with a zero byte. Only [`Started::of`] makes one, of what is there as long as the program runs.
+/// Pointers to strings that end with a zero byte. Only [`started_with`] makes one, of what is there as long as the program runs.
 #[derive(Debug)]
 struct Array {
     first: *const *const u8,
@@ -187,7 +143,10 @@ impl Strings for Array {
 
 #[cfg(test)]
 mod tests {
+    use core::ffi::CStr;
+
     use super::*;
+    use crate::words::Words;
 
     #[test]
     fn words_and_variables_are_found_on_the_stack() {
@@ -196,14 +155,14 @@ mod tests {
         let env = [c"A=1", c"AB=2"].map(pointer);
         let stack = [&[words.len()][..], &words, &[0], &env, &[0]].concat();
         // SAFETY: it is laid out as the kernel does it, and stays.
-        let started = unsafe { Started::of(stack.leak().as_ptr()) }.unwrap();
+        let (arguments, env) = unsafe { started_with(stack.leak().as_ptr()) };
         let Words {
             first, end, command, ..
-        } = started.words;
+        } = Words::split(&arguments, 2).unwrap();
         assert_eq!((first, end, command), (2, 4, 5));
-        assert_eq!(started.arguments.get(3), Some(&b""[..]));
-        assert_eq!(started.arguments.get(6), None);
-        assert_eq!(strings::variable(&started.env, b"AB"), Some(&b"2"[..]));
-        assert_eq!(strings::variable(&started.env, b"B"), None);
+        assert_eq!(arguments.get(3), Some(&b""[..]));
+        assert_eq!(arguments.get(6), None);
+        assert_eq!(strings::variable(&env, b"AB"), Some(&b"2"[..]));
+        assert_eq!(strings::variable(&env, b"B"), None);
     }
 }

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::support::processes::{eventually, groups_of, long_sleep, processes_with, signal, start, wait};
-use super::support::{Site, id_of, is_root, skip, stderr, stdout};
+use super::support::{Site, binary, id_of, is_root, skip, stderr, stdout};
 use super::{cool, heat, heated, pid_of, waiting, warm};
 
 fn kill(pid: u32) {
@@ -241,5 +241,36 @@ fn the_usual_state_directory_is_looked_into_wherever_it_is() {
         let record: Value = serde_json::from_str(&ask(&run)).unwrap();
         assert_eq!(id_of(&record), waiting);
         ask(&["warm", "stop"]);
+    }
+}
+
+#[test]
+fn closed_streams_are_nothing_else_in_a_sandbox_that_waited() {
+    let site = Site::new();
+    let script = "echo told; echo complained >&2; cat; sleep 0.2; echo b > b";
+    for closed in ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"] {
+        let run = |flags: &str| {
+            let words = format!("exec \"$0\" run {flags} --workspace .:rw -- sh -c '{script}' {closed}");
+            let like = site.offleash(["run"]);
+            let mut command = std::process::Command::new("/bin/sh");
+            command
+                .arg("-c")
+                .arg(words)
+                .arg(binary())
+                .stdin(Stdio::null())
+                .env_clear();
+            command.envs(like.get_envs().filter_map(|(name, value)| Some((name, value?))));
+            let output = command.current_dir(site.workspace()).output().unwrap();
+            let written = fs::remove_file(site.workspace().join("b")).is_ok();
+            (output.status.code(), stdout(&output), stderr(&output), written)
+        };
+        let alone = run("");
+        assert_eq!((alone.0, alone.3), (Some(0), true), "{closed}: {alone:?}");
+        assert_eq!(run("--warm 1"), alone, "{closed}");
+        let id = heated(&site);
+        assert_eq!(run("--warm 1"), alone, "{closed}");
+        let runs = site.succeed(["audit", "show"]);
+        assert!(runs.contains(&id), "{closed}: {runs}");
+        site.succeed(["warm", "stop"]);
     }
 }
