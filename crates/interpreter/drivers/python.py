@@ -56,6 +56,8 @@ GROUPS = getattr(builtins, "BaseExceptionGroup", ())
 MOST_PAYLOAD = 16 * 1024 * 1024
 # The names that a form may have, and how many a result; the host takes no others.
 MOST_MIME, MOST_FORMS = 128, 64
+# Kinds of values that no library gives a form of its own, unless somebody asks IPython for that.
+SIMPLE = frozenset((int, float, complex, bool, str, bytes, type(None)))
 MIME = re.compile(r"[!-~]{1,%d}" % MOST_MIME)
 # How much output is sent at once.
 CHUNK = 48 * 1024
@@ -230,14 +232,15 @@ class Channel:
             _read(self.came_reader, 4096)
         return self.came.popleft()
 
-    def send(self, kind, payload=b""):
-        """Sends a frame of the cell that runs, after all output so far."""
+    def send(self, kind, payload=b"", soon=True):
+        """Sends a frame of the cell that runs, after all output so far; unless that is to be soon, with what is sent next."""
         if self.is_child():
             return
         with self.lock:
             self.drain()
             self.unsent.append((kind, self.cell, payload))
-        self.wake()
+        if soon or len(payload) >= PIPE_SIZE:
+            self.wake()
         if len(payload) >= PIPE_SIZE:
             self.settle(None)
 
@@ -559,8 +562,8 @@ def plain(value, depth=0):
     return str(value)
 
 
-def publish(channel, forms, is_main):
-    """Sends a result."""
+def publish(channel, forms, is_main, soon=True):
+    """Sends a result, with what is sent next unless that is to be soon."""
     with INTERRUPTS:
         sent = 0
         for mime, value in forms.items():
@@ -579,8 +582,8 @@ def publish(channel, forms, is_main):
             if len(head) + len(data) > MOST_PAYLOAD:
                 channel.send("omitted", head + str(len(data)).encode())
             else:
-                channel.send(kind, head + data)
-        channel.send("result", b"main" if is_main else b"display")
+                channel.send(kind, head + data, False)
+        channel.send("result", b"main" if is_main else b"display", soon)
 
 
 def send_error(channel, name, value, lines):
@@ -590,8 +593,8 @@ def send_error(channel, name, value, lines):
     channel.failed = True
     text = lambda one: str(one).encode("utf-8", "backslashreplace")[: MOST_PAYLOAD // 4]
     with INTERRUPTS:
-        channel.send("error_name", text(name))
-        channel.send("error_value", text(value))
+        channel.send("error_name", text(name), False)
+        channel.send("error_value", text(value), False)
         channel.send("error", text(lines))
 
 
@@ -1296,10 +1299,29 @@ def ipython_shell(channel):
 
     class Formatter(DisplayFormatter):
         def format(self, obj, include=None, exclude=None):
+            if type(obj) in SIMPLE and include is exclude is None and self.has_text_alone(obj):
+                return {"text/plain": self.formatters["text/plain"](obj)}, {}
             forms, metadata = super().format(obj, include, exclude)
             with INTERRUPTS:
                 forms.update(more_forms(obj))
             return forms, metadata
+
+        def has_text_alone(self, value):
+            """Whether no form but text is known for it; each of IPython's formatters takes long to find that out."""
+            if type(self).format is not Formatter.format or not self.formatters["text/plain"].enabled:
+                return False
+            kinds = type(value).__mro__
+            for formatter in (*self.formatters.values(), self.ipython_display_formatter, self.mimebundle_formatter):
+                if formatter is self.formatters["text/plain"]:
+                    continue
+                printers, later = formatter.type_printers, formatter.deferred_printers
+                if printers and any(kind in printers for kind in kinds):
+                    return False
+                if later and any((kind.__module__, kind.__name__) in later for kind in kinds):
+                    return False
+                if id(value) in formatter.singleton_printers:
+                    return False
+            return True
 
     class Hook(DisplayHook):
         def write_output_prompt(self):
@@ -1309,7 +1331,8 @@ def ipython_shell(channel):
             pass
 
         def write_format_data(self, format_dict, md_dict=None):
-            publish(channel, format_dict, True)
+            # The last one ends the cell.
+            publish(channel, format_dict, True, self.shell.ast_node_interactivity == "all")
 
         def finish_displayhook(self):
             pass

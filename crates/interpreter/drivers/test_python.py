@@ -537,6 +537,31 @@ class CellsOfIPython(Cells):
         self.assertEqual(cell.displayed()[0]["text/html"], "<i>x</i>")
         self.assertEqual(cell.main["text/html"], "<b>y</b>")
 
+    def test_simple_values_have_the_forms_that_cells_made_for_them(self):
+        for value in ("7", "True", "'t'", "2.5", "b'x'", "1j"):
+            self.assertEqual(self.run_cell(value).main, {"text/plain": value})
+        self.run_cell(
+            "formatters = get_ipython().display_formatter.formatters\n"
+            "formatters['text/html'].for_type(int, lambda value: f'<b>{value}</b>')\n"
+            "formatters['text/latex'].for_type_by_name('builtins', 'str', lambda value: f'${value}$')\n"
+            "formatters['text/plain'].for_type(float, lambda value, printer, cycle: printer.text('a float'))\n"
+            "one = 1000j\n"
+            "formatters['text/markdown'].singleton_printers[id(one)] = lambda value: '*one*'"
+        )
+        forms = lambda code: self.run_cell(code).main
+        self.assertEqual(forms("7"), {"text/plain": "7", "text/html": "<b>7</b>"})
+        self.assertEqual(forms("True"), {"text/plain": "True", "text/html": "<b>True</b>"})
+        self.assertEqual(forms("'t'"), {"text/plain": "'t'", "text/latex": "$t$"})
+        self.assertEqual(forms("2.5"), {"text/plain": "a float"})
+        self.assertEqual(forms("one"), {"text/plain": "1000j", "text/markdown": "*one*"})
+        self.assertEqual(forms("b'x'"), {"text/plain": "b'x'"})
+        displayed = self.run_cell("display(7, b'x')").displayed()
+        self.assertEqual(displayed, [{"text/plain": "7", "text/html": "<b>7</b>"}, {"text/plain": "b'x'"}])
+
+    def test_every_result_of_a_cell_is_shown_where_that_is_wanted(self):
+        self.run_cell("get_ipython().ast_node_interactivity = 'all'")
+        self.assertEqual([forms for _, forms in self.run_cell("1\n2").results], [{"text/plain": "1"}, {"text/plain": "2"}])
+
     def test_help_is_shown(self):
         self.assertIn("Return the absolute value", json.dumps([self.run_cell("abs?").results, self.run_cell("abs?").stdout]))
 

@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_secs(60);
 
 /// Code is about to be run in a sandbox of this template: sandboxes of it that are made later shall find a zygote.
 pub(super) fn want(inner: &Arc<Inner>, template: &str) {
-    if inner.zygotes.is_off() || inner.is_draining() {
+    if inner.zygotes.is_off() || inner.is_draining() || !inner.zygotes.is_time_to_look(template) {
         return;
     }
     let (weak, template) = (Arc::downgrade(inner), template.to_owned());

@@ -17,6 +17,8 @@ use crate::daemon::pool::Origin;
 const AFTER_FAILURES: Duration = Duration::from_secs(300);
 /// One that was needed within this time does not make room for that of another template.
 const NEEDED: Duration = Duration::from_secs(60);
+/// How often it is looked at, at most, whether one is needed: code may run thousands of times a second.
+const LOOKED: Duration = Duration::from_millis(250);
 /// How long one may take to end, and how often that is looked at.
 const ENDS: Duration = Duration::from_secs(30);
 const ENDS_LOOK: Duration = Duration::from_millis(10);
@@ -33,6 +35,8 @@ pub(in crate::daemon) struct Zygotes {
 #[derive(Debug, Default)]
 struct Contents {
     by_template: HashMap<String, Held>,
+    /// When it was last looked at whether a template needs one.
+    looked: HashMap<String, Instant>,
     made: u64,
 }
 
@@ -86,6 +90,18 @@ impl Zygotes {
     /// Whether there are none at all.
     pub(super) fn is_off(&self) -> bool {
         self.config.max == 0
+    }
+
+    /// Whether it is time to look at whether a template needs one; the next time is later.
+    pub(super) fn is_time_to_look(&self, template: &str) -> bool {
+        let mut contents = self.lock();
+        let now = Instant::now();
+        contents.looked.retain(|_, looked| now.duration_since(*looked) < LOOKED);
+        if contents.looked.contains_key(template) {
+            return false;
+        }
+        contents.looked.insert(template.to_owned(), now);
+        true
     }
 
     /// Where a sandbox of this origin is to be made.
@@ -293,6 +309,16 @@ mod tests {
 
     fn process(pid: u32) -> ProcessRef {
         ProcessRef { pid, start_ticks: 1 }
+    }
+
+    #[test]
+    fn it_is_looked_now_and_then_for_each_template() {
+        let all = zygotes(8);
+        assert!(all.is_time_to_look("a"));
+        assert!(!all.is_time_to_look("a"));
+        assert!(all.is_time_to_look("b"));
+        std::thread::sleep(LOOKED);
+        assert!(all.is_time_to_look("a"));
     }
 
     #[test]
