@@ -6,7 +6,7 @@ use crate::origin;
 use crate::strings::{self, Strings};
 use crate::words::Words;
 
-/// The room that [`write`] needs in each of its two buffers, besides arguments, variables and directory: the kernel tells all
+/// The room that [`write()`] needs in each of its two buffers, besides arguments, variables and directory: the kernel tells all
 /// groups of a process, of which there are 65,536 at most. What is not used of it is never touched.
 pub const ROOM: usize = 1024 * 1024;
 

@@ -252,6 +252,7 @@ fn closed_streams_are_nothing_else_in_a_sandbox_that_waited() {
         let run = |flags: &str| {
             let words = format!("exec \"$0\" run {flags} --workspace .:rw -- sh -c '{script}' {closed}");
             let like = site.offleash(["run"]);
+            #[expect(clippy::disallowed_methods, reason = "the shell that closes the streams")]
             let mut command = std::process::Command::new("/bin/sh");
             command
                 .arg("-c")
