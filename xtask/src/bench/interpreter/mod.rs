@@ -1,5 +1,5 @@
 //! `cargo xtask bench interpreter`: how soon an interpreter with pandas answers in a new sandbox, what a cell takes, and
-//! what each such sandbox costs in memory, beside a plain `python3` and a Jupyter kernel.
+//! what each such sandbox costs in memory, beside a plain `python3`, a Jupyter kernel, and bare copies of a Python.
 //!
 //! Through the server's API, from a client that keeps its connection. Whoever is compared takes turns.
 
@@ -21,7 +21,7 @@ use super::sample::Series;
 use super::{Shuffle, released, write_json};
 use crate::error::TaskError;
 use crate::program;
-use peers::{Jupyter, Python};
+use peers::Peers;
 use report::{AtOnce, Figure, Memory, Report};
 
 /// The template of the benchmark's own, and what is installed in it and beside it.
@@ -83,27 +83,15 @@ pub(crate) fn run(options: &InterpreterOptions) -> Result<(), TaskError> {
         until_copied(&cold)?;
         until_copied(&bare)?;
         eprintln!("── an environment for python3 and Jupyter");
-        let (mut python, mut jupyter) = match peers::environment(&PACKAGES) {
-            Ok(environment) => (Some(Python::new(&environment)), Jupyter::start(environment).map(Some)),
+        let mut peers = match Peers::start(&PACKAGES) {
+            Ok(peers) => Some(peers),
             Err(error) => {
-                skipped.push(Skipped::because("python3 and Jupyter", &error));
-                (None, Ok(None))
+                skipped.push(Skipped::because("python3, Jupyter and bare copies", &error));
+                None
             }
         };
-        let mut jupyter = jupyter.as_mut().map_or_else(
-            |error| {
-                skipped.push(Skipped::because("Jupyter", error));
-                None
-            },
-            Option::as_mut,
-        );
-        let mut figures = first_cells(
-            [&warm, &bare, &cold],
-            python.as_mut(),
-            jupyter.as_deref_mut(),
-            options.rounds,
-        )?;
-        figures.extend(cells(&cold, jupyter, options.rounds * 5)?);
+        let mut figures = first_cells([&warm, &bare, &cold], peers.as_mut(), options.rounds)?;
+        figures.extend(cells(&cold, peers.as_mut(), options.rounds * 5)?);
         figures
     };
     let plain = {
@@ -189,8 +177,7 @@ fn waiting(count: usize) -> String {
 /// The first answer of an interpreter with pandas, each way in turn.
 fn first_cells(
     daemons: [&Daemon; 3],
-    mut python: Option<&mut Python>,
-    mut jupyter: Option<&mut Jupyter>,
+    mut peers: Option<&mut Peers>,
     rounds: u32,
 ) -> Result<Vec<Figure>, TaskError> {
     eprintln!("── first cells, {rounds} rounds");
@@ -202,10 +189,10 @@ fn first_cells(
             [const { Vec::new() }; 3],
         ));
     }
-    let (mut plain, mut kernels) = (Vec::new(), Vec::new());
+    let mut theirs = [const { Vec::new() }; 4];
     let mut shuffle = Shuffle::new();
     for _ in 0..rounds {
-        for turn in shuffle.order(5) {
+        for turn in shuffle.order(ours.len() + theirs.len()) {
             match turn {
                 0..3 => {
                     let (daemon, client, [creates, cells, both]) = &mut ours[turn];
@@ -219,8 +206,16 @@ fn first_cells(
                     both.push(create + cell);
                     std::thread::sleep(PAUSE);
                 }
-                3 => plain.extend(python.as_mut().map(|python| python.import()).transpose()?),
-                _ => kernels.extend(jupyter.as_mut().map(|jupyter| jupyter.first(FIRST)).transpose()?),
+                peer => {
+                    let Some(peers) = peers.as_mut() else { continue };
+                    let taken = match peer {
+                        3 => peers.python.import()?,
+                        4 => peers.jupyter.first(FIRST)?,
+                        5 => peers.copies.first(FIRST)?,
+                        _ => peers.copies.again(FIRST)?,
+                    };
+                    theirs[peer - 3].push(taken);
+                }
             }
         }
     }
@@ -230,11 +225,13 @@ fn first_cells(
             figures.push(Figure::of(format!("{what}, {way}"), times));
         }
     }
-    let peers = [
-        ("python3 -c 'import pandas'", plain),
-        ("Jupyter kernel: start and first cell", kernels),
+    let names = [
+        "python3 -c 'import pandas'",
+        "Jupyter kernel: start and first cell",
+        "a bare copy of a Python with pandas: fork and first cell",
+        "a bare copy of a Python with pandas that waited: first cell",
     ];
-    let measured = peers.into_iter().filter(|(_, times)| !times.is_empty());
+    let measured = names.into_iter().zip(theirs).filter(|(_, times)| !times.is_empty());
     figures.extend(measured.map(|(name, times)| Figure::of(name.to_owned(), times)));
     Ok(figures)
 }
@@ -249,7 +246,7 @@ fn first_cell(client: &mut Client) -> Result<(Sandbox, [u64; 2]), TaskError> {
 }
 
 /// A cell in a context that lives, ours and Jupyter's in turn.
-fn cells(daemon: &Daemon, mut jupyter: Option<&mut Jupyter>, rounds: u32) -> Result<Vec<Figure>, TaskError> {
+fn cells(daemon: &Daemon, mut peers: Option<&mut Peers>, rounds: u32) -> Result<Vec<Figure>, TaskError> {
     eprintln!("── cells, {rounds} rounds");
     let mut client = Client::new(daemon.address, &daemon.key)?;
     let (sandbox, _) = first_cell(&mut client)?;
@@ -258,7 +255,7 @@ fn cells(daemon: &Daemon, mut jupyter: Option<&mut Jupyter>, rounds: u32) -> Res
         let started = Instant::now();
         client.run_code(&sandbox, AGAIN)?;
         ours.push(nanoseconds(started));
-        theirs.extend(jupyter.as_mut().map(|jupyter| jupyter.again(AGAIN)).transpose()?);
+        theirs.extend(peers.as_mut().map(|peers| peers.jupyter.again(AGAIN)).transpose()?);
     }
     client.kill(&sandbox)?;
     let mut figures = vec![Figure::of("1+1".to_owned(), ours)];

@@ -1,4 +1,5 @@
-//! What we are compared with: a plain `python3`, and a Jupyter kernel started through `jupyter_client`.
+//! What we are compared with: a plain `python3`, a Jupyter kernel started through `jupyter_client`, and copies of a Python that do
+//! nothing but answer: the least that any copy can take here.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use crate::error::TaskError;
 use crate::program;
 
 /// Starts a kernel when it is told `first`, and uses one that it keeps for `again`; answers with what that took, ns.
-const SCRIPT: &str = r#"
+const JUPYTER: &str = r#"
 import json, sys, time
 from jupyter_client.manager import start_new_kernel
 
@@ -41,9 +42,55 @@ if kept is not None:
     kept[0].shutdown_kernel(now=True)
 "#;
 
+/// Copies itself, with pandas imported, when it is told `first`, or lets a copy that has waited go on when it is told `again`;
+/// answers with what it took until the copy had run the code and said so, ns.
+const COPIES: &str = r#"
+import gc, json, os, sys, time
+import pandas
+
+def copy():
+    asking, answering = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = os.read(asking[0], 4096)
+        exec(code, {})
+        os.write(answering[1], b"x")
+        os._exit(0)
+    os.close(asking[0])
+    os.close(answering[1])
+    return pid, asking[1], answering[0]
+
+def let_run(made, code):
+    pid, asking, answering = made
+    os.write(asking, code.encode())
+    assert os.read(answering, 1) == b"x"
+    return made
+
+def end(made):
+    pid, *pipes = made
+    os.waitpid(pid, 0)
+    for pipe in pipes:
+        os.close(pipe)
+
+gc.collect()
+gc.freeze()
+print("ready", flush=True)
+for line in sys.stdin:
+    kind, code = json.loads(line)
+    made = None
+    if kind == "again":
+        made = copy()
+        time.sleep(0.02)
+    begun = time.perf_counter_ns()
+    made = let_run(made or copy(), code)
+    taken = time.perf_counter_ns() - begun
+    end(made)
+    print(taken, flush=True)
+"#;
+
 /// An environment of the benchmark's own, removed with the last who uses it.
 #[derive(Debug)]
-pub(super) struct Environment {
+struct Environment {
     directory: tempfile::TempDir,
 }
 
@@ -51,7 +98,7 @@ pub(super) struct Environment {
 ///
 /// # Errors
 /// When they cannot be installed.
-pub(super) fn environment(packages: &[&str]) -> Result<Environment, TaskError> {
+fn environment(packages: &[&str]) -> Result<Environment, TaskError> {
     let directory = tempfile::tempdir().map_err(TaskError::file("making", "an environment"))?;
     let environment = Environment { directory };
     program::run(
@@ -73,6 +120,29 @@ impl Environment {
     }
 }
 
+/// Those that could be started; each lives in the environment, which goes with them.
+#[derive(Debug)]
+pub(super) struct Peers {
+    pub(super) python: Python,
+    pub(super) jupyter: Told,
+    pub(super) copies: Told,
+    _environment: Environment,
+}
+
+impl Peers {
+    /// # Errors
+    /// When the packages cannot be installed, or one does not start.
+    pub(super) fn start(packages: &[&str]) -> Result<Self, TaskError> {
+        let environment = environment(packages)?;
+        Ok(Self {
+            python: Python::new(&environment),
+            jupyter: Told::start(&environment, JUPYTER)?,
+            copies: Told::start(&environment, COPIES)?,
+            _environment: environment,
+        })
+    }
+}
+
 /// A plain `python3` with pandas.
 #[derive(Debug)]
 pub(super) struct Python {
@@ -80,7 +150,7 @@ pub(super) struct Python {
 }
 
 impl Python {
-    pub(super) fn new(environment: &Environment) -> Self {
+    fn new(environment: &Environment) -> Self {
         Self {
             program: environment.program("python3"),
         }
@@ -96,19 +166,18 @@ impl Python {
     }
 }
 
-/// A program that speaks to Jupyter kernels.
+/// A program in Python that is told what to do, a line each, and answers with what that took.
 #[derive(Debug)]
-pub(super) struct Jupyter {
+pub(super) struct Told {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    _environment: Environment,
 }
 
-impl Jupyter {
-    pub(super) fn start(environment: Environment) -> Result<Self, TaskError> {
+impl Told {
+    fn start(environment: &Environment, script: &str) -> Result<Self, TaskError> {
         let mut child = Command::new(environment.program("python3"))
-            .args(["-c", SCRIPT])
+            .args(["-c", script])
             .env("PATH", with_path(&environment.program("")))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -116,22 +185,21 @@ impl Jupyter {
             .spawn()
             .map_err(TaskError::start("python3"))?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
-        let output = output.ok_or_else(|| answered("jupyter_client", "it has no output".to_owned()))?;
-        let mut jupyter = Self {
+        let output = output.ok_or_else(|| answered("a Python that is compared", "it has no output".to_owned()))?;
+        let mut told = Self {
             child,
             input,
             output: BufReader::new(output),
-            _environment: environment,
         };
-        jupyter.line().map(|_ready| jupyter)
+        told.line().map(|_ready| told)
     }
 
-    /// What a kernel takes from nothing to the end of its first cell, ns.
+    /// What a new one takes from nothing to the end of its first cell, ns.
     pub(super) fn first(&mut self, code: &str) -> Result<u64, TaskError> {
         self.ask("first", code)
     }
 
-    /// What a cell takes in a kernel that runs, ns.
+    /// What a cell takes in one that is there, ns.
     pub(super) fn again(&mut self, code: &str) -> Result<u64, TaskError> {
         self.ask("again", code)
     }
@@ -141,23 +209,23 @@ impl Jupyter {
         if let Some(input) = &mut self.input {
             input
                 .write_all(line.as_bytes())
-                .map_err(TaskError::file("asking", "jupyter_client"))?;
+                .map_err(TaskError::file("asking", "a Python that is compared"))?;
         }
         let told = self.line()?;
-        told.trim().parse().map_err(|_| answered("jupyter_client", told))
+        told.trim().parse().map_err(|_| answered("a Python that is compared", told))
     }
 
     fn line(&mut self) -> Result<String, TaskError> {
         let mut line = String::new();
         let read = self.output.read_line(&mut line);
-        match read.map_err(TaskError::file("reading from", "jupyter_client"))? {
-            0 => Err(answered("jupyter_client", "it has ended".to_owned())),
+        match read.map_err(TaskError::file("reading from", "a Python that is compared"))? {
+            0 => Err(answered("a Python that is compared", "it has ended".to_owned())),
             _ => Ok(line),
         }
     }
 }
 
-impl Drop for Jupyter {
+impl Drop for Told {
     fn drop(&mut self) {
         // The end of its input is its end, and that of the kernel that it keeps.
         self.input = None;
