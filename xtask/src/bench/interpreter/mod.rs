@@ -175,11 +175,7 @@ fn waiting(count: usize) -> String {
 }
 
 /// The first answer of an interpreter with pandas, each way in turn.
-fn first_cells(
-    daemons: [&Daemon; 3],
-    mut peers: Option<&mut Peers>,
-    rounds: u32,
-) -> Result<Vec<Figure>, TaskError> {
+fn first_cells(daemons: [&Daemon; 3], mut peers: Option<&mut Peers>, rounds: u32) -> Result<Vec<Figure>, TaskError> {
     eprintln!("── first cells, {rounds} rounds");
     let mut ours = Vec::new();
     for daemon in daemons {

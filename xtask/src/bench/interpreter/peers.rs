@@ -212,7 +212,9 @@ impl Told {
                 .map_err(TaskError::file("asking", "a Python that is compared"))?;
         }
         let told = self.line()?;
-        told.trim().parse().map_err(|_| answered("a Python that is compared", told))
+        told.trim()
+            .parse()
+            .map_err(|_| answered("a Python that is compared", told))
     }
 
     fn line(&mut self) -> Result<String, TaskError> {
