@@ -34,11 +34,17 @@ const LOOK: Duration = Duration::from_secs(60);
 
 /// Code is about to be run in a sandbox of this template: sandboxes of it that are made later shall find a zygote.
 pub(super) fn want(inner: &Arc<Inner>, template: &str) {
-    if inner.zygotes.is_off() || inner.is_draining() || !inner.zygotes.is_time_to_look(template) {
+    if inner.zygotes.is_off() || inner.is_draining() {
         return;
     }
+    let Some(wait) = inner.zygotes.next_look(template, Instant::now()) else {
+        return;
+    };
     let (weak, template) = (Arc::downgrade(inner), template.to_owned());
     tokio::spawn(async move {
+        if !wait.is_zero() {
+            sleep(wait).await;
+        }
         let Some(inner) = weak.upgrade() else { return };
         // The base changes with the host, and has only what that has.
         if let Ok(Some(held)) = templates::current(&inner, &template).await {

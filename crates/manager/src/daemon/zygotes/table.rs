@@ -92,16 +92,18 @@ impl Zygotes {
         self.config.max == 0
     }
 
-    /// Whether it is time to look at whether a template needs one; the next time is later.
-    pub(super) fn is_time_to_look(&self, template: &str) -> bool {
+    /// How long after `now` it is to be looked at whether a template needs one, so that looks keep apart; `None` if one will
+    /// look anyway.
+    pub(super) fn next_look(&self, template: &str, now: Instant) -> Option<Duration> {
         let mut contents = self.lock();
-        let now = Instant::now();
         contents.looked.retain(|_, looked| now.duration_since(*looked) < LOOKED);
-        if contents.looked.contains_key(template) {
-            return false;
-        }
-        contents.looked.insert(template.to_owned(), now);
-        true
+        let at = match contents.looked.get(template) {
+            None => now,
+            Some(looked) if *looked > now => return None,
+            Some(looked) => *looked + LOOKED,
+        };
+        contents.looked.insert(template.to_owned(), at);
+        Some(at.duration_since(now))
     }
 
     /// Where a sandbox of this origin is to be made.
@@ -314,11 +316,15 @@ mod tests {
     #[test]
     fn it_is_looked_now_and_then_for_each_template() {
         let all = zygotes(8);
-        assert!(all.is_time_to_look("a"));
-        assert!(!all.is_time_to_look("a"));
-        assert!(all.is_time_to_look("b"));
-        std::thread::sleep(LOOKED);
-        assert!(all.is_time_to_look("a"));
+        let (begin, soon) = (Instant::now(), Duration::from_millis(50));
+        assert_eq!(all.next_look("a", begin), Some(Duration::ZERO));
+        // What was run after a look is not forgotten, and looked for once.
+        assert_eq!(all.next_look("a", begin + soon), Some(LOOKED - soon));
+        assert_eq!(all.next_look("a", begin + 2 * soon), None);
+        assert_eq!(all.next_look("b", begin + 2 * soon), Some(Duration::ZERO));
+        let second = begin + LOOKED;
+        assert_eq!(all.next_look("a", second + soon), Some(LOOKED - soon));
+        assert_eq!(all.next_look("a", second + 2 * LOOKED), Some(Duration::ZERO));
     }
 
     #[test]
