@@ -14,6 +14,7 @@ use offleash_core::plan::Plan;
 use offleash_core::spec::{Descent, MemoryEnd, SandboxSpec};
 use offleash_store::registry::LogLevel;
 use offleash_store::{HostIdentity, LiveRun, NewRun, StateDirectory, remove_directory};
+use offleash_sys::process::reserve_descriptors;
 use offleash_sys::signals::SignalQueue;
 use rustix::fs::{CWD, Mode, OFlags};
 
@@ -37,6 +38,9 @@ const SIGNALS: [i32; 4] = [1, 2, 3, 15];
 /// How little this process is to be chosen when memory runs out, where we may say so.
 const OOM_SCORE: &str = "-900";
 const OOM_SCORE_FILE: &str = "/proc/self/oom_score_adj";
+
+/// How many descriptors there is room for from the start: making a sandbox and running code in it takes some 70.
+const DESCRIPTORS: u16 = 256;
 
 /// The hidden command of our program that a keeper is.
 pub const COMMAND: &str = "keeper";
@@ -189,6 +193,7 @@ fn host(action: &'static str) -> impl FnOnce(io::Error) -> HoldError {
 impl Held {
     pub(super) fn make(wanted: Wanted<'_>) -> Result<Self, HoldError> {
         let Wanted { command, purpose, .. } = wanted;
+        reserve_descriptors(DESCRIPTORS);
         let mut spec = wanted.spec.clone();
         spec.memory_end = MemoryEnd::Process;
         let signals = SignalQueue::new(&SIGNALS).map_err(host("wait for signals"))?;
