@@ -24,6 +24,7 @@ mod stage;
 use std::path::PathBuf;
 
 use crate::change::{Change, shown_path};
+use crate::modes;
 use crate::node::NodeKind;
 use crate::run_file::Phase;
 use crate::seen;
@@ -176,6 +177,9 @@ impl Run {
         Ok(plan::Known {
             latest_untouched: self.file.baseline.latest_untouched(),
             seen: seen::read(&self.directory).map_err(|source| self.failed(source))?,
+            modes: modes::read(&self.directory)
+                .map_err(|source| self.failed(source))?
+                .unwrap_or_default(),
             restored: restored::read(&self.directory).map_err(|source| self.failed(source))?,
         })
     }

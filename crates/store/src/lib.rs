@@ -17,6 +17,7 @@ mod copy;
 mod failure;
 mod identity;
 mod live_run;
+mod modes;
 mod node;
 mod overlay;
 mod places;

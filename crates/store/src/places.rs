@@ -18,13 +18,7 @@ pub(crate) type Places = HashSet<(usize, PathBuf)>;
 
 /// The list `name`; empty if there is none.
 pub(crate) fn read(directory: &OwnedFd, name: &str) -> Result<Places, FileError> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = match rustix::fs::openat(directory, name, flags, Mode::empty()) {
-        Err(Errno::NOENT) => return Ok(Places::new()),
-        other => other.tried("opening", name)?,
-    };
-    let mut bytes = Vec::new();
-    File::from(file).read_to_end(&mut bytes).tried("reading", name)?;
+    let bytes = read_bytes(directory, name)?.unwrap_or_default();
     let mut fields = bytes.split(|byte| *byte == 0);
     let mut places = Places::new();
     while let (Some(layer), Some(path)) = (fields.next(), fields.next()) {
@@ -43,11 +37,28 @@ pub(crate) fn replace(directory: &OwnedFd, name: &str, places: &Places) -> Resul
         bytes.extend_from_slice(path.as_os_str().as_bytes());
         bytes.push(0);
     }
+    replace_bytes(directory, name, &bytes)
+}
+
+/// What the file `name` holds; `None` if there is none.
+pub(crate) fn read_bytes(directory: &OwnedFd, name: &str) -> Result<Option<Vec<u8>>, FileError> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = match rustix::fs::openat(directory, name, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        other => other.tried("opening", name)?,
+    };
+    let mut bytes = Vec::new();
+    File::from(file).read_to_end(&mut bytes).tried("reading", name)?;
+    Ok(Some(bytes))
+}
+
+/// Replaces the file `name` as a whole.
+pub(crate) fn replace_bytes(directory: &OwnedFd, name: &str, bytes: &[u8]) -> Result<(), FileError> {
     let new = format!("{name}.new");
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = rustix::fs::openat(directory, &*new, flags, Mode::RUSR | Mode::WUSR);
     let mut file = File::from(opened.tried("creating", &new)?);
-    file.write_all(&bytes)
+    file.write_all(bytes)
         .and_then(|()| file.sync_data())
         .tried("writing", &new)?;
     rustix::fs::renameat(directory, &*new, directory, name).tried("replacing", name)

@@ -13,6 +13,7 @@ use crate::apply::recover;
 use crate::change::{Change, ChangeError, LayerTrees, changes_in_layer};
 use crate::claim::Claim;
 use crate::failure::{FileError, Tried};
+use crate::modes;
 use crate::places::Places;
 use crate::protection::Protection;
 use crate::removal::remove_tree;
@@ -124,6 +125,9 @@ impl Run {
         for (layer, trees) in self.all_trees()?.iter().enumerate() {
             let found = changes_in_layer(layer, trees, &protection, &applied);
             all.extend(found.map_err(|source| self.unreadable(source))?);
+        }
+        if let Some(modes) = modes::read(&self.directory).map_err(|source| self.failed(source))? {
+            all.retain(|change| modes.may_be_changed(change));
         }
         all.sort_by(|left, right| (left.layer, &left.path).cmp(&(right.layer, &right.path)));
         self.check_place()?;
@@ -239,12 +243,9 @@ impl Run {
 
     /// Notes what the host has now at the changed paths.
     pub(crate) fn note_seen(&self, changes: &[Change]) -> Result<(), RunError> {
-        let noted = seen::note(
-            &self.directory,
-            &self.all_trees()?,
-            changes,
-            self.file.baseline.latest_untouched(),
-        );
+        let latest_untouched = self.file.baseline.latest_untouched();
+        let noted = seen::note(&self.directory, &self.all_trees()?, changes, latest_untouched)
+            .and_then(|()| modes::note(&self.directory, changes, latest_untouched));
         noted.map_err(|source| self.failed(source))
     }
 
@@ -284,7 +285,7 @@ impl Run {
     /// Removes all but the record: the layers, and what was noted about the changes in them.
     pub(crate) fn drop_layers(&self) -> Result<(), RunError> {
         let layers = (0..self.file.layers.len()).map(layer_name);
-        let notes = [seen::SEEN, crate::apply::APPLIED, crate::apply::RESTORED];
+        let notes = [seen::SEEN, modes::MODES, crate::apply::APPLIED, crate::apply::RESTORED];
         layers
             .chain(notes.map(str::to_owned))
             .try_for_each(|name| remove_tree(&self.directory, name.as_ref()).map_err(|source| self.failed(source)))

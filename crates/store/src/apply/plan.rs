@@ -11,6 +11,7 @@ use super::restored::Restored;
 use super::{ConflictAt, ConflictReason, Failure};
 use crate::change::{Change, ChangeKind, LayerTrees};
 use crate::failure::{FileError, Tried};
+use crate::modes::{DirectoryModes, is_mode_of_directory};
 use crate::node::{Identity, Node, NodeKind, Time};
 use crate::places::Places;
 
@@ -59,6 +60,8 @@ pub(crate) struct Known {
     pub(crate) latest_untouched: Time,
     /// What was there when the run ended.
     pub(crate) seen: Places,
+    /// Which directories have another mode because of the run.
+    pub(crate) modes: DirectoryModes,
     /// What an apply that was rolled back touched.
     pub(crate) restored: Restored,
 }
@@ -113,7 +116,8 @@ fn conflict_of_old(change: &Change, before: &Node, known: &Known) -> Option<Conf
     (!known.is_untouched(change, before)).then_some(ConflictReason::Changed)
 }
 
-/// A directory that is to be removed must be one that was there when the run started.
+/// One that gets another mode must have the one that the run saw, and one that is to be removed must be one that was there when
+/// the run started.
 ///
 /// Its change time alone says that something in it changed, and that is looked at entry by entry. If its time of
 /// modification is older, then nothing in it did, so that it was moved here; what is in it may be older than the run.
@@ -123,6 +127,9 @@ fn conflict_of_directory(
     before: &Node,
     known: &Known,
 ) -> Result<Option<ConflictReason>, FileError> {
+    if is_mode_of_directory(change) && !known.modes.is_the_runs(change, before) && !known.is_untouched(change, before) {
+        return Ok(Some(ConflictReason::Changed));
+    }
     let is_removed = matches!(change.kind, ChangeKind::Deleted | ChangeKind::TypeChanged);
     if !is_removed || known.is_untouched(change, before) {
         return Ok(None);

@@ -143,3 +143,57 @@ fn a_workspace_that_is_closed_to_its_owner_is_applied_or_as_before() {
         assert_eq!(names, [expected], "{mode:o} {steps}: {found:o}");
     }
 }
+
+fn mode(path: impl AsRef<Path>) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+/// They were copied only because something was made in them.
+#[test]
+fn directories_that_the_host_closed_afterwards_stay_closed() {
+    let scratch = Scratch::new();
+    chmod(&scratch.workspace, 0o755);
+    write(scratch.host("directory/x"), "old");
+    chmod(scratch.host("directory"), 0o755);
+    let mut run = scratch.ran(|upper| {
+        chmod(upper, 0o755);
+        write(upper.join("directory/y"), "ours");
+        chmod(upper.join("directory"), 0o755);
+    });
+    for closed in [&scratch.workspace, &scratch.host("directory")] {
+        chmod(closed, 0o700);
+    }
+    let paths: Vec<PathBuf> = run.changes().unwrap().into_iter().map(|change| change.path).collect();
+    assert_eq!(paths, [PathBuf::from("directory/y")]);
+    assert_eq!(applied(&run.apply(&all()).unwrap()), ["Added directory/y"]);
+    assert_eq!(
+        (mode(&scratch.workspace), mode(scratch.host("directory"))),
+        (0o700, 0o700)
+    );
+}
+
+#[test]
+fn a_mode_that_run_and_host_both_changed_is_a_conflict() {
+    let changed = [(PathBuf::from("directory"), ConflictReason::Changed)];
+    let scratch = Scratch::new();
+    write(scratch.host("directory/x"), "old");
+    chmod(scratch.host("directory"), 0o755);
+    tick();
+    let open = |upper: &Path| {
+        fs::create_dir(upper.join("directory")).unwrap();
+        chmod(upper.join("directory"), 0o777);
+    };
+    let mut after = scratch.ran(open);
+    // Nobody knows who did what there.
+    let mut during = scratch.ran(|upper| {
+        open(upper);
+        chmod(scratch.host("directory"), 0o700);
+    });
+    for run in [&mut after, &mut during] {
+        assert_eq!(conflicts(run.apply(&all())), changed);
+    }
+    chmod(scratch.host("directory"), 0o755);
+    tick();
+    assert_eq!(applied(&after.apply(&all()).unwrap()), ["ModeChanged directory"]);
+    assert_eq!(mode(scratch.host("directory")), 0o777);
+}
