@@ -37,6 +37,8 @@ use crate::args::{Arguments, Command, PolicyCommand, RunInvocation};
 use crate::failure::Failure;
 
 fn main() -> ExitCode {
+    // The limit is the caller's, and what ran under it goes on record or is told of.
+    offleash_sys::signals::outlive_file_sizes();
     let mut words = std::env::args_os();
     let name = words.next().unwrap_or_default();
     match words.next() {

@@ -152,19 +152,42 @@ fn open_files_that_were_allowed_from_outside_are_told_as_what_they_are() {
     }
     let many = "held = [open('/dev/null') for _ in range(2000)]";
     let asked = site.offleash(["run", "--json", "--", "python3", "-c", many]);
+    let output = allowing_less("-n 100", &asked).output().unwrap();
+    let record = record_of(&output);
+    assert_eq!(hits(&record, LimitName::OpenFiles), ["reported"], "{record}");
+    assert_eq!(record["limits_hit"][0]["value"], 100, "{record}");
+}
+
+/// As `asked`, below a shell's `ulimit`.
+fn allowing_less(limit: &str, asked: &Command) -> Command {
     #[expect(clippy::disallowed_methods, reason = "the shell that allows less")]
     let mut command = Command::new("sh");
     command
-        .args(["-c", "ulimit -n 100; exec \"$0\" \"$@\""])
+        .args(["-c", &format!("ulimit {limit}; exec \"$0\" \"$@\"")])
         .arg(asked.get_program())
         .args(asked.get_args())
         .current_dir(asked.get_current_dir().unwrap())
         .env_clear()
         .envs(asked.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let output = command.output().unwrap();
-    let record = record_of(&output);
-    assert_eq!(hits(&record, LimitName::OpenFiles), ["reported"], "{record}");
-    assert_eq!(record["limits_hit"][0]["value"], 100, "{record}");
+    command
+}
+
+/// The size is that of the caller's files, of which the log is one.
+#[test]
+fn a_log_that_may_not_grow_is_told_of_and_the_command_has_the_usual_signals() {
+    let site = Site::new();
+    site.succeed(["run", "-q", "--", "true"]);
+    let log = site.state().join("audit.jsonl");
+    let (written, longest) = (std::fs::read_to_string(&log).unwrap(), 64 * 1024);
+    // Of lines that are no events, which nobody looks at before the last one.
+    let filled = format!("{}{written}", "{}\n".repeat(longest / 3));
+    std::fs::write(&log, filled).unwrap();
+    let script = "head -c 200000 /dev/zero > long; echo $?";
+    let asked = site.offleash(["run", "-q", "-c", script]);
+    let output = allowing_less("-f 128", &asked).output().unwrap();
+    assert_eq!(stdout(&output), "153\n");
+    assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
+    assert!(stderr(&output).contains("audit.jsonl"), "{}", stderr(&output));
 }
 
 #[test]

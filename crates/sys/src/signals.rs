@@ -73,6 +73,13 @@ pub fn reset() -> io::Result<()> {
     }
 }
 
+/// Has a write beyond the size that files of this process may have fail (`EFBIG`), instead of ending it by SIGXFSZ. What it
+/// starts in a sandbox has that signal's usual action.
+pub fn outlive_file_sizes() {
+    // SAFETY: `SIG_IGN` is a valid action of this signal, which is not waited for.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 /// Stops this process as job control would, and returns when it is continued.
 pub fn stop_self() {
     // SAFETY: raising a signal touches no memory of ours.
