@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use offleash_core::limits::{LIMITS, LimitUnit};
 use offleash_core::policy::{KeyDoc, Policy, reference};
-use offleash_core::protected::PROTECTED_NAMES;
+use offleash_core::protected::{GIT_LINK, PROTECTED_NAMES};
 use support::{Site, stdout};
 
 fn root() -> PathBuf {
@@ -122,7 +122,13 @@ fn cli_document() -> String {
          [record.md](record.md) that of the record that `--json` and `--report` write.\n\n\
          Runs and the audit log are kept in one directory, which `--state` or `OFFLEASH_STATE` names: `/var/lib/offleash` for\n\
          root, else `offleash` in `XDG_STATE_HOME` or `~/.local/state`, or `/var/tmp/offleash-UID` for a user without a home\n\
-         directory. `offleash doctor` says which it is.\n\n",
+         directory. `offleash doctor` says which it is.\n\n\
+         ## What a command has of its caller\n\n\
+         Its standard input, output and error are pipes that `run` passes on as they come, or with `-t` a terminal. So a run takes what\n\
+         there is of standard input, also what the command never reads: in a loop that reads lines give it `</dev/null`. What it\n\
+         writes to its two outputs is in order in each, and between them only about: for one order join them inside, `-c '… 2>&1'`.\n\
+         Variables are passed by a short list (`--env`); the umask is 022; limits are those below, or lower ones of the caller.\n\
+         A relative `--cwd` is taken from where `run` is called.\n\n",
     );
     text.push_str("## Exit codes\n\n| code | meaning |\n|---|---|\n");
     for (code, meaning) in [
@@ -171,7 +177,7 @@ fn cli_document() -> String {
 fn limits_table() -> String {
     let mut text =
         "## Limits\n\nEvery limit may be `unlimited`. A size is a number of bytes or has a unit (`K`, `M`, `G`, \
-                    `T`, by 1024); a time is\na number of seconds or has a unit (`ms`, `s`, `m`, `h`); CPUs may have a fraction.\n\n\
+                    `T`, by 1024); a time is\na number of seconds or has a unit (`ms`, `s`, `m`, `h`). With a unit, and of CPUs, there may be a fraction.\n\n\
                     | flag | policy key | default | takes | at least | bounds |\n|---|---|---|---|---|---|\n"
             .to_owned();
     for row in &LIMITS {
@@ -229,8 +235,8 @@ fn no_command_is_left_out_of_the_reference() {
 fn policy_document() -> String {
     let mut text = format!("# Policy files\n\n{MADE}\n");
     text.push_str(
-        "A policy is a TOML file: `offleash run --policy FILE`, checked by `offleash policy check FILE`; `offleash policy\n         keys` prints what follows here. Unknown keys and\n\
-         values that make no sense are errors with line and column. Flags win over the policy, the policy over defaults;\n\
+        "A policy is a TOML file: `offleash run --policy FILE`, checked by `offleash policy check FILE`; `offleash policy\n\
+         keys` prints what follows here. Unknown keys and values that make no sense are errors with line and column. Flags win over the policy, the policy over defaults;\n\
          lists of paths, variables, mounts and denied commands add up. Of rules for paths the most specific wins.\n\n\
          An `offleash.toml` in the workspace is used without being named, and may only restrict: it may have come with\n\
          the code. Whatever gives more than the defaults do counts only in a file that is named with `--policy`.\n\n\
@@ -260,8 +266,8 @@ fn policy_document() -> String {
     }
     write!(text, "\n## Example\n\n```toml\n{EXAMPLE}```\n").unwrap();
     text.push_str(
-        "\n## Protected names\n\nChanges to these names in a workspace are not applied unless they are named, at any depth \
-         and with everything\nbeneath, because something runs or trusts them later, outside the sandbox.\n\n\
+        "\n## Protected names\n\nChanges to these names in a workspace are not applied unless they are named, at any depth, \
+         in capital or small letters, and with\neverything beneath, because something runs or trusts them later, outside the sandbox.\n\n\
          | names | because |\n|---|---|\n",
     );
     let mut reasons: Vec<&str> = PROTECTED_NAMES.iter().map(|name| name.why).collect();
@@ -274,6 +280,13 @@ fn policy_document() -> String {
             .collect();
         writeln!(text, "| {} | {} |", names.join(" "), cell(why)).unwrap();
     }
+    writeln!(
+        text,
+        "| `{}`, if it is no directory | {} |",
+        GIT_LINK.pattern,
+        cell(GIT_LINK.why)
+    )
+    .unwrap();
     text
 }
 

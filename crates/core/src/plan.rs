@@ -137,7 +137,12 @@ impl Explained for UnknownUser {
     }
 
     fn hint(&self) -> Option<String> {
-        Some(format!("name one of {}", self.known.join(", ")))
+        let others = if self.name == "root" && !self.known.iter().any(|user| user == "root") {
+            ", or use `--root base`, whose sandboxes have `root`"
+        } else {
+            ""
+        };
+        Some(format!("name one of {}{others}", self.known.join(", ")))
     }
 }
 

@@ -69,7 +69,7 @@ pub const PROTECTED_NAMES: &[ProtectedName] = table! {
 };
 
 /// The entry that is not in the table, because it depends on what is there: a `.git` that is not a directory.
-const GIT_LINK: ProtectedName = ProtectedName {
+pub const GIT_LINK: ProtectedName = ProtectedName {
     pattern: ".git",
     why: "git takes its repository from where this points",
 };

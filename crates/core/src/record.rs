@@ -311,7 +311,7 @@ impl Outcome {
 /// Output kept for the record.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Captured {
-    /// The text, or base64 of the bytes when they are not UTF-8.
+    /// The text, or base64 of the bytes when they are not UTF-8: of what was written, the first MiB.
     pub data: String,
     /// `utf-8` or `base64`.
     pub encoding: String,
@@ -330,9 +330,9 @@ pub struct Usage {
     pub user_cpu_us: u64,
     /// CPU time in the kernel, in microseconds.
     pub system_cpu_us: u64,
-    /// Largest memory use in bytes, where it can be known.
+    /// Largest memory use in bytes, where it can be known; without a cgroup the largest that was seen, now and then.
     pub peak_memory_bytes: Option<u64>,
-    /// Largest number of processes and threads, where it can be known.
+    /// Largest number of processes and threads, where it can be known; without a cgroup as `peak_memory_bytes`.
     pub peak_pids: Option<u64>,
     /// Bytes read from storage.
     pub read_bytes: u64,

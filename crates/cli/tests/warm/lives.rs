@@ -275,3 +275,24 @@ fn closed_streams_are_nothing_else_in_a_sandbox_that_waited() {
         site.succeed(["warm", "stop"]);
     }
 }
+
+#[test]
+fn a_run_is_told_when_so_many_wait_that_none_can_for_it() {
+    let site = Site::new();
+    let run = |number: usize| {
+        let variable = format!("NUMBER={number}");
+        let output = site.offleash(warm(&["-e", &variable], &["true"])).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        stderr(&output)
+    };
+    let most = 16;
+    for number in 0..most {
+        assert_eq!(run(number), "");
+    }
+    eventually("those that wait", || (waiting(&site).len() == most).then_some(()));
+    let told = run(most);
+    assert!(told.contains("16 wait already"), "{told}");
+    // Nothing is wrong with a run of a kind of which one waits.
+    assert_eq!(run(0), "");
+    cool(&site);
+}

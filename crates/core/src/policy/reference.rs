@@ -47,7 +47,7 @@ const KEYS: [(&str, &str, &str, &str, &str); 43] = [
         "network",
         "word",
         "none",
-        "what may be reached: none, or a table of rules, as the next two keys",
+        "what may be reached: `none`, or a table of rules (`[network]`, below)",
         "\"none\"",
     ),
     (

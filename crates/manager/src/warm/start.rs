@@ -24,6 +24,9 @@ pub enum StartError {
     /// Those that wait cannot be listed.
     #[error("cannot look for sandboxes that wait")]
     Directory(#[from] FileError),
+    /// As many as may wait do so, for runs of other kinds.
+    #[error("{MOST} wait already, for runs with other arguments, options, variables or directories")]
+    Full,
     /// There is no place for another.
     #[error("cannot reserve a place for a sandbox that waits")]
     Place(#[from] PlaceError),
@@ -39,12 +42,17 @@ impl Explained for StartError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Directory(error) => error.kind(),
+            Self::Full => ErrorKind::Conflict,
             Self::Place(_) | Self::Order(_) | Self::Spawn(_) => ErrorKind::Internal,
         }
     }
 
     fn hint(&self) -> Option<String> {
-        Some("the run itself is over; leave `--warm` out".to_owned())
+        let hint = match self {
+            Self::Full => "`offleash warm ls` lists them, `offleash warm stop` ends them; or leave `--warm` out",
+            _ => "the run itself is over; leave `--warm` out",
+        };
+        Some(hint.to_owned())
     }
 }
 
@@ -57,11 +65,14 @@ pub fn start(state: &StateDirectory, key: &Key, order: &Order, wanted: usize) ->
     if !is_current() {
         return Ok(());
     }
-    for _ in 0..wanted.min(MOST.saturating_sub(living)) {
+    let mut free = MOST.saturating_sub(living);
+    for _ in 0..wanted {
         match Place::reserve(state, key, wanted)? {
+            Some(_) if free == 0 => return Err(StartError::Full),
             Some(place) => start_one(order, place)?,
             None => break,
         }
+        free -= 1;
     }
     Ok(())
 }
