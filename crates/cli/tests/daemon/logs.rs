@@ -45,6 +45,14 @@ fn the_log_of_a_sandbox_tells_its_life_also_when_it_has_ended() {
         };
         let mut stream = within(keeper.start(start)).await.unwrap();
         while !matches!(within(stream.next()).await.unwrap(), None | Some(ExecNews::Ended(_))) {}
+        // Whoever waits for it hears of its end first.
+        within(async {
+            let is_told = |line: &(LogLevel, String)| line.1.contains("ended with exit code 3");
+            while !lines(&daemon, &owner, id).await.unwrap().iter().any(is_told) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
         within(daemon.pause(&owner, id)).await.unwrap();
         within(daemon.connect(&owner, id, None)).await.unwrap();
         within(daemon.set_timeout(&owner, id, 200)).await.unwrap();
