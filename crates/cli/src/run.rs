@@ -304,6 +304,9 @@ fn explain_outcome(record: &RunRecord) -> Option<String> {
             "the run was ended: out of memory (limit {}); raise it with `--memory`",
             Bytes(*limit)
         )),
+        Outcome::CommandNotFound { hint: None } if program.as_bytes().contains(&b'/') => Some(format!(
+            "`{program}`: there is no such file in the sandbox\n\nhint: `offleash explain path PATH` says what is there of the host's"
+        )),
         Outcome::CommandNotFound { hint: None } => Some(format!(
             "`{program}`: command not found in the sandbox\n\nhint: install it on the host below /usr, or grant the directory it is in with `--toolchain PATH`"
         )),

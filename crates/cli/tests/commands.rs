@@ -153,6 +153,7 @@ fn what_a_run_says_of_itself_looks_like_this() {
         &["run", "-c", "kill -SEGV $$"],
         &["run", "--output", "3", "--", "echo", "more"],
         &["run", "--", "offleash-test-no-such-command"],
+        &["run", "--", "./no-such-file"],
         &["run", "--", "/etc"],
         &["run", "--deny-command", "cat", "--", "cat"],
     ] {
@@ -186,6 +187,12 @@ fn what_a_run_says_of_itself_looks_like_this() {
     offleash: `offleash-test-no-such-command`: command not found in the sandbox
 
     hint: install it on the host below /usr, or grant the directory it is in with `--toolchain PATH`
+    [127]
+
+    $ offleash run -- ./no-such-file
+    offleash: `./no-such-file`: there is no such file in the sandbox
+
+    hint: `offleash explain path PATH` says what is there of the host's
     [127]
 
     $ offleash run -- /etc
