@@ -84,7 +84,10 @@ pub(crate) fn run(options: &InterpreterOptions) -> Result<(), TaskError> {
         until_copied(&bare)?;
         eprintln!("── an environment for python3 and Jupyter");
         let mut peers = match Peers::start(&PACKAGES) {
-            Ok(peers) => Some(peers),
+            Ok(peers) => {
+                skipped.extend(peers.criu.as_ref().err().map(|error| Skipped::because("CRIU", error)));
+                Some(peers)
+            }
             Err(error) => {
                 skipped.push(Skipped::because("python3, Jupyter and bare copies", &error));
                 None
@@ -185,7 +188,7 @@ fn first_cells(daemons: [&Daemon; 3], mut peers: Option<&mut Peers>, rounds: u32
             [const { Vec::new() }; 3],
         ));
     }
-    let mut theirs = [const { Vec::new() }; 4];
+    let mut theirs = [const { Vec::new() }; 5];
     let mut shuffle = Shuffle::new();
     for _ in 0..rounds {
         for turn in shuffle.order(ours.len() + theirs.len()) {
@@ -208,7 +211,11 @@ fn first_cells(daemons: [&Daemon; 3], mut peers: Option<&mut Peers>, rounds: u32
                         3 => peers.python.import()?,
                         4 => peers.jupyter.first(FIRST)?,
                         5 => peers.copies.first(FIRST)?,
-                        _ => peers.copies.again(FIRST)?,
+                        6 => peers.copies.again(FIRST)?,
+                        _ => match &mut peers.criu {
+                            Ok(criu) => criu.first(FIRST)?,
+                            Err(_) => continue,
+                        },
                     };
                     theirs[peer - 3].push(taken);
                 }
@@ -226,6 +233,7 @@ fn first_cells(daemons: [&Daemon; 3], mut peers: Option<&mut Peers>, rounds: u32
         "Jupyter kernel: start and first cell",
         "a bare copy of a Python with pandas: fork and first cell",
         "a bare copy of a Python with pandas that waited: first cell",
+        "CRIU: restore of a Python with pandas and first cell",
     ];
     let measured = names.into_iter().zip(theirs).filter(|(_, times)| !times.is_empty());
     figures.extend(measured.map(|(name, times)| Figure::of(name.to_owned(), times)));

@@ -1,5 +1,5 @@
-//! What we are compared with: a plain `python3`, a Jupyter kernel started through `jupyter_client`, and copies of a Python that do
-//! nothing but answer: the least that any copy can take here.
+//! What we are compared with: a plain `python3`, a Jupyter kernel started through `jupyter_client`, copies of a Python that do
+//! nothing but answer, the least that any copy can take here, and a Python that CRIU restores.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -88,6 +88,71 @@ for line in sys.stdin:
     print(taken, flush=True)
 "#;
 
+/// Has CRIU write down a Python that has imported pandas, and restores it when it is told `first`; answers with what it took
+/// until that had run the code, ns, or with why there is none.
+const CRIU: &str = r#"
+import json, os, signal, subprocess, sys, tempfile, time
+
+HOLDER = """
+import os, sys, time
+import pandas
+
+def tell(name):
+    with open(name + "~", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(name + "~", name)
+
+os.chdir(sys.argv[1])
+tell("ready")
+while not os.path.exists("code"):
+    time.sleep(0.0005)
+exec(open("code").read(), {})
+tell("done")
+time.sleep(600)
+"""
+
+def criu(action, *arguments):
+    done = subprocess.run(["criu", action, *arguments], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise OSError(f"criu {action}: " + "; ".join((done.stderr or done.stdout).split("\n")))
+
+def wait_for(name):
+    deadline = time.monotonic() + 60
+    while not os.path.exists(name):
+        if time.monotonic() > deadline:
+            raise OSError(f"no {name} in time")
+        time.sleep(0.0005)
+
+with tempfile.TemporaryDirectory() as here:
+    os.chdir(here)
+    os.mkdir("images")
+    try:
+        criu("check")
+        nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        holder = subprocess.Popen([sys.executable, "-c", HOLDER, here], start_new_session=True, **nothing)
+        try:
+            wait_for("ready")
+            criu("dump", "--tree", str(holder.pid), "--images-dir", "images")
+        finally:
+            holder.kill()
+            holder.wait()
+    except OSError as error:
+        print(error, flush=True)
+        sys.exit(1)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        with open("code", "w") as file:
+            file.write(json.loads(line)[1])
+        begun = time.perf_counter_ns()
+        criu("restore", "--restore-detached", "--images-dir", "images")
+        wait_for("done")
+        taken = time.perf_counter_ns() - begun
+        os.kill(int(open("done").read()), signal.SIGKILL)
+        os.unlink("done")
+        os.unlink("code")
+        print(taken, flush=True)
+"#;
+
 /// An environment of the benchmark's own, removed with the last who uses it.
 #[derive(Debug)]
 struct Environment {
@@ -126,6 +191,8 @@ pub(super) struct Peers {
     pub(super) python: Python,
     pub(super) jupyter: Told,
     pub(super) copies: Told,
+    /// Or why it does not run here.
+    pub(super) criu: Result<Told, TaskError>,
     _environment: Environment,
 }
 
@@ -138,6 +205,7 @@ impl Peers {
             python: Python::new(&environment),
             jupyter: Told::start(&environment, JUPYTER)?,
             copies: Told::start(&environment, COPIES)?,
+            criu: Told::start(&environment, CRIU),
             _environment: environment,
         })
     }
@@ -191,7 +259,12 @@ impl Told {
             input,
             output: BufReader::new(output),
         };
-        told.line().map(|_ready| told)
+        let said = told.line()?;
+        if said.trim() == "ready" {
+            Ok(told)
+        } else {
+            Err(answered("what is compared", said.trim().to_owned()))
+        }
     }
 
     /// What a new one takes from nothing to the end of its first cell, ns.
