@@ -24,6 +24,8 @@ const BETWEEN_ROUNDS: Duration = Duration::from_millis(1);
 pub(super) const NAMESPACES: [&str; 7] = ["user", "pid", "mnt", "net", "ipc", "uts", "cgroup"];
 /// What a zygote has one of its own of.
 const TIME: &str = "time";
+/// The flag of one that is being ended, in `/proc/PID/stat` (`PF_EXITING` in the kernel's `sched.h`).
+const EXITING: u64 = 0x4;
 /// Every set of capabilities in `/proc/PID/status`.
 pub(super) const CAPABILITIES: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
 
@@ -46,6 +48,8 @@ pub(super) struct Inhabitant {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stat {
     is_dead: bool,
+    /// Whether all of it is on its way to be that: the kernel then shows it in no cgroup any more.
+    is_ending: bool,
     parent: u32,
     session: u32,
     start_ticks: u64,
@@ -200,7 +204,18 @@ impl Census {
     ///
     /// A zygote's time is counted in a namespace of its own, which nothing that it starts can leave for that of the sandbox. Of
     /// those there, only what is `of_others`, which were there before, can belong.
+    ///
+    /// # Errors
+    /// When something cannot be seen, or no longer as it was.
     fn may_belong(&self, number: u32, of_others: bool) -> io::Result<bool> {
+        let has_all = self.has_all(number, of_others)?;
+        if !has_all && self.stat(number).is_none_or(|stat| stat.is_ending) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(has_all)
+    }
+
+    fn has_all(&self, number: u32, of_others: bool) -> io::Result<bool> {
         if let (false, Ok(time)) = (of_others, self.namespace(FIRST, TIME))
             && self.namespace(number, TIME)? != time
         {
@@ -290,6 +305,7 @@ fn parse(text: &str) -> Option<Stat> {
     let number = |at: usize| u32::try_from(field(at)?).ok();
     let threads = number(17)?;
     Some(Stat {
+        is_ending: threads <= 1 && field(6)? & EXITING != 0,
         // Its other threads may go on when its first one has ended; and it has none when nobody waits for it any more.
         is_dead: threads == 0 || (threads == 1 && ["Z", "X"].contains(fields.first()?)),
         parent: number(1)?,
@@ -335,6 +351,22 @@ mod tests {
             );
         }
         assert_eq!(parse("7 (a) S"), None);
+    }
+
+    #[test]
+    fn one_that_is_being_ended_is_known_unless_others_of_its_threads_go_on() {
+        let line = |flags: u32, threads: u32| {
+            format!("7 (a) R 2 3 4 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 {threads} 0 9876 0 0\n")
+        };
+        // What the kernel says of one that runs, and has other flags.
+        let (running, ending) = (4_194_560, 4_228_108);
+        for (flags, threads, is_ending) in [(running, 1, false), (ending, 1, true), (ending, 2, false)] {
+            assert_eq!(
+                parse(&line(flags, threads)).unwrap().is_ending,
+                is_ending,
+                "{flags} {threads}"
+            );
+        }
     }
 
     #[test]
