@@ -172,9 +172,11 @@ fn the_kernel_holds_what_was_asked_while_it_runs_and_the_group_is_gone_afterward
     assert_eq!(record["exit_code"], 0, "{record}");
     assert!(!group.exists(), "{group:?}");
     let usage = &record["usage"];
-    for (what, least) in [("peak_memory_bytes", 4096), ("peak_pids", 2), ("system_cpu_us", 1)] {
-        assert!(usage[what].as_u64().unwrap_or_default() >= least, "{what}: {record}");
-    }
+    let used = |what: &str| usage[what].as_u64().unwrap_or_default();
+    assert!(used("peak_memory_bytes") >= 4096, "{record}");
+    assert!(used("peak_pids") >= 2, "{record}");
+    // The kernel knows the sum well, and divides it by where its clock found the processes: all of it may be one or the other.
+    assert!(used("user_cpu_us") + used("system_cpu_us") > 0, "{record}");
 }
 
 #[test]

@@ -130,11 +130,20 @@ fn what_is_used_is_told() {
     test(async {
         let kept = Kept::new().await;
         let mut stream = kept
-            .shell("head -c 8388608 /dev/zero > /tmp/kept; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo up; sleep 1000")
+            .shell("head -c 8388608 /dev/zero > /tmp/kept; echo up; while :; do :; done")
             .await;
         until(&mut stream, "up").await;
-        let usage = kept.keeper.usage().await.unwrap();
-        assert!(usage.cpu_us > 0, "{usage:?}");
+        // Of processes the kernel tells the time in hundredths of a second.
+        let usage = within(async {
+            loop {
+                let usage = kept.keeper.usage().await.unwrap();
+                if usage.cpu_us > 0 {
+                    break usage;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
         assert!(usage.memory_bytes > 64 * 1024, "{usage:?}");
         assert!(usage.memory_peak_bytes >= usage.memory_bytes, "{usage:?}");
         assert_eq!(usage.memory_limit_bytes, 512 << 20);
