@@ -22,7 +22,8 @@ mod terminals;
 use std::path::Path;
 use std::sync::{Arc, Mutex, Weak};
 
-use support::{Site, stderr, stdout};
+use support::processes::program;
+use support::{Site, skip, stderr, stdout};
 
 const BASE: [&str; 3] = ["--root", "base", "--no-workspace"];
 
@@ -153,7 +154,7 @@ fn an_unknown_user_is_refused_by_name() {
 fn what_belongs_to_the_host_s_people_is_not_there() {
     let site = shared();
     let script = "ls -A /home /opt /srv /media /mnt; for f in /etc/ssh /etc/sudoers /etc/machine-id /etc/apt/auth.conf.d \
-                  /etc/npmrc /etc/pip.conf /etc/gitconfig /var/run/docker.sock /run/dbus; do test -e $f && echo $f; done; \
+                  /etc/npmrc /etc/pip.conf /var/run/docker.sock /run/dbus; do test -e $f && echo $f; done; \
                   grep -cv ':[*]:' /etc/shadow; ls /.. | tr '\\n' ' '; ls / | tr '\\n' ' '";
     let shown = printed(&site, "root", script);
     let lines: Vec<_> = shown.lines().collect();
@@ -165,6 +166,19 @@ fn what_belongs_to_the_host_s_people_is_not_there() {
     );
     let (above, here) = lines[lines.len() - 1].split_at(lines[lines.len() - 1].len() / 2);
     assert_eq!(above, here, "nothing is above the root");
+}
+
+#[test]
+fn git_s_system_configuration_is_the_sandbox_s_and_can_be_written_to() {
+    let site = shared();
+    if program("git").is_none() {
+        return skip("git is not installed");
+    }
+    let script = "set -e; git config --system core.checkStat; git config --system user.name Inside; \
+                  git config --global core.checkStat default; git config core.checkStat; git config user.name";
+    assert_eq!(printed(&site, "root", script), "minimal\ndefault\nInside\n");
+    let script = "git config --system core.checkStat; grep -c . /etc/gitconfig";
+    assert_eq!(printed(&site, "user", script), "minimal\n4\n");
 }
 
 #[test]

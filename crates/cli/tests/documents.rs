@@ -128,7 +128,13 @@ fn cli_document() -> String {
          there is of standard input, also what the command never reads: in a loop that reads lines give it `</dev/null`. What it\n\
          writes to its two outputs is in order in each, and between them only about: for one order join them inside, `-c '… 2>&1'`.\n\
          Variables are passed by a short list (`--env`); the umask is 022; limits are those below, or lower ones of the caller.\n\
-         A relative `--cwd` is taken from where `run` is called.\n\n",
+         A relative `--cwd` is taken from where `run` is called.\n\n\
+         ## What git compares\n\n\
+         Files have other owners inside, and other numbers and change times once they were written to, and git would read every\n\
+         file of a repository again. So `/etc/gitconfig` is the sandbox's own and tells it to compare size, time and mode alone\n\
+         (`core.checkStat`, `core.trustctime`); configuration of a user or a repository goes over it. A file that was changed to the\n\
+         same size, and has its old time again, is not seen. The host's file is not shown. make, cargo, rsync and\n\
+         Python's compiled files compare size and time by themselves.\n\n",
     );
     text.push_str("## Exit codes\n\n| code | meaning |\n|---|---|\n");
     for (code, meaning) in [

@@ -9,6 +9,7 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -76,6 +77,46 @@ fn status_log_and_diff_work() {
     assert_eq!(
         shown,
         " M file\nfirst\n 1 file changed, 1 insertion(+), 1 deletion(-)\n"
+    );
+}
+
+#[test]
+fn what_did_not_change_is_not_read_again_and_the_index_is_left_alone() {
+    let Some(site) = repository() else { return };
+    let file = site.workspace().join("file");
+    // Older than the index: of the same second git reads everywhere.
+    let touched = Command::new("touch").args(["-d", "2020-01-01"]).arg(&file).status();
+    assert!(touched.unwrap().success());
+    git(&site.workspace(), &["update-index", "--refresh"]);
+    // Another change time; and whoever reads it fails.
+    fs::set_permissions(&file, fs::Permissions::from_mode(0)).unwrap();
+    let script = "! cat file 2>/dev/null; git status --short";
+    let output = site
+        .offleash(["run", "--json", "-c", script])
+        .current_dir(site.workspace())
+        .output()
+        .unwrap();
+    let record = support::record_of(&output);
+    assert_eq!(record["stdout"]["data"], "", "{record}");
+    assert_eq!(record["stderr"]["data"], "", "{record}");
+    assert_eq!(record["exit_code"], 0, "{record}");
+    assert_eq!(site.succeed(["runs"]), "", "nothing was written");
+    // What did change is seen, by its size or its time.
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    let script = "echo six > file; git status --short; git checkout --quiet file; git status --short; \
+                  echo seven > file; git status --short";
+    assert_eq!(inside(&site, &site.workspace(), script).0, " M file\n M file\n");
+}
+
+#[test]
+fn the_user_s_and_the_repository_s_configuration_go_before_the_sandbox_s() {
+    let Some(site) = repository() else { return };
+    let script = "git config core.checkStat; git config core.trustctime; git config --global core.checkStat default; \
+                  git config core.checkStat; git config core.trustctime true; git config core.trustctime; \
+                  GIT_CONFIG_NOSYSTEM=1 git config --global --unset core.checkStat; GIT_CONFIG_NOSYSTEM=1 git config core.checkStat || echo none";
+    assert_eq!(
+        inside(&site, &site.workspace(), script).0,
+        "minimal\nfalse\ndefault\ntrue\nnone\n"
     );
 }
 

@@ -12,8 +12,8 @@ use offleash_core::plan::User;
 
 use super::BaseError;
 use super::accounts;
-use crate::planning::etc;
 use crate::planning::system::ROOT_NAMES;
+use crate::planning::{etc, git_system};
 
 /// Empty directories and their modes, each after the one that it is in.
 const DIRECTORIES: [(&str, u32); 37] = [
@@ -141,7 +141,14 @@ pub(super) fn make(root: &Path, parts: &[PathBuf], users: &[User]) -> Result<(),
         .and_then(|()| make_directories(root, parts))
         .and_then(|()| make_links(root))
         .and_then(|()| copy_all(root))
-        .and_then(|()| write_accounts(&root.join("etc"), users));
+        .and_then(|()| write_accounts(&root.join("etc"), users))
+        .and_then(|()| {
+            write(
+                &root.join("etc").join(git_system::NAME),
+                git_system::CONTENTS.as_bytes(),
+                0o644,
+            )
+        });
     made.map_err(BaseError::at("filling", root))
 }
 
@@ -306,7 +313,6 @@ mod tests {
             "etc/machine-id",
             "etc/apt/auth.conf",
             "etc/apt/auth.conf.d",
-            "etc/gitconfig",
             "etc/npmrc",
             "etc/pip.conf",
             "etc/fstab",
@@ -318,6 +324,8 @@ mod tests {
         for empty in ["root", "home", "opt", "srv", "run", "etc/ssl/private", "var/log/apt"] {
             assert_eq!(fs::read_dir(root.join(empty)).unwrap().count(), 0, "{empty}");
         }
+        let git = fs::read_to_string(root.join("etc/gitconfig")).unwrap();
+        assert_eq!(git, git_system::CONTENTS, "the host's would be a leak");
         let shadow = fs::read_to_string(root.join("etc/shadow")).unwrap();
         assert!(shadow.lines().all(|line| line.contains(":*:")), "{shadow}");
         let tmp = fs::metadata(root.join("tmp")).unwrap().mode();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use offleash_core::plan::User;
 
 /// Goes up when the content of templates changes.
-const FORM: u32 = 3;
+const FORM: u32 = 4;
 
 /// Directories and files whose times tell of installed and removed packages. New directories deeper down are missing in
 /// a skeleton until one of these changes; what they hold can be read all the same.

@@ -34,6 +34,13 @@ pub(super) struct Program {
     found: Found,
 }
 
+impl Program {
+    /// The path by which it is called, and that of the file.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
+        [self.called.as_path(), self.found.inside.as_path()].into_iter()
+    }
+}
+
 /// The program that a command leads to inside, if it can be known: `directory` is where it starts.
 pub(super) fn find(command: &OsStr, search_path: &[PathBuf], directory: &Path, view: View<'_>) -> Option<Program> {
     let program = |called: PathBuf| {

@@ -1,7 +1,7 @@
 //! The sandbox's `/etc`: a few files that we write, and a few of the host's that programs cannot do without.
 //!
 //! An allowlist. Never here: accounts and their hashes, keys (`ssh`, `ssl/private`), `sudoers`, and configuration that
-//! may hold credentials (`gitconfig`, `npmrc`, `pip.conf`), nor what identifies the machine (`machine-id`).
+//! may hold credentials (the host's `gitconfig`, `npmrc`, `pip.conf`), nor what identifies the machine (`machine-id`).
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use offleash_core::plan::{Entry, Node, User};
 use offleash_core::spec::Access;
 
+use super::git_system;
 use super::known::Known;
 use super::system::system;
 use super::trust::{self, TrustStores};
@@ -80,6 +81,7 @@ fn written(user: &User, hostname: &str, network: bool) -> Vec<Entry> {
         ),
         ("group", format!("root:x:0:\n{name}:x:{gid}:\nnogroup:x:65534:\n")),
         ("nsswitch.conf", NAME_SERVICES.to_owned()),
+        (git_system::NAME, git_system::CONTENTS.to_owned()),
     ]
     .map(|(name, text)| file(name, text))
     .into_iter()
@@ -204,7 +206,6 @@ mod tests {
             "sudoers",
             "ssh",
             "ssl/private",
-            "gitconfig",
             "npmrc",
             "pip.conf",
             "machine-id",
@@ -217,6 +218,18 @@ mod tests {
                 "{name}"
             );
         }
+    }
+
+    #[test]
+    fn git_s_system_configuration_is_ours_and_not_the_host_s() {
+        let shown = entries(&user(), "sandbox", false, None, None);
+        let found: Vec<_> = shown
+            .iter()
+            .filter(|entry| entry.target == Path::new("/etc/gitconfig"))
+            .map(|entry| &entry.node)
+            .collect();
+        let contents = git_system::CONTENTS.as_bytes().to_vec();
+        assert_eq!(found, [&Node::File { contents }]);
     }
 
     #[test]

@@ -230,6 +230,27 @@ fn the_caller_s_place_in_the_workspace_is_kept() {
 }
 
 #[test]
+fn a_git_of_another_prefix_is_told_of_the_system_configuration_unless_it_has_one() {
+    let (directory, host) = host_with_home();
+    let prefix = fs::canonicalize(directory.path()).unwrap().join("tools");
+    executable(&prefix.join("bin/git"), "");
+    let mut spec = spec(&host, "");
+    spec.toolchains = vec![prefix.clone().into_os_string()];
+    let told = |spec: &SandboxSpec| {
+        let env = plan_of(spec, &host, "true").unwrap().1.env;
+        env.iter()
+            .find(|(name, _)| name == "GIT_CONFIG_SYSTEM")
+            .map(|(_, value)| value.clone())
+    };
+    assert_eq!(told(&spec), Some("/etc/gitconfig".into()));
+    spec.env.set.push(("GIT_CONFIG_SYSTEM".into(), "/dev/null".into()));
+    assert_eq!(told(&spec), Some("/dev/null".into()), "who sets it knows why");
+    spec.env.set.clear();
+    write(&prefix.join("etc/gitconfig"), "[core]\n");
+    assert_eq!(told(&spec), None, "its own would be hidden");
+}
+
+#[test]
 fn a_level_below_the_floor_is_refused() {
     let (_directory, host) = host_with_home();
     let policy = "level = \"process-landlock\"\nmin_level = \"process\"";
