@@ -5,25 +5,28 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use offleash_core::limits::LimitName;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use offleash_core::spec::MOST_WARM;
 
 use crate::failure::Failure;
 
 mod learn;
+mod limits;
 mod network;
 mod remote;
 mod serve;
 mod template;
+mod words;
 
 pub(crate) use learn::LearnArgs;
+pub(crate) use limits::LimitArgs;
 pub(crate) use network::NetworkArgs;
 pub(crate) use remote::{
     CpArgs, CreateArgs, ExecArgs, ForkArgs, IdsArgs, LogsArgs, LsArgs, PortArgs, ResumeArgs, RmArgs, StatsArgs,
 };
 pub(crate) use serve::{KeyCommand, KeyCreateArgs, KeyRemoveArgs, ListenAt, LogArg, ServeArgs};
 pub(crate) use template::{TemplateBuildArgs, TemplateCommand, TemplateInspectArgs, TemplateLsArgs, TemplateRmArgs};
+pub(crate) use words::{explained, in_words_of};
 
 /// The variable that stands for `--state`.
 pub(crate) const STATE: &str = "OFFLEASH_STATE";
@@ -67,6 +70,7 @@ pub(crate) enum Command {
     /// Make a sandbox in the daemon, and print its id.
     Create(CreateArgs),
     /// List the sandboxes of the daemon.
+    #[command(visible_alias = "ps")]
     Ls(LsArgs),
     /// Run a command in a sandbox of the daemon.
     Exec(ExecArgs),
@@ -75,6 +79,7 @@ pub(crate) enum Command {
     /// Show what the daemon noted about a sandbox.
     Logs(LogsArgs),
     /// End sandboxes of the daemon.
+    #[command(visible_alias = "kill")]
     Stop(IdsArgs),
     /// Remove sandboxes of the daemon that are paused, or with `--force` any.
     Rm(RmArgs),
@@ -170,8 +175,11 @@ pub(crate) struct RunArgs {
     /// the window, or by `kill` and the process id of offleash.
     #[arg(short = 't', long)]
     pub(crate) tty: bool,
+    /// Changes nothing: standard input is always passed on.
+    #[arg(short = 'i', long)]
+    pub(crate) interactive: bool,
     /// Run the command as this user of the base template. [default: user]
-    #[arg(long, value_name = "root|user")]
+    #[arg(short = 'u', long, value_name = "root|user")]
     pub(crate) user: Option<String>,
     /// Print one JSON record of the run instead of the command's output.
     #[arg(long)]
@@ -205,6 +213,9 @@ pub(crate) struct McpArgs {
     /// of this program; none of the other options is then allowed.
     #[arg(long)]
     pub(crate) server: bool,
+    /// Changes nothing: standard input is what it is spoken to by.
+    #[arg(short = 'i', long)]
+    pub(crate) interactive: bool,
     #[command(flatten)]
     pub(crate) sandbox: SandboxArgs,
 }
@@ -225,11 +236,17 @@ pub(crate) struct SandboxArgs {
     #[arg(long)]
     pub(crate) no_workspace: bool,
     /// Working directory inside. [default: the current directory if it is in the workspace]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, visible_aliases = ["workdir", "chdir"], value_name = "DIR")]
     pub(crate) cwd: Option<PathBuf>,
-    /// Make a host path visible inside.
-    #[arg(long, value_name = "SRC:DST[:ro|:rw]")]
+    /// Make a host path visible inside, read-only unless `:rw` stands behind it.
+    #[arg(long, short = 'v', visible_alias = "volume", value_name = "SRC:DST[:ro|:rw]")]
     pub(crate) mount: Vec<OsString>,
+    /// The same as `--mount SRC:DST:rw`, as bubblewrap has it.
+    #[arg(long, num_args = 2, value_names = ["SRC", "DST"])]
+    pub(crate) bind: Vec<OsString>,
+    /// The same as `--mount SRC:DST:ro`, as bubblewrap has it.
+    #[arg(long, num_args = 2, value_names = ["SRC", "DST"])]
+    pub(crate) ro_bind: Vec<OsString>,
     /// Add an empty directory in memory.
     #[arg(long, value_name = "DST[:SIZE]")]
     pub(crate) tmpfs: Vec<OsString>,
@@ -276,6 +293,9 @@ pub(crate) struct SandboxArgs {
     /// Let processes inside trace each other (debuggers, strace).
     #[arg(long)]
     pub(crate) allow_ptrace: bool,
+    /// Changes nothing: a sandbox is always removed when it ends.
+    #[arg(long)]
+    pub(crate) rm: bool,
     /// Policy file. [default: offleash.toml in the workspace, which may only restrict]
     #[arg(long, value_name = "FILE", conflicts_with = "srt_settings")]
     pub(crate) policy: Option<PathBuf>,
@@ -309,53 +329,6 @@ pub(crate) enum IdsArg {
     Range,
 }
 
-/// One flag for each limit of core's table.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct LimitArgs {
-    pub(crate) given: Vec<(LimitName, String)>,
-}
-
-impl Args for LimitArgs {
-    fn augment_args(command: clap::Command) -> clap::Command {
-        let help = |name: LimitName| format!("{} [default: {}]", capitalized(name.doc()), name.default_text());
-        command.next_help_heading("Limits").args(LimitName::ALL.map(|name| {
-            // The flag is the id: `workspace` is a limit and, as the field of that name, an argument of its own.
-            clap::Arg::new(name.flag())
-                .long(name.row().flag.trim_start_matches('-'))
-                .value_name("LIMIT")
-                .action(ArgAction::Set)
-                .allow_hyphen_values(true)
-                .help(help(name))
-        }))
-    }
-
-    fn augment_args_for_update(command: clap::Command) -> clap::Command {
-        Self::augment_args(command)
-    }
-}
-
-impl FromArgMatches for LimitArgs {
-    fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
-        let value = |name: LimitName| Some((name, matches.get_one::<String>(name.flag())?.clone()));
-        Ok(Self {
-            given: LimitName::ALL.into_iter().filter_map(value).collect(),
-        })
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
-        *self = Self::from_arg_matches(matches)?;
-        Ok(())
-    }
-}
-
-/// A sentence of core's tables as help texts begin.
-fn capitalized(sentence: &str) -> String {
-    let mut characters = sentence.chars();
-    characters
-        .next()
-        .map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct DiffArgs {
     /// The run.
@@ -367,6 +340,9 @@ pub(crate) struct DiffArgs {
     /// One line for each change instead of the text.
     #[arg(long, short = 's')]
     pub(crate) summary: bool,
+    /// One line for all changes: how many there are of each kind.
+    #[arg(long, conflicts_with_all = ["summary", "json"])]
+    pub(crate) stat: bool,
     /// Print the changes as JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -380,6 +356,12 @@ pub(crate) struct ApplyArgs {
     /// Only these paths; a protected name is applied only when it is named here.
     #[arg(value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
+    /// One line for all that was applied, instead of one for each change.
+    #[arg(long, conflicts_with = "quiet")]
+    pub(crate) stat: bool,
+    /// Say nothing but what was refused.
+    #[arg(long, short = 'q')]
+    pub(crate) quiet: bool,
 }
 
 #[derive(Debug, Args)]
@@ -391,7 +373,7 @@ pub(crate) struct DiscardArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunsArgs {
-    /// List applied and discarded runs, too: the last 200 of them.
+    /// List applied and discarded runs, too, the last 200 of them, and sandboxes of the daemon.
     #[arg(long, short = 'a')]
     pub(crate) all: bool,
     /// Print the list as JSON.

@@ -7,10 +7,11 @@ use std::process::ExitCode;
 use offleash_core::id::RunId;
 use offleash_core::text::Text;
 use offleash_manager::changes;
+use offleash_manager::keeper::OF_THE_DAEMON;
 use offleash_manager::lifecycle::{ManagerError, open_existing_state};
 use offleash_store::{
-    ApplyError, ApplyRequest, Change, ChangeKind, Refusal, RefusalReason, Run, RunError, RunState, Selection,
-    StateDirectory, runs as list_runs,
+    ApplyError, ApplyRequest, Change, ChangeKind, Refusal, RefusalReason, Run, RunError, RunListing, RunState,
+    Selection, StateDirectory, runs as list_runs,
 };
 
 use crate::args::{ApplyArgs, DiffArgs, DiscardArgs, RunsArgs};
@@ -26,7 +27,9 @@ pub(crate) fn diff(arguments: &DiffArgs, state: Option<&Path>) -> Result<ExitCod
     let selected = select(&run, &arguments.paths)?;
     let roots = run.roots();
     let mut out = Vec::new();
-    if arguments.json {
+    if arguments.stat {
+        out = counts(&selected).into_bytes();
+    } else if arguments.json {
         let changes: Vec<ShownChange<'_>> = selected.iter().map(|change| ShownChange::of(change, &roots)).collect();
         out = terminal::json_line(&changes)?;
     } else {
@@ -110,6 +113,32 @@ fn summary_line(change: &Change, roots: &[PathBuf]) -> Vec<u8> {
     format!("{letter} {}{protected}\n", Text::from(change.shown_path(roots))).into_bytes()
 }
 
+/// How many changes there are of each kind, in a line.
+fn counts(changes: &[Change]) -> String {
+    let count = |is_such: &dyn Fn(&Change) -> bool| changes.iter().filter(|change| is_such(change)).count();
+    let kinds = [
+        (ChangeKind::Added, "added"),
+        (ChangeKind::Modified, "modified"),
+        (ChangeKind::Deleted, "deleted"),
+        (ChangeKind::ModeChanged, "of mode"),
+        (ChangeKind::SymlinkChanged, "of link"),
+        (ChangeKind::TypeChanged, "of type"),
+    ];
+    let mut parts: Vec<String> = kinds
+        .into_iter()
+        .map(|(kind, word)| (count(&|change| change.kind == kind), word))
+        .filter(|(number, _)| *number > 0)
+        .map(|(number, word)| format!("{number} {word}"))
+        .collect();
+    let protected = count(&|change| change.protected.is_some());
+    if protected > 0 {
+        parts.push(format!("{protected} protected among them"));
+    }
+    let of = if parts.is_empty() { "" } else { ": " };
+    let s = if changes.len() == 1 { "" } else { "s" };
+    format!("{} change{s}{of}{}\n", changes.len(), parts.join(", "))
+}
+
 fn select(run: &Run, paths: &[PathBuf]) -> Result<Vec<Change>, Failure> {
     let changes = run.changes().map_err(ManagerError::from)?;
     if paths.is_empty() {
@@ -152,8 +181,15 @@ pub(crate) fn apply(arguments: &ApplyArgs, state: Option<&Path>) -> Result<ExitC
     )
     .map_err(apply_failure)?;
     let mut out = Vec::new();
-    for change in &report.applied {
-        out.extend(summary_line(change, &report.roots));
+    if arguments.stat {
+        out = counts(&report.applied).into_bytes();
+    } else if !arguments.quiet {
+        out.extend(
+            report
+                .applied
+                .iter()
+                .flat_map(|change| summary_line(change, &report.roots)),
+        );
     }
     terminal::print(&out)?;
     for refusal in &report.refused {
@@ -236,7 +272,17 @@ pub(crate) fn runs(arguments: &RunsArgs, state: Option<&Path>) -> Result<ExitCod
         None => Vec::new(),
     };
     if !arguments.all {
-        runs.retain(|run| !matches!(run.state, RunState::Applied | RunState::Discarded));
+        // What the daemon has, waiting ones among them, `ls` lists.
+        let is_of_daemon = |run: &RunListing| {
+            run.purpose
+                .as_ref()
+                .is_some_and(|purpose| purpose.as_bytes() == OF_THE_DAEMON.as_bytes())
+        };
+        runs.retain(|run| match run.state {
+            RunState::Applied | RunState::Discarded => false,
+            RunState::Running => !is_of_daemon(run),
+            RunState::Kept | RunState::Crashed | RunState::Damaged => true,
+        });
     }
     let mut out = Vec::new();
     if arguments.json {

@@ -76,7 +76,7 @@ fn run_parsed(name: OsString, arguments: &[OsString]) -> ExitCode {
         Ok(invocation) => finish(run_alone(&invocation, arguments)),
         Err(error) => {
             let words = std::iter::once(name).chain(arguments.iter().cloned());
-            usage(&args::as_written::<RunInvocation>(error, words))
+            usage(&args::explained(args::as_written::<RunInvocation>(error, words), "run"))
         }
     }
 }
@@ -97,7 +97,10 @@ fn run_alone(invocation: &RunInvocation, words: &[OsString]) -> Result<ExitCode,
 fn any() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(error) => return usage(&args::as_written::<Arguments>(error, std::env::args_os())),
+        Err(error) => {
+            let error = args::as_written::<Arguments>(error, std::env::args_os());
+            return usage(&args::explained(error, &asked_for()));
+        }
     };
     let state = arguments.state.as_deref();
     let result = match arguments.command {
@@ -132,6 +135,14 @@ fn any() -> ExitCode {
         Command::Completions(completions) => args::completions(completions.shell),
     };
     finish(result)
+}
+
+/// The command among the arguments, as far as it can be told of arguments that cannot be understood.
+fn asked_for() -> String {
+    let mut words = std::env::args_os()
+        .skip(1)
+        .map(|word| word.to_string_lossy().into_owned());
+    words.find(|word| !word.starts_with('-')).unwrap_or_default()
 }
 
 fn finish(result: Result<ExitCode, Failure>) -> ExitCode {

@@ -97,6 +97,14 @@ fn apply_flags(arguments: &SandboxArgs, spec: &mut SandboxSpec) -> Result<(), Fa
     for text in &arguments.mount {
         spec.mounts.push(mount_of(text)?);
     }
+    for (pairs, access) in [(&arguments.bind, Access::Rw), (&arguments.ro_bind, Access::Ro)] {
+        let (pairs, _) = pairs.as_chunks();
+        spec.mounts.extend(pairs.iter().map(|[source, target]| MountSpec {
+            source: absolute(source),
+            target: PathBuf::from(target),
+            access,
+        }));
+    }
     for text in &arguments.tmpfs {
         spec.tmpfs.push(tmpfs_of(text)?);
     }

@@ -12,13 +12,16 @@ pub(crate) use json::{json_document, json_line};
 pub(crate) use neutral::literal;
 pub(crate) use prompt::{Prompt, RememberRule};
 
+use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
+use crate::args::in_words_of;
 use crate::failure::Failure;
 
 /// The standard stream that a path names, once more, as a file: what is opened anew would begin where that began. `-` is standard
@@ -124,8 +127,18 @@ pub(crate) fn conversation() -> (tokio::io::Stdin, tokio::io::Stdout) {
     (tokio::io::stdin(), tokio::io::stdout())
 }
 
-/// Writes a line to standard error.
+/// The arguments that were typed, where they are not this process's own.
+static TYPED: OnceLock<Vec<OsString>> = OnceLock::new();
+
+/// Has flags called as in these arguments, whoever typed them.
+pub(crate) fn speak_as(typed: &[OsString]) {
+    TYPED.get_or_init(|| typed.to_vec());
+}
+
+/// Writes a line to standard error, in which flags are called as they were typed.
 pub(crate) fn complain(line: &str) {
+    let typed = TYPED.get_or_init(|| std::env::args_os().skip(1).collect());
+    let line = in_words_of(line, typed);
     // There is nobody left to be told if this fails.
     let _written = writeln!(io::stderr().lock(), "{line}");
 }

@@ -153,6 +153,7 @@ pub(crate) fn hold() -> ExitCode {
             .with_hint("`offleash run --warm 1` starts its holder")
             .print();
     };
+    terminal::speak_as(&order.arguments);
     match Waiting::prepare(order) {
         Ok(Some(waiting)) => match waiting.wait() {
             Ok(()) => ExitCode::SUCCESS,
@@ -435,6 +436,23 @@ mod tests {
             ("--warm 2 -c S", "--warm 2"),
             ("--warm 2 -c S -- a b", "--warm 2"),
             ("-- echo -- x", ""),
+            ("--warm 2 --rm -it -m 1G -- a -c b", "--warm 2 --rm -it -m 1G"),
+            (
+                "--timeout 1s --disk=1G --net none -c S",
+                "--timeout 1s --disk=1G --net none",
+            ),
+            (
+                "-v /a:/b -p 1:2 -e A=B -u user -c S -- a",
+                "-v /a:/b -p 1:2 -e A=B -u user",
+            ),
+            (
+                "--bind /a /b --ro-bind /c /d -w . --cpus 0.5 -- a",
+                "--bind /a /b --ro-bind /c /d -w . --cpus 0.5",
+            ),
+            (
+                "--workdir /x --pids-limit 9 --volume /a:/b -c S",
+                "--workdir /x --pids-limit 9 --volume /a:/b",
+            ),
         ] {
             let words_of = words(text);
             let split = Split::of(&words_of).unwrap();
@@ -446,7 +464,15 @@ mod tests {
 
     #[test]
     fn words_that_the_parser_takes_apart_otherwise_are_told() {
-        for text in ["foo -c S", "-c S -c2 -- a", "foo -- bar", "-c S --json -- a"] {
+        for text in [
+            "foo -c S",
+            "-c S -c2 -- a",
+            "foo -- bar",
+            "-c S --json -- a",
+            "--bind /a -c -- b",
+            "-itc S -- a",
+            "-m -c S",
+        ] {
             let words_of = words(text);
             let parsed = RunInvocation::read("offleash".into(), words_of.clone());
             let agree = parsed.is_ok_and(|parsed| Split::of(&words_of).is_some_and(|split| split.is(&parsed.run)));

@@ -15,6 +15,25 @@ use support::workspace::{CHANGE_ALL, changes_of, furnished, run};
 use support::{Site, id_of, is_root, record_of, skip, stderr, stdout};
 
 #[test]
+fn many_changes_are_counted_in_a_line() {
+    let site = furnished();
+    let id = run(&site, CHANGE_ALL);
+    let listed = site.succeed(["diff", "--summary", &id]).lines().count();
+    let counted = site.succeed(["diff", "--stat", &id]);
+    assert!(counted.starts_with(&format!("{listed} changes: ")), "{counted}");
+    assert_eq!(counted.lines().count(), 1, "{counted}");
+    assert_eq!(site.succeed(["apply", "--stat", &id]), counted);
+    let quiet = run(
+        &site,
+        "echo more > more; mkdir -p .git/hooks; echo x > .git/hooks/pre-commit",
+    );
+    let output = site.offleash(["apply", "-q", &quiet]).output().unwrap();
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), ""));
+    assert!(stderr(&output).contains("not applied: "), "{}", stderr(&output));
+    assert!(site.workspace().join("more").exists());
+}
+
+#[test]
 fn differences_are_shown_as_text() {
     let site = furnished();
     let run = run(&site, CHANGE_ALL);

@@ -31,11 +31,11 @@ fn help_says_what_there_is() {
       key          Work with the keys of `serve`
       template     Build templates of sandboxes, and look after them
       create       Make a sandbox in the daemon, and print its id
-      ls           List the sandboxes of the daemon
+      ls           List the sandboxes of the daemon [alias: ps]
       exec         Run a command in a sandbox of the daemon
       cp           Copy files to a sandbox of the daemon, or from it
       logs         Show what the daemon noted about a sandbox
-      stop         End sandboxes of the daemon
+      stop         End sandboxes of the daemon [alias: kill]
       rm           Remove sandboxes of the daemon that are paused, or with `--force` any
       inspect      Show all that the daemon knows of sandboxes, as JSON
       stats        Show what sandboxes of the daemon use

@@ -134,7 +134,13 @@ fn cli_document() -> String {
          file of a repository again. So `/etc/gitconfig` is the sandbox's own and tells it to compare size, time and mode alone\n\
          (`core.checkStat`, `core.trustctime`); configuration of a user or a repository goes over it. A file that was changed to the\n\
          same size, and has its old time again, is not seen. The host's file is not shown. make, cargo, rsync and\n\
-         Python's compiled files compare size and time by themselves.\n\n",
+         Python's compiled files compare size and time by themselves.\n\n\
+         ## Words of other tools\n\n\
+         Flags of Docker, E2B and bubblewrap that have a flag of ours for the same thing are that flag: `--timeout` is `--wall-time`,\n\
+         `--disk` is `--workspace-size`, `-v` and `--volume` are `--mount` (read-only unless `:rw` stands behind it, other than Docker's),\n\
+         `--net none`, `-m`, `-p`, `-u`, `--workdir`, `--bind` and `--ro-bind` are what they say, and `--rm` and `-i` change nothing. What\n\
+         is said afterwards names the flag that was typed. A flag of theirs that we have nothing for is refused with what there is instead.\n\
+         `-w` is the workspace for `run`, which is where a command starts, and the directory inside for `exec`.\n\n",
     );
     text.push_str("## Exit codes\n\n| code | meaning |\n|---|---|\n");
     for (code, meaning) in [
@@ -146,7 +152,8 @@ fn cli_document() -> String {
         ("124", "the limit of wall time ended the run"),
         (
             "125",
-            "a failure of offleash itself: nothing was run, or the run was lost; standard error says why",
+            "a failure of offleash itself, arguments that cannot be understood among them: nothing was run, or the run was lost; \
+             standard error says why",
         ),
         ("126", "the command cannot be executed, or a rule refused it"),
         ("127", "there is no such command in the sandbox"),
@@ -162,7 +169,9 @@ fn cli_document() -> String {
         writeln!(text, "| {code} | {meaning} |").unwrap();
     }
     text.push_str(
-        "\n`apply` answers 1 when changes were refused or the host changed meanwhile, `audit verify` when the log was\n\
+        "\nArguments that cannot be understood end every command with 125, as `docker run`, `env` and `timeout` have it: 2 is what many a\n\
+         command ends with by itself.\n\n\
+         `apply` answers 1 when changes were refused or the host changed meanwhile, `audit verify` when the log was\n\
          changed, `doctor` when no level is available, `cp` when it left something out: links to nowhere, on the way in all\n\
          links, and what is neither file nor directory. It copies contents and names; modes and times are those of new files.\n\n",
     );

@@ -110,12 +110,19 @@ impl Plan {
     }
 }
 
-/// The user called `name` among `users`.
+/// The user called `name` among `users`, or that of these ids: `1000`, `1000:1000`.
 ///
 /// # Errors
 /// [`UnknownUser`] with the names that there are.
 pub fn user_named<'u>(users: &'u [User], name: &str) -> Result<&'u User, UnknownUser> {
-    users.iter().find(|user| user.name == name).ok_or_else(|| UnknownUser {
+    let is_it = |user: &&User| {
+        let (uid, gid) = (user.uid.to_string(), user.gid.to_string());
+        user.name == name
+            || name
+                .split_once(':')
+                .map_or(name == uid, |ids| ids == (uid.as_str(), gid.as_str()))
+    };
+    users.iter().find(is_it).ok_or_else(|| UnknownUser {
         name: name.to_owned(),
         known: users.iter().map(|user| user.name.clone()).collect(),
     })
@@ -137,12 +144,16 @@ impl Explained for UnknownUser {
     }
 
     fn hint(&self) -> Option<String> {
-        let others = if self.name == "root" && !self.known.iter().any(|user| user == "root") {
+        let is_root = matches!(self.name.as_str(), "root" | "0" | "0:0");
+        let others = if is_root && !self.known.iter().any(|user| user == "root") {
             ", or use `--root base`, whose sandboxes have `root`"
         } else {
             ""
         };
-        Some(format!("name one of {}{others}", self.known.join(", ")))
+        Some(match self.known.as_slice() {
+            [one] => format!("leave it out, or name `{one}`{others}"),
+            several => format!("name one of {}{others}", several.join(", ")),
+        })
     }
 }
 
@@ -280,3 +291,29 @@ pub enum Node {
 
 /// The environment of a command.
 pub type Environment = Vec<(OsString, OsString)>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_named_by_name_or_by_ids() {
+        let user = User {
+            uid: 1000,
+            gid: 1001,
+            name: "user".to_owned(),
+            home: "/home/user".into(),
+            shell: "/bin/sh".into(),
+        };
+        let users = [user];
+        for name in ["user", "1000", "1000:1001"] {
+            assert!(user_named(&users, name).is_ok(), "{name}");
+        }
+        for name in ["", "root", "0", "01000", "1000:", "1000:1000", ":1001", "user:user"] {
+            let error = user_named(&users, name).unwrap_err();
+            let hint = error.hint().unwrap();
+            assert!(hint.contains("`user`"), "{hint}");
+            assert_eq!(hint.contains("--root base"), matches!(name, "root" | "0"), "{hint}");
+        }
+    }
+}

@@ -28,4 +28,4 @@ mod zygote;
 
 pub use client::{ExecNews, ExecStream, Keeper};
 pub use error::KeeperError;
-pub use hold::{COMMAND, hold};
+pub use hold::{COMMAND, OF_THE_DAEMON, hold};

@@ -459,7 +459,7 @@ fn settle(
                 if let (WorkspaceMode::Rw, Some(run)) = (workspace.mode, finished.run) {
                     settled.held_back = match exceeded {
                         Some(limit) => {
-                            notes.push(held_back_by(limit, &run));
+                            notes.push(held_back_by(limit));
                             true
                         }
                         None => !write_back(run, &mut summary, notes),
@@ -479,13 +479,10 @@ fn settle(
     settled
 }
 
-/// What is told in mode `rw` when more was changed than the limit allows, all of which is kept.
-fn held_back_by(limit: LimitName, run: &Run) -> String {
-    let (id, limit) = (run.id(), limit.name());
-    format!(
-        "nothing was written back, since that is more than the limit of {limit} allows; the changes are kept: `offleash diff {id}` \
-         shows, `offleash apply {id}` writes, `offleash discard {id}` drops them"
-    )
+/// What is told in mode `rw` when more was changed than the limit allows, all of which is kept, as is told of any run.
+fn held_back_by(limit: LimitName) -> String {
+    let limit = limit.name();
+    format!("nothing was written back, since that is more than the limit of {limit} allows")
 }
 
 /// What is told when a run in mode `rw` did not end by itself: what is there now may be half of something.
@@ -531,7 +528,6 @@ fn part_of_a_repository(record: &RunRecord, workspace: Option<&WorkspaceSpec>) -
 
 /// Mode `rw`: applies what may be applied; the rest is kept like that of an overlay. Answers whether there is no rest.
 fn write_back(mut run: Run, summary: &mut ChangeSummary, notes: &mut Vec<String>) -> bool {
-    let id = run.id().clone();
     let request = ApplyRequest {
         selection: Selection::All,
         named: Vec::new(),
@@ -540,6 +536,7 @@ fn write_back(mut run: Run, summary: &mut ChangeSummary, notes: &mut Vec<String>
         Ok(report) => {
             summary.applied = true;
             if !report.refused.is_empty() {
+                let id = run.id();
                 notes.push(format!(
                     "{} not written back; `offleash diff {id}` shows them, `offleash apply {id} PATH` applies one",
                     counted(
@@ -553,10 +550,7 @@ fn write_back(mut run: Run, summary: &mut ChangeSummary, notes: &mut Vec<String>
         }
         Err(error) => {
             let why = with_causes(&error);
-            notes.push(format!(
-                "nothing was written back: {why}; the changes are kept: `offleash apply {id}` tries again, \
-                 `offleash discard {id}` drops them"
-            ));
+            notes.push(format!("nothing was written back: {why}"));
             false
         }
     }

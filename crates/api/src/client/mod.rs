@@ -132,8 +132,23 @@ impl Explained for ClientError {
             Self::Ended { id, .. } => Some(format!("`offleash logs {}` says what happened", id.escape_debug())),
             Self::OfOthers { .. } => Some("if one of these is meant, say its id".to_owned()),
             Self::Paused { id } => Some(format!("`offleash resume {}`", id.escape_debug())),
+            Self::Refused { message, .. } => what_there_is(message).map(str::to_owned),
             _ => None,
         }
+    }
+}
+
+/// How to find what there is, where what was asked for is not there.
+fn what_there_is(message: &str) -> Option<&'static str> {
+    let (what, _) = message.strip_suffix(" not found")?.split_once(' ')?;
+    match what {
+        "sandbox" => {
+            Some("`offleash ls` lists the sandboxes that there are, and `offleash ls -a` also those that have ended")
+        }
+        "template" => Some(
+            "`offleash template ls` lists what there is beside `base`; `offleash template build --name NAME --pip …` builds one",
+        ),
+        _ => None,
     }
 }
 

@@ -59,13 +59,13 @@ pub(crate) struct NetworkArgs {
     pub(crate) secret: Vec<OsString>,
     /// Let programs outside connect to a port of the sandbox; on 127.0.0.1 unless an IPv4 address is named, and at any
     /// free port if HOSTPORT is 0. PORT alone is the same on both sides.
-    #[arg(long, value_name = "[ADDRESS:]HOSTPORT:PORT")]
+    #[arg(long, short = 'p', value_name = "[ADDRESS:]HOSTPORT:PORT")]
     pub(crate) publish: Vec<OsString>,
     /// Let the sandbox reach this service on the host's 127.0.0.1, at the same port of its own 127.0.0.1 or at INSIDE.
     #[arg(long, value_name = "PORT[:INSIDE]")]
     pub(crate) host_port: Vec<OsString>,
     /// `none`: nothing is reached, whatever the policy allows.
-    #[arg(long, value_name = "none", conflicts_with_all = [
+    #[arg(long, visible_alias = "net", value_name = "none", conflicts_with_all = [
         "allow", "ask", "ask_timeout", "allow_method", "set_header", "remove_header", "dns_server", "upstream_proxy", "no_proxy",
         "proxy_variables", "publish", "host_port"
     ])]

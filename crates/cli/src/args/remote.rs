@@ -1,10 +1,11 @@
 //! The arguments of the commands that ask a daemon.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::Args;
 use offleash_core::id::SandboxName;
-use offleash_core::units::Bytes;
+use offleash_core::units::{Bytes, CpuCount};
 
 #[derive(Debug, Args)]
 pub(crate) struct CreateArgs {
@@ -15,19 +16,19 @@ pub(crate) struct CreateArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<SandboxName>,
     /// How long it lives, such as 90s, 5m or 2h. [default: the daemon's]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, visible_alias = "wall-time", value_name = "TIME")]
     pub(crate) timeout: Option<String>,
     /// Memory it may use, such as 512M or 2G; in whole MiB. [default: the daemon's]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, short = 'm', value_name = "SIZE")]
     pub(crate) memory: Option<Bytes>,
-    /// CPUs it may use at once. [default: the daemon's]
+    /// CPUs it may use at once, in whole ones. [default: the daemon's]
     #[arg(long, value_name = "N")]
-    pub(crate) cpus: Option<u32>,
+    pub(crate) cpus: Option<WholeCpus>,
     /// Disk it may use, such as 2G; in whole MiB. [default: the daemon's]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, visible_alias = "workspace-size", value_name = "SIZE")]
     pub(crate) disk: Option<Bytes>,
     /// Processes and threads it may have. [default: the daemon's]
-    #[arg(long, value_name = "N")]
+    #[arg(long, visible_alias = "pids-limit", value_name = "N")]
     pub(crate) pids: Option<u32>,
     /// Pause it when its time is up, instead of ending it.
     #[arg(long)]
@@ -44,6 +45,13 @@ pub(crate) struct CreateArgs {
     /// Let it reach nothing on the internet but what `--allow` names.
     #[arg(long)]
     pub(crate) no_internet: bool,
+    /// `none`: it reaches nothing.
+    #[arg(long, visible_alias = "net", value_name = "none", value_parser = ["none"], hide_possible_values = true,
+        conflicts_with = "allow")]
+    pub(crate) network: Option<String>,
+    /// Changes nothing: a sandbox is always removed when it ends.
+    #[arg(long)]
+    pub(crate) rm: bool,
     /// Let it reach a name, `*.` before a name, an address or a network, whatever else is closed to it; with `--no-internet` also
     /// at some ports only, as in 192.0.2.1:443 or example.com:8000-8100.
     #[arg(long, value_name = "HOST[:PORTS]")]
@@ -51,6 +59,28 @@ pub(crate) struct CreateArgs {
     /// Let it not reach an address or a network.
     #[arg(long, value_name = "NETWORK")]
     pub(crate) deny_host: Vec<String>,
+}
+
+/// CPUs of a sandbox of the daemon, which it counts in whole ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WholeCpus(pub(crate) u32);
+
+impl FromStr for WholeCpus {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        if let (true, Ok(whole)) = (digits, text.parse()) {
+            return Ok(Self(whole));
+        }
+        match CpuCount::from_str(text) {
+            Ok(given) => Err(format!(
+                "the daemon counts whole CPUs, at least one: `{}` would do",
+                given.millis.div_ceil(1000).max(1)
+            )),
+            Err(error) => Err(error.to_string()),
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -81,7 +111,7 @@ pub(crate) struct ExecArgs {
     #[arg(long, short = 'u', value_name = "USER")]
     pub(crate) user: Option<String>,
     /// Working directory inside. [default: the user's home]
-    #[arg(long, short = 'w', value_name = "DIR")]
+    #[arg(long, short = 'w', visible_aliases = ["cwd", "chdir"], value_name = "DIR")]
     pub(crate) workdir: Option<String>,
     /// A variable.
     #[arg(long, short = 'e', value_name = "NAME=VALUE")]

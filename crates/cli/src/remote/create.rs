@@ -39,7 +39,7 @@ pub(super) fn create(client: &Client, arguments: &CreateArgs) -> Result<ExitCode
         "pause_on_timeout": arguments.auto_pause,
         "auto_resume": arguments.auto_resume,
         "limits": {
-            "cpus": arguments.cpus,
+            "cpus": arguments.cpus.map(|cpus| cpus.0),
             "memory_mib": arguments.memory.map(mebibytes),
             "disk_mib": arguments.disk.map(mebibytes),
             "pids": arguments.pids,
@@ -52,7 +52,7 @@ pub(super) fn create(client: &Client, arguments: &CreateArgs) -> Result<ExitCode
         body["timeout_seconds"] = json!(seconds("--timeout", text)?);
     }
     let mut policy = json!({ "allow": arguments.allow, "deny": arguments.deny_host });
-    if arguments.no_internet {
+    if arguments.no_internet || arguments.network.is_some() {
         policy["internet"] = json!(false);
     }
     body["policy"] = policy;

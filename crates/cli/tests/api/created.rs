@@ -13,7 +13,7 @@ fn a_name_stands_for_the_id_and_is_one_sandboxes_alone() {
     let id = server.say(&["create", "--name", "my-box.1", "--timeout", "10m"]);
     let id = id.trim();
     // Among the runs it is told apart from those that a person started.
-    let runs = server.say(&["runs"]);
+    let runs = server.say(&["runs", "--all"]);
     assert!(runs.contains("[sandbox of the daemon] "), "{runs}");
     let row = server.say(&["ls"]);
     let row: Vec<&str> = row.lines().nth(1).unwrap().split_whitespace().collect();

@@ -42,6 +42,9 @@ const OOM_SCORE_FILE: &str = "/proc/self/oom_score_adj";
 /// How many descriptors there is room for from the start: making a sandbox and running code in it takes some 70.
 const DESCRIPTORS: u16 = 256;
 
+/// What its record says that a sandbox of the daemon is for.
+pub const OF_THE_DAEMON: &str = "sandbox of the daemon";
+
 /// The hidden command of our program that a keeper is.
 pub const COMMAND: &str = "keeper";
 
@@ -66,7 +69,7 @@ pub fn hold(order: &SandboxOrder, answered: impl FnOnce(&Answer) -> io::Result<(
             state: Some(order.state.as_path()),
             directory: order.directory.as_path(),
             command: vec![SHELL.into()],
-            purpose: Some("sandbox of the daemon"),
+            purpose: Some(OF_THE_DAEMON),
             cwd: None,
             inherits: false,
             wants_copy: order.wants_copy,

@@ -256,18 +256,26 @@ pub(super) fn check_place(
     else {
         return Ok(());
     };
+    let rest = target.strip_prefix(&above.target).unwrap_or(Path::new(""));
     match &above.node {
-        Node::Tmpfs { .. } | Node::Directory | Node::Home { .. } | Node::Base { .. } => Ok(()),
+        Node::Tmpfs { .. } | Node::Directory | Node::Home { .. } => Ok(()),
+        // What is not there is made, in its layer.
+        Node::Base { lower, .. } => match check_mount_point(lower, rest, directory) {
+            Err(OTHER_KIND) => Err(refuse(
+                format!(
+                    "{OTHER_KIND} in the sandbox: a file takes the place of a file, and a directory that of a directory"
+                ),
+                "choose a target elsewhere, such as /mnt/data",
+            )),
+            _ => Ok(()),
+        },
         node => match source_of(node) {
-            Some(source) => {
-                let rest = target.strip_prefix(&above.target).unwrap_or(Path::new(""));
-                check_mount_point(source, rest, directory).map_err(|reason| {
-                    refuse(
-                        format!("{reason} in `{}`", Text::from(&above.target)),
-                        "make it there first, or choose a target elsewhere, such as /mnt/data",
-                    )
-                })
-            }
+            Some(source) => check_mount_point(source, rest, directory).map_err(|reason| {
+                refuse(
+                    format!("{reason} in `{}`", Text::from(&above.target)),
+                    "make it there first, or choose a target elsewhere, such as /mnt/data",
+                )
+            }),
             None => Err(refuse(
                 format!(
                     "lies beneath `{}`, which is no directory ({})",
@@ -279,6 +287,9 @@ pub(super) fn check_place(
         },
     }
 }
+
+/// A file where a directory is to be mounted, or the reverse.
+const OTHER_KIND: &str = "is of another kind";
 
 fn check_mount_point(source: &Path, rest: &Path, directory: bool) -> Result<(), &'static str> {
     let mut path = source.to_path_buf();
@@ -294,7 +305,7 @@ fn check_mount_point(source: &Path, rest: &Path, directory: bool) -> Result<(), 
         metadata = Some(found);
     }
     match metadata {
-        Some(found) if found.is_dir() != directory => Err("is of another kind"),
+        Some(found) if found.is_dir() != directory => Err(OTHER_KIND),
         _ => Ok(()),
     }
 }

@@ -37,6 +37,15 @@ impl Tree {
     /// When the place is taken or cannot be mounted upon.
     pub(super) fn add(&mut self, role: &'static str, entry: Entry, directory: bool) -> Result<(), PlanError> {
         reach::check_place(role, &entry.target, directory, &self.entries)?;
+        let own = self.entries.iter().find(|other| other.target == entry.target);
+        if directory && own.is_some_and(|own| matches!(own.node, Node::File { .. })) {
+            return Err(PlanError::Target {
+                role,
+                path: Text::from(&entry.target),
+                reason: "is a file that the sandbox has for itself, and a directory cannot take its place".to_owned(),
+                hint: "name a file to take its place, or choose a target elsewhere, such as /mnt/data",
+            });
+        }
         match self.entries.iter().position(|other| other.target == entry.target) {
             None => self.entries.push(entry),
             Some(place) if gives_way(&self.entries[place]) => self.entries[place] = entry,
@@ -140,6 +149,21 @@ mod tests {
         assert_eq!(targets, ["/a", "/x", "/a/b", "/a/b/c"]);
         assert_eq!(order[1].node, Node::Hidden { directory: true });
         assert_eq!(order[2].node, COVER);
+    }
+
+    #[test]
+    fn a_file_of_the_sandbox_s_own_gives_way_to_a_file_and_to_no_directory() {
+        let file = || Node::File { contents: Vec::new() };
+        let mut tree = Tree::default();
+        let own = Entry {
+            rule: "system: /etc/passwd".to_owned(),
+            ..entry("/etc/passwd", file())
+        };
+        tree.add_system([entry("/etc", Node::Directory), own]);
+        let refused = tree.add("mount", entry("/etc/passwd", COVER), true).unwrap_err();
+        assert!(refused.to_string().contains("is a file"), "{refused}");
+        assert!(tree.add("mount", entry("/etc/passwd", file()), false).is_ok());
+        assert_eq!(tree.entries().len(), 2);
     }
 
     #[test]
