@@ -6,8 +6,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use offleash_core::exec::TerminalSize;
+use offleash_core::limits::LimitName;
 use offleash_core::network::RuleVerdict;
-use offleash_core::record::{Outcome, RunRecord};
+use offleash_core::record::{LimitHit, Outcome, RunRecord};
 use offleash_core::spec::{NetworkSpec, SandboxSpec};
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
@@ -264,15 +265,22 @@ pub(crate) fn is_door_of_the_system(path: &Path) -> bool {
         .any(|known| directory == Some(Path::new(known)))
 }
 
-/// Says what the exit code alone does not.
+/// Says what the exit code alone does not. What there is to say of memory comes last, where it is not overlooked.
 pub(crate) fn tell(record: &RunRecord, asked: &NetworkSpec, notes: &[String]) {
-    if let Some(line) = explain_outcome(record) {
+    let (of_memory, others): (Vec<LimitHit>, Vec<LimitHit>) = record
+        .limits_hit
+        .iter()
+        .cloned()
+        .partition(|hit| hit.limit == LimitName::Memory);
+    let is_of_memory = matches!(record.outcome, Outcome::OutOfMemory { .. });
+    let outcome = explain_outcome(record);
+    if let Some(line) = outcome.iter().find(|_| !is_of_memory) {
         terminal::complain(&format!("offleash: {line}"));
     }
     for (control, reason) in &record.not_enforced {
         terminal::complain(&format!("offleash: not enforced: {control}: {reason}"));
     }
-    for line in refusals::of_limits(&record.limits_hit) {
+    for line in refusals::of_limits(&others) {
         terminal::complain(&format!("offleash: {line}"));
     }
     let network = record.network.iter();
@@ -283,6 +291,10 @@ pub(crate) fn tell(record: &RunRecord, asked: &NetworkSpec, notes: &[String]) {
         terminal::complain(&format!("offleash: {note}"));
     }
     if let Some(line) = kept_changes(record) {
+        terminal::complain(&format!("offleash: {line}"));
+    }
+    let outcome = outcome.filter(|_| is_of_memory).into_iter();
+    for line in outcome.chain(refusals::of_limits(&of_memory)) {
         terminal::complain(&format!("offleash: {line}"));
     }
 }

@@ -5,6 +5,10 @@
 
 #[path = "limits/files.rs"]
 mod files;
+#[path = "limits/sanitizers.rs"]
+mod sanitizers;
+#[path = "limits/shown.rs"]
+mod shown;
 mod support;
 
 use std::process::Command;

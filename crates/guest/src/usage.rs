@@ -54,7 +54,11 @@ fn every_tmpfs() -> Vec<Tmpfs> {
 }
 
 fn tmpfs(path: Vec<u8>) -> Option<Tmpfs> {
-    let status = rustix::fs::statfs(&path[..]).ok()?;
+    /// `ST_RDONLY` (statfs(2)): what the supervisor put there, a few pages that many mounts show.
+    const READ_ONLY: u8 = 1;
+    let status = rustix::fs::statfs(&path[..])
+        .ok()
+        .filter(|status| status.f_flags.to_ne_bytes()[0] & READ_ONLY == 0)?;
     let block = u64::try_from(status.f_bsize).ok()?;
     Some(Tmpfs {
         used: status.f_blocks.saturating_sub(status.f_bfree).saturating_mul(block),

@@ -244,7 +244,11 @@ def share_core():
 
 def limit(name, value):
     number = getattr(resource, name)
-    soft, hard = (value if now == resource.RLIM_INFINITY else min(now, value) for now in resource.getrlimit(number))
+    limits = resource.getrlimit(number)
+    soft, hard = (value if now == resource.RLIM_INFINITY else min(now, value) for now in limits)
+    if name == "RLIMIT_DATA":
+        # The supervisor makes room for what is reserved.
+        hard = limits[1]
     if name == "RLIMIT_CPU":
         # Warned of a second before.
         soft = max(1, min(soft, hard - 1))

@@ -91,6 +91,15 @@ pub(crate) struct Served {
     pub(crate) watcher: Watcher,
 }
 
+impl Served {
+    /// Where room was made for what a process reserves, what it uses of that is bounded by the watcher alone.
+    pub(crate) fn watch_what_is_reserved(&mut self) {
+        if self.link.has_made_room() {
+            self.watcher.watch_closely();
+        }
+    }
+}
+
 /// A running sandbox.
 #[derive(Debug)]
 pub(crate) struct Supervised<H: Holding> {

@@ -4,7 +4,9 @@
 //! not leave its caller with less restriction than it found. Deliberately not here: which limit gets which value
 //! (`isolation::limits`) and limits of a whole tree of processes ([`crate::cgroup`]).
 
-use rustix::process::{Rlimit, getrlimit, setrlimit};
+use std::io;
+
+use rustix::process::{Pid, Rlimit, getrlimit, prlimit, setrlimit};
 
 /// What a process may be limited in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -119,16 +121,17 @@ pub fn set_both(resource: Resource, value: u64) -> Result<(), RlimitError> {
 ///
 /// A limit that is already lower stays. The hard limit of [`Resource::CpuSeconds`] is one second above `value`, so
 /// that the process sees `SIGXCPU` before it is killed. The soft limit of [`Resource::Core`] becomes `value` even if it
-/// is lower, as far as the hard one permits, because 1 forbids more there than 0 does (core(5)).
+/// is lower, as far as the hard one permits, because 1 forbids more there than 0 does (core(5)). The hard limit of
+/// [`Resource::Data`] stays, so that [`raise_soft_of`] can make room for what a process reserves.
 ///
 /// # Errors
 /// What `setrlimit(2)` answers; lowering is always permitted, so this is unexpected.
 pub fn lower(resource: Resource, value: u64) -> Result<u64, RlimitError> {
     let now = getrlimit(resource.kernel());
-    let hard = if resource == Resource::CpuSeconds {
-        value.saturating_add(1)
-    } else {
-        value
+    let hard = match resource {
+        Resource::CpuSeconds => value.saturating_add(1),
+        Resource::Data => now.maximum.unwrap_or(u64::MAX),
+        _ => value,
     };
     let soft = if resource == Resource::Core {
         now.maximum
@@ -137,7 +140,10 @@ pub fn lower(resource: Resource, value: u64) -> Result<u64, RlimitError> {
     };
     let wanted = Rlimit {
         current: Some(at_most(soft, value)),
-        maximum: Some(at_most(now.maximum, hard)),
+        maximum: match resource {
+            Resource::Data => now.maximum,
+            _ => Some(at_most(now.maximum, hard)),
+        },
     };
     if wanted != now {
         set(resource, value, wanted)?;
@@ -162,6 +168,41 @@ pub fn raise_soft(resource: Resource, value: u64) -> Result<Option<u64>, RlimitE
         set(resource, wanted, limit)?;
     }
     Ok(Some(wanted))
+}
+
+/// Raises the soft limit of another process by `more`, as far as its hard one permits.
+///
+/// # Errors
+/// What `prlimit(2)` answers: `EPERM` for a process of another user whose user namespace is not below ours, `ESRCH`.
+pub fn raise_soft_of(pid: Pid, resource: Resource, more: u64) -> io::Result<()> {
+    let now = limits_of(pid, resource)?;
+    let Some(soft) = now.current else { return Ok(()) };
+    let limit = Rlimit {
+        current: Some(at_most(now.maximum, soft.saturating_add(more))),
+        maximum: now.maximum,
+    };
+    prlimit(Some(pid), resource.kernel(), limit)?;
+    Ok(())
+}
+
+/// The limits of another process.
+fn limits_of(pid: Pid, resource: Resource) -> io::Result<Rlimit> {
+    let text = std::fs::read_to_string(format!("/proc/{}/limits", pid.as_raw_pid()))?;
+    let name = match resource {
+        Resource::Data => "Max data size",
+        _ => return Err(io::ErrorKind::Unsupported.into()),
+    };
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let mut values = line.into_iter().flat_map(str::split_whitespace);
+    let mut value = || match values.next() {
+        Some("unlimited") => Ok(None),
+        Some(number) => number.parse().map(Some).map_err(|_| io::ErrorKind::InvalidData),
+        None => Err(io::ErrorKind::InvalidData),
+    };
+    Ok(Rlimit {
+        current: value()?,
+        maximum: value()?,
+    })
 }
 
 fn at_most(now: Option<u64>, value: u64) -> u64 {
@@ -189,6 +230,17 @@ mod tests {
         assert_eq!(current(Resource::MessageQueues), (Some(4096), Some(4096)));
         assert_eq!(lower(Resource::MessageQueues, 1 << 40), Ok(4096));
         assert_eq!(current(Resource::MessageQueues), (Some(4096), Some(4096)));
+    }
+
+    #[test]
+    fn room_is_made_for_data_below_the_hard_limit_which_stays() {
+        let (_, hard) = current(Resource::Data);
+        let (most, more) = (1 << 45, 1 << 44);
+        assert_eq!(lower(Resource::Data, most), Ok(most));
+        assert_eq!(current(Resource::Data), (Some(most), hard));
+        let own = rustix::process::getpid();
+        raise_soft_of(own, Resource::Data, more).unwrap();
+        assert_eq!(current(Resource::Data), (Some(at_most(hard, most + more)), hard));
     }
 
     #[test]

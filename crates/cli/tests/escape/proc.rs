@@ -29,7 +29,7 @@ attempt("addresses", addresses)
 for action in [2, 3, 4, 10]:
     attempt("syslog %d" % action, call, 103, action, ctypes.create_string_buffer(4096), 4096)
 for path in ["/sys/kernel/notes", "/sys/kernel/debug", "/sys/kernel/tracing", "/sys/kernel/security", "/sys/firmware",
-             "/sys/module", "/sys/class/net", "/sys/fs/cgroup"]:
+             "/sys/module", "/sys/class/net", "/sys/fs/cgroup/cgroup.procs", "/sys/fs/cgroup/memory/tasks"]:
     attempt(path, lambda: must(os.path.exists(path), "absent"))
 "#,
     );

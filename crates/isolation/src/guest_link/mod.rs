@@ -4,6 +4,7 @@
 //! and how it is killed; those differ from level to level.
 
 mod denials;
+mod reservations;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -12,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use offleash_core::exec::{ExecEnd, ExecEvent, ExecRequest, OutputStream, StartFailure, Stdin, TerminalSize, UserIds};
 use offleash_core::record::Denial;
 use offleash_protocol::{self as protocol, Decoder, FromGuest, ToGuest};
-use offleash_sys::seccomp::{Listener, Notification};
+use offleash_sys::seccomp::{Listener, MemoryFigures, Notification};
 use offleash_sys::socket;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -67,6 +68,10 @@ pub(crate) struct GuestLink {
     mediator: Option<Box<dyn Mediator>>,
     /// Whether a process was not admitted since somebody asked.
     put_off: bool,
+    /// What programs are told that ask how much memory there is.
+    memory: MemoryFigures,
+    /// Whether a process was let reserve more than its limit of data.
+    has_made_room: bool,
 }
 
 #[derive(Debug)]
@@ -95,6 +100,8 @@ impl GuestLink {
             oom_score: Some(COMMAND_OOM_SCORE),
             mediator: None,
             put_off: false,
+            memory: MemoryFigures::default(),
+            has_made_room: false,
         }
     }
 
@@ -112,6 +119,16 @@ impl GuestLink {
             oom_score: None,
             ..self
         }
+    }
+
+    /// Takes note of what programs are told that ask how much memory there is, where that is ours to say.
+    pub(crate) fn show_memory(&mut self, figures: Option<MemoryFigures>) {
+        self.memory = figures.unwrap_or(self.memory);
+    }
+
+    /// Whether a process was let reserve more than its limit of data.
+    pub(crate) fn has_made_room(&self) -> bool {
+        self.has_made_room
     }
 
     /// Whether the guest has spoken. One that is gone before was perhaps never started.
@@ -444,6 +461,11 @@ impl GuestLink {
                 Err(error) => return Err(running("receive a refused system call")(error)),
             };
             let answered = match &mut self.mediator {
+                _ if call.asks_for_memory() => listener.tell_memory(&call, &self.memory),
+                _ if let Some(bytes) = call.reserves() => {
+                    self.has_made_room |= reservations::make_room(&call, bytes);
+                    listener.proceed(&call)
+                }
                 Some(mediator) if call.forks() => {
                     let is_admitted = mediator.admits_process();
                     self.put_off |= !is_admitted;

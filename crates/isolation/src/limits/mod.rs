@@ -13,6 +13,7 @@ mod oom_score;
 mod process_tree;
 mod rlimits;
 mod schedule;
+pub(crate) mod shown;
 #[cfg(test)]
 mod testing;
 mod tmpfs;

@@ -84,6 +84,8 @@ pub struct Watcher {
     searched_at_bytes: u64,
     guest_memory_bytes: u64,
     near_a_limit: bool,
+    /// Nothing of the kernel's bounds the memory of some process.
+    closely: bool,
     /// Where the sandbox outlives the lack of memory: the kills for that.
     kills: Option<memory::Kills>,
     /// Open files of a process that were allowed when the sandbox was made: no limit of ours raises that.
@@ -170,6 +172,7 @@ impl Watcher {
             searched_at_bytes: 0,
             guest_memory_bytes: 0,
             near_a_limit: false,
+            closely: false,
             kills: None,
             open_files: rlimit::current(Resource::OpenFiles).0,
         };
@@ -209,7 +212,7 @@ impl Watcher {
         let age = now.saturating_duration_since(self.started);
         let mut wait = match age > SETTLED && self.is_alone() {
             true => schedule::ALONE,
-            false => schedule::interval(age, self.near_a_limit),
+            false => schedule::interval(age, self.near_a_limit || self.closely),
         };
         if self.limits.cpu_time.is_some() {
             wait = wait.min(self.cpu_due.saturating_duration_since(now));
@@ -223,8 +226,16 @@ impl Watcher {
     }
 
     /// Whether there is no process but the first one, which is ours.
-    fn is_alone(&self) -> bool {
+    pub(crate) fn is_alone(&self) -> bool {
         self.group.as_ref().and_then(Group::pids) == Some(1)
+    }
+
+    /// Looks as often as near a limit from now on.
+    pub(crate) fn watch_closely(&mut self) {
+        if !self.closely {
+            self.closely = true;
+            self.look_soon();
+        }
     }
 
     /// Makes the next tick due as for a new sandbox: something of the caller's is started.

@@ -51,8 +51,8 @@ pub(super) struct Order<P> {
 pub(super) struct Bounds {
     /// What a cgroup bounds; for the rest rlimits do what they can.
     pub(super) held: HeldByGroup,
-    /// To how many CPUs to keep, where no cgroup measures them out.
-    pub(super) affinity: Option<usize>,
+    /// Whether being kept to some CPUs is all that bounds how many are used.
+    pub(super) kept_to_cpus: bool,
 }
 
 impl Bounds {
@@ -71,7 +71,9 @@ impl Bounds {
             // In a layer of the sandbox's own nobody outside comes to run what it makes.
             allow_set_id: plan.has_own_root() && !plan.writes_for_others(),
             // What is handed out takes the processors of where it goes.
-            kept_to_cpus: self.affinity.is_some() && plan.descent != Descent::Zygote,
+            kept_to_cpus: self.kept_to_cpus && plan.descent != Descent::Zygote,
+            show_memory: plan.limits.memory.is_some() && plan.descent != Descent::Zygote,
+            watch_reservations: plan.limits.memory.is_some() && !self.held.memory && plan.descent != Descent::Zygote,
             count_forks: false,
             hands_out: plan.descent == Descent::Zygote,
         })
@@ -117,7 +119,8 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     arrivals.expected.clone_from(&order.from_parent);
     rustix::system::sethostname(plan.hostname.as_bytes())
         .map_err(|error| step("setting the host name")(error.into()))?;
-    let guest = foundation.enter(plan, &mut arrivals)?;
+    let processors = Processors::of(plan).map_err(step("choosing processors"))?;
+    let entered = foundation.enter(plan, &processors, &mut arrivals)?;
     network_namespace.enter()?;
     let (network, led) = match plan.network {
         true => {
@@ -128,7 +131,7 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     use_null_streams().map_err(step("opening /dev/null"))?;
 
     let (sent, bounds) = arrivals.wait_for_start()?;
-    let guest = place_guest(guest.or(sent))?;
+    let guest = place_guest(entered.guest.or(sent))?;
     // In our cgroup by now, so that the namespace's root is that one (THREATS P4).
     namespaces::unshare_cgroup().map_err(step("making a cgroup namespace"))?;
     if inherited.hands_out {
@@ -161,7 +164,7 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
         }
     };
     // Not before: descriptors that are open only while the sandbox is made count, too.
-    limit(plan, &bounds)?;
+    limit(plan, &bounds, &processors)?;
     place_control(inherited.control).map_err(step("placing the control socket"))?;
     process::close_from_at_exec(4).map_err(step("closing inherited descriptors"))?;
     let filter = bounds.filter(plan);
@@ -178,13 +181,14 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     let handed = Handed {
         listener: listener.as_ref().map(|listener| listener.as_fd()),
         ruleset: ruleset.as_ref().map(OwnedFd::as_fd),
+        shown: entered.shown.as_ref().map(OwnedFd::as_fd),
         network: network.as_ref().map(network::in_order).unwrap_or_default(),
     };
     inherited
         .channel
         .ready(&report, &handed)
         .map_err(step("reporting to the supervisor"))?;
-    drop((listener, ruleset, network));
+    drop((listener, ruleset, network, entered.shown));
     let error = process::exec_descriptor(guest.as_fd(), c"offleash-guest", None);
     Err(step("starting the guest")(error))
 }
@@ -238,13 +242,13 @@ fn fill(from: BorrowedFd<'_>, mut bytes: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-fn limit(plan: &Plan, bounds: &Bounds) -> Result<(), StepFailure> {
+fn limit(plan: &Plan, bounds: &Bounds, processors: &Processors) -> Result<(), StepFailure> {
     for (resource, value) in limits::rlimits(&limits_of_each(plan), bounds.held) {
         rlimit::lower(resource, value).map_err(|error| step("setting resource limits")(error.source.into()))?;
     }
-    match bounds.affinity.filter(|_| plan.descent != Descent::Zygote) {
-        Some(count) => keep_to_cpus(count).map_err(step("setting the CPU affinity")),
-        None => Ok(()),
+    match processors.are_some_of_all {
+        true => keep_to(&processors.usable).map_err(step("setting the CPU affinity")),
+        false => Ok(()),
     }
 }
 
@@ -358,21 +362,65 @@ fn bound_inotify() -> io::Result<()> {
     }
 }
 
-/// Keeps this process and all that it starts to `count` of the CPUs that it may use now, by chance, so that sandboxes do
-/// not meet on the same ones while others have nothing to do.
-pub(crate) fn keep_to_cpus(count: usize) -> io::Result<()> {
+/// The processors of a sandbox.
+#[derive(Debug)]
+pub(super) struct Processors {
+    /// Those that it may use, in order.
+    pub(super) usable: Vec<usize>,
+    /// Whether it is kept from others that we may use.
+    pub(super) are_some_of_all: bool,
+}
+
+impl Processors {
+    /// Those of the sandbox of `plan`: whole ones, also where a cgroup measures out parts of them, since run-times start
+    /// as many threads as they find processors.
+    fn of(plan: &Plan) -> io::Result<Self> {
+        let usable = allowed_cpus()?;
+        let count = plan.limits.cpus.filter(|_| plan.descent != Descent::Zygote);
+        let count = count.and_then(|cpus| usize::try_from(cpus.millis.div_ceil(1000)).ok());
+        Ok(match count.filter(|count| *count < usable.len()) {
+            Some(count) => Self {
+                usable: some_of(&usable, count),
+                are_some_of_all: true,
+            },
+            None => Self {
+                usable,
+                are_some_of_all: false,
+            },
+        })
+    }
+}
+
+fn allowed_cpus() -> io::Result<Vec<usize>> {
     let present = rustix::thread::sched_getaffinity(None)?;
-    let mut kept = rustix::thread::CpuSet::new();
-    let allowed: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU)
+    Ok((0..rustix::thread::CpuSet::MAX_CPU)
         .filter(|cpu| present.is_set(*cpu))
-        .collect();
+        .collect())
+}
+
+/// So many of these CPUs in order, by chance, so that sandboxes do not meet on the same ones while others have nothing to do.
+fn some_of(allowed: &[usize], count: usize) -> Vec<usize> {
     // Its keys are random, and differ from one another.
     let chance = usize::try_from(RandomState::new().hash_one(0) >> 32).unwrap_or(0);
     let first = chance.checked_rem(allowed.len()).unwrap_or(0);
-    for cpu in allowed.iter().cycle().skip(first).take(count.min(allowed.len())) {
+    let chosen = allowed.iter().cycle().skip(first).take(count.min(allowed.len()));
+    let mut chosen: Vec<usize> = chosen.copied().collect();
+    chosen.sort_unstable();
+    chosen
+}
+
+/// Keeps this process and all that it starts to these CPUs.
+fn keep_to(cpus: &[usize]) -> io::Result<()> {
+    let mut kept = rustix::thread::CpuSet::new();
+    for cpu in cpus {
         kept.set(*cpu);
     }
     Ok(rustix::thread::sched_setaffinity(None, &kept)?)
+}
+
+/// Keeps this process and all that it starts to `count` of the CPUs that it may use now.
+pub(crate) fn keep_to_cpus(count: usize) -> io::Result<()> {
+    keep_to(&some_of(&allowed_cpus()?, count))
 }
 
 /// Takes the number of the control socket if it is free, so that nothing that is made meanwhile gets it and is lost.
@@ -406,6 +454,8 @@ fn restrict_paths(plan: &Plan, guest: BorrowedFd<'_>) -> Result<(Said, Option<Ow
     };
     let may_execute = plan.executables.is_empty();
     if !plan.has_own_root() {
+        // What is shown there of the limits.
+        open(Path::new("/sys"), GrantAccess::Read)?;
         open(Path::new("/"), GrantAccess::List)?;
         open(Path::new("/etc"), GrantAccess::Read)?;
     }

@@ -180,6 +180,7 @@ impl Embryo {
             channel,
             control,
             listener: report.listener,
+            shown: report.shown,
             network,
             group,
             enforcement,
@@ -193,7 +194,7 @@ impl Embryo {
 fn bounds(grouping: &Grouping, plan: &Plan) -> child::Bounds {
     child::Bounds {
         held: grouping.held(),
-        affinity: grouping.affinity(&plan.limits),
+        kept_to_cpus: grouping.keeps_to_cpus(&plan.limits),
     }
 }
 

@@ -148,7 +148,7 @@ impl Door {
             ruleset: None,
             filter: bounds.filter(plan).to_bytes(),
             rlimits: limits::rlimits(&plan.limits, bounds.held),
-            kept_to_cpus: bounds.affinity.is_some(),
+            kept_to_cpus: plan.limits.cpus.is_some(),
             uid_map: identity.uid_map.clone(),
             gid_map: identity.gid_map.clone(),
             user: plan.user.ids(),

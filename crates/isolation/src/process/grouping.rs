@@ -131,10 +131,9 @@ impl Grouping {
         }
     }
 
-    /// To how many CPUs the sandbox is to be bound when no group can measure them out.
-    pub(crate) fn affinity(&self, limits: &Limits) -> Option<usize> {
-        let cpus = limits.cpus.filter(|_| self.limits.cpus_millis.is_none())?;
-        usize::try_from(cpus.millis.div_ceil(1000)).ok()
+    /// Whether no group measures CPUs out, so that being kept to some is all that bounds how many are used.
+    pub(crate) fn keeps_to_cpus(&self, limits: &Limits) -> bool {
+        limits.cpus.is_some() && self.limits.cpus_millis.is_none()
     }
 
     /// Says how each limit is held.

@@ -17,9 +17,10 @@ const START_AS: u8 = b'G';
 const FAILED: u8 = b'F';
 const READY: u8 = b'R';
 /// Which descriptors come with that, before those of the network: so many bytes, each one of these or a space.
-const KINDS: usize = 2;
+const KINDS: usize = 3;
 const LISTENER: u8 = b'L';
 const RULESET: u8 = b'A';
+const SHOWN: u8 = b'V';
 const NONE: u8 = b' ';
 
 /// A step that failed in the child.
@@ -59,6 +60,8 @@ pub(crate) struct Report {
     pub(crate) listener: Option<OwnedFd>,
     /// What the child restricted itself to, for processes that enter the sandbox later.
     pub(crate) ruleset: Option<OwnedFd>,
+    /// The directory in which what is shown of the limits is kept up to date.
+    pub(crate) shown: Option<OwnedFd>,
     /// The sockets of the network, in their order.
     pub(crate) network: Vec<OwnedFd>,
 }
@@ -134,6 +137,7 @@ fn decode_report(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Report {
         holding: Vec::new(),
         listener: of_kind(LISTENER),
         ruleset: of_kind(RULESET),
+        shown: of_kind(SHOWN),
         network: descriptors.collect(),
     };
     for line in text.split('\n') {
@@ -174,6 +178,7 @@ fn libc_eio() -> i32 {
 pub(crate) struct Handed<'a> {
     pub(crate) listener: Option<BorrowedFd<'a>>,
     pub(crate) ruleset: Option<BorrowedFd<'a>>,
+    pub(crate) shown: Option<BorrowedFd<'a>>,
     pub(crate) network: Vec<BorrowedFd<'a>>,
 }
 
@@ -238,6 +243,7 @@ impl ChildEnd {
             READY,
             kind(with.listener.is_some(), LISTENER),
             kind(with.ruleset.is_some(), RULESET),
+            kind(with.shown.is_some(), SHOWN),
         ];
         for (kind, control, detail) in report {
             message.extend_from_slice(format!("{kind}\0{control}\0{detail}\n").as_bytes());
@@ -246,6 +252,7 @@ impl ChildEnd {
             .listener
             .iter()
             .chain(&with.ruleset)
+            .chain(&with.shown)
             .chain(&with.network)
             .copied()
             .collect();

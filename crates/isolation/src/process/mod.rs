@@ -18,6 +18,7 @@ pub(crate) mod network;
 mod network_namespace;
 mod no_route;
 mod running;
+mod showing;
 mod superuser;
 mod tree;
 

@@ -17,9 +17,11 @@ use super::door::{Arrived, Coming, Door};
 use super::grouping::Group;
 use super::handshake::ParentEnd;
 use super::no_route;
+use super::showing::Showing;
 use crate::entered::not_entered;
 use crate::error::IsolationError;
 use crate::guest_link::{GuestLink, running};
+use crate::limits::shown::Amounts;
 use crate::limits::{TmpfsMounts, Watcher};
 use crate::sandbox::{Enforcement, Final, SandboxEvent};
 use crate::supervised::{Holding, Served, Supervised};
@@ -31,6 +33,8 @@ pub(super) struct Parts {
     pub(super) channel: ParentEnd,
     pub(super) control: OwnedFd,
     pub(super) listener: Option<OwnedFd>,
+    /// Where what is shown of the limits is kept up to date.
+    pub(super) shown: Option<OwnedFd>,
     pub(super) network: Option<NetworkSockets>,
     pub(super) group: Option<Group>,
     pub(super) enforcement: Enforcement,
@@ -57,6 +61,7 @@ pub(super) struct Namespaces {
     tmpfs: TmpfsMounts,
     /// When it is time for the next report.
     next_report: Instant,
+    showing: Option<Showing>,
 }
 
 impl ProcessSandbox {
@@ -70,6 +75,14 @@ impl ProcessSandbox {
         if plan.has_own_root() {
             link.serve_sudo()?;
         }
+        let showing = parts
+            .shown
+            .and_then(|directory| Showing::new(plan, first.pid, directory));
+        link.show_memory(
+            showing
+                .as_ref()
+                .and_then(|showing| showing.figures(&Amounts::default())),
+        );
         let served = Served {
             link,
             watcher: Watcher::new(super::limits_of_itself(plan), parts.group, first.pid, plan.layers())
@@ -82,6 +95,7 @@ impl ProcessSandbox {
             coming: parts.coming,
             is_empty: true,
             next_report: Instant::now() + REPORT_PERIOD,
+            showing,
         };
         Ok(Self::by(namespaces, served, parts.channel, parts.enforcement).with_network(parts.network))
     }
@@ -92,6 +106,7 @@ impl Holding for Namespaces {
     const SERVES_FILES: bool = true;
 
     fn take_in(&mut self, served: &mut Served) -> Vec<SandboxEvent> {
+        served.watch_what_is_reserved();
         if let Some(report) = served.link.take_report() {
             let tmpfs: u64 = report.tmpfs.iter().map(|tmpfs| tmpfs.used).sum();
             served.watcher.note_guest_usage(report.shm_bytes.saturating_add(tmpfs));
@@ -100,6 +115,13 @@ impl Holding for Namespaces {
     }
 
     fn look(&mut self, now: Instant, served: &mut Served) -> Result<Vec<SandboxEvent>, IsolationError> {
+        // Where nothing runs nobody looks.
+        if let Some(showing) = self.showing.as_mut().filter(|showing| showing.is_due(now))
+            && !served.watcher.is_alone()
+        {
+            let figures = showing.refresh(now, &served.watcher.measure());
+            served.link.show_memory(figures);
+        }
         if now < self.next_report || !served.link.has_spoken() {
             return Ok(Vec::new());
         }

@@ -17,6 +17,7 @@ use rustix::fs::Mode;
 use self::kernel::Covers;
 use self::layers::{Part, Staging};
 use self::root::{Kind, Root};
+use super::child::Processors;
 use super::handshake::StepFailure;
 use crate::guest_image;
 
@@ -24,6 +25,7 @@ mod base;
 mod kernel;
 mod layers;
 mod root;
+mod shown;
 
 /// Gives the trees that only the parent could make.
 pub(super) trait Given {
@@ -99,10 +101,23 @@ pub(super) fn lay_foundation() -> Result<Foundation, StepFailure> {
     Ok(Foundation { root, covers, below })
 }
 
+/// What comes of entering a tree.
+#[derive(Debug)]
+pub(super) struct Entered {
+    /// The guest's program, if the plan says where it is.
+    pub(super) guest: Option<OwnedFd>,
+    /// The directory in which what is shown of the limits is kept up to date.
+    pub(super) shown: Option<OwnedFd>,
+}
+
 impl Foundation {
-    /// Assembles the plan's tree and makes it the root of this mount namespace. Answers the guest's program, if the plan
-    /// says where it is.
-    pub(super) fn enter(self, plan: &Plan, given: &mut dyn Given) -> Result<Option<OwnedFd>, StepFailure> {
+    /// Assembles the plan's tree and makes it the root of this mount namespace.
+    pub(super) fn enter(
+        self,
+        plan: &Plan,
+        processors: &Processors,
+        given: &mut dyn Given,
+    ) -> Result<Entered, StepFailure> {
         let Self { root, covers, below } = self;
         let guest = plan.guest.as_deref().map(|path| program(path, below.as_fd(), given));
         let guest = guest.transpose()?;
@@ -121,10 +136,15 @@ impl Foundation {
         }
         let Assembly {
             mut foundation,
-            own_root,
+            mut own_root,
             covers,
             ..
         } = assembly;
+        let own = rustix::io::fcntl_dupfd_cloexec(foundation.mount(), 0)
+            .map_err(|error| step("opening the new root", "")(error.into()))?;
+        let root = own_root.as_mut().unwrap_or(&mut foundation);
+        let shown = shown::show(root, own.as_fd(), plan, processors)?;
+        drop(own);
         covers
             .finish(&mut foundation)
             .map_err(step("finishing the new root", ""))?;
@@ -137,7 +157,7 @@ impl Foundation {
         let entered = mount::enter_root(foundation.mount())
             .and_then(|()| own_root.as_ref().map_or(Ok(()), |root| mount::enter_root(root.mount())));
         entered.map_err(step("entering the new root", ""))?;
-        Ok(guest)
+        Ok(Entered { guest, shown })
     }
 }
 

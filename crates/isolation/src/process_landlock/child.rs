@@ -29,8 +29,10 @@ pub(super) struct Inherited<'a> {
     pub(super) grants: &'a [(PathBuf, GrantAccess)],
     pub(super) rlimits: &'a [(rlimit::Resource, u64)],
     pub(super) held: HeldByGroup,
-    /// To how many CPUs to keep, where no cgroup measures them out.
+    /// To how many CPUs to keep.
     pub(super) affinity: Option<usize>,
+    /// Whether that is all that bounds how many are used.
+    pub(super) kept_to_cpus: bool,
 }
 
 /// Runs the child; returns, with an exit code, only if something failed.
@@ -80,7 +82,10 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
         superuser: false,
         allow_set_id: false,
         hands_out: false,
-        kept_to_cpus: inherited.affinity.is_some(),
+        // Files of the host show the host's memory here, and this call would be alone in saying otherwise.
+        show_memory: false,
+        watch_reservations: inherited.plan.limits.memory.is_some() && !inherited.held.memory,
+        kept_to_cpus: inherited.kept_to_cpus,
         count_forks: inherited.plan.limits.pids.is_some() && !inherited.held.pids,
     });
     report.push((

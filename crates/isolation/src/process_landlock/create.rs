@@ -66,7 +66,11 @@ pub(super) fn create(plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Landl
         grants: &grants,
         rlimits: &rlimits(&plan.limits, grouping.held()),
         held: grouping.held(),
-        affinity: grouping.affinity(&plan.limits),
+        affinity: plan
+            .limits
+            .cpus
+            .and_then(|cpus| usize::try_from(cpus.millis.div_ceil(1000)).ok()),
+        kept_to_cpus: grouping.keeps_to_cpus(&plan.limits),
     };
     let remains = Remains::prepare().map_err(|error| failed("becoming the parent of orphans", "", error))?;
     let first = namespaces::fork_into(Namespaces::default(), None, || child::run(&inherited))

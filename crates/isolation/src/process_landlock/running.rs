@@ -130,6 +130,7 @@ impl Holding for Rules {
     }
 
     fn take_in(&mut self, served: &mut Served) -> Vec<SandboxEvent> {
+        served.watch_what_is_reserved();
         let refused = self.pids.filter(|_| served.link.take_put_off());
         let (limit, effect) = (LimitName::Pids, LimitEffect::Refused);
         let hit = refused.map(|value| LimitHit { limit, value, effect });

@@ -21,8 +21,7 @@ use crate::capture::Capture;
 use crate::drive::{Driven, Ending};
 use crate::planning::{self, Host};
 
-/// `SIGKILL` and `SIGPIPE`.
-const SIGKILL: i32 = 9;
+/// `SIGPIPE`.
 const SIGPIPE: i32 = 13;
 
 /// All that a record is made from.
@@ -82,15 +81,18 @@ impl Facts<'_> {
             },
             // It ended before anybody looked.
             Ending::Command(_) if let Some(hit) = changes_hit(&self.executed) => limit_outcome(hit),
-            Ending::Command(ExecEnd::Exited { code }) => Outcome::Exited { code: *code },
-            Ending::Command(ExecEnd::Signaled { signal }) if *signal == SIGKILL && last.out_of_memory => {
+            // Whatever the command made of that: of a sandbox without memory left nothing is to be believed, and whether the
+            // command was told before the rest was ended is chance.
+            Ending::Command(ExecEnd::Exited { .. } | ExecEnd::Signaled { .. } | ExecEnd::Lost)
+                if last.out_of_memory =>
+            {
                 self.out_of_memory()
             }
+            Ending::Command(ExecEnd::Exited { code }) => Outcome::Exited { code: *code },
             Ending::Command(ExecEnd::Signaled { signal }) => signal_outcome(*signal, &self.plan.limits),
             // Of a sandbox that outlives the lack of memory, which that of a run does not.
             Ending::Command(ExecEnd::OutOfMemory { limit }) => Outcome::OutOfMemory { limit: *limit },
             Ending::Command(ExecEnd::NotStarted(failure)) => self.not_started(failure),
-            Ending::Command(ExecEnd::Lost) if last.out_of_memory => self.out_of_memory(),
             Ending::Command(ExecEnd::Lost) => lost(last),
         }
     }

@@ -11,6 +11,10 @@ use offleash_core::spec::RootChoice;
 use super::toolchain::Added;
 use super::{Host, trust};
 
+/// Of a sandbox without debuggers: the search for leaks at the end of a program that was built with a sanitizer is one, and
+/// without it the program fails (<https://clang.llvm.org/docs/LeakSanitizer.html>).
+const NO_SEARCH_FOR_LEAKS: [(&str, &str); 2] = [("ASAN_OPTIONS", "detect_leaks=0"), ("LSAN_OPTIONS", "detect_leaks=0")];
+
 /// Variables by name.
 pub(super) type Variables = BTreeMap<OsString, OsString>;
 
@@ -46,6 +50,12 @@ pub(super) fn search_path(root: &RootChoice, added: &Added) -> Vec<PathBuf> {
         .cloned()
         .chain(system.iter().map(PathBuf::from))
         .collect()
+}
+
+/// What sanitizers need where no debugger may work.
+pub(super) fn of_sanitizers(allow_ptrace: bool) -> impl Iterator<Item = (OsString, OsString)> {
+    let variables = NO_SEARCH_FOR_LEAKS.into_iter().filter(move |_| !allow_ptrace);
+    variables.map(|(name, value)| (name.into(), value.into()))
 }
 
 /// What every sandbox has, and with `opens` what its programs need where the gateway opens connections.

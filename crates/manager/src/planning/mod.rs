@@ -216,6 +216,7 @@ fn resolve_for(
 
     let mut own = environment::of_the_sandbox(&user, &search_path, &added, &cwd, spec.network.opens());
     own.extend(git_system::variable(&search_path, &cwd, tree.view()));
+    own.extend(environment::of_sanitizers(spec.allow_ptrace));
     own.extend(host.base.iter().flat_map(|base| base.variables.iter().cloned()));
     let told = spec.network.variables().into_iter();
     own.extend(told.map(|(name, value)| (name.into(), value.into())));

@@ -175,6 +175,11 @@ static QUERY_OR_FIXED: Rule = equals(0, libc::ADDR_NO_RANDOMIZE, &ALLOW, &QUERY)
 pub(super) static PERSONALITY: Rule = equals(0, 0, &ALLOW, &QUERY);
 pub(super) static PERSONALITY_OF_DEBUGGERS: Rule = equals(0, 0, &ALLOW, &QUERY_OR_FIXED);
 
+// mmap(address, length, protection, flags): memory that can be written and is said to be reserved only. The supervisor
+// sees how much, and nothing that it decides depends on the program's memory.
+static RESERVES_WRITABLE: Rule = when(2, WHOLE, Test::AnyBit(0x2), &OBSERVE, &ALLOW); // PROT_WRITE
+pub(super) static MMAP: Rule = when(3, WHOLE, Test::AnyBit(0x4000), &RESERVES_WRITABLE, &ALLOW); // MAP_NORESERVE
+
 // prctl(option). Options above the newest one judged here fail as on a kernel that lacks them.
 const FIRST_UNKNOWN_OPTION: u32 = 79; // include/uapi/linux/prctl.h: 78 is PR_FUTEX_HASH
 const PR_SET_VMA: i32 = 0x5356_4d41;
@@ -205,6 +210,13 @@ static OWN_LIMITS: Rule = equals(1, RLIMIT_CORE, &KEEPS_CORE_LIMIT, &ALLOW);
 static SETS_LIMIT: Rule = equals(0, 0, &OWN_LIMITS, &OTHERS_LIMITS);
 static NEW_LIMIT: Rule = high_half_is_zero(2, &ALLOW, &SETS_LIMIT);
 pub(super) static PRLIMIT: Rule = equals(2, 0, &NEW_LIMIT, &SETS_LIMIT);
+// Where the soft limit of data is what bounds memory, and the supervisor alone raises it.
+static KEEPS_DATA_LIMIT: Rule = quiet(EPERM, "would lift the limit that bounds the memory of the program");
+static OWN_LIMITS_BUT_DATA: Rule = equals(1, RLIMIT_DATA, &KEEPS_DATA_LIMIT, &OWN_LIMITS);
+static SETS_LIMIT_BUT_DATA: Rule = equals(0, 0, &OWN_LIMITS_BUT_DATA, &OTHERS_LIMITS);
+static NEW_LIMIT_BUT_DATA: Rule = high_half_is_zero(2, &ALLOW, &SETS_LIMIT_BUT_DATA);
+pub(super) static WATCHED_PRLIMIT: Rule = equals(2, 0, &NEW_LIMIT_BUT_DATA, &SETS_LIMIT_BUT_DATA);
+const RLIMIT_DATA: i32 = 2; // as RLIMIT_CORE
 const RLIMIT_CORE: i32 = 4; // include/uapi/asm-generic/resource.h; its type in the `libc` crate differs between C libraries
 
 // sched_setaffinity(pid) and the like. Only the sandbox's first process is out of reach: run-times name their own

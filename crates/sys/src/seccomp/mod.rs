@@ -23,7 +23,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use libc::sock_filter;
 
-pub use notify::{Listener, Notification, PeerAddress};
+pub use notify::{Listener, MemoryFigures, Notification, PeerAddress};
 use rule::{Rule, low_half};
 
 /// What the filter is to allow beyond, or less than, the table says.
@@ -48,6 +48,11 @@ pub struct Options {
     pub allow_set_id: bool,
     /// Refuses to choose processors, where nothing but what the first process chose bounds how many are used.
     pub kept_to_cpus: bool,
+    /// Has the supervisor answer how much memory there is, in place of the kernel, which knows that of the machine only.
+    pub show_memory: bool,
+    /// Tells the supervisor of memory that is reserved and can be written, which it then lets through, and leaves the limit
+    /// of data to it: where that limit bounds memory.
+    pub watch_reservations: bool,
     /// Asks the supervisor before every new process and thread, where nothing else counts them.
     pub count_forks: bool,
     /// For sandboxes whose copies of a process are moved into other ones: what such a copy does before it takes all of this

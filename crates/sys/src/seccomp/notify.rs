@@ -114,6 +114,22 @@ impl Listener {
         }
     }
 
+    /// Answers a program that asks how much memory there is: what the kernel says of the machine, but for these figures.
+    ///
+    /// Writes into the memory of that program, where it asked for it.
+    ///
+    /// # Errors
+    /// As [`Listener::refuse`].
+    pub fn tell_memory(&self, notification: &Notification, shown: &MemoryFigures) -> io::Result<()> {
+        if !notification.asks_for_memory() {
+            return self.refuse(notification);
+        }
+        match write_process(notification.pid, notification.args[0], &sysinfo_with(shown)) {
+            Ok(()) => self.answer(notification, 0, 0),
+            Err(error) => self.answer(notification, -error.raw_os_error().unwrap_or(libc::EFAULT), 0),
+        }
+    }
+
     /// Whether the program still waits for the answer. If it does, what was found out about its process before this
     /// question was about that process, and not about another with its number.
     pub fn still_waits_for(&self, notification: &Notification) -> bool {
@@ -228,6 +244,16 @@ impl Notification {
         matches!(self.switched(), Some(Rule::Admit))
     }
 
+    /// How many bytes the call reserves that can be written, if it is one of which the filter tells because of that.
+    pub fn reserves(&self) -> Option<u64> {
+        (i64::from(self.number) == libc::SYS_mmap && self.observed()).then_some(self.args[1])
+    }
+
+    /// Whether the program asks how much memory there is.
+    pub fn asks_for_memory(&self) -> bool {
+        i64::from(self.number) == libc::SYS_sysinfo && self.mediated()
+    }
+
     /// The text, ended by a zero byte and at most as long as a path, to which an argument points.
     ///
     /// A copy: what the program does to its own afterwards does not change it.
@@ -331,6 +357,70 @@ fn read_process(pid: u32, address: u64, into: &mut [u8]) -> io::Result<usize> {
     // where the kernel checks it (process_vm_readv(2), Linux 3.2).
     let read = unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
+}
+
+/// Writes all of `bytes` at `address` in another process.
+fn write_process(pid: u32, address: u64, bytes: &[u8]) -> io::Result<()> {
+    let pid = i32::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let address = usize::try_from(address).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let local = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: std::ptr::without_provenance_mut(address),
+        iov_len: bytes.len(),
+    };
+    // SAFETY: `local` is exactly `bytes`, which the kernel only reads here; `remote` is only an address in the other
+    // process, where the kernel checks it (process_vm_writev(2), Linux 3.2).
+    let written = unsafe { libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0) };
+    match usize::try_from(written) {
+        Ok(length) if length == bytes.len() => Ok(()),
+        Ok(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Figures of memory that a program is shown, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MemoryFigures {
+    /// All that it can have.
+    pub total: u64,
+    /// What of it nobody uses.
+    pub free: u64,
+    /// What of it holds the contents of files, and can be had again.
+    pub cached: u64,
+    /// Swap in all.
+    pub swap_total: u64,
+    /// Swap that nobody uses.
+    pub swap_free: u64,
+}
+
+/// `struct sysinfo` of a 64-bit machine (`include/uapi/linux/sysinfo.h`) as the kernel has it for the machine, with other
+/// figures of memory.
+fn sysinfo_with(shown: &MemoryFigures) -> [u8; 112] {
+    let machine = rustix::system::sysinfo();
+    let words = [
+        machine.uptime.cast_unsigned(),
+        machine.loads[0],
+        machine.loads[1],
+        machine.loads[2],
+        shown.total,
+        shown.free,
+        0, // shared
+        0, // of block devices
+        shown.swap_total,
+        shown.swap_free,
+        machine.procs.into(),
+        0, // high memory, in all and free
+        0,
+        1, // bytes in a unit
+    ];
+    let mut bytes = [0; 112];
+    for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_ne_bytes());
+    }
+    bytes
 }
 
 /// The address that a program passed to `connect`.

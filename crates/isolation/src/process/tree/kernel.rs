@@ -18,7 +18,7 @@ pub(super) const PROC: &str = "proc";
 pub(super) const DEV: &str = "dev";
 
 /// For mounts that allow nothing.
-const NOTHING: Attributes = Attributes {
+pub(super) const NOTHING: Attributes = Attributes {
     no_exec: true,
     ..SEALED
 };

@@ -46,8 +46,14 @@ pub(super) static OLD: &[Entry] = &[
     allow!(SYS_select, "older programs, musl"),
     allow!(SYS_epoll_create, "older event loops"),
     allow!(SYS_epoll_wait, "event loops"),
-    absent!(SYS_signalfd, "older form of signalfd4"),
-    absent!(SYS_eventfd, "older form of eventfd2"),
+    absent!(
+        SYS_signalfd,
+        "older form of signalfd4, which C libraries have used since 2008"
+    ),
+    absent!(
+        SYS_eventfd,
+        "older form of eventfd2, which C libraries have used since 2008"
+    ),
     absent!(SYS_epoll_ctl_old, "never worked"),
     absent!(SYS_epoll_wait_old, "never worked"),
 ];

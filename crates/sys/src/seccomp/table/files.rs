@@ -155,8 +155,11 @@ pub(super) static OLD: &[Entry] = &[
     switch!(SYS_lchown, ALLOW, host_namespaces => MEDIATE, "package managers, tar"),
     switch!(SYS_utime, ALLOW, host_namespaces => ABSENT, "older programs"),
     switch!(SYS_utimes, ALLOW, host_namespaces => ABSENT, "older programs, Node.js"),
-    absent!(SYS_futimesat, "older form of utimensat"),
-    absent!(SYS_getdents, "older form of getdents64, which every C library uses"),
+    absent!(
+        SYS_futimesat,
+        "older form of utimensat, which C libraries have made of it since 2007"
+    ),
+    allow!(SYS_getdents, "sanitizers of GCC and Clang, older programs"),
     allow!(SYS_inotify_init, "Java's file watcher"),
     quiet!(SYS_ustat, "older form of statfs, by device number"),
 ];

@@ -9,7 +9,7 @@ use crate::seccomp::rule::Entry;
 
 pub(super) static MEMORY: &[Entry] = &[
     allow!(SYS_brk, "every program"),
-    allow!(SYS_mmap, "every program"),
+    switch!(SYS_mmap, ALLOW, watch_reservations => MMAP, "every program"),
     allow!(SYS_munmap, "every program"),
     allow!(SYS_mprotect, "the dynamic loader, JIT compilers, thread stacks"),
     allow!(SYS_mremap, "realloc"),
@@ -99,15 +99,16 @@ pub(super) static PROCESSES: &[Entry] = &[
     allow!(SYS_getsid, "shells"),
     allow!(SYS_setsid, "daemons, test tools"),
     allow!(SYS_getrusage, "shells, benchmarks"),
-    absent!(SYS_getrlimit, "older form of prlimit64, which C libraries use"),
+    allow!(SYS_getrlimit, "Go before 1.21, older programs"),
     quiet!(SYS_setrlimit, "older form of prlimit64, which C libraries use"),
-    check!(
+    switch!(
         SYS_prlimit64,
         PRLIMIT,
+        watch_reservations => WATCHED_PRLIMIT,
         "shells, run-times; cannot raise a limit, sets only those of the caller, named as 0, and leaves that of cores"
     ),
     allow!(SYS_uname, "configure scripts, Python"),
-    allow!(SYS_sysinfo, "free, run-times that size themselves"),
+    switch!(SYS_sysinfo, ALLOW, show_memory => MEDIATE, "free, run-times that size themselves"),
     allow!(SYS_getrandom, "every program at start"),
     switch!(SYS_prctl, PRCTL, hands_out => PRCTL_OF_ZYGOTES, "thread names, PR_SET_PDEATHSIG, allocators"),
     switch!(SYS_personality, PERSONALITY, allow_ptrace => PERSONALITY_OF_DEBUGGERS, "run-times that read it"),
@@ -249,7 +250,10 @@ pub(super) static TIME: &[Entry] = &[
     allow!(SYS_timer_create, "Java, Go's profiler, timeout"),
     allow!(SYS_timer_settime, "as timer_create"),
     allow!(SYS_timer_gettime, "as timer_create"),
-    allow!(SYS_timer_getoverrun, "as timer_create"),
+    absent!(
+        SYS_timer_getoverrun,
+        "counts missed ticks of a timer, which hardly any program asks for"
+    ),
     allow!(SYS_timer_delete, "as timer_create"),
     allow!(SYS_timerfd_create, "event loops"),
     allow!(SYS_timerfd_settime, "event loops"),

@@ -18,6 +18,8 @@ pub(super) const PLAIN: Options = Options {
     count_forks: false,
     hands_out: false,
     kept_to_cpus: false,
+    show_memory: false,
+    watch_reservations: false,
     superuser: false,
     allow_set_id: false,
 };

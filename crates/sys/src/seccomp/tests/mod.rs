@@ -20,6 +20,8 @@ fn all_options() -> impl Iterator<Item = Options> {
         count_forks: bits & 32 != 0,
         hands_out: false,
         kept_to_cpus: false,
+        show_memory: bits & 4 != 0,
+        watch_reservations: bits & 8 != 0,
         superuser: bits & 64 != 0,
         allow_set_id: bits & 128 != 0,
     })

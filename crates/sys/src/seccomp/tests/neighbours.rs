@@ -3,6 +3,7 @@
 use super::all_options;
 use super::arguments::{HIGH, OK, PLAIN, check};
 use super::machine::{Call, run};
+use crate::seccomp::Options;
 use crate::seccomp::{emit, explain};
 use libc::{EINVAL, EOPNOTSUPP, EPERM, SECCOMP_RET_ERRNO};
 
@@ -63,6 +64,31 @@ fn limits_are_set_for_oneself_and_read_for_everybody() {
             ("prlimit64", &[1, 4, 0x1000, 0], EPERM),
             ("prlimit64", &[0, 3, 0x1000, 0], OK),
             ("prlimit64", &[0, 5, 0x1000, 0], OK),
+            ("prlimit64", &[0, 2, 0x1000, 0], OK),
+        ],
+    );
+}
+
+#[test]
+fn what_bounds_memory_is_not_lifted_from_inside() {
+    let watched = Options {
+        watch_reservations: true,
+        ..PLAIN
+    };
+    check(
+        &watched,
+        &[
+            ("prlimit64", &[0, 2, 0x1000, 0], EPERM),
+            ("prlimit64", &[0, 2, HIGH, 0], EPERM),
+            ("prlimit64", &[0, HIGH | 2, 0x1000, 0x2000], EPERM),
+            ("prlimit64", &[1, 2, 0x1000, 0], EPERM),
+            ("prlimit64", &[0, 2, 0, 0x1000], OK),
+            ("prlimit64", &[0, 7, 0x1000, 0], OK),
+            ("setrlimit", &[2, 0x1000], EPERM),
+            // Not said to be reserved, or not to be written.
+            ("mmap", &[0, 1 << 44, 3, 0x22], OK),
+            ("mmap", &[0, 1 << 44, 0, 0x4022], OK),
+            ("mmap", &[0, 1 << 44, 1, 0x4022], OK),
         ],
     );
 }

@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::kernel::errno;
-use crate::seccomp::{Listener, Notification, Options, PeerAddress, compile};
+use crate::seccomp::{Listener, MemoryFigures, Notification, Options, PeerAddress, compile};
 use libc::{EAFNOSUPPORT, ENOSYS, EPERM};
 
 /// Starts `body` in a thread under a filter that asks, and returns the supervisor's end.
@@ -53,6 +53,8 @@ const NOTIFY: Options = Options {
     count_forks: false,
     hands_out: false,
     kept_to_cpus: false,
+    show_memory: false,
+    watch_reservations: false,
     superuser: false,
     allow_set_id: false,
 };
@@ -189,6 +191,54 @@ fn connections_are_observed_and_go_on() {
     listener.proceed(&notification).expect("the program waits");
     program.join().expect("no panic").expect("the connection was made");
     drop(server);
+}
+
+#[test]
+fn reservations_are_told_with_their_size_and_go_on() {
+    let options = Options {
+        watch_reservations: true,
+        ..NOTIFY
+    };
+    let (nothing, writable) = (0x4022, 3); // MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, PROT_READ | PROT_WRITE
+    let (listener, program) = supervised(options, move || {
+        errno(libc::SYS_mmap, [0, 1 << 44, 0, nothing, u64::MAX]);
+        errno(libc::SYS_mmap, [0, 1 << 44, writable, nothing, u64::MAX])
+    });
+    let told = next(&listener);
+    assert_eq!((told.reserves(), told.mediated()), (Some(1 << 44), false));
+    listener.proceed(&told).expect("the program waits");
+    let answer = program.join().expect("no panic");
+    assert!(![EPERM, ENOSYS].contains(&answer), "{answer}");
+}
+
+#[test]
+fn a_program_that_asks_for_memory_is_told_the_supervisors_figures() {
+    let options = Options {
+        show_memory: true,
+        ..NOTIFY
+    };
+    let (listener, program) = supervised(options, || {
+        let wrong = errno(libc::SYS_sysinfo, [16, 0, 0, 0, 0]);
+        (wrong, rustix::system::sysinfo())
+    });
+    let shown = MemoryFigures {
+        total: 5 << 30,
+        free: 3 << 30,
+        cached: 0,
+        swap_total: 1 << 30,
+        swap_free: 1 << 20,
+    };
+    for _ in 0..2 {
+        let told = next(&listener);
+        assert!(told.asks_for_memory() && told.reserves().is_none());
+        listener.tell_memory(&told, &shown).expect("the program waits");
+    }
+    let (wrong, found) = program.join().expect("no panic");
+    assert_eq!(wrong, libc::EFAULT);
+    let figures = [found.totalram, found.freeram, found.totalswap, found.freeswap];
+    assert_eq!(figures, [5 << 30, 3 << 30, 1 << 30, 1 << 20]);
+    assert_eq!((found.mem_unit, found.bufferram), (1, 0));
+    assert!(found.uptime > 0 && found.procs > 0);
 }
 
 #[test]
