@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use offleash_api::client::{Client, ClientError};
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
+use offleash_manager::daemon::ALLOW_PTRACE;
 use serde_json::json;
 
 use super::{assignments, line, seconds, text};
@@ -45,6 +46,9 @@ pub(super) fn create(client: &Client, arguments: &CreateArgs) -> Result<ExitCode
             "pids": arguments.pids,
         },
     });
+    if arguments.allow_ptrace {
+        body["metadata"][ALLOW_PTRACE] = json!("true");
+    }
     if let Some(name) = &arguments.name {
         body["name"] = json!(name.as_str());
     }

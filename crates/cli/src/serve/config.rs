@@ -196,6 +196,7 @@ fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Wrong> 
         &mut config.max_timeout,
         sandboxes.max_timeout_seconds.map(Duration::from_secs),
     );
+    set(&mut config.allow_ptrace, sandboxes.allow_ptrace);
     set(&mut config.max_sandboxes, sandboxes.max);
     set(&mut config.max_creating, sandboxes.max_creating);
     set(

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use offleash_manager::daemon::{
-    ApiKey, Caller, CreateRequest, DaemonConfig, DaemonError, EventKind, Keys, ListFilter, Quota, Scope, Scopes, State,
+    ALLOW_PTRACE, ApiKey, Caller, CreateRequest, Daemon, DaemonConfig, DaemonError, EventKind, Keys, ListFilter, Quota,
+    Scope, Scopes, State,
 };
 
-use super::world::{World, create, test, within};
+use super::world::{World, create, output, test, within};
 
 fn caller(key_id: &str, scope: Scope, quota: Quota) -> Caller {
     Caller {
@@ -362,5 +363,38 @@ fn lists_are_filtered_ordered_and_paged() {
             };
             assert!(matches!(daemon.list(&me, &filter), Err(DaemonError::Invalid { .. })));
         }
+    });
+}
+
+#[test]
+fn debuggers_are_given_to_the_owner_and_where_the_configuration_says_so() {
+    test(async {
+        let world = World::new();
+        let daemon = world.daemon().await;
+        let asking = |word: &str| CreateRequest {
+            metadata: BTreeMap::from([(ALLOW_PTRACE.to_owned(), word.to_owned())]),
+            ..CreateRequest::default()
+        };
+        let other = caller("k1", Scope::Admin, Quota::default());
+        let refused = within(daemon.create(&other, asking("true"))).await;
+        assert!(matches!(refused, Err(DaemonError::NotAllowed { .. })), "{refused:?}");
+        let wrong = within(daemon.create(&Caller::local(), asking("yes"))).await;
+        assert!(matches!(wrong, Err(DaemonError::Invalid { .. })), "{wrong:?}");
+        // What the search for leaks of a sanitizer is told, and what the sandbox sees of its memory.
+        let script =
+            "echo ${ASAN_OPTIONS-none}; awk '/^MemTotal/ { print $2 }' /proc/meminfo; cat /sys/fs/cgroup/memory.max";
+        let found = async |daemon: &Daemon, id: &str| output(&within(daemon.keeper(id)).await.unwrap(), script).await;
+        let seen = |first: &str| format!("{first}\n524288\n536870912\n");
+        let plain = within(daemon.create(&other, asking("false"))).await.unwrap();
+        assert_eq!(found(&daemon, &plain.id).await, seen("detect_leaks=0"));
+        let owned = within(daemon.create(&Caller::local(), asking("true"))).await.unwrap();
+        assert_eq!(found(&daemon, &owned.id).await, seen("none"));
+        for id in [&plain.id, &owned.id] {
+            within(daemon.kill(&Caller::local(), id)).await.unwrap();
+        }
+        world.close(daemon).await;
+        let daemon = world.daemon_with(|config| config.allow_ptrace = true).await;
+        let allowed = within(daemon.create(&other, asking("true"))).await.unwrap();
+        assert_eq!(found(&daemon, &allowed.id).await, seen("none"));
     });
 }

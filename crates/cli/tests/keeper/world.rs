@@ -55,6 +55,7 @@ pub(crate) fn order(site: &Site) -> SandboxOrder {
             ..LimitsOrder::default()
         },
         network: NetworkOrder::default(),
+        allow_ptrace: false,
         descent: Descent::Alone,
         wants_copy: false,
         is_copied: false,

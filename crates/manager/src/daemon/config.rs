@@ -24,6 +24,8 @@ pub struct DaemonConfig {
     pub default_timeout: Duration,
     /// The longest that anybody may ask for, counted from each request.
     pub max_timeout: Duration,
+    /// Whether every caller may ask for sandboxes in which programs may trace each other; the owner always may.
+    pub allow_ptrace: bool,
     /// What a sandbox may use whose creator does not say.
     pub default_limits: Limits,
     /// The most that anybody may ask for.
@@ -186,6 +188,7 @@ impl Default for DaemonConfig {
             program: None,
             default_timeout: Duration::from_secs(300),
             max_timeout: Duration::from_secs(24 * 60 * 60),
+            allow_ptrace: false,
             default_limits: Limits {
                 cpus: 2,
                 memory_mib: 512,

@@ -12,7 +12,7 @@ use offleash_core::units::{Bytes, CpuCount};
 use offleash_store::registry::{Change, LogLevel, SandboxRow, SandboxState, Scope};
 use tokio::time::timeout;
 
-pub(super) use self::order::Order;
+pub(super) use self::order::{Order, check_ptrace};
 use super::error::DaemonError;
 use super::history::{self, Cause};
 use super::inner::{Inner, blocking};
@@ -456,6 +456,7 @@ fn sandbox_order(inner: &Inner, entry: &Entry) -> Result<SandboxOrder, DaemonErr
             pids: Some(u64::from(pids)),
         },
         network: network_order(&specification.network)?,
+        allow_ptrace: specification.allow_ptrace,
         descent: Descent::Alone,
         wants_copy: false,
         is_copied: false,

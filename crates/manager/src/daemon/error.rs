@@ -158,6 +158,14 @@ pub enum DaemonError {
         /// What it would need.
         scope: &'static str,
     },
+    /// The server's configuration does not let callers have that.
+    #[error("this server does not allow {what}")]
+    NotAllowed {
+        /// What was asked for.
+        what: &'static str,
+        /// What the owner of the server would have to set.
+        setting: &'static str,
+    },
     /// The daemon is ending.
     #[error("the daemon is ending; try again in a moment")]
     Draining,
@@ -246,7 +254,7 @@ impl Explained for DaemonError {
             Self::Templates(source) => source.kind(),
             Self::Invalid { .. } => ErrorKind::Invalid,
             Self::Unsupported { .. } => ErrorKind::Unsupported,
-            Self::Unauthorized | Self::Forbidden { .. } => ErrorKind::Denied,
+            Self::Unauthorized | Self::Forbidden { .. } | Self::NotAllowed { .. } => ErrorKind::Denied,
             Self::Keeper { .. } | Self::Host { .. } => ErrorKind::Internal,
             Self::Store(source) => source.kind(),
             Self::State(source) => source.kind(),
@@ -257,6 +265,7 @@ impl Explained for DaemonError {
         match self {
             Self::AlreadyRunning => Some("end it first, or name another directory with `--state DIR`".into()),
             Self::Unauthorized => Some("`offleash key create` makes a key and shows it once".into()),
+            Self::NotAllowed { setting, .. } => Some(format!("`{setting}` in the server's configuration allows it")),
             Self::Full { most } => Some(format!(
                 "`sandboxes.max` of the server's configuration is {most}: raise it, or remove some that `offleash ls` lists"
             )),

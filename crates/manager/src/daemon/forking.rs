@@ -24,7 +24,7 @@ use tokio::sync::SemaphorePermit;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::creating::{Listener, Order, make_in_turn, new_row, settle};
+use super::creating::{Listener, Order, check_ptrace, make_in_turn, new_row, settle};
 use super::error::DaemonError;
 use super::history::{Cause, who};
 use super::inner::Inner;
@@ -203,6 +203,7 @@ async fn order_of(
             "is of another build of its template than there is now",
         ));
     }
+    check_ptrace(&specification, caller, inner)?;
     let (limits, on_timeout) = (specification.limits, OnTimeout::of(&row));
     // Whoever forks the sandbox of another does not speak with that one's voice.
     let network = NetworkSettings {

@@ -357,6 +357,7 @@ mod tests {
             degrade: Degrade::Allow,
             limits: LimitsOrder::default(),
             network: NetworkOrder::default(),
+            allow_ptrace: false,
             descent: Descent::Alone,
             wants_copy: false,
             is_copied: false,

@@ -57,7 +57,7 @@ pub use self::names::Called;
 pub use self::readiness::Missing;
 pub use self::records::LogsWanted;
 pub use self::request::{
-    CreateRequest, EgressProxy, LimitsRequest, ListFilter, MOST_LISTED, NAME, NetworkSettings, OnTimeout,
+    ALLOW_PTRACE, CreateRequest, EgressProxy, LimitsRequest, ListFilter, MOST_LISTED, NAME, NetworkSettings, OnTimeout,
 };
 pub use self::view::{
     Access, Caller, Counts, Event, Interpreter, LOCAL_KEY, Limits, LogLine, Metric, Page, SandboxView, State,

@@ -37,6 +37,9 @@ pub struct CreateRequest {
 /// The label that is a sandbox's name. Nobody sets it as a label.
 pub const NAME: &str = "offleash.name";
 
+/// The label by which a sandbox is asked for in which programs may trace and look into each other, as debuggers do: `true`.
+pub const ALLOW_PTRACE: &str = "offleash.allow_ptrace";
+
 /// What happens to a sandbox when its time is up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

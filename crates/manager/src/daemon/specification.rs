@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::config::DaemonConfig;
 use super::error::DaemonError;
 use super::network;
-use super::request::{CreateRequest, LimitsRequest, NetworkSettings};
+use super::request::{ALLOW_PTRACE, CreateRequest, LimitsRequest, NetworkSettings};
 use super::view::Limits;
 
 /// What is kept of a request beside what the registry has columns for.
@@ -18,6 +18,9 @@ pub(super) struct Specification {
     pub(super) env: BTreeMap<String, String>,
     pub(super) network: NetworkSettings,
     pub(super) limits: Limits,
+    /// Whether its programs may trace each other.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) allow_ptrace: bool,
     /// Whether the rules above may not be those that the sandbox has: they are written before they are set.
     #[serde(default)]
     pub(super) network_pending: bool,
@@ -61,6 +64,7 @@ impl Specification {
             env: request.env.clone(),
             network: request.network.clone(),
             limits: limits(&request.limits, config)?,
+            allow_ptrace: asks_for_ptrace(&request.metadata)?,
             network_pending: false,
             left_ms: None,
             build: None,
@@ -77,6 +81,7 @@ impl Specification {
             env: BTreeMap::new(),
             network: NetworkSettings::default(),
             limits: config.default_limits,
+            allow_ptrace: false,
             network_pending: false,
             left_ms: None,
             build: None,
@@ -165,6 +170,18 @@ fn within<T: PartialOrd + std::fmt::Display + Copy>(
     }
 }
 
+/// Whether debuggers are asked for.
+fn asks_for_ptrace(metadata: &BTreeMap<String, String>) -> Result<bool, DaemonError> {
+    match metadata.get(ALLOW_PTRACE).map(String::as_str) {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(_) => Err(DaemonError::invalid(
+            "metadata",
+            format!("label `{ALLOW_PTRACE}` is `true` or `false`"),
+        )),
+    }
+}
+
 fn check_env(env: &BTreeMap<String, String>) -> Result<(), DaemonError> {
     check_map("envVars", env)?;
     for (name, value) in env {
@@ -230,6 +247,16 @@ mod tests {
         for text in ["", "plain", "\u{1}\u{1f}\u{8}\u{c}\n\r\t\"\\/", "é\u{7f}\u{2028}😀"] {
             let json = serde_json::to_string(text).unwrap();
             assert_eq!(written(text) + 2, json.len(), "{json}");
+        }
+    }
+
+    #[test]
+    fn debuggers_are_asked_for_by_one_word() {
+        let asked = |value: &str| asks_for_ptrace(&BTreeMap::from([(ALLOW_PTRACE.to_owned(), value.to_owned())]));
+        assert_eq!(asks_for_ptrace(&BTreeMap::new()).unwrap(), false);
+        assert!(asked("true").unwrap() && !asked("false").unwrap());
+        for word in ["", "1", "True", "yes"] {
+            asked(word).unwrap_err();
         }
     }
 

@@ -49,6 +49,9 @@ pub struct SandboxOrder {
     pub limits: LimitsOrder,
     /// What it may reach.
     pub network: NetworkOrder,
+    /// Whether its programs may trace each other, as debuggers do.
+    #[serde(default)]
+    pub allow_ptrace: bool,
     /// Whose copies its processes may be.
     #[serde(default)]
     pub descent: Descent,
@@ -393,6 +396,7 @@ impl SandboxOrder {
             limits: self.limits.limits(),
             network,
             pausable: true,
+            allow_ptrace: self.allow_ptrace,
             descent: self.descent,
             root: match &self.template {
                 // The layer is the keeper's, and goes with the sandbox.

@@ -72,6 +72,9 @@ tables! {
         level: String = "`auto`",
         /// Below which level none is made.
         min_level: String = "none",
+        /// Whether every key may ask for sandboxes in which debuggers work (`offleash create --allow-ptrace`, or label
+        /// `offleash.allow_ptrace`); who started the server always may.
+        allow_ptrace: bool = "`false`",
         /// Whether sandboxes are made whose limits cannot all be enforced here: `allow` or `refuse`.
         degrade: String = "`allow`",
     }

@@ -18,6 +18,21 @@ use crate::daemon::specification::{self, Specification};
 use crate::daemon::table::Claim;
 use crate::daemon::view::Caller;
 
+/// Debuggers are the owner's to allow: more of the kernel can be reached where they may work.
+pub(in crate::daemon) fn check_ptrace(
+    specification: &Specification,
+    caller: &Caller,
+    inner: &Inner,
+) -> Result<(), DaemonError> {
+    match specification.allow_ptrace && !inner.config.allow_ptrace && !caller.is_owner() {
+        true => Err(DaemonError::NotAllowed {
+            what: "sandboxes with debuggers",
+            setting: "sandboxes.allow_ptrace = true",
+        }),
+        false => Ok(()),
+    }
+}
+
 /// A create, checked and settled.
 #[derive(Debug)]
 pub(in crate::daemon) struct Order {
@@ -43,6 +58,7 @@ impl Order {
         }
         request.network.named_by_owner = caller.is_owner();
         let specification = Specification::of(&request, &inner.config)?;
+        check_ptrace(&specification, caller, inner)?;
         let timeout = specification::timeout(request.timeout_seconds, &inner.config)?;
         Ok(Self {
             caller: caller.clone(),
@@ -60,7 +76,9 @@ impl Order {
 
     /// Whether it asks for nothing that members of the warm pool have not.
     pub(super) fn is_usual(&self, inner: &Inner) -> bool {
-        self.specification.limits == inner.config.default_limits && !(self.is_late() && self.has_context(inner))
+        self.specification.limits == inner.config.default_limits
+            && !self.specification.allow_ptrace
+            && !(self.is_late() && self.has_context(inner))
     }
 
     /// Whether it has variables that an interpreter would have had to be started with.

@@ -150,6 +150,7 @@ fn order(inner: &Inner, id: &RunId, origin: &Origin) -> SandboxOrder {
         degrade: inner.config.degrade,
         limits: limits(&inner.config),
         network: NetworkOrder::default(),
+        allow_ptrace: false,
         descent: Descent::Zygote,
         wants_copy: false,
         is_copied: false,
