@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use crate::clients::{Place, TooMany};
+use crate::cut::{Cut, Cuttable};
 use crate::pace::{Busy, Paced};
 use crate::server::{self, State};
 
@@ -84,12 +85,14 @@ pub(crate) async fn serve_tcp(stream: TcpStream, peer: SocketAddr, state: Arc<St
     let _set = rustix::net::sockopt::set_socket_keepalive(&stream, true);
     let peer = Peer::Anybody(peer);
     let Held { place, ending } = held;
+    let cut = Cut::default();
+    let stream = Cuttable::new(stream, cut.clone());
     let Some(tls) = state.tls.clone() else {
-        return speak(stream, client(peer, false, place), state, ending).await;
+        return speak(stream, &cut, client(peer, false, place), state, ending).await;
     };
     // Who does not speak TLS hears of it from TLS.
     if let Ok(Ok(stream)) = timeout(HANDSHAKE, TlsAcceptor::from(tls).accept(stream)).await {
-        speak(stream, client(peer, true, place), state, ending).await;
+        speak(stream, &cut, client(peer, true, place), state, ending).await;
     }
 }
 
@@ -100,7 +103,8 @@ pub(crate) async fn serve_local(stream: UnixStream, state: Arc<State>, held: Hel
         .peer_cred()
         .is_ok_and(|peer| peer.uid() == geteuid().as_raw() || peer.uid() == 0);
     if owner {
-        speak(stream, client(Peer::Owner, false, held.place), state, held.ending).await;
+        let client = client(Peer::Owner, false, held.place);
+        speak(stream, &Cut::default(), client, state, held.ending).await;
     }
 }
 
@@ -115,7 +119,7 @@ fn client(peer: Peer, secure: bool, place: Place) -> Client {
     }
 }
 
-async fn speak<S>(stream: S, client: Client, state: Arc<State>, mut ending: watch::Receiver<bool>)
+async fn speak<S>(stream: S, cut: &Cut, client: Client, state: Arc<State>, mut ending: watch::Receiver<bool>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -134,13 +138,17 @@ where
         .with_upgrades();
     let mut connection = std::pin::pin!(connection);
     // A client that goes away or sends nonsense ends its connection, and that is all.
-    tokio::select! {
-        _ended = &mut connection => {}
+    let ended = tokio::select! {
+        ended = &mut connection => ended,
         // It changes once.
         _told = ending.changed() => {
             connection.as_mut().graceful_shutdown();
-            let _ended = connection.await;
+            connection.as_mut().await
         }
+    };
+    // An answer that is not whole must not look like one that is.
+    if ended.is_err_and(|error| error.is_user()) {
+        cut.order();
     }
 }
 

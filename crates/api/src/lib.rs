@@ -14,6 +14,7 @@ mod connect;
 mod connection;
 mod control;
 mod cors;
+mod cut;
 mod driven;
 mod envd;
 mod failure;

@@ -44,6 +44,10 @@ const TURNED_AWAY: usize = 64;
 /// How many signatures that name no sandbox are looked at, at once: each with the token of every sandbox.
 const SIGNATURES: usize = 2;
 
+/// The domain of a server that only this machine reaches and that was given none: names below it are this machine's
+/// (RFC 6761, section 6.3).
+const LOCAL_DOMAIN: &str = "localhost";
+
 /// When it is worth asking again whether a server is ready that was not.
 const READY_AGAIN: Duration = Duration::from_secs(5);
 
@@ -59,7 +63,7 @@ pub struct ServerConfig {
     /// Whether an address that others can reach may be listened on without TLS.
     pub insecure_public: bool,
     /// The domain below which `PORT-ID.DOMAIN` names a port inside a sandbox; with the port that it is reached at,
-    /// unless that is the usual one.
+    /// unless that is the usual one. `localhost` with the server's port if absent and only this machine reaches it.
     pub domain: Option<String>,
     /// Origins whose pages may call, as in `https://app.example`.
     pub allow_origins: Vec<String>,
@@ -200,7 +204,8 @@ impl Server {
             return Err(ListenError::Public { address }.into());
         }
         let local = config.local.as_deref().map(listen::local).transpose()?;
-        let domain = config.domain.map(|domain| domain.to_ascii_lowercase());
+        let usual = || (!is_public).then(|| format!("{LOCAL_DOMAIN}:{}", address.port()));
+        let domain = config.domain.map(|domain| domain.to_ascii_lowercase()).or_else(usual);
         let guard = Guard {
             local_only: !is_public,
             domain: domain.as_deref().map(|domain| route::without_port(domain).to_owned()),

@@ -53,6 +53,8 @@ pub(super) async fn forward(
     let (mut sender, connection) = http1::Builder::new()
         .max_buf_size(MAX_HEAD)
         .max_headers(MAX_FIELDS)
+        // As E2B's proxy writes them: a program may not know them otherwise.
+        .title_case_headers(true)
         .handshake(TokioIo::new(stream))
         .await?;
     // It ends with the answer, or with the sender.

@@ -11,7 +11,8 @@ pub(crate) struct ServeArgs {
     /// Address to listen on. [default: 127.0.0.1:3000]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) listen: Option<ListenAt>,
-    /// Domain below which PORT-ID.DOMAIN is a port inside a sandbox.
+    /// Domain below which PORT-ID.DOMAIN is a port inside a sandbox. [default: localhost with the port, on a loopback
+    /// address]
     #[arg(long, value_name = "DOMAIN[:PORT]")]
     pub(crate) domain: Option<String>,
     /// Certificate chain to speak TLS with, PEM.

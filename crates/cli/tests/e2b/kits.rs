@@ -9,13 +9,14 @@ use crate::support::skip;
 const SDKS: &str = "OFFLEASH_SDKS";
 
 /// Python's, as it is laid out beside one another so that modules import each other.
-const PYTHON: [(&str, &str); 13] = [
+const PYTHON: [(&str, &str); 14] = [
     ("cases.py", include_str!("python/cases.py")),
     ("network.py", include_str!("python/network.py")),
     ("lifecycle.py", include_str!("python/lifecycle.py")),
     ("commands.py", include_str!("python/commands.py")),
     ("files.py", include_str!("python/files.py")),
     ("others.py", include_str!("python/others.py")),
+    ("reach.py", include_str!("python/reach.py")),
     ("code.py", include_str!("python/code.py")),
     ("hostile.py", include_str!("python/hostile.py")),
     ("packages.py", include_str!("python/packages.py")),
@@ -25,12 +26,13 @@ const PYTHON: [(&str, &str); 13] = [
     ("async_others.py", include_str!("python/async_others.py")),
 ];
 
-const JAVASCRIPT: [(&str, &str); 6] = [
+const JAVASCRIPT: [(&str, &str); 7] = [
     ("cases.mjs", include_str!("javascript/cases.mjs")),
     ("lifecycle.mjs", include_str!("javascript/lifecycle.mjs")),
     ("commands.mjs", include_str!("javascript/commands.mjs")),
     ("files.mjs", include_str!("javascript/files.mjs")),
     ("others.mjs", include_str!("javascript/others.mjs")),
+    ("reach.mjs", include_str!("javascript/reach.mjs")),
     ("packages.mjs", include_str!("javascript/packages.mjs")),
 ];
 

@@ -7,9 +7,9 @@ use crate::server::{Server, WITH_POOL};
 use crate::support::skip;
 
 /// Modules of cases, in Python the halves of the SDK that wait and those that do not.
-const PYTHON: [&str; 4] = ["lifecycle", "commands", "files", "others"];
+const PYTHON: [&str; 5] = ["lifecycle", "commands", "files", "others", "reach"];
 const ASYNCHRONOUS: [&str; 4] = ["async_lifecycle", "async_commands", "async_files", "async_others"];
-const JAVASCRIPT: [&str; 4] = PYTHON;
+const JAVASCRIPT: [&str; 5] = PYTHON;
 
 /// The newest release of each, module by module.
 macro_rules! newest {
@@ -26,6 +26,7 @@ newest! {
     the_newest_python_sdk_runs_commands: "python", PYTHON[1];
     the_newest_python_sdk_moves_files: "python", PYTHON[2];
     the_newest_python_sdk_does_the_rest: "python", PYTHON[3];
+    the_newest_python_sdk_reaches_ports: "python", PYTHON[4];
     the_newest_asynchronous_python_sdk_lives_with_sandboxes: "python", ASYNCHRONOUS[0];
     the_newest_asynchronous_python_sdk_runs_commands: "python", ASYNCHRONOUS[1];
     the_newest_asynchronous_python_sdk_moves_files: "python", ASYNCHRONOUS[2];
@@ -34,6 +35,7 @@ newest! {
     the_newest_javascript_sdk_runs_commands: "javascript", JAVASCRIPT[1];
     the_newest_javascript_sdk_moves_files: "javascript", JAVASCRIPT[2];
     the_newest_javascript_sdk_does_the_rest: "javascript", JAVASCRIPT[3];
+    the_newest_javascript_sdk_reaches_ports: "javascript", JAVASCRIPT[4];
 }
 
 // Older ones make and find sandboxes by calls that newer ones do not know any more.

@@ -1,6 +1,7 @@
 //! Changes below a directory, told as they happen until the host closes the socket (inotify(7)).
 //!
-//! Directories that appear are watched as soon as they are heard of, and what is in them already is told as made. When
+//! Directories that appear are watched as soon as they are heard of, and what is in them already is told as made, and as
+//! written where there is something in it. When
 //! the kernel has more to tell than it keeps, that is told too, and every directory is looked for again.
 
 use alloc::vec::Vec;
@@ -285,11 +286,16 @@ impl Watcher<'_> {
                 }
                 self.push(&self::below(&path, bytes), ChangeKind::Create)?;
             }
+            let look = || rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
             let kind = match entry.file_type() {
-                FileType::Unknown => rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
-                    .map_or(FileType::Unknown, |status| entry::type_of(status.st_mode)),
+                FileType::Unknown => look().map_or(FileType::Unknown, |status| entry::type_of(status.st_mode)),
                 known => known,
             };
+            // It may have been written before the directory was watched, which nothing tells; so it is told here, and again
+            // if it was after.
+            if found == Found::New && kind == FileType::RegularFile && look().is_ok_and(|status| status.st_size > 0) {
+                self.push(&self::below(&path, bytes), ChangeKind::Write)?;
+            }
             if kind == FileType::Directory {
                 below.push(bytes.to_vec());
             }

@@ -221,12 +221,16 @@ fn prepare_layers(plan: &Plan, identity: &Identity) -> Result<(), IsolationError
         return Ok(());
     }
     for entry in &plan.entries {
-        let (layer, owner) = match &entry.node {
-            Node::Overlay { layer, .. } => (layer, identity.outside),
+        let (layer, before) = match &entry.node {
+            Node::Overlay { layer, .. } => (layer, None),
             // That of an earlier sandbox belongs to the ids which that had, and is mapped.
-            Node::Base { layer, .. } => (layer, owner_of_layer(layer)?.unwrap_or(identity.outside)),
+            Node::Base { layer, .. } => (layer, owner_of_layer(layer)?),
             _ => continue,
         };
+        let owner = before.unwrap_or(identity.outside);
+        if matches!(&entry.node, Node::Base { .. }) && before.is_none() {
+            give_all(&layer.join("upper"), owner)?;
+        }
         let is_new = matches!(&entry.node, Node::Overlay { .. }) || owner == identity.outside;
         let upper = is_new.then(|| layer.join("upper"));
         for directory in [layer.clone(), layer.join("work")].into_iter().chain(upper) {
@@ -240,10 +244,31 @@ fn prepare_layers(plan: &Plan, identity: &Identity) -> Result<(), IsolationError
     Ok(())
 }
 
+/// Gives what is in a directory, in which no sandbox ever was.
+fn give_all(directory: &Path, owner: (u32, u32)) -> Result<(), IsolationError> {
+    let found = std::fs::read_dir(directory);
+    let found = found.map_err(|error| failed("preparing the layer", directory.to_string_lossy(), error))?;
+    for entry in found {
+        let entry = entry.map_err(|error| failed("preparing the layer", directory.to_string_lossy(), error))?;
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            give_all(&entry.path(), owner)?;
+        }
+        give(&entry.path(), owner)?;
+    }
+    Ok(())
+}
+
+/// Gives a directory, or whatever is called so; no link is followed.
 fn give(directory: &Path, (uid, gid): (u32, u32)) -> Result<(), IsolationError> {
     let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
-    rustix::fs::chown(directory, Some(uid), Some(gid))
-        .map_err(|error| failed("preparing the layer", directory.to_string_lossy(), error.into()))
+    rustix::fs::chownat(
+        rustix::fs::CWD,
+        directory,
+        Some(uid),
+        Some(gid),
+        rustix::fs::AtFlags::SYMLINK_NOFOLLOW,
+    )
+    .map_err(|error| failed("preparing the layer", directory.to_string_lossy(), error.into()))
 }
 
 /// To whom a layer was given by an earlier sandbox, if there was one.

@@ -3,7 +3,7 @@
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use offleash_core::id::RunId;
@@ -11,6 +11,7 @@ use offleash_isolation::process;
 use offleash_store::{FileError, remove_directory, spread};
 use rustix::fs::FlockOperation;
 
+use super::python::Link;
 use super::{BaseError, make_private};
 
 const SCRATCH: &str = "scratch";
@@ -23,18 +24,37 @@ const LOOKED_AT: usize = 8;
 pub const REMOVE_COMMAND: &str = "remove-layer";
 
 /// Makes a part of a layer, or makes one ready that an earlier sandbox left: overlayfs refuses to work where it was cut
-/// off before.
-pub(super) fn prepare(layer: &Path, mode: u32) -> Result<(), BaseError> {
+/// off before. Answers whether it is new.
+pub(super) fn prepare(layer: &Path, mode: u32) -> Result<bool, BaseError> {
     make_private(layer)?;
     let (upper, work) = (layer.join("upper"), layer.join("work"));
-    match DirBuilder::new().mode(0o700).create(&upper) {
-        // Its mode is what the sandbox sees of the directory.
-        Ok(()) => fs::set_permissions(&upper, Permissions::from_mode(mode)).map_err(BaseError::at("making", &upper))?,
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(BaseError::at("making", &upper)(error)),
-    }
+    let is_new = make_directory(&upper, mode)?;
     remove_directory(&work).map_err(|error| BaseError::Removing(Box::new(error)))?;
-    make_private(&work)
+    make_private(&work)?;
+    Ok(is_new)
+}
+
+/// Makes a directory that the sandbox sees with this mode; whether it was not there.
+fn make_directory(path: &Path, mode: u32) -> Result<bool, BaseError> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => {
+            fs::set_permissions(path, Permissions::from_mode(mode)).map_err(BaseError::at("making", path))?;
+            Ok(true)
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(BaseError::at("making", path)(error)),
+    }
+}
+
+/// Puts a link into a new layer, in directories that are there below it.
+pub(super) fn link(layer: &Path, link: &Link) -> Result<(), BaseError> {
+    let mut place = layer.join("upper");
+    for (name, mode) in &link.directories {
+        place.push(name);
+        make_directory(&place, *mode)?;
+    }
+    place.push(link.name);
+    symlink(link.to, &place).map_err(BaseError::at("making", &place))
 }
 
 /// A layer that is discarded with its sandbox; the next one discards it should we die before.

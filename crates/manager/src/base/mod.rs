@@ -14,6 +14,7 @@ mod content;
 mod copy;
 mod error;
 mod layer;
+mod python;
 mod skeleton;
 mod stamp;
 
@@ -56,6 +57,8 @@ pub struct Template {
     directory: PathBuf,
     parts: Vec<PathBuf>,
     has_skeletons: bool,
+    /// What a new layer gets.
+    python: Option<python::Link>,
     _lock: OwnedFd,
 }
 
@@ -88,6 +91,7 @@ impl Template {
                     directory,
                     parts,
                     has_skeletons,
+                    python: python::missing(),
                     _lock: lock,
                 });
             }
@@ -108,7 +112,8 @@ impl Template {
     /// What a sandbox that writes to `layer` is made of. Makes what is missing of the layer, and gives each of its parts a
     /// new directory for overlayfs to work in.
     ///
-    /// `built` is the layer that a template was built in, if one lies between.
+    /// `built` is the layer that a template was built in, if one lies between. A new layer that lies over the host alone gets
+    /// the name `python` where the host has none; a template has it already, or did away with it.
     ///
     /// # Errors
     /// When the layer cannot be written.
@@ -119,6 +124,13 @@ impl Template {
             let skeleton = self.has_skeletons.then(|| self.skeleton(target));
             parts.push(self.part(target, target.clone(), skeleton, layer)?);
         }
+        let python = self.python.as_ref().filter(|_| built.is_none());
+        for (part, is_new) in &parts {
+            if let Some(link) = python.filter(|_| *is_new && part.target == Path::new(python::PART)) {
+                layer::link(&part.layer, link)?;
+            }
+        }
+        let mut parts: Vec<BasePart> = parts.into_iter().map(|(part, _)| part).collect();
         for part in parts.iter_mut().filter(|_| built.is_some()) {
             let of_template = built.map(|built| built.join(name_of(&part.target)));
             // One that was built on a host with other such directories has nothing of this one.
@@ -141,17 +153,18 @@ impl Template {
         lower: PathBuf,
         skeleton: Option<PathBuf>,
         layer: &Path,
-    ) -> Result<BasePart, BaseError> {
+    ) -> Result<(BasePart, bool), BaseError> {
         let layer = layer.join(name_of(target));
         let mode = fs::metadata(&lower).map_err(BaseError::at("examining", &lower))?.mode();
-        layer::prepare(&layer, mode & 0o777)?;
-        Ok(BasePart {
+        let is_new = layer::prepare(&layer, mode & 0o777)?;
+        let part = BasePart {
             target: target.to_owned(),
             lower,
             template: None,
             skeleton,
             layer,
-        })
+        };
+        Ok((part, is_new))
     }
 
     fn skeleton(&self, target: &Path) -> PathBuf {

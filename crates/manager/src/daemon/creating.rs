@@ -24,7 +24,7 @@ use super::specification::Specification;
 use super::table::{Entry, Reserved};
 use super::view::{Caller, Limits, SandboxView};
 use super::{Daemon, code, network, random, spares, templates, zygotes};
-use crate::clock::{after, now_ms};
+use crate::clock::{after, now_ms, own_ms};
 use crate::keeper::answer::Made;
 use crate::keeper::order::{LimitsOrder, NetworkOrder, SandboxOrder};
 
@@ -395,7 +395,7 @@ async fn note_made(
     let mut row = entry.lock().row.clone();
     if let Some(order) = order {
         // Its time counts from now.
-        row.started_ms = now_ms();
+        row.started_ms = own_ms();
         row.end_ms = after(row.started_ms, order.timeout);
     }
     row.state = SandboxState::Running;

@@ -29,7 +29,7 @@ tables! {
         /// Address to listen on; port 0 takes any that is free. A socket that systemd hands over wins.
         listen: ListenAt = "`127.0.0.1:3000`",
         /// Domain below which `PORT-ID.DOMAIN` is a port inside a sandbox; with `:PORT` unless it is reached at 443.
-        domain: String = "none",
+        domain: String = "`localhost` with the port, on a loopback address",
         /// Certificate chain to speak TLS with, PEM; `tls_key` goes with it.
         tls_cert: PathBuf = "none",
         /// Private key of the certificate, PEM.

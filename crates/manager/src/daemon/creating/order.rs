@@ -7,7 +7,7 @@ use offleash_interpreter::language::Language;
 use offleash_store::HeldTemplate;
 use offleash_store::registry::{EventKind, SandboxRow};
 
-use crate::clock::{after, now_ms};
+use crate::clock::{after, own_ms};
 use crate::daemon::error::DaemonError;
 use crate::daemon::history::{Happened, who};
 use crate::daemon::inner::Inner;
@@ -130,7 +130,7 @@ impl Order {
         let closed = request.network.allow_public_traffic == Some(false);
         row.key_id = Some(self.caller.key_id.clone());
         row.metadata.clone_from(&request.metadata);
-        row.started_ms = now_ms();
+        row.started_ms = own_ms();
         row.end_ms = after(row.started_ms, self.timeout);
         row.auto_pause = request.on_timeout == OnTimeout::Pause;
         row.auto_resume = request.auto_resume;
