@@ -332,6 +332,8 @@ final class Driver {
         private final Output output;
         private final JShell shell;
         private final Map<String, String> environment;
+        // What of the environment is a property, too, as E2B's code interpreter has it: all that no property stands for.
+        private final Map<String, String> properties = new HashMap<>();
         // Where snippets are: `cell 3`, and how many lines of it come before them.
         private final Map<String, String> names = new HashMap<>();
         private final Map<String, Integer> lines = new HashMap<>();
@@ -349,6 +351,14 @@ final class Driver {
             // The first one that runs takes longest.
             shell.eval("1").forEach(event -> shell.drop(event.snippet()));
             environment = environment();
+            environment.forEach(this::setProperty);
+        }
+
+        private void setProperty(String name, String value) {
+            if (properties.containsKey(name) || System.getProperty(name) == null) {
+                properties.put(name, value);
+                System.setProperty(name, value);
+            }
         }
 
         // The variables that are seen by `System.getenv` and `ProcessBuilder.environment`.
@@ -377,9 +387,16 @@ final class Driver {
 
         void run(int count, String code, Map<String, String> env) {
             Map<String, String> saved = new HashMap<>();
+            Map<String, String> savedProperties = new HashMap<>();
             for (Map.Entry<String, String> each : env.entrySet()) {
-                saved.put(each.getKey(), environment.get(each.getKey()));
-                environment.put(each.getKey(), each.getValue());
+                String name = each.getKey();
+                saved.put(name, environment.get(name));
+                environment.put(name, each.getValue());
+                // One of the virtual machine's own stays what it is.
+                if (properties.containsKey(name) || System.getProperty(name) == null) {
+                    savedProperties.put(name, System.getProperty(name));
+                    System.setProperty(name, each.getValue());
+                }
             }
             output.mend();
             interrupted = false;
@@ -395,6 +412,10 @@ final class Driver {
             for (Map.Entry<String, String> each : saved.entrySet()) {
                 if (each.getValue() == null) environment.remove(each.getKey());
                 else environment.put(each.getKey(), each.getValue());
+            }
+            for (Map.Entry<String, String> each : savedProperties.entrySet()) {
+                if (each.getValue() == null) System.clearProperty(each.getKey());
+                else System.setProperty(each.getKey(), each.getValue());
             }
         }
 

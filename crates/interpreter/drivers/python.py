@@ -20,6 +20,7 @@ import collections
 import contextlib
 import fcntl
 import importlib
+import importlib.util
 import io
 import json
 import linecache
@@ -529,11 +530,14 @@ def form_payload(mime, value):
         kind, data = "text", value.encode("utf-8", "backslashreplace")
         if mime == "application/json" or mime.endswith("+json"):
             # A text that is JSON already, as some give it; any other text is one in JSON, too.
+            kind, odd = "json", []
             try:
-                json.loads(value)
-                kind = "json"
+                # Python writes and reads numbers that are none; JSON has no word for them.
+                found = json.loads(value, parse_constant=odd.append)
+                if odd:
+                    data = _dumps(found).encode("utf-8")
             except ValueError:
-                kind, data = "json", _dumps(value).encode("utf-8", "backslashreplace")
+                data = _dumps(value).encode("utf-8", "backslashreplace")
     else:
         kind, data = "json", _dumps(plain(value), allow_nan=False, check_circular=False).encode("utf-8")
     return kind, mime.encode("ascii", "replace") + b"\n", data
@@ -559,6 +563,8 @@ def plain(value, depth=0):
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
         item = value.tolist()
         return plain(item, depth + 1) if not hasattr(item, "tolist") else str(item)
+    if type(value).__name__ == "NAType":
+        return None
     return str(value)
 
 
@@ -729,6 +735,75 @@ def safe_text(value):
         return f"<{type(value).__name__}, which cannot be shown>"
 
 
+class Pictures:
+    """Shows pictures that PIL is to show or saves, as E2B's code interpreter does: there is no screen to show them on.
+
+    What matplotlib saves is a picture to PIL, too. That is shown when the cell is over, unless the cell has shown a figure.
+    """
+
+    # Figures of one cell that are kept until it is over.
+    MOST_KEPT = 20
+
+    def __init__(self):
+        self.display = None
+        self.begin()
+
+    def begin(self):
+        self.has_figure = False
+        self.kept = []
+
+    def find_spec(self, name, path=None, target=None):
+        """Stands among the finders of modules until PIL is looked for."""
+        if name != "PIL.Image":
+            return None
+        sys.meta_path.remove(self)
+        found = importlib.util.find_spec(name)
+        if found is not None and found.loader is not None:
+            run = found.loader.exec_module
+
+            def exec_module(module):
+                run(module)
+                self.change(module.Image)
+
+            found.loader.exec_module = exec_module
+        return found
+
+    def change(self, kind):
+        save = kind.save
+
+        def save_and_show(image, fp, format=None, **params):
+            done = save(image, fp, format, **params)
+            if isinstance(fp, (str, bytes, os.PathLike)):
+                self.saved(image, sys._getframe(1).f_globals.get("__name__", ""))
+            return done
+
+        save_and_show.__doc__, save_and_show.__name__ = save.__doc__, save.__name__
+        kind.save = save_and_show
+        kind.show = lambda image, title=None, **_options: self.display and self.display(image)
+
+    def saved(self, image, by):
+        if self.display is None:
+            return
+        try:
+            if not by.startswith("matplotlib."):
+                self.display(image)
+            elif len(self.kept) < self.MOST_KEPT:
+                self.kept.append((repr(image).partition(" at 0x")[0].rstrip(">") + ">", image._repr_png_()))
+        except Exception:
+            # It is saved, and that is what was asked for.
+            pass
+
+    def end(self, channel):
+        """The cell is over."""
+        if not self.has_figure:
+            for text, picture in self.kept:
+                if picture is not None:
+                    publish(channel, {"text/plain": text, "image/png": picture}, False)
+        self.begin()
+
+
+PICTURES = Pictures()
+
 # Data and charts, from objects of libraries that are there only if a cell imported them.
 
 
@@ -743,6 +818,7 @@ def more_forms(value):
             pass
     figure = sys.modules.get("matplotlib.figure")
     if figure is not None and isinstance(value, getattr(figure, "Figure", ())):
+        PICTURES.has_figure = True
         try:
             forms["e2b/chart"] = figure_chart(value)
         except Exception:
@@ -1039,7 +1115,9 @@ def box_parts(ax, lines, others):
     drawn = [one.get_path().vertices for one in others]
     if not drawn:
         # Boxes that are not filled are lines around: five points, of which the last is the first.
-        is_around = lambda line: len(line.get_xdata()) == 5 and tuple(line.get_xydata()[0]) == tuple(line.get_xydata()[4])
+        # A box of values of which one is no number has none of its own.
+        same = lambda one, other: all(a == b or (a != a and b != b) for a, b in zip(one, other))
+        is_around = lambda line: len(line.get_xdata()) == 5 and same(line.get_xydata()[0], line.get_xydata()[4])
         drawn = [line.get_xydata() for line in lines if is_around(line)]
         lines = [line for line in lines if not is_around(line)]
     is_points = lambda line: line.get_linestyle() == "None"
@@ -1676,9 +1754,12 @@ def make_shell(channel):
     try:
         shell = IPythonShell(channel, ipython_shell(channel))
         os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+        PICTURES.display = importlib.import_module("IPython.display").display
     except ImportError:
         shell = PlainShell(channel)
         plain_backend(shell)
+        PICTURES.display = shell.display
+    sys.meta_path.insert(0, PICTURES)
     return shell
 
 
@@ -1750,10 +1831,12 @@ def run_cell(channel, shell, cell, code, variables, room):
     except Exception:
         # A cell may have done anything to what this needs.
         pass
+    PICTURES.begin()
     try:
         shell.run(code)
     finally:
         restore(saved)
+    PICTURES.end(channel)
     if channel.is_child():
         # A copy of this process that a cell made and that has come to the end of its code.
         _exit(0)

@@ -178,6 +178,21 @@ class Cells(harness.Cells):
         self.says(code, "b c\nb c\n", env={"A": "b c"})
         self.says(code, "null\nnone\n")
 
+    def test_variables_are_properties_too(self):
+        # As those who come from E2B look for them.
+        code = 'System.out.println(System.getProperty("B", "none") + " " + System.getenv("B")); int p;'
+        self.says(code, "none null\n")
+        self.says(code, "b c b c\n", env={"B": "b c"})
+        self.says(code, "none null\n")
+        self.says('System.out.println(System.getProperty("TMPDIR").equals(System.getenv("TMPDIR")));', "true\n")
+        # Those of the virtual machine itself are no variables.
+        version = 'System.out.println(System.getProperty("java.version") + System.getenv("java.version")); int q;'
+        before = self.run_cell('System.out.println(System.getProperty("java.version"));').stdout.strip()
+        self.says(version, f"{before}9\n", env={"java.version": "9"})
+        # What a cell makes of one is its own.
+        self.says('System.setProperty("B", "own");', "")
+        self.says(code, "own null\n")
+
     def test_large_code_and_large_results(self):
         self.assertEqual(self.run_cell('"' + "é" * 30000 + '".length()\n//' + "x" * 5_000_000).text, "30000")
         self.assertEqual(len(self.run_cell('"x".repeat(1000000)').text), 1000002)

@@ -376,6 +376,17 @@ class Cells(DriverTest):
                 },
             )
 
+    def test_a_number_that_is_none_is_valid_json(self):
+        made = (
+            "{'application/json': {'a': float('nan'), 'b': [float('inf')]}, 'application/vnd.x+json': '{\"a\": NaN, \"b\": [1, -Infinity]}', "
+            "'application/y+json': '[1, 2]', 'application/z+json': 'NaN is none'}"
+        )
+        forms = self.run_cell(f"class V:\n    def _repr_mimebundle_(self, **_): return {made}\nV()").main
+        self.assertEqual(forms["application/json"], {"a": None, "b": [None]})
+        self.assertEqual(forms["application/vnd.x+json"], {"a": None, "b": [1, None]})
+        self.assertEqual((forms["application/y+json"], forms["application/z+json"]), ([1, 2], "NaN is none"))
+        self.assertEqual(self.run_cell("float('nan')").text, "nan")
+
     def test_a_form_whose_name_is_no_mime_type_is_left_out(self):
         made = "class V:\n  def __init__(self, *names): self.names = names\n  def __repr__(self): return 'V'\n"
         self.run_cell(made + "  def _repr_mimebundle_(self, **_): return {'text/plain': 'V', **{name: 'x' for name in self.names}}")
@@ -687,6 +698,38 @@ class Libraries(DriverTest):
                 self.assertEqual(chart["elements"][0], {"label": "1", **BOXES})
                 self.assertEqual(chart["y_label" if "vert" in options else "x_label"], "X")
 
+    def test_a_number_that_is_none_keeps_its_place(self):
+        for options in ("patch_artist=True", "patch_artist=False", "patch_artist=True, vert=False"):
+            chart = self.chart(f"plt.boxplot([[1, 2, float('nan')], [1, 2, 3, 4, 20]], {options})")
+            self.assertEqual((chart["type"], len(chart["elements"])), ("box_and_whisker", 2))
+            lost = {name: chart["elements"][0][name] for name in ("min", "first_quartile", "median", "third_quartile", "max")}
+            self.assertEqual(set(lost.values()), {None})
+            self.assertEqual(chart["elements"][1], {"label": "2", **BOXES})
+        bars = self.chart("plt.bar(['a', 'b'], [1, float('nan')])")["elements"]
+        self.assertEqual([one["value"] for one in bars], [1, None])
+
+    def test_pictures_of_pil_are_shown(self):
+        draw = "from PIL import Image\np = Image.new('RGBA', (4, 4))\n"
+        for code in ("p.show()", "p.save('p.png')", "import pathlib; p.save(pathlib.Path('p.png'))", "display(p)", "p"):
+            with self.subTest(code):
+                cell = self.run_cell(draw + code)
+                self.assertEqual(cell.errors, [])
+                ((kind, forms),) = cell.results
+                self.assertEqual(kind, "main" if code == "p" else "display")
+                self.assertTrue(base64.b64decode(forms["image/png"]).startswith(b"\x89PNG"))
+        # Neither what is written into memory nor what a copy of the process saves is for anybody to see.
+        for code in ("import io; p.save(io.BytesIO(), 'png')", "import os\nif os.fork() == 0:\n    p.save('c.png')\n    os._exit(0)\nos.wait(); None"):
+            cell = self.run_cell(draw + code)
+            self.assertEqual((cell.results, cell.errors), ([], []), code)
+        self.assertEqual(self.run_cell("p.save('nowhere/p.png')").errors[0][0], "FileNotFoundError")
+
+    def test_a_figure_that_is_saved_is_shown_once(self):
+        for code in ("", "; plt.show()", "; plt.close()"):
+            cell = self.run_cell(f"{DRAW}plt.plot([1, 2]); plt.savefig('f.png'){code}")
+            self.assertEqual([("image/png" in forms, cell.errors) for forms in cell.displayed()], [(True, [])], code)
+        cell = self.run_cell("for n in range(30):\n    plt.plot([n]); plt.savefig('f.png'); plt.close()")
+        self.assertEqual(len(cell.displayed()), 20)
+
     def test_several_charts_in_one_figure(self):
         chart = self.chart("f, (a, b) = plt.subplots(1, 2)\na.plot([1, 2])\nb.bar(['x'], [1])\nf.suptitle('S')")
         self.assertEqual((chart["type"], chart["title"]), ("superchart", "S"))
@@ -709,6 +752,8 @@ class Libraries(DriverTest):
             cell.main["e2b/data"],
             {"n": [1, 2], "f": [0.5, None], "s": ["a", None], "t": ["2024-01-02T00:00:00", None]},
         )
+        odd = self.run_cell("pd.DataFrame({'f': [1, float('inf'), -float('inf')], 'o': ['a', pd.NA, float('nan')]})").main
+        self.assertEqual(odd["e2b/data"], {"f": [1, None, None], "o": ["a", None, None]})
         for columns in ("'a', 'a'", "1, '1'"):
             twice = self.run_cell(f"pd.DataFrame([[1, 2]], columns=[{columns}])").main
             self.assertNotIn("e2b/data", twice)
