@@ -142,6 +142,21 @@ fn cli_document() -> String {
          is said afterwards names the flag that was typed. A flag of theirs that we have nothing for is refused with what there is instead.\n\
          `-w` is the workspace for `run`, which is where a command starts, and the directory inside for `exec`.\n\n",
     );
+    text.push_str(
+        "## What the overlay shows\n\n\
+         The workspace, a root of the sandbox's own and its templates are overlays over what was there before (not at level\n\
+         `process-landlock`). Programs see it in these places:\n\n\
+         - A directory that was there before is renamed by copying: the new name appears as a whole, then the old one goes. Until then\n\
+         \x20\x20both are there, and beside the new one `.offleash-rename-…` or `.offleash-renamed-…`. Whoever works in the directory\n\
+         \x20\x20meanwhile is left in one that is gone, watches of it end, and its inode is another one. Files stay the same files; those\n\
+         \x20\x20that the kernel keeps from being linked, as files of other owners, are copied and become the caller's.\n\
+         - It is refused as between file systems (`EXDEV`): two directories exchanged (`RENAME_EXCHANGE`); one that holds directories\n\
+         \x20\x20of other owners, unreadable ones, ones with a setgid bit that their owner may not write to, or more than 1024 levels; by a process in a root of\n\
+         \x20\x20its own (`chroot`), or with other ids or fewer capabilities than its user has; a mount in the directory answers `EBUSY`.\n\
+         - The first write to a file that was there before gives it an inode of its own: hard links of it show what it was, and who\n\
+         \x20\x20had it open for reading reads what it was.\n\
+         - A unix socket or a pipe that was there before leads to nobody.\n\n",
+    );
     text.push_str("## Exit codes\n\n| code | meaning |\n|---|---|\n");
     for (code, meaning) in [
         ("the command's own", "the command ended by itself"),

@@ -41,6 +41,8 @@ mod privileges;
 mod proc;
 #[path = "escape/processes.rs"]
 mod processes;
+#[path = "escape/renames.rs"]
+mod renames;
 #[path = "escape/resources.rs"]
 mod resources;
 #[path = "escape/surface.rs"]

@@ -17,7 +17,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
     ("sys", &[]),
     ("guest", &["protocol", "sys"]),
     ("isolation", &["core", "protocol", "sys"]),
-    ("store", &["core"]),
+    ("store", &["core", "protocol"]),
     ("gateway", &["core", "sys"]),
     ("interpreter", &["core"]),
     (

@@ -86,6 +86,12 @@ impl Plan {
         self.entries.iter().any(|entry| matches!(entry.node, Node::Base { .. }))
     }
 
+    /// Whether there are overlays, which give no other name to a directory that was there before the sandbox.
+    pub fn has_overlay(&self) -> bool {
+        let is_overlay = |entry: &Entry| matches!(entry.node, Node::Overlay { .. } | Node::Base { .. });
+        self.entries.iter().any(is_overlay)
+    }
+
     /// Whether the sandbox has a superuser of its own: its first process is uid 0 of a range of ids.
     pub fn has_superuser(&self) -> bool {
         self.user.uid == 0

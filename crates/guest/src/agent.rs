@@ -15,7 +15,7 @@ use crate::connection::{Broken, Connection};
 use crate::execution::Execution;
 use crate::oom_score::OomScore;
 use crate::processes::{self, Role};
-use crate::{CONTROL, exit, files, sudo, usage};
+use crate::{CONTROL, exit, files, rename, sudo, usage};
 
 /// Streams of ended commands that are kept open for the processes they left behind; beyond, the oldest is closed.
 const MOST_LEFTOVERS: usize = 256;
@@ -233,6 +233,10 @@ impl Agent {
                 let socket = self.connection.take_descriptor()?;
                 self.serve_files(socket, user);
             }
+            ToGuest::Rename { user } => {
+                let socket = self.connection.take_descriptor()?;
+                self.rename(socket, user);
+            }
             ToGuest::Usage => self.connection.send(&FromGuest::UsageReport(usage::measure(self.role))),
             ToGuest::Shutdown => return Err(Stop::Shutdown),
             ToGuest::ServeSudo { path } => match sudo::Server::listen(&path, self.starter) {
@@ -289,6 +293,13 @@ impl Agent {
         match files::start(socket, user) {
             Ok(worker) => self.workers.push(worker),
             Err(_) => self.report_problem("a file worker could not be started"),
+        }
+    }
+
+    /// As [`Self::serve_files`].
+    fn rename(&mut self, socket: OwnedFd, user: Option<Ids>) {
+        if rename::start(socket, user).is_err() {
+            self.report_problem("a rename worker could not be started");
         }
     }
 

@@ -20,6 +20,7 @@ mod input;
 mod oom_score;
 mod output;
 mod processes;
+mod rename;
 mod sudo;
 mod usage;
 

@@ -17,6 +17,7 @@ pub mod bytes;
 pub mod files;
 mod frame;
 mod message;
+pub mod rename;
 pub mod sudo;
 
 pub use frame::{Decoder, FrameError, HEADER, encode, encode_into};

@@ -73,6 +73,12 @@ pub enum ToGuest {
         /// As whom; as the guest itself when absent.
         user: Option<Ids>,
     },
+    /// Carry out a renaming, as a user. The socket comes with the first byte of this frame; the conversation on it is
+    /// [`crate::rename`]. What cannot be carried out is closed.
+    Rename {
+        /// As whom; as the guest itself when absent.
+        user: Option<Ids>,
+    },
     /// Answer with [`FromGuest::UsageReport`].
     Usage,
     /// Kill everything and exit.

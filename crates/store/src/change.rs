@@ -3,6 +3,7 @@
 //! A file that was copied up but is equal is no change. A directory that was deleted, or deleted and made again, shows
 //! everything that is gone. Owners, times and extended attributes are not compared.
 
+mod renaming;
 mod walk;
 
 use std::path::{Path, PathBuf};

@@ -29,6 +29,7 @@ pub mod network;
 #[cfg(feature = "std")]
 pub mod process;
 pub mod pty;
+pub mod rename;
 #[cfg(feature = "std")]
 pub mod rlimit;
 #[cfg(feature = "std")]

@@ -4,11 +4,13 @@
 //! and how it is killed; those differ from level to level.
 
 mod denials;
+mod renames;
 mod reservations;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use offleash_core::exec::{ExecEnd, ExecEvent, ExecRequest, OutputStream, StartFailure, Stdin, TerminalSize, UserIds};
 use offleash_core::record::Denial;
@@ -17,8 +19,10 @@ use offleash_sys::seccomp::{Listener, MemoryFigures, Notification};
 use offleash_sys::socket;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::Pid;
 
 use self::denials::{Denials, is_observation};
+use self::renames::Renames;
 use crate::error::IsolationError;
 use crate::limits::COMMAND_OOM_SCORE;
 use crate::sandbox::{ExecId, Interest, SandboxEvent};
@@ -43,11 +47,11 @@ pub(crate) trait Mediator: std::fmt::Debug {
 pub(crate) struct GuestLink {
     /// `None` after we hung up.
     control: Option<OwnedFd>,
-    listener: Option<Listener>,
+    listener: Option<Arc<Listener>>,
     /// Those of processes that the guest has not started.
-    further_listeners: Vec<Listener>,
+    further_listeners: Vec<Arc<Listener>>,
     /// Nothing is left to be heard at them; the kernel takes its time to close one, at a moment of the owner's choice.
-    closed: Vec<Listener>,
+    closed: Vec<Arc<Listener>>,
     decoder: Decoder<FromGuest>,
     /// Bytes that the guest has not taken yet.
     outbox: Vec<u8>,
@@ -66,6 +70,8 @@ pub(crate) struct GuestLink {
     /// What the guest is to set for each command.
     oom_score: Option<i16>,
     mediator: Option<Box<dyn Mediator>>,
+    /// Where the filter offers renamings.
+    renames: Option<Renames>,
     /// Whether a process was not admitted since somebody asked.
     put_off: bool,
     /// What programs are told that ask how much memory there is.
@@ -84,7 +90,7 @@ impl GuestLink {
     pub(crate) fn new(control: OwnedFd, listener: Option<OwnedFd>) -> Self {
         Self {
             control: Some(control),
-            listener: listener.map(Listener::from),
+            listener: listener.map(Listener::from).map(Arc::new),
             further_listeners: Vec::new(),
             closed: Vec::new(),
             decoder: Decoder::new(),
@@ -99,6 +105,7 @@ impl GuestLink {
             failed: false,
             oom_score: Some(COMMAND_OOM_SCORE),
             mediator: None,
+            renames: None,
             put_off: false,
             memory: MemoryFigures::default(),
             has_made_room: false,
@@ -109,6 +116,14 @@ impl GuestLink {
     pub(crate) fn mediated_by(self, mediator: impl Mediator + 'static) -> Self {
         Self {
             mediator: Some(Box::new(mediator)),
+            ..self
+        }
+    }
+
+    /// The same with workers of the guest for renamings of directories that an overlay does not do.
+    pub(crate) fn renaming(self, first: Pid, has_superuser: bool) -> Self {
+        Self {
+            renames: Some(Renames::new(first, has_superuser)),
             ..self
         }
     }
@@ -161,7 +176,7 @@ impl GuestLink {
 
     /// Answers calls that are refused to another process of the sandbox, too.
     pub(crate) fn listen_to(&mut self, listener: Listener) {
-        self.further_listeners.push(listener);
+        self.further_listeners.push(Arc::new(listener));
     }
 
     pub(crate) fn input_window(&self, exec: ExecId) -> usize {
@@ -244,6 +259,7 @@ impl GuestLink {
                 writable: false,
             });
         }
+        interests.extend(self.renames.iter().flat_map(Renames::wait_on));
         interests
     }
 
@@ -255,6 +271,7 @@ impl GuestLink {
             self.receive(&mut events)?;
         }
         self.answer_refused_calls()?;
+        self.advance_renames();
         Ok(events)
     }
 
@@ -288,6 +305,7 @@ impl GuestLink {
     pub(crate) fn finish(&mut self) -> Result<Vec<Denial>, IsolationError> {
         self.hang_up();
         self.answer_refused_calls()?;
+        self.renames.iter_mut().for_each(Renames::clear);
         self.closed.extend(self.listener.take());
         self.closed.append(&mut self.further_listeners);
         Ok(std::mem::take(&mut self.denials).into_list())
@@ -437,6 +455,19 @@ impl GuestLink {
         ExecEvent::InputTaken { count }
     }
 
+    fn advance_renames(&mut self) {
+        let Some(mut renames) = self.renames.take() else {
+            return;
+        };
+        if !renames.is_idle() {
+            renames.advance(&mut |socket, user| {
+                self.attached.push_back((self.outbox.len(), socket));
+                self.send(&ToGuest::Rename { user }).is_ok() && !self.gone
+            });
+        }
+        self.renames = Some(renames);
+    }
+
     fn answer_refused_calls(&mut self) -> Result<(), IsolationError> {
         if let Some(listener) = self.listener.take() {
             let answered = self.answer_calls_of(&listener);
@@ -452,7 +483,7 @@ impl GuestLink {
     }
 
     /// Answers whether programs are left under the filter.
-    fn answer_calls_of(&mut self, listener: &Listener) -> Result<bool, IsolationError> {
+    fn answer_calls_of(&mut self, listener: &Arc<Listener>) -> Result<bool, IsolationError> {
         for _ in 0..TURN_CALLS {
             let call = match listener.receive() {
                 Ok(Some(call)) => call,
@@ -460,6 +491,18 @@ impl GuestLink {
                 Err(error) if error.kind() == io::ErrorKind::NotConnected => return Ok(false),
                 Err(error) => return Err(running("receive a refused system call")(error)),
             };
+            if call.offered() {
+                let is_taken = self
+                    .renames
+                    .as_mut()
+                    .is_some_and(|renames| renames.take(call.clone(), listener));
+                if !is_taken {
+                    listener
+                        .proceed(&call)
+                        .map_err(running("leave a system call to the kernel"))?;
+                }
+                continue;
+            }
             let answered = match &mut self.mediator {
                 _ if call.asks_for_memory() => listener.tell_memory(&call, &self.memory),
                 _ if let Some(bytes) = call.reserves() => {

@@ -75,6 +75,7 @@ impl Bounds {
             show_memory: plan.limits.memory.is_some() && plan.descent != Descent::Zygote,
             watch_reservations: plan.limits.memory.is_some() && !self.held.memory && plan.descent != Descent::Zygote,
             count_forks: false,
+            offer_renames: plan.has_overlay(),
             hands_out: plan.descent == Descent::Zygote,
         })
     }

@@ -72,6 +72,9 @@ impl ProcessSandbox {
             });
         };
         let mut link = GuestLink::new(parts.control, parts.listener);
+        if plan.has_overlay() {
+            link = link.renaming(first.pid, plan.has_superuser());
+        }
         if plan.has_own_root() {
             link.serve_sudo()?;
         }

@@ -86,6 +86,8 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
         show_memory: false,
         watch_reservations: inherited.plan.limits.memory.is_some() && !inherited.held.memory,
         kept_to_cpus: inherited.kept_to_cpus,
+        // Nothing here is an overlay.
+        offer_renames: false,
         count_forks: inherited.plan.limits.pids.is_some() && !inherited.held.pids,
     });
     report.push((

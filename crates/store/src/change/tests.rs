@@ -417,3 +417,58 @@ fn a_real_overlay_gives_the_changes_that_were_made_in_it() {
     assert_eq!(shown(&report.applied), ["Added mv/new", "Deleted mv/old"]);
     run.discard().unwrap();
 }
+
+#[test]
+fn of_a_renaming_that_was_ended_in_the_middle_one_name_is_left() {
+    let scratch = Scratch::new();
+    for file in ["pkg/f", "pkg/sub/g", "elsewhere/x"] {
+        write(scratch.host(file), "old");
+    }
+    let (copy, gone) = (
+        ".offleash-rename-00000000000000aa",
+        ".offleash-renamed-00000000000000aa",
+    );
+    let live = scratch.start();
+    let upper = upper(&live);
+    // Half copied, with a link already or without one: nothing happened.
+    write(upper.join("elsewhere").join(copy).join("f"), "old");
+    assert_eq!(changes_of(&live), [""; 0]);
+    symlink("../pkg", upper.join("elsewhere").join(gone)).unwrap();
+    assert_eq!(changes_of(&live), [""; 0]);
+    // It has the new name, and some of the old one is left.
+    fs::rename(upper.join("elsewhere").join(copy), upper.join("elsewhere/new")).unwrap();
+    write(upper.join("pkg/f"), "newer");
+    fs::create_dir(upper.join("pkg/sub")).unwrap();
+    whiteout(upper.join("pkg/sub/g"));
+    assert_eq!(
+        changes_of(&live),
+        [
+            "Added elsewhere/new",
+            "Added elsewhere/new/f",
+            "Deleted pkg",
+            "Deleted pkg/f",
+            "Deleted pkg/sub",
+            "Deleted pkg/sub/g"
+        ]
+    );
+}
+
+#[test]
+fn such_links_that_lead_out_or_are_none_are_changes_like_others() {
+    let scratch = Scratch::new();
+    write(scratch.host("kept"), "old");
+    let live = scratch.start();
+    let upper = upper(&live);
+    for (token, target) in [("01", "../kept"), ("02", "/etc"), ("03", "..")] {
+        symlink(target, upper.join(format!(".offleash-renamed-00000000000000{token}"))).unwrap();
+    }
+    write(upper.join(".offleash-renamed-0000000000000004"), "kept");
+    write(upper.join(".offleash-rename-0000000000000005"), "a file");
+    assert_eq!(
+        changes_of(&live),
+        [
+            "Added .offleash-rename-0000000000000005",
+            "Added .offleash-renamed-0000000000000004"
+        ]
+    );
+}

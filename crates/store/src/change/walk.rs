@@ -1,5 +1,6 @@
 //! Walks an upper directory and looks every entry up on the host.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Change, ChangeError, ChangeKind};
+use super::{Change, ChangeError, ChangeKind, renaming};
 use crate::NodeKind;
 use crate::content::same_contents;
 use crate::failure::FileError;
@@ -38,12 +39,14 @@ pub(crate) fn changes_in_layer(
         protection,
         applied,
         waiting: vec![(PathBuf::new(), false)],
+        gone: BTreeSet::new(),
         found: Vec::new(),
     };
     walk.root()?;
     while let Some((directory, below_opaque)) = walk.waiting.pop() {
         walk.directory(&directory, below_opaque)?;
     }
+    walk.take_gone()?;
     Ok(walk.found)
 }
 
@@ -54,6 +57,8 @@ struct Walk<'a> {
     applied: &'a Places,
     /// Directories of the upper tree that are still to be looked at, and whether one above hides the host's.
     waiting: Vec<(PathBuf, bool)>,
+    /// What got another name and is no more, though something of it may be left.
+    gone: BTreeSet<PathBuf>,
     found: Vec<Change>,
 }
 
@@ -81,7 +86,9 @@ impl Walk<'_> {
         let upper = self.trees.upper.readable(path).map_err(at("opening", path))?;
         let _usable = Usable::hold(&upper).map_err(at("opening up", path))?;
         let host = self.host_directory(path)?;
-        let names = names_in(&upper).map_err(at("listing", path))?;
+        let mut names = names_in(&upper).map_err(at("listing", path))?;
+        let gone = renaming::take_out(path, &upper, &mut names).map_err(at("examining", path))?;
+        self.gone.extend(gone);
         let opaque = below_opaque || is_opaque(&upper, path)?;
         for name in &names {
             self.entry(&path.join(name), &upper, host.as_ref(), opaque)?;
@@ -180,6 +187,26 @@ impl Walk<'_> {
             }
             if let Some(before) = self.trees.host.node(&child).map_err(at("examining", &child))? {
                 self.deleted(&child, before)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Old names that are no more are deleted, whatever was found there.
+    fn take_gone(&mut self) -> Result<(), ChangeError> {
+        let gone = std::mem::take(&mut self.gone);
+        if gone.is_empty() {
+            return Ok(());
+        }
+        self.found
+            .retain(|change| !change.path.ancestors().any(|path| gone.contains(path)));
+        let is_first = |path: &&PathBuf| !path.ancestors().skip(1).any(|above| gone.contains(above));
+        for path in gone.iter().filter(is_first) {
+            match self.trees.host.node(path) {
+                Ok(Some(before)) => self.deleted(path, before)?,
+                // The host has nothing there, or it is reached through a link or a mount and so is not ours.
+                Ok(None) | Err(Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::ACCESS | Errno::NAMETOOLONG) => {}
+                Err(error) => return Err(at("examining", path)(error)),
             }
         }
         Ok(())

@@ -66,6 +66,7 @@ pub(super) static ALLOW: Rule = Rule::Allow;
 pub(super) static OBSERVE: Rule = Rule::Observe;
 pub(super) static MEDIATE: Rule = Rule::Mediate;
 pub(super) static ADMIT: Rule = Rule::Admit;
+pub(super) static OFFER: Rule = Rule::Offer;
 
 // Whole calls; the table's line says why.
 pub(super) static REFUSED: Rule = refusal(EPERM, true, None);
@@ -254,6 +255,13 @@ static IS_BATCH: Rule = when(1, POLICY, Test::Equals(3), &ALLOW, &IS_IDLE);
 static IS_OTHER: Rule = when(1, POLICY, Test::Equals(0), &ALLOW, &IS_BATCH);
 pub(super) static SCHEDULER: Rule = equals(0, 1, &FIRST_PROCESS, &IS_OTHER);
 pub(super) static OWN_SCHEDULER: Rule = equals(0, 0, &IS_OTHER, &OTHERS_SCHEDULE);
+
+// renameat2(…, flags): what replaces nothing, or may not. Two names are exchanged by nobody but the kernel. The argument
+// behind the last one is no argument of the call; whoever renames in the kernel's stead marks his own calls there, and
+// for anybody else's the mark changes nothing but who is asked.
+const OTHER_WAYS: Test = Test::AnyBit(!1); // all but RENAME_NOREPLACE
+static UNLESS_MARKED: Rule = when(5, WHOLE, Test::Equals(crate::rename::MARK), &ALLOW, &OFFER);
+pub(super) static OFFERED_RENAMEAT2: Rule = when(4, WHOLE, OTHER_WAYS, &ALLOW, &UNLESS_MARKED);
 
 // Modes. A setuid file left in a workspace is run later, outside, by somebody else. `mkdir` needs no rule: the kernel
 // drops both bits there.

@@ -56,6 +56,8 @@ impl Target {
             Rule::Observe => Target::Answer(SECCOMP_RET_USER_NOTIF),
             Rule::Admit if notify => Target::Answer(SECCOMP_RET_USER_NOTIF),
             Rule::Admit => Target::Answer(SECCOMP_RET_ERRNO | libc::EAGAIN.cast_unsigned()),
+            Rule::Offer if notify => Target::Answer(SECCOMP_RET_USER_NOTIF),
+            Rule::Offer => Target::Answer(SECCOMP_RET_ALLOW),
             Rule::Mediate if notify => Target::Answer(SECCOMP_RET_USER_NOTIF),
             Rule::Mediate => Target::Answer(SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned()),
             Rule::Refuse(refusal) if refusal.notified && notify => Target::Answer(SECCOMP_RET_USER_NOTIF),

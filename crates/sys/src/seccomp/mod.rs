@@ -55,6 +55,9 @@ pub struct Options {
     pub watch_reservations: bool,
     /// Asks the supervisor before every new process and thread, where nothing else counts them.
     pub count_forks: bool,
+    /// Offers every renaming to the supervisor, which may carry it out in the kernel's stead: that of a directory which an
+    /// overlay does not rename.
+    pub offer_renames: bool,
     /// For sandboxes whose copies of a process are moved into other ones: what such a copy does before it takes all of this
     /// away from itself by the filter of the sandbox that it enters.
     pub hands_out: bool,
@@ -187,7 +190,7 @@ pub fn known_names() -> impl Iterator<Item = &'static str> {
 
 fn explanation(entry: &'static rule::Entry) -> Explanation {
     let verdict = match entry.rule {
-        Rule::Allow | Rule::Observe | Rule::Admit => Verdict::Allowed,
+        Rule::Allow | Rule::Observe | Rule::Admit | Rule::Offer => Verdict::Allowed,
         Rule::Mediate => Verdict::Conditional,
         Rule::When { .. } => Verdict::Conditional,
         Rule::Refuse(refusal) => Verdict::Refused {

@@ -77,12 +77,12 @@ impl Listener {
 
     /// Lets the kernel carry the call out.
     ///
-    /// Only for calls that the filter observes or asks to admit; refuses the others whatever the caller meant.
+    /// Only for calls that the filter observes, offers or asks to admit; refuses the others whatever the caller meant.
     ///
     /// # Errors
     /// As [`Listener::refuse`].
     pub fn proceed(&self, notification: &Notification) -> io::Result<()> {
-        if !notification.observed() && !notification.forks() {
+        if !notification.observed() && !notification.forks() && !notification.offered() {
             return self.refuse(notification);
         }
         self.answer(notification, 0, 1) // SECCOMP_USER_NOTIF_FLAG_CONTINUE
@@ -102,13 +102,13 @@ impl Listener {
 
     /// Answers a call that the supervisor carried out itself: it succeeds with 0, or fails with this error.
     ///
-    /// Only for calls that the filter leaves to the supervisor; refuses the others whatever the caller meant.
+    /// Only for calls that the filter leaves or offers to the supervisor; refuses the others whatever the caller meant.
     ///
     /// # Errors
     /// As [`Listener::refuse`].
     pub fn complete(&self, notification: &Notification, outcome: Result<(), rustix::io::Errno>) -> io::Result<()> {
         match outcome {
-            _ if !notification.mediated() => self.refuse(notification),
+            _ if !notification.mediated() && !notification.offered() => self.refuse(notification),
             Ok(()) => self.answer(notification, 0, 0),
             Err(error) => self.answer(notification, -error.raw_os_error(), 0),
         }
@@ -237,6 +237,11 @@ impl Notification {
     /// Whether the supervisor is to carry the call out, or to refuse it.
     pub fn mediated(&self) -> bool {
         matches!(self.switched(), Some(Rule::Mediate))
+    }
+
+    /// Whether the supervisor may carry the call out, a renaming, or else lets the kernel do it.
+    pub fn offered(&self) -> bool {
+        matches!(self.switched(), Some(Rule::Offer))
     }
 
     /// Whether the call makes a process or a thread, which the supervisor is to admit.

@@ -20,6 +20,9 @@ pub(super) enum Rule {
     Admit,
     /// The supervisor carries the call out, or refuses it; without one it fails with `EPERM`.
     Mediate,
+    /// The supervisor lets the kernel carry it out, as happens without one, or does so in its stead. Nothing is decided
+    /// about the call either way: whatever its memory says by then, the kernel judges it.
+    Offer,
     /// Depends on 32 bits of one argument.
     When {
         word: Word,

@@ -22,6 +22,7 @@ pub(super) const PLAIN: Options = Options {
     watch_reservations: false,
     superuser: false,
     allow_set_id: false,
+    offer_renames: false,
 };
 
 fn action(options: &Options, name: &str, arguments: &[u64]) -> u32 {

@@ -24,5 +24,6 @@ fn all_options() -> impl Iterator<Item = Options> {
         watch_reservations: bits & 8 != 0,
         superuser: bits & 64 != 0,
         allow_set_id: bits & 128 != 0,
+        offer_renames: bits & 4 == 0,
     })
 }

@@ -21,6 +21,8 @@ fn expected(options: &Options, number: u32, arguments: &[u64; 6]) -> u32 {
         Rule::Admit => SECCOMP_RET_ERRNO | 11,
         Rule::Mediate if options.notify => SECCOMP_RET_USER_NOTIF,
         Rule::Mediate => SECCOMP_RET_ERRNO | 1,
+        Rule::Offer if options.notify => SECCOMP_RET_USER_NOTIF,
+        Rule::Offer => SECCOMP_RET_ALLOW,
         Rule::Refuse(refusal) if refusal.notified && options.notify => SECCOMP_RET_USER_NOTIF,
         Rule::Refuse(refusal) => SECCOMP_RET_ERRNO | u32::from(refusal.errno),
         Rule::When { .. } => panic!("a decision ends in an outcome"),

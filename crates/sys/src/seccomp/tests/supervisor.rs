@@ -57,6 +57,7 @@ const NOTIFY: Options = Options {
     watch_reservations: false,
     superuser: false,
     allow_set_id: false,
+    offer_renames: false,
 };
 
 #[test]
@@ -365,4 +366,32 @@ fn a_new_namespace_is_refused_whatever_the_supervisor_says() {
     assert!(!told.forks());
     listener.proceed(&told).expect("the program waits");
     assert_eq!(program.join().expect("no panic"), EPERM);
+}
+
+#[test]
+fn a_renaming_is_left_to_the_kernel_or_answered_in_its_stead_unless_it_is_marked() {
+    let options = Options {
+        offer_renames: true,
+        ..NOTIFY
+    };
+    let at = libc::AT_FDCWD.cast_unsigned().into();
+    let call = move || errno(libc::SYS_renameat2, [at, 0, at, 0, 0]);
+    let (listener, program) = supervised(options, move || {
+        let asked = [call(), call()];
+        let here = rustix::fs::CWD;
+        // Neither is told: a marked one, and an exchange of names.
+        let marked = crate::rename::by_kernel(here, c"/nowhere/a", here, c"/nowhere/b", true);
+        let exchanged = errno(libc::SYS_renameat2, [at, 0, at, 0, 2]);
+        (asked, marked, exchanged)
+    });
+    let told = next(&listener);
+    assert!(told.offered() && !told.mediated() && !told.forks());
+    listener.proceed(&told).expect("the program waits");
+    listener
+        .complete(&next(&listener), Err(rustix::io::Errno::NOTEMPTY))
+        .expect("the program waits");
+    let (asked, marked, exchanged) = program.join().expect("no panic");
+    assert_eq!(asked, [libc::EFAULT, libc::ENOTEMPTY]);
+    assert_eq!(marked, Err(rustix::io::Errno::NOENT));
+    assert_eq!(exchanged, libc::EFAULT);
 }

@@ -1,0 +1,248 @@
+//! Renamings of directories that an overlay answers with `EXDEV`, because they were there before the sandbox.
+//!
+//! The filter offers every renaming. Whatever is no directory on an overlay goes on to the kernel at once, and so does what
+//! cannot be found out cheaply to be one for whom no worker could act. Nothing is decided by that: the kernel judges the
+//! call anew. The rest is handed to a worker of the guest with the directories from which the caller's paths lead; it acts
+//! as the caller's user, and the kernel judges what it does. Deliberately not here: how a directory gets another name,
+//! which is `guest::rename`.
+//!
+//! One directory is copied at a time, so that of two that want the same one the second finds it gone.
+
+mod caller;
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher as _, RandomState};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+
+use offleash_protocol::rename::{How, Rename};
+use offleash_protocol::{self as protocol, Ids};
+use offleash_sys::seccomp::{Listener, Notification};
+use offleash_sys::socket;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use rustix::process::Pid;
+
+use self::caller::Asked;
+pub(super) use self::caller::Kept;
+use crate::sandbox::Interest;
+
+/// Workers at a time.
+const MOST_WORKERS: usize = 4;
+
+/// The renamings that are not answered yet.
+#[derive(Debug)]
+pub(super) struct Renames {
+    kept: Kept,
+    waiting: VecDeque<Offered>,
+    /// What the kernel does not do by itself, until nothing else is copied.
+    to_copy: VecDeque<Offered>,
+    running: Vec<Running>,
+}
+
+/// A call that waits.
+#[derive(Debug)]
+struct Offered {
+    call: Notification,
+    listener: Arc<Listener>,
+}
+
+/// A worker, and the call that it carries out.
+#[derive(Debug)]
+struct Running {
+    offered: Offered,
+    socket: OwnedFd,
+    request: Rename,
+    from: [OwnedFd; 2],
+    user: Option<Ids>,
+}
+
+/// The start of a worker: its end of the socket, and as whom.
+pub(super) type Start<'a> = dyn FnMut(OwnedFd, Option<Ids>) -> bool + 'a;
+
+impl Renames {
+    /// For the sandbox with this first process.
+    pub(super) fn new(first: Pid, has_superuser: bool) -> Self {
+        Self {
+            kept: Kept { first, has_superuser },
+            waiting: VecDeque::new(),
+            to_copy: VecDeque::new(),
+            running: Vec::new(),
+        }
+    }
+
+    /// Takes a renaming that the filter offers; false if it is the kernel's.
+    pub(super) fn take(&mut self, call: Notification, listener: &Arc<Listener>) -> bool {
+        if !caller::may_be_directory(&call) {
+            return false;
+        }
+        self.waiting.push_back(Offered {
+            call,
+            listener: Arc::clone(listener),
+        });
+        true
+    }
+
+    pub(super) fn wait_on(&self) -> impl Iterator<Item = Interest<'_>> {
+        self.running.iter().map(|running| Interest {
+            descriptor: running.socket.as_fd(),
+            writable: false,
+        })
+    }
+
+    /// Whether there is anything to do.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.to_copy.is_empty() && self.running.is_empty()
+    }
+
+    /// Answers what is done, and begins with what waits.
+    pub(super) fn advance(&mut self, start: &mut Start<'_>) {
+        for running in std::mem::take(&mut self.running) {
+            match answer_of(&running.socket) {
+                Answer::None => self.running.push(running),
+                Answer::Is(outcome) => self.answered(running, outcome),
+                Answer::Gone => self.settle(running, start),
+            }
+        }
+        while self.running.len() < MOST_WORKERS {
+            let (how, next) = match self.is_copying() {
+                false => (
+                    How::ByCopy,
+                    self.to_copy.pop_front().or_else(|| self.waiting.pop_front()),
+                ),
+                true => (How::ByKernel, self.waiting.pop_front()),
+            };
+            let Some(next) = next else { return };
+            self.begin(next, how, start);
+        }
+    }
+
+    /// Leaves all that waits to itself: everything inside is gone.
+    pub(super) fn clear(&mut self) {
+        self.waiting.clear();
+        self.to_copy.clear();
+        self.running.clear();
+    }
+
+    fn is_copying(&self) -> bool {
+        self.running.iter().any(|running| running.request.how != How::ByKernel)
+    }
+
+    fn begin(&mut self, offered: Offered, how: How, start: &mut Start<'_>) {
+        let asked = Asked::by(&offered.call, self.kept);
+        if !offered.listener.still_waits_for(&offered.call) {
+            // Whoever asked is gone, and what was opened may be another's.
+            return;
+        }
+        let Some(Asked {
+            paths,
+            from,
+            replaces,
+            user,
+        }) = asked
+        else {
+            return offered.leave_to_kernel();
+        };
+        let [old, new] = paths;
+        let token = RandomState::new().hash_one(offered.call.id);
+        let request = Rename {
+            old,
+            new,
+            replaces,
+            token,
+            how,
+        };
+        self.start(offered, request, from, user, start);
+    }
+
+    fn start(
+        &mut self,
+        offered: Offered,
+        request: Rename,
+        from: [OwnedFd; 2],
+        user: Option<Ids>,
+        start: &mut Start<'_>,
+    ) {
+        match ask(&request, &from, user, start) {
+            Some(socket) => self.running.push(Running {
+                offered,
+                socket,
+                request,
+                from,
+                user,
+            }),
+            None => offered.leave_to_kernel(),
+        }
+    }
+
+    fn answered(&mut self, running: Running, outcome: Result<(), Errno>) {
+        if running.request.how == How::ByKernel && outcome == Err(Errno::XDEV) {
+            return self.to_copy.push_back(running.offered);
+        }
+        running.offered.complete(outcome);
+    }
+
+    /// A worker ended without an answer: whoever lives in the sandbox may end it, or there were too many processes. Another
+    /// one finishes what it began, or undoes it.
+    fn settle(&mut self, running: Running, start: &mut Start<'_>) {
+        match running.request.how {
+            How::ByCopy => {
+                let request = Rename {
+                    how: How::Settle,
+                    ..running.request
+                };
+                self.start(running.offered, request, running.from, running.user, start);
+            }
+            How::ByKernel | How::Settle => running.offered.leave_to_kernel(),
+        }
+    }
+}
+
+impl Offered {
+    /// The caller may be gone by now, and what cannot be answered ends with the sandbox.
+    fn leave_to_kernel(&self) {
+        let _answered = self.listener.proceed(&self.call);
+    }
+
+    /// As [`Self::leave_to_kernel`].
+    fn complete(&self, outcome: Result<(), Errno>) {
+        let _answered = self.listener.complete(&self.call, outcome);
+    }
+}
+
+/// What a worker said.
+enum Answer {
+    None,
+    Is(Result<(), Errno>),
+    Gone,
+}
+
+fn answer_of(socket: &OwnedFd) -> Answer {
+    let mut errno = [0; 4];
+    match rustix::net::recv(socket, &mut errno[..], RecvFlags::DONTWAIT) {
+        Ok((4, _)) => {
+            // From inside, so it is an error number or none at all.
+            Answer::Is(match i32::from_ne_bytes(errno) {
+                0 => Ok(()),
+                errno @ 1..4096 => Err(Errno::from_raw_os_error(errno)),
+                _ => Err(Errno::XDEV),
+            })
+        }
+        Err(Errno::AGAIN | Errno::INTR) => Answer::None,
+        _ => Answer::Gone,
+    }
+}
+
+/// Has a worker started, and sends it the request.
+fn ask(request: &Rename, from: &[OwnedFd; 2], user: Option<Ids>, start: &mut Start<'_>) -> Option<OwnedFd> {
+    let frame = protocol::encode(request).ok()?;
+    let (ours, theirs) = socket::stream_pair().ok()?;
+    let descriptors = [from[0].as_fd(), from[1].as_fd()];
+    // A new socket has room for far more.
+    let sent = socket::send_now(ours.as_fd(), &frame, &descriptors).ok()?;
+    (sent == frame.len() && start(theirs, user)).then_some(ours)
+}
+
+/// How a place is opened that is only named, or looked at.
+const PLACE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
