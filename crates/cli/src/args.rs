@@ -194,7 +194,7 @@ pub(crate) struct RunArgs {
     /// template's libraries imported. [default: 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=i64::from(MOST_WARM)))]
     pub(crate) warm: Option<u8>,
-    /// Do not say on standard error what became of the run.
+    /// Do not say on standard error what became of the run, but for an exit code that is not the command's.
     #[arg(long, short = 'q')]
     pub(crate) quiet: bool,
     /// Command and arguments; `--` before it is needed only if it begins with a dash.

@@ -11,7 +11,7 @@ use offleash_manager::keeper::OF_THE_DAEMON;
 use offleash_manager::lifecycle::{ManagerError, open_existing_state};
 use offleash_store::{
     ApplyError, ApplyRequest, Change, ChangeKind, Refusal, RefusalReason, Run, RunError, RunListing, RunState,
-    Selection, StateDirectory, runs as list_runs,
+    Selection, StateDirectory, leads_out_to, runs as list_runs,
 };
 
 use crate::args::{ApplyArgs, DiffArgs, DiscardArgs, RunsArgs};
@@ -44,6 +44,10 @@ pub(crate) fn diff(arguments: &DiffArgs, state: Option<&Path>) -> Result<ExitCod
                 // `git apply` skips such a line.
                 out.extend(format!("# below `{}`:\n", shown_root(&roots, layer)).into_bytes());
             }
+            if let Some(why) = why_not(change) {
+                let path = Text::from(change.shown_path(&roots));
+                out.extend(format!("# not applied unless named: `{path}`: {why}\n").into_bytes());
+            }
             out.extend(patch(&run, change)?);
         }
     }
@@ -69,6 +73,7 @@ struct ShownChange<'a> {
     root: Text,
     kind: ChangeKind,
     protected: Option<&'a str>,
+    leads_out: bool,
 }
 
 impl<'a> ShownChange<'a> {
@@ -79,6 +84,7 @@ impl<'a> ShownChange<'a> {
             root: shown_root(roots, change.layer),
             kind: change.kind,
             protected: change.protected.as_deref(),
+            leads_out: change.leads_out,
         }
     }
 }
@@ -106,11 +112,18 @@ fn summary_line(change: &Change, roots: &[PathBuf]) -> Vec<u8> {
         ChangeKind::SymlinkChanged => 'L',
         ChangeKind::TypeChanged => 'T',
     };
-    let protected = change
-        .protected
-        .as_ref()
-        .map_or_else(String::new, |rule| format!("  (protected: {rule})"));
-    format!("{letter} {}{protected}\n", Text::from(change.shown_path(roots))).into_bytes()
+    let why = why_not(change).map_or_else(String::new, |why| format!("  ({why})"));
+    format!("{letter} {}{why}\n", Text::from(change.shown_path(roots))).into_bytes()
+}
+
+/// Why a change is not applied unless it is named.
+fn why_not(change: &Change) -> Option<String> {
+    let target = change.after.as_ref().and_then(|node| node.target.as_deref());
+    match (target.filter(|_| change.leads_out), &change.protected) {
+        (Some(target), _) => Some(leads_out_to(target)),
+        (None, Some(rule)) => Some(format!("protected: {rule}")),
+        (None, None) => None,
+    }
 }
 
 /// How many changes there are of each kind, in a line.
@@ -130,9 +143,9 @@ fn counts(changes: &[Change]) -> String {
         .filter(|(number, _)| *number > 0)
         .map(|(number, word)| format!("{number} {word}"))
         .collect();
-    let protected = count(&|change| change.protected.is_some());
-    if protected > 0 {
-        parts.push(format!("{protected} protected among them"));
+    let held_back = count(&|change| why_not(change).is_some());
+    if held_back > 0 {
+        parts.push(format!("{held_back} not applied unless named among them"));
     }
     let of = if parts.is_empty() { "" } else { ": " };
     let s = if changes.len() == 1 { "" } else { "s" };
@@ -198,7 +211,11 @@ pub(crate) fn apply(arguments: &ApplyArgs, state: Option<&Path>) -> Result<ExitC
     if report.refused.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    terminal::complain(&format!("\nhint: {}", hint_of_refusals(&run, &report.refused)));
+    let (count, hint) = (report.refused.len(), hint_of_refusals(&run, &report.refused));
+    let were = if count == 1 { "change was" } else { "changes were" };
+    terminal::complain(&format!(
+        "\nexit code {EXIT_PARTLY}: {count} {were} not applied\nhint: {hint}"
+    ));
     Ok(ExitCode::from(EXIT_PARTLY))
 }
 
@@ -215,12 +232,7 @@ fn apply_failure(error: ManagerError) -> Failure {
 
 fn hint_of_refusals(run: &RunId, refused: &[Refusal]) -> String {
     let any = |is_such: fn(&RefusalReason) -> bool| refused.iter().any(|refusal| is_such(&refusal.reason));
-    if any(|reason| {
-        matches!(
-            reason,
-            RefusalReason::Protected { .. } | RefusalReason::LeavesWorkspace { .. }
-        )
-    }) {
+    if any(|reason| matches!(reason, RefusalReason::Protected { .. } | RefusalReason::LeadsOut { .. })) {
         format!("name a path to apply it nonetheless: `offleash apply {run} PATH`")
     } else if any(|reason| matches!(reason, RefusalReason::SpecialFile { .. })) {
         format!(
@@ -232,16 +244,7 @@ fn hint_of_refusals(run: &RunId, refused: &[Refusal]) -> String {
 }
 
 fn refusal_line(refusal: &Refusal, roots: &[PathBuf]) -> String {
-    let why = match &refusal.reason {
-        RefusalReason::Protected { rule } => format!("protected ({rule})"),
-        RefusalReason::LeavesWorkspace { target } => {
-            format!("a link that leaves the workspace, to `{}`", Text::from(target))
-        }
-        RefusalReason::SpecialFile { kind } => format!("a special file ({kind:?})"),
-        RefusalReason::NotEmpty => "something in it stays".to_owned(),
-        RefusalReason::BelowRefused { above } => format!("in `{}`, which is refused", Text::from(above)),
-    };
-    format!("not applied: `{}`: {why}", Text::from(refusal.shown_path(roots)))
+    refusal.told(roots)
 }
 
 pub(crate) fn discard(arguments: &DiscardArgs, state: Option<&Path>) -> Result<ExitCode, Failure> {

@@ -73,6 +73,9 @@ fn serve(order: OwnOrder) -> ExitCode {
             if let Some(error) = report.unkept {
                 terminal::complain(&Failure::from(error).to_string());
             }
+            if let Some(held_back) = report.held_back {
+                terminal::complain(&format!("offleash: {held_back}"));
+            }
             ExitCode::SUCCESS
         }
         Ok(None) => ExitCode::from(EXIT_FAILURE),

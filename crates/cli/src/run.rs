@@ -144,6 +144,7 @@ pub(crate) fn conclude(
     let RunReport {
         record,
         notes,
+        held_back,
         unkept,
         failure,
     } = report;
@@ -168,7 +169,21 @@ pub(crate) fn conclude(
     if let Some(error) = unkept {
         terminal::complain(&Failure::from(error).to_string());
     }
+    if let Some(held_back) = held_back {
+        last_word(arguments, &record, &held_back);
+    }
     Ok(record.exit_code)
+}
+
+/// Says what was held back, and last of all that it decided the exit code: that also to whoever asked for quiet.
+fn last_word(arguments: &RunArgs, record: &RunRecord, held_back: &str) {
+    let decides = record.outcome == Outcome::Exited { code: 0 };
+    let exit = match decides {
+        true => format!("exit code {}, though the command succeeded: ", record.exit_code),
+        false if arguments.quiet || arguments.json => return,
+        false => String::new(),
+    };
+    terminal::complain(&format!("offleash: {exit}{held_back}"));
 }
 
 /// Where rules are kept that are agreed to for good: the policy that was named. One that lies in the workspace without

@@ -335,8 +335,30 @@ fn apply_follows_no_link_out_of_the_workspace() {
     let run = self::run(&site, "echo evil > dir/file; ln -s ../../outside again");
     let output = site.offleash(["apply", &run]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    assert!(stderr(&output).contains("leaves the workspace"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("leads out of the workspace"),
+        "{}",
+        stderr(&output)
+    );
+    assert!(
+        stderr(&output).contains("\nexit code 1: 1 change was not applied\nhint: "),
+        "{}",
+        stderr(&output)
+    );
     assert!(fs::symlink_metadata(site.workspace().join("again")).is_err());
+    assert_eq!(
+        site.succeed(["diff", "--summary", &run]),
+        "A again  (a link that leads out of the workspace, to `../../outside`)\n"
+    );
+    let patch = site.succeed(["diff", &run]);
+    let line =
+        "# not applied unless named: `again`: a link that leads out of the workspace, to `../../outside`\ndiff --git ";
+    assert!(patch.starts_with(line), "{patch}");
+    let shown: Value = serde_json::from_str(&site.succeed(["diff", "--json", &run])).unwrap();
+    assert_eq!(
+        (&shown[0]["leads_out"], &shown[0]["protected"]),
+        (&json!(true), &Value::Null)
+    );
 
     // The host's directory becomes a link after the run.
     let run = self::run(&site, "echo worse > dir/file");

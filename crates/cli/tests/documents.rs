@@ -162,7 +162,7 @@ fn cli_document() -> String {
         ("the command's own", "the command ended by itself"),
         (
             "1",
-            "also: the command succeeded, and not everything that it changed was written back in mode `rw`",
+            "also: the command succeeded, and not everything that it changed was written back in mode `rw`; the last line says so",
         ),
         ("124", "the limit of wall time ended the run"),
         (
@@ -186,7 +186,10 @@ fn cli_document() -> String {
     text.push_str(
         "\nArguments that cannot be understood end every command with 125, as `docker run`, `env` and `timeout` have it: 2 is what many a\n\
          command ends with by itself.\n\n\
-         `apply` answers 1 when changes were refused or the host changed meanwhile, `audit verify` when the log was\n\
+         What is held back is told by `run` in mode `rw` and by `apply` alike, `not applied: PATH: WHY` for each change; both answer\n\
+         1 then, `run` unless the command's own code is another. What `diff` shows it marks beforehand: `protected`, or a link that\n\
+         leads out of the workspace. Links to what the sandbox saw read-only of the host (`/usr`, toolchains, `--read`) are applied.\n\n\
+         `apply` answers 1 also when the host changed meanwhile, `audit verify` when the log was\n\
          changed, `doctor` when no level is available, `cp` when it left something out: links to nowhere, on the way in all\n\
          links, and what is neither file nor directory. It copies contents and names; modes and times are those of new files.\n\n",
     );
@@ -317,6 +320,20 @@ fn policy_document() -> String {
         cell(GIT_LINK.why)
     )
     .unwrap();
+    text.push_str(
+        "\nSo are other names of the same things, whatever they are called; `diff` shows them with what leads there:\n\n\
+         - where links lead that have such a name, or are in such a directory, or stand in place of a directory above one, by as many\n  \
+         links as there are; and what `protect` covers\n\
+         - repositories that lie elsewhere: where a `.git` that is no directory points, and what `commondir` says\n\
+         - what git configuration names, included files and that of the user (`~/.gitconfig`, `~/.config/git/config`) and the\n  \
+         machine among it: `core.hooksPath`, `include`, `init.templateDir`, and files in the command lines of filters, drivers, editors,\n  \
+         pagers, helpers, `core.fsmonitor`, `core.sshCommand`, aliases with `!` and their like\n\
+         - programs and plugins that `.npmrc`, `.yarnrc`, `.yarnrc.yml`, `.cargo/config.toml`, `bunfig.toml`, `.hg/hgrc`,\n  \
+         `.pre-commit-config.yaml`, `lefthook.yml`, `.mcp.json` and `.claude/settings.json` name\n\
+         - where a protected name of the home directory leads that is a link into the workspace\n\n\
+         Each is looked at as the host has it and as the run left it, whenever changes are shown or applied. A configuration of git\n\
+         that cannot be read, or is longer than 4 MiB, holds back everything in its repository.\n",
+    );
     text
 }
 

@@ -47,3 +47,5 @@ mod renames;
 mod resources;
 #[path = "escape/surface.rs"]
 mod surface;
+#[path = "escape/trusted.rs"]
+mod trusted;

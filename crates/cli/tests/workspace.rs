@@ -5,13 +5,14 @@ mod support;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
+use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::listing::listing;
 use support::processes::{finish, read_until, signal, start};
 use support::workspace::{CHANGE_ALL, changes_of, furnished, run};
-use support::{Site, id_of, stderr, stdout};
+use support::{Site, id_of, skip, stderr, stdout};
 
 #[test]
 fn the_host_is_untouched_until_changes_are_applied() {
@@ -108,7 +109,20 @@ fn rw_says_what_it_held_back() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    assert!(stderr(&output).contains("not written back"), "{}", stderr(&output));
+    let said = stderr(&output);
+    assert!(
+        said.contains("offleash: not applied: `.envrc`: protected (protected name .envrc: "),
+        "{said}"
+    );
+    let last = "offleash: exit code 1, though the command succeeded: 1 change was not written back: `offleash diff ";
+    assert!(said.lines().last().unwrap().starts_with(last), "{said}");
+    // Whoever asked for quiet is told what the exit code is from, and no more.
+    let output = site.run_shell(&["-w", &workspace], "ln -s /etc/passwd out");
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).starts_with(last), "{}", stderr(&output));
+    assert_eq!(stderr(&output).lines().count(), 1);
+    let output = site.run_shell(&["-w", &workspace], "ln -s /etc/passwd out; exit 4");
+    assert_eq!((output.status.code(), stderr(&output)), (Some(4), String::new()));
     let record = site.record(&["-w", &workspace], "echo evil > .envrc; exit 3");
     assert_eq!(record["exit_code"], 3, "{record}");
 }
@@ -166,6 +180,43 @@ fn rw_that_conflicts_with_the_host_is_no_success() {
         stderr(&output)
     );
     assert_eq!(fs::read_to_string(&file).unwrap(), "by the user\n");
+}
+
+#[test]
+fn a_virtual_environment_made_inside_works_outside() {
+    const MAKE: &str = "python3 -m venv --without-pip .venv && .venv/bin/python -c 'print(1)'";
+    let python = std::path::Path::new("/usr/bin/python3");
+    if !python.exists() {
+        return skip("there is no /usr/bin/python3");
+    }
+    let works = |site: &Site| {
+        let venv = site.workspace().join(".venv");
+        let asked = "import sys; print(sys.prefix)";
+        let output = finish(start(Command::new(venv.join("bin/python")).args(["-c", asked])));
+        assert_eq!(
+            stdout(&output).trim(),
+            venv.canonicalize().unwrap().to_str().unwrap(),
+            "{}",
+            stderr(&output)
+        );
+    };
+    let site = Site::new();
+    let output = site.offleash(["run", "-w", ".:rw", "-c", MAKE]).output().unwrap();
+    assert_eq!(
+        (output.status.code(), stdout(&output).trim()),
+        (Some(0), "1"),
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(stderr(&output), "");
+    works(&site);
+
+    let site = Site::new();
+    let run = run(&site, MAKE);
+    let summary = site.succeed(["diff", "--summary", &run]);
+    assert!(!summary.contains('('), "{summary}");
+    site.succeed(["apply", &run]);
+    works(&site);
 }
 
 #[test]

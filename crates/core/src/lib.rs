@@ -24,5 +24,6 @@ pub mod srt;
 pub mod template;
 pub mod text;
 pub mod trust;
+pub mod trusted;
 pub mod units;
 mod written;

@@ -1,6 +1,6 @@
 //! Names in a workspace that run code later, outside the sandbox: changes to them are not applied unless named.
 //!
-//! Pure: names only. Letter case, and the characters that case-insensitive file systems ignore, do not matter, because
+//! Pure: names only; what they lead to is found by [`crate::trusted`] and its caller. Letter case, and the characters that case-insensitive file systems ignore, do not matter, because
 //! what is a harmless name here may be the protected one where the tree is checked out.
 //!
 //! Not in the table, and so said in SECURITY.md: files that a person runs by name (`Makefile`, `package.json`, sources,
@@ -134,6 +134,48 @@ pub fn protected_non_directory_rule(path: &[u8]) -> Option<&'static ProtectedNam
     if is_git { Some(&GIT_LINK) } else { protected_rule(path) }
 }
 
+/// Whether something beneath `path` may be protected though `path` is not: `.git`, `.config` or `.git/modules/x`.
+pub fn leads_to_protected(path: &[u8]) -> bool {
+    let names = folded_names(path);
+    (0..names.len()).any(|start| {
+        let of_this_name = PATTERNS.by_first_name.get(&names[start]).into_iter().flatten();
+        let mut candidates = of_this_name.chain(&PATTERNS.others);
+        candidates.any(|index| begins_with(&PATTERNS.all[*index].0, &names[start..]))
+    })
+}
+
+/// Whether a protected name may begin with `name`: quick, for whoever looks at every name of a tree.
+pub fn may_begin(name: &[u8]) -> bool {
+    const ROOM: usize = 64;
+    let find = |folded: &[u8]| {
+        let others = &PATTERNS.others;
+        PATTERNS.by_first_name.contains_key(folded)
+            || others
+                .iter()
+                .any(|index| matches_name(&PATTERNS.all[*index].0[0], folded))
+    };
+    let mut room = [0; ROOM];
+    match room.get_mut(..name.len()) {
+        Some(folded) if name.is_ascii() && !matches!(name.last(), Some(b'.' | b' ')) && !name.contains(&b'~') => {
+            folded.copy_from_slice(name);
+            folded.make_ascii_lowercase();
+            find(folded)
+        }
+        _ => find(&fold(name)),
+    }
+}
+
+/// Whether the names are a proper beginning of what the pattern matches.
+fn begins_with(pattern: &[Vec<u8>], names: &[Vec<u8>]) -> bool {
+    match (pattern.split_first(), names.split_first()) {
+        (None, _) => false,
+        (Some(_), None) => true,
+        // Whatever the names are, the rest may follow.
+        (Some((first, _)), Some(_)) if first == b"**" => true,
+        (Some((first, rest)), Some((name, deeper))) => matches_name(first, name) && begins_with(rest, deeper),
+    }
+}
+
 fn starts_with(pattern: &[Vec<u8>], names: &[Vec<u8>]) -> bool {
     match pattern.split_first() {
         None => true,
@@ -155,7 +197,8 @@ fn matches_name(pattern: &[u8], name: &[u8]) -> bool {
     }
 }
 
-fn folded_names(path: &[u8]) -> Vec<Vec<u8>> {
+/// The names of a path as they are compared: whatever letter case, or characters that some file systems ignore.
+pub fn folded_names(path: &[u8]) -> Vec<Vec<u8>> {
     path.split(|byte| *byte == b'/')
         .filter(|name| !name.is_empty() && *name != b".")
         .map(fold)
@@ -304,6 +347,49 @@ mod tests {
         assert!(protected_non_directory_rule(b".git/config").is_some());
     }
 
+    #[test]
+    fn what_lies_above_protected_names_is_known() {
+        for path in [
+            ".git",
+            "a/.GIT",
+            ".config",
+            ".git/modules",
+            ".git/modules/a/b",
+            ".git/worktrees/x",
+            ".github",
+            "GIT~1",
+        ] {
+            assert!(leads_to_protected(path.as_bytes()), "{path}");
+        }
+        for path in [
+            "",
+            "src",
+            ".envrc",
+            ".git/objects",
+            "config",
+            ".github/x",
+            ".vscode/x",
+            ".git/worktrees/x/y/z",
+        ] {
+            assert!(!leads_to_protected(path.as_bytes()), "{path}");
+        }
+        for name in [
+            ".git",
+            ".GIT",
+            "git~1",
+            ".envrc. ",
+            ".hu\u{17f}ky",
+            "x.code-workspace",
+            "AGENTS.md",
+            ".aider.x",
+        ] {
+            assert!(may_begin(name.as_bytes()), "{name}");
+        }
+        for name in ["", ".", "src", "hooks", "config", ".gitignore", &"a".repeat(255)] {
+            assert!(!may_begin(name.as_bytes()), "{name}");
+        }
+    }
+
     proptest! {
         #[test]
         fn everything_beneath_a_protected_name_is_protected(index in 0..PROTECTED_NAMES.len(), above in "([a-z]{1,3}/){0,3}",
@@ -317,6 +403,9 @@ mod tests {
         #[test]
         fn no_path_panics(path: Vec<u8>) {
             let _ = protected_non_directory_rule(&path);
+            let _ = leads_to_protected(&path);
+            prop_assert_eq!(may_begin(&path), PATTERNS.by_first_name.contains_key(&fold(&path))
+                || PATTERNS.others.iter().any(|index| matches_name(&PATTERNS.all[*index].0[0], &fold(&path))));
         }
     }
 }

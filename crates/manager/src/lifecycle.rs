@@ -85,6 +85,9 @@ pub struct RunReport {
     pub record: RunRecord,
     /// Things the user should know that are no part of the outcome, a line each.
     pub notes: Vec<String>,
+    /// What was to be written back and is not, and where it is now: to be said last, since a command that succeeded is
+    /// answered with another exit code because of it.
+    pub held_back: Option<String>,
     /// Why its changes could not be read or kept. The run itself is as the record says.
     pub unkept: Option<RunError>,
     /// Why the sandbox could not be made, or was lost; the record says `failed` then. Or why the run is not in the audit log.
@@ -208,13 +211,14 @@ fn conclude(
     notes.extend(before);
     notes.extend(written_back_of_an_ended_run(&record));
     notes.extend(part_of_a_repository(&record, request.spec.workspace.as_ref()));
-    if held_back && record.exit_code == 0 {
+    if held_back.is_some() && record.exit_code == 0 {
         record.exit_code = EXIT_HELD_BACK;
     }
     let failure = audit::ended(&state, &record).err();
     Ok(RunReport {
         record,
         notes,
+        held_back,
         unkept,
         failure,
     })
@@ -435,8 +439,8 @@ struct Settled {
     changes: Option<ChangeSummary>,
     /// Why they could not be read or kept.
     unkept: Option<RunError>,
-    /// Whether something was to be written back and is not.
-    held_back: bool,
+    /// What was to be written back and is not ([`RunReport::held_back`]).
+    held_back: Option<String>,
 }
 
 /// Keeps or writes back what a run changed in its workspace; what is more than a limit allows (`exceeded`) is not written
@@ -450,7 +454,7 @@ fn settle(
     let mut settled = Settled {
         changes: None,
         unkept: None,
-        held_back: false,
+        held_back: None,
     };
     match finished {
         Ok(finished) => {
@@ -458,18 +462,17 @@ fn settle(
                 let mut summary = summarize(&finished.changes);
                 if let (WorkspaceMode::Rw, Some(run)) = (workspace.mode, finished.run) {
                     settled.held_back = match exceeded {
-                        Some(limit) => {
-                            notes.push(held_back_by(limit));
-                            true
-                        }
-                        None => !write_back(run, &mut summary, notes),
+                        Some(limit) => Some(held_back_by(limit)),
+                        None => write_back(run, &mut summary, notes),
                     };
                 }
                 summary
             });
         }
         Err(error) => {
-            settled.held_back = workspace.is_some_and(|workspace| workspace.mode == WorkspaceMode::Rw);
+            settled.held_back = workspace
+                .filter(|workspace| workspace.mode == WorkspaceMode::Rw)
+                .map(|_| "nothing was written back, since what was changed cannot be read".to_owned());
             settled.changes = Some(ChangeSummary {
                 error: Some(with_causes(settled.unkept.insert(error))),
                 ..ChangeSummary::default()
@@ -526,8 +529,13 @@ fn part_of_a_repository(record: &RunRecord, workspace: Option<&WorkspaceSpec>) -
     ))
 }
 
-/// Mode `rw`: applies what may be applied; the rest is kept like that of an overlay. Answers whether there is no rest.
-fn write_back(mut run: Run, summary: &mut ChangeSummary, notes: &mut Vec<String>) -> bool {
+/// How many changes that are held back are told of one by one.
+const MOST_TOLD: usize = 20;
+
+/// Mode `rw`: applies what may be applied; the rest is kept like that of an overlay. Answers what is said of the rest, if
+/// there is one.
+fn write_back(mut run: Run, summary: &mut ChangeSummary, notes: &mut Vec<String>) -> Option<String> {
+    let id = run.id().clone();
     let request = ApplyRequest {
         selection: Selection::All,
         named: Vec::new(),
@@ -535,23 +543,20 @@ fn write_back(mut run: Run, summary: &mut ChangeSummary, notes: &mut Vec<String>
     match run.apply(&request) {
         Ok(report) => {
             summary.applied = true;
-            if !report.refused.is_empty() {
-                let id = run.id();
-                notes.push(format!(
-                    "{} not written back; `offleash diff {id}` shows them, `offleash apply {id} PATH` applies one",
-                    counted(
-                        report.refused.len(),
-                        "protected or special change was",
-                        "protected or special changes were"
-                    )
-                ));
-            }
-            report.refused.is_empty()
+            let told = report.refused.iter().take(MOST_TOLD);
+            notes.extend(told.map(|refusal| refusal.told(&report.roots)));
+            (!report.refused.is_empty()).then(|| {
+                format!(
+                    "{} not written back: `offleash diff {id}` shows {them}, `offleash apply {id} PATH` applies one, \
+                     `offleash discard {id}` drops {them}",
+                    counted(report.refused.len(), "change was", "changes were"),
+                    them = if report.refused.len() == 1 { "it" } else { "them" },
+                )
+            })
         }
         Err(error) => {
             let why = with_causes(&error);
-            notes.push(format!("nothing was written back: {why}"));
-            false
+            Some(format!("nothing was written back: {why}"))
         }
     }
 }

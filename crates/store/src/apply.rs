@@ -21,7 +21,10 @@ mod rollback;
 mod select;
 mod stage;
 
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use offleash_core::text::Text;
 
 use crate::change::{Change, shown_path};
 use crate::modes;
@@ -49,7 +52,7 @@ pub enum Selection {
 pub struct ApplyRequest {
     /// Which changes.
     pub selection: Selection,
-    /// Paths, in the same form, at which a protected name or a link that leaves the workspace is meant.
+    /// Paths, in the same form, at which a protected name or a link that leads out of the workspace is meant.
     ///
     /// Naming a protected directory names what is in it; naming a directory that is not protected does not.
     pub named: Vec<PathBuf>,
@@ -85,6 +88,12 @@ impl Refusal {
     pub fn shown_path(&self, roots: &[PathBuf]) -> PathBuf {
         shown_path(roots, self.layer, &self.path)
     }
+
+    /// What is said of it, in a line.
+    #[must_use]
+    pub fn told(&self, roots: &[PathBuf]) -> String {
+        format!("not applied: `{}`: {}", Text::from(self.shown_path(roots)), self.reason)
+    }
 }
 
 /// Why a change is not applied.
@@ -95,8 +104,9 @@ pub enum RefusalReason {
         /// The rule.
         rule: String,
     },
-    /// A symbolic link that leads out of the workspace, or may; naming the path applies it.
-    LeavesWorkspace {
+    /// A symbolic link that leads out of the workspace, or may, to what the sandbox did not see read-only of the host;
+    /// naming the path applies it.
+    LeadsOut {
         /// Where it points.
         target: PathBuf,
     },
@@ -112,6 +122,23 @@ pub enum RefusalReason {
         /// That entry, as [`Change::shown_path`] has it.
         above: PathBuf,
     },
+}
+
+impl fmt::Display for RefusalReason {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Protected { rule } => write!(formatter, "protected ({rule})"),
+            Self::LeadsOut { target } => write!(formatter, "{}", leads_out_to(target)),
+            Self::SpecialFile { kind } => write!(formatter, "a special file ({kind:?})"),
+            Self::NotEmpty => formatter.write_str("something in it stays"),
+            Self::BelowRefused { above } => write!(formatter, "in `{}`, which is refused", Text::from(above)),
+        }
+    }
+}
+
+/// What is said of a link that is not applied because of where it leads.
+pub fn leads_out_to(target: &Path) -> String {
+    format!("a link that leads out of the workspace, to `{}`", Text::from(target))
 }
 
 impl Run {
@@ -137,8 +164,8 @@ impl Run {
 
     fn apply_claimed(&mut self, request: &ApplyRequest, steps: &mut Steps) -> Result<ApplyReport, ApplyError> {
         self.recover()?;
-        let changes = self.changes()?;
-        let selected = select::select(self, &changes, request)?;
+        let (changes, trusted) = self.changes_and_trusted()?;
+        let selected = select::select(self, &changes, trusted, request)?;
         let total = changes.len();
         if !selected.changes.is_empty() {
             self.write_back(&selected.changes, steps)?;

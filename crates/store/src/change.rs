@@ -32,6 +32,9 @@ pub struct Change {
     pub after: Option<Node>,
     /// The rule that protects it: it is applied only if named.
     pub protected: Option<String>,
+    /// Whether it is a symbolic link that leads out of the workspace, or may, to what the sandbox did not see read-only
+    /// of the host: it is applied only if named.
+    pub leads_out: bool,
     pub(crate) copied_up: bool,
 }
 

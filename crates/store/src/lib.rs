@@ -16,6 +16,7 @@ mod content;
 mod copy;
 mod failure;
 mod identity;
+mod leads_out;
 mod live_run;
 mod modes;
 mod node;
@@ -39,19 +40,23 @@ mod spread;
 mod state;
 mod templates;
 mod tree;
+mod trusted;
 mod unified;
 mod warm;
 
 #[cfg(test)]
 mod testing;
 
-pub use apply::{ApplyError, ApplyReport, ApplyRequest, ConflictAt, ConflictReason, Refusal, RefusalReason, Selection};
+pub use apply::{
+    ApplyError, ApplyReport, ApplyRequest, ConflictAt, ConflictReason, Refusal, RefusalReason, Selection, leads_out_to,
+};
 pub use audit::{Audit, AuditError, AuditEvent, AuditLine, AuditLines, BadLine, Recovery, VerifyReport};
 pub use change::{Change, ChangeError, ChangeKind, summarize};
 pub use clock::{rfc3339, rfc3339_now};
 pub use copy::{CopyBudget, CopyError, copy_layer};
 pub use failure::FileError;
 pub use identity::HostIdentity;
+pub use leads_out::HostPath;
 pub use live_run::{Finished, LiveRun, NewRun};
 pub use node::{Node, NodeKind};
 pub use reap::{Leftover, LeftoverFate, erase, reap, reap_with};

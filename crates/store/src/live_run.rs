@@ -12,6 +12,7 @@ use crate::change::Change;
 use crate::claim::Claim;
 use crate::clock::{Baseline, rfc3339_now};
 use crate::failure::{FileError, Tried};
+use crate::leads_out::HostPath;
 use crate::protection::parse;
 use crate::removal::remove_tree;
 use crate::run::{UPPER, layer_name, open_run};
@@ -36,6 +37,9 @@ pub struct NewRun {
     pub protect: Vec<Text>,
     /// What `~` in them stands for.
     pub home: Option<PathBuf>,
+    /// What the sandbox has of the host read-only, and what it has there instead of the host's: links to the former may
+    /// be applied.
+    pub host_paths: Vec<HostPath>,
 }
 
 /// A run that is going on in this process. If the process dies, [`crate::reap()`] finishes it.
@@ -226,6 +230,7 @@ impl Run {
             layers,
             protect: new.protect,
             home: new.home.map(Text::from),
+            host_paths: new.host_paths,
             baseline: Baseline::now(claim.made_at().map_err(failed)?),
             cgroups: Vec::new(),
             id: id.clone(),

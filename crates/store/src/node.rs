@@ -81,7 +81,11 @@ impl Node {
 }
 
 pub(crate) fn kind_of(stat: &Stat) -> NodeKind {
-    match FileType::from_raw_mode(stat.st_mode) {
+    kind_of_type(FileType::from_raw_mode(stat.st_mode))
+}
+
+pub(crate) fn kind_of_type(file_type: FileType) -> NodeKind {
+    match file_type {
         FileType::RegularFile => NodeKind::File,
         FileType::Directory => NodeKind::Directory,
         FileType::Symlink => NodeKind::Symlink,

@@ -27,6 +27,11 @@ impl Protection {
         })
     }
 
+    /// Whether the owner has patterns.
+    pub(crate) fn has_patterns(&self) -> bool {
+        !self.patterns.is_empty()
+    }
+
     /// The rule that protects `path` in the layer above `root`, where a directory or something else is to be.
     ///
     /// In the workspace, names above it do not count. Another layer is there for what it is, a git directory outside

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::id::RunId;
@@ -14,12 +15,14 @@ use crate::change::{Change, ChangeError, LayerTrees, changes_in_layer};
 use crate::claim::Claim;
 use crate::failure::{FileError, Tried};
 use crate::modes;
+use crate::node::Node;
 use crate::places::Places;
 use crate::protection::Protection;
 use crate::removal::remove_tree;
 use crate::run_file::{Phase, RunFile, Understood};
 use crate::seen;
 use crate::tree::{Tree, stat_at};
+use crate::trusted::{Around, Place, Trusted, search};
 use crate::unified::{Diff, unified};
 use crate::{RunError, RunState, StateDirectory};
 
@@ -39,6 +42,8 @@ pub struct Run {
     pub(crate) file: RunFile,
     pub(crate) directory: OwnedFd,
     pub(crate) path: PathBuf,
+    /// Protected names of the host that were looked for when the run ended, for what follows at once.
+    names: Mutex<Option<Vec<Place>>>,
 }
 
 impl Run {
@@ -48,6 +53,7 @@ impl Run {
             state: state.clone(),
             file,
             directory,
+            names: Mutex::new(None),
         }
     }
 
@@ -116,22 +122,56 @@ impl Run {
     /// # Errors
     /// `Workspace` or `WorkspaceReplaced` if a host directory is not what it was, `Changes` if a file cannot be read.
     pub fn changes(&self) -> Result<Vec<Change>, RunError> {
+        self.changes_and_trusted().map(|(changes, _)| changes)
+    }
+
+    /// The same, with what protected names lead to.
+    pub(crate) fn changes_and_trusted(&self) -> Result<(Vec<Change>, Trusted), RunError> {
         if matches!(self.file.phase, Phase::Applied | Phase::Discarded) {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), Trusted::default()));
         }
         let protection = Protection::of(&self.file)?;
         let applied = self.applied()?;
         let mut all = Vec::new();
-        for (layer, trees) in self.all_trees()?.iter().enumerate() {
-            let found = changes_in_layer(layer, trees, &protection, &applied);
+        let trees = self.all_trees()?;
+        for (layer, trees) in trees.iter().enumerate() {
+            let found = changes_in_layer(layer, trees, &protection, &applied, &self.file.host_paths);
             all.extend(found.map_err(|source| self.unreadable(source))?);
         }
         if let Some(modes) = modes::read(&self.directory).map_err(|source| self.failed(source))? {
             all.retain(|change| modes.may_be_changed(change));
         }
         all.sort_by(|left, right| (left.layer, &left.path).cmp(&(right.layer, &right.path)));
+        let trusted = self.mark_trusted(&trees, &protection, &mut all);
         self.check_place()?;
-        Ok(all)
+        Ok((all, trusted))
+    }
+
+    fn mark_trusted(&self, trees: &[LayerTrees], protection: &Protection, changes: &mut [Change]) -> Trusted {
+        if !Trusted::matters_to(changes) {
+            return Trusted::default();
+        }
+        // Where names lead is followed each time; the names are those of a moment ago when a run has just ended.
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = names.take().unwrap_or_else(|| search(trees, protection));
+        let around = Around {
+            trees,
+            changes,
+            protection,
+            home: self.file.home.as_ref().map(Text::as_path),
+        };
+        let trusted = Trusted::find(around, &found);
+        if self.file.phase == Phase::Started {
+            *names = Some(found);
+        }
+        drop(names);
+        let roots = self.roots();
+        for change in changes.iter_mut().filter(|change| change.protected.is_none()) {
+            let becomes_directory = change.after.as_ref().is_some_and(Node::is_directory);
+            let place = (change.layer, change.path.as_path());
+            change.protected = trusted.rule(protection, &roots, place, becomes_directory);
+        }
+        trusted
     }
 
     /// A change as a patch in git's form. The bytes are the sandbox's: who prints them to a terminal must escape them.
@@ -198,7 +238,8 @@ impl Run {
         let again = Self::open(&self.state, &id);
         let refusal = match again {
             Ok(again) => {
-                *self = again;
+                let names = std::mem::take(&mut self.names);
+                *self = Self { names, ..again };
                 match self.file.phase {
                     Phase::Started | Phase::Kept | Phase::Crashed => return Ok(claim),
                     Phase::Applied => RunError::AlreadyApplied { id },

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 
 use crate::clock::Baseline;
 use crate::failure::{FileError, Tried};
+use crate::leads_out::HostPath;
 
 pub(crate) const RUN_FILE: &str = "run.json";
 const NEW_RUN_FILE: &str = "run.json.new";
@@ -38,6 +39,8 @@ pub(crate) struct RunFile {
     pub(crate) layers: Vec<LayerFile>,
     pub(crate) protect: Vec<Text>,
     pub(crate) home: Option<Text>,
+    /// What the sandbox had of the host, to which links may lead.
+    pub(crate) host_paths: Vec<HostPath>,
     pub(crate) baseline: Baseline,
     pub(crate) cgroups: Vec<Text>,
 }

@@ -59,6 +59,7 @@ impl Scratch {
             layers: layers.iter().map(|path| path.to_path_buf()).collect(),
             protect: protect.iter().map(|pattern| Text::from(*pattern)).collect(),
             home: None,
+            host_paths: Vec::new(),
         };
         LiveRun::create(&self.state, new).unwrap()
     }

@@ -10,10 +10,10 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags, RawDir, ResolveFlags, Stat, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat, StatxFlags};
 use rustix::io::Errno;
 
-use crate::node::{Node, Time};
+use crate::node::{Node, NodeKind, Time};
 
 /// The longest piece of a path that one call resolves; `PATH_MAX` is 4096 with the closing NUL.
 const PIECE: usize = 4000;
@@ -299,6 +299,26 @@ pub(crate) fn stat_at(parent: &OwnedFd, name: &OsStr) -> Result<Option<Stat>, Er
         Err(Errno::NOENT) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// The names in an open directory, in no order, and what has them; without what is gone again.
+pub(crate) fn entries_in(directory: &OwnedFd) -> Result<Vec<(PathBuf, NodeKind)>, Errno> {
+    let mut buffer = Vec::with_capacity(32 * 1024);
+    let mut entries = RawDir::new(directory, buffer.spare_capacity_mut());
+    let mut found = Vec::new();
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name == "." || name == ".." {
+            continue;
+        }
+        let kind = match entry.file_type() {
+            FileType::Unknown => stat_at(directory, name)?.map(|stat| crate::node::kind_of(&stat)),
+            known => Some(crate::node::kind_of_type(known)),
+        };
+        found.extend(kind.map(|kind| (PathBuf::from(name), kind)));
+    }
+    Ok(found)
 }
 
 /// The names in an open directory, sorted.

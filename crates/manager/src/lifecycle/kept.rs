@@ -45,7 +45,11 @@ pub(crate) fn record_kept(kept: Kept<'_>) -> Result<RunReport, ManagerError> {
         notes.push(format!("the sandbox's layer was not removed: {}", with_causes(&error)));
     }
     notes.extend(grants_of_nothing(kept.spec, &kept.host));
-    let Settled { changes, unkept, .. } = settle(finished, kept.spec.workspace.as_ref(), None, &mut notes);
+    let Settled {
+        changes,
+        unkept,
+        held_back,
+    } = settle(finished, kept.spec.workspace.as_ref(), None, &mut notes);
     let outcome = outcome(kept.ended, &kept.plan);
     let withheld = kept.spec.env.withheld(&kept.host.env);
     let (stdout, stderr) = Capture::default().into_records();
@@ -75,6 +79,7 @@ pub(crate) fn record_kept(kept: Kept<'_>) -> Result<RunReport, ManagerError> {
     Ok(RunReport {
         record,
         notes,
+        held_back,
         unkept,
         failure: None,
     })

@@ -1,17 +1,17 @@
 //! From a spec to a sandbox with its gateway: what a run and a keeper have in common.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use offleash_core::id::RunId;
 use offleash_core::plan::{Entry, Node, Plan};
-use offleash_core::spec::SandboxSpec;
+use offleash_core::spec::{Access, SandboxSpec};
 use offleash_core::text::Text;
 use offleash_gateway::{Gateway, Trust};
 use offleash_isolation::guest_image;
 use offleash_isolation::sandbox::{Leftovers, Sandbox};
-use offleash_store::{LiveRun, NewRun, Tending};
+use offleash_store::{HostPath, LiveRun, NewRun, Tending};
 
 use super::ahead::Ahead;
 use super::level::Chosen;
@@ -165,7 +165,34 @@ pub(crate) fn new_run(spec: &SandboxSpec, command: &[OsString], plan: &Plan, hos
         layers: layers.into_iter().map(|(_, lower)| lower).collect(),
         protect: protect_patterns(spec),
         home: host.home.clone(),
+        host_paths: host_paths(plan),
     }
+}
+
+/// What the sandbox has of the host at the host's own paths, to which links from the workspace may lead: what it sees
+/// read-only, and the system in a root of its own. Beneath that, what a rule hides or puts in its place.
+fn host_paths(plan: &Plan) -> Vec<HostPath> {
+    let mut found: Vec<HostPath> = Vec::new();
+    let known = |found: &[HostPath], path: &Path| found.iter().any(|known| path.starts_with(known.path.as_path()));
+    for entry in &plan.entries {
+        let is_seen = match &entry.node {
+            Node::Bind { source, access } => *access == Access::Ro && *source == entry.target,
+            Node::Base { lower, .. } => *lower == entry.target && *lower != Path::new("/"),
+            // `/bin` is `usr/bin`.
+            Node::Symlink { to } => {
+                let parent = entry.target.parent().unwrap_or(Path::new("/"));
+                !to.components().any(|name| name == Component::ParentDir) && known(&found, &parent.join(to))
+            }
+            _ => false,
+        };
+        if is_seen || known(&found, &entry.target) {
+            found.push(HostPath {
+                path: Text::from(&entry.target),
+                is_seen,
+            });
+        }
+    }
+    found
 }
 
 /// The number of an overlay's layer, the workspace's first, and the directory that it lies over. The plan knows layers

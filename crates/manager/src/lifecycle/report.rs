@@ -324,6 +324,7 @@ fn report_of(record: RunRecord, failure: Option<ManagerError>) -> RunReport {
     RunReport {
         record,
         notes: Vec::new(),
+        held_back: None,
         unkept: None,
         failure,
     }

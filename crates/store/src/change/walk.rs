@@ -12,6 +12,7 @@ use super::{Change, ChangeError, ChangeKind, renaming};
 use crate::NodeKind;
 use crate::content::same_contents;
 use crate::failure::FileError;
+use crate::leads_out::{HostPath, leads_out};
 use crate::node::Node;
 use crate::overlay::{self, Marks};
 use crate::places::Places;
@@ -32,12 +33,14 @@ pub(crate) fn changes_in_layer(
     trees: &LayerTrees,
     protection: &Protection,
     applied: &Places,
+    seen: &[HostPath],
 ) -> Result<Vec<Change>, ChangeError> {
     let mut walk = Walk {
         layer,
         trees,
         protection,
         applied,
+        seen,
         waiting: vec![(PathBuf::new(), false)],
         gone: BTreeSet::new(),
         found: Vec::new(),
@@ -55,6 +58,7 @@ struct Walk<'a> {
     trees: &'a LayerTrees,
     protection: &'a Protection,
     applied: &'a Places,
+    seen: &'a [HostPath],
     /// Directories of the upper tree that are still to be looked at, and whether one above hides the host's.
     waiting: Vec<(PathBuf, bool)>,
     /// What got another name and is no more, though something of it may be left.
@@ -252,6 +256,8 @@ impl Walk<'_> {
         if self.applied.contains(&(self.layer, path.to_owned())) {
             return;
         }
+        let target = after.as_ref().and_then(|node| node.target.as_ref());
+        let leads_out = target.is_some_and(|target| leads_out(&self.trees.root, path, target, self.seen));
         let becomes_directory = after.as_ref().is_some_and(Node::is_directory);
         self.found.push(Change {
             layer: self.layer,
@@ -262,6 +268,7 @@ impl Walk<'_> {
             protected: self
                 .protection
                 .rule(self.layer, &self.trees.root, path, becomes_directory),
+            leads_out,
             copied_up: marks.copied_up,
         });
     }

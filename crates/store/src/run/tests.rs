@@ -89,6 +89,7 @@ fn an_id_is_used_once() {
         layers: Vec::new(),
         protect: Vec::new(),
         home: None,
+        host_paths: Vec::new(),
     };
     assert!(matches!(
         LiveRun::create(&scratch.state, new),
@@ -109,6 +110,7 @@ fn a_run_that_cannot_be_created_leaves_nothing() {
             layers: vec![scratch.base.join(layer)],
             protect: vec![Text::from(protect)],
             home: None,
+            host_paths: Vec::new(),
         };
         assert!(LiveRun::create(&scratch.state, new).is_err(), "{layer} {protect}");
     }

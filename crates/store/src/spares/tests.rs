@@ -246,6 +246,7 @@ fn many_at_once_never_share_a_directory() {
                 layers: vec![workspace.clone()],
                 protect: Vec::new(),
                 home: None,
+                host_paths: Vec::new(),
             };
             let live = LiveRun::create(&state, new).unwrap();
             assert_eq!(fs::read_dir(upper(&live)).unwrap().count(), 0);
