@@ -24,6 +24,8 @@ mod endurance;
 mod greetings;
 #[path = "network/host_ports.rs"]
 mod host_ports;
+#[path = "network/kept_secrets.rs"]
+mod kept_secrets;
 #[path = "network/learned.rs"]
 mod learned;
 #[path = "network/listeners.rs"]

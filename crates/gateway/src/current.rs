@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use crate::opened::Opening;
 use crate::policy::{self, Policy, Unknown};
+use crate::secrets::Secrets;
 use crate::upstream::{Judge, Made, Unreachable, Upstream};
 use crate::{Reach, Shared};
 
@@ -101,6 +102,7 @@ impl Current {
             policy,
             opening,
             upstream,
+            secrets: Secrets::new(reach.secrets, now.journal.clone()),
             ..Shared::clone(&now)
         });
     }
@@ -174,6 +176,9 @@ impl Shared {
             }
             if !self.policy.changes_headers_as(&next.policy, host) {
                 return format!("the rules for requests to `{host}` are other ones now");
+            }
+            if !self.secrets.are_as(&next.secrets, host) {
+                return format!("the secrets for `{host}` are other ones now");
             }
             let refused = |address: &IpAddr| check(&next.policy, host, *address, port).err();
             let reason = led_to.all().iter().find_map(refused);

@@ -136,6 +136,8 @@ pub struct Reach {
     pub trust: Option<Arc<Trust>>,
     /// How the outside is reached. Connections that were made through another proxy are cut.
     pub way_out: WayOut,
+    /// Secrets that are put into requests. Connections to hosts that others were for are cut.
+    pub secrets: Arc<[Secret]>,
 }
 
 /// What the rules alone say of a connection.

@@ -88,6 +88,17 @@ impl Secrets {
         self.all.iter().any(|secret| secret.spec.is_for(host))
     }
 
+    /// Whether those for `host` are the same as `others` has.
+    pub(crate) fn are_as(&self, others: &Self, host: &Host) -> bool {
+        let values = |secrets: &Self| -> Vec<(String, Vec<u8>)> {
+            let of_host = secrets.for_host(host);
+            of_host
+                .map(|one| (one.spec.name.clone(), one.value.expose().to_vec()))
+                .collect()
+        };
+        Arc::ptr_eq(&self.all, &others.all) || values(self) == values(others)
+    }
+
     fn for_host<'a>(&'a self, host: &'a Host) -> impl Iterator<Item = &'a Secret> {
         self.all.iter().filter(|secret| secret.spec.is_for(host))
     }
@@ -181,7 +192,10 @@ impl Secrets {
         let others = self.all.iter().filter(|secret| !secret.spec.is_for(host));
         for secret in others {
             if find::in_parts(secret, parts) {
-                let reason = format!("it is for {} alone", secret.spec.hosts_text());
+                let reason = match secret.spec.hosts.as_slice() {
+                    [] => "there is no such secret".to_owned(),
+                    _ => format!("it is for {} alone", secret.spec.hosts_text()),
+                };
                 return Err(Misused::new(secret, reason));
             }
         }

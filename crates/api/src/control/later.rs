@@ -11,7 +11,7 @@ pub(super) fn refusal(method: &Method, segments: &[&str]) -> Refusal {
         ["sandboxes", _, "snapshots"] | ["snapshots", ..] => unsupported("snapshots are"),
         ["templates", ..] | ["v2" | "v3", "templates", ..] => unsupported("builds of templates by this API are"),
         ["volumes", ..] | ["volumecontent", ..] => unsupported("volumes are"),
-        ["secrets", ..] => unsupported("secrets are"),
+        ["secrets"] | ["secrets", _] => wrong_method(method),
         ["sandboxes"] | ["sandboxes", _] | ["v2", "sandboxes"] | ["events", "sandboxes", ..] => wrong_method(method),
         [
             "sandboxes",
@@ -45,12 +45,12 @@ mod tests {
             "v3/templates",
             "templates/x",
             "volumes",
-            "secrets/a",
         ] {
             assert_eq!(status(path), 501, "{path}");
         }
         assert_eq!(status("sandboxes/i1/pause"), 405);
         assert_eq!(status("sandboxes/i1/fork"), 405);
+        assert_eq!(status("secrets/a"), 405);
         for path in ["", "teams", "sandboxes/i1/else", "v9/sandboxes"] {
             assert_eq!(status(path), 404, "{path}");
         }

@@ -5,6 +5,7 @@
 mod later;
 mod request;
 mod sandboxes;
+mod secrets;
 mod shapes;
 mod templates;
 
@@ -84,6 +85,11 @@ pub(crate) async fn answer(asked: &Asked<'_>, body: Incoming) -> Result<Response
         ["v2", "sandboxes", id, "logs"] if get => sandboxes::logs(asked, id, Version::Second).await,
         ["events", "sandboxes"] if get => sandboxes::events(asked, None).await,
         ["events", "sandboxes", id] if get => sandboxes::events(asked, Some(id)).await,
+        ["secrets"] if get => secrets::list(asked),
+        ["secrets"] if post => secrets::create(asked, body).await,
+        ["secrets", which] if get => secrets::get(asked, which),
+        ["secrets", which] if post => secrets::update(asked, which, body).await,
+        ["secrets", which] if delete => secrets::remove(asked, which).await,
         ["templates"] if get => templates::list(asked).await,
         ["templates", "aliases", alias] if get => templates::alias(asked, alias).await,
         ["templates", name] if delete => templates::remove(asked, name).await,

@@ -138,15 +138,15 @@ async fn take_over(inner: &Arc<Inner>, entry: &Arc<Entry>, is_recorded: bool) ->
 /// Sets the rules of the network again where the daemon before may have died while it set others. `false` if they cannot
 /// be set, and for one of the warm pool that has others now: nothing runs with other rules than are on record.
 async fn renew_network(inner: &Inner, entry: &Entry) -> bool {
-    let (specification, is_pooled) = {
+    let (specification, key) = {
         let facts = entry.lock();
-        (Arc::clone(&facts.specification), facts.row.key_id.is_none())
+        (Arc::clone(&facts.specification), facts.row.key_id.clone())
     };
-    if is_pooled || !specification.network_pending {
+    if key.is_none() || !specification.network_pending {
         return !specification.network_pending;
     }
-    match network_order(&specification.network) {
-        Ok(order) => inner.keeper(entry).set_network(order).await.is_ok(),
+    match network_order(inner, key.as_deref(), &specification.network) {
+        Ok((order, _)) => inner.keeper(entry).set_network(order).await.is_ok(),
         Err(_) => false,
     }
 }

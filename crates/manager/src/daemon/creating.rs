@@ -19,6 +19,7 @@ use super::inner::{Inner, blocking};
 use super::launch::{self, Process};
 use super::pool::Origin;
 use super::request::{CreateRequest, NetworkSettings};
+use super::secrets::{self, Told};
 use super::spares::Spare;
 use super::specification::Specification;
 use super::table::{Entry, Reserved};
@@ -181,7 +182,7 @@ async fn assign(inner: &Arc<Inner>, entry: &Arc<Entry>, order: &Order) -> Result
     order.fill(&mut row)?;
     row.spec = specification.to_json();
     if network::order(&order.request.network)? != network::order(&NetworkSettings::default())?
-        && !give_network(inner, entry, &specification).await?
+        && !give_network(inner, entry, &order.caller.key_id, &specification).await?
     {
         return Ok(false);
     }
@@ -196,18 +197,17 @@ async fn assign(inner: &Arc<Inner>, entry: &Arc<Entry>, order: &Order) -> Result
 }
 
 /// Gives a member of the pool other rules, before it is anybody's: nobody ever has one with other rules than asked for.
-async fn give_network(inner: &Inner, entry: &Entry, wanted: &Specification) -> Result<bool, DaemonError> {
+async fn give_network(inner: &Inner, entry: &Entry, key: &str, wanted: &Specification) -> Result<bool, DaemonError> {
+    let (order, told) = network_order(inner, Some(key), &wanted.network)?;
     let marked = Specification {
         network_pending: true,
         ..Specification::clone(&entry.lock().specification)
     };
     // A daemon that dies here leaves a member that the next one knows not to hand out.
     inner.write(entry, None, |row| row.spec = marked.to_json()).await?;
-    Ok(inner
-        .keeper(entry)
-        .set_network(network_order(&wanted.network)?)
-        .await
-        .is_ok())
+    let given = inner.keeper(entry).set_network(order).await.is_ok();
+    entry.lock().told = given.then_some(told);
+    Ok(given)
 }
 
 /// Makes a sandbox for a caller.
@@ -353,6 +353,12 @@ async fn make(
             // Making the first one of a machine takes seconds, and nobody waits for this one.
             None => inner.unless_draining(given).await.flatten(),
         }?;
+        if order.is_some_and(|order| !secrets::used(&order.specification.network).is_empty())
+            && !secrets::renew_one(inner, entry).await
+        {
+            let source = std::io::Error::other("its secrets cannot be put in");
+            return Err(DaemonError::keeper("make a sandbox", source));
+        }
         note_made(inner, entry, order, made).await
     };
     let outcome = made.await;
@@ -455,7 +461,8 @@ fn sandbox_order(inner: &Inner, entry: &Entry) -> Result<SandboxOrder, DaemonErr
             disk: Some(Bytes::mib(disk_mib)),
             pids: Some(u64::from(pids)),
         },
-        network: network_order(&specification.network)?,
+        // Its secrets are put in before anybody has it.
+        network: network_order(inner, None, &specification.network)?.0,
         allow_ptrace: specification.allow_ptrace,
         descent: Descent::Alone,
         wants_copy: false,
@@ -464,16 +471,24 @@ fn sandbox_order(inner: &Inner, entry: &Entry) -> Result<SandboxOrder, DaemonErr
     })
 }
 
-pub(super) fn network_order(settings: &NetworkSettings) -> Result<NetworkOrder, DaemonError> {
+/// What the gateway of a sandbox of `key` is told, and of which secrets that tells it.
+pub(super) fn network_order(
+    inner: &Inner,
+    key: Option<&str>,
+    settings: &NetworkSettings,
+) -> Result<(NetworkOrder, Told), DaemonError> {
     let rules = network::order(settings)?;
-    Ok(NetworkOrder {
+    let (secrets, told) = secrets::orders(inner, key, settings)?;
+    let order = NetworkOrder {
         internet: rules.internet,
         allow: rules.allow,
         deny: rules.deny,
         headers: rules.headers,
         way_out: rules.way_out,
         named_by_owner: rules.named_by_owner,
-    })
+        secrets,
+    };
+    Ok((order, told))
 }
 
 /// Waits for the end of a keeper, and removes what is left of its sandbox unless somebody else ended it.

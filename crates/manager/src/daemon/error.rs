@@ -116,6 +116,18 @@ pub enum DaemonError {
         /// What was asked for.
         name: String,
     },
+    /// The caller has no such secret.
+    #[error("secret `{}` not found", .name.escape_debug())]
+    UnknownSecret {
+        /// What was asked for.
+        name: String,
+    },
+    /// The caller has a secret of this name.
+    #[error("there is a secret `{}` already", .name.escape_debug())]
+    SecretExists {
+        /// The name.
+        name: String,
+    },
     /// The template is being built, which is done once for all.
     #[error("template `{name}` is being built ({installs}); try again in a moment")]
     TemplateBuilding {
@@ -237,9 +249,10 @@ impl DaemonError {
 impl Explained for DaemonError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::NotFound { .. } | Self::UnknownTemplate { .. } => ErrorKind::NotFound,
+            Self::NotFound { .. } | Self::UnknownTemplate { .. } | Self::UnknownSecret { .. } => ErrorKind::NotFound,
             Self::Conflict { .. }
             | Self::NameTaken { .. }
+            | Self::SecretExists { .. }
             | Self::GuestUnresponsive { .. }
             | Self::AlreadyRunning
             | Self::TemplateInUse { .. } => ErrorKind::Conflict,

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::history::{Cause, Happened};
 use super::inner::{Inner, Job};
 use super::table::Entry;
-use super::{ending, transitions, withdrawal};
+use super::{ending, secrets, transitions, withdrawal};
 use crate::clock::{before, now_ms};
 
 /// Looked at so often at least: somebody may have set the machine's clock.
@@ -65,6 +65,7 @@ fn withdraw_in_background(inner: &Arc<Inner>) -> JoinHandle<()> {
     let inner = Arc::clone(inner);
     tokio::spawn(async move {
         withdrawal::end_due(&inner).await;
+        secrets::renew(&inner, None).await;
         drop(inner);
         drop(job);
     })

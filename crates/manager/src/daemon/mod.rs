@@ -30,6 +30,7 @@ mod records;
 mod remains;
 mod request;
 mod sampling;
+mod secrets;
 mod shares;
 mod spares;
 mod specification;
@@ -59,6 +60,7 @@ pub use self::records::LogsWanted;
 pub use self::request::{
     ALLOW_PTRACE, CreateRequest, EgressProxy, LimitsRequest, ListFilter, MOST_LISTED, NAME, NetworkSettings, OnTimeout,
 };
+pub use self::secrets::SecretView;
 pub use self::view::{
     Access, Caller, Counts, Event, Interpreter, LOCAL_KEY, Limits, LogLine, Metric, Page, SandboxView, State,
 };

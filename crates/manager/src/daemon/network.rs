@@ -15,7 +15,7 @@ use offleash_core::network::pattern::NetworkPattern;
 
 use super::error::DaemonError;
 use super::request::NetworkSettings;
-use super::way_out;
+use super::{secrets, way_out};
 use crate::keeper::order::{HeaderOrder, WayOutOrder};
 
 /// What a gateway is told.
@@ -42,8 +42,6 @@ const MOST_RULES: usize = 4000;
 /// Most hosts for whose requests headers are set, and most headers of each, as E2B has it.
 const MOST_HOSTS: usize = 10;
 const MOST_HEADERS: usize = 20;
-/// What stands in a value for a token that is minted for each request.
-const PLACEHOLDER: &str = "${e2b.";
 
 /// What is not reached through the API, whatever is allowed (E2B's own list; the gateway refuses these and more).
 const NEVER: [(IpAddr, u8); 9] = [
@@ -161,9 +159,9 @@ fn headers(asked: &BTreeMap<String, BTreeMap<String, String>>) -> Result<Vec<Hea
             return Err(invalid(format!("more than {MOST_HEADERS} headers for `{host}`")));
         }
         for (name, value) in headers {
-            if value.contains(PLACEHOLDER) {
+            if secrets::names_in(value).is_err() {
                 return Err(DaemonError::Unsupported {
-                    what: "a placeholder in `network.rules`".into(),
+                    what: "a placeholder in `network.rules` that is none of a secret".into(),
                     why: "there are no workload identities here".into(),
                 });
             }

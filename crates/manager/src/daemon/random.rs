@@ -23,6 +23,11 @@ pub(super) fn key_id() -> Result<String, DaemonError> {
     name('k', 11)
 }
 
+/// The id of a new secret: `sec_` and 24 characters of `[a-z0-9]`.
+pub(super) fn secret_id() -> Result<String, DaemonError> {
+    Ok(format!("sec_{}", name('s', 23)?))
+}
+
 /// A token of 256 bits, in hexadecimal digits.
 pub(super) fn token() -> Result<String, DaemonError> {
     let mut bytes = [0; TOKEN_BYTES];

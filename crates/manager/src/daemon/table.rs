@@ -13,6 +13,7 @@ use super::error::DaemonError;
 use super::history::Cause;
 use super::names::Called;
 use super::request::{NAME, OnTimeout};
+use super::secrets::Told;
 use super::specification::Specification;
 use super::view::{Access, Caller, Counts, Interpreter, Limits, SandboxView, State};
 use crate::clock::from_ms;
@@ -41,6 +42,8 @@ pub(super) struct Facts {
     pub(super) specification: Arc<Specification>,
     /// Whose it is, or is about to be: counted for quotas before it is in the row.
     pub(super) owner: Option<String>,
+    /// Which secrets its gateway was told of; `None` where nobody knows.
+    pub(super) told: Option<Told>,
     /// Why it is being ended.
     pub(super) cause: Option<Cause>,
     /// Whether its CPUs are counted although it is paused: it is about to run again.
@@ -55,6 +58,7 @@ impl Entry {
                 owner: row.key_id.clone(),
                 row,
                 specification: Arc::new(specification),
+                told: None,
                 cause: None,
                 resuming: false,
             }),

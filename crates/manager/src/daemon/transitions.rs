@@ -15,7 +15,7 @@ use super::request::NetworkSettings;
 use super::specification::{Specification, time_left, timeout as timeout_of};
 use super::table::Entry;
 use super::view::{Access, Caller, SandboxView, State};
-use super::{Daemon, ending};
+use super::{Daemon, ending, secrets};
 use crate::clock::{after, from_ms, now_ms};
 use crate::keeper::client::Keeper;
 use crate::keeper::error::KeeperError;
@@ -204,8 +204,10 @@ impl Daemon {
             ..network
         };
         super::network::check(&network)?;
-        let order = network_order(&network)?;
         let (entry, inner) = (self.owned(caller, id)?, Arc::clone(&self.inner));
+        // Secrets are those of whoever has the sandbox, whoever asks.
+        let key = entry.lock().row.key_id.clone();
+        let (order, told) = network_order(&inner, key.as_deref(), &network)?;
         let by = who(caller);
         let work = async move {
             let _turn = at_once(&entry)?;
@@ -232,6 +234,7 @@ impl Daemon {
             specify(&inner, &entry, pending, None).await?;
             match inner.keeper(&entry).set_network(order).await {
                 Ok(()) => {
+                    entry.lock().told = Some(told);
                     let line = format!("{by} changed what it may reach");
                     let updated = Happened::new(EventKind::Updated, line);
                     specify(&inner, &entry, changed, Some(updated)).await
@@ -418,6 +421,8 @@ async fn resume(
             let happened = Happened::new(EventKind::Resumed, format!("resumed by {by}"));
             inner.write(entry, Some(happened), resumed).await?;
             inner.end_changed.notify_one();
+            // They may be others since it was paused; where it cannot be told, it is told later.
+            let _told = secrets::renew_one(inner, entry).await;
             Ok(())
         }
         Err(error) => {

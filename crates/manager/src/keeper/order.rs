@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use offleash_core::error::{ErrorKind, Explained};
@@ -10,6 +11,9 @@ use offleash_core::level::{Degrade, Level, LevelChoice};
 use offleash_core::limits::Limits;
 use offleash_core::network::host_pattern::HostPattern;
 use offleash_core::network::pattern::NetworkPattern;
+use offleash_core::network::secret::{
+    PlaceError, Placeholder, Secret, SecretPlace, SecretSource, SecretSpec, SecretValue, ValueError,
+};
 use offleash_core::network::upstream_proxy::{ProxyCredentials, ProxyError, ProxySource, UpstreamProxy};
 use offleash_core::network::{
     DnsServerError, HeaderRule, HeaderRuleError, HeaderScope, NetworkRule, PatternError, RequestRules, RuleVerdict,
@@ -112,6 +116,8 @@ pub struct NetworkOrder {
     pub way_out: WayOutOrder,
     /// Whether the owner of the machine allows it. Otherwise no rule opens what is not public, or is the machine's own.
     pub named_by_owner: bool,
+    /// Secrets that headers name; they are put in once the sandbox is there.
+    pub secrets: Vec<SecretOrder>,
 }
 
 /// What a sandbox may reach, in the words of keepers that know ways out.
@@ -144,7 +150,7 @@ impl From<WayOutRules> for NetworkOrder {
             deny,
             headers,
             way_out,
-            named_by_owner: false,
+            ..Self::default()
         }
     }
 }
@@ -282,6 +288,62 @@ impl HeaderOrder {
     }
 }
 
+/// A secret that headers name by a placeholder.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecretOrder {
+    /// What its owner calls it.
+    pub name: String,
+    /// What stands in headers for it.
+    pub placeholder: String,
+    /// What is put in its place; requests that need one without a value are refused.
+    pub value: Option<String>,
+    /// The hosts that it is for.
+    pub hosts: Vec<String>,
+    /// The headers that it may stand in.
+    pub headers: Vec<String>,
+}
+
+impl std::fmt::Debug for SecretOrder {
+    /// Without the value.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SecretOrder({:?}: ****)", self.name)
+    }
+}
+
+/// In place of a value that there is not: it is for no host, so it goes nowhere.
+const NO_VALUE: &str = "there is no such secret";
+
+impl SecretOrder {
+    /// The secret of a gateway.
+    ///
+    /// # Errors
+    /// When a host, a header or the value is none.
+    pub fn secret(&self) -> Result<Secret, OrderError> {
+        let value = self.value.as_deref().unwrap_or(NO_VALUE);
+        let value = SecretValue::new(value.as_bytes().to_vec()).map_err(OrderError::SecretValue)?;
+        let mut hosts = Vec::new();
+        for host in self.hosts.iter().filter(|_| self.value.is_some()) {
+            hosts.push(HostPattern::parse(host).map_err(|_| OrderError::SecretHost(host.as_str().into()))?);
+        }
+        let places: Result<Vec<SecretPlace>, _> = self
+            .headers
+            .iter()
+            .map(|name| format!("header:{name}").parse())
+            .collect();
+        Ok(Secret {
+            spec: SecretSpec {
+                name: self.name.clone(),
+                // Where the value came from nobody asks any more.
+                source: SecretSource::Variable(self.name.clone()),
+                hosts,
+                places: places.map_err(OrderError::SecretPlace)?,
+            },
+            value,
+            placeholder: Placeholder::given(self.placeholder.clone()),
+        })
+    }
+}
+
 /// A rule of the network that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OrderError {
@@ -297,6 +359,15 @@ pub enum OrderError {
     /// A proxy.
     #[error(transparent)]
     Proxy(#[from] ProxyError),
+    /// What is to be the value of a secret.
+    #[error("a secret: {0}")]
+    SecretValue(ValueError),
+    /// Where a secret is to stand.
+    #[error("a secret: {0}")]
+    SecretPlace(PlaceError),
+    /// The host that a secret is for.
+    #[error("a secret is for `{0}`, which is no host")]
+    SecretHost(Text),
 }
 
 impl Explained for OrderError {
@@ -310,6 +381,9 @@ impl Explained for OrderError {
             Self::Headers(error) => error.hint(),
             Self::DnsServer(error) => error.hint(),
             Self::Proxy(error) => error.hint(),
+            Self::SecretValue(error) => error.hint(),
+            Self::SecretPlace(error) => error.hint(),
+            Self::SecretHost(_) => None,
         }
     }
 }
@@ -323,6 +397,14 @@ impl NetworkOrder {
             pattern.is_ok_and(|pattern| !matches!(pattern.host(), HostPattern::Network(_)))
         };
         !self.allow.iter().all(is_name)
+    }
+
+    /// The secrets that a gateway is told of.
+    ///
+    /// # Errors
+    /// When one is none.
+    pub fn secrets(&self) -> Result<Arc<[Secret]>, OrderError> {
+        self.secrets.iter().map(SecretOrder::secret).collect()
     }
 
     /// What a gateway is told; there is always a way in.

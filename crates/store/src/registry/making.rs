@@ -5,6 +5,7 @@ use rusqlite::{Connection, named_params};
 use super::error::RegistryError;
 use super::rows::{EventRow, KeyRow, LogRow, MetricRow, SandboxRow, UnixMs};
 use super::schema::{KEPT_EVENTS, KEPT_EVENTS_OF_KEY, KEPT_LOGS, KEPT_LOGS_OF_ALL, KEPT_METRICS};
+use super::secrets::{self, SecretRow};
 
 /// One change.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +30,12 @@ pub enum Change {
         /// The key's id.
         key: String,
     },
+    /// A new secret.
+    AddSecret(Box<SecretRow>),
+    /// A secret has another value.
+    SetSecret(Box<SecretRow>),
+    /// A secret is gone. Nothing happens if it was gone already.
+    RemoveSecret(String),
     /// Something happened; its number is given by the registry.
     AddEvent(EventRow),
     /// A line; its number is given by the registry.
@@ -55,7 +62,12 @@ pub enum Change {
 pub(super) fn concerns_keys(change: &Change) -> bool {
     matches!(
         change,
-        Change::AddKey(_) | Change::RevokeKey { .. } | Change::EndSandboxesOf { .. }
+        Change::AddKey(_)
+            | Change::RevokeKey { .. }
+            | Change::EndSandboxesOf { .. }
+            | Change::AddSecret(_)
+            | Change::SetSecret(_)
+            | Change::RemoveSecret(_)
     )
 }
 
@@ -68,6 +80,9 @@ pub(super) fn make(connection: &Connection, change: &Change) -> Result<(), Regis
         Change::AddKey(row) => add_key(connection, row),
         Change::RevokeKey { id, at_ms } => revoke_key(connection, id, *at_ms),
         Change::EndSandboxesOf { key } => end_sandboxes_of(connection, key),
+        Change::AddSecret(row) => secrets::add(connection, row),
+        Change::SetSecret(row) => secrets::set(connection, row),
+        Change::RemoveSecret(id) => secrets::remove(connection, id),
         Change::AddEvent(row) => add_event(connection, row),
         Change::AddLog(row) => add_log(connection, row),
         Change::RemoveLogs(id) => execute(connection, "DELETE FROM logs WHERE sandbox = ?1", [id]).map(|_| ()),
@@ -80,7 +95,11 @@ pub(super) fn make(connection: &Connection, change: &Change) -> Result<(), Regis
     }
 }
 
-fn execute(connection: &Connection, query: &str, parameters: impl rusqlite::Params) -> Result<usize, RegistryError> {
+pub(super) fn execute(
+    connection: &Connection,
+    query: &str,
+    parameters: impl rusqlite::Params,
+) -> Result<usize, RegistryError> {
     try_execute(connection, query, parameters).map_err(|error| RegistryError::of("writing to the registry", error))
 }
 
@@ -89,7 +108,7 @@ fn try_execute(connection: &Connection, query: &str, parameters: impl rusqlite::
 }
 
 /// As `execute`, for what must not be there twice.
-fn insert(
+pub(super) fn insert(
     connection: &Connection,
     what: &'static str,
     query: &str,
@@ -175,7 +194,8 @@ fn add_key(connection: &Connection, row: &KeyRow) -> Result<(), RegistryError> {
 fn revoke_key(connection: &Connection, id: &str, at_ms: UnixMs) -> Result<(), RegistryError> {
     let query = "UPDATE keys SET revoked_ms = ?2 WHERE id = ?1 AND revoked_ms IS NULL";
     let changed = execute(connection, query, (id, at_ms))?;
-    found(changed, "key", id)
+    found(changed, "key", id)?;
+    secrets::remove_of(connection, id)
 }
 
 fn end_sandboxes_of(connection: &Connection, key: &str) -> Result<(), RegistryError> {
@@ -295,7 +315,7 @@ fn add_metric(connection: &Connection, sandbox: &str, number: u64, row: &MetricR
     execute(connection, query, parameters).map(|_| ())
 }
 
-fn found(changed: usize, what: &'static str, id: &str) -> Result<(), RegistryError> {
+pub(super) fn found(changed: usize, what: &'static str, id: &str) -> Result<(), RegistryError> {
     if changed == 1 {
         Ok(())
     } else {
@@ -306,7 +326,7 @@ fn found(changed: usize, what: &'static str, id: &str) -> Result<(), RegistryErr
     }
 }
 
-fn to_json(value: &impl serde::Serialize) -> Result<String, RegistryError> {
+pub(super) fn to_json(value: &impl serde::Serialize) -> Result<String, RegistryError> {
     serde_json::to_string(value).map_err(|error| RegistryError::Failed {
         tried: "writing to the registry",
         source: std::sync::Arc::new(error),

@@ -6,7 +6,8 @@
 //!
 //! What was committed survives the end of the process at any moment. Commits are not flushed to the disk one by one
 //! (`synchronous=NORMAL`): when the machine loses power its sandboxes are gone with it, and the database stays whole.
-//! Only what is done to keys is flushed, because a revoked key must not come back.
+//! Only what is done to keys and to secrets is flushed, because a revoked key must not come back. What is removed is overwritten
+//! in the database (`secure_delete`).
 //!
 //! Deliberately not here: what states mean and when they change. Nothing is async; callers wait where they see fit.
 
@@ -16,6 +17,7 @@ mod making;
 mod reading;
 mod rows;
 mod schema;
+mod secrets;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -31,6 +33,7 @@ pub use rows::{
     BootId, EventKind, EventRow, KeeperProcess, KeyRow, LogLevel, LogRow, MetricRow, Quota, SandboxRow, SandboxState,
     Scope, Scopes, UnixMs, UnknownWord,
 };
+pub use secrets::SecretRow;
 pub use writer::Done;
 
 use crate::StateDirectory;
@@ -115,7 +118,7 @@ fn connect(path: &Path, access: OpenFlags) -> Result<Connection, RegistryError> 
     let connection = Connection::open_with_flags(path, flags).map_err(tried)?;
     connection.busy_timeout(schema::BUSY_TIMEOUT).map_err(tried)?;
     connection
-        .execute_batch("PRAGMA foreign_keys = ON; PRAGMA synchronous = NORMAL; PRAGMA trusted_schema = OFF;")
+        .execute_batch("PRAGMA foreign_keys = ON; PRAGMA synchronous = NORMAL; PRAGMA trusted_schema = OFF; PRAGMA secure_delete = ON;")
         .map_err(tried)?;
     Ok(connection)
 }

@@ -212,7 +212,7 @@ pub(super) fn key_row(row: &Row<'_>) -> Result<KeyRow, RegistryError> {
     })
 }
 
-fn column<T: rusqlite::types::FromSql>(row: &Row<'_>, name: &'static str) -> Result<T, RegistryError> {
+pub(super) fn column<T: rusqlite::types::FromSql>(row: &Row<'_>, name: &'static str) -> Result<T, RegistryError> {
     row.get(name)
         .map_err(|error| RegistryError::damaged(format!("column `{name}`: {error}")))
 }
@@ -228,6 +228,6 @@ fn word<T: FromStr<Err: std::fmt::Display>>(row: &Row<'_>, name: &'static str) -
         .map_err(|error| RegistryError::damaged(format!("column `{name}`: {error}")))
 }
 
-fn from_json<T: serde::de::DeserializeOwned>(name: &str, text: &str) -> Result<T, RegistryError> {
+pub(super) fn from_json<T: serde::de::DeserializeOwned>(name: &str, text: &str) -> Result<T, RegistryError> {
     serde_json::from_str(text).map_err(|error| RegistryError::damaged(format!("column `{name}`: {error}")))
 }

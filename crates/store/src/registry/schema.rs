@@ -24,7 +24,7 @@ pub(super) const KEPT_LOGS: i64 = 1_000;
 pub(super) const KEPT_METRICS: i64 = 1_000;
 
 /// What takes a database from one schema to the next.
-const MIGRATIONS: [&str; 6] = [
+const MIGRATIONS: [&str; 7] = [
     FIRST,
     "ALTER TABLE sandboxes ADD COLUMN keeper_boot TEXT;",
     // Lines outlive their sandboxes.
@@ -47,6 +47,20 @@ CREATE INDEX logs_by_sandbox ON logs (sandbox, number);
     "
 ALTER TABLE events ADD COLUMN name TEXT;
 CREATE INDEX events_by_name ON events (name, number) WHERE name IS NOT NULL;
+",
+    // No reference to `keys`, as with sandboxes.
+    "
+CREATE TABLE secrets (
+    id TEXT PRIMARY KEY,
+    key_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    value TEXT NOT NULL,
+    metadata TEXT NOT NULL,
+    created_ms INTEGER NOT NULL,
+    updated_ms INTEGER NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX secrets_by_name ON secrets (key_id, name);
 ",
 ];
 

@@ -10,7 +10,7 @@ import urllib.request
 from e2b import CommandExitException, NotFoundException, Sandbox, SandboxException
 from e2b.sandbox.commands.command_handle import PtySize
 
-from cases import Skip, case, equal, raises
+from cases import Skip, case, equal, raises, sdk_at_least
 from network import ONE, OTHER, script_of, was_let_out
 
 
@@ -133,6 +133,33 @@ def ports_of_the_sandbox_are_reached(sandbox):
             time.sleep(0.05)
     path = f"{url}/_port/{sandbox.sandbox_id}/8123/a.txt"
     equal(urllib.request.urlopen(path, timeout=60).read(), b"hello\n")
+
+
+@case
+def secrets_are_named_and_never_told():
+    if not sdk_at_least(2, 51):
+        # Older ones know nothing of it.
+        return
+    from e2b import Secret
+    from e2b.exceptions import SecretNotFoundException
+
+    made = Secret.create("OpenAI-Key", "sk-0123456789", metadata={"env": "test"})
+    equal((made.name, made.version, made.metadata), ("openai-key", 1, {"env": "test"}))
+    equal(Secret.fill("openai-key"), "${e2b.secrets.openai-key}")
+    try:
+        equal(Secret.update("openai-key", "sk-9876543210").version, 2)
+        equal(Secret.get_info(made.secret_id).metadata, {"env": "test"})
+        other = Secret.create("z", "0123456789")
+        paginator, names = Secret.list(limit=1), []
+        while paginator.has_next:
+            names += [secret.name for secret in paginator.next_items()]
+        equal(names, ["openai-key", "z"])
+        equal(Secret.destroy(other.secret_id), True)
+        raises(Exception, Secret.create, "openai-key", "sk-0123456789")
+    finally:
+        equal((Secret.destroy("openai-key"), Secret.destroy("openai-key")), (True, False))
+    equal(Secret.exists("openai-key"), False)
+    raises(SecretNotFoundException, Secret.update, made.secret_id, "sk-0123456789")
 
 
 @case

@@ -88,6 +88,11 @@ impl Placeholder {
         Ok(Self(text))
     }
 
+    /// The text that a server gave out for a secret. Nothing of it need be random: it is no secret either.
+    pub fn given(text: String) -> Self {
+        Self(text)
+    }
+
     /// The text.
     pub fn as_str(&self) -> &str {
         &self.0

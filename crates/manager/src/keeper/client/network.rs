@@ -66,6 +66,7 @@ fn said_to(version: u32, network: NetworkOrder) -> KeeperRequest {
         headers,
         way_out,
         named_by_owner: _,
+        secrets: _,
     } = network;
     if !is_usual {
         return KeeperRequest::SetWhole(WayOutRules {

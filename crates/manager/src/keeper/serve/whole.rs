@@ -79,12 +79,14 @@ impl Loop {
             _ => None,
         };
         let way_out = way_out(&spec, proxy);
+        let secrets = network.secrets().map_err(|error| invalid(&with_causes(&error)))?;
         gateway.set_rules(Reach {
             rules: spec.policy,
             internet: spec.internet,
             way_out,
             requests: spec.requests,
             trust,
+            secrets,
         });
         self.answer(client, &KeeperReply::Done);
         Ok(())

@@ -1,0 +1,106 @@
+//! The routes of secrets: names and what is said of them, never a value.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use http::{HeaderValue, Response, StatusCode};
+use hyper::body::Incoming;
+use offleash_manager::daemon::SecretView;
+use serde::{Deserialize, Serialize};
+
+use super::sandboxes::whole;
+use super::{Asked, done};
+use crate::answer::{self, Refusal};
+use crate::body::Body;
+use crate::{json, query, time};
+
+/// How many a page has at most, and if nothing is said.
+const MOST: u32 = 100;
+
+/// A secret that is to be made, or another value for one. `Debug` does not show the value.
+#[derive(Deserialize)]
+struct NewSecret {
+    #[serde(default)]
+    name: String,
+    value: String,
+    #[serde(default)]
+    metadata: Option<BTreeMap<String, String>>,
+}
+
+impl fmt::Debug for NewSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NewSecret({:?})", self.name)
+    }
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Secret<'a> {
+    #[serde(rename = "secretID")]
+    id: &'a str,
+    name: &'a str,
+    current_version: i64,
+    metadata: &'a BTreeMap<String, String>,
+    created_at: String,
+    updated_at: String,
+}
+
+impl<'a> Secret<'a> {
+    fn of(view: &'a SecretView) -> Self {
+        Self {
+            id: &view.id,
+            name: &view.name,
+            current_version: view.version,
+            metadata: &view.metadata,
+            created_at: time::text(view.created_at),
+            updated_at: time::text(view.updated_at),
+        }
+    }
+}
+
+pub(super) async fn create(asked: &Asked<'_>, body: Incoming) -> Result<Response<Body>, Refusal> {
+    let new: NewSecret = json::read(body).await?;
+    let made = whole(asked, |daemon, caller| async move {
+        let metadata = new.metadata.unwrap_or_default();
+        daemon.create_secret(&caller, &new.name, new.value, metadata).await
+    });
+    Ok(answer::json(StatusCode::CREATED, &Secret::of(&made.await?)))
+}
+
+pub(super) fn list(asked: &Asked<'_>) -> Result<Response<Body>, Refusal> {
+    let pairs = query::pairs(asked.query());
+    let limit = query::number(&pairs, "limit", 1..=MOST)?.unwrap_or(MOST);
+    let after = query::value(&pairs, "nextToken").filter(|text| !text.is_empty());
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let listed = asked.state.daemon.list_secrets(&asked.caller, limit, after);
+    let (page, next) = listed.map_err(|error| asked.refused(&error))?;
+    let shown: Vec<Secret<'_>> = page.iter().map(Secret::of).collect();
+    let mut response = answer::json(StatusCode::OK, &shown);
+    if let Some(next) = next.and_then(|next| HeaderValue::from_str(&next).ok()) {
+        response.headers_mut().insert("x-next-token", next);
+    }
+    Ok(response)
+}
+
+pub(super) fn get(asked: &Asked<'_>, which: &str) -> Result<Response<Body>, Refusal> {
+    let found = asked.state.daemon.secret(&asked.caller, &query::decoded(which));
+    let found = found.map_err(|error| asked.refused(&error))?;
+    Ok(answer::json(StatusCode::OK, &Secret::of(&found)))
+}
+
+pub(super) async fn update(asked: &Asked<'_>, which: &str, body: Incoming) -> Result<Response<Body>, Refusal> {
+    let which = query::decoded(which);
+    let new: NewSecret = json::read(body).await?;
+    let updated = whole(asked, |daemon, caller| async move {
+        daemon.update_secret(&caller, &which, new.value, new.metadata).await
+    });
+    Ok(answer::json(StatusCode::OK, &Secret::of(&updated.await?)))
+}
+
+pub(super) async fn remove(asked: &Asked<'_>, which: &str) -> Result<Response<Body>, Refusal> {
+    let which = query::decoded(which);
+    let removed =
+        |daemon: offleash_manager::daemon::Daemon, caller| async move { daemon.remove_secret(&caller, &which).await };
+    whole(asked, removed).await?;
+    Ok(done())
+}
