@@ -88,7 +88,9 @@ pub(crate) fn of_kind(kind: ErrorKind) -> StatusCode {
 fn message(error: &DaemonError, is_owner: bool) -> String {
     match (error, error.hint()) {
         // Hints of other errors are for whoever sits at the machine.
-        (DaemonError::Unauthorized | DaemonError::Contexts { .. }, Some(hint)) => format!("{error}; {hint}"),
+        (DaemonError::Unauthorized | DaemonError::Contexts { .. } | DaemonError::NotAllowed { .. }, Some(hint)) => {
+            format!("{error}; {hint}")
+        }
         (DaemonError::Full { .. }, Some(hint)) if is_owner => format!("{error}; {hint}"),
         _ => error.to_string(),
     }

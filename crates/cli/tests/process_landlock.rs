@@ -491,3 +491,26 @@ fn where_namespaces_are_forbidden_doctor_says_which_level_is_left() {
     assert_eq!(level("process-landlock"), true, "{report}");
     assert_eq!(level("process"), false, "{report}");
 }
+
+/// All that this level can do for programs that size themselves.
+#[test]
+fn limits_show_by_affinity_and_a_sanitizer_finds_room() {
+    let site = Site::new();
+    let output = site.run_shell(&["--level", "process-landlock", "--cpus", "1"], "nproc");
+    assert_eq!(stdout(&output), "1\n", "{}", stderr(&output));
+    let source = "#include <stdio.h>\nint main(void) { puts(\"ran\"); return 0; }\n";
+    fs::write(site.workspace().join("program.c"), source).unwrap();
+    let Some(compiler) = program("cc") else {
+        return skip("there is no compiler");
+    };
+    let flags = ["-fsanitize=address", "-o", "program", "program.c"];
+    let built = Command::new(compiler)
+        .args(flags)
+        .current_dir(site.workspace())
+        .output();
+    if !built.is_ok_and(|output| output.status.success()) {
+        return skip("no compiler with sanitizers");
+    }
+    let output = site.run_shell(&["--level", "process-landlock", "--memory", "300M"], "./program");
+    assert_eq!(stdout(&output), "ran\n", "{}", stderr(&output));
+}

@@ -254,7 +254,7 @@ pub enum Outcome {
         /// Its value in its unit (bytes, milliseconds, count).
         value: u64,
     },
-    /// The kernel, or our watcher, ended it for using more memory than allowed.
+    /// The kernel, or our watcher, ended it, or a process in it, for using more memory than allowed, whatever the command made of that.
     OutOfMemory {
         /// The limit in bytes.
         limit: u64,

@@ -485,3 +485,19 @@ fn quotas_answer_with_too_many_requests() {
     answer.assert_refused(429);
     assert_eq!(answer.header("should-retry"), Some("false"));
 }
+
+#[test]
+fn debuggers_are_refused_with_403_and_what_would_allow_them() {
+    let server = Server::start();
+    let key = server.key(&[]);
+    let body = |word: &str| {
+        json!({ "templateID": "base", "timeout": 120, "metadata": { "offleash.allow_ptrace": word } }).to_string()
+    };
+    for line in ["POST /sandboxes", "POST /v2/sandboxes"] {
+        let refused = server.ask(&key, line, &body("true"));
+        assert_eq!(refused.status, 403, "{refused:?}");
+        let told = refused.json()["message"].as_str().unwrap().to_owned();
+        assert!(told.contains("`sandboxes.allow_ptrace = true`"), "{told}");
+        assert_eq!(server.ask(&key, line, &body("perhaps")).status, 400);
+    }
+}

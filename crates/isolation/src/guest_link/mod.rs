@@ -75,7 +75,7 @@ pub(crate) struct GuestLink {
     /// Whether a process was not admitted since somebody asked.
     put_off: bool,
     /// What programs are told that ask how much memory there is.
-    memory: MemoryFigures,
+    memory: Option<MemoryFigures>,
     /// Whether a process was let reserve more than its limit of data.
     has_made_room: bool,
 }
@@ -107,7 +107,7 @@ impl GuestLink {
             mediator: None,
             renames: None,
             put_off: false,
-            memory: MemoryFigures::default(),
+            memory: None,
             has_made_room: false,
         }
     }
@@ -138,7 +138,7 @@ impl GuestLink {
 
     /// Takes note of what programs are told that ask how much memory there is, where that is ours to say.
     pub(crate) fn show_memory(&mut self, figures: Option<MemoryFigures>) {
-        self.memory = figures.unwrap_or(self.memory);
+        self.memory = figures.or(self.memory);
     }
 
     /// Whether a process was let reserve more than its limit of data.
@@ -504,7 +504,7 @@ impl GuestLink {
                 continue;
             }
             let answered = match &mut self.mediator {
-                _ if call.asks_for_memory() => listener.tell_memory(&call, &self.memory),
+                _ if call.asks_for_memory() => listener.tell_memory(&call, self.memory.as_ref()),
                 _ if let Some(bytes) = call.reserves() => {
                     self.has_made_room |= reservations::make_room(&call, bytes);
                     listener.proceed(&call)

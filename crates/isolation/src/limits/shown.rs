@@ -79,6 +79,11 @@ impl Shown {
         (shown.memory.is_some() || shown.pids.is_some() || shown.cpus_millis.is_some()).then_some(shown)
     }
 
+    /// The processors that it may use.
+    pub(crate) fn cpus(&self) -> &[usize] {
+        &self.cpus
+    }
+
     /// The figures of memory; `None` without a limit, where those of the machine are true.
     pub(crate) fn figures(&self, used: &Amounts) -> Option<MemoryFigures> {
         let total = self.memory?.min(self.machine);

@@ -42,18 +42,20 @@ impl Showing {
         let machine = rustix::system::sysinfo();
         let bytes = machine.totalram.saturating_mul(machine.mem_unit.into());
         let allowed = rustix::thread::sched_getaffinity(Some(first)).ok()?;
-        let cpus: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU)
-            .filter(|cpu| allowed.is_set(*cpu))
-            .collect();
+        let cpus = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+        Self::of(Shown::of(&plan.limits, cpus.collect(), bytes)?, directory)
+    }
+
+    fn of(shown: Shown, directory: OwnedFd) -> Option<Self> {
         let has = |name: &Path| rustix::fs::statat(&directory, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).is_ok();
         let form = match has(&Path::new(GROUPS).join("cgroup.controllers")) {
             true => Form::V2,
             false => Form::V1,
         };
         Some(Self {
-            shown: Shown::of(&plan.limits, cpus.clone(), bytes)?,
+            cpus: has(Path::new(STAT)).then(|| shown.cpus().to_vec()),
+            shown,
             form,
-            cpus: has(Path::new(STAT)).then_some(cpus),
             written: BTreeMap::new(),
             due: Instant::now() + PERIOD,
             directory,
@@ -113,5 +115,52 @@ impl Showing {
         let file = File::from(file);
         file.write_all_at(bytes, 0)?;
         file.set_len(u64::try_from(bytes.len()).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use offleash_core::limits::Limits;
+    use offleash_core::units::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn what_has_changed_is_written_in_place_and_nothing_is_followed_or_made() {
+        let scratch = tempfile::tempdir().unwrap();
+        let groups = scratch.path().join(GROUPS);
+        std::fs::create_dir_all(&groups).unwrap();
+        let outside = scratch.path().join("outside");
+        for file in ["cgroup.controllers", "memory.current", "pids.current"] {
+            std::fs::write(groups.join(file), "a longer text than follows\n".repeat(9)).unwrap();
+        }
+        std::fs::write(&outside, "untouched").unwrap();
+        std::os::unix::fs::symlink(&outside, groups.join("memory.stat")).unwrap();
+        let limits = Limits {
+            memory: Some(Bytes::mib(100)),
+            ..Limits::default()
+        };
+        let directory = File::open(scratch.path()).unwrap();
+        let mut showing = Showing::of(Shown::of(&limits, vec![0, 1], 1 << 40).unwrap(), directory.into()).unwrap();
+        assert_eq!(showing.form, Form::V2);
+        let now = Instant::now();
+        assert!(!showing.is_due(now) && showing.is_due(now + PERIOD * 2));
+        let measure = Measure {
+            cpu_us: 5,
+            memory_bytes: 30 << 20,
+            memory_cache_bytes: 0,
+            memory_peak_bytes: 40 << 20,
+            pids: 3,
+            disk_bytes: 0,
+        };
+        let figures = showing.refresh(now, &measure).unwrap();
+        assert_eq!((figures.total, figures.free), (100 << 20, 70 << 20));
+        let text = |file: &str| std::fs::read_to_string(groups.join(file)).unwrap();
+        assert_eq!(
+            (text("memory.current"), text("pids.current")),
+            ("31457280\n".into(), "3\n".into())
+        );
+        assert_eq!(std::fs::read_to_string(&outside).unwrap(), "untouched");
+        assert!(!groups.join("memory.peak").exists() && !scratch.path().join(MEMINFO).exists());
     }
 }

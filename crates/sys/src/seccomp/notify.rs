@@ -18,6 +18,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::rule::{Refusal, Rule};
 use super::{conditions, low_half, table};
 
+/// `SECCOMP_USER_NOTIF_FLAG_CONTINUE` (`include/uapi/linux/seccomp.h`).
+const CONTINUE: u32 = 1;
+
 /// Where the kernel tells of calls that the filter refuses or observes.
 ///
 /// Readable when a call waits; hung up when no program is left under the filter.
@@ -85,7 +88,7 @@ impl Listener {
         if !notification.observed() && !notification.forks() && !notification.offered() {
             return self.refuse(notification);
         }
-        self.answer(notification, 0, 1) // SECCOMP_USER_NOTIF_FLAG_CONTINUE
+        self.answer(notification, 0, CONTINUE)
     }
 
     /// Has a call that makes a process fail for now.
@@ -116,17 +119,19 @@ impl Listener {
 
     /// Answers a program that asks how much memory there is: what the kernel says of the machine, but for these figures.
     ///
-    /// Writes into the memory of that program, where it asked for it.
+    /// Writes into the memory of that program, where it asked for it. Where that cannot be, and without figures, the kernel
+    /// answers what it says to everybody; nothing else depends on it.
     ///
     /// # Errors
     /// As [`Listener::refuse`].
-    pub fn tell_memory(&self, notification: &Notification, shown: &MemoryFigures) -> io::Result<()> {
+    pub fn tell_memory(&self, notification: &Notification, shown: Option<&MemoryFigures>) -> io::Result<()> {
         if !notification.asks_for_memory() {
             return self.refuse(notification);
         }
-        match write_process(notification.pid, notification.args[0], &sysinfo_with(shown)) {
-            Ok(()) => self.answer(notification, 0, 0),
-            Err(error) => self.answer(notification, -error.raw_os_error().unwrap_or(libc::EFAULT), 0),
+        let write = |shown| write_process(notification.pid, notification.args[0], &sysinfo_with(shown)).is_ok();
+        match shown.is_some_and(write) {
+            true => self.answer(notification, 0, 0),
+            false => self.answer(notification, 0, CONTINUE),
         }
     }
 

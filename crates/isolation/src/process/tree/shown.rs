@@ -154,3 +154,65 @@ fn read(own: BorrowedFd<'_>, path: &Path) -> io::Result<String> {
     io::Read::read_to_end(&mut std::fs::File::from(file), &mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use offleash_core::limits::Limits;
+    use offleash_core::units::{Bytes, CpuCount};
+
+    use super::*;
+
+    fn filled(form: Form, are_some_of_all: bool) -> (tempfile::TempDir, Vec<&'static str>) {
+        let limits = Limits {
+            memory: Some(Bytes::mib(100)),
+            cpus: Some(CpuCount { millis: 1000 }),
+            ..Limits::default()
+        };
+        let scratch = tempfile::tempdir().unwrap();
+        let made = std::fs::File::open(scratch.path()).unwrap();
+        let own = std::fs::File::open("/").unwrap();
+        let shown = Shown::of(&limits, vec![0], 1 << 40).unwrap();
+        let processors = Processors {
+            usable: vec![0],
+            are_some_of_all,
+        };
+        let of_proc = fill(&made.into(), &shown, form, own.as_fd(), &processors).unwrap();
+        (scratch, of_proc)
+    }
+
+    #[test]
+    fn each_form_has_its_files_where_programs_look_for_them() {
+        for (form, file, link) in [
+            (Form::V2, "memory.swap.max", false),
+            (Form::V2, "cgroup.controllers", false),
+            (Form::V1, "memory/memory.limit_in_bytes", true),
+            (Form::V1, "cpu,cpuacct/cpu.cfs_quota_us", true),
+        ] {
+            let (scratch, of_proc) = filled(form, false);
+            let groups = scratch.path().join(GROUPS);
+            assert!(groups.join(file).is_file(), "{file}");
+            assert_eq!(groups.join("cpu,cpuacct").exists(), link);
+            assert_eq!(
+                std::fs::read_to_string(groups.join("memory.max")).unwrap(),
+                "104857600\n"
+            );
+            assert_eq!(
+                std::fs::read_to_string(groups.join("cpu.max")).unwrap(),
+                "100000 100000\n"
+            );
+            assert_eq!(of_proc, [MEMINFO]);
+            assert!(!scratch.path().join(CPUS).exists());
+        }
+    }
+
+    #[test]
+    fn processors_are_shown_where_they_are_not_all() {
+        let (scratch, of_proc) = filled(Form::V2, true);
+        assert_eq!(of_proc, [MEMINFO, CPUINFO, STAT]);
+        let cpus = scratch.path().join(CPUS);
+        assert_eq!(std::fs::read_to_string(cpus.join("online")).unwrap(), "0\n");
+        assert!(cpus.join("cpu0").is_dir());
+        let stat = std::fs::read_to_string(scratch.path().join(STAT)).unwrap();
+        assert_eq!(stat.lines().filter(|line| line.starts_with("cpu")).count(), 2, "{stat}");
+    }
+}

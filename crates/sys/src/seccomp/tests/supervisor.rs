@@ -220,7 +220,7 @@ fn a_program_that_asks_for_memory_is_told_the_supervisors_figures() {
     };
     let (listener, program) = supervised(options, || {
         let wrong = errno(libc::SYS_sysinfo, [16, 0, 0, 0, 0]);
-        (wrong, rustix::system::sysinfo())
+        (wrong, rustix::system::sysinfo(), rustix::system::sysinfo())
     });
     let shown = MemoryFigures {
         total: 5 << 30,
@@ -232,12 +232,14 @@ fn a_program_that_asks_for_memory_is_told_the_supervisors_figures() {
     for _ in 0..2 {
         let told = next(&listener);
         assert!(told.asks_for_memory() && told.reserves().is_none());
-        listener.tell_memory(&told, &shown).expect("the program waits");
+        listener.tell_memory(&told, Some(&shown)).expect("the program waits");
     }
-    let (wrong, found) = program.join().expect("no panic");
+    listener.tell_memory(&next(&listener), None).expect("the program waits");
+    let (wrong, found, own) = program.join().expect("no panic");
     assert_eq!(wrong, libc::EFAULT);
     let figures = [found.totalram, found.freeram, found.totalswap, found.freeswap];
     assert_eq!(figures, [5 << 30, 3 << 30, 1 << 30, 1 << 20]);
+    assert_eq!(own.totalram, rustix::system::sysinfo().totalram);
     assert_eq!((found.mem_unit, found.bufferram), (1, 0));
     assert!(found.uptime > 0 && found.procs > 0);
 }
