@@ -80,7 +80,7 @@ impl Trusted {
     pub(crate) fn matters_to(changes: &[Change]) -> bool {
         changes
             .iter()
-            .any(|change| change.protected.is_none() && !is_data_of_git(&change.path))
+            .any(|change| change.protected.is_none() && !is_data_of_git(change))
     }
 
     /// Follows what leads from the protected names that the host has at `found`, and from those that changed.
@@ -106,8 +106,8 @@ impl Trusted {
     }
 }
 
-/// What git keeps in a repository, of which nothing is ever run, at the workspace's top.
-fn is_data_of_git(path: &Path) -> bool {
+/// What git keeps in a repository, of which nothing is ever run: in that of the workspace's top, or in another layer.
+fn is_data_of_git(change: &Change) -> bool {
     const DATA: [&str; 10] = [
         "index",
         "index.lock",
@@ -120,8 +120,8 @@ fn is_data_of_git(path: &Path) -> bool {
         "COMMIT_EDITMSG",
         "packed-refs",
     ];
-    let mut names = path.components().map(|name| name.as_os_str());
-    let is_git = names.next().is_some_and(|name| name == ".git");
+    let mut names = change.path.components().map(|name| name.as_os_str());
+    let is_git = change.layer > 0 || names.next().is_some_and(|name| name == ".git");
     is_git && names.next().is_some_and(|name| DATA.iter().any(|data| name == *data))
 }
 

@@ -46,6 +46,15 @@ struct Task {
     turns: usize,
 }
 
+/// What was looked at, and as what: a repository's files mean something else wherever they are found from.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Seen {
+    at: Place,
+    contents: Option<Contents>,
+    name: Option<Place>,
+    directory: Option<Place>,
+}
+
 /// Where a path leads within the layers.
 #[derive(Debug, Default)]
 pub(super) struct Way {
@@ -64,7 +73,7 @@ pub(super) struct Follow<'a> {
     /// Directories in which repositories have their files.
     pub(super) tops: HashSet<Place>,
     waiting: VecDeque<Task>,
-    done: HashSet<(Place, Option<Place>, Option<Contents>, Option<Place>)>,
+    done: HashSet<Seen>,
     steps: usize,
     named: usize,
 }
@@ -120,34 +129,37 @@ impl<'a> Follow<'a> {
 
     /// Whether another name may be walked.
     fn step(&mut self) -> bool {
-        self.steps = (self.steps + 1).min(MOST_STEPS);
+        self.steps = self.steps.saturating_add(1);
         self.steps < MOST_STEPS
     }
 
     pub(super) fn push(&mut self, at: Place, by: By, turns: usize) {
-        // What is protected as a whole is looked at once, whatever it is called; a repository's files mean something
-        // else wherever they are found from.
-        let key = match &by {
+        // What is protected as a whole is looked at once, whatever it is called.
+        let (contents, name, runs_in) = match &by {
             By::Name { name, directory } => {
                 let contents = Contents::of(&self.whole_name(name));
                 let is_gits = matches!(
                     contents,
                     Some(Contents::GitConfig | Contents::GitFile | Contents::GitCommon)
                 );
-                if is_gits || self.is_above_protected(name) {
-                    (at.clone(), Some(name.clone()), contents, Some(directory.clone()))
-                } else {
-                    (at.clone(), None, contents, None)
-                }
+                let named = (is_gits || self.is_above_protected(name)).then(|| (name.clone(), directory.clone()));
+                let (name, directory) = named.unzip();
+                (contents, name, directory)
             }
-            By::Said { configures, .. } => (at.clone(), None, None, configures.clone()),
+            By::Said { configures, .. } => (None, None, configures.clone()),
         };
-        let is_named = key.1.is_some() || key.3.is_some();
+        let is_named = runs_in.is_some();
         if is_named && (turns > MOST_TURNS || self.is_too_much()) {
             return;
         }
         self.named += usize::from(is_named);
-        if self.done.insert(key) {
+        let seen = Seen {
+            at: at.clone(),
+            contents,
+            name,
+            directory: runs_in,
+        };
+        if self.done.insert(seen) {
             self.waiting.push_back(Task { at, by, turns });
         }
     }
@@ -287,6 +299,8 @@ impl<'a> Follow<'a> {
                     is_other = true;
                     continue;
                 };
+                // Each copies what is left.
+                self.steps = self.steps.saturating_add(left.len() / 8);
                 if links >= MOST_LINKS || !seen.insert((next.clone(), left.clone(), target.clone())) {
                     continue;
                 }
