@@ -45,3 +45,5 @@ mod server;
 mod templates;
 #[path = "api/verbs.rs"]
 mod verbs;
+#[path = "api/words.rs"]
+mod words;

@@ -3,6 +3,8 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "template/index.rs"]
+mod index;
 mod support;
 
 use std::io::Read as _;

@@ -108,6 +108,7 @@ impl JsonLines {
                     bar.step(*number, *of, &format!("{name}: {title}"));
                 }
             }
+            BuildEvent::Note { told } => self.build("info", name, told),
             BuildEvent::Line { line } => {
                 if let Some(bar) = &*self.bar.lock() {
                     bar.line(line);

@@ -80,6 +80,11 @@ impl Progress for Told {
         tell(&BuildEvent::Step { number, of, title });
     }
 
+    fn note(&mut self, told: &str) {
+        let told = told.to_owned();
+        tell(&BuildEvent::Note { told });
+    }
+
     fn line(&mut self, line: &str) {
         let is_soon = self.0.is_some_and(|told| told.elapsed() < TOLD_EVERY);
         // The build is not held up by a daemon that does not listen.

@@ -41,6 +41,14 @@ impl Progress for Shown {
         }
     }
 
+    fn note(&mut self, told: &str) {
+        match self {
+            Self::Nothing => {}
+            Self::Lines { .. } => terminal::complain(&format!("  {told}")),
+            Self::Bar(bar) => bar.aside(|| terminal::complain(&format!("  {told}"))),
+        }
+    }
+
     fn line(&mut self, line: &str) {
         match self {
             Self::Nothing | Self::Lines { verbose: false } => {}

@@ -189,6 +189,15 @@ impl AddressClass {
     pub fn can_be_allowed(self) -> bool {
         !matches!(self, Unspecified | Multicast | Broadcast)
     }
+
+    /// Whether it is an address in some network that is not the internet, and neither this machine, its link nor a service of
+    /// its cloud. Examples are among them: networks use them for stand-ins.
+    pub fn is_of_a_network(self) -> bool {
+        matches!(
+            self,
+            Private | UniqueLocal | SiteLocal | Cgnat | Benchmark | Documentation
+        )
+    }
 }
 
 impl fmt::Display for AddressClass {

@@ -43,6 +43,9 @@ pub struct NetworkPolicy {
     /// Whether they are somebody's who may not speak for the owner of the machine: then none of them opens an address
     /// that is not public, or one of the machine itself.
     pub public_only: bool,
+    /// Names, each with a port, that the owner of the machine reaches in networks of their own: there they may lead to an address
+    /// that is not public. A rule allows the name; this alone allows nothing.
+    pub inward: Vec<(DomainName, u16)>,
 }
 
 /// A decision and the rule that made it.

@@ -92,6 +92,7 @@ impl NetworkPolicy {
     ///   registry assigns to its kind, so that `0.0.0.0/1` opens no loopback, and `169.254.0.0/16` no metadata service;
     ///   for our own addresses and for ones that carry others, the address itself. A rule that asks counts for an
     ///   address that was asked for itself. No rule does where they are of one who may reach what is public and no more.
+    /// - Or it is in a network that is somebody's, not our own, and the name is one that the owner reaches there at this port.
     ///
     /// # Errors
     /// [`AddressRefusal`] says which of these does not hold.
@@ -121,6 +122,10 @@ impl NetworkPolicy {
             scope = Cidr::single(address);
         }
         if !self.public_only && class.can_be_allowed() && self.opens(name, address, port, &scope) {
+            return Ok(());
+        }
+        let is_inward = |name: &DomainName| self.inward.iter().any(|(known, at)| known == name && *at == port);
+        if !self.public_only && !is_own && class.is_of_a_network() && name.is_some_and(is_inward) {
             return Ok(());
         }
         Err(if is_own {

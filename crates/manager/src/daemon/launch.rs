@@ -18,7 +18,7 @@ use offleash_sys::process::start_ticks;
 use offleash_sys::spawn::{Orphaned, Session, Spawn, spawn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process, pidfd_open};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::unix::pipe;
@@ -220,23 +220,22 @@ impl Process {
     }
 
     /// Waits until it has ended, and reaps it if it is ours to reap.
-    pub(crate) async fn ended(self) -> io::Result<()> {
+    pub(crate) async fn ended(self) -> io::Result<Option<WaitIdStatus>> {
         #[expect(
             deprecated,
             reason = "its successor asks for a promise that an owned descriptor keeps by itself"
         )]
         let watched = AsyncFd::with_interest(self.pidfd, Interest::READABLE)?;
         watched.readable().await?.retain_ready();
-        Self {
+        let ended = Self {
             pidfd: watched.into_inner(),
-        }
-        .reap();
-        Ok(())
+        };
+        Ok(ended.reap())
     }
 
-    /// A keeper that an earlier daemon started is somebody else's to reap.
-    fn reap(&self) {
-        let _ = rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
+    /// How it ended. A keeper that an earlier daemon started is somebody else's to reap.
+    fn reap(&self) -> Option<WaitIdStatus> {
+        rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED).ok()?
     }
 }
 

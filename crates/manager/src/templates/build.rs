@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use offleash_core::limits::{LimitName, Limits};
-use offleash_core::network::{Host, NetworkRule, RuleVerdict};
+use offleash_core::network::{DomainName, Host, NetworkRule, RuleVerdict, classify};
 use offleash_core::record::{Connection, ConnectionVerdict, NetworkUse, Outcome};
 use offleash_core::spec::{IdChoice, NetworkSpec, RootChoice, SandboxSpec};
 use offleash_core::template::{Recipe, TemplateName};
@@ -17,10 +17,12 @@ use offleash_isolation::limits::LayerMeter;
 use offleash_store::{NewTemplate, StateDirectory, TemplateRecord, remove_directory};
 use offleash_sys::signals::SignalQueue;
 
+use super::configured::Machine;
 use super::error::TemplateError;
+use super::indexes::Indexes;
 use super::lines::{LinesDoor, signals};
+use super::remove_abandoned;
 use super::steps::{self, Step};
-use super::{indexes, remove_abandoned};
 use crate::base::{Template, remove_layer};
 use crate::lifecycle::{self, RunRequest};
 use crate::planning;
@@ -55,6 +57,9 @@ pub struct BuildRequest {
 pub trait Progress {
     /// Step `number`, from 1, of so many begins.
     fn step(&mut self, number: usize, of: usize, title: &str);
+
+    /// Something that the owner should know of the build.
+    fn note(&mut self, told: &str);
 
     /// A line that the step printed, which cannot drive a terminal.
     fn line(&mut self, line: &str);
@@ -106,8 +111,10 @@ fn carry_out(
         action: "queue signals",
         source,
     })?;
+    let indexes = Indexes::of(recipe, &request.env, &Machine::this());
+    indexes.notes.iter().for_each(|note| progress.note(note));
     let build = Build {
-        spec: spec(request, &new.layer())?,
+        spec: spec(request, &new.layer(), &indexes)?,
         env: &request.env,
         state,
     };
@@ -115,7 +122,7 @@ fn carry_out(
     if !recipe.apt.is_empty() && ids == IdChoice::Single {
         return Err(TemplateError::NoSuperuser);
     }
-    let steps = steps::of(recipe);
+    let steps = steps::of(recipe, &indexes);
     for (number, step) in steps.iter().enumerate() {
         progress.step(number + 1, steps.len(), &step.title);
         build.take(step, &signals, progress)?;
@@ -145,12 +152,16 @@ fn parts(layer: &Path) -> Result<Vec<PathBuf>, TemplateError> {
     Ok(listed.flatten().map(|found| found.path()).collect())
 }
 
-fn spec(request: &BuildRequest, layer: &Path) -> Result<SandboxSpec, TemplateError> {
+fn spec(request: &BuildRequest, layer: &Path, indexes: &Indexes) -> Result<SandboxSpec, TemplateError> {
     let recipe = &request.recipe;
     let mut network = request.network.clone();
-    for rule in indexes::rules(recipe, &request.env).iter().chain(&recipe.allow) {
+    for rule in indexes.rules.iter().chain(&recipe.allow) {
         network.policy.rules.push(NetworkRule::parse(RuleVerdict::Allow, rule)?);
     }
+    network.policy.inward.extend_from_slice(&indexes.inward);
+    network.requests.headers.extend_from_slice(&indexes.headers);
+    network.requests.methods.rules.extend_from_slice(&indexes.methods);
+    network.host_ports.extend_from_slice(&indexes.host_ports);
     let mut spec = SandboxSpec {
         root: RootChoice::Base {
             template: None,
@@ -216,6 +227,9 @@ impl Build<'_> {
             source: Box::new(source),
         };
         let report = ran.map_err(failed)?;
+        let network = report.record.network.as_ref();
+        let led_inside = network.map(|network| led_inside(network, &self.spec.network.policy.inward));
+        led_inside.into_iter().flatten().for_each(|told| progress.note(&told));
         if let Some(failure) = report.failure {
             return Err(failed(failure));
         }
@@ -293,6 +307,28 @@ fn hint(network: Option<&NetworkUse>) -> String {
         "it may not reach {}{more}, which `--allow HOST` allows; {INDEXES}",
         named.join(", ")
     )
+}
+
+/// What was reached in networks of the owner's by names that may lead there, each once.
+fn led_inside(network: &NetworkUse, inward: &[(DomainName, u16)]) -> BTreeSet<String> {
+    let made = network
+        .connections
+        .iter()
+        .filter(|seen| seen.verdict == ConnectionVerdict::Allowed);
+    made.filter_map(|seen| {
+        let address = seen.address?;
+        let class = classify(address);
+        let is_inward = inward
+            .iter()
+            .any(|(name, port)| name.as_str() == seen.host && *port == seen.port);
+        (is_inward && class.is_of_a_network()).then(|| {
+            format!(
+                "`{}:{}` leads to {address}, {class}, which the package manager's own configuration allows",
+                seen.host, seen.port
+            )
+        })
+    })
+    .collect()
 }
 
 /// Why connections were refused that a rule allows, as where a name leads into a private network, each once.
@@ -374,6 +410,32 @@ mod tests {
             hint(Some(&network)),
             "`pypi.org:443` was refused: pypi.org leads to 10.0.0.1; `--allow 10.0.0.1:443` allows that"
         );
+    }
+
+    #[test]
+    fn what_a_name_led_to_inside_is_told_once() {
+        let reached = |host: &str, address: &str| Connection {
+            address: Some(address.parse().unwrap()),
+            ..connection(host, ConnectionVerdict::Allowed, None)
+        };
+        let network = NetworkUse {
+            connections: vec![
+                reached("index.corp", "10.0.0.1"),
+                reached("index.corp", "10.0.0.1"),
+                reached("index.corp", "93.184.216.34"),
+                reached("other.corp", "10.0.0.1"),
+            ],
+            ..NetworkUse::default()
+        };
+        let told = led_inside(&network, &[("index.corp".parse().unwrap(), 443)]);
+        assert_eq!(told.len(), 1);
+        assert!(
+            told.first()
+                .unwrap()
+                .starts_with("`index.corp:443` leads to 10.0.0.1, a private address"),
+            "{told:?}"
+        );
+        assert!(led_inside(&network, &[("index.corp".parse().unwrap(), 80)]).is_empty());
     }
 
     #[test]

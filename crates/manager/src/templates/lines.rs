@@ -146,6 +146,8 @@ mod tests {
     impl Progress for Told {
         fn step(&mut self, _number: usize, _of: usize, _title: &str) {}
 
+        fn note(&mut self, _told: &str) {}
+
         fn line(&mut self, line: &str) {
             self.0.push(line.to_owned());
         }

@@ -6,6 +6,7 @@
 //! Deliberately not here: what a recipe may say (`core`), and where templates are (`store`).
 
 mod build;
+mod configured;
 mod error;
 mod indexes;
 mod lines;

@@ -44,6 +44,11 @@ pub enum BuildEvent {
         /// What it does.
         title: String,
     },
+    /// Something that the owner should know of the build.
+    Note {
+        /// That.
+        told: String,
+    },
     /// The step printed a line, which cannot drive a terminal.
     Line {
         /// That.

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use offleash_core::template::Recipe;
 
 use super::error::TemplateError;
+use super::indexes::Indexes;
 
 /// One command in the sandbox, as its superuser.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +54,7 @@ exec python3 -m pip install --progress-bar off "$@"
 "#;
 
 const NPM: &str = "command -v npm >/dev/null || exit 92\n\
-                   exec npm install --global --prefix /usr/local --no-fund --no-audit --no-update-notifier --cache /tmp/.npm -- \"$@\"";
+                   exec npm install --global --prefix /usr/local --no-fund --no-audit --no-update-notifier --cache /tmp/.npm \"$@\"";
 
 /// What package managers and scripts leave behind that nobody needs.
 const TIDY: &str = "rm -rf /root/.cache /root/.npm /var/cache/apt/pkgcache.bin /var/cache/apt/srcpkgcache.bin\n\
@@ -63,7 +64,7 @@ const TIDY: &str = "rm -rf /root/.cache /root/.npm /var/cache/apt/pkgcache.bin /
 
 /// The steps of a recipe, in their order. The last one leaves the layer as it is to be kept, and shows that a sandbox can
 /// be made of it.
-pub(super) fn of(recipe: &Recipe) -> Vec<Step> {
+pub(super) fn of(recipe: &Recipe, indexes: &Indexes) -> Vec<Step> {
     let shell = |script: &str, arguments: Vec<OsString>| {
         let start = ["/bin/sh", "-c", script, "sh"].map(OsString::from);
         start.into_iter().chain(arguments).collect::<Vec<_>>()
@@ -73,6 +74,7 @@ pub(super) fn of(recipe: &Recipe) -> Vec<Step> {
         argv,
         env: Vec::new(),
     };
+    let is_of_pip = |name: &OsString| name.as_encoded_bytes().starts_with(b"PIP_");
     let set = |pairs: &[(&str, &str)]| pairs.iter().map(|(name, value)| (name.into(), value.into())).collect();
     let mut steps = Vec::new();
     if !recipe.apt.is_empty() {
@@ -89,21 +91,32 @@ pub(super) fn of(recipe: &Recipe) -> Vec<Step> {
         }
         arguments.push("--".into());
         arguments.extend(recipe.pip.iter().map(|name| OsString::from(name.as_str())));
+        let mut env: Vec<(OsString, OsString)> = set(&[
+            ("PIP_NO_CACHE_DIR", "1"),
+            ("PIP_NO_INPUT", "1"),
+            ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
+            ("PIP_ROOT_USER_ACTION", "ignore"),
+            // Never to the home of whoever builds.
+            ("PIP_USER", "0"),
+        ]);
+        env.extend(indexes.env.iter().filter(|(name, _)| is_of_pip(name)).cloned());
         steps.push(Step {
-            env: set(&[
-                ("PIP_NO_CACHE_DIR", "1"),
-                ("PIP_NO_INPUT", "1"),
-                ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
-                ("PIP_ROOT_USER_ACTION", "ignore"),
-                // Never to the home of whoever builds.
-                ("PIP_USER", "0"),
-            ]),
+            env,
             ..step("pip install".to_owned(), shell(PIP, arguments))
         });
     }
     if !recipe.npm.is_empty() {
-        let names = recipe.npm.iter().map(|name| name.as_str().into()).collect();
-        steps.push(step("npm install".to_owned(), shell(NPM, names)));
+        let names = recipe.npm.iter().map(|name| name.as_str().into());
+        let arguments = indexes.npm_arguments.iter().cloned().chain(["--".into()]).chain(names);
+        steps.push(Step {
+            env: indexes
+                .env
+                .iter()
+                .filter(|(name, _)| !is_of_pip(name))
+                .cloned()
+                .collect(),
+            ..step("npm install".to_owned(), shell(NPM, arguments.collect()))
+        });
     }
     for (number, command) in recipe.run.iter().enumerate() {
         let argv = ["/bin/sh", "-c", command].map(OsString::from).to_vec();
@@ -139,7 +152,7 @@ mod tests {
             index_url: Some("https://index.test/simple".parse().unwrap()),
             ..Recipe::default()
         };
-        let steps = of(&recipe);
+        let steps = of(&recipe, &Indexes::default());
         let titles: Vec<&str> = steps.iter().map(|step| step.title.as_str()).collect();
         assert_eq!(
             titles,
@@ -162,9 +175,9 @@ mod tests {
                 "pandas; python_version > '3'"
             ]
         );
-        assert_eq!(rest(2), ["left-pad"]);
+        assert_eq!(rest(2), ["--", "left-pad"]);
         assert_eq!(steps[3].argv, ["/bin/sh", "-c", "echo $HOME"]);
-        assert_eq!(of(&Recipe::default()).len(), 1);
+        assert_eq!(of(&Recipe::default(), &Indexes::default()).len(), 1);
     }
 
     #[test]
@@ -174,7 +187,7 @@ mod tests {
             run: vec!["exit 91".to_owned()],
             ..Recipe::default()
         };
-        let steps = of(&recipe);
+        let steps = of(&recipe, &Indexes::default());
         assert!(missing(&steps[0], 91).is_some_and(|error| error.to_string().contains("no `pip`")));
         assert!(missing(&steps[0], 1).is_none() && missing(&steps[1], 91).is_none());
     }

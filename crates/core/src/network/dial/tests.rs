@@ -282,3 +282,62 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_name_that_the_owner_reaches_inside_may_lead_into_networks_and_nowhere_else() {
+    let name: DomainName = "index.example".parse().unwrap();
+    let other: DomainName = "other.example".parse().unwrap();
+    let rules = NetworkPolicy {
+        inward: vec![(name.clone(), 443)],
+        ..policy(&[
+            (Allow, "index.example:443,8443"),
+            (Allow, "other.example"),
+            (Deny, "10.9.0.0/16"),
+        ])
+    };
+    let own: [IpAddr; 1] = ["10.0.0.1".parse().unwrap()];
+    for (address, may_be_dialled) in [
+        ("10.0.0.2", true),
+        ("172.16.0.1", true),
+        ("192.0.2.7", true),
+        ("198.18.0.9", true),
+        ("100.64.0.1", true),
+        ("fd00::1", true),
+        ("8.8.8.8", true),
+        // Ours, its own link, services of a cloud, and what a rule denies.
+        ("10.0.0.1", false),
+        ("127.0.0.1", false),
+        ("::1", false),
+        ("::ffff:127.0.0.1", false),
+        ("169.254.169.254", false),
+        ("169.254.1.1", false),
+        ("fe80::1", false),
+        ("100.100.100.200", false),
+        ("168.63.129.16", false),
+        ("fd00:ec2::254", false),
+        ("0.0.0.0", false),
+        ("224.0.0.1", false),
+        ("240.0.0.1", false),
+        ("64:ff9b::7f00:1", false),
+        ("64:ff9b::a9fe:a9fe", false),
+        ("10.9.0.1", false),
+    ] {
+        let address: IpAddr = address.parse().unwrap();
+        let dialled = rules.may_dial(Some(&name), address, 443, &own);
+        assert_eq!(dialled.is_ok(), may_be_dialled, "{address}: {dialled:?}");
+    }
+    let inside: IpAddr = "10.0.0.2".parse().unwrap();
+    assert!(rules.may_dial(Some(&name), inside, 8443, &own).is_err());
+    assert!(rules.may_dial(Some(&other), inside, 443, &own).is_err());
+    assert!(rules.may_dial(None, inside, 443, &own).is_err());
+    let alone = NetworkPolicy {
+        rules: Vec::new(),
+        ..rules.clone()
+    };
+    assert!(alone.may_dial(Some(&name), inside, 443, &own).is_err());
+    let anybodys = NetworkPolicy {
+        public_only: true,
+        ..rules
+    };
+    assert!(anybodys.may_dial(Some(&name), inside, 443, &own).is_err());
+}
