@@ -56,6 +56,8 @@ enum Benchmark {
     Api(bench::ApiOptions),
     /// How soon an interpreter with pandas answers in a new sandbox, what a cell takes, and what each costs
     Interpreter(bench::InterpreterOptions),
+    /// What real work takes: git, package managers, a compiler, renames, processes, many files
+    Work(bench::WorkOptions),
     /// A program that takes part in `egress`
     #[command(hide = true)]
     EgressPart {
@@ -83,6 +85,9 @@ fn main() -> ExitCode {
         Task::Bench {
             benchmark: Benchmark::Interpreter(options),
         } => bench::run_interpreter(&options),
+        Task::Bench {
+            benchmark: Benchmark::Work(options),
+        } => bench::run_work(&options),
         Task::Bench {
             benchmark: Benchmark::EgressPart { part },
         } => bench::take_part(&part),

@@ -186,6 +186,25 @@ impl Arena {
         }
     }
 
+    /// Throws away what runs left.
+    ///
+    /// # Errors
+    /// `Start`, `Ended`, and `Answer` when the list cannot be read.
+    pub(super) fn discard_runs(&self) -> Result<(), TaskError> {
+        if !self.state().exists() {
+            return Ok(());
+        }
+        let told = self.offleash(&["runs", "--json"]).output()?;
+        let runs: Vec<Value> = serde_json::from_str(&told).map_err(|error| TaskError::Answer {
+            from: OFFLEASH,
+            why: error.to_string(),
+        })?;
+        let mut command = self.offleash(&["discard"]);
+        let ids = runs.iter().filter_map(|run| run["id"].as_str());
+        command.arguments.extend(ids.map(OsString::from));
+        if runs.is_empty() { Ok(()) } else { command.check() }
+    }
+
     fn command_line(&self, wrapper: Vec<OsString>, workload: Workload) -> CommandLine {
         let words = workload.command().iter().map(OsString::from);
         self.command(wrapper.into_iter().chain(words).collect())
@@ -288,12 +307,7 @@ impl Contender {
     }
 
     fn bubblewrap() -> Result<Self, TaskError> {
-        let program = installed("bwrap")?.into_os_string();
-        let options = BUBBLEWRAP_OPTIONS.split_whitespace().map(OsString::from);
-        Ok(Self::wrapper(
-            BUBBLEWRAP,
-            std::iter::once(program).chain(options).collect(),
-        ))
+        Ok(Self::wrapper(BUBBLEWRAP, bubblewrap_words()?))
     }
 
     fn least(arena: &Arena) -> Result<Self, TaskError> {
@@ -406,6 +420,16 @@ impl Contender {
             _ => Ok(()),
         }
     }
+}
+
+/// bubblewrap with its options, and `--` at the end.
+///
+/// # Errors
+/// When it is not installed.
+pub(super) fn bubblewrap_words() -> Result<Vec<OsString>, TaskError> {
+    let program = installed("bwrap")?.into_os_string();
+    let options = BUBBLEWRAP_OPTIONS.split_whitespace().map(OsString::from);
+    Ok(std::iter::once(program).chain(options).collect())
 }
 
 fn installed(name: &'static str) -> Result<PathBuf, TaskError> {

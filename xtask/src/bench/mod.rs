@@ -14,6 +14,7 @@ mod processes;
 mod report;
 mod sample;
 mod throughput;
+mod work;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,7 @@ pub(crate) use api::{ApiOptions, run as run_api};
 pub(crate) use egress::{EgressOptions, Part, run as run_egress, take_part};
 pub(crate) use helper::serve as serve_helper;
 pub(crate) use interpreter::{InterpreterOptions, run as run_interpreter};
+pub(crate) use work::{WorkOptions, run as run_work};
 
 /// Options of `cargo xtask bench start`.
 #[derive(Debug, clap::Args)]

@@ -206,11 +206,11 @@ impl Report {
 }
 
 /// As a floating-point number; what does not fit 32 bits is no time or size of a single run.
-fn number(value: u64) -> f64 {
+pub(super) fn number(value: u64) -> f64 {
     f64::from(u32::try_from(value).unwrap_or(u32::MAX))
 }
 
-fn milliseconds(micros: u64) -> f64 {
+pub(super) fn milliseconds(micros: u64) -> f64 {
     number(micros) / 1000.0
 }
 
