@@ -1,7 +1,7 @@
-//! `offleash run --warm`: what became of handing a run to a sandbox that waits for it; keeps such sandboxes, and is the process
-//! that holds one. `offleash warm` lists and ends them.
+//! `offleash run --warm`: hands a run to a sandbox that waits for it, keeps such sandboxes, and is the process that holds
+//! one. `offleash warm` lists and ends them.
 
-use std::ffi::{CString, OsString};
+use std::ffi::OsString;
 use std::io::{IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,16 +10,13 @@ use std::time::{Duration, Instant, SystemTime};
 use offleash_core::plan::Environment;
 use offleash_core::spec::SandboxSpec;
 use offleash_core::text::Text;
-use offleash_entry::hand_over::{Outcome, Run};
-use offleash_entry::start;
-use offleash_entry::words::Words;
 use offleash_manager::lifecycle::{Checked, Prepared, RunRequest, open_existing_state, open_state, this_host};
 use offleash_manager::planning::Host;
 use offleash_manager::templates;
 use offleash_manager::warm::{
-    self, Asked as AskedOf, Caller, Described, Given, Handover, Holder, Key, Lost, Order, Place,
+    self, Asked as AskedOf, Caller, Described, Given, Handover, Holder, Key, Order, Place, RunWords,
 };
-use offleash_store::{HostIdentity, StateDirectory, rfc3339};
+use offleash_store::{StateDirectory, rfc3339};
 
 use crate::args::{RunArgs, RunInvocation, WarmCommand};
 use crate::failure::{EXIT_FAILURE, Failure};
@@ -32,73 +29,19 @@ const IDLE: Duration = Duration::from_secs(5 * 60);
 /// Stands between arguments and command.
 const SEPARATOR: &str = "--";
 
-/// The words behind `offleash run`, as they are taken apart without a parser.
-///
-/// Whether a parser takes them apart in the same way is found out before a sandbox is kept for them ([`keep_warm`]),
-/// so that one which waits was taken apart like that.
-#[derive(Debug, Clone, Copy)]
-struct Split<'a> {
-    words: &'a [OsString],
-    places: Words,
+/// Whether the parser understands words as they were taken apart without it.
+fn agrees(words: &RunWords<'_>, parsed: &RunArgs) -> bool {
+    parsed.shell.as_ref() == words.script && parsed.command == words.command
 }
 
-impl<'a> Split<'a> {
-    fn of(words: &'a [OsString]) -> Option<Self> {
-        let list: Vec<&[u8]> = words.iter().map(|word| word.as_encoded_bytes()).collect();
-        let places = Words::split(&*list, 0)?;
-        Some(Self { words, places })
-    }
-
-    fn arguments(&self) -> &'a [OsString] {
-        &self.words[..self.places.end]
-    }
-
-    /// Whether the parser understands them in the same way.
-    fn is(&self, parsed: &RunArgs) -> bool {
-        let script = self.places.script.map(|place| &self.words[place]);
-        parsed.shell.as_ref() == script && parsed.command == self.words[self.places.command..]
-    }
-}
-
-/// What became of handing the run with these words to a sandbox that waits for it, which was tried at the start of the
-/// process; here it is looked for where it was not known then. The exit code if the run is over.
+/// Hands the run with these words to a sandbox that waits for it, if there is one, and waits for its end; the exit code.
 ///
 /// # Errors
 /// When a sandbox was taken and nothing is known of what became of the run.
 // In a frame of its own, which is not there while the command runs.
 #[inline(never)]
 pub(crate) fn handed_over(words: &[OsString]) -> Result<Option<u8>, Failure> {
-    let outcome = match start::so_far() {
-        Outcome::NotTried | Outcome::NotFound => hand_over(words),
-        known => known,
-    };
-    match outcome {
-        Outcome::Ended(code) => Ok(Some(code)),
-        Outcome::NotTaken | Outcome::NotFound | Outcome::NotTried => Ok(None),
-        Outcome::Lost => Err(Failure::from(Lost)),
-    }
-}
-
-fn hand_over(words: &[OsString]) -> Outcome {
-    let list: Vec<&[u8]> = words.iter().map(|word| word.as_encoded_bytes()).collect();
-    let variable =
-        |(name, value): (OsString, OsString)| [name.as_encoded_bytes(), value.as_encoded_bytes()].join(&b'=');
-    let env: Vec<Vec<u8>> = std::env::vars_os().map(variable).collect();
-    let Some(run) = Run::of(&*list, 0, &*env) else {
-        return Outcome::NotTaken;
-    };
-    let usual = || {
-        CString::new(
-            HostIdentity::of_this_process()
-                .default_state()
-                .into_os_string()
-                .into_encoded_bytes(),
-        )
-    };
-    match run.hand_over(None) {
-        Outcome::NotFound => usual().map_or(Outcome::NotTaken, |state| run.hand_over(Some(&state))),
-        known => known,
-    }
+    Ok(warm::hand_over(words)?)
 }
 
 /// Sees to it that as many sandboxes wait for runs with these words as was asked for.
@@ -106,7 +49,7 @@ fn hand_over(words: &[OsString]) -> Outcome {
 /// # Errors
 /// When none can be made to.
 pub(crate) fn keep_warm(words: &[OsString], parsed: &RunArgs, state: Option<&Path>) -> Result<(), Failure> {
-    let Some(split) = Split::of(words).filter(|split| split.is(parsed)) else {
+    let Some(words) = RunWords::split(words).filter(|words| agrees(words, parsed)) else {
         return Ok(());
     };
     let (spec, _) = run::specify_run(parsed, state)?;
@@ -123,7 +66,7 @@ pub(crate) fn keep_warm(words: &[OsString], parsed: &RunArgs, state: Option<&Pat
         return Ok(());
     }
     let cwd = std::env::current_dir().map_err(|error| Failure::from_error(&error))?;
-    let (arguments, has_script) = (split.arguments(), split.places.script.is_some());
+    let (arguments, has_script) = (words.arguments, words.script.is_some());
     // One of which not all can be told has no like.
     let Ok(key) = Key::of_this_process(arguments, has_script, &cwd) else {
         return Ok(());
@@ -431,34 +374,21 @@ mod tests {
 
     #[test]
     fn words_are_taken_apart_as_the_parser_does() {
-        for (text, arguments) in [
-            ("--warm 2 -- echo -c x", "--warm 2"),
-            ("--warm 2 -c S", "--warm 2"),
-            ("--warm 2 -c S -- a b", "--warm 2"),
-            ("-- echo -- x", ""),
-            ("--warm 2 --rm -it -m 1G -- a -c b", "--warm 2 --rm -it -m 1G"),
-            (
-                "--timeout 1s --disk=1G --net none -c S",
-                "--timeout 1s --disk=1G --net none",
-            ),
-            (
-                "-v /a:/b -p 1:2 -e A=B -u user -c S -- a",
-                "-v /a:/b -p 1:2 -e A=B -u user",
-            ),
-            (
-                "--bind /a /b --ro-bind /c /d -w . --cpus 0.5 -- a",
-                "--bind /a /b --ro-bind /c /d -w . --cpus 0.5",
-            ),
-            (
-                "--workdir /x --pids-limit 9 --volume /a:/b -c S",
-                "--workdir /x --pids-limit 9 --volume /a:/b",
-            ),
+        for text in [
+            "--warm 2 -- echo -c x",
+            "--warm 2 -c S",
+            "--warm 2 -c S -- a b",
+            "-- echo -- x",
+            "--warm 2 --rm -it -m 1G -- a -c b",
+            "--timeout 1s --disk=1G --net none -c S",
+            "-v /a:/b -p 1:2 -e A=B -u user -c S -- a",
+            "--bind /a /b --ro-bind /c /d -w . --cpus 0.5 -- a",
+            "--workdir /x --pids-limit 9 --volume /a:/b -c S",
         ] {
-            let words_of = words(text);
-            let split = Split::of(&words_of).unwrap();
-            assert_eq!(split.arguments(), words(arguments), "{text}");
-            let parsed = RunInvocation::read("offleash".into(), words_of.clone()).unwrap();
-            assert!(split.is(&parsed.run), "{text}");
+            let list = words(text);
+            let split = RunWords::split(&list).unwrap();
+            let parsed = RunInvocation::read("offleash".into(), list.clone()).unwrap();
+            assert!(agrees(&split, &parsed.run), "{text}");
         }
     }
 
@@ -473,9 +403,10 @@ mod tests {
             "-itc S -- a",
             "-m -c S",
         ] {
-            let words_of = words(text);
-            let parsed = RunInvocation::read("offleash".into(), words_of.clone());
-            let agree = parsed.is_ok_and(|parsed| Split::of(&words_of).is_some_and(|split| split.is(&parsed.run)));
+            let list = words(text);
+            let parsed = RunInvocation::read("offleash".into(), list.clone());
+            let agree =
+                parsed.is_ok_and(|parsed| RunWords::split(&list).is_some_and(|split| agrees(&split, &parsed.run)));
             assert!(!agree, "{text}");
         }
     }

@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "invariants/program.rs"]
+mod program;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,9 +13,8 @@ use offleash_sys::seccomp;
 use serde_json::Value;
 
 /// Which rooms a room uses, as in ARCHITECTURE.md; an arrow that is not drawn there is not allowed in advance either.
-const ARROWS: [(&str, &[&str]); 12] = [
+const ARROWS: [(&str, &[&str]); 11] = [
     ("core", &[]),
-    ("entry", &[]),
     ("protocol", &[]),
     ("sys", &[]),
     ("guest", &["protocol", "sys"]),
@@ -24,7 +26,6 @@ const ARROWS: [(&str, &[&str]); 12] = [
         "manager",
         &[
             "core",
-            "entry",
             "gateway",
             "interpreter",
             "isolation",
@@ -34,7 +35,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
         ],
     ),
     ("api", &["core", "interpreter", "manager", "protocol"]),
-    ("cli", &["api", "core", "entry", "isolation", "manager", "store", "sys"]),
+    ("cli", &["api", "core", "isolation", "manager", "store", "sys"]),
 ];
 
 /// All that `core` may use of others: data, and no door to the outside.
@@ -42,12 +43,6 @@ const CRATES_OF_CORE: [&str; 7] = ["idna", "psl", "serde", "serde_json", "thiser
 
 /// All that goes into the program inside every sandbox.
 const CRATES_OF_THE_GUEST: [&str; 3] = ["offleash-protocol", "offleash-sys", "rustix"];
-
-/// Where the entry may use `unsafe`.
-const UNSAFE_OF_THE_ENTRY: [&str; 2] = ["kernel.rs", "start.rs"];
-
-/// All that the compiled entry may ask the linker for: where the C library starts, and what nothing that cannot panic reaches.
-const SYMBOLS_OF_THE_ENTRY: [&str; 3] = ["_start", "_Unwind_Resume", "rust_eh_personality"];
 
 /// Lines that a source may have; and files of tests, which are lists.
 const LONGEST_SOURCE: usize = 700;
@@ -204,53 +199,14 @@ fn the_guest_stays_small() {
     assert_eq!(used, CRATES_OF_THE_GUEST.map(str::to_owned).into());
 }
 
-/// It runs before a C library has found out which of its functions suit the processor; a call of one ends nowhere.
 #[test]
-fn the_entry_calls_nobody() {
-    let program = std::env::current_exe().unwrap();
-    let built = fs::read_dir(program.parent().unwrap())
-        .unwrap()
-        .flatten()
-        .filter(|entry| {
-            let name = entry.file_name().into_string().unwrap_or_default();
-            name.starts_with("liboffleash_entry-") && name.ends_with(".rlib")
-        });
-    let newest = built.max_by_key(|entry| entry.metadata().unwrap().modified().unwrap());
-    #[expect(clippy::disallowed_methods, reason = "what comes with the linker is asked")]
-    let mut command = std::process::Command::new("nm");
-    let output = command
-        .arg("--format=posix")
-        .arg(newest.unwrap().path())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let listed = String::from_utf8(output.stdout).unwrap();
-    let (mut wanted, mut there) = (BTreeSet::new(), BTreeSet::new());
-    for line in listed.lines() {
-        match line.split_whitespace().collect::<Vec<_>>()[..] {
-            [name, "U", ..] => wanted.insert(name),
-            [name, _, _, ..] => there.insert(name),
-            _ => false,
-        };
-    }
-    assert!(there.contains("offleash_entry"), "{listed}");
-    let is_missing = |name: &&str| {
-        let is_end = name.contains("core") && name.contains("panic_cannot_unwind");
-        !there.contains(name) && !SYMBOLS_OF_THE_ENTRY.contains(name) && !is_end
-    };
-    let missing: Vec<&str> = wanted.into_iter().filter(is_missing).collect();
-    assert!(missing.is_empty(), "{missing:?}");
-}
-
-#[test]
-fn unsafe_code_is_in_sys_and_before_it() {
+fn unsafe_code_is_in_sys_alone() {
     for package in packages() {
         let manifest = PathBuf::from(package["manifest_path"].as_str().unwrap());
         let text = fs::read_to_string(&manifest).unwrap();
-        // Sys may use it, and what runs before anything of sys can be called; the entry point of the guest is written by a macro
-        // of sys, which says so where it does.
+        // Sys may use it; the entry point of the guest is written by a macro of sys, which says so where it does.
         let own_lints: &[&str] = match room(&package).as_deref() {
-            Some("sys" | "entry") => &[],
+            Some("sys") => &[],
             Some("guest") => &["unsafe_code = \"deny\""],
             _ => &["[lints]\nworkspace = true"],
         };
@@ -264,9 +220,6 @@ fn unsafe_code_is_in_sys_and_before_it() {
     assert!(workspace.contains("unsafe_code = \"forbid\""));
     for room in rooms().filter(|room| *room != "sys") {
         for (path, text) in sources(room) {
-            if room == "entry" && UNSAFE_OF_THE_ENTRY.iter().any(|name| path.ends_with(name)) {
-                continue;
-            }
             for (number, line) in code(&text) {
                 let words = line.split(|character: char| !character.is_alphanumeric() && character != '_');
                 let is_unsafe =
@@ -287,7 +240,7 @@ fn rooms_with_lints_of_their_own_have_those_of_the_workspace() {
         .filter(|line| line.contains(" = ") && !line.starts_with("unsafe_code"))
         .collect();
     assert!(lints.len() > 10, "{lints:?}");
-    for room in ["sys", "guest", "entry"] {
+    for room in ["sys", "guest"] {
         let manifest = fs::read_to_string(root().join("crates").join(room).join("Cargo.toml")).unwrap();
         for lint in &lints {
             assert!(manifest.lines().any(|line| line == *lint), "{room} does without {lint}");

@@ -3,7 +3,7 @@
 //!
 //! Each is held by a process of its own, the holder, which has done all of a run up to its command and waits at a socket
 //! `warm/KEY/ID` of the state directory; its place there is reserved before it is started ([`Place`]). A run that finds one
-//! there passes its command, environment, directory and standard streams (`offleash_entry`); the holder makes sure that the run
+//! there passes its command, environment, directory and standard streams ([`hand_over()`]); the holder makes sure that the run
 //! would have made this very sandbox, says so, carries the run out, and ends. Nothing that ran is ever handed out again.
 //!
 //! The key is what both can say of themselves without asking anybody: program, arguments, directory, and all that a
@@ -13,20 +13,24 @@
 //! read that never starts it again; whoever goes on without having read it makes sure first that it cannot be said any more.
 
 mod claim;
+mod hand_over;
 mod holder;
 mod key;
 mod message;
 mod place;
 mod reserved;
 mod start;
+mod words;
 
 pub use claim::Lost;
+pub use hand_over::hand_over;
 pub use holder::{Asked, Caller, Given, Holder, Order};
 pub use key::{Key, VARIABLES};
 pub use message::Handover;
 pub use place::{Described, Warm, holders, stop, tidy};
 pub use reserved::{Place, PlaceError};
 pub use start::{StartError, start};
+pub use words::RunWords;
 
 /// The hidden command under which a holder is started.
 pub const WARM_COMMAND: &str = "warm-holder";

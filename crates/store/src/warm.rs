@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::StateDirectory;
 use crate::failure::{FileError, Tried};
 use crate::state::open_part;
 use crate::tree::names_in;
+use crate::{HostIdentity, StateDirectory};
 
 const WARM: &str = "warm";
 /// What the names of places begin with at which nobody waits yet.
@@ -30,6 +30,22 @@ pub struct WarmDirectory {
 }
 
 impl WarmDirectory {
+    /// The directory of a key in a state directory that nobody has opened, if both are there and nobody else's. Nothing is
+    /// made and nothing finished: whoever finds none goes the usual way, where that is told. The key is asked for only where
+    /// there are any.
+    pub fn find(explicit: Option<&Path>, key: impl FnOnce() -> Option<String>) -> Option<Self> {
+        let identity = HostIdentity::of_this_process();
+        let path = explicit.map_or_else(|| identity.default_state(), Path::to_owned);
+        let root = rustix::fs::open(path, DIRECTORY, Mode::empty()).ok()?;
+        let all = rustix::fs::openat(&root, WARM, DIRECTORY, Mode::empty()).ok()?;
+        let key = key()?;
+        let directory = rustix::fs::openat(&all, &*key, DIRECTORY, Mode::empty()).ok()?;
+        let are_ours = [&root, &all, &directory].into_iter().all(|directory| {
+            rustix::fs::fstat(directory).is_ok_and(|found| found.st_uid == identity.euid && found.st_mode & 0o022 == 0)
+        });
+        are_ours.then_some(Self { all, key, directory })
+    }
+
     /// The sandboxes that wait, oldest first. Some may be dead.
     ///
     /// # Errors
@@ -172,8 +188,13 @@ impl StateDirectory {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
-    use crate::HostIdentity;
+
+    fn set_mode(path: &Path, mode: u32) {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
 
     #[test]
     fn places_become_names_and_the_directory_goes_with_the_last() {
@@ -194,5 +215,46 @@ mod tests {
         assert!(warm.join("k").exists());
         made.remove("b".as_ref()).unwrap();
         assert!(!warm.join("k").exists());
+    }
+
+    #[test]
+    fn a_directory_is_found_where_it_is_ours_alone() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("state");
+        let state = StateDirectory::open(Some(&path), &HostIdentity::of_this_process()).unwrap();
+        let find = || WarmDirectory::find(Some(&path), || Some("k".to_owned()));
+        assert!(find().is_none());
+        let _made = state.warm("k").unwrap();
+        assert!(find().is_some());
+        let key = path.join(WARM).join("k");
+        for changed in [&path, &path.join(WARM), &key] {
+            for mode in [0o777, 0o770, 0o722] {
+                set_mode(changed, mode);
+                assert!(find().is_none(), "{} {mode:o}", changed.display());
+            }
+            set_mode(changed, 0o700);
+            assert!(find().is_some());
+        }
+        std::fs::remove_dir(&key).unwrap();
+        std::os::unix::fs::symlink("/tmp", &key).unwrap();
+        assert!(find().is_none());
+    }
+
+    #[test]
+    fn the_key_is_asked_for_only_where_something_may_wait() {
+        let place = tempfile::tempdir().unwrap();
+        let asked = std::cell::Cell::new(0);
+        let find = |path: &Path| {
+            WarmDirectory::find(Some(path), || {
+                asked.set(asked.get() + 1);
+                None
+            })
+        };
+        assert!(find(&place.path().join("nowhere")).is_none());
+        assert!(find(place.path()).is_none());
+        assert_eq!(asked.get(), 0);
+        std::fs::create_dir(place.path().join(WARM)).unwrap();
+        assert!(find(place.path()).is_none());
+        assert_eq!(asked.get(), 1);
     }
 }

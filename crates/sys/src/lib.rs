@@ -27,6 +27,8 @@ pub mod namespaces;
 #[cfg(feature = "std")]
 pub mod network;
 #[cfg(feature = "std")]
+pub mod origin;
+#[cfg(feature = "std")]
 pub mod process;
 pub mod pty;
 pub mod rename;

@@ -3,6 +3,18 @@
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 
+/// The signals that a run passes on to what runs for it.
+pub const PASSED_ON: [i32; 8] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGPIPE,
+    libc::SIGTERM,
+    libc::SIGWINCH,
+];
+
 /// A descriptor from which the given signals are read instead of being delivered.
 #[derive(Debug)]
 pub struct SignalQueue {

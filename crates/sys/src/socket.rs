@@ -71,6 +71,29 @@ pub fn send_now(
     rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)
 }
 
+/// Sends all bytes with descriptors, which go with the first of them, over a stream socket that blocks.
+///
+/// # Errors
+/// As [`send`]; `EAGAIN` when nobody takes them within the socket's own patience (`SO_SNDTIMEO`).
+pub fn send_all(socket: BorrowedFd<'_>, mut bytes: &[u8], mut descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        match rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
+            Ok(sent) => {
+                bytes = bytes.get(sent..).unwrap_or_default();
+                descriptors = &[];
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
 /// Receives one message; returns its length (0 when the other side is gone) and its descriptors.
 ///
 /// # Errors

@@ -6,10 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use offleash_core::exec::{OutputStream, TerminalSize};
 use offleash_core::network::{Approval, Question};
-use offleash_entry::SIGNALS;
 use offleash_manager::drive::{Door, DoorEvent};
 use offleash_manager::warm::Caller;
-use offleash_sys::signals::SignalQueue;
+use offleash_sys::signals::{PASSED_ON, SignalQueue};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::termios::{OptionalActions, Termios};
@@ -75,7 +74,7 @@ impl TerminalDoor {
     /// # Errors
     /// When signals cannot be queued or the terminal cannot be set.
     pub(crate) fn open(destination: Destination, tty: bool, prompt: Prompt) -> io::Result<Self> {
-        let signals = Signals::Own(SignalQueue::new(&SIGNALS)?);
+        let signals = Signals::Own(SignalQueue::new(&PASSED_ON)?);
         Self::with(signals, destination, tty, prompt)
     }
 

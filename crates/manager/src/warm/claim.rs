@@ -1,4 +1,4 @@
-//! The side of whoever asks a holder for something; a run does it before it has a C library (`offleash_entry`).
+//! Connections to holders, for a run (`hand_over`) and for whoever asks for something else.
 
 use std::ffi::OsStr;
 use std::io;
@@ -48,7 +48,7 @@ pub(super) fn connect(directory: &WarmDirectory, name: &OsStr) -> Option<UnixStr
 
 /// Connects, and says all that follows, to one that hears it in time: one that was stopped holds nobody up, also when many
 /// have given up on it before.
-fn connect_to(path: &Path) -> io::Result<UnixStream> {
+pub(super) fn connect_to(path: &Path) -> io::Result<UnixStream> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;

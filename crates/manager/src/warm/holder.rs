@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use offleash_core::id::RunId;
 use offleash_core::plan::Environment;
-use offleash_entry::message::TAKEN;
 use offleash_store::WarmDirectory;
 use offleash_sys::socket;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -17,7 +16,7 @@ use rustix::io::Errno;
 
 use super::claim::is_ours;
 use super::key::Key;
-use super::message::{self, Handover, Parts, Request, add, add_list, add_variables};
+use super::message::{self, Handover, Parts, Request, TAKEN, add, add_list, add_variables};
 use super::reserved::{Place, PlaceError};
 use crate::lifecycle::Prepared;
 

@@ -7,10 +7,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use offleash_core::plan::Environment;
-use offleash_entry::message::RUN;
 
 /// The most bytes of one message: arguments and environment together have at most 6 MiB (execve(2)).
 const LONGEST: usize = 16 * 1024 * 1024;
+
+/// The answer to [`Request::Run`]: the sandbox is the caller's, and its command is about to be started.
+pub(super) const TAKEN: u8 = b'T';
+
+/// How many bytes say how long a message is.
+const LENGTH: usize = size_of::<u64>();
 
 /// What somebody wants of a holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +26,7 @@ pub(super) enum Request {
 }
 
 impl Request {
-    const ALL: [(Self, u8); 3] = [(Self::Run, RUN), (Self::Describe, b'D'), (Self::Stop, b'S')];
+    const ALL: [(Self, u8); 3] = [(Self::Run, b'R'), (Self::Describe, b'D'), (Self::Stop, b'S')];
 
     pub(super) fn byte(self) -> u8 {
         let found = Self::ALL.into_iter().find(|(request, _)| *request == self);
@@ -50,6 +55,24 @@ pub struct Handover {
 }
 
 impl Handover {
+    /// All that a run says: what it wants, and behind its length the rest.
+    pub(super) fn encode(&self, key: &[u8]) -> Vec<u8> {
+        let mut text = Vec::with_capacity(8192);
+        text.push(Request::Run.byte());
+        let start = text.len();
+        text.extend_from_slice(&[0; LENGTH]);
+        add(&mut text, key);
+        let age = u64::try_from(self.age.as_nanos()).unwrap_or(u64::MAX);
+        add(&mut text, &age.to_le_bytes());
+        add(&mut text, self.cwd.as_os_str().as_encoded_bytes());
+        add_list(&mut text, self.script.as_slice());
+        add_list(&mut text, &self.command);
+        add_variables(&mut text, &self.env);
+        let length = (text.len() - start - LENGTH) as u64;
+        text[start..start + LENGTH].copy_from_slice(&length.to_le_bytes());
+        text
+    }
+
     /// With its key. `None` if it is nothing that was encoded.
     pub(super) fn decode(text: &[u8]) -> Option<(Vec<u8>, Self)> {
         let mut parts = Parts(text);
@@ -132,7 +155,7 @@ impl<'a> Parts<'a> {
 
 /// Receives a message.
 pub(super) fn read(mut stream: impl Read) -> io::Result<Vec<u8>> {
-    let mut length = [0; 8];
+    let mut length = [0; LENGTH];
     stream.read_exact(&mut length)?;
     let length = usize::try_from(u64::from_le_bytes(length)).unwrap_or(usize::MAX);
     if length > LONGEST {
@@ -145,26 +168,7 @@ pub(super) fn read(mut stream: impl Read) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use offleash_entry::buffer::Buffer;
-    use offleash_entry::words::Words;
-
     use super::*;
-
-    /// What a run sends, without the byte before it.
-    fn sent(words: &[&str]) -> Vec<u8> {
-        let mut room = [0; 1024];
-        let mut text = Buffer::new(&mut room);
-        let sent = offleash_entry::message::Handover {
-            key: b"key",
-            age: 1_234_000,
-            cwd: b"/w",
-            list: words,
-            words: Words::split(words, 0).unwrap(),
-            env: &["A=1", "none", "B="][..],
-        };
-        sent.write(&mut text);
-        text.text().unwrap().to_vec()
-    }
 
     fn handover() -> Handover {
         Handover {
@@ -176,20 +180,25 @@ mod tests {
         }
     }
 
+    /// What follows the byte for what is wanted.
+    fn said(handover: &Handover) -> Vec<u8> {
+        let mut text = handover.encode(b"key");
+        assert_eq!(Request::of(text.remove(0)), Some(Request::Run));
+        text
+    }
+
     #[test]
     fn what_is_handed_over_arrives() {
-        let arrives = |words: &[&str], handover| {
-            let arrived = Handover::decode(&read(&*sent(words)).unwrap());
-            assert_eq!(arrived, Some((b"key".to_vec(), handover)), "{words:?}");
-        };
-        arrives(&["--warm", "1", "-c", "echo $1", "--", "a", ""], handover());
-        let script = None;
-        arrives(&["--warm", "1", "--", "a", ""], Handover { script, ..handover() });
+        for script in [None, Some("echo".into())] {
+            let sent = Handover { script, ..handover() };
+            let arrived = Handover::decode(&read(&*said(&sent)).unwrap());
+            assert_eq!(arrived, Some((b"key".to_vec(), sent)));
+        }
     }
 
     #[test]
     fn what_is_cut_or_too_long_is_nothing() {
-        let message = sent(&["-c", "echo $1", "--", "a", ""]);
+        let message = said(&handover());
         let text = read(&*message).unwrap();
         let whole = Handover::decode(&text).unwrap();
         for length in 0..text.len() {
