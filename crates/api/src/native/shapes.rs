@@ -171,7 +171,7 @@ objects! {
         /// How long it ran, milliseconds.
         took_ms: u64,
         /// The same without the ways to the sandbox and back, microseconds, as the process that holds it saw it; `null`
-        /// where that is of an earlier version or nothing was started.
+        /// where nothing was started.
         took_us: Option<u64>,
     }
 

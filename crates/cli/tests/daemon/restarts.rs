@@ -146,11 +146,7 @@ fn what_died_meanwhile_is_cleaned_up() {
 #[test]
 fn a_process_of_another_boot_is_not_taken_for_a_keeper() {
     test(async {
-        for (boot, started_ms) in [
-            (Some("0badcafe-0000-4000-8000-00000000000f".parse().unwrap()), None),
-            // A row of before boots were recorded, of a sandbox that is older than this boot.
-            (None, Some(1)),
-        ] {
+        for boot in [Some("0badcafe-0000-4000-8000-00000000000f".parse().unwrap()), None] {
             let world = World::new();
             let first = world.daemon().await;
             let made = create(&first).await;
@@ -165,7 +161,6 @@ fn a_process_of_another_boot_is_not_taken_for_a_keeper() {
                     start_ticks: start_ticks(pid),
                     boot,
                 });
-                row.started_ms = started_ms.unwrap_or(row.started_ms);
             });
             keepers.into_iter().for_each(kill);
 
@@ -178,27 +173,6 @@ fn a_process_of_another_boot_is_not_taken_for_a_keeper() {
             assert_eq!(ended, None, "the daemon killed a process that is none of its own");
             world.emptied().await;
         }
-    });
-}
-
-#[test]
-fn a_sandbox_of_before_boots_were_recorded_is_adopted() {
-    test(async {
-        let world = World::new();
-        let me = Caller::local();
-        let first = world.daemon().await;
-        let made = create(&first).await;
-        drop(first);
-        let keeper = |world: &World| world.registry().sandboxes().unwrap()[0].keeper;
-        let recorded = keeper(&world);
-        assert!(recorded.unwrap().boot.is_some());
-        change_row(&world, |row| row.keeper.as_mut().unwrap().boot = None);
-
-        let second = world.daemon().await;
-        assert_eq!(second.get(&me, &made.id).unwrap().state, State::Running);
-        assert_eq!(keeper(&world), recorded);
-        within(second.kill(&me, &made.id)).await.unwrap();
-        world.emptied().await;
     });
 }
 

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use offleash_core::error::ErrorKind;
 use offleash_manager::keeper::answer::{Answer, Made};
-use offleash_manager::keeper::message::{EndReason, Ended, KeeperRequest, Selector, VERSION};
+use offleash_manager::keeper::message::{EndReason, Ended, Hello, KeeperReply, KeeperRequest, Selector, VERSION};
 use offleash_manager::keeper::order::{ENDED, SOCKET};
 use offleash_manager::keeper::{COMMAND, Keeper, KeeperError};
 use offleash_protocol::encode;
@@ -29,6 +29,41 @@ fn a_keeper_says_who_it_is() {
         );
         assert_eq!(hello.users[0].home, "/home/user");
         assert!(is_keeper(hello.pid));
+    });
+}
+
+#[test]
+fn a_keeper_of_another_version_is_told_from_one_that_is_gone() {
+    test(async {
+        let site = Site::new();
+        let directory = site.root().join("other");
+        std::fs::create_dir(&directory).unwrap();
+        let listener = std::os::unix::net::UnixListener::bind(directory.join(SOCKET)).unwrap();
+        let hello = Hello {
+            version: VERSION + 1,
+            id: "iother".parse().unwrap(),
+            pid: std::process::id(),
+            paused: false,
+            level: offleash_core::level::Level::Process,
+            started_at: String::new(),
+            users: Vec::new(),
+            enforced: [].into(),
+            not_enforced: [].into(),
+        };
+        let other = std::thread::spawn(move || {
+            use std::io::{Read as _, Write as _};
+
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut asked = vec![0; encode(&KeeperRequest::Hello).unwrap().len()];
+            stream.read_exact(&mut asked).unwrap();
+            stream.write_all(&encode(&KeeperReply::Hello(hello)).unwrap()).unwrap();
+        });
+        let error = Keeper::in_directory(&directory).hello().await.unwrap_err();
+        other.join().unwrap();
+        assert!(
+            matches!(error, KeeperError::OtherVersion { found } if found == VERSION + 1),
+            "{error:?}"
+        );
     });
 }
 

@@ -12,7 +12,7 @@ use super::creating::{network_order, watch};
 use super::error::DaemonError;
 use super::history::Cause;
 use super::inner::{Inner, blocking};
-use super::launch::{Process, of_this_boot};
+use super::launch::Process;
 use super::pool::Origin;
 use super::specification::Specification;
 use super::table::Entry;
@@ -42,16 +42,13 @@ pub(super) async fn adopt_all(inner: &Arc<Inner>) -> Result<(), DaemonError> {
     remove_unknown(inner, &known).await
 }
 
-async fn adopt(inner: &Arc<Inner>, mut row: SandboxRow) {
+async fn adopt(inner: &Arc<Inner>, row: SandboxRow) {
     let Ok(id) = row.id.parse() else {
         // Ids are ours, so this one was written by somebody else; there is no directory of such a name.
         return;
     };
     let specification = Specification::from_json(&row.spec);
     let was = row.state;
-    let recorded = row.keeper;
-    row.keeper = recorded.and_then(|keeper| of_this_boot(keeper, row.started_ms));
-    let is_recorded = row.keeper == recorded;
     let process = row.keeper.and_then(Process::find);
     let readable = specification.is_some();
     let entry = Arc::new(Entry::adopted(
@@ -66,7 +63,7 @@ async fn adopt(inner: &Arc<Inner>, mut row: SandboxRow) {
             watch(inner, &entry, watched);
             if readable
                 && !matches!(was, SandboxState::Creating | SandboxState::Killing)
-                && take_over(inner, &entry, is_recorded).await
+                && take_over(inner, &entry).await
             {
                 return;
             }
@@ -93,9 +90,8 @@ async fn adopt(inner: &Arc<Inner>, mut row: SandboxRow) {
     ending::forget_in_background(inner, &entry);
 }
 
-/// Talks to the keeper, and brings registry and sandbox into agreement, also about the keeper unless that `is_recorded`.
-/// `false` if it cannot be talked to.
-async fn take_over(inner: &Arc<Inner>, entry: &Arc<Entry>, is_recorded: bool) -> bool {
+/// Talks to the keeper, and brings registry and sandbox into agreement. `false` if it cannot be talked to.
+async fn take_over(inner: &Arc<Inner>, entry: &Arc<Entry>) -> bool {
     let keeper = inner.keeper(entry);
     let hello = match keeper.hello().await {
         Ok(hello) if hello.id == entry.id => hello,
@@ -117,7 +113,7 @@ async fn take_over(inner: &Arc<Inner>, entry: &Arc<Entry>, is_recorded: bool) ->
     } else {
         SandboxState::Running
     };
-    let differs = entry.state() != state || !is_recorded;
+    let differs = entry.state() != state;
     if differs && inner.write(entry, None, |row| row.state = state).await.is_err() {
         entry.lock().row.state = state;
     }

@@ -9,7 +9,7 @@ use tokio::sync::MutexGuard;
 use tokio::time::timeout;
 
 use super::error::DaemonError;
-use super::history::{Cause, Legacy, who};
+use super::history::{Cause, KeeperRemains, who};
 use super::inner::{Inner, Job, blocking};
 use super::launch::Process;
 use super::table::Entry;
@@ -94,13 +94,13 @@ async fn account(inner: &Arc<Inner>, entry: &Entry) -> Vec<Change> {
     let read = blocking("read a keeper's account", move || {
         // A registry that cannot be read cannot be written either.
         let is_told = work.registry.end_of(id.as_str()).is_ok_and(|end| end.is_some());
-        (!is_told).then(|| Legacy::read(&work.directories, &id))
+        (!is_told).then(|| KeeperRemains::read(&work.directories, &id))
     });
     let cause = cause.unwrap_or_else(|| Cause::died("its keeper died"));
     match read.await {
-        Ok(Some(legacy)) => legacy.told(&row, cause),
+        Ok(Some(remains)) => remains.told(&row, cause),
         Ok(None) => Vec::new(),
-        Err(_) => Legacy::default().told(&row, cause),
+        Err(_) => KeeperRemains::default().told(&row, cause),
     }
 }
 

@@ -121,12 +121,12 @@ pub(super) fn line_of(sandbox: &str, at_ms: UnixMs, level: LogLevel, line: impl 
 
 /// What a keeper left behind when it ended.
 #[derive(Debug, Default)]
-pub(super) struct Legacy {
+pub(super) struct KeeperRemains {
     account: Option<Ended>,
     lines: Vec<Noted>,
 }
 
-impl Legacy {
+impl KeeperRemains {
     /// Reads it in the directory of a sandbox. Blocks for a moment.
     pub(super) fn read(directories: &SandboxDirectories, id: &RunId) -> Self {
         let account = directories.read(id, ENDED, LONGEST_ACCOUNT);
@@ -160,7 +160,7 @@ impl Legacy {
     }
 }
 
-/// What is kept with the event of an end. Earlier versions kept the keeper's account alone, which has a `reason` of its own.
+/// What is kept with the event of an end.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Detail {
@@ -230,11 +230,6 @@ mod tests {
         };
         let text = serde_json::to_string(&detail).unwrap();
         assert_eq!(reason_in(Some(&text)).as_deref(), Some("because"));
-        // What was kept before there were reasons.
-        assert_eq!(
-            reason_in(Some(&serde_json::to_string(&ended(EndReason::Lost)).unwrap())),
-            None
-        );
         assert_eq!(reason_in(None), None);
     }
 }

@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use offleash_core::id::RunId;
-use offleash_store::registry::{BootId, KeeperProcess, UnixMs};
+use offleash_store::registry::{BootId, KeeperProcess};
 use offleash_sys::process::start_ticks;
 use offleash_sys::spawn::{Orphaned, Session, Spawn, spawn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -239,24 +239,6 @@ impl Process {
     }
 }
 
-/// What a row says of a process, with the boot where the row is of before that was recorded; `None` if the machine was
-/// booted after the sandbox was started, so that the process cannot live any more.
-pub(super) fn of_this_boot(recorded: KeeperProcess, sandbox_started: UnixMs) -> Option<KeeperProcess> {
-    if recorded.boot.is_some() {
-        return Some(recorded);
-    }
-    let booted = std::fs::read_to_string("/proc/stat")
-        .ok()
-        .as_deref()
-        .and_then(booted_ms);
-    booted
-        .is_none_or(|booted| booted <= sandbox_started)
-        .then(|| KeeperProcess {
-            boot: this_boot(),
-            ..recorded
-        })
-}
-
 /// The boot that the machine is in.
 fn this_boot() -> Option<BootId> {
     // Kept, because a time may come when no file can be opened.
@@ -267,12 +249,6 @@ fn this_boot() -> Option<BootId> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let boot = text.trim_ascii_end().parse().ok()?;
     Some(*BOOT.get_or_init(|| boot))
-}
-
-/// When the machine was booted (proc_stat(5), `btime`), by its clock of now.
-fn booted_ms(stat: &str) -> Option<UnixMs> {
-    let seconds = stat.lines().find_map(|line| line.strip_prefix("btime "))?;
-    seconds.trim().parse::<UnixMs>().ok()?.checked_mul(1000)
 }
 
 #[cfg(test)]
@@ -307,27 +283,6 @@ mod tests {
         ] {
             assert!(Process::find(other).is_none(), "{other:?}");
         }
-    }
-
-    #[test]
-    fn a_row_without_a_boot_is_of_this_one_only_if_the_sandbox_is() {
-        let old = KeeperProcess {
-            pid: 7,
-            start_ticks: 8,
-            boot: None,
-        };
-        let known = KeeperProcess {
-            boot: this_boot(),
-            ..old
-        };
-        assert_eq!(of_this_boot(old, crate::clock::now_ms()), Some(known));
-        assert_eq!(of_this_boot(old, 1), None);
-        assert_eq!(of_this_boot(known, 1), Some(known));
-        assert_eq!(
-            booted_ms("cpu 1 2\nbtime 1700000000\nprocesses 3\n"),
-            Some(1_700_000_000_000)
-        );
-        assert_eq!(booted_ms("btime x"), None);
     }
 
     #[tokio::test]

@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 use super::error::KeeperError;
 use super::message::{
     Ended, Hello, INPUT_CHUNK, KeeperReply, KeeperRequest, KeeperUsage, PastInfo, ProcessInfo, Refusals, Selector,
-    StartExec, WITH_ENDS, WITH_HOLD, WITH_REFUSALS,
+    StartExec, VERSION,
 };
 use super::order::SOCKET;
 use super::replies::Replies;
@@ -45,13 +45,14 @@ impl Keeper {
         }
     }
 
-    /// Who it is, and whether it lives.
+    /// Who it is, and whether it lives. Whoever has not started it asks this first.
     ///
     /// # Errors
-    /// `Gone` when it does not.
+    /// `Gone` when it does not; `OtherVersion` where it understands nothing more but to end its sandbox.
     pub async fn hello(&self) -> Result<Hello, KeeperError> {
         match self.answer(&KeeperRequest::Hello, AT_ONCE, "hello").await? {
-            KeeperReply::Hello(hello) => Ok(hello),
+            KeeperReply::Hello(hello) if hello.version == VERSION => Ok(hello),
+            KeeperReply::Hello(hello) => Err(KeeperError::OtherVersion { found: hello.version }),
             other => Err(unexpected(other)),
         }
     }
@@ -122,15 +123,11 @@ impl Keeper {
         within(AT_ONCE, "list processes", listed).await
     }
 
-    /// The drivers of contexts that have ended, but those of which nobody wants to know; none where the keeper is older
-    /// than this.
+    /// The drivers of contexts that have ended, but those of which nobody wants to know.
     ///
     /// # Errors
     /// `Gone`.
     pub async fn ends(&self) -> Result<Vec<PastInfo>, KeeperError> {
-        if self.hello().await?.version < WITH_ENDS {
-            return Ok(Vec::new());
-        }
         let listed = self.list(&KeeperRequest::Ends, |reply| match reply {
             KeeperReply::Past(past) => Ok(past),
             other => Err(unexpected(other)),
@@ -138,28 +135,21 @@ impl Keeper {
         within(AT_ONCE, "list ends", listed).await
     }
 
-    /// Has the end of the driver with that tag, which may have come, kept with a note, or nobody asked for it. Nothing happens
-    /// where the keeper is older than this.
+    /// Has the end of the driver with that tag, which may have come, kept with a note, or nobody asked for it.
     ///
     /// # Errors
     /// `Invalid` when the note is longer than notes may be, `Paused`, `Gone`.
     pub async fn note_end(&self, tag: &str, note: Option<String>) -> Result<(), KeeperError> {
-        if self.hello().await?.version < WITH_ENDS {
-            return Ok(());
-        }
         let tag = tag.to_owned();
         let request = KeeperRequest::NoteEnd { tag, note };
         self.done(&request, AT_ONCE, "note an end").await
     }
 
-    /// What was refused after there were so many refusals; nothing where the keeper is older than this.
+    /// What was refused after there were so many refusals.
     ///
     /// # Errors
     /// `Gone`.
     pub async fn refusals(&self, after: u64) -> Result<Refusals, KeeperError> {
-        if self.hello().await?.version < WITH_REFUSALS {
-            return Ok(Refusals::default());
-        }
         let request = KeeperRequest::Refusals { after };
         match self.ask(&request, AT_ONCE, "ask what was refused").await?.1 {
             KeeperReply::Refusals(refusals) => Ok(refusals),
@@ -269,13 +259,8 @@ impl Keeper {
     /// keeper waits until then.
     ///
     /// # Errors
-    /// `Unsupported` where the level or the keeper cannot, `Paused`, `Gone`.
+    /// `Unsupported` where the level cannot, `Paused`, `Gone`.
     pub async fn hold_still(&self) -> Result<StillHeld, KeeperError> {
-        if self.hello().await?.version < WITH_HOLD {
-            return Err(KeeperError::Unsupported {
-                operation: "be held still: an older version made it".to_owned(),
-            });
-        }
         match self.ask(&KeeperRequest::Hold, WORK, "hold a sandbox still").await? {
             (replies, KeeperReply::Done) => Ok(StillHeld { replies }),
             (_, other) => Err(unexpected(other)),
@@ -360,7 +345,7 @@ impl Keeper {
         let mut replies = Replies::asking(self.connect().await?, &frame).await?;
         match replies.next().await? {
             Some(KeeperReply::Failed(failure)) => Err(failure.into()),
-            Some(KeeperReply::Gone | KeeperReply::GoneFor(_)) | None => Err(KeeperError::Gone),
+            Some(KeeperReply::Gone { .. }) | None => Err(KeeperError::Gone),
             Some(reply) => Ok((replies, reply)),
         }
     }
@@ -423,7 +408,7 @@ async fn within<T>(
 fn unexpected(reply: KeeperReply) -> KeeperError {
     match reply {
         KeeperReply::Failed(failure) => failure.into(),
-        KeeperReply::Gone | KeeperReply::GoneFor(_) => KeeperError::Gone,
+        KeeperReply::Gone { .. } => KeeperError::Gone,
         other => KeeperError::unexpected(&format!("{other:?}").chars().take(40).collect::<String>()),
     }
 }
@@ -460,7 +445,7 @@ impl ExecStream {
     }
 
     /// How long it took, from when its keeper had read the request to when that knew of its end; known once that was
-    /// told, and not by keepers of earlier versions.
+    /// told.
     pub fn took(&self) -> Option<Duration> {
         self.took
     }
@@ -478,13 +463,12 @@ impl ExecStream {
         match self.replies.next().await {
             Ok(Some(KeeperReply::Output { stream, bytes })) => Ok(Some(ExecNews::Output { stream, bytes })),
             Ok(Some(KeeperReply::TimedOut)) => Ok(Some(ExecNews::TimedOut)),
-            Ok(Some(KeeperReply::Ended(ExecEnd::Lost) | KeeperReply::Gone) | None) => Ok(None),
-            Ok(Some(KeeperReply::GoneFor(why))) => {
-                self.why_gone = Some(why);
+            Ok(None) => Ok(None),
+            Ok(Some(KeeperReply::Gone { why })) => {
+                self.why_gone = why;
                 Ok(None)
             }
-            Ok(Some(KeeperReply::Ended(end))) => Ok(Some(ExecNews::Ended(end))),
-            Ok(Some(KeeperReply::Over { end, took_us })) => {
+            Ok(Some(KeeperReply::Ended { end, took_us })) => {
                 self.took = Some(Duration::from_micros(took_us));
                 Ok((end != ExecEnd::Lost).then_some(ExecNews::Ended(end)))
             }

@@ -5,7 +5,7 @@ use std::io;
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_protocol::FrameError;
 
-use super::message::KeeperFailure;
+use super::message::{self, KeeperFailure};
 
 /// An error of a keeper, or of the way to it.
 #[derive(Debug, thiserror::Error)]
@@ -13,6 +13,15 @@ pub enum KeeperError {
     /// The sandbox is gone, and its keeper with it.
     #[error("the sandbox is gone")]
     Gone,
+    /// It is held by a program of another version, whose messages are not ours.
+    #[error(
+        "the keeper of the sandbox is of another version of offleash: it speaks version {found} of its messages, not {}",
+        message::VERSION
+    )]
+    OtherVersion {
+        /// The version of its messages.
+        found: u32,
+    },
     /// The sandbox is paused.
     #[error("the sandbox is paused")]
     Paused,
@@ -184,7 +193,7 @@ impl Explained for KeeperError {
             | Self::InputClosed
             | Self::NoTerminal
             | Self::Invalid { .. } => ErrorKind::Invalid,
-            Self::Unsupported { .. } => ErrorKind::Unsupported,
+            Self::Unsupported { .. } | Self::OtherVersion { .. } => ErrorKind::Unsupported,
             Self::Exhausted { .. } => ErrorKind::Exhausted,
             Self::Timeout { .. } => ErrorKind::Timeout,
             Self::NotMade { kind, .. } => *kind,
@@ -199,6 +208,7 @@ impl Explained for KeeperError {
         match self {
             Self::NotMade { hint, .. } => hint.clone(),
             Self::Paused => Some("resume it first".to_owned()),
+            Self::OtherVersion { .. } => Some("use the version that made it, or end it".to_owned()),
             _ => None,
         }
     }

@@ -5,8 +5,8 @@
 //! everything else with one reply, but for [`KeeperRequest::Processes`] and [`KeeperRequest::Ends`]. The other side of the socket was checked by its
 //! credentials, and its bytes are checked all the same (`offleash_protocol`).
 //!
-//! A keeper outlives the program that started it, so a client may be newer or older than it: variants are only ever
-//! added, at the end, and what a variant holds stays as it is. A test keeps their first bytes.
+//! A keeper outlives the program that started it, so its client may be of another version: [`KeeperRequest::Hello`] tells
+//! that. It and [`KeeperRequest::Kill`] are the first ones in every version, so that any client can ask and can end it.
 
 use std::collections::BTreeMap;
 
@@ -18,31 +18,10 @@ use offleash_core::spec::ProcessRef;
 use offleash_protocol::Dialogue;
 use serde::{Deserialize, Serialize};
 
-use super::order::{ConnectionRules, HeaderRules, NetworkOrder, WayOutRules};
+use super::order::NetworkOrder;
 
-/// Version of these messages, in [`Hello`].
-pub const VERSION: u32 = 10;
-
-/// The first version with [`KeeperRequest::Authority`] and [`KeeperRequest::SetReach`].
-pub const WITH_HEADERS: u32 = 2;
-
-/// The first version with [`KeeperRequest::First`] and [`KeeperRequest::StartCopy`].
-pub const WITH_ZYGOTES: u32 = 3;
-
-/// The first version with [`KeeperRequest::SetWhole`].
-pub const WITH_WAYS_OUT: u32 = 4;
-
-/// The first version with [`KeeperRequest::Hold`].
-pub const WITH_HOLD: u32 = 5;
-
-/// The first version with [`KeeperRequest::Ends`] and [`KeeperRequest::NoteEnd`].
-pub const WITH_ENDS: u32 = 6;
-
-/// The first version with [`KeeperRequest::Refusals`].
-pub const WITH_REFUSALS: u32 = 8;
-
-/// The first version with [`KeeperRequest::SetNamed`].
-pub const WITH_NAMED: u32 = 9;
+/// Version of these messages, in [`Hello`]: a client speaks with keepers of its own version alone.
+pub const VERSION: u32 = 1;
 
 /// Most bytes of input in one request; a client divides what is longer.
 pub const INPUT_CHUNK: usize = 1024 * 1024;
@@ -58,6 +37,8 @@ pub const LONGEST_NOTE: usize = offleash_interpreter::process::LONGEST_NOTE;
 pub enum KeeperRequest {
     /// Who it is; [`KeeperReply::Hello`].
     Hello,
+    /// To end the sandbox; [`KeeperReply::Killed`] once nothing of it is left.
+    Kill,
     /// To run a command; [`KeeperReply::Started`] and the stream of its output.
     Start(StartExec),
     /// To hear of a command that was started; the same as for `Start`, from now on.
@@ -99,26 +80,20 @@ pub enum KeeperRequest {
     Port(u16),
     /// What is used now; [`KeeperReply::Usage`].
     Usage,
-    /// Other rules for the network, and no headers that are set; [`KeeperReply::Done`].
-    SetNetwork(ConnectionRules),
+    /// Other rules for the network, and another way out; [`KeeperReply::Done`]. Headers need the authority to be in the
+    /// sandbox.
+    SetNetwork(NetworkOrder),
     /// To stop every process; [`KeeperReply::Done`] once they have stopped.
     Pause,
     /// To let them go on; [`KeeperReply::Done`].
     Resume,
-    /// To end the sandbox; [`KeeperReply::Killed`] once nothing of it is left.
-    Kill,
     /// For an authority with which connections can be opened; [`KeeperReply::Authority`].
     Authority,
-    /// Other rules for the network; [`KeeperReply::Done`]. Headers need the authority to be in the sandbox.
-    SetReach(HeaderRules),
     /// Which process its first one is; [`KeeperReply::First`].
     First,
     /// As `Start`, for a command that is a copy of the zygote's process below which the sandbox was made; where there is
     /// none to be had, the command itself is started.
     StartCopy(StartExec),
-    /// Other rules for the network, and another way out; [`KeeperReply::Done`]. Headers need the authority to be in the
-    /// sandbox.
-    SetWhole(WayOutRules),
     /// To stop every process, and do nothing for other clients, until this one hangs up; [`KeeperReply::Done`] once they
     /// have stopped. The keeper hangs up when that takes too long.
     Hold,
@@ -136,8 +111,6 @@ pub enum KeeperRequest {
         /// So many.
         after: u64,
     },
-    /// As `SetWhole`, with who allows it; without, it is nobody who may open addresses that are not public.
-    SetNamed(NetworkOrder),
 }
 
 impl Dialogue for KeeperRequest {
@@ -166,9 +139,17 @@ pub enum KeeperReply {
     /// Its time was over, and it was killed for that; the end follows.
     TimedOut,
     /// It has ended; nothing follows.
-    Ended(ExecEnd),
+    Ended {
+        /// How.
+        end: ExecEnd,
+        /// How long it took, from the moment when the keeper had read the request, µs.
+        took_us: u64,
+    },
     /// The sandbox is gone; nothing follows.
-    Gone,
+    Gone {
+        /// Why, where the keeper knows it.
+        why: Option<String>,
+    },
     /// A command that runs.
     Process(ProcessInfo),
     /// It is done.
@@ -189,18 +170,8 @@ pub enum KeeperReply {
     First(ProcessRef),
     /// A driver of a context that has ended.
     Past(PastInfo),
-    /// As [`KeeperReply::Ended`], which keepers say since version 7, with how long it took: from the moment when the
-    /// keeper had read the request, µs.
-    Over {
-        /// How.
-        end: ExecEnd,
-        /// How long.
-        took_us: u64,
-    },
     /// What was refused.
     Refusals(Refusals),
-    /// As [`KeeperReply::Gone`], which keepers say since version 10 where they know it: why.
-    GoneFor(String),
 }
 
 impl Dialogue for KeeperReply {
@@ -435,130 +406,26 @@ pub enum KeeperFailure {
 mod tests {
     use offleash_protocol::encode;
 
-    use crate::keeper::order::{HeaderOrder, ProxyOrder};
-
     use super::*;
 
-    /// The first byte behind the length says which variant it is; clients of other versions rely on it.
+    /// The first byte behind the length says which variant it is, and the number behind it the version: clients of any
+    /// version understand that much of each other.
     #[test]
-    fn every_variant_keeps_its_number() {
-        let which = || Selector::Pid(7);
-        let requests = [
-            KeeperRequest::Hello,
-            KeeperRequest::Start(StartExec::default()),
-            KeeperRequest::Attach(which()),
-            KeeperRequest::Processes,
-            KeeperRequest::Input {
-                which: which(),
-                bytes: Vec::new(),
-            },
-            KeeperRequest::CloseInput(which()),
-            KeeperRequest::Signal {
-                which: which(),
-                signal: 9,
-            },
-            KeeperRequest::Resize {
-                which: which(),
-                rows: 1,
-                columns: 2,
-            },
-            KeeperRequest::Files { user: None },
-            KeeperRequest::Port(80),
-            KeeperRequest::Usage,
-            KeeperRequest::SetNetwork(ConnectionRules::default()),
-            KeeperRequest::Pause,
-            KeeperRequest::Resume,
-            KeeperRequest::Kill,
-            KeeperRequest::Authority,
-            KeeperRequest::SetReach(HeaderRules::default()),
-            KeeperRequest::First,
-            KeeperRequest::StartCopy(StartExec::default()),
-            KeeperRequest::SetWhole(WayOutRules::default()),
-            KeeperRequest::Hold,
-            KeeperRequest::Ends,
-            KeeperRequest::NoteEnd {
-                tag: String::new(),
-                note: None,
-            },
-            KeeperRequest::Refusals { after: 0 },
-        ];
-        for (number, request) in requests.iter().enumerate() {
-            assert_eq!(usize::from(encode(request).unwrap()[4]), number, "{request:?}");
-        }
-        let replies = [
-            (1, KeeperReply::Started { pid: 1 }),
-            (3, KeeperReply::TimedOut),
-            (4, KeeperReply::Ended(ExecEnd::Exited { code: 0 })),
-            (5, KeeperReply::Gone),
-            (7, KeeperReply::Done),
-            (8, KeeperReply::Files),
-            (9, KeeperReply::Port),
-            (10, KeeperReply::Usage(KeeperUsage::default())),
-            (12, KeeperReply::Failed(KeeperFailure::Gone)),
-            (13, KeeperReply::Authority(Vec::new())),
-            (
-                15,
-                KeeperReply::Past(PastInfo {
-                    tag: String::new(),
-                    cwd: Vec::new(),
-                    end: ExecEnd::Lost,
-                    note: None,
-                }),
-            ),
-            (
-                16,
-                KeeperReply::Over {
-                    end: ExecEnd::Lost,
-                    took_us: 0,
-                },
-            ),
-            (17, KeeperReply::Refusals(Refusals::default())),
-            (18, KeeperReply::GoneFor(String::new())),
-        ];
-        for (number, reply) in replies {
-            assert_eq!(encode(&reply).unwrap()[4], number, "{reply:?}");
-        }
-        let rules = ConnectionRules {
-            internet: true,
-            allow: vec!["a".to_owned()],
-            deny: Vec::new(),
+    fn what_clients_of_every_version_say_and_hear_keeps_its_place() {
+        assert_eq!(encode(&KeeperRequest::Hello).unwrap()[4], 0);
+        assert_eq!(encode(&KeeperRequest::Kill).unwrap()[4], 1);
+        let hello = Hello {
+            version: VERSION,
+            id: "a".parse().unwrap(),
+            pid: 1,
+            paused: false,
+            level: Level::Process,
+            started_at: String::new(),
+            users: Vec::new(),
+            enforced: BTreeMap::new(),
+            not_enforced: BTreeMap::new(),
         };
-        let frame = encode(&KeeperRequest::SetNetwork(rules)).unwrap();
-        assert_eq!(frame[4..], [11, 1, 1, 1, b'a', 0]);
-        let rules = HeaderRules {
-            headers: vec![HeaderOrder {
-                host: "h".to_owned(),
-                name: "n".to_owned(),
-                value: "v".to_owned(),
-            }],
-            ..HeaderRules::default()
-        };
-        let frame = encode(&KeeperRequest::SetReach(rules)).unwrap();
-        assert_eq!(frame[4..], [16, 0, 0, 0, 1, 1, b'h', 1, b'n', 1, b'v']);
-        let mut whole = WayOutRules::default();
-        whole.way_out.dns_servers = vec!["d".to_owned()];
-        whole.way_out.proxy = Some(ProxyOrder {
-            address: "p".to_owned(),
-            credentials: Some(("u".to_owned(), "w".to_owned())),
-        });
-        let frame = encode(&KeeperRequest::SetWhole(whole)).unwrap();
-        assert_eq!(
-            frame[4..],
-            [19, 0, 0, 0, 0, 1, 1, b'd', 1, 1, b'p', 1, 1, b'u', 1, b'w']
-        );
-        let named = NetworkOrder {
-            allow: vec!["a".to_owned()],
-            named_by_owner: true,
-            ..NetworkOrder::default()
-        };
-        let frame = encode(&KeeperRequest::SetNamed(named)).unwrap();
-        assert_eq!(frame[4..], [24, 0, 1, 1, b'a', 0, 0, 0, 0, 1]);
-        let start = StartExec {
-            argv: vec![b"a".to_vec()],
-            timeout_ms: Some(300),
-            ..StartExec::default()
-        };
-        let frame = encode(&KeeperRequest::Start(start)).unwrap();
-        assert_eq!(frame[4..], [1, 1, 1, b'a', 0, 0, 0, 0, 0, 0, 1, 0xac, 2]);
+        let frame = encode(&KeeperReply::Hello(hello)).unwrap();
+        assert_eq!(frame[4..6], [0, u8::try_from(VERSION).unwrap()]);
     }
 }

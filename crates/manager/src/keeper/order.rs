@@ -9,8 +9,6 @@ use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::id::RunId;
 use offleash_core::level::{Degrade, Level, LevelChoice};
 use offleash_core::limits::Limits;
-use offleash_core::network::host_pattern::HostPattern;
-use offleash_core::network::pattern::NetworkPattern;
 use offleash_core::network::secret::{
     PlaceError, Placeholder, Secret, SecretPlace, SecretSource, SecretSpec, SecretValue, ValueError,
 };
@@ -54,19 +52,14 @@ pub struct SandboxOrder {
     /// What it may reach.
     pub network: NetworkOrder,
     /// Whether its programs may trace each other, as debuggers do.
-    #[serde(default)]
     pub allow_ptrace: bool,
     /// Whose copies its processes may be.
-    #[serde(default)]
     pub descent: Descent,
     /// Whether a copy of the zygote's process is wanted as soon as it is made, so that it is worth asking for ahead.
-    #[serde(default)]
     pub wants_copy: bool,
     /// Whether what it writes to was copied for it, from another one's.
-    #[serde(default)]
     pub is_copied: bool,
     /// How long a client may hold it still, in milliseconds; [`LONGEST_HOLD`] if absent.
-    #[serde(default)]
     pub longest_hold_ms: Option<u64>,
 }
 
@@ -120,41 +113,6 @@ pub struct NetworkOrder {
     pub secrets: Vec<SecretOrder>,
 }
 
-/// What a sandbox may reach, in the words of keepers that know ways out.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WayOutRules {
-    /// As in [`NetworkOrder`].
-    pub internet: bool,
-    /// As in [`NetworkOrder`].
-    pub allow: Vec<String>,
-    /// As in [`NetworkOrder`].
-    pub deny: Vec<String>,
-    /// As in [`NetworkOrder`].
-    pub headers: Vec<HeaderOrder>,
-    /// As in [`NetworkOrder`].
-    pub way_out: WayOutOrder,
-}
-
-impl From<WayOutRules> for NetworkOrder {
-    fn from(rules: WayOutRules) -> Self {
-        let WayOutRules {
-            internet,
-            allow,
-            deny,
-            headers,
-            way_out,
-        } = rules;
-        Self {
-            internet,
-            allow,
-            deny,
-            headers,
-            way_out,
-            ..Self::default()
-        }
-    }
-}
-
 /// How the outside is reached; as the machine itself does, where nothing is said.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -163,13 +121,6 @@ pub struct WayOutOrder {
     pub dns_servers: Vec<String>,
     /// The proxy through which everything is reached.
     pub proxy: Option<ProxyOrder>,
-}
-
-impl WayOutOrder {
-    /// Whether nothing is said.
-    pub fn is_usual(&self) -> bool {
-        *self == Self::default()
-    }
 }
 
 /// A proxy that is asked by SOCKS 5 for names as they are.
@@ -197,60 +148,6 @@ impl ProxyOrder {
         let credentials = self.credentials.as_ref();
         let credentials = credentials.map(|(name, password)| ProxyCredentials::for_socks(name, password));
         UpstreamProxy::socks(&self.address, credentials.transpose()?)
-    }
-}
-
-/// What a sandbox may reach, and what becomes of its requests, in the words of keepers that know headers.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeaderRules {
-    /// As in [`NetworkOrder`].
-    pub internet: bool,
-    /// As in [`NetworkOrder`].
-    pub allow: Vec<String>,
-    /// As in [`NetworkOrder`].
-    pub deny: Vec<String>,
-    /// As in [`NetworkOrder`].
-    pub headers: Vec<HeaderOrder>,
-}
-
-impl From<HeaderRules> for NetworkOrder {
-    fn from(rules: HeaderRules) -> Self {
-        let HeaderRules {
-            internet,
-            allow,
-            deny,
-            headers,
-        } = rules;
-        Self {
-            internet,
-            allow,
-            deny,
-            headers,
-            ..Self::default()
-        }
-    }
-}
-
-/// What a sandbox may reach, in the words that every keeper understands.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ConnectionRules {
-    /// As in [`NetworkOrder`].
-    pub internet: bool,
-    /// As in [`NetworkOrder`].
-    pub allow: Vec<String>,
-    /// As in [`NetworkOrder`].
-    pub deny: Vec<String>,
-}
-
-impl From<ConnectionRules> for NetworkOrder {
-    fn from(rules: ConnectionRules) -> Self {
-        let ConnectionRules { internet, allow, deny } = rules;
-        Self {
-            internet,
-            allow,
-            deny,
-            ..Self::default()
-        }
     }
 }
 
@@ -389,16 +286,6 @@ impl Explained for OrderError {
 }
 
 impl NetworkOrder {
-    /// Whether a rule that allows is about addresses, by which ones could be opened that are not public.
-    pub(super) fn allows_addresses(&self) -> bool {
-        // What cannot be read is refused later; until then it may be anything.
-        let is_name = |text: &String| {
-            let pattern = NetworkPattern::parse_deny(text);
-            pattern.is_ok_and(|pattern| !matches!(pattern.host(), HostPattern::Network(_)))
-        };
-        !self.allow.iter().all(is_name)
-    }
-
     /// The secrets that a gateway is told of.
     ///
     /// # Errors

@@ -451,7 +451,7 @@ impl Loop {
         for connection in self.connections.values_mut() {
             match connection.stage {
                 Stage::Following(_) => {
-                    connection.answer(&ended.why().map_or(KeeperReply::Gone, KeeperReply::GoneFor));
+                    connection.answer(&KeeperReply::Gone { why: ended.why() });
                 }
                 Stage::Waiting if connection.waits_for_the_end => {
                     connection.answer(&KeeperReply::Killed(ended.clone()));

@@ -14,12 +14,12 @@ pub enum RegistryError {
         /// What is wrong.
         why: String,
     },
-    /// A later version made it.
-    #[error("the registry has schema {found}; this version knows schemas up to {known}")]
-    Newer {
+    /// Another version made it.
+    #[error("the registry has schema {found}; this version knows schema {known}")]
+    OtherSchema {
         /// Its schema.
         found: i64,
-        /// The latest one that we know.
+        /// The one that we know.
         known: i64,
     },
     /// There is no space for the change.
@@ -83,7 +83,7 @@ impl Explained for RegistryError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Damaged { .. } | Self::Failed { .. } => ErrorKind::Internal,
-            Self::Newer { .. } => ErrorKind::Unsupported,
+            Self::OtherSchema { .. } => ErrorKind::Unsupported,
             Self::Full => ErrorKind::Exhausted,
             Self::ReadOnly => ErrorKind::Denied,
             Self::Busy | Self::Closed => ErrorKind::Unavailable,
@@ -97,7 +97,7 @@ impl Explained for RegistryError {
                 "it was left as it is; move `registry.sqlite3*` out of the state directory to begin with an empty one"
                     .into(),
             ),
-            Self::Newer { .. } => {
+            Self::OtherSchema { .. } => {
                 Some("use the version that made it, or name another directory with `--state DIR`".into())
             }
             Self::Full => Some("free some space on the disk of the state directory".into()),

@@ -51,14 +51,14 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Opens the registry of `state`, makes it if there is none, and brings it to the present schema.
+    /// Opens the registry of `state`, and makes it if there is none.
     ///
     /// # Errors
-    /// `Damaged` or `Newer` if it is not one that we understand; it is left as it is then. `Full`, `ReadOnly`, `Busy`.
+    /// `Damaged` or `OtherSchema` if it is not one that we understand; it is left as it is then. `Full`, `ReadOnly`, `Busy`.
     pub fn open(state: &StateDirectory) -> Result<Self, RegistryError> {
         let path = state.path().join(FILE);
         let mut connection = schema::open_file(&path)?;
-        schema::migrate(&mut connection)?;
+        schema::prepare(&mut connection)?;
         let reader = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         Ok(Self {
             reader: Mutex::new(reader),

@@ -1,6 +1,4 @@
-//! The tables, and how a database comes to have them.
-//!
-//! A migration is one transaction, and `user_version` says how many have been made. None is ever changed afterwards.
+//! The tables. There is one schema: a database has it, or has nothing and is given it in one transaction.
 
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
@@ -23,85 +21,10 @@ pub(super) const KEPT_LOGS_OF_ALL: i64 = 100_000;
 pub(super) const KEPT_LOGS: i64 = 1_000;
 pub(super) const KEPT_METRICS: i64 = 1_000;
 
-/// What takes a database from one schema to the next.
-const MIGRATIONS: [&str; 7] = [
-    FIRST,
-    "ALTER TABLE sandboxes ADD COLUMN keeper_boot TEXT;",
-    // Lines outlive their sandboxes.
-    "
-CREATE TABLE lines (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    sandbox TEXT NOT NULL,
-    at_ms INTEGER NOT NULL,
-    level TEXT NOT NULL,
-    line TEXT NOT NULL
-) STRICT;
-INSERT INTO lines SELECT number, sandbox, at_ms, level, line FROM logs;
-DROP TABLE logs;
-ALTER TABLE lines RENAME TO logs;
-CREATE INDEX logs_by_sandbox ON logs (sandbox, number);
-",
-    TALLIES,
-    "ALTER TABLE keys ADD COLUMN ends_sandboxes INTEGER NOT NULL DEFAULT 0;",
-    // Of what happened before, nobody knows any more what its sandbox was called.
-    "
-ALTER TABLE events ADD COLUMN name TEXT;
-CREATE INDEX events_by_name ON events (name, number) WHERE name IS NOT NULL;
-",
-    // No reference to `keys`, as with sandboxes.
-    "
-CREATE TABLE secrets (
-    id TEXT PRIMARY KEY,
-    key_id TEXT NOT NULL,
-    name TEXT NOT NULL,
-    version INTEGER NOT NULL,
-    value TEXT NOT NULL,
-    metadata TEXT NOT NULL,
-    created_ms INTEGER NOT NULL,
-    updated_ms INTEGER NOT NULL
-) STRICT;
-CREATE UNIQUE INDEX secrets_by_name ON secrets (key_id, name);
-",
-];
+/// The schema's number, `user_version` of a database. A database of another one is of another version of offleash.
+const SCHEMA: i64 = 1;
 
-/// How many rows each key has, so that what is too much goes from whoever has most. Sandboxes without a key are those of
-/// the key ''. Triggers count, because rows go in several ways and counting them at each insertion would read them all.
-const TALLIES: &str = "
-ALTER TABLE logs ADD COLUMN key_id TEXT;
-UPDATE logs SET key_id = coalesce(
-    (SELECT key_id FROM sandboxes WHERE id = logs.sandbox),
-    (SELECT key_id FROM events WHERE events.sandbox = logs.sandbox ORDER BY events.number DESC LIMIT 1));
-CREATE INDEX logs_by_key ON logs (coalesce(key_id, ''), number);
-CREATE INDEX events_by_key ON events (coalesce(key_id, ''), number);
-
-CREATE TABLE tallies (
-    kind TEXT NOT NULL,
-    key_id TEXT NOT NULL,
-    number INTEGER NOT NULL,
-    PRIMARY KEY (kind, key_id)
-) STRICT, WITHOUT ROWID;
-INSERT INTO tallies SELECT 'logs', coalesce(key_id, ''), count(*) FROM logs GROUP BY 2;
-INSERT INTO tallies SELECT 'events', coalesce(key_id, ''), count(*) FROM events GROUP BY 2;
-
-CREATE TRIGGER logs_added AFTER INSERT ON logs BEGIN
-    INSERT INTO tallies VALUES ('logs', coalesce(NEW.key_id, ''), 1)
-        ON CONFLICT (kind, key_id) DO UPDATE SET number = number + 1;
-END;
-CREATE TRIGGER logs_removed AFTER DELETE ON logs BEGIN
-    UPDATE tallies SET number = number - 1 WHERE kind = 'logs' AND key_id = coalesce(OLD.key_id, '');
-    DELETE FROM tallies WHERE kind = 'logs' AND key_id = coalesce(OLD.key_id, '') AND number = 0;
-END;
-CREATE TRIGGER events_added AFTER INSERT ON events BEGIN
-    INSERT INTO tallies VALUES ('events', coalesce(NEW.key_id, ''), 1)
-        ON CONFLICT (kind, key_id) DO UPDATE SET number = number + 1;
-END;
-CREATE TRIGGER events_removed AFTER DELETE ON events BEGIN
-    UPDATE tallies SET number = number - 1 WHERE kind = 'events' AND key_id = coalesce(OLD.key_id, '');
-    DELETE FROM tallies WHERE kind = 'events' AND key_id = coalesce(OLD.key_id, '') AND number = 0;
-END;
-";
-
-const FIRST: &str = "
+const TABLES: &str = "
 CREATE TABLE keys (
     id TEXT PRIMARY KEY,
     name TEXT NOT NULL,
@@ -110,7 +33,8 @@ CREATE TABLE keys (
     scopes TEXT NOT NULL,
     quota TEXT NOT NULL,
     created_ms INTEGER NOT NULL,
-    revoked_ms INTEGER
+    revoked_ms INTEGER,
+    ends_sandboxes INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX keys_by_prefix ON keys (prefix);
 
@@ -130,31 +54,51 @@ CREATE TABLE sandboxes (
     traffic_token TEXT,
     keeper_pid INTEGER,
     keeper_start INTEGER,
+    keeper_boot TEXT,
     generation INTEGER NOT NULL,
     idempotency_key TEXT
 ) STRICT;
 CREATE UNIQUE INDEX sandboxes_by_request ON sandboxes (key_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
+
+-- No reference to `keys`, as with sandboxes.
+CREATE TABLE secrets (
+    id TEXT PRIMARY KEY,
+    key_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    value TEXT NOT NULL,
+    metadata TEXT NOT NULL,
+    created_ms INTEGER NOT NULL,
+    updated_ms INTEGER NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX secrets_by_name ON secrets (key_id, name);
 
 -- Outlive their sandboxes.
 CREATE TABLE events (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     key_id TEXT,
     sandbox TEXT NOT NULL,
+    name TEXT,
     template TEXT NOT NULL,
     at_ms INTEGER NOT NULL,
     kind TEXT NOT NULL,
     detail TEXT
 ) STRICT;
 CREATE INDEX events_by_sandbox ON events (sandbox, number);
+CREATE INDEX events_by_key ON events (coalesce(key_id, ''), number);
+CREATE INDEX events_by_name ON events (name, number) WHERE name IS NOT NULL;
 
+-- Outlive their sandboxes, too.
 CREATE TABLE logs (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
-    sandbox TEXT NOT NULL REFERENCES sandboxes (id) ON DELETE CASCADE,
+    key_id TEXT,
+    sandbox TEXT NOT NULL,
     at_ms INTEGER NOT NULL,
     level TEXT NOT NULL,
     line TEXT NOT NULL
 ) STRICT;
 CREATE INDEX logs_by_sandbox ON logs (sandbox, number);
+CREATE INDEX logs_by_key ON logs (coalesce(key_id, ''), number);
 
 -- A ring for each sandbox: the place of a sample is its number modulo the size of the ring.
 CREATE TABLE metrics (
@@ -172,6 +116,34 @@ CREATE TABLE metrics (
 ) STRICT, WITHOUT ROWID;
 ";
 
+/// How many rows each key has, so that what is too much goes from whoever has most. Sandboxes without a key are those of
+/// the key ''. Triggers count, because rows go in several ways and counting them at each insertion would read them all.
+const TALLIES: &str = "
+CREATE TABLE tallies (
+    kind TEXT NOT NULL,
+    key_id TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    PRIMARY KEY (kind, key_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER logs_added AFTER INSERT ON logs BEGIN
+    INSERT INTO tallies VALUES ('logs', coalesce(NEW.key_id, ''), 1)
+        ON CONFLICT (kind, key_id) DO UPDATE SET number = number + 1;
+END;
+CREATE TRIGGER logs_removed AFTER DELETE ON logs BEGIN
+    UPDATE tallies SET number = number - 1 WHERE kind = 'logs' AND key_id = coalesce(OLD.key_id, '');
+    DELETE FROM tallies WHERE kind = 'logs' AND key_id = coalesce(OLD.key_id, '') AND number = 0;
+END;
+CREATE TRIGGER events_added AFTER INSERT ON events BEGIN
+    INSERT INTO tallies VALUES ('events', coalesce(NEW.key_id, ''), 1)
+        ON CONFLICT (kind, key_id) DO UPDATE SET number = number + 1;
+END;
+CREATE TRIGGER events_removed AFTER DELETE ON events BEGIN
+    UPDATE tallies SET number = number - 1 WHERE kind = 'events' AND key_id = coalesce(OLD.key_id, '');
+    DELETE FROM tallies WHERE kind = 'events' AND key_id = coalesce(OLD.key_id, '') AND number = 0;
+END;
+";
+
 /// Opens the database for writing; makes an empty one, mode 0600, if there is none.
 pub(super) fn open_file(path: &Path) -> Result<Connection, RegistryError> {
     let mut options = std::fs::OpenOptions::new();
@@ -187,9 +159,8 @@ pub(super) fn open_file(path: &Path) -> Result<Connection, RegistryError> {
     super::connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)
 }
 
-/// Checks that the database is whole and ours, and brings it to the present schema.
-pub(super) fn migrate(connection: &mut Connection) -> Result<(), RegistryError> {
-    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+/// Checks that the database is whole and ours; one that is empty is given the tables.
+pub(super) fn prepare(connection: &mut Connection) -> Result<(), RegistryError> {
     let tried = |error| RegistryError::of("reading the registry", error);
     // Looked at before anything is written: not even the journal's mode of a foreign file is changed.
     let found = pragma(connection, "user_version")?;
@@ -200,8 +171,8 @@ pub(super) fn migrate(connection: &mut Connection) -> Result<(), RegistryError> 
     if application != APPLICATION_ID && (application != 0 || found != 0 || tables != 0) {
         return Err(RegistryError::damaged("it is the database of another program"));
     }
-    if found > known {
-        return Err(RegistryError::Newer { found, known });
+    if found != SCHEMA && tables != 0 {
+        return Err(RegistryError::OtherSchema { found, known: SCHEMA });
     }
     let check: String = connection
         .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
@@ -212,49 +183,25 @@ pub(super) fn migrate(connection: &mut Connection) -> Result<(), RegistryError> 
     connection
         .pragma_update(None, "journal_mode", "WAL")
         .map_err(|error| RegistryError::of("preparing the registry", error))?;
-    if found < known {
-        upgrade(connection)?;
-    }
-    Ok(())
+    if tables == 0 { make(connection) } else { Ok(()) }
 }
 
-/// Makes the migrations that are missing. Another process may have made them since we looked.
-fn upgrade(connection: &mut Connection) -> Result<(), RegistryError> {
-    let tried = |error| RegistryError::of("upgrading the registry", error);
+/// Makes the tables. Another process may have made them since we looked.
+fn make(connection: &mut Connection) -> Result<(), RegistryError> {
+    let tried = |error| RegistryError::of("making the registry", error);
     let transaction = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
         .map_err(tried)?;
-    let made = usize::try_from(pragma(&transaction, "user_version")?).unwrap_or(usize::MAX);
-    for migration in MIGRATIONS.iter().skip(made) {
-        transaction.execute_batch(migration).map_err(tried)?;
+    if pragma(&transaction, "user_version")? == SCHEMA {
+        return Ok(());
     }
-    transaction
-        .pragma_update(
-            None,
-            "user_version",
-            i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX),
-        )
-        .map_err(tried)?;
-    transaction
-        .pragma_update(None, "application_id", APPLICATION_ID)
-        .map_err(tried)?;
+    for part in [TABLES, TALLIES] {
+        transaction.execute_batch(part).map_err(tried)?;
+    }
+    for (name, value) in [("user_version", SCHEMA), ("application_id", APPLICATION_ID)] {
+        transaction.pragma_update(None, name, value).map_err(tried)?;
+    }
     transaction.commit().map_err(tried)
-}
-
-/// A database with the schema of that number.
-#[cfg(test)]
-pub(super) fn make_of(schema: usize, path: &Path) -> Connection {
-    let connection = open_file(path).unwrap();
-    for migration in MIGRATIONS.iter().take(schema) {
-        connection.execute_batch(migration).unwrap();
-    }
-    connection
-        .pragma_update(None, "user_version", i64::try_from(schema).unwrap())
-        .unwrap();
-    connection
-        .pragma_update(None, "application_id", APPLICATION_ID)
-        .unwrap();
-    connection
 }
 
 fn pragma(connection: &Connection, name: &str) -> Result<i64, RegistryError> {

@@ -335,17 +335,20 @@ fn pages_that_were_overwritten_are_noticed() {
 }
 
 #[test]
-fn a_later_schema_is_left_alone() {
-    let place = Place::new();
-    drop(place.open().unwrap());
-    let connection = Connection::open(place.file()).unwrap();
-    connection.pragma_update(None, "user_version", 99).unwrap();
-    drop(connection);
-    let opened = place.open();
-    assert!(
-        matches!(opened, Err(RegistryError::Newer { found: 99, .. })),
-        "{opened:?}"
-    );
+fn another_schema_is_left_alone() {
+    for number in [0, 2, 99] {
+        let place = Place::new();
+        drop(place.open().unwrap());
+        let connection = Connection::open(place.file()).unwrap();
+        connection.pragma_update(None, "user_version", number).unwrap();
+        drop(connection);
+        let error = place.open().unwrap_err();
+        assert!(
+            matches!(error, RegistryError::OtherSchema { found, known: 1 } if found == number),
+            "{error:?}"
+        );
+        assert_eq!((error.kind(), error.hint().is_some()), (ErrorKind::Unsupported, true));
+    }
 }
 
 #[test]
@@ -366,38 +369,6 @@ fn a_boot_is_read_as_it_is_written() {
 }
 
 #[test]
-fn rows_of_before_boots_were_recorded_have_none() {
-    let place = Place::new();
-    place.state();
-    let connection = schema::make_of(1, &place.file());
-    let row =
-        "INSERT INTO sandboxes VALUES ('i1', 'k1', 'running', 'base', '{}', '{}', 1, 2, 0, 0, NULL, NULL, 7, 8, 3,
-        NULL); INSERT INTO logs VALUES (5, 'i1', 1, 'info', 'a line')";
-    connection.execute_batch(row).unwrap();
-    drop(connection);
-    let registry = place.open().unwrap();
-    registry.apply(vec![log("i1", "another")]).unwrap();
-    let lines: Vec<(i64, String)> = registry
-        .logs("i1")
-        .unwrap()
-        .into_iter()
-        .map(|row| (row.number, row.line))
-        .collect();
-    assert_eq!(lines, [(5, "a line".to_owned()), (6, "another".to_owned())]);
-    let mut row = registry.sandboxes().unwrap().pop().unwrap();
-    let expected = KeeperProcess {
-        pid: 7,
-        start_ticks: 8,
-        boot: None,
-    };
-    assert_eq!((row.id.as_str(), row.keeper), ("i1", Some(expected)));
-    row.keeper = sandbox("i1").keeper;
-    row.generation = 4;
-    registry.apply(vec![set(&row)]).unwrap();
-    assert_eq!(registry.sandboxes().unwrap(), [row]);
-}
-
-#[test]
 fn a_full_disk_and_a_read_only_one_have_names() {
     let place = Place::new();
     let registry = place.open().unwrap();
@@ -405,7 +376,7 @@ fn a_full_disk_and_a_read_only_one_have_names() {
     drop(registry);
     // As many pages as there are, as when the disk has no more.
     let mut connection = schema::open_file(&place.file()).unwrap();
-    schema::migrate(&mut connection).unwrap();
+    schema::prepare(&mut connection).unwrap();
     let pages: i64 = connection
         .pragma_query_value(None, "page_count", |row| row.get(0))
         .unwrap();

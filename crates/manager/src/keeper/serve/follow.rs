@@ -92,9 +92,9 @@ impl Loop {
             connection.reply(&KeeperReply::TimedOut);
         }
         connection.answer(&match end {
-            ExecEnd::Lost => KeeperReply::Gone,
+            ExecEnd::Lost => KeeperReply::Gone { why: None },
             ExecEnd::NotStarted(failure) => KeeperReply::Failed(failure_of(failure)),
-            end => KeeperReply::Over {
+            end => KeeperReply::Ended {
                 end: end.clone(),
                 took_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
             },
