@@ -37,12 +37,12 @@ pub(super) fn copy(source: &OwnedFd, parent: BorrowedFd<'_>, name: &CStr) -> Res
         name,
     };
     let target = copying.make_directory(source, &stat, parent, name)?;
-    let (source, root) = (source.try_clone()?, target.try_clone()?);
+    let (source, root) = (place::again(source)?, place::again(&target)?);
     let mut linked = Linked {
         root,
         names: BTreeMap::new(),
     };
-    let mut levels = alloc::vec![Level::new(source, target.try_clone()?, stat, Vec::new())?];
+    let mut levels = alloc::vec![Level::new(source, place::again(&target)?, stat, Vec::new())?];
     while let Some(level) = levels.last_mut() {
         let Some(entry) = level.next()? else {
             level.finish()?;

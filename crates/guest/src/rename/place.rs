@@ -109,6 +109,11 @@ pub(super) fn open_directory(parent: BorrowedFd<'_>, name: &CStr) -> Result<Owne
     rustix::fs::openat(parent, name, flags, Mode::empty())
 }
 
+/// Another descriptor of the same.
+pub(super) fn again(descriptor: &OwnedFd) -> Result<OwnedFd, Errno> {
+    rustix::io::fcntl_dupfd_cloexec(descriptor, 0)
+}
+
 /// Whether an entry is the directory itself, or the one above.
 pub(super) fn is_self(name: &CStr) -> bool {
     name == c"." || name == c".."

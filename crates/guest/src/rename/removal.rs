@@ -16,8 +16,8 @@ const WRITE_AND_SEARCH: u32 = 0o300;
 
 /// Removes everything in a directory; without a copy nothing is saved.
 pub(super) fn empty(source: &OwnedFd, target: Option<&OwnedFd>) -> Result<(), Errno> {
-    let target = target.map(OwnedFd::try_clone).transpose()?;
-    let mut levels = alloc::vec![Level::new(source.try_clone()?, target, None)?];
+    let target = target.map(place::again).transpose()?;
+    let mut levels = alloc::vec![Level::new(place::again(source)?, target, None)?];
     while let Some(level) = levels.last_mut() {
         match level.next()? {
             Some(entry) => {

@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use offleash_core::exec::{ExecEnd, ExecEvent, ExecRequest, OutputStream, StartFailure, Stdin, TerminalSize, UserIds};
+use offleash_core::plan::Plan;
 use offleash_core::record::Denial;
 use offleash_protocol::{self as protocol, Decoder, FromGuest, ToGuest};
 use offleash_sys::seccomp::{Listener, MemoryFigures, Notification};
@@ -121,9 +122,10 @@ impl GuestLink {
     }
 
     /// The same with workers of the guest for renamings of directories that an overlay does not do.
-    pub(crate) fn renaming(self, first: Pid, has_superuser: bool) -> Self {
+    pub(crate) fn renaming(self, first: Pid, plan: &Plan) -> Self {
+        self.listener.iter().for_each(|listener| listener.take_turns());
         Self {
-            renames: Some(Renames::new(first, has_superuser)),
+            renames: Some(Renames::new(first, plan)),
             ..self
         }
     }

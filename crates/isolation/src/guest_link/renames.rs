@@ -8,6 +8,7 @@
 //!
 //! One directory is copied at a time, so that of two that want the same one the second finds it gone.
 
+mod before;
 mod caller;
 
 use std::collections::VecDeque;
@@ -15,6 +16,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
+use offleash_core::plan::Plan;
 use offleash_protocol::rename::{How, Rename};
 use offleash_protocol::{self as protocol, Ids};
 use offleash_sys::seccomp::{Listener, Notification};
@@ -63,9 +65,9 @@ pub(super) type Start<'a> = dyn FnMut(OwnedFd, Option<Ids>) -> bool + 'a;
 
 impl Renames {
     /// For the sandbox with this first process.
-    pub(super) fn new(first: Pid, has_superuser: bool) -> Self {
+    pub(super) fn new(first: Pid, plan: &Plan) -> Self {
         Self {
-            kept: Kept { first, has_superuser },
+            kept: Kept::of(first, plan),
             waiting: VecDeque::new(),
             to_copy: VecDeque::new(),
             running: Vec::new(),
@@ -74,7 +76,7 @@ impl Renames {
 
     /// Takes a renaming that the filter offers; false if it is the kernel's.
     pub(super) fn take(&mut self, call: Notification, listener: &Arc<Listener>) -> bool {
-        if !caller::may_be_directory(&call) {
+        if !caller::may_be_directory(&call, &self.kept) {
             return false;
         }
         self.waiting.push_back(Offered {
@@ -130,7 +132,7 @@ impl Renames {
     }
 
     fn begin(&mut self, offered: Offered, how: How, start: &mut Start<'_>) {
-        let asked = Asked::by(&offered.call, self.kept);
+        let asked = Asked::by(&offered.call, &self.kept);
         if !offered.listener.still_waits_for(&offered.call) {
             // Whoever asked is gone, and what was opened may be another's.
             return;

@@ -31,6 +31,7 @@ use offleash_core::spec::Descent;
 
 use self::create::Embryo;
 pub use self::superuser::{as_superuser_of_own, as_superuser_of_range};
+pub(crate) use self::tree::UPPER;
 use crate::error::IsolationError;
 use crate::sandbox::{Backend, Ids, Leftovers, Sandbox};
 

@@ -73,7 +73,7 @@ impl ProcessSandbox {
         };
         let mut link = GuestLink::new(parts.control, parts.listener);
         if plan.has_overlay() {
-            link = link.renaming(first.pid, plan.has_superuser());
+            link = link.renaming(first.pid, plan);
         }
         if plan.has_own_root() {
             link.serve_sudo()?;

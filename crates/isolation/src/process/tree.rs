@@ -15,6 +15,7 @@ use offleash_sys::mount::{self, Attributes};
 use rustix::fs::Mode;
 
 use self::kernel::Covers;
+pub(crate) use self::layers::UPPER;
 use self::layers::{Part, Staging};
 use self::root::{Kind, Root};
 use super::child::Processors;
@@ -311,7 +312,7 @@ impl Assembly<'_> {
             Some(tree) => tree,
             None => mount::clone_resolved(layer).map_err(step("opening", layer))?,
         };
-        Ok(Part::from(tree).below(layers::UPPER))
+        Ok(Part::from(tree).below(UPPER))
     }
 
     fn bind(&mut self, number: usize, source: &Path, access: Access, target: &Path) -> Result<(), StepFailure> {

@@ -5,6 +5,7 @@
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
+use offleash_core::plan::Plan;
 use offleash_protocol::Ids;
 use offleash_sys::seccomp::Notification;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
@@ -12,6 +13,7 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 
 use super::PLACE;
+use super::before::Before;
 
 /// `AT_FDCWD` (fcntl.h).
 const CURRENT_DIRECTORY: i32 = -100;
@@ -23,11 +25,22 @@ const NO_REPLACE: u64 = 1;
 const OVERLAY: u64 = 0x794c_7630;
 
 /// What holds for everybody in the sandbox.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(in crate::guest_link) struct Kept {
-    pub(super) first: Pid,
+    first: Pid,
     /// Whether the guest can be somebody else.
-    pub(super) has_superuser: bool,
+    has_superuser: bool,
+    before: Before,
+}
+
+impl Kept {
+    pub(super) fn of(first: Pid, plan: &Plan) -> Self {
+        Self {
+            first,
+            has_superuser: plan.has_superuser(),
+            before: Before::of(plan),
+        }
+    }
 }
 
 /// A renaming as a worker can carry it out.
@@ -65,23 +78,24 @@ impl Arguments {
 
 /// Whether a directory of an overlay may be what is renamed; a cheap look at what may be another thing by the time that the
 /// kernel looks.
-pub(super) fn may_be_directory(call: &Notification) -> bool {
+pub(super) fn may_be_directory(call: &Notification, kept: &Kept) -> bool {
     let (descriptor, argument) = Arguments::of(call).paths[0];
     let Ok(path) = call.text(argument) else {
         return false;
     };
     match look(call.pid, descriptor, &path) {
-        Ok(found) => found,
+        Ok(found) => found.is_some_and(|found| kept.before.may_have(&found)),
         Err(Errno::NOENT | Errno::NOTDIR | Errno::BADF | Errno::NAMETOOLONG | Errno::SRCH) => false,
         // A path that leads above where it starts, or through what only the sandbox's users may search.
         Err(_) => true,
     }
 }
 
-fn look(pid: u32, descriptor: i32, path: &[u8]) -> Result<bool, Errno> {
+/// The directory of an overlay that is at a path of the caller's.
+fn look(pid: u32, descriptor: i32, path: &[u8]) -> Result<Option<OwnedFd>, Errno> {
     let (from, resolve, below) = match path {
         [b'/', below @ ..] => (open(&format!("/proc/{pid}/root"))?, ResolveFlags::IN_ROOT, below),
-        [] => return Ok(false),
+        [] => return Ok(None),
         below => (base(pid, descriptor)?, ResolveFlags::BENEATH, below),
     };
     let below = if below.is_empty() { b"." } else { below };
@@ -89,15 +103,16 @@ fn look(pid: u32, descriptor: i32, path: &[u8]) -> Result<bool, Errno> {
     let found = rustix::fs::openat2(&from, below, PLACE | OFlags::NOFOLLOW, Mode::empty(), resolve)?;
     let stat = rustix::fs::fstat(&found)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-        return Ok(false);
+        return Ok(None);
     }
     let system = rustix::fs::fstatfs(&found)?;
-    Ok(u64::try_from(system.f_type).is_ok_and(|kind| kind == OVERLAY))
+    let is_overlay = u64::try_from(system.f_type).is_ok_and(|kind| kind == OVERLAY);
+    Ok(is_overlay.then_some(found))
 }
 
 impl Asked {
     /// What is asked for; `None` if it is not for a worker. To be believed only if the call waits still.
-    pub(super) fn by(call: &Notification, kept: Kept) -> Option<Self> {
+    pub(super) fn by(call: &Notification, kept: &Kept) -> Option<Self> {
         let arguments = Arguments::of(call);
         let user = user(call.pid, kept)?;
         let [old, new] = arguments.paths;
@@ -119,7 +134,7 @@ impl Asked {
 }
 
 /// As whom a worker is to act, so that it may do what the caller may and no more; `None` if there is nobody like that.
-fn user(pid: u32, kept: Kept) -> Option<Option<Ids>> {
+fn user(pid: u32, kept: &Kept) -> Option<Option<Ids>> {
     let first = kept.first.as_raw_pid().cast_unsigned();
     let (caller, guest) = (Status::of(pid)?, Status::of(first)?);
     if !has_same_root(pid, first) {
@@ -248,11 +263,12 @@ mod tests {
         std::fs::write(place.path().join("file"), "").unwrap();
         let path = |name: &str| place.path().join(name).into_os_string().into_encoded_bytes();
         let pid = std::process::id();
-        assert_eq!(look(pid, CURRENT_DIRECTORY, &path("file")), Ok(false));
-        assert_eq!(look(pid, CURRENT_DIRECTORY, &path("none")), Err(Errno::NOENT));
-        assert_eq!(look(pid, CURRENT_DIRECTORY, b""), Ok(false));
-        assert_eq!(look(pid, -1, b"x"), Err(Errno::BADF));
+        let looked = |descriptor, path: &[u8]| look(pid, descriptor, path).map(|found| found.is_some());
+        assert_eq!(looked(CURRENT_DIRECTORY, &path("file")), Ok(false));
+        assert_eq!(looked(CURRENT_DIRECTORY, &path("none")), Err(Errno::NOENT));
+        assert_eq!(looked(CURRENT_DIRECTORY, b""), Ok(false));
+        assert_eq!(looked(-1, b"x"), Err(Errno::BADF));
         // Not looked at from here, since it may lead anywhere.
-        assert_eq!(look(pid, CURRENT_DIRECTORY, b"../x"), Err(Errno::XDEV));
+        assert_eq!(looked(CURRENT_DIRECTORY, b"../x"), Err(Errno::XDEV));
     }
 }

@@ -46,7 +46,7 @@ pub(super) struct Part {
 }
 
 /// The directory of a layer that holds what was written.
-pub(super) const UPPER: &str = "upper";
+pub(crate) const UPPER: &str = "upper";
 
 impl From<OwnedFd> for Part {
     fn from(tree: OwnedFd) -> Self {
