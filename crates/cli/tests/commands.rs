@@ -213,6 +213,7 @@ fn what_a_run_says_of_itself_looks_like_this() {
 fn paths_are_explained_as_they_are_inside() {
     let site = Site::new();
     site.write("hidden", "x");
+    std::os::unix::fs::symlink("dot/shell", site.workspace().join(".bashrc")).unwrap();
     let explain = |path: &str, flags: &[&str]| {
         let mut arguments = vec!["explain", "path", path];
         arguments.extend_from_slice(flags);
@@ -223,6 +224,7 @@ fn paths_are_explained_as_they_are_inside() {
         ("file", &[][..]),
         ("hidden", &["--deny", "hidden"]),
         (".envrc", &[]),
+        ("dot/shell", &[]),
         ("/usr/bin/env", &[]),
         ("/etc/shadow", &[]),
         ("/root", &[]),
@@ -242,6 +244,8 @@ fn paths_are_explained_as_they_are_inside() {
     rule: filesystem.deny: hidden
     .envrc: read and written inside; the change is not applied unless named
     rule: protected: .envrc (direnv runs it when the directory is entered)
+    dot/shell: read and written inside; the change is not applied unless named
+    rule: protected: `.bashrc` leads here: protected name .bashrc: a shell runs it when it starts
     /usr/bin/env: read, not written
     rule: system: /usr
     /etc/shadow: does not exist inside

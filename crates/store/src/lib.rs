@@ -69,5 +69,6 @@ pub use spares::Tending;
 pub use spread::spread;
 pub use state::{StateDirectory, StateError};
 pub use templates::{Abandoned, HeldTemplate, NewTemplate, Taken, TemplateRecord, Templates};
+pub use trusted::led_to;
 pub use unified::{Diff, DiffForm, MAX_TEXT_BYTES};
 pub use warm::{WarmDirectory, WarmLock};

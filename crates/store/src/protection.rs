@@ -20,11 +20,18 @@ pub(crate) struct Protection {
 
 impl Protection {
     pub(crate) fn of(file: &RunFile) -> Result<Self, RunError> {
-        Ok(Self {
-            patterns: parse(&file.protect)?,
-            workspace: file.layers.first().map(|layer| layer.root.as_path().to_owned()),
-            home: file.home.as_ref().map(|home| home.as_path().to_owned()),
-        })
+        let workspace = file.layers.first().map(|layer| layer.root.as_path().to_owned());
+        let home = file.home.as_ref().map(|home| home.as_path().to_owned());
+        Ok(Self::new(parse(&file.protect)?, workspace, home))
+    }
+
+    /// The rules of a workspace that is in no run.
+    pub(crate) fn new(patterns: Vec<PathPattern>, workspace: Option<PathBuf>, home: Option<PathBuf>) -> Self {
+        Self {
+            patterns,
+            workspace,
+            home,
+        }
     }
 
     /// Whether the owner has patterns.

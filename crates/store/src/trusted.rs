@@ -25,8 +25,11 @@ mod search;
 
 use std::path::{Path, PathBuf};
 
+use offleash_core::path_rules::PathPattern;
+
 use crate::change::{Change, LayerTrees};
 use crate::protection::Protection;
+use crate::tree::Tree;
 
 use follow::Follow;
 use forms::Forms;
@@ -104,6 +107,25 @@ impl Trusted {
         }
         self.marks.rule(protection, roots, (layer, path), becomes_directory)
     }
+}
+
+/// Why a change to `path` in the workspace at `root` would be held back because of what leads there on the host now:
+/// for who only asks.
+pub fn led_to(root: &Path, path: &Path, protect: &[PathPattern], home: Option<&Path>) -> Option<String> {
+    let trees = [LayerTrees {
+        root: root.to_owned(),
+        upper: Tree::host(root).ok()?,
+        host: Tree::host(root).ok()?,
+    }];
+    let protection = Protection::new(protect.to_vec(), Some(root.to_owned()), home.map(Path::to_owned));
+    let around = Around {
+        trees: &trees,
+        changes: &[],
+        protection: &protection,
+        home,
+    };
+    let trusted = Trusted::find(around, &search(&trees, &protection));
+    trusted.rule(&protection, &[root.to_owned()], (0, path), false)
 }
 
 /// What git keeps in a repository, of which nothing is ever run: in that of the workspace's top, or in another layer.

@@ -7,6 +7,7 @@ use offleash_core::id::RunId;
 use offleash_core::plan::{Entry, Node, Plan};
 use offleash_core::protected::protected_rule;
 use offleash_core::spec::{Access, SandboxSpec, WorkspaceMode};
+use offleash_store::led_to;
 use std::os::unix::ffi::OsStrExt as _;
 
 use super::{BaseTemplate, ExecBasis, Host, PlanError, resolve};
@@ -35,7 +36,7 @@ pub fn explain_path(spec: &SandboxSpec, host: &Host, path: &Path) -> Result<Path
     let path = plain(&host.cwd.join(path));
     let deciding = plan.entries.iter().rev().find(|entry| path.starts_with(&entry.target));
     Ok(match deciding {
-        Some(entry) => answer(entry, &path, &spec),
+        Some(entry) => answer(entry, &path, &spec, host),
         None if plan.entries.iter().any(|entry| entry.target.starts_with(&path)) => PathAnswer {
             access: "a directory that can be listed, and not written".to_owned(),
             rule: "system: the sandbox's own root".to_owned(),
@@ -94,12 +95,12 @@ fn plain(path: &Path) -> PathBuf {
     plain
 }
 
-fn answer(entry: &Entry, path: &Path, spec: &SandboxSpec) -> PathAnswer {
+fn answer(entry: &Entry, path: &Path, spec: &SandboxSpec, host: &Host) -> PathAnswer {
     let below = path != entry.target;
     let access = match &entry.node {
         Node::Bind { access: Access::Ro, .. } => "read, not written".to_owned(),
         Node::Bind { access: Access::Rw, .. } => "read and written, on the host itself".to_owned(),
-        Node::Overlay { .. } => return overlay_answer(entry, path, spec),
+        Node::Overlay { lower, .. } => return overlay_answer(entry, lower, path, (spec, host)),
         Node::Base { .. } | Node::Home { .. } => "read and written, in the sandbox's own layer".to_owned(),
         Node::Guest => "read, executed and written; made by offleash".to_owned(),
         Node::Tmpfs { .. } => "read and written, in memory, gone when the run ends".to_owned(),
@@ -117,16 +118,20 @@ fn answer(entry: &Entry, path: &Path, spec: &SandboxSpec) -> PathAnswer {
     }
 }
 
-fn overlay_answer(entry: &Entry, path: &Path, spec: &SandboxSpec) -> PathAnswer {
+fn overlay_answer(entry: &Entry, lower: &Path, path: &Path, (spec, host): (&SandboxSpec, &Host)) -> PathAnswer {
     let written_back = spec
         .workspace
         .as_ref()
         .is_some_and(|workspace| workspace.mode == WorkspaceMode::Rw);
     let inner = path.strip_prefix(&entry.target).unwrap_or(path);
-    if let Some(protected) = protected_rule(inner.as_os_str().as_bytes()) {
+    let protected = match protected_rule(inner.as_os_str().as_bytes()) {
+        Some(protected) => Some(format!("protected: {} ({})", protected.pattern, protected.why)),
+        None => led_to(lower, inner, &spec.paths.protect, host.home.as_deref()).map(|why| format!("protected: {why}")),
+    };
+    if let Some(rule) = protected {
         return PathAnswer {
             access: "read and written inside; the change is not applied unless named".to_owned(),
-            rule: format!("protected: {} ({})", protected.pattern, protected.why),
+            rule,
         };
     }
     let access = if written_back {
