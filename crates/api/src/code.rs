@@ -27,6 +27,9 @@ use crate::{failure, json};
 /// What the body of a cell may have: its code may have 16 MiB, and JSON writes some characters longer.
 pub(crate) const MAX_BODY: usize = 32 * 1024 * 1024;
 
+/// Languages whose default contexts are in every list, as E2B has them from the start.
+const DEFAULTS: [Language; 2] = [Language::Python, Language::JavaScript];
+
 /// A request that may be answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Admitted {
@@ -142,10 +145,18 @@ pub(crate) fn refusal(journal: &dyn Journal, error: &ContextError) -> Refusal {
 
 async fn done(contexts: &SandboxContexts, wanted: Wanted, body: Incoming) -> Result<Response<Body>, Failed> {
     match wanted {
+        Wanted::Health if contexts.are_coming_back().await => {
+            let message = "an interpreter has ended and is being started again";
+            Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message).into())
+        }
         Wanted::Health => Ok(answer::json(StatusCode::OK, &"OK")),
         Wanted::Execute => execute(contexts, body).await,
         Wanted::List => {
-            let all = contexts.list().await?.into_iter().map(Context::from);
+            let all = contexts
+                .list_with_defaults(&DEFAULTS)
+                .await?
+                .into_iter()
+                .map(Context::from);
             Ok(answer::json(StatusCode::OK, &all.collect::<Vec<_>>()))
         }
         Wanted::Create => {

@@ -222,6 +222,8 @@ function speak() {
         const at = text.indexOf("=");
         env[text.slice(0, at)] = text.slice(at + 1);
       } else if (kind === "run") {
+        // A cell for one that is gone has not begun: its end is told soon.
+        if (!lives(runner.pid)) return;
         busy = true;
         drain();
         cell = id;
@@ -247,8 +249,22 @@ function speak() {
 }
 
 const MAGIC = 0x6c66666f;
+// That signal in a set of them.
+const KILLED = 1n << 8n;
 const FIRST = 1;
 const LAST = 2;
+
+// Whether a child goes on that may have been killed without anybody having heard of it: it has ended, or has a signal before it
+// that nothing stops.
+function lives(pid) {
+  try {
+    const status = fs.readFileSync(`/proc/${pid}/status`, "latin1");
+    const pending = [...status.matchAll(/^(?:SigPnd|ShdPnd):\s*([0-9a-f]+)$/gm)];
+    return !/^State:\s*[ZX]/m.test(status) && pending.every(([, mask]) => !(BigInt(`0x${mask}`) & KILLED));
+  } catch {
+    return false;
+  }
+}
 
 function cellName(count) {
   return `<cell ${count}>`;

@@ -190,6 +190,8 @@ class Channel:
             os.set_blocking(descriptor, False)
         # Held while output is taken from the pipes or put into the queue, which has an order.
         self.lock = threading.RLock()
+        # Held by who writes to the host.
+        self.writing = threading.Lock()
         self.unsent = collections.deque()
         self.sending = False
         self.awake = False
@@ -212,7 +214,7 @@ class Channel:
                 _close(descriptor)
             except OSError:
                 pass
-        self.lock = threading.RLock()
+        self.lock, self.writing = threading.RLock(), threading.Lock()
 
     def mend(self):
         """Puts back in place what a cell closed or replaced."""
@@ -244,6 +246,19 @@ class Channel:
             self.wake()
         if len(payload) >= PIPE_SIZE:
             self.settle(None)
+
+    def send_now(self, kind, payload):
+        """Sends a short frame of the cell that runs, which is with the host when this returns: the cell may crash."""
+        with self.lock:
+            self.drain()
+        if not self.unsent and self.writing.acquire(False):
+            try:
+                if not self.unsent:
+                    return self.write(kind, self.cell, payload)
+            finally:
+                self.writing.release()
+        self.send(kind, payload)
+        self.settle(1.0)
 
     def begin(self, cell, room):
         with self.lock:
@@ -385,6 +400,10 @@ class Channel:
 
     def send_all(self):
         """Sends what waits; pieces of output that follow each other go together."""
+        with self.writing:
+            self.send_waiting()
+
+    def send_waiting(self):
         self.sending = True
         unsent = self.unsent
         while unsent:
@@ -752,6 +771,14 @@ class Pictures:
         self.has_figure = False
         self.kept = []
 
+    def install(self):
+        loaded = sys.modules.get("PIL.Image")
+        if loaded is not None:
+            # By a process of which this one is a copy, and whose shell another one may have been.
+            self.change(loaded.Image)
+        else:
+            sys.meta_path.insert(0, self)
+
     def find_spec(self, name, path=None, target=None):
         """Stands among the finders of modules until PIL is looked for."""
         if name != "PIL.Image":
@@ -769,7 +796,7 @@ class Pictures:
         return found
 
     def change(self, kind):
-        save = kind.save
+        save = getattr(kind.save, "offleash_shows", kind.save)
 
         def save_and_show(image, fp, format=None, **params):
             done = save(image, fp, format, **params)
@@ -778,6 +805,7 @@ class Pictures:
             return done
 
         save_and_show.__doc__, save_and_show.__name__ = save.__doc__, save.__name__
+        save_and_show.offleash_shows = save
         kind.save = save_and_show
         kind.show = lambda image, title=None, **_options: self.display and self.display(image)
 
@@ -1759,7 +1787,7 @@ def make_shell(channel):
         shell = PlainShell(channel)
         plain_backend(shell)
         PICTURES.display = shell.display
-    sys.meta_path.insert(0, PICTURES)
+    PICTURES.install()
     return shell
 
 
@@ -1822,7 +1850,7 @@ def run_cell(channel, shell, cell, code, variables, room):
     INTERRUPTS.install()
     sys.stdout, sys.stderr = STREAMS
     INTERRUPTS.pending = False
-    channel.send("count", str(shell.count + 1).encode())
+    channel.send_now("count", str(shell.count + 1).encode())
     saved = {name: os.environ.get(name) for name in variables}
     for name, value in variables.items():
         os.environ[name] = value

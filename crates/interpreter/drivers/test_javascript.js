@@ -347,6 +347,20 @@ it("the end of a context is that of its process", async () => {
   assert.deepEqual(await driver.ended, [0, null]);
 });
 
+it("a cell for one that was killed has not begun", async () => {
+  for (let turn = 0; turn < 3; turn++) {
+    const { text } = await driver.run("process.pid");
+    process.kill(Number(text), "SIGKILL");
+    const id = driver.fresh();
+    driver.give("code", id, Buffer.from("1"));
+    driver.give("run", id, Buffer.from("1000 1000"));
+    assert.deepEqual(await driver.ended, [null, "SIGKILL"]);
+    assert.deepEqual(driver.frames.filter(([, of]) => of === id), []);
+    await driver.clean();
+    driver = new Driver();
+  }
+});
+
 it("types of TypeScript are taken out, or it is said what that needs", async () => {
   const typed = new Driver("typescript");
   try {

@@ -31,10 +31,10 @@ def has(name):
 class Driver(harness.Driver):
     """A driver of Python."""
 
-    def __init__(self, plain=False, env=None, cwd=None):
+    def __init__(self, plain=False, env=None, cwd=None, before=b""):
         environment = {**os.environ, **(env or {})}
         environment.pop("MPLBACKEND", None)
-        source = driver_file("python.py")
+        source = before + driver_file("python.py")
         if plain:
             source = b"import sys; sys.modules['IPython'] = None\n" + source
         super().__init__([sys.executable, "-c", bootstrap("PYTHON")], source, environment, cwd)
@@ -429,6 +429,16 @@ class Cells(DriverTest):
                 driver.process.kill()
                 driver.end()
 
+    def test_a_cell_that_crashes_at_once_has_begun(self):
+        # Its host tells by that whether anything of a cell was run.
+        for _ in range(5):
+            cell = self.driver.start("import os; os.kill(os.getpid(), 9)")
+            kind, of, payload = self.driver.frame()
+            self.assertEqual((kind, of, payload), ("count", cell, b"1"))
+            self.driver.kill()
+            self.driver.clear()
+            self.driver = self.make()
+
     def test_the_driver_ends_with_its_input(self):
         self.run_cell("1")
         self.assertEqual(self.driver.end(), 0)
@@ -722,6 +732,13 @@ class Libraries(DriverTest):
             cell = self.run_cell(draw + code)
             self.assertEqual((cell.results, cell.errors), ([], []), code)
         self.assertEqual(self.run_cell("p.save('nowhere/p.png')").errors[0][0], "FileNotFoundError")
+
+    def test_pictures_are_shown_where_pil_was_loaded_before(self):
+        self.driver.kill()
+        self.driver.clear()
+        self.driver = Driver(plain=self.plain, before=b"import PIL.Image\n")
+        cell = self.run_cell("from PIL import Image; Image.new('RGB', (4, 4)).save('p.png')")
+        self.assertEqual([kind for kind, forms in cell.results if "image/png" in forms], ["display"])
 
     def test_a_figure_that_is_saved_is_shown_once(self):
         for code in ("", "; plt.show()", "; plt.close()"):

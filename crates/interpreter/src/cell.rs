@@ -79,7 +79,8 @@ pub enum CellEnd {
     TimedOut,
     /// With its context, which has lost what it had.
     Died(Death),
-    /// Before it began: its context had ended when no cell ran, and has lost what it had. The next cell finds a new one.
+    /// Before it began: its context had ended when no cell ran, or ends as the cell comes, and has lost what it had. Nothing of
+    /// the cell was run, and the next one finds a new context.
     DiedBefore(Death),
 }
 

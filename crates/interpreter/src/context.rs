@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::cell::{Cell, CellEnd, CellEvent, Death};
-use crate::contexts::{ContextInfo, State};
+use crate::contexts::{ContextInfo, State, Turn};
 use crate::driver::{Driver, News, Silence};
 use crate::error::ContextError;
 use crate::limits::Limits;
@@ -70,6 +70,7 @@ enum Job {
 struct Standing {
     state: State,
     count: u64,
+    coming_back: bool,
 }
 
 /// What is there of a context from the beginning.
@@ -77,10 +78,14 @@ struct Standing {
 pub(crate) enum Found {
     /// Nothing: its driver is started when it is needed.
     Nothing,
-    /// A driver, with this process id.
-    Driver(u32),
+    /// A driver, and what the next cell is to be told of the one before it.
+    Driver {
+        pid: u32,
+        turn: Turn,
+        untold: Option<Death>,
+    },
     /// That its driver has ended, and what the next cell is to be told of that.
-    End(Option<Death>),
+    End { turn: Turn, untold: Option<Death> },
 }
 
 /// A context; its work is done by a task that ends with the last of these, and leaves the driver alone then.
@@ -97,17 +102,25 @@ impl Context {
     pub(crate) fn new<P: Processes>(processes: P, info: ContextInfo, found: Found, limits: Limits) -> Self {
         let (jobs, jobs_of_actor) = mpsc::channel(limits.waiting.max(1));
         let (orders, orders_of_actor) = mpsc::channel(ORDERS);
-        let (state, pid, untold) = match found {
-            Found::Nothing => (State::Starting, None, None),
-            Found::Driver(pid) => (State::Starting, Some(pid), None),
-            Found::End(untold) => (State::Dead, None, untold),
+        let (state, pid, turn, untold) = match found {
+            Found::Nothing => (State::Unstarted, None, Turn::First, None),
+            Found::Driver { pid, turn, untold } => {
+                let untold = untold.map(|death| (death, turn.other()));
+                (State::Starting, Some(pid), turn, untold)
+            }
+            Found::End { turn, untold } => (State::Dead, None, turn, untold.map(|death| (death, turn))),
         };
-        let standing = Arc::new(Mutex::new(Standing { state, count: 0 }));
+        let standing = Arc::new(Mutex::new(Standing {
+            state,
+            count: 0,
+            coming_back: false,
+        }));
         let actor = Actor {
             processes,
             info: info.clone(),
             limits,
             driver: None,
+            turn,
             untold,
             jobs: jobs_of_actor,
             orders: orders_of_actor,
@@ -129,6 +142,17 @@ impl Context {
             count: standing.count,
             ..self.info.clone()
         }
+    }
+
+    /// Whether it has had no driver, because nobody asked anything of it.
+    pub(crate) fn is_unstarted(&self) -> bool {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner).state == State::Unstarted
+    }
+
+    /// Whether its driver has ended while it ran no cell, and the next one is not there yet.
+    pub(crate) fn is_coming_back(&self) -> bool {
+        let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        standing.coming_back
     }
 
     /// Whether it may still do something: neither is it removed nor its sandbox gone.
@@ -187,8 +211,10 @@ struct Actor<P: Processes> {
     info: ContextInfo,
     limits: Limits,
     driver: Option<Driver<P>>,
-    /// That the driver ended when no cell ran, which the next cell is told.
-    untold: Option<Death>,
+    /// Which tag the driver has, or the last one had.
+    turn: Turn,
+    /// That a driver ended when no cell ran, which the next cell is told, and which tag it had.
+    untold: Option<(Death, Turn)>,
     jobs: mpsc::Receiver<Job>,
     orders: mpsc::Receiver<Order>,
     standing: Arc<Mutex<Standing>>,
@@ -223,17 +249,32 @@ impl<P: Processes> Actor<P> {
                 Due::News(News::Frame(_)) => true,
                 Due::News(News::Over(Death::SandboxGone { .. })) | Due::Order(None) | Due::Job(None) => false,
                 Due::News(News::Over(death)) => {
-                    self.lose_driver(death).await;
-                    // Nothing is lost with one that has run no cell: the next one goes to another.
-                    if !self.has_run() {
-                        self.is_told().await;
-                    }
+                    self.is_coming_back(true);
+                    self.come_back(death).await;
+                    self.is_coming_back(false);
                     true
                 }
             };
             if !goes_on {
                 return;
             }
+        }
+    }
+
+    /// Has a new driver in the place of one that has ended while no cell ran.
+    async fn come_back(&mut self, death: Death) {
+        let (had_run, before) = (self.has_run(), self.untold.take());
+        self.lose_driver(death).await;
+        if !had_run {
+            // Nothing is lost with it: the next cell goes to another, and so does what it was to be told.
+            self.is_told().await;
+            self.untold = before;
+            return;
+        }
+        self.turn = self.turn.other();
+        if self.start().await.is_err() {
+            // The next cell tries again, when it was told.
+            self.turn = self.turn.other();
         }
     }
 
@@ -320,10 +361,14 @@ impl<P: Processes> Actor<P> {
         if self.driver.is_some() || self.untold.is_some() {
             return Ok(());
         }
+        self.start().await
+    }
+
+    async fn start(&mut self) -> Result<(), ContextError> {
         self.note(State::Starting);
         self.count(0);
         let cwd = Some(self.info.cwd.clone());
-        let tag = self.info.tag();
+        let tag = self.info.tag(self.turn);
         match Driver::start(&self.processes, self.info.language, cwd, tag, &self.limits).await {
             Ok(driver) => {
                 self.driver = Some(driver);
@@ -351,11 +396,13 @@ impl<P: Processes> Actor<P> {
 
     /// Ends the driver as somebody wanted it, so that nobody is told.
     async fn end_driver(&mut self) -> Result<(), ContextError> {
-        match self.processes.note_end(&self.info.tag(), None).await {
-            Err(error @ ProcessError::Paused) => Err(error.into()),
-            // Then a later daemon tells what nobody needs to know.
-            Ok(()) | Err(_) => self.kill_driver().await,
+        for turn in [self.turn.other(), self.turn] {
+            // Of other failures comes that a later daemon tells what nobody needs to know.
+            if let Err(error @ ProcessError::Paused) = self.processes.note_end(&self.info.tag(turn), None).await {
+                return Err(error.into());
+            }
         }
+        self.kill_driver().await
     }
 
     async fn kill_driver(&mut self) -> Result<(), ContextError> {
@@ -371,19 +418,21 @@ impl<P: Processes> Actor<P> {
     async fn lose_driver(&mut self, death: Death) {
         if let Some(note) = past::note_of(&death) {
             // Without it a later daemon tells the end that follows now.
-            let _noted = self.processes.note_end(&self.info.tag(), Some(note)).await;
+            let _noted = self.processes.note_end(&self.info.tag(self.turn), Some(note)).await;
         }
         // It may have ended by itself, and what cannot be ended ends with the sandbox.
         let _ended = self.kill_driver().await;
         self.driver = None;
-        self.untold = Some(death);
+        self.untold = Some((death, self.turn));
         self.note(State::Dead);
     }
 
-    /// Nobody has to be told that the driver has ended, nor by a later daemon.
+    /// Nobody has to be told that a driver has ended, nor by a later daemon.
     async fn is_told(&mut self) {
-        self.untold = None;
-        let _noted = self.processes.note_end(&self.info.tag(), past::told()).await;
+        let Some((_, turn)) = self.untold.take() else { return };
+        // Where none runs, it is known by its end that there is such a context.
+        let note = if self.driver.is_some() { None } else { past::told() };
+        let _noted = self.processes.note_end(&self.info.tag(turn), note).await;
     }
 
     async fn run(&mut self, cell: Cell, events: mpsc::Sender<CellEvent>) -> bool {
@@ -400,8 +449,8 @@ impl<P: Processes> Actor<P> {
             let _told = events.send(CellEvent::End(CellEnd::Died(death))).await;
             return true;
         }
-        if let Some(death) = self.untold.take() {
-            let _told = events.send(CellEvent::End(CellEnd::DiedBefore(death))).await;
+        if let Some((death, _)) = &self.untold {
+            let _told = events.send(CellEvent::End(CellEnd::DiedBefore(death.clone()))).await;
             self.is_told().await;
             return true;
         }
@@ -411,7 +460,7 @@ impl<P: Processes> Actor<P> {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner).state = State::Busy;
         let (end, order) = run::run(driver, &cell, &events, &mut self.orders, &self.limits).await;
         let gone = matches!(end, CellEnd::Died(Death::SandboxGone { .. }));
-        if let CellEnd::Died(death) = &end {
+        if let CellEnd::Died(death) | CellEnd::DiedBefore(death) = &end {
             self.lose_driver(death.clone()).await;
             // Whoever runs the cell is told now, or is gone: then the next one is.
             if !gone && !events.is_closed() {
@@ -430,6 +479,10 @@ impl<P: Processes> Actor<P> {
 
     fn has_run(&self) -> bool {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner).count > 0
+    }
+
+    fn is_coming_back(&self, is: bool) {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner).coming_back = is;
     }
 
     fn note(&self, state: State) {

@@ -20,6 +20,7 @@ pub const DEFAULT_CWD: &str = "/home/user";
 /// How the tags of drivers begin.
 const TAG: &str = "offleash-context";
 const DEFAULT: &str = "default";
+const AGAIN: &str = "again";
 
 /// Whether a process with that tag is a driver of ours.
 pub fn is_driver(tag: &str) -> bool {
@@ -46,6 +47,8 @@ pub struct ContextInfo {
 /// What a context does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
+    /// Nobody has asked anything of it: its driver is started for the first cell.
+    Unstarted,
     /// It is being started, or found again.
     Starting,
     /// It waits for a cell.
@@ -61,9 +64,28 @@ impl State {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Starting => "starting",
-            Self::Idle => "idle",
+            // Both wait for a cell.
+            Self::Unstarted | Self::Idle => "idle",
             Self::Busy => "busy",
             Self::Dead => "dead",
+        }
+    }
+}
+
+/// Which of its two tags a driver of a context has. One that is started before anybody was told how the one before it ended has
+/// the other: an end is kept until a process of the same tag is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Turn {
+    #[default]
+    First,
+    Second,
+}
+
+impl Turn {
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::First => Self::Second,
+            Self::Second => Self::First,
         }
     }
 }
@@ -75,32 +97,35 @@ impl ContextInfo {
             language,
             cwd,
             is_default,
-            state: State::Starting,
+            state: State::Unstarted,
             count: 0,
         }
     }
 
     /// What its driver is found by when we are not who started it.
-    pub(crate) fn tag(&self) -> String {
+    pub(crate) fn tag(&self, turn: Turn) -> String {
         let default = if self.is_default { ":default" } else { "" };
-        format!("{TAG}:{}:{}{default}", self.id, self.language)
+        let again = if turn == Turn::Second { ":again" } else { "" };
+        format!("{TAG}:{}:{}{default}{again}", self.id, self.language)
     }
 
     /// The context whose driver has that tag.
-    fn parse(tag: &str, cwd: String) -> Option<Self> {
+    fn parse(tag: &str, cwd: String) -> Option<(Self, Turn)> {
         let mut words = tag.split(':');
         let (TAG, id, language) = (words.next()?, words.next()?, words.next()?) else {
             return None;
         };
-        let is_default = match words.next() {
-            None => false,
-            Some(DEFAULT) => true,
-            Some(_) => return None,
+        let rest: Vec<&str> = words.collect();
+        let (is_default, turn) = match *rest.as_slice() {
+            [] => (false, Turn::First),
+            [DEFAULT] => (true, Turn::First),
+            [AGAIN] => (false, Turn::Second),
+            [DEFAULT, AGAIN] => (true, Turn::Second),
+            _ => return None,
         };
         let id: Id = id.parse().ok()?;
         let language = Language::parse(language)?;
-        let whole = words.next().is_none();
-        whole.then(|| Self::new(id, language, cwd, is_default))
+        Some((Self::new(id, language, cwd, is_default), turn))
     }
 }
 
@@ -217,6 +242,28 @@ impl<P: Processes> Contexts<P> {
         Ok(table.contexts.iter().map(|context| context.info()).collect())
     }
 
+    /// All of them, and before the others the default ones, those of these languages in any case; none is started for that.
+    ///
+    /// # Errors
+    /// `Process`.
+    pub async fn list_with_defaults(&self, languages: &[Language]) -> Result<Vec<ContextInfo>, ContextError> {
+        let mut table = self.table().await?;
+        for &language in languages {
+            if table.default_of(language).is_none() {
+                self.add(&mut table, language, None, true)?;
+            }
+        }
+        let mut all: Vec<_> = table.contexts.iter().map(|context| context.info()).collect();
+        all.sort_by_key(|info| !info.is_default);
+        Ok(all)
+    }
+
+    /// Whether the driver of one has ended while it ran no cell, and the next one is not there yet.
+    pub async fn are_coming_back(&self) -> bool {
+        let table = self.table.lock().await;
+        table.contexts.iter().any(|context| context.is_coming_back())
+    }
+
     /// One of them.
     ///
     /// # Errors
@@ -260,6 +307,9 @@ impl<P: Processes> Contexts<P> {
     pub async fn execute(&self, id: &str, cell: Cell) -> Result<mpsc::Receiver<CellEvent>, ContextError> {
         cell.check(&self.limits)?;
         let context = self.find(id).await?;
+        if context.is_unstarted() {
+            self.ready(&context).await?;
+        }
         context.submit(cell)
     }
 
@@ -280,16 +330,16 @@ impl<P: Processes> Contexts<P> {
         context.submit(cell)
     }
 
-    /// The default context of a language, and whether it was added now.
+    /// The default context of a language, and whether it was added now, or for a list alone.
     async fn default_context(&self, language: Language) -> Result<(Arc<Context>, bool), ContextError> {
         let mut table = self.table().await?;
         Ok(match table.default_of(language) {
-            Some(context) => (Arc::clone(context), false),
+            Some(context) => (Arc::clone(context), context.is_unstarted()),
             None => (self.add(&mut table, language, None, true)?, true),
         })
     }
 
-    /// Waits until a context that was just added is ready, and forgets it if it will not be.
+    /// Waits until a context that nobody has used is ready, and forgets it if it will not be.
     async fn ready(&self, context: &Arc<Context>) -> Result<(), ContextError> {
         let outcome = context.order(Order::Ready).await;
         if outcome.is_err() {
@@ -332,8 +382,11 @@ impl<P: Processes> Contexts<P> {
         Ok(context)
     }
 
-    pub(crate) async fn all(&self) -> Result<Vec<Arc<Context>>, ContextError> {
-        Ok(self.table().await?.contexts.clone())
+    /// Those that anybody has used.
+    pub(crate) async fn used(&self) -> Result<Vec<Arc<Context>>, ContextError> {
+        let table = self.table().await?;
+        let used = table.contexts.iter().filter(|context| !context.is_unstarted());
+        Ok(used.cloned().collect())
     }
 
     /// A context that is one of another sandbox; it takes the place of the default one of its language if it is one.
@@ -376,22 +429,36 @@ impl<P: Processes> Contexts<P> {
             ended.retain(|ended| running.iter().all(|one| one.tag.as_ref() != Some(&ended.tag)));
             for process in running {
                 let tag = process.tag.unwrap_or_default();
-                self.take_over(&mut table, &tag, process.cwd, Found::Driver(process.pid));
+                let Some((info, turn)) = ContextInfo::parse(&tag, process.cwd) else {
+                    continue;
+                };
+                let before = info.tag(turn.other());
+                let before = ended.iter().find(|ended| ended.tag == before);
+                let found = Found::Driver {
+                    pid: process.pid,
+                    turn,
+                    untold: before.and_then(past::untold),
+                };
+                self.take_over(&mut table, info, found);
             }
+            // Of two ends of one context, that which somebody is to be told.
+            ended.sort_by_key(|ended| past::untold(ended).is_none());
             for ended in ended {
                 let untold = past::untold(&ended);
-                self.take_over(&mut table, &ended.tag, ended.cwd, Found::End(untold));
+                if let Some((info, turn)) = ContextInfo::parse(&ended.tag, ended.cwd) {
+                    self.take_over(&mut table, info, Found::End { turn, untold });
+                }
             }
             table.complete = true;
         }
         Ok(table)
     }
 
-    /// Adds what an earlier daemon left of a context, if that tag is one of a driver and there is a place for it.
-    fn take_over(&self, table: &mut Table, tag: &str, cwd: String, found: Found) {
-        let Some(info) = ContextInfo::parse(tag, cwd) else {
+    /// Adds what an earlier daemon left of a context, if there is a place for it.
+    fn take_over(&self, table: &mut Table, info: ContextInfo, found: Found) {
+        if table.contexts.iter().any(|one| one.info().id == info.id) {
             return;
-        };
+        }
         let has_place = match info.is_default {
             true => table.default_of(info.language).is_none(),
             false => table.besides_defaults() < self.limits.contexts,
@@ -421,7 +488,9 @@ mod tests {
         let cwd = || "/srv".to_owned();
         for is_default in [false, true] {
             let info = ContextInfo::new(Id::random().unwrap(), Language::Python, cwd(), is_default);
-            assert_eq!(ContextInfo::parse(&info.tag(), cwd()), Some(info));
+            for turn in [Turn::First, Turn::Second] {
+                assert_eq!(ContextInfo::parse(&info.tag(turn), cwd()), Some((info.clone(), turn)));
+            }
         }
         let id = "0".repeat(32);
         for tag in [
@@ -431,6 +500,7 @@ mod tests {
             format!("offleash-context:{id}:cobol"),
             format!("offleash-context:{id}:python:other"),
             format!("offleash-context:{id}:python:default:"),
+            format!("offleash-context:{id}:python:again:default"),
             format!("offleash-context:{id}0:python"),
             format!(" offleash-context:{id}:python"),
         ] {

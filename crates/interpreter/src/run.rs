@@ -71,7 +71,7 @@ pub(crate) async fn run<P: Processes>(
         };
         match turn {
             Turn::News(News::Frame(frame)) => told.take(frame),
-            Turn::News(News::Over(death)) => told.die(death),
+            Turn::News(News::Over(death)) => told.lose_driver(death),
             // The end of a process comes with its output.
             Turn::Fed(Ok(()) | Err(ProcessError::Ended)) => {}
             Turn::Fed(Err(error)) => {
@@ -204,6 +204,7 @@ async fn until(time: Option<Instant>) {
 struct Told {
     id: Id,
     limits: Limits,
+    begun: bool,
     pending: VecDeque<CellEvent>,
     end: Option<CellEnd>,
     output: Budget,
@@ -221,6 +222,7 @@ impl Told {
         Self {
             id,
             limits: *limits,
+            begun: false,
             pending: VecDeque::new(),
             end: None,
             output: Budget::new(limits.output),
@@ -243,7 +245,10 @@ impl Told {
         match frame.kind {
             Kind::Sync | Kind::Obstacle | Kind::Saved | Kind::Loaded | Kind::Refused => {}
             Kind::Count => match number(&payload) {
-                Some(count) => self.pending.push_back(CellEvent::Begin { count }),
+                Some(count) => {
+                    self.begun = true;
+                    self.pending.push_back(CellEvent::Begin { count });
+                }
                 None => self.broken("the number of a cell is none"),
             },
             Kind::Stdout => self.take_output(OutputStream::Stdout, &payload),
@@ -277,6 +282,16 @@ impl Told {
     fn die(&mut self, death: Death) {
         self.finish_output();
         self.end = Some(CellEnd::Died(death));
+    }
+
+    /// The driver is gone: before the cell began, or with it.
+    fn lose_driver(&mut self, death: Death) {
+        self.die(death);
+        if let (false, Some(CellEnd::Died(death))) = (self.begun, &self.end)
+            && !death.is_of_the_sandbox()
+        {
+            self.end = Some(CellEnd::DiedBefore(death.clone()));
+        }
     }
 
     fn broken(&mut self, reason: &str) {

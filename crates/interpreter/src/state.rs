@@ -232,7 +232,7 @@ impl<P: Processes> Contexts<P> {
         options.check()?;
         let options = Arc::new(options.clone());
         let mut saving = JoinSet::new();
-        let all = self.all().await?;
+        let all = self.used().await?;
         let mut saved: Vec<Option<_>> = all.iter().map(|_| None).collect();
         for (place, context) in all.into_iter().enumerate() {
             let patience = options.wait + options.time + self.limits().grace;

@@ -30,6 +30,7 @@ use offleash_interpreter::error::ContextError;
 use offleash_interpreter::language::Language;
 use offleash_interpreter::limits::Limits;
 use offleash_interpreter::process::Processes as _;
+use offleash_interpreter::state::SaveOptions;
 
 const FOR_EVER: &str = "print('on', flush=True)\nimport time\nwhile True: time.sleep(1000)";
 /// Ends the driver with status 4 once there is a file, which is to be made when the cell is over.
@@ -39,6 +40,17 @@ fn ends_later(gate: &Path) -> String {
          def end():\n  while not os.path.exists({gate:?}): time.sleep(0.01)\n  os._exit(4)\n\
          threading.Thread(target=end).start()"
     )
+}
+
+/// Waits until a context has come back by itself, after it had run a cell.
+async fn is_anew(contexts: &Contexts<Local>, id: &str) {
+    loop {
+        let found = contexts.get(id).await.unwrap();
+        if (found.state, found.count) == (State::Idle, 0) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 const STUBBORN: &str = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('on', flush=True)\nwhile True: time.sleep(1000)";
@@ -233,9 +245,9 @@ async fn an_end_is_told_to_the_cell_that_ran_or_else_to_the_next() {
     let gate = directory.path().join("gate");
     assert_eq!(run(&contexts, &ends_later(&gate)).await.end, Some(CellEnd::Done));
     std::fs::write(gate, "").unwrap();
-    while contexts.list().await.unwrap()[0].state != State::Dead {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    // It comes back by itself.
+    let id = contexts.list().await.unwrap()[0].id.clone();
+    is_anew(&contexts, &id).await;
     let next = run(&contexts, "6").await;
     assert_eq!(
         next.end,
@@ -243,6 +255,92 @@ async fn an_end_is_told_to_the_cell_that_ran_or_else_to_the_next() {
     );
     let after = run(&contexts, "6").await;
     assert_eq!((after.text.as_deref(), after.count), (Some("6"), 1));
+}
+
+#[tokio::test]
+async fn a_cell_that_comes_as_its_context_ends_was_not_run() {
+    let processes = Local::default();
+    let contexts = Contexts::new(processes.clone(), patient());
+    for _ in 0..3 {
+        run(&contexts, "x = 1").await;
+        let pid = processes.list().await.unwrap()[0].pid;
+        // Whoever is told first, the context of the end of its driver or that of a cell, the cell has not begun.
+        processes.signal(pid, 9).await.unwrap();
+        let next = run(&contexts, "x").await;
+        let killed = Death::Ended(ExecEnd::Signaled { signal: 9 });
+        assert_eq!((next.end, next.count), (Some(CellEnd::DiedBefore(killed)), 0));
+        let after = run(&contexts, "1 + 1").await;
+        assert_eq!((after.text.as_deref(), after.count), (Some("2"), 1));
+    }
+    assert!(!contexts.are_coming_back().await);
+    assert_eq!(processes.list().await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn one_that_ends_before_it_has_run_a_cell_again_is_not_started_for_ever() {
+    let processes = Local::default();
+    let contexts = Contexts::new(processes.clone(), patient());
+    run(&contexts, "x = 1").await;
+    for number in 0..2 {
+        let pid = processes.list().await.unwrap()[0].pid;
+        processes.signal(pid, 9).await.unwrap();
+        loop {
+            let (info, running) = (&contexts.list().await.unwrap()[0], processes.list().await.unwrap());
+            let is_new = number == 0 && info.state == State::Idle && info.count == 0 && running.len() == 1;
+            if is_new || (number == 1 && info.state == State::Dead && running.is_empty()) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    // What was lost with the first one is still told, once.
+    let killed = Death::Ended(ExecEnd::Signaled { signal: 9 });
+    assert_eq!(run(&contexts, "1").await.end, Some(CellEnd::DiedBefore(killed)));
+    assert_eq!(run(&contexts, "2").await.text.as_deref(), Some("2"));
+}
+
+#[tokio::test]
+async fn the_default_contexts_are_listed_first_and_start_with_their_first_cell() {
+    let processes = Local::default();
+    let contexts = Contexts::new(processes.clone(), patient());
+    let made = contexts.create(Language::Bash, Some("/tmp".to_owned())).await.unwrap();
+    let wanted = [Language::Python, Language::R];
+    let listed = contexts.list_with_defaults(&wanted).await.unwrap();
+    let shown: Vec<_> = listed
+        .iter()
+        .map(|one| (one.language, one.is_default, one.state.as_str()))
+        .collect();
+    let defaults = wanted.map(|language| (language, true, "idle"));
+    assert_eq!(shown, [&defaults[..], &[(Language::Bash, false, "idle")]].concat());
+    assert_eq!(processes.list().await.unwrap().len(), 1);
+    assert_eq!(contexts.list_with_defaults(&wanted).await.unwrap(), listed);
+    // Each is the one that cells run in which name none.
+    let mut events = contexts.execute(&listed[0].id, cell("x = 3")).await.unwrap();
+    assert_eq!(outcome(&mut events).await.end, Some(CellEnd::Done));
+    assert_eq!(run(&contexts, "x").await.text.as_deref(), Some("3"));
+    // What nobody has used is not saved, since there is nothing of it.
+    let directory = tempfile::tempdir().unwrap();
+    let options = SaveOptions::new(directory.path().to_str().unwrap());
+    let held = contexts.save(&options).await.unwrap();
+    let saved: Vec<_> = held.contexts().iter().map(|one| one.language).collect();
+    drop(held);
+    assert_eq!(saved, [Language::Bash, Language::Python]);
+    contexts.remove(&listed[1].id).await.unwrap();
+    contexts.remove(&made.id).await.unwrap();
+    assert_eq!(contexts.list().await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_listed_context_whose_language_is_missing_says_so_when_it_is_used() {
+    let processes = Local::default();
+    let directory = tempfile::tempdir().unwrap();
+    processes.set_environment("PATH", directory.path().to_str().unwrap());
+    let contexts = Contexts::new(processes, patient());
+    let listed = contexts.list_with_defaults(&[Language::JavaScript]).await.unwrap();
+    let refused = contexts.execute(&listed[0].id, cell("1")).await.unwrap_err();
+    assert!(!matches!(refused, ContextError::NotFound { .. }), "{refused}");
+    let refused = contexts.execute_in_default(Language::JavaScript, cell("1")).await;
+    refused.unwrap_err();
 }
 
 #[tokio::test]
@@ -323,9 +421,7 @@ async fn that_a_context_died_is_told_by_who_comes_later_unless_somebody_was_told
         let gate = directory.path().join(id);
         assert_eq!(on(&first, id, &ends_later(&gate)).await.end, Some(CellEnd::Done));
         std::fs::write(gate, "").unwrap();
-        while first.get(id).await.unwrap().state != State::Dead {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        is_anew(&first, id).await;
     }
     let four = || CellEnd::DiedBefore(Death::Ended(ExecEnd::Exited { code: 4 }));
     for id in [&told, &anew] {
@@ -343,11 +439,11 @@ async fn that_a_context_died_is_told_by_who_comes_later_unless_somebody_was_told
     drop(first);
 
     let second = Contexts::new(processes.clone(), patient());
-    for id in [&died, &stubborn, &told] {
+    for (id, is_dead) in [(&died, false), (&stubborn, true), (&told, false)] {
         let found = second.get(id).await.unwrap();
         assert_eq!(
-            (found.state, &*found.cwd, found.is_default),
-            (State::Dead, "/tmp", false)
+            (found.state == State::Dead, &*found.cwd, found.is_default),
+            (is_dead, "/tmp", false)
         );
     }
     second.get(&removed).await.unwrap_err();
@@ -355,7 +451,7 @@ async fn that_a_context_died_is_told_by_who_comes_later_unless_somebody_was_told
     let unheard = CellEnd::DiedBefore(Death::Stubborn { timed_out: false });
     assert_eq!(on(&second, &stubborn, "1").await.end, Some(unheard));
     for id in [&died, &stubborn, &told] {
-        assert_eq!(on(&second, id, "5").await.text.as_deref(), Some("5"));
+        assert_eq!(on(&second, id, "5").await.text.as_deref(), Some("5"), "{id}");
     }
     assert_eq!(on(&second, &anew, "kept").await.text.as_deref(), Some("7"));
     second.restart(&died).await.unwrap();

@@ -1,7 +1,7 @@
 //! What happens to a cell, as E2B's SDKs are told of it.
 
-use offleash_core::exec::OutputStream;
-use offleash_interpreter::cell::{CellEnd, CellEvent};
+use offleash_core::exec::{ExecEnd, OutputStream};
+use offleash_interpreter::cell::{CellEnd, CellEvent, Death};
 use serde_json::{Value, json};
 
 use super::lines::Told;
@@ -59,9 +59,12 @@ fn truncated(what: &str, limit: u64) -> Told {
     ])
 }
 
+/// A sandbox that was ended by whoever may, or whose time is up, cuts the connection: E2B's SDKs take that for what it is, and
+/// raise a timeout. One that is at its end for another reason says so.
 fn last(end: &CellEnd) -> Told {
     let mut lines = Vec::new();
     match end {
+        CellEnd::Died(Death::SandboxGone { why: None } | Death::Ended(ExecEnd::Lost)) => return Told::Cut,
         CellEnd::Done | CellEnd::Interrupted => {}
         CellEnd::TimedOut => lines.push(error("TimeoutError", "the time of the cell was over", "")),
         CellEnd::Died(death) => lines.push(error(

@@ -26,6 +26,8 @@ pub(crate) enum Told {
     Lines(Vec<Value>),
     /// The last.
     Last(Vec<Value>),
+    /// That there is nobody left who could tell more: the connection is cut, so that nobody takes what came for the whole.
+    Cut,
 }
 
 /// The events of a cell, as they come, in the words of `told`; a client that goes away interrupts the cell.
@@ -45,7 +47,7 @@ pub(crate) fn streamed(
                         return;
                     }
                     // What runs cells is gone: nobody must take this for the whole.
-                    None => {
+                    Some(Told::Cut) | None => {
                         feed.send(Err("the cell was given up".into())).await;
                         return;
                     }

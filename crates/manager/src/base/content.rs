@@ -26,7 +26,8 @@ const DIRECTORIES: [(&str, u32); 37] = [
     ("mnt", 0o755),
     ("opt", 0o755),
     ("proc", 0o555),
-    ("root", 0o700),
+    // Everybody may enter it, as code that is written for a superuser does; what it gets there has modes of its own.
+    ("root", 0o755),
     ("run", 0o755),
     ("srv", 0o755),
     ("sys", 0o555),

@@ -108,9 +108,8 @@ pub(super) fn entries(template: &BaseTemplate, users: &[User], limits: &Limits) 
         mode,
     };
     let home = |user: &User| {
-        // Servers that run as users of their own serve what is in it.
-        let mode = if user.name == "root" { 0o700 } else { 0o755 };
-        let owner = user.ids();
+        // Servers that run as users of their own serve what is in it, and contexts of code may work in that of the superuser.
+        let (owner, mode) = (user.ids(), 0o755);
         system(&user.home, Node::Home { owner, mode })
     };
     let nix = Path::new("/nix/store");

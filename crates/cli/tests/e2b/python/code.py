@@ -88,6 +88,69 @@ def are_apart_from_each_other(sandbox):
 
 
 @case
+def are_listed_from_the_start(sandbox):
+    code = interpreter(sandbox)
+    listed = code.list_code_contexts()
+    equal([context.language for context in listed[:2]], ["python", "javascript"])
+    equal([context.cwd for context in listed[:2]], ["/home/user"] * 2)
+    equal(sandbox.commands.list(), [])
+    code.run_code("x = 5")
+    equal(code.run_code("x", context=listed[0]).text, "5")
+    made = code.create_code_context()
+    equal([context.id for context in code.list_code_contexts()], [context.id for context in listed] + [made.id])
+    code.remove_code_context(made)
+
+
+@case
+def work_where_they_are_told_to(sandbox):
+    code = interpreter(sandbox)
+    for cwd in ("/root", "/tmp", "/home/user"):
+        context = code.create_code_context(cwd=cwd)
+        equal((context.cwd, code.run_code("import os; os.getcwd()", context=context).text), (cwd, cwd))
+        code.remove_code_context(context)
+    sandbox.commands.run("mkdir -m 000 /tmp/closed")
+    refused = str(raises(SandboxException, code.create_code_context, cwd="/tmp/closed"))
+    says(refused, "400", "the working directory `/tmp/closed` cannot be entered: Permission denied")
+    sandbox.commands.run("rmdir /tmp/closed")
+
+
+@case
+def end_with_their_sandbox(sandbox):
+    # Killed under the cell, which has begun.
+    with Sandbox.create("base") as own:
+        kill = lambda message: threading.Thread(target=own.kill).start()
+        error = raises(TimeoutException, own.run_code, "print('on')\nimport time; time.sleep(300)", on_stdout=kill, timeout=100)
+        says(str(error), "sandbox was killed while the request was in progress")
+
+
+@case
+def come_back_when_their_process_was_killed(sandbox):
+    code = interpreter(sandbox)
+    own = {"python": "import os; os.getpid()", "bash": "echo $$", "javascript": "process.pid"}
+    for language, ask in own.items():
+        if language == "javascript" and sandbox.commands.run("command -v node || true").stdout == "":
+            continue
+        for _ in range(3):
+            told = code.run_code(ask, language=language)
+            pid = told.text or "".join(told.logs.stdout).strip()
+            sandbox.commands.run(f"kill -9 {pid}")
+            execution = code.run_code("1", language=language)
+            # Nothing of it was run, whoever heard of the end first.
+            equal((execution.error.name, execution.execution_count, execution.results), ("ContextDied", None, []))
+            says(execution.error.value, "the cell was not run", "was killed (signal 9, SIGKILL)")
+            equal(code.run_code(ask, language=language).error, None)
+
+
+@case
+def keep_the_place_of_a_number_that_is_none(sandbox):
+    code = interpreter(sandbox)
+    made = "{'application/json': {'a': [1, float('nan')]}, 'e2b/data': {'n': [float('inf')]}, 'application/x+json': '[NaN]', 'text/plain': 't'}"
+    result = code.run_code(f"class N:\n    def _repr_mimebundle_(self, **_): return {made}\nN()").results[0]
+    equal((result.json, result.data, result.extra), ({"a": [1, None]}, {"n": [None]}, {"application/x+json": [None]}))
+    equal(code.run_code("float('nan')").text, "nan")
+
+
+@case
 def go_on_when_a_caller_gives_up(sandbox):
     code = interpreter(sandbox)
     code.run_code("x = 1")
@@ -214,6 +277,8 @@ def run_java(sandbox):
     equal(code.run_code("x = ", language="java").error.name, "CompilationException")
     raises(TimeoutException, code.run_code, "while (true) {}", language="java", timeout=5)
     equal(code.run_code('x + System.getenv("A")', language="java", envs={"A": "a"}).text, "1a")
+    equal(code.run_code('System.getProperty("A")', language="java", envs={"A": "a"}).text, "a")
+    equal(code.run_code('System.getProperty("A", "none")', language="java").text, "none")
     died = code.run_code("System.exit(3);", language="java").error
     equal(died.name, "ContextDied")
     says(died.value, "exited with status 3")
