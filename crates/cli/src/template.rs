@@ -79,6 +79,15 @@ fn request_of(arguments: &TemplateBuildArgs) -> Result<BuildRequest, Failure> {
     };
     let mut recipe = file.recipe;
     add_flags(arguments, &mut recipe)?;
+    if recipe.is_empty() && name.is_code_interpreter() {
+        let usual = Recipe::code_interpreter();
+        recipe = Recipe {
+            index_url: recipe.index_url,
+            allow: recipe.allow,
+            imports: recipe.imports,
+            ..usual
+        };
+    }
     if recipe.is_empty() {
         return Err(TemplateError::Empty { name }.into());
     }

@@ -140,13 +140,78 @@ pub struct Recipe {
     pub index_url: Option<PipIndex>,
     /// What a build may reach beside the indexes of its packages, as `--allow` of `run` has it.
     pub allow: Vec<String>,
+    /// Whose packages are left out, and said to be, where they cannot be installed; without it a build fails of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub optional: Vec<PackageManager>,
     /// What contexts of Python have imported that are made ready before anybody asks; see [`Recipe::ready_imports`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub imports: Option<Vec<PythonModule>>,
 }
 
-/// The packages of the code interpreter: what its drivers need, and what nearly every cell imports.
-const CODE_INTERPRETER_PIP: [&str; 6] = ["numpy", "pandas", "matplotlib", "scipy", "scikit-learn", "ipython"];
+/// A manager of packages that a machine may lack, or a user's sandboxes cannot use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PackageManager {
+    /// That of the distribution.
+    Apt,
+    /// That of Node.
+    Npm,
+}
+
+/// Not the name of one that may be optional.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{}` cannot be optional: `apt` and `npm` can", .0.escape_debug())]
+pub struct PackageManagerError(String);
+
+impl std::str::FromStr for PackageManager {
+    type Err = PackageManagerError;
+
+    fn from_str(text: &str) -> Result<Self, PackageManagerError> {
+        match text {
+            "apt" => Ok(Self::Apt),
+            "npm" => Ok(Self::Npm),
+            other => Err(PackageManagerError(other.chars().take(60).collect())),
+        }
+    }
+}
+
+/// The packages of the code interpreter: what its drivers need, what nearly every cell imports, and what plotly shows figures
+/// by. Much code is written in words of Matplotlib that 3.11 does not know any more.
+const CODE_INTERPRETER_PIP: [&str; 8] = [
+    "numpy",
+    "pandas",
+    "matplotlib<3.11",
+    "scipy",
+    "scikit-learn",
+    "ipython",
+    "plotly",
+    "nbformat",
+];
+
+/// Characters of Chinese, Japanese and Korean (16 MB; Noto's are 91), and symbols and emoji in outlines, which alone Matplotlib
+/// draws (3 MB).
+const CODE_INTERPRETER_APT: [&str; 2] = ["fonts-wqy-zenhei", "fonts-symbola"];
+
+/// What takes types out of TypeScript where Node does not.
+const CODE_INTERPRETER_NPM: &str = "typescript@5";
+
+/// Has Matplotlib look for characters in those fonts which its own lacks, where they are installed, in the settings that all
+/// others win over.
+const CODE_INTERPRETER_RUN: &str = r#"python3 - <<'END' || echo "offleash: Matplotlib is left as it is" >&2
+import os
+import re
+import matplotlib
+from matplotlib import font_manager
+
+installed = {font.name for font in font_manager.fontManager.ttflist}
+found = [name for name in ("WenQuanYi Zen Hei", "Symbola") if name in installed]
+if found:
+    path = os.path.join(matplotlib.get_data_path(), "matplotlibrc")
+    with open(path) as file:
+        text = file.read()
+    with open(path, "w") as file:
+        file.write(re.sub(r"(?m)^#?font\.family:.*$", "font.family: sans-serif, " + ", ".join(found), text))
+END"#;
 
 /// What ready contexts of Python have imported where a recipe does not say, as far as it is installed.
 const READY_IMPORTS: [&str; 3] = ["numpy", "pandas", "matplotlib.pyplot"];
@@ -158,10 +223,17 @@ impl Recipe {
     /// What `code-interpreter` is built from when somebody asks for it who did not build it.
     pub fn code_interpreter() -> Self {
         Self {
+            apt: CODE_INTERPRETER_APT
+                .iter()
+                .filter_map(|name| name.parse().ok())
+                .collect(),
             pip: CODE_INTERPRETER_PIP
                 .iter()
                 .filter_map(|name| name.parse().ok())
                 .collect(),
+            npm: CODE_INTERPRETER_NPM.parse().into_iter().collect(),
+            run: vec![CODE_INTERPRETER_RUN.to_owned()],
+            optional: vec![PackageManager::Apt, PackageManager::Npm],
             ..Self::default()
         }
     }
@@ -284,7 +356,8 @@ mod tests {
         assert_eq!(recipe.pip.len(), CODE_INTERPRETER_PIP.len());
         assert_eq!(
             recipe.summary(),
-            "pip numpy, pandas, matplotlib, scipy, scikit-learn, ipython"
+            "apt fonts-wqy-zenhei, fonts-symbola; pip numpy, pandas, matplotlib<3.11, scipy, scikit-learn, ipython, plotly, \
+             nbformat; npm typescript@5; 1 command"
         );
         assert!(!recipe.is_empty() && Recipe::default().is_empty());
         let text = serde_json::to_string(&recipe).unwrap();

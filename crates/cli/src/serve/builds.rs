@@ -114,6 +114,9 @@ impl JsonLines {
                     bar.line(line);
                 }
             }
+            BuildEvent::LeftOut { packages, why } => {
+                self.build("warning", name, &format!("left out: {packages}: {why}"));
+            }
             BuildEvent::Built { bytes, files } => {
                 self.bar.end();
                 self.build("info", name, &format!("built: {bytes} bytes in {files} files"));

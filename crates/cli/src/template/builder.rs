@@ -96,5 +96,10 @@ impl Progress for Told {
         tell(&BuildEvent::Line { line });
     }
 
+    fn left_out(&mut self, packages: &str, why: &str) {
+        let (packages, why) = (packages.to_owned(), why.to_owned());
+        tell(&BuildEvent::LeftOut { packages, why });
+    }
+
     fn idle(&mut self) {}
 }

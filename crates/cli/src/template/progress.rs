@@ -12,7 +12,8 @@ pub(super) enum Shown {
         verbose: bool,
     },
     /// It is drawn only when something happens: threads of its own a process that makes sandboxes cannot have.
-    Bar(Bar),
+    /// What is to stay comes when the bar is gone.
+    Bar(Bar, Vec<String>),
 }
 
 impl Shown {
@@ -21,13 +22,14 @@ impl Shown {
             return Self::Nothing;
         }
         let bar = if verbose { None } else { Bar::new() };
-        bar.map_or(Self::Lines { verbose }, Self::Bar)
+        bar.map_or(Self::Lines { verbose }, |bar| Self::Bar(bar, Vec::new()))
     }
 
     /// Takes the bar away.
     pub(super) fn finish(self) {
-        if let Self::Bar(bar) = self {
+        if let Self::Bar(bar, kept) = self {
             bar.finish();
+            kept.iter().for_each(|line| terminal::complain(line));
         }
     }
 }
@@ -37,7 +39,7 @@ impl Progress for Shown {
         match self {
             Self::Nothing => {}
             Self::Lines { .. } => terminal::complain(&format!("[{number}/{of}] {title}")),
-            Self::Bar(bar) => bar.step(number, of, title),
+            Self::Bar(bar, _) => bar.step(number, of, title),
         }
     }
 
@@ -53,12 +55,21 @@ impl Progress for Shown {
         match self {
             Self::Nothing | Self::Lines { verbose: false } => {}
             Self::Lines { verbose: true } => terminal::complain(&format!("  {line}")),
-            Self::Bar(bar) => bar.line(line),
+            Self::Bar(bar, _) => bar.line(line),
+        }
+    }
+
+    fn left_out(&mut self, packages: &str, why: &str) {
+        let line = format!("left out: {packages}: {why}");
+        match self {
+            // It is less than what was asked for, and no error that anybody would see.
+            Self::Nothing | Self::Lines { .. } => terminal::complain(&line),
+            Self::Bar(_, kept) => kept.push(line),
         }
     }
 
     fn idle(&mut self) {
-        if let Self::Bar(bar) = self {
+        if let Self::Bar(bar, _) = self {
             bar.tick();
         }
     }

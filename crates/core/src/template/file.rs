@@ -36,7 +36,7 @@ pub struct RecipeKeyDoc {
 }
 
 /// Every key of a recipe's file, in the order in which they are done.
-pub fn reference() -> [RecipeKeyDoc; 10] {
+pub fn reference() -> [RecipeKeyDoc; 11] {
     let row = |key, kind, doc, example| RecipeKeyDoc {
         key,
         kind,
@@ -73,6 +73,12 @@ pub fn reference() -> [RecipeKeyDoc; 10] {
             "list of commands",
             "commands for `sh -c`, run after all packages, as root",
             "[\"python3 -c 'import pandas'\"]",
+        ),
+        row(
+            "optional",
+            "list of `apt`, `npm`",
+            "whose packages are left out, and said to be, where they cannot be installed; the build fails without it",
+            "[\"apt\"]",
         ),
         row(
             "index_url",
@@ -112,6 +118,7 @@ struct File {
     pip: Vec<Spanned<String>>,
     npm: Vec<Spanned<String>>,
     run: Vec<Spanned<String>>,
+    optional: Vec<Spanned<String>>,
     index_url: Option<Spanned<String>>,
     allow: Vec<Spanned<String>>,
     disk: Option<Spanned<String>>,
@@ -154,6 +161,7 @@ impl File {
                 npm: all(&self.npm)?,
                 index_url: self.index_url.as_ref().map(one).transpose()?,
                 run: plain(self.run),
+                optional: all(&self.optional)?,
                 allow: plain(self.allow),
                 env,
                 imports,
@@ -181,6 +189,7 @@ mod tests {
             "apt graphviz; pip pandas>=2,<3, polars; npm typescript@5; 1 command"
         );
         assert_eq!(recipe.env["MPLBACKEND"], "agg");
+        assert_eq!(recipe.optional, [crate::template::PackageManager::Apt]);
         assert_eq!(recipe.index_url.unwrap().host_and_port(), "index.example:443");
         assert_eq!(recipe.allow, ["files.example:443"]);
         assert_eq!(RecipeFile::parse("").unwrap(), RecipeFile::default());
@@ -196,6 +205,7 @@ mod tests {
             ("allow = [\"*.com\"]", 1, 10, ""),
             ("disk = \"much\"", 1, 8, "much"),
             ("run = [\" \"]", 1, 8, "empty"),
+            ("optional = [\"apt\", \"pip\"]", 1, 20, "`pip` cannot be optional"),
             ("index_url = \"https://u:p@h/\"", 1, 13, "user"),
             ("pip = ", 1, 7, ""),
         ] {

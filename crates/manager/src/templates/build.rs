@@ -6,11 +6,12 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use offleash_core::error::Explained as _;
 use offleash_core::limits::{LimitName, Limits};
 use offleash_core::network::{DomainName, Host, NetworkRule, RuleVerdict, classify};
 use offleash_core::record::{Connection, ConnectionVerdict, NetworkUse, Outcome};
 use offleash_core::spec::{IdChoice, NetworkSpec, RootChoice, SandboxSpec};
-use offleash_core::template::{Recipe, TemplateName};
+use offleash_core::template::{PackageManager, Recipe, TemplateName};
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
 use offleash_isolation::limits::LayerMeter;
@@ -64,6 +65,9 @@ pub trait Progress {
     /// A line that the step printed, which cannot drive a terminal.
     fn line(&mut self, line: &str);
 
+    /// These packages cannot be installed, and the template is made without them, because they are optional.
+    fn left_out(&mut self, packages: &str, why: &str);
+
     /// Time has passed.
     fn idle(&mut self);
 }
@@ -104,14 +108,14 @@ fn carry_out(
     new: NewTemplate,
     progress: &mut dyn Progress,
 ) -> Result<TemplateRecord, TemplateError> {
-    let recipe = &request.recipe;
+    let mut recipe = request.recipe.clone();
     // Before anything is installed: changes of the host meanwhile make it outdated.
     let base = Template::system_stamp();
     let signals = signals().map_err(|source| TemplateError::Host {
         action: "queue signals",
         source,
     })?;
-    let indexes = Indexes::of(recipe, &request.env, &Machine::this());
+    let indexes = Indexes::of(&recipe, &request.env, &Machine::this());
     indexes.notes.iter().for_each(|note| progress.note(note));
     let build = Build {
         spec: spec(request, &new.layer(), &indexes)?,
@@ -120,14 +124,24 @@ fn carry_out(
     };
     let ids = build.ids()?;
     if !recipe.apt.is_empty() && ids == IdChoice::Single {
-        return Err(TemplateError::NoSuperuser);
+        match steps::left_out(&recipe, PackageManager::Apt) {
+            Some(packages) => progress.left_out(&packages, &told(&TemplateError::NoSuperuser)),
+            None => return Err(TemplateError::NoSuperuser),
+        }
+        recipe.apt.clear();
     }
-    let steps = steps::of(recipe, &indexes);
+    let steps = steps::of(&recipe, &indexes);
     for (number, step) in steps.iter().enumerate() {
         progress.step(number + 1, steps.len(), &step.title);
-        build.take(step, &signals, progress)?;
+        match (build.take(step, &signals, progress), &step.optional) {
+            (Ok(()), _) => {}
+            (Err(error @ (TemplateError::Step { .. } | TemplateError::NoProgram { .. })), Some(packages)) => {
+                progress.left_out(packages, &told(&error));
+            }
+            (Err(error), _) => return Err(error),
+        }
     }
-    let mut record = TemplateRecord::new(request.name.clone(), recipe.clone(), base, ids);
+    let mut record = TemplateRecord::new(request.name.clone(), request.recipe.clone(), base, ids);
     for part in parts(&new.layer())? {
         // Overlayfs worked in it, and nothing of it is used again.
         remove_layer(&part.join("work"))?;
@@ -141,6 +155,12 @@ fn carry_out(
         record.files += used.inodes;
     }
     Ok(new.commit(record)?)
+}
+
+/// An error with what mends it, in a line.
+fn told(error: &TemplateError) -> String {
+    let hint = error.hint().map_or_else(String::new, |hint| format!("; {hint}"));
+    format!("{error}{hint}")
 }
 
 /// The parts of a layer: `root`, `usr` …

@@ -123,12 +123,7 @@ impl Explained for TemplateError {
     fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Missing { name } if name.is_code_interpreter() => {
-                let packages = offleash_core::template::Recipe::code_interpreter();
-                let packages: Vec<String> = packages.pip.iter().map(ToString::to_string).collect();
-                format!(
-                    "build it: offleash template build --name {name} --pip {}",
-                    packages.join(",")
-                )
+                format!("build it: offleash template build --name {name}")
             }
             Self::Missing { name } => format!(
                 "`offleash template ls` lists what there is; `offleash template build --name {name} --pip …` builds it"

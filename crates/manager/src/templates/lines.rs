@@ -152,6 +152,8 @@ mod tests {
             self.0.push(line.to_owned());
         }
 
+        fn left_out(&mut self, _packages: &str, _why: &str) {}
+
         fn idle(&mut self) {}
     }
 

@@ -54,6 +54,13 @@ pub enum BuildEvent {
         /// That.
         line: String,
     },
+    /// The template is made without these packages, which are optional.
+    LeftOut {
+        /// Which.
+        packages: String,
+        /// Why.
+        why: String,
+    },
     /// The template is there.
     Built {
         /// What it takes on disk.

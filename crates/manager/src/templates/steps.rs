@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use offleash_core::template::Recipe;
+use offleash_core::template::{PackageManager, Recipe};
 
 use super::error::TemplateError;
 use super::indexes::Indexes;
@@ -12,6 +12,8 @@ use super::indexes::Indexes;
 pub(super) struct Step {
     /// What it is called in messages.
     pub(super) title: String,
+    /// What it installs if that may be left out.
+    pub(super) optional: Option<String>,
     pub(super) argv: Vec<OsString>,
     /// Variables beside those of the whole build.
     pub(super) env: Vec<(OsString, OsString)>,
@@ -71,6 +73,7 @@ pub(super) fn of(recipe: &Recipe, indexes: &Indexes) -> Vec<Step> {
     };
     let step = |title: String, argv| Step {
         title,
+        optional: None,
         argv,
         env: Vec::new(),
     };
@@ -80,6 +83,7 @@ pub(super) fn of(recipe: &Recipe, indexes: &Indexes) -> Vec<Step> {
     if !recipe.apt.is_empty() {
         let names = recipe.apt.iter().map(|name| name.as_str().into()).collect();
         steps.push(Step {
+            optional: left_out(recipe, PackageManager::Apt),
             env: set(&[("DEBIAN_FRONTEND", "noninteractive")]),
             ..step("apt-get install".to_owned(), shell(APT, names))
         });
@@ -108,13 +112,23 @@ pub(super) fn of(recipe: &Recipe, indexes: &Indexes) -> Vec<Step> {
     if !recipe.npm.is_empty() {
         let names = recipe.npm.iter().map(|name| name.as_str().into());
         let arguments = indexes.npm_arguments.iter().cloned().chain(["--".into()]).chain(names);
+        let optional = left_out(recipe, PackageManager::Npm);
+        let mut env: Vec<_> = indexes
+            .env
+            .iter()
+            .filter(|(name, _)| !is_of_pip(name))
+            .cloned()
+            .collect();
+        if optional.is_some() {
+            // Nobody waits long for a registry whose packages may be left out.
+            env.extend(set(&[
+                ("npm_config_fetch_retries", "1"),
+                ("npm_config_fetch_retry_mintimeout", "1000"),
+            ]));
+        }
         steps.push(Step {
-            env: indexes
-                .env
-                .iter()
-                .filter(|(name, _)| !is_of_pip(name))
-                .cloned()
-                .collect(),
+            optional,
+            env,
             ..step("npm install".to_owned(), shell(NPM, arguments.collect()))
         });
     }
@@ -124,6 +138,15 @@ pub(super) fn of(recipe: &Recipe, indexes: &Indexes) -> Vec<Step> {
     }
     steps.push(step("tidying up".to_owned(), shell(TIDY, Vec::new())));
     steps
+}
+
+/// The packages of a manager if they may be left out, in a line.
+pub(super) fn left_out(recipe: &Recipe, of: PackageManager) -> Option<String> {
+    let listed = match of {
+        PackageManager::Apt => recipe.apt.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        PackageManager::Npm => recipe.npm.iter().map(ToString::to_string).collect(),
+    };
+    recipe.optional.contains(&of).then(|| listed.join(", "))
 }
 
 /// The program whose lack a step's exit code tells of.

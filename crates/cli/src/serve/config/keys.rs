@@ -142,8 +142,8 @@ tables! {
         build_on_first_use: bool = "`true`",
         /// How long a create waits for that before it is answered to try again, seconds.
         wait_seconds: u64 = "`45`",
-        /// What pip installs in it.
-        pip: Vec<String> = "numpy, pandas, matplotlib, scipy, scikit-learn, ipython",
+        /// What pip installs in it; nothing else is installed then.
+        pip: Vec<String> = "those of the [usual recipe](templates.md#the-code-interpreters)",
         /// Where pip looks instead of PyPI.
         index_url: String = "none",
         /// What the build may reach beside that, as `--allow` has it.

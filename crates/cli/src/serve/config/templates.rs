@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use offleash_core::network::{NetworkRule, RuleVerdict};
-use offleash_core::template::{ItemError, PythonModule, TemplateName};
+use offleash_core::template::{ItemError, PythonModule, Recipe, TemplateName};
 use offleash_manager::daemon::{BASE_TEMPLATE, DaemonConfig, PoolConfig, TemplatePool, TemplatesConfig};
 use offleash_store::{HostIdentity, StateDirectory};
 
@@ -81,7 +81,11 @@ pub(super) fn built(table: &Templates, config: &mut TemplatesConfig) -> Result<(
             text.parse()
                 .map_err(|error: ItemError| Wrong::item("templates.pip", number, error))
         };
-        recipe.pip = pip.iter().enumerate().map(parse).collect::<Result<_, _>>()?;
+        // That and nothing else.
+        *recipe = Recipe {
+            pip: pip.iter().enumerate().map(parse).collect::<Result<_, _>>()?,
+            ..Recipe::default()
+        };
     }
     if let Some(url) = &table.index_url {
         let parsed = url.parse();
