@@ -28,6 +28,8 @@ mod encrypted;
 mod envd;
 #[path = "e2b/faults.rs"]
 mod faults;
+#[path = "e2b/gateways.rs"]
+mod gateways;
 #[path = "e2b/kits.rs"]
 mod kits;
 #[path = "e2b/languages.rs"]

@@ -31,6 +31,9 @@ pub const CODE_INTERPRETER: &str = "code-interpreter";
 /// What E2B's SDK for the code interpreter calls it.
 pub const CODE_INTERPRETER_ALIAS: &str = "code-interpreter-v1";
 
+/// The template in which E2B's SDKs have servers of the Model Context Protocol started.
+pub const MCP_GATEWAY: &str = "mcp-gateway";
+
 /// A string that cannot be the name of a template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateNameError {
@@ -219,7 +222,23 @@ const READY_IMPORTS: [&str; 3] = ["numpy", "pandas", "matplotlib.pyplot"];
 /// What contexts of Python run their cells in, so that who installs it means to run some.
 const SHELL: &str = "ipython";
 
+/// The program that starts the servers and speaks for them.
+const GATEWAY: &str = include_str!("template/mcp_gateway.py");
+const GATEWAY_PLACE: &str = "/usr/local/bin/mcp-gateway";
+
 impl Recipe {
+    /// What `mcp-gateway` is built from when somebody asks for it who did not build it: the program, and nothing of any registry.
+    /// What a server is made of is installed in the sandbox that is asked for it.
+    pub fn mcp_gateway() -> Self {
+        let end = "end of mcp-gateway";
+        Self {
+            run: vec![format!(
+                "cat >{GATEWAY_PLACE} <<'{end}'\n{GATEWAY}{end}\nchmod 755 {GATEWAY_PLACE} && {GATEWAY_PLACE} check"
+            )],
+            ..Self::default()
+        }
+    }
+
     /// What `code-interpreter` is built from when somebody asks for it who did not build it.
     pub fn code_interpreter() -> Self {
         Self {

@@ -36,7 +36,6 @@ pub(super) fn create(
     version: Version,
     idempotency_key: Option<String>,
 ) -> Result<CreateRequest, Refusal> {
-    refuse_present("`mcp` is", new.mcp.as_ref())?;
     refuse_present("`iam` is", new.iam.as_ref())?;
     if new.volume_mounts.is_some_and(|mounts| !mounts.is_empty()) {
         return Err(unsupported("volumes are"));
@@ -272,7 +271,6 @@ mod tests {
     #[test]
     fn what_is_not_there_is_not_pretended() {
         for field in [
-            r#""mcp":{"x":{}}"#,
             r#""iam":{"tokens":{"a":{}}}"#,
             r#""volumeMounts":[{"name":"v","path":"/v"}]"#,
             r#""autoPause":true,"autoPauseMemory":false"#,

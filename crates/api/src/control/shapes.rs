@@ -28,7 +28,6 @@ pub(super) struct NewSandbox {
     pub(super) network: Option<Network>,
     pub(super) metadata: Option<Texts>,
     pub(super) env_vars: Option<Texts>,
-    pub(super) mcp: Option<Value>,
     pub(super) iam: Option<Value>,
     pub(super) volume_mounts: Option<Vec<Value>>,
 }

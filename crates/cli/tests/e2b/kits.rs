@@ -9,13 +9,14 @@ use crate::support::skip;
 const SDKS: &str = "OFFLEASH_SDKS";
 
 /// Python's, as it is laid out beside one another so that modules import each other.
-const PYTHON: [(&str, &str); 14] = [
+const PYTHON: [(&str, &str); 15] = [
     ("cases.py", include_str!("python/cases.py")),
     ("network.py", include_str!("python/network.py")),
     ("lifecycle.py", include_str!("python/lifecycle.py")),
     ("commands.py", include_str!("python/commands.py")),
     ("files.py", include_str!("python/files.py")),
     ("others.py", include_str!("python/others.py")),
+    ("gateway.py", include_str!("python/gateway.py")),
     ("reach.py", include_str!("python/reach.py")),
     ("code.py", include_str!("python/code.py")),
     ("hostile.py", include_str!("python/hostile.py")),
@@ -75,6 +76,11 @@ impl Kit {
         };
         command.args(modules).current_dir(place);
         command
+    }
+
+    /// Where Python finds both.
+    pub(crate) fn beside(&self, other: &Self) -> std::ffi::OsString {
+        std::env::join_paths([&self.directory, &other.directory]).unwrap()
     }
 
     /// Runs a script of Python's that has the SDK.

@@ -3,6 +3,7 @@
 //! A build is another process of our own program, since sandboxes are made by processes with one thread; whoever asks for
 //! the same template meanwhile waits for the same build. It ends with the daemon.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd as _;
@@ -11,7 +12,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use offleash_core::template::TemplateName;
+use offleash_core::template::{CODE_INTERPRETER, MCP_GATEWAY, Recipe, TemplateName};
 use offleash_core::text::{Text, one_line};
 use offleash_store::registry::Scope;
 use offleash_store::{HeldTemplate, Taken, remove_directory};
@@ -45,9 +46,10 @@ const POOL_ENDS_LOOK: Duration = Duration::from_millis(10);
 /// The build that goes on, and the last one that failed.
 #[derive(Debug, Default)]
 pub(super) struct Builds {
-    state: Mutex<State>,
+    states: Mutex<BTreeMap<TemplateName, State>>,
 }
 
+/// Of one template.
 #[derive(Debug, Default)]
 struct State {
     /// True once it has ended.
@@ -73,7 +75,7 @@ impl Daemon {
     pub async fn has_template(&self, caller: &Caller, name: &str) -> Result<bool, DaemonError> {
         caller.require(Scope::Read)?;
         let Some(name) = named(name)? else { return Ok(true) };
-        Ok(is_built_on_first_use(&self.inner, &name) || find(&self.inner, &name).await?.is_some())
+        Ok(recipe_on_first_use(&self.inner, &name).is_some() || find(&self.inner, &name).await?.is_some())
     }
 
     /// Removes a template that no sandbox of anybody uses; members of the warm pool are ended. What is left of its files
@@ -158,8 +160,15 @@ pub(super) fn note(template: &HeldTemplate) -> Option<String> {
     templates::outdated(template.record())
 }
 
-fn is_built_on_first_use(inner: &Inner, name: &TemplateName) -> bool {
-    name.is_code_interpreter() && inner.config.templates.build_on_first_use
+/// What a template is built from that is built when it is first asked for.
+fn recipe_on_first_use(inner: &Inner, name: &TemplateName) -> Option<Recipe> {
+    let config = &inner.config.templates;
+    match name.as_str() {
+        _ if !config.build_on_first_use => None,
+        CODE_INTERPRETER => Some(config.code_interpreter.clone()),
+        MCP_GATEWAY => Some(Recipe::mcp_gateway()),
+        _ => None,
+    }
 }
 
 async fn find(inner: &Inner, name: &TemplateName) -> Result<Option<HeldTemplate>, DaemonError> {
@@ -181,15 +190,16 @@ pub(super) async fn ready(inner: &Arc<Inner>, name: &str) -> Result<Option<HeldT
         if let Some(held) = find(inner, &wanted).await? {
             return Ok(Some(held));
         }
-        if !is_built_on_first_use(inner, &wanted) {
+        let Some(recipe) = recipe_on_first_use(inner, &wanted) else {
             return Err(DaemonError::UnknownTemplate { name: name.to_owned() });
-        }
-        let mut ended = going_on(inner, &wanted)?;
+        };
+        let installs = recipe.summary();
+        let mut ended = going_on(inner, &wanted, recipe)?;
         let waited = tokio::time::timeout_at(until, ended.wait_for(|ended| *ended)).await;
         if waited.is_err() {
             return Err(DaemonError::TemplateBuilding {
                 name: wanted.to_string(),
-                installs: inner.config.templates.code_interpreter.summary(),
+                installs,
                 retry_after: RETRY,
             });
         }
@@ -197,8 +207,9 @@ pub(super) async fn ready(inner: &Arc<Inner>, name: &str) -> Result<Option<HeldT
 }
 
 /// The build that goes on; begins one unless one has failed lately.
-fn going_on(inner: &Arc<Inner>, name: &TemplateName) -> Result<watch::Receiver<bool>, DaemonError> {
-    let mut state = inner.builds.state.lock().unwrap_or_else(PoisonError::into_inner);
+fn going_on(inner: &Arc<Inner>, name: &TemplateName, recipe: Recipe) -> Result<watch::Receiver<bool>, DaemonError> {
+    let mut states = inner.builds.states.lock().unwrap_or_else(PoisonError::into_inner);
+    let state = states.entry(name.clone()).or_default();
     if let Some(ended) = state.going_on.as_ref().filter(|ended| !*ended.borrow()) {
         return Ok(ended.clone());
     }
@@ -207,12 +218,12 @@ fn going_on(inner: &Arc<Inner>, name: &TemplateName) -> Result<watch::Receiver<b
     }
     let (ending, ended) = watch::channel(false);
     state.going_on = Some(ended.clone());
-    drop(state);
+    drop(states);
     let (weak, name) = (Arc::downgrade(inner), name.clone());
     let order = BuildOrder {
         state: inner.state.path().into(),
         name: name.clone(),
-        recipe: inner.config.templates.code_interpreter.clone(),
+        recipe,
         env: inner.config.templates.build_env.iter().map(text_pair).collect(),
     };
     let (program, watcher) = (inner.config.program.clone(), inner.config.build_watcher.clone());
@@ -232,8 +243,8 @@ fn going_on(inner: &Arc<Inner>, name: &TemplateName) -> Result<watch::Receiver<b
         }
         if let Some(inner) = weak.upgrade() {
             let is_there = find(&inner, &name).await.is_ok_and(|found| found.is_some());
-            let mut state = inner.builds.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.failed = (!is_there).then(Instant::now);
+            let mut states = inner.builds.states.lock().unwrap_or_else(PoisonError::into_inner);
+            states.entry(name).or_default().failed = (!is_there).then(Instant::now);
         }
         ending.send_replace(true);
     });

@@ -138,7 +138,7 @@ tables! {
         idle_seconds: u64 = "`1800`",
     }
     "templates" Templates {
-        /// Build template `code-interpreter`, which E2B's SDK for it asks for, when it is asked for and not there.
+        /// Build templates `code-interpreter` and `mcp-gateway`, which E2B's SDKs ask for, when one is asked for and not there.
         build_on_first_use: bool = "`true`",
         /// How long a create waits for that before it is answered to try again, seconds.
         wait_seconds: u64 = "`45`",
