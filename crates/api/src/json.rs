@@ -71,6 +71,8 @@ pub(crate) async fn unread(most: usize, body: Incoming) -> Result<Bytes, Refusal
 }
 
 /// How deep brackets and braces nest, those in strings left out.
+///
+/// The reader's own limit, 128, does not do: it is about what is read, and fields that nobody knows are passed over at any depth.
 fn depth(text: &[u8]) -> usize {
     let (mut deepest, mut depth) = (0_usize, 0_usize);
     let (mut in_string, mut escaped) = (false, false);
@@ -160,6 +162,20 @@ mod tests {
         ] {
             assert_eq!(depth(text.as_bytes()), expected, "{text}");
         }
+    }
+
+    /// Should this fail one day, the reader's own limit will do.
+    #[test]
+    fn the_reader_passes_over_what_it_ignores_at_any_depth() {
+        #[derive(Debug, serde::Deserialize)]
+        struct Known {
+            known: Option<Value>,
+        }
+        let nested = |name: &str| format!("{{\"{name}\":{}{}}}", "[".repeat(1000), "]".repeat(1000));
+        let ignored: Known = serde_json::from_str(&nested("other")).unwrap();
+        assert_eq!(ignored.known, None);
+        let error = serde_json::from_str::<Known>(&nested("known")).unwrap_err();
+        assert!(error.to_string().contains("recursion limit"), "{error}");
     }
 
     /// The status of the answer to a request that is sent in pieces and never finished; the clock goes on by itself
