@@ -261,10 +261,10 @@ fn renamed(message: &str, from: &str, to: &str) -> String {
 /// Whether a flag was typed, before a command that stands behind dashes.
 fn is_among(words: &[OsString], flag: &str) -> bool {
     let is_short = !flag.starts_with("--");
-    let flags = words
+    let mut flags = words
         .iter()
         .map_while(|word| word.to_str().filter(|word| *word != "--"));
-    flags.into_iter().any(|word| match word.strip_prefix(flag) {
+    flags.any(|word| match word.strip_prefix(flag) {
         Some("") => true,
         Some(rest) => is_short || rest.starts_with('='),
         None => false,

@@ -91,8 +91,8 @@ fn answer(mut connection: TcpStream, wheel: &[u8], seen: &Asked) -> std::io::Res
 
 /// Whether a text is in any file below.
 fn is_in(directory: &Path, text: &str) -> bool {
-    let found = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    found.into_iter().any(|entry| {
+    let mut found = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    found.any(|entry| {
         let kind = entry.file_type().unwrap();
         let is_in_file = || {
             std::fs::read(entry.path()).is_ok_and(|bytes| bytes.windows(text.len()).any(|part| part == text.as_bytes()))
