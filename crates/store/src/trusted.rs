@@ -3,7 +3,7 @@
 //! A hook that is a link, a shell's file that leads elsewhere, a directory of hooks or a program that configuration names:
 //! what is there runs as the protected name would. So changes to it are held back as those of protected names are.
 //!
-//! 1. [`search`]: which protected names the host has, and which the run made.
+//! 1. [`mod@search`]: which protected names the host has, and which the run made.
 //! 2. [`follow`]: where they lead, by links, by a repository's files and by settings. Each entry is looked at in both forms
 //!    that it may have when changes were applied: that of the host and that of the run. So it does not matter which
 //!    changes are applied first, or which are named.

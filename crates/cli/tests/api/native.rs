@@ -110,7 +110,6 @@ fn a6_what_comes_later_says_so_and_that_asking_again_is_no_use() {
         "GET /snapshots",
         "POST /v3/templates",
         "POST /volumes",
-        "GET /secrets",
     ] {
         let answer = server.ask(&key, line, "{}");
         answer.assert_refused(501);

@@ -8,6 +8,7 @@ It returns once every server has answered, and goes on in the background; what a
 prompts begin with that of their server.
 """
 
+import concurrent.futures
 import hmac
 import http.server
 import json
@@ -360,15 +361,16 @@ def handler(gateway, token):
 
 def serve(config, token, ready):
     try:
-        servers = [Server(name, *prepared(name, settings)) for name, settings in config.items()]
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            servers = list(pool.map(lambda one: Server(one[0], *prepared(*one)), config.items()))
         prefixes = [server.prefix for server in servers]
         if len(set(prefixes)) < len(prefixes):
             raise Wrong("two servers would have tools of the same name")
         http.server.ThreadingHTTPServer.daemon_threads = True
         # Taken before there are servers, which could take it.
         door = http.server.ThreadingHTTPServer(("", PORT), handler(Gateway(servers), token))
-        for server in servers:
-            server.start()
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            list(pool.map(Server.start, servers))
     except Refused as refused:
         raise Wrong(f"a server refuses to begin: {refused.error}")
     except OSError as error:

@@ -62,7 +62,7 @@ const KEYS: &[&str] = &[
 /// Such keys of agents.
 const KEYS_OF_AGENTS: [&str; 2] = ["command", "args"];
 
-/// What `text` names, with the key that names it. What stands there is to be split by [`super::words`].
+/// What `text` names, with the key that names it. What stands there is to be split by [`super::words()`].
 pub fn named_programs(form: SettingsForm, text: &[u8]) -> Vec<(String, Vec<u8>)> {
     let Ok(text) = std::str::from_utf8(text) else {
         return Vec::new();

@@ -31,7 +31,7 @@ pub(super) fn missing() -> Option<Link> {
 fn missing_in(part: &Path) -> Option<Link> {
     let below = PYTHON.strip_prefix(PART)?.trim_start_matches('/');
     let is_there = |directory: &&str| fs::symlink_metadata(part.join(directory).join(NAME)).is_ok();
-    if OTHERS.iter().chain([&DIRECTORY]).any(|directory| is_there(&directory)) || !part.join(below).is_file() {
+    if OTHERS.iter().chain([&DIRECTORY]).any(is_there) || !part.join(below).is_file() {
         return None;
     }
     let mut place = part.to_owned();

@@ -9,6 +9,7 @@ use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::id::RunId;
 use offleash_core::level::{Degrade, Level, LevelChoice};
 use offleash_core::limits::Limits;
+use offleash_core::network::host_pattern::HostPattern;
 use offleash_core::network::secret::{
     PlaceError, Placeholder, Secret, SecretPlace, SecretSource, SecretSpec, SecretValue, ValueError,
 };
