@@ -118,8 +118,9 @@ fn is_newer(source: &Stat, copied: &Stat) -> bool {
         let kind = FileType::from_raw_mode(stat.st_mode);
         (kind, stat.st_size, stat.st_mtime, stat.st_mtime_nsec)
     };
-    let changed = |stat: &Stat| (stat.st_ctime, stat.st_ctime_nsec);
-    !is_same(source, copied) && what(source) != what(copied) && changed(source) > changed(copied)
+    // Who loses its name to another file is changed by that, too, and in the same moment.
+    let changed = |stat: &Stat| (stat.st_ctime, stat.st_ctime_nsec, stat.st_mtime, stat.st_mtime_nsec);
+    !is_same(source, copied) && what(source) != what(copied) && changed(source) >= changed(copied)
 }
 
 fn stat_at(directory: &OwnedFd, name: &CStr) -> Result<Option<Stat>, Errno> {
