@@ -18,7 +18,7 @@ use super::sample::{CommandLine, Sample, Series};
 use super::{Shuffle, released, write_json};
 use crate::error::TaskError;
 use crate::program;
-use contenders::Contender;
+use contenders::{Contender, WRITTEN_BACK};
 use jobs::{JOBS, Job, PRELUDE};
 use report::{Report, Timing};
 
@@ -31,6 +31,9 @@ pub(crate) struct WorkOptions {
     /// Do these jobs alone: git-status, npm-install, pip-install, cargo-build, renames, forks, tar
     #[arg(long, value_name = "JOB", value_delimiter = ',')]
     only: Vec<String>,
+    /// Leave out mode rw, whose writing back of many files takes long
+    #[arg(long)]
+    overlay_only: bool,
     /// Measure this offleash instead of building one in release
     #[arg(long, value_name = "PATH")]
     binary: Option<PathBuf>,
@@ -55,7 +58,7 @@ pub(crate) fn run(options: &WorkOptions) -> Result<(), TaskError> {
     for job in JOBS.iter().filter(is_wanted) {
         eprintln!("── {}, {} rounds", job.name, options.rounds);
         match bench.prepare(job) {
-            Ok(()) => timings.extend(bench.measure(job, options.rounds, &mut skipped)?),
+            Ok(()) => timings.extend(bench.measure(job, options, &mut skipped)?),
             Err(error) => skipped.push(Skipped::because(job.name, &error)),
         }
     }
@@ -117,10 +120,16 @@ impl Bench {
         }
     }
 
-    /// Does `job` in every contender, `rounds` times, each round in another order.
-    fn measure(&self, job: &Job, rounds: u32, skipped: &mut Vec<Skipped>) -> Result<Vec<Timing>, TaskError> {
+    /// Does `job` in every contender so many times, each round in another order.
+    fn measure(&self, job: &Job, options: &WorkOptions, skipped: &mut Vec<Skipped>) -> Result<Vec<Timing>, TaskError> {
         let mut contenders = Vec::new();
-        for contender in contenders::all(&self.arena, &self.directory(job), &self.rust) {
+        let all = contenders::all(&self.arena, &self.directory(job), &self.rust);
+        let is_wanted = |name: &str| !options.overlay_only || name != WRITTEN_BACK;
+        let name_of = |tried: &Result<Contender, (&'static str, TaskError)>| match tried {
+            Ok(contender) => contender.name,
+            Err((name, _)) => name,
+        };
+        for contender in all.into_iter().filter(|tried| is_wanted(name_of(tried))) {
             // Once untimed, with what it says if it fails.
             let tried = contender.and_then(|contender| {
                 let checked = self.command(job, contender.words.clone(), job.run).check();
@@ -137,7 +146,7 @@ impl Bench {
         }
         let mut series: Vec<Vec<Sample>> = contenders.iter().map(|_| Vec::new()).collect();
         let mut shuffle = Shuffle::new();
-        for _ in 0..rounds {
+        for _ in 0..options.rounds {
             for index in shuffle.order(contenders.len()) {
                 series[index].push(self.sample(job, &contenders[index])?);
             }
