@@ -411,7 +411,6 @@ mod tests {
     /// The first byte behind the length says which variant it is, and the number behind it the version: clients of any
     /// version understand that much of each other.
     #[test]
-<<<<<<< ours
     fn what_clients_of_every_version_say_and_hear_keeps_its_place() {
         assert_eq!(encode(&KeeperRequest::Hello).unwrap()[4], 0);
         assert_eq!(encode(&KeeperRequest::Kill).unwrap()[4], 1);
@@ -425,124 +424,6 @@ mod tests {
             users: Vec::new(),
             enforced: BTreeMap::new(),
             not_enforced: BTreeMap::new(),
-=======
-    fn every_variant_keeps_its_number() {
-        let which = || Selector::Pid(7);
-        let requests = [
-            KeeperRequest::Hello,
-            KeeperRequest::Start(StartExec::default()),
-            KeeperRequest::Attach(which()),
-            KeeperRequest::Processes,
-            KeeperRequest::Input {
-                which: which(),
-                bytes: Vec::new(),
-            },
-            KeeperRequest::CloseInput(which()),
-            KeeperRequest::Signal {
-                which: which(),
-                signal: 9,
-            },
-            KeeperRequest::Resize {
-                which: which(),
-                rows: 1,
-                columns: 2,
-            },
-            KeeperRequest::Files { user: None },
-            KeeperRequest::Port(80),
-            KeeperRequest::Usage,
-            KeeperRequest::SetNetwork(ConnectionRules::default()),
-            KeeperRequest::Pause,
-            KeeperRequest::Resume,
-            KeeperRequest::Kill,
-            KeeperRequest::Authority,
-            KeeperRequest::SetReach(HeaderRules::default()),
-            KeeperRequest::First,
-            KeeperRequest::StartCopy(StartExec::default()),
-            KeeperRequest::SetWhole(WayOutRules::default()),
-            KeeperRequest::Hold,
-            KeeperRequest::Ends,
-            KeeperRequest::NoteEnd {
-                tag: String::new(),
-                note: None,
-            },
-            KeeperRequest::Refusals { after: 0 },
-        ];
-        for (number, request) in requests.iter().enumerate() {
-            assert_eq!(usize::from(encode(request).unwrap()[4]), number, "{request:?}");
-        }
-        let replies = [
-            (1, KeeperReply::Started { pid: 1 }),
-            (3, KeeperReply::TimedOut),
-            (4, KeeperReply::Ended(ExecEnd::Exited { code: 0 })),
-            (5, KeeperReply::Gone),
-            (7, KeeperReply::Done),
-            (8, KeeperReply::Files),
-            (9, KeeperReply::Port),
-            (10, KeeperReply::Usage(KeeperUsage::default())),
-            (12, KeeperReply::Failed(KeeperFailure::Gone)),
-            (13, KeeperReply::Authority(Vec::new())),
-            (
-                15,
-                KeeperReply::Past(PastInfo {
-                    tag: String::new(),
-                    cwd: Vec::new(),
-                    end: ExecEnd::Lost,
-                    note: None,
-                }),
-            ),
-            (
-                16,
-                KeeperReply::Over {
-                    end: ExecEnd::Lost,
-                    took_us: 0,
-                },
-            ),
-            (17, KeeperReply::Refusals(Refusals::default())),
-            (18, KeeperReply::GoneFor(String::new())),
-        ];
-        for (number, reply) in replies {
-            assert_eq!(encode(&reply).unwrap()[4], number, "{reply:?}");
-        }
-        let rules = ConnectionRules {
-            internet: true,
-            allow: vec!["a".to_owned()],
-            deny: Vec::new(),
-        };
-        let frame = encode(&KeeperRequest::SetNetwork(rules)).unwrap();
-        assert_eq!(frame[4..], [11, 1, 1, 1, b'a', 0]);
-        let rules = HeaderRules {
-            headers: vec![HeaderOrder {
-                host: "h".to_owned(),
-                name: "n".to_owned(),
-                value: "v".to_owned(),
-            }],
-            ..HeaderRules::default()
-        };
-        let frame = encode(&KeeperRequest::SetReach(rules)).unwrap();
-        assert_eq!(frame[4..], [16, 0, 0, 0, 1, 1, b'h', 1, b'n', 1, b'v']);
-        let mut whole = WayOutRules::default();
-        whole.way_out.dns_servers = vec!["d".to_owned()];
-        whole.way_out.proxy = Some(ProxyOrder {
-            address: "p".to_owned(),
-            credentials: Some(("u".to_owned(), "w".to_owned())),
-        });
-        let frame = encode(&KeeperRequest::SetWhole(whole)).unwrap();
-        assert_eq!(
-            frame[4..],
-            [19, 0, 0, 0, 0, 1, 1, b'd', 1, 1, b'p', 1, 1, b'u', 1, b'w']
-        );
-        let named = NetworkOrder {
-            allow: vec!["a".to_owned()],
-            named_by_owner: true,
-            ..NetworkOrder::default()
-        };
-        let frame = encode(&KeeperRequest::SetNamed(named)).unwrap();
-        assert_eq!(frame[4..], [24, 0, 1, 1, b'a', 0, 0, 0, 0, 1, 0]);
-        let start = StartExec {
-            argv: vec![b"a".to_vec()],
-            timeout_ms: Some(300),
-            ..StartExec::default()
->>>>>>> theirs
         };
         let frame = encode(&KeeperReply::Hello(hello)).unwrap();
         assert_eq!(frame[4..6], [0, u8::try_from(VERSION).unwrap()]);
