@@ -47,7 +47,7 @@ impl Progress for Shown {
         match self {
             Self::Nothing => {}
             Self::Lines { .. } => terminal::complain(&format!("  {told}")),
-            Self::Bar(bar) => bar.aside(|| terminal::complain(&format!("  {told}"))),
+            Self::Bar(bar, _) => bar.aside(|| terminal::complain(&format!("  {told}"))),
         }
     }
 
