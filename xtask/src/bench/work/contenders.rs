@@ -28,7 +28,13 @@ pub(super) fn all(arena: &Arena, directory: &Path, rust: &Path) -> [Result<Conte
     let bubblewrap = bubblewrap_words().map(|mut words| {
         // Before the `--` at the end.
         let end = words.split_off(words.len() - 1);
-        for (option, path) in [("--bind", directory), ("--ro-bind", rust)] {
+        // Distributions name their compiler there.
+        let alternatives = Path::new("/etc/alternatives");
+        for (option, path) in [
+            ("--bind", directory),
+            ("--ro-bind", rust),
+            ("--ro-bind-try", alternatives),
+        ] {
             words.extend([option.into(), path.into(), path.into()]);
         }
         words.extend(["--chdir".into(), directory.into()]);
