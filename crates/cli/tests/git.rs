@@ -89,7 +89,7 @@ fn what_did_not_change_is_not_read_again_and_the_index_is_left_alone() {
     assert!(touched.unwrap().success());
     git(&site.workspace(), &["update-index", "--refresh"]);
     // Another change time; and whoever reads it fails.
-    fs::set_permissions(&file, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o000)).unwrap();
     let script = "! cat file 2>/dev/null; git status --short";
     let output = site
         .offleash(["run", "--json", "-c", script])
