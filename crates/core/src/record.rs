@@ -51,9 +51,8 @@ pub struct RunRecord {
     pub network: Option<NetworkUse>,
 }
 
-/// What a run asked of the network. What a record of an earlier version does not have is as if there had been none.
+/// What a run asked of the network.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-#[serde(default)]
 pub struct NetworkUse {
     /// Connections, in the order in which they ended; the first 10,000.
     pub connections: Vec<Connection>,
@@ -131,7 +130,6 @@ pub struct Connection {
     /// When, RFC 3339, UTC; of several the first.
     pub at: String,
     /// How many there were: connections that were only refused, and for the same reason, are told together.
-    #[serde(default = "once")]
     pub times: u64,
     /// The name, or the address where none was used.
     pub host: String,
@@ -157,10 +155,8 @@ pub struct Connection {
     pub duration_ms: u64,
     /// The requests on it, where rules for requests, headers or secrets are about the host, in the order in which they
     /// began; the first 1,000, and of all connections together the first 20,000.
-    #[serde(default)]
     pub requests: Vec<RequestSeen>,
     /// How many there were beyond those.
-    #[serde(default)]
     pub more_requests: u64,
 }
 
@@ -169,7 +165,7 @@ impl Connection {
     pub fn seen(host: &str, port: u16, verdict: ConnectionVerdict) -> Self {
         Self {
             at: String::new(),
-            times: once(),
+            times: 1,
             host: host.to_owned(),
             port,
             address: None,
@@ -184,11 +180,6 @@ impl Connection {
             more_requests: 0,
         }
     }
-}
-
-/// Records of earlier versions tell each connection by itself.
-fn once() -> u64 {
-    1
 }
 
 /// A request that the sandbox made on a connection.
@@ -207,7 +198,6 @@ pub struct RequestSeen {
     /// The rule that decided; absent when none was about it.
     pub rule: Option<String>,
     /// The names of the secrets that were put into it.
-    #[serde(default)]
     pub secrets: Vec<String>,
     /// Bytes of its body.
     pub sent_bytes: u64,

@@ -118,23 +118,25 @@ mod tests {
     fn network(connections: usize, requests: usize, names: usize) -> NetworkUse {
         let request = json!({
             "method": "GET", "path": "x".repeat(256), "status": 200, "verdict": "allowed", "reason": null, "rule": null,
-            "sent_bytes": 0, "received_bytes": 0, "duration_ms": 0,
+            "secrets": [], "sent_bytes": 0, "received_bytes": 0, "duration_ms": 0,
         });
         let connection = |number: usize| {
             json!({
-                "at": "2025-01-02T03:04:05.678Z", "host": format!("n{number}.example"), "port": 443, "address": null,
+                "at": "2025-01-02T03:04:05.678Z", "times": 1, "host": format!("n{number}.example"), "port": 443, "address": null,
                 "verdict": "refused", "reason": "no rule allows it", "rule": null, "asked": null, "sent_bytes": 0,
                 "received_bytes": 0, "duration_ms": 0, "requests": vec![request.clone(); requests], "more_requests": 0,
             })
         };
-        let names: Map<String, Value> = (0..names)
-            .map(|number| (format!("{number}{}", "x".repeat(250)), json!(1)))
-            .collect();
         let all: Vec<Value> = (0..connections).map(connection).collect();
-        serde_json::from_value(json!({
-            "connections": all, "more_connections": 3, "refused_names": names, "more_refused_names": 4,
-        }))
-        .unwrap()
+        NetworkUse {
+            connections: serde_json::from_value(json!(all)).unwrap(),
+            more_connections: 3,
+            refused_names: (0..names)
+                .map(|number| (format!("{number}{}", "x".repeat(250)), 1))
+                .collect(),
+            more_refused_names: 4,
+            ..NetworkUse::default()
+        }
     }
 
     #[test]
