@@ -207,6 +207,7 @@ fn cells_are_interrupted_and_contexts_restarted_and_removed() {
         (&end["outcome"], &end["reason"]),
         (&json!("died"), &json!("its process exited with status 3"))
     );
+    let process = contexts.value(&id, "__import__('os').getpid()");
     // It ends when the cell is over.
     let later = "import os, threading, time\n\
                  def end():\n  while not os.path.exists('/tmp/gate'): time.sleep(0.01)\n  os._exit(4)\n\
@@ -214,9 +215,12 @@ fn cells_are_interrupted_and_contexts_restarted_and_removed() {
     let events = contexts.run(&id, &json!({ "code": later }));
     assert_eq!(events.last().unwrap()["outcome"], "done", "{events:?}");
     server.say(&["exec", &contexts.id, "touch", "/tmp/gate"]);
+    let is_there = format!("kill -0 {process} 2>/dev/null && echo there || echo gone");
     eventually("the end of the process", || {
-        (contexts.list()[0]["state"] == "dead").then_some(())
+        let said = server.say(&["exec", &contexts.id, "sh", "-c", &is_there]);
+        (said.trim() == "gone").then_some(())
     });
+    // It comes back by itself, and the next cell is told so, once.
     let events = contexts.run(&id, &json!({ "code": "1" }));
     assert_eq!(
         events,

@@ -109,7 +109,7 @@ fn the_verbs_know_templates() {
 /// machine itself, where no build comes.
 fn nothing_to_install(wait: u32) -> String {
     format!(
-        "{QUIET}[templates]\nwait_seconds = {wait}\nindex_url = \"http://127.0.0.1:9/simple\"\n\
+        "{QUIET}[templates]\npip = [\"numpy\", \"pandas\"]\nwait_seconds = {wait}\nindex_url = \"http://127.0.0.1:9/simple\"\n\
          build_env = [\"PIP_RETRIES=0\", \"PIP_TIMEOUT=1\"]\n"
     )
 }

@@ -295,7 +295,10 @@ impl Machine {
     pub(super) fn apt(&self) -> Vec<Index> {
         let directory = self.root.join("etc/apt/sources.list.d");
         let more = std::fs::read_dir(directory).into_iter().flatten().flatten();
-        let mut names: Vec<OsString> = more.map(|found| found.file_name()).collect();
+        let mut names: Vec<OsString> = more
+            .map(|found| found.file_name())
+            .filter(|name| is_read_by_apt(name))
+            .collect();
         names.sort();
         let more = names.iter().map(|name| Path::new("/etc/apt/sources.list.d").join(name));
         let files = std::iter::once(PathBuf::from("/etc/apt/sources.list")).chain(more);
@@ -303,15 +306,35 @@ impl Machine {
         for file in files.take(MOST_FILES) {
             let text = self.read(&file).unwrap_or_default();
             let said_by = file.display().to_string();
-            let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
             found.extend(
-                lines
+                enabled_lines(&text)
                     .flat_map(str::split_whitespace)
                     .filter_map(|word| Index::parse(word, &said_by)),
             );
         }
         found
     }
+}
+
+/// Whether apt reads a file of this name in `sources.list.d`: it passes over those that were set aside.
+fn is_read_by_apt(name: &OsStr) -> bool {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-.".contains(byte);
+    let name = name.as_encoded_bytes();
+    name.iter().all(is_plain) && [&b".list"[..], b".sources"].iter().any(|end| name.ends_with(end))
+}
+
+/// The lines of a list of sources that count: no comments, and no stanzas that say `Enabled: no`.
+fn enabled_lines(text: &str) -> impl Iterator<Item = &str> {
+    let is_off = |line: &str| {
+        let field = line.split_once(':');
+        field.is_some_and(|(name, value)| {
+            name.eq_ignore_ascii_case("Enabled")
+                && ["no", "false", "without", "off", "disable"].contains(&value.trim().to_ascii_lowercase().as_str())
+        })
+    };
+    let stanzas = text.split("\n\n").filter(move |stanza| !stanza.lines().any(is_off));
+    let lines = stanzas.flat_map(str::lines);
+    lines.filter(|line| !line.trim_start().starts_with('#'))
 }
 
 impl Pip {

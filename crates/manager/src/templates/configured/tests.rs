@@ -145,11 +145,20 @@ fn npm_has_registries_of_scopes_and_credentials_by_place() {
 #[test]
 fn the_distribution_s_packages_come_from_where_its_files_say() {
     let old = "# http://no.test x\ndeb [signed-by=/x] http://deb.test/debian bookworm main\ndeb cdrom:[x]/ y z\n";
-    let new = "Types: deb\nURIs: https://sec.test:8443/debian http://u@deb.test/x\nSuites: bookworm\n";
+    let new = "Types: deb\nURIs: https://sec.test:8443/debian http://u@deb.test/x\nSuites: bookworm\n\n\
+               Types: deb\nURIs: http://off.test/\nEnabled: no\n";
     let (_root, known) = machine(
         &[
             ("/etc/apt/sources.list", old),
             ("/etc/apt/sources.list.d/debian.sources", new),
+            (
+                "/etc/apt/sources.list.d/aside.sources.disabled",
+                "URIs: http://aside.test/\n",
+            ),
+            (
+                "/etc/apt/sources.list.d/saved.list.save",
+                "deb http://saved.test/ x main\n",
+            ),
         ],
         &[],
     );
