@@ -130,6 +130,12 @@ pub trait Sandbox: Debug {
         0
     }
 
+    /// Whether something that was begun for a program, which may have ended, is to be finished in further turns: a directory
+    /// is being renamed.
+    fn is_finishing(&self) -> bool {
+        false
+    }
+
     /// Starts a command; what becomes of it follows as events.
     ///
     /// # Errors

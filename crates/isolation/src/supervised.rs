@@ -172,6 +172,10 @@ impl<H: Holding> Sandbox for Supervised<H> {
         self.holding.found_no_route()
     }
 
+    fn is_finishing(&self) -> bool {
+        self.served.link.is_renaming()
+    }
+
     fn keep_mounts(&self) -> Option<OwnedFd> {
         self.holding.keep_mounts()
     }

@@ -407,6 +407,21 @@ impl<'a> Drive<'a> {
     }
 }
 
+/// Lets a sandbox finish what was begun for a program that has ended, until `deadline`.
+pub(crate) fn finish(sandbox: &mut dyn Sandbox, deadline: Instant) -> Result<(), IsolationError> {
+    while sandbox.is_finishing() && Instant::now() < deadline {
+        let interests = sandbox.wait_on(false);
+        let mut waiting: Vec<PollFd<'_>> = interests.iter().map(what_is_awaited).collect();
+        poll_until(&mut waiting, sandbox.next_turn().min(deadline))?;
+        drop(waiting);
+        let events = sandbox.turn(false)?;
+        if events.iter().any(|event| matches!(event, SandboxEvent::Gone)) {
+            break;
+        }
+    }
+    Ok(())
+}
+
 /// What to wait for on a descriptor of a sandbox.
 pub(crate) fn what_is_awaited<'a>(interest: &Interest<'a>) -> PollFd<'a> {
     let flags = if interest.writable {

@@ -15,7 +15,7 @@ mod secrets;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::exec::{ExecEnd, ExecRequest, Stdin, TerminalSize};
@@ -45,11 +45,14 @@ pub(crate) use self::own_root::OwnRoot;
 pub use self::prepared::{Checked, Prepared, Remains};
 pub use self::secrets::SecretsError;
 use crate::capture::Capture;
-use crate::drive::{Door, Drive, Driven, Ending};
+use crate::drive::{self, Door, Drive, Driven, Ending};
 use crate::planning::{self, ExecBasis, Host, PlanError};
 
 /// What a command that succeeded is answered with when not everything was written back in mode `rw`.
 const EXIT_HELD_BACK: u8 = 1;
+
+/// How long after its command a run may go on for what was begun and is not finished ([`Sandbox::is_finishing`]).
+const FINISHING: Duration = Duration::from_secs(30);
 
 /// What a user is told whose command failed, and something of it wanted a network.
 const NO_NETWORK: &str =
@@ -377,6 +380,9 @@ fn carry_out(
         .with_questions(gateway.as_ref().map(Gateway::questions))
         .with_gateway(gateway.as_ref())
         .run()?;
+    if matches!(driven.ending, Ending::Command(_)) {
+        drive::finish(&mut **sandbox, Instant::now() + FINISHING)?;
+    }
     let strays = match &driven.ending {
         Ending::Command(ExecEnd::Exited { code: 0 }) => 0,
         _ if gateway.is_some() => 0,

@@ -65,7 +65,7 @@ fn that_a_context_died_is_known_to_the_next_daemon() {
             let later = format!("(until test -e /tmp/{id}; do sleep 0.05; done; kill -9 $$) >/dev/null 2>&1 &");
             assert_eq!(end_of(&contexts, id, &later).await, Some(CellEnd::Done));
             output(&of_sandbox, &format!("touch /tmp/{id}")).await;
-            until_dead(&contexts, id).await;
+            until_it_came_back(&of_sandbox, &contexts, id).await;
         }
         within(contexts.remove(removed)).await.unwrap();
         drop((contexts, first));
@@ -99,6 +99,21 @@ fn that_a_context_died_is_known_to_the_next_daemon() {
         within(fourth.kill(&me, &sandbox.id)).await.unwrap();
         world.emptied().await;
     });
+}
+
+/// Waits until a context has another driver in the place of one that ended by itself.
+async fn until_it_came_back(keeper: &Keeper, contexts: &SandboxContexts, id: &str) {
+    let is_its_second = |tag: &str| tag.contains(id) && tag.ends_with("again");
+    loop {
+        let processes = keeper.processes().await.unwrap();
+        let has_second = processes
+            .iter()
+            .any(|process| process.tag.as_deref().is_some_and(is_its_second));
+        if has_second && within(contexts.get(id)).await.unwrap().state == ContextState::Idle {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 async fn until_dead(contexts: &SandboxContexts, id: &str) {

@@ -58,6 +58,24 @@ attempt("to above", give, "../beside/given")
 }
 
 #[test]
+fn f4_what_a_link_calls_renamed_is_not_removed_from_the_host() {
+    let site = Site::new();
+    site.write("sub/key", "k\n");
+    let sub = site.workspace().join("sub");
+    let workspace = format!("{}:rw", site.workspace().display());
+    let output = site
+        .offleash(["run", "-w", &workspace, "--read"])
+        .arg(&sub)
+        .args(["--", "sh", "-c", "ln -s sub .offleash-renamed-0123456789abcdef"])
+        .output()
+        .unwrap();
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("not applied: `sub/key`"), "{said}");
+    assert_eq!(std::fs::read_to_string(sub.join("key")).unwrap(), "k\n");
+}
+
+#[test]
 fn f2_what_is_swapped_for_a_link_during_the_copy_leads_nowhere() {
     if !can_attack() {
         return;

@@ -88,7 +88,9 @@ fn named(section: &Section, name: &[u8], value: Vec<u8>) -> Option<Named> {
             return Some(Named::Path(value));
         }
         // A name of another alias, or of a command of git's own, is none of a program.
-        (b"alias", _) => value.first() == Some(&b'!'),
+        (b"alias", _) => value.first() == Some(&b'!') || value.windows(2).any(|two| two == b"-c"),
+        (b"gc", b"recentobjectshook") | (b"tar", b"command") | (b"imap", b"tunnel") => true,
+        (b"lfs", name) => matches!(name, b"path" | b"args"),
         (b"core", name) => matches!(
             name,
             b"fsmonitor" | b"editor" | b"pager" | b"sshcommand" | b"askpass" | b"gitproxy" | b"alternaterefscommand"

@@ -8,11 +8,11 @@ use toml::Value as Toml;
 pub enum SettingsForm {
     /// `key = value` or `key value`, a line each.
     Lines,
-    /// YAML, of which keys and what belongs to them is told by how far it is indented.
+    /// YAML, of which every word counts: what runs stands under many keys, and in flows and blocks.
     Yaml,
     /// TOML.
     Toml,
-    /// JSON.
+    /// JSON, perhaps with comments, of which every text counts.
     Json,
 }
 
@@ -33,10 +33,12 @@ impl SettingsForm {
                 | b".lefthook.yml"
                 | b".lefthook.yaml",
             ) => Some(Self::Yaml),
-            (Some(b".cargo"), b"config" | b"config.toml") | (_, b"bunfig.toml") => Some(Self::Toml),
-            (_, b".mcp.json" | b"mcp.json") | (Some(b".claude"), b"settings.json" | b"settings.local.json") => {
-                Some(Self::Json)
+            (Some(b".cargo"), b"config" | b"config.toml") | (Some(b".codex"), b"config.toml") | (_, b"bunfig.toml") => {
+                Some(Self::Toml)
             }
+            (_, b".mcp.json" | b"mcp.json" | b"devcontainer.json" | b".devcontainer.json")
+            | (Some(b".claude" | b".gemini"), b"settings.json" | b"settings.local.json")
+            | (Some(b".cursor"), b"hooks.json") => Some(Self::Json),
             _ => None,
         }
     }
@@ -55,12 +57,9 @@ const KEYS: &[&str] = &[
     "global-credential-providers", "include",
     // Bun
     "preload",
-    // pre-commit, lefthook
-    "entry", "run", "script",
+    // agents
+    "command", "args", "notify",
 ];
-
-/// Such keys of agents.
-const KEYS_OF_AGENTS: [&str; 2] = ["command", "args"];
 
 /// What `text` names, with the key that names it. What stands there is to be split by [`super::words()`].
 pub fn named_programs(form: SettingsForm, text: &[u8]) -> Vec<(String, Vec<u8>)> {
@@ -76,11 +75,10 @@ pub fn named_programs(form: SettingsForm, text: &[u8]) -> Vec<(String, Vec<u8>)>
                 in_toml(&Toml::Table(table), None, &mut found);
             }
         }
-        SettingsForm::Json => {
-            if let Ok(value) = serde_json::from_str(text) {
-                in_json(&value, None, &mut found);
-            }
-        }
+        SettingsForm::Json => match serde_json::from_str(text) {
+            Ok(value) => in_json(&value, "it", &mut found),
+            Err(_) => yaml(text, &mut found),
+        },
     }
     found
 }
@@ -116,28 +114,19 @@ fn lines(text: &str, found: &mut Vec<(String, Vec<u8>)>) {
 }
 
 fn yaml(text: &str, found: &mut Vec<(String, Vec<u8>)>) {
-    // The key that holds, and how far it is indented.
-    let mut holds: Option<(usize, String)> = None;
-    for line in text.lines() {
-        let trimmed = line.trim_start();
-        if trimmed.is_empty() || trimmed.starts_with('#') {
+    let mut last = "it";
+    for line in text.lines().map(str::trim_start) {
+        if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let content = trimmed.trim_start_matches("- ");
-        let indent = line.len() - content.len();
-        // An item of a list may stand right below its key.
-        let is_item = content.len() < trimmed.len();
-        let belongs = |(above, _): &(usize, String)| {
-            line.len() - trimmed.len() > *above || is_item && line.len() - trimmed.len() == *above
+        let content = line.trim_start_matches("- ");
+        let (key, value) = match content.split_once(':') {
+            Some((key, value)) => (key.trim_matches(['"', '\'', '{', '[', ' ']), value),
+            None => (last, content),
         };
-        holds = holds.filter(belongs);
-        if let Some((_, key)) = &holds {
-            found.push((key.clone(), content.into()));
-        } else if let Some((key, value)) = content.split_once(':')
-            && known(key.trim_matches(['"', '\'']))
-        {
+        last = key;
+        if !value.trim().is_empty() {
             found.push((key.to_owned(), value.into()));
-            holds = Some((indent, key.to_owned()));
         }
     }
 }
@@ -155,19 +144,11 @@ fn in_toml(value: &Toml, key: Option<&str>, found: &mut Vec<(String, Vec<u8>)>) 
     }
 }
 
-fn in_json(value: &Json, key: Option<&str>, found: &mut Vec<(String, Vec<u8>)>) {
+fn in_json(value: &Json, key: &str, found: &mut Vec<(String, Vec<u8>)>) {
     match value {
-        Json::Object(members) => {
-            for (name, value) in members {
-                in_json(
-                    value,
-                    key.or_else(|| KEYS_OF_AGENTS.contains(&name.as_str()).then_some(name)),
-                    found,
-                );
-            }
-        }
+        Json::Object(members) => members.iter().for_each(|(name, value)| in_json(value, name, found)),
         Json::Array(values) => values.iter().for_each(|value| in_json(value, key, found)),
-        Json::String(text) => found.extend(key.map(|key| (key.to_owned(), text.clone().into_bytes()))),
+        Json::String(text) => found.push((key.to_owned(), text.clone().into_bytes())),
         _ => {}
     }
 }
@@ -195,23 +176,23 @@ mod tests {
             ),
             (
                 Yaml,
-                "nodeLinker: x\nyarnPath: y.cjs\nother: z",
-                vec!["yarnPath: y.cjs"],
+                "nodeLinker: x\nyarnPath: y.cjs\n# other: z",
+                vec!["nodeLinker: x", "yarnPath: y.cjs"],
             ),
             (
                 Yaml,
                 "plugins:\n  - path: a.cjs\n    spec: b\n- c.cjs\nlast: d",
-                vec!["plugins:", "plugins:path: a.cjs", "plugins:spec: b", "plugins:c.cjs"],
+                vec!["path: a.cjs", "spec: b", "spec:c.cjs", "last: d"],
             ),
             (
                 Yaml,
-                "repos:\n- repo: local\n  hooks:\n  - id: x\n    entry: s/x\n    args: [y]\n    files: z",
-                vec!["entry: s/x"],
+                "hooks:\n  - {id: x, entry: s/x}\n  - args: [y]",
+                vec!["id: x, entry: s/x}", "args: [y]"],
             ),
             (
                 Yaml,
                 "c:\n  run: |\n    s/one\n    s/two\n  x: y",
-                vec!["run: |", "run:s/one", "run:s/two"],
+                vec!["run: |", "run:s/one", "run:s/two", "x: y"],
             ),
             (
                 Toml,
@@ -222,9 +203,13 @@ mod tests {
             (
                 Json,
                 r#"{"mcpServers":{"a":{"command":"node","args":["s.js"],"env":{"x":"y"}}}}"#,
-                vec!["args:s.js", "command:node"],
+                vec!["args:s.js", "command:node", "x:y"],
             ),
-            (Json, "{", vec![]),
+            (
+                Json,
+                "{ // why\n\"apiKeyHelper\": \"s/k\" }",
+                vec!["apiKeyHelper: \"s/k\" }", "it:{ // why"],
+            ),
         ] {
             let named = named_programs(form, text.as_bytes());
             let mut named: Vec<String> = named

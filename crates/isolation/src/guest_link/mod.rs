@@ -181,6 +181,11 @@ impl GuestLink {
         self.further_listeners.push(Arc::new(listener));
     }
 
+    /// Whether a directory is being renamed for a program, which may have ended.
+    pub(crate) fn is_renaming(&self) -> bool {
+        !self.gone && self.renames.as_ref().is_some_and(|renames| !renames.is_idle())
+    }
+
     pub(crate) fn input_window(&self, exec: ExecId) -> usize {
         self.execs
             .get(&exec.0)
@@ -508,7 +513,7 @@ impl GuestLink {
             let answered = match &mut self.mediator {
                 _ if call.asks_for_memory() => listener.tell_memory(&call, self.memory.as_ref()),
                 _ if let Some(bytes) = call.reserves() => {
-                    self.has_made_room |= reservations::make_room(&call, bytes);
+                    self.has_made_room |= reservations::make_room(listener, &call, bytes);
                     listener.proceed(&call)
                 }
                 Some(mediator) if call.forks() => {

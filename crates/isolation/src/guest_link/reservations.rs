@@ -5,18 +5,24 @@
 //! what it uses is the watcher's to bound.
 
 use offleash_sys::rlimit::{self, Resource};
-use offleash_sys::seccomp::Notification;
+use offleash_sys::seccomp::{Listener, Notification};
 use rustix::process::Pid;
 
 /// From this size on it is for address space and not for use.
 const LARGE: u64 = 64 << 20;
 
-/// Makes room for so many bytes in the process that calls, which waits; answers whether it was to be made.
-pub(super) fn make_room(call: &Notification, bytes: u64) -> bool {
+/// The address space of a process; more than that is never reserved.
+const ADDRESS_SPACE: u64 = 1 << 47;
+
+/// Makes room for so many bytes in the process that calls, if it still waits; answers whether it was to be made.
+pub(super) fn make_room(listener: &Listener, call: &Notification, bytes: u64) -> bool {
     let caller = i32::try_from(call.pid).ok().and_then(Pid::from_raw);
-    let Some(caller) = caller.filter(|_| bytes >= LARGE) else {
+    let Some(caller) = caller.filter(|_| (LARGE..ADDRESS_SPACE).contains(&bytes)) else {
         return false;
     };
+    if !listener.still_waits_for(call) {
+        return false;
+    }
     // Where that is not ours to do, the call fails, as it would have before.
     rlimit::raise_soft_of(caller, Resource::Data, bytes).is_ok()
 }

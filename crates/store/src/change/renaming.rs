@@ -2,8 +2,8 @@
 //! the middle (`offleash_protocol::rename`).
 //!
 //! A copy that has not got its name yet is nothing. A link to an old name without such a copy says that the name is no more,
-//! whatever may be left of it. Both are the sandbox's word, and neither says more than that the sandbox removed something
-//! of its own.
+//! whatever may be left of it. Both are the sandbox's word, which may be about what it could not have removed: so what a link
+//! says is shown, and applied only when it is named.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;

@@ -419,7 +419,7 @@ fn a_real_overlay_gives_the_changes_that_were_made_in_it() {
 }
 
 #[test]
-fn of_a_renaming_that_was_ended_in_the_middle_one_name_is_left() {
+fn of_a_renaming_that_was_ended_in_the_middle_what_is_left_of_the_old_name_is_told() {
     let scratch = Scratch::new();
     for file in ["pkg/f", "pkg/sub/g", "elsewhere/x"] {
         write(scratch.host(file), "old");
@@ -445,12 +445,27 @@ fn of_a_renaming_that_was_ended_in_the_middle_one_name_is_left() {
         [
             "Added elsewhere/new",
             "Added elsewhere/new/f",
-            "Deleted pkg",
-            "Deleted pkg/f",
+            "Modified pkg/f",
             "Deleted pkg/sub",
             "Deleted pkg/sub/g"
         ]
     );
+}
+
+#[test]
+fn what_a_link_alone_says_is_gone_is_not_removed_unless_it_is_named() {
+    let scratch = Scratch::new();
+    for file in ["kept/f", "kept/sub/g"] {
+        write(scratch.host(file), "old");
+    }
+    let live = scratch.start();
+    symlink("kept", upper(&live).join(".offleash-renamed-00000000000000aa")).unwrap();
+    let mut run = live.finish().unwrap().run.unwrap();
+    let report = run.apply(&crate::testing::all()).unwrap();
+    assert_eq!(shown(&report.applied), [""; 0]);
+    assert_eq!(report.refused.len(), 4);
+    assert!(scratch.host("kept/sub/g").exists());
+    run.discard().unwrap();
 }
 
 #[test]

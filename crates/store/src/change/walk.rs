@@ -53,6 +53,9 @@ pub(crate) fn changes_in_layer(
     Ok(walk.found)
 }
 
+/// Why what was left of an old name is not applied unless named.
+const UNFINISHED: &str = "what is left of a renaming that was not finished";
+
 struct Walk<'a> {
     layer: usize,
     trees: &'a LayerTrees,
@@ -196,14 +199,23 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Old names that are no more are deleted, whatever was found there.
+    /// Old names that are no more are deleted, but for what is new there. That is the sandbox's word alone, which may also be
+    /// about what it could not remove, so none of it is applied unless it is named.
     fn take_gone(&mut self) -> Result<(), ChangeError> {
         let gone = std::mem::take(&mut self.gone);
         if gone.is_empty() {
             return Ok(());
         }
+        let is_gone = |change: &Change| change.path.ancestors().any(|path| gone.contains(path));
         self.found
-            .retain(|change| !change.path.ancestors().any(|path| gone.contains(path)));
+            .retain(|change| change.kind != ChangeKind::Deleted || !is_gone(change));
+        let kept: BTreeSet<PathBuf> = self
+            .found
+            .iter()
+            .filter(|change| is_gone(change))
+            .flat_map(|change| change.path.ancestors().map(Path::to_owned))
+            .collect();
+        let others = std::mem::take(&mut self.found);
         let is_first = |path: &&PathBuf| !path.ancestors().skip(1).any(|above| gone.contains(above));
         for path in gone.iter().filter(is_first) {
             match self.trees.host.node(path) {
@@ -213,6 +225,12 @@ impl Walk<'_> {
                 Err(error) => return Err(at("examining", path)(error)),
             }
         }
+        let deleted = std::mem::replace(&mut self.found, others);
+        let deleted = deleted.into_iter().filter(|change| !kept.contains(&change.path));
+        self.found.extend(deleted.map(|change| Change {
+            protected: change.protected.or_else(|| Some(UNFINISHED.to_owned())),
+            ..change
+        }));
         Ok(())
     }
 

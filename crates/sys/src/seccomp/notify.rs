@@ -11,6 +11,7 @@ use std::mem::size_of;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -138,11 +139,22 @@ impl Listener {
         if !notification.asks_for_memory() {
             return self.refuse(notification);
         }
-        let write = |shown| write_process(notification.pid, notification.args[0], &sysinfo_with(shown)).is_ok();
+        let write = |shown| self.write_to_caller(notification, notification.args[0], &sysinfo_with(shown));
         match shown.is_some_and(write) {
             true => self.answer(notification, 0, 0),
             false => self.answer(notification, 0, CONTINUE),
         }
+    }
+
+    /// Writes into the memory of the program that waits; answers whether all of it was written.
+    ///
+    /// The memory is opened first, and is the caller's if that still waits then: a descriptor stays that of one memory,
+    /// where the number of a process may become another's at any time.
+    fn write_to_caller(&self, notification: &Notification, address: u64, bytes: &[u8]) -> bool {
+        let path = format!("/proc/{}/mem", notification.pid);
+        let opened = std::fs::OpenOptions::new().write(true).open(path);
+        let memory = opened.ok().filter(|_| self.still_waits_for(notification));
+        memory.is_some_and(|memory| memory.write_all_at(bytes, address).is_ok())
     }
 
     /// Whether the program still waits for the answer. If it does, what was found out about its process before this
@@ -377,28 +389,6 @@ fn read_process(pid: u32, address: u64, into: &mut [u8]) -> io::Result<usize> {
     // where the kernel checks it (process_vm_readv(2), Linux 3.2).
     let read = unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
-}
-
-/// Writes all of `bytes` at `address` in another process.
-fn write_process(pid: u32, address: u64, bytes: &[u8]) -> io::Result<()> {
-    let pid = i32::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let address = usize::try_from(address).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let local = libc::iovec {
-        iov_base: bytes.as_ptr().cast_mut().cast(),
-        iov_len: bytes.len(),
-    };
-    let remote = libc::iovec {
-        iov_base: std::ptr::without_provenance_mut(address),
-        iov_len: bytes.len(),
-    };
-    // SAFETY: `local` is exactly `bytes`, which the kernel only reads here; `remote` is only an address in the other
-    // process, where the kernel checks it (process_vm_writev(2), Linux 3.2).
-    let written = unsafe { libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0) };
-    match usize::try_from(written) {
-        Ok(length) if length == bytes.len() => Ok(()),
-        Ok(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
-        Err(_) => Err(io::Error::last_os_error()),
-    }
 }
 
 /// Figures of memory that a program is shown, in bytes.

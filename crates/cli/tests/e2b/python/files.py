@@ -109,6 +109,7 @@ def of_somebody_else_are_closed(sandbox):
         # One id is all that the machine gives, and both names mean it.
         equal(sandbox.files.read("/root/secret"), "x")
         return
+    sandbox.commands.run("chmod 600 /root/secret", user="root")
     raises(Exception, sandbox.files.read, "/root/secret")
     equal(sandbox.files.get_info("/root/secret", user="root").owner, "root")
 
