@@ -263,7 +263,17 @@ fn the_environment_is_an_allowlist() {
     assert_eq!(
         names,
         [
-            "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "PWD", "SHELL", "TERM", "USER"
+            "ASAN_OPTIONS",
+            "HOME",
+            "LANG",
+            "LC_ALL",
+            "LOGNAME",
+            "LSAN_OPTIONS",
+            "PATH",
+            "PWD",
+            "SHELL",
+            "TERM",
+            "USER"
         ],
         "{}",
         stdout(&output)

@@ -477,7 +477,7 @@ assert not [name for name in os.listdir(".") if name.startswith(".off")], os.lis
 }
 
 #[test]
-fn when_the_supervisor_is_killed_the_changes_have_one_name() {
+fn when_the_supervisor_is_killed_the_old_name_is_whole_or_gone() {
     let site = large();
     let script = r#"
 import os
@@ -501,7 +501,18 @@ os.waitpid(child, 0)
         let run = listed.as_array()?.first()?.clone();
         (run["state"] != "running").then(|| run["id"].as_str().unwrap().to_owned())
     });
-    site.succeed(["apply", &run]);
+    let output = site.offleash(["apply", &run]).output().unwrap();
+    if output.status.code() == Some(1) {
+        // That the old name is no more is then what the sandbox alone says, so it goes when it is named.
+        assert!(
+            stderr(&output).contains("a renaming that was not finished"),
+            "{}",
+            stderr(&output)
+        );
+        let count = |name: &str| fs::read_dir(site.workspace().join(name)).unwrap().count();
+        assert_eq!((count("pkg/many"), count("new/many")), (3000, 3000));
+        site.succeed(["apply", &run, "pkg"]);
+    }
     assert_one_name(&site.workspace());
 }
 

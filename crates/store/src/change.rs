@@ -17,6 +17,9 @@ use crate::node::Node;
 
 pub(crate) use walk::{LayerTrees, changes_in_layer};
 
+/// Why what was left of an old name is not applied unless named.
+const UNFINISHED: &str = "what is left of a renaming that was not finished";
+
 /// One changed entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
@@ -39,6 +42,11 @@ pub struct Change {
 }
 
 impl Change {
+    /// Whether it is what was left of an old name when a renaming was not finished.
+    pub(crate) fn is_of_unfinished_renaming(&self) -> bool {
+        self.protected.as_deref() == Some(UNFINISHED)
+    }
+
     /// The path as `diff` and `apply` show and take it: relative in the workspace, else absolute.
     ///
     /// `roots` are the host directories of the run's layers ([`Run::roots`](crate::Run::roots)).

@@ -40,9 +40,11 @@ try setcap setcap cap_sys_admin+ep /usr/bin/true
 try devdisk head -c1 /dev/vda
 try devwrite touch /dev/x
 try procwrite touch /proc/x
-try sysls sh -c 'ls /sys | grep .'
+try sysls sh -c 'ls /sys | grep -vE "^(devices|fs)$"'
+try sysdevices sh -c '(ls /sys/devices | grep -vx system; ls /sys/devices/system | grep -vx cpu) | grep .'
+try syswrite sh -c 'find /sys -type d -exec sh -c "echo x >{}/x || mkdir {}/y" \; 2>/dev/null; find /sys -name x -o -name y | grep .'
 try keyctl keyctl show
-try cgroup sh -c 'ls /sys/fs/cgroup | grep .'
+try cgroup sh -c 'find /sys/fs/cgroup -name cgroup.procs -o -name tasks -o -name release_agent | grep .'
 echo end
 "#;
 

@@ -190,7 +190,12 @@ impl Judge<'_> {
                 let rule = self.trusted.rule(&self.protection, &self.roots, (layer, named), true);
                 rule.is_some() && !by_name(&path)
             };
-            let above = || path.starts_with(named) && (by_name(named) || led_to());
+            let is_old_name = || {
+                let of_renaming = |change: &&Change| change.is_of_unfinished_renaming();
+                let mut changes = self.changes.iter().filter(of_renaming);
+                change.is_of_unfinished_renaming() && changes.any(|change| key(change) == (*of, named.clone()))
+            };
+            let above = || path.starts_with(named) && (by_name(named) || led_to() || is_old_name());
             *of == layer && (*named == path || named.starts_with(&path) || above())
         })
     }

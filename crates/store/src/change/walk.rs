@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Change, ChangeError, ChangeKind, renaming};
+use super::{Change, ChangeError, ChangeKind, UNFINISHED, renaming};
 use crate::NodeKind;
 use crate::content::same_contents;
 use crate::failure::FileError;
@@ -52,9 +52,6 @@ pub(crate) fn changes_in_layer(
     walk.take_gone()?;
     Ok(walk.found)
 }
-
-/// Why what was left of an old name is not applied unless named.
-const UNFINISHED: &str = "what is left of a renaming that was not finished";
 
 struct Walk<'a> {
     layer: usize,
