@@ -51,7 +51,7 @@ use crate::planning::{self, ExecBasis, Host, PlanError};
 /// What a command that succeeded is answered with when not everything was written back in mode `rw`.
 const EXIT_HELD_BACK: u8 = 1;
 
-/// How long after its command a run may go on for what was begun and is not finished ([`Sandbox::is_finishing`]).
+/// How long after its command a run may go on for what was begun and is not finished (`Sandbox::is_finishing`).
 const FINISHING: Duration = Duration::from_secs(30);
 
 /// What a user is told whose command failed, and something of it wanted a network.
