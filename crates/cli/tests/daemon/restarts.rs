@@ -70,15 +70,17 @@ fn that_a_context_died_is_known_to_the_next_daemon() {
         within(contexts.remove(removed)).await.unwrap();
         drop((contexts, first));
         let keeper = Keeper::in_directory(&world.site.state().join("sandboxes").join(&sandbox.id));
-        for process in keeper.processes().await.unwrap() {
+        let is_its = |tag: &Option<String>| tag.as_deref().is_some_and(|tag| tag.contains(meanwhile.as_str()));
+        let processes = keeper.processes().await.unwrap();
+        for process in processes.iter().filter(|process| is_its(&process.tag)) {
             keeper.signal(&Selector::Pid(process.pid), 9).await.unwrap();
         }
 
         let second = world.daemon().await;
         let contexts = within(second.contexts(&sandbox.id)).await.unwrap();
         let died = || Some(CellEnd::DiedBefore(Death::Ended(ExecEnd::Signaled { signal: 9 })));
+        until_dead(&contexts, meanwhile).await;
         for id in [before, meanwhile] {
-            until_dead(&contexts, id).await;
             assert_eq!(within(contexts.get(id)).await.unwrap().cwd, "/tmp");
             assert_eq!(end_of(&contexts, id, "true").await, died());
         }
