@@ -134,7 +134,7 @@ fn a_workspace_that_cannot_be_read_is_refused() {
             "{mode:o}: {said}"
         );
         assert!(
-            said.contains("--workspace DIR") && !said.contains("policy"),
+            said.contains("`-w DIR`") && !said.contains("policy"),
             "{mode:o}: {said}"
         );
     }
