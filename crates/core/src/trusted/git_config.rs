@@ -281,6 +281,16 @@ mod tests {
             ("[alias]\nx = status\ny = !scripts/y\n", "alias.y: command !scripts/y"),
             ("[core]\nworktree = ../../sub", "core.worktree: worktree ../../sub"),
             (
+                "[alias]\ny = -c core.fsmonitor=./x status",
+                "alias.y: command -c core.fsmonitor=./x status",
+            ),
+            ("[gc]\nrecentObjectsHook = s/h", "gc.recentobjectshook: command s/h"),
+            ("[tar \"x\"]\ncommand = s/t", "tar.x.command: command s/t"),
+            (
+                "[lfs \"customtransfer.a\"]\npath = s/l",
+                "lfs.customtransfer.a.path: command s/l",
+            ),
+            (
                 "[merge \"d\"]\ndriver = tools/m %O %A %B",
                 "merge.d.driver: command tools/m %O %A %B",
             ),
