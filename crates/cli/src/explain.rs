@@ -11,7 +11,6 @@ use offleash_core::network::Host;
 use offleash_core::policy::reference;
 use offleash_core::text::Text;
 use offleash_manager::lifecycle::{self, ManagerError};
-use offleash_manager::planning;
 use offleash_store::HostIdentity;
 use offleash_sys::seccomp::{self, Verdict};
 
@@ -36,8 +35,8 @@ fn path_answer(path: &Path, sandbox: &SandboxArgs) -> Result<String, Failure> {
     let state = HostIdentity::of_this_process().default_state();
     let host = lifecycle::this_host(&state)?;
     // As policies have it; a shell has put the directory itself in its place.
-    let whole = planning::from_home(path, host.home.as_deref());
-    let answer = planning::explain_path(&spec, &host, &whole).map_err(ManagerError::from)?;
+    let whole = offleash_planner::from_home(path, host.home.as_deref());
+    let answer = offleash_planner::explain_path(&spec, &host, &whole).map_err(ManagerError::from)?;
     Ok(format!(
         "{}: {}\nrule: {}\n",
         Text::from(path),
@@ -62,7 +61,7 @@ fn env_answer(name: &OsStr, sandbox: &SandboxArgs) -> Result<String, Failure> {
     let verdict = spec.env.decide(name);
     if !verdict.passed {
         let host = lifecycle::this_host(&HostIdentity::of_this_process().default_state())?;
-        if planning::has_variable_of_its_own(&spec, &host, name).map_err(ManagerError::from)? {
+        if offleash_planner::has_variable_of_its_own(&spec, &host, name).map_err(ManagerError::from)? {
             return Ok(format!(
                 "{}: set, not to the host's value\nrule: system: every sandbox has its own\n",
                 Text::from(name)

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use offleash_isolation::limits::measure_as_superuser;
-use offleash_manager::base::{self, CopyOrder};
 use offleash_manager::keeper::hold;
 use offleash_manager::keeper::order::SandboxOrder;
+use offleash_planner::base::{self, CopyOrder};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

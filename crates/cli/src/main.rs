@@ -27,11 +27,11 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use offleash_isolation::limits::MEASURE_COMMAND;
-use offleash_manager::base::{COPY_COMMAND, REMOVE_COMMAND};
 use offleash_manager::keeper::COMMAND;
 use offleash_manager::keeper::own::HOLD_COMMAND;
 use offleash_manager::templates::BUILDER;
 use offleash_manager::warm::WARM_COMMAND;
+use offleash_planner::base::{COPY_COMMAND, REMOVE_COMMAND};
 
 use crate::args::{Arguments, Command, PolicyCommand, RunInvocation};
 use crate::failure::Failure;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use offleash_core::network::Question;
 use offleash_core::policy::Policy;
 use offleash_core::text::Text;
-use offleash_manager::planning::{RegularFileError, read_regular_file};
+use offleash_planner::{RegularFileError, read_regular_file};
 
 pub(crate) use self::edit::{Place, allow};
 use crate::terminal::RememberRule;

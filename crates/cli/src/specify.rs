@@ -19,8 +19,8 @@ use offleash_core::template::TemplateName;
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
 use offleash_core::{srt, trust};
-use offleash_manager::lifecycle::this_home;
-use offleash_manager::planning::{RegularFileError, check_exists, from_home, read_regular_file};
+use offleash_planner::this_home;
+use offleash_planner::{RegularFileError, check_exists, from_home, read_regular_file};
 
 use crate::args::{DegradeArg, IdsArg, RootArg, SandboxArgs};
 use crate::failure::Failure;

@@ -11,11 +11,11 @@ use offleash_core::plan::Environment;
 use offleash_core::spec::SandboxSpec;
 use offleash_core::text::Text;
 use offleash_manager::lifecycle::{Checked, Prepared, RunRequest, open_existing_state, open_state, this_host};
-use offleash_manager::planning::Host;
 use offleash_manager::templates;
 use offleash_manager::warm::{
     self, Asked as AskedOf, Caller, Described, Given, Handover, Holder, Key, Order, Place, RunWords,
 };
+use offleash_planner::Host;
 use offleash_store::{StateDirectory, rfc3339};
 
 use crate::args::{RunArgs, RunInvocation, WarmCommand};

@@ -13,7 +13,7 @@ use offleash_sys::seccomp;
 use serde_json::Value;
 
 /// Which rooms a room uses, as in ARCHITECTURE.md; an arrow that is not drawn there is not allowed in advance either.
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: [(&str, &[&str]); 12] = [
     ("core", &[]),
     ("protocol", &[]),
     ("sys", &[]),
@@ -22,6 +22,7 @@ const ARROWS: [(&str, &[&str]); 11] = [
     ("store", &["core", "protocol"]),
     ("gateway", &["core", "sys"]),
     ("interpreter", &["core"]),
+    ("planner", &["core", "isolation", "store", "sys"]),
     (
         "manager",
         &[
@@ -29,13 +30,17 @@ const ARROWS: [(&str, &[&str]); 11] = [
             "gateway",
             "interpreter",
             "isolation",
+            "planner",
             "protocol",
             "store",
             "sys",
         ],
     ),
     ("api", &["core", "interpreter", "manager", "protocol"]),
-    ("cli", &["api", "core", "isolation", "manager", "store", "sys"]),
+    (
+        "cli",
+        &["api", "core", "isolation", "manager", "planner", "store", "sys"],
+    ),
 ];
 
 /// All that `core` may use of others: data, and no door to the outside.

@@ -17,7 +17,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use offleash_core::error::{ErrorKind, Explained as _};
+use offleash_core::error::{ErrorKind, Explained as _, with_causes};
 use offleash_core::exec::{ExecEnd, ExecRequest, Stdin, TerminalSize};
 use offleash_core::id::RunId;
 use offleash_core::limits::LimitName;
@@ -34,7 +34,6 @@ use offleash_store::{
 use offleash_sys::cgroup::Group;
 
 pub use self::error::ManagerError;
-pub(crate) use self::error::with_causes;
 pub(crate) use self::kept::{Kept, record_kept};
 pub(crate) use self::level::Chosen;
 pub use self::level::choose as choose_level;
@@ -46,7 +45,7 @@ pub use self::prepared::{Checked, Prepared, Remains};
 pub use self::secrets::SecretsError;
 use crate::capture::Capture;
 use crate::drive::{self, Door, Drive, Driven, Ending};
-use crate::planning::{self, ExecBasis, Host, PlanError};
+use offleash_planner::{self, ExecBasis, Host, PlanError};
 
 /// What a command that succeeded is answered with when not everything was written back in mode `rw`.
 const EXIT_HELD_BACK: u8 = 1;
@@ -140,7 +139,7 @@ pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, Manag
         basis: &basis,
         user: user.as_ref().unwrap_or(&basis.user),
     };
-    let notes = planning::grants_of_nothing(&request.spec, &host);
+    let notes = offleash_planner::grants_of_nothing(&request.spec, &host);
     let outcome = execute(&task, &mut chosen, &mut plan, outside, &mut live, door);
     let over = Over {
         state,
@@ -227,13 +226,6 @@ fn conclude(
     })
 }
 
-/// The home directory of whoever calls, which `~` stands for.
-pub fn this_home() -> Option<PathBuf> {
-    std::env::var_os("HOME")
-        .filter(|home| !home.is_empty())
-        .map(PathBuf::from)
-}
-
 /// What planning needs to know of this process and its machine.
 ///
 /// # Errors
@@ -250,7 +242,7 @@ pub fn this_host(state_directory: &std::path::Path) -> Result<Host, ManagerError
     Ok(Host {
         euid: rustix::process::geteuid().as_raw(),
         egid: rustix::process::getegid().as_raw(),
-        home: this_home(),
+        home: offleash_planner::this_home(),
         cwd,
         env: std::env::vars_os().collect(),
         state_directory: state_directory.to_owned(),

@@ -29,8 +29,8 @@ fn built(state: &Path) -> Result<Vec<String>, String> {
         return Ok(Vec::new());
     }
     let opened = StateDirectory::open(Some(state), &HostIdentity::of_this_process());
-    let opened = opened.map_err(|error| crate::lifecycle::with_causes(&error))?;
-    let listed = templates::list(&opened).map_err(|error| crate::lifecycle::with_causes(&error))?;
+    let opened = opened.map_err(|error| offleash_core::error::with_causes(&error))?;
+    let listed = templates::list(&opened).map_err(|error| offleash_core::error::with_causes(&error))?;
     Ok(listed.into_iter().map(|one| one.record.name.to_string()).collect())
 }
 

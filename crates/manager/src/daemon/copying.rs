@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use super::error::DaemonError;
 use super::inner::Inner;
 use super::launch::{OWN_PROGRAM, Process};
-use crate::base::{COPY_COMMAND, CopyAnswer, CopyOrder};
+use offleash_planner::base::{COPY_COMMAND, CopyAnswer, CopyOrder};
 
 /// Longest answer of one that copies.
 const LONGEST_ANSWER: u64 = 64 * 1024;

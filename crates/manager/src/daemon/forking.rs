@@ -34,9 +34,9 @@ use super::table::{Claim, Entry, Reserved};
 use super::transitions::patiently;
 use super::view::{Caller, SandboxView};
 use super::{Daemon, code, copying, ending, random, templates};
-use crate::base::CopyOrder;
 use crate::keeper::error::KeeperError;
 use crate::keeper::order::MOST_FILES;
+use offleash_planner::base::CopyOrder;
 
 /// Most forks that one request makes.
 pub const MOST_FORKS: u32 = 20;

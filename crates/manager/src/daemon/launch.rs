@@ -25,9 +25,9 @@ use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
 use super::error::DaemonError;
-use crate::base::REMOVE_COMMAND;
 use crate::keeper::answer::{Answer, Made};
 use crate::keeper::order::SandboxOrder;
+use offleash_planner::base::REMOVE_COMMAND;
 
 /// This program, even when its file was replaced or removed.
 pub(crate) const OWN_PROGRAM: &str = "/proc/self/exe";

@@ -8,8 +8,8 @@ use offleash_core::id::RunId;
 use offleash_store::{RunError, SandboxDirectories, StateDirectory, erase, remove_directory};
 
 use super::launch;
-use crate::base::{new_of, scratch_of};
 use crate::lifecycle::remove_leftover_groups;
+use offleash_planner::base::{new_of, scratch_of};
 
 /// How long who still holds a run may take: what a keeper had just started dies a moment after it, and another keeper
 /// may look at the same moment for what a crash left.

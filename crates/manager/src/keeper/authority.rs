@@ -15,7 +15,7 @@ use super::client::Keeper;
 use super::error::KeeperError;
 use super::files::FileChannel;
 use crate::lifecycle::stores;
-use crate::planning::trust_files;
+use offleash_planner::trust_files;
 
 /// Files by path.
 type Files = Vec<(Vec<u8>, Vec<u8>)>;

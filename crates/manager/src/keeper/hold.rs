@@ -26,10 +26,11 @@ use super::order::{ENDED, LONGEST_HOLD, OrderError, SOCKET, SandboxOrder};
 use super::serve::{Bounds, Loop, Remains, Serving, listen};
 use super::users::Users;
 use super::zygote;
-use crate::base::is_copied;
 use crate::lifecycle::making::{self, Made, Resolved, new_run, place_layers};
-use crate::lifecycle::{Chosen, ManagerError, Outside, OwnRoot, this_host, with_causes};
-use crate::planning::Host;
+use crate::lifecycle::{Chosen, ManagerError, Outside, OwnRoot, this_host};
+use offleash_core::error::with_causes;
+use offleash_planner::Host;
+use offleash_planner::base::is_copied;
 
 /// The program that planning looks at: every sandbox that is kept has a shell.
 const SHELL: &str = "/bin/sh";

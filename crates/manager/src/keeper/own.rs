@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize};
 use super::hold::{Facts, Held, Start, Wanted, detach};
 use super::message::Hello;
 use super::order::LONGEST_HOLD;
-use crate::lifecycle::{Kept, ManagerError, RunReport, record_kept, with_causes};
+use crate::lifecycle::{Kept, ManagerError, RunReport, record_kept};
+use offleash_core::error::with_causes;
 
 /// The hidden command of our program that such a keeper is.
 pub const HOLD_COMMAND: &str = "hold";

@@ -34,7 +34,7 @@ use super::refusals::Recent;
 use super::users::Users;
 use super::zygote;
 use crate::drive::poll_until;
-use crate::lifecycle::with_causes;
+use offleash_core::error::with_causes;
 
 /// The most connections at once; others wait in the socket's queue.
 const MOST_CONNECTIONS: usize = 1024;

@@ -8,7 +8,7 @@ use offleash_core::exec::{ExecRequest, Stdin, TerminalSize, UserIds};
 use offleash_core::plan::{Environment, Plan, User};
 
 use super::message::{KeeperFailure, LONGEST_TAG, StartExec, UserInfo};
-use crate::planning::{ExecBasis, trust_variables};
+use offleash_planner::{ExecBasis, trust_variables};
 
 /// The users of a sandbox, and what each starts from.
 #[derive(Debug)]

@@ -12,9 +12,9 @@ use offleash_isolation::error::IsolationError;
 use offleash_store::{ApplyError, AuditError, FileError, RunError, StateError};
 
 use super::secrets::SecretsError;
-use crate::base::BaseError;
-use crate::planning::PlanError;
 use crate::templates::TemplateError;
+use offleash_planner::PlanError;
+use offleash_planner::base::BaseError;
 
 /// An error of the manager, or of a room that it uses.
 #[derive(Debug, thiserror::Error)]
@@ -173,16 +173,4 @@ impl ManagerError {
             _ => None,
         }
     }
-}
-
-/// An error and what caused it, in one line.
-pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }

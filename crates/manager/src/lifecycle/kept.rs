@@ -11,10 +11,11 @@ use offleash_isolation::sandbox::Enforcement;
 use offleash_store::{LiveRun, StateDirectory};
 
 use super::report::{all_hits, denials, limit_outcome, texts};
-use super::{ManagerError, Outside, OwnRoot, RunReport, Settled, audit, network, settle, with_causes};
+use super::{ManagerError, Outside, OwnRoot, RunReport, Settled, audit, network, settle};
 use crate::capture::Capture;
 use crate::keeper::message::{EndReason, Ended};
-use crate::planning::{Host, grants_of_nothing};
+use offleash_core::error::with_causes;
+use offleash_planner::{Host, grants_of_nothing};
 
 /// A sandbox that has ended, and what it leaves.
 pub(crate) struct Kept<'a> {

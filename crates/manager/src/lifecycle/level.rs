@@ -13,8 +13,8 @@ use offleash_isolation::sandbox::{Backend, Ids, Leftovers, Sandbox};
 use offleash_sys::process::is_root;
 
 use super::ManagerError;
-use super::error::with_causes;
-use crate::planning;
+use offleash_core::error::with_causes;
+use offleash_planner;
 
 /// The level for a spec: the one asked for, or the strongest that needs no image, if it is not below the floor.
 ///
@@ -146,8 +146,8 @@ impl Chosen {
 }
 
 fn ids_of(spec: &SandboxSpec, id: &RunId, choice: IdChoice) -> Ids {
-    let first = planning::first_user(&spec.root, choice).ids();
-    let users = planning::users(&spec.root, choice);
+    let first = offleash_planner::first_user(&spec.root, choice).ids();
+    let users = offleash_planner::users(&spec.root, choice);
     Ids {
         sandbox: id.clone(),
         choice,

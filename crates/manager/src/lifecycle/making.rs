@@ -19,7 +19,7 @@ use super::network::{self, Outside};
 use super::published::PublishedPorts;
 use super::secrets;
 use super::{ManagerError, OwnRoot};
-use crate::planning::{self, ExecBasis, Host, PlanError};
+use offleash_planner::{self, ExecBasis, Host, PlanError};
 
 /// A spec, resolved.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl Resolved {
     /// Resolves `spec` on `host` for a run of `command` at the level that was chosen.
     ///
     /// # Errors
-    /// As [`planning::resolve`], and when the certificate authorities of the machine are needed and cannot be read.
+    /// As [`offleash_planner::resolve`], and when the certificate authorities of the machine are needed and cannot be read.
     pub(crate) fn of(
         spec: &SandboxSpec,
         host: Host,
@@ -45,7 +45,8 @@ impl Resolved {
         id: RunId,
         chosen: &Chosen,
     ) -> Result<Self, ManagerError> {
-        let resolve = |host: &Host, id: RunId, directory: &Path| planning::resolve(spec, host, command, id, directory);
+        let resolve =
+            |host: &Host, id: RunId, directory: &Path| offleash_planner::resolve(spec, host, command, id, directory);
         Self::by(resolve, spec, host, id, chosen)
     }
 
@@ -59,8 +60,9 @@ impl Resolved {
         id: RunId,
         chosen: &Chosen,
     ) -> Result<Self, ManagerError> {
-        let resolve =
-            |host: &Host, id: RunId, directory: &Path| planning::resolve_without_command(spec, host, id, directory);
+        let resolve = |host: &Host, id: RunId, directory: &Path| {
+            offleash_planner::resolve_without_command(spec, host, id, directory)
+        };
         Self::by(resolve, spec, host, id, chosen)
     }
 

@@ -23,7 +23,7 @@ use offleash_sys::rlimit::{self, Resource};
 use super::ManagerError;
 use super::published::PublishedPorts;
 use super::secrets::Ready;
-use crate::planning::{Host as PlanningHost, TrustStores, absolute, read_regular_file};
+use offleash_planner::{Host as PlanningHost, TrustStores, absolute, read_regular_file};
 
 /// The proxy that was asked for, read from wherever its URL is.
 ///

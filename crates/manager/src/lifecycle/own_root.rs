@@ -9,9 +9,9 @@ use offleash_core::template::PythonModule;
 use offleash_store::HeldTemplate;
 
 use super::ManagerError;
-use crate::base::{BaseError, Scratch, Template, inherit, is_copied};
-use crate::planning::{self, BaseTemplate};
 use crate::templates;
+use offleash_planner::base::{BaseError, Scratch, Template, inherit, is_copied};
+use offleash_planner::{self, BaseTemplate};
 
 /// The mark that keeps pip from a distribution's Python (PEP 668) is right on a machine, and not in a root that is thrown
 /// away.
@@ -46,10 +46,10 @@ impl OwnRoot {
             return Ok(None);
         };
         let built = built.as_ref().map(|name| templates::hold(state, name)).transpose()?;
-        let template = Template::ready(state, &planning::users(&spec.root, ids))?;
+        let template = Template::ready(state, &offleash_planner::users(&spec.root, ids))?;
         let is_new = layer.is_none() && !is_copied(state, id);
-        let heir =
-            (is_new && ids == IdChoice::Single && built.is_some()).then(|| planning::first_user(&spec.root, ids));
+        let heir = (is_new && ids == IdChoice::Single && built.is_some())
+            .then(|| offleash_planner::first_user(&spec.root, ids));
         let layer = match layer {
             Some(given) => Layer::Given(given.clone()),
             None if is_copied(state, id) => Layer::Scratch(Scratch::copied(state, id)?),
@@ -81,7 +81,7 @@ impl OwnRoot {
             (Some(one), Some(Ok(other))) => one.record().build == other.record().build,
             _ => false,
         };
-        is_same && self.template.is_current(&planning::users(&spec.root, ids))
+        is_same && self.template.is_current(&offleash_planner::users(&spec.root, ids))
     }
 
     /// What interpreters of Python import that are started before it is known what they are to run; `None` when none is to

@@ -27,7 +27,7 @@ use super::{
     ManagerError, Over, OwnRoot, RunReport, RunRequest, Task, carry_out, command_of, conclude, level, network, new_id,
 };
 use crate::drive::Door;
-use crate::planning::{self, ExecBasis, Host};
+use offleash_planner::{self, ExecBasis, Host};
 
 /// A sandbox that waits for its command. Dropping it ends it; [`Self::discard`] does so and leaves nothing.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl Prepared {
         let made = super::making::make(&spec, &mut chosen, &mut plan, &outside, &mut live, &mut tending)?;
         // The run itself is to have nothing else to do.
         while tending.step() {}
-        host.known = Some(Arc::new(planning::Known::read()));
+        host.known = Some(Arc::new(offleash_planner::Known::read()));
         let remains = Remains {
             _mounts: made.sandbox.keep_mounts(),
             _sandbox: None,
@@ -230,7 +230,7 @@ impl Prepared {
             ..host
         };
         let (id, directory) = (self.planned.id.clone(), &self.planned.run_directory);
-        let (plan, basis) = planning::resolve(&self.spec, &host, &request.command, id, directory).ok()?;
+        let (plan, basis) = offleash_planner::resolve(&self.spec, &host, &request.command, id, directory).ok()?;
         let plan = Plan {
             level: self.planned.level,
             ..plan
@@ -276,7 +276,7 @@ impl Prepared {
             basis: &basis,
             user: user.unwrap_or(&basis.user),
         };
-        let notes = planning::grants_of_nothing(&request.spec, &host);
+        let notes = offleash_planner::grants_of_nothing(&request.spec, &host);
         let mut meanwhile = Some(meanwhile);
         let mut chore = || {
             if let Some(meanwhile) = meanwhile.take() {

@@ -16,10 +16,11 @@ use offleash_store::{StateDirectory, rfc3339_now};
 use offleash_sys::rlimit::{self, Resource};
 use offleash_sys::signals;
 
-use super::{Executed, ManagerError, RunReport, RunRequest, audit, with_causes};
+use super::{Executed, ManagerError, RunReport, RunRequest, audit};
 use crate::capture::Capture;
 use crate::drive::{Driven, Ending};
-use crate::planning::{self, Host};
+use offleash_core::error::with_causes;
+use offleash_planner::{self, Host};
 
 /// `SIGPIPE`.
 const SIGPIPE: i32 = 13;
@@ -111,7 +112,7 @@ impl Facts<'_> {
                     .request
                     .command
                     .first()
-                    .and_then(|name| planning::find_outside(name, self.host)),
+                    .and_then(|name| offleash_planner::find_outside(name, self.host)),
             },
             StartFailure::NotExecutable { errno } => Outcome::NotExecutable { reason: reason(errno) },
             StartFailure::Directory { errno } => Outcome::NotExecutable {

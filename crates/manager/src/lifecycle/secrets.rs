@@ -18,7 +18,7 @@ use offleash_core::spec::SandboxSpec;
 use offleash_core::text::Text;
 use offleash_sys::rlimit::{self, Resource};
 
-use crate::planning::{Host, absolute};
+use offleash_planner::{Host, absolute};
 
 /// What forbids dumps of memory altogether, those to a program included (core(5)).
 const NO_CORE_DUMP: u64 = 1;

@@ -18,15 +18,14 @@ use offleash_isolation::limits::LayerMeter;
 use offleash_store::{NewTemplate, StateDirectory, TemplateRecord, remove_directory};
 use offleash_sys::signals::SignalQueue;
 
-use super::configured::Machine;
 use super::error::TemplateError;
-use super::indexes::Indexes;
 use super::lines::{LinesDoor, signals};
 use super::remove_abandoned;
-use super::steps::{self, Step};
-use crate::base::{Template, remove_layer};
 use crate::lifecycle::{self, RunRequest};
-use crate::planning;
+use offleash_planner;
+use offleash_planner::base::{Template, remove_layer};
+use offleash_planner::recipes::steps::{self, Step};
+use offleash_planner::recipes::{Indexes, Machine};
 
 /// What a template may take on disk whose owner does not say.
 pub const USUAL_DISK: Bytes = Bytes(8 << 30);
@@ -135,7 +134,7 @@ fn carry_out(
         progress.step(number + 1, steps.len(), &step.title);
         match (build.take(step, &signals, progress), &step.optional) {
             (Ok(()), _) => {}
-            (Err(error @ (TemplateError::Step { .. } | TemplateError::NoProgram { .. })), Some(packages)) => {
+            (Err(error @ (TemplateError::Step { .. } | TemplateError::Recipe(_))), Some(packages)) => {
                 progress.left_out(packages, &told(&error));
             }
             (Err(error), _) => return Err(error),
@@ -233,7 +232,7 @@ impl Build<'_> {
             command: step.argv.clone(),
             purpose: Some("template build"),
             cwd: Some("/".into()),
-            user: Some(planning::system::SUPERUSER.to_owned()),
+            user: Some(offleash_planner::system::SUPERUSER.to_owned()),
             tty: None,
             capture: 0,
             state: Some(self.state.to_owned()),
@@ -270,7 +269,7 @@ impl Build<'_> {
         let how = match outcome {
             Outcome::Exited { code: 0 } => return None,
             Outcome::Exited { code } => match steps::missing(step, *code) {
-                Some(missing) => return Some(missing),
+                Some(missing) => return Some(missing.into()),
                 None => format!("exit code {code}"),
             },
             Outcome::Interrupted { .. } => return Some(TemplateError::Interrupted),

@@ -6,7 +6,9 @@ use offleash_core::template::TemplateName;
 use offleash_core::units::Bytes;
 use offleash_store::{FileError, StateError};
 
-use crate::base::BaseError;
+use offleash_planner::base::BaseError;
+use offleash_planner::recipes::RecipeError;
+
 use crate::lifecycle::ManagerError;
 
 /// Why a template cannot be used or built.
@@ -36,16 +38,9 @@ pub enum TemplateError {
         /// The template.
         name: TemplateName,
     },
-    /// A package manager is needed that is not there.
-    #[error("{step}: the host has no `{program}`")]
-    NoProgram {
-        /// Which step.
-        step: String,
-        /// What is missing.
-        program: &'static str,
-        /// How to mend it.
-        hint: &'static str,
-    },
+    /// The recipe cannot be carried out on this machine.
+    #[error(transparent)]
+    Recipe(#[from] RecipeError),
     /// `apt-get` needs a superuser.
     #[error("`apt` packages need a superuser inside, and this user's sandboxes have none")]
     NoSuperuser,
@@ -109,10 +104,11 @@ impl Explained for TemplateError {
             Self::Missing { .. } => ErrorKind::NotFound,
             Self::InUse { .. } | Self::Building { .. } => ErrorKind::Conflict,
             Self::Empty { .. } | Self::Network(_) => ErrorKind::Invalid,
-            Self::NoProgram { .. } | Self::NoSuperuser => ErrorKind::Unsupported,
+            Self::NoSuperuser => ErrorKind::Unsupported,
             Self::TooLarge { .. } => ErrorKind::Exhausted,
             Self::Step { .. } | Self::Interrupted => ErrorKind::Unavailable,
             Self::Host { .. } => ErrorKind::Internal,
+            Self::Recipe(source) => source.kind(),
             Self::Sandbox { source, .. } => source.kind(),
             Self::State(source) => source.kind(),
             Self::File(source) => source.kind(),
@@ -137,7 +133,6 @@ impl Explained for TemplateError {
             Self::Empty { .. } => {
                 "add something with `--pip`, `--apt`, `--npm`, `--run`, `--env` or `--file`".to_owned()
             }
-            Self::NoProgram { hint, .. } => (*hint).to_owned(),
             Self::NoSuperuser => {
                 "get subordinate ids (`offleash doctor` says how), build it as root, or install the packages \
                                   on the host"
@@ -148,6 +143,7 @@ impl Explained for TemplateError {
             Self::Interrupted => return None,
             Self::Network(error) => return error.hint(),
             Self::Host { .. } => return None,
+            Self::Recipe(source) => return source.hint(),
             Self::Sandbox { source, .. } => return source.hint(),
             Self::State(source) => return source.hint(),
             Self::File(source) => return source.hint(),

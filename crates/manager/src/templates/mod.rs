@@ -6,12 +6,9 @@
 //! Deliberately not here: what a recipe may say (`core`), and where templates are (`store`).
 
 mod build;
-mod configured;
 mod error;
-mod indexes;
 mod lines;
 mod order;
-mod steps;
 
 use std::path::Path;
 
@@ -24,7 +21,7 @@ use offleash_store::{
 pub use self::build::{BuildRequest, Progress, USUAL_DISK, build};
 pub use self::error::TemplateError;
 pub use self::order::{BUILDER, BuildEvent, BuildOrder, BuildWatcher};
-use crate::base::{Template, remove_layer};
+use offleash_planner::base::{Template, remove_layer};
 
 /// A template in a list.
 #[derive(Debug, Clone)]

@@ -21,7 +21,7 @@ use crate::daemon::{ending, random, templates};
 use crate::keeper::client::{ExecNews, ExecStream, Keeper};
 use crate::keeper::message::{INPUT_CHUNK, Selector, StartExec};
 use crate::keeper::order::{LimitsOrder, NetworkOrder, SandboxOrder};
-use crate::lifecycle::with_causes;
+use offleash_core::error::with_causes;
 
 /// How long an interpreter may take to import everything.
 pub(super) const IMPORTS: Duration = Duration::from_secs(120);

@@ -18,7 +18,7 @@ use crate::keeper::message::{
     EndReason, Hello, INPUT_CHUNK, KeeperFailure, KeeperReply, KeeperRequest, ProcessInfo, Selector, StartExec,
 };
 use crate::keeper::zygote;
-use crate::lifecycle::with_causes;
+use offleash_core::error::with_causes;
 
 /// Most commands at once that were asked for; what they start themselves does not count.
 const MOST_EXECUTIONS: usize = 4096;

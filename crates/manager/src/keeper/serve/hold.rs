@@ -56,7 +56,7 @@ impl Loop {
         if let Err(error) = self.serving.sandbox.resume() {
             // What does not go on is of no use to anybody.
             self.end_for(crate::keeper::message::EndReason::Failed(
-                crate::lifecycle::with_causes(&error),
+                offleash_core::error::with_causes(&error),
             ));
         }
         let elapsed = held.since.elapsed();

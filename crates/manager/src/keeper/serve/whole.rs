@@ -15,7 +15,8 @@ use crate::keeper::connection::frame;
 use crate::keeper::executions::Client;
 use crate::keeper::message::{KeeperFailure, KeeperReply, KeeperUsage};
 use crate::keeper::order::NetworkOrder;
-use crate::lifecycle::{way_out, with_causes};
+use crate::lifecycle::way_out;
+use offleash_core::error::with_causes;
 
 impl Loop {
     pub(super) fn pause(&mut self, client: Client) -> Outcome {

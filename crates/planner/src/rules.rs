@@ -257,7 +257,7 @@ pub fn check_exists(
 
 /// What is to be said of `read` and `write` rules whose path does not exist, a line each. Names of the workspace are
 /// visible anyway, and a run may make them.
-pub(crate) fn grants_of_nothing(spec: &SandboxSpec, host: &Host) -> Vec<String> {
+pub fn grants_of_nothing(spec: &SandboxSpec, host: &Host) -> Vec<String> {
     let workspace = spec
         .workspace
         .as_ref()

@@ -50,7 +50,7 @@ pub(super) fn resolve(role: &'static str, given: &Path, host: &Host) -> Result<(
 
 /// A path of the host as its owner wrote it: `~` is the owner's home directory, which no shell has put there behind an
 /// equals sign or in a policy; what is relative is below the current directory.
-pub(crate) fn absolute(given: &Path, host: &Host) -> PathBuf {
+pub fn absolute(given: &Path, host: &Host) -> PathBuf {
     host.cwd.join(from_home(given, host.home.as_deref()))
 }
 

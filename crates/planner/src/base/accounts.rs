@@ -95,7 +95,7 @@ fn is_of_the_system(name: &str, id: &str, users: &[User]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::planning::system::{superuser, user};
+    use crate::system::{superuser, user};
 
     const PASSWD: &str = "root:x:0:0:The Admin:/root:/bin/bash\ndaemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n\
                           _apt:x:100:65534::/nonexistent:/usr/sbin/nologin\nalice:x:1001:1001:Alice,,,:/home/alice:/bin/zsh\n\

@@ -4,19 +4,20 @@ use std::ffi::OsString;
 
 use offleash_core::template::{PackageManager, Recipe};
 
-use super::error::TemplateError;
+use super::error::RecipeError;
 use super::indexes::Indexes;
 
 /// One command in the sandbox, as its superuser.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Step {
+pub struct Step {
     /// What it is called in messages.
-    pub(super) title: String,
+    pub title: String,
     /// What it installs if that may be left out.
-    pub(super) optional: Option<String>,
-    pub(super) argv: Vec<OsString>,
+    pub optional: Option<String>,
+    /// Program and arguments.
+    pub argv: Vec<OsString>,
     /// Variables beside those of the whole build.
-    pub(super) env: Vec<(OsString, OsString)>,
+    pub env: Vec<(OsString, OsString)>,
 }
 
 /// What scripts below exit with when a program is missing, each with the program and the mend.
@@ -66,7 +67,7 @@ const TIDY: &str = "rm -rf /root/.cache /root/.npm /var/cache/apt/pkgcache.bin /
 
 /// The steps of a recipe, in their order. The last one leaves the layer as it is to be kept, and shows that a sandbox can
 /// be made of it.
-pub(super) fn of(recipe: &Recipe, indexes: &Indexes) -> Vec<Step> {
+pub fn of(recipe: &Recipe, indexes: &Indexes) -> Vec<Step> {
     let shell = |script: &str, arguments: Vec<OsString>| {
         let start = ["/bin/sh", "-c", script, "sh"].map(OsString::from);
         start.into_iter().chain(arguments).collect::<Vec<_>>()
@@ -141,7 +142,7 @@ pub(super) fn of(recipe: &Recipe, indexes: &Indexes) -> Vec<Step> {
 }
 
 /// The packages of a manager if they may be left out, in a line.
-pub(super) fn left_out(recipe: &Recipe, of: PackageManager) -> Option<String> {
+pub fn left_out(recipe: &Recipe, of: PackageManager) -> Option<String> {
     let listed = match of {
         PackageManager::Apt => recipe.apt.iter().map(ToString::to_string).collect::<Vec<_>>(),
         PackageManager::Npm => recipe.npm.iter().map(ToString::to_string).collect(),
@@ -150,11 +151,11 @@ pub(super) fn left_out(recipe: &Recipe, of: PackageManager) -> Option<String> {
 }
 
 /// The program whose lack a step's exit code tells of.
-pub(super) fn missing(step: &Step, code: u8) -> Option<TemplateError> {
+pub fn missing(step: &Step, code: u8) -> Option<RecipeError> {
     // A command of the owner's means what it likes by it.
     let is_ours = step.argv.len() > 3;
     let (_, program, hint) = MISSING.into_iter().find(|(known, ..)| *known == code && is_ours)?;
-    Some(TemplateError::NoProgram {
+    Some(RecipeError::NoProgram {
         step: step.title.clone(),
         program,
         hint,

@@ -13,14 +13,14 @@ use super::view::View;
 const PATH: &str = "/etc/gitconfig";
 
 /// Its name in `/etc`.
-pub(crate) const NAME: &str = "gitconfig";
+pub const NAME: &str = "gitconfig";
 
 /// What is in it.
 ///
 /// Git takes a file for unchanged as long as the index says of it what `lstat` does, and reads it otherwise. Owners are
 /// others inside, and copying up gives a file another change time and number, so each run would read every file of a
 /// repository that came from outside. What is left to compare is size, time of modification and mode.
-pub(crate) const CONTENTS: &str = "\
+pub const CONTENTS: &str = "\
 # A sandbox shows files under another owner; what is written to gets another number and change time.
 [core]
 \tcheckStat = minimal

@@ -3,10 +3,7 @@ use std::fs;
 use super::*;
 
 /// A machine with these files and variables, whose user's home is `/home/me`.
-pub(in crate::templates) fn machine(
-    files: &[(&str, &str)],
-    variables: &[(&str, &str)],
-) -> (tempfile::TempDir, Machine) {
+pub(in crate::recipes) fn machine(files: &[(&str, &str)], variables: &[(&str, &str)]) -> (tempfile::TempDir, Machine) {
     let root = tempfile::tempdir().unwrap();
     for (path, text) in files {
         let path = root.path().join(path.trim_start_matches('/'));

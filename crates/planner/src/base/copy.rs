@@ -73,7 +73,7 @@ pub fn copy(order: &CopyOrder, answered: impl Fn(&CopyAnswer) -> io::Result<()>)
     }
     process::as_superuser_of_own(work).or_else(|error| {
         answered(&CopyAnswer::Failed {
-            reason: crate::lifecycle::with_causes(&error),
+            reason: offleash_core::error::with_causes(&error),
             errno: None,
         })
     })
@@ -98,7 +98,7 @@ fn copied(order: &CopyOrder) -> CopyAnswer {
                 CopyError::File(error) => error.source.raw_os_error(),
                 _ => None,
             },
-            reason: crate::lifecycle::with_causes(&error),
+            reason: offleash_core::error::with_causes(&error),
         },
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::Toolchain;
 use super::version;
-use crate::planning::Host;
+use crate::Host;
 
 /// Every name.
 pub(in super::super) const NAMES: [&str; 11] = [

@@ -18,7 +18,7 @@ use super::trust::{self, TrustStores};
 
 /// Files and directories of the host, each shown where it exists and everybody may read it. Each costs about 15 µs at
 /// every start.
-pub(crate) const FROM_HOST: [&str; 17] = [
+pub const FROM_HOST: [&str; 17] = [
     "alternatives",
     "chromium.d",
     "crypto-policies",
@@ -90,8 +90,7 @@ fn written(user: &User, hostname: &str, network: bool) -> Vec<Entry> {
 }
 
 /// Where names are looked up.
-pub(crate) const NAME_SERVICES: &str =
-    "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n";
+pub const NAME_SERVICES: &str = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n";
 
 /// What depends on the sandbox's network, and is written anew at each start.
 pub(super) fn of_the_network(hostname: &str, network: bool) -> [Entry; 3] {
@@ -128,7 +127,7 @@ pub(super) fn shell() -> &'static str {
 }
 
 /// Configuration of language runtimes, in directories that may carry a version.
-pub(crate) fn versioned_names() -> impl Iterator<Item = String> {
+pub fn versioned_names() -> impl Iterator<Item = String> {
     let names = fs::read_dir("/etc").into_iter().flatten().flatten();
     names
         .filter_map(|found| found.file_name().into_string().ok())
@@ -195,7 +194,7 @@ pub(super) fn read(path: &Path, length: u64) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::planning::system::user;
+    use crate::system::user;
 
     #[test]
     fn nothing_secret_and_nothing_identifying_is_shown() {

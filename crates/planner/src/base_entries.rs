@@ -59,7 +59,7 @@ const SUDO: &str = "/usr/bin/sudo";
 /// The users of a sandbox, the usual one first.
 ///
 /// Where it has one id, both names of the base template mean that.
-pub(crate) fn users(root: &RootChoice, ids: IdChoice) -> Vec<User> {
+pub fn users(root: &RootChoice, ids: IdChoice) -> Vec<User> {
     let usual = user();
     match (root, ids) {
         (RootChoice::System, _) => vec![usual],
@@ -76,7 +76,7 @@ pub(crate) fn users(root: &RootChoice, ids: IdChoice) -> Vec<User> {
 }
 
 /// The user that the first process is: the superuser, where there is one.
-pub(crate) fn first_user(root: &RootChoice, ids: IdChoice) -> User {
+pub fn first_user(root: &RootChoice, ids: IdChoice) -> User {
     match (root, ids) {
         (RootChoice::Base { .. }, IdChoice::Range) => superuser(),
         _ => user(),

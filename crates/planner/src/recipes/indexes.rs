@@ -22,28 +22,28 @@ const NPM_VARIABLES: [&str; 2] = ["NPM_CONFIG_REGISTRY", "npm_config_registry"];
 
 /// Where the packages of a recipe come from.
 #[derive(Debug, Default)]
-pub(super) struct Indexes {
+pub struct Indexes {
     /// The rules that let them be fetched.
-    pub(super) rules: Vec<String>,
+    pub rules: Vec<String>,
     /// Names that may lead into networks of the owner's, each at a port.
-    pub(super) inward: Vec<(DomainName, u16)>,
+    pub inward: Vec<(DomainName, u16)>,
     /// Services of this machine that are given to the build.
-    pub(super) host_ports: Vec<HostPort>,
+    pub host_ports: Vec<HostPort>,
     /// Credentials, which are put into requests outside of the sandbox.
-    pub(super) headers: Vec<HeaderRule>,
+    pub headers: Vec<HeaderRule>,
     /// Which requests they go with: those that fetch.
-    pub(super) methods: Vec<MethodRule>,
+    pub methods: Vec<MethodRule>,
     /// Variables of the steps that install.
-    pub(super) env: Vec<(OsString, OsString)>,
+    pub env: Vec<(OsString, OsString)>,
     /// Arguments for npm.
-    pub(super) npm_arguments: Vec<OsString>,
+    pub npm_arguments: Vec<OsString>,
     /// What is to be said of it, a line each.
-    pub(super) notes: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 impl Indexes {
     /// Those of `recipe`, in a build with the variables `build_env` on `machine`.
-    pub(super) fn of(recipe: &Recipe, build_env: &[(OsString, OsString)], machine: &Machine) -> Self {
+    pub fn of(recipe: &Recipe, build_env: &[(OsString, OsString)], machine: &Machine) -> Self {
         let mut indexes = Self::default();
         if !recipe.pip.is_empty() {
             indexes.add_pip(recipe, build_env, machine);

@@ -33,9 +33,9 @@ use rustix::io::Errno;
 pub use self::copy::{COPY_COMMAND, CopyAnswer, CopyOrder, copy};
 pub use self::error::BaseError;
 pub use self::layer::{REMOVE_COMMAND, Scratch, remove_layer, remove_left};
-pub(crate) use self::layer::{is_copied, new_of, scratch_of};
-use crate::planning::system::ROOT_NAMES;
-use crate::planning::{BasePart, BaseTemplate};
+pub use self::layer::{is_copied, new_of, scratch_of};
+use crate::system::ROOT_NAMES;
+use crate::{BasePart, BaseTemplate};
 
 /// Directories of the host that a root of its own shows below a layer, where they exist and are no links. They are what
 /// packages write to and what is too large to be copied.
@@ -103,7 +103,7 @@ impl Template {
     }
 
     /// Whether [`Self::ready`] would find this one for sandboxes with these users.
-    pub(crate) fn is_current(&self, users: &[User]) -> bool {
+    pub fn is_current(&self, users: &[User]) -> bool {
         let parts = parts();
         let name = stamp::of_host(&parts, users, needs_skeletons());
         parts == self.parts && self.directory.file_name().is_some_and(|directory| *directory == *name)

@@ -10,13 +10,13 @@ use offleash_core::spec::Access;
 use super::etc;
 
 /// Parts of the root that are links into `/usr` on most systems and directories on others.
-pub(crate) const ROOT_NAMES: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+pub const ROOT_NAMES: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
 /// Read-only trees of the host, where they exist: programs, and what Nix has instead.
 const PROGRAMS: [&str; 2] = ["/usr", "/nix/store"];
 
 /// The user inside, whoever the caller is.
-pub(crate) fn user() -> User {
+pub fn user() -> User {
     User {
         uid: 1000,
         gid: 1000,
@@ -27,10 +27,10 @@ pub(crate) fn user() -> User {
 }
 
 /// What the superuser is called, also where that is the usual user's other name.
-pub(crate) const SUPERUSER: &str = "root";
+pub const SUPERUSER: &str = "root";
 
 /// The superuser of a sandbox with a range of ids.
-pub(crate) fn superuser() -> User {
+pub fn superuser() -> User {
     User {
         uid: 0,
         gid: 0,

@@ -12,8 +12,8 @@ use offleash_core::plan::User;
 
 use super::BaseError;
 use super::accounts;
-use crate::planning::system::ROOT_NAMES;
-use crate::planning::{etc, git_system};
+use crate::system::ROOT_NAMES;
+use crate::{etc, git_system};
 
 /// Empty directories and their modes, each after the one that it is in.
 const DIRECTORIES: [(&str, u32); 37] = [
@@ -305,7 +305,7 @@ mod tests {
     fn the_root_is_the_sandbox_s_own_and_shows_nothing_secret() {
         let scratch = tempfile::tempdir().unwrap();
         let root = scratch.path().join("root");
-        let users = [crate::planning::system::user(), crate::planning::system::superuser()];
+        let users = [crate::system::user(), crate::system::superuser()];
         make(&root, &[PathBuf::from("/usr"), PathBuf::from("/var/lib/dpkg")], &users).unwrap();
         for absent in [
             "etc/ssh",

@@ -148,17 +148,17 @@ fn lock(directory: &Path) -> io::Result<Option<OwnedFd>> {
 }
 
 /// Where the layer of `id` is, or would be.
-pub(crate) fn scratch_of(state: &Path, id: &RunId) -> PathBuf {
+pub fn scratch_of(state: &Path, id: &RunId) -> PathBuf {
     state.join(SCRATCH).join(id.as_str())
 }
 
 /// Whether one was copied for `id` that its sandbox does not have yet.
-pub(crate) fn is_copied(state: &Path, id: &RunId) -> bool {
+pub fn is_copied(state: &Path, id: &RunId) -> bool {
     new_of(state, id).is_dir()
 }
 
 /// Where it is before the sandbox has it.
-pub(crate) fn new_of(state: &Path, id: &RunId) -> PathBuf {
+pub fn new_of(state: &Path, id: &RunId) -> PathBuf {
     state.join(SCRATCH).join(format!("{NEW}{id}"))
 }
 

@@ -2,7 +2,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
-use crate::planning::system::user;
+use crate::system::user;
 
 fn state() -> tempfile::TempDir {
     let state = tempfile::tempdir().unwrap();
@@ -24,7 +24,7 @@ fn a_template_is_made_once_and_stays_while_it_is_used() {
     let first = Template::ready(state.path(), &[user()]).unwrap();
     let again = Template::ready(state.path(), &[user()]).unwrap();
     assert_eq!(first.directory, again.directory);
-    let other = Template::ready(state.path(), &[user(), crate::planning::system::superuser()]).unwrap();
+    let other = Template::ready(state.path(), &[user(), crate::system::superuser()]).unwrap();
     assert_ne!(first.directory, other.directory);
     assert_eq!(templates(state.path()).len(), 2, "the first is in use");
     drop((first, again));

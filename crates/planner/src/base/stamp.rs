@@ -118,7 +118,7 @@ mod tests {
     fn another_state_of_the_host_or_other_users_have_another_name() {
         let host = tempfile::tempdir().unwrap();
         let parts = [host.path().to_owned()];
-        let user = crate::planning::system::user();
+        let user = crate::system::user();
         let users = std::slice::from_ref(&user);
         let first = of_host(&parts, users, true);
         assert_eq!(of_host(&parts, users, true), first);

@@ -16,21 +16,23 @@ use offleash_core::path_rules::Anchors;
 use offleash_core::plan::{Environment, NetworkDoors, Plan, User};
 use offleash_core::spec::{IdChoice, RootChoice, SandboxSpec};
 
-mod base;
+pub mod base;
+mod base_entries;
 mod commands;
 mod environment;
 mod error;
-pub(crate) mod etc;
+pub mod etc;
 mod explain;
 mod git;
-pub(crate) mod git_system;
+pub mod git_system;
 mod known;
 mod mounts;
 mod outside;
 mod reach;
+pub mod recipes;
 mod regular_file;
 mod rules;
-pub(crate) mod system;
+pub mod system;
 #[cfg(test)]
 mod tests;
 mod toolchain;
@@ -39,19 +41,19 @@ mod trust;
 mod view;
 mod workspace;
 
-pub use base::{BasePart, BaseTemplate};
-pub(crate) use base::{first_user, users};
+pub use base_entries::{BasePart, BaseTemplate};
+pub use base_entries::{first_user, users};
 pub use error::PlanError;
 pub use explain::{PathAnswer, explain_path, has_variable_of_its_own};
 pub use known::Known;
 pub use outside::find_outside;
-pub(crate) use reach::absolute;
+pub use reach::absolute;
 pub use reach::from_home;
 pub use regular_file::{RegularFileError, read_regular_file};
 pub use rules::check_exists;
-pub(crate) use rules::grants_of_nothing;
+pub use rules::grants_of_nothing;
 pub use trust::TrustStores;
-pub(crate) use trust::{files as trust_files, variables as trust_variables};
+pub use trust::{files as trust_files, variables as trust_variables};
 
 /// The name of the machine inside.
 const HOSTNAME: &str = "sandbox";
@@ -89,6 +91,13 @@ impl Host {
             .find(|(known, _)| known == name)
             .map(|(_, value)| value.as_os_str())
     }
+}
+
+/// The home directory of whoever calls, which `~` stands for.
+pub fn this_home() -> Option<PathBuf> {
+    std::env::var_os("HOME")
+        .filter(|home| !home.is_empty())
+        .map(PathBuf::from)
 }
 
 /// What every execution in the sandbox starts from.
@@ -138,7 +147,7 @@ pub fn resolve(
 ///
 /// # Errors
 /// As [`resolve`], but for what concerns the command.
-pub(crate) fn resolve_without_command(
+pub fn resolve_without_command(
     spec: &SandboxSpec,
     host: &Host,
     id: RunId,
@@ -158,7 +167,7 @@ fn resolve_for(
     spec.network.check()?;
     port_given::check_together(&spec.network.publish, &spec.network.host_ports)?;
     let ids = spec.ids.unwrap_or(host.ids);
-    let users = base::users(&spec.root, ids);
+    let users = base_entries::users(&spec.root, ids);
     let user = users.first().cloned().unwrap_or_else(system::user);
     let mut tree = tree::Tree::default();
     let network = spec.network.needs_gateway();
@@ -175,7 +184,7 @@ fn resolve_for(
         }
         RootChoice::Base { .. } => {
             let template = host.base.as_ref().ok_or(PlanError::NoTemplate)?;
-            tree.add_system(base::entries(template, &users, &spec.limits));
+            tree.add_system(base_entries::entries(template, &users, &spec.limits));
             tree.add_system(etc::of_the_network(HOSTNAME, network));
             tree.add_system(host.trust.iter().flat_map(trust::own_entries));
         }
@@ -226,7 +235,7 @@ fn resolve_for(
         level,
         degrade: spec.degrade,
         entries: tree.into_order(),
-        user: base::first_user(&spec.root, ids),
+        user: base_entries::first_user(&spec.root, ids),
         users: users.clone(),
         ids,
         hostname: HOSTNAME.to_owned(),

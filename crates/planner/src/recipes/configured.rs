@@ -17,27 +17,27 @@ const MOST_FILES: usize = 256;
 
 /// The machine whose configuration is read.
 #[derive(Debug, Clone)]
-pub(super) struct Machine {
+pub struct Machine {
     /// Its root directory.
-    pub(super) root: PathBuf,
+    pub root: PathBuf,
     /// The home directory of the user, if there is one.
-    pub(super) home: Option<PathBuf>,
+    pub home: Option<PathBuf>,
     /// The variables of the user.
-    pub(super) variables: Vec<(OsString, OsString)>,
+    pub variables: Vec<(OsString, OsString)>,
 }
 
 /// An address of packages.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Index {
+pub struct Index {
     /// The address without a user.
-    pub(super) url: String,
+    pub url: String,
     pub(super) host: Host,
     pub(super) port: u16,
     pub(super) is_tls: bool,
     /// The value of a header that says who asks.
     credentials: Option<String>,
     /// The file, or the variable, that says so.
-    pub(super) said_by: String,
+    pub said_by: String,
 }
 
 /// Without the credentials.
@@ -82,7 +82,7 @@ impl Index {
     }
 
     /// The same for an address that a build is passed as it is, credentials included.
-    pub(super) fn without_credentials(text: &str, said_by: &str) -> Option<Self> {
+    pub fn without_credentials(text: &str, said_by: &str) -> Option<Self> {
         let index = Self::parse(text, said_by)?;
         Some(Self {
             credentials: None,
@@ -91,7 +91,7 @@ impl Index {
     }
 
     /// The rule that lets it be reached. What has credentials is sent without TLS only where the owner's own address has none.
-    pub(super) fn rule(&self) -> String {
+    pub fn rule(&self) -> String {
         let host = match &self.host {
             Host::Address(address) if address.is_ipv6() => format!("[{address}]"),
             host => host.to_string(),
@@ -105,7 +105,7 @@ impl Index {
     }
 
     /// The rule that puts the credentials into requests; `None` where there are none, or none that can be sent.
-    pub(super) fn header(&self) -> Option<HeaderRule> {
+    pub fn header(&self) -> Option<HeaderRule> {
         let value = self.credentials.as_ref()?;
         HeaderRule::parse_set(&format!("{} authorization: {value}", self.host)).ok()
     }
@@ -133,29 +133,29 @@ fn decoded(text: &str) -> Vec<u8> {
 
 /// What pip's configuration says.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Pip {
+pub struct Pip {
     /// In place of PyPI.
-    pub(super) index: Option<Index>,
-    pub(super) extra: Vec<Index>,
+    pub index: Option<Index>,
+    pub extra: Vec<Index>,
     /// Hosts that are asked without TLS, or with a certificate that nobody vouches for.
-    pub(super) trusted_hosts: Vec<String>,
+    pub trusted_hosts: Vec<String>,
 }
 
 /// What npm's configuration says.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Npm {
+pub struct Npm {
     /// In place of npm's own.
-    pub(super) registry: Option<Index>,
+    pub registry: Option<Index>,
     /// Registries of scopes, by the key that names one.
-    pub(super) scopes: Vec<(String, Index)>,
+    pub scopes: Vec<(String, Index)>,
 }
 
 impl Machine {
     /// This one, as this process knows it.
-    pub(super) fn this() -> Self {
+    pub fn this() -> Self {
         Self {
             root: PathBuf::from("/"),
-            home: crate::lifecycle::this_home(),
+            home: crate::this_home(),
             variables: std::env::vars_os().collect(),
         }
     }
@@ -215,7 +215,7 @@ impl Machine {
     }
 
     /// Where pip looks.
-    pub(super) fn pip(&self) -> Pip {
+    pub fn pip(&self) -> Pip {
         let mut pip = Pip::default();
         // Those of the command win over those of all commands, and files over files before them.
         for section in ["global", "install"] {
@@ -240,7 +240,7 @@ impl Machine {
     }
 
     /// Where npm looks.
-    pub(super) fn npm(&self) -> Npm {
+    pub fn npm(&self) -> Npm {
         let own = match self.named(&["NPM_CONFIG_USERCONFIG", "npm_config_userconfig"]) {
             Some((_, file)) => Some(PathBuf::from(file)),
             None => self.in_home(".npmrc"),
@@ -292,7 +292,7 @@ impl Machine {
 
     /// Where the distribution's packages come from: the addresses in `sources.list` and the files of `sources.list.d`, of either form
     /// (sources.list(5)).
-    pub(super) fn apt(&self) -> Vec<Index> {
+    pub fn apt(&self) -> Vec<Index> {
         let directory = self.root.join("etc/apt/sources.list.d");
         let more = std::fs::read_dir(directory).into_iter().flatten().flatten();
         let mut names: Vec<OsString> = more

@@ -71,7 +71,7 @@ pub(super) fn replaces(name: &str) -> bool {
 }
 
 /// Variables by which programs find the authorities.
-pub(crate) fn variables() -> impl Iterator<Item = (OsString, OsString)> {
+pub fn variables() -> impl Iterator<Item = (OsString, OsString)> {
     let all = BUNDLE_VARIABLES.iter().map(|name| (name, BUNDLE));
     let own = OWN_VARIABLES.iter().map(|name| (name, OWN));
     all.chain(own).map(|(name, file)| (name.into(), file.into()))
@@ -116,7 +116,7 @@ pub(super) fn own_entries(stores: &TrustStores) -> Vec<Entry> {
 }
 
 /// The same as files alone, by path: what is put into a sandbox that is there already.
-pub(crate) fn files(stores: &TrustStores) -> Vec<(PathBuf, Vec<u8>)> {
+pub fn files(stores: &TrustStores) -> Vec<(PathBuf, Vec<u8>)> {
     let entries = own_entries(stores);
     let contents = |path: &Path| {
         let mut found = entries.iter().filter(|entry| entry.target == path);

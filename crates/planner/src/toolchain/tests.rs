@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::planning::tests::host_with_home;
+use crate::tests::host_with_home;
 
 fn make(root: &Path, files: &[&str]) {
     for file in files {
