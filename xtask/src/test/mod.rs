@@ -11,6 +11,7 @@ mod ordinary_user;
 mod prerequisites;
 mod runner;
 mod summary;
+mod times;
 mod virtual_machine;
 
 use std::process::Command;

@@ -7,17 +7,18 @@
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid};
 
 use super::compiled::{Compiled, TestBinary};
 use super::libtest::{self, Ended, Running};
 use super::summary::{Pass, Skip};
+use super::times::{self, TestTime};
 use crate::error::TaskError;
 use crate::program::workspace_root;
 use crate::sdks;
@@ -72,7 +73,8 @@ pub(super) struct Job {
 }
 
 impl Job {
-    fn label(&self) -> String {
+    /// How it is named in messages.
+    pub(super) fn label(&self) -> String {
         match &self.test {
             Some(test) => format!("{}::{test}", self.binary.label()),
             None => self.binary.label(),
@@ -95,11 +97,12 @@ pub(super) enum Verdict {
 pub(super) fn run(user: &'static str, launch: &dyn Launch) -> Pass {
     eprintln!("── tests as {user}");
     let start = Instant::now();
-    let jobs: Vec<_> = launch
+    let mut jobs: Vec<_> = launch
         .tests()
         .into_iter()
         .flat_map(|binary| list(&binary, launch))
         .collect();
+    times::longest_first(&mut jobs, user);
     println!("{}", Running(jobs.len()));
     let pass = Mutex::new(Pass::new(user));
     let next = AtomicUsize::new(0);
@@ -110,10 +113,15 @@ pub(super) fn run(user: &'static str, launch: &dyn Launch) -> Pass {
             scope.spawn(|| {
                 while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let start = Instant::now();
-                    let verdict = run_one(job, launch);
-                    let time = start.elapsed();
+                    let ran = run_one(job, launch);
+                    let elapsed = start.elapsed();
                     let mut pass = pass.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                    pass.times.push((time, job.label()));
+                    let (verdict, cpu) = match ran {
+                        Ok((verdict, output, cpu)) => (Ok((verdict, output)), cpu),
+                        Err(error) => (Err(error), Duration::ZERO),
+                    };
+                    let name = job.label();
+                    pass.times.push(TestTime { elapsed, cpu, name });
                     keep(&mut pass, job, verdict);
                 }
             });
@@ -121,6 +129,9 @@ pub(super) fn run(user: &'static str, launch: &dyn Launch) -> Pass {
     });
     let mut pass = pass.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     pass.failed.sort();
+    if let Err(error) = times::keep(&pass.times, user) {
+        eprintln!("what the tests took is not kept: {error}");
+    }
     pass.time = start.elapsed();
     println!("{}", Ended(&pass));
     pass
@@ -173,7 +184,7 @@ pub(super) fn list(binary: &TestBinary, launch: &dyn Launch) -> Vec<Job> {
         .collect()
 }
 
-fn run_one(job: &Job, launch: &dyn Launch) -> Result<(Verdict, String), TaskError> {
+fn run_one(job: &Job, launch: &dyn Launch) -> Result<(Verdict, String, Duration), TaskError> {
     // A file and not a pipe: a process that escapes a test and holds a pipe open must not hang the whole run.
     let mut output = tempfile::tempfile().map_err(TaskError::file("creating a file in", std::env::temp_dir()))?;
     let duplicate = || {
@@ -190,14 +201,15 @@ fn run_one(job: &Job, launch: &dyn Launch) -> Result<(Verdict, String), TaskErro
         .stdout(duplicate()?)
         .stderr(duplicate()?)
         .process_group(0);
-    let status = wait(&mut command, &job.label())?;
+    let (success, cpu) = wait(&mut command, &job.label())?;
     let text = read_back(&mut output)?;
-    Ok((verdict(status.success(), &text), text))
+    Ok((verdict(success, &text), text, cpu))
 }
 
-/// Starts `command` and waits for its end; after the timeout its process group is killed.
-fn wait(command: &mut Command, label: &str) -> Result<ExitStatus, TaskError> {
-    let mut child = command.spawn().map_err(TaskError::start(label))?;
+/// Starts `command` and waits for its end: whether it succeeded, and what it took of processors. After the timeout its
+/// process group is killed.
+fn wait(command: &mut Command, label: &str) -> Result<(bool, Duration), TaskError> {
+    let child = command.spawn().map_err(TaskError::start(label))?;
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| TaskError::Answer {
         from: "fork",
@@ -214,7 +226,11 @@ fn wait(command: &mut Command, label: &str) -> Result<ExitStatus, TaskError> {
         // It may have ended in this moment, and then there is nothing to kill.
         kill_process_group(pid, Signal::KILL).unwrap_or_default();
     }
-    child.wait().map_err(TaskError::start(label))
+    let ended = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+    let ended = ended.map_err(|error| TaskError::start(label)(error.into()))?;
+    let success = ended.and_then(|ended| ended.exit_status()) == Some(0);
+    let usage = offleash_sys::process::reap(pid).map_err(TaskError::start(label))?;
+    Ok((success, Duration::from_micros(usage.user_us + usage.system_us)))
 }
 
 fn read_back(output: &mut File) -> Result<String, TaskError> {
@@ -250,8 +266,6 @@ fn skip_reason(output: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::ExitStatusExt;
-
     use super::*;
 
     #[test]
@@ -262,19 +276,15 @@ mod tests {
         let skipped_without_capture = "test a ... SKIP: no cgroup v2\nok\n";
         let skip = || Verdict::Skipped("no cgroup v2".to_owned());
         let cases = [
-            (0, passed, Verdict::Passed),
-            (0, ignored, Verdict::Skipped("ignored".to_owned())),
-            (0, skipped, skip()),
-            (0, skipped_without_capture, skip()),
-            (101 << 8, skipped, Verdict::Failed),
-            (9, passed, Verdict::Failed),
+            (true, passed, Verdict::Passed),
+            (true, ignored, Verdict::Skipped("ignored".to_owned())),
+            (true, skipped, skip()),
+            (true, skipped_without_capture, skip()),
+            (false, skipped, Verdict::Failed),
+            (false, passed, Verdict::Failed),
         ];
-        for (status, output, expected) in cases {
-            assert_eq!(
-                verdict(ExitStatus::from_raw(status).success(), output),
-                expected,
-                "{status} {output}"
-            );
+        for (success, output, expected) in cases {
+            assert_eq!(verdict(success, output), expected, "{success} {output}");
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use super::times::TestTime;
 use crate::error::TaskError;
 
 /// So many of the tests that took longest are named for each user.
@@ -48,8 +49,8 @@ pub(super) struct Pass {
     pub(super) skipped: Vec<Skip>,
     /// How long all of them took.
     pub(super) time: Duration,
-    /// How long each took that ran on its own, with its name.
-    pub(super) times: Vec<(Duration, String)>,
+    /// What each took that ran on its own.
+    pub(super) times: Vec<TestTime>,
 }
 
 impl Pass {
@@ -92,10 +93,15 @@ impl Pass {
         self.failed.len()
     }
 
+    /// What all of them took of processors together.
+    fn cpu(&self) -> Duration {
+        self.times.iter().map(|time| time.cpu).sum()
+    }
+
     /// Those that took longest, the longest first.
-    fn slowest(&self) -> Vec<&(Duration, String)> {
+    fn slowest(&self) -> Vec<&TestTime> {
         let mut times: Vec<_> = self.times.iter().collect();
-        times.sort_by_key(|(time, _)| std::cmp::Reverse(*time));
+        times.sort_by_key(|time| std::cmp::Reverse(time.elapsed));
         times.truncate(SLOWEST);
         times
     }
@@ -121,10 +127,13 @@ impl fmt::Display for Summary {
             let seconds = time.as_secs_f64();
             writeln!(
                 f,
-                "tests as {user}: {passed} passed, {failed} failed, {skipped} skipped in {seconds:.1} s"
+                "tests as {user}: {passed} passed, {failed} failed, {skipped} skipped in {seconds:.1} s, {:.1} s of them on a \
+                 processor",
+                pass.cpu().as_secs_f64()
             )?;
-            for (time, name) in pass.slowest() {
-                writeln!(f, "{:>8.1} s {name}", time.as_secs_f64())?;
+            for TestTime { elapsed, cpu, name } in pass.slowest() {
+                let (elapsed, cpu) = (elapsed.as_secs_f64(), cpu.as_secs_f64());
+                writeln!(f, "{elapsed:>8.1} s {cpu:>8.1} s CPU {name}")?;
             }
         }
         self.write_skips(f)?;
@@ -198,14 +207,18 @@ mod tests {
         let mut summary = Summary::default();
         summary.passes.push(Pass {
             times: (0..30)
-                .map(|number| (Duration::from_secs(number), format!("test-{number}")))
+                .map(|number| TestTime {
+                    elapsed: Duration::from_secs(number),
+                    cpu: Duration::from_secs(1),
+                    name: format!("test-{number}"),
+                })
                 .collect(),
             ..pass(30, &[])
         });
         let text = summary.to_string();
         let named: Vec<_> = text.lines().filter(|line| line.contains("test-")).collect();
         assert_eq!(named.len(), SLOWEST);
-        assert_eq!(named[0], "    29.0 s test-29");
+        assert_eq!(named[0], "    29.0 s      1.0 s CPU test-29");
     }
 
     #[test]
