@@ -14,7 +14,7 @@ pub(crate) const GROUP: &[u8] = b"/etc/group";
 
 /// One line of `/etc/passwd`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Account {
+pub(crate) struct PasswdEntry {
     pub(crate) name: Vec<u8>,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
@@ -22,9 +22,9 @@ pub(crate) struct Account {
     pub(crate) shell: Vec<u8>,
 }
 
-impl Account {
+impl PasswdEntry {
     /// The first line that says what is asked for.
-    pub(crate) fn find(text: &[u8], is_it: impl Fn(&Account) -> bool) -> Option<Self> {
+    pub(crate) fn find(text: &[u8], is_it: impl Fn(&PasswdEntry) -> bool) -> Option<Self> {
         lines(text).filter_map(Self::parse).find(is_it)
     }
 
@@ -111,13 +111,13 @@ mod tests {
 
     #[test]
     fn accounts_are_found_by_what_they_say() {
-        let user = Account::find(TEXT, |account| account.name == b"user").expect("it is there");
+        let user = PasswdEntry::find(TEXT, |account| account.name == b"user").expect("it is there");
         assert_eq!((user.uid, user.gid), (1000, 100));
         assert_eq!(
             (&user.home[..], &user.shell[..]),
             (&b"/home/user"[..], &b"/bin/bash"[..])
         );
-        assert_eq!(Account::find(TEXT, |account| account.uid == 1000), Some(user));
-        assert_eq!(Account::find(TEXT, |account| account.name == b"bad"), None);
+        assert_eq!(PasswdEntry::find(TEXT, |account| account.uid == 1000), Some(user));
+        assert_eq!(PasswdEntry::find(TEXT, |account| account.name == b"bad"), None);
     }
 }

@@ -11,10 +11,10 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::DumpableBehavior;
 
-use crate::connection::{Broken, Connection};
-use crate::execution::Execution;
+use crate::connection::{ConnectionError, HostConnection};
+use crate::execution::RunningExec;
 use crate::oom_score::OomScore;
-use crate::processes::{self, Role};
+use crate::processes::{self, GuestRole};
 use crate::{CONTROL, exit, files, rename, sudo, usage};
 
 /// Streams of ended commands that are kept open for the processes they left behind; beyond, the oldest is closed.
@@ -27,19 +27,19 @@ const MOST_WORKERS: usize = 256;
 const ENDING: [i32; 3] = [1, 9, 15];
 
 /// The guest at work.
-pub(crate) struct Agent {
-    role: Role,
+pub(crate) struct GuestAgent {
+    role: GuestRole,
     starter: Starter,
-    connection: Connection,
+    connection: HostConnection,
     signals: SignalQueue,
-    executions: Vec<Execution>,
+    executions: Vec<RunningExec>,
     /// Read and thrown away; `None` once all writers are gone.
     leftovers: Vec<Option<OwnedFd>>,
     buffer: Vec<u8>,
     /// Process ids of file workers that were not reaped yet.
     workers: Vec<i32>,
     /// Those inside who want to be somebody else, if they may.
-    sudo: Option<sudo::Server>,
+    sudo: Option<sudo::SudoServer>,
     oom_score: OomScore,
     /// Which execution is served first in this round, so that none starves while the host takes little.
     first: usize,
@@ -47,7 +47,7 @@ pub(crate) struct Agent {
 
 /// What poll reported.
 #[derive(Clone, Copy)]
-enum Ready {
+enum ReadyDescriptor {
     Requests,
     Space,
     Signals,
@@ -59,22 +59,22 @@ enum Ready {
 }
 
 /// Why the loop ends.
-enum Stop {
+enum LoopEnd {
     Shutdown,
-    Broken(Broken),
+    Broken(ConnectionError),
     Kernel,
 }
 
-impl From<Broken> for Stop {
-    fn from(broken: Broken) -> Self {
-        Stop::Broken(broken)
+impl From<ConnectionError> for LoopEnd {
+    fn from(broken: ConnectionError) -> Self {
+        LoopEnd::Broken(broken)
     }
 }
 
-impl Agent {
+impl GuestAgent {
     /// Takes over the control socket and says that it is ready.
-    pub(crate) fn start(role: Role) -> Result<Self, Errno> {
-        if role == Role::Subreaper {
+    pub(crate) fn start(role: GuestRole) -> Result<Self, Errno> {
+        if role == GuestRole::Subreaper {
             rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         }
         if !processes::can_be_found(role) {
@@ -82,7 +82,7 @@ impl Agent {
         }
         let signals = SignalQueue::of_all()?;
         let starter = Starter::of_this_process();
-        let connection = Connection::new(spawn::adopt_descriptor(CONTROL)?);
+        let connection = HostConnection::new(spawn::adopt_descriptor(CONTROL)?);
         occupy_standard_streams()?;
         let oom_score = OomScore::of_this_process();
         rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
@@ -112,33 +112,33 @@ impl Agent {
                 break stop;
             }
         };
-        if let Stop::Broken(Broken::Protocol) = stop {
+        if let LoopEnd::Broken(ConnectionError::Protocol) = stop {
             self.report_problem("the host sent something that is not the protocol");
             // It may be gone already.
             let _ = self.connection.flush();
         }
         processes::kill_all(self.role);
         match stop {
-            Stop::Shutdown => exit::SHUTDOWN,
-            Stop::Broken(Broken::Gone) => exit::HOST_GONE,
-            Stop::Broken(Broken::Protocol) => exit::PROTOCOL,
-            Stop::Kernel => exit::KERNEL,
+            LoopEnd::Shutdown => exit::SHUTDOWN,
+            LoopEnd::Broken(ConnectionError::Gone) => exit::HOST_GONE,
+            LoopEnd::Broken(ConnectionError::Protocol) => exit::PROTOCOL,
+            LoopEnd::Kernel => exit::KERNEL,
         }
     }
 
-    fn round(&mut self) -> Result<(), Stop> {
+    fn round(&mut self) -> Result<(), LoopEnd> {
         self.connection.flush()?;
         self.first = self.first.wrapping_add(1);
         for ready in self.wait()? {
             match ready {
-                Ready::Requests => self.take_requests()?,
-                Ready::Space => self.connection.flush()?,
-                Ready::Signals => self.reap(),
-                Ready::Input(exec) => self.advance_input(exec),
-                Ready::Output(exec, output) => self.forward(exec, output),
-                Ready::Leftover(index) => self.discard(index),
-                Ready::SudoListener => self.sudo.iter_mut().for_each(sudo::Server::accept),
-                Ready::SudoClient(client) => {
+                ReadyDescriptor::Requests => self.take_requests()?,
+                ReadyDescriptor::Space => self.connection.flush()?,
+                ReadyDescriptor::Signals => self.reap(),
+                ReadyDescriptor::Input(exec) => self.advance_input(exec),
+                ReadyDescriptor::Output(exec, output) => self.forward(exec, output),
+                ReadyDescriptor::Leftover(index) => self.discard(index),
+                ReadyDescriptor::SudoListener => self.sudo.iter_mut().for_each(sudo::SudoServer::accept),
+                ReadyDescriptor::SudoClient(client) => {
                     if let Some(sudo) = &mut self.sudo {
                         sudo.serve(client, &mut self.buffer, &self.oom_score);
                     }
@@ -153,7 +153,7 @@ impl Agent {
         Ok(())
     }
 
-    fn wait(&self) -> Result<Vec<Ready>, Stop> {
+    fn wait(&self) -> Result<Vec<ReadyDescriptor>, LoopEnd> {
         let mut wanted = Vec::with_capacity(8);
         let mut polled = Vec::with_capacity(8);
         let mut want = |ready, descriptor, events| {
@@ -161,49 +161,53 @@ impl Agent {
             polled.push(PollFd::from_borrowed_fd(descriptor, events));
         };
         if self.connection.takes_requests() {
-            want(Ready::Requests, self.connection.socket(), PollFlags::IN);
+            want(ReadyDescriptor::Requests, self.connection.socket(), PollFlags::IN);
         }
         if self.connection.has_unsent() {
-            want(Ready::Space, self.connection.socket(), PollFlags::OUT);
+            want(ReadyDescriptor::Space, self.connection.socket(), PollFlags::OUT);
         }
-        want(Ready::Signals, self.signals.as_fd(), PollFlags::IN);
+        want(ReadyDescriptor::Signals, self.signals.as_fd(), PollFlags::IN);
         let takes_output = self.connection.room() >= OUTPUT_CHUNK;
         let (before, after) = self.executions.split_at(self.first % self.executions.len().max(1));
         for execution in after.iter().chain(before) {
             if let Some(input) = execution.input.waits_for() {
-                want(Ready::Input(execution.exec), input, PollFlags::OUT);
+                want(ReadyDescriptor::Input(execution.exec), input, PollFlags::OUT);
             }
             let takes_output = takes_output && !execution.held;
             for (index, output) in execution.outputs.iter().enumerate().filter(|_| takes_output) {
                 if let Some(descriptor) = output.descriptor() {
-                    want(Ready::Output(execution.exec, index), descriptor, PollFlags::IN);
+                    want(
+                        ReadyDescriptor::Output(execution.exec, index),
+                        descriptor,
+                        PollFlags::IN,
+                    );
                 }
             }
         }
         for (index, leftover) in self.leftovers.iter().enumerate() {
             if let Some(leftover) = leftover {
-                want(Ready::Leftover(index), leftover.as_fd(), PollFlags::IN);
+                want(ReadyDescriptor::Leftover(index), leftover.as_fd(), PollFlags::IN);
             }
         }
         if let Some(sudo) = &self.sudo {
             // Before anybody else is let in, for whom one of them who said nothing may have to go.
             for (index, client) in sudo.clients().enumerate() {
-                want(Ready::SudoClient(index), client, PollFlags::IN);
+                want(ReadyDescriptor::SudoClient(index), client, PollFlags::IN);
             }
             if let Some(listener) = sudo.listener() {
-                want(Ready::SudoListener, listener, PollFlags::IN);
+                want(ReadyDescriptor::SudoListener, listener, PollFlags::IN);
             }
         }
         match rustix::event::poll(&mut polled, None) {
             Ok(_) => {}
             Err(Errno::INTR | Errno::AGAIN | Errno::NOMEM) => return Ok(Vec::new()),
-            Err(_) => return Err(Stop::Kernel),
+            Err(_) => return Err(LoopEnd::Kernel),
         }
-        let is_ready = |(ready, polled): (Ready, PollFd<'_>)| (!polled.revents().is_empty()).then_some(ready);
+        let is_ready = |(ready, polled): (ReadyDescriptor, PollFd<'_>)| (!polled.revents().is_empty()).then_some(ready);
         Ok(wanted.into_iter().zip(polled).filter_map(is_ready).collect())
     }
 
-    fn take_requests(&mut self) -> Result<(), Stop> {
+    fn take_requests(&mut self) -> Result<(), LoopEnd> {
         self.connection.receive(&mut self.buffer)?;
         while let Some(request) = self.connection.next()? {
             self.carry_out(request)?;
@@ -211,7 +215,7 @@ impl Agent {
         Ok(())
     }
 
-    fn carry_out(&mut self, request: ToGuest) -> Result<(), Stop> {
+    fn carry_out(&mut self, request: ToGuest) -> Result<(), LoopEnd> {
         match request {
             ToGuest::Exec(request) => self.start_execution(&request)?,
             ToGuest::Input { exec, bytes } => self.input(exec, &bytes)?,
@@ -238,8 +242,8 @@ impl Agent {
                 self.rename(socket, user);
             }
             ToGuest::Usage => self.connection.send(&FromGuest::UsageReport(usage::measure(self.role))),
-            ToGuest::Shutdown => return Err(Stop::Shutdown),
-            ToGuest::ServeSudo { path } => match sudo::Server::listen(&path, self.starter) {
+            ToGuest::Shutdown => return Err(LoopEnd::Shutdown),
+            ToGuest::ServeSudo { path } => match sudo::SudoServer::listen(&path, self.starter) {
                 Ok(server) => self.sudo = Some(server),
                 Err(_) => self.report_problem("listening for sudo failed"),
             },
@@ -253,17 +257,17 @@ impl Agent {
         }
     }
 
-    fn execution(&mut self, exec: u32) -> Option<&mut Execution> {
+    fn execution(&mut self, exec: u32) -> Option<&mut RunningExec> {
         self.executions.iter_mut().find(|execution| execution.exec == exec)
     }
 
-    fn start_execution(&mut self, request: &Exec) -> Result<(), Stop> {
+    fn start_execution(&mut self, request: &Exec) -> Result<(), LoopEnd> {
         let exec = request.exec;
         if self.execution(exec).is_some() {
-            return Err(Stop::Broken(Broken::Protocol));
+            return Err(LoopEnd::Broken(ConnectionError::Protocol));
         }
         self.oom_score.ask(request.oom_score_adj);
-        let (started, has_score) = self.oom_score.inherited(|| Execution::start(self.starter, request));
+        let (started, has_score) = self.oom_score.inherited(|| RunningExec::start(self.starter, request));
         match started {
             Ok(execution) => {
                 let pid = execution.pid.unsigned_abs();
@@ -309,11 +313,11 @@ impl Agent {
         });
     }
 
-    fn input(&mut self, exec: u32, bytes: &[u8]) -> Result<(), Stop> {
+    fn input(&mut self, exec: u32, bytes: &[u8]) -> Result<(), LoopEnd> {
         let taken = match self.execution(exec) {
             Some(execution) => execution
                 .push_input(bytes)
-                .map_err(|_| Stop::Broken(Broken::Protocol))?,
+                .map_err(|_| LoopEnd::Broken(ConnectionError::Protocol))?,
             // It has ended, which the host may not know yet.
             None => return Ok(()),
         };
@@ -359,7 +363,7 @@ impl Agent {
                     if let Some(sudo) = &mut self.sudo {
                         sudo.command_ended(&ended);
                     }
-                    let of_this = |execution: &&mut Execution| execution.pid == ended.pid && execution.is_running();
+                    let of_this = |execution: &&mut RunningExec| execution.pid == ended.pid && execution.is_running();
                     if let Some(execution) = self.executions.iter_mut().find(of_this) {
                         execution.command_ended(ended);
                     }

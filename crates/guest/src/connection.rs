@@ -19,7 +19,7 @@ const OUTBOX_FULL: usize = 4 * OUTBOX;
 const MOST_DESCRIPTORS: usize = 1;
 
 /// The connection to the host.
-pub(crate) struct Connection {
+pub(crate) struct HostConnection {
     socket: OwnedFd,
     decoder: Decoder<ToGuest>,
     /// Came with requests that were not looked at yet, in order.
@@ -31,20 +31,20 @@ pub(crate) struct Connection {
 
 /// Why the connection is of no more use.
 #[derive(Clone, Copy)]
-pub(crate) enum Broken {
+pub(crate) enum ConnectionError {
     /// The host closed it.
     Gone,
     /// The host sent something that is not the protocol.
     Protocol,
 }
 
-impl From<FrameError> for Broken {
+impl From<FrameError> for ConnectionError {
     fn from(_: FrameError) -> Self {
-        Broken::Protocol
+        ConnectionError::Protocol
     }
 }
 
-impl Connection {
+impl HostConnection {
     pub(crate) fn new(socket: OwnedFd) -> Self {
         Self {
             socket,
@@ -85,7 +85,7 @@ impl Connection {
     }
 
     /// Hands as much of the outbox to the kernel as it takes now.
-    pub(crate) fn flush(&mut self) -> Result<(), Broken> {
+    pub(crate) fn flush(&mut self) -> Result<(), ConnectionError> {
         while self.sent < self.outbox.len() {
             match rustix::net::send(
                 &self.socket,
@@ -95,7 +95,7 @@ impl Connection {
                 Ok(count) => self.sent += count,
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
-                Err(_) => return Err(Broken::Gone),
+                Err(_) => return Err(ConnectionError::Gone),
             }
         }
         if self.sent == self.outbox.len() {
@@ -109,14 +109,14 @@ impl Connection {
     }
 
     /// Takes what the host sent, by way of `buffer`.
-    pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> Result<(), Broken> {
+    pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> Result<(), ConnectionError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let received = match rustix::net::recvmsg(&self.socket, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
             Ok(received) => received,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
-            Err(_) => return Err(Broken::Gone),
+            Err(_) => return Err(ConnectionError::Gone),
         };
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(descriptors) = message {
@@ -124,10 +124,10 @@ impl Connection {
             }
         }
         if received.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(Broken::Protocol);
+            return Err(ConnectionError::Protocol);
         }
         match received.bytes {
-            0 => Err(Broken::Gone),
+            0 => Err(ConnectionError::Gone),
             count => {
                 self.decoder.push(&buffer[..count]);
                 Ok(())
@@ -136,18 +136,18 @@ impl Connection {
     }
 
     /// The next message that has arrived in full.
-    pub(crate) fn next(&mut self) -> Result<Option<ToGuest>, Broken> {
+    pub(crate) fn next(&mut self) -> Result<Option<ToGuest>, ConnectionError> {
         let message = self.decoder.next()?;
         // Then one descriptor may be that of a request of which only the beginning is here.
         let begun = usize::from(self.decoder.pending() > 0);
         if message.is_none() && self.descriptors.len() > begun {
-            return Err(Broken::Protocol);
+            return Err(ConnectionError::Protocol);
         }
         Ok(message)
     }
 
     /// The descriptor that came with the message answered last.
-    pub(crate) fn take_descriptor(&mut self) -> Result<OwnedFd, Broken> {
-        self.descriptors.pop_front().ok_or(Broken::Protocol)
+    pub(crate) fn take_descriptor(&mut self) -> Result<OwnedFd, ConnectionError> {
+        self.descriptors.pop_front().ok_or(ConnectionError::Protocol)
     }
 }

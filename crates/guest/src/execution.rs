@@ -11,17 +11,17 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use rustix::process::DumpableBehavior;
 
-use crate::connection::Connection;
-use crate::input::{Input, InputKind, Overrun};
-use crate::output::{Output, OutputKind};
+use crate::connection::HostConnection;
+use crate::input::{ExecInput, InputKind, InputOverrun};
+use crate::output::{ExecOutput, OutputKind};
 
 /// A command that was started and whose end was not reported yet.
-pub(crate) struct Execution {
+pub(crate) struct RunningExec {
     pub(crate) exec: u32,
     /// Its process, which is also its session and its first process group; reaped once `ended` is set.
     pub(crate) pid: i32,
-    pub(crate) input: Input,
-    pub(crate) outputs: Vec<Output>,
+    pub(crate) input: ExecInput,
+    pub(crate) outputs: Vec<ExecOutput>,
     /// Whether the host wants no output of it now.
     pub(crate) held: bool,
     /// The controlling side, if the command has a terminal.
@@ -30,19 +30,19 @@ pub(crate) struct Execution {
 }
 
 /// Our ends of a command's streams and what it gets.
-struct Streams {
-    input: Input,
-    outputs: Vec<Output>,
+struct ExecStreams {
+    input: ExecInput,
+    outputs: Vec<ExecOutput>,
     terminal: Option<OwnedFd>,
     /// What becomes descriptors 0, 1 and 2, closed here after the start.
     given: [OwnedFd; 3],
 }
 
-impl Execution {
+impl RunningExec {
     /// Starts a command.
     pub(crate) fn start(starter: Starter, request: &Exec) -> Result<Self, StartFailure> {
         let user = request.user.map(user_of).transpose()?;
-        let Streams {
+        let ExecStreams {
             input,
             outputs,
             terminal,
@@ -81,7 +81,7 @@ impl Execution {
     }
 
     /// Queues input and writes what the command takes at once; answers how many bytes are done with.
-    pub(crate) fn push_input(&mut self, bytes: &[u8]) -> Result<usize, Overrun> {
+    pub(crate) fn push_input(&mut self, bytes: &[u8]) -> Result<usize, InputOverrun> {
         self.input.push(bytes)?;
         Ok(self.input.advance())
     }
@@ -118,7 +118,7 @@ impl Execution {
     }
 
     /// Reads one piece from an output and sends it; answers whether there was one.
-    pub(crate) fn forward(&mut self, output: usize, connection: &mut Connection, buffer: &mut [u8]) -> bool {
+    pub(crate) fn forward(&mut self, output: usize, connection: &mut HostConnection, buffer: &mut [u8]) -> bool {
         let Some(output) = self.outputs.get_mut(output) else {
             return false;
         };
@@ -140,12 +140,12 @@ impl Execution {
 
     /// Forwards what a command that has ended left in its outputs, as far as there is room; answers the report of its
     /// end once all was sent.
-    pub(crate) fn wind_up(&mut self, connection: &mut Connection, buffer: &mut [u8]) -> Option<FromGuest> {
+    pub(crate) fn wind_up(&mut self, connection: &mut HostConnection, buffer: &mut [u8]) -> Option<FromGuest> {
         let ended = self.ended?;
         for output in 0..self.outputs.len() {
             while self.forward(output, connection, buffer) {}
         }
-        if !self.outputs.iter().all(Output::is_done) {
+        if !self.outputs.iter().all(ExecOutput::is_done) {
             return None;
         }
         let end = end_of(ended.how);
@@ -166,7 +166,7 @@ impl Execution {
 
     /// What stays open for processes that the command left behind, so that they are not killed by SIGPIPE or SIGHUP.
     pub(crate) fn into_leftovers(self) -> impl Iterator<Item = OwnedFd> {
-        self.outputs.into_iter().filter_map(Output::into_leftover)
+        self.outputs.into_iter().filter_map(ExecOutput::into_leftover)
     }
 }
 
@@ -233,7 +233,7 @@ fn failed(step: &'static str) -> impl Fn(Errno) -> StartFailure {
     }
 }
 
-fn pipe_streams(stdin: StdinKind) -> Result<Streams, StartFailure> {
+fn pipe_streams(stdin: StdinKind) -> Result<ExecStreams, StartFailure> {
     let (input, given_input) = match stdin {
         StdinKind::Stream => {
             let (theirs, ours) = pipe()?;
@@ -247,24 +247,24 @@ fn pipe_streams(stdin: StdinKind) -> Result<Streams, StartFailure> {
     let (stderr, given_stderr) = pipe()?;
     set_nonblocking(&stderr)?;
     let outputs = [(stdout, Stream::Stdout), (stderr, Stream::Stderr)]
-        .map(|(descriptor, stream)| Output::new(descriptor, OutputKind::Pipe, stream));
-    Ok(Streams {
-        input: Input::new(input, InputKind::Pipe),
+        .map(|(descriptor, stream)| ExecOutput::new(descriptor, OutputKind::Pipe, stream));
+    Ok(ExecStreams {
+        input: ExecInput::new(input, InputKind::Pipe),
         outputs: Vec::from(outputs),
         terminal: None,
         given: [given_input, given_stdout, given_stderr],
     })
 }
 
-fn terminal_streams(rows: u16, columns: u16, stdin: StdinKind) -> Result<Streams, StartFailure> {
+fn terminal_streams(rows: u16, columns: u16, stdin: StdinKind) -> Result<ExecStreams, StartFailure> {
     let Pty { controller, terminal } = pty::open(rows, columns).map_err(failed("open a terminal"))?;
     let input = match stdin {
         StdinKind::Stream => Some(copy(&controller)?),
         StdinKind::Null => None,
     };
-    let output = Output::new(copy(&controller)?, OutputKind::Terminal, Stream::Stdout);
-    Ok(Streams {
-        input: Input::new(input, InputKind::Terminal),
+    let output = ExecOutput::new(copy(&controller)?, OutputKind::Terminal, Stream::Stdout);
+    Ok(ExecStreams {
+        input: ExecInput::new(input, InputKind::Terminal),
         outputs: Vec::from([output]),
         terminal: Some(controller),
         given: [copy(&terminal)?, copy(&terminal)?, terminal],

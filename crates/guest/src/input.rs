@@ -8,7 +8,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
 /// More bytes were sent than the protocol allows without an acknowledgement.
-pub(crate) struct Overrun;
+pub(crate) struct InputOverrun;
 
 /// What is on the other side of the descriptor.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(crate) enum InputKind {
 }
 
 /// The way into a command's standard input.
-pub(crate) struct Input {
+pub(crate) struct ExecInput {
     /// `None` once closed, on either side.
     descriptor: Option<OwnedFd>,
     kind: InputKind,
@@ -33,7 +33,7 @@ pub(crate) struct Input {
     line_ended: bool,
 }
 
-impl Input {
+impl ExecInput {
     /// Takes our end of the pipe or terminal, which must not block; `None` if the command gets no input.
     pub(crate) fn new(descriptor: Option<OwnedFd>, kind: InputKind) -> Self {
         Self {
@@ -59,9 +59,9 @@ impl Input {
     }
 
     /// Queues bytes; those for an input that is closed count as taken.
-    pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), Overrun> {
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), InputOverrun> {
         if self.closing || self.unwritten() + bytes.len() > INPUT_WINDOW {
-            return Err(Overrun);
+            return Err(InputOverrun);
         }
         self.waiting.drain(..self.written);
         self.written = 0;

@@ -26,7 +26,7 @@ mod usage;
 
 use core::ffi::CStr;
 
-pub use processes::Role;
+pub use processes::GuestRole;
 
 /// Number of the control socket, a connected stream socket.
 pub const CONTROL: i32 = 3;
@@ -59,11 +59,11 @@ pub fn run(argv: &[&CStr], env: &[&CStr]) -> u8 {
     }
     let role = match argv.get(1).copied() {
         // Killing everything means `kill(-1)` for an init; anybody else would take the host's processes down with it.
-        None if rustix::process::getpid().as_raw_pid() == 1 => Role::Init,
-        Some(word) if word == SUBREAPER => Role::Subreaper,
+        None if rustix::process::getpid().as_raw_pid() == 1 => GuestRole::Init,
+        Some(word) if word == SUBREAPER => GuestRole::Subreaper,
         _ => return exit::NOT_STARTED,
     };
-    match agent::Agent::start(role) {
+    match agent::GuestAgent::start(role) {
         Ok(agent) => agent.serve(),
         Err(_) => exit::NOT_STARTED,
     }

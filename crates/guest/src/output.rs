@@ -17,7 +17,7 @@ pub(crate) enum OutputKind {
 }
 
 /// The way out of a command.
-pub(crate) struct Output {
+pub(crate) struct ExecOutput {
     /// `None` once all writers are gone.
     descriptor: Option<OwnedFd>,
     kind: OutputKind,
@@ -26,7 +26,7 @@ pub(crate) struct Output {
     owed: Option<u64>,
 }
 
-impl Output {
+impl ExecOutput {
     /// Takes our end of the pipe or terminal, which must not block.
     pub(crate) fn new(descriptor: OwnedFd, kind: OutputKind, stream: Stream) -> Self {
         Self {

@@ -11,7 +11,7 @@ use rustix::process::Pid;
 
 /// What the guest is to the processes of the sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum GuestRole {
     /// Init of a pid namespace: every process that it can see is the sandbox's.
     Init,
     /// A subreaper among the host's own processes: its descendants are the sandbox's, orphans included.
@@ -21,18 +21,18 @@ pub enum Role {
 const SIGKILL: i32 = 9;
 
 /// The process ids of the sandbox without the guest's own, dead ones that were not reaped included.
-pub(crate) fn all(role: Role) -> Vec<i32> {
+pub(crate) fn all(role: GuestRole) -> Vec<i32> {
     match role {
-        Role::Init => numbered_entries(c"/proc").into_iter().filter(|pid| *pid != 1).collect(),
-        Role::Subreaper => descendants(),
+        GuestRole::Init => numbered_entries(c"/proc").into_iter().filter(|pid| *pid != 1).collect(),
+        GuestRole::Subreaper => descendants(),
     }
 }
 
 /// Whether all processes of the sandbox can be found, without which they could not be killed.
-pub(crate) fn can_be_found(role: Role) -> bool {
+pub(crate) fn can_be_found(role: GuestRole) -> bool {
     match role {
-        Role::Init => true,
-        Role::Subreaper => {
+        GuestRole::Init => true,
+        GuestRole::Subreaper => {
             // The only thread's; absent where the kernel was built without it, refused where `/proc` may not be read.
             let pid = rustix::process::getpid().as_raw_pid();
             rustix::fs::open(children_list(pid, pid), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).is_ok()
@@ -45,21 +45,21 @@ pub(crate) fn can_be_found(role: Role) -> bool {
 const ROUNDS_OF_INIT: u32 = 200;
 
 /// Kills every process of the sandbox and reaps them all.
-pub(crate) fn kill_all(role: Role) {
+pub(crate) fn kill_all(role: GuestRole) {
     let mut round = 0_u32;
-    while role == Role::Subreaper || round < ROUNDS_OF_INIT {
+    while role == GuestRole::Subreaper || round < ROUNDS_OF_INIT {
         round = round.saturating_add(1);
         match role {
             // In one step, so that nothing can be forked meanwhile (kill(2)).
-            Role::Init => drop(spawn::signal(Signaled::All, SIGKILL)),
+            GuestRole::Init => drop(spawn::signal(Signaled::All, SIGKILL)),
             // Children of the dead become ours, so that whatever escaped one round is found in a later one.
-            Role::Subreaper => {
+            GuestRole::Subreaper => {
                 for pid in descendants() {
                     let _ = spawn::signal(Signaled::Process(pid), SIGKILL);
                 }
             }
         }
-        if reap_all() == Reaped::Everything {
+        if reap_all() == ReapedProcess::Everything {
             return;
         }
         let pause = rustix::event::Timespec {
@@ -72,23 +72,23 @@ pub(crate) fn kill_all(role: Role) {
 }
 
 #[derive(PartialEq, Eq)]
-enum Reaped {
+enum ReapedProcess {
     Everything,
     SomeLive,
 }
 
-fn reap_all() -> Reaped {
+fn reap_all() -> ReapedProcess {
     loop {
         match spawn::reap() {
             Ok(Some(_)) | Err(Errno::INTR) => {}
-            Ok(None) => return Reaped::SomeLive,
-            Err(_) => return Reaped::Everything,
+            Ok(None) => return ReapedProcess::SomeLive,
+            Err(_) => return ReapedProcess::Everything,
         }
     }
 }
 
 /// Sends a signal to every process of a session but those of the group `except`.
-pub(crate) fn signal_session(role: Role, session: i32, except: i32, signal: i32) {
+pub(crate) fn signal_session(role: GuestRole, session: i32, except: i32, signal: i32) {
     for pid in all(role) {
         let Some(process) = Pid::from_raw(pid) else { continue };
         let is = |found: Result<Pid, Errno>, wanted: i32| found.is_ok_and(|found| found.as_raw_pid() == wanted);
@@ -113,7 +113,11 @@ fn descendants() -> Vec<i32> {
 
 /// The children of all threads of a process (proc(5), `/proc/pid/task/tid/children`).
 fn children(pid: i32) -> Vec<i32> {
-    let tasks = path(&[Part::Text(b"/proc/"), Part::Number(pid), Part::Text(b"/task\0")]);
+    let tasks = path(&[
+        ProcessPart::Text(b"/proc/"),
+        ProcessPart::Number(pid),
+        ProcessPart::Text(b"/task\0"),
+    ]);
     let Ok(directory) = CStr::from_bytes_with_nul(&tasks) else {
         return Vec::new();
     };
@@ -126,27 +130,27 @@ fn children(pid: i32) -> Vec<i32> {
 }
 
 fn children_list(pid: i32, thread: i32) -> Vec<u8> {
-    let (task, children) = (Part::Text(b"/task/"), Part::Text(b"/children"));
+    let (task, children) = (ProcessPart::Text(b"/task/"), ProcessPart::Text(b"/children"));
     path(&[
-        Part::Text(b"/proc/"),
-        Part::Number(pid),
+        ProcessPart::Text(b"/proc/"),
+        ProcessPart::Number(pid),
         task,
-        Part::Number(thread),
+        ProcessPart::Number(thread),
         children,
     ])
 }
 
-enum Part {
+enum ProcessPart {
     Text(&'static [u8]),
     Number(i32),
 }
 
-fn path(parts: &[Part]) -> Vec<u8> {
+fn path(parts: &[ProcessPart]) -> Vec<u8> {
     let mut path = Vec::new();
     for part in parts {
         match part {
-            Part::Text(text) => path.extend_from_slice(text),
-            Part::Number(number) => spawn::append_decimal(&mut path, number.unsigned_abs()),
+            ProcessPart::Text(text) => path.extend_from_slice(text),
+            ProcessPart::Number(number) => spawn::append_decimal(&mut path, number.unsigned_abs()),
         }
     }
     path

@@ -4,21 +4,21 @@ use alloc::vec::Vec;
 
 use offleash_protocol::{Tmpfs, Usage};
 
-use crate::processes::{self, Role};
+use crate::processes::{self, GuestRole};
 
 /// A sandbox has a handful; more would be of no use to the host.
 const MOST_TMPFS: usize = 64;
 
 /// Measures now. A subreaper has no mounts and no IPC namespace of its own, so it reports neither.
-pub(crate) fn measure(role: Role) -> Usage {
+pub(crate) fn measure(role: GuestRole) -> Usage {
     let processes = u32::try_from(processes::all(role).len()).unwrap_or(u32::MAX);
     match role {
-        Role::Init => Usage {
+        GuestRole::Init => Usage {
             processes,
             shm_bytes: shared_memory(),
             tmpfs: every_tmpfs(),
         },
-        Role::Subreaper => Usage {
+        GuestRole::Subreaper => Usage {
             processes,
             ..Usage::default()
         },

@@ -8,10 +8,10 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use super::failure::{Gone, Stop, failed};
+use super::failure::{HostGone, RequestStop, failed};
 
 /// A conversation with the host, in which this side waits.
-pub(super) struct Channel {
+pub(super) struct HostChannel {
     socket: OwnedFd,
     decoder: Decoder<FileRequest>,
     /// Room for a frame of data, either way.
@@ -20,14 +20,14 @@ pub(super) struct Channel {
 }
 
 /// What comes while a file is written.
-pub(super) enum Incoming<'a> {
+pub(super) enum IncomingWrite<'a> {
     /// A piece of it.
     Piece(&'a [u8]),
     /// Anything else, and small pieces.
     Request(FileRequest),
 }
 
-impl Channel {
+impl HostChannel {
     pub(super) fn new(socket: OwnedFd) -> Self {
         Self {
             socket,
@@ -43,25 +43,25 @@ impl Channel {
     }
 
     /// Waits for the next request; `None` when no more will come.
-    pub(super) fn next(&mut self) -> Result<Option<FileRequest>, Gone> {
+    pub(super) fn next(&mut self) -> Result<Option<FileRequest>, HostGone> {
         loop {
-            if let Some(request) = self.decoder.next().map_err(|_| Gone)? {
+            if let Some(request) = self.decoder.next().map_err(|_| HostGone)? {
                 return Ok(Some(request));
             }
             match rustix::net::recv(&self.socket, &mut self.buffer[..], RecvFlags::empty()) {
                 Ok((0, _)) => return Ok(None),
                 Ok((count, _)) => self.decoder.push(&self.buffer[..count]),
                 Err(Errno::INTR) => {}
-                Err(_) => return Err(Gone),
+                Err(_) => return Err(HostGone),
             }
         }
     }
 
     /// Waits for what follows in the writing of a file; a large piece of it is answered from where it came to lie.
-    pub(super) fn incoming(&mut self) -> Result<Incoming<'_>, Gone> {
+    pub(super) fn incoming(&mut self) -> Result<IncomingWrite<'_>, HostGone> {
         // Only between frames can it be seen what follows.
         if self.decoder.pending() > 0 {
-            return Ok(Incoming::Request(self.next()?.ok_or(Gone)?));
+            return Ok(IncomingWrite::Request(self.next()?.ok_or(HostGone)?));
         }
         let prefix = &mut self.buffer[..DATA_PREFIX];
         // No frame is shorter than its header and one byte.
@@ -79,15 +79,15 @@ impl Channel {
         if let Some(length) = length {
             let piece = &mut self.buffer[DATA_PREFIX..][..length];
             receive(&self.socket, piece)?;
-            return Ok(Incoming::Piece(piece));
+            return Ok(IncomingWrite::Piece(piece));
         }
         let received = if is_longer { DATA_PREFIX } else { HEADER + 1 };
         self.decoder.push(&prefix[..received]);
-        Ok(Incoming::Request(self.next()?.ok_or(Gone)?))
+        Ok(IncomingWrite::Request(self.next()?.ok_or(HostGone)?))
     }
 
     /// Sends an answer; one that is too large for a frame fails the request.
-    pub(super) fn send(&mut self, reply: &FileReply) -> Result<(), Stop> {
+    pub(super) fn send(&mut self, reply: &FileReply) -> Result<(), RequestStop> {
         self.out.clear();
         encode_into(reply, &mut self.out).map_err(|_| failed("answer")(Errno::MSGSIZE))?;
         Ok(send_all(&self.socket, &self.out)?)
@@ -98,7 +98,7 @@ impl Channel {
         &mut self,
         limit: usize,
         read: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
-    ) -> Result<usize, Stop> {
+    ) -> Result<usize, RequestStop> {
         let place = &mut self.buffer[DATA_PREFIX..][..limit.min(DATA_CHUNK)];
         let length = read(place).map_err(failed("read"))?;
         if length > 0 {
@@ -109,24 +109,24 @@ impl Channel {
 }
 
 /// Fills a place with what comes.
-fn receive(socket: &OwnedFd, mut place: &mut [u8]) -> Result<(), Gone> {
+fn receive(socket: &OwnedFd, mut place: &mut [u8]) -> Result<(), HostGone> {
     while !place.is_empty() {
         match rustix::net::recv(socket, &mut *place, RecvFlags::empty()) {
-            Ok((0, _)) => return Err(Gone),
+            Ok((0, _)) => return Err(HostGone),
             Ok((count, _)) => place = &mut place[count..],
             Err(Errno::INTR) => {}
-            Err(_) => return Err(Gone),
+            Err(_) => return Err(HostGone),
         }
     }
     Ok(())
 }
 
-fn send_all(socket: &OwnedFd, mut bytes: &[u8]) -> Result<(), Gone> {
+fn send_all(socket: &OwnedFd, mut bytes: &[u8]) -> Result<(), HostGone> {
     while !bytes.is_empty() {
         match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL) {
             Ok(count) => bytes = &bytes[count..],
             Err(Errno::INTR) => {}
-            Err(_) => return Err(Gone),
+            Err(_) => return Err(HostGone),
         }
     }
     Ok(())

@@ -5,20 +5,25 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::channel::{Channel, Incoming};
+use super::channel::{HostChannel, IncomingWrite};
 use super::entry;
-use super::failure::{Failure, Stop, failed};
-use super::metadata::{self, Metadata};
-use super::path::Path;
+use super::failure::{FileFailure, RequestStop, failed};
+use super::metadata::{self, MetadataPairs};
+use super::path::GuestPath;
 
 /// Opening does not wait, whatever is there, and makes no terminal ours.
 const FLAGS: OFlags = OFlags::CLOEXEC.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 /// Sends the file from `offset` on: what it is, and its bytes until `length` or its end.
-pub(super) fn read(channel: &mut Channel, path: &Path, offset: u64, length: Option<u64>) -> Result<(), Stop> {
+pub(super) fn read(
+    channel: &mut HostChannel,
+    path: &GuestPath,
+    offset: u64,
+    length: Option<u64>,
+) -> Result<(), RequestStop> {
     let file = rustix::fs::open(path.bytes(), OFlags::RDONLY | FLAGS, Mode::empty()).map_err(failed("open"))?;
     let status = regular(&file)?;
-    let metadata = metadata::Place::File(file.as_fd()).metadata();
+    let metadata = metadata::AttributeTarget::File(file.as_fd()).metadata();
     channel.send(&FileReply::Entry(entry::of_file(&status, path, metadata)))?;
     let (mut offset, mut left) = (offset, length.unwrap_or(u64::MAX));
     while left > 0 {
@@ -36,7 +41,7 @@ pub(super) fn read(channel: &mut Channel, path: &Path, offset: u64, length: Opti
 }
 
 /// The status of a file, if it is a regular one.
-fn regular(file: &OwnedFd) -> Result<Stat, Failure> {
+fn regular(file: &OwnedFd) -> Result<Stat, FileFailure> {
     let status = rustix::fs::fstat(file).map_err(failed("stat"))?;
     match FileType::from_raw_mode(status.st_mode) {
         FileType::RegularFile => Ok(status),
@@ -46,7 +51,7 @@ fn regular(file: &OwnedFd) -> Result<Stat, Failure> {
 }
 
 /// Makes or overwrites a file with the data that follows. After a failure the rest of it is dropped.
-pub(super) fn write(channel: &mut Channel, path: &Path, metadata: &Metadata) -> Result<(), Stop> {
+pub(super) fn write(channel: &mut HostChannel, path: &GuestPath, metadata: &MetadataPairs) -> Result<(), RequestStop> {
     let mut written = open(path, metadata);
     if let Err(failure) = written {
         channel.send(&failure.into())?;
@@ -54,11 +59,11 @@ pub(super) fn write(channel: &mut Channel, path: &Path, metadata: &Metadata) -> 
     loop {
         let add = |bytes: &[u8]| written.as_ref().map_or(Ok(()), |file| append(file, bytes));
         let added = match channel.incoming()? {
-            Incoming::Piece(piece) => add(piece),
-            Incoming::Request(FileRequest::Data { bytes }) => add(&bytes),
-            Incoming::Request(FileRequest::Finish) => break,
+            IncomingWrite::Piece(piece) => add(piece),
+            IncomingWrite::Request(FileRequest::Data { bytes }) => add(&bytes),
+            IncomingWrite::Request(FileRequest::Finish) => break,
             // Not the protocol.
-            Incoming::Request(_) => return Err(Stop::Gone),
+            IncomingWrite::Request(_) => return Err(RequestStop::Gone),
         };
         if let Err(failure) = added {
             channel.send(&failure.into())?;
@@ -74,12 +79,12 @@ pub(super) fn write(channel: &mut Channel, path: &Path, metadata: &Metadata) -> 
 }
 
 /// Drops the data of a file that cannot be written.
-pub(super) fn drop_data(channel: &mut Channel) -> Result<(), Stop> {
+pub(super) fn drop_data(channel: &mut HostChannel) -> Result<(), RequestStop> {
     loop {
-        match channel.next()?.ok_or(Stop::Gone)? {
+        match channel.next()?.ok_or(RequestStop::Gone)? {
             FileRequest::Data { .. } => {}
             FileRequest::Finish => return Ok(()),
-            _ => return Err(Stop::Gone),
+            _ => return Err(RequestStop::Gone),
         }
     }
 }
@@ -88,7 +93,7 @@ pub(super) fn drop_data(channel: &mut Channel) -> Result<(), Stop> {
 ///
 /// Those who watch see one event of each kind: a new file is made, given to its owner and written, and nothing is
 /// renamed.
-fn open(path: &Path, metadata: &Metadata) -> Result<OwnedFd, Failure> {
+fn open(path: &GuestPath, metadata: &MetadataPairs) -> Result<OwnedFd, FileFailure> {
     metadata::check(metadata)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | FLAGS;
     let mode = Mode::from_raw_mode(0o666);
@@ -118,7 +123,7 @@ fn open(path: &Path, metadata: &Metadata) -> Result<OwnedFd, Failure> {
     }
 }
 
-fn append(file: &OwnedFd, bytes: &[u8]) -> Result<(), Failure> {
+fn append(file: &OwnedFd, bytes: &[u8]) -> Result<(), FileFailure> {
     let mut rest = bytes;
     while !rest.is_empty() {
         match rustix::io::write(file, rest) {

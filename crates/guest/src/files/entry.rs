@@ -8,13 +8,13 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::failure::{Failure, failed};
-use super::metadata::{Metadata, Place};
-use super::names::Names;
-use super::path::{Path, joined};
+use super::failure::{FileFailure, failed};
+use super::metadata::{AttributeTarget, MetadataPairs};
+use super::names::AccountNames;
+use super::path::{GuestPath, joined};
 
 /// What is at a path, the last link not followed.
-pub(super) fn at(path: &Path, names: &mut Names) -> Result<Entry, Failure> {
+pub(super) fn at(path: &GuestPath, names: &mut AccountNames) -> Result<Entry, FileFailure> {
     let status = rustix::fs::statat(CWD, path.bytes(), AtFlags::SYMLINK_NOFOLLOW).map_err(failed("stat"))?;
     let mut entry = of_status(&status, path.bytes().to_vec(), names);
     complete(&mut entry, CWD, path.bytes(), path.bytes());
@@ -22,7 +22,12 @@ pub(super) fn at(path: &Path, names: &mut Names) -> Result<Entry, Failure> {
 }
 
 /// What has this name in a directory that is open; `path` is the whole path.
-pub(super) fn below(directory: BorrowedFd<'_>, name: &[u8], path: Vec<u8>, names: &mut Names) -> Result<Entry, Errno> {
+pub(super) fn below(
+    directory: BorrowedFd<'_>,
+    name: &[u8],
+    path: Vec<u8>,
+    names: &mut AccountNames,
+) -> Result<Entry, Errno> {
     let status = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
     let mut entry = of_status(&status, path, names);
     // By way of the descriptor, whatever was moved meanwhile and however long the path is.
@@ -32,8 +37,8 @@ pub(super) fn below(directory: BorrowedFd<'_>, name: &[u8], path: Vec<u8>, names
 }
 
 /// What an open file is.
-pub(super) fn of_file(status: &Stat, path: &Path, metadata: Metadata) -> Entry {
-    let mut entry = of_status(status, path.bytes().to_vec(), &mut Names::default());
+pub(super) fn of_file(status: &Stat, path: &GuestPath, metadata: MetadataPairs) -> Entry {
+    let mut entry = of_status(status, path.bytes().to_vec(), &mut AccountNames::default());
     entry.metadata = metadata;
     entry
 }
@@ -50,7 +55,7 @@ pub(super) fn type_of(mode: u32) -> FileType {
     FileType::from_raw_mode(mode)
 }
 
-fn of_status(status: &Stat, path: Vec<u8>, names: &mut Names) -> Entry {
+fn of_status(status: &Stat, path: Vec<u8>, names: &mut AccountNames) -> Entry {
     Entry {
         path,
         mode: status.st_mode,
@@ -62,7 +67,7 @@ fn of_status(status: &Stat, path: Vec<u8>, names: &mut Names) -> Entry {
         modified_s: status.st_mtime,
         modified_ns: u32::try_from(status.st_mtime_nsec).unwrap_or(0),
         target: None,
-        metadata: Metadata::new(),
+        metadata: MetadataPairs::new(),
     }
 }
 
@@ -70,7 +75,7 @@ fn of_status(status: &Stat, path: Vec<u8>, names: &mut Names) -> Entry {
 fn complete(entry: &mut Entry, directory: BorrowedFd<'_>, name: &[u8], attributed: &[u8]) {
     match type_of(entry.mode) {
         FileType::Symlink => entry.target = target(directory, name),
-        FileType::RegularFile | FileType::Directory => entry.metadata = Place::Path(attributed).metadata(),
+        FileType::RegularFile | FileType::Directory => entry.metadata = AttributeTarget::Path(attributed).metadata(),
         _ => {}
     }
 }

@@ -7,18 +7,18 @@ use rustix::io::Errno;
 
 /// What was tried, and what the kernel said.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Failure {
+pub(super) struct FileFailure {
     pub(super) step: &'static str,
     pub(super) errno: Errno,
 }
 
 /// Makes an error of the kernel's the failure of a step.
-pub(super) fn failed(step: &'static str) -> impl Fn(Errno) -> Failure {
-    move |errno| Failure { step, errno }
+pub(super) fn failed(step: &'static str) -> impl Fn(Errno) -> FileFailure {
+    move |errno| FileFailure { step, errno }
 }
 
-impl From<Failure> for FileReply {
-    fn from(failure: Failure) -> Self {
+impl From<FileFailure> for FileReply {
+    fn from(failure: FileFailure) -> Self {
         FileReply::Failed {
             step: String::from(failure.step),
             errno: failure.errno.raw_os_error(),
@@ -28,25 +28,25 @@ impl From<Failure> for FileReply {
 
 /// The host is gone, or does not speak the protocol.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Gone;
+pub(super) struct HostGone;
 
 /// Why work on a request stops.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Stop {
+pub(super) enum RequestStop {
     /// The request failed; the next one may not.
-    Failed(Failure),
+    Failed(FileFailure),
     /// Nobody is there to be served.
     Gone,
 }
 
-impl From<Failure> for Stop {
-    fn from(failure: Failure) -> Self {
-        Stop::Failed(failure)
+impl From<FileFailure> for RequestStop {
+    fn from(failure: FileFailure) -> Self {
+        RequestStop::Failed(failure)
     }
 }
 
-impl From<Gone> for Stop {
-    fn from(_: Gone) -> Self {
-        Stop::Gone
+impl From<HostGone> for RequestStop {
+    fn from(_: HostGone) -> Self {
+        RequestStop::Gone
     }
 }

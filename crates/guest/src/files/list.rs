@@ -7,12 +7,12 @@ use rustix::fd::BorrowedFd;
 use rustix::fs::{Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::channel::Channel;
+use super::channel::HostChannel;
 use super::entry;
-use super::failure::{Stop, failed};
-use super::names::Names;
-use super::path::{Path, joined};
-use super::walk::Place;
+use super::failure::{RequestStop, failed};
+use super::names::AccountNames;
+use super::path::{GuestPath, joined};
+use super::walk::TreeCursor;
 
 /// Names of files that are held at once, in bytes with what each takes besides; a directory with more is not listed.
 const MOST_HELD: usize = 64 * 1024 * 1024;
@@ -22,21 +22,21 @@ const EACH: usize = 48;
 const BATCH: usize = 512 * 1024;
 
 /// A directory on the way to where the walk is.
-struct Level {
+struct ListLevel {
     /// What is still to be told of, the next one last.
     names: Vec<Vec<u8>>,
     path: Vec<u8>,
 }
 
 /// Sends what is there, depth first and by name. What is gone when its turn comes is left out.
-pub(super) fn list(channel: &mut Channel, path: &Path, depth: u32) -> Result<(), Stop> {
+pub(super) fn list(channel: &mut HostChannel, path: &GuestPath, depth: u32) -> Result<(), RequestStop> {
     let depth = usize::try_from(depth.max(1)).unwrap_or(usize::MAX);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(path.bytes(), flags, Mode::empty()).map_err(failed("open"))?;
-    let mut place = Place::new(directory);
-    let (mut names, mut batch) = (Names::default(), Batch::default());
+    let mut place = TreeCursor::new(directory);
+    let (mut names, mut batch) = (AccountNames::default(), EntryBatch::default());
     let mut held = 0;
-    let mut levels = Vec::from([Level {
+    let mut levels = Vec::from([ListLevel {
         names: sorted_names(place.directory(), &mut held).map_err(failed("list"))?,
         path: path.bytes().to_vec(),
     }]);
@@ -65,7 +65,7 @@ pub(super) fn list(channel: &mut Channel, path: &Path, depth: u32) -> Result<(),
             Err(errno) => return Err(failed("open")(errno).into()),
         }
         let names = sorted_names(place.directory(), &mut held).map_err(failed("list"))?;
-        levels.push(Level { names, path });
+        levels.push(ListLevel { names, path });
     }
     batch.send(channel)?;
     channel.send(&FileReply::Done)
@@ -93,13 +93,13 @@ fn sorted_names(directory: BorrowedFd<'_>, held: &mut usize) -> Result<Vec<Vec<u
 
 /// Entries that were not sent yet.
 #[derive(Default)]
-struct Batch {
+struct EntryBatch {
     entries: Vec<Entry>,
     size: usize,
 }
 
-impl Batch {
-    fn push(&mut self, entry: Entry, channel: &mut Channel) -> Result<(), Stop> {
+impl EntryBatch {
+    fn push(&mut self, entry: Entry, channel: &mut HostChannel) -> Result<(), RequestStop> {
         self.size += entry::size(&entry);
         self.entries.push(entry);
         match self.entries.len() == ENTRIES_CHUNK || self.size >= BATCH {
@@ -108,7 +108,7 @@ impl Batch {
         }
     }
 
-    fn send(&mut self, channel: &mut Channel) -> Result<(), Stop> {
+    fn send(&mut self, channel: &mut HostChannel) -> Result<(), RequestStop> {
         if self.entries.is_empty() {
             return Ok(());
         }

@@ -7,10 +7,10 @@ use rustix::fd::BorrowedFd;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
-use super::failure::{Failure, failed};
+use super::failure::{FileFailure, failed};
 
 /// Names and values.
-pub(super) type Metadata = Vec<(Vec<u8>, Vec<u8>)>;
+pub(super) type MetadataPairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 const PREFIX: &[u8] = b"user.e2b.";
 
@@ -26,17 +26,17 @@ const LONGEST_LIST: usize = 64 * 1024;
 
 /// The file whose attributes are meant.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Place<'a> {
+pub(super) enum AttributeTarget<'a> {
     /// By path, a link itself.
     Path(&'a [u8]),
     /// One that is open for reading or writing.
     File(BorrowedFd<'a>),
 }
 
-impl Place<'_> {
+impl AttributeTarget<'_> {
     /// What the file is annotated with, as far as it can be read and is not more than could have been written here.
-    pub(super) fn metadata(self) -> Metadata {
-        let mut metadata = Metadata::new();
+    pub(super) fn metadata(self) -> MetadataPairs {
+        let mut metadata = MetadataPairs::new();
         let mut left = MOST;
         for name in self.names().into_iter().take(MAX_METADATA) {
             let mut value = [0; LONGEST_VALUE];
@@ -76,21 +76,21 @@ impl Place<'_> {
 
     fn list(self, into: &mut [u8]) -> Result<usize, Errno> {
         match self {
-            Place::Path(path) => rustix::fs::llistxattr(path, into),
-            Place::File(file) => rustix::fs::flistxattr(file, into),
+            AttributeTarget::Path(path) => rustix::fs::llistxattr(path, into),
+            AttributeTarget::File(file) => rustix::fs::flistxattr(file, into),
         }
     }
 
     fn get(self, name: &[u8], into: &mut [u8]) -> Result<usize, Errno> {
         match self {
-            Place::Path(path) => rustix::fs::lgetxattr(path, name, into),
-            Place::File(file) => rustix::fs::fgetxattr(file, name, into),
+            AttributeTarget::Path(path) => rustix::fs::lgetxattr(path, name, into),
+            AttributeTarget::File(file) => rustix::fs::fgetxattr(file, name, into),
         }
     }
 }
 
 /// Whether all of it can be an annotation.
-pub(super) fn check(metadata: &Metadata) -> Result<(), Failure> {
+pub(super) fn check(metadata: &MetadataPairs) -> Result<(), FileFailure> {
     let fits = |(name, value): &(Vec<u8>, Vec<u8>)| {
         let longest = LONGEST_NAME - PREFIX.len();
         (1..=longest).contains(&name.len()) && !name.contains(&0) && value.len() <= LONGEST_VALUE
@@ -106,8 +106,8 @@ pub(super) fn check(metadata: &Metadata) -> Result<(), Failure> {
 }
 
 /// Makes `metadata` all that the file is annotated with.
-pub(super) fn replace(file: BorrowedFd<'_>, metadata: &Metadata) -> Result<(), Failure> {
-    for name in Place::File(file).names() {
+pub(super) fn replace(file: BorrowedFd<'_>, metadata: &MetadataPairs) -> Result<(), FileFailure> {
+    for name in AttributeTarget::File(file).names() {
         if !metadata.iter().any(|(kept, _)| name[PREFIX.len()..] == kept[..]) {
             rustix::fs::fremovexattr(file, &name[..]).map_err(failed("removexattr"))?;
         }
@@ -116,7 +116,7 @@ pub(super) fn replace(file: BorrowedFd<'_>, metadata: &Metadata) -> Result<(), F
 }
 
 /// Annotates a file that has no annotation of these names.
-pub(super) fn set(file: BorrowedFd<'_>, metadata: &Metadata) -> Result<(), Failure> {
+pub(super) fn set(file: BorrowedFd<'_>, metadata: &MetadataPairs) -> Result<(), FileFailure> {
     for (name, value) in metadata {
         let name = [PREFIX, name].concat();
         rustix::fs::fsetxattr(file, &name[..], value, XattrFlags::empty()).map_err(failed("setxattr"))?;

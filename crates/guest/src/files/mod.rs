@@ -27,7 +27,7 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
 use crate::execution::user_of;
-use channel::Channel;
+use channel::HostChannel;
 use failure::failed;
 
 /// Starts a worker on `socket`; answers its process id. Whoever waits on the socket is told why if there is none.
@@ -60,6 +60,6 @@ fn work(became: Result<(), Errno>, socket: OwnedFd) -> u8 {
         return 1;
     }
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    requests::serve(&mut Channel::new(socket));
+    requests::serve(&mut HostChannel::new(socket));
     0
 }

@@ -6,12 +6,12 @@ use crate::accounts::{self, GROUP, PASSWD};
 
 /// The names for one request.
 #[derive(Debug, Default)]
-pub(super) struct Names {
-    users: Table,
-    groups: Table,
+pub(super) struct AccountNames {
+    users: AccountTable,
+    groups: AccountTable,
 }
 
-impl Names {
+impl AccountNames {
     pub(super) fn user(&mut self, id: u32) -> Vec<u8> {
         self.users.name(PASSWD, id)
     }
@@ -23,12 +23,12 @@ impl Names {
 
 /// One of the two files, read when it is needed first, and what was looked for last.
 #[derive(Debug, Default)]
-struct Table {
+struct AccountTable {
     text: Option<Vec<u8>>,
     last: Option<(u32, Vec<u8>)>,
 }
 
-impl Table {
+impl AccountTable {
     fn name(&mut self, path: &[u8], id: u32) -> Vec<u8> {
         match &self.last {
             Some((known, name)) if *known == id => name.clone(),

@@ -5,18 +5,18 @@ use alloc::vec::Vec;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 
-use super::failure::{Failure, failed};
+use super::failure::{FileFailure, failed};
 
 /// Longest path that the kernel takes, with the zero byte at its end (limits.h).
 const PATH_MAX: usize = 4096;
 
 /// An absolute path without empty parts, `.` and `..`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Path(Vec<u8>);
+pub(super) struct GuestPath(Vec<u8>);
 
-impl Path {
+impl GuestPath {
     /// Cleans a path by its words alone: `..` takes the part before it away, wherever a link there would have led.
-    pub(super) fn parse(text: &[u8]) -> Result<Self, Failure> {
+    pub(super) fn parse(text: &[u8]) -> Result<Self, FileFailure> {
         if text.first() != Some(&b'/') || text.contains(&0) {
             return Err(failed("read the path")(Errno::INVAL));
         }
@@ -54,7 +54,7 @@ impl Path {
     }
 
     /// Makes the directories that lead here, for their owner to write and for all to enter.
-    pub(super) fn make_parents(&self) -> Result<(), Failure> {
+    pub(super) fn make_parents(&self) -> Result<(), FileFailure> {
         let ends = self.0.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/');
         for (end, _) in ends {
             match rustix::fs::mkdir(&self.0[..end], directory_mode()) {
@@ -96,7 +96,7 @@ mod tests {
             (b"/a/b/../../..", b"/"),
             (b"/..a/.b", b"/..a/.b"),
         ] {
-            assert_eq!(Path::parse(text).expect("absolute").bytes(), clean);
+            assert_eq!(GuestPath::parse(text).expect("absolute").bytes(), clean);
         }
         let long = [b"/".as_slice(), &[b'x'; PATH_MAX]].concat();
         for (text, errno) in [
@@ -105,7 +105,7 @@ mod tests {
             (b"/a\0b", Errno::INVAL),
             (&long, Errno::NAMETOOLONG),
         ] {
-            assert_eq!(Path::parse(text).expect_err("no path").errno, errno);
+            assert_eq!(GuestPath::parse(text).expect_err("no path").errno, errno);
         }
     }
 

@@ -5,15 +5,15 @@ use alloc::vec::Vec;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::failure::{Failure, failed};
-use super::path::Path;
-use super::walk::Place;
+use super::failure::{FileFailure, failed};
+use super::path::GuestPath;
+use super::walk::TreeCursor;
 
 /// How often a directory is looked through again because something appeared in it meanwhile.
 const MOST_ROUNDS: u32 = 64;
 
 /// Removes what is at the path, following no link. What is not there needs no removing.
-pub(super) fn remove(path: &Path) -> Result<(), Failure> {
+pub(super) fn remove(path: &GuestPath) -> Result<(), FileFailure> {
     if path.is_root() {
         return Err(failed("remove")(Errno::BUSY));
     }
@@ -27,7 +27,7 @@ pub(super) fn remove(path: &Path) -> Result<(), Failure> {
         Err(Errno::NOENT) => return Ok(()),
         opened => opened.map_err(failed("open"))?,
     };
-    empty(Place::new(directory)).map_err(failed("remove"))?;
+    empty(TreeCursor::new(directory)).map_err(failed("remove"))?;
     match rustix::fs::unlinkat(CWD, path.bytes(), AtFlags::REMOVEDIR) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(errno) => Err(failed("remove")(errno)),
@@ -35,7 +35,7 @@ pub(super) fn remove(path: &Path) -> Result<(), Failure> {
 }
 
 /// What looking through a directory came to.
-enum Found {
+enum DirectoryOutcome {
     /// Nothing is in it any more.
     Nothing,
     /// Files were removed, so there may be more.
@@ -45,19 +45,19 @@ enum Found {
 }
 
 /// Removes everything in the directory, going down and up without holding more than the names on the way.
-fn empty(mut place: Place) -> Result<(), Errno> {
+fn empty(mut place: TreeCursor) -> Result<(), Errno> {
     let mut way: Vec<Vec<u8>> = Vec::new();
     let mut again = 0;
     loop {
         match look_through(&place)? {
-            Found::Files => {}
-            Found::Directory(name) => match place.down(&name) {
+            DirectoryOutcome::Files => {}
+            DirectoryOutcome::Directory(name) => match place.down(&name) {
                 Ok(()) => way.push(name),
                 // Removed or replaced meanwhile; the next look tells.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => again = one_more(again)?,
                 Err(errno) => return Err(errno),
             },
-            Found::Nothing => {
+            DirectoryOutcome::Nothing => {
                 let Some(name) = way.pop() else {
                     return Ok(());
                 };
@@ -81,8 +81,8 @@ fn one_more(again: u32) -> Result<u32, Errno> {
 }
 
 /// Removes files until there is none, or a directory is found.
-fn look_through(place: &Place) -> Result<Found, Errno> {
-    let mut found = Found::Nothing;
+fn look_through(place: &TreeCursor) -> Result<DirectoryOutcome, Errno> {
+    let mut found = DirectoryOutcome::Nothing;
     let mut entries = Dir::read_from(place.directory())?;
     while let Some(entry) = entries.read() {
         let entry = entry?;
@@ -91,9 +91,9 @@ fn look_through(place: &Place) -> Result<Found, Errno> {
             continue;
         }
         match rustix::fs::unlinkat(place.directory(), name, AtFlags::empty()) {
-            Ok(()) => found = Found::Files,
+            Ok(()) => found = DirectoryOutcome::Files,
             Err(Errno::NOENT) => {}
-            Err(Errno::ISDIR) => return Ok(Found::Directory(name.to_bytes().to_vec())),
+            Err(Errno::ISDIR) => return Ok(DirectoryOutcome::Directory(name.to_bytes().to_vec())),
             Err(errno) => return Err(errno),
         }
     }

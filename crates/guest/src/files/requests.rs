@@ -6,60 +6,60 @@ use offleash_protocol::files::{Entry, FileReply, FileRequest};
 use rustix::fs::{AtFlags, CWD, FileType};
 use rustix::io::Errno;
 
-use super::channel::Channel;
-use super::failure::{Failure, Stop, failed};
-use super::names::Names;
-use super::path::{Path, directory_mode};
+use super::channel::HostChannel;
+use super::failure::{FileFailure, RequestStop, failed};
+use super::names::AccountNames;
+use super::path::{GuestPath, directory_mode};
 use super::{content, entry, list, remove, watch};
 
 /// Serves until nobody is there any more, or something is said that is no request.
-pub(super) fn serve(channel: &mut Channel) {
+pub(super) fn serve(channel: &mut HostChannel) {
     while let Ok(Some(request)) = channel.next() {
         match carry_out(channel, request) {
             Ok(()) => {}
-            Err(Stop::Failed(failure)) => {
+            Err(RequestStop::Failed(failure)) => {
                 if channel.send(&failure.into()).is_err() {
                     return;
                 }
             }
-            Err(Stop::Gone) => return,
+            Err(RequestStop::Gone) => return,
         }
     }
 }
 
-fn carry_out(channel: &mut Channel, request: FileRequest) -> Result<(), Stop> {
+fn carry_out(channel: &mut HostChannel, request: FileRequest) -> Result<(), RequestStop> {
     let reply = match request {
-        FileRequest::Stat { path } => FileReply::Entry(stat(&Path::parse(&path)?)?),
-        FileRequest::MakeDirectory { path } => FileReply::Entry(make_directory(&Path::parse(&path)?)?),
+        FileRequest::Stat { path } => FileReply::Entry(stat(&GuestPath::parse(&path)?)?),
+        FileRequest::MakeDirectory { path } => FileReply::Entry(make_directory(&GuestPath::parse(&path)?)?),
         FileRequest::Rename { source, destination } => {
-            FileReply::Entry(rename(&Path::parse(&source)?, &Path::parse(&destination)?)?)
+            FileReply::Entry(rename(&GuestPath::parse(&source)?, &GuestPath::parse(&destination)?)?)
         }
         FileRequest::Remove { path } => {
-            remove::remove(&Path::parse(&path)?)?;
+            remove::remove(&GuestPath::parse(&path)?)?;
             FileReply::Done
         }
-        FileRequest::List { path, depth } => return list::list(channel, &Path::parse(&path)?, depth),
+        FileRequest::List { path, depth } => return list::list(channel, &GuestPath::parse(&path)?, depth),
         FileRequest::Read { path, offset, length } => {
-            return content::read(channel, &Path::parse(&path)?, offset, length);
+            return content::read(channel, &GuestPath::parse(&path)?, offset, length);
         }
         FileRequest::Write { path, metadata } => return write(channel, &path, &metadata),
         FileRequest::Watch {
             path,
             recursive,
             entries,
-        } => return watch::watch(channel, &Path::parse(&path)?, recursive, entries),
+        } => return watch::watch(channel, &GuestPath::parse(&path)?, recursive, entries),
         // They follow a request to write, or nothing.
-        FileRequest::Data { .. } | FileRequest::Finish => return Err(Stop::Gone),
+        FileRequest::Data { .. } | FileRequest::Finish => return Err(RequestStop::Gone),
     };
     channel.send(&reply)
 }
 
-fn stat(path: &Path) -> Result<Entry, Failure> {
-    entry::at(path, &mut Names::default())
+fn stat(path: &GuestPath) -> Result<Entry, FileFailure> {
+    entry::at(path, &mut AccountNames::default())
 }
 
-fn write(channel: &mut Channel, path: &[u8], metadata: &Vec<(Vec<u8>, Vec<u8>)>) -> Result<(), Stop> {
-    match Path::parse(path) {
+fn write(channel: &mut HostChannel, path: &[u8], metadata: &Vec<(Vec<u8>, Vec<u8>)>) -> Result<(), RequestStop> {
+    match GuestPath::parse(path) {
         Ok(path) => content::write(channel, &path, metadata),
         Err(failure) => {
             channel.send(&failure.into())?;
@@ -68,7 +68,7 @@ fn write(channel: &mut Channel, path: &[u8], metadata: &Vec<(Vec<u8>, Vec<u8>)>)
     }
 }
 
-fn make_directory(path: &Path) -> Result<Entry, Failure> {
+fn make_directory(path: &GuestPath) -> Result<Entry, FileFailure> {
     let make = || rustix::fs::mkdir(path.bytes(), directory_mode());
     let made = match make() {
         Err(Errno::NOENT) => {
@@ -84,12 +84,12 @@ fn make_directory(path: &Path) -> Result<Entry, Failure> {
     }
 }
 
-fn is_directory(path: &Path) -> bool {
+fn is_directory(path: &GuestPath) -> bool {
     let status = rustix::fs::stat(path.bytes());
     status.is_ok_and(|status| FileType::from_raw_mode(status.st_mode) == FileType::Directory)
 }
 
-fn rename(source: &Path, destination: &Path) -> Result<Entry, Failure> {
+fn rename(source: &GuestPath, destination: &GuestPath) -> Result<Entry, FileFailure> {
     let rename = || rustix::fs::rename(source.bytes(), destination.bytes());
     let renamed = match rename() {
         Err(Errno::NOENT) => {

@@ -7,19 +7,19 @@ use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 /// A place in a tree. However deep it is, it takes one descriptor and a few bytes for each level.
-pub(super) struct Place {
+pub(super) struct TreeCursor {
     current: OwnedFd,
     /// What each directory on the way here was.
-    above: Vec<Identity>,
+    above: Vec<FileIdentity>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Identity {
+struct FileIdentity {
     device: u64,
     inode: u64,
 }
 
-impl Place {
+impl TreeCursor {
     /// Starts in a directory.
     pub(super) fn new(directory: OwnedFd) -> Self {
         Self {
@@ -58,9 +58,9 @@ fn open(directory: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(directory, name, flags, Mode::empty())
 }
 
-fn identity(directory: &OwnedFd) -> Result<Identity, Errno> {
+fn identity(directory: &OwnedFd) -> Result<FileIdentity, Errno> {
     let Stat { st_dev, st_ino, .. } = rustix::fs::fstat(directory)?;
-    Ok(Identity {
+    Ok(FileIdentity {
         device: st_dev,
         inode: st_ino,
     })

@@ -14,13 +14,13 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::channel::Channel;
+use super::channel::HostChannel;
 use super::entry;
-use super::failure::{Failure, Gone, Stop, failed};
-use super::names::Names;
-use super::path::{Path, joined};
-use super::walk::Place;
-use super::watched::Watched;
+use super::failure::{FileFailure, HostGone, RequestStop, failed};
+use super::names::AccountNames;
+use super::path::{GuestPath, joined};
+use super::walk::TreeCursor;
+use super::watched::WatchedDirectories;
 
 /// Names that were told because they were found, and whose events may still come; beyond, some are told twice.
 const MOST_FOUND: usize = 4096;
@@ -50,20 +50,20 @@ const KINDS: [(ReadFlags, ChangeKind); 5] = [
 ];
 
 /// What the kernel said.
-struct Event {
+struct WatchEvent {
     watch: i32,
     flags: ReadFlags,
     name: Option<Vec<u8>>,
 }
 
-struct Watcher<'a> {
-    channel: &'a mut Channel,
+struct TreeWatcher<'a> {
+    channel: &'a mut HostChannel,
     inotify: OwnedFd,
     /// Not held open, because the kernel tells of a directory's end when nobody has it open any more.
-    path: &'a Path,
+    path: &'a GuestPath,
     recursive: bool,
     with_entries: bool,
-    watched: Watched,
+    watched: WatchedDirectories,
     found: Vec<(i32, Vec<u8>)>,
     /// Changes that were not sent yet, and about how large they are.
     changes: Vec<Change>,
@@ -71,20 +71,25 @@ struct Watcher<'a> {
 }
 
 /// Watches until the host closes the socket, or says anything on it.
-pub(super) fn watch(channel: &mut Channel, path: &Path, recursive: bool, with_entries: bool) -> Result<(), Stop> {
+pub(super) fn watch(
+    channel: &mut HostChannel,
+    path: &GuestPath,
+    recursive: bool,
+    with_entries: bool,
+) -> Result<(), RequestStop> {
     let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(failed("inotify"))?;
-    let mut watcher = Watcher {
+    let mut watcher = TreeWatcher {
         channel,
         inotify,
         path,
         recursive,
         with_entries,
-        watched: Watched::default(),
+        watched: WatchedDirectories::default(),
         found: Vec::new(),
         changes: Vec::new(),
         size: 0,
     };
-    watcher.take_in(Vec::new(), Found::Known)?;
+    watcher.take_in(Vec::new(), FoundEntries::Known)?;
     watcher.channel.send(&FileReply::Done)?;
     loop {
         watcher.wait()?;
@@ -97,42 +102,42 @@ pub(super) fn watch(channel: &mut Channel, path: &Path, recursive: bool, with_en
 
 /// Whether what a directory holds is news.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Found {
+enum FoundEntries {
     Known,
     New,
 }
 
 /// A directory that is being looked through.
-struct Level {
+struct WatchLevel {
     /// The directories in it that are still to be watched.
     below: Vec<Vec<u8>>,
     /// Where it is, relative to the root.
     path: Vec<u8>,
 }
 
-impl Watcher<'_> {
+impl TreeWatcher<'_> {
     /// Waits for an event; stops when the host is gone.
-    fn wait(&mut self) -> Result<(), Gone> {
+    fn wait(&mut self) -> Result<(), HostGone> {
         let mut polled = [
             PollFd::from_borrowed_fd(self.channel.socket(), PollFlags::IN | PollFlags::RDHUP),
             PollFd::new(&self.inotify, PollFlags::IN),
         ];
         match rustix::event::poll(&mut polled, None) {
             // Nothing may be said after the request to watch, so all that it can be is the end.
-            Ok(_) if !polled[0].revents().is_empty() => Err(Gone),
+            Ok(_) if !polled[0].revents().is_empty() => Err(HostGone),
             Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(_) => Err(Gone),
+            Err(_) => Err(HostGone),
         }
     }
 
     /// What one read of the kernel's queue gives.
-    fn events(&mut self) -> Result<Vec<Event>, Failure> {
+    fn events(&mut self) -> Result<Vec<WatchEvent>, FileFailure> {
         let mut space = [MaybeUninit::uninit(); 8192];
         let mut reader = inotify::Reader::new(&self.inotify, &mut space);
         let mut events = Vec::new();
         loop {
             match reader.next() {
-                Ok(event) => events.push(Event {
+                Ok(event) => events.push(WatchEvent {
                     watch: event.wd(),
                     flags: event.events(),
                     name: event.file_name().map(|name| name.to_bytes().to_vec()),
@@ -151,8 +156,8 @@ impl Watcher<'_> {
         }
     }
 
-    fn tell(&mut self, event: Event) -> Result<(), Stop> {
-        let Event { watch, flags, name } = event;
+    fn tell(&mut self, event: WatchEvent) -> Result<(), RequestStop> {
+        let WatchEvent { watch, flags, name } = event;
         if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
             return self.recover();
         }
@@ -190,7 +195,7 @@ impl Watcher<'_> {
                 }
             }
             if is_made {
-                return self.take_in_late(path, Found::New);
+                return self.take_in_late(path, FoundEntries::New);
             }
         }
         Ok(())
@@ -203,15 +208,15 @@ impl Watcher<'_> {
     }
 
     /// Says that something was missed, and watches what was made meanwhile.
-    fn recover(&mut self) -> Result<(), Stop> {
+    fn recover(&mut self) -> Result<(), RequestStop> {
         self.push(b".", ChangeKind::Overflow)?;
-        self.take_in_late(Vec::new(), Found::Known)
+        self.take_in_late(Vec::new(), FoundEntries::Known)
     }
 
     /// Watches what appeared. What cannot be watched is as good as missed.
-    fn take_in_late(&mut self, path: Vec<u8>, found: Found) -> Result<(), Stop> {
+    fn take_in_late(&mut self, path: Vec<u8>, found: FoundEntries) -> Result<(), RequestStop> {
         match self.take_in(path.clone(), found) {
-            Err(Stop::Failed(_)) => {
+            Err(RequestStop::Failed(_)) => {
                 let path = if path.is_empty() { Vec::from(&b"."[..]) } else { path };
                 self.push(&path, ChangeKind::Overflow)
             }
@@ -220,16 +225,16 @@ impl Watcher<'_> {
     }
 
     /// Watches a directory and, if asked for, those below it; what is gone or not to be read is left out.
-    fn take_in(&mut self, path: Vec<u8>, found: Found) -> Result<(), Stop> {
+    fn take_in(&mut self, path: Vec<u8>, found: FoundEntries) -> Result<(), RequestStop> {
         let is_gone = |errno| matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS);
         let is_root = path.is_empty();
         let mut place = match self.open(&path) {
             Err(errno) if is_gone(errno) && !is_root => return Ok(()),
-            opened => Place::new(opened.map_err(failed("open"))?),
+            opened => TreeCursor::new(opened.map_err(failed("open"))?),
         };
         let mut levels = Vec::new();
         match self.enter(place.directory(), path, found) {
-            Err(Stop::Failed(failure)) if is_gone(failure.errno) && !is_root => return Ok(()),
+            Err(RequestStop::Failed(failure)) if is_gone(failure.errno) && !is_root => return Ok(()),
             entered => levels.push(entered?),
         }
         while let Some(level) = levels.last_mut() {
@@ -247,7 +252,7 @@ impl Watcher<'_> {
                 Err(errno) => return Err(failed("open")(errno).into()),
             }
             match self.enter(place.directory(), path, found) {
-                Err(Stop::Failed(failure)) if is_gone(failure.errno) => place.up().map_err(failed("watch"))?,
+                Err(RequestStop::Failed(failure)) if is_gone(failure.errno) => place.up().map_err(failed("watch"))?,
                 entered => levels.push(entered?),
             }
         }
@@ -264,13 +269,18 @@ impl Watcher<'_> {
     }
 
     /// Watches a directory that is open and looks what is in it.
-    fn enter(&mut self, directory: BorrowedFd<'_>, path: Vec<u8>, found: Found) -> Result<Level, Stop> {
+    fn enter(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        path: Vec<u8>,
+        found: FoundEntries,
+    ) -> Result<WatchLevel, RequestStop> {
         let by_descriptor = entry::of_descriptor(directory);
         let watch = inotify::add_watch(&self.inotify, by_descriptor, interests()).map_err(failed("watch"))?;
         self.watched.insert(watch, path.clone()).map_err(failed("watch"))?;
         let mut below = Vec::new();
         if !self.recursive {
-            return Ok(Level { below, path });
+            return Ok(WatchLevel { below, path });
         }
         let mut entries = Dir::read_from(directory).map_err(failed("list"))?;
         while let Some(entry) = entries.read() {
@@ -280,7 +290,7 @@ impl Watcher<'_> {
                 continue;
             }
             let bytes = name.to_bytes();
-            if found == Found::New {
+            if found == FoundEntries::New {
                 if self.found.len() < MOST_FOUND {
                     self.found.push((watch, bytes.to_vec()));
                 }
@@ -293,25 +303,28 @@ impl Watcher<'_> {
             };
             // It may have been written before the directory was watched, which nothing tells; so it is told here, and again
             // if it was after.
-            if found == Found::New && kind == FileType::RegularFile && look().is_ok_and(|status| status.st_size > 0) {
+            if found == FoundEntries::New
+                && kind == FileType::RegularFile
+                && look().is_ok_and(|status| status.st_size > 0)
+            {
                 self.push(&self::below(&path, bytes), ChangeKind::Write)?;
             }
             if kind == FileType::Directory {
                 below.push(bytes.to_vec());
             }
         }
-        Ok(Level { below, path })
+        Ok(WatchLevel { below, path })
     }
 
     /// Notes a change, and sends them when they are many.
-    fn push(&mut self, name: &[u8], kind: ChangeKind) -> Result<(), Stop> {
+    fn push(&mut self, name: &[u8], kind: ChangeKind) -> Result<(), RequestStop> {
         let may_be_there = !matches!(kind, ChangeKind::Remove | ChangeKind::Rename | ChangeKind::Overflow);
         let entry = if self.with_entries && may_be_there {
             let path = match name {
                 b"." => self.path.clone(),
                 name => self.path.below(name),
             };
-            entry::at(&path, &mut Names::default()).ok()
+            entry::at(&path, &mut AccountNames::default()).ok()
         } else {
             None
         };
@@ -327,7 +340,7 @@ impl Watcher<'_> {
         }
     }
 
-    fn send(&mut self) -> Result<(), Stop> {
+    fn send(&mut self) -> Result<(), RequestStop> {
         if self.changes.is_empty() {
             return Ok(());
         }

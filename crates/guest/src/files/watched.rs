@@ -12,13 +12,13 @@ const MOST_BYTES: usize = 16 * 1024 * 1024;
 
 /// The directories, relative to where watching begins, by the kernel's number for each.
 #[derive(Debug, Default)]
-pub(super) struct Watched {
+pub(super) struct WatchedDirectories {
     /// Sorted by number.
     directories: Vec<(i32, Vec<u8>)>,
     bytes: usize,
 }
 
-impl Watched {
+impl WatchedDirectories {
     fn place(&self, watch: i32) -> Result<usize, usize> {
         self.directories.binary_search_by_key(&watch, |(watch, _)| *watch)
     }
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn directories_are_known_by_number_until_they_are_forgotten() {
-        let mut watched = Watched::default();
+        let mut watched = WatchedDirectories::default();
         for (watch, path) in [(3, &b"a"[..]), (1, b""), (2, b"a/b"), (5, b"ab"), (4, b"a/b/c")] {
             watched.insert(watch, path.to_vec()).expect("few");
         }
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn there_are_only_so_many() {
-        let mut watched = Watched::default();
+        let mut watched = WatchedDirectories::default();
         watched.insert(1, alloc::vec![b'x'; MOST_BYTES]).expect("just as much");
         assert_eq!(watched.insert(2, Vec::from(&b"x"[..])), Err(Errno::NOSPC));
         watched.forget(1);

@@ -15,7 +15,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Access, AtFlags, Dir, FileType, Mode, Stat};
 use rustix::io::Errno;
 
-use super::place::{self, Identity, is_self};
+use super::place::{self, FileIdentity, is_self};
 use super::{attributes, contents};
 
 /// Levels of directories. Each takes three descriptors, of which a process may have 4096 unless it was given another limit.
@@ -31,18 +31,18 @@ const OWNER_ALL: u32 = 0o700;
 /// Copies the directory `source` to `name` in `parent`, where nothing is; answers the copy.
 pub(super) fn copy(source: &OwnedFd, parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
     let stat = rustix::fs::fstat(source)?;
-    let copying = Copying {
+    let copying = TreeCopy {
         device: stat.st_dev,
         user: rustix::process::getuid().as_raw(),
         name,
     };
     let target = copying.make_directory(source, &stat, parent, name)?;
     let (source, root) = (place::again(source)?, place::again(&target)?);
-    let mut linked = Linked {
+    let mut linked = LinkedFiles {
         root,
         names: BTreeMap::new(),
     };
-    let mut levels = alloc::vec![Level::new(source, place::again(&target)?, stat, Vec::new())?];
+    let mut levels = alloc::vec![CopyLevel::new(source, place::again(&target)?, stat, Vec::new())?];
     while let Some(level) = levels.last_mut() {
         let Some(entry) = level.next()? else {
             level.finish()?;
@@ -60,7 +60,7 @@ pub(super) fn copy(source: &OwnedFd, parent: BorrowedFd<'_>, name: &CStr) -> Res
 }
 
 /// A directory on the way.
-struct Level {
+struct CopyLevel {
     source: OwnedFd,
     target: OwnedFd,
     /// What the source was before.
@@ -70,7 +70,7 @@ struct Level {
     path: Vec<u8>,
 }
 
-impl Level {
+impl CopyLevel {
     fn new(source: OwnedFd, target: OwnedFd, stat: Stat, path: Vec<u8>) -> Result<Self, Errno> {
         Ok(Self {
             entries: Dir::read_from(&source)?,
@@ -105,19 +105,19 @@ impl Level {
 }
 
 /// Files with several names, and one of these in the copy.
-struct Linked {
+struct LinkedFiles {
     root: OwnedFd,
     names: BTreeMap<(u64, u64), CString>,
 }
 
-impl Linked {
+impl LinkedFiles {
     /// Gives the copy of a file that has one already another name.
     fn again(&self, stat: &Stat, target: BorrowedFd<'_>, name: &CStr) -> bool {
         let known = self.names.get(&(stat.st_dev, stat.st_ino));
         known.is_some_and(|known| rustix::fs::linkat(&self.root, known, target, name, AtFlags::empty()).is_ok())
     }
 
-    fn note(&mut self, stat: &Stat, level: &Level, name: &CStr) {
+    fn note(&mut self, stat: &Stat, level: &CopyLevel, name: &CStr) {
         if self.names.len() < MOST_LINKED {
             let path = [&level.path, name.to_bytes()].concat();
             if let Ok(path) = CString::new(path) {
@@ -127,7 +127,7 @@ impl Linked {
     }
 }
 
-struct Copying<'a> {
+struct TreeCopy<'a> {
     /// The file system of the whole; what has another one is mounted there.
     device: u64,
     user: u32,
@@ -135,9 +135,9 @@ struct Copying<'a> {
     name: &'a CStr,
 }
 
-impl Copying<'_> {
+impl TreeCopy<'_> {
     /// Copies one entry; answers a directory that is to be filled.
-    fn entry(&self, level: &Level, name: &CStr, linked: &mut Linked) -> Result<Option<Level>, Errno> {
+    fn entry(&self, level: &CopyLevel, name: &CStr, linked: &mut LinkedFiles) -> Result<Option<CopyLevel>, Errno> {
         let stat = match rustix::fs::statat(&level.source, name, AtFlags::SYMLINK_NOFOLLOW) {
             // Gone meanwhile.
             Err(Errno::NOENT) => return Ok(None),
@@ -166,7 +166,7 @@ impl Copying<'_> {
         Ok(None)
     }
 
-    fn directory(&self, level: &Level, name: &CStr) -> Result<Option<Level>, Errno> {
+    fn directory(&self, level: &CopyLevel, name: &CStr) -> Result<Option<CopyLevel>, Errno> {
         let source = match place::open_directory(level.source.as_fd(), name) {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
             opened => opened?,
@@ -174,10 +174,10 @@ impl Copying<'_> {
         let stat = rustix::fs::fstat(&source)?;
         let target = self.make_directory(&source, &stat, level.target.as_fd(), name)?;
         let path = [&level.path, name.to_bytes(), b"/"].concat();
-        Level::new(source, target, stat, path).map(Some)
+        CopyLevel::new(source, target, stat, path).map(Some)
     }
 
-    /// Makes a directory as `source` is one, but for what [`Level::finish`] does.
+    /// Makes a directory as `source` is one, but for what [`CopyLevel::finish`] does.
     fn make_directory(
         &self,
         source: &OwnedFd,
@@ -242,5 +242,5 @@ fn give(target: &OwnedFd, made: &Stat, stat: &Stat) {
 
 /// Whether two entries are the same file.
 pub(super) fn is_same(one: &Stat, other: &Stat) -> bool {
-    Identity::from(one) == Identity::from(other)
+    FileIdentity::from(one) == FileIdentity::from(other)
 }

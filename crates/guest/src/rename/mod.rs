@@ -27,7 +27,7 @@ use rustix::io::{Errno, IoSliceMut};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
 
 use crate::execution::user_of;
-use place::{Identity, Place};
+use place::{DirectoryEntry, FileIdentity};
 
 /// The directories from which the two paths lead.
 const DIRECTORIES: usize = 2;
@@ -44,7 +44,7 @@ pub(crate) fn start(socket: OwnedFd, user: Option<Ids>) -> Result<i32, Errno> {
 /// What a worker does from its first instruction on; answers its exit code.
 fn work(became: Result<(), Errno>, socket: OwnedFd) -> u8 {
     rustix::process::umask(Mode::empty());
-    let Some(task) = became.and_then(|()| Task::receive(&socket)).ok() else {
+    let Some(task) = became.and_then(|()| RenameTask::receive(&socket)).ok() else {
         // Whoever waits sees the end of the socket.
         return 1;
     };
@@ -56,7 +56,7 @@ fn work(became: Result<(), Errno>, socket: OwnedFd) -> u8 {
 }
 
 /// One renaming.
-struct Task {
+struct RenameTask {
     how: How,
     token: u64,
     replaces: bool,
@@ -64,7 +64,7 @@ struct Task {
     paths: [CString; DIRECTORIES],
 }
 
-impl Task {
+impl RenameTask {
     fn receive(socket: &OwnedFd) -> Result<Self, Errno> {
         let (mut decoder, mut directories) = (Decoder::new(), Vec::new());
         let mut buffer = alloc::vec![0; 16 * 1024];
@@ -111,11 +111,11 @@ impl Task {
     }
 
     /// The same with its paths resolved, but for their last names.
-    fn named(&self) -> Result<Named, Errno> {
+    fn named(&self) -> Result<NamedRename, Errno> {
         let hidden = |prefix| CString::new(name(prefix, self.token)).map_err(|_| Errno::INVAL);
-        Ok(Named {
-            old: Place::resolve(self.from[0].as_fd(), self.paths[0].to_bytes())?,
-            new: Place::resolve(self.from[1].as_fd(), self.paths[1].to_bytes())?,
+        Ok(NamedRename {
+            old: DirectoryEntry::resolve(self.from[0].as_fd(), self.paths[0].to_bytes())?,
+            new: DirectoryEntry::resolve(self.from[1].as_fd(), self.paths[1].to_bytes())?,
             replaces: self.replaces,
             copy: hidden(COPY)?,
             gone: hidden(GONE)?,
@@ -124,9 +124,9 @@ impl Task {
 }
 
 /// A renaming between two directories.
-struct Named {
-    old: Place,
-    new: Place,
+struct NamedRename {
+    old: DirectoryEntry,
+    new: DirectoryEntry,
     replaces: bool,
     /// What the copy is called beside the new name.
     copy: CString,
@@ -134,7 +134,7 @@ struct Named {
     gone: CString,
 }
 
-impl Named {
+impl NamedRename {
     fn by_copy(&self) -> Result<(), Errno> {
         let source = self.source()?;
         self.new.check_vacant()?;
@@ -169,10 +169,10 @@ impl Named {
     /// Gives the copy the new name.
     fn commit(&self, source: &OwnedFd, target: &OwnedFd) -> Result<(), Errno> {
         // Somebody may have made other names of these meanwhile.
-        if self.old.identity(&self.old.name)? != Identity::of(source)? {
+        if self.old.identity(&self.old.name)? != FileIdentity::of(source)? {
             return Err(Errno::NOENT);
         }
-        if self.new.identity(&self.copy)? != Identity::of(target)? {
+        if self.new.identity(&self.copy)? != FileIdentity::of(target)? {
             return Err(Errno::XDEV);
         }
         let way = place::way(&self.new, &self.old).map_err(outward)?;
@@ -187,7 +187,7 @@ impl Named {
             if removal::empty(source, Some(target)).is_err() {
                 break;
             }
-            let (named, emptied) = (self.old.identity(&self.old.name), Identity::of(source));
+            let (named, emptied) = (self.old.identity(&self.old.name), FileIdentity::of(source));
             if named.is_err() || named != emptied {
                 // Another one by now, which is not ours to remove, or none.
                 break;

@@ -12,25 +12,25 @@ use rustix::io::Errno;
 const OVERLAY: u64 = 0x794c_7630;
 
 /// A name in a directory.
-pub(super) struct Place {
+pub(super) struct DirectoryEntry {
     pub(super) parent: OwnedFd,
     pub(super) name: CString,
 }
 
 /// Which file something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Identity {
+pub(super) struct FileIdentity {
     device: u64,
     inode: u64,
 }
 
-impl Identity {
+impl FileIdentity {
     pub(super) fn of(file: impl AsFd) -> Result<Self, Errno> {
         rustix::fs::fstat(file).map(|stat| (&stat).into())
     }
 }
 
-impl From<&Stat> for Identity {
+impl From<&Stat> for FileIdentity {
     fn from(stat: &Stat) -> Self {
         Self {
             device: stat.st_dev,
@@ -39,7 +39,7 @@ impl From<&Stat> for Identity {
     }
 }
 
-impl Place {
+impl DirectoryEntry {
     /// Resolves all of a path but its last name, which is not followed.
     pub(super) fn resolve(from: BorrowedFd<'_>, path: &[u8]) -> Result<Self, Errno> {
         let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
@@ -58,7 +58,7 @@ impl Place {
     }
 
     /// Which file a name in the directory is.
-    pub(super) fn identity(&self, name: &CStr) -> Result<Identity, Errno> {
+    pub(super) fn identity(&self, name: &CStr) -> Result<FileIdentity, Errno> {
         let stat = rustix::fs::statat(&self.parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
         Ok((&stat).into())
     }
@@ -120,7 +120,7 @@ pub(super) fn is_self(name: &CStr) -> bool {
 }
 
 /// The way from the directory of one place to another place, by names and `..` alone.
-pub(super) fn way(from: &Place, to: &Place) -> Result<CString, Errno> {
+pub(super) fn way(from: &DirectoryEntry, to: &DirectoryEntry) -> Result<CString, Errno> {
     let (here, there) = (path_of(&from.parent)?, path_of(&to.parent)?);
     let names = |path: &[u8]| -> Vec<Vec<u8>> {
         let parts = path.split(|byte| *byte == b'/');
@@ -155,8 +155,8 @@ fn path_of(directory: &OwnedFd) -> Result<CString, Errno> {
 mod tests {
     use super::*;
 
-    fn place(path: &str) -> Place {
-        Place::resolve(rustix::fs::CWD, path.as_bytes()).unwrap()
+    fn place(path: &str) -> DirectoryEntry {
+        DirectoryEntry::resolve(rustix::fs::CWD, path.as_bytes()).unwrap()
     }
 
     #[test]
@@ -164,7 +164,7 @@ mod tests {
         let place = place("/proc/self//fd///");
         assert_eq!(place.name.as_c_str(), c"fd");
         for path in ["", "/", "//", ".", "/proc/..", "proc/./."] {
-            let error = Place::resolve(rustix::fs::CWD, path.as_bytes()).err();
+            let error = DirectoryEntry::resolve(rustix::fs::CWD, path.as_bytes()).err();
             assert_eq!(error, Some(Errno::BUSY), "{path}");
         }
     }

@@ -17,7 +17,7 @@ const WRITE_AND_SEARCH: u32 = 0o300;
 /// Removes everything in a directory; without a copy nothing is saved.
 pub(super) fn empty(source: &OwnedFd, target: Option<&OwnedFd>) -> Result<(), Errno> {
     let target = target.map(place::again).transpose()?;
-    let mut levels = alloc::vec![Level::new(place::again(source)?, target, None)?];
+    let mut levels = alloc::vec![RemovalLevel::new(place::again(source)?, target, None)?];
     while let Some(level) = levels.last_mut() {
         match level.next()? {
             Some(entry) => {
@@ -46,7 +46,7 @@ pub(super) fn empty(source: &OwnedFd, target: Option<&OwnedFd>) -> Result<(), Er
 }
 
 /// A directory on the way.
-struct Level {
+struct RemovalLevel {
     source: OwnedFd,
     target: Option<OwnedFd>,
     /// In the one above.
@@ -54,7 +54,7 @@ struct Level {
     entries: Dir,
 }
 
-impl Level {
+impl RemovalLevel {
     fn new(source: OwnedFd, target: Option<OwnedFd>, name: Option<CString>) -> Result<Self, Errno> {
         let mode = rustix::fs::fstat(&source)?.st_mode & 0o1777;
         if mode & WRITE_AND_SEARCH != WRITE_AND_SEARCH {

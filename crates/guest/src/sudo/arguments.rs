@@ -4,22 +4,22 @@ use alloc::vec::Vec;
 
 /// What is asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Arguments {
-    pub(super) action: Action,
+pub(super) struct SudoArguments {
+    pub(super) action: SudoAction,
     /// `-u`; root if absent.
     pub(super) user: Option<Vec<u8>>,
     /// `-E`, or the names of `--preserve-env=`.
-    pub(super) preserved: Preserved,
+    pub(super) preserved: PreservedVariables,
     /// `-H`.
     pub(super) sets_home: bool,
-    pub(super) shell: Shell,
+    pub(super) shell: ShellChoice,
     /// `NAME=VALUE` before the command.
     pub(super) assignments: Vec<(Vec<u8>, Vec<u8>)>,
     pub(super) command: Vec<Vec<u8>>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Clone, Copy)]
-pub(super) enum Action {
+pub(super) enum SudoAction {
     /// Run the command.
     #[default]
     Run,
@@ -34,7 +34,7 @@ pub(super) enum Action {
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) enum Preserved {
+pub(super) enum PreservedVariables {
     #[default]
     Usual,
     Named(Vec<Vec<u8>>),
@@ -42,7 +42,7 @@ pub(super) enum Preserved {
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Clone, Copy)]
-pub(super) enum Shell {
+pub(super) enum ShellChoice {
     #[default]
     None,
     /// `-s`: the shell that the caller uses.
@@ -53,11 +53,11 @@ pub(super) enum Shell {
 
 /// It is not used like that.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Misused;
+pub(super) struct UsageError;
 
-impl Arguments {
+impl SudoArguments {
     /// Reads what follows the program's name.
-    pub(super) fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> Result<Self, Misused> {
+    pub(super) fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> Result<Self, UsageError> {
         let mut arguments = Self::default();
         let mut first = None;
         while let Some(word) = words.next() {
@@ -80,22 +80,22 @@ impl Arguments {
         arguments.settle()
     }
 
-    fn long<'a>(&mut self, option: &[u8], words: &mut impl Iterator<Item = &'a [u8]>) -> Result<(), Misused> {
+    fn long<'a>(&mut self, option: &[u8], words: &mut impl Iterator<Item = &'a [u8]>) -> Result<(), UsageError> {
         let (name, value) = match option.iter().position(|byte| *byte == b'=') {
             Some(place) => (&option[..place], Some(&option[place + 1..])),
             None => (option, None),
         };
         let short = match name {
             b"user" => {
-                self.user = Some(value.or_else(|| words.next()).ok_or(Misused)?.to_vec());
+                self.user = Some(value.or_else(|| words.next()).ok_or(UsageError)?.to_vec());
                 return Ok(());
             }
             b"prompt" => {
-                return value.or_else(|| words.next()).map(|_| ()).ok_or(Misused);
+                return value.or_else(|| words.next()).map(|_| ()).ok_or(UsageError);
             }
             b"preserve-env" if value.is_some() => {
                 let names = value.unwrap_or_default().split(|byte| *byte == b',');
-                self.preserved = Preserved::Named(names.map(<[u8]>::to_vec).collect());
+                self.preserved = PreservedVariables::Named(names.map(<[u8]>::to_vec).collect());
                 return Ok(());
             }
             b"preserve-env" => b'E',
@@ -110,15 +110,15 @@ impl Arguments {
             b"list" => b'l',
             b"version" => b'V',
             b"help" => b'h',
-            _ => return Err(Misused),
+            _ => return Err(UsageError),
         };
         match value {
             None => self.flag(short),
-            Some(_) => Err(Misused),
+            Some(_) => Err(UsageError),
         }
     }
 
-    fn short<'a>(&mut self, letters: &[u8], words: &mut impl Iterator<Item = &'a [u8]>) -> Result<(), Misused> {
+    fn short<'a>(&mut self, letters: &[u8], words: &mut impl Iterator<Item = &'a [u8]>) -> Result<(), UsageError> {
         for (place, letter) in letters.iter().enumerate() {
             if !matches!(letter, b'u' | b'p') {
                 self.flag(*letter)?;
@@ -126,7 +126,7 @@ impl Arguments {
             }
             // Its value is the rest of the word, or the next one.
             let rest = Some(&letters[place + 1..]).filter(|rest| !rest.is_empty());
-            let value = rest.or_else(|| words.next()).ok_or(Misused)?;
+            let value = rest.or_else(|| words.next()).ok_or(UsageError)?;
             if *letter == b'u' {
                 self.user = Some(value.to_vec());
             }
@@ -135,31 +135,31 @@ impl Arguments {
         Ok(())
     }
 
-    fn flag(&mut self, letter: u8) -> Result<(), Misused> {
+    fn flag(&mut self, letter: u8) -> Result<(), UsageError> {
         match letter {
-            b'E' => self.preserved = Preserved::All,
+            b'E' => self.preserved = PreservedVariables::All,
             b'H' => self.sets_home = true,
-            b'i' if self.shell != Shell::Own => self.shell = Shell::Login,
-            b's' if self.shell != Shell::Login => self.shell = Shell::Own,
+            b'i' if self.shell != ShellChoice::Own => self.shell = ShellChoice::Login,
+            b's' if self.shell != ShellChoice::Login => self.shell = ShellChoice::Own,
             // Nobody is asked for a password.
             b'n' | b'S' | b'A' => {}
-            b'k' | b'K' | b'v' if self.action == Action::Run => self.action = Action::Nothing,
+            b'k' | b'K' | b'v' if self.action == SudoAction::Run => self.action = SudoAction::Nothing,
             b'k' | b'K' | b'v' => {}
-            b'l' => self.action = Action::List,
-            b'V' => self.action = Action::Version,
-            b'h' => self.action = Action::Help,
-            _ => return Err(Misused),
+            b'l' => self.action = SudoAction::List,
+            b'V' => self.action = SudoAction::Version,
+            b'h' => self.action = SudoAction::Help,
+            _ => return Err(UsageError),
         }
         Ok(())
     }
 
     /// Whether what was asked for can be done together.
-    fn settle(mut self) -> Result<Self, Misused> {
+    fn settle(mut self) -> Result<Self, UsageError> {
         let has_command = !self.command.is_empty();
         match self.action {
             // As with `-k command`.
-            Action::Nothing if has_command => self.action = Action::Run,
-            Action::Run if !has_command && self.shell == Shell::None => return Err(Misused),
+            SudoAction::Nothing if has_command => self.action = SudoAction::Run,
+            SudoAction::Run if !has_command && self.shell == ShellChoice::None => return Err(UsageError),
             _ => {}
         }
         Ok(self)
@@ -179,8 +179,8 @@ fn assignment(word: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Arguments, Misused> {
-        Arguments::parse(line.split(' ').filter(|word| !word.is_empty()).map(str::as_bytes))
+    fn parse(line: &str) -> Result<SudoArguments, UsageError> {
+        SudoArguments::parse(line.split(' ').filter(|word| !word.is_empty()).map(str::as_bytes))
     }
 
     fn command(line: &str) -> Vec<Vec<u8>> {
@@ -212,24 +212,24 @@ mod tests {
             (&parsed.assignments[..], parsed.command),
             (&expected[..], command("env C=3"))
         );
-        assert_eq!(parsed.preserved, Preserved::All);
+        assert_eq!(parsed.preserved, PreservedVariables::All);
         assert_eq!(parse("./a=b").expect("a program").command, command("./a=b"));
         let named = parse("--preserve-env=A,B id").expect("it is used like that").preserved;
-        assert_eq!(named, Preserved::Named(command("A B")));
+        assert_eq!(named, PreservedVariables::Named(command("A B")));
     }
 
     #[test]
     fn what_needs_no_command_does_without() {
         for (line, action) in [
-            ("-k", Action::Nothing),
-            ("-v", Action::Nothing),
-            ("-nv", Action::Nothing),
-            ("-l", Action::List),
-            ("-V", Action::Version),
-            ("--version", Action::Version),
-            ("-k true", Action::Run),
-            ("-i", Action::Run),
-            ("-s", Action::Run),
+            ("-k", SudoAction::Nothing),
+            ("-v", SudoAction::Nothing),
+            ("-nv", SudoAction::Nothing),
+            ("-l", SudoAction::List),
+            ("-V", SudoAction::Version),
+            ("--version", SudoAction::Version),
+            ("-k true", SudoAction::Run),
+            ("-i", SudoAction::Run),
+            ("-s", SudoAction::Run),
         ] {
             assert_eq!(parse(line).expect("it is used like that").action, action, "{line}");
         }
@@ -248,7 +248,7 @@ mod tests {
             "A=1",
             "--",
         ] {
-            assert_eq!(parse(line), Err(Misused), "{line}");
+            assert_eq!(parse(line), Err(UsageError), "{line}");
         }
     }
 }

@@ -16,10 +16,10 @@ use rustix::net::{
 };
 
 use super::SOCKET_VARIABLE;
-use super::arguments::{Action, Arguments, Misused, Shell};
-use super::environment::{self, Asked, Environment};
-use super::terminal::Relay;
-use crate::accounts::{self, Account, PASSWD, decimal, number};
+use super::arguments::{ShellChoice, SudoAction, SudoArguments, UsageError};
+use super::environment::{self, Environment, SudoAsker};
+use super::terminal::TerminalRelay;
+use crate::accounts::{self, PASSWD, PasswdEntry, decimal, number};
 
 const USAGE: &[u8] =
     b"usage: sudo [-EHiknSsv] [-u user] [VAR=value] [command [argument ...]]\n       sudo -l | -k | -v | -V | -h\n";
@@ -41,16 +41,16 @@ type Complaint = Vec<Vec<u8>>;
 /// Runs the program; answers its exit code.
 pub(crate) fn run(argv: &[&CStr], env: &[&CStr]) -> u8 {
     let words = argv.iter().skip(1).map(|word| word.to_bytes());
-    let Ok(arguments) = Arguments::parse(words) else {
-        return misused(Misused);
+    let Ok(arguments) = SudoArguments::parse(words) else {
+        return misused(UsageError);
     };
     let env = env
         .iter()
         .filter_map(|variable| variable_of(variable.to_bytes()))
         .collect();
     match arguments.action {
-        Action::Help => said(1, &[USAGE]),
-        Action::Version => said(
+        SudoAction::Help => said(1, &[USAGE]),
+        SudoAction::Version => said(
             1,
             &[
                 b"Sudo version 1.9, as offleash ",
@@ -58,8 +58,8 @@ pub(crate) fn run(argv: &[&CStr], env: &[&CStr]) -> u8 {
                 b" has it\n",
             ],
         ),
-        Action::Nothing => 0,
-        Action::List => match caller() {
+        SudoAction::Nothing => 0,
+        SudoAction::List => match caller() {
             Ok(caller) => said(
                 1,
                 &[
@@ -70,7 +70,7 @@ pub(crate) fn run(argv: &[&CStr], env: &[&CStr]) -> u8 {
             ),
             Err(complaint) => complained(&complaint),
         },
-        Action::Run => carry_out(&arguments, env).unwrap_or_else(|complaint| complained(&complaint)),
+        SudoAction::Run => carry_out(&arguments, env).unwrap_or_else(|complaint| complained(&complaint)),
     }
 }
 
@@ -79,7 +79,7 @@ fn variable_of(variable: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     Some((variable[..end].to_vec(), variable[end + 1..].to_vec()))
 }
 
-fn misused(_: Misused) -> u8 {
+fn misused(_: UsageError) -> u8 {
     said(2, &[USAGE]);
     FAILED
 }
@@ -106,17 +106,17 @@ fn errno(what: &'static [u8]) -> impl Fn(Errno) -> Complaint {
     move |errno| complaint(&[what, b": error ", &decimal(errno.raw_os_error().unsigned_abs())])
 }
 
-fn carry_out(arguments: &Arguments, own: Environment) -> Result<u8, Complaint> {
+fn carry_out(arguments: &SudoArguments, own: Environment) -> Result<u8, Complaint> {
     crate::agent::occupy_standard_streams().map_err(errno(b"opening /dev/null"))?;
     let caller = caller()?;
     let target = target(arguments)?;
     let socket = connect(environment::get(&own, SOCKET_VARIABLE).unwrap_or(SOCKET.as_bytes()))?;
     let argv = command(arguments, &target, &own);
     let cwd = match arguments.shell {
-        Shell::Login => target.home.clone(),
+        ShellChoice::Login => target.home.clone(),
         _ => rustix::process::getcwd(Vec::new()).map_or_else(|_| Vec::from(&b"/"[..]), |path| path.into_bytes()),
     };
-    let asked = Asked {
+    let asked = SudoAsker {
         arguments,
         caller: &caller,
         target: &target,
@@ -132,7 +132,7 @@ fn carry_out(arguments: &Arguments, own: Environment) -> Result<u8, Complaint> {
     let signals = SignalQueue::of_all().map_err(errno(b"signals"))?;
     let copy = |number| spawn::copy_descriptor(number).map_err(errno(b"copying a descriptor"));
     let streams = [copy(0)?, copy(1)?, copy(2)?];
-    let (mut relay, streams) = Relay::between(streams).map_err(errno(b"making a terminal"))?;
+    let (mut relay, streams) = TerminalRelay::between(streams).map_err(errno(b"making a terminal"))?;
     let run = SudoRun {
         argv,
         env,
@@ -148,16 +148,16 @@ fn carry_out(arguments: &Arguments, own: Environment) -> Result<u8, Complaint> {
 }
 
 /// Who asks.
-fn caller() -> Result<Account, Complaint> {
+fn caller() -> Result<PasswdEntry, Complaint> {
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let text = accounts::read(PASSWD).map_err(errno(b"reading /etc/passwd"))?;
-    let mut caller = Account::find(&text, |account| account.uid == uid).unwrap_or_else(|| nameless(uid));
+    let mut caller = PasswdEntry::find(&text, |account| account.uid == uid).unwrap_or_else(|| nameless(uid));
     caller.gid = gid;
     Ok(caller)
 }
 
-fn nameless(uid: u32) -> Account {
-    Account {
+fn nameless(uid: u32) -> PasswdEntry {
+    PasswdEntry {
         name: decimal(uid),
         uid,
         gid: uid,
@@ -167,13 +167,13 @@ fn nameless(uid: u32) -> Account {
 }
 
 /// As whom: the user of that name or, behind `#`, of that number.
-fn target(arguments: &Arguments) -> Result<Account, Complaint> {
+fn target(arguments: &SudoArguments) -> Result<PasswdEntry, Complaint> {
     let name = arguments.user.as_deref().unwrap_or(b"root");
     let text = accounts::read(PASSWD).map_err(errno(b"reading /etc/passwd"))?;
     let by_number = name.strip_prefix(b"#").and_then(number);
     let found = match by_number {
-        Some(uid) => Some(Account::find(&text, |account| account.uid == uid).unwrap_or_else(|| nameless(uid))),
-        None => Account::find(&text, |account| account.name == name),
+        Some(uid) => Some(PasswdEntry::find(&text, |account| account.uid == uid).unwrap_or_else(|| nameless(uid))),
+        None => PasswdEntry::find(&text, |account| account.name == name),
     };
     let mut target = found.ok_or_else(|| complaint(&[b"unknown user ", name]))?;
     if let Some((uid, gid)) = only_ids() {
@@ -199,15 +199,15 @@ fn only_ids() -> Option<(u32, u32)> {
 }
 
 /// What is to be started: the command, or a shell that is given it.
-fn command(arguments: &Arguments, target: &Account, own: &Environment) -> Vec<Vec<u8>> {
+fn command(arguments: &SudoArguments, target: &PasswdEntry, own: &Environment) -> Vec<Vec<u8>> {
     let usual = || match target.shell.is_empty() {
         true => Vec::from(&b"/bin/sh"[..]),
         false => target.shell.clone(),
     };
     let mut argv = match arguments.shell {
-        Shell::None => return arguments.command.clone(),
-        Shell::Login => Vec::from([usual(), Vec::from(&b"-l"[..])]),
-        Shell::Own => {
+        ShellChoice::None => return arguments.command.clone(),
+        ShellChoice::Login => Vec::from([usual(), Vec::from(&b"-l"[..])]),
+        ShellChoice::Own => {
             let shell = environment::get(own, b"SHELL").filter(|shell| !shell.is_empty());
             Vec::from([shell.map_or_else(usual, <[u8]>::to_vec)])
         }
@@ -272,7 +272,7 @@ fn send_all(socket: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
 }
 
 /// Waits for the command's end, and passes on signals meanwhile and, with a terminal of its own, what is typed and shown.
-fn wait(socket: &OwnedFd, signals: &SignalQueue, mut relay: Option<&mut Relay>) -> Result<End, Complaint> {
+fn wait(socket: &OwnedFd, signals: &SignalQueue, mut relay: Option<&mut TerminalRelay>) -> Result<End, Complaint> {
     let mut decoder = Decoder::<SudoReply>::new();
     let gone = || complaint(&[b"the sandbox's init is gone"]);
     loop {

@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
-use super::arguments::{Arguments, Preserved, Shell};
-use crate::accounts::{Account, decimal};
+use super::arguments::{PreservedVariables, ShellChoice, SudoArguments};
+use crate::accounts::{PasswdEntry, decimal};
 
 /// An environment: names and values, each name once.
 pub(super) type Environment = Vec<(Vec<u8>, Vec<u8>)>;
@@ -26,30 +26,31 @@ const LEADING: [&[u8]; 7] = [
 ];
 
 /// Who asks, for whom, and for what.
-pub(super) struct Asked<'a> {
-    pub(super) arguments: &'a Arguments,
-    pub(super) caller: &'a Account,
-    pub(super) target: &'a Account,
+pub(super) struct SudoAsker<'a> {
+    pub(super) arguments: &'a SudoArguments,
+    pub(super) caller: &'a PasswdEntry,
+    pub(super) target: &'a PasswdEntry,
     /// The command with its arguments, as it is told to itself.
     pub(super) command: &'a [Vec<u8>],
 }
 
 /// The environment of a command.
-pub(super) fn compose(asked: &Asked<'_>, own: Environment) -> Environment {
-    let Asked {
+pub(super) fn compose(asked: &SudoAsker<'_>, own: Environment) -> Environment {
+    let SudoAsker {
         arguments,
         caller,
         target,
         command,
     } = asked;
     let is_kept = |name: &[u8]| match &arguments.preserved {
-        Preserved::All => true,
-        Preserved::Named(names) if names.iter().any(|named| named == name) => true,
-        Preserved::Named(_) | Preserved::Usual => is_usual(name),
+        PreservedVariables::All => true,
+        PreservedVariables::Named(names) if names.iter().any(|named| named == name) => true,
+        PreservedVariables::Named(_) | PreservedVariables::Usual => is_usual(name),
     };
     let mut env = own;
     env.retain(|(name, _)| is_kept(name));
-    let keeps_home = arguments.preserved == Preserved::All && !arguments.sets_home && arguments.shell != Shell::Login;
+    let keeps_home =
+        arguments.preserved == PreservedVariables::All && !arguments.sets_home && arguments.shell != ShellChoice::Login;
     if !(keeps_home && get(&env, b"HOME").is_some()) {
         set(&mut env, b"HOME", &target.home);
     }
@@ -95,9 +96,9 @@ fn set(env: &mut Environment, name: &[u8], value: &[u8]) {
 mod tests {
     use super::*;
 
-    fn account(name: &str, uid: u32) -> Account {
+    fn account(name: &str, uid: u32) -> PasswdEntry {
         let text = |text: alloc::string::String| text.into_bytes();
-        Account {
+        PasswdEntry {
             name: text(name.into()),
             uid,
             gid: uid + 1,
@@ -115,8 +116,8 @@ mod tests {
             ("https_proxy", "p"),
         ];
         let own = own.map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()));
-        let arguments = Arguments::parse(line.split(' ').map(str::as_bytes)).expect("it is used like that");
-        let asked = Asked {
+        let arguments = SudoArguments::parse(line.split(' ').map(str::as_bytes)).expect("it is used like that");
+        let asked = SudoAsker {
             arguments: &arguments,
             caller: &account("me", 1000),
             target: &account("root", 0),

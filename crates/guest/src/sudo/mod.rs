@@ -11,7 +11,7 @@ mod server;
 mod terminal;
 
 pub(crate) use client::run;
-pub(crate) use server::Server;
+pub(crate) use server::SudoServer;
 
 /// The name under which the guest is this program.
 pub(crate) const NAME: &[u8] = b"sudo";

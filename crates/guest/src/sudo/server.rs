@@ -19,7 +19,7 @@ use rustix::net::{
 
 use crate::execution::{end_of, give_to, spawn_as_told, user_of};
 use crate::oom_score::OomScore;
-use crate::processes::{self, Role};
+use crate::processes::{self, GuestRole};
 
 /// Connections at a time.
 const MOST_CLIENTS: usize = 64;
@@ -34,15 +34,15 @@ const PASSED_ON: [i32; 10] = [1, 2, 3, 10, 12, 14, 15, 18, 19, 28];
 const SIGKILL: i32 = 9;
 
 /// Listens for those who want to be somebody else.
-pub(crate) struct Server {
+pub(crate) struct SudoServer {
     starter: Starter,
     listener: OwnedFd,
-    clients: Vec<Client>,
+    clients: Vec<SudoClient>,
     /// Nobody can be let in until somebody is gone.
     is_full: bool,
 }
 
-struct Client {
+struct SudoClient {
     starter: Starter,
     socket: OwnedFd,
     decoder: Decoder<SudoRequest>,
@@ -53,9 +53,9 @@ struct Client {
 }
 
 /// What a client did that is no conversation.
-struct Malformed;
+struct ClientError;
 
-impl Server {
+impl SudoServer {
     /// Listens at a path where nothing else is left by then; the directory that it is in is made if it is missing.
     pub(crate) fn listen(path: &[u8], starter: Starter) -> Result<Self, Errno> {
         let address = SocketAddrUnix::new(path)?;
@@ -105,7 +105,7 @@ impl Server {
         }
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         match rustix::net::accept_with(&self.listener, flags) {
-            Ok(socket) => self.clients.push(Client {
+            Ok(socket) => self.clients.push(SudoClient {
                 starter: self.starter,
                 socket,
                 decoder: Decoder::new(),
@@ -139,7 +139,7 @@ impl Server {
     }
 
     /// Lets go of clients that are done; the command of one that left goes with it.
-    pub(crate) fn tidy(&mut self, role: Role) {
+    pub(crate) fn tidy(&mut self, role: GuestRole) {
         if !self.clients.iter().any(|client| client.is_done) {
             return;
         }
@@ -155,14 +155,14 @@ impl Server {
     }
 }
 
-impl Client {
-    fn receive(&mut self, buffer: &mut [u8], oom_score: &OomScore) -> Result<(), Malformed> {
+impl SudoClient {
+    fn receive(&mut self, buffer: &mut [u8], oom_score: &OomScore) -> Result<(), ClientError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STREAMS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let received = match rustix::net::recvmsg(&self.socket, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
-            received => received.map_err(|_| Malformed)?,
+            received => received.map_err(|_| ClientError)?,
         };
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(descriptors) = message {
@@ -171,16 +171,16 @@ impl Client {
         }
         let is_cut = received.flags.contains(ReturnFlags::CTRUNC);
         if is_cut || received.bytes == 0 || self.descriptors.len() > STREAMS {
-            return Err(Malformed);
+            return Err(ClientError);
         }
         self.decoder.push(&buffer[..received.bytes]);
-        while let Some(request) = self.decoder.next().map_err(|_| Malformed)? {
+        while let Some(request) = self.decoder.next().map_err(|_| ClientError)? {
             self.carry_out(request, oom_score)?;
         }
         Ok(())
     }
 
-    fn carry_out(&mut self, request: SudoRequest, oom_score: &OomScore) -> Result<(), Malformed> {
+    fn carry_out(&mut self, request: SudoRequest, oom_score: &OomScore) -> Result<(), ClientError> {
         match (request, self.command) {
             (SudoRequest::Run(run), None) if self.descriptors.len() == STREAMS => {
                 match start(self.starter, &run, &self.descriptors, oom_score) {
@@ -195,7 +195,7 @@ impl Client {
                 let _ = spawn::signal(Signaled::Group(command), signal);
                 Ok(())
             }
-            _ => Err(Malformed),
+            _ => Err(ClientError),
         }
     }
 

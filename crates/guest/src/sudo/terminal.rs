@@ -17,19 +17,19 @@ const WAITING: usize = 16 * 1024;
 const READS: usize = 8;
 
 /// Carries what is typed and shown.
-pub(super) struct Relay {
+pub(super) struct TerminalRelay {
     user: OwnedFd,
     /// How the user's terminal was before.
     settings: Settings,
-    command: Side,
+    command: TerminalSide,
     typed: Vec<u8>,
     shown: Vec<u8>,
 }
 
 /// The controlling end of the command's terminal, until either end has hung up.
-struct Side(Option<OwnedFd>);
+struct TerminalSide(Option<OwnedFd>);
 
-impl Relay {
+impl TerminalRelay {
     /// A terminal for a command whose streams would be these, and the streams that it gets: those of them that are the
     /// user's terminal become the new one. Nothing is made where input and output are not both a terminal, of which this
     /// process is in the foreground; then the command has the streams as they are.
@@ -59,7 +59,7 @@ impl Relay {
         let mut relay = Self {
             user,
             settings,
-            command: Side(Some(controller)),
+            command: TerminalSide(Some(controller)),
             typed: Vec::new(),
             shown: Vec::new(),
         };
@@ -117,7 +117,7 @@ impl Relay {
     }
 }
 
-impl Drop for Relay {
+impl Drop for TerminalRelay {
     fn drop(&mut self) {
         while let Some(controller) = &self.command.0 {
             // What the command wrote is all there when its end is known; what others still write is not waited for.
