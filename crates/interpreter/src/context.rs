@@ -7,8 +7,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::cell::{Cell, CellEnd, CellEvent, Death};
-use crate::contexts::{ContextInfo, State, Turn};
-use crate::driver::{Driver, News, Silence};
+use crate::contexts::{ContextInfo, DriverTag, State};
+use crate::driver::{DriverNews, DriverProcess, DriverSilence};
 use crate::error::ContextError;
 use crate::limits::Limits;
 use crate::past;
@@ -18,7 +18,7 @@ use crate::state::Obstacle;
 
 mod state;
 
-pub(crate) use state::{Asked, too_late};
+pub(crate) use state::{SaveRequest, too_late};
 
 /// Events that wait for whoever runs a cell.
 const EVENTS: usize = 4;
@@ -29,24 +29,24 @@ const ASK_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// What a context is told beside cells.
 #[derive(Debug)]
-pub(crate) enum Order {
+pub(crate) enum ContextOrder {
     /// To have a driver that runs.
-    Ready(Reply),
+    Ready(SaveReply),
     /// To have a driver that has loaded these modules and runs no cell.
-    Prepare(Vec<String>, Reply),
+    Prepare(Vec<String>, SaveReply),
     /// To have a driver that has loaded what cells of another left in that file.
     Load(String, oneshot::Sender<Result<Vec<Obstacle>, ContextError>>),
     /// To interrupt the cell that runs.
     Interrupt,
     /// To have a new driver.
-    Restart(Reply),
+    Restart(SaveReply),
     /// To end.
-    Remove(Reply),
+    Remove(SaveReply),
 }
 
-type Reply = oneshot::Sender<Result<(), ContextError>>;
+type SaveReply = oneshot::Sender<Result<(), ContextError>>;
 
-impl Order {
+impl ContextOrder {
     /// What becomes of a cell that runs.
     pub(crate) fn death(&self) -> Death {
         match self {
@@ -57,17 +57,17 @@ impl Order {
 }
 
 #[derive(Debug)]
-enum Job {
+enum ContextJob {
     Cell {
         cell: Cell,
         events: mpsc::Sender<CellEvent>,
     },
-    Save(Asked),
+    Save(SaveRequest),
 }
 
 /// What is known of a context from outside.
 #[derive(Debug, Clone, Copy)]
-struct Standing {
+struct ContextStatus {
     state: State,
     count: u64,
     coming_back: bool,
@@ -75,47 +75,47 @@ struct Standing {
 
 /// What is there of a context from the beginning.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum ContextOrigin {
     /// Nothing: its driver is started when it is needed.
     Nothing,
     /// A driver, and what the next cell is to be told of the one before it.
     Driver {
         pid: u32,
-        turn: Turn,
+        turn: DriverTag,
         untold: Option<Death>,
     },
     /// That its driver has ended, and what the next cell is to be told of that.
-    End { turn: Turn, untold: Option<Death> },
+    End { turn: DriverTag, untold: Option<Death> },
 }
 
 /// A context; its work is done by a task that ends with the last of these, and leaves the driver alone then.
 #[derive(Debug)]
 pub(crate) struct Context {
     info: ContextInfo,
-    jobs: mpsc::Sender<Job>,
-    orders: mpsc::Sender<Order>,
-    standing: Arc<Mutex<Standing>>,
+    jobs: mpsc::Sender<ContextJob>,
+    orders: mpsc::Sender<ContextOrder>,
+    standing: Arc<Mutex<ContextStatus>>,
 }
 
 impl Context {
     /// A context of which there is what was found.
-    pub(crate) fn new<P: Processes>(processes: P, info: ContextInfo, found: Found, limits: Limits) -> Self {
+    pub(crate) fn new<P: Processes>(processes: P, info: ContextInfo, found: ContextOrigin, limits: Limits) -> Self {
         let (jobs, jobs_of_actor) = mpsc::channel(limits.waiting.max(1));
         let (orders, orders_of_actor) = mpsc::channel(ORDERS);
         let (state, pid, turn, untold) = match found {
-            Found::Nothing => (State::Unstarted, None, Turn::First, None),
-            Found::Driver { pid, turn, untold } => {
+            ContextOrigin::Nothing => (State::Unstarted, None, DriverTag::First, None),
+            ContextOrigin::Driver { pid, turn, untold } => {
                 let untold = untold.map(|death| (death, turn.other()));
                 (State::Starting, Some(pid), turn, untold)
             }
-            Found::End { turn, untold } => (State::Dead, None, turn, untold.map(|death| (death, turn))),
+            ContextOrigin::End { turn, untold } => (State::Dead, None, turn, untold.map(|death| (death, turn))),
         };
-        let standing = Arc::new(Mutex::new(Standing {
+        let standing = Arc::new(Mutex::new(ContextStatus {
             state,
             count: 0,
             coming_back: false,
         }));
-        let actor = Actor {
+        let actor = ContextActor {
             processes,
             info: info.clone(),
             limits,
@@ -163,16 +163,16 @@ impl Context {
     /// Puts a cell behind those that wait; what happens to it comes from the receiver. Dropping that interrupts it.
     pub(crate) fn submit(&self, cell: Cell) -> Result<mpsc::Receiver<CellEvent>, ContextError> {
         let (events, receiver) = mpsc::channel(EVENTS);
-        self.put(Job::Cell { cell, events })?;
+        self.put(ContextJob::Cell { cell, events })?;
         Ok(receiver)
     }
 
     /// Has it save what its cells left, after the cells that wait.
-    pub(crate) fn save(&self, asked: Asked) -> Result<(), ContextError> {
-        self.put(Job::Save(asked))
+    pub(crate) fn save(&self, asked: SaveRequest) -> Result<(), ContextError> {
+        self.put(ContextJob::Save(asked))
     }
 
-    fn put(&self, job: Job) -> Result<(), ContextError> {
+    fn put(&self, job: ContextJob) -> Result<(), ContextError> {
         match self.jobs.try_send(job) {
             Ok(()) => Ok(()),
             Err(TrySendError::Full(_)) => Err(ContextError::Exhausted {
@@ -185,7 +185,7 @@ impl Context {
     /// Gives an order and waits until it was carried out.
     pub(crate) async fn order<T>(
         &self,
-        order: impl FnOnce(oneshot::Sender<Result<T, ContextError>>) -> Order,
+        order: impl FnOnce(oneshot::Sender<Result<T, ContextError>>) -> ContextOrder,
     ) -> Result<T, ContextError> {
         let (reply, answer) = oneshot::channel();
         let given = self.orders.send(order(reply)).await;
@@ -195,7 +195,10 @@ impl Context {
 
     /// Interrupts the cell that runs, if one does.
     pub(crate) async fn interrupt(&self) -> Result<(), ContextError> {
-        self.orders.send(Order::Interrupt).await.map_err(|_| self.not_found())
+        self.orders
+            .send(ContextOrder::Interrupt)
+            .await
+            .map_err(|_| self.not_found())
     }
 
     fn not_found(&self) -> ContextError {
@@ -206,27 +209,27 @@ impl Context {
 }
 
 /// Does the work of a context.
-struct Actor<P: Processes> {
+struct ContextActor<P: Processes> {
     processes: P,
     info: ContextInfo,
     limits: Limits,
-    driver: Option<Driver<P>>,
+    driver: Option<DriverProcess<P>>,
     /// Which tag the driver has, or the last one had.
-    turn: Turn,
+    turn: DriverTag,
     /// That a driver ended when no cell ran, which the next cell is told, and which tag it had.
-    untold: Option<(Death, Turn)>,
-    jobs: mpsc::Receiver<Job>,
-    orders: mpsc::Receiver<Order>,
-    standing: Arc<Mutex<Standing>>,
+    untold: Option<(Death, DriverTag)>,
+    jobs: mpsc::Receiver<ContextJob>,
+    orders: mpsc::Receiver<ContextOrder>,
+    standing: Arc<Mutex<ContextStatus>>,
 }
 
-enum Due {
-    Order(Option<Order>),
-    Job(Option<Job>),
-    News(News),
+enum DueWork {
+    Order(Option<ContextOrder>),
+    Job(Option<ContextJob>),
+    News(DriverNews),
 }
 
-impl<P: Processes> Actor<P> {
+impl<P: Processes> ContextActor<P> {
     async fn serve(mut self, pid: Option<u32>) {
         if let Some(pid) = pid {
             self.adopt(pid).await;
@@ -234,21 +237,23 @@ impl<P: Processes> Actor<P> {
         loop {
             let due = tokio::select! {
                 biased;
-                order = self.orders.recv() => Due::Order(order),
-                job = self.jobs.recv() => Due::Job(job),
-                news = idle(&mut self.driver) => Due::News(news),
+                order = self.orders.recv() => DueWork::Order(order),
+                job = self.jobs.recv() => DueWork::Job(job),
+                news = idle(&mut self.driver) => DueWork::News(news),
             };
             let goes_on = match due {
-                Due::Order(Some(order)) => self.carry_out(order).await,
-                Due::Job(Some(Job::Cell { cell, events })) => self.run(cell, events).await,
-                Due::Job(Some(Job::Save(asked))) => {
+                DueWork::Order(Some(order)) => self.carry_out(order).await,
+                DueWork::Job(Some(ContextJob::Cell { cell, events })) => self.run(cell, events).await,
+                DueWork::Job(Some(ContextJob::Save(asked))) => {
                     self.save(asked).await;
                     true
                 }
                 // Written between two cells, by what an earlier one left running.
-                Due::News(News::Frame(_)) => true,
-                Due::News(News::Over(Death::SandboxGone { .. })) | Due::Order(None) | Due::Job(None) => false,
-                Due::News(News::Over(death)) => {
+                DueWork::News(DriverNews::Frame(_)) => true,
+                DueWork::News(DriverNews::Over(Death::SandboxGone { .. }))
+                | DueWork::Order(None)
+                | DueWork::Job(None) => false,
+                DueWork::News(DriverNews::Over(death)) => {
                     self.is_coming_back(true);
                     self.come_back(death).await;
                     self.is_coming_back(false);
@@ -280,7 +285,7 @@ impl<P: Processes> Actor<P> {
 
     /// Takes over a driver that an earlier daemon started.
     async fn adopt(&mut self, pid: u32) {
-        match Driver::attach(&self.processes, pid).await {
+        match DriverProcess::attach(&self.processes, pid).await {
             Ok(driver) => {
                 self.driver = Some(driver);
                 let _known = self.settle().await;
@@ -303,40 +308,40 @@ impl<P: Processes> Actor<P> {
                     self.note(State::Idle);
                     return Ok(());
                 }
-                Err(Silence::Busy) if Instant::now() < until => {
+                Err(DriverSilence::Busy) if Instant::now() < until => {
                     match driver.interrupt().await {
                         Err(error @ ProcessError::Paused) => return Err(error.into()),
                         // What came of it shows in the answer.
                         Ok(()) | Err(_) => patience = ASK_AGAIN,
                     }
                 }
-                Err(Silence::Busy) => {
+                Err(DriverSilence::Busy) => {
                     self.lose_driver(Death::Stubborn { timed_out: false }).await;
                     return Ok(());
                 }
-                Err(Silence::Gone(death, _)) => {
+                Err(DriverSilence::Gone(death, _)) => {
                     self.lose_driver(death).await;
                     return Ok(());
                 }
-                Err(Silence::Process(error)) => return Err(error.into()),
+                Err(DriverSilence::Process(error)) => return Err(error.into()),
             }
         }
     }
 
-    async fn carry_out(&mut self, order: Order) -> bool {
+    async fn carry_out(&mut self, order: ContextOrder) -> bool {
         match order {
-            Order::Interrupt => {}
-            Order::Ready(reply) => {
+            ContextOrder::Interrupt => {}
+            ContextOrder::Ready(reply) => {
                 // A caller that is gone needs no answer, here and below.
                 let _told = reply.send(self.make_ready().await);
             }
-            Order::Prepare(modules, reply) => {
+            ContextOrder::Prepare(modules, reply) => {
                 let _told = reply.send(self.prepare(&modules).await);
             }
-            Order::Load(path, reply) => {
+            ContextOrder::Load(path, reply) => {
                 let _told = reply.send(self.load(&path).await);
             }
-            Order::Restart(reply) => {
+            ContextOrder::Restart(reply) => {
                 let ended = self.end_driver().await;
                 self.untold = None;
                 let outcome = match ended {
@@ -345,7 +350,7 @@ impl<P: Processes> Actor<P> {
                 };
                 let _told = reply.send(outcome);
             }
-            Order::Remove(reply) => {
+            ContextOrder::Remove(reply) => {
                 let ended = self.end_driver().await;
                 let goes_on = ended.is_err();
                 let _told = reply.send(ended);
@@ -369,7 +374,7 @@ impl<P: Processes> Actor<P> {
         self.count(0);
         let cwd = Some(self.info.cwd.clone());
         let tag = self.info.tag(self.turn);
-        match Driver::start(&self.processes, self.info.language, cwd, tag, &self.limits).await {
+        match DriverProcess::start(&self.processes, self.info.language, cwd, tag, &self.limits).await {
             Ok(driver) => {
                 self.driver = Some(driver);
                 self.note(State::Idle);
@@ -495,7 +500,7 @@ impl<P: Processes> Actor<P> {
 }
 
 /// What a driver says that waits for a cell; nothing where there is none.
-async fn idle<P: Processes>(driver: &mut Option<Driver<P>>) -> News {
+async fn idle<P: Processes>(driver: &mut Option<DriverProcess<P>>) -> DriverNews {
     match driver {
         Some(driver) if !driver.is_unknown() => driver.next().await,
         _ => std::future::pending().await,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::{Mutex, mpsc};
 
 use crate::cell::{Cell, CellEvent};
-use crate::context::{Context, Found, Order};
+use crate::context::{Context, ContextOrder, ContextOrigin};
 use crate::error::{ContextError, shortened};
 use crate::id::{Id, IdError};
 use crate::language::Language;
@@ -75,13 +75,13 @@ impl State {
 /// Which of its two tags a driver of a context has. One that is started before anybody was told how the one before it ended has
 /// the other: an end is kept until a process of the same tag is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Turn {
+pub(crate) enum DriverTag {
     #[default]
     First,
     Second,
 }
 
-impl Turn {
+impl DriverTag {
     pub(crate) fn other(self) -> Self {
         match self {
             Self::First => Self::Second,
@@ -103,24 +103,24 @@ impl ContextInfo {
     }
 
     /// What its driver is found by when we are not who started it.
-    pub(crate) fn tag(&self, turn: Turn) -> String {
+    pub(crate) fn tag(&self, turn: DriverTag) -> String {
         let default = if self.is_default { ":default" } else { "" };
-        let again = if turn == Turn::Second { ":again" } else { "" };
+        let again = if turn == DriverTag::Second { ":again" } else { "" };
         format!("{TAG}:{}:{}{default}{again}", self.id, self.language)
     }
 
     /// The context whose driver has that tag.
-    fn parse(tag: &str, cwd: String) -> Option<(Self, Turn)> {
+    fn parse(tag: &str, cwd: String) -> Option<(Self, DriverTag)> {
         let mut words = tag.split(':');
         let (TAG, id, language) = (words.next()?, words.next()?, words.next()?) else {
             return None;
         };
         let rest: Vec<&str> = words.collect();
         let (is_default, turn) = match *rest.as_slice() {
-            [] => (false, Turn::First),
-            [DEFAULT] => (true, Turn::First),
-            [AGAIN] => (false, Turn::Second),
-            [DEFAULT, AGAIN] => (true, Turn::Second),
+            [] => (false, DriverTag::First),
+            [DEFAULT] => (true, DriverTag::First),
+            [AGAIN] => (false, DriverTag::Second),
+            [DEFAULT, AGAIN] => (true, DriverTag::Second),
             _ => return None,
         };
         let id: Id = id.parse().ok()?;
@@ -138,17 +138,17 @@ pub struct Contexts<P: Processes> {
     limits: Limits,
     /// Where a context works that is not told where.
     cwd: String,
-    table: Mutex<Table>,
+    table: Mutex<ContextTable>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct ContextTable {
     /// Whether drivers that somebody else started were looked for.
     complete: bool,
     contexts: Vec<Arc<Context>>,
 }
 
-impl Table {
+impl ContextTable {
     fn besides_defaults(&self) -> usize {
         self.contexts.iter().filter(|one| !one.info().is_default).count()
     }
@@ -215,7 +215,9 @@ impl<P: Processes> Contexts<P> {
     /// As [`Self::create`].
     pub async fn prepare(&self, modules: &[String]) -> Result<(), ContextError> {
         let (context, _) = self.default_context(Language::Python).await?;
-        let outcome = context.order(|reply| Order::Prepare(modules.to_vec(), reply)).await;
+        let outcome = context
+            .order(|reply| ContextOrder::Prepare(modules.to_vec(), reply))
+            .await;
         if outcome.is_err() {
             self.forget(&context).await;
         }
@@ -278,7 +280,7 @@ impl<P: Processes> Contexts<P> {
     /// `NotFound`, `Process`.
     pub async fn remove(&self, id: &str) -> Result<(), ContextError> {
         let context = self.find(id).await?;
-        context.order(Order::Remove).await?;
+        context.order(ContextOrder::Remove).await?;
         self.forget(&context).await;
         Ok(())
     }
@@ -288,7 +290,7 @@ impl<P: Processes> Contexts<P> {
     /// # Errors
     /// `NotFound`, `NotInstalled`, `NotStarted`, `Process`.
     pub async fn restart(&self, id: &str) -> Result<(), ContextError> {
-        self.find(id).await?.order(Order::Restart).await
+        self.find(id).await?.order(ContextOrder::Restart).await
     }
 
     /// Interrupts the cell that runs in a context, if one does.
@@ -341,7 +343,7 @@ impl<P: Processes> Contexts<P> {
 
     /// Waits until a context that nobody has used is ready, and forgets it if it will not be.
     async fn ready(&self, context: &Arc<Context>) -> Result<(), ContextError> {
-        let outcome = context.order(Order::Ready).await;
+        let outcome = context.order(ContextOrder::Ready).await;
         if outcome.is_err() {
             self.forget(context).await;
         }
@@ -355,7 +357,7 @@ impl<P: Processes> Contexts<P> {
 
     fn add(
         &self,
-        table: &mut Table,
+        table: &mut ContextTable,
         language: Language,
         cwd: Option<String>,
         is_default: bool,
@@ -370,14 +372,19 @@ impl<P: Processes> Contexts<P> {
         self.put(table, ContextInfo::new(id, language, cwd, is_default))
     }
 
-    fn put(&self, table: &mut Table, info: ContextInfo) -> Result<Arc<Context>, ContextError> {
+    fn put(&self, table: &mut ContextTable, info: ContextInfo) -> Result<Arc<Context>, ContextError> {
         let most = self.limits.contexts_besides_defaults();
         if !info.is_default && table.besides_defaults() >= most {
             return Err(ContextError::Exhausted {
                 what: format!("a sandbox may have {most} contexts besides the default one of each language"),
             });
         }
-        let context = Arc::new(Context::new(self.processes.clone(), info, Found::Nothing, self.limits));
+        let context = Arc::new(Context::new(
+            self.processes.clone(),
+            info,
+            ContextOrigin::Nothing,
+            self.limits,
+        ));
         table.contexts.push(Arc::clone(&context));
         Ok(context)
     }
@@ -397,7 +404,7 @@ impl<P: Processes> Contexts<P> {
         })?;
         let mut table = self.table().await?;
         if let Some(other) = table.default_of(saved.language).filter(|_| saved.is_default).cloned() {
-            other.order(Order::Remove).await?;
+            other.order(ContextOrder::Remove).await?;
             table.contexts.retain(|one| !Arc::ptr_eq(one, &other));
         }
         if table.contexts.iter().any(|one| one.info().id == saved.id) {
@@ -418,7 +425,7 @@ impl<P: Processes> Contexts<P> {
     }
 
     /// The table, with what an earlier daemon left.
-    async fn table(&self) -> Result<tokio::sync::MutexGuard<'_, Table>, ContextError> {
+    async fn table(&self) -> Result<tokio::sync::MutexGuard<'_, ContextTable>, ContextError> {
         let mut table = self.table.lock().await;
         // Whoever removed one may have gone away before it was over.
         table.contexts.retain(|context| context.lives());
@@ -434,7 +441,7 @@ impl<P: Processes> Contexts<P> {
                 };
                 let before = info.tag(turn.other());
                 let before = ended.iter().find(|ended| ended.tag == before);
-                let found = Found::Driver {
+                let found = ContextOrigin::Driver {
                     pid: process.pid,
                     turn,
                     untold: before.and_then(past::untold),
@@ -446,7 +453,7 @@ impl<P: Processes> Contexts<P> {
             for ended in ended {
                 let untold = past::untold(&ended);
                 if let Some((info, turn)) = ContextInfo::parse(&ended.tag, ended.cwd) {
-                    self.take_over(&mut table, info, Found::End { turn, untold });
+                    self.take_over(&mut table, info, ContextOrigin::End { turn, untold });
                 }
             }
             table.complete = true;
@@ -455,7 +462,7 @@ impl<P: Processes> Contexts<P> {
     }
 
     /// Adds what an earlier daemon left of a context, if there is a place for it.
-    fn take_over(&self, table: &mut Table, info: ContextInfo, found: Found) {
+    fn take_over(&self, table: &mut ContextTable, info: ContextInfo, found: ContextOrigin) {
         if table.contexts.iter().any(|one| one.info().id == info.id) {
             return;
         }
@@ -488,7 +495,7 @@ mod tests {
         let cwd = || "/srv".to_owned();
         for is_default in [false, true] {
             let info = ContextInfo::new(Id::random().unwrap(), Language::Python, cwd(), is_default);
-            for turn in [Turn::First, Turn::Second] {
+            for turn in [DriverTag::First, DriverTag::Second] {
                 assert_eq!(ContextInfo::parse(&info.tag(turn), cwd()), Some((info.clone(), turn)));
             }
         }

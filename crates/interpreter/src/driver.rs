@@ -30,7 +30,7 @@ const MOST_DIGITS: usize = 20;
 
 /// A driver that was started.
 #[derive(Debug)]
-pub(crate) struct Driver<P: Processes> {
+pub(crate) struct DriverProcess<P: Processes> {
     processes: P,
     stream: P::Stream,
     decoder: Decoder,
@@ -46,14 +46,14 @@ pub(crate) struct Driver<P: Processes> {
 
 /// What comes of a driver.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum DriverNews {
     Frame(DriverFrame),
     Over(Death),
 }
 
 /// Why a driver does not answer.
 #[derive(Debug)]
-pub(crate) enum Silence {
+pub(crate) enum DriverSilence {
     /// It is busy.
     Busy,
     /// It is gone; with the last that it wrote.
@@ -62,7 +62,7 @@ pub(crate) enum Silence {
     Process(ProcessError),
 }
 
-impl<P: Processes> Driver<P> {
+impl<P: Processes> DriverProcess<P> {
     /// Starts a driver and waits until it is ready.
     pub(crate) async fn start(
         processes: &P,
@@ -146,34 +146,34 @@ impl<P: Processes> Driver<P> {
     async fn answers(&mut self, language: Language, first: Vec<u8>, patience: Duration) -> Result<(), ContextError> {
         match self.synchronise_after(first, patience).await {
             Ok(_) => Ok(()),
-            Err(Silence::Busy) => Err(ContextError::NotStarted {
+            Err(DriverSilence::Busy) => Err(ContextError::NotStarted {
                 reason: format!("it was not ready after {} seconds", patience.as_secs()),
             }),
-            Err(Silence::Gone(death, _)) if death.is_of_the_sandbox() => Err(ProcessError::Gone.into()),
+            Err(DriverSilence::Gone(death, _)) if death.is_of_the_sandbox() => Err(ProcessError::Gone.into()),
             // As a shell says it that was to start it; so do drivers that find something too old.
-            Err(Silence::Gone(Death::Ended(ExecEnd::Exited { code: MISSING }), words)) => {
+            Err(DriverSilence::Gone(Death::Ended(ExecEnd::Exited { code: MISSING }), words)) => {
                 Err(ContextError::NotInstalled {
                     language,
                     found: words.trim().to_owned(),
                 })
             }
-            Err(Silence::Gone(death, words)) => Err(ContextError::NotStarted {
+            Err(DriverSilence::Gone(death, words)) => Err(ContextError::NotStarted {
                 reason: format!("{death}; it wrote: {}", words.trim().escape_debug()),
             }),
-            Err(Silence::Process(error)) => Err(error.into()),
+            Err(DriverSilence::Process(error)) => Err(error.into()),
         }
     }
 
     /// Brings a driver that runs no cell to where it waits for one, and what it says to the beginning of a frame;
     /// answers how many cells it has run.
-    pub(crate) async fn synchronise(&mut self, patience: Duration) -> Result<u64, Silence> {
+    pub(crate) async fn synchronise(&mut self, patience: Duration) -> Result<u64, DriverSilence> {
         self.synchronise_after(Vec::new(), patience).await
     }
 
     /// As [`Self::synchronise`], with `first` before it: each input costs a question and an answer.
-    async fn synchronise_after(&mut self, mut first: Vec<u8>, patience: Duration) -> Result<u64, Silence> {
+    async fn synchronise_after(&mut self, mut first: Vec<u8>, patience: Duration) -> Result<u64, DriverSilence> {
         let id = Id::random().map_err(|error| {
-            Silence::Process(ProcessError::Other {
+            DriverSilence::Process(ProcessError::Other {
                 kind: offleash_core::error::ErrorKind::Internal,
                 error: Box::new(error),
             })
@@ -189,18 +189,20 @@ impl<P: Processes> Driver<P> {
             match given {
                 // Why it ended comes with its output. One that ends at once takes no input.
                 Ok(()) | Err(ProcessError::Ended) => {}
-                Err(ProcessError::Gone) => return Err(Silence::Gone(Death::SandboxGone { why: None }, String::new())),
-                Err(error) => return Err(Silence::Process(error)),
+                Err(ProcessError::Gone) => {
+                    return Err(DriverSilence::Gone(Death::SandboxGone { why: None }, String::new()));
+                }
+                Err(error) => return Err(DriverSilence::Process(error)),
             }
             self.find(id, &mut words).await
         };
-        let answer = timeout(patience, asked).await.unwrap_or(Err(Silence::Busy))?;
+        let answer = timeout(patience, asked).await.unwrap_or(Err(DriverSilence::Busy))?;
         self.unknown = false;
         Ok(answer)
     }
 
     /// The number in the answer to the `sync` of that id; what comes before is of no use any more.
-    async fn find(&mut self, id: Id, words: &mut Vec<u8>) -> Result<u64, Silence> {
+    async fn find(&mut self, id: Id, words: &mut Vec<u8>) -> Result<u64, DriverSilence> {
         let mut scanner = Scanner::new(id);
         loop {
             let bytes = match self.stream.next().await {
@@ -210,7 +212,7 @@ impl<P: Processes> Driver<P> {
                     continue;
                 }
                 other => {
-                    return Err(Silence::Gone(
+                    return Err(DriverSilence::Gone(
                         self.death(other),
                         String::from_utf8_lossy(words).into_owned(),
                     ));
@@ -223,28 +225,28 @@ impl<P: Processes> Driver<P> {
             keep_last(words, &bytes);
         }
         match self.next().await {
-            News::Frame(DriverFrame {
+            DriverNews::Frame(DriverFrame {
                 kind: Kind::Sync,
                 payload,
                 ..
             }) => number(&payload).ok_or_else(|| broken(FrameError::Line, words)),
-            News::Frame(_) => Err(broken(FrameError::Kind, words)),
-            News::Over(death) => Err(Silence::Gone(death, String::from_utf8_lossy(words).into_owned())),
+            DriverNews::Frame(_) => Err(broken(FrameError::Kind, words)),
+            DriverNews::Over(death) => Err(DriverSilence::Gone(death, String::from_utf8_lossy(words).into_owned())),
         }
     }
 
     /// What comes next. May be dropped and called again: nothing is lost.
-    pub(crate) async fn next(&mut self) -> News {
+    pub(crate) async fn next(&mut self) -> DriverNews {
         loop {
             let mut rest = self.waiting.get(self.taken..).unwrap_or_default();
             let before = rest.len();
             let decoded = self.decoder.next(&mut rest);
             self.taken += before - rest.len();
             match decoded {
-                Ok(Some(frame)) => return News::Frame(frame),
+                Ok(Some(frame)) => return DriverNews::Frame(frame),
                 Ok(None) => {}
                 Err(error) => {
-                    return News::Over(Death::Protocol {
+                    return DriverNews::Over(Death::Protocol {
                         reason: error.to_string(),
                     });
                 }
@@ -256,7 +258,7 @@ impl<P: Processes> Driver<P> {
                 }
                 // Nothing of a driver is there once it has moved its streams.
                 Ok(Some(ProcessNews::Output(OutputStream::Stderr, _))) => {}
-                other => return News::Over(self.death(other)),
+                other => return DriverNews::Over(self.death(other)),
             }
         }
     }
@@ -375,9 +377,9 @@ pub(crate) fn number(payload: &[u8]) -> Option<u64> {
     text.parse().ok().filter(|_| digits)
 }
 
-fn broken(error: FrameError, words: &[u8]) -> Silence {
+fn broken(error: FrameError, words: &[u8]) -> DriverSilence {
     let reason = error.to_string();
-    Silence::Gone(Death::Protocol { reason }, String::from_utf8_lossy(words).into_owned())
+    DriverSilence::Gone(Death::Protocol { reason }, String::from_utf8_lossy(words).into_owned())
 }
 
 fn too_large(error: FrameError) -> ContextError {

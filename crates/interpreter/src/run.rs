@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use crate::cell::{Cell, CellEnd, CellError, CellEvent, Death};
-use crate::context::{Order, too_late};
-use crate::driver::{Driver, News, cell_frames, number};
+use crate::context::{ContextOrder, too_late};
+use crate::driver::{DriverNews, DriverProcess, cell_frames, number};
 use crate::id::Id;
 use crate::limits::{Budget, Limits};
 use crate::process::{ProcessError, Processes};
@@ -32,12 +32,12 @@ const LONGEST: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 
 /// Runs a cell and tells of it; an order that ends the context's driver is returned to be carried out.
 pub(crate) async fn run<P: Processes>(
-    driver: &mut Driver<P>,
+    driver: &mut DriverProcess<P>,
     cell: &Cell,
     events: &mpsc::Sender<CellEvent>,
-    orders: &mut mpsc::Receiver<Order>,
+    orders: &mut mpsc::Receiver<ContextOrder>,
     limits: &Limits,
-) -> (CellEnd, Option<Order>) {
+) -> (CellEnd, Option<ContextOrder>) {
     let prepared = Id::random().map_err(|error| error.to_string()).and_then(|id| {
         let frames = cell_frames(id, &cell.code, &cell.env, limits).map_err(|error| error.to_string())?;
         Ok((id, frames))
@@ -46,7 +46,7 @@ pub(crate) async fn run<P: Processes>(
         Ok(prepared) => prepared,
         Err(reason) => return (CellEnd::Died(Death::NotStarted { reason }), None),
     };
-    let mut told = Told::new(id, limits);
+    let mut told = CellReporter::new(id, limits);
     let mut ending = None;
     let mut order = None;
     let mut deadline = cell.timeout.map(|timeout| Instant::now() + timeout.min(LONGEST));
@@ -57,58 +57,60 @@ pub(crate) async fn run<P: Processes>(
         let over = told.end.is_some();
         let turn = tokio::select! {
             biased;
-            asked = orders.recv(), if order.is_none() && !over => Turn::Asked(asked),
-            () = events.closed(), if !client_gone => Turn::ClientGone,
-            given = &mut feeding, if !fed && !over => { fed = true; Turn::Fed(given) }
-            () = until(next_time(deadline, ending.as_ref())), if !over => Turn::Time,
+            asked = orders.recv(), if order.is_none() && !over => RunStep::Asked(asked),
+            () = events.closed(), if !client_gone => RunStep::ClientGone,
+            given = &mut feeding, if !fed && !over => { fed = true; RunStep::Fed(given) }
+            () = until(next_time(deadline, ending.as_ref())), if !over => RunStep::Time,
             permit = events.reserve(), if !told.pending.is_empty() && !client_gone => {
                 if let (Ok(permit), Some(event)) = (permit, told.pending.pop_front()) {
                     permit.send(event);
                 }
                 continue;
             }
-            news = driver.next(), if !over && (client_gone || told.pending.len() < WAITING) => Turn::News(news),
+            news = driver.next(), if !over && (client_gone || told.pending.len() < WAITING) => RunStep::News(news),
         };
         match turn {
-            Turn::News(News::Frame(frame)) => told.take(frame),
-            Turn::News(News::Over(death)) => told.lose_driver(death),
+            RunStep::News(DriverNews::Frame(frame)) => told.take(frame),
+            RunStep::News(DriverNews::Over(death)) => told.lose_driver(death),
             // The end of a process comes with its output.
-            Turn::Fed(Ok(()) | Err(ProcessError::Ended)) => {}
-            Turn::Fed(Err(error)) => {
+            RunStep::Fed(Ok(()) | Err(ProcessError::Ended)) => {}
+            RunStep::Fed(Err(error)) => {
                 driver.lose_track();
                 told.die(Death::NotStarted {
                     reason: error.to_string(),
                 });
             }
-            Turn::ClientGone => {
+            RunStep::ClientGone => {
                 client_gone = true;
                 if ending.is_none() && !over {
-                    ending = Some(Ending::begin(driver, Why::Interrupted, limits.grace).await);
+                    ending = Some(CellEnding::begin(driver, StopReason::Interrupted, limits.grace).await);
                 }
             }
-            Turn::Asked(Some(Order::Ready(reply) | Order::Prepare(_, reply))) => drop(reply.send(Ok(()))),
+            RunStep::Asked(Some(ContextOrder::Ready(reply) | ContextOrder::Prepare(_, reply))) => {
+                drop(reply.send(Ok(())))
+            }
             // Whoever asks has come too late.
-            Turn::Asked(Some(Order::Load(_, reply))) => drop(reply.send(Err(too_late()))),
-            Turn::Asked(Some(Order::Interrupt)) => {
+            RunStep::Asked(Some(ContextOrder::Load(_, reply))) => drop(reply.send(Err(too_late()))),
+            RunStep::Asked(Some(ContextOrder::Interrupt)) => {
                 if ending.is_none() {
-                    ending = Some(Ending::begin(driver, Why::Interrupted, limits.grace).await);
+                    ending = Some(CellEnding::begin(driver, StopReason::Interrupted, limits.grace).await);
                 }
             }
-            Turn::Asked(Some(other)) => {
+            RunStep::Asked(Some(other)) => {
                 told.die(other.death());
                 order = Some(other);
             }
             // Whoever holds contexts is gone, and leaves drivers alone.
-            Turn::Asked(None) => return (CellEnd::Interrupted, None),
-            Turn::Time => match &mut ending {
+            RunStep::Asked(None) => return (CellEnd::Interrupted, None),
+            RunStep::Time => match &mut ending {
                 None => {
                     deadline = None;
-                    ending = Some(Ending::begin(driver, Why::TimedOut, limits.grace).await);
+                    ending = Some(CellEnding::begin(driver, StopReason::TimedOut, limits.grace).await);
                 }
                 Some(ending) => {
                     if ending.go_on(driver).await {
                         told.die(Death::Stubborn {
-                            timed_out: ending.why == Why::TimedOut,
+                            timed_out: ending.why == StopReason::TimedOut,
                         });
                     }
                 }
@@ -124,38 +126,38 @@ pub(crate) async fn run<P: Processes>(
     }
     let end = match (told.end.unwrap_or(CellEnd::Done), ending) {
         (CellEnd::Done, Some(ending)) => match ending.why {
-            Why::TimedOut => CellEnd::TimedOut,
-            Why::Interrupted => CellEnd::Interrupted,
+            StopReason::TimedOut => CellEnd::TimedOut,
+            StopReason::Interrupted => CellEnd::Interrupted,
         },
         (end, _) => end,
     };
     (end, order)
 }
 
-enum Turn {
-    News(News),
+enum RunStep {
+    News(DriverNews),
     Fed(Result<(), ProcessError>),
-    Asked(Option<Order>),
+    Asked(Option<ContextOrder>),
     ClientGone,
     Time,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Why {
+enum StopReason {
     TimedOut,
     Interrupted,
 }
 
 /// A cell that is to end.
 #[derive(Debug)]
-struct Ending {
-    why: Why,
+struct CellEnding {
+    why: StopReason,
     again: Instant,
     until: Instant,
 }
 
-impl Ending {
-    async fn begin<P: Processes>(driver: &Driver<P>, why: Why, grace: Duration) -> Self {
+impl CellEnding {
+    async fn begin<P: Processes>(driver: &DriverProcess<P>, why: StopReason, grace: Duration) -> Self {
         let now = Instant::now();
         let mut ending = Self {
             why,
@@ -167,7 +169,7 @@ impl Ending {
     }
 
     /// Interrupts the cell once more; whether it had time enough.
-    async fn go_on<P: Processes>(&mut self, driver: &Driver<P>) -> bool {
+    async fn go_on<P: Processes>(&mut self, driver: &DriverProcess<P>) -> bool {
         if Instant::now() >= self.until {
             return true;
         }
@@ -175,7 +177,7 @@ impl Ending {
         false
     }
 
-    async fn interrupt<P: Processes>(&mut self, driver: &Driver<P>) {
+    async fn interrupt<P: Processes>(&mut self, driver: &DriverProcess<P>) {
         if let Err(ProcessError::Paused) = driver.interrupt().await {
             // Nothing can react while it is frozen.
             self.until += AGAIN;
@@ -185,7 +187,7 @@ impl Ending {
     }
 }
 
-fn next_time(deadline: Option<Instant>, ending: Option<&Ending>) -> Option<Instant> {
+fn next_time(deadline: Option<Instant>, ending: Option<&CellEnding>) -> Option<Instant> {
     match ending {
         Some(ending) => Some(ending.again.min(ending.until)),
         None => deadline,
@@ -201,7 +203,7 @@ async fn until(time: Option<Instant>) {
 
 /// What is told of a cell, and what it may still say.
 #[derive(Debug)]
-struct Told {
+struct CellReporter {
     id: Id,
     limits: Limits,
     begun: bool,
@@ -217,7 +219,7 @@ struct Told {
     error: CellError,
 }
 
-impl Told {
+impl CellReporter {
     fn new(id: Id, limits: &Limits) -> Self {
         Self {
             id,

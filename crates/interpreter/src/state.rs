@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::context::{Asked, Context, Order};
+use crate::context::{Context, ContextOrder, SaveRequest};
 use crate::contexts::{ContextInfo, Contexts};
 use crate::error::ContextError;
 use crate::id::Id;
@@ -269,8 +269,8 @@ impl<P: Processes> Contexts<P> {
             let file = one.file.clone();
             loading.spawn(async move {
                 match file {
-                    Some(file) => context.order(|reply| Order::Load(file, reply)).await,
-                    None => context.order(Order::Ready).await.map(|()| Vec::new()),
+                    Some(file) => context.order(|reply| ContextOrder::Load(file, reply)).await,
+                    None => context.order(ContextOrder::Ready).await.map(|()| Vec::new()),
                 }
             });
         }
@@ -296,7 +296,7 @@ async fn save_one(
 ) -> Result<Option<(SavedContext, oneshot::Sender<()>)>, ContextError> {
     let (reply, answer) = oneshot::channel();
     let (release, released) = oneshot::channel();
-    let asked = Asked {
+    let asked = SaveRequest {
         options,
         reply,
         released,

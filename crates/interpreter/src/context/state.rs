@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::Actor;
+use super::ContextActor;
 use crate::contexts::State;
 use crate::error::ContextError;
 use crate::process::Processes;
@@ -12,7 +12,7 @@ use crate::state::{Obstacle, SaveOptions, SavedContext};
 
 /// That a context is to save what its cells left, and run none until it is released.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct SaveRequest {
     pub(crate) options: Arc<SaveOptions>,
     pub(crate) reply: oneshot::Sender<Result<SavedContext, ContextError>>,
     /// Ends when the file is not needed any more.
@@ -26,7 +26,7 @@ pub(crate) fn too_late() -> ContextError {
     }
 }
 
-impl<P: Processes> Actor<P> {
+impl<P: Processes> ContextActor<P> {
     /// Has a driver that has loaded what cells of another left.
     pub(super) async fn load(&mut self, path: &str) -> Result<Vec<Obstacle>, ContextError> {
         self.make_ready().await?;
@@ -50,7 +50,7 @@ impl<P: Processes> Actor<P> {
     }
 
     /// Saves what cells left, and keeps it until nobody needs it any more.
-    pub(super) async fn save(&mut self, asked: Asked) {
+    pub(super) async fn save(&mut self, asked: SaveRequest) {
         if asked.reply.is_closed() {
             return;
         }

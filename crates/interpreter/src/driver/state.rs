@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::{Driver, News, number};
+use super::{DriverNews, DriverProcess, number};
 use crate::contexts::ContextInfo;
 use crate::error::ContextError;
 use crate::id::Id;
@@ -23,12 +23,12 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// Why a driver did not save.
 #[derive(Debug)]
-pub(crate) enum Unsaved {
+pub(crate) enum SaveError {
     Obstacles(Vec<Obstacle>),
     Failed(NotSaved, String),
 }
 
-impl Unsaved {
+impl SaveError {
     /// As the error of that context.
     pub(crate) fn of(self, info: &ContextInfo) -> ContextError {
         let id = info.id.clone();
@@ -44,21 +44,21 @@ impl Unsaved {
 }
 
 /// What a driver answers.
-enum Answer {
+enum DriverAnswer {
     Saved,
     Loaded(u64),
     Refused { why: String, reason: String },
 }
 
-impl<P: Processes> Driver<P> {
+impl<P: Processes> DriverProcess<P> {
     /// Has it write what its cells left to a file; answers what it left out.
     pub(crate) async fn save(
         &mut self,
         language: Language,
         options: &SaveOptions,
         path: &str,
-    ) -> Result<Vec<Obstacle>, Unsaved> {
-        let failed = |reason: &str| Unsaved::Failed(NotSaved::Other, reason.to_owned());
+    ) -> Result<Vec<Obstacle>, SaveError> {
+        let failed = |reason: &str| SaveError::Failed(NotSaved::Other, reason.to_owned());
         let id = Id::random().map_err(|error| failed(&error.to_string()))?;
         let save = HostFrame::Save {
             id,
@@ -69,14 +69,14 @@ impl<P: Processes> Driver<P> {
         };
         let asked = self.ask(language, save, id);
         match timeout(options.time + GRACE, asked).await {
-            Ok(Ok((Answer::Saved, left_out))) => Ok(left_out),
-            Ok(Ok((Answer::Refused { why, .. }, obstacles))) if why == "obstacles" && !obstacles.is_empty() => {
-                Err(Unsaved::Obstacles(obstacles))
+            Ok(Ok((DriverAnswer::Saved, left_out))) => Ok(left_out),
+            Ok(Ok((DriverAnswer::Refused { why, .. }, obstacles))) if why == "obstacles" && !obstacles.is_empty() => {
+                Err(SaveError::Obstacles(obstacles))
             }
-            Ok(Ok((Answer::Refused { why, reason }, _))) => Err(Unsaved::Failed(NotSaved::parse(&why), reason)),
-            Ok(Ok((Answer::Loaded(_), _))) => Err(failed("its process answered something else")),
+            Ok(Ok((DriverAnswer::Refused { why, reason }, _))) => Err(SaveError::Failed(NotSaved::parse(&why), reason)),
+            Ok(Ok((DriverAnswer::Loaded(_), _))) => Err(failed("its process answered something else")),
             Ok(Err(reason)) => Err(failed(&reason)),
-            Err(_) => Err(Unsaved::Failed(
+            Err(_) => Err(SaveError::Failed(
                 NotSaved::Time,
                 "its process does not answer".to_owned(),
             )),
@@ -92,9 +92,9 @@ impl<P: Processes> Driver<P> {
     ) -> Result<(u64, Vec<Obstacle>), String> {
         let id = Id::random().map_err(|error| error.to_string())?;
         match timeout(patience, self.ask(language, HostFrame::Load(id, path), id)).await {
-            Ok(Ok((Answer::Loaded(count), left_out))) => Ok((count, left_out)),
-            Ok(Ok((Answer::Refused { reason, .. }, _))) => Err(reason),
-            Ok(Ok((Answer::Saved, _))) => Err("its process answered something else".to_owned()),
+            Ok(Ok((DriverAnswer::Loaded(count), left_out))) => Ok((count, left_out)),
+            Ok(Ok((DriverAnswer::Refused { reason, .. }, _))) => Err(reason),
+            Ok(Ok((DriverAnswer::Saved, _))) => Err("its process answered something else".to_owned()),
             Ok(Err(reason)) => Err(reason),
             Err(_) => Err(format!("it took longer than {} seconds", patience.as_secs())),
         }
@@ -105,7 +105,7 @@ impl<P: Processes> Driver<P> {
         language: Language,
         question: HostFrame<'_>,
         id: Id,
-    ) -> Result<(Answer, Vec<Obstacle>), String> {
+    ) -> Result<(DriverAnswer, Vec<Obstacle>), String> {
         let part = language.state_source().map(HostFrame::Part);
         let frames: Result<Vec<_>, _> = part.iter().chain([&question]).map(HostFrame::encode).collect();
         let mut feeding = pin!(self.feed(frames.map_err(|error| error.to_string())?));
@@ -124,8 +124,8 @@ impl<P: Processes> Driver<P> {
                 news = self.next() => news,
             };
             let frame = match news {
-                News::Frame(frame) => frame,
-                News::Over(death) => return Err(death.to_string()),
+                DriverNews::Frame(frame) => frame,
+                DriverNews::Over(death) => return Err(death.to_string()),
             };
             if frame.id != id {
                 continue;
@@ -135,8 +135,8 @@ impl<P: Processes> Driver<P> {
                     obstacles.extend(Obstacle::parse(&frame.payload).filter(|_| obstacles.len() < MOST_OBSTACLES));
                     continue;
                 }
-                Kind::Saved => Answer::Saved,
-                Kind::Loaded => Answer::Loaded(number(&frame.payload).ok_or("a number of cells is none")?),
+                Kind::Saved => DriverAnswer::Saved,
+                Kind::Loaded => DriverAnswer::Loaded(number(&frame.payload).ok_or("a number of cells is none")?),
                 Kind::Refused => refused(&frame.payload),
                 _ => continue,
             };
@@ -145,10 +145,10 @@ impl<P: Processes> Driver<P> {
     }
 }
 
-fn refused(payload: &[u8]) -> Answer {
+fn refused(payload: &[u8]) -> DriverAnswer {
     let text = String::from_utf8_lossy(payload);
     let (why, reason) = text.split_once('\n').unwrap_or(("other", &text));
-    Answer::Refused {
+    DriverAnswer::Refused {
         why: why.chars().take(MOST_REASON).collect(),
         reason: reason.chars().take(MOST_REASON).collect(),
     }

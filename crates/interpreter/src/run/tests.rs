@@ -30,7 +30,7 @@ fn kind_of(stream: OutputStream) -> Kind {
 
 /// Tells of frames, and answers what comes of them.
 fn seen(limits: &Limits, frames: Vec<DriverFrame>) -> Vec<Seen> {
-    let mut told = Told::new(id(), limits);
+    let mut told = CellReporter::new(id(), limits);
     for frame in frames {
         told.take(frame);
     }
