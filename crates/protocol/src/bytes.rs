@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::message::MAX_STRINGS;
 
 /// A byte string that is laid down in one piece.
-struct Piece(Vec<u8>);
+struct BytePiece(Vec<u8>);
 
 /// The same, borrowed, for writing.
 struct PieceRef<'a>(&'a [u8]);
@@ -31,9 +31,9 @@ impl Visitor<'_> for PieceVisitor {
     }
 }
 
-impl<'de> Deserialize<'de> for Piece {
+impl<'de> Deserialize<'de> for BytePiece {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserialize(deserializer).map(Piece)
+        deserialize(deserializer).map(BytePiece)
     }
 }
 
@@ -103,7 +103,7 @@ where
 
 /// `Vec<Vec<u8>>`.
 pub mod list {
-    use super::{Deserializer, ListVisitor, MAX_STRINGS, Piece, PieceRef, Serializer, Vec, serialize_list};
+    use super::{BytePiece, Deserializer, ListVisitor, MAX_STRINGS, PieceRef, Serializer, Vec, serialize_list};
 
     /// Lays them down.
     ///
@@ -118,13 +118,13 @@ pub mod list {
     /// # Errors
     /// When there are more than [`crate::MAX_STRINGS`].
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<u8>>, D::Error> {
-        deserializer.deserialize_seq(ListVisitor::<_, _, MAX_STRINGS>(|piece: Piece| piece.0))
+        deserializer.deserialize_seq(ListVisitor::<_, _, MAX_STRINGS>(|piece: BytePiece| piece.0))
     }
 }
 
-type Pair = (Vec<u8>, Vec<u8>);
+type BytePair = (Vec<u8>, Vec<u8>);
 
-fn serialize_pairs<S: Serializer>(list: &[Pair], most: usize, serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_pairs<S: Serializer>(list: &[BytePair], most: usize, serializer: S) -> Result<S::Ok, S::Error> {
     serialize_list(
         list,
         most,
@@ -133,21 +133,21 @@ fn serialize_pairs<S: Serializer>(list: &[Pair], most: usize, serializer: S) -> 
     )
 }
 
-fn deserialize_pairs<'de, const MOST: usize, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pair>, D::Error> {
-    deserializer.deserialize_seq(ListVisitor::<_, _, MOST>(|(name, value): (Piece, Piece)| {
+fn deserialize_pairs<'de, const MOST: usize, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<BytePair>, D::Error> {
+    deserializer.deserialize_seq(ListVisitor::<_, _, MOST>(|(name, value): (BytePiece, BytePiece)| {
         (name.0, value.0)
     }))
 }
 
 /// `Vec<(Vec<u8>, Vec<u8>)>`.
 pub mod pairs {
-    use super::{Deserializer, MAX_STRINGS, Pair, Serializer, Vec, deserialize_pairs, serialize_pairs};
+    use super::{BytePair, Deserializer, MAX_STRINGS, Serializer, Vec, deserialize_pairs, serialize_pairs};
 
     /// Lays them down.
     ///
     /// # Errors
     /// When there are more than [`crate::MAX_STRINGS`].
-    pub fn serialize<S: Serializer>(list: &[Pair], serializer: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<S: Serializer>(list: &[BytePair], serializer: S) -> Result<S::Ok, S::Error> {
         serialize_pairs(list, MAX_STRINGS, serializer)
     }
 
@@ -155,21 +155,21 @@ pub mod pairs {
     ///
     /// # Errors
     /// When there are more than [`crate::MAX_STRINGS`].
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pair>, D::Error> {
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<BytePair>, D::Error> {
         deserialize_pairs::<MAX_STRINGS, D>(deserializer)
     }
 }
 
 /// `Vec<(Vec<u8>, Vec<u8>)>` of what a file is annotated with.
 pub(crate) mod metadata {
-    use super::{Deserializer, Pair, Serializer, Vec, deserialize_pairs, serialize_pairs};
+    use super::{BytePair, Deserializer, Serializer, Vec, deserialize_pairs, serialize_pairs};
     use crate::files::MAX_METADATA;
 
-    pub(crate) fn serialize<S: Serializer>(list: &[Pair], serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(list: &[BytePair], serializer: S) -> Result<S::Ok, S::Error> {
         serialize_pairs(list, MAX_METADATA, serializer)
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pair>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<BytePair>, D::Error> {
         deserialize_pairs::<MAX_METADATA, D>(deserializer)
     }
 }

@@ -46,7 +46,7 @@ pub fn encode_into<M: Dialogue>(message: &M, out: &mut Vec<u8>) -> Result<(), Fr
     let start = out.len();
     out.extend_from_slice(&[0; HEADER]);
     let body = start + HEADER;
-    let laid_down = postcard::serialize_with_flavor(message, Appending(out)).is_ok();
+    let laid_down = postcard::serialize_with_flavor(message, AppendWriter(out)).is_ok();
     let length = out.len() - body;
     let checked = if laid_down {
         checked_length::<M>(length)
@@ -66,9 +66,9 @@ pub fn encode_into<M: Dialogue>(message: &M, out: &mut Vec<u8>) -> Result<(), Fr
 }
 
 /// Writes behind what a vector holds already.
-struct Appending<'a>(&'a mut Vec<u8>);
+struct AppendWriter<'a>(&'a mut Vec<u8>);
 
-impl postcard::ser_flavors::Flavor for Appending<'_> {
+impl postcard::ser_flavors::Flavor for AppendWriter<'_> {
     type Output = ();
 
     fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
