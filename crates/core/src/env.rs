@@ -104,21 +104,21 @@ impl EnvRules {
         }
     }
 
-    fn decision(&self, name: &OsStr) -> Decision<'_> {
+    fn decision(&self, name: &OsStr) -> VariableDecision<'_> {
         if self.set.iter().any(|(set, _)| set == name) {
-            return Decision::Set;
+            return VariableDecision::Set;
         }
         if self.pass.iter().any(|pattern| pattern.is_exactly(name)) {
-            return Decision::Named;
+            return VariableDecision::Named;
         }
         // Most variables match nothing; what is dear about a name is asked of the others only.
         let matched = match first_match(&self.pass, name) {
-            Some(pattern) => Some(Decision::Matched(pattern)),
-            None => first_match(&DEFAULTS, name).map(Decision::Default),
+            Some(pattern) => Some(VariableDecision::Matched(pattern)),
+            None => first_match(&DEFAULTS, name).map(VariableDecision::Default),
         };
         match matched {
             Some(decision) if secret_word(name).is_none() && !is_loader_variable(name) => decision,
-            _ => Decision::Refused,
+            _ => VariableDecision::Refused,
         }
     }
 
@@ -140,7 +140,7 @@ impl EnvRules {
 }
 
 /// What becomes of a variable of the host, and which rule says so.
-enum Decision<'a> {
+enum VariableDecision<'a> {
     Set,
     Named,
     Matched(&'a EnvPattern),
@@ -148,18 +148,18 @@ enum Decision<'a> {
     Refused,
 }
 
-impl Decision<'_> {
+impl VariableDecision<'_> {
     fn passes(&self) -> bool {
-        !matches!(self, Decision::Refused)
+        !matches!(self, VariableDecision::Refused)
     }
 
     fn rule(&self, name: &OsStr) -> String {
         match self {
-            Decision::Set => format!("env.set: {}", Text::from(name)),
-            Decision::Named => format!("env.pass: {}", Text::from(name)),
-            Decision::Matched(pattern) => format!("env.pass: {pattern}"),
-            Decision::Default(pattern) => format!("default: {pattern}"),
-            Decision::Refused => why_refused(name),
+            VariableDecision::Set => format!("env.set: {}", Text::from(name)),
+            VariableDecision::Named => format!("env.pass: {}", Text::from(name)),
+            VariableDecision::Matched(pattern) => format!("env.pass: {pattern}"),
+            VariableDecision::Default(pattern) => format!("default: {pattern}"),
+            VariableDecision::Refused => why_refused(name),
         }
     }
 }

@@ -6,11 +6,11 @@
 /// A compiled pattern for one name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Glob {
-    tokens: Vec<Token>,
+    tokens: Vec<GlobToken>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Token {
+enum GlobToken {
     Byte(u8),
     AnyCharacter,
     AnyText,
@@ -35,21 +35,21 @@ impl Glob {
         while let Some((first, after)) = rest.split_first() {
             rest = after;
             let token = match first {
-                b'*' => Token::AnyText,
-                b'?' => Token::AnyCharacter,
+                b'*' => GlobToken::AnyText,
+                b'?' => GlobToken::AnyCharacter,
                 b'\\' => {
                     let (escaped, after) = rest.split_first().ok_or(GlobError::Escape)?;
                     rest = after;
-                    Token::Byte(*escaped)
+                    GlobToken::Byte(*escaped)
                 }
                 b'[' => {
                     let (class, after) = parse_class(rest)?;
                     rest = after;
                     class
                 }
-                other => Token::Byte(*other),
+                other => GlobToken::Byte(*other),
             };
-            if token != Token::AnyText || tokens.last() != Some(&Token::AnyText) {
+            if token != GlobToken::AnyText || tokens.last() != Some(&GlobToken::AnyText) {
                 tokens.push(token);
             }
         }
@@ -61,7 +61,7 @@ impl Glob {
         self.tokens
             .iter()
             .map(|token| {
-                if let Token::Byte(byte) = token {
+                if let GlobToken::Byte(byte) = token {
                     Some(*byte)
                 } else {
                     None
@@ -77,7 +77,7 @@ impl Glob {
         let mut retry: Option<(usize, usize)> = None;
         loop {
             match self.tokens.get(token) {
-                Some(Token::AnyText) => {
+                Some(GlobToken::AnyText) => {
                     retry = Some((token + 1, position));
                     token += 1;
                     continue;
@@ -103,14 +103,14 @@ impl Glob {
     }
 }
 
-impl Token {
+impl GlobToken {
     /// How many bytes at the start of `rest` this token takes, unless it does not match.
     fn length_in(&self, rest: &[u8]) -> Option<usize> {
         let first = *rest.first()?;
         let matched = match self {
-            Token::Byte(byte) => *byte == first,
-            Token::AnyCharacter | Token::AnyText => return Some(character_length(rest)),
-            Token::Class { negated, ranges } => {
+            GlobToken::Byte(byte) => *byte == first,
+            GlobToken::AnyCharacter | GlobToken::AnyText => return Some(character_length(rest)),
+            GlobToken::Class { negated, ranges } => {
                 let within = ranges.iter().any(|(low, high)| (*low..=*high).contains(&first));
                 if *negated && !within {
                     return Some(character_length(rest));
@@ -130,7 +130,7 @@ fn character_length(bytes: &[u8]) -> usize {
         .map_or(1, char::len_utf8)
 }
 
-fn parse_class(text: &[u8]) -> Result<(Token, &[u8]), GlobError> {
+fn parse_class(text: &[u8]) -> Result<(GlobToken, &[u8]), GlobError> {
     let (negated, body) = match text.split_first() {
         Some((b'!' | b'^', body)) => (true, body),
         _ => (false, text),
@@ -155,7 +155,7 @@ fn parse_class(text: &[u8]) -> Result<(Token, &[u8]), GlobError> {
         ranges.push((*low, *high));
         members = after;
     }
-    Ok((Token::Class { negated, ranges }, &body[end + 1..]))
+    Ok((GlobToken::Class { negated, ranges }, &body[end + 1..]))
 }
 
 #[cfg(test)]

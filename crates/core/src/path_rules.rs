@@ -113,21 +113,21 @@ pub fn rule_text(access: PathAccess, pattern: &PathPattern) -> String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathPattern {
     text: Vec<u8>,
-    anchor: Anchor,
-    parts: Vec<Part>,
+    anchor: PatternAnchor,
+    parts: Vec<PatternPart>,
     /// Whether only what is beneath is meant: the pattern ended in `/**`.
     beneath: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Anchor {
+enum PatternAnchor {
     Root,
     Home,
     Workspace,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum PatternPart {
     Name(Glob),
     AnyDepth,
 }
@@ -159,7 +159,7 @@ pub enum PathPatternError {
 
 /// How deep into a path a pattern reaches, and how many components on the way are free of wildcards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Reach {
+struct PatternReach {
     depth: usize,
     literal: usize,
 }
@@ -191,29 +191,29 @@ impl PathPattern {
             return Err(PathPatternError::Nul(shown()));
         }
         let (anchor, rest) = match text {
-            [b'/', rest @ ..] => (Anchor::Root, rest),
-            [b'~', b'/', rest @ ..] => (Anchor::Home, rest),
-            [b'~'] => (Anchor::Home, &text[1..]),
+            [b'/', rest @ ..] => (PatternAnchor::Root, rest),
+            [b'~', b'/', rest @ ..] => (PatternAnchor::Home, rest),
+            [b'~'] => (PatternAnchor::Home, &text[1..]),
             [b'~', ..] => return Err(PathPatternError::OtherHome(shown())),
-            _ => (Anchor::Workspace, text),
+            _ => (PatternAnchor::Workspace, text),
         };
         let mut parts = Vec::new();
         for name in rest.split(|byte| *byte == b'/') {
             match name {
                 b"" | b"." => {}
                 b".." => return Err(PathPatternError::Parent(shown())),
-                b"**" if parts.last() == Some(&Part::AnyDepth) => {}
-                b"**" => parts.push(Part::AnyDepth),
+                b"**" if parts.last() == Some(&PatternPart::AnyDepth) => {}
+                b"**" => parts.push(PatternPart::AnyDepth),
                 name => {
                     let glob = Glob::parse(name).map_err(|error| PathPatternError::Wildcard {
                         pattern: shown(),
                         reason: error.to_string(),
                     })?;
-                    parts.push(Part::Name(glob));
+                    parts.push(PatternPart::Name(glob));
                 }
             }
         }
-        let beneath = parts.pop_if(|last| *last == Part::AnyDepth).is_some();
+        let beneath = parts.pop_if(|last| *last == PatternPart::AnyDepth).is_some();
         Ok(Self {
             text: text.to_vec(),
             anchor,
@@ -234,14 +234,14 @@ impl PathPattern {
 
     /// Whether it means the workspace itself (`.`).
     pub fn is_workspace(&self) -> bool {
-        self.anchor == Anchor::Workspace && self.parts.is_empty()
+        self.anchor == PatternAnchor::Workspace && self.parts.is_empty()
     }
 
     /// The directory above everything that can match, or the path itself when there is no wildcard; `None` when the
     /// pattern has no anchor here.
     pub fn base(&self, anchors: Anchors<'_>) -> Option<PathBuf> {
         let mut base = self.root(anchors)?.to_path_buf();
-        for name in self.parts.iter().map_while(Part::literal) {
+        for name in self.parts.iter().map_while(PatternPart::literal) {
             base.push(std::ffi::OsStr::from_bytes(&name));
         }
         Some(base)
@@ -249,7 +249,7 @@ impl PathPattern {
 
     /// How many components a path that the pattern names can have at most; `None` when there is no such bound.
     pub fn deepest(&self, anchors: Anchors<'_>) -> Option<usize> {
-        let bounded = !self.parts.contains(&Part::AnyDepth);
+        let bounded = !self.parts.contains(&PatternPart::AnyDepth);
         if bounded {
             Some(names(self.root(anchors)?).len() + self.parts.len())
         } else {
@@ -272,9 +272,9 @@ impl PathPattern {
 
     fn root<'a>(&self, anchors: Anchors<'a>) -> Option<&'a Path> {
         match self.anchor {
-            Anchor::Root => Some(Path::new("/")),
-            Anchor::Home => anchors.home,
-            Anchor::Workspace => anchors.workspace,
+            PatternAnchor::Root => Some(Path::new("/")),
+            PatternAnchor::Home => anchors.home,
+            PatternAnchor::Workspace => anchors.workspace,
         }
     }
 
@@ -285,7 +285,7 @@ impl PathPattern {
         Some((names(root).len(), names(rest)))
     }
 
-    fn reach(&self, path: &Path, anchors: Anchors<'_>) -> Option<Reach> {
+    fn reach(&self, path: &Path, anchors: Anchors<'_>) -> Option<PatternReach> {
         let (above, rest) = self.relative(path, anchors)?;
         let last = if self.beneath {
             rest.len().checked_sub(1)?
@@ -296,18 +296,18 @@ impl PathPattern {
             .iter()
             .rposition(|matched| *matched)?;
         let literal = self.parts.iter().filter(|part| part.literal().is_some()).count();
-        Some(Reach {
+        Some(PatternReach {
             depth: above + deepest,
             literal: above + literal,
         })
     }
 }
 
-impl Part {
+impl PatternPart {
     fn literal(&self) -> Option<Vec<u8>> {
         match self {
-            Part::Name(glob) => glob.literal(),
-            Part::AnyDepth => None,
+            PatternPart::Name(glob) => glob.literal(),
+            PatternPart::AnyDepth => None,
         }
     }
 }
@@ -325,16 +325,16 @@ fn names(path: &Path) -> Vec<&[u8]> {
 }
 
 /// For every count from none to all of `path`'s components: whether `parts` match exactly so many of them.
-fn match_lengths(parts: &[Part], path: &[&[u8]]) -> Vec<bool> {
+fn match_lengths(parts: &[PatternPart], path: &[&[u8]]) -> Vec<bool> {
     let mut matched = vec![false; path.len() + 1];
     matched[0] = true;
     for part in parts {
         matched = match part {
-            Part::AnyDepth => {
+            PatternPart::AnyDepth => {
                 let first = matched.iter().position(|here| *here).unwrap_or(matched.len());
                 (0..matched.len()).map(|count| count >= first).collect()
             }
-            Part::Name(glob) => {
+            PatternPart::Name(glob) => {
                 let step = |count: usize| count > 0 && matched[count - 1] && glob.matches(path[count - 1]);
                 (0..matched.len()).map(step).collect()
             }

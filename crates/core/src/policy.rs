@@ -21,14 +21,14 @@ use crate::path_rules::PathRules;
 use crate::spec::{Access, IdChoice, MOST_WARM, MountSpec, NetworkSpec, SandboxSpec, TmpfsSpec, WorkspaceMode};
 use crate::text::Text;
 use crate::units::Bytes;
-use crate::written::{self, Wrong, all};
+use crate::written::{self, WrongText, all};
 
 mod network;
 mod reference;
 
 pub use reference::{KeyDoc, reference};
 
-use network::Network;
+use network::NetworkValue;
 
 /// What a policy says; what it does not mention stays as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -105,7 +105,7 @@ impl Policy {
     /// # Errors
     /// Where the text is no TOML, a key is unknown, or a value is not what its key takes.
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
-        let file: File = toml::from_str(text).map_err(|error| {
+        let file: PolicyFile = toml::from_str(text).map_err(|error| {
             PolicyError::at(
                 text,
                 error.span().map_or(0, |span| span.start),
@@ -181,27 +181,27 @@ fn in_words(message: &str) -> String {
 /// The file as written.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
-struct File {
+struct PolicyFile {
     #[serde(deserialize_with = "some_level")]
     level: Option<LevelChoice>,
     min_level: Option<Level>,
     degrade: Option<Degrade>,
-    network: Option<Network>,
+    network: Option<NetworkValue>,
     ids: Option<IdChoice>,
     allow_ptrace: Option<bool>,
     warm: Option<Spanned<i64>>,
     toolchains: Vec<String>,
-    filesystem: Filesystem,
-    mount: Vec<Mount>,
-    tmpfs: Vec<Tmpfs>,
-    commands: Commands,
-    env: Env,
+    filesystem: FilesystemTable,
+    mount: Vec<MountEntry>,
+    tmpfs: Vec<TmpfsEntry>,
+    commands: CommandsTable,
+    env: EnvTable,
     limits: BTreeMap<LimitName, Spanned<LimitText>>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
-struct Filesystem {
+struct FilesystemTable {
     workspace: Option<WorkspaceWord>,
     read: Vec<Spanned<String>>,
     write: Vec<Spanned<String>>,
@@ -220,7 +220,7 @@ enum WorkspaceWord {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
-struct Mount {
+struct MountEntry {
     source: PathBuf,
     target: Spanned<PathBuf>,
     #[serde(default)]
@@ -229,28 +229,28 @@ struct Mount {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
-struct Tmpfs {
+struct TmpfsEntry {
     target: Spanned<PathBuf>,
-    size: Option<Size>,
+    size: Option<SizeValue>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
-struct Commands {
+struct CommandsTable {
     allow: Option<Vec<Spanned<String>>>,
     deny: Vec<Spanned<String>>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
-struct Env {
+struct EnvTable {
     pass: Vec<Spanned<String>>,
     set: BTreeMap<Spanned<String>, Spanned<String>>,
 }
 
-impl File {
+impl PolicyFile {
     /// The policy, or the offset and the text of what is wrong.
-    fn into_policy(self) -> Result<Policy, Wrong> {
+    fn into_policy(self) -> Result<Policy, WrongText> {
         let set = written::variables(&self.env.set)?;
         let mut limits = BTreeMap::new();
         for (name, value) in self.limits {
@@ -261,7 +261,7 @@ impl File {
                 .map_err(|error| (start, error.to_string()))?;
             limits.insert(name, text);
         }
-        let Filesystem {
+        let FilesystemTable {
             workspace,
             read,
             write,
@@ -279,8 +279,16 @@ impl File {
                 deny: all(&deny)?,
                 protect: all(&protect)?,
             },
-            mounts: self.mount.into_iter().map(Mount::into_spec).collect::<Result<_, _>>()?,
-            tmpfs: self.tmpfs.into_iter().map(Tmpfs::into_spec).collect::<Result<_, _>>()?,
+            mounts: self
+                .mount
+                .into_iter()
+                .map(MountEntry::into_spec)
+                .collect::<Result<_, _>>()?,
+            tmpfs: self
+                .tmpfs
+                .into_iter()
+                .map(TmpfsEntry::into_spec)
+                .collect::<Result<_, _>>()?,
             toolchains: self.toolchains.into_iter().map(OsString::from).collect(),
             commands: CommandRules {
                 allow: self.commands.allow.as_deref().map(all).transpose()?,
@@ -291,7 +299,7 @@ impl File {
                 set,
             },
             limits,
-            network: self.network.map(Network::into_spec).transpose()?,
+            network: self.network.map(NetworkValue::into_spec).transpose()?,
             ids: self.ids,
             allow_ptrace: self.allow_ptrace,
             warm: self.warm.map(warm).transpose()?,
@@ -299,7 +307,7 @@ impl File {
     }
 }
 
-fn warm(value: Spanned<i64>) -> Result<u8, Wrong> {
+fn warm(value: Spanned<i64>) -> Result<u8, WrongText> {
     let start = value.span().start;
     let number = value.into_inner();
     let number = u8::try_from(number).ok().filter(|number| *number <= MOST_WARM);
@@ -317,8 +325,8 @@ impl From<WorkspaceWord> for WorkspaceChoice {
     }
 }
 
-impl Mount {
-    fn into_spec(self) -> Result<MountSpec, Wrong> {
+impl MountEntry {
+    fn into_spec(self) -> Result<MountSpec, WrongText> {
         Ok(MountSpec {
             source: self.source,
             target: inside(self.target)?,
@@ -327,17 +335,17 @@ impl Mount {
     }
 }
 
-impl Tmpfs {
-    fn into_spec(self) -> Result<TmpfsSpec, Wrong> {
+impl TmpfsEntry {
+    fn into_spec(self) -> Result<TmpfsSpec, WrongText> {
         Ok(TmpfsSpec {
             target: inside(self.target)?,
-            size: self.size.map(|Size(bytes)| bytes),
+            size: self.size.map(|SizeValue(bytes)| bytes),
         })
     }
 }
 
 /// A place in a sandbox at which something is mounted.
-fn inside(target: Spanned<PathBuf>) -> Result<PathBuf, Wrong> {
+fn inside(target: Spanned<PathBuf>) -> Result<PathBuf, WrongText> {
     let (start, path) = (target.span().start, target.into_inner());
     match (path.is_absolute(), path.parent()) {
         (true, Some(_)) => Ok(path),
@@ -361,8 +369,8 @@ struct LimitText(String);
 
 impl<'de> Deserialize<'de> for LimitText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Scalar;
-        impl Visitor<'_> for Scalar {
+        struct ScalarValue;
+        impl Visitor<'_> for ScalarValue {
             type Value = LimitText;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -381,14 +389,14 @@ impl<'de> Deserialize<'de> for LimitText {
                 Ok(LimitText(number.to_string()))
             }
         }
-        deserializer.deserialize_any(Scalar)
+        deserializer.deserialize_any(ScalarValue)
     }
 }
 
 /// A size as a string or a number of bytes.
-struct Size(Bytes);
+struct SizeValue(Bytes);
 
-impl<'de> Deserialize<'de> for Size {
+impl<'de> Deserialize<'de> for SizeValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let LimitText(text) = LimitText::deserialize(deserializer)?;
         let size: Bytes = text.parse().map_err(de::Error::custom)?;

@@ -75,26 +75,26 @@ pub const GIT_LINK: ProtectedName = ProtectedName {
 };
 
 /// The names of a pattern, from the outermost to the innermost, folded.
-type Pattern = Vec<Vec<u8>>;
+type NamePattern = Vec<Vec<u8>>;
 
 /// The table with its patterns taken apart, once, and found by their first names: a sandbox can make paths of thousands
 /// of names, and each of them would be compared with each pattern.
-struct Patterns {
+struct PatternTable {
     /// In the order of the table.
-    all: Vec<(Pattern, &'static ProtectedName)>,
+    all: Vec<(NamePattern, &'static ProtectedName)>,
     by_first_name: HashMap<Vec<u8>, Vec<usize>>,
     /// Those whose first name has a `*`.
     others: Vec<usize>,
 }
 
-static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| {
-    let mut patterns = Patterns {
+static PATTERNS: LazyLock<PatternTable> = LazyLock::new(|| {
+    let mut patterns = PatternTable {
         all: Vec::new(),
         by_first_name: HashMap::new(),
         others: Vec::new(),
     };
     for (index, protected) in PROTECTED_NAMES.iter().enumerate() {
-        let pattern: Pattern = protected
+        let pattern: NamePattern = protected
             .pattern
             .to_ascii_lowercase()
             .split('/')
@@ -109,7 +109,7 @@ static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| {
     patterns
 });
 
-impl Patterns {
+impl PatternTable {
     /// The first pattern of the table that `names` begin with.
     fn find(&self, names: &[Vec<u8>]) -> Option<usize> {
         let of_this_name = self.by_first_name.get(names.first()?).into_iter().flatten();

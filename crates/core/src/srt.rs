@@ -35,7 +35,7 @@ use crate::text::one_line;
 
 mod network;
 
-use network::Network;
+use network::NetworkSettings;
 
 /// A settings file that is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -81,7 +81,7 @@ impl Explained for SrtError {
 /// # Errors
 /// When it is no such file, or asks for something that cannot be done.
 pub fn parse(text: &str) -> Result<Policy, SrtError> {
-    let settings: Settings = serde_json::from_str(text).map_err(|error| SrtError::Syntax {
+    let settings: SrtSettings = serde_json::from_str(text).map_err(|error| SrtError::Syntax {
         line: error.line(),
         column: error.column(),
         message: message_of(&error),
@@ -98,9 +98,9 @@ fn message_of(error: &serde_json::Error) -> String {
 
 /// What is asked for and cannot be done, collected so that one error names everything.
 #[derive(Default)]
-struct Refusals(Vec<String>);
+struct RefusedSettings(Vec<String>);
 
-impl Refusals {
+impl RefusedSettings {
     fn when(&mut self, asked: bool, key: &str) {
         if asked {
             self.0.push(key.to_owned());
@@ -121,17 +121,17 @@ impl Refusals {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object")]
-struct Settings {
+struct SrtSettings {
     #[serde(default)]
-    network: Network,
+    network: NetworkSettings,
     #[serde(default)]
-    filesystem: Filesystem,
+    filesystem: FilesystemSettings,
     #[serde(default)]
-    credentials: Credentials,
+    credentials: CredentialSettings,
     #[serde(default)]
     enable_weaker_nested_sandbox: bool,
     #[serde(default)]
-    git: Git,
+    git: GitSettings,
     #[serde(rename = "ignoreViolations", default)]
     _ignore_violations: BTreeMap<String, Vec<String>>,
     #[serde(rename = "enableWeakerNetworkIsolation", default)]
@@ -158,7 +158,7 @@ struct Settings {
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default, expecting = "an object")]
-struct Filesystem {
+struct FilesystemSettings {
     disabled: bool,
     deny_read: Vec<String>,
     allow_read: Vec<String>,
@@ -169,7 +169,7 @@ struct Filesystem {
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default, expecting = "an object")]
-struct Credentials {
+struct CredentialSettings {
     files: Vec<CredentialFile>,
     env_vars: Vec<CredentialVariable>,
     allow_plaintext_inject: bool,
@@ -200,13 +200,13 @@ enum CredentialMode {
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default, expecting = "an object")]
-struct Git {
+struct GitSettings {
     safe_directories: Vec<String>,
 }
 
-impl Settings {
+impl SrtSettings {
     fn into_policy(self) -> Result<Policy, Vec<String>> {
-        let mut refusals = Refusals::default();
+        let mut refusals = RefusedSettings::default();
         let network = self.network.into_spec(&mut refusals);
         let denied_files = self.credentials.denied_files(&mut refusals);
         let mut policy = Policy {
@@ -226,9 +226,9 @@ impl Settings {
     }
 }
 
-impl Credentials {
+impl CredentialSettings {
     /// The files to hide; variables need nothing, because none is passed unless it is named.
-    fn denied_files(self, refusals: &mut Refusals) -> Vec<String> {
+    fn denied_files(self, refusals: &mut RefusedSettings) -> Vec<String> {
         let masks = |mode: &CredentialMode| *mode == CredentialMode::Mask;
         refusals.when(
             self.files.iter().any(|file| masks(&file.mode)),
@@ -245,8 +245,8 @@ impl Credentials {
     }
 }
 
-impl Filesystem {
-    fn apply_to(&self, policy: &mut Policy, denied_files: &[String], refusals: &mut Refusals) {
+impl FilesystemSettings {
+    fn apply_to(&self, policy: &mut Policy, denied_files: &[String], refusals: &mut RefusedSettings) {
         refusals.when(self.disabled, "filesystem.disabled");
         refusals.when(self.allow_git_config, "filesystem.allowGitConfig");
         let written = refusals.patterns("filesystem.allowWrite", &self.allow_write);
@@ -279,7 +279,7 @@ fn is_tmp(pattern: &PathPattern) -> bool {
     base.is_some_and(|base| ["/tmp", "/var/tmp", "/dev/shm"].iter().any(|own| base.starts_with(own)))
 }
 
-impl Git {
+impl GitSettings {
     fn variables(&self) -> Vec<(std::ffi::OsString, std::ffi::OsString)> {
         if self.safe_directories.is_empty() {
             return Vec::new();

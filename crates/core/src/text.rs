@@ -95,22 +95,22 @@ impl fmt::Display for Text {
 
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Encoded<'a> {
+struct EncodedText<'a> {
     base64: Cow<'a, str>,
 }
 
 #[derive(serde::Deserialize)]
 #[serde(untagged)]
-enum Form<'a> {
+enum TextForm<'a> {
     Plain(String),
-    Encoded(#[serde(borrow)] Encoded<'a>),
+    Encoded(#[serde(borrow)] EncodedText<'a>),
 }
 
 impl serde::Serialize for Text {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match std::str::from_utf8(&self.0) {
             Ok(text) => serializer.serialize_str(text),
-            Err(_) => Encoded {
+            Err(_) => EncodedText {
                 base64: Cow::Owned(encode_base64(&self.0)),
             }
             .serialize(serializer),
@@ -120,9 +120,9 @@ impl serde::Serialize for Text {
 
 impl<'de> serde::Deserialize<'de> for Text {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match Form::deserialize(deserializer)? {
-            Form::Plain(text) => Ok(Self::from(text)),
-            Form::Encoded(encoded) => decode_base64(&encoded.base64)
+        match TextForm::deserialize(deserializer)? {
+            TextForm::Plain(text) => Ok(Self::from(text)),
+            TextForm::Encoded(encoded) => decode_base64(&encoded.base64)
                 .map(Self)
                 .ok_or_else(|| D::Error::custom("not base64 (RFC 4648, section 4)")),
         }

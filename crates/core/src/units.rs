@@ -84,7 +84,7 @@ pub enum UnitError {
 }
 
 /// One kind of quantity: its units, each as a multiple of the smallest.
-struct Quantity {
+struct QuantityKind {
     units: &'static [(&'static str, u64)],
     smallest: &'static str,
     expected: &'static str,
@@ -93,7 +93,7 @@ struct Quantity {
     show: fn(u64) -> String,
 }
 
-const SIZE: Quantity = Quantity {
+const SIZE: QuantityKind = QuantityKind {
     units: &[
         ("", 1),
         ("b", 1),
@@ -118,7 +118,7 @@ const SIZE: Quantity = Quantity {
     show: |value| Bytes(value).to_string(),
 };
 
-const TIME: Quantity = Quantity {
+const TIME: QuantityKind = QuantityKind {
     units: &[("", 1_000), ("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)],
     smallest: "milliseconds",
     expected: "a time such as 30s, 5m, 1h or 500ms",
@@ -128,7 +128,7 @@ const TIME: Quantity = Quantity {
     show: |value| Millis(value).to_string(),
 };
 
-const CPUS: Quantity = Quantity {
+const CPUS: QuantityKind = QuantityKind {
     units: &[("", 1_000)],
     smallest: "thousandths of a CPU",
     expected: "a number of CPUs such as 0.5 or 2",
@@ -161,7 +161,7 @@ impl FromStr for CpuCount {
     }
 }
 
-impl Quantity {
+impl QuantityKind {
     fn parse(&self, text: &str) -> Result<u64, UnitError> {
         let given = || text.to_owned();
         let expected = self.expected;

@@ -22,7 +22,7 @@ const NEVER: [&str; 2] = ["TRACE", "CONNECT"];
 /// wildcard or an address), a path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MethodRule {
-    methods: Methods,
+    methods: MethodSet,
     host: HostPattern,
     path: PathPattern,
 }
@@ -46,7 +46,7 @@ pub enum RequestDecision<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Methods {
+enum MethodSet {
     Any,
     These(BTreeSet<String>),
 }
@@ -54,18 +54,18 @@ enum Methods {
 /// A path in which a whole segment may be `*`, for any one segment, and the end, for whatever follows.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct PathPattern {
-    directories: Vec<Segment>,
-    last: Last,
+    directories: Vec<PathSegment>,
+    last: LastSegment,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Segment {
+enum PathSegment {
     Exactly(String),
     Any,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Last {
+enum LastSegment {
     Exactly(String),
     /// This and whatever follows, further segments included.
     Beginning(String),
@@ -157,7 +157,7 @@ impl MethodRule {
     }
 }
 
-impl Methods {
+impl MethodSet {
     fn parse(text: &str, rule: &str) -> Result<Self, MethodRuleError> {
         if text == "*" {
             return Ok(Self::Any);
@@ -206,16 +206,16 @@ impl PathPattern {
         }
         let (directories, last) = path.as_str().rsplit_once('/').unwrap_or_default();
         let last = match last.strip_suffix('*') {
-            Some(beginning) => Last::Beginning(beginning.to_owned()),
-            None => Last::Exactly(last.to_owned()),
+            Some(beginning) => LastSegment::Beginning(beginning.to_owned()),
+            None => LastSegment::Exactly(last.to_owned()),
         };
         let directories = directories.split('/').skip(1).map(|segment| match segment {
-            "*" => Segment::Any,
-            name => Segment::Exactly(name.to_owned()),
+            "*" => PathSegment::Any,
+            name => PathSegment::Exactly(name.to_owned()),
         });
-        let directories: Vec<Segment> = directories.collect();
-        let (Last::Exactly(literal) | Last::Beginning(literal)) = &last;
-        let stray = |segment: &Segment| matches!(segment, Segment::Exactly(name) if name.contains('*'));
+        let directories: Vec<PathSegment> = directories.collect();
+        let (LastSegment::Exactly(literal) | LastSegment::Beginning(literal)) = &last;
+        let stray = |segment: &PathSegment| matches!(segment, PathSegment::Exactly(name) if name.contains('*'));
         if literal.contains('*') || directories.iter().any(stray) {
             return Err(MethodRuleError::Wildcard(rule.into()));
         }
@@ -228,14 +228,14 @@ impl PathPattern {
             let Some((name, after)) = rest.split_once('/') else {
                 return false;
             };
-            if matches!(directory, Segment::Exactly(expected) if expected != name) {
+            if matches!(directory, PathSegment::Exactly(expected) if expected != name) {
                 return false;
             }
             rest = after;
         }
         match &self.last {
-            Last::Exactly(name) => rest == name,
-            Last::Beginning(beginning) => rest.starts_with(beginning),
+            LastSegment::Exactly(name) => rest == name,
+            LastSegment::Beginning(beginning) => rest.starts_with(beginning),
         }
     }
 }
@@ -248,7 +248,7 @@ impl FromStr for MethodRule {
         let (methods, target) = text.split_once(' ').ok_or_else(shape)?;
         let slash = target.find('/').ok_or_else(shape)?;
         let (host, path) = target.split_at(slash);
-        let methods = Methods::parse(methods, text)?;
+        let methods = MethodSet::parse(methods, text)?;
         let host = HostPattern::parse(host).map_err(|reason| MethodRuleError::Host {
             rule: text.into(),
             reason,
@@ -264,8 +264,8 @@ impl FromStr for MethodRule {
 impl fmt::Display for MethodRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.methods {
-            Methods::Any => f.write_str("*")?,
-            Methods::These(methods) => {
+            MethodSet::Any => f.write_str("*")?,
+            MethodSet::These(methods) => {
                 let methods: Vec<&str> = methods.iter().map(String::as_str).collect();
                 f.write_str(&methods.join(","))?;
             }
@@ -273,13 +273,13 @@ impl fmt::Display for MethodRule {
         write!(f, " {}", self.host)?;
         for directory in &self.path.directories {
             match directory {
-                Segment::Exactly(name) => write!(f, "/{name}")?,
-                Segment::Any => f.write_str("/*")?,
+                PathSegment::Exactly(name) => write!(f, "/{name}")?,
+                PathSegment::Any => f.write_str("/*")?,
             }
         }
         match &self.path.last {
-            Last::Exactly(name) => write!(f, "/{name}"),
-            Last::Beginning(beginning) => write!(f, "/{beginning}*"),
+            LastSegment::Exactly(name) => write!(f, "/{name}"),
+            LastSegment::Beginning(beginning) => write!(f, "/{beginning}*"),
         }
     }
 }

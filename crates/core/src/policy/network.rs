@@ -11,10 +11,10 @@ use crate::network::secret::SecretSpec;
 use crate::network::upstream_proxy;
 use crate::network::{Asks, HeaderRule, MethodRule, NetworkRule, PortGivenError, RuleVerdict};
 use crate::spec::NetworkSpec;
-use crate::written::{Wrong, one, wrong};
+use crate::written::{WrongText, one, wrong};
 
 /// `"none"`, or a table of rules.
-pub(super) enum Network {
+pub(super) enum NetworkValue {
     None,
     Rules(Box<NetworkRules>),
 }
@@ -37,13 +37,13 @@ pub(super) struct NetworkRules {
     proxy_variables: bool,
     publish: Vec<Spanned<PortText>>,
     host_ports: Vec<Spanned<PortText>>,
-    secret: Vec<Spanned<Secret>>,
+    secret: Vec<Spanned<SecretTable>>,
 }
 
 /// One `[[network.secret]]`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
-struct Secret {
+struct SecretTable {
     name: String,
     source: String,
     hosts: Vec<String>,
@@ -51,7 +51,7 @@ struct Secret {
     places: Vec<String>,
 }
 
-impl Secret {
+impl SecretTable {
     fn into_spec(self) -> Result<SecretSpec, String> {
         let hosts: Vec<&str> = self.hosts.iter().map(String::as_str).collect();
         let places: Vec<&str> = self.places.iter().map(String::as_str).collect();
@@ -60,7 +60,7 @@ impl Secret {
 }
 
 /// The secrets, each with an error where it stands.
-fn secrets(written: Vec<Spanned<Secret>>) -> Result<Vec<SecretSpec>, Wrong> {
+fn secrets(written: Vec<Spanned<SecretTable>>) -> Result<Vec<SecretSpec>, WrongText> {
     let mut secrets = Vec::with_capacity(written.len());
     for secret in written {
         let start = secret.span().start;
@@ -84,7 +84,7 @@ enum PortText {
 }
 
 impl PortText {
-    fn parse<T: FromStr<Err = PortGivenError>>(list: &[Spanned<Self>]) -> Result<Vec<T>, Wrong> {
+    fn parse<T: FromStr<Err = PortGivenError>>(list: &[Spanned<Self>]) -> Result<Vec<T>, WrongText> {
         let parsed = list.iter().map(|spanned| {
             let parsed = match spanned.get_ref() {
                 Self::Number(port) => port.to_string().parse(),
@@ -96,8 +96,8 @@ impl PortText {
     }
 }
 
-impl Network {
-    pub(super) fn into_spec(self) -> Result<NetworkSpec, Wrong> {
+impl NetworkValue {
+    pub(super) fn into_spec(self) -> Result<NetworkSpec, WrongText> {
         let Self::Rules(rules) = self else {
             return Ok(NetworkSpec::default());
         };
@@ -145,27 +145,27 @@ impl Network {
     }
 }
 
-impl<'de> Deserialize<'de> for Network {
+impl<'de> Deserialize<'de> for NetworkValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct WordOrTable;
         impl<'de> Visitor<'de> for WordOrTable {
-            type Value = Network;
+            type Value = NetworkValue;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("\"none\", or a table with the keys `allow`, `ask` and `deny`")
             }
 
-            fn visit_str<E: de::Error>(self, word: &str) -> Result<Network, E> {
+            fn visit_str<E: de::Error>(self, word: &str) -> Result<NetworkValue, E> {
                 if word == "none" {
-                    Ok(Network::None)
+                    Ok(NetworkValue::None)
                 } else {
                     Err(E::invalid_value(de::Unexpected::Str(word), &self))
                 }
             }
 
-            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Network, A::Error> {
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<NetworkValue, A::Error> {
                 NetworkRules::deserialize(de::value::MapAccessDeserializer::new(map))
-                    .map(|rules| Network::Rules(Box::new(rules)))
+                    .map(|rules| NetworkValue::Rules(Box::new(rules)))
             }
         }
         deserializer.deserialize_any(WordOrTable)

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::Refusals;
+use super::RefusedSettings;
 use crate::network::host_pattern::HostPattern;
 use crate::network::ports::Ports;
 use crate::network::{NetworkPattern, NetworkRule, RuleVerdict};
@@ -16,7 +16,7 @@ use crate::spec::NetworkSpec;
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default, expecting = "an object")]
-pub(super) struct Network {
+pub(super) struct NetworkSettings {
     allowed_domains: Vec<String>,
     denied_domains: Vec<String>,
     denied_resolved_addresses: Vec<String>,
@@ -39,25 +39,25 @@ pub(super) struct Network {
 }
 
 /// An entry of `deniedDomains`.
-struct Denied {
+struct DeniedDomain {
     /// `None` denies every host.
     pattern: Option<NetworkPattern>,
     ports: Ports,
 }
 
-impl Network {
+impl NetworkSettings {
     /// What may be reached; no network at all when no domain is allowed.
-    pub(super) fn into_spec(self, refusals: &mut Refusals) -> NetworkSpec {
+    pub(super) fn into_spec(self, refusals: &mut RefusedSettings) -> NetworkSpec {
         self.check(refusals);
         let allowed: Vec<NetworkPattern> = self
             .allowed_domains
             .iter()
             .filter_map(|text| domain("network.allowedDomains", text, refusals))
             .collect();
-        let denied: Vec<Denied> = self
+        let denied: Vec<DeniedDomain> = self
             .denied_domains
             .iter()
-            .filter_map(|text| Denied::parse(text, refusals))
+            .filter_map(|text| DeniedDomain::parse(text, refusals))
             .collect();
         let mut rules = Vec::new();
         for pattern in allowed {
@@ -71,7 +71,7 @@ impl Network {
             let ports = pattern.ports().cloned().unwrap_or(Ports::all());
             rules.extend(rule(RuleVerdict::Allow, pattern.with_ports(ports), refusals));
         }
-        for Denied { pattern, ports } in denied {
+        for DeniedDomain { pattern, ports } in denied {
             let pattern = pattern.map(|pattern| pattern.with_ports(ports));
             rules.extend(pattern.and_then(|pattern| rule(RuleVerdict::Deny, pattern, refusals)));
         }
@@ -86,7 +86,7 @@ impl Network {
         spec
     }
 
-    fn check(&self, refusals: &mut Refusals) {
+    fn check(&self, refusals: &mut RefusedSettings) {
         refusals.when(!self.allow_unix_sockets.is_empty(), "network.allowUnixSockets");
         refusals.when(self.allow_all_unix_sockets, "network.allowAllUnixSockets");
         refusals.when(self.http_proxy_port.is_some(), "network.httpProxyPort");
@@ -98,9 +98,9 @@ impl Network {
     }
 }
 
-impl Denied {
+impl DeniedDomain {
     /// A domain, `*`, or `*:PORT`.
-    fn parse(text: &str, refusals: &mut Refusals) -> Option<Self> {
+    fn parse(text: &str, refusals: &mut RefusedSettings) -> Option<Self> {
         const KEY: &str = "network.deniedDomains";
         let everything = match text.strip_prefix('*') {
             Some("") => Some(Ok(Ports::all())),
@@ -130,7 +130,7 @@ impl Denied {
 }
 
 /// A name, `*.` before a name or an address, and a port if there is one.
-fn domain(key: &str, text: &str, refusals: &mut Refusals) -> Option<NetworkPattern> {
+fn domain(key: &str, text: &str, refusals: &mut RefusedSettings) -> Option<NetworkPattern> {
     let parsed = match text.contains(['/', ',']) {
         true => Err(format!("`{text}` is no domain")),
         false => NetworkPattern::parse_deny(text).map_err(|error| error.to_string()),
@@ -141,7 +141,7 @@ fn domain(key: &str, text: &str, refusals: &mut Refusals) -> Option<NetworkPatte
 }
 
 /// A rule that denies an address, or a network in CIDR form, IPv6 without brackets.
-fn address(key: &str, text: &str, refusals: &mut Refusals) -> Option<NetworkRule> {
+fn address(key: &str, text: &str, refusals: &mut RefusedSettings) -> Option<NetworkRule> {
     let (address, prefix) = text
         .split_once('/')
         .map_or((text, None), |(address, prefix)| (address, Some(prefix)));
@@ -160,7 +160,7 @@ fn address(key: &str, text: &str, refusals: &mut Refusals) -> Option<NetworkRule
         .ok()
 }
 
-fn rule(verdict: RuleVerdict, pattern: NetworkPattern, refusals: &mut Refusals) -> Option<NetworkRule> {
+fn rule(verdict: RuleVerdict, pattern: NetworkPattern, refusals: &mut RefusedSettings) -> Option<NetworkRule> {
     let made = NetworkRule::new(verdict, pattern);
     made.map_err(|error| refusals.0.push(format!("network.allowedDomains ({error})")))
         .ok()

@@ -9,7 +9,7 @@ use super::{PythonModule, Recipe, TemplateName};
 use crate::network::{NetworkRule, RuleVerdict};
 use crate::policy::PolicyError;
 use crate::units::Bytes;
-use crate::written::{self, Wrong, all, one, wrong};
+use crate::written::{self, WrongText, all, one, wrong};
 
 /// A recipe with what else its file says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -112,7 +112,7 @@ pub fn reference() -> [RecipeKeyDoc; 11] {
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct File {
+struct RecipeToml {
     name: Option<Spanned<String>>,
     apt: Vec<Spanned<String>>,
     pip: Vec<Spanned<String>>,
@@ -132,15 +132,15 @@ impl RecipeFile {
     /// # Errors
     /// Where the text is no TOML, a key is unknown, or a value is not what its key takes.
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
-        let file: File = toml::from_str(text)
+        let file: RecipeToml = toml::from_str(text)
             .map_err(|error| PolicyError::at(text, error.span().map_or(0, |span| span.start), error.message()))?;
         file.into_recipe()
             .map_err(|(start, message)| PolicyError::at(text, start, &message))
     }
 }
 
-impl File {
-    fn into_recipe(self) -> Result<RecipeFile, Wrong> {
+impl RecipeToml {
+    fn into_recipe(self) -> Result<RecipeFile, WrongText> {
         let env = written::variables(&self.env)?;
         for command in &self.run {
             if command.get_ref().trim().is_empty() || command.get_ref().contains('\0') {

@@ -27,8 +27,8 @@ pub enum Named {
 /// What `text` names. Conditions of includes count as met.
 pub fn git_names(text: &[u8]) -> Vec<GitNames> {
     let mut found = Vec::new();
-    let mut section = Section::default();
-    let mut lines = Lines { rest: text };
+    let mut section = ConfigSection::default();
+    let mut lines = ConfigLines { rest: text };
     while let Some(mut line) = lines.next() {
         line = line.trim_ascii();
         // A setting may follow the section in the same line.
@@ -55,14 +55,14 @@ pub fn git_names(text: &[u8]) -> Vec<GitNames> {
 }
 
 #[derive(Debug, Default)]
-struct Section {
+struct ConfigSection {
     /// In small letters.
     name: Vec<u8>,
     /// As written.
     subsection: Option<Vec<u8>>,
 }
 
-impl Section {
+impl ConfigSection {
     fn key(&self, name: &[u8]) -> String {
         let subsection = self
             .subsection
@@ -76,7 +76,7 @@ impl Section {
     }
 }
 
-fn named(section: &Section, name: &[u8], value: Vec<u8>) -> Option<Named> {
+fn named(section: &ConfigSection, name: &[u8], value: Vec<u8>) -> Option<Named> {
     if value.is_empty() {
         return None;
     }
@@ -130,7 +130,7 @@ fn leads_to_transport(url: &[u8]) -> bool {
 }
 
 /// A section and what follows it in its line.
-fn section_header(line: &[u8]) -> (Section, &[u8]) {
+fn section_header(line: &[u8]) -> (ConfigSection, &[u8]) {
     let mut quoted = false;
     let mut escaped = false;
     let end = line.iter().position(|byte| {
@@ -144,17 +144,17 @@ fn section_header(line: &[u8]) -> (Section, &[u8]) {
         None => (&line[1..], &line[line.len()..]),
     };
     let section = match inner.iter().position(|byte| *byte == b'"') {
-        Some(quote) => Section {
+        Some(quote) => ConfigSection {
             name: inner[..quote].trim_ascii().to_ascii_lowercase(),
             subsection: Some(unescaped_subsection(&inner[quote + 1..])),
         },
         // `[section.subsection]`, the old form, knows small letters only.
         None => match inner.iter().position(|byte| *byte == b'.') {
-            Some(dot) => Section {
+            Some(dot) => ConfigSection {
                 name: inner[..dot].trim_ascii().to_ascii_lowercase(),
                 subsection: Some(inner[dot + 1..].to_ascii_lowercase()),
             },
-            None => Section {
+            None => ConfigSection {
                 name: inner.trim_ascii().to_ascii_lowercase(),
                 subsection: None,
             },
@@ -176,11 +176,11 @@ fn unescaped_subsection(text: &[u8]) -> Vec<u8> {
     found
 }
 
-struct Lines<'a> {
+struct ConfigLines<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Lines<'a> {
+impl<'a> ConfigLines<'a> {
     fn next(&mut self) -> Option<&'a [u8]> {
         if self.rest.is_empty() {
             return None;
