@@ -122,7 +122,7 @@ pub struct UserNamespace {
     descriptor: OwnedFd,
     /// The process that it was made by, which is being killed; it is reaped when this is dropped, so that nobody
     /// waits for its end before.
-    maker: Maker,
+    maker: NamespaceMaker,
 }
 
 impl UserNamespace {
@@ -137,7 +137,7 @@ impl UserNamespace {
     /// # Errors
     /// What the kernel answered to the clone or to the maps.
     pub fn new(uid_map: &[IdMap], gid_map: &[IdMap]) -> io::Result<Self> {
-        let maker = Maker::start()?;
+        let maker = NamespaceMaker::start()?;
         write_id_maps(maker.pid, uid_map, gid_map, false)?;
         let path = format!("/proc/{}/ns/user", maker.pid.as_raw_pid());
         let descriptor = openat(rustix::fs::CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
@@ -150,7 +150,7 @@ impl UserNamespace {
 ///
 /// It shares our memory, because copying that and taking the copy apart takes several times as long as the namespace.
 #[derive(Debug)]
-struct Maker {
+struct NamespaceMaker {
     pid: Pid,
     pidfd: OwnedFd,
     /// In use until the process has been reaped.
@@ -162,7 +162,7 @@ struct Maker {
 #[derive(Debug)]
 struct MakerStack([u8; 8 * 1024]);
 
-impl Maker {
+impl NamespaceMaker {
     fn start() -> io::Result<Self> {
         let mut stack = Box::new(MakerStack([0; 8 * 1024]));
         let top = stack.0.as_mut_ptr_range().end;
@@ -186,7 +186,7 @@ impl Maker {
     }
 }
 
-impl Drop for Maker {
+impl Drop for NamespaceMaker {
     fn drop(&mut self) {
         // It fails only if it was killed before.
         let _killed = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);

@@ -22,12 +22,12 @@ use core::ptr;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
-use child::{Plan, Step};
+use child::{ChildPlan, ChildStep};
 pub use children::{
     Ended, EndedAs, SignalQueue, Signaled, adopt_descriptor, append_decimal, copy_descriptor, reap, signal,
 };
 pub use starter::Starter;
-use strings::Strings;
+use strings::CStringArray;
 pub use user::{User, become_user};
 pub use worker::fork_worker;
 
@@ -137,16 +137,17 @@ fn spawn_by(starter: Option<Starter>, request: &Spawn<'_>) -> Result<Spawned, Sp
         .first()
         .filter(|program| !program.is_empty())
         .ok_or(SpawnError::NotFound)?;
-    let argv = Strings::new(request.argv.iter().map(|argument| [&argument[..]])).ok_or(invalid("arguments"))?;
+    let argv = CStringArray::new(request.argv.iter().map(|argument| [&argument[..]])).ok_or(invalid("arguments"))?;
     let env = environment(request.env).ok_or(invalid("environment"))?;
-    let cwd =
-        Strings::new(request.cwd.iter().map(|path| [*path])).ok_or(SpawnError::Directory { errno: Errno::INVAL })?;
+    let cwd = CStringArray::new(request.cwd.iter().map(|path| [*path]))
+        .ok_or(SpawnError::Directory { errno: Errno::INVAL })?;
     let searched = !program.contains(&b'/');
     let candidates = candidates(program, searched, request.env).ok_or(SpawnError::NotFound)?;
     let mut shell_argv = vec_of_shell(&argv);
-    let sources = Sources::new(request.descriptors).map_err(|errno| SpawnError::Step { step: "dup", errno })?;
+    let sources =
+        DescriptorSources::new(request.descriptors).map_err(|errno| SpawnError::Step { step: "dup", errno })?;
 
-    let mut plan = Plan {
+    let mut plan = ChildPlan {
         argv: argv.as_ptr(),
         envp: env.as_ptr(),
         candidates: candidates.as_ptr(),
@@ -161,11 +162,11 @@ fn spawn_by(starter: Option<Starter>, request: &Spawn<'_>) -> Result<Spawned, Sp
         die_with_parent: request.orphaned == Orphaned::Dies,
         user: request.user,
         starter,
-        failed: Step::None,
+        failed: ChildStep::None,
         errno: 0,
     };
     let pid = start(&mut plan).map_err(|errno| SpawnError::Step { step: "clone", errno })?;
-    if plan.failed == Step::None {
+    if plan.failed == ChildStep::None {
         return Ok(Spawned { pid });
     }
     children::wait_for(pid);
@@ -173,7 +174,7 @@ fn spawn_by(starter: Option<Starter>, request: &Spawn<'_>) -> Result<Spawned, Sp
 }
 
 /// Makes the child, and sleeps until it has been exec'd or has failed.
-fn start(plan: &mut Plan) -> Result<i32, Errno> {
+fn start(plan: &mut ChildPlan) -> Result<i32, Errno> {
     let mut stack: Vec<MaybeUninit<u128>> = Vec::with_capacity(STACK / size_of::<u128>());
     // SAFETY: one past the end of the allocation; of type `u128`, hence aligned to 16 bytes.
     let top = unsafe { stack.as_mut_ptr().add(stack.capacity()) };
@@ -186,46 +187,46 @@ fn start(plan: &mut Plan) -> Result<i32, Errno> {
     raw::checked(answer).map(|pid| i32::try_from(pid).unwrap_or(0))
 }
 
-fn failure(step: Step, errno: i32) -> SpawnError {
+fn failure(step: ChildStep, errno: i32) -> SpawnError {
     let errno = Errno::from_raw_os_error(errno);
     match step {
-        Step::NotFound => SpawnError::NotFound,
-        Step::Execute => SpawnError::NotExecutable { errno },
-        Step::Directory => SpawnError::Directory { errno },
-        Step::Session => SpawnError::Step { step: "setsid", errno },
-        Step::DieWithParent => SpawnError::Step {
+        ChildStep::NotFound => SpawnError::NotFound,
+        ChildStep::Execute => SpawnError::NotExecutable { errno },
+        ChildStep::Directory => SpawnError::Directory { errno },
+        ChildStep::Session => SpawnError::Step { step: "setsid", errno },
+        ChildStep::DieWithParent => SpawnError::Step {
             step: "prctl(PR_SET_PDEATHSIG)",
             errno,
         },
-        Step::Terminal => SpawnError::Step {
+        ChildStep::Terminal => SpawnError::Step {
             step: "ioctl(TIOCSCTTY)",
             errno,
         },
-        Step::User => SpawnError::Step {
+        ChildStep::User => SpawnError::Step {
             step: "change the user",
             errno,
         },
-        Step::Descriptors => SpawnError::Step { step: "dup3", errno },
-        Step::Close => SpawnError::Step {
+        ChildStep::Descriptors => SpawnError::Step { step: "dup3", errno },
+        ChildStep::Close => SpawnError::Step {
             step: "close_range",
             errno,
         },
-        Step::None => SpawnError::Step { step: "execve", errno },
+        ChildStep::None => SpawnError::Step { step: "execve", errno },
     }
 }
 
 /// `None` if a name or value cannot be in an environment.
-fn environment(env: &[(Vec<u8>, Vec<u8>)]) -> Option<Strings> {
+fn environment(env: &[(Vec<u8>, Vec<u8>)]) -> Option<CStringArray> {
     if env.iter().any(|(name, _)| name.is_empty() || name.contains(&b'=')) {
         return None;
     }
-    Strings::new(env.iter().map(|(name, value)| [&name[..], b"=", value]))
+    CStringArray::new(env.iter().map(|(name, value)| [&name[..], b"=", value]))
 }
 
 /// The paths to try; `None` if there cannot be such a program.
-fn candidates(program: &[u8], searched: bool, env: &[(Vec<u8>, Vec<u8>)]) -> Option<Strings> {
+fn candidates(program: &[u8], searched: bool, env: &[(Vec<u8>, Vec<u8>)]) -> Option<CStringArray> {
     if !searched {
-        return Strings::new([[program]].into_iter());
+        return CStringArray::new([[program]].into_iter());
     }
     if program.len() > NAME_MAX {
         return None;
@@ -237,11 +238,11 @@ fn candidates(program: &[u8], searched: bool, env: &[(Vec<u8>, Vec<u8>)]) -> Opt
     let directories = path.split(|byte| *byte == b':').filter(|directory| {
         !directory.is_empty() && directory.len() + 1 + program.len() < PATH_MAX && !directory.contains(&0)
     });
-    Strings::new(directories.map(|directory| [directory, b"/", program]))
+    CStringArray::new(directories.map(|directory| [directory, b"/", program]))
 }
 
 /// `sh`, a place for the script's path, and the arguments behind the program's name.
-fn vec_of_shell(argv: &Strings) -> Vec<*const u8> {
+fn vec_of_shell(argv: &CStringArray) -> Vec<*const u8> {
     let mut shell = Vec::with_capacity(argv.len() + 2);
     shell.push(c"sh".as_ptr().cast());
     shell.push(ptr::null());
@@ -250,13 +251,13 @@ fn vec_of_shell(argv: &Strings) -> Vec<*const u8> {
 }
 
 /// Descriptors that are numbered high enough for none to be overwritten while they are put in their places.
-struct Sources {
+struct DescriptorSources {
     numbers: Vec<c_int>,
     #[expect(dead_code, reason = "holds the copies open until the child has its own")]
     copies: Vec<OwnedFd>,
 }
 
-impl Sources {
+impl DescriptorSources {
     fn new(descriptors: &[BorrowedFd<'_>]) -> Result<Self, Errno> {
         let lowest = c_int::try_from(descriptors.len()).map_err(|_| Errno::MFILE)?;
         let (mut numbers, mut copies) = (Vec::with_capacity(descriptors.len()), Vec::new());
@@ -294,7 +295,7 @@ mod tests {
 
     #[test]
     fn strings_are_laid_out_for_execve() {
-        let strings = Strings::new([[&b"A"[..], b"=1"], [b"", b""]].into_iter()).expect("no zero byte");
+        let strings = CStringArray::new([[&b"A"[..], b"=1"], [b"", b""]].into_iter()).expect("no zero byte");
         let first = strings.as_ptr();
         // SAFETY: there are two strings and the null pointer.
         let pointers = unsafe { core::slice::from_raw_parts(first, 3) };

@@ -23,11 +23,11 @@ const PAGE: usize = 4096;
 /// The heap of a program that has one thread.
 #[derive(Debug)]
 pub struct Heap {
-    state: UnsafeCell<State>,
+    state: UnsafeCell<HeapState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct HeapState {
     /// The first free block of each size; each holds the address of the next.
     free: [*mut u8; LISTS],
     /// What is left of the last chunk.
@@ -44,7 +44,7 @@ impl Heap {
     #[expect(clippy::new_without_default, reason = "only for a static")]
     pub const fn new() -> Self {
         Self {
-            state: UnsafeCell::new(State {
+            state: UnsafeCell::new(HeapState {
                 free: [ptr::null_mut(); LISTS],
                 next: ptr::null_mut(),
                 left: 0,
@@ -130,7 +130,7 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-impl State {
+impl HeapState {
     /// A block of the list's size; null if there is no memory.
     fn take(&mut self, list: usize) -> *mut u8 {
         let first = self.free[list];
@@ -210,13 +210,13 @@ mod tests {
         usize::try_from(*state >> 16).unwrap()
     }
 
-    struct Block {
+    struct FreeBlock {
         start: *mut u8,
         layout: Layout,
         mark: u8,
     }
 
-    impl Block {
+    impl FreeBlock {
         fn bytes(&mut self) -> &mut [u8] {
             // SAFETY: the block is live and this large.
             unsafe { core::slice::from_raw_parts_mut(self.start, self.layout.size()) }
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn blocks_of_all_sizes_keep_what_was_written_to_them() {
         let heap = Heap::new();
-        let (mut state, mut blocks) = (0x2545_f491_4f6c_dd1d_u64, Vec::<Block>::new());
+        let (mut state, mut blocks) = (0x2545_f491_4f6c_dd1d_u64, Vec::<FreeBlock>::new());
         for round in 0..4_000_u32 {
             let mark = u8::try_from(round % 251).unwrap();
             let size = 1 + next(&mut state) % (1 << (1 + next(&mut state) % 21));
@@ -245,7 +245,7 @@ mod tests {
                 0 | 1 if blocks.len() < 64 => {
                     // SAFETY: the size is not zero.
                     let start = unsafe { heap.alloc(layout) };
-                    let mut block = Block { start, layout, mark };
+                    let mut block = FreeBlock { start, layout, mark };
                     block.bytes().fill(mark);
                     blocks.push(block);
                 }
@@ -270,7 +270,7 @@ mod tests {
                 _ => {}
             }
         }
-        blocks.iter_mut().for_each(Block::check);
+        blocks.iter_mut().for_each(FreeBlock::check);
     }
 
     #[test]
@@ -281,7 +281,7 @@ mod tests {
             for _ in 0..3 {
                 // SAFETY: the size is not zero.
                 let start = unsafe { heap.alloc_zeroed(layout) };
-                let mut block = Block { start, layout, mark: 0 };
+                let mut block = FreeBlock { start, layout, mark: 0 };
                 block.check();
                 block.bytes().fill(7);
                 // SAFETY: the block is live, with this layout, and not used afterwards.

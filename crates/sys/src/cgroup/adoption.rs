@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use super::delegation;
-use super::directory::Directory;
+use super::directory::GroupDirectory;
 use super::error::CgroupError;
-use super::group::{Group, Part};
+use super::group::{Group, GroupPart};
 use super::hierarchy::{Controller, Version};
-use super::limits::Enforced;
+use super::limits::EnforcedLimits;
 
 /// `CGROUP_SUPER_MAGIC` of `statfs(2)`.
 const V1_MAGIC: u64 = 0x0027_e0eb;
@@ -29,12 +29,12 @@ impl Group {
         }
         Ok(Self {
             parts,
-            enforced: Enforced::new(),
+            enforced: EnforcedLimits::new(),
         })
     }
 }
 
-fn adopt_part(path: PathBuf) -> Result<Option<Part>, CgroupError> {
+fn adopt_part(path: PathBuf) -> Result<Option<GroupPart>, CgroupError> {
     let named = path
         .file_name()
         .and_then(|name| name.to_str())
@@ -45,7 +45,7 @@ fn adopt_part(path: PathBuf) -> Result<Option<Part>, CgroupError> {
             why: "its name is not one that we give",
         });
     }
-    let directory = match Directory::open(path) {
+    let directory = match GroupDirectory::open(path) {
         Ok(directory) => directory,
         Err(error) if error.is_gone() => return Ok(None),
         Err(error) => return Err(error),
@@ -64,7 +64,7 @@ fn adopt_part(path: PathBuf) -> Result<Option<Part>, CgroupError> {
             });
         }
     };
-    Ok(Some(Part {
+    Ok(Some(GroupPart {
         version,
         controllers: controllers_of(&directory, version),
         directory,
@@ -78,7 +78,7 @@ fn is_plain(path: &Path) -> bool {
 }
 
 /// The controllers that a group has, by their files.
-fn controllers_of(group: &Directory, version: Version) -> Vec<Controller> {
+fn controllers_of(group: &GroupDirectory, version: Version) -> Vec<Controller> {
     let file = |controller| match (controller, version) {
         (Controller::Cpu, Version::V1) => "cpu.cfs_quota_us",
         (Controller::Cpu, Version::V2) => "cpu.max",

@@ -11,17 +11,17 @@ use rustix::fs::{Access, AtFlags, CWD};
 use rustix::process::Pid;
 
 use super::NAME_PREFIX;
-use super::directory::Directory;
+use super::directory::GroupDirectory;
 use super::error::{CgroupError, Reason};
-use super::hierarchy::{Controller, Tree, Version, writable};
-use super::mounts::{Membership, Mount};
+use super::hierarchy::{Controller, HierarchyTree, Version, writable};
+use super::mounts::{GroupMembership, HierarchyMount};
 
 /// The leaf of our own group that this process moves to, so that the group may hand controllers down.
 const SUPERVISOR: &str = "offleash-supervisor";
 
 /// How a version 2 group hands controllers to the groups below it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Placement {
+pub(super) enum DelegationWay {
     /// Version 1: every group below has the controllers of its hierarchy.
     NotNeeded,
     /// These are handed down already; others cannot be.
@@ -36,9 +36,9 @@ pub(super) enum Placement {
     MoveThenEnable { enabled: Vec<Controller> },
 }
 
-impl Placement {
+impl DelegationWay {
     pub(super) fn impossible(reason: Reason) -> Self {
-        Placement::Only {
+        DelegationWay::Only {
             enabled: Vec::new(),
             otherwise: reason,
         }
@@ -46,23 +46,29 @@ impl Placement {
 
     pub(super) fn allows(&self, controller: Controller) -> Result<(), Reason> {
         match self {
-            Placement::Only { enabled, otherwise } if !enabled.contains(&controller) => Err(otherwise.clone()),
+            DelegationWay::Only { enabled, otherwise } if !enabled.contains(&controller) => Err(otherwise.clone()),
             _ => Ok(()),
         }
     }
 
     fn enabled(&self) -> &[Controller] {
         match self {
-            Placement::NotNeeded => &[],
-            Placement::Only { enabled, .. } | Placement::Enable { enabled } | Placement::MoveThenEnable { enabled } => {
-                enabled
-            }
+            DelegationWay::NotNeeded => &[],
+            DelegationWay::Only { enabled, .. }
+            | DelegationWay::Enable { enabled }
+            | DelegationWay::MoveThenEnable { enabled } => enabled,
         }
     }
 }
 
 /// The version 2 tree of a process that is in `own_group` and whose ids are `own`.
-pub(super) fn tree(own: &[i32], member: &Membership, mount: &Mount, top: &Path, own_group: PathBuf) -> Tree {
+pub(super) fn tree(
+    own: &[i32],
+    member: &GroupMembership,
+    mount: &HierarchyMount,
+    top: &Path,
+    own_group: PathBuf,
+) -> HierarchyTree {
     let found = if mount.read_only {
         Err(Reason::ReadOnly {
             path: own_group.clone(),
@@ -75,18 +81,18 @@ pub(super) fn tree(own: &[i32], member: &Membership, mount: &Mount, top: &Path, 
     };
     match found {
         Ok(found) => found,
-        Err(reason) => Tree {
+        Err(reason) => HierarchyTree {
             version: Version::V2,
             controllers: Vec::new(),
             parent: own_group,
             may_create: Err(reason.clone()),
-            placement: Placement::impossible(reason),
+            placement: DelegationWay::impossible(reason),
         },
     }
 }
 
 /// Our own group, or its parent if we are in the supervisor's leaf already.
-fn in_own_group(own: &[i32], own_group: &Path) -> Result<Tree, Reason> {
+fn in_own_group(own: &[i32], own_group: &Path) -> Result<HierarchyTree, Reason> {
     let in_leaf = own_group.file_name() == Some(OsStr::new(SUPERVISOR));
     let parent = if in_leaf {
         own_group.parent().unwrap_or(own_group)
@@ -99,18 +105,18 @@ fn in_own_group(own: &[i32], own_group: &Path) -> Result<Tree, Reason> {
     let is_root = !group.has("cgroup.type");
     let others = if is_root { 0 } else { others_in(&group, own) };
     let placement = if is_root || (in_leaf && others == 0) {
-        Placement::Enable { enabled }
+        DelegationWay::Enable { enabled }
     } else if others == 0 && undelegated_unit(parent) {
-        Placement::Only {
+        DelegationWay::Only {
             enabled,
             otherwise: Reason::UnitNotDelegated {
                 path: parent.to_path_buf(),
             },
         }
     } else if others == 0 {
-        Placement::MoveThenEnable { enabled }
+        DelegationWay::MoveThenEnable { enabled }
     } else {
-        Placement::Only {
+        DelegationWay::Only {
             enabled,
             otherwise: Reason::OtherProcesses {
                 path: parent.to_path_buf(),
@@ -118,12 +124,12 @@ fn in_own_group(own: &[i32], own_group: &Path) -> Result<Tree, Reason> {
             },
         }
     };
-    if let Placement::Only { enabled, otherwise } = &placement
+    if let DelegationWay::Only { enabled, otherwise } = &placement
         && enabled.is_empty()
     {
         return Err(otherwise.clone());
     }
-    Ok(Tree {
+    Ok(HierarchyTree {
         version: Version::V2,
         controllers: controllers_in(&group, "cgroup.controllers"),
         parent: parent.to_path_buf(),
@@ -135,18 +141,18 @@ fn in_own_group(own: &[i32], own_group: &Path) -> Result<Tree, Reason> {
 /// For root in a login session, which sets no limits of its own: the top of the tree, as it is.
 ///
 /// A service is left alone: leaving its group would leave the limits that were put on it.
-fn at_the_top(member: &Membership, mount: &Mount, top: &Path) -> Option<Tree> {
+fn at_the_top(member: &GroupMembership, mount: &HierarchyMount, top: &Path) -> Option<HierarchyTree> {
     if !member.path.starts_with("/user.slice") || mount.root != Path::new("/") {
         return None;
     }
     let group = open_writable(top).ok().filter(|group| !group.has("cgroup.type"))?;
     let enabled = controllers_in(&group, "cgroup.subtree_control");
-    Some(Tree {
+    Some(HierarchyTree {
         version: Version::V2,
         controllers: enabled.clone(),
         parent: top.to_path_buf(),
         may_create: Ok(()),
-        placement: Placement::Only {
+        placement: DelegationWay::Only {
             enabled,
             otherwise: Reason::NotDelegated {
                 path: top.to_path_buf(),
@@ -156,7 +162,7 @@ fn at_the_top(member: &Membership, mount: &Mount, top: &Path) -> Option<Tree> {
 }
 
 /// The group, if we may make groups in it and move processes between them.
-fn open_writable(group: &Path) -> Result<Directory, Reason> {
+fn open_writable(group: &Path) -> Result<GroupDirectory, Reason> {
     writable(group)?;
     for file in ["cgroup.procs", "cgroup.subtree_control"] {
         // Without these two a directory that happens to be ours is not delegated (cgroup-v2, "Model of Delegation").
@@ -166,7 +172,7 @@ fn open_writable(group: &Path) -> Result<Directory, Reason> {
             }
         })?;
     }
-    Directory::open(group.to_path_buf()).map_err(|_| Reason::NotPermitted {
+    GroupDirectory::open(group.to_path_buf()).map_err(|_| Reason::NotPermitted {
         path: group.to_path_buf(),
     })
 }
@@ -186,13 +192,13 @@ fn undelegated_unit(group: &Path) -> bool {
     is_unit && rustix::process::geteuid().is_root() && !marked("trusted.delegate") && !marked("user.delegate")
 }
 
-fn controllers_in(group: &Directory, file: &str) -> Vec<Controller> {
+fn controllers_in(group: &GroupDirectory, file: &str) -> Vec<Controller> {
     let text = group.read(file).unwrap_or_default();
     text.split_whitespace().filter_map(Controller::from_name).collect()
 }
 
 /// Processes in the group that are not us; unreadable counts as one. Those of other pid namespaces read as 0.
-fn others_in(group: &Directory, own: &[i32]) -> usize {
+fn others_in(group: &GroupDirectory, own: &[i32]) -> usize {
     let Ok(text) = group.read_list("cgroup.procs") else {
         return 1;
     };
@@ -205,7 +211,7 @@ fn others_in(group: &Directory, own: &[i32]) -> usize {
 /// it must.
 ///
 /// What is handed down already is not written again, so usually nothing is done.
-pub(super) fn enable(tree: &Tree, controllers: &[Controller], children: &[Pid]) -> Result<(), CgroupError> {
+pub(super) fn enable(tree: &HierarchyTree, controllers: &[Controller], children: &[Pid]) -> Result<(), CgroupError> {
     let enabled = tree.placement.enabled();
     let missing: Vec<String> = controllers
         .iter()
@@ -215,16 +221,16 @@ pub(super) fn enable(tree: &Tree, controllers: &[Controller], children: &[Pid]) 
     if tree.version == Version::V1 || missing.is_empty() {
         return Ok(());
     }
-    let parent = Directory::open(tree.parent.clone())?;
+    let parent = GroupDirectory::open(tree.parent.clone())?;
     let hand_down = || parent.write("cgroup.subtree_control", &missing.join(" "));
-    if !matches!(tree.placement, Placement::MoveThenEnable { .. }) {
+    if !matches!(tree.placement, DelegationWay::MoveThenEnable { .. }) {
         return hand_down();
     }
     move_into_leaf(&parent, children)?;
     hand_down().inspect_err(|_| move_back(&parent, children))
 }
 
-fn move_into_leaf(parent: &Directory, children: &[Pid]) -> Result<(), CgroupError> {
+fn move_into_leaf(parent: &GroupDirectory, children: &[Pid]) -> Result<(), CgroupError> {
     let leaf = parent.path().join(SUPERVISOR);
     match fs::create_dir(&leaf) {
         Err(source) if source.kind() != std::io::ErrorKind::AlreadyExists => {
@@ -232,12 +238,12 @@ fn move_into_leaf(parent: &Directory, children: &[Pid]) -> Result<(), CgroupErro
         }
         _ => {}
     }
-    let moved = Directory::open(leaf).and_then(|leaf| move_into(&leaf, children));
+    let moved = GroupDirectory::open(leaf).and_then(|leaf| move_into(&leaf, children));
     moved.inspect_err(|_| move_back(parent, children))
 }
 
 /// Moves this process, all its threads included, and `children` into `group`.
-fn move_into(group: &Directory, children: &[Pid]) -> Result<(), CgroupError> {
+fn move_into(group: &GroupDirectory, children: &[Pid]) -> Result<(), CgroupError> {
     // `0` is the writer itself.
     group.write("cgroup.procs", "0")?;
     for child in children {
@@ -250,7 +256,7 @@ fn move_into(group: &Directory, children: &[Pid]) -> Result<(), CgroupError> {
 }
 
 /// Undoes [`move_into_leaf`]; called on the way out with an error, which is the one worth reporting.
-fn move_back(parent: &Directory, children: &[Pid]) {
+fn move_back(parent: &GroupDirectory, children: &[Pid]) {
     if move_into(parent, children).is_ok() {
         // The leaf may be another supervisor's, in which case it is not empty and stays.
         let _ = fs::remove_dir(parent.path().join(SUPERVISOR));

@@ -9,12 +9,12 @@ use super::error::CgroupError;
 
 /// A directory held by a descriptor that can neither be read nor written by itself (`O_PATH`).
 #[derive(Debug)]
-pub(super) struct Directory {
+pub(super) struct GroupDirectory {
     fd: OwnedFd,
     path: PathBuf,
 }
 
-impl Directory {
+impl GroupDirectory {
     /// Opens `path`, which is not a symbolic link.
     pub(super) fn open(path: PathBuf) -> Result<Self, CgroupError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

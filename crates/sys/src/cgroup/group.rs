@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use rustix::process::Pid;
 
 use super::delegation;
-use super::directory::Directory;
+use super::directory::GroupDirectory;
 use super::error::CgroupError;
-use super::hierarchy::{Controller, Hierarchy, Tree, Version};
-use super::limits::{self, Enforced, GroupLimits};
+use super::hierarchy::{Controller, Hierarchy, HierarchyTree, Version};
+use super::limits::{self, EnforcedLimits, GroupLimits};
 
 /// How long [`Group::remove`] waits for the kernel to let go of the last process.
 const REMOVE_PATIENCE: Duration = Duration::from_millis(500);
@@ -22,17 +22,17 @@ const REMOVE_PATIENCE: Duration = Duration::from_millis(500);
 /// Dropping it leaves it in place: a group outlives a supervisor that dies, and removal can fail and must be heard.
 #[derive(Debug)]
 pub struct Group {
-    pub(super) parts: Vec<Part>,
-    pub(super) enforced: Enforced,
+    pub(super) parts: Vec<GroupPart>,
+    pub(super) enforced: EnforcedLimits,
 }
 
 /// The group's directory in one hierarchy.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct GroupPart {
     pub(super) version: Version,
     /// The controllers that are used here; for version 2 those that are part of every group as well.
     pub(super) controllers: Vec<Controller>,
-    pub(super) directory: Directory,
+    pub(super) directory: GroupDirectory,
 }
 
 /// Moves this process, which must have one thread, into the version 1 groups behind `entrances`.
@@ -82,7 +82,7 @@ impl Group {
         }
         let mut group = Self {
             parts: Vec::with_capacity(trees.len()),
-            enforced: Enforced::new(),
+            enforced: EnforcedLimits::new(),
         };
         for (tree, controllers) in trees {
             if let Err(first) = group.add_part(tree, controllers, name, limits) {
@@ -100,7 +100,7 @@ impl Group {
 
     fn add_part(
         &mut self,
-        tree: &Tree,
+        tree: &HierarchyTree,
         controllers: Vec<Controller>,
         name: &str,
         limits: &GroupLimits,
@@ -108,10 +108,10 @@ impl Group {
         let path = tree.parent.join(name);
         // Exists: it is somebody else's, and must be left as it is.
         fs::create_dir(&path).map_err(|source| CgroupError::io("making", &path, source))?;
-        let directory = Directory::open(path.clone()).inspect_err(|_| {
+        let directory = GroupDirectory::open(path.clone()).inspect_err(|_| {
             let _ = fs::remove_dir(&path);
         })?;
-        self.parts.push(Part {
+        self.parts.push(GroupPart {
             version: tree.version,
             controllers,
             directory,
@@ -173,7 +173,7 @@ impl Group {
     /// # Errors
     /// `Io` when a file cannot be opened.
     pub fn entrances_to_all(&self) -> Result<Vec<OwnedFd>, CgroupError> {
-        let file = |part: &Part| match part.version {
+        let file = |part: &GroupPart| match part.version {
             Version::V1 => "tasks",
             Version::V2 => "cgroup.procs",
         };
@@ -207,7 +207,7 @@ impl Group {
     }
 
     /// Which limits this group enforces and by what: `memory` by `cgroup v1 memory`. Empty for an adopted group.
-    pub fn enforced(&self) -> &Enforced {
+    pub fn enforced(&self) -> &EnforcedLimits {
         &self.enforced
     }
 
@@ -256,7 +256,7 @@ impl Group {
     /// As [`Self::kill`] and [`Self::remove`].
     pub fn end(&self) -> Result<(), CgroupError> {
         // The kernel removes what is empty and refuses the rest, which is quicker than looking first.
-        let removed = |part: &Part| rustix::fs::rmdir(part.directory.path()).is_ok();
+        let removed = |part: &GroupPart| rustix::fs::rmdir(part.directory.path()).is_ok();
         if self.parts.iter().all(removed) {
             return Ok(());
         }
@@ -264,12 +264,12 @@ impl Group {
         self.remove()
     }
 
-    pub(super) fn part(&self, controller: Controller) -> Option<&Part> {
+    pub(super) fn part(&self, controller: Controller) -> Option<&GroupPart> {
         self.parts.iter().find(|part| part.controllers.contains(&controller))
     }
 }
 
-impl Part {
+impl GroupPart {
     fn join(&self, pid: u32) -> Result<(), CgroupError> {
         self.directory.write_number("cgroup.procs", u64::from(pid))
     }
@@ -279,8 +279,8 @@ impl Part {
 fn trees_for<'a>(
     hierarchy: &'a Hierarchy,
     limits: &GroupLimits,
-) -> Result<Vec<(&'a Tree, Vec<Controller>)>, CgroupError> {
-    let mut trees: Vec<(&Tree, Vec<Controller>)> = Vec::with_capacity(3);
+) -> Result<Vec<(&'a HierarchyTree, Vec<Controller>)>, CgroupError> {
+    let mut trees: Vec<(&HierarchyTree, Vec<Controller>)> = Vec::with_capacity(3);
     for controller in limits.controllers() {
         let unavailable = |reason| CgroupError::Unavailable { controller, reason };
         let tree = hierarchy
@@ -335,7 +335,7 @@ fn remove_tree(path: &Path, deadline: Instant) -> Result<(), CgroupError> {
 }
 
 fn children(path: &Path) -> Result<Vec<PathBuf>, CgroupError> {
-    let names = Directory::open(path.to_path_buf()).and_then(|group| group.children());
+    let names = GroupDirectory::open(path.to_path_buf()).and_then(|group| group.children());
     match names {
         Ok(names) => Ok(names.into_iter().map(|name| path.join(name)).collect()),
         Err(error) if error.is_gone() => Ok(Vec::new()),

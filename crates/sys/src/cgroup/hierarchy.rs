@@ -7,9 +7,9 @@ use rustix::fs::{Access, AtFlags, CWD, Mode as Permissions, OFlags};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use super::delegation::{self, Placement};
+use super::delegation::{self, DelegationWay};
 use super::error::{CgroupError, Reason};
-use super::mounts::{Membership, Mount, parse_memberships, parse_mounts};
+use super::mounts::{GroupMembership, HierarchyMount, parse_memberships, parse_mounts};
 
 /// A controller: what a group can limit or account for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,12 +97,12 @@ pub enum Mode {
 /// All hierarchies that this process is in and can see.
 #[derive(Debug)]
 pub struct Hierarchy {
-    trees: Vec<Tree>,
+    trees: Vec<HierarchyTree>,
 }
 
 /// One mounted hierarchy.
 #[derive(Debug)]
-pub(super) struct Tree {
+pub(super) struct HierarchyTree {
     pub(super) version: Version,
     /// The controllers that are mounted here; for version 2 those that reach [`Self::parent`].
     pub(super) controllers: Vec<Controller>,
@@ -111,7 +111,7 @@ pub(super) struct Tree {
     /// Whether a group can be made below `parent` at all.
     pub(super) may_create: Result<(), Reason>,
     /// Version 2: how controllers are handed to groups below `parent`.
-    pub(super) placement: Placement,
+    pub(super) placement: DelegationWay,
 }
 
 impl Hierarchy {
@@ -148,7 +148,7 @@ impl Hierarchy {
         let mounts = parse_mounts(&read(&root.join("proc/self/mountinfo"))?);
         let trees = memberships
             .iter()
-            .filter_map(|member| Tree::find(root, own, member, &mounts))
+            .filter_map(|member| HierarchyTree::find(root, own, member, &mounts))
             .collect();
         Ok(Self { trees })
     }
@@ -179,8 +179,8 @@ impl Hierarchy {
     }
 
     /// The tree that has `controller`: the version 1 hierarchy it is mounted with, or else version 2.
-    pub(super) fn tree(&self, controller: Controller) -> Option<&Tree> {
-        let holds = |tree: &&Tree| tree.controllers.contains(&controller);
+    pub(super) fn tree(&self, controller: Controller) -> Option<&HierarchyTree> {
+        let holds = |tree: &&HierarchyTree| tree.controllers.contains(&controller);
         self.trees
             .iter()
             .find(|tree| tree.version == Version::V1 && holds(tree))
@@ -188,7 +188,7 @@ impl Hierarchy {
     }
 
     /// The version 2 hierarchy.
-    pub(super) fn unified(&self) -> Option<&Tree> {
+    pub(super) fn unified(&self) -> Option<&HierarchyTree> {
         self.trees.iter().find(|tree| tree.version == Version::V2)
     }
 
@@ -206,9 +206,9 @@ impl Hierarchy {
     }
 }
 
-impl Tree {
+impl HierarchyTree {
     /// The tree that `member` is about; `None` for one without a controller of interest.
-    fn find(root: &Path, own: &[i32], member: &Membership, mounts: &[Mount]) -> Option<Self> {
+    fn find(root: &Path, own: &[i32], member: &GroupMembership, mounts: &[HierarchyMount]) -> Option<Self> {
         let version = if member.is_v2() { Version::V2 } else { Version::V1 };
         let controllers: Vec<Controller> = member
             .controllers
@@ -222,7 +222,7 @@ impl Tree {
             mount.v2 == member.is_v2() && member.controllers.iter().all(|name| mount.options.contains(name))
         });
         // The same hierarchy may be mounted several times; the one that shows our group and is writable is wanted.
-        let mut located: Vec<(&Mount, PathBuf)> = mounted
+        let mut located: Vec<(&HierarchyMount, PathBuf)> = mounted
             .filter_map(|mount| Some((mount, below(root, &mount.locate(&member.path)?))))
             .collect();
         located.sort_by_key(|(mount, _)| mount.read_only);
@@ -239,7 +239,7 @@ impl Tree {
         })
     }
 
-    fn outside(version: Version, controllers: Vec<Controller>, member: &Membership) -> Self {
+    fn outside(version: Version, controllers: Vec<Controller>, member: &GroupMembership) -> Self {
         let reason = Reason::OutsideView {
             path: member.path.clone(),
         };
@@ -248,7 +248,7 @@ impl Tree {
             controllers,
             parent: member.path.clone(),
             may_create: Err(reason.clone()),
-            placement: Placement::impossible(reason),
+            placement: DelegationWay::impossible(reason),
         }
     }
 
@@ -263,7 +263,7 @@ impl Tree {
             controllers,
             parent,
             may_create,
-            placement: Placement::NotNeeded,
+            placement: DelegationWay::NotNeeded,
         }
     }
 
@@ -294,9 +294,10 @@ pub(super) fn writable(group: &Path) -> Result<(), Reason> {
 }
 
 /// Leaves the hierarchies that [`Hierarchy::tree`] finds for `controllers`.
-fn keep_needed(memberships: &mut Vec<Membership>, controllers: &[Controller]) {
-    let has =
-        |member: &Membership, controller: &Controller| member.controllers.iter().any(|name| name == controller.name());
+fn keep_needed(memberships: &mut Vec<GroupMembership>, controllers: &[Controller]) {
+    let has = |member: &GroupMembership, controller: &Controller| {
+        member.controllers.iter().any(|name| name == controller.name())
+    };
     let elsewhere = |controller: &Controller| memberships.iter().any(|member| has(member, controller));
     let needs_v2 = !controllers.iter().all(elsewhere);
     memberships.retain(|member| match member.is_v2() {

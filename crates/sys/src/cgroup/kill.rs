@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::error::CgroupError;
-use super::group::{Group, Part};
+use super::group::{Group, GroupPart};
 use super::hierarchy::{Controller, Version};
 
 /// How long a group may take to die or to come to rest before that is an error.
@@ -169,7 +169,7 @@ impl Group {
     }
 }
 
-impl Part {
+impl GroupPart {
     /// Asks for the freeze; true when every process has stopped.
     fn freeze_once(&self) -> Result<bool, CgroupError> {
         match self.version {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rustix::io::Errno;
 
-use super::directory::Directory;
+use super::directory::GroupDirectory;
 use super::error::{CgroupError, Reason};
 use super::hierarchy::{Controller, Version};
 
@@ -54,15 +54,15 @@ impl GroupLimits {
 }
 
 /// Limit by limit, what holds it: `memory` by `cgroup v1 memory`.
-pub(super) type Enforced = BTreeMap<&'static str, String>;
+pub(super) type EnforcedLimits = BTreeMap<&'static str, String>;
 
 /// Writes the limits of `controllers` into a new group.
 pub(super) fn write(
-    group: &Directory,
+    group: &GroupDirectory,
     version: Version,
     controllers: &[Controller],
     limits: &GroupLimits,
-    enforced: &mut Enforced,
+    enforced: &mut EnforcedLimits,
 ) -> Result<(), CgroupError> {
     let mut note = |limit: &'static str, means: &str| {
         enforced.insert(limit, format!("{version} {means}"));
@@ -89,7 +89,7 @@ pub(super) fn write(
 }
 
 fn memory_v2(
-    group: &Directory,
+    group: &GroupDirectory,
     limits: &GroupLimits,
     note: &mut impl FnMut(&'static str, &str),
 ) -> Result<(), CgroupError> {
@@ -112,7 +112,7 @@ fn memory_v2(
 /// <https://docs.kernel.org/admin-guide/cgroup-v1/memory.html>; kernel memory is part of the limit, that of
 /// sockets has a limit of its own.
 fn memory_v1(
-    group: &Directory,
+    group: &GroupDirectory,
     limits: &GroupLimits,
     note: &mut impl FnMut(&'static str, &str),
 ) -> Result<(), CgroupError> {
@@ -141,7 +141,7 @@ fn memory_v1(
     Ok(())
 }
 
-fn cpu_v1(group: &Directory, quota_us: u64) -> Result<(), CgroupError> {
+fn cpu_v1(group: &GroupDirectory, quota_us: u64) -> Result<(), CgroupError> {
     group.write_number("cpu.cfs_period_us", CPU_PERIOD_US)?;
     match group.write_number("cpu.cfs_quota_us", quota_us) {
         // Version 1 refuses more than the parent has; the parent's limit, which is lower, holds the group then.
@@ -157,7 +157,7 @@ fn cpu_v1(group: &Directory, quota_us: u64) -> Result<(), CgroupError> {
 
 /// Reads the limits of a group back as the kernel holds them, rounded to pages and bounded by what it can count.
 pub(super) fn read(
-    group: &Directory,
+    group: &GroupDirectory,
     version: Version,
     controllers: &[Controller],
     into: &mut GroupLimits,
@@ -191,7 +191,7 @@ pub(super) fn read(
     Ok(())
 }
 
-fn cpu_max(group: &Directory) -> Result<Option<u64>, CgroupError> {
+fn cpu_max(group: &GroupDirectory) -> Result<Option<u64>, CgroupError> {
     let text = group.read("cpu.max")?;
     let (quota, period) = text
         .trim()

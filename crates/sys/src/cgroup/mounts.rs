@@ -8,14 +8,14 @@ use std::path::{Component, Path, PathBuf};
 
 /// One line of `/proc/self/cgroup`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Membership {
+pub(super) struct GroupMembership {
     /// The controllers of the hierarchy, empty in version 2.
     pub(super) controllers: Vec<String>,
     /// Our group in it, as seen from our cgroup namespace.
     pub(super) path: PathBuf,
 }
 
-impl Membership {
+impl GroupMembership {
     pub(super) fn is_v2(&self) -> bool {
         self.controllers.is_empty()
     }
@@ -23,7 +23,7 @@ impl Membership {
 
 /// A mounted hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Mount {
+pub(super) struct HierarchyMount {
     /// The group that is seen at `point`.
     pub(super) root: PathBuf,
     /// Where it is mounted.
@@ -36,7 +36,7 @@ pub(super) struct Mount {
     pub(super) options: Vec<String>,
 }
 
-impl Mount {
+impl HierarchyMount {
     /// Where `group` is found in the file tree, if it is at or below what this mount shows.
     pub(super) fn locate(&self, group: &Path) -> Option<PathBuf> {
         // A group outside of our cgroup namespace is written with leading `..`.
@@ -53,11 +53,11 @@ impl Mount {
 }
 
 /// Parses `/proc/self/cgroup`; a line that does not have its form is left out.
-pub(super) fn parse_memberships(text: &[u8]) -> Vec<Membership> {
+pub(super) fn parse_memberships(text: &[u8]) -> Vec<GroupMembership> {
     text.split(|byte| *byte == b'\n').filter_map(parse_membership).collect()
 }
 
-fn parse_membership(line: &[u8]) -> Option<Membership> {
+fn parse_membership(line: &[u8]) -> Option<GroupMembership> {
     let mut fields = line.splitn(3, |byte| *byte == b':');
     let id = fields.next()?;
     let controllers = std::str::from_utf8(fields.next()?).ok()?;
@@ -71,15 +71,15 @@ fn parse_membership(line: &[u8]) -> Option<Membership> {
         .filter(|name| !name.is_empty())
         .map(str::to_owned)
         .collect();
-    Some(Membership { controllers, path })
+    Some(GroupMembership { controllers, path })
 }
 
 /// Parses the control group mounts of `/proc/self/mountinfo`; other mounts are left out.
-pub(super) fn parse_mounts(text: &[u8]) -> Vec<Mount> {
+pub(super) fn parse_mounts(text: &[u8]) -> Vec<HierarchyMount> {
     text.split(|byte| *byte == b'\n').filter_map(parse_mount).collect()
 }
 
-fn parse_mount(line: &[u8]) -> Option<Mount> {
+fn parse_mount(line: &[u8]) -> Option<HierarchyMount> {
     // Machines with containers have hundreds of other mounts; none of them is worth taking apart.
     line.windows(9).any(|part| part == b" - cgroup").then_some(())?;
     let mut fields = line.split(|byte| *byte == b' ');
@@ -96,7 +96,7 @@ fn parse_mount(line: &[u8]) -> Option<Mount> {
     let options: Vec<String> = options.split(',').map(str::to_owned).collect();
     let read_only = mount_options.split(|byte| *byte == b',').any(|option| option == b"ro")
         || options.iter().any(|option| option == "ro");
-    Some(Mount {
+    Some(HierarchyMount {
         root: unescape(root),
         point: unescape(point),
         v2,
@@ -143,15 +143,15 @@ mod tests {
         assert_eq!(
             parse_memberships(text),
             [
-                Membership {
+                GroupMembership {
                     controllers: vec!["name=systemd".into()],
                     path: "/".into()
                 },
-                Membership {
+                GroupMembership {
                     controllers: vec!["cpu".into(), "cpuacct".into()],
                     path: "/a:b/c".into()
                 },
-                Membership {
+                GroupMembership {
                     controllers: vec![],
                     path: "/user.slice/x.scope".into()
                 },
@@ -188,7 +188,7 @@ mod tests {
             ("/..", "/", None),
         ];
         for (root, group, expected) in cases {
-            let mount = Mount {
+            let mount = HierarchyMount {
                 root: root.into(),
                 point: "/cg".into(),
                 v2: true,

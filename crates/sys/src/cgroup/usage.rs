@@ -1,6 +1,6 @@
 //! What a group has used and which of its limits were hit.
 
-use super::directory::{Directory, keyed};
+use super::directory::{GroupDirectory, keyed};
 use super::error::CgroupError;
 use super::group::Group;
 use super::hierarchy::{Controller, Version};
@@ -137,7 +137,7 @@ impl Group {
     }
 }
 
-fn peak_or_now(group: &Directory, peak: &str, now: &str) -> Result<u64, CgroupError> {
+fn peak_or_now(group: &GroupDirectory, peak: &str, now: &str) -> Result<u64, CgroupError> {
     match group.read_number_if_there(peak)? {
         Some(peak) => Ok(peak),
         None => group.read_number(now),
@@ -145,7 +145,7 @@ fn peak_or_now(group: &Directory, peak: &str, now: &str) -> Result<u64, CgroupEr
 }
 
 /// User and system time. The sum is exact; `cpuacct.stat` divides it, in ticks of 10 ms.
-fn cpu_v1(group: &Directory) -> Result<(u64, u64), CgroupError> {
+fn cpu_v1(group: &GroupDirectory) -> Result<(u64, u64), CgroupError> {
     let total = group.read_number("cpuacct.usage")? / 1000;
     let text = group.read("cpuacct.stat")?;
     let ticks = |key| {
@@ -160,7 +160,7 @@ fn cpu_v1(group: &Directory) -> Result<(u64, u64), CgroupError> {
     Ok((total.saturating_sub(system_us), system_us))
 }
 
-fn cpu_v2(group: &Directory) -> Result<(u64, u64), CgroupError> {
+fn cpu_v2(group: &GroupDirectory) -> Result<(u64, u64), CgroupError> {
     let text = group.read("cpu.stat")?;
     let time = |key| {
         keyed(&text, key)

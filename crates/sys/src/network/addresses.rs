@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use rustix::io::Errno;
 
 use super::NetworkError;
-use super::netlink::{Family, Message, Netlink, Requests, attributes, field};
+use super::netlink::{KernelMessage, NetlinkFamily, NetlinkSocket, RequestBatch, attributes, field};
 
 /// `struct ifaddrmsg` (rtnetlink(7)), of which the first byte is the family.
 const HEADER: usize = 8;
@@ -28,7 +28,7 @@ const ROUTE_STEP: &str = "asking whether an address leads to this machine";
 /// If the kernel does not answer, or not in a form that we know; `EAGAIN` if the list changes all the time.
 pub fn own_addresses() -> Result<BTreeSet<IpAddr>, NetworkError> {
     let failed = |source| NetworkError::Talking { step: STEP, source };
-    let netlink = Netlink::open(Family::Route).map_err(failed)?;
+    let netlink = NetlinkSocket::open(NetlinkFamily::Route).map_err(failed)?;
     for _ in 0..ATTEMPTS {
         if let Some(found) = list(&netlink)? {
             return Ok(found);
@@ -40,8 +40,8 @@ pub fn own_addresses() -> Result<BTreeSet<IpAddr>, NetworkError> {
 /// The addresses of this machine at any time: the kernel tells when one comes or goes.
 #[derive(Debug)]
 pub struct OwnAddresses {
-    changes: Netlink,
-    routes: Netlink,
+    changes: NetlinkSocket,
+    routes: NetlinkSocket,
     known: Vec<IpAddr>,
 }
 
@@ -51,9 +51,9 @@ impl OwnAddresses {
     /// # Errors
     /// As [`own_addresses`].
     pub fn watch() -> Result<Self, NetworkError> {
-        let changes = Netlink::open_to_hear(libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR)
+        let changes = NetlinkSocket::open_to_hear(libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR)
             .map_err(|source| NetworkError::Talking { step: STEP, source })?;
-        let routes = Netlink::open(Family::Route).map_err(|source| NetworkError::Talking {
+        let routes = NetlinkSocket::open(NetlinkFamily::Route).map_err(|source| NetworkError::Talking {
             step: ROUTE_STEP,
             source,
         })?;
@@ -111,7 +111,7 @@ impl OwnAddresses {
 
 /// Whether this machine would take what it sends to `address` for its own. Asked anew each time: the kernel has the
 /// answer at hand, and routes change more often than addresses.
-fn is_led_here(netlink: &Netlink, address: IpAddr) -> Result<bool, NetworkError> {
+fn is_led_here(netlink: &NetlinkSocket, address: IpAddr) -> Result<bool, NetworkError> {
     let (family, octets) = match &address {
         IpAddr::V4(address) => (libc::AF_INET, address.octets().to_vec()),
         IpAddr::V6(address) => (libc::AF_INET6, address.octets().to_vec()),
@@ -121,7 +121,7 @@ fn is_led_here(netlink: &Netlink, address: IpAddr) -> Result<bool, NetworkError>
     let mut header = [0; ROUTE_HEADER];
     header[0] = u8::try_from(family).unwrap_or(0);
     header[1] = byte(octets.len() * 8);
-    let mut requests = Requests::default();
+    let mut requests = RequestBatch::default();
     requests.push(ROUTE_STEP, libc::RTM_GETROUTE, 0, |request| {
         request.header(&header).attribute(libc::RTA_DST, &octets);
     });
@@ -135,8 +135,8 @@ fn is_led_here(netlink: &Netlink, address: IpAddr) -> Result<bool, NetworkError>
 }
 
 /// The list, unless it changed while it was told.
-fn list(netlink: &Netlink) -> Result<Option<BTreeSet<IpAddr>>, NetworkError> {
-    let mut requests = Requests::default();
+fn list(netlink: &NetlinkSocket) -> Result<Option<BTreeSet<IpAddr>>, NetworkError> {
+    let mut requests = RequestBatch::default();
     requests.push(STEP, libc::RTM_GETADDR, libc::NLM_F_DUMP, |request| {
         request.header(&[0; HEADER]);
     });
@@ -155,7 +155,7 @@ fn list(netlink: &Netlink) -> Result<Option<BTreeSet<IpAddr>>, NetworkError> {
 
 /// The address that a message tells: `IFA_LOCAL`, or `IFA_ADDRESS` where there is only that; where there are both, the
 /// latter is the machine at the other end of the link.
-fn own(message: &Message<'_>) -> Option<IpAddr> {
+fn own(message: &KernelMessage<'_>) -> Option<IpAddr> {
     let family = message.payload.first().map(|family| i32::from(*family));
     let of_kind = |wanted| {
         let mut all = attributes(message.payload.get(HEADER..)?).flatten();

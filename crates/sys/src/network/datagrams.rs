@@ -26,7 +26,7 @@ pub struct Datagram {
 /// Room for the larger address and for what comes beside a datagram, aligned as the kernel's structures.
 #[derive(Debug)]
 #[repr(C, align(8))]
-struct Room([u8; 64]);
+struct MessageBuffer([u8; 64]);
 
 /// `struct cmsghdr`: the length, header included, the level and the kind.
 const CONTROL_HEADER: usize = 16;
@@ -36,17 +36,17 @@ const CONTROL_HEADER: usize = 16;
 /// # Errors
 /// `EAGAIN` if the socket does not wait and there is none; `EBADMSG` if the kernel does not say where it went.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Datagram> {
-    let (mut name, mut control) = (Room([0; 64]), Room([0; 64]));
+    let (mut name, mut control) = (MessageBuffer([0; 64]), MessageBuffer([0; 64]));
     let mut content = libc::iovec {
         iov_base: buffer.as_mut_ptr().cast(),
         iov_len: buffer.len(),
     };
     let mut message = message(
         &mut name,
-        size_of::<Room>(),
+        size_of::<MessageBuffer>(),
         &mut content,
         &mut control,
-        size_of::<Room>(),
+        size_of::<MessageBuffer>(),
     )?;
     let descriptor = socket.as_fd().as_raw_fd();
     let length = loop {
@@ -79,7 +79,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Datagram> {
 /// # Errors
 /// `EINVAL` if nobody can answer from there, as from a multicast address; `EMSGSIZE`; `EAGAIN`.
 pub fn answer(socket: impl AsFd, question: &Datagram, bytes: &[u8]) -> io::Result<()> {
-    let (mut name, mut control) = (Room([0; 64]), Room([0; 64]));
+    let (mut name, mut control) = (MessageBuffer([0; 64]), MessageBuffer([0; 64]));
     let name_length = write_name(&mut name.0, question.from);
     let control_length = write_source(&mut control.0, question.to);
     let mut content = libc::iovec {
@@ -98,10 +98,10 @@ pub fn answer(socket: impl AsFd, question: &Datagram, bytes: &[u8]) -> io::Resul
 }
 
 fn message(
-    name: &mut Room,
+    name: &mut MessageBuffer,
     name_length: usize,
     content: &mut libc::iovec,
-    control: &mut Room,
+    control: &mut MessageBuffer,
     control_length: usize,
 ) -> io::Result<libc::msghdr> {
     // SAFETY: all fields of `msghdr` are integers and pointers, for which zero is a value.

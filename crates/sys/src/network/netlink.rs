@@ -14,8 +14,8 @@ mod answers;
 
 use super::NetworkError;
 use super::sockets::enable;
-use answers::{FLAGS, Verdict, messages};
-pub(super) use answers::{Message, attributes, field};
+use answers::{FLAGS, RequestVerdict, messages};
+pub(super) use answers::{KernelMessage, attributes, field};
 
 /// Every message and every attribute begins at a multiple of this (`NLMSG_ALIGNTO`, `NLA_ALIGNTO`).
 const ALIGNMENT: usize = 4;
@@ -26,14 +26,14 @@ const RECEIVED_AT_ONCE: usize = 32 * 1024;
 
 /// What a request is there for, for the error if the kernel refuses it.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Step {
+pub(super) struct RequestStep {
     /// What it does.
     pub(super) does: &'static str,
     /// Which part of the kernel it needs, if that may be missing.
     pub(super) needs: Option<&'static str>,
 }
 
-impl From<&'static str> for Step {
+impl From<&'static str> for RequestStep {
     fn from(does: &'static str) -> Self {
         Self { does, needs: None }
     }
@@ -41,10 +41,10 @@ impl From<&'static str> for Step {
 
 /// Requests that are sent together and handled in turn.
 #[derive(Debug, Default)]
-pub(super) struct Requests {
+pub(super) struct RequestBatch {
     bytes: Vec<u8>,
     /// What each is there for, by its number.
-    steps: Vec<Step>,
+    steps: Vec<RequestStep>,
     /// Where the last one begins.
     last: usize,
     /// The last one that the kernel must answer.
@@ -52,14 +52,14 @@ pub(super) struct Requests {
     too_long: bool,
 }
 
-impl Requests {
+impl RequestBatch {
     /// Appends a request, whose number is the next one, and which `fill` writes behind the header.
     pub(super) fn push(
         &mut self,
-        step: impl Into<Step>,
+        step: impl Into<RequestStep>,
         kind: u16,
         flags: i32,
-        fill: impl FnOnce(&mut Payload<'_>),
+        fill: impl FnOnce(&mut MessagePayload<'_>),
     ) -> &mut Self {
         let start = self.bytes.len();
         let number = u32::try_from(self.steps.len()).unwrap_or(u32::MAX);
@@ -74,7 +74,7 @@ impl Requests {
         self.bytes.extend(flags.to_ne_bytes());
         self.bytes.extend(number.to_ne_bytes());
         self.bytes.extend([0; 4]);
-        let mut payload = Payload(self);
+        let mut payload = MessagePayload(self);
         fill(&mut payload);
         let length = self.bytes.len() - start;
         match u32::try_from(length) {
@@ -87,9 +87,9 @@ impl Requests {
 
 /// What comes behind the header of a message or of a nested attribute.
 #[derive(Debug)]
-pub(super) struct Payload<'a>(&'a mut Requests);
+pub(super) struct MessagePayload<'a>(&'a mut RequestBatch);
 
-impl Payload<'_> {
+impl MessagePayload<'_> {
     /// Appends bytes as they are: the header of a family, before its attributes.
     pub(super) fn header(&mut self, bytes: &[u8]) -> &mut Self {
         self.0.bytes.extend(bytes);
@@ -115,8 +115,8 @@ impl Payload<'_> {
     }
 
     /// Appends an attribute that holds what `fill` writes.
-    pub(super) fn nested(&mut self, kind: u16, fill: impl FnOnce(&mut Payload<'_>)) -> &mut Self {
-        self.write(kind | NESTED, |payload| fill(&mut Payload(payload.0)))
+    pub(super) fn nested(&mut self, kind: u16, fill: impl FnOnce(&mut MessagePayload<'_>)) -> &mut Self {
+        self.write(kind | NESTED, |payload| fill(&mut MessagePayload(payload.0)))
     }
 
     fn write(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) -> &mut Self {
@@ -147,7 +147,7 @@ fn overwrite(bytes: &mut [u8], at: usize, with: &[u8]) {
 
 /// Which part of the kernel a socket talks to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Family {
+pub(super) enum NetlinkFamily {
     /// Interfaces, addresses and routes (rtnetlink(7)).
     Route,
     /// Packet filters (`nfnetlink`).
@@ -156,20 +156,20 @@ pub(super) enum Family {
 
 /// A socket to the kernel, in the network namespace in which it was made.
 #[derive(Debug)]
-pub(super) struct Netlink {
+pub(super) struct NetlinkSocket {
     socket: OwnedFd,
 }
 
-impl Netlink {
+impl NetlinkSocket {
     /// Opens one.
     ///
     /// # Errors
     /// `EPROTONOSUPPORT` where the kernel has no such part.
-    pub(super) fn open(family: Family) -> io::Result<Self> {
+    pub(super) fn open(family: NetlinkFamily) -> io::Result<Self> {
         let protocol = match family {
             // Number 0, which rustix writes as no number.
-            Family::Route => None,
-            Family::Netfilter => Some(NETFILTER),
+            NetlinkFamily::Route => None,
+            NetlinkFamily::Netfilter => Some(NETFILTER),
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;
@@ -179,12 +179,12 @@ impl Netlink {
         Ok(Self { socket })
     }
 
-    /// Opens one for [`Family::Route`] that hears what the kernel tells these groups (`RTMGRP_…`).
+    /// Opens one for [`NetlinkFamily::Route`] that hears what the kernel tells these groups (`RTMGRP_…`).
     ///
     /// # Errors
     /// When there is no socket to be had.
     pub(super) fn open_to_hear(groups: i32) -> io::Result<Self> {
-        let netlink = Self::open(Family::Route)?;
+        let netlink = Self::open(NetlinkFamily::Route)?;
         // The kernel gives it a port of its own.
         let address = SocketAddrNetlink::new(0, u32::try_from(groups).map_err(io::Error::other)?);
         rustix::net::bind(&netlink.socket, &address)?;
@@ -204,7 +204,7 @@ impl Netlink {
     ///
     /// # Errors
     /// If they cannot be sent.
-    pub(super) fn post(&self, requests: &Requests) -> Result<(), Errno> {
+    pub(super) fn post(&self, requests: &RequestBatch) -> Result<(), Errno> {
         if requests.too_long {
             return Err(Errno::MSGSIZE);
         }
@@ -215,7 +215,7 @@ impl Netlink {
     ///
     /// # Errors
     /// `ENOBUFS` if it told more than there was room for; what it told since can be read.
-    pub(super) fn listen(&self, mut take: impl FnMut(&Message<'_>)) -> Result<bool, Errno> {
+    pub(super) fn listen(&self, mut take: impl FnMut(&KernelMessage<'_>)) -> Result<bool, Errno> {
         let mut buffer = vec![0; RECEIVED_AT_ONCE];
         let Some(length) = self.receive(&mut buffer)? else {
             return Ok(false);
@@ -234,9 +234,9 @@ impl Netlink {
     /// `NLM_F_DUMP`) had none.
     pub(super) fn send(
         &self,
-        requests: &Requests,
-        mut take: impl FnMut(&Message<'_>),
-    ) -> Result<Vec<Refusal>, NetworkError> {
+        requests: &RequestBatch,
+        mut take: impl FnMut(&KernelMessage<'_>),
+    ) -> Result<Vec<RequestRefusal>, NetworkError> {
         let what = requests.steps.first().copied().unwrap_or_default().does;
         let failed = |source: Errno| NetworkError::Talking {
             step: what,
@@ -257,12 +257,12 @@ impl Netlink {
             for message in messages(answers) {
                 let message = message.ok_or(failed(Errno::BADMSG))?;
                 match message.verdict().ok_or(failed(Errno::BADMSG))? {
-                    Verdict::None => take(&message),
-                    Verdict::Done => last_answered = last_answered.max(Some(message.number)),
-                    Verdict::Refused { errno, words } => {
+                    RequestVerdict::None => take(&message),
+                    RequestVerdict::Done => last_answered = last_answered.max(Some(message.number)),
+                    RequestVerdict::Refused { errno, words } => {
                         last_answered = last_answered.max(Some(message.number));
                         let step = requests.step(message.number);
-                        refusals.push(Refusal {
+                        refusals.push(RequestRefusal {
                             number: message.number,
                             step: step.does,
                             needs: step.needs,
@@ -300,13 +300,13 @@ impl Netlink {
     }
 }
 
-impl AsFd for Netlink {
+impl AsFd for NetlinkSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-impl Requests {
+impl RequestBatch {
     /// Has the kernel answer the last request so far even if all is well. It answers those that it refuses in any case.
     pub(super) fn await_last(&mut self) {
         if let Some(flags) = field(&self.bytes, self.last + FLAGS).map(u16::from_ne_bytes) {
@@ -318,7 +318,7 @@ impl Requests {
         }
     }
 
-    fn step(&self, number: u32) -> Step {
+    fn step(&self, number: u32) -> RequestStep {
         let index = usize::try_from(number).ok();
         index
             .and_then(|index| self.steps.get(index))
@@ -329,7 +329,7 @@ impl Requests {
 
 /// A request that the kernel did not carry out.
 #[derive(Debug, Clone)]
-pub(super) struct Refusal {
+pub(super) struct RequestRefusal {
     /// Which request.
     pub(super) number: u32,
     /// What was asked for.
@@ -342,8 +342,8 @@ pub(super) struct Refusal {
     pub(super) words: String,
 }
 
-impl From<Refusal> for NetworkError {
-    fn from(refusal: Refusal) -> Self {
+impl From<RequestRefusal> for NetworkError {
+    fn from(refusal: RequestRefusal) -> Self {
         Self::Refused {
             step: refusal.step,
             words: refusal.words,

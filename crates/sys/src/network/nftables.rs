@@ -13,9 +13,9 @@ mod rules;
 
 use rustix::io::Errno;
 
-use super::netlink::{Family, Netlink, Refusal, Requests};
+use super::netlink::{NetlinkFamily, NetlinkSocket, RequestBatch, RequestRefusal};
 use super::{Ipv6, NetworkError, Sources, queue};
-use rules::{Chain, Layout, Protocol, Ruleset};
+use rules::{ChainHook, HeaderLayout, RuleProtocol, RulesetWriter};
 
 /// Which connections are led where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,22 +89,22 @@ pub fn lead_to_listener(filters: &Filters) -> Result<(Method, FirstPackets), Net
 /// # Errors
 /// As there.
 pub fn lead_by(method: Method, filters: &Filters) -> Result<(), NetworkError> {
-    let mut ruleset = Ruleset::new();
-    write_family(&mut ruleset, method, filters, Layout::ipv4(filters.sources.v4));
+    let mut ruleset = RulesetWriter::new();
+    write_family(&mut ruleset, method, filters, HeaderLayout::ipv4(filters.sources.v4));
     if filters.ipv6 == Ipv6::Ready {
-        write_family(&mut ruleset, method, filters, Layout::ipv6(filters.sources.v6));
+        write_family(&mut ruleset, method, filters, HeaderLayout::ipv6(filters.sources.v6));
     }
     commit(&ruleset.finish())
 }
 
 /// The filters of one family. What most packets meet comes first.
-fn write_family(ruleset: &mut Ruleset, method: Method, filters: &Filters, layout: Layout) {
+fn write_family(ruleset: &mut RulesetWriter, method: Method, filters: &Filters, layout: HeaderLayout) {
     let mut table = ruleset.table(layout);
     if filters.first_packets == FirstPackets::Held && method == Method::Proxy {
-        table.chain(Chain::Held);
+        table.chain(ChainHook::Held);
         let part = "packet queue (NFT_COMPAT, NETFILTER_XT_TARGET_NFQUEUE)";
-        table.rule(Chain::Held, "holding first packets", part, |rule| {
-            rule.protocol(Protocol::Tcp)
+        table.rule(ChainHook::Held, "holding first packets", part, |rule| {
+            rule.protocol(RuleProtocol::Tcp)
                 .first_packet()
                 .not_for_port(filters.dns)
                 .not_for_loopback()
@@ -113,13 +113,13 @@ fn write_family(ruleset: &mut Ruleset, method: Method, filters: &Filters, layout
         });
     }
     if method == Method::Redirect {
-        table.chain(Chain::Leaving);
+        table.chain(ChainHook::Leaving);
         table.rule(
-            Chain::Leaving,
+            ChainHook::Leaving,
             "redirecting connections",
             "redirect (NFT_REDIR)",
             |rule| {
-                rule.protocol(Protocol::Tcp)
+                rule.protocol(RuleProtocol::Tcp)
                     .not_for_port(filters.dns)
                     .not_for_loopback()
                     .not_for_own()
@@ -127,63 +127,64 @@ fn write_family(ruleset: &mut Ruleset, method: Method, filters: &Filters, layout
             },
         );
     }
-    table.chain(Chain::Arriving);
+    table.chain(ChainHook::Arriving);
     let filter = "packet filter (NF_TABLES)";
     if filters.first_packets == FirstPackets::Held && method == Method::Proxy {
         table.rule(
-            Chain::Arriving,
+            ChainHook::Arriving,
             "resetting refused connections",
             "reject (NFT_REJECT)",
             |rule| {
-                rule.marked(queue::REFUSED).protocol(Protocol::Tcp).reset();
+                rule.marked(queue::REFUSED).protocol(RuleProtocol::Tcp).reset();
             },
         );
     }
-    table.rule(Chain::Arriving, "letting own addresses be", filter, |rule| {
+    table.rule(ChainHook::Arriving, "letting own addresses be", filter, |rule| {
         rule.for_own().accept();
     });
-    table.rule(Chain::Arriving, "letting loopback be", filter, |rule| {
+    table.rule(ChainHook::Arriving, "letting loopback be", filter, |rule| {
         rule.for_loopback().accept();
     });
     if method == Method::Proxy {
         table.rule(
-            Chain::Arriving,
+            ChainHook::Arriving,
             "handing connections over",
             "tproxy (NFT_TPROXY)",
             |rule| {
-                rule.protocol(Protocol::Tcp)
+                rule.protocol(RuleProtocol::Tcp)
                     .not_for_port(filters.dns)
                     .proxy(filters.listener)
                     .accept();
             },
         );
     }
-    table.rule(Chain::Arriving, "letting TCP pass", filter, |rule| {
-        rule.protocol(Protocol::Tcp).accept();
+    table.rule(ChainHook::Arriving, "letting TCP pass", filter, |rule| {
+        rule.protocol(RuleProtocol::Tcp).accept();
     });
-    table.rule(Chain::Arriving, "letting DNS pass", filter, |rule| {
-        rule.protocol(Protocol::Udp).for_port(filters.dns).accept();
+    table.rule(ChainHook::Arriving, "letting DNS pass", filter, |rule| {
+        rule.protocol(RuleProtocol::Udp).for_port(filters.dns).accept();
     });
     let reject = "reject (NFT_REJECT)";
-    table.rule(Chain::Arriving, "refusing UDP", reject, |rule| {
-        rule.protocol(Protocol::Udp).refuse_port();
+    table.rule(ChainHook::Arriving, "refusing UDP", reject, |rule| {
+        rule.protocol(RuleProtocol::Udp).refuse_port();
     });
-    table.rule(Chain::Arriving, "refusing other protocols", reject, |rule| {
+    table.rule(ChainHook::Arriving, "refusing other protocols", reject, |rule| {
         rule.refuse_all();
     });
 }
 
 /// Has the kernel take over all requests or none.
-fn commit(requests: &Requests) -> Result<(), NetworkError> {
+fn commit(requests: &RequestBatch) -> Result<(), NetworkError> {
     let step = "opening a socket for packet filters";
-    let netlink = Netlink::open(Family::Netfilter).map_err(|source| match Errno::from_io_error(&source) {
-        Some(Errno::PROTONOSUPPORT) => NetworkError::Missing {
-            step,
-            part: "NETFILTER_NETLINK",
-            source,
-        },
-        _ => NetworkError::Talking { step, source },
-    })?;
+    let netlink =
+        NetlinkSocket::open(NetlinkFamily::Netfilter).map_err(|source| match Errno::from_io_error(&source) {
+            Some(Errno::PROTONOSUPPORT) => NetworkError::Missing {
+                step,
+                part: "NETFILTER_NETLINK",
+                source,
+            },
+            _ => NetworkError::Talking { step, source },
+        })?;
     // A transaction that failed as a whole says why at its first request; those behind a refused one fail for that.
     match netlink.send(requests, |_| {})?.into_iter().next() {
         None => Ok(()),
@@ -192,7 +193,7 @@ fn commit(requests: &Requests) -> Result<(), NetworkError> {
 }
 
 /// Which refusals mean that a part of the kernel is not there: a kind of table, chain or expression is unknown.
-fn explain(refusal: Refusal) -> NetworkError {
+fn explain(refusal: RequestRefusal) -> NetworkError {
     let unknown = [
         Errno::NOENT,
         Errno::OPNOTSUPP,

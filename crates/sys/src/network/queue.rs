@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 
 use super::NetworkError;
-use super::netlink::{Family, Netlink, Requests, Step, attributes, field};
+use super::netlink::{NetlinkFamily, NetlinkSocket, RequestBatch, RequestStep, attributes, field};
 
 /// The only queue; a verdict of nftables can name no other.
 const QUEUE: u16 = 0;
@@ -62,7 +62,7 @@ pub enum Fate {
 
 /// The queue of a namespace. When the last of its descriptors is closed, what would be queued is dropped.
 #[derive(Debug)]
-pub struct Queue(Netlink);
+pub struct Queue(NetlinkSocket);
 
 impl Queue {
     /// Makes the queue of this process's namespace; needs `CAP_NET_ADMIN` over it.
@@ -71,16 +71,17 @@ impl Queue {
     /// `Missing` when the kernel has no such queues.
     pub fn open() -> Result<Self, NetworkError> {
         let step = "opening a socket for held packets";
-        let netlink = Netlink::open(Family::Netfilter).map_err(|source| match Errno::from_io_error(&source) {
-            Some(Errno::PROTONOSUPPORT) => NetworkError::Missing {
-                step,
-                part: "NETFILTER_NETLINK",
-                source,
-            },
-            _ => NetworkError::Talking { step, source },
-        })?;
-        let mut requests = Requests::default();
-        let step = Step {
+        let netlink =
+            NetlinkSocket::open(NetlinkFamily::Netfilter).map_err(|source| match Errno::from_io_error(&source) {
+                Some(Errno::PROTONOSUPPORT) => NetworkError::Missing {
+                    step,
+                    part: "NETFILTER_NETLINK",
+                    source,
+                },
+                _ => NetworkError::Talking { step, source },
+            })?;
+        let mut requests = RequestBatch::default();
+        let step = RequestStep {
             does: "making a queue of first packets",
             needs: Some("packet queue (NETFILTER_NETLINK_QUEUE)"),
         };
@@ -108,7 +109,7 @@ impl Queue {
 
     /// The queue that another process of ours made.
     pub fn from_descriptor(socket: OwnedFd) -> Self {
-        Self(Netlink::from_descriptor(socket))
+        Self(NetlinkSocket::from_descriptor(socket))
     }
 
     /// What was sent to it.
@@ -141,7 +142,7 @@ impl Queue {
     /// # Errors
     /// When the kernel does not take it.
     pub fn decide(&self, packet: Waiting, fate: Fate) -> io::Result<()> {
-        let mut requests = Requests::default();
+        let mut requests = RequestBatch::default();
         requests.push("deciding a first packet", kind(VERDICT), 0, |request| {
             let verdict = [ACCEPT.to_be_bytes(), packet.id.to_be_bytes()].concat();
             request.header(&header()).attribute(VERDICT_HEADER, &verdict);

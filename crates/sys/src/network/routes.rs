@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use rustix::io::Errno;
 
-use super::netlink::{Family, Netlink, Refusal, Requests};
+use super::netlink::{NetlinkFamily, NetlinkSocket, RequestBatch, RequestRefusal};
 use super::{Ipv6, NetworkError};
 
 /// The addresses that programs see as their own when they connect to somewhere.
@@ -36,11 +36,11 @@ const LOOPBACK: u32 = 1;
 /// # Errors
 /// `Refused` with `EPERM` without that capability, with `EEXIST` the second time.
 pub fn deliver_everything_here(sources: Sources) -> Result<Ipv6, NetworkError> {
-    let netlink = Netlink::open(Family::Route).map_err(|source| NetworkError::Talking {
+    let netlink = NetlinkSocket::open(NetlinkFamily::Route).map_err(|source| NetworkError::Talking {
         step: "opening a socket for routes",
         source,
     })?;
-    let mut requests = Requests::default();
+    let mut requests = RequestBatch::default();
     loopback_up(&mut requests);
     let v4 = (libc::AF_INET, &sources.v4.octets()[..]);
     add_address(&mut requests, "giving `lo` an IPv4 address", v4);
@@ -65,7 +65,7 @@ const STEPS_OF_IPV6: [&str; 2] = ["giving `lo` an IPv6 address", "routing all of
 /// Whether a request was refused because there is no IPv6: not in the kernel or switched off at its start
 /// (`EOPNOTSUPP`, `EAFNOSUPPORT`), or for this interface (`net.ipv6.conf.lo.disable_ipv6`: `EACCES` for addresses,
 /// and `ENODEV` or `EINVAL` for routes, whose source then is no address of ours).
-fn is_absence_of_ipv6(refusal: &Refusal) -> bool {
+fn is_absence_of_ipv6(refusal: &RequestRefusal) -> bool {
     let reasons = [
         Errno::OPNOTSUPP,
         Errno::AFNOSUPPORT,
@@ -77,7 +77,7 @@ fn is_absence_of_ipv6(refusal: &Refusal) -> bool {
 }
 
 /// `struct ifinfomsg` (rtnetlink(7)).
-fn loopback_up(requests: &mut Requests) {
+fn loopback_up(requests: &mut RequestBatch) {
     let up = libc::IFF_UP.to_ne_bytes();
     let mut header = Vec::with_capacity(16);
     header.extend([0; 4]);
@@ -96,7 +96,7 @@ fn loopback_up(requests: &mut Requests) {
 }
 
 /// `struct ifaddrmsg`: the family, the length of the prefix, flags, the scope, the interface.
-fn add_address(requests: &mut Requests, step: &'static str, (family, address): (i32, &[u8])) {
+fn add_address(requests: &mut RequestBatch, step: &'static str, (family, address): (i32, &[u8])) {
     // Duplicates of an address are looked for on networks with neighbours, which `lo` is not.
     let flags = u8::try_from(libc::IFA_F_NODAD).unwrap_or(0);
     let mut header = vec![byte(family), bits(address), flags, libc::RT_SCOPE_UNIVERSE];
@@ -112,7 +112,7 @@ fn add_address(requests: &mut Requests, step: &'static str, (family, address): (
 
 /// `struct rtmsg`: the family, lengths of the destination's and source's prefixes (none: everything), type of service,
 /// the table, who made it, the scope, the type, flags.
-fn add_route(requests: &mut Requests, step: &'static str, (family, source): (i32, &[u8])) {
+fn add_route(requests: &mut RequestBatch, step: &'static str, (family, source): (i32, &[u8])) {
     let mut header = vec![byte(family), 0, 0, 0, libc::RT_TABLE_LOCAL];
     header.extend([libc::RTPROT_STATIC, libc::RT_SCOPE_HOST, libc::RTN_LOCAL]);
     header.extend([0; 4]);

@@ -14,7 +14,7 @@ use libc::{
 };
 
 use super::Options;
-use super::rule::{Rule, Test, Word};
+use super::rule::{ArgumentTest, ArgumentWord, CallRule};
 use super::table;
 
 /// `AUDIT_ARCH_*` of the only calling convention let in (`include/uapi/linux/audit.h`).
@@ -33,9 +33,9 @@ const UNKNOWN: u32 = SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
 
 /// The program for these options, in the order in which the kernel runs it.
 pub(super) fn program(options: &Options) -> Vec<sock_filter> {
-    let mut builder = Builder::new(options.notify);
+    let mut builder = ProgramBuilder::new(options.notify);
     let kill = builder.result(SECCOMP_RET_KILL_PROCESS);
-    let search = builder.search(&Ranges::of(options));
+    let search = builder.search(&NumberRanges::of(options));
     let by_number = builder.load(NUMBER_AT, search);
     let right_architecture = builder.branch(BPF_JEQ, ARCHITECTURE, by_number, kill);
     builder.load(ARCHITECTURE_AT, right_architecture);
@@ -44,59 +44,59 @@ pub(super) fn program(options: &Options) -> Vec<sock_filter> {
 
 /// What numbers lead to.
 #[derive(Clone, Copy)]
-enum Target {
+enum JumpTarget {
     Answer(u32),
-    Decision(&'static Rule),
+    Decision(&'static CallRule),
 }
 
-impl Target {
-    fn of(rule: &'static Rule, notify: bool) -> Target {
+impl JumpTarget {
+    fn of(rule: &'static CallRule, notify: bool) -> JumpTarget {
         match rule {
-            Rule::Allow => Target::Answer(SECCOMP_RET_ALLOW),
-            Rule::Observe => Target::Answer(SECCOMP_RET_USER_NOTIF),
-            Rule::Admit if notify => Target::Answer(SECCOMP_RET_USER_NOTIF),
-            Rule::Admit => Target::Answer(SECCOMP_RET_ERRNO | libc::EAGAIN.cast_unsigned()),
-            Rule::Offer if notify => Target::Answer(SECCOMP_RET_USER_NOTIF),
-            Rule::Offer => Target::Answer(SECCOMP_RET_ALLOW),
-            Rule::Mediate if notify => Target::Answer(SECCOMP_RET_USER_NOTIF),
-            Rule::Mediate => Target::Answer(SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned()),
-            Rule::Refuse(refusal) if refusal.notified && notify => Target::Answer(SECCOMP_RET_USER_NOTIF),
-            Rule::Refuse(refusal) => Target::Answer(SECCOMP_RET_ERRNO | u32::from(refusal.errno)),
-            Rule::When { .. } => Target::Decision(rule),
+            CallRule::Allow => JumpTarget::Answer(SECCOMP_RET_ALLOW),
+            CallRule::Observe => JumpTarget::Answer(SECCOMP_RET_USER_NOTIF),
+            CallRule::Admit if notify => JumpTarget::Answer(SECCOMP_RET_USER_NOTIF),
+            CallRule::Admit => JumpTarget::Answer(SECCOMP_RET_ERRNO | libc::EAGAIN.cast_unsigned()),
+            CallRule::Offer if notify => JumpTarget::Answer(SECCOMP_RET_USER_NOTIF),
+            CallRule::Offer => JumpTarget::Answer(SECCOMP_RET_ALLOW),
+            CallRule::Mediate if notify => JumpTarget::Answer(SECCOMP_RET_USER_NOTIF),
+            CallRule::Mediate => JumpTarget::Answer(SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned()),
+            CallRule::Refuse(refusal) if refusal.notified && notify => JumpTarget::Answer(SECCOMP_RET_USER_NOTIF),
+            CallRule::Refuse(refusal) => JumpTarget::Answer(SECCOMP_RET_ERRNO | u32::from(refusal.errno)),
+            CallRule::When { .. } => JumpTarget::Decision(rule),
         }
     }
 
-    fn is(self, other: Target) -> bool {
+    fn is(self, other: JumpTarget) -> bool {
         match (self, other) {
-            (Target::Answer(one), Target::Answer(another)) => one == another,
-            (Target::Decision(one), Target::Decision(another)) => std::ptr::eq(one, another),
+            (JumpTarget::Answer(one), JumpTarget::Answer(another)) => one == another,
+            (JumpTarget::Decision(one), JumpTarget::Decision(another)) => std::ptr::eq(one, another),
             _ => false,
         }
     }
 }
 
 /// Neighbouring numbers with the same target; the next one's start is the end.
-struct Range {
+struct NumberRange {
     first: u32,
-    target: Target,
+    target: JumpTarget,
 }
 
 /// All numbers, as few ranges as possible: numbers that interrupt a range are picked out of it.
-struct Ranges {
-    ranges: Vec<Range>,
-    picked: Vec<(u32, Target)>,
+struct NumberRanges {
+    ranges: Vec<NumberRange>,
+    picked: Vec<(u32, JumpTarget)>,
 }
 
-impl Ranges {
-    fn of(options: &Options) -> Ranges {
-        let mut found = Ranges {
+impl NumberRanges {
+    fn of(options: &Options) -> NumberRanges {
+        let mut found = NumberRanges {
             ranges: Vec::with_capacity(128),
             picked: Vec::with_capacity(64),
         };
         for (first, number) in (0_u32..).zip(0..table::END) {
             let target = match table::by_number(number) {
-                Some(entry) => Target::of(entry.rule(options), options.notify),
-                None => Target::Answer(UNKNOWN),
+                Some(entry) => JumpTarget::of(entry.rule(options), options.notify),
+                None => JumpTarget::Answer(UNKNOWN),
             };
             found.add(first, target);
         }
@@ -104,7 +104,7 @@ impl Ranges {
         found
     }
 
-    fn add(&mut self, first: u32, target: Target) {
+    fn add(&mut self, first: u32, target: JumpTarget) {
         if self.ranges.last().is_some_and(|range| range.target.is(target)) {
             return;
         }
@@ -114,12 +114,12 @@ impl Ranges {
                     .drain(resumed + 1..)
                     .map(|range| (range.first, range.target)),
             ),
-            None => self.ranges.push(Range { first, target }),
+            None => self.ranges.push(NumberRange { first, target }),
         }
     }
 
     /// The range with this target from which only single numbers lead up to `next`.
-    fn interrupted(&self, mut next: u32, target: Target) -> Option<usize> {
+    fn interrupted(&self, mut next: u32, target: JumpTarget) -> Option<usize> {
         for (index, range) in self.ranges.iter().enumerate().rev() {
             if range.target.is(target) {
                 return Some(index);
@@ -132,7 +132,7 @@ impl Ranges {
         None
     }
 
-    fn picked_in(&self, first: u32, end: u32) -> &[(u32, Target)] {
+    fn picked_in(&self, first: u32, end: u32) -> &[(u32, JumpTarget)] {
         let from = self.picked.partition_point(|(number, _)| *number < first);
         let to = self.picked.partition_point(|(number, _)| *number < end);
         &self.picked[from..to]
@@ -141,20 +141,20 @@ impl Ranges {
 
 /// An instruction already built, by its distance from the end of the program.
 #[derive(Clone, Copy)]
-struct Label(usize);
+struct InstructionLabel(usize);
 
-struct Builder {
+struct ProgramBuilder {
     /// Last instruction first.
     backwards: Vec<sock_filter>,
     notify: bool,
-    results: Vec<(u32, Label)>,
+    results: Vec<(u32, InstructionLabel)>,
     /// Decisions already built, with and without loading their argument.
-    decisions: Vec<(&'static Rule, bool, Label)>,
+    decisions: Vec<(&'static CallRule, bool, InstructionLabel)>,
 }
 
-impl Builder {
-    fn new(notify: bool) -> Builder {
-        Builder {
+impl ProgramBuilder {
+    fn new(notify: bool) -> ProgramBuilder {
+        ProgramBuilder {
             backwards: Vec::with_capacity(160),
             notify,
             results: Vec::with_capacity(8),
@@ -167,12 +167,12 @@ impl Builder {
         self.backwards
     }
 
-    fn search(&mut self, ranges: &Ranges) -> Label {
+    fn search(&mut self, ranges: &NumberRanges) -> InstructionLabel {
         self.search_in(ranges, 0, ranges.ranges.len())
     }
 
     /// Finds the number among the ranges `from..to`.
-    fn search_in(&mut self, ranges: &Ranges, from: usize, to: usize) -> Label {
+    fn search_in(&mut self, ranges: &NumberRanges, from: usize, to: usize) -> InstructionLabel {
         if to - from == 1 {
             return self.leaf(ranges, from);
         }
@@ -183,7 +183,7 @@ impl Builder {
     }
 
     /// Inside one range: the picked numbers one by one, then the range's own target.
-    fn leaf(&mut self, ranges: &Ranges, index: usize) -> Label {
+    fn leaf(&mut self, ranges: &NumberRanges, index: usize) -> InstructionLabel {
         let range = &ranges.ranges[index];
         let end = ranges.ranges.get(index + 1).map_or(u32::MAX, |next| next.first);
         let mut rest = self.target(range.target);
@@ -194,20 +194,20 @@ impl Builder {
         rest
     }
 
-    fn target(&mut self, target: Target) -> Label {
+    fn target(&mut self, target: JumpTarget) -> InstructionLabel {
         self.target_after(target, None)
     }
 
     /// As `target`, when the machine already holds an argument under a mask.
-    fn target_after(&mut self, target: Target, loaded: Option<(Word, u32)>) -> Label {
+    fn target_after(&mut self, target: JumpTarget, loaded: Option<(ArgumentWord, u32)>) -> InstructionLabel {
         match target {
-            Target::Answer(answer) => self.result(answer),
-            Target::Decision(rule) => self.decision(rule, loaded),
+            JumpTarget::Answer(answer) => self.result(answer),
+            JumpTarget::Decision(rule) => self.decision(rule, loaded),
         }
     }
 
-    fn decision(&mut self, rule: &'static Rule, loaded: Option<(Word, u32)>) -> Label {
-        let Rule::When {
+    fn decision(&mut self, rule: &'static CallRule, loaded: Option<(ArgumentWord, u32)>) -> InstructionLabel {
+        let CallRule::When {
             word,
             mask,
             test,
@@ -215,7 +215,7 @@ impl Builder {
             otherwise,
         } = rule
         else {
-            return self.target(Target::of(rule, self.notify));
+            return self.target(JumpTarget::of(rule, self.notify));
         };
         let needed = Some((*word, *mask));
         let must_load = loaded != needed;
@@ -226,12 +226,12 @@ impl Builder {
         {
             return *label;
         }
-        let otherwise = self.target_after(Target::of(otherwise, self.notify), needed);
-        let then = self.target_after(Target::of(then, self.notify), needed);
+        let otherwise = self.target_after(JumpTarget::of(otherwise, self.notify), needed);
+        let then = self.target_after(JumpTarget::of(then, self.notify), needed);
         let (operation, operand) = match *test {
-            Test::Equals(value) => (BPF_JEQ, value),
-            Test::AnyBit(bits) => (BPF_JSET, bits),
-            Test::AtLeast(value) => (BPF_JGE, value),
+            ArgumentTest::Equals(value) => (BPF_JEQ, value),
+            ArgumentTest::AnyBit(bits) => (BPF_JSET, bits),
+            ArgumentTest::AtLeast(value) => (BPF_JGE, value),
         };
         let mut start = self.branch(operation, operand, then, otherwise);
         if must_load {
@@ -241,10 +241,10 @@ impl Builder {
         start
     }
 
-    fn load_argument(&mut self, word: Word, mask: u32, next: Label) -> Label {
+    fn load_argument(&mut self, word: ArgumentWord, mask: u32, next: InstructionLabel) -> InstructionLabel {
         let offset = match word {
-            Word::Low(argument) => ARGUMENTS_AT + 8 * u32::from(argument),
-            Word::High(argument) => ARGUMENTS_AT + 8 * u32::from(argument) + 4,
+            ArgumentWord::Low(argument) => ARGUMENTS_AT + 8 * u32::from(argument),
+            ArgumentWord::High(argument) => ARGUMENTS_AT + 8 * u32::from(argument) + 4,
         };
         if mask == u32::MAX {
             return self.load(offset, next);
@@ -254,12 +254,12 @@ impl Builder {
     }
 
     /// Loads the 32 bits at `offset`, then goes on at `next`.
-    fn load(&mut self, offset: u32, next: Label) -> Label {
+    fn load(&mut self, offset: u32, next: InstructionLabel) -> InstructionLabel {
         self.before(BPF_LD | BPF_W | BPF_ABS, offset, next)
     }
 
     /// The end of the program with this answer; each answer is built once.
-    fn result(&mut self, answer: u32) -> Label {
+    fn result(&mut self, answer: u32) -> InstructionLabel {
         if let Some((_, label)) = self.results.iter().find(|(known, _)| *known == answer) {
             return *label;
         }
@@ -268,17 +268,23 @@ impl Builder {
         label
     }
 
-    fn branch(&mut self, operation: u32, operand: u32, then: Label, otherwise: Label) -> Label {
+    fn branch(
+        &mut self,
+        operation: u32,
+        operand: u32,
+        then: InstructionLabel,
+        otherwise: InstructionLabel,
+    ) -> InstructionLabel {
         let then = self.near(then);
         let otherwise = self.near(otherwise);
         // `near` keeps both within reach of the eight bits that a conditional jump has.
-        let offset = |label: Label| u8::try_from(self.distance(label)).unwrap_or(u8::MAX);
+        let offset = |label: InstructionLabel| u8::try_from(self.distance(label)).unwrap_or(u8::MAX);
         let (then, otherwise) = (offset(then), offset(otherwise));
         self.push(BPF_JMP | operation | BPF_K, operand, then, otherwise)
     }
 
     /// A label that a conditional jump built next, or after one more instruction, can reach.
-    fn near(&mut self, label: Label) -> Label {
+    fn near(&mut self, label: InstructionLabel) -> InstructionLabel {
         if self.distance(label) < usize::from(u8::MAX) {
             label
         } else {
@@ -287,32 +293,32 @@ impl Builder {
     }
 
     /// An instruction that runs straight into `next`.
-    fn before(&mut self, code: u32, operand: u32, next: Label) -> Label {
+    fn before(&mut self, code: u32, operand: u32, next: InstructionLabel) -> InstructionLabel {
         if self.distance(next) != 0 {
             self.jump(next);
         }
         self.push(code, operand, 0, 0)
     }
 
-    fn jump(&mut self, label: Label) -> Label {
+    fn jump(&mut self, label: InstructionLabel) -> InstructionLabel {
         // Programs end at 4096 instructions (BPF_MAXINSNS), far below 32 bits.
         let distance = u32::try_from(self.distance(label)).unwrap_or(u32::MAX);
         self.push(BPF_JMP | BPF_JA, distance, 0, 0)
     }
 
     /// How many instructions lie between the one built next and `label`.
-    fn distance(&self, label: Label) -> usize {
+    fn distance(&self, label: InstructionLabel) -> usize {
         self.backwards.len() - 1 - label.0
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "every BPF code fits in eight bits")]
-    fn push(&mut self, code: u32, operand: u32, then: u8, otherwise: u8) -> Label {
+    fn push(&mut self, code: u32, operand: u32, then: u8, otherwise: u8) -> InstructionLabel {
         self.backwards.push(sock_filter {
             code: code as u16,
             jt: then,
             jf: otherwise,
             k: operand,
         });
-        Label(self.backwards.len() - 1)
+        InstructionLabel(self.backwards.len() - 1)
     }
 }

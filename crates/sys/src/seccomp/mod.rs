@@ -24,7 +24,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use libc::sock_filter;
 
 pub use notify::{Listener, MemoryFigures, Notification, PeerAddress};
-use rule::{Rule, low_half};
+use rule::{CallRule, low_half};
 
 /// What the filter is to allow beyond, or less than, the table says.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -188,12 +188,12 @@ pub fn known_names() -> impl Iterator<Item = &'static str> {
     table::entries().map(|entry| entry.name)
 }
 
-fn explanation(entry: &'static rule::Entry) -> Explanation {
+fn explanation(entry: &'static rule::TableEntry) -> Explanation {
     let verdict = match entry.rule {
-        Rule::Allow | Rule::Observe | Rule::Admit | Rule::Offer => Verdict::Allowed,
-        Rule::Mediate => Verdict::Conditional,
-        Rule::When { .. } => Verdict::Conditional,
-        Rule::Refuse(refusal) => Verdict::Refused {
+        CallRule::Allow | CallRule::Observe | CallRule::Admit | CallRule::Offer => Verdict::Allowed,
+        CallRule::Mediate => Verdict::Conditional,
+        CallRule::When { .. } => Verdict::Conditional,
+        CallRule::Refuse(refusal) => Verdict::Refused {
             errno: i32::from(refusal.errno),
         },
     };

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::rule::{Refusal, Rule};
+use super::rule::{CallRefusal, CallRule};
 use super::{conditions, low_half, table};
 
 /// `SECCOMP_USER_NOTIF_FLAG_CONTINUE` (`include/uapi/linux/seccomp.h`).
@@ -263,17 +263,17 @@ impl Notification {
 
     /// Whether the supervisor is to carry the call out, or to refuse it.
     pub fn mediated(&self) -> bool {
-        matches!(self.switched(), Some(Rule::Mediate))
+        matches!(self.switched(), Some(CallRule::Mediate))
     }
 
     /// Whether the supervisor may carry the call out, a renaming, or else lets the kernel do it.
     pub fn offered(&self) -> bool {
-        matches!(self.switched(), Some(Rule::Offer))
+        matches!(self.switched(), Some(CallRule::Offer))
     }
 
     /// Whether the call makes a process or a thread, which the supervisor is to admit.
     pub fn forks(&self) -> bool {
-        matches!(self.switched(), Some(Rule::Admit))
+        matches!(self.switched(), Some(CallRule::Admit))
     }
 
     /// How many bytes the call reserves that can be written, if it is one of which the filter tells because of that.
@@ -341,17 +341,17 @@ impl Notification {
         }
     }
 
-    fn entry(&self) -> Option<&'static super::rule::Entry> {
+    fn entry(&self) -> Option<&'static super::rule::TableEntry> {
         table::by_number(usize::try_from(self.number).ok()?)
     }
 
     /// Whether the filter asks only for the record.
     fn observed(&self) -> bool {
-        matches!(self.switched(), Some(Rule::Observe))
+        matches!(self.switched(), Some(CallRule::Observe))
     }
 
     /// What an option has decided about this call, if one has.
-    fn switched(&self) -> Option<&'static Rule> {
+    fn switched(&self) -> Option<&'static CallRule> {
         let switch = self.entry()?.switch?;
         Some(switch.rule.decide(&self.args))
     }
@@ -360,14 +360,14 @@ impl Notification {
     ///
     /// The options are not known here. That is sound because an option can only matter to a call that it allows, and
     /// then the call is not told; or that it refuses, and then the switch's rule says how.
-    fn refusal(&self) -> Option<&'static Refusal> {
+    fn refusal(&self) -> Option<&'static CallRefusal> {
         let entry = self.entry()?;
         let switched = entry.switch.map(|switch| switch.rule);
         [Some(entry.rule), switched]
             .into_iter()
             .flatten()
             .find_map(|rule| match rule.decide(&self.args) {
-                Rule::Refuse(refusal) => Some(refusal),
+                CallRule::Refuse(refusal) => Some(refusal),
                 _ => None,
             })
     }

@@ -8,11 +8,11 @@ use super::Options;
 
 /// A decision over the arguments of one system call.
 #[derive(Debug)]
-pub(super) enum Rule {
+pub(super) enum CallRule {
     /// The kernel carries the call out.
     Allow,
     /// The call fails.
-    Refuse(Refusal),
+    Refuse(CallRefusal),
     /// The supervisor records the call, and lets the kernel carry it out.
     Observe,
     /// The supervisor lets the kernel carry it out, or has it fail for now (`EAGAIN`), as it does without one. Nothing in
@@ -25,11 +25,11 @@ pub(super) enum Rule {
     Offer,
     /// Depends on 32 bits of one argument.
     When {
-        word: Word,
+        word: ArgumentWord,
         mask: u32,
-        test: Test,
-        then: &'static Rule,
-        otherwise: &'static Rule,
+        test: ArgumentTest,
+        then: &'static CallRule,
+        otherwise: &'static CallRule,
     },
 }
 
@@ -39,44 +39,44 @@ pub(super) enum Rule {
 /// of 64 bits could be evaded by setting a high bit that the kernel ignores. A pointer has both, and a test for null
 /// that left the high one out would take a page at 4 GiB for null.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum ArgumentWord {
     /// The low half of the argument at this position.
     Low(u8),
     /// The high half of the argument at this position.
     High(u8),
 }
 
-impl Word {
+impl ArgumentWord {
     /// These 32 bits of a call's arguments.
     pub(super) fn of(self, arguments: &[u64; 6]) -> u32 {
         match self {
-            Word::Low(argument) => low_half(arguments[usize::from(argument)]),
-            Word::High(argument) => low_half(arguments[usize::from(argument)] >> 32),
+            ArgumentWord::Low(argument) => low_half(arguments[usize::from(argument)]),
+            ArgumentWord::High(argument) => low_half(arguments[usize::from(argument)] >> 32),
         }
     }
 }
 
 /// What an argument is compared with, after masking.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Test {
+pub(super) enum ArgumentTest {
     Equals(u32),
     AnyBit(u32),
     AtLeast(u32),
 }
 
-impl Test {
+impl ArgumentTest {
     pub(super) fn holds(self, value: u32) -> bool {
         match self {
-            Test::Equals(expected) => value == expected,
-            Test::AnyBit(bits) => value & bits != 0,
-            Test::AtLeast(least) => value >= least,
+            ArgumentTest::Equals(expected) => value == expected,
+            ArgumentTest::AnyBit(bits) => value & bits != 0,
+            ArgumentTest::AtLeast(least) => value >= least,
         }
     }
 }
 
 /// How and why a call fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct CallRefusal {
     /// The error that the program sees; with 0 it takes the call for done.
     pub(super) errno: u16,
     /// Whether the supervisor is told, where there is one. Not for calls that ordinary programs try and do without.
@@ -85,11 +85,11 @@ pub(super) struct Refusal {
     pub(super) reason: Option<&'static str>,
 }
 
-impl Rule {
+impl CallRule {
     /// Follows the decision for these arguments to its end, which is anything but `When`.
-    pub(super) fn decide(&'static self, arguments: &[u64; 6]) -> &'static Rule {
+    pub(super) fn decide(&'static self, arguments: &[u64; 6]) -> &'static CallRule {
         let mut rule = self;
-        while let Rule::When {
+        while let CallRule::When {
             word,
             mask,
             test,
@@ -115,29 +115,29 @@ pub(super) const fn low_half(argument: u64) -> u32 {
 
 /// One line of the table.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct TableEntry {
     pub(super) name: &'static str,
     pub(super) number: u32,
     /// The rule without options.
-    pub(super) rule: &'static Rule,
+    pub(super) rule: &'static CallRule,
     /// An option that replaces the rule.
-    pub(super) switch: Option<Switch>,
+    pub(super) switch: Option<RuleSwitch>,
     /// Another option that replaces the rule, unless `switch` does.
-    pub(super) second: Option<Switch>,
+    pub(super) second: Option<RuleSwitch>,
     /// Who needs the call, or why it is refused.
     pub(super) reason: &'static str,
 }
 
 /// An option that changes the rule of a call, and the rule it then has.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Switch {
+pub(super) struct RuleSwitch {
     pub(super) option: fn(&Options) -> bool,
-    pub(super) rule: &'static Rule,
+    pub(super) rule: &'static CallRule,
 }
 
-impl Entry {
+impl TableEntry {
     /// The rule under these options.
-    pub(super) fn rule(&self, options: &Options) -> &'static Rule {
+    pub(super) fn rule(&self, options: &Options) -> &'static CallRule {
         let mut switches = [self.switch, self.second].into_iter().flatten();
         let first_on = switches.find(|switch| (switch.option)(options));
         first_on.map_or(self.rule, |switch| switch.rule)
@@ -148,11 +148,11 @@ impl Entry {
 pub(super) const fn entry(
     name: &'static str,
     number: libc::c_long,
-    rule: &'static Rule,
-    switch: Option<Switch>,
+    rule: &'static CallRule,
+    switch: Option<RuleSwitch>,
     reason: &'static str,
-) -> Entry {
-    Entry {
+) -> TableEntry {
+    TableEntry {
         name: name.split_at("SYS_".len()).1,
         number: number_of(number),
         rule,
@@ -162,11 +162,11 @@ pub(super) const fn entry(
     }
 }
 
-impl Entry {
+impl TableEntry {
     /// The same with `rule` under `option`, unless the first option is on.
-    pub(super) const fn or(self, option: fn(&Options) -> bool, rule: &'static Rule) -> Self {
+    pub(super) const fn or(self, option: fn(&Options) -> bool, rule: &'static CallRule) -> Self {
         Self {
-            second: Some(Switch { option, rule }),
+            second: Some(RuleSwitch { option, rule }),
             ..self
         }
     }

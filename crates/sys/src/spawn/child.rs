@@ -1,7 +1,7 @@
 //! What the child does between clone and execve.
 //!
 //! It shares its parent's memory and the parent sleeps, so it does nothing but system calls and writes to its
-//! [`Plan`]: no allocation, no lock, no thread-local variable, no panic.
+//! [`ChildPlan`]: no allocation, no lock, no thread-local variable, no panic.
 
 use core::ffi::{c_int, c_long, c_void};
 
@@ -10,7 +10,7 @@ use super::starter::{Starter, reset_signal_actions};
 use super::user::{User, become_user_with};
 
 /// Everything the child needs, made ready by the parent, and what it tells the parent in return.
-pub(crate) struct Plan {
+pub(crate) struct ChildPlan {
     /// Null-terminated; the arguments.
     pub(crate) argv: *const *const u8,
     /// Null-terminated; the environment.
@@ -35,14 +35,14 @@ pub(crate) struct Plan {
     pub(crate) starter: Option<Starter>,
 
     /// Answer: which step failed, if the child comes to its end without execve.
-    pub(crate) failed: Step,
+    pub(crate) failed: ChildStep,
     /// Answer: why.
     pub(crate) errno: i32,
 }
 
 /// The steps that can fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum ChildStep {
     None,
     Session,
     DieWithParent,
@@ -58,10 +58,10 @@ pub(crate) enum Step {
 /// Runs in the child on its own stack.
 ///
 /// # Safety
-/// `plan` points to a [`Plan`] that the sleeping parent lent exclusively, with all of its pointers valid.
+/// `plan` points to a [`ChildPlan`] that the sleeping parent lent exclusively, with all of its pointers valid.
 pub(crate) unsafe extern "C" fn run(plan: *mut c_void) -> ! {
     // SAFETY: as the caller promises.
-    let plan = unsafe { &mut *plan.cast::<Plan>() };
+    let plan = unsafe { &mut *plan.cast::<ChildPlan>() };
     // SAFETY: as the caller promises.
     let (failed, errno) = unsafe { prepare(plan) };
     plan.failed = failed;
@@ -91,54 +91,54 @@ const fn word(value: c_int) -> usize {
 ///
 /// # Safety
 /// All pointers of the plan are valid.
-unsafe fn prepare(plan: &mut Plan) -> (Step, i32) {
+unsafe fn prepare(plan: &mut ChildPlan) -> (ChildStep, i32) {
     if plan.starter.is_none() {
         reset_signal_actions();
     }
     if plan.new_session {
         let answer = call(libc::SYS_setsid, [0; 6]);
         if answer < 0 {
-            return (Step::Session, raw::errno(answer));
+            return (ChildStep::Session, raw::errno(answer));
         }
     }
     let answer = die_with_parent(plan);
     if answer < 0 {
-        return (Step::DieWithParent, raw::errno(answer));
+        return (ChildStep::DieWithParent, raw::errno(answer));
     }
     // SAFETY: as the caller promises.
     let answer = unsafe { place_descriptors(plan) };
     if answer < 0 {
-        return (Step::Descriptors, raw::errno(answer));
+        return (ChildStep::Descriptors, raw::errno(answer));
     }
     let answer = call(
         libc::SYS_close_range,
         [plan.descriptor_count, u32::MAX as usize, 0, 0, 0, 0],
     );
     if answer < 0 {
-        return (Step::Close, raw::errno(answer));
+        return (ChildStep::Close, raw::errno(answer));
     }
     if plan.terminal {
         // Only now that it is descriptor 0: the request names the terminal of the session just made (tty_ioctl(4)).
         let answer = call(libc::SYS_ioctl, [0, terminal_request(), 0, 0, 0, 0]);
         if answer < 0 {
-            return (Step::Terminal, raw::errno(answer));
+            return (ChildStep::Terminal, raw::errno(answer));
         }
     }
     if let Some(user) = plan.user {
         let bounding = plan.starter.map(|starter| starter.bounding);
         if let Err(errno) = become_user_with(user, bounding) {
-            return (Step::User, errno.raw_os_error());
+            return (ChildStep::User, errno.raw_os_error());
         }
         // Changing the user has undone it (prctl(2)).
         let answer = die_with_parent(plan);
         if answer < 0 {
-            return (Step::DieWithParent, raw::errno(answer));
+            return (ChildStep::DieWithParent, raw::errno(answer));
         }
     }
     if !plan.cwd.is_null() {
         let answer = call(libc::SYS_chdir, [plan.cwd.addr(), 0, 0, 0, 0, 0]);
         if answer < 0 {
-            return (Step::Directory, raw::errno(answer));
+            return (ChildStep::Directory, raw::errno(answer));
         }
     }
     unblock_signals();
@@ -146,7 +146,7 @@ unsafe fn prepare(plan: &mut Plan) -> (Step, i32) {
     unsafe { execute(plan) }
 }
 
-fn die_with_parent(plan: &Plan) -> isize {
+fn die_with_parent(plan: &ChildPlan) -> isize {
     if !plan.die_with_parent {
         return 0;
     }
@@ -172,7 +172,7 @@ fn unblock_signals() {
 
 /// # Safety
 /// `descriptors` points to `descriptor_count` numbers.
-unsafe fn place_descriptors(plan: &Plan) -> isize {
+unsafe fn place_descriptors(plan: &ChildPlan) -> isize {
     let mut place = 0;
     while place < plan.descriptor_count {
         // SAFETY: `place` is below the count, as the caller promises.
@@ -200,8 +200,8 @@ const AT_FDCWD: usize = libc::AT_FDCWD as usize;
 ///
 /// # Safety
 /// All pointers of the plan are valid.
-unsafe fn execute(plan: &mut Plan) -> (Step, i32) {
-    let mut refused = (Step::NotFound, libc::ENOENT);
+unsafe fn execute(plan: &mut ChildPlan) -> (ChildStep, i32) {
+    let mut refused = (ChildStep::NotFound, libc::ENOENT);
     let mut next = plan.candidates;
     loop {
         // SAFETY: the array ends with a null pointer, which is not passed.
@@ -215,19 +215,19 @@ unsafe fn execute(plan: &mut Plan) -> (Step, i32) {
         );
         match raw::errno(answer) {
             // There, but the interpreter or the loader that it names is not.
-            libc::ENOENT if file_type(candidate).is_some() => return (Step::Execute, libc::ENOENT),
+            libc::ENOENT if file_type(candidate).is_some() => return (ChildStep::Execute, libc::ENOENT),
             libc::ENOENT | libc::ENOTDIR => {}
             libc::EACCES if file_type(candidate) == Some(libc::S_IFDIR) => {
                 if !plan.searched {
-                    return (Step::Execute, libc::EISDIR);
+                    return (ChildStep::Execute, libc::EISDIR);
                 }
             }
-            libc::EACCES => refused = (Step::Execute, libc::EACCES),
+            libc::EACCES => refused = (ChildStep::Execute, libc::EACCES),
             libc::ENOEXEC if is_text(candidate) => {
                 // SAFETY: as the caller promises; the array has at least two places.
-                return (Step::Execute, unsafe { execute_with_shell(plan, candidate) });
+                return (ChildStep::Execute, unsafe { execute_with_shell(plan, candidate) });
             }
-            errno => return (Step::Execute, errno),
+            errno => return (ChildStep::Execute, errno),
         }
         // SAFETY: this was not the null pointer at the end.
         next = unsafe { next.add(1) };
@@ -236,7 +236,7 @@ unsafe fn execute(plan: &mut Plan) -> (Step, i32) {
 
 /// # Safety
 /// `shell_argv` has at least two places and ends with a null pointer.
-unsafe fn execute_with_shell(plan: &mut Plan, script: *const u8) -> i32 {
+unsafe fn execute_with_shell(plan: &mut ChildPlan, script: *const u8) -> i32 {
     // SAFETY: as the caller promises.
     let place = unsafe { plan.shell_argv.add(1) };
     // SAFETY: as the caller promises.

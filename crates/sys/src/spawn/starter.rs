@@ -1,7 +1,7 @@
 //! A process that starts one program after another, and what it has found out about itself once for all of them.
 
 use super::children;
-use super::user::{Bounding, bounding_set};
+use super::user::{BoundingBits, bounding_set};
 use super::{Spawn, SpawnError, Spawned, raw, spawn_by};
 
 /// A process in which every signal has its default action and that knows its bounding set, so that none of its children
@@ -9,7 +9,7 @@ use super::{Spawn, SpawnError, Spawned, raw, spawn_by};
 #[derive(Debug, Clone, Copy)]
 pub struct Starter {
     /// As it was then: it can only shrink (capabilities(7)).
-    pub(super) bounding: Bounding,
+    pub(super) bounding: BoundingBits,
 }
 
 impl Starter {

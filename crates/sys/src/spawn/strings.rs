@@ -3,13 +3,13 @@
 use alloc::vec::Vec;
 
 /// Strings that end with a zero byte each, and pointers to them that end with a null pointer.
-pub(crate) struct Strings {
+pub(crate) struct CStringArray {
     /// Never changed after `pointers` was made; moving the `Vec` does not move what it holds.
     bytes: Vec<u8>,
     pointers: Vec<*const u8>,
 }
 
-impl Strings {
+impl CStringArray {
     /// Copies the strings, each the concatenation of its parts; `None` if one contains a zero byte.
     pub(crate) fn new<'a, const PARTS: usize>(
         strings: impl Iterator<Item = [&'a [u8]; PARTS]> + Clone,

@@ -19,18 +19,18 @@ pub struct User {
 
 /// `struct __user_cap_header_struct` (capget(2)).
 #[repr(C)]
-struct Header {
+struct CapHeader {
     version: u32,
     pid: c_int,
 }
 
 /// `struct __user_cap_data_struct`, of which version 3 takes two: effective, permitted, inheritable.
-type Sets = [[u32; 3]; 2];
+type CapSets = [[u32; 3]; 2];
 
 /// `_LINUX_CAPABILITY_VERSION_3` (linux/capability.h).
 const VERSION_3: u32 = 0x2008_0522;
 
-const EMPTY: Sets = [[0; 3]; 2];
+const EMPTY: CapSets = [[0; 3]; 2];
 
 /// Becomes the user in all of its ids. A user other than root keeps no capability in any set, as far as the bounding
 /// set can be emptied (which takes `CAP_SETPCAP`); root keeps what there is. Whoever is the user already changes nothing.
@@ -45,7 +45,7 @@ pub fn become_user(user: User) -> Result<(), Errno> {
 }
 
 /// As [`become_user`], by a process that had no more than `bounding` in its bounding set, if that is known.
-pub(super) fn become_user_with(user: User, bounding: Option<Bounding>) -> Result<(), Errno> {
+pub(super) fn become_user_with(user: User, bounding: Option<BoundingBits>) -> Result<(), Errno> {
     // To the kernel this number means "leave it as it is".
     if user.uid == u32::MAX || user.gid == u32::MAX {
         return Err(Errno::INVAL);
@@ -108,12 +108,12 @@ fn drop_groups() -> Result<(), Errno> {
 
 /// Capabilities by number, a bit each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Bounding(u64);
+pub(super) struct BoundingBits(u64);
 
 /// Which capabilities are in this thread's bounding set.
 ///
 /// To drop one takes several times as long as to ask, even one that is not there.
-pub(super) fn bounding_set() -> Bounding {
+pub(super) fn bounding_set() -> BoundingBits {
     let mut bits = 0;
     for capability in 0..64 {
         match call(libc::SYS_prctl, [option(libc::PR_CAPBSET_READ), capability, 0, 0]) {
@@ -123,13 +123,13 @@ pub(super) fn bounding_set() -> Bounding {
             Err(_) => break,
         }
     }
-    Bounding(bits)
+    BoundingBits(bits)
 }
 
 /// Empties the bounding and the ambient set as far as that is allowed; what stays is of no use to a program that may
 /// not gain privileges by exec.
-fn empty_outer_sets(bounding: Option<Bounding>) {
-    let Bounding(mut left) = bounding.unwrap_or_else(bounding_set);
+fn empty_outer_sets(bounding: Option<BoundingBits>) {
+    let BoundingBits(mut left) = bounding.unwrap_or_else(bounding_set);
     while left != 0 {
         let capability = wide(left.trailing_zeros());
         if call(libc::SYS_prctl, [option(libc::PR_CAPBSET_DROP), capability, 0, 0]).is_err() {
@@ -166,7 +166,7 @@ fn give_up_capabilities() -> Result<(), Errno> {
     }
 }
 
-fn capabilities() -> Result<Sets, Errno> {
+fn capabilities() -> Result<CapSets, Errno> {
     let (mut header, mut sets) = (own_capabilities(), EMPTY);
     let addresses = [
         (&raw mut header).expose_provenance(),
@@ -176,8 +176,8 @@ fn capabilities() -> Result<Sets, Errno> {
     Ok(sets)
 }
 
-const fn own_capabilities() -> Header {
-    Header {
+const fn own_capabilities() -> CapHeader {
+    CapHeader {
         version: VERSION_3,
         pid: 0,
     }

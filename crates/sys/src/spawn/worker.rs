@@ -43,7 +43,7 @@ pub fn fork_worker(
         return Ok(i32::try_from(pid).unwrap_or(0));
     }
     // From here on in the worker, which never returns to what its copy of the stack holds.
-    let ends = Ends;
+    let ends = WorkerEnd;
     let code = match settle(&socket, parent) {
         Ok(()) => {
             let became = settle_as(user, parent);
@@ -56,9 +56,9 @@ pub fn fork_worker(
 }
 
 /// Ends the worker should its work panic in a program that unwinds.
-struct Ends;
+struct WorkerEnd;
 
-impl Drop for Ends {
+impl Drop for WorkerEnd {
     fn drop(&mut self) {
         exit(BROKEN);
     }

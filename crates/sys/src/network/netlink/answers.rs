@@ -17,7 +17,7 @@ pub(super) const FLAGS: usize = 6;
 
 /// One message from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::network) struct Message<'a> {
+pub(in crate::network) struct KernelMessage<'a> {
     /// What it is, such as `RTM_NEWADDR`.
     pub(in crate::network) kind: u16,
     pub(super) flags: u16,
@@ -29,7 +29,7 @@ pub(in crate::network) struct Message<'a> {
 
 /// What a message says about its request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict<'a> {
+pub(super) enum RequestVerdict<'a> {
     /// Not an acknowledgement but content.
     None,
     Done,
@@ -39,27 +39,27 @@ pub(super) enum Verdict<'a> {
     },
 }
 
-impl<'a> Message<'a> {
+impl<'a> KernelMessage<'a> {
     /// Whether it belongs to a list that changed while it was told, so that something may be missing.
     pub(in crate::network) fn is_of_broken_list(&self) -> bool {
         i32::from(self.flags) & libc::NLM_F_DUMP_INTR != 0
     }
 
     /// What it says about its request; `None` if it is broken.
-    pub(super) fn verdict(&self) -> Option<Verdict<'a>> {
+    pub(super) fn verdict(&self) -> Option<RequestVerdict<'a>> {
         let errno = match i32::from(self.kind) {
             // The end of a list may carry an error too, and need not.
             libc::NLMSG_DONE if self.payload.is_empty() => 0,
             libc::NLMSG_ERROR | libc::NLMSG_DONE => i32::from_ne_bytes(field(self.payload, 0)?),
             libc::NLMSG_OVERRUN => return None,
-            _ => return Some(Verdict::None),
+            _ => return Some(RequestVerdict::None),
         };
         if errno == 0 {
-            return Some(Verdict::Done);
+            return Some(RequestVerdict::Done);
         }
         let errno = Errno::from_raw_os_error(errno.checked_neg().filter(|errno| *errno > 0)?);
         let words = self.words().unwrap_or_default();
-        Some(Verdict::Refused { errno, words })
+        Some(RequestVerdict::Refused { errno, words })
     }
 
     /// The kernel's words in an `NLMSG_ERROR`: behind the errno, the header of the request, and its content, unless
@@ -89,11 +89,11 @@ pub(in crate::network) fn field<const LENGTH: usize>(bytes: &[u8], at: usize) ->
 }
 
 /// The messages of a datagram; `None`, and the end, where one is broken.
-pub(super) fn messages(bytes: &[u8]) -> impl Iterator<Item = Option<Message<'_>>> {
+pub(super) fn messages(bytes: &[u8]) -> impl Iterator<Item = Option<KernelMessage<'_>>> {
     let read = |bytes: &[u8]| usize::try_from(u32::from_ne_bytes(field(bytes, 0)?)).ok();
     pieces(bytes, MESSAGE_HEADER, read).map(|piece| {
         let piece = piece?;
-        Some(Message {
+        Some(KernelMessage {
             kind: u16::from_ne_bytes(field(piece, 4)?),
             flags: u16::from_ne_bytes(field(piece, FLAGS)?),
             number: u32::from_ne_bytes(field(piece, 8)?),

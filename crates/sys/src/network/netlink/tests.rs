@@ -1,7 +1,7 @@
 use super::*;
 
-fn example() -> Requests {
-    let mut requests = Requests::default();
+fn example() -> RequestBatch {
+    let mut requests = RequestBatch::default();
     requests.push("first", 0x0a06, libc::NLM_F_ACK, |request| {
         request.header(&[2, 0, 0, 0]).text(1, "abc").nested(4, |inner| {
             inner.number(2, 0x0102_0304).attribute(3, &[9]);
@@ -36,8 +36,8 @@ fn the_last_request_can_be_made_to_be_answered() {
     requests.await_last();
     assert_eq!(requests.awaited, Some(1));
     assert_eq!(requests.bytes[54..56], [5, 0]);
-    let netlink = Netlink::open(Family::Route).unwrap();
-    let mut unanswered = Requests::default();
+    let netlink = NetlinkSocket::open(NetlinkFamily::Route).unwrap();
+    let mut unanswered = RequestBatch::default();
     unanswered.push("nothing", u16::try_from(libc::NLMSG_NOOP).unwrap(), 0, |_| {});
     assert!(netlink.send(&unanswered, |_| {}).unwrap().is_empty());
     unanswered.awaited = Some(0);
@@ -60,12 +60,12 @@ fn what_is_written_is_read_again() {
 
 #[test]
 fn too_much_for_a_length_is_an_error_and_not_a_wrap() {
-    let mut requests = Requests::default();
+    let mut requests = RequestBatch::default();
     requests.push("long", 1, 0, |request| {
         request.attribute(1, &vec![0; 70_000]);
     });
     assert!(requests.too_long);
-    let netlink = Netlink::open(Family::Route).unwrap();
+    let netlink = NetlinkSocket::open(NetlinkFamily::Route).unwrap();
     let error = netlink.send(&requests, |_| {}).unwrap_err();
     assert!(matches!(error, NetworkError::Talking { step: "long", .. }), "{error:?}");
 }
@@ -96,8 +96,8 @@ fn broken_answers_are_found() {
     }
 }
 
-fn error_message(flags: i32, payload: &[u8]) -> Message<'_> {
-    Message {
+fn error_message(flags: i32, payload: &[u8]) -> KernelMessage<'_> {
+    KernelMessage {
         kind: u16::try_from(libc::NLMSG_ERROR).unwrap(),
         flags: u16::try_from(flags).unwrap(),
         number: 0,
@@ -115,7 +115,7 @@ fn refusals_carry_the_kernels_words() {
     let text = [b"\x0c\0\x01\0".as_slice(), b"no such", b"\0"].concat();
     payload.extend(&text);
     let refused = |words| {
-        Some(Verdict::Refused {
+        Some(RequestVerdict::Refused {
             errno: Errno::INVAL,
             words,
         })
@@ -142,5 +142,5 @@ fn errors_that_are_none_of_the_kernels_are_broken() {
         assert_eq!(error_message(0, &payload).verdict(), None, "{errno}");
     }
     assert_eq!(error_message(0, &[0, 0]).verdict(), None);
-    assert_eq!(error_message(0, &[0; 4]).verdict(), Some(Verdict::Done));
+    assert_eq!(error_message(0, &[0; 4]).verdict(), Some(RequestVerdict::Done));
 }

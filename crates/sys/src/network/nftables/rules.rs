@@ -3,7 +3,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use crate::network::netlink::{Payload, Requests, Step};
+use crate::network::netlink::{MessagePayload, RequestBatch, RequestStep};
 
 /// The name of our table in each family.
 const TABLE: &str = "offleash";
@@ -70,21 +70,21 @@ const KIND_OF_PACKET: u8 = 0x17;
 const FIRST_PACKET: u8 = 0x02;
 
 #[derive(Debug, Clone, Copy)]
-enum Comparison {
+enum RuleComparison {
     Equal = 0,
     NotEqual = 1,
 }
 
 /// What is filtered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Protocol {
+pub(super) enum RuleProtocol {
     Tcp = 6,
     Udp = 17,
 }
 
 /// Where packets are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Chain {
+pub(super) enum ChainHook {
     /// As they come in again over `lo`, before anything else.
     Held,
     /// As the namespace's own programs send them; addresses may be rewritten here.
@@ -93,7 +93,7 @@ pub(super) enum Chain {
     Arriving,
 }
 
-impl Chain {
+impl ChainHook {
     fn name(self) -> &'static str {
         match self {
             Self::Held => "held",
@@ -114,7 +114,7 @@ impl Chain {
 
 /// How packets of a family look and what it calls things.
 #[derive(Debug, Clone)]
-pub(super) struct Layout {
+pub(super) struct HeaderLayout {
     /// `NFPROTO_…`.
     family: u8,
     /// Where the header has the packet's destination.
@@ -130,7 +130,7 @@ pub(super) struct Layout {
     needs: &'static str,
 }
 
-impl Layout {
+impl HeaderLayout {
     pub(super) fn ipv4(own: Ipv4Addr) -> Self {
         Self {
             family: 2,
@@ -166,12 +166,12 @@ impl Layout {
 
 /// A transaction that is being written.
 #[derive(Debug)]
-pub(super) struct Ruleset(Requests);
+pub(super) struct RulesetWriter(RequestBatch);
 
-impl Ruleset {
+impl RulesetWriter {
     pub(super) fn new() -> Self {
-        let mut requests = Requests::default();
-        let step = Step {
+        let mut requests = RequestBatch::default();
+        let step = RequestStep {
             does: "beginning a transaction of packet filters",
             needs: Some("packet filter (NF_TABLES)"),
         };
@@ -181,10 +181,10 @@ impl Ruleset {
         Self(requests)
     }
 
-    pub(super) fn finish(mut self) -> Requests {
+    pub(super) fn finish(mut self) -> RequestBatch {
         // One answer for all; not for the end, which only newer kernels answer (Linux 6.10).
         self.0.await_last();
-        let step = Step {
+        let step = RequestStep {
             does: "ending a transaction of packet filters",
             needs: None,
         };
@@ -195,8 +195,8 @@ impl Ruleset {
     }
 
     /// A new table for the family of `layout`.
-    pub(super) fn table(&mut self, layout: Layout) -> Table<'_> {
-        let step = Step {
+    pub(super) fn table(&mut self, layout: HeaderLayout) -> TableWriter<'_> {
+        let step = RequestStep {
             does: "making a table of packet filters",
             needs: Some(layout.needs),
         };
@@ -204,7 +204,7 @@ impl Ruleset {
         self.0.push(step, kind(NEW_TABLE), flags, |request| {
             request.header(&layout.header()).text(table::NAME, TABLE);
         });
-        Table {
+        TableWriter {
             requests: &mut self.0,
             layout,
         }
@@ -213,15 +213,15 @@ impl Ruleset {
 
 /// A table that is being written.
 #[derive(Debug)]
-pub(super) struct Table<'a> {
-    requests: &'a mut Requests,
-    layout: Layout,
+pub(super) struct TableWriter<'a> {
+    requests: &'a mut RequestBatch,
+    layout: HeaderLayout,
 }
 
-impl Table<'_> {
-    pub(super) fn chain(&mut self, which: Chain) {
+impl TableWriter<'_> {
+    pub(super) fn chain(&mut self, which: ChainHook) {
         let (of_type, hook, priority, part) = which.place();
-        let step = Step {
+        let step = RequestStep {
             does: "making a chain of packet filters",
             needs: Some(part),
         };
@@ -244,12 +244,12 @@ impl Table<'_> {
     /// Appends a rule, of which `does` says what it is for and `needs` which part of the kernel it needs.
     pub(super) fn rule(
         &mut self,
-        to: Chain,
+        to: ChainHook,
         does: &'static str,
         needs: &'static str,
-        fill: impl FnOnce(&mut Rule<'_, '_>),
+        fill: impl FnOnce(&mut RuleWriter<'_, '_>),
     ) {
-        let step = Step {
+        let step = RequestStep {
             does,
             needs: Some(needs),
         };
@@ -261,7 +261,7 @@ impl Table<'_> {
                 .text(rule::TABLE, TABLE)
                 .text(rule::CHAIN, to.name())
                 .nested(rule::EXPRESSIONS, |expressions| {
-                    fill(&mut Rule { expressions, layout });
+                    fill(&mut RuleWriter { expressions, layout });
                 });
         });
     }
@@ -273,24 +273,24 @@ fn kind(request: u8) -> u16 {
 
 /// A rule that is being written: what must hold, in turn, and then what happens.
 #[derive(Debug)]
-pub(super) struct Rule<'a, 'b> {
-    expressions: &'a mut Payload<'b>,
-    layout: &'a Layout,
+pub(super) struct RuleWriter<'a, 'b> {
+    expressions: &'a mut MessagePayload<'b>,
+    layout: &'a HeaderLayout,
 }
 
-impl Rule<'_, '_> {
-    pub(super) fn protocol(&mut self, protocol: Protocol) -> &mut Self {
+impl RuleWriter<'_, '_> {
+    pub(super) fn protocol(&mut self, protocol: RuleProtocol) -> &mut Self {
         self.expression("meta", |meta| {
             meta.number(2, TRANSPORT_PROTOCOL).number(1, FIRST);
         });
-        self.compare(Comparison::Equal, &[protocol as u8])
+        self.compare(RuleComparison::Equal, &[protocol as u8])
     }
 
     pub(super) fn for_port(&mut self, port: u16) -> &mut Self {
         self.holds(
             TRANSPORT_HEADER,
             DESTINATION_PORT,
-            Comparison::Equal,
+            RuleComparison::Equal,
             &port.to_be_bytes(),
         )
     }
@@ -299,25 +299,25 @@ impl Rule<'_, '_> {
         self.holds(
             TRANSPORT_HEADER,
             DESTINATION_PORT,
-            Comparison::NotEqual,
+            RuleComparison::NotEqual,
             &port.to_be_bytes(),
         )
     }
 
     pub(super) fn for_loopback(&mut self) -> &mut Self {
-        self.destination(Comparison::Equal, &self.layout.loopback)
+        self.destination(RuleComparison::Equal, &self.layout.loopback)
     }
 
     pub(super) fn not_for_loopback(&mut self) -> &mut Self {
-        self.destination(Comparison::NotEqual, &self.layout.loopback)
+        self.destination(RuleComparison::NotEqual, &self.layout.loopback)
     }
 
     pub(super) fn for_own(&mut self) -> &mut Self {
-        self.destination(Comparison::Equal, &self.layout.own)
+        self.destination(RuleComparison::Equal, &self.layout.own)
     }
 
     pub(super) fn not_for_own(&mut self) -> &mut Self {
-        self.destination(Comparison::NotEqual, &self.layout.own)
+        self.destination(RuleComparison::NotEqual, &self.layout.own)
     }
 
     pub(super) fn accept(&mut self) -> &mut Self {
@@ -363,7 +363,7 @@ impl Rule<'_, '_> {
                     xor.attribute(data::VALUE, &[0]);
                 });
         });
-        self.compare(Comparison::Equal, &[FIRST_PACKET])
+        self.compare(RuleComparison::Equal, &[FIRST_PACKET])
     }
 
     /// Goes on only with packets that are marked so.
@@ -371,7 +371,7 @@ impl Rule<'_, '_> {
         self.expression("meta", |meta| {
             meta.number(2, META_MARK).number(1, FIRST);
         });
-        self.compare(Comparison::Equal, &mark.to_ne_bytes())
+        self.compare(RuleComparison::Equal, &mark.to_ne_bytes())
     }
 
     /// Drops the packet of TCP and answers it with a reset (`NFT_REJECT_TCP_RST`).
@@ -416,12 +416,12 @@ impl Rule<'_, '_> {
         })
     }
 
-    fn destination(&mut self, comparison: Comparison, beginning: &[u8]) -> &mut Self {
+    fn destination(&mut self, comparison: RuleComparison, beginning: &[u8]) -> &mut Self {
         self.holds(NETWORK_HEADER, self.layout.destination, comparison, beginning)
     }
 
     /// Goes on only if the bytes at `offset` of a header compare so.
-    fn holds(&mut self, header: u32, offset: u32, comparison: Comparison, bytes: &[u8]) -> &mut Self {
+    fn holds(&mut self, header: u32, offset: u32, comparison: RuleComparison, bytes: &[u8]) -> &mut Self {
         let length = u32::try_from(bytes.len()).unwrap_or(0);
         self.expression("payload", |payload| {
             payload
@@ -433,7 +433,7 @@ impl Rule<'_, '_> {
         self.compare(comparison, bytes)
     }
 
-    fn compare(&mut self, comparison: Comparison, bytes: &[u8]) -> &mut Self {
+    fn compare(&mut self, comparison: RuleComparison, bytes: &[u8]) -> &mut Self {
         self.expression("cmp", |compare| {
             compare
                 .number(1, FIRST)
@@ -453,7 +453,7 @@ impl Rule<'_, '_> {
     }
 
     /// Appends an expression. Its attributes are numbered as in the enumeration `nft_NAME_attributes`.
-    pub(super) fn expression(&mut self, name: &str, fill: impl FnOnce(&mut Payload<'_>)) -> &mut Self {
+    pub(super) fn expression(&mut self, name: &str, fill: impl FnOnce(&mut MessagePayload<'_>)) -> &mut Self {
         self.expressions.nested(expression::ELEMENT, |element| {
             element.text(expression::NAME, name).nested(expression::DATA, fill);
         });

@@ -4,13 +4,13 @@ use crate::network::tests::{SOURCES, in_namespace};
 
 /// Asks for what no kernel has, behind what every kernel has.
 fn commit_with_unknown_expression() -> Result<(), NetworkError> {
-    let mut ruleset = Ruleset::new();
-    let mut table = ruleset.table(Layout::ipv4(SOURCES.v4));
-    table.chain(Chain::Arriving);
-    table.rule(Chain::Arriving, "accepting", "filter", |rule| {
+    let mut ruleset = RulesetWriter::new();
+    let mut table = ruleset.table(HeaderLayout::ipv4(SOURCES.v4));
+    table.chain(ChainHook::Arriving);
+    table.rule(ChainHook::Arriving, "accepting", "filter", |rule| {
         rule.for_own().accept();
     });
-    table.rule(Chain::Arriving, "asking for the unknown", "the unknown", |rule| {
+    table.rule(ChainHook::Arriving, "asking for the unknown", "the unknown", |rule| {
         rule.expression("offleash", |_| {});
     });
     commit(&ruleset.finish())
@@ -47,7 +47,7 @@ fn what_the_kernel_does_not_know_is_missing_and_nothing_is_left_of_the_rest() {
 
 #[test]
 fn only_what_is_unknown_is_missing() {
-    let refusal = |needs, source| Refusal {
+    let refusal = |needs, source| RequestRefusal {
         number: 3,
         step: "making",
         needs,

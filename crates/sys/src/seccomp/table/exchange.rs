@@ -3,9 +3,9 @@
 use libc::*;
 
 use crate::seccomp::numbers::SYS_io_pgetevents;
-use crate::seccomp::rule::Entry;
+use crate::seccomp::rule::TableEntry;
 
-pub(super) static SOCKETS: &[Entry] = &[
+pub(super) static SOCKETS: &[TableEntry] = &[
     switch!(SYS_socket, SOCKET, host_namespaces => NO_SOCKET, "every program that uses the network or a unix socket"),
     switch!(SYS_socketpair, SOCKETPAIR, host_namespaces => BOUND_SOCKETPAIR, "program starters, event loops, D-Bus"),
     allow!(SYS_bind, "servers; inside the sandbox's own network"),
@@ -26,7 +26,7 @@ pub(super) static SOCKETS: &[Entry] = &[
     allow!(SYS_getsockopt, "clients, servers"),
 ];
 
-pub(super) static EVENTS: &[Entry] = &[
+pub(super) static EVENTS: &[TableEntry] = &[
     allow!(SYS_ppoll, "event loops, shells"),
     allow!(SYS_pselect6, "event loops, make, git"),
     allow!(SYS_epoll_create1, "event loops"),
@@ -41,7 +41,7 @@ pub(super) static EVENTS: &[Entry] = &[
 
 /// Only on x86_64: what newer architectures have in another form.
 #[cfg(target_arch = "x86_64")]
-pub(super) static OLD: &[Entry] = &[
+pub(super) static OLD: &[TableEntry] = &[
     allow!(SYS_poll, "event loops, musl"),
     allow!(SYS_select, "older programs, musl"),
     allow!(SYS_epoll_create, "older event loops"),
@@ -58,9 +58,9 @@ pub(super) static OLD: &[Entry] = &[
     absent!(SYS_epoll_wait_old, "never worked"),
 ];
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) static OLD: &[Entry] = &[];
+pub(super) static OLD: &[TableEntry] = &[];
 
-pub(super) static SYSTEM_V: &[Entry] = &[
+pub(super) static SYSTEM_V: &[TableEntry] = &[
     switch!(SYS_shmget, ALLOW, host_namespaces => ABSENT, "PostgreSQL, X11; inside the sandbox's own IPC namespace"),
     switch!(SYS_shmat, ALLOW, host_namespaces => ABSENT, "as shmget"),
     switch!(SYS_shmdt, ALLOW, host_namespaces => ABSENT, "as shmget"),
@@ -82,7 +82,7 @@ pub(super) static SYSTEM_V: &[Entry] = &[
 ];
 
 /// Calls that a program can do without; each was the way to kernel bugs.
-pub(super) static ASYNCHRONOUS: &[Entry] = &[
+pub(super) static ASYNCHRONOUS: &[TableEntry] = &[
     check!(
         SYS_io_uring_setup,
         ABSENT_AND_TOLD,

@@ -6,9 +6,9 @@ use crate::seccomp::numbers::{
     SYS_cachestat, SYS_fchmodat2, SYS_file_getattr, SYS_file_setattr, SYS_getxattrat, SYS_listxattrat,
     SYS_removexattrat, SYS_renameat, SYS_setxattrat, SYS_sync_file_range,
 };
-use crate::seccomp::rule::Entry;
+use crate::seccomp::rule::TableEntry;
 
-pub(super) static CONTENT: &[Entry] = &[
+pub(super) static CONTENT: &[TableEntry] = &[
     allow!(SYS_read, "every program"),
     allow!(SYS_write, "every program"),
     allow!(SYS_readv, "buffered readers, musl's stdio"),
@@ -73,7 +73,7 @@ pub(super) static CONTENT: &[Entry] = &[
     absent!(SYS_cachestat, "shows what others read through the page cache"),
 ];
 
-pub(super) static NAMES: &[Entry] = &[
+pub(super) static NAMES: &[TableEntry] = &[
     allow!(SYS_getcwd, "shells, build tools"),
     allow!(SYS_chdir, "shells, build tools"),
     allow!(SYS_fchdir, "find, tar, rm"),
@@ -91,7 +91,7 @@ pub(super) static NAMES: &[Entry] = &[
     allow!(SYS_inotify_rm_watch, "file watchers"),
 ];
 
-pub(super) static ATTRIBUTES: &[Entry] = &[
+pub(super) static ATTRIBUTES: &[TableEntry] = &[
     allow!(SYS_fstat, "every program"),
     allow!(SYS_newfstatat, "every program"),
     allow!(SYS_statx, "coreutils, Rust, Node.js"),
@@ -134,7 +134,7 @@ pub(super) static ATTRIBUTES: &[Entry] = &[
 
 /// Only on x86_64: what newer architectures have in another form.
 #[cfg(target_arch = "x86_64")]
-pub(super) static OLD: &[Entry] = &[
+pub(super) static OLD: &[TableEntry] = &[
     check!(SYS_open, OPEN, "musl, Go, statically linked programs"),
     check!(SYS_creat, MODE_IN_1, "older programs"),
     allow!(SYS_stat, "musl, older glibc"),
@@ -164,4 +164,4 @@ pub(super) static OLD: &[Entry] = &[
     quiet!(SYS_ustat, "older form of statfs, by device number"),
 ];
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) static OLD: &[Entry] = &[];
+pub(super) static OLD: &[TableEntry] = &[];

@@ -8,9 +8,9 @@ use crate::seccomp::numbers::{
     SYS_listmount, SYS_lsm_get_self_attr, SYS_lsm_list_modules, SYS_lsm_set_self_attr, SYS_open_tree_attr,
     SYS_statmount,
 };
-use crate::seccomp::rule::Entry;
+use crate::seccomp::rule::TableEntry;
 
-pub(super) static MOUNTS: &[Entry] = &[
+pub(super) static MOUNTS: &[TableEntry] = &[
     refuse!(SYS_mount, "changes the mount table"),
     refuse!(SYS_umount2, "changes the mount table"),
     refuse!(SYS_pivot_root, "changes the root directory"),
@@ -47,7 +47,7 @@ pub(super) static MOUNTS: &[Entry] = &[
     refuse!(SYS_fanotify_mark, "watches, and may decide, every file access"),
 ];
 
-pub(super) static MACHINE: &[Entry] = &[
+pub(super) static MACHINE: &[TableEntry] = &[
     refuse!(SYS_reboot, "stops the machine"),
     refuse!(SYS_kexec_load, "replaces the kernel"),
     refuse!(SYS_kexec_file_load, "replaces the kernel"),
@@ -69,7 +69,7 @@ pub(super) static MACHINE: &[Entry] = &[
     refuse!(SYS_keyctl, "keyrings are shared by all processes of a user"),
 ];
 
-pub(super) static INSIGHT: &[Entry] = &[
+pub(super) static INSIGHT: &[TableEntry] = &[
     refuse!(
         SYS_perf_event_open,
         "counts what the processor and the kernel do for others; a long list of kernel bugs"
@@ -97,7 +97,7 @@ pub(super) static INSIGHT: &[Entry] = &[
 /// supervisor the newer one wins (seccomp(2)): it would answer `continue` to what the sandbox refuses. Landlock is
 /// absent although it too can only take away: its stack of layers is kernel surface, every user of it probes the
 /// version first and goes on without, and the sandbox's own layer already holds.
-pub(super) static SELF_RESTRICTION: &[Entry] = &[
+pub(super) static SELF_RESTRICTION: &[TableEntry] = &[
     switch!(
         SYS_seccomp,
         ABSENT,
@@ -114,7 +114,7 @@ pub(super) static SELF_RESTRICTION: &[Entry] = &[
 
 /// What current kernels no longer have.
 #[cfg(target_arch = "x86_64")]
-pub(super) static OLD: &[Entry] = &[
+pub(super) static OLD: &[TableEntry] = &[
     quiet!(SYS_uselib, "removed from the kernel"),
     quiet!(SYS__sysctl, "removed from the kernel"),
     quiet!(SYS_sysfs, "lists the kernel's file systems"),
@@ -131,4 +131,4 @@ pub(super) static OLD: &[Entry] = &[
 ];
 /// What current kernels no longer have.
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) static OLD: &[Entry] = &[quiet!(SYS_nfsservctl, "removed from the kernel")];
+pub(super) static OLD: &[TableEntry] = &[quiet!(SYS_nfsservctl, "removed from the kernel")];

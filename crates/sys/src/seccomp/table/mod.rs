@@ -14,7 +14,7 @@
 //! (`kernel/seccomp.c`); outside a probe of the kernel's the first ends the program and the second fails. To a kernel that
 //! does ask, the filter answers that they do not exist.
 
-use super::rule::Entry;
+use super::rule::TableEntry;
 
 macro_rules! allow {
     ($number:ident, $who:literal) => {
@@ -60,7 +60,7 @@ macro_rules! switch {
             stringify!($number),
             $number,
             &$crate::seccomp::conditions::$rule,
-            Some($crate::seccomp::rule::Switch {
+            Some($crate::seccomp::rule::RuleSwitch {
                 option: |options| options.$option,
                 rule: &$crate::seccomp::conditions::$other,
             }),
@@ -88,7 +88,7 @@ mod kernel;
 mod programs;
 
 /// Every topic.
-static TOPICS: &[&[Entry]] = &[
+static TOPICS: &[&[TableEntry]] = &[
     files::CONTENT,
     files::NAMES,
     files::ATTRIBUTES,
@@ -117,10 +117,10 @@ static TOPICS: &[&[Entry]] = &[
 /// One more than the newest number in the table; at this one and above, nothing exists.
 pub(super) const END: usize = 480;
 
-static BY_NUMBER: [Option<&Entry>; END] = index();
+static BY_NUMBER: [Option<&TableEntry>; END] = index();
 
 /// Puts every entry at its number; two entries for one number do not compile.
-const fn index() -> [Option<&'static Entry>; END] {
+const fn index() -> [Option<&'static TableEntry>; END] {
     let mut by_number = [None; END];
     let mut topic = 0;
     while topic < TOPICS.len() {
@@ -138,11 +138,11 @@ const fn index() -> [Option<&'static Entry>; END] {
 }
 
 /// The line of a system call number.
-pub(super) fn by_number(number: usize) -> Option<&'static Entry> {
+pub(super) fn by_number(number: usize) -> Option<&'static TableEntry> {
     BY_NUMBER.get(number).copied().flatten()
 }
 
 /// Every line, by number.
-pub(super) fn entries() -> impl Iterator<Item = &'static Entry> {
+pub(super) fn entries() -> impl Iterator<Item = &'static TableEntry> {
     BY_NUMBER.iter().copied().flatten()
 }

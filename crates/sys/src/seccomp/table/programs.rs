@@ -5,9 +5,9 @@ use libc::*;
 use crate::seccomp::numbers::{
     SYS_futex_requeue, SYS_futex_wait, SYS_futex_wake, SYS_getrlimit, SYS_map_shadow_stack, SYS_mseal, SYS_setrlimit,
 };
-use crate::seccomp::rule::Entry;
+use crate::seccomp::rule::TableEntry;
 
-pub(super) static MEMORY: &[Entry] = &[
+pub(super) static MEMORY: &[TableEntry] = &[
     allow!(SYS_brk, "every program"),
     switch!(SYS_mmap, ALLOW, watch_reservations => MMAP, "every program"),
     allow!(SYS_munmap, "every program"),
@@ -62,7 +62,7 @@ pub(super) static MEMORY: &[Entry] = &[
     ),
 ];
 
-pub(super) static THREADS: &[Entry] = &[
+pub(super) static THREADS: &[TableEntry] = &[
     allow!(SYS_futex, "every threaded program"),
     absent!(SYS_futex_waitv, "waits for many locks at once; Wine falls back"),
     absent!(SYS_futex_wake, "newer form of futex, to which callers fall back"),
@@ -86,7 +86,7 @@ pub(super) static THREADS: &[Entry] = &[
     allow!(SYS_getcpu, "allocators, run-times"),
 ];
 
-pub(super) static PROCESSES: &[Entry] = &[
+pub(super) static PROCESSES: &[TableEntry] = &[
     allow!(SYS_execve, "shells, every program starter"),
     allow!(SYS_execveat, "fexecve, container tools"),
     allow!(SYS_exit_group, "every program"),
@@ -120,7 +120,7 @@ pub(super) static PROCESSES: &[Entry] = &[
 
 /// Only on x86_64: what newer architectures have in another form.
 #[cfg(target_arch = "x86_64")]
-pub(super) static OLD: &[Entry] = &[
+pub(super) static OLD: &[TableEntry] = &[
     allow!(SYS_arch_prctl, "every C library at start"),
     switch!(SYS_fork, ALLOW, count_forks => ADMIT, "older programs, musl"),
     switch!(SYS_vfork, ALLOW, count_forks => ADMIT, "Python's subprocess, posix_spawn in musl"),
@@ -135,9 +135,9 @@ pub(super) static OLD: &[Entry] = &[
     refuse!(SYS_ioperm, "reaches hardware ports"),
 ];
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) static OLD: &[Entry] = &[];
+pub(super) static OLD: &[TableEntry] = &[];
 
-pub(super) static DEBUGGING: &[Entry] = &[
+pub(super) static DEBUGGING: &[TableEntry] = &[
     debugger!(
         SYS_ptrace,
         "reads and steers other processes; debuggers and strace need it"
@@ -154,7 +154,7 @@ pub(super) static DEBUGGING: &[Entry] = &[
     switch!(SYS_kcmp, REFUSED_QUIETLY, allow_ptrace => ALLOW, "compares kernel objects of other processes"),
 ];
 
-pub(super) static IDENTITY: &[Entry] = &[
+pub(super) static IDENTITY: &[TableEntry] = &[
     allow!(SYS_getuid, "every program"),
     allow!(SYS_getgid, "every program"),
     allow!(SYS_geteuid, "every program"),
@@ -178,7 +178,7 @@ pub(super) static IDENTITY: &[Entry] = &[
     allow!(SYS_capset, "daemons that drop capabilities; there is none to gain"),
 ];
 
-pub(super) static SIGNALS: &[Entry] = &[
+pub(super) static SIGNALS: &[TableEntry] = &[
     allow!(SYS_rt_sigaction, "every program"),
     allow!(SYS_rt_sigprocmask, "every program"),
     allow!(SYS_rt_sigreturn, "every signal handler"),
@@ -205,7 +205,7 @@ pub(super) static SIGNALS: &[Entry] = &[
     ),
 ];
 
-pub(super) static SCHEDULING: &[Entry] = &[
+pub(super) static SCHEDULING: &[TableEntry] = &[
     allow!(SYS_sched_yield, "run-times, spin locks"),
     allow!(SYS_sched_getaffinity, "run-times that count processors"),
     switches!(
@@ -238,7 +238,7 @@ pub(super) static SCHEDULING: &[Entry] = &[
     quiet!(SYS_ioprio_set, "changes the share of the machine's disks"),
 ];
 
-pub(super) static TIME: &[Entry] = &[
+pub(super) static TIME: &[TableEntry] = &[
     allow!(SYS_clock_gettime, "every program where the vDSO cannot answer"),
     allow!(SYS_clock_getres, "Python, Java"),
     allow!(SYS_gettimeofday, "every program where the vDSO cannot answer"),

@@ -3,7 +3,7 @@
 use super::all_options;
 use super::machine::{Call, run};
 use crate::seccomp::emit::{self, ARCHITECTURE};
-use crate::seccomp::rule::{Entry, Rule, Word};
+use crate::seccomp::rule::{ArgumentWord, CallRule, TableEntry};
 use crate::seccomp::{Options, Verdict, compile, explain, known_names, table};
 use libc::{SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_USER_NOTIF};
 
@@ -15,17 +15,17 @@ fn expected(options: &Options, number: u32, arguments: &[u64; 6]) -> u32 {
         return ENOSYS;
     };
     match entry.rule(options).decide(arguments) {
-        Rule::Allow => SECCOMP_RET_ALLOW,
-        Rule::Observe => SECCOMP_RET_USER_NOTIF,
-        Rule::Admit if options.notify => SECCOMP_RET_USER_NOTIF,
-        Rule::Admit => SECCOMP_RET_ERRNO | 11,
-        Rule::Mediate if options.notify => SECCOMP_RET_USER_NOTIF,
-        Rule::Mediate => SECCOMP_RET_ERRNO | 1,
-        Rule::Offer if options.notify => SECCOMP_RET_USER_NOTIF,
-        Rule::Offer => SECCOMP_RET_ALLOW,
-        Rule::Refuse(refusal) if refusal.notified && options.notify => SECCOMP_RET_USER_NOTIF,
-        Rule::Refuse(refusal) => SECCOMP_RET_ERRNO | u32::from(refusal.errno),
-        Rule::When { .. } => panic!("a decision ends in an outcome"),
+        CallRule::Allow => SECCOMP_RET_ALLOW,
+        CallRule::Observe => SECCOMP_RET_USER_NOTIF,
+        CallRule::Admit if options.notify => SECCOMP_RET_USER_NOTIF,
+        CallRule::Admit => SECCOMP_RET_ERRNO | 11,
+        CallRule::Mediate if options.notify => SECCOMP_RET_USER_NOTIF,
+        CallRule::Mediate => SECCOMP_RET_ERRNO | 1,
+        CallRule::Offer if options.notify => SECCOMP_RET_USER_NOTIF,
+        CallRule::Offer => SECCOMP_RET_ALLOW,
+        CallRule::Refuse(refusal) if refusal.notified && options.notify => SECCOMP_RET_USER_NOTIF,
+        CallRule::Refuse(refusal) => SECCOMP_RET_ERRNO | u32::from(refusal.errno),
+        CallRule::When { .. } => panic!("a decision ends in an outcome"),
     }
 }
 
@@ -108,14 +108,14 @@ impl Arguments {
 }
 
 /// Whether a rule looks at the high half of an argument, as only a test for a null pointer does.
-fn looks_at_high_half(rule: &Rule, argument: usize) -> bool {
-    let Rule::When {
+fn looks_at_high_half(rule: &CallRule, argument: usize) -> bool {
+    let CallRule::When {
         word, then, otherwise, ..
     } = rule
     else {
         return false;
     };
-    matches!(word, Word::High(read) if usize::from(*read) == argument)
+    matches!(word, ArgumentWord::High(read) if usize::from(*read) == argument)
         || looks_at_high_half(then, argument)
         || looks_at_high_half(otherwise, argument)
 }
@@ -123,7 +123,7 @@ fn looks_at_high_half(rule: &Rule, argument: usize) -> bool {
 #[test]
 fn only_the_new_limit_of_prlimit_is_a_pointer_to_the_filter() {
     for options in all_options() {
-        let looks = |entry: &&Entry| (0..6).any(|argument| looks_at_high_half(entry.rule(&options), argument));
+        let looks = |entry: &&TableEntry| (0..6).any(|argument| looks_at_high_half(entry.rule(&options), argument));
         let names: Vec<_> = table::entries().filter(looks).map(|entry| entry.name).collect();
         assert_eq!(names, ["prlimit64"]);
     }
@@ -149,7 +149,7 @@ fn every_condition_decides_as_the_table_says_and_ignores_high_halves_of_numbers(
     let mut arguments = Arguments(0x9e37_79b9_7f4a_7c15);
     for options in all_options() {
         let program = emit::program(&options);
-        let conditional = table::entries().filter(|entry| matches!(entry.rule(&options), Rule::When { .. }));
+        let conditional = table::entries().filter(|entry| matches!(entry.rule(&options), CallRule::When { .. }));
         for entry in conditional {
             for _ in 0..2000 {
                 let given = arguments.six();
@@ -224,7 +224,7 @@ fn the_program_is_small() {
 #[test]
 fn at_most_220_calls_are_reachable() {
     let reachable = table::entries()
-        .filter(|entry| !matches!(entry.rule, Rule::Refuse(_)))
+        .filter(|entry| !matches!(entry.rule, CallRule::Refuse(_)))
         .count();
     println!("{reachable} calls are reachable");
     assert!(reachable <= 220, "{reachable}");
@@ -234,7 +234,7 @@ fn at_most_220_calls_are_reachable() {
 #[test]
 fn calls_without_conditions_never_run_the_program() {
     let program = emit::program(&Options::default());
-    for entry in table::entries().filter(|entry| matches!(entry.rule, Rule::Allow)) {
+    for entry in table::entries().filter(|entry| matches!(entry.rule, CallRule::Allow)) {
         let answer = run(&program, &Call::of(entry.number, [0; 6]));
         assert!(!answer.looked_at_arguments, "{}", entry.name);
     }
