@@ -29,7 +29,7 @@ use offleash_core::text::Text;
 use crate::change::{Change, shown_path};
 use crate::modes;
 use crate::node::NodeKind;
-use crate::run_file::Phase;
+use crate::run_file::RunPhase;
 use crate::seen;
 use crate::{Run, RunError};
 
@@ -149,11 +149,15 @@ impl Run {
     /// `Conflicts` if the host changed meanwhile; `Failed` if a call failed. The host is as it was in every case but
     /// `RollbackFailed`, which the next [`crate::reap()`] tries again.
     pub fn apply(&mut self, request: &ApplyRequest) -> Result<ApplyReport, ApplyError> {
-        self.apply_until(request, &mut Steps::unlimited())
+        self.apply_until(request, &mut ApplySteps::unlimited())
     }
 
     /// As [`Run::apply`], dying when `steps` are used up: what tests do in place of SIGKILL.
-    pub(crate) fn apply_until(&mut self, request: &ApplyRequest, steps: &mut Steps) -> Result<ApplyReport, ApplyError> {
+    pub(crate) fn apply_until(
+        &mut self,
+        request: &ApplyRequest,
+        steps: &mut ApplySteps,
+    ) -> Result<ApplyReport, ApplyError> {
         let claim = self.claim()?;
         let result = self.apply_claimed(request, steps);
         if !matches!(result, Err(ApplyError::RollbackFailed { .. } | ApplyError::Stopped)) {
@@ -162,7 +166,7 @@ impl Run {
         result
     }
 
-    fn apply_claimed(&mut self, request: &ApplyRequest, steps: &mut Steps) -> Result<ApplyReport, ApplyError> {
+    fn apply_claimed(&mut self, request: &ApplyRequest, steps: &mut ApplySteps) -> Result<ApplyReport, ApplyError> {
         self.recover()?;
         let (changes, trusted) = self.changes_and_trusted()?;
         let selected = select::select(self, &changes, trusted, request)?;
@@ -172,7 +176,7 @@ impl Run {
         }
         let pending = total - selected.changes.len();
         if pending == 0 {
-            self.enter(Phase::Applied)?;
+            self.enter(RunPhase::Applied)?;
             self.drop_layers()?;
             crate::runs::retain(&self.state).map_err(|source| self.failed(source))?;
         }
@@ -184,7 +188,7 @@ impl Run {
         })
     }
 
-    fn write_back(&self, changes: &[Change], steps: &mut Steps) -> Result<(), ApplyError> {
+    fn write_back(&self, changes: &[Change], steps: &mut ApplySteps) -> Result<(), ApplyError> {
         let trees = (0..self.file.layers.len())
             .map(|layer| self.trees(layer))
             .collect::<Result<Vec<_>, _>>()?;
@@ -200,8 +204,8 @@ impl Run {
         outcome.map_err(|failure| self.stopped(failure))
     }
 
-    fn known(&self) -> Result<plan::Known, RunError> {
-        Ok(plan::Known {
+    fn known(&self) -> Result<plan::KnownNodes, RunError> {
+        Ok(plan::KnownNodes {
             latest_untouched: self.file.baseline.latest_untouched(),
             seen: seen::read(&self.directory).map_err(|source| self.failed(source))?,
             modes: modes::read(&self.directory)
@@ -219,32 +223,32 @@ impl Run {
         rollback::recover(&self.directory).map(|_| ()).map_err(unfinished)
     }
 
-    fn stopped(&self, failure: Failure) -> ApplyError {
+    fn stopped(&self, failure: OperationFailure) -> ApplyError {
         let id = self.id().clone();
         match failure {
-            Failure::Conflicts(mut conflicts) => {
+            OperationFailure::Conflicts(mut conflicts) => {
                 let roots = self.roots();
                 for conflict in &mut conflicts {
                     conflict.path = shown_path(&roots, conflict.layer, &conflict.path);
                 }
                 ApplyError::Conflicts { id, conflicts }
             }
-            Failure::File(source) => ApplyError::Failed { id, source },
-            Failure::Stopped => ApplyError::Stopped,
+            OperationFailure::File(source) => ApplyError::Failed { id, source },
+            OperationFailure::Stopped => ApplyError::Stopped,
         }
     }
 }
 
 /// Why operations were not carried out.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum OperationFailure {
     Conflicts(Vec<ConflictAt>),
     File(crate::FileError),
     /// Only in tests: the process is taken to be dead.
     Stopped,
 }
 
-impl From<crate::FileError> for Failure {
+impl From<crate::FileError> for OperationFailure {
     fn from(source: crate::FileError) -> Self {
         Self::File(source)
     }
@@ -252,13 +256,13 @@ impl From<crate::FileError> for Failure {
 
 /// Counts the steps of an apply, so that tests can end it between any two of them.
 #[derive(Debug)]
-pub(crate) struct Steps {
+pub(crate) struct ApplySteps {
     left: Option<usize>,
     /// Whether the file system is taken to be one without `RENAME_EXCHANGE`.
     pub(crate) without_exchange: bool,
 }
 
-impl Steps {
+impl ApplySteps {
     fn unlimited() -> Self {
         Self {
             left: None,
@@ -279,10 +283,10 @@ impl Steps {
     }
 
     /// To be called before each step that leaves a trace on disk.
-    pub(crate) fn next(&mut self) -> Result<(), Failure> {
+    pub(crate) fn next(&mut self) -> Result<(), OperationFailure> {
         match &mut self.left {
             None => Ok(()),
-            Some(0) => Err(Failure::Stopped),
+            Some(0) => Err(OperationFailure::Stopped),
             Some(left) => {
                 *left -= 1;
                 Ok(())

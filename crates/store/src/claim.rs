@@ -20,13 +20,13 @@ use rustix::io::Errno;
 
 use crate::StateDirectory;
 use crate::clock::NOW;
-use crate::failure::{FileError, Tried};
-use crate::node::{Time, identity_of};
-use crate::run_file::{RunFile, Understood};
+use crate::failure::{FailedCall, FileError};
+use crate::node::{NodeTime, identity_of};
+use crate::run_file::{RecordReading, RunFile};
 
 /// The right to work on a run, until dropped or the process dies.
 #[derive(Debug)]
-pub(crate) struct Claim {
+pub(crate) struct RunClaim {
     id: RunId,
     live: Arc<OwnedFd>,
     /// Holds the lock.
@@ -37,7 +37,7 @@ pub(crate) struct Claim {
 const TRIES: usize = 5;
 const BETWEEN_TRIES: Duration = Duration::from_millis(2);
 
-impl Claim {
+impl RunClaim {
     /// Claims `id`, over the mark of a crash if there is one; `None` if somebody else holds it.
     pub(crate) fn take(state: &StateDirectory, id: &RunId) -> Result<Option<Self>, FileError> {
         for _ in 0..TRIES {
@@ -140,13 +140,13 @@ impl Claim {
     }
 
     /// When the mark was made, by the clock of the state directory's file system.
-    pub(crate) fn made_at(&self) -> Result<Time, FileError> {
+    pub(crate) fn made_at(&self) -> Result<NodeTime, FileError> {
         let stat = rustix::fs::fstat(&self.mark).tried("examining the lock of run", self.id.as_str())?;
         Ok(identity_of(&stat).ctime)
     }
 
     /// Has the mark as if it were made now; the present by the same clock.
-    pub(crate) fn made_anew(&self) -> Result<Time, FileError> {
+    pub(crate) fn made_anew(&self) -> Result<NodeTime, FileError> {
         rustix::fs::futimens(&self.mark, &NOW).tried("renewing the lock of run", self.id.as_str())?;
         self.made_at()
     }
@@ -158,7 +158,7 @@ impl Claim {
     }
 
     /// The record in the mark of `id`; `None` if there is no mark, or no record in it.
-    pub(crate) fn record(state: &StateDirectory, id: &RunId) -> Result<Option<Understood>, FileError> {
+    pub(crate) fn record(state: &StateDirectory, id: &RunId) -> Result<Option<RecordReading>, FileError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mark = match rustix::fs::openat(&state.live, id.as_str(), flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(None),

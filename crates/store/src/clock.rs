@@ -3,7 +3,7 @@
 use rustix::fs::{Timestamps, UTIME_NOW};
 use rustix::time::{ClockId, Timespec};
 
-use crate::node::Time;
+use crate::node::NodeTime;
 
 /// Both times of an entry that is stamped now (utimensat(2)).
 pub(crate) const NOW: Timestamps = {
@@ -30,13 +30,13 @@ const TOLERANCE_NS: i128 = 10_000_000;
 /// smaller one later means that the clock was set back and stamps of the two times cannot be compared. A clock that is
 /// set back and then forward again between the two looks is not noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Baseline {
-    stamp: Time,
+pub(crate) struct ClockBaseline {
+    stamp: NodeTime,
     boot_offset_ns: i128,
 }
 
-impl Baseline {
-    pub(crate) fn now(stamp: Time) -> Self {
+impl ClockBaseline {
+    pub(crate) fn now(stamp: NodeTime) -> Self {
         Self {
             stamp,
             boot_offset_ns: boot_offset_ns(),
@@ -47,11 +47,11 @@ impl Baseline {
     ///
     /// After the clock was set back this is the moment the machine was started, which calls more entries changed than
     /// were, and never fewer.
-    pub(crate) fn latest_untouched(&self) -> Time {
+    pub(crate) fn latest_untouched(&self) -> NodeTime {
         self.latest_untouched_at(boot_offset_ns())
     }
 
-    fn latest_untouched_at(&self, boot_offset_ns: i128) -> Time {
+    fn latest_untouched_at(&self, boot_offset_ns: i128) -> NodeTime {
         if boot_offset_ns + TOLERANCE_NS < self.boot_offset_ns {
             self.stamp.min(time(boot_offset_ns))
         } else {
@@ -62,13 +62,13 @@ impl Baseline {
 
 /// Three looks at the clocks, one after another, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
-struct Look {
+struct ClockLook {
     boot_before: i128,
     real: i128,
     boot_after: i128,
 }
 
-impl Look {
+impl ClockLook {
     fn now() -> Self {
         let at = |clock| nanoseconds(rustix::time::clock_gettime(clock));
         Self {
@@ -96,14 +96,14 @@ const LOOKS: usize = 64;
 
 /// Real time minus time since boot, as it is now.
 fn boot_offset_ns() -> i128 {
-    tightest(std::iter::repeat_with(Look::now).take(LOOKS)).map_or(0, Look::offset)
+    tightest(std::iter::repeat_with(ClockLook::now).take(LOOKS)).map_or(0, ClockLook::offset)
 }
 
 /// The first look that is [`CLOSE_NS`], or else the closest.
 ///
 /// Whoever loses its processor between two looks would see a clock that was set.
-fn tightest(looks: impl Iterator<Item = Look>) -> Option<Look> {
-    let mut best: Option<Look> = None;
+fn tightest(looks: impl Iterator<Item = ClockLook>) -> Option<ClockLook> {
+    let mut best: Option<ClockLook> = None;
     for look in looks {
         if best.is_none_or(|best| look.width() < best.width()) {
             best = Some(look);
@@ -119,8 +119,8 @@ fn nanoseconds(time: Timespec) -> i128 {
     i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
 }
 
-fn time(nanoseconds: i128) -> Time {
-    Time {
+fn time(nanoseconds: i128) -> NodeTime {
+    NodeTime {
         seconds: i64::try_from(nanoseconds.div_euclid(1_000_000_000)).unwrap_or(0),
         nanoseconds: u32::try_from(nanoseconds.rem_euclid(1_000_000_000)).unwrap_or(0),
     }
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_clock_that_was_set_back_makes_everything_since_the_start_suspicious() {
         let stamp = time(5_000 * SECOND);
-        let baseline = Baseline {
+        let baseline = ClockBaseline {
             stamp,
             boot_offset_ns: 1_000 * SECOND,
         };
@@ -160,8 +160,8 @@ mod tests {
     }
 
     /// A machine whose clock is `offset` ahead of its time since boot, where the process waits between looks.
-    fn look(at: i128, offset: i128, before: i128, after: i128) -> Look {
-        Look {
+    fn look(at: i128, offset: i128, before: i128, after: i128) -> ClockLook {
+        ClockLook {
             boot_before: at,
             real: at + before + offset,
             boot_after: at + before + after,

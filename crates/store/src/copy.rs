@@ -21,7 +21,7 @@ use rustix::io::Errno;
 
 use self::attributes::{copy_attributes, copy_owner_and_times};
 use self::contents::copy_contents;
-use crate::failure::{FileError, Tried};
+use crate::failure::{FailedCall, FileError};
 use crate::node::{NodeKind, kind_of};
 use crate::overlay::is_whiteout_device;
 use crate::removal::remove_tree;
@@ -113,7 +113,7 @@ pub fn copy_layer(from: &Path, to: &Path, budget: &mut CopyBudget) -> Result<(),
     let copied = open(&to.with_file_name(LINKS))
         .map_err(CopyError::from)
         .and_then(|links| {
-            let mut copy = Copy {
+            let mut copy = TreeCopy {
                 source,
                 target,
                 links,
@@ -139,21 +139,21 @@ fn open(path: &Path) -> Result<OwnedFd, FileError> {
 }
 
 /// The copying of one tree, in which it goes down into one directory after the other.
-struct Copy<'budget> {
+struct TreeCopy<'budget> {
     /// The directory that is copied now.
     source: OwnedFd,
     /// Its copy.
     target: OwnedFd,
     links: OwnedFd,
     /// Those that it lies in.
-    above: Vec<Above>,
+    above: Vec<ParentDirectory>,
     /// Bytes of the names in them.
     waiting: usize,
     budget: &'budget mut CopyBudget,
 }
 
 /// A directory in which one below is copied.
-struct Above {
+struct ParentDirectory {
     /// Which it is, and which its copy is.
     source: (u64, u64),
     target: (u64, u64),
@@ -161,7 +161,7 @@ struct Above {
     left: Vec<CString>,
 }
 
-impl Copy<'_> {
+impl TreeCopy<'_> {
     fn run(&mut self) -> Result<(), CopyError> {
         let mut left = self.copy_entries()?;
         loop {
@@ -284,10 +284,10 @@ impl Copy<'_> {
     }
 
     /// Goes down into `name`; what is left to do here is answered.
-    fn descend(&mut self, name: &CStr, left: Vec<CString>) -> Result<Above, CopyError> {
+    fn descend(&mut self, name: &CStr, left: Vec<CString>) -> Result<ParentDirectory, CopyError> {
         rustix::fs::mkdirat(&self.target, name, Mode::RWXU).tried("creating", path_of(name))?;
         let (source, target) = (reopen(&self.source, name)?, reopen(&self.target, name)?);
-        let above = Above {
+        let above = ParentDirectory {
             source: identity(&self.source)?,
             target: identity(&self.target)?,
             left,
@@ -297,7 +297,7 @@ impl Copy<'_> {
     }
 
     /// Goes up again; nothing but where it came from is good enough.
-    fn ascend(&mut self, above: &Above) -> Result<(), CopyError> {
+    fn ascend(&mut self, above: &ParentDirectory) -> Result<(), CopyError> {
         let (source, target) = (reopen(&self.source, c"..")?, reopen(&self.target, c"..")?);
         if identity(&source)? != above.source || identity(&target)? != above.target {
             return Err(changed(c".."));

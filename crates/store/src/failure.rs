@@ -57,11 +57,11 @@ impl Explained for FileError {
 }
 
 /// Says what was tried on what when a call fails.
-pub(crate) trait Tried<T> {
+pub(crate) trait FailedCall<T> {
     fn tried(self, tried: &'static str, path: impl AsRef<Path>) -> Result<T, FileError>;
 }
 
-impl<T, E: Into<io::Error>> Tried<T> for Result<T, E> {
+impl<T, E: Into<io::Error>> FailedCall<T> for Result<T, E> {
     fn tried(self, tried: &'static str, path: impl AsRef<Path>) -> Result<T, FileError> {
         self.map_err(|source| FileError::new(tried, path, source))
     }

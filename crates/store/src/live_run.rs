@@ -9,17 +9,17 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use crate::change::Change;
-use crate::claim::Claim;
-use crate::clock::{Baseline, rfc3339_now};
-use crate::failure::{FileError, Tried};
+use crate::claim::RunClaim;
+use crate::clock::{ClockBaseline, rfc3339_now};
+use crate::failure::{FailedCall, FileError};
 use crate::leads_out::HostPath;
 use crate::protection::parse;
 use crate::removal::remove_tree;
 use crate::run::{UPPER, layer_name, open_run};
-use crate::run_file::{LayerFile, Phase, RunFile};
+use crate::run_file::{LayerFile, RunFile, RunPhase};
 use crate::skeleton::{WORK, make_layer, open_below, remove_known};
 use crate::state::PRIVATE;
-use crate::tree::Tree;
+use crate::tree::TreeRoot;
 use crate::{Run, RunError, StateDirectory, Tending, spares};
 
 /// What a run is going to be.
@@ -46,7 +46,7 @@ pub struct NewRun {
 #[derive(Debug)]
 pub struct LiveRun {
     run: Run,
-    claim: Claim,
+    claim: RunClaim,
 }
 
 /// What a run left when it ended.
@@ -71,7 +71,7 @@ impl LiveRun {
         parse(&new.protect)?;
         let id = new.id.clone();
         let failed = |source| RunError::File { id: id.clone(), source };
-        let claim = Claim::take_new(state, &id)
+        let claim = RunClaim::take_new(state, &id)
             .map_err(failed)?
             .ok_or_else(|| RunError::Busy { id: id.clone() })?;
         match Run::create(state, new, &claim) {
@@ -118,7 +118,7 @@ impl LiveRun {
     /// `File` if the record cannot be written.
     pub fn begin(&mut self, command: Vec<Text>, home: Option<PathBuf>) -> Result<(), RunError> {
         let begun = self.claim.made_anew();
-        self.run.file.baseline = Baseline::now(begun.map_err(|source| self.run.failed(source))?);
+        self.run.file.baseline = ClockBaseline::now(begun.map_err(|source| self.run.failed(source))?);
         self.run.file.command = command;
         self.run.file.home = home.map(Text::from);
         self.run.file.started_at = rfc3339_now();
@@ -184,7 +184,7 @@ impl LiveRun {
             Err(_) => Ok(()),
         };
         run.remove_work();
-        run.enter(Phase::Kept)?;
+        run.enter(RunPhase::Kept)?;
         claim.release().map_err(|source| run.failed(source))?;
         noted?;
         Ok(Finished {
@@ -207,7 +207,7 @@ impl Run {
     }
 
     /// The record is written when everything else is there: without one, no sandbox has run.
-    fn create(state: &StateDirectory, new: NewRun, claim: &Claim) -> Result<Self, RunError> {
+    fn create(state: &StateDirectory, new: NewRun, claim: &RunClaim) -> Result<Self, RunError> {
         let id = new.id;
         let failed = |source| RunError::File { id: id.clone(), source };
         let examine =
@@ -226,12 +226,12 @@ impl Run {
             command: new.command,
             purpose: new.purpose.map(Text::from),
             started_at: rfc3339_now(),
-            phase: Phase::Started,
+            phase: RunPhase::Started,
             layers,
             protect: new.protect,
             home: new.home.map(Text::from),
             host_paths: new.host_paths,
-            baseline: Baseline::now(claim.made_at().map_err(failed)?),
+            baseline: ClockBaseline::now(claim.made_at().map_err(failed)?),
             cgroups: Vec::new(),
             id: id.clone(),
         };
@@ -242,7 +242,7 @@ impl Run {
     /// Whether no upper directory has any entry or another mode: the usual case, decided without comparing.
     fn is_untouched(&self) -> Result<bool, RunError> {
         for (layer, file) in self.file.layers.iter().enumerate() {
-            let upper = Tree::ours(self.upper(layer)?);
+            let upper = TreeRoot::ours(self.upper(layer)?);
             let mode = rustix::fs::fstat(upper.root()).map(|stat| stat.st_mode & 0o7777);
             let names = upper.names(Path::new(""));
             let is_empty = names
@@ -270,7 +270,7 @@ impl Run {
 impl LayerFile {
     /// A layer over `root`, a resolved directory.
     fn over(root: &Path) -> Result<Self, FileError> {
-        let host = Tree::host(root).tried("opening", root)?;
+        let host = TreeRoot::host(root).tried("opening", root)?;
         let stat = rustix::fs::fstat(host.root()).tried("examining", root)?;
         Ok(Self {
             root: Text::from(root),

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use crate::change::{Change, ChangeKind};
 use crate::failure::FileError;
-use crate::node::{Node, Time};
+use crate::node::{Node, NodeTime};
 use crate::places;
 
 pub(crate) const MODES: &str = "modes";
@@ -22,7 +22,7 @@ pub(crate) const MODES: &str = "modes";
 pub(crate) struct DirectoryModes(HashMap<(usize, PathBuf), Option<u32>>);
 
 impl DirectoryModes {
-    fn of(changes: &[Change], latest_untouched: Time) -> Self {
+    fn of(changes: &[Change], latest_untouched: NodeTime) -> Self {
         let differing = changes.iter().filter(|change| is_mode_of_directory(change));
         let known = |before: &Node| (before.identity.ctime <= latest_untouched).then_some(before.mode);
         let found = differing.filter_map(|change| {
@@ -73,7 +73,7 @@ pub(crate) fn is_mode_of_directory(change: &Change) -> bool {
 }
 
 /// Notes them. `latest_untouched` is the latest change time of an untouched entry.
-pub(crate) fn note(directory: &OwnedFd, changes: &[Change], latest_untouched: Time) -> Result<(), FileError> {
+pub(crate) fn note(directory: &OwnedFd, changes: &[Change], latest_untouched: NodeTime) -> Result<(), FileError> {
     let bytes = DirectoryModes::of(changes, latest_untouched).to_bytes();
     places::replace_bytes(directory, MODES, &bytes)
 }

@@ -33,31 +33,31 @@ pub struct Node {
     pub size: u64,
     /// Where a symbolic link points.
     pub target: Option<PathBuf>,
-    pub(crate) identity: Identity,
+    pub(crate) identity: NodeIdentity,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
 }
 
 /// What tells one state of one entry from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Identity {
+pub(crate) struct NodeIdentity {
     pub(crate) dev: u64,
     pub(crate) ino: u64,
     pub(crate) size: u64,
-    pub(crate) mtime: Time,
-    pub(crate) ctime: Time,
+    pub(crate) mtime: NodeTime,
+    pub(crate) ctime: NodeTime,
 }
 
 /// Seconds and nanoseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Time {
+pub(crate) struct NodeTime {
     pub(crate) seconds: i64,
     pub(crate) nanoseconds: u32,
 }
 
-impl Identity {
+impl NodeIdentity {
     /// Whether both are the same inode with the same contents; renaming an entry changes its `ctime` only.
-    pub(crate) fn same_but_renamed(&self, other: &Identity) -> bool {
+    pub(crate) fn same_but_renamed(&self, other: &NodeIdentity) -> bool {
         (self.dev, self.ino, self.size, self.mtime) == (other.dev, other.ino, other.size, other.mtime)
     }
 }
@@ -95,8 +95,8 @@ pub(crate) fn kind_of_type(file_type: FileType) -> NodeKind {
     }
 }
 
-pub(crate) fn identity_of(stat: &Stat) -> Identity {
-    Identity {
+pub(crate) fn identity_of(stat: &Stat) -> NodeIdentity {
+    NodeIdentity {
         dev: stat.st_dev,
         ino: stat.st_ino,
         size: u64::try_from(stat.st_size).unwrap_or(0),
@@ -105,8 +105,8 @@ pub(crate) fn identity_of(stat: &Stat) -> Identity {
     }
 }
 
-fn time(seconds: i64, nanoseconds: u64) -> Time {
-    Time {
+fn time(seconds: i64, nanoseconds: u64) -> NodeTime {
+    NodeTime {
         seconds,
         nanoseconds: u32::try_from(nanoseconds).unwrap_or(0),
     }

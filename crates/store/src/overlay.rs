@@ -18,7 +18,7 @@ const LONGEST_LIST: usize = 65_536;
 
 /// The marks on one entry.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Marks {
+pub(crate) struct OverlayMarks {
     pub(crate) whiteout: bool,
     /// It was copied from the host's entry of the same name, so there was one.
     pub(crate) copied_up: bool,
@@ -33,8 +33,8 @@ pub(crate) fn is_whiteout_device(stat: &Stat) -> bool {
 }
 
 /// The marks on what an `O_PATH` descriptor stands for. Symbolic links and special files can have none in `user.`.
-pub(crate) fn marks(place: &OwnedFd) -> Result<Marks, Errno> {
-    let mut marks = Marks::default();
+pub(crate) fn marks(place: &OwnedFd) -> Result<OverlayMarks, Errno> {
+    let mut marks = OverlayMarks::default();
     for name in attribute_names(place)?.split(|byte| *byte == 0) {
         let Some(mark) = name
             .strip_prefix(b"user.overlay.")
@@ -54,7 +54,7 @@ pub(crate) fn marks(place: &OwnedFd) -> Result<Marks, Errno> {
 }
 
 /// Whether a directory, open for reading and with these marks, hides what the host has in it.
-pub(crate) fn is_opaque(directory: &OwnedFd, marks: Marks) -> Result<bool, Errno> {
+pub(crate) fn is_opaque(directory: &OwnedFd, marks: OverlayMarks) -> Result<bool, Errno> {
     Ok(marks.opaque
         && (has_opaque(directory, "user.overlay.opaque")? || has_opaque(directory, "trusted.overlay.opaque")?))
 }

@@ -11,16 +11,16 @@ use std::path::PathBuf;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::failure::{FileError, Tried};
+use crate::failure::{FailedCall, FileError};
 
 /// Layers and paths in them.
-pub(crate) type Places = HashSet<(usize, PathBuf)>;
+pub(crate) type LayerPaths = HashSet<(usize, PathBuf)>;
 
 /// The list `name`; empty if there is none.
-pub(crate) fn read(directory: &OwnedFd, name: &str) -> Result<Places, FileError> {
+pub(crate) fn read(directory: &OwnedFd, name: &str) -> Result<LayerPaths, FileError> {
     let bytes = read_bytes(directory, name)?.unwrap_or_default();
     let mut fields = bytes.split(|byte| *byte == 0);
-    let mut places = Places::new();
+    let mut places = LayerPaths::new();
     while let (Some(layer), Some(path)) = (fields.next(), fields.next()) {
         if let Some(layer) = std::str::from_utf8(layer).ok().and_then(|layer| layer.parse().ok()) {
             places.insert((layer, PathBuf::from(OsStr::from_bytes(path))));
@@ -30,7 +30,7 @@ pub(crate) fn read(directory: &OwnedFd, name: &str) -> Result<Places, FileError>
 }
 
 /// Replaces the list `name` as a whole, so that a list cut short by a crash is never in the way.
-pub(crate) fn replace(directory: &OwnedFd, name: &str, places: &Places) -> Result<(), FileError> {
+pub(crate) fn replace(directory: &OwnedFd, name: &str, places: &LayerPaths) -> Result<(), FileError> {
     let mut bytes = Vec::new();
     for (layer, path) in places {
         bytes.extend_from_slice(format!("{layer}\0").as_bytes());

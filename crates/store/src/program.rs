@@ -130,7 +130,7 @@ mod tests {
     use super::*;
     use crate::testing::*;
 
-    fn program(scratch: &Scratch, name: &str, contents: &[u8]) -> Option<PathBuf> {
+    fn program(scratch: &TestScratch, name: &str, contents: &[u8]) -> Option<PathBuf> {
         scratch.state.program(name, contents, &fresh_id()).unwrap()
     }
 
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_program_is_made_once_and_can_be_changed_by_nobody() {
-        let scratch = Scratch::new();
+        let scratch = TestScratch::new();
         let Some(path) = program(&scratch, "guest-1", b"x") else {
             return; // Temporary files cannot be executed here.
         };
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn what_a_dead_maker_had_begun_is_removed() {
-        let scratch = Scratch::new();
+        let scratch = TestScratch::new();
         let (dead, other) = (fresh_id(), fresh_id());
         let root = scratch.state.path();
         let left = |maker: &RunId| root.join(format!("offleash-guest-1.{maker}"));
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn what_is_not_as_it_was_made_is_made_anew() {
-        let scratch = Scratch::new();
+        let scratch = TestScratch::new();
         let Some(path) = program(&scratch, "guest-1", b"long") else {
             return;
         };
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn programs_of_other_builds_go_when_they_are_old() {
-        let scratch = Scratch::new();
+        let scratch = TestScratch::new();
         let Some(old) = program(&scratch, "guest-1", b"x") else {
             return;
         };

@@ -12,13 +12,13 @@ use crate::run_file::RunFile;
 
 /// The rules of one run.
 #[derive(Debug)]
-pub(crate) struct Protection {
+pub(crate) struct ProtectionRules {
     patterns: Vec<PathPattern>,
     workspace: Option<PathBuf>,
     home: Option<PathBuf>,
 }
 
-impl Protection {
+impl ProtectionRules {
     pub(crate) fn of(file: &RunFile) -> Result<Self, RunError> {
         let workspace = file.layers.first().map(|layer| layer.root.as_path().to_owned());
         let home = file.home.as_ref().map(|home| home.as_path().to_owned());

@@ -8,12 +8,12 @@ use offleash_core::text::Text;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::claim::Claim;
-use crate::failure::{FileError, Tried};
+use crate::claim::RunClaim;
+use crate::failure::{FailedCall, FileError};
 use crate::removal::remove_tree;
 use crate::run::{LAYER_PREFIX, UPPER};
-use crate::run_file::Phase;
-use crate::tree::{Tree, stat_at};
+use crate::run_file::RunPhase;
+use crate::tree::{TreeRoot, stat_at};
 use crate::{Run, RunError, StateDirectory, run};
 
 /// A run whose process died.
@@ -61,7 +61,7 @@ pub fn reap_with(
 ) -> Result<Vec<Leftover>, FileError> {
     let mut leftovers = Vec::new();
     for id in live(state)? {
-        let Some(claim) = Claim::take_over(state, &id)? else {
+        let Some(claim) = RunClaim::take_over(state, &id)? else {
             continue;
         };
         state.forget_unfinished_programs(&id);
@@ -90,7 +90,7 @@ pub fn erase(
     remove_cgroups: &mut dyn FnMut(&[PathBuf]) -> bool,
 ) -> Result<(), RunError> {
     let failed = |source| RunError::File { id: id.clone(), source };
-    let claim = Claim::take(state, id)
+    let claim = RunClaim::take(state, id)
         .map_err(failed)?
         .ok_or_else(|| RunError::Busy { id: id.clone() })?;
     if !remove_cgroups(&cgroups(state, id)) {
@@ -112,7 +112,7 @@ fn live(state: &StateDirectory) -> Result<Vec<RunId>, FileError> {
 fn cgroups(state: &StateDirectory, id: &RunId) -> Vec<PathBuf> {
     let recorded = match run::open_run(state, id) {
         Ok(directory) => run::record(state, id, &directory),
-        Err(_) => Claim::record(state, id),
+        Err(_) => RunClaim::record(state, id),
     };
     match recorded {
         Ok(Some(Ok(file))) => file.cgroups.iter().map(|path| path.as_path().to_owned()).collect(),
@@ -120,7 +120,7 @@ fn cgroups(state: &StateDirectory, id: &RunId) -> Vec<PathBuf> {
     }
 }
 
-fn finish(state: &StateDirectory, id: &RunId, claim: Claim) -> Result<LeftoverFate, RunError> {
+fn finish(state: &StateDirectory, id: &RunId, claim: RunClaim) -> Result<LeftoverFate, RunError> {
     let failed = |source| RunError::File { id: id.clone(), source };
     let fate = match Run::open(state, id) {
         Ok(run) => finish_run(run)?,
@@ -138,7 +138,7 @@ fn finish(state: &StateDirectory, id: &RunId, claim: Claim) -> Result<LeftoverFa
 }
 
 fn holds_changes(state: &StateDirectory, id: &RunId) -> Result<bool, FileError> {
-    let run = Tree::ours(run::open_run(state, id)?);
+    let run = TreeRoot::ours(run::open_run(state, id)?);
     let names = |path: &Path| match run.names(path) {
         Err(Errno::NOENT) => Ok(Vec::new()),
         other => other.tried("listing", path),
@@ -155,7 +155,7 @@ fn holds_changes(state: &StateDirectory, id: &RunId) -> Result<bool, FileError> 
 fn finish_run(mut run: Run) -> Result<LeftoverFate, RunError> {
     let was_applying = crate::apply::recover(&run.directory).map_err(|source| run.failed(source))?;
     match run.file.phase {
-        Phase::Started => {
+        RunPhase::Started => {
             match run.changes() {
                 Ok(changes) if changes.is_empty() => {
                     run.remove()?;
@@ -170,15 +170,15 @@ fn finish_run(mut run: Run) -> Result<LeftoverFate, RunError> {
                 Err(_) => {}
             }
             run.file.cgroups = Vec::<Text>::new();
-            run.enter(Phase::Crashed)?;
+            run.enter(RunPhase::Crashed)?;
         }
-        Phase::Kept | Phase::Crashed => {
+        RunPhase::Kept | RunPhase::Crashed => {
             if was_applying && run.changes()?.is_empty() {
-                run.enter(Phase::Applied)?;
+                run.enter(RunPhase::Applied)?;
                 run.drop_layers()?;
             }
         }
-        Phase::Applied | Phase::Discarded => run.drop_layers()?,
+        RunPhase::Applied | RunPhase::Discarded => run.drop_layers()?,
     }
     Ok(if was_applying {
         LeftoverFate::ApplyFinished

@@ -10,7 +10,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use crate::failure::{FileError, Tried};
+use crate::failure::{FailedCall, FileError};
 use crate::node::{NodeKind, kind_of};
 use crate::tree::{chmod, names_in, stat_at};
 
@@ -31,7 +31,7 @@ pub(crate) fn remove_tree(parent: &OwnedFd, name: &OsStr) -> Result<(), FileErro
         return rustix::fs::unlinkat(parent, name, AtFlags::empty()).tried("removing", name);
     }
     let top = open_unlocked(parent, name)?;
-    Removal { top: &top, moved: 0 }.empty(&top)?;
+    TreeRemoval { top: &top, moved: 0 }.empty(&top)?;
     rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR).tried("removing", name)
 }
 
@@ -49,12 +49,12 @@ pub fn remove_directory(path: &Path) -> Result<(), FileError> {
     remove_tree(&parent, name)
 }
 
-struct Removal<'top> {
+struct TreeRemoval<'top> {
     top: &'top OwnedFd,
     moved: u64,
 }
 
-impl Removal<'_> {
+impl TreeRemoval<'_> {
     /// Emptying once leaves what was moved up meanwhile, so it is repeated until nothing is left.
     fn empty(&mut self, top: &OwnedFd) -> Result<(), FileError> {
         loop {

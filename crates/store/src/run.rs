@@ -12,17 +12,17 @@ use rustix::io::Errno;
 
 use crate::apply::recover;
 use crate::change::{Change, ChangeError, LayerTrees, changes_in_layer};
-use crate::claim::Claim;
-use crate::failure::{FileError, Tried};
+use crate::claim::RunClaim;
+use crate::failure::{FailedCall, FileError};
 use crate::modes;
 use crate::node::Node;
-use crate::places::Places;
-use crate::protection::Protection;
+use crate::places::LayerPaths;
+use crate::protection::ProtectionRules;
 use crate::removal::remove_tree;
-use crate::run_file::{Phase, RunFile, Understood};
+use crate::run_file::{RecordReading, RunFile, RunPhase};
 use crate::seen;
-use crate::tree::{Tree, stat_at};
-use crate::trusted::{Around, Place, Trusted, search};
+use crate::tree::{TreeRoot, stat_at};
+use crate::trusted::{LayerPath, TrustSurroundings, TrustedPaths, search};
 use crate::unified::{Diff, unified};
 use crate::{RunError, RunState, StateDirectory};
 
@@ -43,7 +43,7 @@ pub struct Run {
     pub(crate) directory: OwnedFd,
     pub(crate) path: PathBuf,
     /// Protected names of the host that were looked for when the run ended, for what follows at once.
-    names: Mutex<Option<Vec<Place>>>,
+    names: Mutex<Option<Vec<LayerPath>>>,
 }
 
 impl Run {
@@ -112,7 +112,7 @@ impl Run {
     /// # Errors
     /// `File` if its lock cannot be looked at.
     pub fn state(&self) -> Result<RunState, RunError> {
-        let held = Claim::is_held(&self.state, self.id()).map_err(|source| self.failed(source))?;
+        let held = RunClaim::is_held(&self.state, self.id()).map_err(|source| self.failed(source))?;
         Ok(RunState::of(self.file.phase, held))
     }
 
@@ -126,11 +126,11 @@ impl Run {
     }
 
     /// The same, with what protected names lead to.
-    pub(crate) fn changes_and_trusted(&self) -> Result<(Vec<Change>, Trusted), RunError> {
-        if matches!(self.file.phase, Phase::Applied | Phase::Discarded) {
-            return Ok((Vec::new(), Trusted::default()));
+    pub(crate) fn changes_and_trusted(&self) -> Result<(Vec<Change>, TrustedPaths), RunError> {
+        if matches!(self.file.phase, RunPhase::Applied | RunPhase::Discarded) {
+            return Ok((Vec::new(), TrustedPaths::default()));
         }
-        let protection = Protection::of(&self.file)?;
+        let protection = ProtectionRules::of(&self.file)?;
         let applied = self.applied()?;
         let mut all = Vec::new();
         let trees = self.all_trees()?;
@@ -147,21 +147,21 @@ impl Run {
         Ok((all, trusted))
     }
 
-    fn mark_trusted(&self, trees: &[LayerTrees], protection: &Protection, changes: &mut [Change]) -> Trusted {
-        if !Trusted::matters_to(changes) {
-            return Trusted::default();
+    fn mark_trusted(&self, trees: &[LayerTrees], protection: &ProtectionRules, changes: &mut [Change]) -> TrustedPaths {
+        if !TrustedPaths::matters_to(changes) {
+            return TrustedPaths::default();
         }
         // Where names lead is followed each time; the names are those of a moment ago when a run has just ended.
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         let found = names.take().unwrap_or_else(|| search(trees, protection));
-        let around = Around {
+        let around = TrustSurroundings {
             trees,
             changes,
             protection,
             home: self.file.home.as_ref().map(Text::as_path),
         };
-        let trusted = Trusted::find(around, &found);
-        if self.file.phase == Phase::Started {
+        let trusted = TrustedPaths::find(around, &found);
+        if self.file.phase == RunPhase::Started {
             *names = Some(found);
         }
         drop(names);
@@ -190,7 +190,7 @@ impl Run {
     /// `Busy` if it is being worked on; `File` if it cannot be removed.
     pub fn discard_damaged(state: &StateDirectory, id: &RunId) -> Result<(), RunError> {
         let failed = |source| RunError::File { id: id.clone(), source };
-        let claim = Claim::take(state, id)
+        let claim = RunClaim::take(state, id)
             .map_err(failed)?
             .ok_or_else(|| RunError::Busy { id: id.clone() })?;
         remove_tree(&state.runs, id.as_str().as_ref()).map_err(failed)?;
@@ -204,11 +204,11 @@ impl Run {
     pub fn discard(mut self) -> Result<(), RunError> {
         let claim = self.claim_as_it_is()?;
         recover(&self.directory).map_err(|source| self.failed(source))?;
-        match self.enter(Phase::Discarded) {
+        match self.enter(RunPhase::Discarded) {
             // The disk is full, perhaps of just these changes: they go first, and make the room for the note.
             Err(error) if error.kind() == ErrorKind::Exhausted => {
                 self.drop_layers()?;
-                self.enter(Phase::Discarded)?;
+                self.enter(RunPhase::Discarded)?;
             }
             noted => {
                 noted?;
@@ -222,18 +222,18 @@ impl Run {
     /// Claims a run that is over and has changes left.
     ///
     /// From now on it has a `run.json`: the mark, in which a crashed run's record may be, goes when the claim ends.
-    pub(crate) fn claim(&mut self) -> Result<Claim, RunError> {
+    pub(crate) fn claim(&mut self) -> Result<RunClaim, RunError> {
         let claim = self.claim_as_it_is()?;
-        if self.file.phase == Phase::Started {
+        if self.file.phase == RunPhase::Started {
             self.save()?;
         }
         Ok(claim)
     }
 
     /// Claims a run that is over and has changes left, and reads its record again under the lock.
-    fn claim_as_it_is(&mut self) -> Result<Claim, RunError> {
+    fn claim_as_it_is(&mut self) -> Result<RunClaim, RunError> {
         let id = self.id().clone();
-        let claim = Claim::take(&self.state, &id).map_err(|source| self.failed(source))?;
+        let claim = RunClaim::take(&self.state, &id).map_err(|source| self.failed(source))?;
         let claim = claim.ok_or_else(|| RunError::Busy { id: id.clone() })?;
         let again = Self::open(&self.state, &id);
         let refusal = match again {
@@ -241,9 +241,9 @@ impl Run {
                 let names = std::mem::take(&mut self.names);
                 *self = Self { names, ..again };
                 match self.file.phase {
-                    Phase::Started | Phase::Kept | Phase::Crashed => return Ok(claim),
-                    Phase::Applied => RunError::AlreadyApplied { id },
-                    Phase::Discarded => RunError::Discarded { id },
+                    RunPhase::Started | RunPhase::Kept | RunPhase::Crashed => return Ok(claim),
+                    RunPhase::Applied => RunError::AlreadyApplied { id },
+                    RunPhase::Discarded => RunError::Discarded { id },
                 }
             }
             // The record may be in the mark, which therefore stays; the next start looks at it again.
@@ -261,7 +261,7 @@ impl Run {
             id: self.id().clone(),
             source,
         };
-        let host = Tree::host(root).tried("opening", root).map_err(workspace)?;
+        let host = TreeRoot::host(root).tried("opening", root).map_err(workspace)?;
         let found = rustix::fs::fstat(host.root())
             .tried("examining", root)
             .map_err(workspace)?;
@@ -273,7 +273,7 @@ impl Run {
         }
         Ok(LayerTrees {
             root: root.to_owned(),
-            upper: Tree::ours(self.upper(layer)?),
+            upper: TreeRoot::ours(self.upper(layer)?),
             host,
         })
     }
@@ -300,7 +300,7 @@ impl Run {
     /// The directory of a run that ends without changes is used for another, whose changes are not this run's.
     fn check_place(&self) -> Result<(), RunError> {
         let id = self.id();
-        if self.file.phase != Phase::Started {
+        if self.file.phase != RunPhase::Started {
             return Ok(());
         }
         match is_in_place(&self.state, id, &self.directory) {
@@ -310,11 +310,11 @@ impl Run {
         }
     }
 
-    pub(crate) fn applied(&self) -> Result<Places, RunError> {
+    pub(crate) fn applied(&self) -> Result<LayerPaths, RunError> {
         crate::apply::applied(&self.directory).map_err(|source| self.failed(source))
     }
 
-    pub(crate) fn enter(&mut self, phase: Phase) -> Result<(), RunError> {
+    pub(crate) fn enter(&mut self, phase: RunPhase) -> Result<(), RunError> {
         self.file.phase = phase;
         self.save()
     }
@@ -361,11 +361,15 @@ pub(crate) fn open_run(state: &StateDirectory, id: &RunId) -> Result<OwnedFd, Fi
 }
 
 /// The record of a run: that in its directory, or in its mark while it goes on and after a crash.
-pub(crate) fn record(state: &StateDirectory, id: &RunId, directory: &OwnedFd) -> Result<Option<Understood>, FileError> {
+pub(crate) fn record(
+    state: &StateDirectory,
+    id: &RunId,
+    directory: &OwnedFd,
+) -> Result<Option<RecordReading>, FileError> {
     if let Some(kept) = RunFile::read(directory)? {
         return Ok(Some(kept));
     }
-    match Claim::record(state, id)? {
+    match RunClaim::record(state, id)? {
         // It may have ended between the two looks.
         None => RunFile::read(directory),
         live => Ok(live),

@@ -14,8 +14,8 @@ use offleash_core::text::Text;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::clock::Baseline;
-use crate::failure::{FileError, Tried};
+use crate::clock::ClockBaseline;
+use crate::failure::{FailedCall, FileError};
 use crate::leads_out::HostPath;
 
 pub(crate) const RUN_FILE: &str = "run.json";
@@ -24,7 +24,7 @@ const NEW_RUN_FILE: &str = "run.json.new";
 const MAX_RUN_FILE: u64 = 64 << 20;
 
 /// What a record that was read says, or why it cannot be understood.
-pub(crate) type Understood = Result<RunFile, String>;
+pub(crate) type RecordReading = Result<RunFile, String>;
 
 /// What is recorded of a run.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
@@ -35,13 +35,13 @@ pub(crate) struct RunFile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) purpose: Option<Text>,
     pub(crate) started_at: String,
-    pub(crate) phase: Phase,
+    pub(crate) phase: RunPhase,
     pub(crate) layers: Vec<LayerFile>,
     pub(crate) protect: Vec<Text>,
     pub(crate) home: Option<Text>,
     /// What the sandbox had of the host, to which links may lead.
     pub(crate) host_paths: Vec<HostPath>,
-    pub(crate) baseline: Baseline,
+    pub(crate) baseline: ClockBaseline,
     pub(crate) cgroups: Vec<Text>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct LayerFile {
 /// Where a run is in its life; who holds its lock says whether it is going on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Phase {
+pub(crate) enum RunPhase {
     Started,
     Kept,
     Crashed,
@@ -88,7 +88,7 @@ impl RunFile {
     }
 
     /// Reads `run.json`; `None` if there is none.
-    pub(crate) fn read(directory: &OwnedFd) -> Result<Option<Understood>, FileError> {
+    pub(crate) fn read(directory: &OwnedFd) -> Result<Option<RecordReading>, FileError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(directory, RUN_FILE, flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(None),
@@ -102,7 +102,7 @@ impl RunFile {
     ///
     /// The last whole line counts. Lines are only ever added, so who reads while one is written, or after its writer
     /// was killed, finds the one before.
-    pub(crate) fn read_line(mark: File) -> std::io::Result<Option<Understood>> {
+    pub(crate) fn read_line(mark: File) -> std::io::Result<Option<RecordReading>> {
         let bytes = read_all(mark)?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map(|end| &bytes[..end]);
         let last = whole.and_then(|lines| lines.split(|byte| *byte == b'\n').next_back());
@@ -116,6 +116,6 @@ fn read_all(file: File) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn understood(bytes: &[u8]) -> Understood {
+fn understood(bytes: &[u8]) -> RecordReading {
     serde_json::from_slice(bytes).map_err(|error| error.to_string())
 }

@@ -3,10 +3,10 @@
 use offleash_core::id::RunId;
 use offleash_core::text::Text;
 
-use crate::claim::Claim;
-use crate::failure::{FileError, Tried};
+use crate::claim::RunClaim;
+use crate::failure::{FailedCall, FileError};
 use crate::removal::remove_tree;
-use crate::run_file::{Phase, RunFile};
+use crate::run_file::{RunFile, RunPhase};
 use crate::{Run, RunError, StateDirectory, run};
 
 /// How many applied and discarded runs stay in lists; older ones are forgotten when another is applied or discarded.
@@ -33,13 +33,13 @@ pub enum RunState {
 }
 
 impl RunState {
-    pub(crate) fn of(phase: Phase, held: bool) -> Self {
+    pub(crate) fn of(phase: RunPhase, held: bool) -> Self {
         match phase {
-            Phase::Applied => Self::Applied,
-            Phase::Discarded => Self::Discarded,
+            RunPhase::Applied => Self::Applied,
+            RunPhase::Discarded => Self::Discarded,
             _ if held => Self::Running,
-            Phase::Kept => Self::Kept,
-            Phase::Started | Phase::Crashed => Self::Crashed,
+            RunPhase::Kept => Self::Kept,
+            RunPhase::Started | RunPhase::Crashed => Self::Crashed,
         }
     }
 }
@@ -94,7 +94,7 @@ pub fn runs(state: &StateDirectory) -> Result<Vec<RunListing>, RunError> {
 
 /// A run that is being made has no complete record yet; it holds its lock.
 fn damaged(state: &StateDirectory, id: RunId) -> Result<Option<RunListing>, RunError> {
-    let held = Claim::is_held(state, &id).map_err(|source| RunError::File { id: id.clone(), source })?;
+    let held = RunClaim::is_held(state, &id).map_err(|source| RunError::File { id: id.clone(), source })?;
     Ok((!held).then(|| RunListing {
         id,
         state: RunState::Damaged,
@@ -123,7 +123,7 @@ pub(crate) fn retain(state: &StateDirectory) -> Result<(), FileError> {
         let Ok(directory) = run::open_run(state, &id) else {
             continue;
         };
-        if matches!(RunFile::read(&directory)?, Some(Ok(file)) if matches!(file.phase, Phase::Applied | Phase::Discarded))
+        if matches!(RunFile::read(&directory)?, Some(Ok(file)) if matches!(file.phase, RunPhase::Applied | RunPhase::Discarded))
         {
             tombstones.push(id);
         }

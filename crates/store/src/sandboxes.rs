@@ -12,7 +12,7 @@ use offleash_core::text::Text;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::failure::{FileError, Tried};
+use crate::failure::{FailedCall, FileError};
 use crate::removal::remove_tree;
 use crate::state::{PRIVATE, StateError, open_part};
 use crate::{StateDirectory, tree};

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use crate::change::{Change, ChangeKind, LayerTrees};
 use crate::failure::FileError;
-use crate::node::{Node, Time};
-use crate::places::{self, Places};
+use crate::node::{Node, NodeTime};
+use crate::places::{self, LayerPaths};
 
 pub(crate) const SEEN: &str = "seen";
 
@@ -18,11 +18,11 @@ pub(crate) fn note(
     directory: &OwnedFd,
     trees: &[LayerTrees],
     changes: &[Change],
-    latest_untouched: Time,
+    latest_untouched: NodeTime,
 ) -> Result<(), FileError> {
     let was_there =
         |change: &&Change| change.kind != ChangeKind::Added || is_gone(&trees[change.layer], change, latest_untouched);
-    let seen: Places = changes
+    let seen: LayerPaths = changes
         .iter()
         .filter(was_there)
         .map(|change| (change.layer, change.path.clone()))
@@ -30,12 +30,12 @@ pub(crate) fn note(
     places::replace(directory, SEEN, &seen)
 }
 
-pub(crate) fn read(directory: &OwnedFd) -> Result<Places, FileError> {
+pub(crate) fn read(directory: &OwnedFd) -> Result<LayerPaths, FileError> {
     places::read(directory, SEEN)
 }
 
 /// Whether an entry that the host does not have was there when the run started.
-fn is_gone(trees: &LayerTrees, change: &Change, latest_untouched: Time) -> bool {
+fn is_gone(trees: &LayerTrees, change: &Change, latest_untouched: NodeTime) -> bool {
     if !change.copied_up {
         return false;
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::failure::{FileError, Tried};
+use crate::failure::{FailedCall, FileError};
 use crate::run::{UPPER, layer_name};
 use crate::state::PRIVATE;
 use crate::tree::names_in;

@@ -122,19 +122,19 @@ fn rename(from: &OwnedFd, name: &str, to: &OwnedFd, new_name: &str) -> Result<()
 #[derive(Debug)]
 pub struct Tending {
     root: Arc<OwnedFd>,
-    next: Next,
+    next: TendStep,
 }
 
 #[derive(Debug)]
-enum Next {
+enum TendStep {
     Choose,
-    Clean { spare: Spare, step: usize },
+    Clean { spare: UsedSpare, step: usize },
     Nothing,
 }
 
 /// A used spare that nobody else tends.
 #[derive(Debug)]
-struct Spare {
+struct UsedSpare {
     slot: usize,
     /// Holds the lock, too, which the kernel drops should we die.
     directory: OwnedFd,
@@ -146,32 +146,32 @@ impl Tending {
     pub(crate) fn new(state: &StateDirectory) -> Self {
         Self {
             root: Arc::clone(&state.root),
-            next: Next::Choose,
+            next: TendStep::Choose,
         }
     }
 
     /// Does a little. `false` when there is no more to do.
     pub fn step(&mut self) -> bool {
-        self.next = match std::mem::replace(&mut self.next, Next::Nothing) {
-            Next::Choose => match self.choose() {
-                Some(spare) => Next::Clean { spare, step: 0 },
-                None => Next::Nothing,
+        self.next = match std::mem::replace(&mut self.next, TendStep::Nothing) {
+            TendStep::Choose => match self.choose() {
+                Some(spare) => TendStep::Clean { spare, step: 0 },
+                None => TendStep::Nothing,
             },
-            Next::Clean { spare, step } => self.clean(spare, step),
-            Next::Nothing => Next::Nothing,
+            TendStep::Clean { spare, step } => self.clean(spare, step),
+            TendStep::Nothing => TendStep::Nothing,
         };
-        !matches!(self.next, Next::Nothing)
+        !matches!(self.next, TendStep::Nothing)
     }
 
-    fn choose(&self) -> Option<Spare> {
+    fn choose(&self) -> Option<UsedSpare> {
         let is_there = |path: String| matches!(stat_at(&self.root, path.as_ref()), Ok(Some(_)));
         if (0..SLOTS).all(|slot| is_there(ready(slot))) {
             return None;
         }
-        (0..SLOTS).find_map(|slot| Spare::claim(&self.root, slot).ok().flatten())
+        (0..SLOTS).find_map(|slot| UsedSpare::claim(&self.root, slot).ok().flatten())
     }
 
-    fn clean(&self, spare: Spare, step: usize) -> Next {
+    fn clean(&self, spare: UsedSpare, step: usize) -> TendStep {
         let done = match step {
             _ if step < UNMAKE_STEPS => unmake(&spare.directory, 0, step).is_ok(),
             UNMAKE_STEPS => spare.renew(UPPER, USUAL_MODE).is_ok(),
@@ -182,18 +182,18 @@ impl Tending {
                 } else {
                     spare.make_ready(&self.root);
                 }
-                return Next::Nothing;
+                return TendStep::Nothing;
             }
         };
         if done {
-            return Next::Clean { spare, step: step + 1 };
+            return TendStep::Clean { spare, step: step + 1 };
         }
         spare.remove(&self.root);
-        Next::Nothing
+        TendStep::Nothing
     }
 }
 
-impl Spare {
+impl UsedSpare {
     /// The spare in `slot`, unless there is none or somebody else tends it.
     fn claim(root: &OwnedFd, slot: usize) -> Result<Option<Self>, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -32,7 +32,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::HostIdentity;
-use crate::failure::{FileError, Tried};
+use crate::failure::{FailedCall, FileError};
 use crate::spread::spread;
 
 pub(crate) const PRIVATE: Mode = Mode::RWXU;

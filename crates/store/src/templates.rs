@@ -23,7 +23,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{FileError, Tried};
+use crate::failure::{FailedCall, FileError};
 use crate::{HostIdentity, StateDirectory, StateError};
 
 const TEMPLATES: &str = "templates";

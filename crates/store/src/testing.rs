@@ -15,14 +15,14 @@ use rustix::fs::{FileType, Mode, XattrFlags};
 use crate::{ApplyReport, ApplyRequest, Change, HostIdentity, LiveRun, NewRun, Run, Selection, StateDirectory};
 
 /// A state directory and a workspace; gone when dropped.
-pub(crate) struct Scratch {
+pub(crate) struct TestScratch {
     _directory: tempfile::TempDir,
     pub(crate) base: PathBuf,
     pub(crate) workspace: PathBuf,
     pub(crate) state: StateDirectory,
 }
 
-impl Drop for Scratch {
+impl Drop for TestScratch {
     /// Also what forbids its owner to look.
     fn drop(&mut self) {
         let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY;
@@ -32,7 +32,7 @@ impl Drop for Scratch {
     }
 }
 
-impl Scratch {
+impl TestScratch {
     pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let base = directory.path().canonicalize().unwrap();

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat, StatxFlags};
 use rustix::io::Errno;
 
-use crate::node::{Node, NodeKind, Time};
+use crate::node::{Node, NodeKind, NodeTime};
 
 /// The longest piece of a path that one call resolves; `PATH_MAX` is 4096 with the closing NUL.
 const PIECE: usize = 4000;
@@ -25,14 +25,14 @@ const BENEATH: ResolveFlags = ResolveFlags::BENEATH
 
 /// The root of a tree.
 #[derive(Debug)]
-pub(crate) struct Tree {
+pub(crate) struct TreeRoot {
     root: OwnedFd,
-    modes: Modes,
+    modes: ModeHandling,
 }
 
 /// What to do about an entry of our own whose mode forbids us to read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Modes {
+pub(crate) enum ModeHandling {
     /// Leave it: changing the host's modes, even for a moment, would look like a change by somebody else.
     Respect,
     /// Add the permission for the moment of opening.
@@ -40,9 +40,9 @@ pub(crate) enum Modes {
 }
 
 /// What another open directory descriptor gives.
-pub(crate) type Opened = Result<OwnedFd, Errno>;
+pub(crate) type OpenedWith = Result<OwnedFd, Errno>;
 
-impl Tree {
+impl TreeRoot {
     /// Opens a directory of the host, none of whose components may be a symbolic link.
     pub(crate) fn host(path: &Path) -> Result<Self, Errno> {
         let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -50,7 +50,7 @@ impl Tree {
         let root = rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), resolve)?;
         Ok(Self {
             root,
-            modes: Modes::Respect,
+            modes: ModeHandling::Respect,
         })
     }
 
@@ -58,7 +58,7 @@ impl Tree {
     pub(crate) fn ours(root: OwnedFd) -> Self {
         Self {
             root,
-            modes: Modes::Override,
+            modes: ModeHandling::Override,
         }
     }
 
@@ -67,7 +67,7 @@ impl Tree {
     }
 
     /// The directory `relative`, for use as a starting point only.
-    pub(crate) fn directory(&self, relative: &Path) -> Opened {
+    pub(crate) fn directory(&self, relative: &Path) -> OpenedWith {
         self.open(relative, OFlags::PATH | OFlags::DIRECTORY)
     }
 
@@ -92,18 +92,18 @@ impl Tree {
     }
 
     /// When the entry at `relative` was made, where the file system notes that (statx(2), `stx_btime`).
-    pub(crate) fn born(&self, relative: &Path) -> Result<Option<Time>, Errno> {
+    pub(crate) fn born(&self, relative: &Path) -> Result<Option<NodeTime>, Errno> {
         let (parent, name) = self.parent(relative)?;
         let found = rustix::fs::statx(&parent, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BTIME)?;
         let is_noted = found.stx_mask & StatxFlags::BTIME.bits() != 0;
-        Ok(is_noted.then_some(Time {
+        Ok(is_noted.then_some(NodeTime {
             seconds: found.stx_btime.tv_sec,
             nanoseconds: found.stx_btime.tv_nsec,
         }))
     }
 
     /// The entry `relative` itself, which may be anything but a symbolic link, as an `O_PATH` descriptor.
-    pub(crate) fn place(&self, relative: &Path) -> Opened {
+    pub(crate) fn place(&self, relative: &Path) -> OpenedWith {
         if matches!(relative.as_os_str().as_bytes(), b"" | b".") {
             // Looking up even `.` takes permission to search.
             return rustix::io::fcntl_dupfd_cloexec(&self.root, 0);
@@ -118,9 +118,9 @@ impl Tree {
     }
 
     /// The directory `relative`, for listing.
-    pub(crate) fn readable(&self, relative: &Path) -> Opened {
+    pub(crate) fn readable(&self, relative: &Path) -> OpenedWith {
         match self.open(relative, OFlags::RDONLY | OFlags::DIRECTORY) {
-            Err(Errno::ACCESS) if self.modes == Modes::Override => {
+            Err(Errno::ACCESS) if self.modes == ModeHandling::Override => {
                 let place = self.directory(relative)?;
                 with_owner_bits(&place, USABLE, || reopen(&place, OFlags::RDONLY | OFlags::DIRECTORY))
             }
@@ -134,11 +134,11 @@ impl Tree {
     }
 }
 
-impl Tree {
-    fn open(&self, relative: &Path, flags: OFlags) -> Opened {
+impl TreeRoot {
+    fn open(&self, relative: &Path, flags: OFlags) -> OpenedWith {
         let bytes = relative.as_os_str().as_bytes();
         match open_below(&self.root, bytes, flags) {
-            Err(Errno::ACCESS) if self.modes == Modes::Override => open_stepwise(&self.root, bytes, flags),
+            Err(Errno::ACCESS) if self.modes == ModeHandling::Override => open_stepwise(&self.root, bytes, flags),
             other => other,
         }
     }
@@ -146,14 +146,14 @@ impl Tree {
     /// Does something that needs search permission in a directory.
     fn in_directory<T>(&self, directory: &OwnedFd, action: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
         match self.modes {
-            Modes::Respect => action(),
-            Modes::Override => with_search(directory, action),
+            ModeHandling::Respect => action(),
+            ModeHandling::Override => with_search(directory, action),
         }
     }
 }
 
 /// As [`open_below`], opening up directories of ours that may not be searched, each for a moment.
-fn open_stepwise(root: &OwnedFd, path: &[u8], flags: OFlags) -> Opened {
+fn open_stepwise(root: &OwnedFd, path: &[u8], flags: OFlags) -> OpenedWith {
     let mut current: Option<OwnedFd> = None;
     let mut names = path.split(|byte| *byte == b'/').peekable();
     while let Some(name) = names.next() {
@@ -180,12 +180,12 @@ const USABLE: u32 = 0o500;
 
 /// Keeps a directory of ours searchable and readable until dropped.
 #[derive(Debug)]
-pub(crate) struct Usable<'fd> {
+pub(crate) struct UsableDirectory<'fd> {
     directory: &'fd OwnedFd,
     mode: u32,
 }
 
-impl<'fd> Usable<'fd> {
+impl<'fd> UsableDirectory<'fd> {
     /// `None` if it is so anyway, or is not ours.
     pub(crate) fn hold(directory: &'fd OwnedFd) -> Result<Option<Self>, Errno> {
         let found = rustix::fs::fstat(directory)?;
@@ -199,14 +199,14 @@ impl<'fd> Usable<'fd> {
     }
 }
 
-impl Drop for Usable<'_> {
+impl Drop for UsableDirectory<'_> {
     fn drop(&mut self) {
         // It was possible a moment ago; if not any more, the directory stays open to its owner, who is us.
         let _ = chmod(self.directory, self.mode);
     }
 }
 
-fn open_below(root: &OwnedFd, path: &[u8], flags: OFlags) -> Opened {
+fn open_below(root: &OwnedFd, path: &[u8], flags: OFlags) -> OpenedWith {
     let through = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut rest = path;
     let mut current: Option<OwnedFd> = None;
@@ -222,7 +222,7 @@ fn open_below(root: &OwnedFd, path: &[u8], flags: OFlags) -> Opened {
     open_piece(current.as_ref().unwrap_or(root), rest, flags | OFlags::CLOEXEC)
 }
 
-fn open_piece(from: &OwnedFd, piece: &[u8], flags: OFlags) -> Opened {
+fn open_piece(from: &OwnedFd, piece: &[u8], flags: OFlags) -> OpenedWith {
     let piece = if piece.is_empty() { b"." } else { piece };
     loop {
         match rustix::fs::openat2(from, piece, flags, Mode::empty(), BENEATH) {
@@ -234,7 +234,7 @@ fn open_piece(from: &OwnedFd, piece: &[u8], flags: OFlags) -> Opened {
 }
 
 /// Opens the regular file `name` for reading.
-pub(crate) fn open_file(parent: impl AsFd, name: &OsStr, modes: Modes) -> Result<File, Errno> {
+pub(crate) fn open_file(parent: impl AsFd, name: &OsStr, modes: ModeHandling) -> Result<File, Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     // Looked at before it is opened: opening some devices does something.
     let place = rustix::fs::openat(
@@ -247,14 +247,16 @@ pub(crate) fn open_file(parent: impl AsFd, name: &OsStr, modes: Modes) -> Result
         return Err(Errno::INVAL);
     }
     let opened = match reopen(&place, flags) {
-        Err(Errno::ACCESS) if modes == Modes::Override => with_owner_bits(&place, 0o400, || reopen(&place, flags)),
+        Err(Errno::ACCESS) if modes == ModeHandling::Override => {
+            with_owner_bits(&place, 0o400, || reopen(&place, flags))
+        }
         other => other,
     };
     opened.map(File::from)
 }
 
 /// Opens what an `O_PATH` descriptor stands for.
-pub(crate) fn reopen(place: &OwnedFd, flags: OFlags) -> Opened {
+pub(crate) fn reopen(place: &OwnedFd, flags: OFlags) -> OpenedWith {
     rustix::fs::open(magic_link(place), flags | OFlags::CLOEXEC, Mode::empty())
 }
 

@@ -28,22 +28,22 @@ use std::path::{Path, PathBuf};
 use offleash_core::path_rules::PathPattern;
 
 use crate::change::{Change, LayerTrees};
-use crate::protection::Protection;
-use crate::tree::Tree;
+use crate::protection::ProtectionRules;
+use crate::tree::TreeRoot;
 
-use follow::Follow;
-use forms::Forms;
-use marks::Marks;
+use follow::TrustFollower;
+use forms::EntryForms;
+use marks::MarkTree;
 pub(crate) use search::search;
 
 /// An entry in a layer; the path is empty for the layer's root.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Place {
+pub(crate) struct LayerPath {
     pub(crate) layer: usize,
     pub(crate) path: PathBuf,
 }
 
-impl Place {
+impl LayerPath {
     fn new(layer: usize, path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         Self { layer, path }
@@ -61,24 +61,24 @@ impl Place {
 
 /// What is looked at.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Around<'a> {
+pub(crate) struct TrustSurroundings<'a> {
     pub(crate) trees: &'a [LayerTrees],
     /// Sorted by layer and path.
     pub(crate) changes: &'a [Change],
-    pub(crate) protection: &'a Protection,
+    pub(crate) protection: &'a ProtectionRules,
     /// What `~` stands for on the host.
     pub(crate) home: Option<&'a Path>,
 }
 
 /// What protected names lead to.
 #[derive(Debug, Default)]
-pub(crate) struct Trusted {
-    marks: Marks,
+pub(crate) struct TrustedPaths {
+    marks: MarkTree,
     /// More was to be followed than is.
     too_much: bool,
 }
 
-impl Trusted {
+impl TrustedPaths {
     /// Whether any change is one for which names have to be found: not of git's own data.
     pub(crate) fn matters_to(changes: &[Change]) -> bool {
         changes
@@ -87,8 +87,8 @@ impl Trusted {
     }
 
     /// Follows what leads from the protected names that the host has at `found`, and from those that changed.
-    pub(crate) fn find(around: Around<'_>, found: &[Place]) -> Self {
-        let mut follow = Follow::new(Forms::new(around), around.home);
+    pub(crate) fn find(around: TrustSurroundings<'_>, found: &[LayerPath]) -> Self {
+        let mut follow = TrustFollower::new(EntryForms::new(around), around.home);
         follow.starts(found);
         follow.starts(&search::changed(around));
         follow.finish()
@@ -97,7 +97,7 @@ impl Trusted {
     /// Why the entry `path` of a layer is protected, where a directory or something else is to be.
     pub(crate) fn rule(
         &self,
-        protection: &Protection,
+        protection: &ProtectionRules,
         roots: &[PathBuf],
         (layer, path): (usize, &Path),
         becomes_directory: bool,
@@ -114,17 +114,17 @@ impl Trusted {
 pub fn led_to(root: &Path, path: &Path, protect: &[PathPattern], home: Option<&Path>) -> Option<String> {
     let trees = [LayerTrees {
         root: root.to_owned(),
-        upper: Tree::host(root).ok()?,
-        host: Tree::host(root).ok()?,
+        upper: TreeRoot::host(root).ok()?,
+        host: TreeRoot::host(root).ok()?,
     }];
-    let protection = Protection::new(protect.to_vec(), Some(root.to_owned()), home.map(Path::to_owned));
-    let around = Around {
+    let protection = ProtectionRules::new(protect.to_vec(), Some(root.to_owned()), home.map(Path::to_owned));
+    let around = TrustSurroundings {
         trees: &trees,
         changes: &[],
         protection: &protection,
         home,
     };
-    let trusted = Trusted::find(around, &search(&trees, &protection));
+    let trusted = TrustedPaths::find(around, &search(&trees, &protection));
     trusted.rule(&protection, &[root.to_owned()], (0, path), false)
 }
 

@@ -15,7 +15,7 @@ use crate::change::{Change, ChangeError, ChangeKind, LayerTrees};
 use crate::failure::FileError;
 use crate::node::{Node, NodeKind};
 use crate::quote::git_quoted;
-use crate::tree::Tree;
+use crate::tree::TreeRoot;
 
 /// Files larger than this are summarised.
 pub const MAX_TEXT_BYTES: u64 = 4 << 20;
@@ -54,7 +54,7 @@ pub enum DiffForm {
 }
 
 pub(crate) fn unified(trees: &LayerTrees, change: &Change) -> Result<Diff, ChangeError> {
-    let mut patch = Patch::new(change);
+    let mut patch = PatchText::new(change);
     let (before, after) = (change.before.as_ref(), change.after.as_ref());
     match (before, after) {
         // As git: a file that became something else is deleted and added.
@@ -67,13 +67,13 @@ pub(crate) fn unified(trees: &LayerTrees, change: &Change) -> Result<Diff, Chang
     Ok(patch.diff)
 }
 
-struct Patch<'a> {
+struct PatchText<'a> {
     path: &'a Path,
     kind: ChangeKind,
     diff: Diff,
 }
 
-enum Content {
+enum FileContent {
     Absent,
     Text(Vec<u8>),
     Binary,
@@ -82,7 +82,7 @@ enum Content {
     Unreadable(Errno),
 }
 
-impl<'a> Patch<'a> {
+impl<'a> PatchText<'a> {
     fn new(change: &'a Change) -> Self {
         let diff = Diff {
             form: DiffForm::Metadata,
@@ -146,22 +146,22 @@ impl<'a> Patch<'a> {
         }
     }
 
-    fn content(&self, tree: &Tree, node: Option<&Node>) -> Result<Content, ChangeError> {
+    fn content(&self, tree: &TreeRoot, node: Option<&Node>) -> Result<FileContent, ChangeError> {
         let Some(node) = node else {
-            return Ok(Content::Absent);
+            return Ok(FileContent::Absent);
         };
         if let Some(target) = &node.target {
-            return Ok(Content::Text(target.as_os_str().as_bytes().to_vec()));
+            return Ok(FileContent::Text(target.as_os_str().as_bytes().to_vec()));
         }
         if node.size > MAX_TEXT_BYTES {
-            return Ok(Content::TooLarge);
+            return Ok(FileContent::TooLarge);
         }
         let failed = |error| ChangeError::File {
             path: self.path.to_owned(),
             source: FileError::new("reading", self.path, error),
         };
         let file = match tree.file(self.path) {
-            Err(errno @ (Errno::ACCESS | Errno::PERM)) => return Ok(Content::Unreadable(errno)),
+            Err(errno @ (Errno::ACCESS | Errno::PERM)) => return Ok(FileContent::Unreadable(errno)),
             opened => opened.map_err(|error| failed(error.into()))?,
         };
         let mut bytes = Vec::new();
@@ -169,14 +169,14 @@ impl<'a> Patch<'a> {
         file.take(MAX_TEXT_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
         let is_binary = bytes.iter().take(BINARY_LOOK).any(|byte| *byte == 0);
         Ok(match bytes.len() {
-            _ if is_binary => Content::Binary,
-            length if u64::try_from(length).is_ok_and(|length| length <= MAX_TEXT_BYTES) => Content::Text(bytes),
-            _ => Content::TooLarge,
+            _ if is_binary => FileContent::Binary,
+            length if u64::try_from(length).is_ok_and(|length| length <= MAX_TEXT_BYTES) => FileContent::Text(bytes),
+            _ => FileContent::TooLarge,
         })
     }
 
-    fn body(&mut self, old: &Content, new: &Content) {
-        let absent = |content: &Content| matches!(content, Content::Absent);
+    fn body(&mut self, old: &FileContent, new: &FileContent) {
+        let absent = |content: &FileContent| matches!(content, FileContent::Absent);
         let dev_null = || b"/dev/null".to_vec();
         let left = if absent(old) {
             dev_null()
@@ -188,18 +188,18 @@ impl<'a> Patch<'a> {
         } else {
             git_quoted("b/", self.path)
         };
-        let unreadable = |content: &Content, of: &str| match content {
-            Content::Unreadable(errno) => Some(format!("# {of} cannot be read: {errno}")),
+        let unreadable = |content: &FileContent, of: &str| match content {
+            FileContent::Unreadable(errno) => Some(format!("# {of} cannot be read: {errno}")),
             _ => None,
         };
         let why = unreadable(old, "the host's file").or_else(|| unreadable(new, "the sandbox's file"));
         if let Some(why) = why {
             self.diff.form = DiffForm::Unreadable;
             self.line(&[why.as_bytes()]);
-        } else if matches!(old, Content::TooLarge) || matches!(new, Content::TooLarge) {
+        } else if matches!(old, FileContent::TooLarge) || matches!(new, FileContent::TooLarge) {
             self.diff.form = DiffForm::TooLarge;
             self.line(&[b"Large files ", &left, b" and ", &right, b" differ"]);
-        } else if matches!(old, Content::Binary) || matches!(new, Content::Binary) {
+        } else if matches!(old, FileContent::Binary) || matches!(new, FileContent::Binary) {
             self.diff.form = DiffForm::Binary;
             self.line(&[b"Binary files ", &left, b" and ", &right, b" differ"]);
         } else {
@@ -262,8 +262,12 @@ impl<'a> Patch<'a> {
     }
 }
 
-fn text(content: &Content) -> &[u8] {
-    if let Content::Text(bytes) = content { bytes } else { &[] }
+fn text(content: &FileContent) -> &[u8] {
+    if let FileContent::Text(bytes) = content {
+        bytes
+    } else {
+        &[]
+    }
 }
 
 /// Lines with their newlines. A lone carriage return ends no line in a patch.

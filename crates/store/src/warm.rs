@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::failure::{FileError, Tried};
+use crate::failure::{FailedCall, FileError};
 use crate::state::open_part;
 use crate::tree::names_in;
 use crate::{HostIdentity, StateDirectory};

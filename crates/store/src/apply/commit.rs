@@ -8,24 +8,24 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use super::journal::{self, Journal, Staged};
-use super::plan::{Action, NEW_DIRECTORY, Operation, Plan};
-use super::stage::{Staging, remove_staging, slot_name, sync_renames, timestamps};
-use super::{ConflictAt, ConflictReason, Failure, Steps};
+use super::journal::{self, JournalHead, StagedSlots};
+use super::plan::{ApplyAction, ApplyOperation, ApplyPlan, NEW_DIRECTORY};
+use super::stage::{StagingDirectory, remove_staging, slot_name, sync_renames, timestamps};
+use super::{ApplySteps, ConflictAt, ConflictReason, OperationFailure};
 use crate::Run;
 use crate::change::{Change, LayerTrees};
-use crate::failure::{FileError, Tried};
-use crate::node::{Identity, Time, identity_of};
+use crate::failure::{FailedCall, FileError};
+use crate::node::{NodeIdentity, NodeTime, identity_of};
 use crate::tree::{chmod, magic_link, names_in, stat_at};
 
 pub(crate) fn commit(
     run: &Run,
     trees: &[LayerTrees],
     changes: &[Change],
-    plan: &Plan,
-    steps: &mut Steps,
-) -> Result<(), Failure> {
-    let journal = Journal {
+    plan: &ApplyPlan,
+    steps: &mut ApplySteps,
+) -> Result<(), OperationFailure> {
+    let journal = JournalHead {
         id: run.id().clone(),
         layers: run.file.layers.clone(),
         operations: plan.operations.clone(),
@@ -33,10 +33,10 @@ pub(crate) fn commit(
     };
     steps.next()?;
     let mut file = journal.write(&run.directory)?;
-    let mut commit = Commit {
+    let mut commit = ApplyCommit {
         trees,
         staging: BTreeMap::new(),
-        staged: Staged::new(),
+        staged: StagedSlots::new(),
         moved: HashSet::new(),
         steps,
     };
@@ -64,7 +64,7 @@ pub(crate) fn commit(
 }
 
 /// Removes what a committed apply needed. It counts as done, so a failure is no reason to undo anything.
-pub(crate) fn clean(run: &Run, trees: &[LayerTrees], steps: &mut Steps) -> Result<(), Failure> {
+pub(crate) fn clean(run: &Run, trees: &[LayerTrees], steps: &mut ApplySteps) -> Result<(), OperationFailure> {
     steps.next()?;
     journal::note_applied(&run.directory)?;
     for trees in trees {
@@ -76,25 +76,25 @@ pub(crate) fn clean(run: &Run, trees: &[LayerTrees], steps: &mut Steps) -> Resul
     Ok(())
 }
 
-pub(super) fn is_mode(operation: &Operation) -> bool {
-    matches!(operation.action, Action::Mode { .. } | Action::Finish { .. })
+pub(super) fn is_mode(operation: &ApplyOperation) -> bool {
+    matches!(operation.action, ApplyAction::Mode { .. } | ApplyAction::Finish { .. })
 }
 
-struct Commit<'a> {
+struct ApplyCommit<'a> {
     trees: &'a [LayerTrees],
-    staging: BTreeMap<usize, Staging>,
-    staged: Staged,
+    staging: BTreeMap<usize, StagingDirectory>,
+    staged: StagedSlots,
     /// Inodes that were moved: the change time of their other hard links moved with them.
     moved: HashSet<(u64, u64)>,
-    steps: &'a mut Steps,
+    steps: &'a mut ApplySteps,
 }
 
-impl Commit<'_> {
-    fn stage(&mut self, run: &Run, changes: &[Change], plan: &Plan) -> Result<(), Failure> {
+impl ApplyCommit<'_> {
+    fn stage(&mut self, run: &Run, changes: &[Change], plan: &ApplyPlan) -> Result<(), OperationFailure> {
         for operation in plan.operations.iter().filter(|operation| !is_mode(operation)) {
             if !self.staging.contains_key(&operation.layer) {
                 self.steps.next()?;
-                let staging = Staging::create(&self.trees[operation.layer].host, run.id())?;
+                let staging = StagingDirectory::create(&self.trees[operation.layer].host, run.id())?;
                 self.staging.insert(operation.layer, staging);
             }
         }
@@ -111,27 +111,29 @@ impl Commit<'_> {
         Ok(())
     }
 
-    fn perform(&mut self, operations: &[Operation]) -> Result<(), Failure> {
+    fn perform(&mut self, operations: &[ApplyOperation]) -> Result<(), OperationFailure> {
         for operation in operations {
             self.steps.next()?;
             let path = operation.path.as_path();
             let reason = match &operation.action {
-                Action::Mode { from, to, original } => self.mode(operation.layer, path, original, (*from, *to))?,
-                Action::Finish { slot, to, modified } => self.finish(operation.layer, path, *slot, *to, *modified)?,
-                Action::Take {
+                ApplyAction::Mode { from, to, original } => self.mode(operation.layer, path, original, (*from, *to))?,
+                ApplyAction::Finish { slot, to, modified } => {
+                    self.finish(operation.layer, path, *slot, *to, *modified)?
+                }
+                ApplyAction::Take {
                     slot,
                     original,
                     directory,
                 } => self.take(operation.layer, path, *slot, original, *directory)?,
-                Action::Put { slot, replaces: None } => self.put_new(operation.layer, path, *slot)?,
-                Action::Put {
+                ApplyAction::Put { slot, replaces: None } => self.put_new(operation.layer, path, *slot)?,
+                ApplyAction::Put {
                     slot,
                     replaces: Some(original),
                 } => self.exchange(operation.layer, path, *slot, original)?,
             };
             if let Some(reason) = reason {
                 let (layer, path) = (operation.layer, path.to_owned());
-                return Err(Failure::Conflicts(vec![ConflictAt { layer, path, reason }]));
+                return Err(OperationFailure::Conflicts(vec![ConflictAt { layer, path, reason }]));
             }
         }
         Ok(())
@@ -141,7 +143,7 @@ impl Commit<'_> {
         &self,
         layer: usize,
         path: &Path,
-        original: &Identity,
+        original: &NodeIdentity,
         (from, to): (u32, u32),
     ) -> Result<Option<ConflictReason>, FileError> {
         let place = match self.place(layer, path)? {
@@ -158,7 +160,7 @@ impl Commit<'_> {
         path: &Path,
         slot: u64,
         to: u32,
-        modified: Time,
+        modified: NodeTime,
     ) -> Result<Option<ConflictReason>, FileError> {
         let place = match self.place(layer, path)? {
             Ok(place) => place,
@@ -189,7 +191,7 @@ impl Commit<'_> {
         layer: usize,
         path: &Path,
         slot: u64,
-        original: &Identity,
+        original: &NodeIdentity,
         directory: bool,
     ) -> Result<Option<ConflictReason>, FileError> {
         let (parent, name) = match self.parent(layer, path)? {
@@ -231,8 +233,8 @@ impl Commit<'_> {
         layer: usize,
         path: &Path,
         slot: u64,
-        original: &Identity,
-    ) -> Result<Option<ConflictReason>, Failure> {
+        original: &NodeIdentity,
+    ) -> Result<Option<ConflictReason>, OperationFailure> {
         let (parent, name) = match self.parent(layer, path)? {
             Ok(found) => found,
             Err(reason) => return Ok(Some(reason)),
@@ -272,7 +274,7 @@ impl Commit<'_> {
         parent: &OwnedFd,
         name: &OsStr,
         path: &Path,
-        original: &Identity,
+        original: &NodeIdentity,
         directory: bool,
     ) -> Result<Option<ConflictReason>, FileError> {
         let Some(stat) = stat_at(parent, name).tried("examining", path)? else {
@@ -304,7 +306,7 @@ impl Commit<'_> {
     }
 }
 
-fn staging(all: &mut BTreeMap<usize, Staging>, layer: usize) -> Result<&mut Staging, FileError> {
+fn staging(all: &mut BTreeMap<usize, StagingDirectory>, layer: usize) -> Result<&mut StagingDirectory, FileError> {
     all.get_mut(&layer)
         .ok_or_else(|| FileError::new("finding the staging directory of", layer.to_string(), Errno::NOENT))
 }
@@ -335,7 +337,7 @@ pub(crate) fn rename_new(from: &OwnedFd, name: &OsStr, to: &OwnedFd, new_name: &
 }
 
 /// Sets the mode of `original` if the present one is `from`; `false` if it is another mode or another entry.
-pub(crate) fn set_mode(place: &OwnedFd, original: &Identity, from: u32, to: u32) -> Result<bool, Errno> {
+pub(crate) fn set_mode(place: &OwnedFd, original: &NodeIdentity, from: u32, to: u32) -> Result<bool, Errno> {
     let found = rustix::fs::fstat(place)?;
     if (found.st_dev, found.st_ino) != (original.dev, original.ino) || found.st_mode & 0o7777 != from {
         return Ok(false);

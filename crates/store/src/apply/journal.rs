@@ -14,11 +14,11 @@ use offleash_core::text::Text;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::plan::Operation;
+use super::plan::ApplyOperation;
 use crate::change::Change;
-use crate::failure::{FileError, Tried};
-use crate::node::Identity;
-use crate::places::{self, Places};
+use crate::failure::{FailedCall, FileError};
+use crate::node::NodeIdentity;
+use crate::places::{self, LayerPaths};
 use crate::run_file::LayerFile;
 
 const JOURNAL: &str = "journal";
@@ -27,28 +27,28 @@ pub(crate) const APPLIED: &str = "applied";
 
 /// The first line.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Journal {
+pub(crate) struct JournalHead {
     pub(crate) id: RunId,
     pub(crate) layers: Vec<LayerFile>,
-    pub(crate) operations: Vec<Operation>,
+    pub(crate) operations: Vec<ApplyOperation>,
     /// What counts as applied once it is committed.
     pub(crate) changes: Vec<(usize, Text)>,
 }
 
 /// The second line: what lies in each slot.
-pub(crate) type Staged = BTreeMap<u64, Identity>;
+pub(crate) type StagedSlots = BTreeMap<u64, NodeIdentity>;
 
 /// What a dead apply left.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum FoundJournal {
     Nothing,
     /// It did not get as far as touching anything.
     Unreadable,
-    Open(Journal, Option<Staged>),
-    Committed(Journal),
+    Open(JournalHead, Option<StagedSlots>),
+    Committed(JournalHead),
 }
 
-impl Journal {
+impl JournalHead {
     pub(crate) fn write(&self, directory: &OwnedFd) -> Result<File, FileError> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = rustix::fs::openat(directory, JOURNAL, flags, Mode::RUSR | Mode::WUSR);
@@ -59,7 +59,7 @@ impl Journal {
     }
 }
 
-pub(crate) fn write_staged(file: &mut File, staged: &Staged) -> Result<(), FileError> {
+pub(crate) fn write_staged(file: &mut File, staged: &StagedSlots) -> Result<(), FileError> {
     append_line(file, staged)
 }
 
@@ -83,11 +83,11 @@ fn sync(directory: &OwnedFd) -> Result<(), FileError> {
     rustix::fs::fsync(directory).tried("syncing", Path::new("."))
 }
 
-pub(crate) fn find(directory: &OwnedFd) -> Result<Found, FileError> {
+pub(crate) fn find(directory: &OwnedFd) -> Result<FoundJournal, FileError> {
     if let Some(bytes) = read(directory, COMMITTED)? {
         let mut lines = lines(&bytes);
         return match lines.next().map(serde_json::from_slice) {
-            Some(Ok(journal)) => Ok(Found::Committed(journal)),
+            Some(Ok(journal)) => Ok(FoundJournal::Committed(journal)),
             _ => Err(FileError::new(
                 "reading",
                 COMMITTED,
@@ -96,12 +96,14 @@ pub(crate) fn find(directory: &OwnedFd) -> Result<Found, FileError> {
         };
     }
     let Some(bytes) = read(directory, JOURNAL)? else {
-        return Ok(Found::Nothing);
+        return Ok(FoundJournal::Nothing);
     };
     let mut lines = lines(&bytes);
     Ok(match lines.next().map(serde_json::from_slice) {
-        Some(Ok(journal)) => Found::Open(journal, lines.next().and_then(|line| serde_json::from_slice(line).ok())),
-        _ => Found::Unreadable,
+        Some(Ok(journal)) => {
+            FoundJournal::Open(journal, lines.next().and_then(|line| serde_json::from_slice(line).ok()))
+        }
+        _ => FoundJournal::Unreadable,
     })
 }
 
@@ -135,10 +137,10 @@ fn read(directory: &OwnedFd, name: &str) -> Result<Option<Vec<u8>>, FileError> {
 }
 
 /// The changes that were applied already.
-pub(crate) fn applied(directory: &OwnedFd) -> Result<Places, FileError> {
+pub(crate) fn applied(directory: &OwnedFd) -> Result<LayerPaths, FileError> {
     let mut applied = places::read(directory, APPLIED)?;
     // One that was committed and not yet noted.
-    if let Found::Committed(journal) = find(directory)? {
+    if let FoundJournal::Committed(journal) = find(directory)? {
         applied.extend(
             journal
                 .changes

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::failure::FileError;
 use crate::node::Node;
-use crate::tree::Tree;
+use crate::tree::TreeRoot;
 
 /// What was found so far in one layer, so that a deep new tree is not climbed up again for each of its entries.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub(crate) struct NearestDirectories {
 
 impl NearestDirectories {
     /// The host's directory that is, or is above, the one that will hold `path`.
-    pub(crate) fn of(&mut self, host: &Tree, path: &Path) -> Result<&Node, FileError> {
+    pub(crate) fn of(&mut self, host: &TreeRoot, path: &Path) -> Result<&Node, FileError> {
         let holding = path.parent().unwrap_or(Path::new(""));
         let mut nearest = None;
         let mut climbed = Vec::new();
@@ -39,7 +39,7 @@ impl NearestDirectories {
     }
 }
 
-fn directory(host: &Tree, path: &Path) -> Result<Option<Node>, FileError> {
+fn directory(host: &TreeRoot, path: &Path) -> Result<Option<Node>, FileError> {
     match host.node(path) {
         // Anything else is going to be made, perhaps in place of a link.
         Ok(node) => Ok(node.filter(Node::is_directory)),
@@ -59,7 +59,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let root = scratch.path().canonicalize().unwrap();
         fs::create_dir(root.join("d")).unwrap();
-        let host = Tree::host(&root).unwrap();
+        let host = TreeRoot::host(&root).unwrap();
         let expected = host.node(Path::new("d")).unwrap();
         let mut nearest = NearestDirectories::default();
         let found = |node: Result<&Node, FileError>| node.ok().cloned();

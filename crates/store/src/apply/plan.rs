@@ -7,13 +7,13 @@ use offleash_core::text::Text;
 use rustix::io::Errno;
 
 use super::nearest::NearestDirectories;
-use super::restored::Restored;
-use super::{ConflictAt, ConflictReason, Failure};
+use super::restored::RestoredSlots;
+use super::{ConflictAt, ConflictReason, OperationFailure};
 use crate::change::{Change, ChangeKind, LayerTrees};
-use crate::failure::{FileError, Tried};
+use crate::failure::{FailedCall, FileError};
 use crate::modes::{DirectoryModes, is_mode_of_directory};
-use crate::node::{Identity, Node, NodeKind, Time};
-use crate::places::Places;
+use crate::node::{Node, NodeIdentity, NodeKind, NodeTime};
+use crate::places::LayerPaths;
 
 /// What an owner needs to change what is in a directory.
 const OWNER_WRITES: u32 = 0o300;
@@ -22,51 +22,51 @@ pub(crate) const NEW_DIRECTORY: u32 = 0o700;
 
 /// Operations in the order in which they are carried out; undone in reverse.
 #[derive(Debug, Default)]
-pub(crate) struct Plan {
-    pub(crate) operations: Vec<Operation>,
-    /// For each slot of a [`Action::Put`]: which change its contents come from.
+pub(crate) struct ApplyPlan {
+    pub(crate) operations: Vec<ApplyOperation>,
+    /// For each slot of a [`ApplyAction::Put`]: which change its contents come from.
     pub(crate) sources: BTreeMap<u64, usize>,
 }
 
 /// One operation on one host entry.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Operation {
+pub(crate) struct ApplyOperation {
     pub(crate) layer: usize,
     pub(crate) path: Text,
-    pub(crate) action: Action,
+    pub(crate) action: ApplyAction,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Action {
+pub(crate) enum ApplyAction {
     /// Changes the permissions of what is there.
-    Mode { from: u32, to: u32, original: Identity },
+    Mode { from: u32, to: u32, original: NodeIdentity },
     /// Gives a directory that was made, and lay in `slot`, its permissions and time.
-    Finish { slot: u64, to: u32, modified: Time },
+    Finish { slot: u64, to: u32, modified: NodeTime },
     /// Moves the original into the staging directory.
     Take {
         slot: u64,
-        original: Identity,
+        original: NodeIdentity,
         directory: bool,
     },
     /// Moves what was staged into place, in exchange for the original if there is one.
-    Put { slot: u64, replaces: Option<Identity> },
+    Put { slot: u64, replaces: Option<NodeIdentity> },
 }
 
 /// What is known about the host as the run saw it.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct KnownNodes {
     /// The latest change time of an untouched entry.
-    pub(crate) latest_untouched: Time,
+    pub(crate) latest_untouched: NodeTime,
     /// What was there when the run ended.
-    pub(crate) seen: Places,
+    pub(crate) seen: LayerPaths,
     /// Which directories have another mode because of the run.
     pub(crate) modes: DirectoryModes,
     /// What an apply that was rolled back touched.
-    pub(crate) restored: Restored,
+    pub(crate) restored: RestoredSlots,
 }
 
-impl Known {
+impl KnownNodes {
     /// Whether nobody but us touched an entry since the run started.
     fn is_untouched(&self, change: &Change, before: &Node) -> bool {
         before.identity.ctime <= self.latest_untouched
@@ -75,7 +75,11 @@ impl Known {
 }
 
 /// Finds all conflicts or makes the plan.
-pub(crate) fn plan(trees: &[LayerTrees], changes: &[Change], known: &Known) -> Result<Plan, Failure> {
+pub(crate) fn plan(
+    trees: &[LayerTrees],
+    changes: &[Change],
+    known: &KnownNodes,
+) -> Result<ApplyPlan, OperationFailure> {
     let mut conflicts = Vec::new();
     for change in changes {
         let found = match &change.before {
@@ -95,12 +99,12 @@ pub(crate) fn plan(trees: &[LayerTrees], changes: &[Change], known: &Known) -> R
         }
     }
     if !conflicts.is_empty() {
-        return Err(Failure::Conflicts(conflicts));
+        return Err(OperationFailure::Conflicts(conflicts));
     }
-    let mut planner = Planner {
+    let mut planner = ApplyPlanner {
         trees,
         changes,
-        plan: Plan::default(),
+        plan: ApplyPlan::default(),
         last: BTreeMap::new(),
         nearest: trees.iter().map(|_| NearestDirectories::default()).collect(),
         slots: 0,
@@ -112,7 +116,7 @@ pub(crate) fn plan(trees: &[LayerTrees], changes: &[Change], known: &Known) -> R
     Ok(planner.plan)
 }
 
-fn conflict_of_old(change: &Change, before: &Node, known: &Known) -> Option<ConflictReason> {
+fn conflict_of_old(change: &Change, before: &Node, known: &KnownNodes) -> Option<ConflictReason> {
     (!known.is_untouched(change, before)).then_some(ConflictReason::Changed)
 }
 
@@ -125,7 +129,7 @@ fn conflict_of_directory(
     trees: &LayerTrees,
     change: &Change,
     before: &Node,
-    known: &Known,
+    known: &KnownNodes,
 ) -> Result<Option<ConflictReason>, FileError> {
     if is_mode_of_directory(change) && !known.modes.is_the_runs(change, before) && !known.is_untouched(change, before) {
         return Ok(Some(ConflictReason::Changed));
@@ -164,18 +168,18 @@ fn conflict_of_new(
     }
 }
 
-struct Planner<'a> {
+struct ApplyPlanner<'a> {
     trees: &'a [LayerTrees],
     changes: &'a [Change],
-    plan: Plan,
+    plan: ApplyPlan,
     /// Modes to be set at the end.
-    last: BTreeMap<(usize, PathBuf), Action>,
+    last: BTreeMap<(usize, PathBuf), ApplyAction>,
     /// For each layer.
     nearest: Vec<NearestDirectories>,
     slots: u64,
 }
 
-impl Planner<'_> {
+impl ApplyPlanner<'_> {
     /// Directories of ours that forbid even us to change what is in them are opened up, and closed again at the end.
     fn unlock(&mut self) -> Result<(), FileError> {
         let euid = rustix::process::geteuid().as_raw();
@@ -202,7 +206,7 @@ impl Planner<'_> {
                 self.push(
                     layer,
                     &path,
-                    Action::Mode {
+                    ApplyAction::Mode {
                         from,
                         to: open,
                         original,
@@ -210,7 +214,7 @@ impl Planner<'_> {
                 );
                 self.last.insert(
                     (layer, path),
-                    Action::Mode {
+                    ApplyAction::Mode {
                         from: open,
                         to: from,
                         original,
@@ -232,7 +236,7 @@ impl Planner<'_> {
                 self.push(
                     change.layer,
                     &change.path,
-                    Action::Take {
+                    ApplyAction::Take {
                         slot,
                         original,
                         directory,
@@ -253,12 +257,12 @@ impl Planner<'_> {
             };
             let slot = self.slot();
             self.plan.sources.insert(slot, index);
-            self.push(change.layer, &change.path, Action::Put { slot, replaces });
+            self.push(change.layer, &change.path, ApplyAction::Put { slot, replaces });
             if after.kind == NodeKind::Directory {
                 let host = &self.trees[change.layer].host;
                 let inherited = self.nearest[change.layer].of(host, &change.path)?.mode & 0o2000;
                 let (to, modified) = (inherited | (after.mode & 0o777), after.identity.mtime);
-                let end = Action::Finish { slot, to, modified };
+                let end = ApplyAction::Finish { slot, to, modified };
                 self.last.insert((change.layer, change.path.clone()), end);
             }
         }
@@ -283,10 +287,10 @@ impl Planner<'_> {
             let special = if before.is_directory() { before.mode & 0o7000 } else { 0 };
             let to = special | (after.mode & 0o777);
             let from = match self.last.remove(&(change.layer, path.clone())) {
-                Some(Action::Mode { from, .. }) => from,
+                Some(ApplyAction::Mode { from, .. }) => from,
                 _ => before.mode,
             };
-            let end = Action::Mode {
+            let end = ApplyAction::Mode {
                 from,
                 to,
                 original: before.identity,
@@ -303,8 +307,8 @@ impl Planner<'_> {
         self.slots
     }
 
-    fn push(&mut self, layer: usize, path: &Path, action: Action) {
-        self.plan.operations.push(Operation {
+    fn push(&mut self, layer: usize, path: &Path, action: ApplyAction) {
+        self.plan.operations.push(ApplyOperation {
             layer,
             path: Text::from(path),
             action,

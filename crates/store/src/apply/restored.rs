@@ -11,27 +11,27 @@ use offleash_core::text::Text;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::plan::{Action, Operation};
-use crate::failure::{FileError, Tried};
-use crate::node::{Identity, Node};
-use crate::tree::Tree;
+use super::plan::{ApplyAction, ApplyOperation};
+use crate::failure::{FailedCall, FileError};
+use crate::node::{Node, NodeIdentity};
+use crate::tree::TreeRoot;
 
 /// The file of a run that notes what a rollback put back.
 pub(crate) const RESTORED: &str = "restored";
 const NEW: &str = "restored.new";
 
 /// What lies where after the last rollback.
-pub(crate) type Restored = HashMap<(usize, PathBuf), Identity>;
+pub(crate) type RestoredSlots = HashMap<(usize, PathBuf), NodeIdentity>;
 
-pub(crate) fn read(directory: &OwnedFd) -> Result<Restored, FileError> {
+pub(crate) fn read(directory: &OwnedFd) -> Result<RestoredSlots, FileError> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(directory, RESTORED, flags, Mode::empty()) {
-        Err(Errno::NOENT) => return Ok(Restored::new()),
+        Err(Errno::NOENT) => return Ok(RestoredSlots::new()),
         other => other.tried("opening", RESTORED)?,
     };
     let mut bytes = Vec::new();
     File::from(file).read_to_end(&mut bytes).tried("reading", RESTORED)?;
-    let entries: Vec<(usize, Text, Identity)> = serde_json::from_slice(&bytes)
+    let entries: Vec<(usize, Text, NodeIdentity)> = serde_json::from_slice(&bytes)
         .map_err(std::io::Error::from)
         .tried("reading", RESTORED)?;
     Ok(entries
@@ -43,7 +43,7 @@ pub(crate) fn read(directory: &OwnedFd) -> Result<Restored, FileError> {
 /// Adds the originals of `operations` that are in their places again, unchanged but for the moving.
 pub(crate) fn note<'a>(
     directory: &OwnedFd,
-    operations: impl Iterator<Item = (&'a Operation, &'a Tree)>,
+    operations: impl Iterator<Item = (&'a ApplyOperation, &'a TreeRoot)>,
 ) -> Result<(), FileError> {
     let mut restored = read(directory)?;
     for (operation, host) in operations {
@@ -72,22 +72,22 @@ pub(crate) fn note<'a>(
     rustix::fs::renameat(directory, NEW, directory, RESTORED).tried("replacing", RESTORED)
 }
 
-fn is_same(found: &Node, original: &Identity, action: &Action) -> bool {
+fn is_same(found: &Node, original: &NodeIdentity, action: &ApplyAction) -> bool {
     let identity = &found.identity;
     match action {
         // What was in it was put back, too, and that changed its time of modification.
-        Action::Take { directory: true, .. } => (identity.dev, identity.ino) == (original.dev, original.ino),
+        ApplyAction::Take { directory: true, .. } => (identity.dev, identity.ino) == (original.dev, original.ino),
         // A plan that only opens it up does not ask whether the host put it there.
-        Action::Mode { .. } if found.is_directory() => false,
+        ApplyAction::Mode { .. } if found.is_directory() => false,
         _ => identity.same_but_renamed(original),
     }
 }
 
-fn original(action: &Action) -> Option<&Identity> {
+fn original(action: &ApplyAction) -> Option<&NodeIdentity> {
     match action {
-        Action::Take { original, .. } => Some(original),
-        Action::Put { replaces, .. } => replaces.as_ref(),
-        Action::Mode { original, .. } => Some(original),
-        Action::Finish { .. } => None,
+        ApplyAction::Take { original, .. } => Some(original),
+        ApplyAction::Put { replaces, .. } => replaces.as_ref(),
+        ApplyAction::Mode { original, .. } => Some(original),
+        ApplyAction::Finish { .. } => None,
     }
 }

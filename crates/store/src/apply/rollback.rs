@@ -12,22 +12,22 @@ use rustix::fs::{AtFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::commit::{is_mode, rename_new, set_mode};
-use super::journal::{self, Found, Journal, Staged};
-use super::plan::{Action, NEW_DIRECTORY, Operation};
+use super::journal::{self, FoundJournal, JournalHead, StagedSlots};
+use super::plan::{ApplyAction, ApplyOperation, NEW_DIRECTORY};
 use super::restored;
-use super::stage::{Staging, remove_staging, slot_name, staging_name};
-use crate::failure::{FileError, Tried};
-use crate::node::{Identity, identity_of, kind_of};
+use super::stage::{StagingDirectory, remove_staging, slot_name, staging_name};
+use crate::failure::{FailedCall, FileError};
+use crate::node::{NodeIdentity, identity_of, kind_of};
 use crate::run_file::LayerFile;
-use crate::tree::{Tree, stat_at};
+use crate::tree::{TreeRoot, stat_at};
 
 /// Finishes what a dead or failed apply of the run in `directory` left; whether there was one.
 pub(crate) fn recover(directory: &OwnedFd) -> Result<bool, FileError> {
     match journal::find(directory)? {
-        Found::Nothing => return Ok(false),
-        Found::Unreadable => {}
-        Found::Open(journal, staged) => undo_all(directory, &journal, staged.as_ref())?,
-        Found::Committed(journal) => {
+        FoundJournal::Nothing => return Ok(false),
+        FoundJournal::Unreadable => {}
+        FoundJournal::Open(journal, staged) => undo_all(directory, &journal, staged.as_ref())?,
+        FoundJournal::Committed(journal) => {
             journal::note_applied(directory)?;
             for layer in &journal.layers {
                 remove_staging(&open(layer)?, &journal.id)?;
@@ -38,9 +38,9 @@ pub(crate) fn recover(directory: &OwnedFd) -> Result<bool, FileError> {
     Ok(true)
 }
 
-fn open(layer: &LayerFile) -> Result<Tree, FileError> {
+fn open(layer: &LayerFile) -> Result<TreeRoot, FileError> {
     let root = layer.root.as_path();
-    let tree = Tree::host(root).tried("opening", root)?;
+    let tree = TreeRoot::host(root).tried("opening", root)?;
     let found = rustix::fs::fstat(tree.root()).tried("examining", root)?;
     if found.st_ino != layer.root_inode {
         return Err(FileError::new("recognising", root, Errno::STALE));
@@ -48,11 +48,11 @@ fn open(layer: &LayerFile) -> Result<Tree, FileError> {
     Ok(tree)
 }
 
-fn undo_all(directory: &OwnedFd, journal: &Journal, staged: Option<&Staged>) -> Result<(), FileError> {
+fn undo_all(directory: &OwnedFd, journal: &JournalHead, staged: Option<&StagedSlots>) -> Result<(), FileError> {
     let mut layers = Vec::with_capacity(journal.layers.len());
     for layer in &journal.layers {
         let host = open(layer)?;
-        layers.push(Layer { host, staging: None });
+        layers.push(RollbackLayer { host, staging: None });
     }
     let reversed = || journal.operations.iter().rev();
     // The last modes may have closed a workspace to its owner: then nothing is found in it until they are undone.
@@ -61,7 +61,7 @@ fn undo_all(directory: &OwnedFd, journal: &Journal, staged: Option<&Staged>) -> 
         layers[operation.layer].undo(operation, staged)?;
     }
     for layer in &mut layers {
-        layer.staging = Staging::find(&layer.host, &journal.id)?;
+        layer.staging = StagingDirectory::find(&layer.host, &journal.id)?;
     }
     for operation in reversed().skip(closing) {
         layers[operation.layer].undo(operation, staged)?;
@@ -74,21 +74,21 @@ fn undo_all(directory: &OwnedFd, journal: &Journal, staged: Option<&Staged>) -> 
     )
 }
 
-struct Layer {
-    host: Tree,
-    staging: Option<Staging>,
+struct RollbackLayer {
+    host: TreeRoot,
+    staging: Option<StagingDirectory>,
 }
 
-impl Layer {
-    fn undo(&self, operation: &Operation, staged: Option<&Staged>) -> Result<(), FileError> {
+impl RollbackLayer {
+    fn undo(&self, operation: &ApplyOperation, staged: Option<&StagedSlots>) -> Result<(), FileError> {
         let path = operation.path.as_path();
         let made = |slot: &u64| staged.and_then(|staged| staged.get(slot));
         match &operation.action {
-            Action::Mode { from, to, original } => return self.undo_mode(path, original, *from, *to),
-            Action::Finish { slot, to, .. } => {
+            ApplyAction::Mode { from, to, original } => return self.undo_mode(path, original, *from, *to),
+            ApplyAction::Finish { slot, to, .. } => {
                 return made(slot).map_or(Ok(()), |made| self.undo_mode(path, made, NEW_DIRECTORY, *to));
             }
-            Action::Take { .. } | Action::Put { .. } => {}
+            ApplyAction::Take { .. } | ApplyAction::Put { .. } => {}
         }
         let Some(staging) = &self.staging else {
             return Ok(());
@@ -98,20 +98,20 @@ impl Layer {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => return Ok(()),
             other => other.tried("opening the directory of", path)?,
         };
-        let here = Here {
+        let here = OperationPlace {
             parent,
             name,
             path,
             staging,
         };
         match &operation.action {
-            Action::Take { slot, .. } => here.put_back(&slot_name(*slot)),
-            Action::Put { slot, .. } => made(slot).map_or(Ok(()), |ours| here.take_out(&slot_name(*slot), ours)),
-            Action::Mode { .. } | Action::Finish { .. } => Ok(()),
+            ApplyAction::Take { slot, .. } => here.put_back(&slot_name(*slot)),
+            ApplyAction::Put { slot, .. } => made(slot).map_or(Ok(()), |ours| here.take_out(&slot_name(*slot), ours)),
+            ApplyAction::Mode { .. } | ApplyAction::Finish { .. } => Ok(()),
         }
     }
 
-    fn undo_mode(&self, path: &Path, original: &Identity, from: u32, to: u32) -> Result<(), FileError> {
+    fn undo_mode(&self, path: &Path, original: &NodeIdentity, from: u32, to: u32) -> Result<(), FileError> {
         match self.host.place(path) {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => Ok(()),
             Err(error) => Err(FileError::new("opening", path, error)),
@@ -137,14 +137,14 @@ impl Layer {
 }
 
 /// The place of one operation.
-struct Here<'a> {
+struct OperationPlace<'a> {
     parent: OwnedFd,
     name: &'a OsStr,
     path: &'a Path,
-    staging: &'a Staging,
+    staging: &'a StagingDirectory,
 }
 
-impl Here<'_> {
+impl OperationPlace<'_> {
     /// Moves an original back, unless it never was moved away or something else is in its place.
     fn put_back(&self, slot: &str) -> Result<(), FileError> {
         match rename_new(&self.staging.old, OsStr::new(slot), &self.parent, self.name) {
@@ -154,7 +154,7 @@ impl Here<'_> {
     }
 
     /// Takes what we put away again; the original comes back by exchange or from where it was moved.
-    fn take_out(&self, slot: &str, ours: &Identity) -> Result<(), FileError> {
+    fn take_out(&self, slot: &str, ours: &NodeIdentity) -> Result<(), FileError> {
         let found = stat_at(&self.parent, self.name).tried("examining", self.path)?;
         let is_directory = found
             .as_ref()

@@ -7,30 +7,30 @@ use super::{ApplyError, ApplyRequest, Refusal, RefusalReason, Selection};
 use crate::Run;
 use crate::change::{Change, ChangeKind};
 use crate::node::{Node, NodeKind};
-use crate::protection::Protection;
-use crate::trusted::Trusted;
+use crate::protection::ProtectionRules;
+use crate::trusted::TrustedPaths;
 
 /// The changes to apply, parents first, and the refused ones.
-pub(crate) struct Selected {
+pub(crate) struct SelectedChanges {
     pub(crate) changes: Vec<Change>,
     pub(crate) refused: Vec<Refusal>,
 }
 
 /// A layer and a path in it, empty for its root.
-type Place = (usize, PathBuf);
+type ChangePath = (usize, PathBuf);
 
 pub(crate) fn select(
     run: &Run,
     changes: &[Change],
-    trusted: Trusted,
+    trusted: TrustedPaths,
     request: &ApplyRequest,
-) -> Result<Selected, ApplyError> {
+) -> Result<SelectedChanges, ApplyError> {
     let roots = run.roots();
-    let named: Vec<Place> = request.named.iter().filter_map(|path| place(&roots, path)).collect();
+    let named: Vec<ChangePath> = request.named.iter().filter_map(|path| place(&roots, path)).collect();
     let above = nearest_above(changes);
     let wanted = wanted(run, &roots, changes, &above, &request.selection)?;
-    let mut judge = Judge {
-        protection: Protection::of(&run.file)?,
+    let mut judge = ChangeJudge {
+        protection: ProtectionRules::of(&run.file)?,
         trusted,
         above,
         reasons: vec![None; changes.len()],
@@ -47,7 +47,7 @@ pub(crate) fn select(
 }
 
 /// Where a path of the owner leads: relative ones begin at the workspace.
-fn place(roots: &[PathBuf], path: &Path) -> Option<Place> {
+fn place(roots: &[PathBuf], path: &Path) -> Option<ChangePath> {
     let (layer, rest) = if path.is_absolute() {
         let holds = |(layer, root): (usize, &PathBuf)| Some((layer, path.strip_prefix(root).ok()?));
         // The innermost root, if one lies in another.
@@ -66,7 +66,7 @@ fn place(roots: &[PathBuf], path: &Path) -> Option<Place> {
     Some((layer, names?))
 }
 
-fn key(change: &Change) -> Place {
+fn key(change: &Change) -> ChangePath {
     let path = if change.path == Path::new(".") {
         PathBuf::new()
     } else {
@@ -80,11 +80,11 @@ fn key(change: &Change) -> Place {
 /// Changes are sorted, so that what is beneath one follows it. Looking up each directory on the way by its path would
 /// cost the cube of the depth.
 fn nearest_above(changes: &[Change]) -> Vec<Option<usize>> {
-    let mut open: Vec<(usize, Place)> = Vec::new();
+    let mut open: Vec<(usize, ChangePath)> = Vec::new();
     let mut above = Vec::with_capacity(changes.len());
     for (index, change) in changes.iter().enumerate() {
         let (layer, path) = key(change);
-        let holds = |(of, at): &Place| *of == layer && path.starts_with(at);
+        let holds = |(of, at): &ChangePath| *of == layer && path.starts_with(at);
         while open.pop_if(|(_, place)| !holds(place)).is_some() {}
         above.push(open.last().map(|(index, _)| *index));
         open.push((index, (layer, path)));
@@ -141,19 +141,19 @@ fn makes_room(change: &Change) -> bool {
     matches!(change.kind, ChangeKind::Added | ChangeKind::TypeChanged)
 }
 
-struct Judge<'a> {
-    protection: Protection,
-    trusted: Trusted,
+struct ChangeJudge<'a> {
+    protection: ProtectionRules,
+    trusted: TrustedPaths,
     roots: Vec<PathBuf>,
     changes: &'a [Change],
     /// The nearest change above each.
     above: Vec<Option<usize>>,
     wanted: Vec<bool>,
-    named: Vec<Place>,
+    named: Vec<ChangePath>,
     reasons: Vec<Option<RefusalReason>>,
 }
 
-impl Judge<'_> {
+impl ChangeJudge<'_> {
     fn each_for_itself(&mut self) {
         for index in 0..self.changes.len() {
             self.reasons[index] = self.reason(&self.changes[index]);
@@ -219,7 +219,7 @@ impl Judge<'_> {
 
     /// A directory in which something stays can be neither removed nor replaced; children come last, so backwards.
     fn not_empty(&mut self) {
-        let mut holding: HashSet<Place> = HashSet::new();
+        let mut holding: HashSet<ChangePath> = HashSet::new();
         for index in (0..self.changes.len()).rev() {
             let change = &self.changes[index];
             let removes = change.after.is_none() || change.kind == ChangeKind::TypeChanged;
@@ -241,8 +241,8 @@ impl Judge<'_> {
         !self.wanted[index] || self.reasons[index].is_some()
     }
 
-    fn selected(self) -> Selected {
-        let mut selected = Selected {
+    fn selected(self) -> SelectedChanges {
+        let mut selected = SelectedChanges {
             changes: Vec::new(),
             refused: Vec::new(),
         };

@@ -14,11 +14,11 @@ use super::nearest::NearestDirectories;
 use super::plan::NEW_DIRECTORY;
 use crate::change::{Change, LayerTrees};
 use crate::content::copy_contents;
-use crate::failure::{FileError, Tried};
-use crate::node::{Identity, Node, NodeKind, Time, identity_of};
+use crate::failure::{FailedCall, FileError};
+use crate::node::{Node, NodeIdentity, NodeKind, NodeTime, identity_of};
 use crate::removal::remove_tree;
 use crate::state::PRIVATE;
-use crate::tree::{Tree, chmod, names_in, reopen, stat_at};
+use crate::tree::{TreeRoot, chmod, names_in, reopen, stat_at};
 
 const NEW: &str = "new";
 const OLD: &str = "old";
@@ -27,7 +27,7 @@ const SYNCED_SINGLY: usize = 64;
 
 /// The open staging directory of one layer.
 #[derive(Debug)]
-pub(crate) struct Staging {
+pub(crate) struct StagingDirectory {
     pub(crate) new: OwnedFd,
     pub(crate) old: OwnedFd,
     unsynced: Vec<File>,
@@ -45,8 +45,8 @@ pub(crate) fn slot_name(slot: u64) -> String {
     slot.to_string()
 }
 
-impl Staging {
-    pub(crate) fn create(host: &Tree, id: &RunId) -> Result<Self, FileError> {
+impl StagingDirectory {
+    pub(crate) fn create(host: &TreeRoot, id: &RunId) -> Result<Self, FileError> {
         let name = staging_name(id);
         rustix::fs::mkdirat(host.root(), &*name, PRIVATE).tried("creating", &name)?;
         for part in [NEW, OLD] {
@@ -57,7 +57,7 @@ impl Staging {
     }
 
     /// Opens what a dead apply left; `None` if it left nothing.
-    pub(crate) fn find(host: &Tree, id: &RunId) -> Result<Option<Self>, FileError> {
+    pub(crate) fn find(host: &TreeRoot, id: &RunId) -> Result<Option<Self>, FileError> {
         let name = staging_name(id);
         let part = |part: &str| match host.readable(Path::new(&format!("{name}/{part}"))) {
             Ok(directory) => Ok(Some(directory)),
@@ -82,12 +82,12 @@ impl Staging {
     }
 
     /// Makes a copy of what the run left, ready to be moved into place.
-    pub(crate) fn stage(&mut self, trees: &LayerTrees, change: &Change, slot: u64) -> Result<Identity, FileError> {
+    pub(crate) fn stage(&mut self, trees: &LayerTrees, change: &Change, slot: u64) -> Result<NodeIdentity, FileError> {
         let name = slot_name(slot);
         let Some(after) = &change.after else {
             return Err(FileError::new("staging", &change.path, Errno::INVAL));
         };
-        let owner = Owner::of(trees, change, &mut self.nearest)?;
+        let owner = EntryOwner::of(trees, change, &mut self.nearest)?;
         match after.kind {
             NodeKind::File => self.stage_file(trees, &change.path, &name, after, &owner)?,
             NodeKind::Directory => {
@@ -124,7 +124,7 @@ impl Staging {
         path: &Path,
         name: &str,
         after: &Node,
-        owner: &Owner,
+        owner: &EntryOwner,
     ) -> Result<(), FileError> {
         let mut from = trees.upper.file(path).tried("opening", path)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -154,7 +154,7 @@ impl Staging {
 }
 
 /// Removes the staging directory, even from a workspace whose own mode forbids us to.
-pub(crate) fn remove_staging(host: &Tree, id: &RunId) -> Result<(), FileError> {
+pub(crate) fn remove_staging(host: &TreeRoot, id: &RunId) -> Result<(), FileError> {
     let name = staging_name(id);
     let stat = rustix::fs::fstat(host.root()).tried("examining", ".")?;
     let (mode, ours) = (
@@ -173,7 +173,7 @@ pub(crate) fn remove_staging(host: &Tree, id: &RunId) -> Result<(), FileError> {
     result
 }
 
-pub(crate) fn timestamps(modified: Time) -> Timestamps {
+pub(crate) fn timestamps(modified: NodeTime) -> Timestamps {
     Timestamps {
         last_access: Timespec {
             tv_sec: 0,
@@ -187,12 +187,12 @@ pub(crate) fn timestamps(modified: Time) -> Timestamps {
 }
 
 /// Who is to own an entry: the owner of what it replaces, or of the directory it comes into; never the sandbox's user.
-struct Owner {
+struct EntryOwner {
     uid: Option<Uid>,
     gid: Option<Gid>,
 }
 
-impl Owner {
+impl EntryOwner {
     fn of(trees: &LayerTrees, change: &Change, nearest: &mut NearestDirectories) -> Result<Self, FileError> {
         let node = match &change.before {
             Some(before) => before,
@@ -215,7 +215,11 @@ impl Owner {
 }
 
 /// Syncs a directory that was opened for reading, and with it the renames in it.
-pub(crate) fn sync_renames(host: &Tree, staging: &BTreeMap<usize, Staging>, layer: usize) -> Result<(), FileError> {
+pub(crate) fn sync_renames(
+    host: &TreeRoot,
+    staging: &BTreeMap<usize, StagingDirectory>,
+    layer: usize,
+) -> Result<(), FileError> {
     if let Some(staging) = staging.get(&layer) {
         rustix::fs::fsync(&staging.new).tried("syncing", NEW)?;
     }

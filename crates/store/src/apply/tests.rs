@@ -7,7 +7,7 @@ use rustix::fs::{FileType, Mode};
 
 use super::*;
 use crate::testing::{
-    Scratch, all, applied, chmod, is_root, named, paths, shown, snapshot, tick, upper, whiteout, write,
+    TestScratch, all, applied, chmod, is_root, named, paths, shown, snapshot, tick, upper, whiteout, write,
 };
 
 mod crash;
@@ -35,7 +35,7 @@ fn refusals(report: &ApplyReport) -> Vec<&str> {
 
 #[test]
 fn everything_is_written_back_and_the_run_is_over() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     for file in ["edited", "gone", "d/x", "d/y", "mode"] {
         write(scratch.host(file), "old");
     }
@@ -67,11 +67,11 @@ fn everything_is_written_back_and_the_run_is_over() {
 
 #[test]
 fn times_of_modification_are_carried_and_special_bits_are_not() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let mut run = scratch.ran(|upper| {
         write(upper.join("f"), "x");
         chmod(upper.join("f"), 0o6755);
-        let times = super::stage::timestamps(crate::node::Time {
+        let times = super::stage::timestamps(crate::node::NodeTime {
             seconds: 1_000_000,
             nanoseconds: 5,
         });
@@ -94,7 +94,7 @@ fn files_belong_to_the_owner_of_their_directory_or_of_what_they_replace() {
         eprintln!("skipped: only root can give files away");
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     write(scratch.host("theirs"), "old");
     std::os::unix::fs::chown(scratch.host("theirs"), Some(4243), Some(4243)).unwrap();
     std::os::unix::fs::chown(&scratch.workspace, Some(4242), Some(4242)).unwrap();
@@ -115,7 +115,7 @@ fn files_belong_to_the_owner_of_their_directory_or_of_what_they_replace() {
 
 #[test]
 fn sparse_files_stay_sparse() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let mut run = scratch.ran(|upper| {
         let file = fs::File::create(upper.join("sparse")).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, b"middle", 1 << 30).unwrap();
@@ -129,7 +129,7 @@ fn sparse_files_stay_sparse() {
 
 #[test]
 fn f7_protected_names_are_applied_only_if_named() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     write(scratch.host(".envrc"), "old");
     let edit = |upper: &Path| {
         write(upper.join(".git/hooks/pre-commit"), "evil");
@@ -144,7 +144,7 @@ fn f7_protected_names_are_applied_only_if_named() {
         (named(&[".git/hooks"]), &[".envrc"]),
         (named(&[".git/hooks/pre-commit", ".envrc"]), &[]),
     ] {
-        let scratch = Scratch::new();
+        let scratch = TestScratch::new();
         write(scratch.host(".envrc"), "old");
         let mut run = scratch.ran(edit);
         let report = run.apply(&request).unwrap();
@@ -159,7 +159,7 @@ fn f7_protected_names_are_applied_only_if_named() {
 
 #[test]
 fn a_directory_stays_if_a_protected_name_in_it_stays() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     write(scratch.host("d/.envrc"), "old");
     write(scratch.host("d/plain"), "old");
     write(scratch.host("e/.envrc"), "old");
@@ -176,7 +176,7 @@ fn a_directory_stays_if_a_protected_name_in_it_stays() {
 
 #[test]
 fn links_out_of_the_workspace_and_special_files_are_refused() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     write(scratch.host("src/main"), "old");
     let mut run = scratch.ran(|upper| {
         symlink("/etc", upper.join("out")).unwrap();
@@ -230,7 +230,7 @@ fn changes_of_the_host_are_conflicts_and_nothing_is_applied() {
         ),
     ];
     for (path, edit, reason) in cases {
-        let scratch = Scratch::new();
+        let scratch = TestScratch::new();
         for file in ["edited", "gone", "d/x"] {
             write(scratch.host(file), "old");
         }
@@ -254,7 +254,7 @@ fn changes_of_the_host_are_conflicts_and_nothing_is_applied() {
 
 #[test]
 fn what_the_host_did_alike_or_elsewhere_is_no_conflict() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     for file in ["edited", "gone", "d/other"] {
         write(scratch.host(file), "old");
     }
@@ -278,7 +278,7 @@ fn what_the_host_did_alike_or_elsewhere_is_no_conflict() {
 
 #[test]
 fn f8_a_directory_replaced_by_a_link_leads_nowhere() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     write(scratch.host("d/f"), "old");
     let outside = scratch.base.join("outside");
     write(outside.join("f"), "old");
@@ -302,7 +302,7 @@ fn f8_a_directory_replaced_by_a_link_leads_nowhere() {
 
 #[test]
 fn parts_can_be_applied_one_after_the_other() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     write(scratch.host("a"), "old");
     write(scratch.host("b"), "old");
     let mut run = scratch.ran(|upper| {
@@ -338,7 +338,7 @@ fn parts_can_be_applied_one_after_the_other() {
 
 #[test]
 fn closed_directories_are_opened_for_the_moment_and_closed_again() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     write(scratch.host("closed/old"), "old");
     write(scratch.host("doomed/sub/x"), "old");
     chmod(scratch.host("closed"), 0o555);
@@ -375,7 +375,7 @@ fn closed_directories_are_opened_for_the_moment_and_closed_again() {
 
 #[test]
 fn hard_links_of_the_host_are_no_conflict_with_themselves() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     write(scratch.host("a"), "old");
     fs::hard_link(scratch.host("a"), scratch.host("b")).unwrap();
     fs::hard_link(scratch.host("a"), scratch.host("c")).unwrap();

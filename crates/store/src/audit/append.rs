@@ -7,11 +7,11 @@ use std::os::unix::fs::FileExt as _;
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
-use super::line::{self, HEAD, Head, LOCK, LOG, LONGEST_LINE};
+use super::line::{self, ChainHead, HEAD, LOCK, LOG, LONGEST_LINE};
 use super::{AuditError, AuditEvent, Recovery};
 use crate::StateDirectory;
 use crate::clock::rfc3339_now;
-use crate::failure::{FileError, Tried};
+use crate::failure::{FailedCall, FileError};
 
 pub(super) fn append(state: &StateDirectory, event: &AuditEvent) -> Result<Option<Recovery>, AuditError> {
     let _lock = lock(state, FlockOperation::LockExclusive)?;
@@ -35,7 +35,7 @@ pub(super) fn append(state: &StateDirectory, event: &AuditEvent) -> Result<Optio
     Ok(end.recovery)
 }
 
-fn push(bytes: &mut Vec<u8>, head: &mut Head, event: &AuditEvent) -> Result<(), AuditError> {
+fn push(bytes: &mut Vec<u8>, head: &mut ChainHead, event: &AuditEvent) -> Result<(), AuditError> {
     let line = line::line_after(head, &rfc3339_now(), event);
     let (line, next) = line.map_err(std::io::Error::from).tried("encoding", LOG)?;
     bytes.extend_from_slice(&line);
@@ -44,16 +44,16 @@ fn push(bytes: &mut Vec<u8>, head: &mut Head, event: &AuditEvent) -> Result<(), 
 }
 
 /// Where the chain goes on.
-struct End {
-    head: Head,
+struct ChainEnd {
+    head: ChainHead,
     torn: Vec<u8>,
     /// Whether the torn line has a newline already.
     is_ended: bool,
     recovery: Option<Recovery>,
 }
 
-impl End {
-    fn at(head: Head) -> Self {
+impl ChainEnd {
+    fn at(head: ChainHead) -> Self {
         Self {
             head,
             torn: Vec::new(),
@@ -62,7 +62,7 @@ impl End {
         }
     }
 
-    fn torn(head: Head, torn: &[u8]) -> Self {
+    fn torn(head: ChainHead, torn: &[u8]) -> Self {
         Self {
             torn: torn.to_vec(),
             recovery: Some(Recovery::TornLine),
@@ -71,27 +71,27 @@ impl End {
     }
 }
 
-fn find_end(log: &File, length: u64, head: Option<Head>) -> Result<End, AuditError> {
+fn find_end(log: &File, length: u64, head: Option<ChainHead>) -> Result<ChainEnd, AuditError> {
     match head {
-        None if length == 0 => Ok(End::at(Head::genesis())),
+        None if length == 0 => Ok(ChainEnd::at(ChainHead::genesis())),
         // The very first writer may have died between the log and the head.
-        None => match end_after_head(log, length, Head::genesis())? {
+        None => match end_after_head(log, length, ChainHead::genesis())? {
             end if end.recovery.is_none() && end.head.seq == 1 => Ok(end),
             end if end.head.seq == 0 && u64::try_from(end.torn.len()) == Ok(length) => Ok(end),
             _ => end_without_head(log, length),
         },
-        Some(head) if head.length == length => Ok(End::at(head)),
-        Some(head) if head.length > length => Ok(End {
+        Some(head) if head.length == length => Ok(ChainEnd::at(head)),
+        Some(head) if head.length > length => Ok(ChainEnd {
             torn: torn_tail(&read_tail(log, length)?).to_vec(),
             recovery: Some(Recovery::Truncated),
-            ..End::at(head)
+            ..ChainEnd::at(head)
         }),
         Some(head) => end_after_head(log, length, head),
     }
 }
 
 /// The process that wrote what comes after the head died before it wrote the head.
-fn end_after_head(log: &File, length: u64, mut head: Head) -> Result<End, AuditError> {
+fn end_after_head(log: &File, length: u64, mut head: ChainHead) -> Result<ChainEnd, AuditError> {
     let size = usize::try_from(length - head.length).unwrap_or(usize::MAX);
     if size > 2 * LONGEST_LINE {
         return end_without_head(log, length);
@@ -100,11 +100,11 @@ fn end_after_head(log: &File, length: u64, mut head: Head) -> Result<End, AuditE
     let mut torn: Option<&[u8]> = None;
     for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
         let Some(line) = piece.strip_suffix(b"\n") else {
-            return Ok(End::torn(head, piece));
+            return Ok(ChainEnd::torn(head, piece));
         };
         match line::parse(line) {
             Ok(next) if next.prev == head.hash && torn.is_none_or(|torn| line::recovers(&next, torn)) => {
-                head = Head {
+                head = ChainHead {
                     seq: next.seq,
                     hash: next.hash,
                     length,
@@ -114,38 +114,38 @@ fn end_after_head(log: &File, length: u64, mut head: Head) -> Result<End, AuditE
             Err(_) if torn.is_none() => torn = Some(line),
             // Somebody else wrote it. The chain goes on from what the head vouches for, so that `verify` tells.
             _ => {
-                return Ok(End {
+                return Ok(ChainEnd {
                     recovery: Some(Recovery::HeadLost),
-                    ..End::at(head)
+                    ..ChainEnd::at(head)
                 });
             }
         }
     }
     Ok(match torn {
-        None => End::at(head),
-        Some(torn) => End {
+        None => ChainEnd::at(head),
+        Some(torn) => ChainEnd {
             is_ended: true,
-            ..End::torn(head, torn)
+            ..ChainEnd::torn(head, torn)
         },
     })
 }
 
-fn end_without_head(log: &File, length: u64) -> Result<End, AuditError> {
+fn end_without_head(log: &File, length: u64) -> Result<ChainEnd, AuditError> {
     let tail = read_tail(log, length)?;
     let torn = torn_tail(&tail).to_vec();
     let last = tail[..tail.len() - torn.len()]
         .split(|byte| *byte == b'\n')
         .rev()
         .find_map(|line| line::parse(line).ok());
-    let head = last.map_or_else(Head::genesis, |last| Head {
+    let head = last.map_or_else(ChainHead::genesis, |last| ChainHead {
         seq: last.seq,
         hash: last.hash,
         length,
     });
-    Ok(End {
+    Ok(ChainEnd {
         torn,
         recovery: Some(Recovery::HeadLost),
-        ..End::at(head)
+        ..ChainEnd::at(head)
     })
 }
 
@@ -171,7 +171,7 @@ fn read_at(log: &File, from: u64, size: usize) -> Result<Vec<u8>, FileError> {
 }
 
 /// Padded to a fixed length, so that one write replaces all of the former one.
-fn write_head(file: &File, head: &Head) -> Result<(), AuditError> {
+fn write_head(file: &File, head: &ChainHead) -> Result<(), AuditError> {
     let text = serde_json::to_string(head)
         .map_err(std::io::Error::from)
         .tried("encoding", HEAD)?;
@@ -181,7 +181,7 @@ fn write_head(file: &File, head: &Head) -> Result<(), AuditError> {
 
 const HEAD_LENGTH: usize = 160;
 
-pub(super) fn read_head(file: &File) -> Result<Option<Head>, FileError> {
+pub(super) fn read_head(file: &File) -> Result<Option<ChainHead>, FileError> {
     let mut bytes = [0; HEAD_LENGTH + 1];
     let filled = file.read_at(&mut bytes, 0).tried("reading", HEAD)?;
     Ok(serde_json::from_slice(&bytes[..filled]).ok())

@@ -19,14 +19,14 @@ pub(super) const LONGEST_LINE: usize = 4 * LARGEST_DATA;
 
 /// The end of the log, as `audit.head` has it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) struct Head {
+pub(super) struct ChainHead {
     pub(super) seq: u64,
     pub(super) hash: String,
     /// Length of the log in bytes.
     pub(super) length: u64,
 }
 
-impl Head {
+impl ChainHead {
     pub(super) fn genesis() -> Self {
         Self {
             seq: 0,
@@ -38,7 +38,7 @@ impl Head {
 
 /// The fields of a line but for its hash, in the order in which they are written.
 #[derive(serde::Serialize)]
-struct Body<'a> {
+struct LineBody<'a> {
     seq: u64,
     time: &'a str,
     event: &'a str,
@@ -48,9 +48,13 @@ struct Body<'a> {
 }
 
 /// The line after `head`, with its newline, and the head after it.
-pub(super) fn line_after(head: &Head, time: &str, event: &AuditEvent) -> Result<(Vec<u8>, Head), serde_json::Error> {
+pub(super) fn line_after(
+    head: &ChainHead,
+    time: &str,
+    event: &AuditEvent,
+) -> Result<(Vec<u8>, ChainHead), serde_json::Error> {
     let data = bounded(&event.data)?;
-    let body = Body {
+    let body = LineBody {
         seq: head.seq + 1,
         time,
         event: &event.event,
@@ -68,7 +72,7 @@ pub(super) fn line_after(head: &Head, time: &str, event: &AuditEvent) -> Result<
     let length = head.length + u64::try_from(text.len()).unwrap_or(0);
     Ok((
         text.into_bytes(),
-        Head {
+        ChainHead {
             seq: head.seq + 1,
             hash,
             length,

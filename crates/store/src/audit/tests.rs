@@ -3,7 +3,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use super::*;
-use crate::testing::Scratch;
+use crate::testing::TestScratch;
 
 fn event(number: usize) -> AuditEvent {
     AuditEvent {
@@ -13,8 +13,8 @@ fn event(number: usize) -> AuditEvent {
     }
 }
 
-fn log_of(events: usize) -> (Scratch, Audit, PathBuf) {
-    let scratch = Scratch::new();
+fn log_of(events: usize) -> (TestScratch, Audit, PathBuf) {
+    let scratch = TestScratch::new();
     let audit = Audit::new(&scratch.state);
     for number in 0..events {
         assert_eq!(audit.append(&event(number)).unwrap(), None);

@@ -7,10 +7,10 @@ use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use super::append::{lock, open, read_head};
-use super::line::{self, HEAD, Head, LOG, LONGEST_LINE};
+use super::line::{self, ChainHead, HEAD, LOG, LONGEST_LINE};
 use super::{AuditError, AuditLine, Recovery};
 use crate::StateDirectory;
-use crate::failure::{FileError, Tried};
+use crate::failure::{FailedCall, FileError};
 
 /// Whether the log can be trusted.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -99,8 +99,8 @@ pub(super) fn verify(state: &StateDirectory) -> Result<VerifyReport, AuditError>
         other => Some(other?),
     };
     let mut lines = AuditLines::open(state)?;
-    let mut check = Check {
-        head: Head::genesis(),
+    let mut check = ChainCheck {
+        head: ChainHead::genesis(),
         behind: None,
         torn: None,
         report: VerifyReport {
@@ -125,9 +125,9 @@ pub(super) fn verify(state: &StateDirectory) -> Result<VerifyReport, AuditError>
     Ok(check.report)
 }
 
-struct Check {
+struct ChainCheck {
     /// The end so far.
-    head: Head,
+    head: ChainHead,
     /// The hash before that: where the head may be if a writer died between the log and the head.
     behind: Option<String>,
     /// A line that cannot be read and waits for its `recovered` event.
@@ -135,7 +135,7 @@ struct Check {
     report: VerifyReport,
 }
 
-impl Check {
+impl ChainCheck {
     fn bad(&mut self, line: u64, why: impl Into<String>) {
         self.report.ok = false;
         self.report.first_bad = Some(BadLine { line, why: why.into() });
@@ -182,7 +182,7 @@ impl Check {
         self.head.seq = line.seq;
     }
 
-    fn end(&mut self, last: u64, head: Option<&Head>) {
+    fn end(&mut self, last: u64, head: Option<&ChainHead>) {
         if self.torn.is_some() && self.torn.as_ref().is_none_or(|torn| torn.is_empty()) {
             return self.bad(last, "it is empty");
         }

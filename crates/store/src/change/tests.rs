@@ -6,7 +6,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::*;
 use crate::testing::{
-    Scratch, chmod, is_root, name, opaque, set_attribute, shown, upper, whiteout, whiteout_attribute, write,
+    TestScratch, chmod, is_root, name, opaque, set_attribute, shown, upper, whiteout, whiteout_attribute, write,
 };
 use crate::{LiveRun, RunError};
 
@@ -16,7 +16,7 @@ fn changes_of(live: &LiveRun) -> Vec<String> {
 
 #[test]
 fn every_kind_of_change_is_recognised() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     for file in [
         "same",
         "edited",
@@ -73,7 +73,7 @@ fn every_kind_of_change_is_recognised() {
 
 #[test]
 fn a_directory_made_again_shows_what_is_gone_at_every_level() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     for file in ["d/kept", "d/gone", "d/sub/kept", "d/sub/gone", "d/old/x"] {
         write(scratch.host(file), "old");
     }
@@ -97,7 +97,7 @@ fn a_directory_made_again_shows_what_is_gone_at_every_level() {
 
 #[test]
 fn whiteouts_in_the_form_of_attributes_are_deletions_only_on_empty_files() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     write(scratch.host("a"), "old");
     write(scratch.host("b"), "old");
     let live = scratch.start();
@@ -110,7 +110,7 @@ fn whiteouts_in_the_form_of_attributes_are_deletions_only_on_empty_files() {
 #[test]
 fn layers_with_references_only_are_refused() {
     for attribute in ["user.overlay.metacopy", "user.overlay.redirect"] {
-        let scratch = Scratch::new();
+        let scratch = TestScratch::new();
         let live = scratch.start();
         write(upper(&live).join("f"), "x");
         set_attribute(upper(&live).join("f"), attribute, b"elsewhere");
@@ -125,7 +125,7 @@ fn layers_with_references_only_are_refused() {
 
 #[test]
 fn f8_evil_names_come_back_as_they_are() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let long = [b'x'; 255];
     let names: [&[u8]; 7] = [
         b"new\nline",
@@ -159,7 +159,7 @@ fn f8_evil_names_come_back_as_they_are() {
 
 #[test]
 fn f8_a_tree_deeper_than_any_path_is_walked_with_few_descriptors() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let live = scratch.start();
     let levels = 1000;
     make_deep(&upper(&live), levels);
@@ -196,7 +196,7 @@ pub(crate) fn make_deep(root: &std::path::Path, levels: usize) {
 
 #[test]
 fn f8_special_files_are_named_and_never_opened() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     write(scratch.host("was-file"), "x");
     let live = scratch.start();
     let upper = upper(&live);
@@ -214,7 +214,7 @@ fn f8_special_files_are_named_and_never_opened() {
 
 #[test]
 fn links_on_either_side_are_never_followed() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     write(scratch.base.join("outside/secret"), "secret");
     symlink(scratch.base.join("outside"), scratch.host("linked")).unwrap();
     let live = scratch.start();
@@ -231,7 +231,7 @@ fn links_on_either_side_are_never_followed() {
 
 #[test]
 fn files_and_directories_that_forbid_their_owner_are_read_and_keep_their_modes() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let live = scratch.start();
     let upper = upper(&live);
     write(upper.join("d/f"), "text");
@@ -266,7 +266,7 @@ fn a_root_or_directories_in_one_another_that_forbid_their_owner_are_read() {
         (&["n/m", "n", "."], 0),
         (&["n", "."], 0o200),
     ] {
-        let scratch = Scratch::new();
+        let scratch = TestScratch::new();
         write(scratch.host("n/old"), "old");
         let live = scratch.start();
         let upper = upper(&live);
@@ -300,7 +300,7 @@ fn a_root_or_directories_in_one_another_that_forbid_their_owner_are_read() {
 
 #[test]
 fn f7_protected_names_are_marked() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let git = scratch.base.join("elsewhere/.git");
     fs::create_dir_all(&git).unwrap();
     let live = scratch.start_with(&[&scratch.workspace, &git], &["secrets/**"]);
@@ -335,7 +335,7 @@ fn f7_protected_names_are_marked() {
 /// What the kernel writes, rather than what we believe it writes.
 #[test]
 fn a_real_overlay_gives_the_changes_that_were_made_in_it() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     for file in [
         "edited",
         "gone",
@@ -420,7 +420,7 @@ fn a_real_overlay_gives_the_changes_that_were_made_in_it() {
 
 #[test]
 fn of_a_renaming_that_was_ended_in_the_middle_what_is_left_of_the_old_name_is_told() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     for file in ["pkg/f", "pkg/sub/g", "elsewhere/x"] {
         write(scratch.host(file), "old");
     }
@@ -454,7 +454,7 @@ fn of_a_renaming_that_was_ended_in_the_middle_what_is_left_of_the_old_name_is_to
 
 #[test]
 fn what_a_link_alone_says_is_gone_is_not_removed_unless_it_is_named() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     for file in ["kept/f", "kept/sub/g"] {
         write(scratch.host(file), "old");
     }
@@ -472,7 +472,7 @@ fn what_a_link_alone_says_is_gone_is_not_removed_unless_it_is_named() {
 
 #[test]
 fn such_links_that_lead_out_or_are_none_are_changes_like_others() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     write(scratch.host("kept"), "old");
     let live = scratch.start();
     let upper = upper(&live);

@@ -14,28 +14,28 @@ use crate::content::same_contents;
 use crate::failure::FileError;
 use crate::leads_out::{HostPath, leads_out};
 use crate::node::Node;
-use crate::overlay::{self, Marks};
-use crate::places::Places;
-use crate::protection::Protection;
-use crate::tree::{Modes, Tree, Usable, names_in, node_at, open_file, stat_at};
+use crate::overlay::{self, OverlayMarks};
+use crate::places::LayerPaths;
+use crate::protection::ProtectionRules;
+use crate::tree::{ModeHandling, TreeRoot, UsableDirectory, names_in, node_at, open_file, stat_at};
 
 /// A layer's upper directory and the host directory below it.
 #[derive(Debug)]
 pub(crate) struct LayerTrees {
     pub(crate) root: PathBuf,
-    pub(crate) upper: Tree,
-    pub(crate) host: Tree,
+    pub(crate) upper: TreeRoot,
+    pub(crate) host: TreeRoot,
 }
 
 /// The changes of one layer in no particular order, without the paths in `applied`.
 pub(crate) fn changes_in_layer(
     layer: usize,
     trees: &LayerTrees,
-    protection: &Protection,
-    applied: &Places,
+    protection: &ProtectionRules,
+    applied: &LayerPaths,
     seen: &[HostPath],
 ) -> Result<Vec<Change>, ChangeError> {
-    let mut walk = Walk {
+    let mut walk = ChangeWalk {
         layer,
         trees,
         protection,
@@ -53,11 +53,11 @@ pub(crate) fn changes_in_layer(
     Ok(walk.found)
 }
 
-struct Walk<'a> {
+struct ChangeWalk<'a> {
     layer: usize,
     trees: &'a LayerTrees,
-    protection: &'a Protection,
-    applied: &'a Places,
+    protection: &'a ProtectionRules,
+    applied: &'a LayerPaths,
     seen: &'a [HostPath],
     /// Directories of the upper tree that are still to be looked at, and whether one above hides the host's.
     waiting: Vec<(PathBuf, bool)>,
@@ -75,20 +75,20 @@ fn at(tried: &'static str, path: &Path) -> impl FnOnce(Errno) -> ChangeError {
     }
 }
 
-impl Walk<'_> {
+impl ChangeWalk<'_> {
     fn root(&mut self) -> Result<(), ChangeError> {
         let here = Path::new(".");
         let upper = self.trees.upper.node(Path::new("")).map_err(at("examining", here))?;
         let host = self.trees.host.node(Path::new("")).map_err(at("examining", here))?;
         if upper.as_ref().map(|node| node.mode) != host.as_ref().map(|node| node.mode) {
-            self.push(here, ChangeKind::ModeChanged, host, upper, Marks::default());
+            self.push(here, ChangeKind::ModeChanged, host, upper, OverlayMarks::default());
         }
         Ok(())
     }
 
     fn directory(&mut self, path: &Path, below_opaque: bool) -> Result<(), ChangeError> {
         let upper = self.trees.upper.readable(path).map_err(at("opening", path))?;
-        let _usable = Usable::hold(&upper).map_err(at("opening up", path))?;
+        let _usable = UsableDirectory::hold(&upper).map_err(at("opening up", path))?;
         let host = self.host_directory(path)?;
         let mut names = names_in(&upper).map_err(at("listing", path))?;
         let gone = renaming::take_out(path, &upper, &mut names).map_err(at("examining", path))?;
@@ -149,9 +149,9 @@ impl Walk<'_> {
     }
 
     /// Only files and directories have attributes that a mount with `userxattr` sets.
-    fn marks(&self, path: &Path, upper: &OwnedFd, name: &OsStr, node: &Node) -> Result<Marks, ChangeError> {
+    fn marks(&self, path: &Path, upper: &OwnedFd, name: &OsStr, node: &Node) -> Result<OverlayMarks, ChangeError> {
         if !matches!(node.kind, NodeKind::File | NodeKind::Directory) {
-            return Ok(Marks::default());
+            return Ok(OverlayMarks::default());
         }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let place = rustix::fs::openat(upper, name, flags, Mode::empty()).map_err(at("opening", path))?;
@@ -235,7 +235,7 @@ impl Walk<'_> {
         if before.is_directory() {
             self.deleted_beneath(path)?;
         }
-        self.push(path, ChangeKind::Deleted, Some(before), None, Marks::default());
+        self.push(path, ChangeKind::Deleted, Some(before), None, OverlayMarks::default());
         Ok(())
     }
 
@@ -253,7 +253,7 @@ impl Walk<'_> {
                 if before.is_directory() {
                     directories.push(child.clone());
                 }
-                self.push(&child, ChangeKind::Deleted, Some(before), None, Marks::default());
+                self.push(&child, ChangeKind::Deleted, Some(before), None, OverlayMarks::default());
             }
         }
         Ok(())
@@ -267,7 +267,7 @@ impl Walk<'_> {
         }
     }
 
-    fn push(&mut self, path: &Path, kind: ChangeKind, before: Option<Node>, after: Option<Node>, marks: Marks) {
+    fn push(&mut self, path: &Path, kind: ChangeKind, before: Option<Node>, after: Option<Node>, marks: OverlayMarks) {
         if self.applied.contains(&(self.layer, path.to_owned())) {
             return;
         }
@@ -295,8 +295,8 @@ fn is_opaque(directory: &OwnedFd, path: &Path) -> Result<bool, ChangeError> {
 }
 
 fn same_files(path: &Path, upper: &OwnedFd, host: &OwnedFd, name: &OsStr) -> Result<bool, ChangeError> {
-    let changed = open_file(upper, name, Modes::Override).map_err(at("opening", path))?;
-    let original = match open_file(host, name, Modes::Respect) {
+    let changed = open_file(upper, name, ModeHandling::Override).map_err(at("opening", path))?;
+    let original = match open_file(host, name, ModeHandling::Respect) {
         // The sandbox could not read it either, so it wrote what is there now.
         Err(Errno::ACCESS) => return Ok(false),
         other => other.map_err(at("opening the host's", path))?,

@@ -22,10 +22,10 @@ const COPIED: [&[u8]; 4] = [
 ];
 
 /// An entry of a directory, which may be `.` itself.
-pub(super) type At<'a> = (&'a OwnedFd, &'a CStr);
+pub(super) type AttributeTarget<'a> = (&'a OwnedFd, &'a CStr);
 
 /// Copies the extended attributes.
-pub(super) fn copy_attributes(from: At<'_>, to: At<'_>) -> Result<(), Errno> {
+pub(super) fn copy_attributes(from: AttributeTarget<'_>, to: AttributeTarget<'_>) -> Result<(), Errno> {
     let (from, to) = (path(from), path(to));
     for name in names(&from)?.split(|byte| *byte == 0).filter(|name| is_copied(name)) {
         let value = match value(&from, name) {
@@ -74,7 +74,7 @@ fn time(seconds: i64, nanoseconds: impl TryInto<i64>) -> Timespec {
 
 /// By way of the directory's descriptor: attributes of links and special files can be had by path alone, and the last part
 /// of this one is not followed.
-fn path((directory, name): At<'_>) -> PathBuf {
+fn path((directory, name): AttributeTarget<'_>) -> PathBuf {
     magic_link(directory).join(OsStr::from_bytes(name.to_bytes()))
 }
 

@@ -293,7 +293,7 @@ fn a_directory_that_is_moved_meanwhile_leads_nowhere_else() {
     let moved = pair.directory.path().join("to/elsewhere");
     let (source, target) = (open(&pair.from().join("a")).unwrap(), open(&pair.to()).unwrap());
     let links = open(&pair.to()).unwrap();
-    let mut copy = Copy {
+    let mut copy = TreeCopy {
         source,
         target,
         links,

@@ -6,20 +6,20 @@ use std::time::Instant;
 use super::*;
 use crate::reap::{Leftover, LeftoverFate, reap};
 use crate::runs::{KEPT_TOMBSTONES, runs};
-use crate::testing::{Scratch, chmod, fresh_id, paths, upper, whiteout, write};
+use crate::testing::{TestScratch, chmod, fresh_id, paths, upper, whiteout, write};
 use crate::{LiveRun, NewRun};
 
-fn entries(scratch: &Scratch, part: &str) -> usize {
+fn entries(scratch: &TestScratch, part: &str) -> usize {
     fs::read_dir(scratch.state.path().join(part)).unwrap().count()
 }
 
-fn mark(scratch: &Scratch, id: &RunId) -> PathBuf {
+fn mark(scratch: &TestScratch, id: &RunId) -> PathBuf {
     scratch.state.path().join("live").join(id.as_str())
 }
 
 #[test]
 fn a_run_without_changes_leaves_nothing() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     write(scratch.host("same"), "x");
     let live = scratch.start();
     assert_eq!((entries(&scratch, "runs"), entries(&scratch, "live")), (1, 1));
@@ -34,7 +34,7 @@ fn a_run_without_changes_leaves_nothing() {
 
 #[test]
 fn a_layer_has_the_mode_of_its_host_directory() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     chmod(&scratch.workspace, 0o751);
     let live = scratch.start();
     assert_eq!(fs::metadata(upper(&live)).unwrap().permissions().mode() & 0o7777, 0o751);
@@ -54,7 +54,7 @@ fn a_layer_has_the_mode_of_its_host_directory() {
 
 #[test]
 fn runs_are_listed_with_their_states() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let live = scratch.start();
     let kept = scratch.ran(|upper| write(upper.join("a"), "x"));
     let mut applied = scratch.ran(|upper| write(upper.join("b"), "x"));
@@ -80,7 +80,7 @@ fn runs_are_listed_with_their_states() {
 
 #[test]
 fn an_id_is_used_once() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let kept = scratch.ran(|upper| write(upper.join("a"), "x"));
     let new = NewRun {
         id: kept.id().clone(),
@@ -100,7 +100,7 @@ fn an_id_is_used_once() {
 
 #[test]
 fn a_run_that_cannot_be_created_leaves_nothing() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     std::os::unix::fs::symlink(&scratch.workspace, scratch.base.join("link")).unwrap();
     for (layer, protect) in [("missing", "x"), ("link", "x"), ("workspace", "[")] {
         let new = NewRun {
@@ -119,7 +119,7 @@ fn a_run_that_cannot_be_created_leaves_nothing() {
 
 #[test]
 fn crashed_runs_are_finished_once_and_live_ones_left_alone() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let alive = scratch.start();
     let mut with_changes = scratch.start();
     write(upper(&with_changes).join("f"), "x");
@@ -153,7 +153,7 @@ fn crashed_runs_are_finished_once_and_live_ones_left_alone() {
 
 #[test]
 fn a_run_is_not_forgotten_before_its_groups_are_removed() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let mut live = scratch.start();
     let groups = [PathBuf::from("/sys/fs/cgroup/pids/a")];
     live.record_cgroups(&groups).unwrap();
@@ -175,7 +175,7 @@ fn a_run_is_not_forgotten_before_its_groups_are_removed() {
 
 #[test]
 fn what_is_erased_is_in_no_list_wherever_it_was_in_its_life() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let groups = [PathBuf::from("/sys/fs/cgroup/pids/a")];
     let started = || {
         let mut live = scratch.start();
@@ -220,7 +220,7 @@ fn what_is_erased_is_in_no_list_wherever_it_was_in_its_life() {
 
 #[test]
 fn one_whose_groups_stay_is_not_erased() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let live = scratch.start();
     let id = live.run().id().clone();
     drop(live);
@@ -230,7 +230,7 @@ fn one_whose_groups_stay_is_not_erased() {
 
 #[test]
 fn changes_survive_a_record_that_was_lost_in_a_power_failure() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     for (edited, fate) in [(true, LeftoverFate::Kept), (false, LeftoverFate::Removed)] {
         let live = scratch.start();
         if edited {
@@ -245,7 +245,7 @@ fn changes_survive_a_record_that_was_lost_in_a_power_failure() {
 
 #[test]
 fn the_record_of_a_run_that_goes_on_is_in_its_mark() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let mut live = scratch.start();
     let id = live.run().id().clone();
     let groups = [PathBuf::from("/sys/fs/cgroup/pids/a")];
@@ -268,7 +268,7 @@ fn the_record_of_a_run_that_goes_on_is_in_its_mark() {
 
 #[test]
 fn a_crashed_run_that_is_applied_before_it_is_reaped_keeps_its_record() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let live = scratch.start();
     let id = live.run().id().clone();
     write(upper(&live).join("a"), "x");
@@ -283,7 +283,7 @@ fn a_crashed_run_that_is_applied_before_it_is_reaped_keeps_its_record() {
 
 #[test]
 fn a_run_of_an_earlier_version_is_finished() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let live = scratch.start();
     let id = live.run().id().clone();
     write(upper(&live).join("a"), "x");
@@ -297,7 +297,7 @@ fn a_run_of_an_earlier_version_is_finished() {
 
 #[test]
 fn a_process_that_dies_frees_its_run_and_one_that_lives_does_not() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let live = scratch.start();
     let id = live.run().id().clone();
     assert!(matches!(
@@ -311,7 +311,7 @@ fn a_process_that_dies_frees_its_run_and_one_that_lives_does_not() {
 
 #[test]
 fn old_runs_are_forgotten_and_kept_changes_never() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let kept = scratch.ran(|upper| write(upper.join("a"), "x"));
     write(scratch.host("b"), "x");
     for _ in 0..KEPT_TOMBSTONES + 3 {
@@ -325,7 +325,7 @@ fn old_runs_are_forgotten_and_kept_changes_never() {
 /// Not a test of speed: it prints what one run costs, and that the numbers make sense.
 #[test]
 fn creating_and_ending_a_run_is_cheap() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let mut times: Vec<_> = (0..50)
         .map(|_| {
             let start = Instant::now();

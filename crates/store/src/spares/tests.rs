@@ -4,7 +4,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::testing::{Scratch, chmod, is_root, set_attribute, upper, write};
+use crate::testing::{TestScratch, chmod, is_root, set_attribute, upper, write};
 use crate::{LeftoverFate, LiveRun, NewRun, Run, RunError, RunState, reap, runs};
 
 /// What a run does.
@@ -20,19 +20,19 @@ fn mount(live: &LiveRun) {
     }
 }
 
-fn run_untouched(scratch: &Scratch) {
+fn run_untouched(scratch: &TestScratch) {
     let live = scratch.start();
     mount(&live);
     live.finish().unwrap();
 }
 
-fn tend(scratch: &Scratch) {
+fn tend(scratch: &TestScratch) {
     let mut tending = Tending::new(&scratch.state);
     while tending.step() {}
 }
 
 /// The names of the spares, sorted.
-fn spares(scratch: &Scratch) -> Vec<String> {
+fn spares(scratch: &TestScratch) -> Vec<String> {
     let found = fs::read_dir(scratch.state.path().join(SPARE)).into_iter().flatten();
     let mut names: Vec<_> = found
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -41,11 +41,11 @@ fn spares(scratch: &Scratch) -> Vec<String> {
     names
 }
 
-fn spare(scratch: &Scratch, name: &str) -> PathBuf {
+fn spare(scratch: &TestScratch, name: &str) -> PathBuf {
     scratch.state.path().join(SPARE).join(name)
 }
 
-fn is_at_rest(scratch: &Scratch) {
+fn is_at_rest(scratch: &TestScratch) {
     for part in ["runs", "live"] {
         assert_eq!(
             fs::read_dir(scratch.state.path().join(part)).unwrap().count(),
@@ -57,7 +57,7 @@ fn is_at_rest(scratch: &Scratch) {
 
 #[test]
 fn a_directory_is_left_tended_and_taken() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     run_untouched(&scratch);
     assert_eq!(spares(&scratch), ["used-0"]);
     // One that is not ready is of no use yet.
@@ -84,7 +84,7 @@ fn a_directory_is_left_tended_and_taken() {
 
 #[test]
 fn nothing_passes_from_one_run_to_the_next() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let live = scratch.start();
     mount(&live);
     let before = fs::metadata(upper(&live)).unwrap();
@@ -129,7 +129,7 @@ fn nothing_passes_from_one_run_to_the_next() {
 
 #[test]
 fn a_mount_that_outlives_its_run_shares_no_directory_with_the_next() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     run_untouched(&scratch);
     let parts = ["upper", "work"].map(|part| format!("used-0/layer-0/{part}"));
     // Held open, as a mount holds them, so that their numbers are not given to new ones.
@@ -144,7 +144,7 @@ fn a_mount_that_outlives_its_run_shares_no_directory_with_the_next() {
 
 #[test]
 fn the_modification_time_is_that_of_the_taking() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     run_untouched(&scratch);
     tend(&scratch);
     let long_ago = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1234);
@@ -156,7 +156,7 @@ fn the_modification_time_is_that_of_the_taking() {
 
 #[test]
 fn what_was_changed_is_no_spare() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let edits: [(&str, Edit); 4] = [
         ("a file", |live| write(upper(live).join("f"), "x")),
         ("the mode", |live| chmod(upper(live), 0o700)),
@@ -177,7 +177,7 @@ fn what_was_changed_is_no_spare() {
 
 #[test]
 fn a_spare_that_is_not_empty_is_removed() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let spoil: [(&str, &str); 3] = [
         ("used-0", "layer-0/upper/f"),
         ("used-0", "layer-0/work/work/f"),
@@ -212,7 +212,7 @@ fn a_spare_that_is_not_empty_is_removed() {
 
 #[test]
 fn there_is_a_most_of_spares() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let many: Vec<_> = (0..SLOTS + 2).map(|_| scratch.start()).collect();
     for live in many {
         mount(&live);
@@ -234,7 +234,7 @@ fn there_is_a_most_of_spares() {
 
 #[test]
 fn many_at_once_never_share_a_directory() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let (path, workspace) = (scratch.state.path().to_owned(), scratch.workspace.clone());
     let work = |thread: usize| {
         let state = StateDirectory::open(Some(&path), &crate::HostIdentity::of_this_process()).unwrap();
@@ -287,7 +287,7 @@ fn many_at_once_never_share_a_directory() {
 
 #[test]
 fn one_that_is_tended_is_left_to_who_does() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     run_untouched(&scratch);
     let mut first = Tending::new(&scratch.state);
     assert!(first.step());
@@ -299,7 +299,7 @@ fn one_that_is_tended_is_left_to_who_does() {
 
 #[test]
 fn tending_that_was_killed_is_gone_on_with() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     for steps in 0..UNMAKE_STEPS + 5 {
         run_untouched(&scratch);
         let mut killed = Tending::new(&scratch.state);
@@ -331,9 +331,9 @@ fn tending_that_was_killed_is_gone_on_with() {
 
 #[test]
 fn a_run_that_died_around_a_spare_leaves_nothing() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     chmod(&scratch.workspace, 0o751);
-    let only_removed = |scratch: &Scratch| {
+    let only_removed = |scratch: &TestScratch| {
         let leftovers = reap(&scratch.state).unwrap();
         assert!(
             matches!(leftovers.as_slice(), [one] if one.fate == LeftoverFate::Removed),
@@ -344,14 +344,14 @@ fn a_run_that_died_around_a_spare_leaves_nothing() {
     let id = crate::testing::fresh_id();
     let layer = Path::new("layer-0/upper");
     // It had its mark.
-    drop(crate::claim::Claim::take_new(&scratch.state, &id).unwrap().unwrap());
+    drop(crate::claim::RunClaim::take_new(&scratch.state, &id).unwrap().unwrap());
     only_removed(&scratch);
     // It had taken a spare, whose mode is not its workspace's yet.
     for mode in [0o755, 0o751] {
         run_untouched(&scratch);
         tend(&scratch);
         chmod(spare(&scratch, "ready-0").join(layer), mode);
-        drop(crate::claim::Claim::take_new(&scratch.state, &id).unwrap().unwrap());
+        drop(crate::claim::RunClaim::take_new(&scratch.state, &id).unwrap().unwrap());
         rename(&scratch.state.root, &ready(0), &scratch.state.runs, id.as_str()).unwrap();
         only_removed(&scratch);
     }
@@ -373,7 +373,7 @@ fn a_run_that_died_around_a_spare_leaves_nothing() {
 
 #[test]
 fn who_looks_at_a_run_that_ends_is_not_shown_another() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let live = scratch.start();
     mount(&live);
     let seen = Run::open(&scratch.state, live.run().id()).unwrap();
@@ -391,7 +391,7 @@ fn who_looks_at_a_run_that_ends_is_not_shown_another() {
 
 #[test]
 fn an_attribute_alone_is_no_change_and_not_kept() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let live = scratch.start();
     if rustix::fs::setxattr(upper(&live), "user.a", b"x", rustix::fs::XattrFlags::empty()).is_err() {
         eprintln!("SKIP: no extended attributes here");

@@ -8,35 +8,35 @@ use std::rc::Rc;
 
 use offleash_core::trusted::{Contents, GIT_HOOKS, GitNames, Named, git_names, named_programs, words};
 
-use super::Place;
-use super::follow::{By, Follow};
+use super::LayerPath;
+use super::follow::{TrustFollower, TrustReason};
 use crate::node::NodeKind;
 
 /// How many words of one command line are looked at.
 const MOST_WORDS: usize = 1000;
 
 /// Where a configuration of git stands, and where what it names is looked for.
-struct Standing<'a> {
+struct ConfigPlace<'a> {
     /// How it is called, for messages.
     shown: String,
     /// The directory it is in, under each name that it has; none for one outside of the layers.
-    around: Vec<Place>,
+    around: Vec<LayerPath>,
     /// Where commands run.
-    bases: Vec<Place>,
-    directory: &'a Place,
+    bases: Vec<LayerPath>,
+    directory: &'a LayerPath,
     turns: usize,
 }
 
-impl Follow<'_> {
+impl TrustFollower<'_> {
     /// Reads a trusted file, if it may name something.
-    pub(super) fn read(&mut self, at: &Place, by: &By, turns: usize) {
+    pub(super) fn read(&mut self, at: &LayerPath, by: &TrustReason, turns: usize) {
         let (contents, directory) = match by {
-            By::Name { name, directory } => (Contents::of(&self.whole_name(name)), directory.clone()),
-            By::Said {
+            TrustReason::Name { name, directory } => (Contents::of(&self.whole_name(name)), directory.clone()),
+            TrustReason::Said {
                 configures: Some(directory),
                 ..
             } => (Some(Contents::GitConfig), directory.clone()),
-            By::Said { configures: None, .. } => (None, at.parent()),
+            TrustReason::Said { configures: None, .. } => (None, at.parent()),
         };
         let Some(contents) = contents else { return };
         for text in self.forms.contents(at) {
@@ -65,26 +65,26 @@ impl Follow<'_> {
     }
 
     /// What a file of a repository says of where the rest of it is.
-    fn repository(&mut self, at: &Place, directory: &Place, target: &[u8], turns: usize) {
-        let by = By::Name {
+    fn repository(&mut self, at: &LayerPath, directory: &LayerPath, target: &[u8], turns: usize) {
+        let by = TrustReason::Name {
             name: directory.join(".git"),
             directory: directory.clone(),
         };
         self.lead(&at.parent(), OsStr::from_bytes(target), &by, turns + 1);
     }
 
-    fn git_config(&mut self, at: &Place, by: &By, directory: &Place, text: &[u8], turns: usize) {
+    fn git_config(&mut self, at: &LayerPath, by: &TrustReason, directory: &LayerPath, text: &[u8], turns: usize) {
         let mut around = vec![at.parent()];
-        if let By::Name { name, .. } = by {
+        if let TrustReason::Name { name, .. } = by {
             // Paths are relative to the name by which git opens it.
             let other = name.parent();
             around.extend(
-                self.way(&Place::new(other.layer, ""), other.path.as_os_str().as_bytes())
+                self.way(&LayerPath::new(other.layer, ""), other.path.as_os_str().as_bytes())
                     .ends,
             );
         }
         around.dedup();
-        let standing = Standing {
+        let standing = ConfigPlace {
             shown: self.shown(at).to_string(),
             bases: [&[directory.clone()][..], &around].concat(),
             around,
@@ -94,7 +94,7 @@ impl Follow<'_> {
         self.git_settings(standing, &git_names(text));
     }
 
-    fn git_settings(&mut self, mut standing: Standing<'_>, settings: &[GitNames]) {
+    fn git_settings(&mut self, mut standing: ConfigPlace<'_>, settings: &[GitNames]) {
         for setting in settings {
             if let Named::Worktree(path) = &setting.what {
                 for around in standing.around.clone() {
@@ -111,7 +111,7 @@ impl Follow<'_> {
             match &setting.what {
                 Named::Worktree(_) => {}
                 Named::Include(path) => {
-                    let by = By::Said {
+                    let by = TrustReason::Said {
                         why,
                         configures: Some(standing.directory.clone()),
                     };
@@ -124,7 +124,7 @@ impl Follow<'_> {
                 }
                 Named::Hooks(path) => self.hooks(path, &why, &standing),
                 Named::Path(path) => {
-                    let by = By::Said { why, configures: None };
+                    let by = TrustReason::Said { why, configures: None };
                     self.lead_from(&standing.bases, path, &by, standing.turns + 1);
                 }
                 Named::Command(text) => self.command(text, &why, &standing.bases),
@@ -132,7 +132,7 @@ impl Follow<'_> {
         }
     }
 
-    fn lead_from(&mut self, bases: &[Place], path: &[u8], by: &By, turns: usize) {
+    fn lead_from(&mut self, bases: &[LayerPath], path: &[u8], by: &TrustReason, turns: usize) {
         let Some(path) = self.expanded(path) else { return };
         for base in bases {
             self.lead(base, path.as_os_str(), by, turns);
@@ -140,9 +140,9 @@ impl Follow<'_> {
     }
 
     /// A directory of hooks; where it holds the whole working tree, its hooks by their names.
-    fn hooks(&mut self, path: &[u8], why: &Rc<str>, standing: &Standing<'_>) {
+    fn hooks(&mut self, path: &[u8], why: &Rc<str>, standing: &ConfigPlace<'_>) {
         let Some(path) = self.expanded(path) else { return };
-        let by = By::Said {
+        let by = TrustReason::Said {
             why: why.clone(),
             configures: None,
         };
@@ -152,7 +152,7 @@ impl Follow<'_> {
                 self.mark_link(link, &by);
             }
             for end in way.ends {
-                let holds = |place: &Place| place.layer == end.layer && place.path.starts_with(&end.path);
+                let holds = |place: &LayerPath| place.layer == end.layer && place.path.starts_with(&end.path);
                 if standing.bases.iter().any(holds) {
                     for hook in GIT_HOOKS {
                         self.lead(&end, OsStr::new(hook), &by, standing.turns + 1);
@@ -167,8 +167,8 @@ impl Follow<'_> {
 
     /// Files that the words of a command line name. A directory is none: a command that names one may as well read
     /// what it is there to build.
-    fn command(&mut self, text: &[u8], why: &Rc<str>, bases: &[Place]) {
-        let by = By::Said {
+    fn command(&mut self, text: &[u8], why: &Rc<str>, bases: &[LayerPath]) {
+        let by = TrustReason::Said {
             why: why.clone(),
             configures: None,
         };
@@ -180,8 +180,8 @@ impl Follow<'_> {
                 for path in [whole.as_deref().map(Path::as_os_str), Some(OsStr::from_bytes(relative))] {
                     let Some(path) = path else { continue };
                     let way = self.way(base, path.as_bytes());
-                    let is_file = |end: &Place| self.forms.of(end).any(|node| node.kind == NodeKind::File);
-                    let (files, _): (Vec<Place>, Vec<Place>) = way.ends.into_iter().partition(is_file);
+                    let is_file = |end: &LayerPath| self.forms.of(end).any(|node| node.kind == NodeKind::File);
+                    let (files, _): (Vec<LayerPath>, Vec<LayerPath>) = way.ends.into_iter().partition(is_file);
                     if files.is_empty() {
                         continue;
                     }
@@ -200,10 +200,10 @@ impl Follow<'_> {
     /// directory that lead here.
     pub(super) fn of_the_users_configuration(&mut self) {
         let outside = super::outside::configuration(self.home);
-        let tops: Vec<Place> = self.tops.iter().cloned().collect();
+        let tops: Vec<LayerPath> = self.tops.iter().cloned().collect();
         for (file, settings) in &outside {
             for top in &tops {
-                let standing = Standing {
+                let standing = ConfigPlace {
                     shown: file.to_string(),
                     around: Vec::new(),
                     bases: vec![top.clone()],
@@ -217,11 +217,11 @@ impl Follow<'_> {
             return;
         };
         for (name, target, rule) in super::outside::links(home) {
-            let by = By::Said {
+            let by = TrustReason::Said {
                 why: format!("`{name}` leads here: {rule}").into(),
                 configures: None,
             };
-            let root = Place::new(0, "");
+            let root = LayerPath::new(0, "");
             self.lead(&root, target.as_os_str(), &by, 0);
         }
     }

@@ -10,9 +10,9 @@ use offleash_core::protected::{folded_names, leads_to_protected};
 use offleash_core::text::Text;
 use offleash_core::trusted::Contents;
 
-use super::forms::{Forms, lexical, names_of};
-use super::marks::Marks;
-use super::{Place, Trusted};
+use super::forms::{EntryForms, lexical, names_of};
+use super::marks::MarkTree;
+use super::{LayerPath, TrustedPaths};
 use crate::change::shown_path;
 use crate::node::NodeKind;
 
@@ -31,60 +31,63 @@ const DATA_OF_GIT: [&str; 5] = ["objects", "refs", "logs", "info", "lfs"];
 
 /// By what an entry is trusted.
 #[derive(Debug, Clone)]
-pub(super) enum By {
+pub(super) enum TrustReason {
     /// A protected name, or one beneath which names are protected, which leads there; and the directory in which what
     /// it names runs.
-    Name { name: Place, directory: Place },
+    Name { name: LayerPath, directory: LayerPath },
     /// Something that is said of it. Configuration of git is read as such, with that directory.
-    Said { why: Rc<str>, configures: Option<Place> },
+    Said {
+        why: Rc<str>,
+        configures: Option<LayerPath>,
+    },
 }
 
 #[derive(Debug)]
-struct Task {
-    at: Place,
-    by: By,
+struct FollowTask {
+    at: LayerPath,
+    by: TrustReason,
     turns: usize,
 }
 
 /// What was looked at, and as what: a repository's files mean something else wherever they are found from.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Seen {
-    at: Place,
+struct SeenEntry {
+    at: LayerPath,
     contents: Option<Contents>,
-    name: Option<Place>,
-    directory: Option<Place>,
+    name: Option<LayerPath>,
+    directory: Option<LayerPath>,
 }
 
 /// Where a path leads within the layers.
 #[derive(Debug, Default)]
-pub(super) struct Way {
+pub(super) struct ResolvedWay {
     /// Links on it.
-    pub(super) links: Vec<Place>,
+    pub(super) links: Vec<LayerPath>,
     /// Where it ends, if that exists or not.
-    pub(super) ends: Vec<Place>,
+    pub(super) ends: Vec<LayerPath>,
 }
 
 #[derive(Debug)]
-pub(super) struct Follow<'a> {
-    pub(super) forms: Forms<'a>,
+pub(super) struct TrustFollower<'a> {
+    pub(super) forms: EntryForms<'a>,
     pub(super) roots: Vec<PathBuf>,
     pub(super) home: Option<&'a Path>,
-    marks: Marks,
+    marks: MarkTree,
     /// Directories in which repositories have their files.
-    pub(super) tops: HashSet<Place>,
-    waiting: VecDeque<Task>,
-    done: HashSet<Seen>,
+    pub(super) tops: HashSet<LayerPath>,
+    waiting: VecDeque<FollowTask>,
+    done: HashSet<SeenEntry>,
     steps: usize,
     named: usize,
 }
 
-impl<'a> Follow<'a> {
-    pub(super) fn new(forms: Forms<'a>, home: Option<&'a Path>) -> Self {
+impl<'a> TrustFollower<'a> {
+    pub(super) fn new(forms: EntryForms<'a>, home: Option<&'a Path>) -> Self {
         Self {
             forms,
             roots: forms.around.trees.iter().map(|trees| trees.root.clone()).collect(),
             home,
-            marks: Marks::default(),
+            marks: MarkTree::default(),
             tops: HashSet::new(),
             waiting: VecDeque::new(),
             done: HashSet::new(),
@@ -94,9 +97,9 @@ impl<'a> Follow<'a> {
     }
 
     /// Adds names by which things are trusted where they are.
-    pub(super) fn starts(&mut self, places: &[Place]) {
+    pub(super) fn starts(&mut self, places: &[LayerPath]) {
         for place in places {
-            let by = By::Name {
+            let by = TrustReason::Name {
                 name: place.clone(),
                 directory: place.parent(),
             };
@@ -104,11 +107,11 @@ impl<'a> Follow<'a> {
         }
     }
 
-    pub(super) fn finish(mut self) -> Trusted {
+    pub(super) fn finish(mut self) -> TrustedPaths {
         self.work();
         self.of_the_users_configuration();
         self.work();
-        Trusted {
+        TrustedPaths {
             too_much: self.is_too_much(),
             marks: self.marks,
         }
@@ -133,10 +136,10 @@ impl<'a> Follow<'a> {
         self.steps < MOST_STEPS
     }
 
-    pub(super) fn push(&mut self, at: Place, by: By, turns: usize) {
+    pub(super) fn push(&mut self, at: LayerPath, by: TrustReason, turns: usize) {
         // What is protected as a whole is looked at once, whatever it is called.
         let (contents, name, runs_in) = match &by {
-            By::Name { name, directory } => {
+            TrustReason::Name { name, directory } => {
                 let contents = Contents::of(&self.whole_name(name));
                 let is_gits = matches!(
                     contents,
@@ -146,25 +149,25 @@ impl<'a> Follow<'a> {
                 let (name, directory) = named.unzip();
                 (contents, name, directory)
             }
-            By::Said { configures, .. } => (None, None, configures.clone()),
+            TrustReason::Said { configures, .. } => (None, None, configures.clone()),
         };
         let is_named = runs_in.is_some();
         if is_named && (turns > MOST_TURNS || self.is_too_much()) {
             return;
         }
         self.named += usize::from(is_named);
-        let seen = Seen {
+        let seen = SeenEntry {
             at: at.clone(),
             contents,
             name,
             directory: runs_in,
         };
         if self.done.insert(seen) {
-            self.waiting.push_back(Task { at, by, turns });
+            self.waiting.push_back(FollowTask { at, by, turns });
         }
     }
 
-    fn look(&mut self, task: &Task) {
+    fn look(&mut self, task: &FollowTask) {
         let (mut links, mut kinds) = (Vec::new(), Vec::new());
         for node in self.forms.of(&task.at) {
             kinds.push(node.kind);
@@ -183,8 +186,8 @@ impl<'a> Follow<'a> {
         }
     }
 
-    fn look_in(&mut self, task: &Task) {
-        if let By::Name { name, directory } = &task.by {
+    fn look_in(&mut self, task: &FollowTask) {
+        if let TrustReason::Name { name, directory } = &task.by {
             let last = folded_names(name.path.as_os_str().as_bytes()).pop();
             let is_layer = name.path.as_os_str().is_empty();
             if is_layer || last.is_some_and(|last| last == b".git") {
@@ -200,21 +203,21 @@ impl<'a> Follow<'a> {
                 continue;
             }
             let by = match &task.by {
-                By::Name { name: above, directory } => By::Name {
+                TrustReason::Name { name: above, directory } => TrustReason::Name {
                     name: above.join(name),
                     directory: directory.clone(),
                 },
-                said @ By::Said { .. } => said.clone(),
+                said @ TrustReason::Said { .. } => said.clone(),
             };
             let (is_trusted, is_read) = match &by {
-                By::Name { name, .. } => {
+                TrustReason::Name { name, .. } => {
                     let is_above = self.is_above_protected(name);
                     (
                         is_above || self.is_protected(name),
                         Contents::of(&self.whole_name(name)).is_some(),
                     )
                 }
-                By::Said { .. } => (true, false),
+                TrustReason::Said { .. } => (true, false),
             };
             if is_trusted && (kinds.directory || kinds.link || kinds.file && is_read) {
                 self.push(task.at.join(name), by, task.turns);
@@ -223,30 +226,30 @@ impl<'a> Follow<'a> {
     }
 
     /// Marks and follows what a path leads to that trusted `by` names, from the directory `from`.
-    pub(super) fn lead(&mut self, from: &Place, path: &OsStr, by: &By, turns: usize) {
+    pub(super) fn lead(&mut self, from: &LayerPath, path: &OsStr, by: &TrustReason, turns: usize) {
         let way = self.way(from, path.as_bytes());
         for link in &way.links {
             self.mark_link(link, by);
         }
         for end in way.ends {
             match by {
-                By::Name { name, .. } if *name != end => self.marks.name(&end, name),
-                By::Name { .. } => {}
-                By::Said { why, .. } => self.marks.whole(&end, why),
+                TrustReason::Name { name, .. } if *name != end => self.marks.name(&end, name),
+                TrustReason::Name { .. } => {}
+                TrustReason::Said { why, .. } => self.marks.whole(&end, why),
             }
             self.push(end, by.clone(), turns);
         }
     }
 
-    pub(super) fn mark(&mut self, place: &Place, why: &Rc<str>) {
+    pub(super) fn mark(&mut self, place: &LayerPath, why: &Rc<str>) {
         self.marks.whole(place, why);
     }
 
     /// A link on the way to what is trusted; one with a protected name says so itself.
-    pub(super) fn mark_link(&mut self, link: &Place, by: &By) {
+    pub(super) fn mark_link(&mut self, link: &LayerPath, by: &TrustReason) {
         let why = match by {
-            By::Said { why, .. } => why.clone(),
-            By::Name { name, .. } => {
+            TrustReason::Said { why, .. } => why.clone(),
+            TrustReason::Name { name, .. } => {
                 let shown = self.shown(name);
                 match self.rule(name) {
                     Some(_) if name == link => return,
@@ -259,11 +262,11 @@ impl<'a> Follow<'a> {
     }
 
     /// Where `path` leads from the directory `from`, in every form of what is on the way.
-    pub(super) fn way(&mut self, from: &Place, path: &[u8]) -> Way {
-        let mut way = Way::default();
+    pub(super) fn way(&mut self, from: &LayerPath, path: &[u8]) -> ResolvedWay {
+        let mut way = ResolvedWay::default();
         let owned = |names: Vec<&OsStr>| -> Vec<OsString> { names.into_iter().rev().map(OsStr::to_owned).collect() };
         // The names that are left, the next one last.
-        let mut open: Vec<(Place, Vec<OsString>, usize)> = Vec::new();
+        let mut open: Vec<(LayerPath, Vec<OsString>, usize)> = Vec::new();
         match path.first() {
             None => return way,
             Some(b'/') => open.extend(
@@ -326,7 +329,7 @@ impl<'a> Follow<'a> {
 
     /// The layer that an absolute path enters, and the names that are left there, the next one last. Outside of the
     /// layers no link is looked at.
-    fn enter(&self, path: &Path) -> Option<(Place, Vec<OsString>)> {
+    fn enter(&self, path: &Path) -> Option<(LayerPath, Vec<OsString>)> {
         let names = names_of(path.as_os_str().as_bytes());
         let mut outside = PathBuf::from("/");
         for (index, name) in names.iter().enumerate() {
@@ -337,17 +340,17 @@ impl<'a> Follow<'a> {
             }
             if let Some(layer) = self.roots.iter().position(|root| *root == outside) {
                 let left = names[index + 1..].iter().rev().map(|name| (*name).to_owned());
-                return Some((Place::new(layer, ""), left.collect()));
+                return Some((LayerPath::new(layer, ""), left.collect()));
             }
         }
         None
     }
 
     /// A place of the workspace at which another layer is lies in that one.
-    fn inner_layer(&self, place: Place) -> Place {
+    fn inner_layer(&self, place: LayerPath) -> LayerPath {
         let whole = self.roots[place.layer].join(&place.path);
         match self.roots.iter().position(|root| *root == whole) {
-            Some(layer) => Place::new(layer, ""),
+            Some(layer) => LayerPath::new(layer, ""),
             None => place,
         }
     }
@@ -360,29 +363,29 @@ impl<'a> Follow<'a> {
         }
     }
 
-    pub(super) fn rule(&self, name: &Place) -> Option<String> {
+    pub(super) fn rule(&self, name: &LayerPath) -> Option<String> {
         let root = self.roots.get(name.layer)?;
         let protection = self.forms.around.protection;
         protection.rule(name.layer, root, &name.path, false)
     }
 
-    fn is_protected(&self, name: &Place) -> bool {
+    fn is_protected(&self, name: &LayerPath) -> bool {
         self.rule(name).is_some()
     }
 
-    fn is_above_protected(&self, name: &Place) -> bool {
+    fn is_above_protected(&self, name: &LayerPath) -> bool {
         leads_to_protected(&self.whole_name(name))
     }
 
     /// The name as protected names are compared with it: in the workspace those above it do not count.
-    pub(super) fn whole_name(&self, name: &Place) -> Vec<u8> {
+    pub(super) fn whole_name(&self, name: &LayerPath) -> Vec<u8> {
         match self.roots.get(name.layer) {
             Some(root) if name.layer > 0 => root.join(&name.path).into_os_string().into_encoded_bytes(),
             _ => name.path.as_os_str().as_bytes().to_vec(),
         }
     }
 
-    pub(super) fn shown(&self, place: &Place) -> Text {
+    pub(super) fn shown(&self, place: &LayerPath) -> Text {
         Text::from(shown_path(&self.roots, place.layer, &place.path))
     }
 }

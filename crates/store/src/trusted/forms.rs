@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use super::{Around, Place};
+use super::{LayerPath, TrustSurroundings};
 use crate::change::Change;
 use crate::node::{Node, NodeKind};
 use crate::tree::entries_in;
@@ -19,19 +19,19 @@ const LONGEST_FILE: u64 = 4 << 20;
 
 /// The entries of all layers.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Forms<'a> {
-    pub(super) around: Around<'a>,
+pub(super) struct EntryForms<'a> {
+    pub(super) around: TrustSurroundings<'a>,
 }
 
 /// What a directory has under a name.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Kinds {
+pub(super) struct NameKinds {
     pub(super) file: bool,
     pub(super) directory: bool,
     pub(super) link: bool,
 }
 
-impl Kinds {
+impl NameKinds {
     fn add(&mut self, kind: NodeKind) {
         match kind {
             NodeKind::File => self.file = true,
@@ -42,13 +42,13 @@ impl Kinds {
     }
 }
 
-impl<'a> Forms<'a> {
-    pub(super) fn new(around: Around<'a>) -> Self {
+impl<'a> EntryForms<'a> {
+    pub(super) fn new(around: TrustSurroundings<'a>) -> Self {
         Self { around }
     }
 
     /// What is there: of the host's, and of the run's if that changed it.
-    pub(super) fn of(&self, place: &Place) -> impl Iterator<Item = Node> + use<> {
+    pub(super) fn of(&self, place: &LayerPath) -> impl Iterator<Item = Node> + use<> {
         let host = self.around.trees.get(place.layer);
         // What is reached through a link or a mount is no part of the layer.
         let host = host.and_then(|trees| trees.host.node(&place.path).ok().flatten());
@@ -57,8 +57,8 @@ impl<'a> Forms<'a> {
     }
 
     /// What there is in a directory, in either form.
-    pub(super) fn children(&self, place: &Place) -> BTreeMap<PathBuf, Kinds> {
-        let mut found: BTreeMap<PathBuf, Kinds> = BTreeMap::new();
+    pub(super) fn children(&self, place: &LayerPath) -> BTreeMap<PathBuf, NameKinds> {
+        let mut found: BTreeMap<PathBuf, NameKinds> = BTreeMap::new();
         let trees = self.around.trees.get(place.layer);
         let listed = trees.and_then(|trees| {
             let directory = trees.host.readable(&place.path).ok()?;
@@ -87,7 +87,7 @@ impl<'a> Forms<'a> {
     }
 
     /// The contents of a file, in each form.
-    pub(super) fn contents(&self, place: &Place) -> Vec<Result<Vec<u8>, String>> {
+    pub(super) fn contents(&self, place: &LayerPath) -> Vec<Result<Vec<u8>, String>> {
         let Some(trees) = self.around.trees.get(place.layer) else {
             return Vec::new();
         };
@@ -98,14 +98,14 @@ impl<'a> Forms<'a> {
         opened.filter_map(read).collect()
     }
 
-    fn changed(&self, place: &Place) -> Option<&'a Change> {
+    fn changed(&self, place: &LayerPath) -> Option<&'a Change> {
         let changes = self.around.changes;
         let key = |change: &Change| (change.layer, change.path.as_path()).cmp(&(place.layer, place.path.as_path()));
         let index = changes.binary_search_by(key).ok()?;
         changes.get(index)
     }
 
-    fn changes_beneath(&self, place: &Place) -> &'a [Change] {
+    fn changes_beneath(&self, place: &LayerPath) -> &'a [Change] {
         let changes = self.around.changes;
         let key = (place.layer, place.path.as_path());
         let first = changes.partition_point(|change| (change.layer, change.path.as_path()) < key);

@@ -8,35 +8,35 @@ use std::rc::Rc;
 use offleash_core::protected::folded_names;
 use offleash_core::text::Text;
 
-use super::Place;
+use super::LayerPath;
 use crate::change::shown_path;
-use crate::protection::Protection;
+use crate::protection::ProtectionRules;
 
 /// A tree of names, folded as protected names are. It has no recursion: paths can be thousands of names long.
 #[derive(Debug, Default)]
-pub(super) struct Marks {
-    entries: Vec<Entry>,
+pub(super) struct MarkTree {
+    entries: Vec<MarkEntry>,
     roots: HashMap<usize, usize>,
 }
 
 #[derive(Debug, Default)]
-struct Entry {
+struct MarkEntry {
     below: HashMap<Vec<u8>, usize>,
     /// Why it and everything beneath is trusted.
     whole: Option<Rc<str>>,
     /// Other names of it: what is beneath is trusted as it would be beneath those.
-    names: Vec<Place>,
+    names: Vec<LayerPath>,
 }
 
-impl Marks {
+impl MarkTree {
     /// It and everything beneath is trusted.
-    pub(super) fn whole(&mut self, place: &Place, why: &Rc<str>) {
+    pub(super) fn whole(&mut self, place: &LayerPath, why: &Rc<str>) {
         let entry = self.entry(place);
         self.entries[entry].whole.get_or_insert_with(|| why.clone());
     }
 
     /// It is what `name` leads to.
-    pub(super) fn name(&mut self, place: &Place, name: &Place) {
+    pub(super) fn name(&mut self, place: &LayerPath, name: &LayerPath) {
         let entry = self.entry(place);
         let names = &mut self.entries[entry].names;
         if !names.contains(name) {
@@ -44,7 +44,7 @@ impl Marks {
         }
     }
 
-    fn entry(&mut self, place: &Place) -> usize {
+    fn entry(&mut self, place: &LayerPath) -> usize {
         let mut at = match self.roots.get(&place.layer) {
             Some(root) => *root,
             None => {
@@ -67,13 +67,13 @@ impl Marks {
     }
 
     fn add(&mut self) -> usize {
-        self.entries.push(Entry::default());
+        self.entries.push(MarkEntry::default());
         self.entries.len() - 1
     }
 
     pub(super) fn rule(
         &self,
-        protection: &Protection,
+        protection: &ProtectionRules,
         roots: &[PathBuf],
         (layer, path): (usize, &Path),
         becomes_directory: bool,

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use offleash_core::protected::{folded_names, may_begin};
 
-use super::{Around, Place};
+use super::{LayerPath, TrustSurroundings};
 use crate::change::LayerTrees;
 use crate::node::NodeKind;
-use crate::protection::Protection;
+use crate::protection::ProtectionRules;
 use crate::tree::entries_in;
 
 /// How many entries of a workspace are looked at, those nearest to its top first.
@@ -19,9 +19,9 @@ const MOST_ENTRIES: usize = 500_000;
 ///
 /// The directories' names alone are read, breadth first, without following a link. What is protected as a whole, and
 /// repositories, are not gone into here.
-pub(crate) fn search(trees: &[LayerTrees], protection: &Protection) -> Vec<Place> {
+pub(crate) fn search(trees: &[LayerTrees], protection: &ProtectionRules) -> Vec<LayerPath> {
     // Another layer is a git directory, and its own name counts.
-    let mut found: Vec<Place> = (1..trees.len()).map(|layer| Place::new(layer, "")).collect();
+    let mut found: Vec<LayerPath> = (1..trees.len()).map(|layer| LayerPath::new(layer, "")).collect();
     let Some(workspace) = trees.first() else {
         return found;
     };
@@ -42,7 +42,7 @@ pub(crate) fn search(trees: &[LayerTrees], protection: &Protection) -> Vec<Place
             let begins = may_begin(name.as_os_str().as_bytes());
             let is_owners = || kind == NodeKind::Symlink && protects(protection, &workspace.root, &path.join(&name));
             if begins || is_owners() {
-                found.push(Place::new(0, path.join(&name)));
+                found.push(LayerPath::new(0, path.join(&name)));
             }
             let goes_on = || {
                 !begins
@@ -64,12 +64,12 @@ fn is_repository(name: &Path) -> bool {
     matches!(names.first().map(Vec::as_slice), Some(b".git" | b".hg" | b".jj"))
 }
 
-fn protects(protection: &Protection, root: &Path, path: &Path) -> bool {
+fn protects(protection: &ProtectionRules, root: &Path, path: &Path) -> bool {
     protection.has_patterns() && protection.rule(0, root, path, false).is_some()
 }
 
 /// The same among what changed.
-pub(super) fn changed(around: Around<'_>) -> Vec<Place> {
+pub(super) fn changed(around: TrustSurroundings<'_>) -> Vec<LayerPath> {
     let mut found = BTreeSet::new();
     for change in around.changes {
         let is_link = change.after.as_ref().is_some_and(|node| node.kind == NodeKind::Symlink);
@@ -82,5 +82,8 @@ pub(super) fn changed(around: Around<'_>) -> Vec<Place> {
             found.insert((change.layer, names[..=index].iter().collect()));
         }
     }
-    found.into_iter().map(|(layer, path)| Place::new(layer, path)).collect()
+    found
+        .into_iter()
+        .map(|(layer, path)| LayerPath::new(layer, path))
+        .collect()
 }

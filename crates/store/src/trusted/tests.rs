@@ -3,7 +3,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use crate::Run;
-use crate::testing::{Scratch, all, applied, chmod, is_root, named, upper, write};
+use crate::testing::{TestScratch, all, applied, chmod, is_root, named, upper, write};
 
 /// The changes that are held back, and why.
 fn held_back(run: &Run) -> Vec<(String, String)> {
@@ -20,7 +20,7 @@ fn paths(held: &[(String, String)]) -> Vec<&str> {
 }
 
 /// A run that wrote these files in a workspace that was furnished like this.
-fn wrote(scratch: &Scratch, files: &[&str]) -> Run {
+fn wrote(scratch: &TestScratch, files: &[&str]) -> Run {
     scratch.ran(|upper| {
         for file in files {
             write(upper.join(file), "changed");
@@ -35,7 +35,7 @@ fn link(target: &str, path: impl AsRef<Path>) {
 
 #[test]
 fn f7_what_a_protected_name_leads_to_is_protected() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     link("../../scripts/h", scratch.host(".git/hooks/pre-commit"));
     link("dot/sh", scratch.host(".bashrc"));
     link("dot/config", scratch.host(".config"));
@@ -109,7 +109,7 @@ fn f7_what_a_protected_name_leads_to_is_protected() {
 
 #[test]
 fn f7_what_the_run_makes_a_protected_name_lead_to_is_protected() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     write(scratch.host(".git/config"), "[core]\nbare = false\n");
     write(scratch.host("dot/sh"), "as it was");
     let mut run = scratch.ran(|upper| {
@@ -147,7 +147,7 @@ fn f7_what_the_run_makes_a_protected_name_lead_to_is_protected() {
 /// Either of both forms of each may be on the host when something is named.
 #[test]
 fn f7_what_old_and_new_forms_lead_to_together_is_protected() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     write(scratch.host(".git/config"), "[core]\n");
     write(scratch.host("shared"), "[core]\nhooksPath = evil\n");
     let mut run = scratch.ran(|upper| {
@@ -195,7 +195,7 @@ fn f7_directories_and_programs_that_git_configuration_names_are_protected() {
         ("[core]\nworktree = ../inner\nhooksPath = hooks", "inner/hooks/x", true),
         ("[remote \"o\"]\nurl = ordinary", "ordinary", false),
     ] {
-        let scratch = Scratch::new();
+        let scratch = TestScratch::new();
         write(scratch.host(".git/config"), config);
         write(scratch.host("host.inc"), "[core]\nhooksPath = from-include");
         let run = wrote(&scratch, &[file]);
@@ -210,7 +210,7 @@ fn f7_directories_and_programs_that_git_configuration_names_are_protected() {
 
 #[test]
 fn f7_repositories_that_lie_elsewhere_are_protected_as_if_they_were_here() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     write(scratch.host("sub/.git"), "gitdir: ../real\n");
     write(scratch.host("real/config"), "[core]\nhooksPath = own\n");
     write(scratch.host("tree/.git"), "gitdir: ../main/.git/worktrees/tree\n");
@@ -282,7 +282,7 @@ fn f7_programs_that_settings_of_package_managers_name_are_protected() {
             "tools/s.js",
         ),
     ] {
-        let scratch = Scratch::new();
+        let scratch = TestScratch::new();
         write(scratch.host(settings), text);
         let run = wrote(&scratch, &[file, "ordinary"]);
         assert_eq!(paths(&held_back(&run)), [file], "{settings}");
@@ -291,7 +291,7 @@ fn f7_programs_that_settings_of_package_managers_name_are_protected() {
 
 #[test]
 fn f7_the_users_own_configuration_counts_in_every_repository() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let home = scratch.base.join("home");
     write(
         home.join(".gitconfig"),
@@ -338,7 +338,7 @@ fn f7_the_users_own_configuration_counts_in_every_repository() {
 
 #[test]
 fn f7_what_the_owner_protects_is_protected_by_other_names_too() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     link("build/mk", scratch.host("Makefile"));
     let live = scratch.start_with(&[&scratch.workspace], &["Makefile"]);
     write(upper(&live).join("build/mk"), "x");
@@ -354,7 +354,7 @@ fn f7_what_the_owner_protects_is_protected_by_other_names_too() {
 
 #[test]
 fn f8_links_that_lead_round_or_out_stop_nothing() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     for (target, path) in [
         (".bashrc", ".bashrc"),
         ("b", "a"),
@@ -389,7 +389,7 @@ fn f8_links_that_lead_round_or_out_stop_nothing() {
 
 #[test]
 fn f8_a_run_that_makes_more_links_than_are_followed_gets_nothing_applied() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let mut run = scratch.ran(|upper| {
         fs::create_dir_all(upper.join(".git/modules")).unwrap();
         // Each leads to all of them.
@@ -408,7 +408,7 @@ fn f8_a_run_that_makes_more_links_than_are_followed_gets_nothing_applied() {
 
 #[test]
 fn f8_configuration_that_cannot_be_read_holds_everything_of_its_repository_back() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let config = scratch.host("sub/.git/config");
     write(&config, "[core]\n");
     write(scratch.host(".npmrc"), "\u{0}\n=\n[");
@@ -443,7 +443,7 @@ fn f8_configuration_that_cannot_be_read_holds_everything_of_its_repository_back(
 /// The host's owner may change a configuration at any time: what is read is one form or the other, and never elsewhere.
 #[test]
 fn a2_configuration_that_changes_while_it_is_read_leads_nowhere_else() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let outside = scratch.base.join("outside");
     write(&outside, "[core]\nhooksPath = never\n");
     let config = scratch.host(".git/config");
@@ -475,7 +475,7 @@ fn a2_configuration_that_changes_while_it_is_read_leads_nowhere_else() {
 
 #[test]
 fn what_is_gits_own_data_is_not_looked_at_twice() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     link("../index", scratch.host(".git/hooks/x"));
     assert_eq!(
         paths(&held_back(&wrote(&scratch, &[".git/index", ".git/objects/x"]))),

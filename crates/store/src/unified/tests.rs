@@ -2,10 +2,10 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::*;
-use crate::testing::{Scratch, chmod, shown, upper, whiteout, write};
+use crate::testing::{TestScratch, chmod, shown, upper, whiteout, write};
 
 fn patch_of(before: &[u8], after: &[u8]) -> (DiffForm, String) {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     write(scratch.host("f"), before);
     let live = scratch.start();
     write(upper(&live).join("f"), after);
@@ -41,7 +41,7 @@ fn patches_are_in_gits_form() {
 /// The reference is git itself.
 #[test]
 fn git_applies_our_patches() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     for file in [
         "edited",
         "with space",
@@ -105,7 +105,7 @@ fn binary_and_large_files_are_summed_up() {
 
 #[test]
 fn a_change_of_type_is_a_deletion_and_an_addition() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     write(scratch.host("f"), "text\n");
     chmod(scratch.host("f"), 0o644);
     let live = scratch.start();

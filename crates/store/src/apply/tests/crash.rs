@@ -3,8 +3,8 @@
 use super::*;
 use crate::reap::{LeftoverFate, reap};
 
-fn prepare() -> (Scratch, Run) {
-    let scratch = Scratch::new();
+fn prepare() -> (TestScratch, Run) {
+    let scratch = TestScratch::new();
     for file in [
         "edited",
         "gone",
@@ -36,7 +36,7 @@ fn prepare() -> (Scratch, Run) {
     (scratch, run)
 }
 
-fn open_again(scratch: &Scratch) {
+fn open_again(scratch: &TestScratch) {
     for path in ["closed", "new"] {
         if scratch.host(path).exists() {
             chmod(scratch.host(path), 0o755);
@@ -48,7 +48,7 @@ fn open_again(scratch: &Scratch) {
 fn crash_after(steps: usize, without_exchange: bool) -> Option<bool> {
     let (scratch, mut run) = prepare();
     let before = snapshot(&scratch.workspace);
-    let result = run.apply_until(&all(), &mut Steps::limited(steps, without_exchange));
+    let result = run.apply_until(&all(), &mut ApplySteps::limited(steps, without_exchange));
     let finished = result.is_ok();
     assert!(finished || matches!(result, Err(ApplyError::Stopped)), "{result:?}");
     let id = run.id().clone();
@@ -101,7 +101,7 @@ fn a_change_of_the_host_in_the_middle_rolls_everything_back() {
     let (scratch, mut run) = prepare();
     let mut steps = 20;
     loop {
-        let result = run.apply_until(&all(), &mut Steps::limited(steps, false));
+        let result = run.apply_until(&all(), &mut ApplySteps::limited(steps, false));
         assert!(matches!(result, Err(ApplyError::Stopped)));
         if !scratch.host("gone").exists() {
             break;
@@ -139,7 +139,7 @@ fn staging_that_fails_is_rolled_back() {
     let changes = run.changes().unwrap();
     chmod(&layer, 0o755);
     fs::remove_dir_all(&layer).unwrap();
-    let failure = run.write_back(&changes, &mut Steps::unlimited()).unwrap_err();
+    let failure = run.write_back(&changes, &mut ApplySteps::unlimited()).unwrap_err();
     assert!(matches!(failure, ApplyError::Failed { .. }), "{failure:?}");
     assert_eq!(snapshot(&scratch.workspace), before);
     open_again(&scratch);

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn an_empty_directory_that_took_a_files_place_is_a_conflict() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     for file in ["edited", "removed"] {
         write(scratch.host(file), "old");
     }
@@ -26,7 +26,7 @@ fn an_empty_directory_that_took_a_files_place_is_a_conflict() {
 
 #[test]
 fn an_older_directory_that_was_moved_into_place_is_a_conflict() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     write(scratch.host("file"), "old");
     write(scratch.host("doomed/x"), "old");
     write(scratch.host("theirs/precious"), "theirs");
@@ -49,7 +49,7 @@ fn an_older_directory_that_was_moved_into_place_is_a_conflict() {
 
 #[test]
 fn a_directory_in_which_the_host_only_removed_something_is_removed_all_the_same() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     write(scratch.host("doomed/x"), "old");
     write(scratch.host("doomed/y"), "old");
     write(scratch.host("replaced/x"), "old");
@@ -69,7 +69,7 @@ fn a_directory_in_which_the_host_only_removed_something_is_removed_all_the_same(
 /// What was applied before, or rolled back, looks like the host's doing otherwise.
 #[test]
 fn directories_that_an_apply_touched_are_no_conflict_for_the_next() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     write(scratch.host("empty/x"), "old");
     fs::remove_file(scratch.host("empty/x")).unwrap();
     write(scratch.host("doomed/x"), "old");
@@ -81,7 +81,7 @@ fn directories_that_an_apply_touched_are_no_conflict_for_the_next() {
     });
     tick();
     // The journal, the staging directory, what is staged, the journal again, four entries taken away.
-    let stopped = run.apply_until(&all(), &mut Steps::limited(8, false));
+    let stopped = run.apply_until(&all(), &mut ApplySteps::limited(8, false));
     assert!(matches!(stopped, Err(ApplyError::Stopped)));
     assert!(!scratch.host("doomed").exists() && !scratch.host("empty").exists());
     crate::reap(&scratch.state).unwrap();
@@ -96,7 +96,7 @@ fn directories_that_an_apply_touched_are_no_conflict_for_the_next() {
 #[test]
 fn a_deep_tree_is_applied_as_a_whole_or_down_to_one_path() {
     let levels = 300;
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let live = scratch.start();
     crate::change::make_deep(&upper(&live), levels);
     write(upper(&live).join("some-name/beside"), "ours");
@@ -115,7 +115,7 @@ fn a_workspace_that_is_closed_to_its_owner_is_applied_or_as_before() {
         .into_iter()
         .flat_map(|mode| (0..20).map(move |steps| (mode, steps)))
     {
-        let scratch = Scratch::new();
+        let scratch = TestScratch::new();
         chmod(&scratch.workspace, 0o755);
         write(scratch.host("old"), "old");
         let mut run = scratch.ran(|upper| {
@@ -123,7 +123,7 @@ fn a_workspace_that_is_closed_to_its_owner_is_applied_or_as_before() {
             whiteout(upper.join("old"));
             chmod(upper, mode);
         });
-        let result = run.apply_until(&all(), &mut Steps::limited(steps, false));
+        let result = run.apply_until(&all(), &mut ApplySteps::limited(steps, false));
         if result.is_err() {
             assert!(
                 matches!(result, Err(ApplyError::Stopped)),
@@ -151,7 +151,7 @@ fn mode(path: impl AsRef<Path>) -> u32 {
 /// They were copied only because something was made in them.
 #[test]
 fn directories_that_the_host_closed_afterwards_stay_closed() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     chmod(&scratch.workspace, 0o755);
     write(scratch.host("directory/x"), "old");
     chmod(scratch.host("directory"), 0o755);
@@ -175,7 +175,7 @@ fn directories_that_the_host_closed_afterwards_stay_closed() {
 #[test]
 fn a_mode_that_run_and_host_both_changed_is_a_conflict() {
     let changed = [(PathBuf::from("directory"), ConflictReason::Changed)];
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     write(scratch.host("directory/x"), "old");
     chmod(scratch.host("directory"), 0o755);
     tick();

@@ -104,7 +104,7 @@ proptest! {
 
     #[test]
     fn applying_gives_the_edited_tree(old in tree(2), new in tree(2), stop in 0_usize..60) {
-        let scratch = Scratch::new();
+        let scratch = TestScratch::new();
         build(&scratch.workspace, &old);
         let expected = scratch.base.join("expected");
         fs::create_dir(&expected).unwrap();
@@ -113,7 +113,7 @@ proptest! {
         layer(&upper(&live), &old, &new);
         if let Some(mut run) = live.finish().unwrap().run {
             let before = snapshot(&scratch.workspace);
-            if run.apply_until(&all(), &mut Steps::limited(stop, stop % 2 == 0)).is_err() {
+            if run.apply_until(&all(), &mut ApplySteps::limited(stop, stop % 2 == 0)).is_err() {
                 crate::reap(&scratch.state).unwrap();
                 let now = snapshot(&scratch.workspace);
                 prop_assert!(now == before || found(&scratch.workspace) == found(&expected));

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn runs_in_the_wrong_state_are_refused() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let live = scratch.start();
     write(upper(&live).join("f"), "x");
     let mut same = Run::open(&scratch.state, live.run().id()).unwrap();
@@ -30,7 +30,7 @@ fn runs_in_the_wrong_state_are_refused() {
 
 #[test]
 fn a_workspace_that_was_replaced_is_not_written_to() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let mut run = scratch.ran(|upper| write(upper.join("f"), "x"));
     fs::rename(&scratch.workspace, scratch.base.join("moved")).unwrap();
     fs::create_dir(&scratch.workspace).unwrap();
@@ -68,7 +68,7 @@ impl Drop for Mounted {
 
 #[test]
 fn a_full_disk_is_an_error_and_nothing_is_changed() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let Some(_mounted) = Mounted::tmpfs(&scratch.workspace, c"size=256k") else {
         return;
     };
@@ -90,7 +90,7 @@ fn a_full_disk_is_an_error_and_nothing_is_changed() {
 
 #[test]
 fn a_read_only_workspace_is_an_error_and_the_changes_stay() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let Some(_mounted) = Mounted::tmpfs(&scratch.workspace, c"") else {
         return;
     };
@@ -110,7 +110,7 @@ fn a_read_only_workspace_is_an_error_and_the_changes_stay() {
 
 #[test]
 fn what_lies_behind_a_mount_in_the_workspace_is_not_touched() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     fs::create_dir(scratch.host("other")).unwrap();
     let Some(_mounted) = Mounted::tmpfs(&scratch.host("other"), c"") else {
         return;
@@ -127,7 +127,7 @@ fn what_lies_behind_a_mount_in_the_workspace_is_not_touched() {
 
 #[test]
 fn something_in_the_place_of_the_staging_directory_stops_the_apply() {
-    let scratch = Scratch::new();
+    let scratch = TestScratch::new();
     let mut run = scratch.ran(|upper| write(upper.join("f"), "x"));
     std::os::unix::fs::symlink(&scratch.base, scratch.host(&super::stage::staging_name(run.id()))).unwrap();
     assert!(run.apply(&all()).is_err());
