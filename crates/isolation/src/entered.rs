@@ -21,7 +21,7 @@ const STREAMS: [OutputStream; 2] = [OutputStream::Stdout, OutputStream::Stderr];
 
 /// One that has come in.
 #[derive(Debug)]
-pub(crate) struct Entered {
+pub(crate) struct EnteredProcess {
     pidfd: OwnedFd,
     /// Its process id inside.
     pid: u32,
@@ -37,7 +37,7 @@ pub(crate) struct Entered {
     end: Option<ExecEnd>,
 }
 
-impl Entered {
+impl EnteredProcess {
     /// A process, by its pidfd, with our ends of its streams, which do not block.
     pub(crate) fn new(
         pidfd: OwnedFd,
@@ -161,7 +161,7 @@ fn parse_end(said: &[u8]) -> Option<ExecEnd> {
 /// All of a sandbox.
 #[derive(Debug, Default)]
 pub(crate) struct EnteredProcesses {
-    running: BTreeMap<u32, Entered>,
+    running: BTreeMap<u32, EnteredProcess>,
     /// Those of whose start nobody was told yet.
     new: Vec<(u32, u32)>,
     /// What stays open for processes that those which ended left behind, so that they are not killed by SIGPIPE.
@@ -169,7 +169,7 @@ pub(crate) struct EnteredProcesses {
 }
 
 impl EnteredProcesses {
-    pub(crate) fn add(&mut self, exec: ExecId, process: Entered) {
+    pub(crate) fn add(&mut self, exec: ExecId, process: EnteredProcess) {
         self.new.push((exec.0, process.pid));
         self.running.insert(exec.0, process);
     }

@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::error::IsolationError;
 use crate::guest_link::running;
-use crate::supervised::Served;
+use crate::supervised::ServedBy;
 
 /// How long processes may take to come to rest, on a machine that has a lot to do.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -23,7 +23,7 @@ const LAST_LOOK: Duration = Duration::from_millis(5);
 
 /// What a sandbox is held still by.
 #[derive(Debug)]
-pub(crate) enum Pause {
+pub(crate) enum PauseMeans {
     /// Its cgroup is frozen.
     Frozen,
     /// These were stopped, in this order; others had stopped by themselves.
@@ -34,19 +34,19 @@ pub(crate) enum Pause {
 ///
 /// # Errors
 /// `Running` when not all came to rest; they all run again then.
-pub(crate) fn pause(served: &mut Served) -> Result<Pause, IsolationError> {
+pub(crate) fn pause(served: &mut ServedBy) -> Result<PauseMeans, IsolationError> {
     let can_freeze = served
         .watcher
         .group()
         .is_some_and(offleash_sys::cgroup::Group::can_freeze);
     if can_freeze {
         freeze(served)?;
-        return Ok(Pause::Frozen);
+        return Ok(PauseMeans::Frozen);
     }
-    stop(served).map(Pause::Stopped)
+    stop(served).map(PauseMeans::Stopped)
 }
 
-fn freeze(served: &mut Served) -> Result<(), IsolationError> {
+fn freeze(served: &mut ServedBy) -> Result<(), IsolationError> {
     let deadline = Instant::now() + PATIENCE;
     let mut wait = FIRST_LOOK;
     loop {
@@ -71,13 +71,13 @@ fn freeze(served: &mut Served) -> Result<(), IsolationError> {
 }
 
 /// Stops one by one, parents before children, until none is left that runs: what was forked meanwhile is found anew.
-fn stop(served: &mut Served) -> Result<Vec<OwnedFd>, IsolationError> {
+fn stop(served: &mut ServedBy) -> Result<Vec<OwnedFd>, IsolationError> {
     let deadline = Instant::now() + PATIENCE;
     let mut wait = FIRST_LOOK;
     let mut stopped = Vec::new();
     let mut known = BTreeSet::new();
     loop {
-        let found: Vec<(u32, Seen)> = served
+        let found: Vec<(u32, SeenProcess)> = served
             .watcher
             .processes()
             .into_iter()
@@ -85,15 +85,15 @@ fn stop(served: &mut Served) -> Result<Vec<OwnedFd>, IsolationError> {
             .collect();
         let held_up: BTreeSet<u32> = found
             .iter()
-            .filter(|(_, seen)| seen.state == State::Stopped)
+            .filter(|(_, seen)| seen.state == ProcessStillness::Stopped)
             .map(|(_, seen)| seen.parent)
             .collect();
         let mut all_rest = true;
         for (pid, seen) in found {
-            if seen.state == State::Stopped {
+            if seen.state == ProcessStillness::Stopped {
                 continue;
             }
-            all_rest &= seen.state == State::Uninterruptible && held_up.contains(&pid) && will_stop(pid);
+            all_rest &= seen.state == ProcessStillness::Uninterruptible && held_up.contains(&pid) && will_stop(pid);
             let held = Pid::from_raw(pid.cast_signed()).map(|pid| pidfd_open(pid, PidfdFlags::empty()));
             let Some(Ok(process)) = held else { continue };
             match pidfd_send_signal(&process, Signal::STOP) {
@@ -121,14 +121,14 @@ fn stop(served: &mut Served) -> Result<Vec<OwnedFd>, IsolationError> {
 }
 
 /// What is to be known of a process that is to stop.
-struct Seen {
-    state: State,
+struct SeenProcess {
+    state: ProcessStillness,
     parent: u32,
 }
 
 /// From the stillest to the least still.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum State {
+enum ProcessStillness {
     Stopped,
     Uninterruptible,
     Other,
@@ -136,7 +136,7 @@ enum State {
 
 /// Looks at a process; `None` for one that is gone, or all of whose threads are dead. It is as still as the least still of
 /// them: the first may have ended long ago, and others stop later than it.
-fn see(pid: u32) -> Option<Seen> {
+fn see(pid: u32) -> Option<SeenProcess> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let seen = threads
         .flatten()
@@ -145,16 +145,16 @@ fn see(pid: u32) -> Option<Seen> {
 }
 
 /// What `stat` says of a thread; `None` for one that is dead (proc_pid_stat(5)).
-fn see_thread(stat: &str) -> Option<Seen> {
+fn see_thread(stat: &str) -> Option<SeenProcess> {
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     let state = match fields.next()? {
         "Z" | "X" => return None,
-        "T" | "t" => State::Stopped,
-        "D" => State::Uninterruptible,
-        _ => State::Other,
+        "T" | "t" => ProcessStillness::Stopped,
+        "D" => ProcessStillness::Uninterruptible,
+        _ => ProcessStillness::Other,
     };
     let parent = fields.next()?.parse().ok()?;
-    Some(Seen { state, parent })
+    Some(SeenProcess { state, parent })
 }
 
 /// Whether a process stops before it runs another instruction of its own: a stop waits for it (proc_pid_status(5)).
@@ -178,9 +178,9 @@ fn go_on(stopped: &[OwnedFd]) {
     }
 }
 
-impl Pause {
+impl PauseMeans {
     /// Gives memory back to the machine that nothing uses meanwhile, where it can.
-    pub(crate) fn give_memory_back(&self, served: &Served) {
+    pub(crate) fn give_memory_back(&self, served: &ServedBy) {
         if let (Self::Frozen, Some(group)) = (self, served.watcher.group()) {
             // The memory is not needed for the pause to be one.
             let _given_back = group.reclaim();
@@ -191,7 +191,7 @@ impl Pause {
     ///
     /// # Errors
     /// `Running` when the kernel refuses.
-    pub(crate) fn end(&self, served: &Served) -> Result<(), IsolationError> {
+    pub(crate) fn end(&self, served: &ServedBy) -> Result<(), IsolationError> {
         match self {
             Self::Frozen => match served.watcher.group() {
                 Some(group) => group
@@ -210,7 +210,7 @@ impl Pause {
     ///
     /// # Errors
     /// `Running` when the kernel refuses.
-    pub(crate) fn end_for_good(&self, served: &Served) -> Result<(), IsolationError> {
+    pub(crate) fn end_for_good(&self, served: &ServedBy) -> Result<(), IsolationError> {
         match (self, served.watcher.group()) {
             (Self::Frozen, Some(group)) => group
                 .kill()

@@ -18,8 +18,8 @@ use crate::entered::{EnteredProcesses, not_entered};
 use crate::error::IsolationError;
 use crate::guest_link::GuestLink;
 use crate::limits::Watcher;
-use crate::pause::{self, Pause};
-use crate::process::door::Arrived;
+use crate::pause::{self, PauseMeans};
+use crate::process::door::JoinedProcess;
 use crate::process::handshake::ParentEnd;
 use crate::sandbox::{Enforcement, ExecId, Final, Interest, Measure, Sandbox, SandboxEvent};
 
@@ -27,7 +27,7 @@ use crate::sandbox::{Enforcement, ExecId, Final, Interest, Measure, Sandbox, San
 const LONG: Duration = Duration::from_secs(3600);
 
 /// What a level does in its own way.
-pub(crate) trait Holding: Debug {
+pub(crate) trait LevelHolding: Debug {
     const LEVEL: Level;
     /// Whether paths inside are what the guest sees, so that it can serve files.
     const SERVES_FILES: bool;
@@ -38,10 +38,10 @@ pub(crate) trait Holding: Debug {
     }
 
     /// Takes in, at each turn, what the guest told.
-    fn take_in(&mut self, served: &mut Served) -> Vec<SandboxEvent>;
+    fn take_in(&mut self, served: &mut ServedBy) -> Vec<SandboxEvent>;
 
     /// Looks, after each tick of the watcher, at what that does not.
-    fn look(&mut self, now: Instant, served: &mut Served) -> Result<Vec<SandboxEvent>, IsolationError> {
+    fn look(&mut self, now: Instant, served: &mut ServedBy) -> Result<Vec<SandboxEvent>, IsolationError> {
         let _nothing_more = (now, served);
         Ok(Vec::new())
     }
@@ -55,10 +55,10 @@ pub(crate) trait Holding: Debug {
     /// which `zygote` connects.
     fn let_in(
         &mut self,
-        served: &Served,
+        served: &ServedBy,
         request: &ExecRequest,
         zygote: &mut dyn FnMut() -> io::Result<OwnedFd>,
-    ) -> Result<Arrived, IsolationError> {
+    ) -> Result<JoinedProcess, IsolationError> {
         let _not_here = (served, request, zygote);
         Err(IsolationError::Unsupported {
             level: Self::LEVEL,
@@ -81,17 +81,17 @@ pub(crate) trait Holding: Debug {
     }
 
     /// Ends every process and removes what the sandbox consists of.
-    fn end(&mut self, served: &mut Served) -> Result<Final, IsolationError>;
+    fn end(&mut self, served: &mut ServedBy) -> Result<Final, IsolationError>;
 }
 
 /// Who serves a sandbox.
 #[derive(Debug)]
-pub(crate) struct Served {
+pub(crate) struct ServedBy {
     pub(crate) link: GuestLink,
     pub(crate) watcher: Watcher,
 }
 
-impl Served {
+impl ServedBy {
     /// Where room was made for what a process reserves, what it uses of that is bounded by the watcher alone.
     pub(crate) fn watch_what_is_reserved(&mut self) {
         if self.link.has_made_room() {
@@ -102,21 +102,21 @@ impl Served {
 
 /// A running sandbox.
 #[derive(Debug)]
-pub(crate) struct Supervised<H: Holding> {
+pub(crate) struct SupervisedSandbox<H: LevelHolding> {
     holding: H,
-    served: Served,
+    served: ServedBy,
     /// Tells, until the guest speaks, why it could not be exec'd.
     channel: Option<ParentEnd>,
     enforcement: Enforcement,
     network: Option<NetworkSockets>,
     entered: EnteredProcesses,
     /// While it is paused.
-    pause: Option<Pause>,
+    pause: Option<PauseMeans>,
     killed: Option<Final>,
 }
 
-impl<H: Holding> Supervised<H> {
-    pub(crate) fn by(holding: H, served: Served, channel: ParentEnd, enforcement: Enforcement) -> Self {
+impl<H: LevelHolding> SupervisedSandbox<H> {
+    pub(crate) fn by(holding: H, served: ServedBy, channel: ParentEnd, enforcement: Enforcement) -> Self {
         Self {
             holding,
             served,
@@ -155,7 +155,7 @@ impl<H: Holding> Supervised<H> {
     }
 }
 
-impl<H: Holding> Sandbox for Supervised<H> {
+impl<H: LevelHolding> Sandbox for SupervisedSandbox<H> {
     fn enforcement(&self) -> &Enforcement {
         &self.enforcement
     }
@@ -351,7 +351,7 @@ impl<H: Holding> Sandbox for Supervised<H> {
     }
 }
 
-impl<H: Holding> Drop for Supervised<H> {
+impl<H: LevelHolding> Drop for SupervisedSandbox<H> {
     fn drop(&mut self) {
         // A caller that wants to know whether it worked calls `kill` itself.
         let _killed = self.kill();

@@ -11,11 +11,11 @@ const MOST_DENIALS: usize = 256;
 
 /// What was refused so far.
 #[derive(Debug, Default)]
-pub(super) struct Denials {
+pub(super) struct DenialCounts {
     counted: BTreeMap<(&'static str, String, String), u64>,
 }
 
-impl Denials {
+impl DenialCounts {
     /// Counts a call that waits for its answer.
     pub(super) fn note(&mut self, call: &Notification, listener: &Listener) {
         if call.mediated() {
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn what_is_refused_often_is_one_line_and_too_many_kinds_are_one_more() {
-        let mut denials = Denials::default();
+        let mut denials = DenialCounts::default();
         for _ in 0..3 {
             denials.count("syscall", "mount".to_owned(), "rule".to_owned());
         }

@@ -22,8 +22,8 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::Pid;
 
-use self::denials::{Denials, is_observation};
-use self::renames::Renames;
+use self::denials::{DenialCounts, is_observation};
+use self::renames::PendingRenames;
 use crate::error::IsolationError;
 use crate::limits::COMMAND_OOM_SCORE;
 use crate::sandbox::{ExecId, Interest, SandboxEvent};
@@ -35,7 +35,7 @@ const TURN_BYTES: usize = 1024 * 1024;
 const TURN_CALLS: usize = 64;
 
 /// Carries out, or admits, calls that the filter leaves to the supervisor.
-pub(crate) trait Mediator: std::fmt::Debug {
+pub(crate) trait CallMediator: std::fmt::Debug {
     /// Whether the sandbox may have one more process or thread.
     fn admits_process(&mut self) -> bool;
 
@@ -58,11 +58,11 @@ pub(crate) struct GuestLink {
     outbox: Vec<u8>,
     /// What goes with the byte of `outbox` at this place, in order.
     attached: VecDeque<(usize, OwnedFd)>,
-    execs: HashMap<u32, Exec>,
+    execs: HashMap<u32, LinkedExec>,
     next_exec: u32,
     /// The guest's last measurement that nobody has asked for yet.
     report: Option<protocol::Usage>,
-    denials: Denials,
+    denials: DenialCounts,
     /// Whether the guest speaks our version; nothing else it says counts before.
     greeted: bool,
     gone: bool,
@@ -70,9 +70,9 @@ pub(crate) struct GuestLink {
     failed: bool,
     /// What the guest is to set for each command.
     oom_score: Option<i16>,
-    mediator: Option<Box<dyn Mediator>>,
+    mediator: Option<Box<dyn CallMediator>>,
     /// Where the filter offers renamings.
-    renames: Option<Renames>,
+    renames: Option<PendingRenames>,
     /// Whether a process was not admitted since somebody asked.
     put_off: bool,
     /// What programs are told that ask how much memory there is.
@@ -82,7 +82,7 @@ pub(crate) struct GuestLink {
 }
 
 #[derive(Debug)]
-struct Exec {
+struct LinkedExec {
     unacknowledged: usize,
 }
 
@@ -100,7 +100,7 @@ impl GuestLink {
             execs: HashMap::new(),
             next_exec: 1,
             report: None,
-            denials: Denials::default(),
+            denials: DenialCounts::default(),
             greeted: false,
             gone: false,
             failed: false,
@@ -114,7 +114,7 @@ impl GuestLink {
     }
 
     /// The same with somebody who carries out what the filter leaves to us.
-    pub(crate) fn mediated_by(self, mediator: impl Mediator + 'static) -> Self {
+    pub(crate) fn mediated_by(self, mediator: impl CallMediator + 'static) -> Self {
         Self {
             mediator: Some(Box::new(mediator)),
             ..self
@@ -125,7 +125,7 @@ impl GuestLink {
     pub(crate) fn renaming(self, first: Pid, plan: &Plan) -> Self {
         self.listener.iter().for_each(|listener| listener.take_turns());
         Self {
-            renames: Some(Renames::new(first, plan)),
+            renames: Some(PendingRenames::new(first, plan)),
             ..self
         }
     }
@@ -161,7 +161,7 @@ impl GuestLink {
     pub(crate) fn exec(&mut self, request: &ExecRequest) -> Result<ExecId, IsolationError> {
         let exec = self.next_exec;
         self.next_exec += 1;
-        self.execs.insert(exec, Exec { unacknowledged: 0 });
+        self.execs.insert(exec, LinkedExec { unacknowledged: 0 });
         let sent = self.send(&ToGuest::Exec(message_of(exec, request, self.oom_score)));
         if sent.is_err() {
             self.execs.remove(&exec);
@@ -266,7 +266,7 @@ impl GuestLink {
                 writable: false,
             });
         }
-        interests.extend(self.renames.iter().flat_map(Renames::wait_on));
+        interests.extend(self.renames.iter().flat_map(PendingRenames::wait_on));
         interests
     }
 
@@ -312,7 +312,7 @@ impl GuestLink {
     pub(crate) fn finish(&mut self) -> Result<Vec<Denial>, IsolationError> {
         self.hang_up();
         self.answer_refused_calls()?;
-        self.renames.iter_mut().for_each(Renames::clear);
+        self.renames.iter_mut().for_each(PendingRenames::clear);
         self.closed.extend(self.listener.take());
         self.closed.append(&mut self.further_listeners);
         Ok(std::mem::take(&mut self.denials).into_list())

@@ -26,8 +26,8 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustix::process::Pid;
 
-use self::caller::Asked;
-pub(super) use self::caller::Kept;
+use self::caller::RenameRequest;
+pub(super) use self::caller::SandboxIdentity;
 use crate::sandbox::Interest;
 
 /// Workers at a time.
@@ -35,25 +35,25 @@ const MOST_WORKERS: usize = 4;
 
 /// The renamings that are not answered yet.
 #[derive(Debug)]
-pub(super) struct Renames {
-    kept: Kept,
-    waiting: VecDeque<Offered>,
+pub(super) struct PendingRenames {
+    kept: SandboxIdentity,
+    waiting: VecDeque<OfferedCall>,
     /// What the kernel does not do by itself, until nothing else is copied.
-    to_copy: VecDeque<Offered>,
-    running: Vec<Running>,
+    to_copy: VecDeque<OfferedCall>,
+    running: Vec<RunningWorker>,
 }
 
 /// A call that waits.
 #[derive(Debug)]
-struct Offered {
+struct OfferedCall {
     call: Notification,
     listener: Arc<Listener>,
 }
 
 /// A worker, and the call that it carries out.
 #[derive(Debug)]
-struct Running {
-    offered: Offered,
+struct RunningWorker {
+    offered: OfferedCall,
     socket: OwnedFd,
     request: Rename,
     from: [OwnedFd; 2],
@@ -61,13 +61,13 @@ struct Running {
 }
 
 /// The start of a worker: its end of the socket, and as whom.
-pub(super) type Start<'a> = dyn FnMut(OwnedFd, Option<Ids>) -> bool + 'a;
+pub(super) type WorkerStart<'a> = dyn FnMut(OwnedFd, Option<Ids>) -> bool + 'a;
 
-impl Renames {
+impl PendingRenames {
     /// For the sandbox with this first process.
     pub(super) fn new(first: Pid, plan: &Plan) -> Self {
         Self {
-            kept: Kept::of(first, plan),
+            kept: SandboxIdentity::of(first, plan),
             waiting: VecDeque::new(),
             to_copy: VecDeque::new(),
             running: Vec::new(),
@@ -79,7 +79,7 @@ impl Renames {
         if !caller::may_be_directory(&call, &self.kept) {
             return false;
         }
-        self.waiting.push_back(Offered {
+        self.waiting.push_back(OfferedCall {
             call,
             listener: Arc::clone(listener),
         });
@@ -99,12 +99,12 @@ impl Renames {
     }
 
     /// Answers what is done, and begins with what waits.
-    pub(super) fn advance(&mut self, start: &mut Start<'_>) {
+    pub(super) fn advance(&mut self, start: &mut WorkerStart<'_>) {
         for running in std::mem::take(&mut self.running) {
             match answer_of(&running.socket) {
-                Answer::None => self.running.push(running),
-                Answer::Is(outcome) => self.answered(running, outcome),
-                Answer::Gone => self.settle(running, start),
+                WorkerAnswer::None => self.running.push(running),
+                WorkerAnswer::Is(outcome) => self.answered(running, outcome),
+                WorkerAnswer::Gone => self.settle(running, start),
             }
         }
         while self.running.len() < MOST_WORKERS {
@@ -131,13 +131,13 @@ impl Renames {
         self.running.iter().any(|running| running.request.how != How::ByKernel)
     }
 
-    fn begin(&mut self, offered: Offered, how: How, start: &mut Start<'_>) {
-        let asked = Asked::by(&offered.call, &self.kept);
+    fn begin(&mut self, offered: OfferedCall, how: How, start: &mut WorkerStart<'_>) {
+        let asked = RenameRequest::by(&offered.call, &self.kept);
         if !offered.listener.still_waits_for(&offered.call) {
             // Whoever asked is gone, and what was opened may be another's.
             return;
         }
-        let Some(Asked {
+        let Some(RenameRequest {
             paths,
             from,
             replaces,
@@ -160,14 +160,14 @@ impl Renames {
 
     fn start(
         &mut self,
-        offered: Offered,
+        offered: OfferedCall,
         request: Rename,
         from: [OwnedFd; 2],
         user: Option<Ids>,
-        start: &mut Start<'_>,
+        start: &mut WorkerStart<'_>,
     ) {
         match ask(&request, &from, user, start) {
-            Some(socket) => self.running.push(Running {
+            Some(socket) => self.running.push(RunningWorker {
                 offered,
                 socket,
                 request,
@@ -178,7 +178,7 @@ impl Renames {
         }
     }
 
-    fn answered(&mut self, running: Running, outcome: Result<(), Errno>) {
+    fn answered(&mut self, running: RunningWorker, outcome: Result<(), Errno>) {
         if running.request.how == How::ByKernel && outcome == Err(Errno::XDEV) {
             return self.to_copy.push_back(running.offered);
         }
@@ -187,7 +187,7 @@ impl Renames {
 
     /// A worker ended without an answer: whoever lives in the sandbox may end it, or there were too many processes. Another
     /// one finishes what it began, or undoes it.
-    fn settle(&mut self, running: Running, start: &mut Start<'_>) {
+    fn settle(&mut self, running: RunningWorker, start: &mut WorkerStart<'_>) {
         match running.request.how {
             How::ByCopy => {
                 let request = Rename {
@@ -201,7 +201,7 @@ impl Renames {
     }
 }
 
-impl Offered {
+impl OfferedCall {
     /// The caller may be gone by now, and what cannot be answered ends with the sandbox.
     fn leave_to_kernel(&self) {
         let _answered = self.listener.proceed(&self.call);
@@ -214,30 +214,30 @@ impl Offered {
 }
 
 /// What a worker said.
-enum Answer {
+enum WorkerAnswer {
     None,
     Is(Result<(), Errno>),
     Gone,
 }
 
-fn answer_of(socket: &OwnedFd) -> Answer {
+fn answer_of(socket: &OwnedFd) -> WorkerAnswer {
     let mut errno = [0; 4];
     match rustix::net::recv(socket, &mut errno[..], RecvFlags::DONTWAIT) {
         Ok((4, _)) => {
             // From inside, so it is an error number or none at all.
-            Answer::Is(match i32::from_ne_bytes(errno) {
+            WorkerAnswer::Is(match i32::from_ne_bytes(errno) {
                 0 => Ok(()),
                 errno @ 1..4096 => Err(Errno::from_raw_os_error(errno)),
                 _ => Err(Errno::XDEV),
             })
         }
-        Err(Errno::AGAIN | Errno::INTR) => Answer::None,
-        _ => Answer::Gone,
+        Err(Errno::AGAIN | Errno::INTR) => WorkerAnswer::None,
+        _ => WorkerAnswer::Gone,
     }
 }
 
 /// Has a worker started, and sends it the request.
-fn ask(request: &Rename, from: &[OwnedFd; 2], user: Option<Ids>, start: &mut Start<'_>) -> Option<OwnedFd> {
+fn ask(request: &Rename, from: &[OwnedFd; 2], user: Option<Ids>, start: &mut WorkerStart<'_>) -> Option<OwnedFd> {
     let frame = protocol::encode(request).ok()?;
     let (ours, theirs) = socket::stream_pair().ok()?;
     let descriptors = [from[0].as_fd(), from[1].as_fd()];

@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 
 /// What a search found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Nameless {
+pub(super) struct NamelessFiles {
     /// Bytes on disk, each file once, however many descriptors and mappings refer to it.
     pub(super) bytes: u64,
     /// There is a place in which files may be that were not seen.
@@ -31,13 +31,13 @@ pub(super) struct Nameless {
 /// That one may refuse to be looked at, and what runs its program: it is our agent, which is closed to the code in the
 /// sandbox as well, and which no code can start. Nothing is opened for reading or writing that a descriptor or a mapping
 /// refers to.
-pub(super) fn search(processes: &[u32]) -> Nameless {
+pub(super) fn search(processes: &[u32]) -> NamelessFiles {
     let Some((first, others)) = processes.split_first() else {
-        return Nameless::default();
+        return NamelessFiles::default();
     };
-    let mut search = Search {
+    let mut search = NamelessSearch {
         agent: *first,
-        found: Nameless::default(),
+        found: NamelessFiles::default(),
         seen: HashSet::new(),
         inodes: HashSet::new(),
         deadline: Instant::now() + PATIENCE,
@@ -69,10 +69,10 @@ fn program(pid: u32) -> Option<(u64, u64)> {
     Some((stat.st_dev, stat.st_ino))
 }
 
-struct Search {
+struct NamelessSearch {
     /// Our agent.
     agent: u32,
-    found: Nameless,
+    found: NamelessFiles,
     /// Device and inode of files that were counted.
     seen: HashSet<(u64, u64)>,
     /// The inodes alone.
@@ -80,7 +80,7 @@ struct Search {
     deadline: Instant,
 }
 
-impl Search {
+impl NamelessSearch {
     fn other_threads(&mut self, pid: u32) {
         for thread in threads(pid).filter(|thread| *thread != pid) {
             self.descriptors(pid, thread);
@@ -132,7 +132,7 @@ impl Search {
             return;
         };
         let mut in_memory = None;
-        for mapping in text.lines().filter_map(Mapping::parse) {
+        for mapping in text.lines().filter_map(NamelessMapping::parse) {
             if self.is_late() {
                 return;
             }
@@ -181,7 +181,7 @@ impl Search {
 
 /// A mapped file whose name is gone, in a line of `/proc/PID/maps` (`proc_pid_maps(5)`).
 #[derive(Debug, PartialEq, Eq)]
-struct Mapping {
+struct NamelessMapping {
     /// Its name in `/proc/PID/map_files`.
     range: String,
     /// Major and minor number.
@@ -189,7 +189,7 @@ struct Mapping {
     inode: u64,
 }
 
-impl Mapping {
+impl NamelessMapping {
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.strip_suffix(" (deleted)")?.split_ascii_whitespace();
         let hex = |text: &str| u64::from_str_radix(text, 16).ok();

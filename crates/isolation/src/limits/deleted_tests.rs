@@ -8,12 +8,12 @@ use super::*;
 const MIB: u64 = 1 << 20;
 
 /// A process that hides a file of 3 MiB and says so.
-struct Hider {
+struct FileHider {
     child: Child,
     _directory: tempfile::TempDir,
 }
 
-impl Hider {
+impl FileHider {
     /// `how` runs with the nameless file open as `fd`; `None` where there is no Python.
     fn start(how: &str) -> Option<Self> {
         let directory = tempfile::tempdir_in("/var/tmp").unwrap();
@@ -57,12 +57,12 @@ ready()
     }
 
     /// As one of the sandbox's processes that is not the first.
-    fn search(&self) -> Nameless {
+    fn search(&self) -> NamelessFiles {
         search(&[u32::MAX, self.child.id()])
     }
 }
 
-impl Drop for Hider {
+impl Drop for FileHider {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -74,7 +74,7 @@ fn is_root() -> bool {
 }
 
 fn assert_found(how: &str) {
-    let Some(hider) = Hider::start(how) else { return };
+    let Some(hider) = FileHider::start(how) else { return };
     let found = hider.search();
     assert!((3 * MIB..4 * MIB).contains(&found.bytes), "{how}: {found:?}");
     assert!(!found.concealed, "{how}");
@@ -119,7 +119,7 @@ fn a_file_that_is_only_mapped_counts_or_is_told_to_be_concealed() {
     let how = "libc.mmap.restype = ctypes.c_void_p
 libc.mmap(None, ctypes.c_size_t(4096), 1, 1, fd, ctypes.c_long(0))
 os.close(fd)";
-    let Some(hider) = Hider::start(how) else { return };
+    let Some(hider) = FileHider::start(how) else { return };
     let found = hider.search();
     if is_root() {
         assert!((3 * MIB..4 * MIB).contains(&found.bytes), "{found:?}");
@@ -133,7 +133,7 @@ fn a_file_on_its_way_in_a_socket_is_told_to_be_concealed() {
     let how = "a, b = socket.socketpair()
 a.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [fd]))])
 os.close(fd)";
-    let Some(hider) = Hider::start(how) else { return };
+    let Some(hider) = FileHider::start(how) else { return };
     let found = hider.search();
     assert!(found.concealed && found.bytes == 0, "{found:?}");
 }
@@ -141,7 +141,7 @@ os.close(fd)";
 #[test]
 fn a_process_that_does_not_let_an_ordinary_user_look_is_told_to_conceal() {
     // `PR_SET_DUMPABLE`.
-    let Some(hider) = Hider::start("libc.prctl(4, 0)") else {
+    let Some(hider) = FileHider::start("libc.prctl(4, 0)") else {
         return;
     };
     let found = hider.search();
@@ -149,7 +149,7 @@ fn a_process_that_does_not_let_an_ordinary_user_look_is_told_to_conceal() {
         assert!(found.bytes >= 3 * MIB && !found.concealed, "{found:?}");
     } else {
         assert!(found.concealed);
-        assert_eq!(search(&[hider.child.id()]), Nameless::default(), "the agent may");
+        assert_eq!(search(&[hider.child.id()]), NamelessFiles::default(), "the agent may");
     }
 }
 
@@ -162,27 +162,30 @@ os.write(memory, bytes(4096))
 libc.mmap(None, ctypes.c_size_t(4096), 1, 1, memory, ctypes.c_long(0))
 os.close(memory)
 pair = socket.socketpair()";
-    let Some(mut hider) = Hider::start(how) else { return };
-    assert_eq!(hider.search(), Nameless::default());
+    let Some(mut hider) = FileHider::start(how) else { return };
+    assert_eq!(hider.search(), NamelessFiles::default());
     hider.child.kill().unwrap();
     // A zombie, since nobody has waited for it.
     while may_hold_files(hider.child.id(), hider.child.id()) {
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(hider.search(), Nameless::default());
+    assert_eq!(hider.search(), NamelessFiles::default());
     hider.child.wait().unwrap();
 }
 
 #[test]
 fn a_mapping_is_named_as_in_map_files() {
     let line = "00400000-00401000 r--p 00000000 fe:10 123   /a file (deleted)";
-    let expected = Mapping {
+    let expected = NamelessMapping {
         range: "400000-401000".to_owned(),
         device: (0xfe, 0x10),
         inode: 123,
     };
-    assert_eq!(Mapping::parse(line), Some(expected));
-    assert_eq!(Mapping::parse("00400000-00401000 r--p 00000000 fe:10 123 /a"), None);
+    assert_eq!(NamelessMapping::parse(line), Some(expected));
+    assert_eq!(
+        NamelessMapping::parse("00400000-00401000 r--p 00000000 fe:10 123 /a"),
+        None
+    );
 }
 
 #[test]

@@ -31,14 +31,14 @@ const LONGEST_ANSWER: usize = 4096;
 
 /// A measurement under way. Dropped, it is ended.
 #[derive(Debug)]
-pub(super) struct Measuring {
+pub(super) struct InsideMeasurement {
     process: OwnedFd,
     answer: std::fs::File,
     text: Vec<u8>,
     began: Instant,
 }
 
-impl Measuring {
+impl InsideMeasurement {
     /// Begins to measure `layer`, a directory, as the superuser of the user namespace of `init`.
     pub(super) fn begin(init: Pid, layer: BorrowedFd<'_>) -> io::Result<Self> {
         let began = Instant::now();
@@ -87,7 +87,7 @@ impl Measuring {
     }
 }
 
-impl Drop for Measuring {
+impl Drop for InsideMeasurement {
     fn drop(&mut self) {
         // It has ended, or is of no more use; killed, it ends at once.
         let _killed = process::kill(self.process.as_fd());

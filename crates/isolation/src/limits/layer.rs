@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::walk::{Counts, Walk};
+use super::walk::{LayerWalk, WalkCounts};
 
 /// A drop in free space that is looked into however much room is left.
 const DROP_BYTES: u64 = 4 * 1024 * 1024;
@@ -67,14 +67,14 @@ impl LayerUsage {
 /// # Errors
 /// When it cannot be read.
 pub(super) fn measure_once(upper: BorrowedFd<'_>) -> rustix::io::Result<LayerUsage> {
-    let mut walk = Walk::new(upper)?;
+    let mut walk = LayerWalk::new(upper)?;
     walk.advance(None);
     Ok(usage_of(walk.counts(), 0))
 }
 
 /// How much may be added before a limit is reached; `None` where there is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Room {
+pub(super) struct LayerRoom {
     pub(super) bytes: Option<u64>,
     pub(super) inodes: Option<u64>,
 }
@@ -85,7 +85,7 @@ pub struct LayerMeter {
     upper: OwnedFd,
     last: LayerUsage,
     /// What the file system had free when the last walk began.
-    free_then: Free,
+    free_then: FreeSpace,
     last_walk_began: Option<Instant>,
     walk: Option<UnderWay>,
     hidden_walks: u32,
@@ -95,7 +95,7 @@ pub struct LayerMeter {
     wants_inside: bool,
     device: u64,
     /// What the file system had free at the start.
-    free_at_start: Free,
+    free_at_start: FreeSpace,
     /// By how many bytes that had gone down since, at the last walk.
     dropped_since_start: u64,
 }
@@ -103,22 +103,22 @@ pub struct LayerMeter {
 /// A walk that was begun and not finished.
 #[derive(Debug)]
 struct UnderWay {
-    walk: Walk,
+    walk: LayerWalk,
     urgent: bool,
-    free: Free,
+    free: FreeSpace,
     began: Instant,
 }
 
 /// Free space of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Free {
+struct FreeSpace {
     bytes: u64,
     inodes: u64,
 }
 
 /// Whether to walk now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Need {
+enum WalkNeed {
     No,
     Soon,
     Urgent,
@@ -153,7 +153,7 @@ impl LayerMeter {
     ///
     /// Between walks this is one system call. Returns what is known: the last walk's sums, or the present one's where
     /// they are larger already.
-    pub(super) fn tick(&mut self, now: Instant, room: Room) -> LayerUsage {
+    pub(super) fn tick(&mut self, now: Instant, room: LayerRoom) -> LayerUsage {
         if self.walk.is_none()
             && let Ok(free) = free(&self.upper)
         {
@@ -161,8 +161,8 @@ impl LayerMeter {
                 .last_walk_began
                 .map_or(LATEST, |began| now.saturating_duration_since(began));
             let need = need(self.free_then, free, room, waited);
-            if need != Need::No {
-                self.begin(now, free, need == Need::Urgent);
+            if need != WalkNeed::No {
+                self.begin(now, free, need == WalkNeed::Urgent);
             }
         }
         let slice = self
@@ -224,8 +224,8 @@ impl LayerMeter {
         (self.dropped_since_start, self.last.bytes)
     }
 
-    fn begin(&mut self, now: Instant, free: Free, urgent: bool) {
-        let Ok(walk) = Walk::new(self.upper.as_fd()) else {
+    fn begin(&mut self, now: Instant, free: FreeSpace, urgent: bool) {
+        let Ok(walk) = LayerWalk::new(self.upper.as_fd()) else {
             return;
         };
         self.walk = Some(UnderWay {
@@ -262,7 +262,7 @@ impl LayerMeter {
     }
 }
 
-fn usage_of(counts: Counts, hidden_walks: u32) -> LayerUsage {
+fn usage_of(counts: WalkCounts, hidden_walks: u32) -> LayerUsage {
     LayerUsage {
         bytes: counts.bytes,
         inodes: counts.inodes,
@@ -277,7 +277,7 @@ fn usage_of(counts: Counts, hidden_walks: u32) -> LayerUsage {
 ///
 /// Whoever else writes to the file system makes us walk for nothing; who frees space at the same time can delay a walk
 /// by [`LATEST`].
-fn need(then: Free, now: Free, room: Room, waited: Duration) -> Need {
+fn need(then: FreeSpace, now: FreeSpace, room: LayerRoom, waited: Duration) -> WalkNeed {
     let bytes = then.bytes.saturating_sub(now.bytes);
     let inodes = then.inodes.saturating_sub(now.inodes);
     let passed = |dropped: u64, room: Option<u64>| room.is_some_and(|room| dropped > room);
@@ -285,20 +285,20 @@ fn need(then: Free, now: Free, room: Room, waited: Duration) -> Need {
         room.is_some_and(|room| dropped > 0 && dropped >= (room / 4).min(enough))
     };
     if passed(bytes, room.bytes) || passed(inodes, room.inodes) {
-        Need::Urgent
+        WalkNeed::Urgent
     } else if matters(bytes, room.bytes, DROP_BYTES)
         || matters(inodes, room.inodes, DROP_INODES)
         || (then != now && waited >= LATEST)
     {
-        Need::Soon
+        WalkNeed::Soon
     } else {
-        Need::No
+        WalkNeed::No
     }
 }
 
-fn free(upper: &OwnedFd) -> rustix::io::Result<Free> {
+fn free(upper: &OwnedFd) -> rustix::io::Result<FreeSpace> {
     let found = rustix::fs::fstatvfs(upper)?;
-    Ok(Free {
+    Ok(FreeSpace {
         bytes: found.f_bfree.saturating_mul(found.f_frsize),
         inodes: found.f_ffree,
     })

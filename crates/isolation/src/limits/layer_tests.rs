@@ -4,12 +4,12 @@ use super::*;
 
 const MIB: u64 = 1 << 20;
 
-fn free(bytes: u64, inodes: u64) -> Free {
-    Free { bytes, inodes }
+fn free(bytes: u64, inodes: u64) -> FreeSpace {
+    FreeSpace { bytes, inodes }
 }
 
-fn room(bytes: u64) -> Room {
-    Room {
+fn room(bytes: u64) -> LayerRoom {
+    LayerRoom {
         bytes: Some(bytes),
         inodes: Some(100_000),
     }
@@ -28,54 +28,72 @@ fn whether_to_walk_follows_from_free_space() {
     let then = free(1000 * MIB, 50_000);
     let short = Duration::from_millis(20);
     let cases = [
-        ("nothing changed", then, room(100 * MIB), LATEST * 10, Need::No),
+        ("nothing changed", then, room(100 * MIB), LATEST * 10, WalkNeed::No),
         (
             "a little less",
             free(999 * MIB, 50_000),
             room(100 * MIB),
             short,
-            Need::No,
+            WalkNeed::No,
         ),
         (
             "a little less for a while",
             free(999 * MIB, 50_000),
             room(100 * MIB),
             LATEST,
-            Need::Soon,
+            WalkNeed::Soon,
         ),
-        ("more", free(1001 * MIB, 50_000), room(100 * MIB), short, Need::No),
+        ("more", free(1001 * MIB, 50_000), room(100 * MIB), short, WalkNeed::No),
         (
             "more for a while",
             free(1001 * MIB, 50_000),
             room(100 * MIB),
             LATEST,
-            Need::Soon,
+            WalkNeed::Soon,
         ),
         (
             "as much less as matters",
             free(996 * MIB, 50_000),
             room(100 * MIB),
             short,
-            Need::Soon,
+            WalkNeed::Soon,
         ),
         (
             "a quarter of little room",
             free(999 * MIB, 50_000),
             room(4 * MIB),
             short,
-            Need::Soon,
+            WalkNeed::Soon,
         ),
         (
             "more than there is room for",
             free(999 * MIB, 50_000),
             room(MIB / 2),
             short,
-            Need::Urgent,
+            WalkNeed::Urgent,
         ),
-        ("no room left", free(999 * MIB, 50_000), room(0), short, Need::Urgent),
-        ("inodes", free(1000 * MIB, 40_000), room(100 * MIB), short, Need::Soon),
-        ("no limit", free(0, 0), Room::default(), short, Need::No),
-        ("no limit for a while", free(0, 0), Room::default(), LATEST, Need::Soon),
+        (
+            "no room left",
+            free(999 * MIB, 50_000),
+            room(0),
+            short,
+            WalkNeed::Urgent,
+        ),
+        (
+            "inodes",
+            free(1000 * MIB, 40_000),
+            room(100 * MIB),
+            short,
+            WalkNeed::Soon,
+        ),
+        ("no limit", free(0, 0), LayerRoom::default(), short, WalkNeed::No),
+        (
+            "no limit for a while",
+            free(0, 0),
+            LayerRoom::default(),
+            LATEST,
+            WalkNeed::Soon,
+        ),
     ];
     for (what, now, room, waited, expected) in cases {
         assert_eq!(need(then, now, room, waited), expected, "{what}");
@@ -113,9 +131,9 @@ fn the_exact_measurement_does_not_depend_on_free_space() {
 
 #[test]
 fn only_walk_after_walk_counts_as_hiding() {
-    let counts = Counts {
+    let counts = WalkCounts {
         hidden: true,
-        ..Counts::default()
+        ..WalkCounts::default()
     };
     assert!(!usage_of(counts, 1).hidden);
     assert!(usage_of(counts, 1).incomplete);

@@ -197,8 +197,8 @@ impl ProcessTree {
         })
     }
 
-    fn stat(&self, pid: u32) -> Option<Stat> {
-        Stat::parse(&self.read(pid, "stat").ok()?)
+    fn stat(&self, pid: u32) -> Option<ProcessStat> {
+        ProcessStat::parse(&self.read(pid, "stat").ok()?)
     }
 
     fn read(&self, pid: u32, file: &str) -> io::Result<String> {
@@ -246,14 +246,14 @@ fn children(pid: u32) -> io::Result<Vec<u32>> {
 
 /// The fields of `/proc/PID/stat` that are of use.
 #[derive(Debug, PartialEq, Eq)]
-struct Stat {
+struct ProcessStat {
     parent: u32,
     user_ticks: u64,
     system_ticks: u64,
     threads: u64,
 }
 
-impl Stat {
+impl ProcessStat {
     /// The name, second field, is the program's choice and may hold spaces and parentheses: the last one ends it.
     fn parse(text: &str) -> Option<Self> {
         let (_, rest) = text.rsplit_once(')')?;

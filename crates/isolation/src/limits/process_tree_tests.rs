@@ -4,9 +4,9 @@ use std::process::{Child, Command, Stdio};
 use super::*;
 
 /// A shell that has printed `ready` when what it starts is there.
-struct Shell(Child);
+struct ReadyShell(Child);
 
-impl Shell {
+impl ReadyShell {
     fn start(script: &str) -> Self {
         #[expect(clippy::disallowed_methods, reason = "a test needs processes to look at")]
         let mut child = Command::new("/bin/sh")
@@ -28,7 +28,7 @@ impl Shell {
     }
 }
 
-impl Drop for Shell {
+impl Drop for ReadyShell {
     fn drop(&mut self) {
         for pid in self.tree().processes().into_iter().rev() {
             if let Some(pid) = Pid::from_raw(pid.cast_signed()) {
@@ -41,7 +41,7 @@ impl Drop for Shell {
 
 #[test]
 fn grandchildren_are_found_by_both_ways() {
-    let shell = Shell::start("sleep 100 & (sleep 100 & sleep 100 & echo ready; wait) & wait");
+    let shell = ReadyShell::start("sleep 100 & (sleep 100 & sleep 100 & echo ready; wait) & wait");
     let tree = shell.tree();
     let mut found = tree.processes();
     assert_eq!(found.len(), 5, "{found:?}");
@@ -55,7 +55,7 @@ fn grandchildren_are_found_by_both_ways() {
 
 #[test]
 fn a_name_that_is_no_text_hides_nothing() {
-    let shell = Shell::start(r"(printf '\377) \376' > /proc/self/comm; sleep 100 & echo ready; wait) & wait");
+    let shell = ReadyShell::start(r"(printf '\377) \376' > /proc/self/comm; sleep 100 & echo ready; wait) & wait");
     let tree = shell.tree();
     let mut by_parent = tree.processes_by_parent();
     assert_eq!(by_parent.len(), 3, "{by_parent:?}");
@@ -72,7 +72,7 @@ fn a_name_that_is_no_text_hides_nothing() {
 #[test]
 fn time_of_children_that_were_waited_for_counts() {
     let spin = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
-    let shell = Shell::start(&format!("({spin}); echo ready; read end"));
+    let shell = ReadyShell::start(&format!("({spin}); echo ready; read end"));
     let tree = shell.tree();
     let processes = tree.processes();
     assert_eq!(processes.len(), 1);
@@ -83,7 +83,7 @@ fn time_of_children_that_were_waited_for_counts() {
 #[test]
 fn memory_that_a_process_uses_is_seen_and_shared_pages_count_once_when_exact() {
     // The subshells share the variable's pages with their parent.
-    let shell = Shell::start(
+    let shell = ReadyShell::start(
         "x=$(head -c 30000000 /dev/zero | tr '\\0' a); exec 3<&0; (read e <&3) & (read e <&3) & (read e <&3) & echo ready; read end",
     );
     let tree = shell.tree();
@@ -106,7 +106,7 @@ fn memory_that_a_process_uses_is_seen_and_shared_pages_count_once_when_exact() {
 
 #[test]
 fn a_zombie_still_tells_and_who_was_waited_for_does_not() {
-    let mut shell = Shell::start("echo ready; exit 3");
+    let mut shell = ReadyShell::start("echo ready; exit 3");
     let tree = shell.tree();
     while !tree.read_init("stat").unwrap().contains(") Z ") {
         std::thread::yield_now();
@@ -127,10 +127,10 @@ fn a_process_that_never_was_has_no_tree() {
 fn a_name_cannot_pretend_to_be_the_other_fields() {
     let tail = "S 7 1 1 0 -1 4194560 1 2 3 4 10 20 30 40 20 0 5 0 100 1000 2";
     for name in ["sh", "a b", "x) R 1 1", ") Z (("] {
-        let stat = Stat::parse(&format!("42 ({name}) {tail}")).unwrap();
+        let stat = ProcessStat::parse(&format!("42 ({name}) {tail}")).unwrap();
         assert_eq!(
             stat,
-            Stat {
+            ProcessStat {
                 parent: 7,
                 user_ticks: 40,
                 system_ticks: 60,
@@ -140,7 +140,7 @@ fn a_name_cannot_pretend_to_be_the_other_fields() {
         );
     }
     for bad in ["", "42", "42 (sh", "42 (sh) S 7", "42 (sh) S x 1 1 0 -1"] {
-        assert_eq!(Stat::parse(bad), None, "{bad}");
+        assert_eq!(ProcessStat::parse(bad), None, "{bad}");
     }
 }
 

@@ -17,14 +17,14 @@ const UNLIMITED_V1: u64 = 9_223_372_036_854_771_712;
 
 /// Which form of control groups the machine has for processes inside, as `/proc/self/cgroup` tells them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum GroupForm {
     /// A directory for each controller.
     V1,
     /// One directory.
     V2,
 }
 
-impl Form {
+impl GroupForm {
     /// The one of `/proc/PID/cgroup`: lines of version 2 begin with a zero (cgroups(7)).
     pub(crate) fn of(text: &str) -> Self {
         match text.lines().all(|line| line.starts_with("0::")) {
@@ -36,7 +36,7 @@ impl Form {
 
 /// What the sandbox uses at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Amounts {
+pub(crate) struct UsedAmounts {
     /// Bytes of memory, the cache of files included.
     pub(crate) memory: u64,
     /// The most of them until now.
@@ -50,11 +50,11 @@ pub(crate) struct Amounts {
 }
 
 /// A file and what it holds.
-pub(crate) type File = (&'static str, String);
+pub(crate) type ShownFile = (&'static str, String);
 
 /// The limits that a sandbox is shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Shown {
+pub(crate) struct ShownLimits {
     memory: Option<u64>,
     swap: Option<u64>,
     pids: Option<u64>,
@@ -65,7 +65,7 @@ pub(crate) struct Shown {
     machine: u64,
 }
 
-impl Shown {
+impl ShownLimits {
     /// Those of `limits` on a machine with so many bytes of memory; `None` where nothing is limited that is shown.
     pub(crate) fn of(limits: &Limits, cpus: Vec<usize>, machine: u64) -> Option<Self> {
         let shown = Self {
@@ -85,7 +85,7 @@ impl Shown {
     }
 
     /// The figures of memory; `None` without a limit, where those of the machine are true.
-    pub(crate) fn figures(&self, used: &Amounts) -> Option<MemoryFigures> {
+    pub(crate) fn figures(&self, used: &UsedAmounts) -> Option<MemoryFigures> {
         let total = self.memory?.min(self.machine);
         let swap = self.swap.unwrap_or(0);
         Some(MemoryFigures {
@@ -98,7 +98,7 @@ impl Shown {
     }
 
     /// `/proc/meminfo` (proc_meminfo(5)) with these figures.
-    pub(crate) fn meminfo(&self, used: &Amounts) -> Option<String> {
+    pub(crate) fn meminfo(&self, used: &UsedAmounts) -> Option<String> {
         let figures = self.figures(used)?;
         let anonymous = used.memory.saturating_sub(figures.cached);
         let values = [
@@ -140,15 +140,15 @@ impl Shown {
     }
 
     /// The files below `/sys/fs/cgroup`.
-    pub(crate) fn group(&self, form: Form, used: &Amounts) -> Vec<File> {
+    pub(crate) fn group(&self, form: GroupForm, used: &UsedAmounts) -> Vec<ShownFile> {
         match form {
-            Form::V1 => self.group_v1(used),
-            Form::V2 => self.group_v2(used),
+            GroupForm::V1 => self.group_v1(used),
+            GroupForm::V2 => self.group_v2(used),
         }
     }
 
     /// <https://docs.kernel.org/admin-guide/cgroup-v2.html>
-    fn group_v2(&self, used: &Amounts) -> Vec<File> {
+    fn group_v2(&self, used: &UsedAmounts) -> Vec<ShownFile> {
         let (quota, time) = (self.quota_us(), used.cpu_us);
         let mut files = vec![
             ("cgroup.controllers", "cpuset cpu memory pids\n".to_owned()),
@@ -175,7 +175,7 @@ impl Shown {
 
     /// <https://docs.kernel.org/admin-guide/cgroup-v1/memory.html>, and the limits as version 2 names them, for whoever
     /// looks for these without asking which version there is.
-    fn group_v1(&self, used: &Amounts) -> Vec<File> {
+    fn group_v1(&self, used: &UsedAmounts) -> Vec<ShownFile> {
         let quota = self.quota_us().map_or("-1".to_owned(), |quota| quota.to_string());
         vec![
             (
@@ -201,7 +201,7 @@ impl Shown {
         ]
     }
 
-    fn stat_v1(&self, used: &Amounts) -> String {
+    fn stat_v1(&self, used: &UsedAmounts) -> String {
         let (cache, anonymous) = (used.cache, used.memory.saturating_sub(used.cache));
         let limit = self.memory.unwrap_or(UNLIMITED_V1);
         format!(
@@ -216,7 +216,7 @@ impl Shown {
     }
 }
 
-fn stat_v2(used: &Amounts) -> String {
+fn stat_v2(used: &UsedAmounts) -> String {
     let (file, anonymous) = (used.cache, used.memory.saturating_sub(used.cache));
     format!(
         "anon {anonymous}\nfile {file}\nkernel 0\nslab 0\ninactive_anon 0\nactive_anon {anonymous}\ninactive_file {file}\n\
@@ -239,7 +239,7 @@ mod tests {
     use super::super::testing::unlimited;
     use super::*;
 
-    fn shown(memory: Option<u64>, cpus_millis: Option<u64>, pids: Option<u64>) -> Option<Shown> {
+    fn shown(memory: Option<u64>, cpus_millis: Option<u64>, pids: Option<u64>) -> Option<ShownLimits> {
         let limits = Limits {
             memory: memory.map(Bytes::mib),
             swap: memory.map(|_| Bytes(0)),
@@ -247,10 +247,10 @@ mod tests {
             pids,
             ..unlimited()
         };
-        Shown::of(&limits, vec![0, 1, 3], 8 << 30)
+        ShownLimits::of(&limits, vec![0, 1, 3], 8 << 30)
     }
 
-    fn value<'a>(files: &'a [File], name: &str) -> &'a str {
+    fn value<'a>(files: &'a [ShownFile], name: &str) -> &'a str {
         let found = files.iter().find(|(known, _)| *known == name);
         found.map_or("", |(_, text)| text.trim_end())
     }
@@ -259,16 +259,16 @@ mod tests {
     fn without_a_limit_nothing_is_shown_and_without_one_of_memory_no_memory() {
         assert_eq!(shown(None, None, None), None);
         let processes = shown(None, None, Some(5)).unwrap();
-        assert_eq!(processes.figures(&Amounts::default()), None);
-        assert_eq!(processes.meminfo(&Amounts::default()), None);
-        let files = processes.group(Form::V2, &Amounts::default());
+        assert_eq!(processes.figures(&UsedAmounts::default()), None);
+        assert_eq!(processes.meminfo(&UsedAmounts::default()), None);
+        let files = processes.group(GroupForm::V2, &UsedAmounts::default());
         assert_eq!((value(&files, "memory.max"), value(&files, "pids.max")), ("max", "5"));
         assert_eq!(value(&files, "cpu.max"), "max 100000");
     }
 
     #[test]
     fn limits_are_shown_in_the_words_of_each_version() {
-        let used = Amounts {
+        let used = UsedAmounts {
             memory: 30 << 20,
             peak: 40 << 20,
             cache: 10 << 20,
@@ -276,7 +276,7 @@ mod tests {
             cpu_us: 7,
         };
         let all = shown(Some(512), Some(1500), Some(20)).unwrap();
-        let two = all.group(Form::V2, &used);
+        let two = all.group(GroupForm::V2, &used);
         for (name, expected) in [
             ("memory.max", "536870912"),
             ("memory.current", "31457280"),
@@ -290,7 +290,7 @@ mod tests {
             assert_eq!(value(&two, name), expected, "{name}");
         }
         assert!(value(&two, "memory.stat").starts_with("anon 20971520\nfile 10485760\n"));
-        let one = all.group(Form::V1, &used);
+        let one = all.group(GroupForm::V1, &used);
         for (name, expected) in [
             ("memory/memory.limit_in_bytes", "536870912"),
             ("memory/memory.usage_in_bytes", "31457280"),
@@ -306,10 +306,10 @@ mod tests {
 
     #[test]
     fn memory_is_what_the_limit_leaves_and_never_more_than_the_machine_has() {
-        let used = Amounts {
+        let used = UsedAmounts {
             memory: 300 << 20,
             cache: 100 << 20,
-            ..Amounts::default()
+            ..UsedAmounts::default()
         };
         let text = shown(Some(512), None, None).unwrap().meminfo(&used).unwrap();
         for line in [
@@ -322,8 +322,8 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
         }
         let more = shown(Some(1 << 20), None, None).unwrap();
-        assert_eq!(more.figures(&Amounts::default()).unwrap().total, 8 << 30);
-        let over = Amounts {
+        assert_eq!(more.figures(&UsedAmounts::default()).unwrap().total, 8 << 30);
+        let over = UsedAmounts {
             memory: 1 << 40,
             ..used
         };
@@ -332,8 +332,8 @@ mod tests {
 
     #[test]
     fn the_form_is_that_of_the_processes_own_groups() {
-        assert_eq!(Form::of("0::/\n"), Form::V2);
-        assert_eq!(Form::of("4:memory:/\n0::/\n"), Form::V1);
-        assert_eq!(Form::of(""), Form::V2);
+        assert_eq!(GroupForm::of("0::/\n"), GroupForm::V2);
+        assert_eq!(GroupForm::of("4:memory:/\n0::/\n"), GroupForm::V1);
+        assert_eq!(GroupForm::of(""), GroupForm::V2);
     }
 }

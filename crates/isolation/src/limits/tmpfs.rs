@@ -19,11 +19,11 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 #[derive(Debug)]
 pub(crate) struct TmpfsMounts {
     init: Pid,
-    places: Vec<Place>,
+    places: Vec<TmpfsMount>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct TmpfsMount {
     /// Below the sandbox's root.
     path: PathBuf,
     bytes: Option<u64>,
@@ -34,7 +34,7 @@ impl TmpfsMounts {
     /// Those of `plan` in the sandbox of this first process, which must not be waited for as long as they are looked at.
     pub(crate) fn new(init: Pid, plan: &Plan) -> Self {
         let place = |entry: &Entry| match entry.node {
-            Node::Tmpfs { size, inodes, mode } if mode & 0o222 != 0 => Some(Place {
+            Node::Tmpfs { size, inodes, mode } if mode & 0o222 != 0 => Some(TmpfsMount {
                 path: entry.target.strip_prefix("/").unwrap_or(&entry.target).to_owned(),
                 bytes: size.map(|size| size.0),
                 inodes,
@@ -60,7 +60,7 @@ impl TmpfsMounts {
     }
 }
 
-impl Place {
+impl TmpfsMount {
     /// `None` if something else is there, as when the sandbox renamed what the mount lies in.
     fn status(&self, root: &OwnedFd) -> Option<StatFs> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

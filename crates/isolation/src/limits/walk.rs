@@ -24,7 +24,7 @@ const PERMISSION_TRIES: usize = 16;
 
 /// What was found so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Counts {
+pub(super) struct WalkCounts {
     /// Bytes on disk, each file once.
     pub(super) bytes: u64,
     /// Files, directories, links and others, each once; the root is not one of them.
@@ -41,18 +41,18 @@ pub(super) struct Counts {
 
 /// A walk under way.
 #[derive(Debug)]
-pub(super) struct Walk {
+pub(super) struct LayerWalk {
     root: OwnedFd,
     device: u64,
-    levels: Vec<Level>,
+    levels: Vec<WalkLevel>,
     /// Inodes that were counted: a hard link, or a file that was moved during the walk, must not count again.
     seen: HashSet<u64>,
-    counts: Counts,
+    counts: WalkCounts,
 }
 
 /// A directory that was entered and not left yet.
 #[derive(Debug)]
-struct Level {
+struct WalkLevel {
     name: CString,
     inode: u64,
     directory: Option<OpenDirectory>,
@@ -81,14 +81,14 @@ impl Drop for OpenDirectory {
 }
 
 /// Why a directory was not opened.
-enum Closed {
+enum UnopenedReason {
     /// It is not there any more, or is no directory any more.
     Gone,
     Foreign,
     Hidden,
 }
 
-impl Walk {
+impl LayerWalk {
     /// A walk over what is below `root`, which is open for reading.
     pub(super) fn new(root: BorrowedFd<'_>) -> rustix::io::Result<Self> {
         let stat = rustix::fs::fstat(root)?;
@@ -96,11 +96,11 @@ impl Walk {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(root, ".", flags, Mode::empty())?;
         let root = rustix::io::fcntl_dupfd_cloexec(&fd, 3)?;
-        let level = Level::new(CString::default(), stat.st_ino, OpenDirectory { fd, restore: None });
+        let level = WalkLevel::new(CString::default(), stat.st_ino, OpenDirectory { fd, restore: None });
         let bytes = disk_bytes(&stat).saturating_sub(EMPTY_DIRECTORY_BYTES);
-        let counts = Counts {
+        let counts = WalkCounts {
             bytes,
-            ..Counts::default()
+            ..WalkCounts::default()
         };
         Ok(Self {
             root,
@@ -111,7 +111,7 @@ impl Walk {
         })
     }
 
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> WalkCounts {
         self.counts
     }
 
@@ -145,7 +145,7 @@ impl Walk {
         let Some(parent) = self.current_directory() else { return };
         let opened = open_directory(parent, &name, device);
         if let Some((directory, inode)) = self.accept(opened) {
-            self.levels.push(Level::new(name, inode, directory));
+            self.levels.push(WalkLevel::new(name, inode, directory));
             // The root of the walk is held apart, so the first level may be closed too.
             if let Some(above) = self.levels.len().checked_sub(OPEN_LEVELS + 1) {
                 self.levels[above].directory = None;
@@ -153,12 +153,12 @@ impl Walk {
         }
     }
 
-    fn accept(&mut self, opened: Result<(OpenDirectory, u64), Closed>) -> Option<(OpenDirectory, u64)> {
+    fn accept(&mut self, opened: Result<(OpenDirectory, u64), UnopenedReason>) -> Option<(OpenDirectory, u64)> {
         match opened {
             Ok(opened) => return Some(opened),
-            Err(Closed::Gone) => {}
-            Err(Closed::Foreign) => self.counts.foreign = true,
-            Err(Closed::Hidden) => self.counts.hidden = true,
+            Err(UnopenedReason::Gone) => {}
+            Err(UnopenedReason::Foreign) => self.counts.foreign = true,
+            Err(UnopenedReason::Hidden) => self.counts.hidden = true,
         }
         None
     }
@@ -263,7 +263,7 @@ impl Walk {
     }
 }
 
-impl Level {
+impl WalkLevel {
     fn new(name: CString, inode: u64, directory: OpenDirectory) -> Self {
         Self {
             name,
@@ -282,31 +282,34 @@ impl Level {
 /// so it gets the owner's bits until it is closed. `chmod` by name would follow a link that is put there meanwhile, and
 /// `fchmodat2` needs Linux 6.6, so the mode is changed through `/proc/self/fd`, which means precisely the directory
 /// that is held, whatever the name means by then.
-fn open_directory(parent: BorrowedFd<'_>, name: &CString, device: u64) -> Result<(OpenDirectory, u64), Closed> {
+fn open_directory(parent: BorrowedFd<'_>, name: &CString, device: u64) -> Result<(OpenDirectory, u64), UnopenedReason> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     for _ in 0..PERMISSION_TRIES {
         let opened = match rustix::fs::openat(parent, name, flags | OFlags::RDONLY, Mode::empty()) {
             Ok(fd) => readable(fd, None)?,
             Err(Errno::ACCESS) => match make_readable(parent, name, flags)? {
-                Some(directory) => readable(directory.fd.try_clone().map_err(|_| Closed::Hidden)?, Some(directory))?,
+                Some(directory) => readable(
+                    directory.fd.try_clone().map_err(|_| UnopenedReason::Hidden)?,
+                    Some(directory),
+                )?,
                 None => continue,
             },
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Err(Closed::Gone),
-            Err(_) => return Err(Closed::Hidden),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Err(UnopenedReason::Gone),
+            Err(_) => return Err(UnopenedReason::Hidden),
         };
         let (directory, stat) = opened;
         return if stat.st_dev == device {
             Ok((directory, stat.st_ino))
         } else {
-            Err(Closed::Gone)
+            Err(UnopenedReason::Gone)
         };
     }
-    Err(Closed::Hidden)
+    Err(UnopenedReason::Hidden)
 }
 
 /// Gives the owner's bits to a directory that can be read but not searched.
-fn readable(fd: OwnedFd, made_readable: Option<OpenDirectory>) -> Result<(OpenDirectory, Stat), Closed> {
-    let stat = rustix::fs::fstat(&fd).map_err(|_| Closed::Hidden)?;
+fn readable(fd: OwnedFd, made_readable: Option<OpenDirectory>) -> Result<(OpenDirectory, Stat), UnopenedReason> {
+    let stat = rustix::fs::fstat(&fd).map_err(|_| UnopenedReason::Hidden)?;
     if let Some(directory) = made_readable {
         return Ok((directory, stat));
     }
@@ -315,27 +318,31 @@ fn readable(fd: OwnedFd, made_readable: Option<OpenDirectory>) -> Result<(OpenDi
     let restore = if mode.contains(Mode::XUSR) || euid.is_root() || stat.st_uid != euid.as_raw() {
         None
     } else {
-        rustix::fs::fchmod(&fd, mode | Mode::RWXU).map_err(|_| Closed::Hidden)?;
+        rustix::fs::fchmod(&fd, mode | Mode::RWXU).map_err(|_| UnopenedReason::Hidden)?;
         Some(mode)
     };
     Ok((OpenDirectory { fd, restore }, stat))
 }
 
 /// Opens a directory of ours that we may not read; `None` when the permission was taken away again meanwhile.
-fn make_readable(parent: BorrowedFd<'_>, name: &CString, flags: OFlags) -> Result<Option<OpenDirectory>, Closed> {
+fn make_readable(
+    parent: BorrowedFd<'_>,
+    name: &CString,
+    flags: OFlags,
+) -> Result<Option<OpenDirectory>, UnopenedReason> {
     let held = match rustix::fs::openat(parent, name, flags | OFlags::PATH, Mode::empty()) {
         Ok(held) => held,
         // We may not even search the directory that it is in.
-        Err(Errno::ACCESS) => return Err(Closed::Hidden),
-        Err(_) => return Err(Closed::Gone),
+        Err(Errno::ACCESS) => return Err(UnopenedReason::Hidden),
+        Err(_) => return Err(UnopenedReason::Gone),
     };
-    let stat = rustix::fs::fstat(&held).map_err(|_| Closed::Gone)?;
+    let stat = rustix::fs::fstat(&held).map_err(|_| UnopenedReason::Gone)?;
     if stat.st_uid != rustix::process::geteuid().as_raw() {
-        return Err(Closed::Foreign);
+        return Err(UnopenedReason::Foreign);
     }
     let mode = Mode::from_raw_mode(stat.st_mode);
     let itself = format!("/proc/self/fd/{}", held.as_raw_fd());
-    rustix::fs::chmod(&itself, mode | Mode::RWXU).map_err(|_| Closed::Hidden)?;
+    rustix::fs::chmod(&itself, mode | Mode::RWXU).map_err(|_| UnopenedReason::Hidden)?;
     let opened = rustix::fs::open(
         &itself,
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,

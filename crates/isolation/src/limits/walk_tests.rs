@@ -16,11 +16,11 @@ fn open(path: &Path) -> OwnedFd {
     .unwrap()
 }
 
-fn walk(path: &Path) -> Walk {
-    Walk::new(open(path).as_fd()).unwrap()
+fn walk(path: &Path) -> LayerWalk {
+    LayerWalk::new(open(path).as_fd()).unwrap()
 }
 
-fn count(path: &Path) -> Counts {
+fn count(path: &Path) -> WalkCounts {
     let mut walk = walk(path);
     assert!(walk.advance(None));
     walk.counts()
@@ -40,7 +40,7 @@ fn nest(root: &Path, depth: usize) {
 #[test]
 fn nothing_counts_as_nothing() {
     let root = tempfile::tempdir().unwrap();
-    assert_eq!(count(root.path()), Counts::default());
+    assert_eq!(count(root.path()), WalkCounts::default());
 }
 
 #[test]

@@ -16,8 +16,8 @@ use offleash_sys::rlimit::{self, Resource};
 use rustix::process::Pid;
 
 use super::deleted;
-use super::inside::Measuring;
-use super::layer::{LayerMeter, LayerUsage, Room};
+use super::inside::InsideMeasurement;
+use super::layer::{LayerMeter, LayerRoom, LayerUsage};
 use super::process_tree::{ExactMemory, ProcessTree, TreeUsage};
 use super::schedule;
 use crate::sandbox::{Final, Measure};
@@ -53,7 +53,7 @@ pub struct Watcher {
     /// The first process, whose user namespace is the sandbox's.
     init: Pid,
     /// A layer that is being measured by who may enter all of it.
-    measuring: Option<(usize, Measuring)>,
+    measuring: Option<(usize, InsideMeasurement)>,
     /// The next one may be begun.
     measuring_due: Instant,
     /// Why a layer cannot be measured.
@@ -62,7 +62,7 @@ pub struct Watcher {
     next_tick: Instant,
     /// What was told of each limit, as far as it says most.
     reported: BTreeMap<LimitName, LimitEffect>,
-    seen: Seen,
+    seen: PeakValues,
     host_cpus: u64,
     /// CPU time cannot have run out before.
     cpu_due: Instant,
@@ -79,7 +79,7 @@ pub struct Watcher {
     /// Growth of the layers' file systems that is charged to the sandbox because of such a place.
     concealed_bytes: u64,
     /// What others did to the file systems, which is not charged.
-    foreign: Foreign,
+    foreign: ForeignGrowth,
     /// Unexplained growth at the last search.
     searched_at_bytes: u64,
     guest_memory_bytes: u64,
@@ -87,7 +87,7 @@ pub struct Watcher {
     /// Nothing of the kernel's bounds the memory of some process.
     closely: bool,
     /// Where the sandbox outlives the lack of memory: the kills for that.
-    kills: Option<memory::Kills>,
+    kills: Option<memory::MemoryKills>,
     /// Open files of a process that were allowed when the sandbox was made: no limit of ours raises that.
     open_files: Option<u64>,
 }
@@ -97,13 +97,13 @@ pub struct Watcher {
 /// A search that saw everything says that what it did not find is not the sandbox's. One such search can be had by luck,
 /// when a file is handed on while it goes from process to process; so many of them in a row cannot.
 #[derive(Debug, Default)]
-struct Foreign {
+struct ForeignGrowth {
     bytes: u64,
     /// Since when every search saw everything, how many there were, and the least that was left over.
     clear: Option<(Instant, u32, u64)>,
 }
 
-impl Foreign {
+impl ForeignGrowth {
     fn note(&mut self, now: Instant, unseen: u64, concealed: bool) {
         self.bytes = self.bytes.min(unseen);
         if concealed {
@@ -124,7 +124,7 @@ impl Foreign {
 
 /// The largest values so far, and the last ones of what only grows.
 #[derive(Debug, Clone, Copy, Default)]
-struct Seen {
+struct PeakValues {
     user_us: u64,
     system_us: u64,
     memory_bytes: Option<u64>,
@@ -158,7 +158,7 @@ impl Watcher {
             started: now,
             next_tick: now,
             reported: BTreeMap::new(),
-            seen: Seen::default(),
+            seen: PeakValues::default(),
             host_cpus: host_cpus(),
             cpu_due: now,
             exact_due: now,
@@ -168,7 +168,7 @@ impl Watcher {
             nameless_bytes: 0,
             concealed: false,
             concealed_bytes: 0,
-            foreign: Foreign::default(),
+            foreign: ForeignGrowth::default(),
             searched_at_bytes: 0,
             guest_memory_bytes: 0,
             near_a_limit: false,
@@ -504,7 +504,7 @@ impl Watcher {
             return;
         }
         let used = self.layers_usage();
-        let room = Room {
+        let room = LayerRoom {
             bytes: self.limits.workspace.map(|limit| limit.0.saturating_sub(used.bytes)),
             inodes: self.limits.inodes.map(|limit| limit.saturating_sub(used.inodes)),
         };
@@ -534,7 +534,7 @@ impl Watcher {
         }
         for (number, meter) in self.layers.iter_mut().enumerate() {
             let Some(upper) = meter.take_wanted() else { continue };
-            match Measuring::begin(self.init, upper) {
+            match InsideMeasurement::begin(self.init, upper) {
                 Ok(measuring) => self.measuring = Some((number, measuring)),
                 Err(_) => self.measuring_due = now + INSIDE_AFTER_FAILURE,
             }

@@ -13,12 +13,12 @@ use super::super::testing::unlimited;
 use super::*;
 
 /// A first process that waits until it is told to go on.
-struct Sandbox {
+struct WaitingSandbox {
     child: Child,
     pid: Pid,
 }
 
-impl Sandbox {
+impl WaitingSandbox {
     fn new(script: &str) -> Self {
         let script = format!("read go; {script}");
         #[expect(clippy::disallowed_methods, reason = "a test needs a process to watch")]
@@ -73,7 +73,7 @@ impl Sandbox {
     }
 }
 
-impl Drop for Sandbox {
+impl Drop for WaitingSandbox {
     fn drop(&mut self) {
         self.kill_all();
         let _ = self.child.wait();
@@ -109,7 +109,7 @@ fn without_a_group_memory_of_all_processes_together_is_bounded() {
     };
     // Neither process alone is above the limit. The shell would become its last command, and give the memory up.
     let each = "x=$(head -c 30000000 /dev/zero | tr '\\0' a); sleep 600; :";
-    let mut sandbox = Sandbox::new(&format!("({each}) & ({each}) & wait"));
+    let mut sandbox = WaitingSandbox::new(&format!("({each}) & ({each}) & wait"));
     let mut watcher = Watcher::new(limits, None, sandbox.pid, Vec::new());
     let hit = sandbox.first_hit(&mut watcher);
     assert_eq!(hit, killed(LimitName::Memory, 40 << 20));
@@ -126,7 +126,7 @@ fn without_a_group_the_largest_process_is_killed_where_the_sandbox_outlives_that
         ..unlimited()
     };
     let each = "x=$(head -c 30000000 /dev/zero | tr '\\0' a); sleep 600; :";
-    let mut sandbox = Sandbox::new(&format!("({each}) & ({each}) & wait"));
+    let mut sandbox = WaitingSandbox::new(&format!("({each}) & ({each}) & wait"));
     let mut watcher = Watcher::new(limits, None, sandbox.pid, Vec::new()).ending(MemoryEnd::Process);
     assert_eq!(sandbox.first_hit(&mut watcher).effect, LimitEffect::Ended);
     assert_eq!(watcher.was_out_of_memory(Instant::now()), Some(40 << 20));
@@ -148,7 +148,7 @@ fn without_a_group_memory_that_processes_share_is_not_held_against_them() {
         memory: Some(Bytes::mib(80)),
         ..unlimited()
     };
-    let mut sandbox = Sandbox::new(
+    let mut sandbox = WaitingSandbox::new(
         "x=$(head -c 30000000 /dev/zero | tr '\\0' a); for i in 1 2 3 4 5; do (sleep 600; :) & done; sleep 600",
     );
     let mut watcher = Watcher::new(limits, None, sandbox.pid, Vec::new());
@@ -176,7 +176,7 @@ fn without_a_group_what_the_guest_tells_of_its_tmpfs_counts_as_memory() {
         memory: Some(Bytes::mib(64)),
         ..unlimited()
     };
-    let sandbox = Sandbox::new("sleep 600");
+    let sandbox = WaitingSandbox::new("sleep 600");
     let mut watcher = Watcher::new(limits, None, sandbox.pid, Vec::new());
     watcher.note_guest_usage(60 << 20);
     assert_eq!(watcher.tick(Instant::now()), []);
@@ -191,7 +191,8 @@ fn without_a_group_too_many_processes_end_the_run() {
         ..unlimited()
     };
     // As many as there may be, and, when it is told, more.
-    let mut sandbox = Sandbox::new("sleep 600 & sleep 600 & sleep 600 & read more; sleep 600 & sleep 600 & wait");
+    let mut sandbox =
+        WaitingSandbox::new("sleep 600 & sleep 600 & sleep 600 & read more; sleep 600 & sleep 600 & wait");
     let mut watcher = Watcher::new(limits, None, sandbox.pid, Vec::new());
     let mut input = sandbox.go_on_and_keep_input();
     let tree = ProcessTree::new(sandbox.pid);
@@ -217,7 +218,7 @@ fn without_a_group_processes_are_counted_once_more_at_the_end() {
         ..unlimited()
     };
     for (ended, expected) in [(0, vec![]), (1, vec![refused(LimitName::Pids, 4)])] {
-        let mut sandbox = Sandbox::new("sleep 600 & sleep 600 & wait");
+        let mut sandbox = WaitingSandbox::new("sleep 600 & sleep 600 & wait");
         let mut watcher = Watcher::new(limits.clone(), None, sandbox.pid, Vec::new());
         sandbox.go_on();
         while ProcessTree::new(sandbox.pid).processes().len() < 3 {
@@ -235,7 +236,7 @@ fn cpu_time_of_all_processes_together_is_bounded() {
         cpu_time: Some(Millis(300)),
         ..unlimited()
     };
-    let mut sandbox = Sandbox::new("(while :; do :; done) & while :; do :; done");
+    let mut sandbox = WaitingSandbox::new("(while :; do :; done) & while :; do :; done");
     let mut watcher = Watcher::new(limits, None, sandbox.pid, Vec::new());
     assert_eq!(sandbox.first_hit(&mut watcher), killed(LimitName::CpuTime, 300));
     let usage = sandbox.end(&mut watcher).usage;
@@ -250,7 +251,8 @@ fn with_a_group_cpu_time_of_children_that_nobody_waits_for_counts() {
     }) else {
         return;
     };
-    let mut sandbox = Sandbox::new("trap '' CHLD; while :; do (i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done); done");
+    let mut sandbox =
+        WaitingSandbox::new("trap '' CHLD; while :; do (i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done); done");
     group.join(sandbox.child.id()).unwrap();
     let limits = Limits {
         cpu_time: Some(Millis(200)),
@@ -272,7 +274,7 @@ fn with_a_group_one_process_alone_is_looked_at_seldom_until_something_is_started
         ..GroupLimits::default()
     };
     let Some(group) = group(in_group) else { return };
-    let mut sandbox = Sandbox::new("sleep 1000 & wait");
+    let mut sandbox = WaitingSandbox::new("sleep 1000 & wait");
     group.join(sandbox.child.id()).unwrap();
     let mut watcher = Watcher::new(limits, Some(group), sandbox.pid, Vec::new());
     let later = watcher.started + Duration::from_secs(60);
@@ -303,7 +305,7 @@ fn the_kernels_kill_for_want_of_memory_is_told_and_the_group_is_removed() {
     };
     let Some(group) = group(in_group) else { return };
     let paths: Vec<PathBuf> = group.paths().map(Into::into).collect();
-    let mut sandbox = Sandbox::new("tail /dev/zero; sleep 600");
+    let mut sandbox = WaitingSandbox::new("tail /dev/zero; sleep 600");
     group.join(sandbox.child.id()).unwrap();
     let mut watcher = Watcher::new(limits, Some(group), sandbox.pid, Vec::new());
     assert_eq!(sandbox.first_hit(&mut watcher), killed(LimitName::Memory, 24 << 20));
@@ -332,7 +334,7 @@ fn what_happens_after_the_last_tick_is_in_the_final_report() {
     };
     let Some(group) = group(in_group) else { return };
     let layer = layer();
-    let mut sandbox = Sandbox::new("tail /dev/zero; sleep 600 & sleep 600 & sleep 600 & sleep 600 & sleep 600");
+    let mut sandbox = WaitingSandbox::new("tail /dev/zero; sleep 600 & sleep 600 & sleep 600 & sleep 600 & sleep 600");
     group.join(sandbox.child.id()).unwrap();
     let mut watcher = Watcher::new(limits, Some(group), sandbox.pid, vec![layer.path().into()]);
     fs::write(layer.path().join("upper/large"), vec![1; 2 << 20]).unwrap();
@@ -366,7 +368,7 @@ fn bytes_on_disk_are_bounded_over_all_layers_together() {
             layers[number].path().display()
         )
     };
-    let mut sandbox = Sandbox::new(&format!("{}; {}; sync; sleep 600", write(0), write(1)));
+    let mut sandbox = WaitingSandbox::new(&format!("{}; {}; sync; sleep 600", write(0), write(1)));
     let paths = layers.iter().map(|layer| layer.path().into()).collect();
     let mut watcher = Watcher::new(limits, None, sandbox.pid, paths);
     assert_eq!(sandbox.first_hit(&mut watcher), killed(LimitName::Workspace, 12 << 20));
@@ -384,7 +386,7 @@ fn inodes_are_bounded() {
         "i=0; while [ $i -lt 150 ]; do : > {}/upper/$i; i=$((i+1)); done; sleep 600",
         layer.path().display()
     );
-    let mut sandbox = Sandbox::new(&script);
+    let mut sandbox = WaitingSandbox::new(&script);
     let mut watcher = Watcher::new(limits, None, sandbox.pid, vec![layer.path().into()]);
     assert_eq!(sandbox.first_hit(&mut watcher), killed(LimitName::Inodes, 100));
 }
@@ -404,7 +406,7 @@ fn depth_is_bounded() {
             layer.path().display(),
             "d/".repeat(100)
         );
-        let mut sandbox = Sandbox::new(&script);
+        let mut sandbox = WaitingSandbox::new(&script);
         let mut watcher = Watcher::new(limits, None, sandbox.pid, vec![layer.path().into()]);
         sandbox.first_hit(&mut watcher)
     };
@@ -428,7 +430,7 @@ fn a_file_without_a_name_that_is_still_open_counts_as_disk() {
         "exec 3> {0}; rm {0}; head -c 100000000 /dev/zero >&3; sync; sleep 600",
         path.display()
     );
-    let mut sandbox = Sandbox::new(&script);
+    let mut sandbox = WaitingSandbox::new(&script);
     let mut watcher = Watcher::new(limits, None, sandbox.pid, vec![layer.path().into()]);
     assert_eq!(sandbox.first_hit(&mut watcher), killed(LimitName::Workspace, 64 << 20));
 }
@@ -454,7 +456,7 @@ for _ in range(50):
     time.sleep(0.05)
 time.sleep(100)"#;
     let script = format!("cd {}/upper; python3 -c '{program}' & wait", layer.path().display());
-    let mut sandbox = Sandbox::new(&script);
+    let mut sandbox = WaitingSandbox::new(&script);
     let mut watcher = Watcher::new(limits, None, sandbox.pid, vec![layer.path().into()]);
     assert_eq!(sandbox.first_hit(&mut watcher), killed(LimitName::Workspace, 64 << 20));
 }
@@ -467,7 +469,7 @@ fn what_others_write_to_the_disk_is_not_held_against_a_sandbox_that_conceals_not
         workspace: Some(Bytes::mib(8)),
         ..unlimited()
     };
-    let mut sandbox = Sandbox::new("sleep 600 & wait");
+    let mut sandbox = WaitingSandbox::new("sleep 600 & wait");
     let mut watcher = Watcher::new(limits, None, sandbox.pid, vec![layer.path().into()]);
     sandbox.go_on();
     let file = fs::File::create(elsewhere.path().join("file")).unwrap();
@@ -485,7 +487,7 @@ fn what_others_wrote_long_ago_is_not_held_against_a_sandbox_that_conceals_someth
     const MIB: u64 = 1 << 20;
     let start = Instant::now();
     let after = |seconds| start + Duration::from_secs(seconds);
-    let mut foreign = Foreign::default();
+    let mut foreign = ForeignGrowth::default();
     foreign.note(start, 900 * MIB, false);
     foreign.note(after(2), 900 * MIB, true);
     assert_eq!(foreign.bytes, 0, "one search may have had luck");
@@ -509,7 +511,7 @@ fn a_layer_that_cannot_be_measured_ends_the_run_and_is_named_at_the_end() {
         workspace: Some(Bytes::mib(64)),
         ..unlimited()
     };
-    let sandbox = Sandbox::new("sleep 600");
+    let sandbox = WaitingSandbox::new("sleep 600");
     let mut watcher = Watcher::new(limits, None, sandbox.pid, vec!["/nonexistent".into()]);
     assert_eq!(watcher.tick(Instant::now()), [killed(LimitName::Workspace, 64 << 20)]);
     sandbox.kill_all();
@@ -519,7 +521,7 @@ fn a_layer_that_cannot_be_measured_ends_the_run_and_is_named_at_the_end() {
 
 #[test]
 fn nothing_is_looked_at_more_often_than_its_limit_can_be_reached() {
-    let sandbox = Sandbox::new("sleep 600");
+    let sandbox = WaitingSandbox::new("sleep 600");
     let limits = Limits {
         cpu_time: Some(Millis(3_600_000)),
         ..unlimited()
@@ -551,7 +553,7 @@ fn measure_a_tick() {
         ..GroupLimits::default()
     };
     for with_group in [true, false] {
-        let mut sandbox = Sandbox::new("for i in 1 2 3 4 5 6 7 8 9; do sleep 600 & done; wait");
+        let mut sandbox = WaitingSandbox::new("for i in 1 2 3 4 5 6 7 8 9; do sleep 600 & done; wait");
         let group = if with_group { group(in_group) } else { None };
         if let Some(group) = &group {
             group.join(sandbox.child.id()).unwrap();

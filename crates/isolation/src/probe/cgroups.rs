@@ -13,7 +13,7 @@ pub(super) fn check() -> Check {
     match Hierarchy::discover() {
         Ok(hierarchy) => {
             let obstacles = CONTROLLERS.map(|controller| (controller, hierarchy.availability(controller).err()));
-            let helper = Helper::of_this_machine();
+            let helper = GroupHelper::of_this_machine();
             from_findings(hierarchy.mode(), &obstacles, helper)
         }
         Err(error) => {
@@ -35,7 +35,7 @@ fn of_status(status: Status, found: String) -> Check {
 
 /// Who can hand this process a group of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Helper {
+enum GroupHelper {
     /// The user's systemd.
     UserSystemd,
     /// The machine's systemd, for root.
@@ -44,7 +44,7 @@ enum Helper {
     Nobody,
 }
 
-impl Helper {
+impl GroupHelper {
     fn of_this_machine() -> Self {
         match (systemd_scope_available(), rustix::process::geteuid().is_root()) {
             (false, _) => Self::Nobody,
@@ -54,7 +54,7 @@ impl Helper {
     }
 }
 
-fn from_findings(mode: Mode, obstacles: &[(Controller, Option<Reason>)], helper: Helper) -> Check {
+fn from_findings(mode: Mode, obstacles: &[(Controller, Option<Reason>)], helper: GroupHelper) -> Check {
     let mode = match mode {
         Mode::None => "not mounted",
         Mode::V1 => "version 1",
@@ -82,13 +82,13 @@ fn from_findings(mode: Mode, obstacles: &[(Controller, Option<Reason>)], helper:
     of_status(status, found).with_mend(first.map(|reason| mend(reason, helper)))
 }
 
-fn mend(reason: &Reason, helper: Helper) -> Mend {
+fn mend(reason: &Reason, helper: GroupHelper) -> Mend {
     match (reason, helper) {
         (Reason::ReadOnly { .. } | Reason::NotMounted | Reason::OutsideView { .. }, _) => Mend::new(
             "the hierarchy is read-only or not mounted, as in a container; give the container its own writable one",
             &["docker run --cgroupns=private --volume /sys/fs/cgroup:/sys/fs/cgroup:rw …"],
         ),
-        (_, Helper::UserSystemd) => Mend::new(
+        (_, GroupHelper::UserSystemd) => Mend::new(
             "control groups are not delegated to this session: start offleash in a scope that is. Where a controller \
              is still missing there, the last three commands let users have it, from their next login on",
             &[
@@ -98,11 +98,11 @@ fn mend(reason: &Reason, helper: Helper) -> Mend {
                 "sudo systemctl daemon-reload",
             ],
         ),
-        (_, Helper::Systemd) => Mend::new(
+        (_, GroupHelper::Systemd) => Mend::new(
             "control groups are not delegated to this session: start offleash in a scope that is",
             &["systemd-run --scope --property=Delegate=yes offleash run …"],
         ),
-        (_, Helper::Nobody) => Mend::new(
+        (_, GroupHelper::Nobody) => Mend::new(
             "no service manager delegates control groups on this machine; run as root, or have root give this user \
              groups of its own, with nothing else in them",
             &[],
@@ -126,12 +126,12 @@ mod tests {
 
     #[test]
     fn anything_less_than_all_controllers_is_limited_says_why_and_has_a_mend() {
-        let whole = from_findings(Mode::V2, &obstacles(&[]), Helper::Nobody);
+        let whole = from_findings(Mode::V2, &obstacles(&[]), GroupHelper::Nobody);
         assert_eq!((whole.status, whole.mend.is_some()), (Status::Ok, false));
         assert_eq!(whole.found, "version 2; memory, pids, cpu can be used");
 
         let blocked = [(Controller::Cpu, Reason::NotDelegated { path: "/g".into() })];
-        let partly = from_findings(Mode::V2, &obstacles(&blocked), Helper::UserSystemd);
+        let partly = from_findings(Mode::V2, &obstacles(&blocked), GroupHelper::UserSystemd);
         assert_eq!((partly.status, partly.mend.is_some()), (Status::Limited, true));
         assert_eq!(
             partly.found,
@@ -146,10 +146,10 @@ mod tests {
         };
         let read_only = Reason::ReadOnly { path: "/g".into() };
         let cases = [
-            (&foreign, Helper::UserSystemd, "systemd-run --user"),
-            (&foreign, Helper::Systemd, "systemd-run --scope"),
-            (&foreign, Helper::Nobody, "run as root"),
-            (&read_only, Helper::UserSystemd, "docker run"),
+            (&foreign, GroupHelper::UserSystemd, "systemd-run --user"),
+            (&foreign, GroupHelper::Systemd, "systemd-run --scope"),
+            (&foreign, GroupHelper::Nobody, "run as root"),
+            (&read_only, GroupHelper::UserSystemd, "docker run"),
         ];
         for (reason, helper, word) in cases {
             let mend = mend(reason, helper);

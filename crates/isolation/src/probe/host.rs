@@ -24,14 +24,14 @@ const GROUPS: [(&str, &str); 5] = [
 
 /// What this process runs in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Surroundings {
+pub(super) struct HostSurroundings {
     /// The container's kind, if we are in one.
     pub(super) container: Option<&'static str>,
     /// Whether the kernel is Windows's own.
     is_wsl: bool,
 }
 
-impl Surroundings {
+impl HostSurroundings {
     /// Looks around.
     pub(super) fn now() -> Self {
         let marked = MARKS

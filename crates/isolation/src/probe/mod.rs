@@ -157,7 +157,7 @@ pub fn groups() -> Check {
 ///
 /// Never fails: a feature that cannot be looked at is missing, and its check says what the kernel answered.
 pub fn probe(subject: &Subject) -> Report {
-    let surroundings = host::Surroundings::now();
+    let surroundings = host::HostSurroundings::now();
     let checks = vec![
         kernel::version(),
         user_namespaces::check(&subject.executable, &surroundings),

@@ -12,7 +12,7 @@ use super::{Check, Mend, Status};
 
 /// One mount of this process's namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Mount {
+pub(super) struct ProbedMount {
     /// Where it is.
     pub(super) target: PathBuf,
     /// The file system's name.
@@ -20,14 +20,14 @@ pub(super) struct Mount {
 }
 
 /// All mounts that this process sees, in mount order.
-pub(super) fn all() -> Vec<Mount> {
+pub(super) fn all() -> Vec<ProbedMount> {
     // The file holds no byte outside ASCII that matters here, and a path that is not UTF-8 must not hide the others.
     let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     text.split(|byte| *byte == b'\n').filter_map(parse).collect()
 }
 
 /// The mount that `path` is in: the last one whose target is the longest that `path` is below.
-pub(super) fn containing<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
+pub(super) fn containing<'a>(mounts: &'a [ProbedMount], path: &Path) -> Option<&'a ProbedMount> {
     mounts
         .iter()
         .filter(|mount| path.starts_with(&mount.target))
@@ -35,12 +35,12 @@ pub(super) fn containing<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mou
 }
 
 /// One line of mountinfo (proc_pid_mountinfo(5)): optional fields end at a lone hyphen.
-fn parse(line: &[u8]) -> Option<Mount> {
+fn parse(line: &[u8]) -> Option<ProbedMount> {
     let mut fields = line.split(|byte| *byte == b' ');
     let target = path(fields.nth(4)?);
     let mut fields = fields.skip_while(|field| field != b"-").skip(1);
     let kind = String::from_utf8_lossy(fields.next()?).into_owned();
-    Some(Mount { target, kind })
+    Some(ProbedMount { target, kind })
 }
 
 /// A path in which blanks and backslashes are written as three octal digits.
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn the_deepest_and_latest_mount_contains_a_path() {
-        let mount = |target: &str, kind: &str| Mount {
+        let mount = |target: &str, kind: &str| ProbedMount {
             target: target.into(),
             kind: kind.to_owned(),
         };

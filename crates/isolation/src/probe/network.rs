@@ -8,7 +8,7 @@ use offleash_sys::process;
 use rustix::pipe::PipeFlags;
 
 use super::{Check, Mend, Status};
-use crate::process::network::{self, Led};
+use crate::process::network::{self, RedirectWay};
 
 /// What a child that made filters says.
 const AT_ONCE: &str = "refuses at once";
@@ -25,11 +25,11 @@ pub(super) fn check() -> Check {
         )
     };
     match try_making() {
-        Ok(Tried::Filters(Refusals::AtOnce)) => check(
+        Ok(ProbeOutcome::Filters(RefusalKind::AtOnce)) => check(
             Status::Ok,
             "every connection of a sandbox can be led to the gateway, and refused before it is made",
         ),
-        Ok(Tried::Filters(Refusals::ByReset)) => {
+        Ok(ProbeOutcome::Filters(RefusalKind::ByReset)) => {
             let mend = Mend::new(
                 "refused connections are made and then reset; for `ECONNREFUSED` it needs, as root:",
                 &["modprobe -a nfnetlink_queue nft_compat xt_NFQUEUE"],
@@ -37,14 +37,14 @@ pub(super) fn check() -> Check {
             let found = "every connection of a sandbox can be led to the gateway, and is made before it is refused";
             check(Status::Ok, found).with_mend(Some(mend))
         }
-        Ok(Tried::Listeners(reason)) => {
+        Ok(ProbeOutcome::Listeners(reason)) => {
             let found = format!(
                 "only connections to at most {MOST_LISTENERS} ports that rules name, at which no program of the sandbox \
                  can listen then; others are refused and not recorded: {reason}"
             );
             check(Status::Limited, &found).with_mend(Some(mend()))
         }
-        Ok(Tried::Neither(reason)) => check(Status::Missing, &reason).with_mend(Some(mend())),
+        Ok(ProbeOutcome::Neither(reason)) => check(Status::Missing, &reason).with_mend(Some(mend())),
         Err(error) => check(Status::Limited, &format!("it could not be tried: {error}")),
     }
 }
@@ -57,9 +57,9 @@ fn mend() -> Mend {
 }
 
 /// What came of making one.
-enum Tried {
+enum ProbeOutcome {
     /// Every connection is led to the gateway.
-    Filters(Refusals),
+    Filters(RefusalKind),
     /// Those to certain ports are, and why not the others.
     Listeners(String),
     /// None is, and why.
@@ -67,7 +67,7 @@ enum Tried {
 }
 
 /// How a program learns that its connection is refused.
-enum Refusals {
+enum RefusalKind {
     /// From `connect(2)`.
     AtOnce,
     /// By a reset.
@@ -77,7 +77,7 @@ enum Refusals {
 /// What a child that made no filters says first.
 const LISTENERS: &str = "listeners\n";
 
-fn try_making() -> io::Result<Tried> {
+fn try_making() -> io::Result<ProbeOutcome> {
     let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     let namespaces = Namespaces {
         user: true,
@@ -86,7 +86,7 @@ fn try_making() -> io::Result<Tried> {
     };
     let child = namespaces::fork_into(namespaces, None, || {
         match network::make(&[80, 443], &NetworkDoors::default()) {
-            Ok((sockets, Led::ByFilters)) => {
+            Ok((sockets, RedirectWay::ByFilters)) => {
                 let says = if sockets.first_packets.is_some() {
                     AT_ONCE
                 } else {
@@ -95,7 +95,7 @@ fn try_making() -> io::Result<Tried> {
                 let _told = rustix::io::write(&writer, says.as_bytes());
                 0
             }
-            Ok((_sockets, Led::ByListeners(missing))) => {
+            Ok((_sockets, RedirectWay::ByListeners(missing))) => {
                 let _told = rustix::io::write(&writer, format!("{LISTENERS}{missing}").as_bytes());
                 0
             }
@@ -111,7 +111,9 @@ fn try_making() -> io::Result<Tried> {
         Ok(child) => child,
         // Where namespaces cannot be made, `user-namespaces` says why and what to do.
         Err(error) if error.raw_os_error() != Some(rustix::io::Errno::DEADLK.raw_os_error()) => {
-            return Ok(Tried::Neither(format!("a network namespace cannot be made: {error}")));
+            return Ok(ProbeOutcome::Neither(format!(
+                "a network namespace cannot be made: {error}"
+            )));
         }
         Err(error) => return Err(error),
     };
@@ -121,9 +123,9 @@ fn try_making() -> io::Result<Tried> {
     process::reap(child.pid)?;
     read?;
     Ok(match reason.strip_prefix(LISTENERS) {
-        Some(missing) => Tried::Listeners(missing.to_owned()),
-        None if reason == AT_ONCE => Tried::Filters(Refusals::AtOnce),
-        None if reason == BY_RESET => Tried::Filters(Refusals::ByReset),
-        None => Tried::Neither(reason),
+        Some(missing) => ProbeOutcome::Listeners(missing.to_owned()),
+        None if reason == AT_ONCE => ProbeOutcome::Filters(RefusalKind::AtOnce),
+        None if reason == BY_RESET => ProbeOutcome::Filters(RefusalKind::ByReset),
+        None => ProbeOutcome::Neither(reason),
     })
 }

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use offleash_sys::namespaces;
 
-use super::host::Surroundings;
+use super::host::HostSurroundings;
 use super::{Check, Mend, Status, apparmor, read_line};
 
 /// Makes all namespaces of a sandbox once, and finds out who is in the way if that fails.
-pub(super) fn check(executable: &Path, surroundings: &Surroundings) -> Check {
+pub(super) fn check(executable: &Path, surroundings: &HostSurroundings) -> Check {
     let check = |status, found: String| {
         Check::new(
             "user-namespaces",
@@ -21,7 +21,7 @@ pub(super) fn check(executable: &Path, surroundings: &Surroundings) -> Check {
     match namespaces::try_create() {
         Ok(()) => check(Status::Ok, "all namespaces of a sandbox were made".to_owned()),
         Err(error) => {
-            let obstacle = Obstacle::find(surroundings);
+            let obstacle = NamespaceObstacle::find(surroundings);
             let found = format!("making the namespaces of a sandbox failed: {error}");
             check(Status::Missing, found).with_mend(Some(obstacle.mend(&error, executable)))
         }
@@ -30,7 +30,7 @@ pub(super) fn check(executable: &Path, surroundings: &Surroundings) -> Check {
 
 /// Who forbids user namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Obstacle {
+enum NamespaceObstacle {
     /// Debian's old switch.
     Clone,
     /// The count that is allowed is zero.
@@ -43,8 +43,8 @@ enum Obstacle {
     Unknown,
 }
 
-impl Obstacle {
-    fn find(surroundings: &Surroundings) -> Self {
+impl NamespaceObstacle {
+    fn find(surroundings: &HostSurroundings) -> Self {
         let is_zero = |path| read_line(path).is_some_and(|value| value == "0");
         if is_zero("/proc/sys/kernel/unprivileged_userns_clone") {
             Self::Clone
@@ -101,11 +101,11 @@ mod tests {
     #[test]
     fn every_obstacle_has_a_mend_that_names_it() {
         let cases = [
-            (Obstacle::Clone, "unprivileged_userns_clone"),
-            (Obstacle::Count, "max_user_namespaces"),
-            (Obstacle::AppArmor, "apparmor_parser"),
-            (Obstacle::Container, "docker run"),
-            (Obstacle::Unknown, "CONFIG_USER_NS"),
+            (NamespaceObstacle::Clone, "unprivileged_userns_clone"),
+            (NamespaceObstacle::Count, "max_user_namespaces"),
+            (NamespaceObstacle::AppArmor, "apparmor_parser"),
+            (NamespaceObstacle::Container, "docker run"),
+            (NamespaceObstacle::Unknown, "CONFIG_USER_NS"),
         ];
         for (obstacle, word) in cases {
             let mend = obstacle.mend(&io::ErrorKind::PermissionDenied.into(), Path::new("/usr/bin/offleash"));
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn the_check_agrees_with_what_the_kernel_answers() {
-        let surroundings = Surroundings::now();
+        let surroundings = HostSurroundings::now();
         let check = check(Path::new("/usr/bin/offleash"), &surroundings);
         assert_eq!(check.status == Status::Ok, namespaces::try_create().is_ok());
         assert_eq!(check.mend.is_some(), check.status == Status::Missing);

@@ -9,17 +9,17 @@ use offleash_sys::namespaces::{self, Below, Child, IdMap, Namespaces};
 use offleash_sys::process::start_ticks;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::identity::{Identity, MapWriter};
+use super::identity::{IdMaps, MapWriter};
 use crate::sandbox::Ids;
 
 /// A zygote, by its first process.
 #[derive(Debug)]
-pub(super) struct Zygote {
+pub(super) struct ZygoteProcess {
     first: OwnedFd,
     pid: u32,
 }
 
-impl Zygote {
+impl ZygoteProcess {
     /// The zygote of this process.
     ///
     /// # Errors
@@ -45,7 +45,7 @@ impl Zygote {
     pub(super) fn fork(
         &self,
         ids: &Ids,
-        identity: &Identity,
+        identity: &IdMaps,
         namespaces: Namespaces,
         body: impl FnOnce() -> i32,
     ) -> io::Result<Child> {
@@ -152,8 +152,11 @@ mod tests {
             pid: std::process::id(),
             start_ticks: 1,
         };
-        assert_eq!(Zygote::find(process).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(
+            ZygoteProcess::find(process).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
         let nobody = ProcessRef { pid: 0, ..process };
-        assert_eq!(Zygote::find(nobody).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(ZygoteProcess::find(nobody).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

@@ -31,14 +31,14 @@ pub(super) const CAPABILITIES: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBn
 
 /// The processes of one sandbox.
 #[derive(Debug)]
-pub(super) struct Census {
+pub(super) struct ProcessAudit {
     /// The root of its procfs.
     processes: OwnedFd,
 }
 
 /// One of them, at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Inhabitant {
+pub(super) struct AuditedProcess {
     number: u32,
     session: u32,
     start_ticks: u64,
@@ -46,7 +46,7 @@ pub(super) struct Inhabitant {
 
 /// What `/proc/PID/stat` says of one (proc_pid_stat(5)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stat {
+struct ProcessStat {
     is_dead: bool,
     /// Whether all of it is on its way to be that: the kernel then shows it in no cgroup any more.
     is_ending: bool,
@@ -57,16 +57,16 @@ struct Stat {
 
 /// Those that may be there beside the first process and the copy.
 #[derive(Debug)]
-pub(super) enum Others {
+pub(super) enum OtherProcesses {
     /// Nobody: nothing was ever started there.
     Nobody,
     /// These, which were there before, and what the sandbox's own processes start meanwhile.
-    These(Vec<Inhabitant>),
+    These(Vec<AuditedProcess>),
 }
 
 /// What was found, by numbers.
 #[derive(Debug, Default)]
-struct Judged {
+struct AuditResult {
     fine: Vec<u32>,
     strangers: Vec<u32>,
     dead: Vec<u32>,
@@ -74,7 +74,7 @@ struct Judged {
     unclear: Vec<u32>,
 }
 
-impl Census {
+impl ProcessAudit {
     /// Of the sandbox of this first process, in which nothing but our own code may have run.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ impl Census {
     ///
     /// # Errors
     /// When that cannot be seen.
-    pub(super) fn now(&self) -> io::Result<Vec<Inhabitant>> {
+    pub(super) fn now(&self) -> io::Result<Vec<AuditedProcess>> {
         let found = self
             .numbers()?
             .into_iter()
@@ -110,7 +110,7 @@ impl Census {
     ///
     /// # Errors
     /// When that cannot be seen; `WouldBlock` when the sandbox's own processes come and go too fast for that.
-    pub(super) fn end_strangers(&self, copy: Option<u32>, others: &Others) -> io::Result<usize> {
+    pub(super) fn end_strangers(&self, copy: Option<u32>, others: &OtherProcesses) -> io::Result<usize> {
         let (mut ended, mut seen) = (0, None);
         let mut fine = BTreeSet::from_iter(copy);
         for _ in 0..ROUNDS {
@@ -128,7 +128,7 @@ impl Census {
             if is_clear && seen.is_some() && came == 0 {
                 return Ok(ended);
             }
-            if matches!(others, Others::Nobody) && seen.is_some() {
+            if matches!(others, OtherProcesses::Nobody) && seen.is_some() {
                 ended += came;
             }
             ended += found.strangers.len();
@@ -141,17 +141,17 @@ impl Census {
         }
         let what = "processes in the sandbox come and go too fast to be looked at";
         match others {
-            Others::These(_) if ended == 0 => Err(io::Error::new(io::ErrorKind::WouldBlock, what)),
-            Others::Nobody | Others::These(_) => Err(io::Error::other(what)),
+            OtherProcesses::These(_) if ended == 0 => Err(io::Error::new(io::ErrorKind::WouldBlock, what)),
+            OtherProcesses::Nobody | OtherProcesses::These(_) => Err(io::Error::other(what)),
         }
     }
 
-    fn judge(&self, numbers: &BTreeSet<u32>, copy: Option<u32>, others: &Others) -> Judged {
-        let mut judged = Judged::default();
-        let mut possible: Vec<(u32, Stat)> = Vec::new();
+    fn judge(&self, numbers: &BTreeSet<u32>, copy: Option<u32>, others: &OtherProcesses) -> AuditResult {
+        let mut judged = AuditResult::default();
+        let mut possible: Vec<(u32, ProcessStat)> = Vec::new();
         let before = match others {
-            Others::Nobody => [].as_slice(),
-            Others::These(before) => before,
+            OtherProcesses::Nobody => [].as_slice(),
+            OtherProcesses::These(before) => before,
         };
         for &number in numbers {
             let Some(stat) = self.stat(number).filter(|stat| !stat.is_dead) else {
@@ -162,13 +162,13 @@ impl Census {
                 .iter()
                 .any(|one| (one.number, one.start_ticks) == (number, stat.start_ticks));
             match others {
-                Others::These(_) if was_there => judged.fine.push(number),
-                Others::These(_) => possible.push((number, stat)),
-                Others::Nobody => judged.strangers.push(number),
+                OtherProcesses::These(_) if was_there => judged.fine.push(number),
+                OtherProcesses::These(_) => possible.push((number, stat)),
+                OtherProcesses::Nobody => judged.strangers.push(number),
             }
         }
         // In any order, since a process may have been started by one that has a greater number.
-        let belongs = |judged: &Judged, (number, stat): &(u32, Stat)| {
+        let belongs = |judged: &AuditResult, (number, stat): &(u32, ProcessStat)| {
             let is_of = |other: u32| [stat.parent, stat.session].contains(&other);
             if is_of(OUTSIDE) || copy.is_some_and(is_of) {
                 return Ok(false);
@@ -262,7 +262,7 @@ impl Census {
     }
 
     /// `None` for one that is gone.
-    fn stat(&self, number: u32) -> Option<Stat> {
+    fn stat(&self, number: u32) -> Option<ProcessStat> {
         parse(&self.read(number, "stat").ok()?)
     }
 
@@ -287,9 +287,9 @@ impl Census {
     }
 }
 
-impl Stat {
-    fn of(self, number: u32) -> Inhabitant {
-        Inhabitant {
+impl ProcessStat {
+    fn of(self, number: u32) -> AuditedProcess {
+        AuditedProcess {
             number,
             session: self.session,
             start_ticks: self.start_ticks,
@@ -297,14 +297,14 @@ impl Stat {
     }
 }
 
-fn parse(text: &str) -> Option<Stat> {
+fn parse(text: &str) -> Option<ProcessStat> {
     // The name before can hold anything.
     let (_, rest) = text.rsplit_once(") ")?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
     let field = |at: usize| fields.get(at)?.parse::<u64>().ok();
     let number = |at: usize| u32::try_from(field(at)?).ok();
     let threads = number(17)?;
-    Some(Stat {
+    Some(ProcessStat {
         is_ending: threads <= 1 && field(6)? & EXITING != 0,
         // Its other threads may go on when its first one has ended; and it has none when nobody waits for it any more.
         is_dead: threads == 0 || (threads == 1 && ["Z", "X"].contains(fields.first()?)),

@@ -16,10 +16,10 @@ use offleash_sys::seccomp::{self, Filter, Options};
 use offleash_sys::{cgroup, credentials, mount, namespaces, process, rlimit};
 use rustix::fs::{Mode, OFlags};
 
-use super::handshake::{ChildEnd, FromParent, Handed, StepFailure};
-use super::network::{self, Led};
+use super::handshake::{ChildEnd, FromParent, HandedDescriptors, StepFailure};
+use super::network::{self, RedirectWay};
 use super::network_namespace::NetworkNamespace;
-use super::tree::{self, Given};
+use super::tree::{self, TreeGiver};
 use crate::limits::{self, HeldByGroup};
 
 /// Where the guest expects its control socket.
@@ -27,7 +27,7 @@ pub(crate) const CONTROL: i32 = 3;
 
 /// What the child gets from the process that it is a copy of.
 #[derive(Debug)]
-pub(super) struct Inherited<'a> {
+pub(super) struct InheritedDescriptors<'a> {
     pub(super) channel: &'a ChildEnd,
     /// The guest's end of the control socket.
     pub(super) control: BorrowedFd<'a>,
@@ -39,7 +39,7 @@ pub(super) struct Inherited<'a> {
 
 /// What the child is told to become; sent to it, since it starts before that is known.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Order<P> {
+pub(super) struct ChildOrder<P> {
     /// A [`Plan`], or a reference to one, which is sent as the same bytes.
     pub(super) plan: P,
     /// Trees that the parent makes, by number.
@@ -48,14 +48,14 @@ pub(super) struct Order<P> {
 
 /// What the child is told at last, since it builds its file system while the parent finds this out.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
-pub(super) struct Bounds {
+pub(super) struct ChildBounds {
     /// What a cgroup bounds; for the rest rlimits do what they can.
     pub(super) held: HeldByGroup,
     /// Whether being kept to some CPUs is all that bounds how many are used.
     pub(super) kept_to_cpus: bool,
 }
 
-impl Bounds {
+impl ChildBounds {
     /// The system call filter: refused calls are told to the parent, and so is where programs want to connect to.
     pub(super) fn filter(&self, plan: &Plan) -> Filter {
         seccomp::compile(&Options {
@@ -82,7 +82,7 @@ impl Bounds {
 }
 
 /// Runs the child; returns, with an exit code, only if something failed.
-pub(super) fn run(inherited: &Inherited<'_>) -> i32 {
+pub(super) fn run(inherited: &InheritedDescriptors<'_>) -> i32 {
     for &descriptor in inherited.parents {
         process::close_inherited(descriptor);
     }
@@ -96,11 +96,11 @@ pub(super) fn run(inherited: &Inherited<'_>) -> i32 {
     }
 }
 
-fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, StepFailure> {
+fn become_guest(inherited: &InheritedDescriptors<'_>) -> Result<std::convert::Infallible, StepFailure> {
     process::die_with_parent().map_err(step("tying the first process to its supervisor"))?;
     rustix::process::setsid().map_err(|error| step("starting a session")(error.into()))?;
     let network_namespace = NetworkNamespace::begin()?;
-    let mut arrivals = Arrivals {
+    let mut arrivals = ParentMessages {
         channel: inherited.channel,
         expected: Vec::new(),
         waiting: Vec::new(),
@@ -120,7 +120,7 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     arrivals.expected.clone_from(&order.from_parent);
     rustix::system::sethostname(plan.hostname.as_bytes())
         .map_err(|error| step("setting the host name")(error.into()))?;
-    let processors = Processors::of(plan).map_err(step("choosing processors"))?;
+    let processors = ProcessorSet::of(plan).map_err(step("choosing processors"))?;
     let entered = foundation.enter(plan, &processors, &mut arrivals)?;
     network_namespace.enter()?;
     let (network, led) = match plan.network {
@@ -140,7 +140,7 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
         let _marked = namespaces::unshare_time();
     }
     let mut report = Vec::new();
-    if let Some(Led::ByListeners(missing)) = led {
+    if let Some(RedirectWay::ByListeners(missing)) = led {
         let means = format!("a network namespace in which the ports of the rules lead to the gateway ({missing})");
         report.push(('+', "network", means));
     }
@@ -179,7 +179,7 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
         Descent::Zygote => filter.install().map(|()| None).map_err(installing)?,
         Descent::Alone | Descent::Below(_) => filter.install_with_listener().map(Some).map_err(installing)?,
     };
-    let handed = Handed {
+    let handed = HandedDescriptors {
         listener: listener.as_ref().map(|listener| listener.as_fd()),
         ruleset: ruleset.as_ref().map(OwnedFd::as_fd),
         shown: entered.shown.as_ref().map(OwnedFd::as_fd),
@@ -203,7 +203,7 @@ fn take_capabilities_away(plan: &Plan) -> io::Result<()> {
 }
 
 /// Sends an order over a control socket that no guest has yet.
-pub(super) fn send_order(control: BorrowedFd<'_>, order: &Order<&Plan>) -> io::Result<()> {
+pub(super) fn send_order(control: BorrowedFd<'_>, order: &ChildOrder<&Plan>) -> io::Result<()> {
     let bytes = postcard::to_allocvec(order).map_err(io::Error::other)?;
     let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
     let mut message = length.to_le_bytes().to_vec();
@@ -217,7 +217,7 @@ pub(super) fn send_order(control: BorrowedFd<'_>, order: &Order<&Plan>) -> io::R
     Ok(())
 }
 
-fn receive_order(control: BorrowedFd<'_>) -> Result<Order<Plan>, StepFailure> {
+fn receive_order(control: BorrowedFd<'_>) -> Result<ChildOrder<Plan>, StepFailure> {
     let received = read_exactly::<4>(control).and_then(|length| {
         let length = usize::try_from(u32::from_le_bytes(length)).map_err(io::Error::other)?;
         let mut bytes = vec![0; length];
@@ -243,7 +243,7 @@ fn fill(from: BorrowedFd<'_>, mut bytes: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-fn limit(plan: &Plan, bounds: &Bounds, processors: &Processors) -> Result<(), StepFailure> {
+fn limit(plan: &Plan, bounds: &ChildBounds, processors: &ProcessorSet) -> Result<(), StepFailure> {
     for (resource, value) in limits::rlimits(&limits_of_each(plan), bounds.held) {
         rlimit::lower(resource, value).map_err(|error| step("setting resource limits")(error.source.into()))?;
     }
@@ -271,13 +271,13 @@ pub(crate) fn step(what: &'static str) -> impl FnOnce(io::Error) -> StepFailure 
 }
 
 /// What the parent sends, in the order in which it is needed here.
-struct Arrivals<'a> {
+struct ParentMessages<'a> {
     channel: &'a ChildEnd,
     expected: Vec<usize>,
     waiting: Vec<(usize, OwnedFd)>,
 }
 
-impl Arrivals<'_> {
+impl ParentMessages<'_> {
     fn next(&self) -> Result<FromParent, StepFailure> {
         self.channel.next().map_err(step("hearing from the supervisor"))
     }
@@ -291,7 +291,7 @@ impl Arrivals<'_> {
     }
 
     /// Waits until everything is there, and enters the cgroup.
-    fn wait_for_start(&self) -> Result<(Option<OwnedFd>, Bounds), StepFailure> {
+    fn wait_for_start(&self) -> Result<(Option<OwnedFd>, ChildBounds), StepFailure> {
         match self.next()? {
             FromParent::Start { guest, entrances, told } => {
                 let hearing = step("hearing from the supervisor");
@@ -313,7 +313,7 @@ pub(crate) fn place_guest(guest: Option<OwnedFd>) -> Result<OwnedFd, StepFailure
     rustix::io::fcntl_dupfd_cloexec(&guest, CONTROL + 7).map_err(|error| placing(error.into()))
 }
 
-impl Given for Arrivals<'_> {
+impl TreeGiver for ParentMessages<'_> {
     fn tree(&mut self, number: usize) -> Result<Option<OwnedFd>, StepFailure> {
         if !self.expected.contains(&number) {
             return Ok(None);
@@ -365,14 +365,14 @@ fn bound_inotify() -> io::Result<()> {
 
 /// The processors of a sandbox.
 #[derive(Debug)]
-pub(super) struct Processors {
+pub(super) struct ProcessorSet {
     /// Those that it may use, in order.
     pub(super) usable: Vec<usize>,
     /// Whether it is kept from others that we may use.
     pub(super) are_some_of_all: bool,
 }
 
-impl Processors {
+impl ProcessorSet {
     /// Those of the sandbox of `plan`: whole ones, also where a cgroup measures out parts of them, since run-times start
     /// as many threads as they find processors.
     fn of(plan: &Plan) -> io::Result<Self> {
@@ -438,11 +438,11 @@ pub(crate) fn place_control(control: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// A line of the report.
-type Said = (char, &'static str, String);
+type ReportLine = (char, &'static str, String);
 
 /// The second wall: what of the tree may be read, written and executed, whatever the mounts say.
 /// Answers it, too, where processes are to enter the sandbox later.
-fn restrict_paths(plan: &Plan, guest: BorrowedFd<'_>) -> Result<(Said, Option<OwnedFd>), StepFailure> {
+fn restrict_paths(plan: &Plan, guest: BorrowedFd<'_>) -> Result<(ReportLine, Option<OwnedFd>), StepFailure> {
     let mut places = Vec::new();
     let mut open = |path: &Path, access: GrantAccess| -> Result<(), StepFailure> {
         match mount::open_place(path) {

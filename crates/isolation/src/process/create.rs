@@ -13,12 +13,12 @@ use offleash_core::spec::{Access, Descent};
 use offleash_sys::namespaces::{self, Child, IdMap, Namespaces, UserNamespace};
 use offleash_sys::{mount, process, socket};
 
-use super::below::Zygote;
-use super::door::{Coming, Door};
-use super::grouping::{self, Grouping};
-use super::handshake::{self, ParentEnd, Report, StepFailure};
-use super::identity::{self, Identity, MapWriter};
-use super::running::{Parts, ProcessSandbox};
+use super::below::ZygoteProcess;
+use super::door::{JoinSpec, PendingFork};
+use super::grouping::{self, GroupPlan};
+use super::handshake::{self, ChildReport, ParentEnd, StepFailure};
+use super::identity::{self, IdMaps, MapWriter};
+use super::running::{ProcessSandbox, SandboxParts};
 use super::{child, failed, network, tree};
 use crate::error::IsolationError;
 use crate::guest_image;
@@ -28,24 +28,24 @@ use crate::sandbox::{Enforcement, Ids, Leftovers};
 ///
 /// It knows nothing of its sandbox yet but the ids, so it can be made before there is a plan. Dropped, it is killed.
 #[derive(Debug)]
-pub(super) struct Embryo {
+pub(super) struct PendingInit {
     ids: Ids,
-    identity: Identity,
-    unfinished: Unfinished,
+    identity: IdMaps,
+    unfinished: UnfinishedSandbox,
     channel: ParentEnd,
     control: OwnedFd,
     /// A copy of its zygote's process that was asked for ahead.
-    coming: Option<Coming>,
+    coming: Option<PendingFork>,
 }
 
-impl Embryo {
+impl PendingInit {
     /// Starts one; the calling process must have one thread.
     pub(super) fn new(ids: Ids) -> Result<Self, IsolationError> {
         let identity = identity::choose(&ids).map_err(|error| failed("choosing user ids", "", error))?;
         let (control, guest_control) =
             socket::stream_pair().map_err(|error| failed("making the control socket", "", error))?;
         let (channel, child_end) = handshake::pair().map_err(|error| failed("making the set-up socket", "", error))?;
-        let inherited = child::Inherited {
+        let inherited = child::InheritedDescriptors {
             channel: &child_end,
             control: guest_control.as_fd(),
             hands_out: ids.descent == Descent::Zygote,
@@ -61,7 +61,7 @@ impl Embryo {
             network: false,
         };
         let first = match ids.descent {
-            Descent::Below(zygote) => Zygote::find(zygote)
+            Descent::Below(zygote) => ZygoteProcess::find(zygote)
                 .and_then(|zygote| zygote.fork(&ids, &identity, namespaces, || child::run(&inherited)))
                 .map_err(|error| failed("making namespaces below a zygote", "", error))?,
             Descent::Alone | Descent::Zygote => namespaces::fork_into(namespaces, None, || child::run(&inherited))
@@ -72,7 +72,7 @@ impl Embryo {
         let embryo = Self {
             ids,
             identity,
-            unfinished: Unfinished {
+            unfinished: UnfinishedSandbox {
                 first: Some(first),
                 group: None,
             },
@@ -99,7 +99,7 @@ impl Embryo {
                 operation: "copy a process into a sandbox that was not made below a zygote",
             });
         }
-        let asked = Coming::ask(zygote, self.unfinished.first()?.pid);
+        let asked = PendingFork::ask(zygote, self.unfinished.first()?.pid);
         self.coming = Some(asked.map_err(|error| failed("asking for a copy of the zygote's process", "", error))?);
         Ok(())
     }
@@ -115,14 +115,19 @@ impl Embryo {
     }
 
     /// Where copies of its zygote's processes come in, if it has one.
-    fn door(&self, plan: &Plan, grouping: &Grouping, ruleset: Option<OwnedFd>) -> Result<Option<Door>, IsolationError> {
+    fn door(
+        &self,
+        plan: &Plan,
+        grouping: &GroupPlan,
+        ruleset: Option<OwnedFd>,
+    ) -> Result<Option<JoinSpec>, IsolationError> {
         if !self.is_below() {
             return Ok(None);
         }
         let bounds = bounds(grouping, plan);
-        let door = Door::new(plan, self.unfinished.first()?.pid, &self.identity, &bounds)
+        let door = JoinSpec::new(plan, self.unfinished.first()?.pid, &self.identity, &bounds)
             .map_err(|error| failed("finding its processes", "", error))?;
-        Ok(Some(Door { ruleset, ..door }))
+        Ok(Some(JoinSpec { ruleset, ..door }))
     }
 
     /// Whether it was made below a zygote, where its ids were mapped as it was made.
@@ -137,11 +142,11 @@ impl Embryo {
         leftovers: &mut dyn Leftovers,
     ) -> Result<ProcessSandbox, IsolationError> {
         prepare_layers(plan, &self.identity)?;
-        let order = child::Order {
+        let order = child::ChildOrder {
             plan,
             from_parent: trees_of_the_parent(plan, &self.identity),
         };
-        let parent = Parent {
+        let parent = ParentSide {
             identity: &self.identity,
             order: &order,
             channel: &self.channel,
@@ -154,7 +159,7 @@ impl Embryo {
         };
         let sent = parent.send_order(&mut owners);
         // While the child assembles its file system.
-        let grouping = Grouping::plan(plan, Some(self.unfinished.first()?.pid), owners.makers());
+        let grouping = GroupPlan::plan(plan, Some(self.unfinished.first()?.pid), owners.makers());
         let mut enforcement = Enforcement::default();
         let limits = grouping.limits(plan);
         grouping.describe(&limits, &mut enforcement);
@@ -175,7 +180,7 @@ impl Embryo {
         let sockets = sockets.map_err(|error| failed("taking over the sockets of the network", "", error))?;
         let network = plan.network.then_some(sockets);
         let (first, group) = unfinished.complete();
-        let parts = Parts {
+        let parts = SandboxParts {
             first,
             channel,
             control,
@@ -191,8 +196,8 @@ impl Embryo {
     }
 }
 
-fn bounds(grouping: &Grouping, plan: &Plan) -> child::Bounds {
-    child::Bounds {
+fn bounds(grouping: &GroupPlan, plan: &Plan) -> child::ChildBounds {
+    child::ChildBounds {
         held: grouping.held(),
         kept_to_cpus: grouping.keeps_to_cpus(&plan.limits),
     }
@@ -216,7 +221,7 @@ fn place_apart(first: rustix::process::Pid) {
 }
 
 /// Gives the writable layers to the sandbox's user.
-fn prepare_layers(plan: &Plan, identity: &Identity) -> Result<(), IsolationError> {
+fn prepare_layers(plan: &Plan, identity: &IdMaps) -> Result<(), IsolationError> {
     if identity.writer != MapWriter::Privileged {
         return Ok(());
     }
@@ -280,12 +285,12 @@ fn owner_of_layer(layer: &Path) -> Result<Option<(u32, u32)>, IsolationError> {
 
 /// What was made so far, and is unmade if the rest fails.
 #[derive(Debug)]
-struct Unfinished {
+struct UnfinishedSandbox {
     first: Option<Child>,
     group: Option<grouping::Group>,
 }
 
-impl Unfinished {
+impl UnfinishedSandbox {
     fn first(&self) -> Result<&Child, IsolationError> {
         self.first.as_ref().ok_or(IsolationError::Guest {
             reason: "the first process is gone".to_owned(),
@@ -297,7 +302,7 @@ impl Unfinished {
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for UnfinishedSandbox {
     fn drop(&mut self) {
         if let Some(first) = self.first.take() {
             // The first failure is what the user is told; the kernel reaps for us should these fail.
@@ -310,15 +315,15 @@ impl Drop for Unfinished {
     }
 }
 
-struct Parent<'a> {
-    identity: &'a Identity,
-    order: &'a child::Order<&'a Plan>,
+struct ParentSide<'a> {
+    identity: &'a IdMaps,
+    order: &'a child::ChildOrder<&'a Plan>,
     channel: &'a ParentEnd,
     control: BorrowedFd<'a>,
-    coming: Option<&'a Coming>,
+    coming: Option<&'a PendingFork>,
 }
 
-impl Parent<'_> {
+impl ParentSide<'_> {
     /// Sends what the child needs first.
     fn send_order(&self, owners: &mut OwnerMaps<'_>) -> Result<(), IsolationError> {
         child::send_order(self.control, self.order).map_err(|error| failed("telling the first process", "", error))?;
@@ -329,10 +334,10 @@ impl Parent<'_> {
     fn finish(
         &self,
         sent: Result<(), IsolationError>,
-        unfinished: &mut Unfinished,
-        grouping: &Grouping,
+        unfinished: &mut UnfinishedSandbox,
+        grouping: &GroupPlan,
         leftovers: &mut dyn Leftovers,
-    ) -> Result<Report, IsolationError> {
+    ) -> Result<ChildReport, IsolationError> {
         let pid = unfinished.first()?.pid;
         let served = sent.and_then(|()| self.serve(pid, unfinished, grouping, leftovers));
         if served.is_err() {
@@ -354,8 +359,8 @@ impl Parent<'_> {
     fn serve(
         &self,
         pid: rustix::process::Pid,
-        unfinished: &mut Unfinished,
-        grouping: &Grouping,
+        unfinished: &mut UnfinishedSandbox,
+        grouping: &GroupPlan,
         leftovers: &mut dyn Leftovers,
     ) -> Result<(), IsolationError> {
         let telling = |error| failed("telling the first process", "", error);
@@ -456,7 +461,7 @@ impl Parent<'_> {
 
 /// Namespaces for id-mapped mounts; most sandboxes need one.
 struct OwnerMaps<'a> {
-    identity: &'a Identity,
+    identity: &'a IdMaps,
     made: Vec<([[IdMap; 1]; 2], UserNamespace)>,
 }
 
@@ -502,7 +507,7 @@ impl OwnerMaps<'_> {
 }
 
 /// The numbers of the trees that the child, without the host's privilege, could not make.
-fn trees_of_the_parent(plan: &Plan, identity: &Identity) -> Vec<usize> {
+fn trees_of_the_parent(plan: &Plan, identity: &IdMaps) -> Vec<usize> {
     if identity.writer != MapWriter::Privileged {
         return Vec::new();
     }
@@ -546,7 +551,7 @@ fn is_lost(failure: &StepFailure) -> bool {
     failure.source.kind() == io::ErrorKind::UnexpectedEof
 }
 
-fn describe(plan: &Plan, identity: &Identity, report: &Report, enforcement: &mut Enforcement) {
+fn describe(plan: &Plan, identity: &IdMaps, report: &ChildReport, enforcement: &mut Enforcement) {
     enforcement.holds("namespaces", "user, pid, mount, network, ipc, uts, cgroup");
     enforcement.holds(
         "root",

@@ -18,10 +18,10 @@ use rustix::io::retry_on_intr;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 
-use super::census::{CAPABILITIES, Census, NAMESPACES, Others};
+use super::census::{CAPABILITIES, NAMESPACES, OtherProcesses, ProcessAudit};
 use super::grouping::Group;
-use super::identity::Identity;
-use crate::entered::Entered;
+use super::identity::IdMaps;
+use crate::entered::EnteredProcess;
 use crate::limits;
 
 /// How long a zygote may take; after that it is not to be waited for. It takes milliseconds, and starting an interpreter instead
@@ -48,10 +48,10 @@ const LINKS_OF_ONE: u64 = 3;
 
 /// What the sandbox was made with that a process has to take on.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct JoinSpec {
     pub(super) first: Pid,
     /// Who is there.
-    pub(super) census: Census,
+    pub(super) census: ProcessAudit,
     pub(super) ruleset: Option<OwnedFd>,
     /// The system call filter, as the kernel takes it.
     pub(super) filter: Vec<u8>,
@@ -66,13 +66,13 @@ pub(super) struct Door {
 
 /// A copy of a zygote's process that was asked for, and waits for its order or is still being made.
 #[derive(Debug)]
-pub(super) struct Coming {
+pub(super) struct PendingFork {
     zygote: OwnedFd,
     /// The sandbox's first process.
     first: Pid,
 }
 
-impl Coming {
+impl PendingFork {
     /// Has the zygote at the other end of `zygote` make a copy among the processes of that first one, which needs to be no
     /// more yet. Does not wait for it.
     ///
@@ -127,24 +127,29 @@ impl Coming {
 
 /// A process that has come in, and waits.
 #[derive(Debug)]
-pub(crate) struct Arrived {
+pub(crate) struct JoinedProcess {
     /// Its process id outside.
     pub(crate) pid: Pid,
     /// Where its refused system calls arrive.
     pub(crate) listener: Listener,
-    pub(crate) process: Entered,
+    pub(crate) process: EnteredProcess,
     zygote: OwnedFd,
 }
 
-impl Door {
+impl JoinSpec {
     /// What a process has to take on in the sandbox of `plan`.
     ///
     /// # Errors
     /// When it cannot be seen who is there.
-    pub(super) fn new(plan: &Plan, first: Pid, identity: &Identity, bounds: &super::child::Bounds) -> io::Result<Self> {
+    pub(super) fn new(
+        plan: &Plan,
+        first: Pid,
+        identity: &IdMaps,
+        bounds: &super::child::ChildBounds,
+    ) -> io::Result<Self> {
         Ok(Self {
             first,
-            census: Census::of(first)?,
+            census: ProcessAudit::of(first)?,
             ruleset: None,
             filter: bounds.filter(plan).to_bytes(),
             rlimits: limits::rlimits(&plan.limits, bounds.held),
@@ -159,15 +164,15 @@ impl Door {
     ///
     /// # Errors
     /// When that cannot be seen.
-    pub(super) fn others(&self) -> io::Result<Others> {
-        Ok(Others::These(self.census.now()?))
+    pub(super) fn others(&self) -> io::Result<OtherProcesses> {
+        Ok(OtherProcesses::These(self.census.now()?))
     }
 
     /// Ends a copy that was asked for ahead, and whatever its zygote put there with it: nothing else ran there yet.
-    pub(super) fn turn_away(&self, coming: Coming) {
+    pub(super) fn turn_away(&self, coming: PendingFork) {
         coming.turn_away();
         // What was found is of no use to anybody.
-        let _ended = self.end_strangers(None, &Others::Nobody);
+        let _ended = self.end_strangers(None, &OtherProcesses::Nobody);
     }
 
     /// Moves a copy of a zygote's process here, as the user and with the environment of `request`, where nobody but `others`
@@ -179,10 +184,10 @@ impl Door {
     pub(super) fn let_in(
         &self,
         request: &ExecRequest,
-        coming: Coming,
-        others: &Others,
+        coming: PendingFork,
+        others: &OtherProcesses,
         group: Option<&Group>,
-    ) -> io::Result<Arrived> {
+    ) -> io::Result<JoinedProcess> {
         let arrived = self.take_on(request, coming, group).and_then(|arrived| {
             match self.end_strangers(Some(arrived.process.number()), others)? {
                 0 => Ok(arrived),
@@ -200,8 +205,8 @@ impl Door {
         })
     }
 
-    /// As [`Census::end_strangers`]; where they do not end, the sandbox does.
-    fn end_strangers(&self, copy: Option<u32>, others: &Others) -> io::Result<usize> {
+    /// As [`ProcessAudit::end_strangers`]; where they do not end, the sandbox does.
+    fn end_strangers(&self, copy: Option<u32>, others: &OtherProcesses) -> io::Result<usize> {
         self.census.end_strangers(copy, others).inspect_err(|error| {
             if error.kind() != io::ErrorKind::WouldBlock {
                 // Not reaped yet, so its number is its own; it fails only if it has ended.
@@ -210,7 +215,7 @@ impl Door {
         })
     }
 
-    fn take_on(&self, request: &ExecRequest, coming: Coming, group: Option<&Group>) -> io::Result<Arrived> {
+    fn take_on(&self, request: &ExecRequest, coming: PendingFork, group: Option<&Group>) -> io::Result<JoinedProcess> {
         let user = request.user.unwrap_or(self.user);
         if user.uid == 0 || request.tty.is_some() {
             // A superuser keeps capabilities that are not taken on here, and a terminal is the guest's.
@@ -262,7 +267,7 @@ impl Door {
             let inside = innermost_number(pid)?;
             let told = rustix::io::fcntl_dupfd_cloexec(&zygote, 0)?;
             let stdin = (request.stdin == Stdin::Stream).then_some(input);
-            Ok(Entered::new(
+            Ok(EnteredProcess::new(
                 rustix::io::fcntl_dupfd_cloexec(&pidfd, 0)?,
                 inside,
                 stdin,
@@ -271,7 +276,7 @@ impl Door {
             ))
         });
         match proved {
-            Ok(process) => Ok(Arrived {
+            Ok(process) => Ok(JoinedProcess {
                 pid,
                 listener: Listener::from(listener),
                 process,
@@ -362,9 +367,9 @@ impl Door {
     }
 }
 
-impl Arrived {
+impl JoinedProcess {
     /// Lets it run.
-    pub(crate) fn go(self) -> io::Result<(Listener, Entered)> {
+    pub(crate) fn go(self) -> io::Result<(Listener, EnteredProcess)> {
         socket::send(self.zygote.as_fd(), GO, &[])?;
         Ok((self.listener, self.process))
     }

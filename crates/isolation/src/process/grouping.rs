@@ -19,7 +19,7 @@ const BY_GATEWAY: &str = "counted by the gateway, without which there are no con
 
 /// What the cgroup of one sandbox is going to be.
 #[derive(Debug)]
-pub(crate) struct Grouping {
+pub(crate) struct GroupPlan {
     hierarchy: Option<Hierarchy>,
     name: String,
     limits: GroupLimits,
@@ -29,7 +29,7 @@ pub(crate) struct Grouping {
     ending: Vec<Pid>,
 }
 
-impl Grouping {
+impl GroupPlan {
     /// Finds out which of the limits a group can hold here; the sandbox's first process may be there already, and others
     /// of ours that are `ending`.
     pub(crate) fn plan(plan: &Plan, first: Option<Pid>, ending: Vec<Pid>) -> Self {

@@ -51,7 +51,7 @@ pub(crate) struct ChildEnd(pub(crate) OwnedFd);
 
 /// What the child reports at last.
 #[derive(Debug)]
-pub(crate) struct Report {
+pub(crate) struct ChildReport {
     /// What the child could not do but went on without, as `control\0reason` pairs.
     pub(crate) lacking: Vec<(String, String)>,
     /// What the child did that the parent cannot know.
@@ -106,7 +106,7 @@ impl ParentEnd {
     }
 
     /// Waits for the child's report.
-    pub(crate) fn report(&self) -> Result<Report, StepFailure> {
+    pub(crate) fn report(&self) -> Result<ChildReport, StepFailure> {
         let lost = |source| StepFailure::new("waiting for the first process", "", source);
         // A line for each control, or a path with what failed there.
         let mut buffer = vec![0; 8 * 1024];
@@ -127,12 +127,12 @@ impl ParentEnd {
     }
 }
 
-fn decode_report(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Report {
+fn decode_report(bytes: &[u8], descriptors: Vec<OwnedFd>) -> ChildReport {
     let (kinds, text) = bytes.split_at(bytes.len().min(KINDS));
     let text = String::from_utf8_lossy(text);
     let mut descriptors = descriptors.into_iter();
     let mut of_kind = |kind| kinds.contains(&kind).then(|| descriptors.next()).flatten();
-    let mut report = Report {
+    let mut report = ChildReport {
         lacking: Vec::new(),
         holding: Vec::new(),
         listener: of_kind(LISTENER),
@@ -175,7 +175,7 @@ fn libc_eio() -> i32 {
 
 /// Descriptors that the child hands over at last.
 #[derive(Debug, Default)]
-pub(crate) struct Handed<'a> {
+pub(crate) struct HandedDescriptors<'a> {
     pub(crate) listener: Option<BorrowedFd<'a>>,
     pub(crate) ruleset: Option<BorrowedFd<'a>>,
     pub(crate) shown: Option<BorrowedFd<'a>>,
@@ -237,7 +237,7 @@ impl ChildEnd {
     }
 
     /// Everything is in place; only exec remains.
-    pub(crate) fn ready(&self, report: &[(char, &str, String)], with: &Handed<'_>) -> io::Result<()> {
+    pub(crate) fn ready(&self, report: &[(char, &str, String)], with: &HandedDescriptors<'_>) -> io::Result<()> {
         let kind = |there: bool, kind| if there { kind } else { NONE };
         let mut message = vec![
             READY,

@@ -14,7 +14,7 @@ use crate::sandbox::Ids;
 
 /// The maps of one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Identity {
+pub(super) struct IdMaps {
     pub(super) uid_map: Vec<IdMap>,
     pub(super) gid_map: Vec<IdMap>,
     /// The host's uid and gid of the user that the first process is.
@@ -50,7 +50,7 @@ pub(super) const RANGE: u32 = 65_536;
 ///
 /// # Errors
 /// `NotFound` when a range is asked for and the caller has no subordinate ids.
-pub(super) fn choose(ids: &Ids) -> io::Result<Identity> {
+pub(super) fn choose(ids: &Ids) -> io::Result<IdMaps> {
     if !is_root() {
         return for_user(ids);
     }
@@ -61,7 +61,7 @@ pub(super) fn choose(ids: &Ids) -> io::Result<Identity> {
     }
 }
 
-impl Identity {
+impl IdMaps {
     /// Writes the maps of the process's user namespace.
     pub(super) fn write_maps(&self, pid: Pid) -> io::Result<()> {
         let (uid_map, gid_map) = (&self.uid_map, &self.gid_map);
@@ -102,7 +102,7 @@ fn run_map_helper(program: &str, pid: Pid, map: &[IdMap]) -> io::Result<()> {
     }
 }
 
-fn for_root(ids: &Ids) -> io::Result<Identity> {
+fn for_root(ids: &Ids) -> io::Result<IdMaps> {
     let count = if ids.choice == IdChoice::Range { RANGE } else { 1 };
     let start = unused_ids(
         &std::fs::read_to_string("/proc/self/uid_map")?,
@@ -115,7 +115,7 @@ fn for_root(ids: &Ids) -> io::Result<Identity> {
     } else {
         (start + ids.uid, start + ids.gid)
     };
-    Ok(Identity {
+    Ok(IdMaps {
         uid_map: vec![IdMap {
             inside: inside.0,
             outside: start,
@@ -186,7 +186,7 @@ fn hash(text: &str) -> u32 {
     })
 }
 
-fn for_user(ids: &Ids) -> io::Result<Identity> {
+fn for_user(ids: &Ids) -> io::Result<IdMaps> {
     let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let single = |inside, outside| {
         vec![IdMap {
@@ -196,7 +196,7 @@ fn for_user(ids: &Ids) -> io::Result<Identity> {
         }]
     };
     if ids.choice == IdChoice::Single {
-        return Ok(Identity {
+        return Ok(IdMaps {
             uid_map: single(ids.uid, own.0),
             gid_map: single(ids.gid, own.1),
             outside: own,
@@ -215,7 +215,7 @@ fn for_user(ids: &Ids) -> io::Result<Identity> {
             )
         })
     };
-    Ok(Identity {
+    Ok(IdMaps {
         uid_map: around(ids.uid, own.0, subordinate("/etc/subuid")?),
         gid_map: around(ids.gid, own.1, subordinate("/etc/subgid")?),
         outside: own,

@@ -29,7 +29,7 @@ use offleash_core::limits::Limits;
 use offleash_core::plan::Plan;
 use offleash_core::spec::Descent;
 
-use self::create::Embryo;
+use self::create::PendingInit;
 pub use self::superuser::{as_superuser_of_own, as_superuser_of_range};
 pub(crate) use self::tree::UPPER;
 use crate::error::IsolationError;
@@ -38,7 +38,7 @@ use crate::sandbox::{Backend, Ids, Leftovers, Sandbox};
 /// Makes sandboxes of the level `process`. The calling process must have one thread.
 #[derive(Debug, Default)]
 pub struct ProcessBackend {
-    prepared: Option<Embryo>,
+    prepared: Option<PendingInit>,
 }
 
 impl Backend for ProcessBackend {
@@ -47,7 +47,7 @@ impl Backend for ProcessBackend {
     }
 
     fn prepare(&mut self, ids: &Ids) -> Result<(), IsolationError> {
-        self.prepared = Some(Embryo::new(ids.clone())?);
+        self.prepared = Some(PendingInit::new(ids.clone())?);
         Ok(())
     }
 
@@ -65,7 +65,7 @@ impl Backend for ProcessBackend {
         let ids = Ids::of(plan);
         let embryo = match self.prepared.take().filter(|embryo| embryo.has(&ids)) {
             Some(embryo) => embryo,
-            None => Embryo::new(ids)?,
+            None => PendingInit::new(ids)?,
         };
         Ok(Box::new(embryo.become_sandbox(plan, leftovers)?))
     }

@@ -30,7 +30,7 @@ const SOURCES: Sources = Sources {
 
 /// How connections get to the gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Led {
+pub(crate) enum RedirectWay {
     /// All of them, by packet filters.
     ByFilters,
     /// Those to certain ports, which are listened on: the kernel has no such filters, and why.
@@ -39,7 +39,7 @@ pub(crate) enum Led {
 
 /// Makes the network; needs `CAP_NET_ADMIN` and `CAP_NET_BIND_SERVICE` over the namespace. Where the kernel has no
 /// packet filters, `ports` are listened on, at every address. `doors` are there in any case.
-pub(crate) fn make(ports: &[u16], doors: &NetworkDoors) -> Result<(NetworkSockets, Led), StepFailure> {
+pub(crate) fn make(ports: &[u16], doors: &NetworkDoors) -> Result<(NetworkSockets, RedirectWay), StepFailure> {
     let ipv6 = routes::deliver_everything_here(SOURCES).map_err(failed("routing the network"))?;
     let any: &[[SocketAddr; 2]] = match ipv6 {
         Ipv6::Ready => &[
@@ -89,7 +89,7 @@ pub(crate) fn make(ports: &[u16], doors: &NetworkDoors) -> Result<(NetworkSocket
     match nftables::lead_to_listener(&filters) {
         Ok((_, led)) => {
             made.first_packets = queue.filter(|_| led == FirstPackets::Held).map(Queue::into_descriptor);
-            Ok((made, Led::ByFilters))
+            Ok((made, RedirectWay::ByFilters))
         }
         Err(missing @ NetworkError::Missing { .. }) if !ports.is_empty() => {
             // Nothing was changed: whatever is not listened on is refused by the kernel at once, as nobody is there.
@@ -99,7 +99,7 @@ pub(crate) fn make(ports: &[u16], doors: &NetworkDoors) -> Result<(NetworkSocket
                     made.connections.push(sockets::listen(everywhere).map_err(step)?.into());
                 }
             }
-            Ok((made, Led::ByListeners(missing.to_string())))
+            Ok((made, RedirectWay::ByListeners(missing.to_string())))
         }
         Err(error) => Err(failed("leading connections to the gateway")(error)),
     }

@@ -12,23 +12,23 @@ use offleash_sys::network::NetworkSockets;
 use offleash_sys::process;
 use rustix::process::Pid;
 
-use super::census::Others;
-use super::door::{Arrived, Coming, Door};
+use super::census::OtherProcesses;
+use super::door::{JoinSpec, JoinedProcess, PendingFork};
 use super::grouping::Group;
 use super::handshake::ParentEnd;
 use super::no_route;
-use super::showing::Showing;
+use super::showing::ShownFiles;
 use crate::entered::not_entered;
 use crate::error::IsolationError;
 use crate::guest_link::{GuestLink, running};
-use crate::limits::shown::Amounts;
+use crate::limits::shown::UsedAmounts;
 use crate::limits::{TmpfsMounts, Watcher};
 use crate::sandbox::{Enforcement, Final, SandboxEvent};
-use crate::supervised::{Holding, Served, Supervised};
+use crate::supervised::{LevelHolding, ServedBy, SupervisedSandbox};
 
 /// What a sandbox is put together from.
 #[derive(Debug)]
-pub(super) struct Parts {
+pub(super) struct SandboxParts {
     pub(super) first: Option<Child>,
     pub(super) channel: ParentEnd,
     pub(super) control: OwnedFd,
@@ -39,33 +39,33 @@ pub(super) struct Parts {
     pub(super) group: Option<Group>,
     pub(super) enforcement: Enforcement,
     /// Where processes that were not started inside come in, if they may.
-    pub(super) door: Option<Door>,
+    pub(super) door: Option<JoinSpec>,
     /// What comes in there first, if it was asked for ahead.
-    pub(super) coming: Option<Coming>,
+    pub(super) coming: Option<PendingFork>,
 }
 
 /// How often to look how full each tmpfs is and, where no cgroup counts memory, to ask the guest what the sandbox holds.
 const REPORT_PERIOD: Duration = Duration::from_millis(250);
 
 /// A running sandbox.
-pub(super) type ProcessSandbox = Supervised<Namespaces>;
+pub(super) type ProcessSandbox = SupervisedSandbox<NamespaceHolding>;
 
 /// What holds it.
 #[derive(Debug)]
-pub(super) struct Namespaces {
+pub(super) struct NamespaceHolding {
     first: Child,
-    door: Option<Door>,
-    coming: Option<Coming>,
+    door: Option<JoinSpec>,
+    coming: Option<PendingFork>,
     /// Whether nothing was ever started there.
     is_empty: bool,
     tmpfs: TmpfsMounts,
     /// When it is time for the next report.
     next_report: Instant,
-    showing: Option<Showing>,
+    showing: Option<ShownFiles>,
 }
 
 impl ProcessSandbox {
-    pub(super) fn new(plan: &Plan, parts: Parts) -> Result<Self, IsolationError> {
+    pub(super) fn new(plan: &Plan, parts: SandboxParts) -> Result<Self, IsolationError> {
         let Some(first) = parts.first else {
             return Err(IsolationError::Guest {
                 reason: "the first process is gone".to_owned(),
@@ -80,18 +80,18 @@ impl ProcessSandbox {
         }
         let showing = parts
             .shown
-            .and_then(|directory| Showing::new(plan, first.pid, directory));
+            .and_then(|directory| ShownFiles::new(plan, first.pid, directory));
         link.show_memory(
             showing
                 .as_ref()
-                .and_then(|showing| showing.figures(&Amounts::default())),
+                .and_then(|showing| showing.figures(&UsedAmounts::default())),
         );
-        let served = Served {
+        let served = ServedBy {
             link,
             watcher: Watcher::new(super::limits_of_itself(plan), parts.group, first.pid, plan.layers())
                 .ending(plan.memory_end),
         };
-        let namespaces = Namespaces {
+        let namespaces = NamespaceHolding {
             tmpfs: TmpfsMounts::new(first.pid, plan),
             first,
             door: parts.door,
@@ -104,11 +104,11 @@ impl ProcessSandbox {
     }
 }
 
-impl Holding for Namespaces {
+impl LevelHolding for NamespaceHolding {
     const LEVEL: Level = Level::Process;
     const SERVES_FILES: bool = true;
 
-    fn take_in(&mut self, served: &mut Served) -> Vec<SandboxEvent> {
+    fn take_in(&mut self, served: &mut ServedBy) -> Vec<SandboxEvent> {
         served.watch_what_is_reserved();
         if let Some(report) = served.link.take_report() {
             let tmpfs: u64 = report.tmpfs.iter().map(|tmpfs| tmpfs.used).sum();
@@ -117,7 +117,7 @@ impl Holding for Namespaces {
         Vec::new()
     }
 
-    fn look(&mut self, now: Instant, served: &mut Served) -> Result<Vec<SandboxEvent>, IsolationError> {
+    fn look(&mut self, now: Instant, served: &mut ServedBy) -> Result<Vec<SandboxEvent>, IsolationError> {
         // Where nothing runs nobody looks.
         if let Some(showing) = self.showing.as_mut().filter(|showing| showing.is_due(now))
             && !served.watcher.is_alone()
@@ -141,10 +141,10 @@ impl Holding for Namespaces {
 
     fn let_in(
         &mut self,
-        served: &Served,
+        served: &ServedBy,
         request: &ExecRequest,
         zygote: &mut dyn FnMut() -> io::Result<OwnedFd>,
-    ) -> Result<Arrived, IsolationError> {
+    ) -> Result<JoinedProcess, IsolationError> {
         let Some(door) = &self.door else {
             return Err(IsolationError::Unsupported {
                 level: Level::Process,
@@ -153,16 +153,16 @@ impl Holding for Namespaces {
         };
         let group = served.watcher.group();
         let others = || match self.is_empty {
-            true => Ok(Others::Nobody),
+            true => Ok(OtherProcesses::Nobody),
             false => door.others(),
         };
         let ahead = self.coming.take();
-        let ahead = ahead.map(|coming| door.let_in(request, coming, &Others::Nobody, group));
+        let ahead = ahead.map(|coming| door.let_in(request, coming, &OtherProcesses::Nobody, group));
         let arrived = ahead.and_then(Result::ok).map_or_else(
             // None was on its way, or it got lost there.
             || {
                 let others = others()?;
-                let coming = Coming::ask(zygote()?, self.first.pid)?;
+                let coming = PendingFork::ask(zygote()?, self.first.pid)?;
                 coming.enter(group)?;
                 door.let_in(request, coming, &others, group)
             },
@@ -189,7 +189,7 @@ impl Holding for Namespaces {
         namespace.ok().map(OwnedFd::from)
     }
 
-    fn end(&mut self, served: &mut Served) -> Result<Final, IsolationError> {
+    fn end(&mut self, served: &mut ServedBy) -> Result<Final, IsolationError> {
         // The last time that it can be seen.
         let mut last_hits = self.tmpfs.full();
         last_hits.extend(served.watcher.count_before_the_end(u64::from(served.link.has_failed())));

@@ -13,7 +13,7 @@ use offleash_sys::seccomp::MemoryFigures;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::process::Pid;
 
-use crate::limits::shown::{Amounts, Form, Shown, stat_of};
+use crate::limits::shown::{GroupForm, ShownLimits, UsedAmounts, stat_of};
 use crate::sandbox::Measure;
 
 /// The places below the directory that are written to, beside each other's parents.
@@ -26,31 +26,31 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// The files of one sandbox.
 #[derive(Debug)]
-pub(super) struct Showing {
+pub(super) struct ShownFiles {
     directory: OwnedFd,
-    shown: Shown,
-    form: Form,
+    shown: ShownLimits,
+    form: GroupForm,
     /// The processors whose times are shown, where they are not all.
     cpus: Option<Vec<usize>>,
     written: BTreeMap<String, String>,
     due: Instant,
 }
 
-impl Showing {
+impl ShownFiles {
     /// Those in `directory`, of the sandbox of this first process.
     pub(super) fn new(plan: &Plan, first: Pid, directory: OwnedFd) -> Option<Self> {
         let machine = rustix::system::sysinfo();
         let bytes = machine.totalram.saturating_mul(machine.mem_unit.into());
         let allowed = rustix::thread::sched_getaffinity(Some(first)).ok()?;
         let cpus = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
-        Self::of(Shown::of(&plan.limits, cpus.collect(), bytes)?, directory)
+        Self::of(ShownLimits::of(&plan.limits, cpus.collect(), bytes)?, directory)
     }
 
-    fn of(shown: Shown, directory: OwnedFd) -> Option<Self> {
+    fn of(shown: ShownLimits, directory: OwnedFd) -> Option<Self> {
         let has = |name: &Path| rustix::fs::statat(&directory, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).is_ok();
         let form = match has(&Path::new(GROUPS).join("cgroup.controllers")) {
-            true => Form::V2,
-            false => Form::V1,
+            true => GroupForm::V2,
+            false => GroupForm::V1,
         };
         Some(Self {
             cpus: has(Path::new(STAT)).then(|| shown.cpus().to_vec()),
@@ -63,7 +63,7 @@ impl Showing {
     }
 
     /// The figures of memory with nothing in use, where it is limited.
-    pub(super) fn figures(&self, used: &Amounts) -> Option<MemoryFigures> {
+    pub(super) fn figures(&self, used: &UsedAmounts) -> Option<MemoryFigures> {
         self.shown.figures(used)
     }
 
@@ -75,7 +75,7 @@ impl Showing {
     /// Writes what has changed; answers the figures of memory.
     pub(super) fn refresh(&mut self, now: Instant, measure: &Measure) -> Option<MemoryFigures> {
         self.due = now + PERIOD;
-        let used = Amounts {
+        let used = UsedAmounts {
             memory: measure.memory_bytes,
             peak: measure.memory_peak_bytes,
             cache: measure.memory_cache_bytes,
@@ -141,8 +141,9 @@ mod tests {
             ..Limits::default()
         };
         let directory = File::open(scratch.path()).unwrap();
-        let mut showing = Showing::of(Shown::of(&limits, vec![0, 1], 1 << 40).unwrap(), directory.into()).unwrap();
-        assert_eq!(showing.form, Form::V2);
+        let mut showing =
+            ShownFiles::of(ShownLimits::of(&limits, vec![0, 1], 1 << 40).unwrap(), directory.into()).unwrap();
+        assert_eq!(showing.form, GroupForm::V2);
         let now = Instant::now();
         assert!(!showing.is_due(now) && showing.is_due(now + PERIOD * 2));
         let measure = Measure {

@@ -10,7 +10,7 @@ use offleash_sys::namespaces::{self, Namespaces};
 use offleash_sys::process;
 
 use super::handshake::{self, ChildEnd, FromParent, StepFailure};
-use super::identity::{self, Identity};
+use super::identity::{self, IdMaps};
 use super::{child, failed};
 use crate::error::IsolationError;
 use crate::sandbox::Ids;
@@ -40,7 +40,7 @@ pub fn as_superuser_of_own(body: impl Fn() -> io::Result<()>) -> Result<(), Isol
     as_superuser(IdChoice::Range, &body).or_else(|_| as_superuser(IdChoice::Single, &body))
 }
 
-fn choose(choice: IdChoice) -> io::Result<Identity> {
+fn choose(choice: IdChoice) -> io::Result<IdMaps> {
     identity::choose(&Ids {
         sandbox: RunId::from_parts(0, 0),
         choice,

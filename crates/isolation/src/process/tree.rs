@@ -1,7 +1,7 @@
 //! Assembles the file system of a sandbox, from inside its namespaces, and enters it.
 //!
 //! The plan's order is kept: a later entry covers an earlier one. What every sandbox has is made before there is a
-//! plan ([`Foundation`]), while the parent still finds out what the sandbox is to be.
+//! plan ([`RootFoundation`]), while the parent still finds out what the sandbox is to be.
 
 use std::ffi::CStr;
 use std::io;
@@ -14,11 +14,11 @@ use offleash_core::spec::Access;
 use offleash_sys::mount::{self, Attributes};
 use rustix::fs::Mode;
 
-use self::kernel::Covers;
+use self::kernel::EmptyCovers;
 pub(crate) use self::layers::UPPER;
-use self::layers::{Part, Staging};
-use self::root::{Kind, Root};
-use super::child::Processors;
+use self::layers::{DetachedPart, PartStaging};
+use self::root::{RootBuilder, TargetKind};
+use super::child::ProcessorSet;
 use super::handshake::StepFailure;
 use crate::guest_image;
 
@@ -29,7 +29,7 @@ mod root;
 mod shown;
 
 /// Gives the trees that only the parent could make.
-pub(super) trait Given {
+pub(super) trait TreeGiver {
     /// The tree with this number, if it is one that the parent makes; waits for it.
     fn tree(&mut self, number: usize) -> Result<Option<OwnedFd>, StepFailure>;
 }
@@ -81,53 +81,53 @@ const BELOW: &str = "/dev/null";
 
 /// A root file system that holds what every sandbox has: `/proc` and `/dev`.
 #[derive(Debug)]
-pub(super) struct Foundation {
-    root: Root,
-    covers: Covers,
+pub(super) struct RootFoundation {
+    root: RootBuilder,
+    covers: EmptyCovers,
     /// A file of the host's tree, which goes: for what is to be mounted somewhere, and not seen.
     below: OwnedFd,
 }
 
 /// Lays the foundation of a root. The calling process must be the sandbox's user by now, who owns what is made.
-pub(super) fn lay_foundation() -> Result<Foundation, StepFailure> {
+pub(super) fn lay_foundation() -> Result<RootFoundation, StepFailure> {
     let mount =
         new_tmpfs(Some(4 << 20), Some(8192), 0o755, WRITABLE).map_err(step("mounting a root file system", ""))?;
     let below = mount::open_place(Path::new(BELOW)).map_err(step("opening", BELOW))?;
     let place = mount::open_place(Path::new("/")).map_err(step("opening", "/"))?;
     mount::attach(mount.as_fd(), place.as_fd()).map_err(step("attaching the new root", ""))?;
-    let mut root = Root::new(mount).map_err(step("opening the new root", ""))?;
-    let mut covers = Covers::make(&mut root).map_err(step("preparing the new root", ""))?;
+    let mut root = RootBuilder::new(mount).map_err(step("opening the new root", ""))?;
+    let mut covers = EmptyCovers::make(&mut root).map_err(step("preparing the new root", ""))?;
     kernel::make_dev(&mut root)?;
     kernel::mount_proc(&mut root, &mut covers)?;
-    Ok(Foundation { root, covers, below })
+    Ok(RootFoundation { root, covers, below })
 }
 
 /// What comes of entering a tree.
 #[derive(Debug)]
-pub(super) struct Entered {
+pub(super) struct EnteredTree {
     /// The guest's program, if the plan says where it is.
     pub(super) guest: Option<OwnedFd>,
     /// The directory in which what is shown of the limits is kept up to date.
     pub(super) shown: Option<OwnedFd>,
 }
 
-impl Foundation {
+impl RootFoundation {
     /// Assembles the plan's tree and makes it the root of this mount namespace.
     pub(super) fn enter(
         self,
         plan: &Plan,
-        processors: &Processors,
-        given: &mut dyn Given,
-    ) -> Result<Entered, StepFailure> {
+        processors: &ProcessorSet,
+        given: &mut dyn TreeGiver,
+    ) -> Result<EnteredTree, StepFailure> {
         let Self { root, covers, below } = self;
         let guest = plan.guest.as_deref().map(|path| program(path, below.as_fd(), given));
         let guest = guest.transpose()?;
-        let mut assembly = Assembly {
+        let mut assembly = RootAssembly {
             foundation: root,
             own_root: None,
             staging: match plan.has_own_root() {
-                true => Staging::Abandoned(0),
-                false => Staging::Cleared,
+                true => PartStaging::Abandoned(0),
+                false => PartStaging::Cleared,
             },
             covers,
             given,
@@ -135,7 +135,7 @@ impl Foundation {
         for (number, entry) in plan.entries.iter().enumerate() {
             assembly.add(number, entry)?;
         }
-        let Assembly {
+        let RootAssembly {
             mut foundation,
             mut own_root,
             covers,
@@ -158,7 +158,7 @@ impl Foundation {
         let entered = mount::enter_root(foundation.mount())
             .and_then(|()| own_root.as_ref().map_or(Ok(()), |root| mount::enter_root(root.mount())));
         entered.map_err(step("entering the new root", ""))?;
-        Ok(Entered { guest, shown })
+        Ok(EnteredTree { guest, shown })
     }
 }
 
@@ -167,7 +167,7 @@ impl Foundation {
 ///
 /// It is attached at `place` and goes with it; a mount that is detached all its life is unmounted alone when it is closed,
 /// and then the kernel waits for all processors.
-fn program(path: &Path, place: BorrowedFd<'_>, given: &mut dyn Given) -> Result<OwnedFd, StepFailure> {
+fn program(path: &Path, place: BorrowedFd<'_>, given: &mut dyn TreeGiver) -> Result<OwnedFd, StepFailure> {
     let tree = match given.tree(GUEST)? {
         Some(tree) => tree,
         None => mount::clone_tree(mount::current_directory(), path).map_err(step("opening", path))?,
@@ -228,17 +228,17 @@ pub(super) fn is_system(path: &Path) -> bool {
     SYSTEM.iter().any(|system| path.starts_with(system))
 }
 
-struct Assembly<'a> {
+struct RootAssembly<'a> {
     /// A tmpfs, which is the sandbox's root unless it has one of its own.
-    foundation: Root,
-    own_root: Option<Root>,
-    staging: Staging,
-    covers: Covers,
-    given: &'a mut dyn Given,
+    foundation: RootBuilder,
+    own_root: Option<RootBuilder>,
+    staging: PartStaging,
+    covers: EmptyCovers,
+    given: &'a mut dyn TreeGiver,
 }
 
-impl Assembly<'_> {
-    fn root(&mut self) -> &mut Root {
+impl RootAssembly<'_> {
+    fn root(&mut self) -> &mut RootBuilder {
         self.own_root.as_mut().unwrap_or(&mut self.foundation)
     }
 
@@ -254,7 +254,7 @@ impl Assembly<'_> {
                 layer,
             } => self.base(
                 number,
-                base::Lower {
+                base::LowerParts {
                     lower,
                     template: template.as_deref(),
                     skeleton: skeleton.as_deref(),
@@ -289,7 +289,11 @@ impl Assembly<'_> {
                 .file(contents, Mode::from(0o644), target)
                 .map_err(step("writing", &entry.target)),
             Node::Hidden { directory } => {
-                let kind = if *directory { Kind::Directory } else { Kind::File };
+                let kind = if *directory {
+                    TargetKind::Directory
+                } else {
+                    TargetKind::File
+                };
                 let root = self.own_root.as_ref().unwrap_or(&self.foundation);
                 self.covers
                     .hide(root, target, kind)
@@ -307,12 +311,12 @@ impl Assembly<'_> {
     }
 
     /// What a template holds of a directory: the upper directory of the layer that it was built in.
-    fn template(&mut self, number: usize, layer: &Path) -> Result<Part, StepFailure> {
+    fn template(&mut self, number: usize, layer: &Path) -> Result<DetachedPart, StepFailure> {
         let tree = match self.given.tree(template_number(number))? {
             Some(tree) => tree,
             None => mount::clone_resolved(layer).map_err(step("opening", layer))?,
         };
-        Ok(Part::from(tree).below(UPPER))
+        Ok(DetachedPart::from(tree).below(UPPER))
     }
 
     fn bind(&mut self, number: usize, source: &Path, access: Access, target: &Path) -> Result<(), StepFailure> {
@@ -320,7 +324,7 @@ impl Assembly<'_> {
         let attributes = if access == Access::Rw { WRITABLE } else { SEALED };
         mount::restrict_tree(tree.as_fd(), attributes).map_err(step("restricting", source))?;
         let kind = kind_of(tree.as_fd()).map_err(step("examining", source))?;
-        let tree = if access == Access::Ro && kind == Kind::Directory && !is_system(source) {
+        let tree = if access == Access::Ro && kind == TargetKind::Directory && !is_system(source) {
             layers::read_only(&mut self.foundation, &mut self.staging, &tree)
                 .map_err(step("mounting a read-only view of", source))?
         } else {
@@ -365,15 +369,19 @@ impl Assembly<'_> {
         )
         .map_err(step("mounting an overlay over", lower))?;
         self.root()
-            .attach(overlay.as_fd(), Kind::Directory, target)
+            .attach(overlay.as_fd(), TargetKind::Directory, target)
             .map_err(step("mounting the overlay of", lower))
     }
 }
 
-fn kind_of(tree: BorrowedFd<'_>) -> io::Result<Kind> {
+fn kind_of(tree: BorrowedFd<'_>) -> io::Result<TargetKind> {
     let stat = rustix::fs::fstat(tree)?;
     let is_directory = rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Directory;
-    Ok(if is_directory { Kind::Directory } else { Kind::File })
+    Ok(if is_directory {
+        TargetKind::Directory
+    } else {
+        TargetKind::File
+    })
 }
 
 /// A path of the plan as bytes that can be named in the child's messages.

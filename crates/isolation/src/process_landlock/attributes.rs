@@ -24,13 +24,13 @@ const NOW: i64 = 0x3fff_ffff;
 
 /// Carries such calls out below the directories that the sandbox may write.
 #[derive(Debug)]
-pub(super) struct Attributes {
+pub(super) struct AttributeMediator {
     writable: Vec<PathBuf>,
 }
 
 /// What a call wants.
 #[derive(Debug, Clone)]
-enum Change {
+enum AttributeChange {
     Mode(u32),
     Owner { uid: u32, gid: u32 },
     Times(Timestamps),
@@ -38,12 +38,12 @@ enum Change {
 
 /// On what: a descriptor of the program's, or a path from its descriptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Target {
+enum AttributeTarget {
     Descriptor(i32),
     Path { from: i32, path: Vec<u8>, follow: bool },
 }
 
-impl Attributes {
+impl AttributeMediator {
     /// For a sandbox with these grants.
     pub(super) fn new(grants: &[(PathBuf, GrantAccess)]) -> Self {
         let is_writable = |access: &GrantAccess| matches!(access, GrantAccess::Write | GrantAccess::WriteExecute);
@@ -68,7 +68,7 @@ impl Attributes {
     }
 }
 
-impl Attributes {
+impl AttributeMediator {
     /// Carries a call out; `None` if it is about something else than what the sandbox may write.
     pub(super) fn carry_out(&self, call: &Notification, listener: &Listener) -> Option<Result<(), Errno>> {
         let opened = understand(call).and_then(|(target, change)| Ok((open(call.pid, &target)?, change)));
@@ -84,32 +84,35 @@ impl Attributes {
     }
 }
 
-fn understand(call: &Notification) -> Result<(Target, Change), Errno> {
+fn understand(call: &Notification) -> Result<(AttributeTarget, AttributeChange), Errno> {
     let number = |index: usize| u32::try_from(call.args[index] & 0xffff_ffff).unwrap_or(u32::MAX);
     let descriptor = |index: usize| number(index).cast_signed();
     let path = |from, index, follow| {
-        Ok(Target::Path {
+        Ok(AttributeTarget::Path {
             from,
             path: text(call, index)?,
             follow,
         })
     };
-    let owner = |uid, gid| Change::Owner {
+    let owner = |uid, gid| AttributeChange::Owner {
         uid: number(uid),
         gid: number(gid),
     };
     match call.name() {
-        "chmod" => Ok((path(CURRENT_DIRECTORY, 0, true)?, Change::Mode(number(1)))),
-        "fchmod" => Ok((Target::Descriptor(descriptor(0)), Change::Mode(number(1)))),
-        "fchmodat" => Ok((path(descriptor(0), 1, true)?, Change::Mode(number(2)))),
+        "chmod" => Ok((path(CURRENT_DIRECTORY, 0, true)?, AttributeChange::Mode(number(1)))),
+        "fchmod" => Ok((
+            AttributeTarget::Descriptor(descriptor(0)),
+            AttributeChange::Mode(number(1)),
+        )),
+        "fchmodat" => Ok((path(descriptor(0), 1, true)?, AttributeChange::Mode(number(2)))),
         "chown" => Ok((path(CURRENT_DIRECTORY, 0, true)?, owner(1, 2))),
         "lchown" => Ok((path(CURRENT_DIRECTORY, 0, false)?, owner(1, 2))),
-        "fchown" => Ok((Target::Descriptor(descriptor(0)), owner(1, 2))),
+        "fchown" => Ok((AttributeTarget::Descriptor(descriptor(0)), owner(1, 2))),
         "fchownat" => {
             let follow = follows(number(4))?;
             let is_own = number(4) & EMPTY_PATH != 0 && text(call, 1)?.is_empty();
             let target = if is_own {
-                Target::Descriptor(descriptor(0))
+                AttributeTarget::Descriptor(descriptor(0))
             } else {
                 path(descriptor(0), 1, follow)?
             };
@@ -119,11 +122,11 @@ fn understand(call: &Notification) -> Result<(Target, Change), Errno> {
             let follow = follows(number(3))?;
             let is_own = call.args[1] == 0 || number(3) & EMPTY_PATH != 0 && text(call, 1)?.is_empty();
             let target = if is_own {
-                Target::Descriptor(descriptor(0))
+                AttributeTarget::Descriptor(descriptor(0))
             } else {
                 path(descriptor(0), 1, follow)?
             };
-            Ok((target, Change::Times(times(call, 2)?)))
+            Ok((target, AttributeChange::Times(times(call, 2)?)))
         }
         _ => Err(Errno::PERM),
     }
@@ -159,10 +162,10 @@ fn errno_of(error: &std::io::Error) -> Errno {
 }
 
 /// Opens the target as the program would, but through no link of `/proc`, which would be ours and not the program's.
-fn open(pid: u32, target: &Target) -> Result<OwnedFd, Errno> {
+fn open(pid: u32, target: &AttributeTarget) -> Result<OwnedFd, Errno> {
     let (from, path, follow) = match target {
-        Target::Descriptor(number) => return open_descriptor(pid, *number),
-        Target::Path { from, path, follow } => (*from, path, *follow),
+        AttributeTarget::Descriptor(number) => return open_descriptor(pid, *number),
+        AttributeTarget::Path { from, path, follow } => (*from, path, *follow),
     };
     if path.is_empty() {
         return Err(Errno::NOENT);
@@ -211,7 +214,7 @@ fn own_descriptor(path: &[u8]) -> Option<i32> {
     std::str::from_utf8(number).ok()?.parse().ok()
 }
 
-fn apply(place: &OwnedFd, change: &Change) -> Result<(), Errno> {
+fn apply(place: &OwnedFd, change: &AttributeChange) -> Result<(), Errno> {
     let found = rustix::fs::fstat(place)?;
     // We may have rights that the program has not; its own are those of the owner.
     if found.st_uid != rustix::process::geteuid().as_raw() {
@@ -219,9 +222,9 @@ fn apply(place: &OwnedFd, change: &Change) -> Result<(), Errno> {
     }
     match change {
         // The filter refuses set-user-id and set-group-id; not relied on here.
-        Change::Mode(mode) => rustix::fs::chmod(magic_link(place), Mode::from_raw_mode(mode & 0o1777)),
-        Change::Times(times) => rustix::fs::utimensat(CWD, magic_link(place), times, AtFlags::empty()),
-        Change::Owner { uid, gid } => {
+        AttributeChange::Mode(mode) => rustix::fs::chmod(magic_link(place), Mode::from_raw_mode(mode & 0o1777)),
+        AttributeChange::Times(times) => rustix::fs::utimensat(CWD, magic_link(place), times, AtFlags::empty()),
+        AttributeChange::Owner { uid, gid } => {
             // What changes nothing succeeds; archivers do that. Nothing else would with no capability to do it.
             let is_same = |wanted: u32, found: u32| wanted == u32::MAX || wanted == found;
             if is_same(*uid, found.st_uid) && is_same(*gid, found.st_gid) {
@@ -244,8 +247,8 @@ mod tests {
 
     use super::*;
 
-    fn path(path: &Path, follow: bool) -> Target {
-        Target::Path {
+    fn path(path: &Path, follow: bool) -> AttributeTarget {
+        AttributeTarget::Path {
             from: CURRENT_DIRECTORY,
             path: path.as_os_str().as_bytes().to_vec(),
             follow,
@@ -253,7 +256,7 @@ mod tests {
     }
 
     /// A directory that may be written, with a file, and one that may not.
-    fn site() -> (tempfile::TempDir, Attributes) {
+    fn site() -> (tempfile::TempDir, AttributeMediator) {
         let directory = tempfile::tempdir().unwrap();
         for name in ["in", "out"] {
             fs::create_dir(directory.path().join(name)).unwrap();
@@ -269,7 +272,7 @@ mod tests {
             (directory.path().join("out"), GrantAccess::ReadExecute),
             (PathBuf::from("/dev/null"), GrantAccess::Write),
         ];
-        let attributes = Attributes::new(&grants);
+        let attributes = AttributeMediator::new(&grants);
         (directory, attributes)
     }
 
@@ -299,7 +302,7 @@ mod tests {
         let place = open(std::process::id(), &path(&file, true)).unwrap();
         fs::rename(&file, site.path().join("in/moved")).unwrap();
         symlink("../out/file", &file).unwrap();
-        apply(&place, &Change::Mode(0o6755)).unwrap();
+        apply(&place, &AttributeChange::Mode(0o6755)).unwrap();
         assert_eq!(
             fs::metadata(site.path().join("in/moved")).unwrap().mode() & 0o7777,
             0o755
@@ -326,7 +329,7 @@ mod tests {
         };
         apply(
             &open(std::process::id(), &path(&link, false)).unwrap(),
-            &Change::Times(times),
+            &AttributeChange::Times(times),
         )
         .unwrap();
         assert_eq!(fs::symlink_metadata(&link).unwrap().mtime(), 1_000_000);
@@ -338,7 +341,7 @@ mod tests {
         let (site, _) = site();
         let place = open(std::process::id(), &path(&site.path().join("in/file"), true)).unwrap();
         let found = rustix::fs::fstat(&place).unwrap();
-        let owner = |uid, gid| apply(&place, &Change::Owner { uid, gid });
+        let owner = |uid, gid| apply(&place, &AttributeChange::Owner { uid, gid });
         assert_eq!(owner(found.st_uid, u32::MAX), Ok(()));
         assert_eq!(owner(u32::MAX, found.st_gid), Ok(()));
         assert_eq!(owner(found.st_uid + 1, u32::MAX), Err(Errno::PERM));
@@ -354,7 +357,7 @@ mod tests {
             Errno::LOOP
         );
         assert_eq!(
-            open(std::process::id(), &Target::Descriptor(-1)).unwrap_err(),
+            open(std::process::id(), &AttributeTarget::Descriptor(-1)).unwrap_err(),
             Errno::BADF
         );
     }

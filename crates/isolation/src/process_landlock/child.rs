@@ -15,11 +15,11 @@ use rustix::process::Signal;
 
 use crate::limits::{self, HeldByGroup};
 use crate::process::child::{keep_to_cpus, place_control, place_guest, step, unexpected, use_null_streams};
-use crate::process::handshake::{ChildEnd, FromParent, Handed, StepFailure};
+use crate::process::handshake::{ChildEnd, FromParent, HandedDescriptors, StepFailure};
 
 /// What the child gets from the process that it is a copy of.
 #[derive(Debug)]
-pub(super) struct Inherited<'a> {
+pub(super) struct InheritedDescriptors<'a> {
     pub(super) plan: &'a Plan,
     pub(super) channel: &'a ChildEnd,
     /// The guest's end of the control socket.
@@ -36,7 +36,7 @@ pub(super) struct Inherited<'a> {
 }
 
 /// Runs the child; returns, with an exit code, only if something failed.
-pub(super) fn run(inherited: &Inherited<'_>) -> i32 {
+pub(super) fn run(inherited: &InheritedDescriptors<'_>) -> i32 {
     for &descriptor in inherited.parents {
         process::close_inherited(descriptor);
     }
@@ -49,7 +49,7 @@ pub(super) fn run(inherited: &Inherited<'_>) -> i32 {
     }
 }
 
-fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, StepFailure> {
+fn become_guest(inherited: &InheritedDescriptors<'_>) -> Result<std::convert::Infallible, StepFailure> {
     process::die_with_parent().map_err(step("tying the first process to its supervisor"))?;
     rustix::process::setsid().map_err(|error| step("starting a session")(error.into()))?;
     rustix::process::umask(Mode::from(0o022));
@@ -98,9 +98,9 @@ fn become_guest(inherited: &Inherited<'_>) -> Result<std::convert::Infallible, S
     let listener = filter
         .install_with_listener()
         .map_err(step("installing the system call filter"))?;
-    let handed = Handed {
+    let handed = HandedDescriptors {
         listener: Some(listener.as_fd()),
-        ..Handed::default()
+        ..HandedDescriptors::default()
     };
     inherited
         .channel
@@ -121,7 +121,7 @@ fn wait_for_start(channel: &ChildEnd) -> Result<OwnedFd, StepFailure> {
     }
 }
 
-fn limit(inherited: &Inherited<'_>) -> Result<(), StepFailure> {
+fn limit(inherited: &InheritedDescriptors<'_>) -> Result<(), StepFailure> {
     for (resource, value) in inherited.rlimits {
         rlimit::lower(*resource, *value).map_err(|error| step("setting resource limits")(error.source.into()))?;
     }
@@ -143,7 +143,7 @@ fn give_up_privileges() -> Result<(), StepFailure> {
 }
 
 /// The first wall at this level: what may be read, written and executed.
-fn restrict_paths(inherited: &Inherited<'_>) -> Result<(char, &'static str, String), StepFailure> {
+fn restrict_paths(inherited: &InheritedDescriptors<'_>) -> Result<(char, &'static str, String), StepFailure> {
     let mut places = Vec::new();
     for (path, access) in inherited.grants {
         match mount::open_place(path) {

@@ -13,18 +13,18 @@ use offleash_sys::namespaces::{self, Child, Namespaces};
 use offleash_sys::rlimit::Resource;
 use offleash_sys::{process, socket};
 
-use super::attributes::Attributes;
-use super::grants::{self, Layout};
-use super::places::Places;
-use super::remains::Remains;
-use super::running::{LandlockSandbox, Parts};
-use super::workspace::{self, CopyError, Manifest, Room};
+use super::attributes::AttributeMediator;
+use super::grants::{self, GrantLayout};
+use super::places::PathPairs;
+use super::remains::RemainingProcesses;
+use super::running::{LandlockSandbox, SandboxParts};
+use super::workspace::{self, CopyError, CopyManifest, CopyRoom};
 use super::{child, describe, failed};
 use crate::error::IsolationError;
 use crate::guest_image;
 use crate::limits::{self, HeldByGroup};
-use crate::process::grouping::{Group, Grouping};
-use crate::process::handshake::{self, ParentEnd, Report};
+use crate::process::grouping::{Group, GroupPlan};
+use crate::process::handshake::{self, ChildReport, ParentEnd};
 use crate::sandbox::{Enforcement, Leftovers};
 
 /// Makes a sandbox; when it fails, everything that was made is gone again.
@@ -39,15 +39,15 @@ pub(super) fn create(plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Landl
         });
     }
     let layout = grants::lay_out(plan);
-    let grouping = Grouping::plan(plan, None, Vec::new());
+    let grouping = GroupPlan::plan(plan, None, Vec::new());
     let mut enforcement = Enforcement::default();
     grouping.describe(&plan.limits, &mut enforcement);
     describe::require(plan, &enforcement)?;
     describe::limits(plan, grouping.held().pids, &mut enforcement);
     describe::check(plan, &layout, &mut enforcement)?;
 
-    let places = Places::new(plan, &layout);
-    let mut unfinished = Unfinished {
+    let places = PathPairs::new(plan, &layout);
+    let mut unfinished = UnfinishedSandbox {
         places,
         copies: Vec::new(),
         remains: None,
@@ -58,7 +58,7 @@ pub(super) fn create(plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Landl
     let (control, guest_control) =
         socket::stream_pair().map_err(|error| failed("making the control socket", "", error))?;
     let (channel, child_end) = handshake::pair().map_err(|error| failed("making the set-up socket", "", error))?;
-    let inherited = child::Inherited {
+    let inherited = child::InheritedDescriptors {
         plan,
         channel: &child_end,
         control: guest_control.as_fd(),
@@ -72,11 +72,11 @@ pub(super) fn create(plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Landl
             .and_then(|cpus| usize::try_from(cpus.millis.div_ceil(1000)).ok()),
         kept_to_cpus: grouping.keeps_to_cpus(&plan.limits),
     };
-    let remains = Remains::prepare().map_err(|error| failed("becoming the parent of orphans", "", error))?;
+    let remains = RemainingProcesses::prepare().map_err(|error| failed("becoming the parent of orphans", "", error))?;
     let first = namespaces::fork_into(Namespaces::default(), None, || child::run(&inherited))
         .map_err(|error| failed("starting the first process", "", error))?;
     drop((child_end, guest_control));
-    let first = unfinished.remains.insert(Started { remains, first });
+    let first = unfinished.remains.insert(StartedChild { remains, first });
     first.remains.watch(first.first.pid);
 
     let report = unfinished.finish(&grouping, &channel, leftovers)?;
@@ -88,12 +88,12 @@ pub(super) fn create(plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Landl
     enforcement.enforced.extend(swap.enforced);
     enforcement.not_enforced.extend(swap.not_enforced);
     let (places, copies, started, group) = unfinished.complete();
-    let Some(Started { remains, first }) = started else {
+    let Some(StartedChild { remains, first }) = started else {
         return Err(IsolationError::Guest {
             reason: "the first process is gone".to_owned(),
         });
     };
-    let parts = Parts {
+    let parts = SandboxParts {
         first,
         remains,
         channel,
@@ -103,34 +103,34 @@ pub(super) fn create(plan: &Plan, leftovers: &mut dyn Leftovers) -> Result<Landl
         enforcement,
         places,
         copies,
-        attributes: Attributes::new(&grants),
+        attributes: AttributeMediator::new(&grants),
         most_processes: plan.limits.pids.filter(|_| !grouping.held().pids),
     };
     Ok(LandlockSandbox::new(plan, parts))
 }
 
 #[derive(Debug)]
-struct Started {
-    remains: Remains,
+struct StartedChild {
+    remains: RemainingProcesses,
     first: Child,
 }
 
 /// A copy that was made: its directory, and what is in it.
-pub(super) type MadeCopy = (PathBuf, Manifest);
+pub(super) type MadeCopy = (PathBuf, CopyManifest);
 
 /// What was made so far, and is unmade if the rest fails.
 #[derive(Debug)]
-struct Unfinished {
-    places: Places,
+struct UnfinishedSandbox {
+    places: PathPairs,
     copies: Vec<MadeCopy>,
-    remains: Option<Started>,
+    remains: Option<StartedChild>,
     group: Option<Group>,
 }
 
-type Made = (Places, Vec<MadeCopy>, Option<Started>, Option<Group>);
+type MadeSandbox = (PathPairs, Vec<MadeCopy>, Option<StartedChild>, Option<Group>);
 
-impl Unfinished {
-    fn make_directories(&mut self, plan: &Plan, layout: &Layout) -> Result<(), IsolationError> {
+impl UnfinishedSandbox {
+    fn make_directories(&mut self, plan: &Plan, layout: &GrantLayout) -> Result<(), IsolationError> {
         self.places.make().map_err(|error| {
             failed(
                 "making the sandbox's own directories",
@@ -138,7 +138,7 @@ impl Unfinished {
                 error,
             )
         })?;
-        let room = Room {
+        let room = CopyRoom {
             bytes: plan.limits.workspace.map(|size| size.0),
             inodes: plan.limits.inodes,
         };
@@ -151,7 +151,7 @@ impl Unfinished {
         Ok(())
     }
 
-    fn grants(&self, plan: &Plan, layout: &Layout) -> Vec<(PathBuf, GrantAccess)> {
+    fn grants(&self, plan: &Plan, layout: &GrantLayout) -> Vec<(PathBuf, GrantAccess)> {
         let access = if plan.executables.is_empty() {
             GrantAccess::WriteExecute
         } else {
@@ -168,10 +168,10 @@ impl Unfinished {
     /// Puts the first process into its cgroup and has it become the guest.
     fn finish(
         &mut self,
-        grouping: &Grouping,
+        grouping: &GroupPlan,
         channel: &ParentEnd,
         leftovers: &mut dyn Leftovers,
-    ) -> Result<Report, IsolationError> {
+    ) -> Result<ChildReport, IsolationError> {
         let served = self.serve(grouping, channel, leftovers);
         if served.is_err() {
             // The child waits for more; it must end rather than wait for ever.
@@ -190,7 +190,7 @@ impl Unfinished {
 
     fn serve(
         &mut self,
-        grouping: &Grouping,
+        grouping: &GroupPlan,
         channel: &ParentEnd,
         leftovers: &mut dyn Leftovers,
     ) -> Result<(), IsolationError> {
@@ -211,7 +211,7 @@ impl Unfinished {
             .map_err(|error| failed("telling the first process", "", error))
     }
 
-    fn complete(mut self) -> Made {
+    fn complete(mut self) -> MadeSandbox {
         let places = std::mem::take(&mut self.places);
         (
             places,
@@ -222,7 +222,7 @@ impl Unfinished {
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for UnfinishedSandbox {
     fn drop(&mut self) {
         // The first failure is what the user is told. What stays in the run's directory goes when the run is removed.
         if let Some(mut started) = self.remains.take() {

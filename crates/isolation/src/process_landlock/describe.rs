@@ -4,10 +4,10 @@ use offleash_core::level::{Degrade, Level};
 use offleash_core::limits::LimitName;
 use offleash_core::plan::Plan;
 
-use super::grants::Layout;
-use super::places::Places;
+use super::grants::GrantLayout;
+use super::places::PathPairs;
 use crate::error::IsolationError;
-use crate::process::handshake::Report;
+use crate::process::handshake::ChildReport;
 use crate::sandbox::Enforcement;
 
 /// What of Landlock this level cannot be safe without; the owner may go on without by `degrade = "allow"`.
@@ -25,7 +25,7 @@ const NEEDS: [(u32, &str, &str); 2] = [
 ];
 
 /// Says what cannot be, and refuses unless the owner accepts that.
-pub(super) fn check(plan: &Plan, layout: &Layout, enforcement: &mut Enforcement) -> Result<(), IsolationError> {
+pub(super) fn check(plan: &Plan, layout: &GrantLayout, enforcement: &mut Enforcement) -> Result<(), IsolationError> {
     let mut lacking = layout.impossible.clone();
     let abi = offleash_sys::landlock::abi().ok().flatten().unwrap_or(0);
     if abi == 0 {
@@ -90,7 +90,7 @@ pub(super) fn limits(plan: &Plan, group_bounds_pids: bool, enforcement: &mut Enf
 }
 
 /// What is held, and what this level lacks by its nature.
-pub(super) fn nature(layout: &Layout, places: &Places, report: &Report, enforcement: &mut Enforcement) {
+pub(super) fn nature(layout: &GrantLayout, places: &PathPairs, report: &ChildReport, enforcement: &mut Enforcement) {
     for (control, means) in [
         ("capabilities", "none held, and none to be gained by exec"),
         (

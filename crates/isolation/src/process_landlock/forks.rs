@@ -9,14 +9,14 @@ use crate::limits::ProcessTree;
 
 /// The processes and threads of one sandbox.
 #[derive(Debug)]
-pub(super) struct Forks {
+pub(super) struct KnownForks {
     tree: ProcessTree,
     most: u64,
     /// At least as many as there are: those of the last count and all that were admitted since.
     at_most: u64,
 }
 
-impl Forks {
+impl KnownForks {
     /// Allows `most` processes and threads to the sandbox of this guest, itself included.
     pub(super) fn new(guest: Pid, most: u64) -> Self {
         Self {
@@ -50,11 +50,11 @@ mod tests {
         let own = rustix::process::getpid();
         let tree = ProcessTree::new(own);
         let now = tree.usage(&tree.processes()).pids;
-        let mut forks = Forks::new(own, now + 40);
+        let mut forks = KnownForks::new(own, now + 40);
         let admitted = (0..now + 400).filter(|_| forks.admit()).count();
         // What was admitted and never came is forgotten at each count.
         assert!(admitted >= 40, "{admitted}");
-        let mut full = Forks::new(own, 1);
+        let mut full = KnownForks::new(own, 1);
         assert!(!full.admit());
     }
 }

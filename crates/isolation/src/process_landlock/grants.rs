@@ -19,11 +19,11 @@ const COMPARED_UP_TO: u64 = 64 << 10;
 
 /// A plan as this level can carry it out.
 #[derive(Debug, Default)]
-pub(super) struct Layout {
+pub(super) struct GrantLayout {
     /// What is granted of the host, by its path.
     pub(super) grants: Vec<(PathBuf, GrantAccess)>,
     /// The host directories that are copied, and the layers for the copies.
-    pub(super) copies: Vec<Copy>,
+    pub(super) copies: Vec<CopiedDirectory>,
     /// What was asked for and cannot be, with the reason.
     pub(super) impossible: Vec<(String, String)>,
     /// Whether git directories outside of the workspace are only readable.
@@ -32,7 +32,7 @@ pub(super) struct Layout {
 
 /// A directory that is worked on as a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Copy {
+pub(super) struct CopiedDirectory {
     /// The host's directory.
     pub(super) lower: PathBuf,
     /// The layer, in which `upper` becomes the copy.
@@ -41,7 +41,7 @@ pub(super) struct Copy {
     pub(super) hidden: Vec<PathBuf>,
 }
 
-impl Copy {
+impl CopiedDirectory {
     pub(super) fn directory(&self) -> PathBuf {
         self.layer.join("upper")
     }
@@ -59,8 +59,8 @@ impl Copy {
 }
 
 /// Resolves the plan's entries, in their order, into what this level can do.
-pub(super) fn lay_out(plan: &Plan) -> Layout {
-    let mut layout = Layout::default();
+pub(super) fn lay_out(plan: &Plan) -> GrantLayout {
+    let mut layout = GrantLayout::default();
     for (number, entry) in plan.entries.iter().enumerate() {
         let above = plan.entries[..number]
             .iter()
@@ -72,7 +72,7 @@ pub(super) fn lay_out(plan: &Plan) -> Layout {
     layout
 }
 
-impl Layout {
+impl GrantLayout {
     fn add(&mut self, entry: &Entry, above: Option<&Entry>) {
         match &entry.node {
             Node::Bind { source, access } => self.bind(entry, source, *access, above),
@@ -128,7 +128,7 @@ impl Layout {
 
     fn overlay(&mut self, lower: &Path, layer: &Path) {
         if self.copies.is_empty() {
-            let copy = Copy {
+            let copy = CopiedDirectory {
                 lower: lower.to_owned(),
                 layer: layer.to_owned(),
                 hidden: Vec::new(),

@@ -68,7 +68,7 @@ fn plan(entries: Vec<Entry>, executables: Vec<PathBuf>) -> Plan {
     }
 }
 
-fn laid_out(entries: Vec<Entry>) -> Layout {
+fn laid_out(entries: Vec<Entry>) -> GrantLayout {
     lay_out(&plan(entries, Vec::new()))
 }
 

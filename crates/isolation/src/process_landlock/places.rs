@@ -13,20 +13,20 @@ use std::path::{Path, PathBuf};
 use offleash_core::exec::ExecRequest;
 use offleash_core::plan::Plan;
 
-use super::grants::Layout;
+use super::grants::GrantLayout;
 
 /// Pairs of a path of the plan and the path where that is here; by default none.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub(super) struct PathPairs {
     /// The directory that holds home and temporary files; a layer in form, so that it is measured like one.
     private: PathBuf,
     moved: Vec<(PathBuf, PathBuf)>,
     temporary: PathBuf,
 }
 
-impl Places {
+impl PathPairs {
     /// Decides where everything is; nothing is made yet.
-    pub(super) fn new(plan: &Plan, layout: &Layout) -> Self {
+    pub(super) fn new(plan: &Plan, layout: &GrantLayout) -> Self {
         // In a layer where there is one, because layers are removed when the changes in them are applied or dropped.
         let around = layout.copies.first().map_or(&plan.run_directory, |copy| &copy.layer);
         let private = around.join("private");
@@ -120,8 +120,8 @@ mod tests {
 
     use super::*;
 
-    fn places() -> Places {
-        Places {
+    fn places() -> PathPairs {
+        PathPairs {
             private: "/state/private".into(),
             moved: vec![
                 ("/tmp/project".into(), "/state/layer/upper".into()),

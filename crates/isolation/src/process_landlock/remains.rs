@@ -31,13 +31,13 @@ fn guests() -> MutexGuard<'static, Vec<i32>> {
 
 /// The processes of one sandbox, as far as they can be known from outside.
 #[derive(Debug)]
-pub(super) struct Remains {
+pub(super) struct RemainingProcesses {
     /// The children that this process had before.
     before: Vec<u32>,
     guest: Option<Pid>,
 }
 
-impl Remains {
+impl RemainingProcesses {
     /// Makes this process the one to which orphans go. To be called before the guest is started.
     ///
     /// # Errors

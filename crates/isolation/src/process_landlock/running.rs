@@ -13,31 +13,31 @@ use offleash_sys::namespaces::Child;
 use offleash_sys::seccomp::{Listener, Notification};
 use rustix::io::Errno;
 
-use super::attributes::Attributes;
+use super::attributes::AttributeMediator;
 use super::create::MadeCopy;
-use super::forks::Forks;
-use super::places::Places;
-use super::remains::Remains;
+use super::forks::KnownForks;
+use super::places::PathPairs;
+use super::remains::RemainingProcesses;
 use super::workspace;
 use crate::error::IsolationError;
-use crate::guest_link::{GuestLink, Mediator, running};
+use crate::guest_link::{CallMediator, GuestLink, running};
 use crate::limits::Watcher;
 use crate::process::grouping::Group;
 use crate::process::handshake::ParentEnd;
 use crate::sandbox::{Enforcement, Final, SandboxEvent};
-use crate::supervised::{Holding, Served, Supervised};
+use crate::supervised::{LevelHolding, ServedBy, SupervisedSandbox};
 
 /// What the filter leaves to us.
 #[derive(Debug)]
 struct LeftToUs {
-    attributes: Attributes,
+    attributes: AttributeMediator,
     /// Where no group counts.
-    forks: Option<Forks>,
+    forks: Option<KnownForks>,
 }
 
-impl Mediator for LeftToUs {
+impl CallMediator for LeftToUs {
     fn admits_process(&mut self) -> bool {
-        self.forks.as_mut().is_none_or(Forks::admit)
+        self.forks.as_mut().is_none_or(KnownForks::admit)
     }
 
     fn carry_out(&mut self, call: &Notification, listener: &Listener) -> Option<Result<(), Errno>> {
@@ -47,38 +47,38 @@ impl Mediator for LeftToUs {
 
 /// What a sandbox is put together from.
 #[derive(Debug)]
-pub(super) struct Parts {
+pub(super) struct SandboxParts {
     pub(super) first: Child,
-    pub(super) remains: Remains,
+    pub(super) remains: RemainingProcesses,
     pub(super) channel: ParentEnd,
     pub(super) control: OwnedFd,
     pub(super) listener: Option<OwnedFd>,
     pub(super) group: Option<Group>,
     pub(super) enforcement: Enforcement,
-    pub(super) places: Places,
+    pub(super) places: PathPairs,
     pub(super) copies: Vec<MadeCopy>,
-    pub(super) attributes: Attributes,
+    pub(super) attributes: AttributeMediator,
     /// How many processes to admit, where no group counts them.
     pub(super) most_processes: Option<u64>,
 }
 
 /// A running sandbox.
-pub(super) type LandlockSandbox = Supervised<Rules>;
+pub(super) type LandlockSandbox = SupervisedSandbox<RuleHolding>;
 
 /// What holds it.
 #[derive(Debug)]
-pub(super) struct Rules {
+pub(super) struct RuleHolding {
     /// Held so that its id stays its own.
     _first: Child,
-    remains: Remains,
-    places: Places,
+    remains: RemainingProcesses,
+    places: PathPairs,
     copies: Vec<MadeCopy>,
     pids: Option<u64>,
 }
 
 impl LandlockSandbox {
-    pub(super) fn new(plan: &Plan, parts: Parts) -> Self {
-        let Parts {
+    pub(super) fn new(plan: &Plan, parts: SandboxParts) -> Self {
+        let SandboxParts {
             first,
             remains,
             channel,
@@ -95,15 +95,15 @@ impl LandlockSandbox {
             .iter()
             .filter_map(|(directory, _)| Some(directory.parent()?.to_owned()));
         let layers = copied.chain([places.as_layer()]).collect();
-        let forks = most_processes.map(|most| Forks::new(first.pid, most));
+        let forks = most_processes.map(|most| KnownForks::new(first.pid, most));
         let left_to_us = LeftToUs { attributes, forks };
-        let served = Served {
+        let served = ServedBy {
             link: GuestLink::new(control, listener)
                 .without_oom_score()
                 .mediated_by(left_to_us),
             watcher: Watcher::new(plan.limits.clone(), group, first.pid, layers),
         };
-        let rules = Rules {
+        let rules = RuleHolding {
             _first: first,
             remains,
             places,
@@ -114,7 +114,7 @@ impl LandlockSandbox {
     }
 }
 
-impl Holding for Rules {
+impl LevelHolding for RuleHolding {
     const LEVEL: Level = Level::ProcessLandlock;
     const SERVES_FILES: bool = false;
 
@@ -129,7 +129,7 @@ impl Holding for Rules {
         Ok(Cow::Owned(self.places.translate(request)))
     }
 
-    fn take_in(&mut self, served: &mut Served) -> Vec<SandboxEvent> {
+    fn take_in(&mut self, served: &mut ServedBy) -> Vec<SandboxEvent> {
         served.watch_what_is_reserved();
         let refused = self.pids.filter(|_| served.link.take_put_off());
         let (limit, effect) = (LimitName::Pids, LimitEffect::Refused);
@@ -137,7 +137,7 @@ impl Holding for Rules {
         hit.map(SandboxEvent::Limit).into_iter().collect()
     }
 
-    fn end(&mut self, served: &mut Served) -> Result<Final, IsolationError> {
+    fn end(&mut self, served: &mut ServedBy) -> Result<Final, IsolationError> {
         if let Some(group) = served.watcher.group() {
             // Nothing escapes this; what follows is for what is in no group, and reaps.
             group

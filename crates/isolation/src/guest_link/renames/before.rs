@@ -15,20 +15,20 @@ use crate::process::UPPER;
 
 /// The overlays of a sandbox.
 #[derive(Debug)]
-pub(super) struct Before(Vec<Overlay>);
+pub(super) struct OverlayTable(Vec<KnownOverlay>);
 
 #[derive(Debug)]
-struct Overlay {
+struct KnownOverlay {
     /// Where it is inside.
     target: PathBuf,
     lowers: Vec<PathBuf>,
 }
 
-impl Before {
+impl OverlayTable {
     pub(super) fn of(plan: &Plan) -> Self {
         let overlay = |target: &Path, lowers: Vec<PathBuf>| {
             let target = Path::new("/").join(target);
-            Overlay { target, lowers }
+            KnownOverlay { target, lowers }
         };
         let overlays = plan.entries.iter().filter_map(|entry| match &entry.node {
             Node::Overlay { lower, .. } => Some(overlay(&entry.target, vec![lower.clone()])),
@@ -90,11 +90,11 @@ mod tests {
             std::fs::create_dir_all(place.path().join(name)).unwrap();
         }
         std::fs::write(place.path().join("usr/file"), "").unwrap();
-        let overlay = |target: &str, lowers: &[&str]| Overlay {
+        let overlay = |target: &str, lowers: &[&str]| KnownOverlay {
             target: target.into(),
             lowers: lowers.iter().map(|lower| place.path().join(lower)).collect(),
         };
-        let before = Before(vec![overlay("/", &["root"]), overlay("/usr", &["skeleton", "usr"])]);
+        let before = OverlayTable(vec![overlay("/", &["root"]), overlay("/usr", &["skeleton", "usr"])]);
         for path in ["/usr", "/usr/kept", "/usr/made", "/", "elsewhere", "/usr/file"] {
             assert!(before.may_have_at(Path::new(path)), "{path}");
         }

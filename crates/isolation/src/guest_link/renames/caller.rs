@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 
 use super::PLACE;
-use super::before::Before;
+use super::before::OverlayTable;
 
 /// `AT_FDCWD` (fcntl.h).
 const CURRENT_DIRECTORY: i32 = -100;
@@ -26,25 +26,25 @@ const OVERLAY: u64 = 0x794c_7630;
 
 /// What holds for everybody in the sandbox.
 #[derive(Debug)]
-pub(in crate::guest_link) struct Kept {
+pub(in crate::guest_link) struct SandboxIdentity {
     first: Pid,
     /// Whether the guest can be somebody else.
     has_superuser: bool,
-    before: Before,
+    before: OverlayTable,
 }
 
-impl Kept {
+impl SandboxIdentity {
     pub(super) fn of(first: Pid, plan: &Plan) -> Self {
         Self {
             first,
             has_superuser: plan.has_superuser(),
-            before: Before::of(plan),
+            before: OverlayTable::of(plan),
         }
     }
 }
 
 /// A renaming as a worker can carry it out.
-pub(super) struct Asked {
+pub(super) struct RenameRequest {
     pub(super) paths: [Vec<u8>; 2],
     pub(super) from: [OwnedFd; 2],
     pub(super) replaces: bool,
@@ -52,12 +52,12 @@ pub(super) struct Asked {
 }
 
 /// The arguments of a renaming: for each path from which descriptor it leads, and which argument it is.
-struct Arguments {
+struct RenameArguments {
     paths: [(i32, usize); 2],
     replaces: bool,
 }
 
-impl Arguments {
+impl RenameArguments {
     fn of(call: &Notification) -> Self {
         let descriptor = |index: usize| {
             let low = u32::try_from(call.args[index] & 0xffff_ffff).unwrap_or(u32::MAX);
@@ -78,8 +78,8 @@ impl Arguments {
 
 /// Whether a directory of an overlay may be what is renamed; a cheap look at what may be another thing by the time that the
 /// kernel looks.
-pub(super) fn may_be_directory(call: &Notification, kept: &Kept) -> bool {
-    let (descriptor, argument) = Arguments::of(call).paths[0];
+pub(super) fn may_be_directory(call: &Notification, kept: &SandboxIdentity) -> bool {
+    let (descriptor, argument) = RenameArguments::of(call).paths[0];
     let Ok(path) = call.text(argument) else {
         return false;
     };
@@ -110,10 +110,10 @@ fn look(pid: u32, descriptor: i32, path: &[u8]) -> Result<Option<OwnedFd>, Errno
     Ok(is_overlay.then_some(found))
 }
 
-impl Asked {
+impl RenameRequest {
     /// What is asked for; `None` if it is not for a worker. To be believed only if the call waits still.
-    pub(super) fn by(call: &Notification, kept: &Kept) -> Option<Self> {
-        let arguments = Arguments::of(call);
+    pub(super) fn by(call: &Notification, kept: &SandboxIdentity) -> Option<Self> {
+        let arguments = RenameArguments::of(call);
         let user = user(call.pid, kept)?;
         let [old, new] = arguments.paths;
         let path = |(_, argument)| call.text(argument).ok();
@@ -134,9 +134,9 @@ impl Asked {
 }
 
 /// As whom a worker is to act, so that it may do what the caller may and no more; `None` if there is nobody like that.
-fn user(pid: u32, kept: &Kept) -> Option<Option<Ids>> {
+fn user(pid: u32, kept: &SandboxIdentity) -> Option<Option<Ids>> {
     let first = kept.first.as_raw_pid().cast_unsigned();
-    let (caller, guest) = (Status::of(pid)?, Status::of(first)?);
+    let (caller, guest) = (CallerStatus::of(pid)?, CallerStatus::of(first)?);
     if !has_same_root(pid, first) {
         return None;
     }
@@ -155,14 +155,14 @@ fn user(pid: u32, kept: &Kept) -> Option<Option<Ids>> {
 
 /// Who a process is (proc_pid_status(5)).
 #[derive(Debug, PartialEq, Eq)]
-struct Status {
+struct CallerStatus {
     user: String,
     group: String,
     groups: String,
     capabilities: String,
 }
 
-impl Status {
+impl CallerStatus {
     fn of(pid: u32) -> Option<Self> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         Self::parse(&text)
@@ -250,11 +250,11 @@ mod tests {
     #[test]
     fn only_who_has_one_id_in_every_respect_can_be_acted_for() {
         let text = |user: &str| format!("Name:\tx\nUid:\t{user}\nGid:\t5\t5\t5\t5\nGroups:\t \nCapEff:\t00\n");
-        let one = |user: &str| Status::parse(&text(user)).unwrap().one("Uid");
+        let one = |user: &str| CallerStatus::parse(&text(user)).unwrap().one("Uid");
         assert_eq!(one("7\t7\t7\t7"), Some(7));
         assert_eq!(one("7\t7\t7\t8"), None);
         assert_eq!(one("7\t0\t7\t7"), None);
-        assert_eq!(Status::parse("Name:\tx\n"), None);
+        assert_eq!(CallerStatus::parse("Name:\tx\n"), None);
     }
 
     #[test]

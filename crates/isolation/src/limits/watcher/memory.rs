@@ -26,7 +26,7 @@ const HELPS_WITHIN: Duration = Duration::from_secs(1);
 
 /// The kills for want of memory in a sandbox that outlives them.
 #[derive(Debug, Default)]
-pub(super) struct Kills {
+pub(super) struct MemoryKills {
     /// As many as the kernel has counted.
     counted: u64,
     /// When the last ones were noticed, at most [`MOST`] of them.
@@ -40,13 +40,13 @@ pub(super) struct Kills {
 
 /// What there is to say of kills.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum KillNews {
     Nothing,
     Some,
     TooMany,
 }
 
-impl Kills {
+impl MemoryKills {
     /// Takes note of how many the kernel has counted.
     fn note(&mut self, now: Instant, counted: u64) {
         let new = counted.saturating_sub(self.counted);
@@ -60,18 +60,18 @@ impl Kills {
         self.untold |= new > 0;
     }
 
-    fn news(&mut self, now: Instant) -> News {
+    fn news(&mut self, now: Instant) -> KillNews {
         let is_within = |time: &Instant| now.saturating_duration_since(*time) < WITHIN;
         if self.times.len() >= MOST && self.times.front().is_some_and(is_within) {
-            return News::TooMany;
+            return KillNews::TooMany;
         }
         let is_told = |told: Instant| now.saturating_duration_since(told) < TOLD_EVERY;
         if !self.untold || self.told.is_some_and(is_told) {
-            return News::Nothing;
+            return KillNews::Nothing;
         }
         self.untold = false;
         self.told = Some(now);
-        News::Some
+        KillNews::Some
     }
 
     /// Whether there was one a moment ago.
@@ -86,7 +86,7 @@ impl Watcher {
     pub(crate) fn ending(mut self, end: MemoryEnd) -> Self {
         self.kills = match end {
             MemoryEnd::Sandbox => None,
-            MemoryEnd::Process => Some(Kills::default()),
+            MemoryEnd::Process => Some(MemoryKills::default()),
         };
         self
     }
@@ -111,9 +111,9 @@ impl Watcher {
         };
         kills.note(now, counted);
         match kills.news(now) {
-            News::Nothing => {}
-            News::Some => hits.push(ended(limit)),
-            News::TooMany => {
+            KillNews::Nothing => {}
+            KillNews::Some => hits.push(ended(limit)),
+            KillNews::TooMany => {
                 self.seen.out_of_memory = true;
                 hits.push(killed(LimitName::Memory, limit));
             }
@@ -190,28 +190,31 @@ mod tests {
 
     #[test]
     fn kills_are_told_now_and_then_and_too_many_end_the_sandbox() {
-        let mut kills = Kills::default();
+        let mut kills = MemoryKills::default();
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        assert_eq!(kills.news(start), News::Nothing);
+        assert_eq!(kills.news(start), KillNews::Nothing);
         kills.note(start, 1);
         assert!(kills.were_lately(at(900)) && !kills.were_lately(at(1000)));
-        assert_eq!((kills.news(start), kills.news(start)), (News::Some, News::Nothing));
+        assert_eq!(
+            (kills.news(start), kills.news(start)),
+            (KillNews::Some, KillNews::Nothing)
+        );
         // The same number is no news.
         kills.note(at(2000), 1);
         assert!(!kills.were_lately(at(2000)));
         kills.note(at(2000), 3);
         assert_eq!(
             (kills.news(at(2000)), kills.news(at(5000))),
-            (News::Nothing, News::Some)
+            (KillNews::Nothing, KillNews::Some)
         );
         // As many as are borne for ever, and then one within the time that is one too many.
         for number in 0..100 {
             kills.note(at(20_000 + number * 530), 4 + number);
-            assert_ne!(kills.news(at(20_000 + number * 530)), News::TooMany, "{number}");
+            assert_ne!(kills.news(at(20_000 + number * 530)), KillNews::TooMany, "{number}");
         }
         kills.note(at(100_000), u64::MAX);
-        assert_eq!(kills.news(at(100_000)), News::TooMany);
+        assert_eq!(kills.news(at(100_000)), KillNews::TooMany);
         assert!(kills.times.len() <= MOST);
     }
 }

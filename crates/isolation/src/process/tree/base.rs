@@ -12,8 +12,8 @@ use offleash_sys::mount;
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Uid};
 
 use super::layers;
-use super::root::{Kind, Root};
-use super::{Assembly, SEALED, kernel, step};
+use super::root::{RootBuilder, TargetKind};
+use super::{RootAssembly, SEALED, kernel, step};
 use crate::process::handshake::StepFailure;
 
 /// Where the root is put together, on the tmpfs that goes afterwards.
@@ -25,23 +25,23 @@ const COPIED_UP_TO: usize = 64 << 10;
 
 /// What an overlay of the base template lies over.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Lower<'a> {
+pub(super) struct LowerParts<'a> {
     pub(super) lower: &'a Path,
     /// What a template holds of it, above all else.
     pub(super) template: Option<&'a Path>,
     pub(super) skeleton: Option<&'a Path>,
 }
 
-impl Assembly<'_> {
+impl RootAssembly<'_> {
     /// Adds a part of the base template; the root directory comes first.
     pub(super) fn base(
         &mut self,
         number: usize,
-        Lower {
+        LowerParts {
             lower,
             template,
             skeleton,
-        }: Lower<'_>,
+        }: LowerParts<'_>,
         layer: &Path,
         target: &Path,
     ) -> Result<(), StepFailure> {
@@ -63,7 +63,7 @@ impl Assembly<'_> {
         if !target.as_os_str().is_empty() {
             return self
                 .root()
-                .attach(overlay.as_fd(), Kind::Directory, target)
+                .attach(overlay.as_fd(), TargetKind::Directory, target)
                 .map_err(step("mounting the overlay of", lower));
         }
         let root = enter(&mut self.foundation, overlay).map_err(step("mounting the new root", ""))?;
@@ -73,26 +73,26 @@ impl Assembly<'_> {
 }
 
 /// Makes the overlay the root, with what the foundation has of the kernel.
-fn enter(foundation: &mut Root, overlay: OwnedFd) -> io::Result<Root> {
+fn enter(foundation: &mut RootBuilder, overlay: OwnedFd) -> io::Result<RootBuilder> {
     let place = Path::new(PLACE);
-    foundation.attach(overlay.as_fd(), Kind::Directory, place)?;
-    let mut root = Root::over(overlay);
+    foundation.attach(overlay.as_fd(), TargetKind::Directory, place)?;
+    let mut root = RootBuilder::over(overlay);
     for name in [kernel::PROC, kernel::DEV] {
         let tree = mount::clone_tree(foundation.mount(), Path::new(name))?;
-        root.attach(tree.as_fd(), Kind::Directory, Path::new(name))?;
+        root.attach(tree.as_fd(), TargetKind::Directory, Path::new(name))?;
     }
     Ok(root)
 }
 
 /// Seals what was taken from the foundation, which is sealed as a whole elsewhere, and cuts all off from the host.
-pub(super) fn seal(root: &Root) -> io::Result<()> {
+pub(super) fn seal(root: &RootBuilder) -> io::Result<()> {
     let dev = mount::open_below(root.mount(), Path::new(kernel::DEV))?;
     mount::restrict_mount(dev.as_fd(), SEALED)?;
     mount::make_private(root.mount())
 }
 
 /// Makes a home directory with what is in `/etc/skel`, unless it is there.
-pub(super) fn home(root: &mut Root, target: &Path, owner: UserIds, mode: u32) -> io::Result<()> {
+pub(super) fn home(root: &mut RootBuilder, target: &Path, owner: UserIds, mode: u32) -> io::Result<()> {
     let Some(home) = root.new_directory(target)? else {
         return Ok(());
     };

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use offleash_sys::mount::{self, Attributes};
 use rustix::fs::Mode;
 
-use super::root::{Kind, Root};
+use super::root::{RootBuilder, TargetKind};
 use super::{DATA, SEALED, step};
 use crate::process::handshake::StepFailure;
 use crate::process::masks;
@@ -36,27 +36,27 @@ const BOOT_ID: &str = ".boot-id";
 
 /// What things are hidden by: an empty file and an empty directory, each a mount that allows nothing.
 #[derive(Debug)]
-pub(super) struct Covers {
-    file: Cover,
-    directory: Cover,
+pub(super) struct EmptyCovers {
+    file: EmptyCover,
+    directory: EmptyCover,
 }
 
 #[derive(Debug)]
-struct Cover {
+struct EmptyCover {
     /// One that is not in use yet.
     spare: Option<OwnedFd>,
     /// Where one is in use. The others are copies of that one: older kernels copy attached mounts only.
     used: PathBuf,
 }
 
-impl Covers {
-    pub(super) fn make(root: &mut Root) -> io::Result<Self> {
+impl EmptyCovers {
+    pub(super) fn make(root: &mut RootBuilder) -> io::Result<Self> {
         root.file(&[], Mode::empty(), Path::new(EMPTY_FILE))?;
         rustix::fs::mkdirat(root.mount(), EMPTY_DIRECTORY, Mode::empty())?;
         let cover = |name: &str| {
             let tree = mount::clone_tree(root.mount(), Path::new(name))?;
             mount::restrict_tree(tree.as_fd(), NOTHING)?;
-            Ok::<_, io::Error>(Cover {
+            Ok::<_, io::Error>(EmptyCover {
                 spare: Some(tree),
                 used: PathBuf::new(),
             })
@@ -77,13 +77,13 @@ impl Covers {
     }
 
     /// Removes the names of the covers, after which nothing more can be covered.
-    pub(super) fn finish(self, root: &mut Root) -> io::Result<()> {
-        root.remove(Path::new(EMPTY_FILE), Kind::File)?;
-        root.remove(Path::new(EMPTY_DIRECTORY), Kind::Directory)
+    pub(super) fn finish(self, root: &mut RootBuilder) -> io::Result<()> {
+        root.remove(Path::new(EMPTY_FILE), TargetKind::File)?;
+        root.remove(Path::new(EMPTY_DIRECTORY), TargetKind::Directory)
     }
 
     /// Covers `target`, if it exists, by something empty that can be neither opened nor replaced.
-    pub(super) fn hide(&mut self, root: &Root, target: &Path, kind: Kind) -> io::Result<()> {
+    pub(super) fn hide(&mut self, root: &RootBuilder, target: &Path, kind: TargetKind) -> io::Result<()> {
         self.cover(kind).put(root, target, |tree| {
             mount::attach(tree.as_fd(), mount::open_below(root.mount(), target)?.as_fd())
         })
@@ -91,7 +91,7 @@ impl Covers {
 
     /// As [`Self::hide`], for what lies in `/proc`, where no symbolic link leads astray, and with the root as the current
     /// directory.
-    fn hide_in_proc(&mut self, root: &Root, target: &Path, kind: Kind) -> io::Result<()> {
+    fn hide_in_proc(&mut self, root: &RootBuilder, target: &Path, kind: TargetKind) -> io::Result<()> {
         let cover = self.cover(kind);
         if cover.spare.is_none() && mount::repeat(&cover.used, target).is_ok() {
             return Ok(());
@@ -102,21 +102,26 @@ impl Covers {
         })
     }
 
-    fn cover(&mut self, kind: Kind) -> &mut Cover {
+    fn cover(&mut self, kind: TargetKind) -> &mut EmptyCover {
         match kind {
-            Kind::File => &mut self.file,
-            Kind::Directory => &mut self.directory,
+            TargetKind::File => &mut self.file,
+            TargetKind::Directory => &mut self.directory,
         }
     }
 }
 
-impl Cover {
+impl EmptyCover {
     fn is_used(&self) -> bool {
         !self.used.as_os_str().is_empty()
     }
 
     /// Covers `target` by `attach`, if it exists.
-    fn put(&mut self, root: &Root, target: &Path, attach: impl FnOnce(&OwnedFd) -> io::Result<()>) -> io::Result<()> {
+    fn put(
+        &mut self,
+        root: &RootBuilder,
+        target: &Path,
+        attach: impl FnOnce(&OwnedFd) -> io::Result<()>,
+    ) -> io::Result<()> {
         let tree = match self.spare.take() {
             Some(spare) => spare,
             // A copy of a mount has its attributes.
@@ -139,16 +144,16 @@ impl Cover {
 }
 
 /// Mounts a procfs and covers what of it is not the sandbox's business.
-pub(super) fn mount_proc(root: &mut Root, covers: &mut Covers) -> Result<(), StepFailure> {
+pub(super) fn mount_proc(root: &mut RootBuilder, covers: &mut EmptyCovers) -> Result<(), StepFailure> {
     let mounted = root.mount_new(c"proc", &[], DATA, Path::new(PROC));
     mounted.map_err(step("mounting procfs at", "/proc"))?;
-    let hide = |(files, kind): (&[&str], Kind)| {
+    let hide = |(files, kind): (&[&str], TargetKind)| {
         let mut paths = files.iter().map(Path::new);
         paths.try_for_each(|path| covers.hide_in_proc(root, path, kind))
     };
     [
-        (masks::FILES.as_slice(), Kind::File),
-        (masks::DIRECTORIES.as_slice(), Kind::Directory),
+        (masks::FILES.as_slice(), TargetKind::File),
+        (masks::DIRECTORIES.as_slice(), TargetKind::Directory),
     ]
     .into_iter()
     .try_for_each(hide)
@@ -158,7 +163,7 @@ pub(super) fn mount_proc(root: &mut Root, covers: &mut Covers) -> Result<(), Ste
     .map_err(step("covering files in", "/proc"))
 }
 
-fn make_read_only(root: &Root, target: &Path) -> io::Result<()> {
+fn make_read_only(root: &RootBuilder, target: &Path) -> io::Result<()> {
     let tree = mount::clone_tree(root.mount(), target)?;
     let attributes = Attributes {
         read_only: true,
@@ -168,7 +173,7 @@ fn make_read_only(root: &Root, target: &Path) -> io::Result<()> {
     mount::attach_at(tree.as_fd(), root.mount(), target)
 }
 
-fn replace_boot_id(root: &mut Root) -> io::Result<()> {
+fn replace_boot_id(root: &mut RootBuilder) -> io::Result<()> {
     let name = Path::new(BOOT_ID);
     root.file(random_uuid()?.as_bytes(), Mode::from(0o644), name)?;
     let own = mount::clone_tree(root.mount(), name)?;
@@ -178,7 +183,7 @@ fn replace_boot_id(root: &mut Root) -> io::Result<()> {
         attached => attached?,
     }
     // What is mounted keeps its file.
-    root.remove(name, Kind::File)
+    root.remove(name, TargetKind::File)
 }
 
 /// A random UUID (version 4) and a newline, as in `/proc/sys/kernel/random/boot_id`.
@@ -199,13 +204,13 @@ fn random_uuid() -> io::Result<String> {
 }
 
 /// Makes a `/dev` of the nodes that everything needs, and its own pseudo terminals.
-pub(super) fn make_dev(root: &mut Root) -> Result<(), StepFailure> {
+pub(super) fn make_dev(root: &mut RootBuilder) -> Result<(), StepFailure> {
     let directory = Path::new(DEV);
     for name in masks::DEVICES {
         let host = Path::new("/dev").join(name);
         let node = mount::clone_tree(mount::current_directory(), &host).map_err(step("opening", &host))?;
         let attached = mount::restrict_tree(node.as_fd(), DEVICES)
-            .and_then(|()| root.attach(node.as_fd(), Kind::File, &directory.join(name)));
+            .and_then(|()| root.attach(node.as_fd(), TargetKind::File, &directory.join(name)));
         attached.map_err(step("mounting the device", &host))?;
     }
     for (name, to) in masks::DEVICE_LINKS {

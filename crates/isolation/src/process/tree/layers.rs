@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use offleash_sys::mount::{self, Attributes};
 use rustix::fs::{Mode, OFlags};
 
-use super::root::{Kind, Root};
+use super::root::{RootBuilder, TargetKind};
 use super::{SEALED, WRITABLE, new_tmpfs};
 
 /// Where parts are kept while overlays are made of them, on the foundation; gone before anything runs.
@@ -16,7 +16,7 @@ const STAGING: &str = ".staging";
 
 /// What becomes of the parts once their overlay is made.
 #[derive(Debug)]
-pub(super) enum Staging {
+pub(super) enum PartStaging {
     /// They go at once: the foundation is to be the sandbox's root.
     Cleared,
     /// They go with the foundation, which another root replaces; as many overlays were made so far. Each time that
@@ -24,7 +24,7 @@ pub(super) enum Staging {
     Abandoned(usize),
 }
 
-impl Staging {
+impl PartStaging {
     /// A directory of the foundation for the parts of one more overlay.
     fn place(&mut self) -> PathBuf {
         match self {
@@ -39,7 +39,7 @@ impl Staging {
 
 /// A detached tree that an overlay lies over.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct DetachedPart {
     tree: OwnedFd,
     /// The directory in it that is meant; the whole tree if empty.
     below: &'static str,
@@ -48,13 +48,13 @@ pub(super) struct Part {
 /// The directory of a layer that holds what was written.
 pub(crate) const UPPER: &str = "upper";
 
-impl From<OwnedFd> for Part {
+impl From<OwnedFd> for DetachedPart {
     fn from(tree: OwnedFd) -> Self {
         Self { tree, below: "" }
     }
 }
 
-impl Part {
+impl DetachedPart {
     /// A directory in it, and nothing else.
     pub(super) fn below(self, below: &'static str) -> Self {
         Self { below, ..self }
@@ -63,9 +63,9 @@ impl Part {
 
 /// An overlay of `lowers`, the topmost first, whose changes go to `layer`, which holds `upper` and `work`.
 pub(super) fn writable(
-    root: &mut Root,
-    staging: &mut Staging,
-    lowers: &[Part],
+    root: &mut RootBuilder,
+    staging: &mut PartStaging,
+    lowers: &[DetachedPart],
     layer: &OwnedFd,
 ) -> io::Result<OwnedFd> {
     // `volatile`: nothing in a sandbox needs to survive a power failure, and without it unmounting would write back
@@ -97,7 +97,7 @@ pub(super) fn writable(
 ///
 /// A mount that is read-only still lets a program connect to a unix socket that lies in it, such as that of a
 /// container engine. A socket of an overlay is another one, to which nobody listens.
-pub(super) fn read_only(root: &mut Root, staging: &mut Staging, lower: &OwnedFd) -> io::Result<OwnedFd> {
+pub(super) fn read_only(root: &mut RootBuilder, staging: &mut PartStaging, lower: &OwnedFd) -> io::Result<OwnedFd> {
     // An overlay without a writable layer needs two to read from; the second is empty.
     let empty = new_tmpfs(Some(4096), Some(1), 0o555, SEALED)?;
     let options: [(&CStr, &[u8]); 2] = [(c"lowerdir", b"lower:layer"), (c"userxattr", b"")];
@@ -110,8 +110,8 @@ pub(super) fn read_only(root: &mut Root, staging: &mut Staging, lower: &OwnedFd)
 ///
 /// From Linux 6.15 on overlayfs takes detached trees, too; but each of them is unmounted alone when it is closed.
 fn overlay(
-    root: &mut Root,
-    staging: &mut Staging,
+    root: &mut RootBuilder,
+    staging: &mut PartStaging,
     parts: &[(&str, BorrowedFd<'_>)],
     options: &[(&CStr, &[u8])],
     attributes: Attributes,
@@ -120,7 +120,7 @@ fn overlay(
     for (name, _) in parts {
         root.directory(&place.join(name))?;
     }
-    if matches!(staging, Staging::Cleared) {
+    if matches!(staging, PartStaging::Cleared) {
         // A mount of its own, with which the parts go at once.
         mount::repeat(&place, &place)?;
     }
@@ -131,12 +131,12 @@ fn overlay(
     rustix::process::fchdir(&opened)?;
     let overlay = mount::new_filesystem(c"overlay", options, attributes);
     rustix::process::fchdir(root.mount())?;
-    if matches!(staging, Staging::Cleared) {
+    if matches!(staging, PartStaging::Cleared) {
         mount::detach(&place)?;
         for (name, _) in parts {
-            root.remove(&place.join(name), Kind::Directory)?;
+            root.remove(&place.join(name), TargetKind::Directory)?;
         }
-        root.remove(&place, Kind::Directory)?;
+        root.remove(&place, TargetKind::Directory)?;
     }
     overlay
 }

@@ -16,20 +16,20 @@ use rustix::io::Errno;
 
 /// What kind of thing a target must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TargetKind {
     Directory,
     File,
 }
 
 /// A root under construction. Paths are relative to it, and it is the current directory.
 #[derive(Debug)]
-pub(super) struct Root {
+pub(super) struct RootBuilder {
     mount: OwnedFd,
     /// Directories that were made here and not mounted upon, nor anything above them.
     own: HashSet<PathBuf>,
 }
 
-impl Root {
+impl RootBuilder {
     pub(super) fn new(mount: OwnedFd) -> io::Result<Self> {
         rustix::process::fchdir(&mount)?;
         let own = HashSet::from([PathBuf::new()]);
@@ -54,7 +54,7 @@ impl Root {
         if self.own.contains(target) || target.as_os_str().is_empty() {
             return Ok(());
         }
-        if self.make(target, Kind::Directory)? {
+        if self.make(target, TargetKind::Directory)? {
             if self.is_in_own(target) {
                 self.own.insert(target.to_owned());
             }
@@ -65,7 +65,7 @@ impl Root {
     }
 
     /// Mounts `tree` at `target`, which is made as `kind` if it does not exist.
-    pub(super) fn attach(&mut self, tree: BorrowedFd<'_>, kind: Kind, target: &Path) -> io::Result<()> {
+    pub(super) fn attach(&mut self, tree: BorrowedFd<'_>, kind: TargetKind, target: &Path) -> io::Result<()> {
         let made = self.make(target, kind)?;
         if self.is_in_own(target) && (made || self.own.contains(target)) {
             mount::attach_at(tree, self.mount(), target)?;
@@ -84,10 +84,10 @@ impl Root {
         attributes: Attributes,
         target: &Path,
     ) -> io::Result<()> {
-        let made = self.make(target, Kind::Directory)?;
+        let made = self.make(target, TargetKind::Directory)?;
         if !self.is_in_own(target) || !(made || self.own.contains(target)) {
             let tree = mount::new_filesystem(name, options, attributes)?;
-            return self.attach(tree.as_fd(), Kind::Directory, target);
+            return self.attach(tree.as_fd(), TargetKind::Directory, target);
         }
         mount::mount_new(name, options, attributes, target)?;
         self.own.retain(|own| !own.starts_with(target));
@@ -123,7 +123,7 @@ impl Root {
 
     /// Makes the directory `target`, and answers it opened; `None` if something is there.
     pub(super) fn new_directory(&mut self, target: &Path) -> io::Result<Option<OwnedFd>> {
-        match self.make(target, Kind::Directory)? {
+        match self.make(target, TargetKind::Directory)? {
             true => self.open(target).map(Some),
             false => Ok(None),
         }
@@ -136,10 +136,10 @@ impl Root {
     }
 
     /// Removes a file or an empty directory of ours.
-    pub(super) fn remove(&mut self, target: &Path, kind: Kind) -> io::Result<()> {
+    pub(super) fn remove(&mut self, target: &Path, kind: TargetKind) -> io::Result<()> {
         let flags = match kind {
-            Kind::Directory => AtFlags::REMOVEDIR,
-            Kind::File => AtFlags::empty(),
+            TargetKind::Directory => AtFlags::REMOVEDIR,
+            TargetKind::File => AtFlags::empty(),
         };
         match rustix::fs::unlinkat(&self.mount, target, flags) {
             Ok(()) | Err(Errno::NOENT) => {
@@ -151,15 +151,17 @@ impl Root {
     }
 
     /// Whether it was made; false if something is there.
-    fn make(&mut self, target: &Path, kind: Kind) -> io::Result<bool> {
+    fn make(&mut self, target: &Path, kind: TargetKind) -> io::Result<bool> {
         if target.as_os_str().is_empty() || self.own.contains(target) {
             return Ok(false);
         }
         let parent = self.parent(target)?;
         let (place, name) = (self.place(&parent), name_in(&parent, target));
         let made = match kind {
-            Kind::Directory => rustix::fs::mkdirat(place, name, Mode::from(0o755)),
-            Kind::File => rustix::fs::mknodat(place, name, FileType::RegularFile, Mode::from(0o644), Dev::default()),
+            TargetKind::Directory => rustix::fs::mkdirat(place, name, Mode::from(0o755)),
+            TargetKind::File => {
+                rustix::fs::mknodat(place, name, FileType::RegularFile, Mode::from(0o644), Dev::default())
+            }
         };
         match made {
             Ok(()) => Ok(true),

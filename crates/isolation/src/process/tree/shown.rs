@@ -14,10 +14,10 @@ use offleash_sys::mount::{self, Attributes};
 use rustix::fs::{Mode, OFlags};
 
 use super::kernel::NOTHING;
-use super::root::{Kind, Root};
+use super::root::{RootBuilder, TargetKind};
 use super::{DATA, TmpfsOptions, step};
-use crate::limits::shown::{Amounts, File, Form, Shown, cpu_list, cpuinfo_of, stat_of};
-use crate::process::child::Processors;
+use crate::limits::shown::{GroupForm, ShownFile, ShownLimits, UsedAmounts, cpu_list, cpuinfo_of, stat_of};
+use crate::process::child::ProcessorSet;
 use crate::process::handshake::StepFailure;
 use crate::process::showing::{GROUPS, MEMINFO, STAT};
 
@@ -37,24 +37,24 @@ const WRITABLE: Attributes = DATA;
 
 /// Shows the limits of `plan` below `root`; answers the directory in which they are kept up to date.
 pub(super) fn show(
-    root: &mut Root,
+    root: &mut RootBuilder,
     own: BorrowedFd<'_>,
     plan: &Plan,
-    processors: &Processors,
+    processors: &ProcessorSet,
 ) -> Result<Option<OwnedFd>, StepFailure> {
     if plan.descent == Descent::Zygote {
         return Ok(None);
     }
     let machine = rustix::system::sysinfo();
     let bytes = machine.totalram.saturating_mul(machine.mem_unit.into());
-    let Some(shown) = Shown::of(&plan.limits, processors.usable.clone(), bytes) else {
+    let Some(shown) = ShownLimits::of(&plan.limits, processors.usable.clone(), bytes) else {
         return Ok(None);
     };
     let failed = || step("showing the limits in", "/sys");
     let made = TmpfsOptions::new(Some(BYTES), Some(INODES), 0o755)
         .with(|options| mount::new_filesystem(c"tmpfs", options, WRITABLE))
         .map_err(failed())?;
-    let form = Form::of(&read(own, Path::new("proc/self/cgroup")).map_err(failed())?);
+    let form = GroupForm::of(&read(own, Path::new("proc/self/cgroup")).map_err(failed())?);
     let of_proc = fill(&made, &shown, form, own, processors).map_err(failed())?;
     attach(root, &made, &of_proc).map_err(failed())?;
     Ok(Some(made))
@@ -63,18 +63,18 @@ pub(super) fn show(
 /// Writes all files, and answers those that cover others.
 fn fill(
     made: &OwnedFd,
-    shown: &Shown,
-    form: Form,
+    shown: &ShownLimits,
+    form: GroupForm,
     own: BorrowedFd<'_>,
-    processors: &Processors,
+    processors: &ProcessorSet,
 ) -> io::Result<Vec<&'static str>> {
-    let used = Amounts::default();
+    let used = UsedAmounts::default();
     let mut of_proc = Vec::new();
     let groups = Path::new(GROUPS);
     for (name, text) in shown.group(form, &used) {
         write(made, &groups.join(name), &text)?;
     }
-    if form == Form::V1 {
+    if form == GroupForm::V1 {
         rustix::fs::symlinkat(LINK.0, made, LINK.1)?;
     }
     if let Some(text) = shown.meminfo(&used) {
@@ -83,7 +83,7 @@ fn fill(
     }
     if processors.are_some_of_all {
         let cpus = processors.usable.as_slice();
-        let files: [File; 2] = [
+        let files: [ShownFile; 2] = [
             (CPUINFO, cpuinfo_of(&read(own, Path::new(CPUINFO))?, cpus)),
             (STAT, stat_of(&read(own, Path::new(STAT))?, cpus)),
         ];
@@ -103,8 +103,8 @@ fn fill(
 }
 
 /// Puts the files where programs look for them.
-fn attach(root: &mut Root, made: &OwnedFd, of_proc: &[&str]) -> io::Result<()> {
-    root.attach(made.as_fd(), Kind::Directory, Path::new(SYS))?;
+fn attach(root: &mut RootBuilder, made: &OwnedFd, of_proc: &[&str]) -> io::Result<()> {
+    root.attach(made.as_fd(), TargetKind::Directory, Path::new(SYS))?;
     for name in of_proc {
         let tree = mount::clone_tree(made.as_fd(), Path::new(name))?;
         mount::restrict_tree(tree.as_fd(), NOTHING)?;
@@ -162,7 +162,7 @@ mod tests {
 
     use super::*;
 
-    fn filled(form: Form, are_some_of_all: bool) -> (tempfile::TempDir, Vec<&'static str>) {
+    fn filled(form: GroupForm, are_some_of_all: bool) -> (tempfile::TempDir, Vec<&'static str>) {
         let limits = Limits {
             memory: Some(Bytes::mib(100)),
             cpus: Some(CpuCount { millis: 1000 }),
@@ -171,8 +171,8 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let made = std::fs::File::open(scratch.path()).unwrap();
         let own = std::fs::File::open("/").unwrap();
-        let shown = Shown::of(&limits, vec![0], 1 << 40).unwrap();
-        let processors = Processors {
+        let shown = ShownLimits::of(&limits, vec![0], 1 << 40).unwrap();
+        let processors = ProcessorSet {
             usable: vec![0],
             are_some_of_all,
         };
@@ -183,10 +183,10 @@ mod tests {
     #[test]
     fn each_form_has_its_files_where_programs_look_for_them() {
         for (form, file, link) in [
-            (Form::V2, "memory.swap.max", false),
-            (Form::V2, "cgroup.controllers", false),
-            (Form::V1, "memory/memory.limit_in_bytes", true),
-            (Form::V1, "cpu,cpuacct/cpu.cfs_quota_us", true),
+            (GroupForm::V2, "memory.swap.max", false),
+            (GroupForm::V2, "cgroup.controllers", false),
+            (GroupForm::V1, "memory/memory.limit_in_bytes", true),
+            (GroupForm::V1, "cpu,cpuacct/cpu.cfs_quota_us", true),
         ] {
             let (scratch, of_proc) = filled(form, false);
             let groups = scratch.path().join(GROUPS);
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn processors_are_shown_where_they_are_not_all() {
-        let (scratch, of_proc) = filled(Form::V2, true);
+        let (scratch, of_proc) = filled(GroupForm::V2, true);
         assert_eq!(of_proc, [MEMINFO, CPUINFO, STAT]);
         let cpus = scratch.path().join(CPUS);
         assert_eq!(std::fs::read_to_string(cpus.join("online")).unwrap(), "0\n");

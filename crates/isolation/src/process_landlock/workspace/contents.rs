@@ -7,11 +7,11 @@ use rustix::io::Errno;
 
 /// Copies files, and remembers what the two file systems cannot do.
 #[derive(Debug)]
-pub(super) struct Copier {
+pub(super) struct ContentCopier {
     clones: bool,
 }
 
-impl Copier {
+impl ContentCopier {
     pub(super) fn new() -> Self {
         Self { clones: true }
     }

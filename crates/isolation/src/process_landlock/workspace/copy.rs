@@ -12,12 +12,12 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps, Xa
 use rustix::io::Errno;
 use rustix::time::ClockId;
 
-use super::contents::Copier;
-use super::{Copied, DIRECTORY, MOST_LEVELS, Manifest, names, open_root, stat_at};
+use super::contents::ContentCopier;
+use super::{CopiedNode, CopyManifest, DIRECTORY, MOST_LEVELS, names, open_root, stat_at};
 
 /// How much may be copied; `None` is without limit.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Room {
+pub(crate) struct CopyRoom {
     pub(crate) bytes: Option<u64>,
     pub(crate) inodes: Option<u64>,
 }
@@ -42,12 +42,17 @@ pub(crate) enum CopyError {
 /// is on another file system.
 ///
 /// Also returns what was copied when it fails, so that it can be removed.
-pub(crate) fn copy(lower: &Path, upper: &Path, hidden: &[PathBuf], room: Room) -> (Manifest, Result<(), CopyError>) {
-    let mut work = Work {
-        manifest: Manifest::default(),
+pub(crate) fn copy(
+    lower: &Path,
+    upper: &Path,
+    hidden: &[PathBuf],
+    room: CopyRoom,
+) -> (CopyManifest, Result<(), CopyError>) {
+    let mut work = CopyWork {
+        manifest: CopyManifest::default(),
         hidden: hidden.iter().map(PathBuf::as_path).collect(),
         room,
-        copier: Copier::new(),
+        copier: ContentCopier::new(),
         latest: (0, 0),
     };
     let copied = work.copy(lower, upper);
@@ -57,17 +62,17 @@ pub(crate) fn copy(lower: &Path, upper: &Path, hidden: &[PathBuf], room: Room) -
     (work.manifest, copied)
 }
 
-struct Work<'a> {
-    manifest: Manifest,
+struct CopyWork<'a> {
+    manifest: CopyManifest,
     hidden: HashSet<&'a Path>,
-    room: Room,
-    copier: Copier,
+    room: CopyRoom,
+    copier: ContentCopier,
     /// The latest change time of a copy.
     latest: (i64, u64),
 }
 
 /// A directory that is being copied.
-struct Level {
+struct CopyLevel {
     path: PathBuf,
     from: OwnedFd,
     to: OwnedFd,
@@ -79,7 +84,7 @@ fn at(path: &Path) -> impl Fn(Errno) -> CopyError + '_ {
     |error| CopyError::Io(path.to_owned(), error.into())
 }
 
-impl Work<'_> {
+impl CopyWork<'_> {
     fn copy(&mut self, lower: &Path, upper: &Path) -> Result<(), CopyError> {
         let here = Path::new(".");
         let io = |error| CopyError::Io(here.to_owned(), error);
@@ -89,7 +94,7 @@ impl Work<'_> {
         let device = stat.st_dev;
         let left = names(from.as_fd()).map_err(at(here))?;
         self.manifest.directories.insert(PathBuf::new(), Default::default());
-        let mut levels = vec![Level {
+        let mut levels = vec![CopyLevel {
             path: PathBuf::new(),
             from,
             to,
@@ -114,7 +119,7 @@ impl Work<'_> {
     }
 
     /// Copies one entry; a directory is only made, and returned to be filled.
-    fn entry(&mut self, level: &Level, name: &OsStr, device: u64) -> Result<Option<Level>, CopyError> {
+    fn entry(&mut self, level: &CopyLevel, name: &OsStr, device: u64) -> Result<Option<CopyLevel>, CopyError> {
         let path = level.path.join(name);
         if self.hidden.contains(path.as_path()) {
             return Ok(None);
@@ -142,11 +147,11 @@ impl Work<'_> {
 
     fn directory(
         &mut self,
-        level: &Level,
+        level: &CopyLevel,
         name: &OsStr,
         path: PathBuf,
         stat: Stat,
-    ) -> Result<Option<Level>, CopyError> {
+    ) -> Result<Option<CopyLevel>, CopyError> {
         self.take_room(&stat)?;
         let from = match rustix::fs::openat(&level.from, name, OFlags::RDONLY | DIRECTORY, Mode::empty()) {
             Ok(from) => from,
@@ -159,7 +164,7 @@ impl Work<'_> {
         self.manifest.directories.insert(path.clone(), Default::default());
         // Now and again when it is full, so that it is known even if the copy fails in between.
         self.remember(&level.path, name, level.to.as_fd()).map_err(at(&path))?;
-        Ok(Some(Level {
+        Ok(Some(CopyLevel {
             path,
             from,
             to,
@@ -169,7 +174,7 @@ impl Work<'_> {
     }
 
     /// Gives a directory that is full its permissions and times.
-    fn close(&mut self, done: &Level, parent: &Level) -> Result<(), CopyError> {
+    fn close(&mut self, done: &CopyLevel, parent: &CopyLevel) -> Result<(), CopyError> {
         let name = done.path.file_name().unwrap_or_default();
         let finished = rustix::fs::fchmod(&done.to, Mode::from_raw_mode(done.stat.st_mode & 0o7777))
             .and_then(|()| rustix::fs::futimens(&done.to, &times(&done.stat)))
@@ -177,7 +182,7 @@ impl Work<'_> {
         finished.map_err(at(&done.path))
     }
 
-    fn file(&mut self, level: &Level, name: &OsStr, path: &Path, stat: &Stat) -> Result<bool, CopyError> {
+    fn file(&mut self, level: &CopyLevel, name: &OsStr, path: &Path, stat: &Stat) -> Result<bool, CopyError> {
         // The wait for a pipe that somebody put in place of the file meanwhile would have no end.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let from = match rustix::fs::openat(&level.from, name, flags, Mode::empty()) {
@@ -205,7 +210,7 @@ impl Work<'_> {
     }
 
     fn remember(&mut self, directory: &Path, name: &OsStr, to: BorrowedFd<'_>) -> rustix::io::Result<()> {
-        let copied = Copied::of(&stat_at(to, name)?);
+        let copied = CopiedNode::of(&stat_at(to, name)?);
         self.latest = self.latest.max(copied.changed);
         let names = self.manifest.directories.entry(directory.to_owned()).or_default();
         names.insert(name.to_owned(), copied);
@@ -224,7 +229,7 @@ impl Work<'_> {
     }
 }
 
-fn symlink(level: &Level, name: &OsStr, stat: &Stat) -> rustix::io::Result<bool> {
+fn symlink(level: &CopyLevel, name: &OsStr, stat: &Stat) -> rustix::io::Result<bool> {
     let target = match rustix::fs::readlinkat(&level.from, name, Vec::new()) {
         Ok(target) => target,
         Err(Errno::NOENT | Errno::INVAL) => return Ok(false),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
-use super::{Copied, Manifest, Opened, names, open_ours, open_root, stat_at};
+use super::{CopiedNode, CopyManifest, OpenedDirectory, names, open_ours, open_root, stat_at};
 
 /// Removes from `upper` what was not touched since it was copied, and marks what is gone.
 ///
@@ -18,9 +18,9 @@ use super::{Copied, Manifest, Opened, names, open_ours, open_root, stat_at};
 ///
 /// # Errors
 /// When something cannot be read, removed or marked. What remains then still describes every change but removals.
-pub(crate) fn reduce(upper: &Path, manifest: &Manifest) -> io::Result<()> {
+pub(crate) fn reduce(upper: &Path, manifest: &CopyManifest) -> io::Result<()> {
     let root = open_root_of_ours(upper)?;
-    let mut levels = vec![Level::enter(PathBuf::new(), root, manifest)?];
+    let mut levels = vec![DiffLevel::enter(PathBuf::new(), root, manifest)?];
     while let Some(level) = levels.last_mut() {
         if let Some(name) = level.left.pop() {
             let deeper = level.entry(&name, manifest)?;
@@ -37,7 +37,7 @@ pub(crate) fn reduce(upper: &Path, manifest: &Manifest) -> io::Result<()> {
     Ok(())
 }
 
-fn open_root_of_ours(upper: &Path) -> io::Result<Opened> {
+fn open_root_of_ours(upper: &Path) -> io::Result<OpenedDirectory> {
     let parent = open_root(upper.parent().unwrap_or(Path::new("/")))?;
     Ok(open_ours(parent.as_fd(), upper.file_name().unwrap_or_default())?)
 }
@@ -46,18 +46,18 @@ fn open_root_of_ours(upper: &Path) -> io::Result<Opened> {
 ///
 /// New ones are not entered, since all in them is new; so there are at most as many levels as were copied, however deep
 /// the code made its own.
-struct Level<'a> {
+struct DiffLevel<'a> {
     path: PathBuf,
-    directory: Opened,
-    copied: &'a HashMap<OsString, Copied>,
+    directory: OpenedDirectory,
+    copied: &'a HashMap<OsString, CopiedNode>,
     /// What is there and was not looked at yet.
     left: Vec<OsString>,
     /// What was copied and is not there any more.
     gone: Vec<&'a OsStr>,
 }
 
-impl<'a> Level<'a> {
-    fn enter(path: PathBuf, directory: Opened, manifest: &'a Manifest) -> io::Result<Self> {
+impl<'a> DiffLevel<'a> {
+    fn enter(path: PathBuf, directory: OpenedDirectory, manifest: &'a CopyManifest) -> io::Result<Self> {
         let left = names(directory.as_fd())?;
         let copied = manifest.directories.get(&path).ok_or(io::ErrorKind::InvalidInput)?;
         let here: HashSet<&OsStr> = left.iter().map(OsString::as_os_str).collect();
@@ -76,7 +76,7 @@ impl<'a> Level<'a> {
     }
 
     /// Removes one entry if it was not touched; a directory that was copied is returned, to be looked into first.
-    fn entry(&self, name: &OsStr, manifest: &'a Manifest) -> io::Result<Option<Self>> {
+    fn entry(&self, name: &OsStr, manifest: &'a CopyManifest) -> io::Result<Option<Self>> {
         let Some(copied) = self.copied.get(name) else {
             return Ok(None);
         };
@@ -90,7 +90,7 @@ impl<'a> Level<'a> {
                 Ok(None)
             };
         }
-        if Copied::of(&stat) == *copied {
+        if CopiedNode::of(&stat) == *copied {
             rustix::fs::unlinkat(&self.directory, name, AtFlags::empty())?;
         }
         Ok(None)

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, Stat};
 
-pub(super) use copy::{CopyError, Room, copy};
+pub(super) use copy::{CopyError, CopyRoom, copy};
 pub(super) use difference::reduce;
 
 /// Directories in directories, down to which a workspace is copied; each takes two descriptors while it is.
@@ -29,20 +29,20 @@ const MOST_LEVELS: usize = 200;
 
 /// What was copied, by directory: the names in it, and what each copy was like.
 #[derive(Debug, Default)]
-pub(super) struct Manifest {
-    directories: HashMap<PathBuf, HashMap<OsString, Copied>>,
+pub(super) struct CopyManifest {
+    directories: HashMap<PathBuf, HashMap<OsString, CopiedNode>>,
 }
 
 /// A copy as it was before anything ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Copied {
+struct CopiedNode {
     inode: u64,
     /// Change time; no program can set it.
     changed: (i64, u64),
     mode: u32,
 }
 
-impl Copied {
+impl CopiedNode {
     fn of(stat: &Stat) -> Self {
         Self {
             inode: stat.st_ino,
@@ -70,18 +70,18 @@ fn stat_at(directory: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<Stat> 
 
 /// A directory that can be listed, searched and written, and the permissions to give back to it.
 #[derive(Debug)]
-struct Opened {
+struct OpenedDirectory {
     fd: OwnedFd,
     restore: Option<Mode>,
 }
 
-impl AsFd for Opened {
+impl AsFd for OpenedDirectory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl Drop for Opened {
+impl Drop for OpenedDirectory {
     fn drop(&mut self) {
         if let Some(mode) = self.restore {
             // It was ours a moment ago; if it is gone, there is nothing to give back to.
@@ -93,7 +93,7 @@ impl Drop for Opened {
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Opens a directory of ours, whatever permissions the code left on it.
-fn open_ours(parent: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<Opened> {
+fn open_ours(parent: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OpenedDirectory> {
     let place = rustix::fs::openat(parent, name, OFlags::PATH | DIRECTORY, Mode::empty())?;
     let mode = Mode::from_raw_mode(rustix::fs::fstat(&place)?.st_mode & 0o7777);
     let restore = (!mode.contains(Mode::RWXU)).then_some(mode);
@@ -102,7 +102,7 @@ fn open_ours(parent: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<Opened>
         rustix::fs::chmod(magic_link(&place), mode | Mode::RWXU)?;
     }
     let fd = rustix::fs::openat(&place, ".", OFlags::RDONLY | DIRECTORY, Mode::empty())?;
-    Ok(Opened { fd, restore })
+    Ok(OpenedDirectory { fd, restore })
 }
 
 fn magic_link(descriptor: &OwnedFd) -> PathBuf {

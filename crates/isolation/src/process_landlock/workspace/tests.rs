@@ -7,7 +7,7 @@ use super::*;
 /// A host directory, a layer's upper directory, and the copy in it.
 struct Site {
     directory: tempfile::TempDir,
-    manifest: Manifest,
+    manifest: CopyManifest,
 }
 
 impl Site {
@@ -20,13 +20,13 @@ impl Site {
         prepare(&lower);
         let mut site = Self {
             directory,
-            manifest: Manifest::default(),
+            manifest: CopyManifest::default(),
         };
-        site.copy(&[], Room::default()).unwrap();
+        site.copy(&[], CopyRoom::default()).unwrap();
         site
     }
 
-    fn copy(&mut self, hidden: &[PathBuf], room: Room) -> Result<(), CopyError> {
+    fn copy(&mut self, hidden: &[PathBuf], room: CopyRoom) -> Result<(), CopyError> {
         let (manifest, copied) = copy(&self.lower(""), &self.upper(""), hidden, room);
         self.manifest = manifest;
         copied
@@ -270,7 +270,8 @@ fn what_a_rule_hides_is_neither_copied_nor_taken_for_removed() {
     write(site.lower(".env"), "secret");
     write(site.lower("d/secret/key"), "secret");
     write(site.lower("d/open"), "x");
-    site.copy(&[".env".into(), "d/secret".into()], Room::default()).unwrap();
+    site.copy(&[".env".into(), "d/secret".into()], CopyRoom::default())
+        .unwrap();
     assert_eq!(site.layer(), ["d d", "f d/open"]);
     site.reduce();
     assert_eq!(site.layer(), Vec::<String>::new());
@@ -285,14 +286,14 @@ fn what_does_not_fit_is_refused_and_can_be_removed() {
     }
     for (room, is_expected) in [
         (
-            Room {
+            CopyRoom {
                 bytes: Some(1 << 19),
                 inodes: None,
             },
             (|error| matches!(error, CopyError::Bytes)) as fn(&CopyError) -> bool,
         ),
         (
-            Room {
+            CopyRoom {
                 bytes: None,
                 inodes: Some(5),
             },
@@ -314,7 +315,10 @@ fn a_workspace_that_is_too_deep_is_refused_and_a_deep_result_is_not_entered() {
         deep.push("d");
     }
     fs::create_dir_all(&deep).unwrap();
-    assert!(matches!(site.copy(&[], Room::default()), Err(CopyError::TooDeep(_))));
+    assert!(matches!(
+        site.copy(&[], CopyRoom::default()),
+        Err(CopyError::TooDeep(_))
+    ));
     fs::remove_dir_all(site.upper("d")).unwrap();
     let site = Site::new(|lower| write(lower.join("top/file"), "x"));
     let mut deep = site.upper("top");
