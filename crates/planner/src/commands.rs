@@ -19,22 +19,22 @@ use offleash_core::text::Text;
 use super::error::PlanError;
 use super::regular_file::open_regular_file;
 use super::rules;
-use super::tree::Tree;
-use super::view::{Found, View};
+use super::tree::EntryTree;
+use super::view::{HostNode, PlanView};
 
 /// A program that may start another, at most so often: script, interpreter, loader, and again.
 const MOST_INTERPRETERS: usize = 8;
 
 /// A program as it is called and as it is.
 #[derive(Debug, Clone)]
-pub(super) struct Program {
+pub(super) struct ResolvedProgram {
     /// The path by which it is called.
     called: PathBuf,
     /// The file that this leads to.
-    found: Found,
+    found: HostNode,
 }
 
-impl Program {
+impl ResolvedProgram {
     /// The path by which it is called, and that of the file.
     pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
         [self.called.as_path(), self.found.inside.as_path()].into_iter()
@@ -42,9 +42,14 @@ impl Program {
 }
 
 /// The program that a command leads to inside, if it can be known: `directory` is where it starts.
-pub(super) fn find(command: &OsStr, search_path: &[PathBuf], directory: &Path, view: View<'_>) -> Option<Program> {
+pub(super) fn find(
+    command: &OsStr,
+    search_path: &[PathBuf],
+    directory: &Path,
+    view: PlanView<'_>,
+) -> Option<ResolvedProgram> {
     let program = |called: PathBuf| {
-        Some(Program {
+        Some(ResolvedProgram {
             found: view.resolve(&called)?,
             called,
         })
@@ -59,7 +64,7 @@ pub(super) fn find(command: &OsStr, search_path: &[PathBuf], directory: &Path, v
 }
 
 /// Refuses the command if a rule does: by the name or path that it is called by, or by the file that this leads to.
-pub(super) fn check(command: &OsStr, rules: &CommandRules, program: Option<&Program>) -> Result<(), PlanError> {
+pub(super) fn check(command: &OsStr, rules: &CommandRules, program: Option<&ResolvedProgram>) -> Result<(), PlanError> {
     let called = program.map_or(Path::new(command), |program| program.called.as_path());
     let file = program.map_or(called, |program| program.found.inside.as_path());
     let name = Path::new(command).file_name().unwrap_or_default();
@@ -81,12 +86,12 @@ pub(super) fn check(command: &OsStr, rules: &CommandRules, program: Option<&Prog
 }
 
 /// The programs in the search path: the names by which they can be called, and the files that these lead to.
-struct Programs {
-    by_name: Vec<(PathBuf, Found)>,
+struct SearchedPrograms {
+    by_name: Vec<(PathBuf, HostNode)>,
 }
 
-impl Programs {
-    fn list(search_path: &[PathBuf], view: View<'_>) -> Self {
+impl SearchedPrograms {
+    fn list(search_path: &[PathBuf], view: PlanView<'_>) -> Self {
         let mut seen = BTreeSet::new();
         let mut by_name = Vec::new();
         for directory in search_path {
@@ -98,7 +103,7 @@ impl Programs {
             };
             for name in view.names_in(&directory) {
                 let path = directory.inside.join(name);
-                if let Some(found) = view.resolve(&path).filter(Found::is_executable) {
+                if let Some(found) = view.resolve(&path).filter(HostNode::is_executable) {
                     by_name.push((path, found));
                 }
             }
@@ -107,18 +112,18 @@ impl Programs {
     }
 
     /// The files that a pattern means: by the name they are called by, by their own, and by either's path.
-    fn meant_by<'a>(&'a self, pattern: &'a CommandPattern) -> impl Iterator<Item = &'a Found> {
-        let means = move |(path, found): &&(PathBuf, Found)| pattern.matches(path) || pattern.matches(&found.inside);
+    fn meant_by<'a>(&'a self, pattern: &'a CommandPattern) -> impl Iterator<Item = &'a HostNode> {
+        let means = move |(path, found): &&(PathBuf, HostNode)| pattern.matches(path) || pattern.matches(&found.inside);
         self.by_name.iter().filter(means).map(|(_, found)| found)
     }
 }
 
 /// Hides the executables that are denied, with all their hard links in the search path.
-pub(super) fn deny(rules: &CommandRules, search_path: &[PathBuf], tree: &mut Tree) -> Result<(), PlanError> {
+pub(super) fn deny(rules: &CommandRules, search_path: &[PathBuf], tree: &mut EntryTree) -> Result<(), PlanError> {
     if rules.deny.is_empty() {
         return Ok(());
     }
-    let programs = Programs::list(search_path, tree.view());
+    let programs = SearchedPrograms::list(search_path, tree.view());
     let mut hidden: BTreeMap<PathBuf, String> = BTreeMap::new();
     for pattern in &rules.deny {
         let rule = format!("commands.deny: {pattern}");
@@ -143,7 +148,7 @@ pub(super) fn deny(rules: &CommandRules, search_path: &[PathBuf], tree: &mut Tre
 }
 
 /// The executables that a pattern names by path, also outside the search path.
-fn elsewhere(pattern: &CommandPattern, view: View<'_>, rule: &str) -> Result<Vec<Found>, PlanError> {
+fn elsewhere(pattern: &CommandPattern, view: PlanView<'_>, rule: &str) -> Result<Vec<HostNode>, PlanError> {
     let Some(paths) = pattern.as_path_pattern() else {
         return Ok(Vec::new());
     };
@@ -157,8 +162,8 @@ fn elsewhere(pattern: &CommandPattern, view: View<'_>, rule: &str) -> Result<Vec
 fn collect(
     path: &Path,
     with_content: bool,
-    view: View<'_>,
-    executables: &mut Vec<Found>,
+    view: PlanView<'_>,
+    executables: &mut Vec<HostNode>,
     rule: &str,
 ) -> Result<(), PlanError> {
     let mut todo = vec![path.to_path_buf()];
@@ -184,11 +189,15 @@ fn collect(
 }
 
 /// The only files that may be executed, or none when every file may: what is allowed, and what the kernel starts for it.
-pub(super) fn only(rules: &CommandRules, search_path: &[PathBuf], view: View<'_>) -> Result<Vec<PathBuf>, PlanError> {
+pub(super) fn only(
+    rules: &CommandRules,
+    search_path: &[PathBuf],
+    view: PlanView<'_>,
+) -> Result<Vec<PathBuf>, PlanError> {
     let Some(allow) = &rules.allow else {
         return Ok(Vec::new());
     };
-    let programs = Programs::list(search_path, view);
+    let programs = SearchedPrograms::list(search_path, view);
     let mut allowed = BTreeSet::new();
     for pattern in allow {
         let found =
@@ -203,7 +212,12 @@ pub(super) fn only(rules: &CommandRules, search_path: &[PathBuf], view: View<'_>
     Ok(allowed.into_iter().collect())
 }
 
-fn add_with_interpreters(found: Found, search_path: &[PathBuf], view: View<'_>, allowed: &mut BTreeSet<PathBuf>) {
+fn add_with_interpreters(
+    found: HostNode,
+    search_path: &[PathBuf],
+    view: PlanView<'_>,
+    allowed: &mut BTreeSet<PathBuf>,
+) {
     let mut next = Some(found);
     let mut todo = Vec::new();
     for _ in 0..MOST_INTERPRETERS {
@@ -217,7 +231,7 @@ fn add_with_interpreters(found: Found, search_path: &[PathBuf], view: View<'_>, 
 }
 
 /// What the kernel starts to run a file: the program of its `#!` line (and the one that `env` starts), or its loader.
-fn interpreters(host: &Path, search_path: &[PathBuf], view: View<'_>) -> Vec<Found> {
+fn interpreters(host: &Path, search_path: &[PathBuf], view: PlanView<'_>) -> Vec<HostNode> {
     let mut head = Vec::new();
     let Ok(file) = open_regular_file(host) else {
         return Vec::new();

@@ -8,7 +8,7 @@ use offleash_core::env::{EnvError, EnvRules, check_variable};
 use offleash_core::plan::{Environment, User};
 use offleash_core::spec::RootChoice;
 
-use super::toolchain::Added;
+use super::toolchain::ToolchainAdditions;
 use super::{Host, trust};
 
 /// Of a sandbox without debuggers: the search for leaks at the end of a program that was built with a sanitizer is one, and
@@ -16,7 +16,7 @@ use super::{Host, trust};
 const NO_SEARCH_FOR_LEAKS: [(&str, &str); 2] = [("ASAN_OPTIONS", "detect_leaks=0"), ("LSAN_OPTIONS", "detect_leaks=0")];
 
 /// Variables by name.
-pub(super) type Variables = BTreeMap<OsString, OsString>;
+pub(super) type VariableMap = BTreeMap<OsString, OsString>;
 
 /// Where programs are looked for after those of toolchains.
 const SYSTEM_PATH: [&str; 6] = [
@@ -39,7 +39,7 @@ const SYSTEM_PATH_OF_BASE: [&str; 6] = [
 ];
 
 /// The directories in which programs are looked for inside, the first first.
-pub(super) fn search_path(root: &RootChoice, added: &Added) -> Vec<PathBuf> {
+pub(super) fn search_path(root: &RootChoice, added: &ToolchainAdditions) -> Vec<PathBuf> {
     let system = match root {
         RootChoice::System => SYSTEM_PATH,
         RootChoice::Base { .. } => SYSTEM_PATH_OF_BASE,
@@ -62,11 +62,11 @@ pub(super) fn of_sanitizers(allow_ptrace: bool) -> impl Iterator<Item = (OsStrin
 pub(super) fn of_the_sandbox(
     user: &User,
     search_path: &[PathBuf],
-    added: &Added,
+    added: &ToolchainAdditions,
     directory: &Path,
     opens: bool,
-) -> Variables {
-    let mut variables: Variables = user.environment(search_path).into_iter().collect();
+) -> VariableMap {
+    let mut variables: VariableMap = user.environment(search_path).into_iter().collect();
     variables.insert("LANG".into(), "C.UTF-8".into());
     variables.insert("PWD".into(), directory.into());
     if opens {
@@ -81,7 +81,7 @@ pub(super) fn of_the_sandbox(
 ///
 /// # Errors
 /// When a variable that is set cannot exist.
-pub(super) fn resolve(rules: &EnvRules, host: &Host, mut variables: Variables) -> Result<Environment, EnvError> {
+pub(super) fn resolve(rules: &EnvRules, host: &Host, mut variables: VariableMap) -> Result<Environment, EnvError> {
     for (name, value) in &rules.set {
         check_variable(name, value)?;
     }

@@ -135,7 +135,7 @@ pub fn versioned_names() -> impl Iterator<Item = String> {
 }
 
 /// What is shown of the host under one name.
-pub(super) enum Origin {
+pub(super) enum EtcOrigin {
     /// A link that leads to what every sandbox has.
     Link(PathBuf),
     /// A file or directory, where it is.
@@ -143,24 +143,24 @@ pub(super) enum Origin {
 }
 
 /// What there is of the host at `path`.
-pub(super) fn origin(path: &Path) -> Option<Origin> {
+pub(super) fn origin(path: &Path) -> Option<EtcOrigin> {
     let found = fs::symlink_metadata(path).ok()?;
     if !found.is_symlink() {
-        return Some(Origin::Place(path.to_owned(), found));
+        return Some(EtcOrigin::Place(path.to_owned(), found));
     }
     let to = fs::read_link(path).ok()?;
     let resolved = fs::canonicalize(path).ok()?;
     if resolved.starts_with("/usr") {
-        return Some(Origin::Link(to));
+        return Some(EtcOrigin::Link(to));
     }
     let found = fs::metadata(&resolved).ok()?;
-    Some(Origin::Place(resolved, found))
+    Some(EtcOrigin::Place(resolved, found))
 }
 
 fn from_host(path: &Path, known: Option<&Known>) -> Option<Entry> {
     match origin(path)? {
-        Origin::Link(to) => Some(system(path, Node::Symlink { to })),
-        Origin::Place(source, found) => shown(path, &source, &found, known),
+        EtcOrigin::Link(to) => Some(system(path, Node::Symlink { to })),
+        EtcOrigin::Place(source, found) => shown(path, &source, &found, known),
     }
 }
 

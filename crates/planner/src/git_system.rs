@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use super::commands;
-use super::view::View;
+use super::view::PlanView;
 
 /// Where it is.
 const PATH: &str = "/etc/gitconfig";
@@ -31,7 +31,7 @@ pub const CONTENTS: &str = "\
 ///
 /// Distributions' git reads [`PATH`]; one below another prefix reads `etc/gitconfig` there. Where the host has such a file
 /// nothing is said, since it would no longer be read.
-pub(super) fn variable(search_path: &[PathBuf], cwd: &Path, view: View<'_>) -> Option<(OsString, OsString)> {
+pub(super) fn variable(search_path: &[PathBuf], cwd: &Path, view: PlanView<'_>) -> Option<(OsString, OsString)> {
     let program = commands::find(OsStr::new("git"), search_path, cwd, view)?;
     let mut prefixes = program.paths().filter_map(|path| path.parent()?.parent());
     let is_elsewhere = |prefix: &Path| prefix != Path::new("/") && prefix != Path::new("/usr");

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::etc::{self, Origin};
+use super::etc::{self, EtcOrigin};
 
 /// For how long a file must have been what it is: longer than any tick of a clock, also of a file system over a network.
 const SETTLED: Duration = Duration::from_secs(2);
@@ -17,8 +17,8 @@ const ETC: &str = "/etc";
 /// Parts of `/etc` as they were when they were read.
 #[derive(Debug, Default)]
 pub struct Known {
-    versioned: Option<(Stamp, Vec<String>)>,
-    files: Vec<(PathBuf, Stamp, Vec<u8>)>,
+    versioned: Option<(FileStamp, Vec<String>)>,
+    files: Vec<(PathBuf, FileStamp, Vec<u8>)>,
 }
 
 impl Known {
@@ -29,7 +29,7 @@ impl Known {
         let names = etc::FROM_HOST.iter().copied().map(str::to_owned);
         let names = names.chain(versioned.iter().flat_map(|(_, names): &(_, Vec<String>)| names.clone()));
         let file = |name: String| match etc::origin(&Path::new(ETC).join(name))? {
-            Origin::Place(source, found) if etc::is_copied(&found) => {
+            EtcOrigin::Place(source, found) if etc::is_copied(&found) => {
                 let (stamp, contents) = settled(&source, now, || etc::read(&source, found.len()).ok())?;
                 Some((source, stamp, contents))
             }
@@ -44,28 +44,28 @@ impl Known {
     /// The names that carry a version, if the directory is what it was.
     pub(super) fn versioned(&self) -> Option<Vec<String>> {
         let (stamp, names) = self.versioned.as_ref()?;
-        (Stamp::of(&fs::symlink_metadata(ETC).ok()?) == *stamp).then(|| names.clone())
+        (FileStamp::of(&fs::symlink_metadata(ETC).ok()?) == *stamp).then(|| names.clone())
     }
 
     /// What is in the file `source`, if it is what it was: it has just been `found` so.
     pub(super) fn contents(&self, source: &Path, found: &Metadata) -> Option<&[u8]> {
         let (_, stamp, contents) = self.files.iter().find(|(known, ..)| known == source)?;
-        (Stamp::of(found) == *stamp).then_some(contents)
+        (FileStamp::of(found) == *stamp).then_some(contents)
     }
 }
 
 /// What `read` answers of `path`, if that did not change meanwhile nor shortly before.
-fn settled<T>(path: &Path, now: SystemTime, read: impl FnOnce() -> Option<T>) -> Option<(Stamp, T)> {
-    let stamp = Stamp::of(&fs::symlink_metadata(path).ok()?);
+fn settled<T>(path: &Path, now: SystemTime, read: impl FnOnce() -> Option<T>) -> Option<(FileStamp, T)> {
+    let stamp = FileStamp::of(&fs::symlink_metadata(path).ok()?);
     let is_settled = stamp.is_settled(now);
     let answer = read().filter(|_| is_settled)?;
-    let after = Stamp::of(&fs::symlink_metadata(path).ok()?);
+    let after = FileStamp::of(&fs::symlink_metadata(path).ok()?);
     (after == stamp).then_some((stamp, answer))
 }
 
 /// Device and inode, mode, size, and when content and inode changed last, in seconds and nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Stamp {
+struct FileStamp {
     file: (u64, u64),
     mode: u32,
     size: u64,
@@ -73,7 +73,7 @@ struct Stamp {
     changed: (i64, i64),
 }
 
-impl Stamp {
+impl FileStamp {
     fn of(found: &Metadata) -> Self {
         Self {
             file: (found.dev(), found.ino()),

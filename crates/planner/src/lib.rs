@@ -169,7 +169,7 @@ fn resolve_for(
     let ids = spec.ids.unwrap_or(host.ids);
     let users = base_entries::users(&spec.root, ids);
     let user = users.first().cloned().unwrap_or_else(system::user);
-    let mut tree = tree::Tree::default();
+    let mut tree = tree::EntryTree::default();
     let network = spec.network.needs_gateway();
     match &spec.root {
         RootChoice::System => {
@@ -293,7 +293,7 @@ fn add_workspace(
     spec: &offleash_core::spec::WorkspaceSpec,
     host: &Host,
     run_directory: &Path,
-    tree: &mut tree::Tree,
+    tree: &mut tree::EntryTree,
 ) -> Result<PathBuf, PlanError> {
     let path = workspace::resolve(spec, host)?;
     for entry in workspace::entries(&path, spec.mode, host, run_directory) {
@@ -303,7 +303,7 @@ fn add_workspace(
 }
 
 /// What a mount shows of our own state is hidden: audit log, layers of other runs.
-fn hide_state(host: &Host, tree: &mut tree::Tree) {
+fn hide_state(host: &Host, tree: &mut tree::EntryTree) {
     let state = reach::existing(&host.state_directory);
     let shown: Vec<PathBuf> = tree
         .view()

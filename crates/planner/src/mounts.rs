@@ -8,7 +8,7 @@ use offleash_core::spec::{Access, MountSpec, TmpfsSpec};
 
 use super::error::PlanError;
 use super::system::inodes_in_memory;
-use super::tree::Tree;
+use super::tree::EntryTree;
 use super::{Host, reach};
 
 /// Adds the mounts, those above first, whatever the order in which they were written.
@@ -16,7 +16,7 @@ pub(super) fn add(
     mounts: &[MountSpec],
     host: &Host,
     workspace: Option<&Path>,
-    tree: &mut Tree,
+    tree: &mut EntryTree,
 ) -> Result<(), PlanError> {
     let mut entries = Vec::new();
     for mount in mounts {
@@ -54,7 +54,7 @@ fn entry(mount: &MountSpec, host: &Host, workspace: Option<&Path>) -> Result<(En
 }
 
 /// Adds the empty directories.
-pub(super) fn add_tmpfs(list: &[TmpfsSpec], limits: &Limits, tree: &mut Tree) -> Result<(), PlanError> {
+pub(super) fn add_tmpfs(list: &[TmpfsSpec], limits: &Limits, tree: &mut EntryTree) -> Result<(), PlanError> {
     let mut list: Vec<&TmpfsSpec> = list.iter().collect();
     list.sort_by_key(|tmpfs| tmpfs.target.components().count());
     for tmpfs in list {

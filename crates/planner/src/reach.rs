@@ -11,7 +11,7 @@ use offleash_core::text::Text;
 
 use super::Host;
 use super::error::PlanError;
-use super::view::{View, source_of};
+use super::view::{PlanView, source_of};
 
 /// Kernel interfaces and devices: nothing of them is ever taken from the host.
 const KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
@@ -252,7 +252,7 @@ pub(super) fn check_place(
     }
     let Some(above) = target
         .parent()
-        .and_then(|parent| View::new(entries).entry_above(parent))
+        .and_then(|parent| PlanView::new(entries).entry_above(parent))
     else {
         return Ok(());
     };

@@ -17,8 +17,8 @@ use offleash_core::spec::{Access, SandboxSpec};
 use offleash_core::text::Text;
 
 use super::error::PlanError;
-use super::tree::Tree;
-use super::view::{View, source_of};
+use super::tree::EntryTree;
+use super::view::{PlanView, source_of};
 use super::{Host, reach};
 
 /// How many paths the patterns of one rule are compared with.
@@ -26,7 +26,7 @@ pub(super) const MOST_PATHS: usize = 200_000;
 
 /// A path that a pattern names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Match {
+pub(super) struct PatternMatch {
     /// The path inside, free of links.
     pub(super) inside: PathBuf,
     /// The host's path behind it.
@@ -36,7 +36,12 @@ pub(super) struct Match {
 }
 
 /// Adds what `read` and `write` grant, and keeps read-only what is protected in what may be written on the host.
-pub(super) fn grant(rules: &PathRules, anchors: Anchors<'_>, host: &Host, tree: &mut Tree) -> Result<(), PlanError> {
+pub(super) fn grant(
+    rules: &PathRules,
+    anchors: Anchors<'_>,
+    host: &Host,
+    tree: &mut EntryTree,
+) -> Result<(), PlanError> {
     // With a deny, what is shown by a tree above may be hidden with it, and so needs a mount of its own.
     let shortcut = rules.deny.is_empty();
     let mut grants = Vec::new();
@@ -67,7 +72,7 @@ fn add_grant(
     rule: String,
     host: &Host,
     workspace: Option<&Path>,
-    tree: &mut Tree,
+    tree: &mut EntryTree,
 ) -> Result<(), PlanError> {
     const ROLE: &str = "path of a rule";
     let (resolved, metadata) = reach::resolve(ROLE, path, host)?;
@@ -107,7 +112,7 @@ fn leads_away(path: &Path, pattern: &PathPattern, anchors: Anchors<'_>) -> bool 
 }
 
 /// Whether a read grant changes nothing, because a read-only tree shows the path already.
-fn already_readable(view: View<'_>, path: &Path, access: PathAccess) -> bool {
+fn already_readable(view: PlanView<'_>, path: &Path, access: PathAccess) -> bool {
     let shows = |entry: &Entry| matches!(&entry.node, Node::Bind { access: Access::Ro, .. });
     access == PathAccess::Read
         && view.entry_above(path).is_some_and(shows)
@@ -115,7 +120,7 @@ fn already_readable(view: View<'_>, path: &Path, access: PathAccess) -> bool {
 }
 
 /// Makes the link by which the owner knows a granted path, where the sandbox's own tree can hold it.
-pub(super) fn link(path: &Path, resolved: &Path, rule: String, tree: &mut Tree) {
+pub(super) fn link(path: &Path, resolved: &Path, rule: String, tree: &mut EntryTree) {
     if path == resolved || tree.view().resolve(path).is_some() {
         return;
     }
@@ -138,7 +143,7 @@ pub(super) fn link(path: &Path, resolved: &Path, rule: String, tree: &mut Tree) 
 
 /// In overlays protected names are held back when changes are applied; what is written to the host directly is kept
 /// from changing by a read-only mount.
-fn protect(rules: &PathRules, anchors: Anchors<'_>, tree: &mut Tree) -> Result<(), PlanError> {
+fn protect(rules: &PathRules, anchors: Anchors<'_>, tree: &mut EntryTree) -> Result<(), PlanError> {
     protect_by_name(rules, anchors, tree);
     for pattern in &rules.protect {
         let rule = rule_text(PathAccess::Protected, pattern);
@@ -155,7 +160,7 @@ fn protect(rules: &PathRules, anchors: Anchors<'_>, tree: &mut Tree) -> Result<(
 
 /// Keeps names that run code later from changing where a writable directory has them at its top. What is not there
 /// cannot be mounted upon, and may be made: only overlays hold that back.
-fn protect_by_name(rules: &PathRules, anchors: Anchors<'_>, tree: &mut Tree) {
+fn protect_by_name(rules: &PathRules, anchors: Anchors<'_>, tree: &mut EntryTree) {
     let is_writable_directory =
         |entry: &&Entry| is_writable_bind(entry) && source_of(&entry.node).is_some_and(Path::is_dir);
     let trees: Vec<Entry> = tree.entries().iter().filter(is_writable_directory).cloned().collect();
@@ -198,7 +203,7 @@ pub(super) fn deny(
     rules: &PathRules,
     anchors: Anchors<'_>,
     workspace: Option<&Path>,
-    tree: &mut Tree,
+    tree: &mut EntryTree,
 ) -> Result<(), PlanError> {
     let is_denied = |path: &Path| {
         let named = rules.deny.iter().any(|pattern| pattern.names(path, anchors));
@@ -302,7 +307,7 @@ fn on_host(pattern: &PathPattern, anchors: Anchors<'_>, rule: &str) -> Result<Ve
             }),
         };
     }
-    let mut walk = Walk::new(pattern, anchors, rule);
+    let mut walk = PatternWalk::new(pattern, anchors, rule);
     walk.descend(&base, &base, &|_| false)?;
     Ok(walk.found.into_iter().map(|(path, ..)| path).collect())
 }
@@ -311,16 +316,16 @@ fn on_host(pattern: &PathPattern, anchors: Anchors<'_>, rule: &str) -> Result<Ve
 pub(super) fn inside(
     pattern: &PathPattern,
     anchors: Anchors<'_>,
-    view: View<'_>,
+    view: PlanView<'_>,
     rule: &str,
-) -> Result<Vec<Match>, PlanError> {
+) -> Result<Vec<PatternMatch>, PlanError> {
     let Some(base) = pattern.base(anchors) else {
         return Ok(Vec::new());
     };
     let resolve = |path: &Path| {
         let found = view.resolve(path)?;
         let directory = found.metadata.is_dir();
-        Some(Match {
+        Some(PatternMatch {
             inside: found.inside,
             host: found.host,
             directory,
@@ -329,7 +334,7 @@ pub(super) fn inside(
     if !pattern.is_glob() {
         return Ok(resolve(&base).into_iter().collect());
     }
-    let mut walk = Walk::new(pattern, anchors, rule);
+    let mut walk = PatternWalk::new(pattern, anchors, rule);
     for (target, source) in view.host_trees() {
         if target.starts_with(&base) {
             walk.descend(target, source, &|path| path != target && view.entry_at(path).is_some())?;
@@ -346,7 +351,7 @@ pub(super) fn inside(
 }
 
 /// A walk over directories that compares every path with a pattern and follows no link.
-struct Walk<'a> {
+struct PatternWalk<'a> {
     pattern: &'a PathPattern,
     anchors: Anchors<'a>,
     rule: &'a str,
@@ -355,7 +360,7 @@ struct Walk<'a> {
     found: Vec<(PathBuf, PathBuf)>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> PatternWalk<'a> {
     fn new(pattern: &'a PathPattern, anchors: Anchors<'a>, rule: &'a str) -> Self {
         // `components` counts the root as one.
         let deepest = pattern.deepest(anchors).map(|names| names + 1);

@@ -13,7 +13,7 @@ use offleash_core::spec::Access;
 use offleash_core::text::Text;
 
 use super::error::PlanError;
-use super::tree::Tree;
+use super::tree::EntryTree;
 use super::{Host, reach, rules};
 
 mod known;
@@ -25,7 +25,7 @@ const ROLE: &str = "toolchain";
 
 /// What the toolchains of a sandbox add to the environment.
 #[derive(Debug, Default)]
-pub(super) struct Added {
+pub(super) struct ToolchainAdditions {
     /// Directories for the front of `PATH`.
     pub(super) path: Vec<PathBuf>,
     /// Variables.
@@ -34,7 +34,7 @@ pub(super) struct Added {
 
 /// What one toolchain consists of.
 #[derive(Debug, Default)]
-struct Toolchain {
+struct ToolchainParts {
     /// Files and directories, as their owner knows them.
     granted: Vec<PathBuf>,
     /// Files among them with credentials.
@@ -50,9 +50,9 @@ pub(super) fn add(
     names: &[OsString],
     host: &Host,
     workspace: Option<&Path>,
-    tree: &mut Tree,
-) -> Result<Added, PlanError> {
-    let mut added = Added::default();
+    tree: &mut EntryTree,
+) -> Result<ToolchainAdditions, PlanError> {
+    let mut added = ToolchainAdditions::default();
     for name in names {
         let toolchain = find(name, host, workspace)?;
         let rule = format!("toolchain: {}", Text::from(name));
@@ -78,19 +78,19 @@ pub(super) fn add(
     Ok(added)
 }
 
-fn find(name: &OsStr, host: &Host, workspace: Option<&Path>) -> Result<Toolchain, PlanError> {
+fn find(name: &OsStr, host: &Host, workspace: Option<&Path>) -> Result<ToolchainParts, PlanError> {
     let is_path = name.as_bytes().contains(&b'/') || name.as_bytes().starts_with(b"~");
     if is_path {
         return at_path(Path::new(name), host, workspace);
     }
     match known::find(name, host, workspace) {
-        Some(known::Search::Found(toolchain)) => Ok(toolchain),
-        Some(known::Search::Missing { name, looked }) => Err(PlanError::ToolchainMissing { name, looked }),
+        Some(known::ToolchainSearch::Found(toolchain)) => Ok(toolchain),
+        Some(known::ToolchainSearch::Missing { name, looked }) => Err(PlanError::ToolchainMissing { name, looked }),
         None => Err(PlanError::UnknownToolchain { name: Text::from(name) }),
     }
 }
 
-fn at_path(given: &Path, host: &Host, workspace: Option<&Path>) -> Result<Toolchain, PlanError> {
+fn at_path(given: &Path, host: &Host, workspace: Option<&Path>) -> Result<ToolchainParts, PlanError> {
     let (path, metadata) = reach::resolve(ROLE, given, host)?;
     reach::check_kind(ROLE, &path, &metadata)?;
     reach::check_stays(ROLE, given, &path, host, workspace)?;
@@ -102,15 +102,15 @@ fn at_path(given: &Path, host: &Host, workspace: Option<&Path>) -> Result<Toolch
     } else {
         Some(if bin.is_dir() { bin } else { path.clone() })
     };
-    Ok(Toolchain {
+    Ok(ToolchainParts {
         granted: vec![path],
         programs: programs.into_iter().collect(),
-        ..Toolchain::default()
+        ..ToolchainParts::default()
     })
 }
 
 /// Shows `path` inside, where the host has it; what does not exist, or is shown already, needs nothing.
-fn grant(path: &Path, rule: &str, host: &Host, tree: &mut Tree) -> Result<(), PlanError> {
+fn grant(path: &Path, rule: &str, host: &Host, tree: &mut EntryTree) -> Result<(), PlanError> {
     let Ok(resolved) = fs::canonicalize(path) else {
         return Ok(());
     };
@@ -142,7 +142,7 @@ pub(super) fn owner_of(path: &Path, host: &Host) -> Option<&'static str> {
     NAMES
         .into_iter()
         .find(|name| match known::find(OsStr::new(name), host, None) {
-            Some(known::Search::Found(toolchain)) => {
+            Some(known::ToolchainSearch::Found(toolchain)) => {
                 let holds =
                     |granted: &PathBuf| path.starts_with(granted) || resolved.starts_with(reach::existing(granted));
                 toolchain.granted.iter().any(holds)

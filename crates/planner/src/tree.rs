@@ -8,17 +8,17 @@ use offleash_core::units::Bytes;
 
 use super::error::PlanError;
 use super::reach;
-use super::view::View;
+use super::view::PlanView;
 
 /// Entries of which no two have one target.
 #[derive(Debug, Default)]
-pub(super) struct Tree {
+pub(super) struct EntryTree {
     entries: Vec<Entry>,
 }
 
-impl Tree {
-    pub(super) fn view(&self) -> View<'_> {
-        View::new(&self.entries)
+impl EntryTree {
+    pub(super) fn view(&self) -> PlanView<'_> {
+        PlanView::new(&self.entries)
     }
 
     pub(super) fn entries(&self) -> &[Entry] {
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn what_is_hidden_stays_hidden_around_what_is_granted_in_it() {
-        let mut tree = Tree::default();
+        let mut tree = EntryTree::default();
         tree.add_system([entry("/a/b/c", Node::Directory), entry("/a", Node::Directory)]);
         tree.hide(Path::new("/a/b"), true, "deny".into());
         tree.hide(Path::new("/x"), true, "deny".into());
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn a_file_of_the_sandbox_s_own_gives_way_to_a_file_and_to_no_directory() {
         let file = || Node::File { contents: Vec::new() };
-        let mut tree = Tree::default();
+        let mut tree = EntryTree::default();
         let own = Entry {
             rule: "system: /etc/passwd".to_owned(),
             ..entry("/etc/passwd", file())
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn nothing_is_hidden_twice() {
-        let mut tree = Tree::default();
+        let mut tree = EntryTree::default();
         tree.hide(Path::new("/a"), true, "first".into());
         tree.hide(Path::new("/a/b"), true, "second".into());
         assert_eq!(tree.entries().len(), 1);
@@ -179,7 +179,7 @@ mod tests {
         fn nothing_is_mounted_before_what_is_above_it(
             targets in prop::collection::vec("(/(a|b|c)){1,4}", 1..12), hidden in prop::collection::vec("(/(a|b|c)){1,4}", 0..4),
         ) {
-            let mut tree = Tree::default();
+            let mut tree = EntryTree::default();
             for target in &targets {
                 tree.put(entry(target, Node::Directory));
             }

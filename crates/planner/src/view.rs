@@ -16,13 +16,13 @@ const MOST_LINKS: usize = 40;
 
 /// The entries of a plan, in any order as long as no two have one target.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct View<'a> {
+pub(super) struct PlanView<'a> {
     entries: &'a [Entry],
 }
 
 /// A file or directory that the sandbox takes from the host.
 #[derive(Debug, Clone)]
-pub(super) struct Found {
+pub(super) struct HostNode {
     /// The path inside, free of links.
     pub(super) inside: PathBuf,
     /// The host's path.
@@ -31,7 +31,7 @@ pub(super) struct Found {
     pub(super) metadata: Metadata,
 }
 
-impl<'a> View<'a> {
+impl<'a> PlanView<'a> {
     pub(super) fn new(entries: &'a [Entry]) -> Self {
         Self { entries }
     }
@@ -61,7 +61,7 @@ impl<'a> View<'a> {
     }
 
     /// The names in a directory that was resolved, from wherever they come.
-    pub(super) fn names_in(&self, directory: &Found) -> BTreeSet<OsString> {
+    pub(super) fn names_in(&self, directory: &HostNode) -> BTreeSet<OsString> {
         let rest = |entry: &'a Entry| directory.inside.strip_prefix(&entry.target).ok();
         let parts = self.entry_above(&directory.inside).map(|entry| {
             let roots = [
@@ -76,7 +76,7 @@ impl<'a> View<'a> {
     }
 
     /// What `inside` leads to, following links as they lead inside.
-    pub(super) fn resolve(&self, inside: &Path) -> Option<Found> {
+    pub(super) fn resolve(&self, inside: &Path) -> Option<HostNode> {
         let mut current = PathBuf::from("/");
         let mut todo = names(inside);
         let mut links = 0;
@@ -101,7 +101,7 @@ impl<'a> View<'a> {
         }
         let host = self.host_path(&current)?;
         let metadata = fs::symlink_metadata(&host).ok()?;
-        Some(Found {
+        Some(HostNode {
             inside: current,
             host,
             metadata,
@@ -156,7 +156,7 @@ fn covers(path: &Path, lower: &Path) -> bool {
     }
 }
 
-impl Found {
+impl HostNode {
     /// Whether it is a file that somebody may execute.
     pub(super) fn is_executable(&self) -> bool {
         self.metadata.is_file() && self.metadata.mode() & 0o111 != 0
@@ -215,7 +215,7 @@ mod tests {
                 layer: scratch.path().into(),
             },
         )];
-        let view = View::new(&entries);
+        let view = PlanView::new(&entries);
         let read = |path: &str| fs::read_to_string(view.resolve(Path::new(path))?.host).ok();
         for (path, expected) in [
             ("/usr/bin/a", "host/bin/a"),
@@ -256,7 +256,7 @@ mod tests {
                 },
             ),
         ];
-        let view = View::new(&entries);
+        let view = PlanView::new(&entries);
         for (path, expected) in [
             ("/opt/real", Some("/opt/real")),
             ("/opt/tool", Some("/opt/real")),

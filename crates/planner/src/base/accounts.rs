@@ -9,7 +9,7 @@ use offleash_core::plan::User;
 
 /// `passwd`, `group` and `shadow`.
 #[derive(Debug)]
-pub(super) struct Accounts {
+pub(super) struct AccountFiles {
     pub(super) passwd: String,
     pub(super) group: String,
     pub(super) shadow: String,
@@ -20,13 +20,13 @@ const PEOPLE: u32 = 1000;
 const NOBODY: u32 = 65_534;
 
 /// The accounts for these users on this host.
-pub(super) fn of_host(users: &[User]) -> Accounts {
+pub(super) fn of_host(users: &[User]) -> AccountFiles {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     made_of(users, &read("/etc/passwd"), &read("/etc/group"))
 }
 
-fn made_of(users: &[User], passwd: &str, group: &str) -> Accounts {
-    let mut accounts = Accounts {
+fn made_of(users: &[User], passwd: &str, group: &str) -> AccountFiles {
+    let mut accounts = AccountFiles {
         passwd: String::new(),
         group: String::new(),
         shadow: String::new(),
@@ -61,7 +61,7 @@ fn made_of(users: &[User], passwd: &str, group: &str) -> Accounts {
     accounts
 }
 
-impl Accounts {
+impl AccountFiles {
     fn add(&mut self, user: &User) {
         let User {
             uid,

@@ -11,7 +11,7 @@ use offleash_isolation::process;
 use offleash_store::{FileError, remove_directory, spread};
 use rustix::fs::FlockOperation;
 
-use super::python::Link;
+use super::python::LayerLink;
 use super::{BaseError, make_private};
 
 const SCRATCH: &str = "scratch";
@@ -47,7 +47,7 @@ fn make_directory(path: &Path, mode: u32) -> Result<bool, BaseError> {
 }
 
 /// Puts a link into a new layer, in directories that are there below it.
-pub(super) fn link(layer: &Path, link: &Link) -> Result<(), BaseError> {
+pub(super) fn link(layer: &Path, link: &LayerLink) -> Result<(), BaseError> {
     let mut place = layer.join("upper");
     for (name, mode) in &link.directories {
         place.push(name);

@@ -58,7 +58,7 @@ pub struct Template {
     parts: Vec<PathBuf>,
     has_skeletons: bool,
     /// What a new layer gets.
-    python: Option<python::Link>,
+    python: Option<python::LayerLink>,
     _lock: OwnedFd,
 }
 

@@ -16,7 +16,7 @@ const OTHERS: [&str; 3] = ["bin", "sbin", "local/sbin"];
 
 /// A symbolic link in a new layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Link {
+pub(super) struct LayerLink {
     /// The directories that it is in, the outer one first, and their modes.
     pub(super) directories: Vec<(OsString, u32)>,
     pub(super) name: &'static str,
@@ -24,11 +24,11 @@ pub(super) struct Link {
 }
 
 /// The link that a sandbox needs to have a `python`, if the host has none, and has a `python3`.
-pub(super) fn missing() -> Option<Link> {
+pub(super) fn missing() -> Option<LayerLink> {
     missing_in(Path::new(PART))
 }
 
-fn missing_in(part: &Path) -> Option<Link> {
+fn missing_in(part: &Path) -> Option<LayerLink> {
     let below = PYTHON.strip_prefix(PART)?.trim_start_matches('/');
     let is_there = |directory: &&str| fs::symlink_metadata(part.join(directory).join(NAME)).is_ok();
     if OTHERS.iter().chain([&DIRECTORY]).any(is_there) || !part.join(below).is_file() {
@@ -42,7 +42,7 @@ fn missing_in(part: &Path) -> Option<Link> {
         let found = fs::symlink_metadata(&place).ok().filter(fs::Metadata::is_dir)?;
         directories.push((name.to_owned(), found.mode() & 0o777));
     }
-    Some(Link {
+    Some(LayerLink {
         directories,
         name: NAME,
         to: PYTHON,

@@ -40,7 +40,7 @@ const FILES: [&str; 6] = [
 
 /// The name of the template for this host and these users.
 pub(super) fn of_host(parts: &[PathBuf], users: &[User], has_skeletons: bool) -> String {
-    let mut stamp = Stamp::default();
+    let mut stamp = HostStamp::default();
     stamp.take(&FORM.to_le_bytes());
     stamp.take(&rustix::process::geteuid().as_raw().to_le_bytes());
     stamp.take(&[u8::from(has_skeletons)]);
@@ -56,18 +56,18 @@ pub(super) fn of_host(parts: &[PathBuf], users: &[User], has_skeletons: bool) ->
 
 /// Which packages the host has, whoever asks.
 pub(super) fn of_system(parts: &[PathBuf]) -> String {
-    let mut stamp = Stamp::default();
+    let mut stamp = HostStamp::default();
     stamp.take_parts(parts);
     stamp.text()
 }
 
 /// FNV-1a, twice over; tells states of one host apart, and need not resist anybody.
-struct Stamp {
+struct HostStamp {
     low: u64,
     high: u64,
 }
 
-impl Default for Stamp {
+impl Default for HostStamp {
     fn default() -> Self {
         Self {
             low: 0xcbf2_9ce4_8422_2325,
@@ -76,7 +76,7 @@ impl Default for Stamp {
     }
 }
 
-impl Stamp {
+impl HostStamp {
     fn take(&mut self, bytes: &[u8]) {
         const PRIME: u64 = 0x0100_0000_01b3;
         for byte in bytes.iter().chain(&[0xff]) {

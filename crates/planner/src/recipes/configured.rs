@@ -133,7 +133,7 @@ fn decoded(text: &str) -> Vec<u8> {
 
 /// What pip's configuration says.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Pip {
+pub struct PipConfig {
     /// In place of PyPI.
     pub index: Option<Index>,
     pub extra: Vec<Index>,
@@ -143,7 +143,7 @@ pub struct Pip {
 
 /// What npm's configuration says.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Npm {
+pub struct NpmConfig {
     /// In place of npm's own.
     pub registry: Option<Index>,
     /// Registries of scopes, by the key that names one.
@@ -215,8 +215,8 @@ impl Machine {
     }
 
     /// Where pip looks.
-    pub fn pip(&self) -> Pip {
-        let mut pip = Pip::default();
+    pub fn pip(&self) -> PipConfig {
+        let mut pip = PipConfig::default();
         // Those of the command win over those of all commands, and files over files before them.
         for section in ["global", "install"] {
             for file in self.pip_files() {
@@ -240,7 +240,7 @@ impl Machine {
     }
 
     /// Where npm looks.
-    pub fn npm(&self) -> Npm {
+    pub fn npm(&self) -> NpmConfig {
         let own = match self.named(&["NPM_CONFIG_USERCONFIG", "npm_config_userconfig"]) {
             Some((_, file)) => Some(PathBuf::from(file)),
             None => self.in_home(".npmrc"),
@@ -256,7 +256,7 @@ impl Machine {
         if let Some((name, value)) = self.named(&["NPM_CONFIG_REGISTRY", "npm_config_registry"]) {
             settings.push(("registry".to_owned(), value.to_owned(), name.to_owned()));
         }
-        let mut npm = Npm::default();
+        let mut npm = NpmConfig::default();
         for (key, value, said_by) in &settings {
             let index = || Index::parse(value, said_by).map(|index| with_npm_credentials(index, &settings));
             if key == "registry" {
@@ -337,7 +337,7 @@ fn enabled_lines(text: &str) -> impl Iterator<Item = &str> {
     lines.filter(|line| !line.trim_start().starts_with('#'))
 }
 
-impl Pip {
+impl PipConfig {
     fn set(&mut self, key: &str, value: &str, said_by: &str) {
         let words = || value.split_whitespace();
         match key.replace('_', "-").as_str() {

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::Toolchain;
+use super::ToolchainParts;
 use super::version;
 use crate::Host;
 
@@ -14,25 +14,25 @@ pub(in super::super) const NAMES: [&str; 11] = [
 ];
 
 /// What became of looking for a toolchain.
-pub(super) enum Search {
+pub(super) enum ToolchainSearch {
     /// It is there.
-    Found(Toolchain),
+    Found(ToolchainParts),
     /// It is nowhere it could be.
     Missing { name: &'static str, looked: Vec<PathBuf> },
 }
 
 /// Where a toolchain is looked for.
-struct Places<'a> {
+struct SearchPlaces<'a> {
     host: &'a Host,
     workspace: Option<&'a Path>,
     looked: Vec<PathBuf>,
 }
 
 /// Looks for a toolchain by name; `None` when there is no such name. `cargo` answers to `rustup`, too.
-pub(super) fn find(name: &OsStr, host: &Host, workspace: Option<&Path>) -> Option<Search> {
+pub(super) fn find(name: &OsStr, host: &Host, workspace: Option<&Path>) -> Option<ToolchainSearch> {
     let name = if name == "rustup" { OsStr::new("cargo") } else { name };
     let name = NAMES.into_iter().find(|known| name == *known)?;
-    let mut places = Places {
+    let mut places = SearchPlaces {
         host,
         workspace,
         looked: Vec::new(),
@@ -51,15 +51,15 @@ pub(super) fn find(name: &OsStr, host: &Host, workspace: Option<&Path>) -> Optio
         _ => simple(&mut places, "BUN_INSTALL", ".bun"),
     };
     Some(found.map_or(
-        Search::Missing {
+        ToolchainSearch::Missing {
             name,
             looked: places.looked,
         },
-        Search::Found,
+        ToolchainSearch::Found,
     ))
 }
 
-impl Places<'_> {
+impl SearchPlaces<'_> {
     fn variable(&self, name: &str) -> Option<PathBuf> {
         self.host
             .variable(name)
@@ -92,7 +92,7 @@ impl Places<'_> {
 }
 
 /// Shims are scripts that ask pyenv at every start; the versions' own directories are direct, and come first.
-fn pyenv(places: &mut Places<'_>) -> Option<Toolchain> {
+fn pyenv(places: &mut SearchPlaces<'_>) -> Option<ToolchainParts> {
     let root = places.root("PYENV_ROOT", ".pyenv")?;
     let mut programs: Vec<PathBuf> =
         version::of_pyenv(&root, places.variable("PYENV_VERSION").as_deref(), places.workspace)
@@ -100,15 +100,15 @@ fn pyenv(places: &mut Places<'_>) -> Option<Toolchain> {
             .map(|version| root.join("versions").join(version).join("bin"))
             .collect();
     programs.extend([root.join("bin"), root.join("shims")]);
-    Some(Toolchain {
+    Some(ToolchainParts {
         granted: vec![root.clone()],
         programs,
         variables: vec![("PYENV_ROOT", root)],
-        ..Toolchain::default()
+        ..ToolchainParts::default()
     })
 }
 
-fn nvm(places: &mut Places<'_>) -> Option<Toolchain> {
+fn nvm(places: &mut SearchPlaces<'_>) -> Option<ToolchainParts> {
     let root = match places.root("NVM_DIR", ".nvm") {
         Some(root) => root,
         None => {
@@ -125,15 +125,15 @@ fn nvm(places: &mut Places<'_>) -> Option<Toolchain> {
         .into_iter()
         .map(|version| versions.join(version).join("bin"))
         .collect();
-    Some(Toolchain {
+    Some(ToolchainParts {
         granted: vec![root.clone()],
         programs,
         variables: vec![("NVM_DIR", root)],
-        ..Toolchain::default()
+        ..ToolchainParts::default()
     })
 }
 
-fn uv(places: &mut Places<'_>) -> Option<Toolchain> {
+fn uv(places: &mut SearchPlaces<'_>) -> Option<ToolchainParts> {
     let data = places
         .variable("XDG_DATA_HOME")
         .or_else(|| places.in_home(".local/share"))?
@@ -150,20 +150,20 @@ fn uv(places: &mut Places<'_>) -> Option<Toolchain> {
         return None;
     }
     let newest = version::newest(&pythons, "cpython-").map(|version| pythons.join(version).join("bin"));
-    Some(Toolchain {
+    Some(ToolchainParts {
         granted: vec![data, pythons.clone(), program, bin.join("uvx")],
         programs: std::iter::once(bin).chain(newest).collect(),
         variables: vec![("UV_PYTHON_INSTALL_DIR", pythons)],
-        ..Toolchain::default()
+        ..ToolchainParts::default()
     })
 }
 
-fn cargo(places: &mut Places<'_>) -> Option<Toolchain> {
+fn cargo(places: &mut SearchPlaces<'_>) -> Option<ToolchainParts> {
     let cargo = places.root("CARGO_HOME", ".cargo")?;
     let rustup = places.root("RUSTUP_HOME", ".rustup");
     let mut variables = vec![("CARGO_HOME", cargo.clone())];
     variables.extend(rustup.clone().map(|path| ("RUSTUP_HOME", path)));
-    Some(Toolchain {
+    Some(ToolchainParts {
         hidden: vec![cargo.join("credentials.toml"), cargo.join("credentials")],
         programs: vec![cargo.join("bin")],
         granted: std::iter::once(cargo).chain(rustup).collect(),
@@ -171,7 +171,7 @@ fn cargo(places: &mut Places<'_>) -> Option<Toolchain> {
     })
 }
 
-fn conda(places: &mut Places<'_>) -> Option<Toolchain> {
+fn conda(places: &mut SearchPlaces<'_>) -> Option<ToolchainParts> {
     let active = places.variable("CONDA_PREFIX");
     // `CONDA_EXE` is BASE/bin/conda; environments outside the base are granted as well.
     let by_program = places
@@ -191,7 +191,7 @@ fn conda(places: &mut Places<'_>) -> Option<Toolchain> {
         .collect();
     let base = places.first_of(candidates)?;
     let prefix = active.filter(|path| path.is_absolute()).unwrap_or_else(|| base.clone());
-    Some(Toolchain {
+    Some(ToolchainParts {
         hidden: vec![base.join(".condarc"), prefix.join(".condarc")],
         programs: vec![prefix.join("bin"), base.join("bin")],
         variables: vec![("CONDA_PREFIX", prefix.clone())],
@@ -199,18 +199,18 @@ fn conda(places: &mut Places<'_>) -> Option<Toolchain> {
     })
 }
 
-fn asdf(places: &mut Places<'_>) -> Option<Toolchain> {
+fn asdf(places: &mut SearchPlaces<'_>) -> Option<ToolchainParts> {
     let root = places.root("ASDF_DATA_DIR", ".asdf")?;
-    Some(Toolchain {
+    Some(ToolchainParts {
         programs: vec![root.join("shims"), root.join("bin")],
         variables: vec![("ASDF_DATA_DIR", root.clone())],
         granted: vec![root],
-        ..Toolchain::default()
+        ..ToolchainParts::default()
     })
 }
 
 /// Mise's shims ask for configuration in the home directory; the newest of each installed tool is taken directly.
-fn mise(places: &mut Places<'_>) -> Option<Toolchain> {
+fn mise(places: &mut SearchPlaces<'_>) -> Option<ToolchainParts> {
     let data = match places.variable("XDG_DATA_HOME") {
         Some(data) => places.first_of([data.join("mise")])?,
         None => places.root("MISE_DATA_DIR", ".local/share/mise")?,
@@ -225,27 +225,27 @@ fn mise(places: &mut Places<'_>) -> Option<Toolchain> {
     tools.sort();
     let programs = tools.iter().flat_map(|tool| [tool.join("bin"), tool.clone()]).collect();
     let program = places.in_home(".local/bin/mise");
-    Some(Toolchain {
+    Some(ToolchainParts {
         granted: std::iter::once(data.clone()).chain(program).collect(),
         programs,
         variables: vec![("MISE_DATA_DIR", data)],
-        ..Toolchain::default()
+        ..ToolchainParts::default()
     })
 }
 
-fn volta(places: &mut Places<'_>) -> Option<Toolchain> {
+fn volta(places: &mut SearchPlaces<'_>) -> Option<ToolchainParts> {
     let root = places.root("VOLTA_HOME", ".volta")?;
     let images = root.join("tools/image/node");
     let newest = version::newest(&images, "").map(|version| images.join(version).join("bin"));
-    Some(Toolchain {
+    Some(ToolchainParts {
         programs: newest.into_iter().chain([root.join("bin")]).collect(),
         variables: vec![("VOLTA_HOME", root.clone())],
         granted: vec![root],
-        ..Toolchain::default()
+        ..ToolchainParts::default()
     })
 }
 
-fn go(places: &mut Places<'_>) -> Option<Toolchain> {
+fn go(places: &mut SearchPlaces<'_>) -> Option<ToolchainParts> {
     let installed = places.variable("GOROOT").filter(|path| path.is_dir());
     let downloads = places.in_home("sdk");
     let newest = downloads
@@ -263,20 +263,20 @@ fn go(places: &mut Places<'_>) -> Option<Toolchain> {
     }
     let modules = packages.as_ref().map(|path| ("GOMODCACHE", path.join("pkg/mod")));
     let programs = roots.iter().chain(&packages).map(|root| root.join("bin")).collect();
-    Some(Toolchain {
+    Some(ToolchainParts {
         granted: roots.into_iter().chain(packages).collect(),
         programs,
         variables: modules.into_iter().collect(),
-        ..Toolchain::default()
+        ..ToolchainParts::default()
     })
 }
 
-fn simple(places: &mut Places<'_>, variable: &'static str, in_home: &str) -> Option<Toolchain> {
+fn simple(places: &mut SearchPlaces<'_>, variable: &'static str, in_home: &str) -> Option<ToolchainParts> {
     let root = places.root(variable, in_home)?;
-    Some(Toolchain {
+    Some(ToolchainParts {
         programs: vec![root.join("bin")],
         variables: vec![(variable, root.clone())],
         granted: vec![root],
-        ..Toolchain::default()
+        ..ToolchainParts::default()
     })
 }

@@ -11,8 +11,8 @@ fn make(root: &Path, files: &[&str]) {
     }
 }
 
-fn add_to_empty(names: &[&str], host: &Host) -> Result<(Tree, Added), PlanError> {
-    let mut tree = Tree::default();
+fn add_to_empty(names: &[&str], host: &Host) -> Result<(EntryTree, ToolchainAdditions), PlanError> {
+    let mut tree = EntryTree::default();
     let names: Vec<OsString> = names.iter().map(OsString::from).collect();
     let added = add(&names, host, None, &mut tree)?;
     Ok((tree, added))

@@ -110,7 +110,7 @@ fn later_files_of_pip_win_and_variables_over_all() {
     );
     assert_eq!(pip.index.unwrap().said_by, "PIP_INDEX_URL");
     let (_root, off) = machine(&more, &[("PIP_CONFIG_FILE", "/dev/null")]);
-    assert_eq!(off.pip(), Pip::default());
+    assert_eq!(off.pip(), PipConfig::default());
 }
 
 #[test]
@@ -180,8 +180,8 @@ fn what_cannot_be_read_says_nothing_and_is_not_waited_for() {
     fs::write(root.path().join("etc/xdg/pip/pip.conf"), b"[global]\nindex-url=\xff\n").unwrap();
     assert_eq!(
         (known.pip(), known.npm(), known.apt()),
-        (Pip::default(), Npm::default(), Vec::new())
+        (PipConfig::default(), NpmConfig::default(), Vec::new())
     );
     known.home = None;
-    assert_eq!(known.pip(), Pip::default());
+    assert_eq!(known.pip(), PipConfig::default());
 }
