@@ -4,28 +4,24 @@
 //! in it that listens on that port is not reached from outside.
 
 mod cells;
-mod lines;
 mod messages;
+mod result;
 
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_interpreter::cell::Cell;
 use offleash_interpreter::error::ContextError;
 use offleash_interpreter::language::Language;
 use offleash_manager::daemon::SandboxContexts;
 
-pub(crate) use self::lines::{NDJSON, Told, streamed};
 use self::messages::{Context, ExecuteBody, NewContextBody};
 use crate::answer::{self, Refusal};
 use crate::body::Body;
+use crate::cells::{CellEvents, CellTarget, MAX_CELL_BODY, context_refusal, language, streamed};
 use crate::envd::{Token, token};
 use crate::journal::Journal;
+use crate::json;
 use crate::server::State;
-use crate::{failure, json};
-
-/// What the body of a cell may have: its code may have 16 MiB, and JSON writes some characters longer.
-pub(crate) const MAX_BODY: usize = 32 * 1024 * 1024;
 
 /// Languages whose default contexts are in every list, as E2B has them from the start.
 const DEFAULTS: [Language; 2] = [Language::Python, Language::JavaScript];
@@ -83,7 +79,7 @@ fn wanted(method: &Method, path: &str) -> Result<Wanted, Refusal> {
         (&Method::DELETE, ["contexts", id]) => Ok(Wanted::Remove((*id).to_owned())),
         (&Method::POST, ["contexts", id, "restart"]) => Ok(Wanted::Restart((*id).to_owned())),
         (_, ["health" | "execute" | "contexts"] | ["contexts", _] | ["contexts", _, "restart"]) => {
-            Err(crate::control::wrong_method(method))
+            Err(crate::routes::wrong_method(method))
         }
         _ => Err(Refusal::not_found("there is no such route")),
     }
@@ -122,25 +118,9 @@ impl Failed {
     fn refusal(self, journal: &dyn Journal) -> Refusal {
         match self {
             Self::Refused(refusal) => refusal,
-            Self::Context(error) => refusal(journal, &error),
+            Self::Context(error) => context_refusal(journal, &error),
         }
     }
-}
-
-/// What a client is told of an error of contexts.
-pub(crate) fn refusal(journal: &dyn Journal, error: &ContextError) -> Refusal {
-    let status = match error.kind() {
-        // Contexts and cells are the caller's to have fewer of.
-        ErrorKind::Exhausted => StatusCode::TOO_MANY_REQUESTS,
-        kind => failure::of_kind(kind),
-    };
-    if failure::is_ours(status) {
-        let told = "the sandbox does not run code";
-        failure::record(journal, told, error);
-        return Refusal::new(status, told);
-    }
-    let hint = error.hint().map_or_else(String::new, |hint| format!("; {hint}"));
-    Refusal::new(status, format!("{error}{hint}")).final_answer()
 }
 
 async fn done(contexts: &SandboxContexts, wanted: Wanted, body: Incoming) -> Result<Response<Body>, Failed> {
@@ -175,30 +155,23 @@ async fn done(contexts: &SandboxContexts, wanted: Wanted, body: Incoming) -> Res
     }
 }
 
-/// The language of that name; Python if absent.
-pub(crate) fn language(name: Option<&str>) -> Result<Language, ContextError> {
-    let name = name.unwrap_or(Language::Python.name());
-    Language::parse(name).ok_or_else(|| ContextError::Language {
-        name: name.chars().take(60).collect(),
-    })
-}
-
 async fn execute(contexts: &SandboxContexts, body: Incoming) -> Result<Response<Body>, Failed> {
-    let asked: ExecuteBody = json::read_at_most(MAX_BODY, body).await?;
+    let asked: ExecuteBody = json::read_at_most(MAX_CELL_BODY, body).await?;
     let cell = Cell {
         code: asked.code,
         env: asked.env_vars.unwrap_or_default(),
         timeout: None,
     };
-    let events = match (asked.context_id, asked.language) {
+    let target = match (&asked.context_id, asked.language.as_deref()) {
         (Some(_), Some(_)) => {
             let message = "either `context_id` or `language` may be given: a context has its language";
             return Err(Refusal::bad_request(message).into());
         }
-        (Some(id), None) => contexts.execute(&id, cell).await?,
-        (None, name) => contexts.execute_in_default(language(name.as_deref())?, cell).await?,
+        (Some(id), None) => CellTarget::Context(id),
+        (None, name) => CellTarget::Default(language(name)?),
     };
-    Ok(streamed(events, cells::told, cells::keepalive))
+    let events = CellEvents::begin(contexts, target, cell).await?;
+    Ok(streamed(events, cells::DIALECT))
 }
 
 #[cfg(test)]

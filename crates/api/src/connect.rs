@@ -12,12 +12,14 @@ mod error;
 mod frame;
 pub(crate) mod json;
 mod reply;
+mod timestamp;
 
 pub(crate) use body::{Frames, read_message};
 pub(crate) use call::{Call, Kind};
 pub(crate) use codec::{Codec, Message};
 pub(crate) use error::{Code, ConnectError, EXIT_CODE};
 pub(crate) use reply::{Outgoing, StreamEnd, refuse, stream, unary, written};
+pub(crate) use timestamp::Timestamp;
 
 /// Largest message that a client may send, in bytes.
 pub(crate) const MAX_MESSAGE: usize = 4 * 1024 * 1024;

@@ -8,14 +8,13 @@ mod entry;
 mod failure;
 mod files;
 mod filesystem;
-mod filesystem_messages;
 mod headers;
 mod listing;
 mod measures;
+mod messages;
 mod multipart;
 mod path;
 mod process;
-mod process_messages;
 mod range;
 #[cfg(test)]
 mod recorded_tests;

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use crate::answer::Refusal;
 
 /// The most that a body of the control plane may have.
-const MAX_BODY: usize = 1024 * 1024;
+pub(crate) const MAX_BODY: usize = 1024 * 1024;
 /// How deep it may nest.
 const MAX_DEPTH: usize = 64;
 /// What is read on of a body that is too large, and for how long, so that a client that still sends can read the answer.
@@ -19,6 +19,24 @@ const DRAINED: usize = 16 * 1024 * 1024;
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 /// How long all of it may take.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The body of a request, and how much it may have: that is said by the request's route.
+#[derive(Debug)]
+pub(crate) struct RequestBody {
+    incoming: Incoming,
+    max_bytes: usize,
+}
+
+impl RequestBody {
+    pub(crate) fn new(incoming: Incoming, max_bytes: usize) -> Self {
+        Self { incoming, max_bytes }
+    }
+
+    /// Reads it as [`read`] does, within its own bound.
+    pub(crate) async fn read<T: DeserializeOwned>(self) -> Result<T, Refusal> {
+        read_at_most(self.max_bytes, self.incoming).await
+    }
+}
 
 /// Reads a body that must be a JSON object of the shape of `T`; no body at all stands for `{}`.
 ///

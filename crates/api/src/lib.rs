@@ -7,6 +7,7 @@
 mod answer;
 mod authentication;
 mod body;
+mod cells;
 pub mod client;
 mod clients;
 mod code;
@@ -29,6 +30,8 @@ mod pace;
 mod pages;
 mod query;
 mod route;
+mod routes;
+mod schema;
 mod server;
 mod time;
 mod tls;
@@ -37,6 +40,7 @@ mod traffic;
 
 pub use journal::{Event, Journal, RequestEvent};
 pub use listen::{Listen, ListenError};
+pub use routes::{RouteSummary, route_summaries};
 pub use server::{ServeError, Server, ServerConfig};
 pub use tls::{Certificate, TlsError, TlsFiles};
 #[cfg(feature = "otel")]

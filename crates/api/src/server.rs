@@ -19,7 +19,7 @@ use crate::answer::{self, Refusal};
 use crate::body::{self, Body};
 use crate::clients::{Clients, TooMany};
 use crate::connection::{self, Client, Held, Peer};
-use crate::control::{self, Asked};
+use crate::control::Asked;
 use crate::cors;
 use crate::envd::{Listings, Watchers};
 use crate::guard::Guard;
@@ -35,7 +35,7 @@ use crate::trace::Tracer;
 #[cfg(feature = "otel")]
 use crate::trace::TracesEndpoint;
 use crate::traffic::{self, Places, To};
-use crate::{authentication, failure, native};
+use crate::{authentication, failure, routes};
 
 /// How long to wait after an accept that failed for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -396,7 +396,7 @@ async fn route(
 ) -> Result<Response<Body>, Refusal> {
     let (mut parts, body) = request.into_parts();
     if matches!(parts.method, http::Method::CONNECT | http::Method::TRACE) {
-        return Err(control::wrong_method(&parts.method).closing());
+        return Err(routes::wrong_method(&parts.method).closing());
     }
     if client.peer != Peer::Owner {
         check_address(&state.guard, &parts)?;
@@ -454,8 +454,10 @@ async fn control_plane(
     match path {
         "/healthz" => return Ok(answer::empty(StatusCode::NO_CONTENT)),
         "/readyz" => return ready(state).await,
-        native::DOCUMENT if parts.method == http::Method::GET => return Ok(native::document()),
         _ => {}
+    }
+    if let Some(answer) = routes::answer_open(&parts.method, path) {
+        return Ok(answer);
     }
     if path == "/metrics" && !state.metrics_need_key && is_local(state, client, parts) {
         return Ok(pages::metrics(&state.daemon, &state.tally, &state.clients));
@@ -475,11 +477,7 @@ async fn control_plane(
             false => mcp::answer(&asked, body).await,
         };
     }
-    let response = if native::is_native(path) {
-        native::answer(&asked, body).await?
-    } else {
-        control::answer(&asked, body).await?
-    };
+    let response = routes::answer(&asked, body).await?;
     state.large.bounded(&asked.caller.key_id, response).await
 }
 

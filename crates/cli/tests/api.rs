@@ -37,6 +37,8 @@ mod operation;
 mod ports;
 #[path = "api/ready.rs"]
 mod ready;
+#[path = "api/routes.rs"]
+mod routes;
 #[path = "api/sandboxes.rs"]
 mod sandboxes;
 #[path = "api/server.rs"]

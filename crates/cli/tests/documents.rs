@@ -7,6 +7,8 @@
 
 #[path = "documents/record.rs"]
 mod record;
+#[path = "documents/routes.rs"]
+mod routes;
 mod support;
 
 use std::collections::BTreeSet;

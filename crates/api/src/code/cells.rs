@@ -1,35 +1,30 @@
 //! What happens to a cell, as E2B's SDKs are told of it.
 
-use offleash_core::exec::{ExecEnd, OutputStream};
-use offleash_interpreter::cell::{CellEnd, CellEvent, Death};
+use offleash_core::exec::OutputStream;
 use serde_json::{Value, json};
 
-use super::lines::Told;
+use super::result;
+use crate::cells::{CellDialect, CellLines, CellOutcome, RenderedEnd, RenderedEvent, TruncatedPart};
 use crate::time;
 
-/// What shows that a cell which says nothing is alive.
-pub(super) fn keepalive() -> Value {
-    json!({ "type": "keepalive" })
-}
+/// E2B's form of events, and what that lacks in a form of its own, which its SDKs pass over.
+pub(super) const DIALECT: CellDialect = CellDialect {
+    write,
+    keepalive: || json!({ "type": "keepalive" }),
+};
 
-/// An event in E2B's shape, and what that lacks in a shape of its own, which its SDKs pass over.
-pub(super) fn told(event: CellEvent) -> Told {
-    Told::Lines(vec![match event {
-        CellEvent::Begin { count } => json!({ "type": "number_of_executions", "execution_count": count }),
-        CellEvent::Output { stream, text, at } => output(stream, &text, &time::text(at)),
-        CellEvent::Result(result) => {
-            let mut fields = result.into_fields();
+fn write(event: RenderedEvent) -> CellLines {
+    CellLines::More(vec![match event {
+        RenderedEvent::Begin { count } => json!({ "type": "number_of_executions", "execution_count": count }),
+        RenderedEvent::Output { stream, text, at } => output(stream, &text, &at),
+        RenderedEvent::Result(result) => {
+            let mut fields = result::fields(*result);
             fields.insert("type".to_owned(), "result".into());
             Value::Object(fields)
         }
-        CellEvent::Error(found) => error(&found.name, &found.value, &found.traceback),
-        CellEvent::OutputTruncated { limit } => {
-            return truncated("output", limit);
-        }
-        CellEvent::ResultsTruncated { limit } => {
-            return truncated("results", limit);
-        }
-        CellEvent::End(end) => return last(&end),
+        RenderedEvent::Error(found) => error(&found.name, &found.value, &found.traceback),
+        RenderedEvent::Truncated { part, limit } => return truncated(part, limit),
+        RenderedEvent::End(end) => return last(end),
     }])
 }
 
@@ -46,38 +41,100 @@ fn error(name: &str, value: &str, traceback: &str) -> Value {
 }
 
 /// As an event of its own, and in words for whoever knows only those of E2B.
-fn truncated(what: &str, limit: u64) -> Told {
-    let words = format!("[the {what} of this cell are cut: they may have {limit} bytes]\n");
-    let words = words.replace(
-        "the output of this cell are cut: they",
-        "the output of this cell is cut: it",
-    );
+fn truncated(part: TruncatedPart, limit: u64) -> CellLines {
+    let cut = match part {
+        TruncatedPart::Output => "output of this cell is cut: it",
+        TruncatedPart::Results => "results of this cell are cut: they",
+    };
     let now = time::text(std::time::SystemTime::now());
-    Told::Lines(vec![
-        json!({ "type": "truncated", "what": what, "limit": limit }),
-        output(OutputStream::Stderr, &words, &now),
+    CellLines::More(vec![
+        json!({ "type": "truncated", "what": part.as_str(), "limit": limit }),
+        output(
+            OutputStream::Stderr,
+            &format!("[the {cut} may have {limit} bytes]\n"),
+            &now,
+        ),
     ])
 }
 
 /// A sandbox that was ended by whoever may, or whose time is up, cuts the connection: E2B's SDKs take that for what it is, and
 /// raise a timeout. One that is at its end for another reason says so.
-fn last(end: &CellEnd) -> Told {
-    let mut lines = Vec::new();
-    match end {
-        CellEnd::Died(Death::SandboxGone { why: None } | Death::Ended(ExecEnd::Lost)) => return Told::Cut,
-        CellEnd::Done | CellEnd::Interrupted => {}
-        CellEnd::TimedOut => lines.push(error("TimeoutError", "the time of the cell was over", "")),
-        CellEnd::Died(death) => lines.push(error(
+fn last(end: RenderedEnd) -> CellLines {
+    let reason = end.reason.unwrap_or_default();
+    let failed = match end.outcome {
+        CellOutcome::Died if end.lost_sandbox.is_some_and(|lost| lost.why.is_none()) => return CellLines::Cut,
+        CellOutcome::Done | CellOutcome::Interrupted => None,
+        CellOutcome::TimedOut => Some(error("TimeoutError", "the time of the cell was over", "")),
+        CellOutcome::Died => Some(error(
             "ContextDied",
-            &format!("the context has lost its state: {death}"),
+            &format!("the context has lost its state: {reason}"),
             "",
         )),
-        CellEnd::DiedBefore(death) => lines.push(error(
+        CellOutcome::NotRun => Some(error(
             "ContextDied",
-            &format!("the cell was not run, because the context had lost its state before: {death}; the next cell finds a new one"),
+            &format!(
+                "the cell was not run, because the context had lost its state before: {reason}; the next cell finds a new one"
+            ),
             "",
         )),
+    };
+    let end = json!({ "type": "end_of_execution" });
+    CellLines::Last(failed.into_iter().chain([end]).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use offleash_core::exec::ExecEnd;
+    use offleash_interpreter::cell::{CellEnd, CellEvent, Death};
+
+    use super::*;
+
+    fn written(event: CellEvent) -> CellLines {
+        write(event.into())
     }
-    lines.push(json!({ "type": "end_of_execution" }));
-    Told::Last(lines)
+
+    #[test]
+    fn what_is_cut_is_said_in_words_too() {
+        for (event, words) in [
+            (
+                CellEvent::OutputTruncated { limit: 5 },
+                "[the output of this cell is cut: it may have 5 bytes]\n",
+            ),
+            (
+                CellEvent::ResultsTruncated { limit: 6 },
+                "[the results of this cell are cut: they may have 6 bytes]\n",
+            ),
+        ] {
+            let CellLines::More(lines) = written(event) else {
+                panic!("more follows");
+            };
+            assert_eq!(lines[0]["type"], "truncated");
+            assert_eq!(
+                (&lines[1]["type"], &lines[1]["text"]),
+                (&json!("stderr"), &json!(words))
+            );
+        }
+    }
+
+    #[test]
+    fn a_sandbox_that_was_ended_cuts_the_connection_and_one_that_fell_says_why() {
+        let ends = |death| written(CellEvent::End(CellEnd::Died(death)));
+        assert!(matches!(ends(Death::SandboxGone { why: None }), CellLines::Cut));
+        assert!(matches!(ends(Death::Ended(ExecEnd::Lost)), CellLines::Cut));
+        let why = Some("out of memory".to_owned());
+        for (death, cause) in [
+            (Death::SandboxGone { why }, "out of memory"),
+            (Death::Restarted, "it was restarted"),
+        ] {
+            let CellLines::Last(lines) = ends(death) else {
+                panic!("nothing follows");
+            };
+            assert_eq!(lines[0]["name"], "ContextDied");
+            assert!(lines[0]["value"].as_str().unwrap().ends_with(cause), "{lines:?}");
+            assert_eq!(lines[1], json!({ "type": "end_of_execution" }));
+        }
+        // Before a cell began nothing of it is lost, and the next may find another sandbox.
+        let before = written(CellEvent::End(CellEnd::DiedBefore(Death::SandboxGone { why: None })));
+        assert!(matches!(before, CellLines::Last(_)));
+    }
 }

@@ -1,6 +1,8 @@
 //! How Protocol Buffers write values in JSON (<https://protobuf.dev/programming-guides/json/>): bytes as base64, wide
 //! integers as text, times as RFC 3339, enumerations by name. Readers take what else the rules allow.
 
+use std::marker::PhantomData;
+
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 /// Bytes as base64; either alphabet, padded or not.
@@ -100,54 +102,75 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// Names of an enumeration's values.
-pub(crate) type Names = [(i32, &'static str)];
+/// The same where nothing stands for 0.
+pub(crate) fn integer_or_zero<'de, D, N>(deserializer: D) -> Result<N, D::Error>
+where
+    D: Deserializer<'de>,
+    N: TryFrom<i64> + Default,
+{
+    Ok(integer(deserializer)?.unwrap_or_default())
+}
+
+/// An enumeration whose values have names.
+pub(crate) trait NamedValues: Sized {
+    /// The name of the value of that number, where it has one.
+    fn name_of(number: i32) -> Option<&'static str>;
+
+    /// The number of the value of that name.
+    fn number_of(name: &str) -> Option<i32>;
+}
+
+/// Makes one of a generated enumeration.
+macro_rules! enumeration {
+    ($kind:ident) => {
+        impl $crate::connect::json::NamedValues for $kind {
+            fn name_of(number: i32) -> Option<&'static str> {
+                Self::try_from(number).ok().map(|value| value.as_str_name())
+            }
+
+            fn number_of(name: &str) -> Option<i32> {
+                Self::from_str_name(name).map(i32::from)
+            }
+        }
+    };
+}
+pub(crate) use enumeration;
 
 /// The name of a value, or the number where there is none.
-pub(crate) fn name<S: serde::Serializer>(names: &Names, value: i32, serializer: S) -> Result<S::Ok, S::Error> {
-    match names.iter().find(|(number, _)| *number == value) {
-        Some((_, name)) => serializer.serialize_str(name),
-        None => serializer.serialize_i32(value),
+pub(crate) fn name<S: serde::Serializer, E: NamedValues>(value: &i32, serializer: S) -> Result<S::Ok, S::Error> {
+    match E::name_of(*value) {
+        Some(name) => serializer.serialize_str(name),
+        None => serializer.serialize_i32(*value),
     }
 }
 
-/// The value that a name or number stands for.
-pub(crate) fn named<'de, D: Deserializer<'de>>(
-    names: &'static Names,
-    deserializer: D,
-) -> Result<Option<i32>, D::Error> {
-    struct Named(&'static Names);
+/// The value that a name or number stands for; nothing stands for 0.
+pub(crate) fn named<'de, D: Deserializer<'de>, E: NamedValues>(deserializer: D) -> Result<i32, D::Error> {
+    deserializer.deserialize_any(Named::<E>(PhantomData))
+}
 
-    impl<'de> Visitor<'de> for Named {
-        type Value = Option<i32>;
+struct Named<E>(PhantomData<E>);
 
-        fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            formatter.write_str("a name of the enumeration or a number")
-        }
+impl<E: NamedValues> Visitor<'_> for Named<E> {
+    type Value = i32;
 
-        fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
-            Ok(None)
-        }
-
-        fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
-            let found = self.0.iter().find(|(_, name)| *name == text);
-            found
-                .map(|(number, _)| Some(*number))
-                .ok_or_else(|| E::custom("no such name in the enumeration"))
-        }
-
-        fn visit_i64<E: de::Error>(self, number: i64) -> Result<Self::Value, E> {
-            i32::try_from(number)
-                .map(Some)
-                .map_err(|_| E::custom("the number is out of range"))
-        }
-
-        fn visit_u64<E: de::Error>(self, number: u64) -> Result<Self::Value, E> {
-            i32::try_from(number)
-                .map(Some)
-                .map_err(|_| E::custom("the number is out of range"))
-        }
+    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("a name of the enumeration or a number")
     }
 
-    deserializer.deserialize_any(Named(names))
+    fn visit_unit<F: de::Error>(self) -> Result<i32, F> {
+        Ok(0)
+    }
+
+    fn visit_str<F: de::Error>(self, text: &str) -> Result<i32, F> {
+        E::number_of(text).ok_or_else(|| F::custom("no such name in the enumeration"))
+    }
+
+    fn visit_i64<F: de::Error>(self, number: i64) -> Result<i32, F> {
+        i32::try_from(number).map_err(|_| F::custom("the number is out of range"))
+    }
+
+    fn visit_u64<F: de::Error>(self, number: u64) -> Result<i32, F> {
+        i32::try_from(number).map_err(|_| F::custom("the number is out of range"))
+    }
 }

@@ -20,7 +20,7 @@ const FIRST_TIMEOUT: u64 = 15;
 
 /// Which version of the call was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Version {
+pub(crate) enum Version {
     First,
     Second,
 }

@@ -3,8 +3,7 @@
 use std::future::Future;
 
 use http::{HeaderValue, Response, StatusCode};
-use hyper::body::Incoming;
-use offleash_manager::daemon::{Caller, Daemon, DaemonError, ForkRequest, Forks, SandboxView, Scope};
+use offleash_manager::daemon::{Caller, Daemon, DaemonError, ForkRequest, Forks, SandboxView};
 
 use super::request::{self, Version, unsupported};
 use super::shapes::{
@@ -14,8 +13,9 @@ use super::shapes::{
 use super::{Asked, done, shapes};
 use crate::answer::{self, Refusal};
 use crate::body::Body;
+use crate::json::RequestBody;
 use crate::trace::{self, Operation};
-use crate::{json, query, route, time};
+use crate::{query, route, time};
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
@@ -55,9 +55,8 @@ where
     }
 }
 
-pub(super) async fn create(asked: &Asked<'_>, body: Incoming, version: Version) -> Result<Response<Body>, Refusal> {
-    asked.require(Scope::Create)?;
-    let new: NewSandbox = json::read(body).await?;
+pub(crate) async fn create(asked: &Asked<'_>, body: RequestBody, version: Version) -> Result<Response<Body>, Refusal> {
+    let new: NewSandbox = body.read().await?;
     let request = request::create(new, version, idempotency_key(asked))?;
     let created = whole(
         asked,
@@ -68,8 +67,7 @@ pub(super) async fn create(asked: &Asked<'_>, body: Incoming, version: Version) 
     Ok(answer::json(StatusCode::CREATED, &sandbox))
 }
 
-pub(super) fn list(asked: &Asked<'_>, version: Version) -> Result<Response<Body>, Refusal> {
-    asked.require(Scope::Read)?;
+pub(crate) fn list(asked: &Asked<'_>, version: Version) -> Result<Response<Body>, Refusal> {
     let filter = request::filter(asked.query(), version)?;
     let page = asked.state.daemon.list(&asked.caller, &filter);
     let page = page.map_err(|error| asked.refused(&error))?;
@@ -83,25 +81,22 @@ pub(super) fn list(asked: &Asked<'_>, version: Version) -> Result<Response<Body>
     Ok(response)
 }
 
-pub(super) fn get(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
-    asked.require(Scope::Read)?;
+pub(crate) fn get(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
     let view = asked.state.daemon.get(&asked.caller, id(asked, given)?);
     let view = view.map_err(|error| asked.refused(&error))?;
     let detail = Detail::of(&view, asked.state.shown_domain());
     Ok(answer::json(StatusCode::OK, &detail))
 }
 
-pub(super) async fn kill(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
-    asked.require(Scope::Create)?;
+pub(crate) async fn kill(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
     let id = id(asked, given)?.to_owned();
     whole(asked, |daemon, caller| async move { daemon.kill(&caller, &id).await }).await?;
     Ok(done())
 }
 
-pub(super) async fn connect(asked: &Asked<'_>, given: &str, body: Incoming) -> Result<Response<Body>, Refusal> {
-    asked.require(Scope::Create)?;
+pub(crate) async fn connect(asked: &Asked<'_>, given: &str, body: RequestBody) -> Result<Response<Body>, Refusal> {
     let id = id(asked, given)?.to_owned();
-    let connect: Connect = json::read(body).await?;
+    let connect: Connect = body.read().await?;
     refuse_cold(connect.memory)?;
     let connected = |daemon: Daemon, caller: Caller| async move { daemon.connect(&caller, &id, connect.timeout).await };
     let (view, resumed) = trace::of(Operation::Resume, whole(asked, connected), |(view, _)| view.id.clone()).await?;
@@ -109,10 +104,9 @@ pub(super) async fn connect(asked: &Asked<'_>, given: &str, body: Incoming) -> R
     Ok(answer::json(status, &Sandbox::of(&view, asked.state.shown_domain())))
 }
 
-pub(super) async fn resume(asked: &Asked<'_>, given: &str, body: Incoming) -> Result<Response<Body>, Refusal> {
-    asked.require(Scope::Create)?;
+pub(crate) async fn resume(asked: &Asked<'_>, given: &str, body: RequestBody) -> Result<Response<Body>, Refusal> {
     let id = id(asked, given)?.to_owned();
-    let connect: Connect = json::read(body).await?;
+    let connect: Connect = body.read().await?;
     refuse_cold(connect.memory)?;
     let resumed = |daemon: Daemon, caller: Caller| async move { daemon.resume(&caller, &id, connect.timeout).await };
     let view = trace::of(Operation::Resume, whole(asked, resumed), |view| view.id.clone()).await?;
@@ -128,10 +122,9 @@ fn refuse_cold(memory: Option<bool>) -> Result<(), Refusal> {
     }
 }
 
-pub(super) async fn set_timeout(asked: &Asked<'_>, given: &str, body: Incoming) -> Result<Response<Body>, Refusal> {
-    asked.require(Scope::Create)?;
+pub(crate) async fn set_timeout(asked: &Asked<'_>, given: &str, body: RequestBody) -> Result<Response<Body>, Refusal> {
     let id = id(asked, given)?.to_owned();
-    let Timeout { timeout } = json::read(body).await?;
+    let Timeout { timeout } = body.read().await?;
     whole(asked, |daemon, caller| async move {
         daemon.set_timeout(&caller, &id, timeout).await
     })
@@ -139,10 +132,9 @@ pub(super) async fn set_timeout(asked: &Asked<'_>, given: &str, body: Incoming) 
     Ok(done())
 }
 
-pub(super) async fn refresh(asked: &Asked<'_>, given: &str, body: Incoming) -> Result<Response<Body>, Refusal> {
-    asked.require(Scope::Create)?;
+pub(crate) async fn refresh(asked: &Asked<'_>, given: &str, body: RequestBody) -> Result<Response<Body>, Refusal> {
     let id = id(asked, given)?.to_owned();
-    let Refresh { duration } = json::read(body).await?;
+    let Refresh { duration } = body.read().await?;
     whole(asked, |daemon, caller| async move {
         daemon.refresh(&caller, &id, duration).await
     })
@@ -150,13 +142,12 @@ pub(super) async fn refresh(asked: &Asked<'_>, given: &str, body: Incoming) -> R
     Ok(done())
 }
 
-pub(super) async fn pause(asked: &Asked<'_>, given: &str, body: Incoming) -> Result<Response<Body>, Refusal> {
-    asked.require(Scope::Create)?;
+pub(crate) async fn pause(asked: &Asked<'_>, given: &str, body: RequestBody) -> Result<Response<Body>, Refusal> {
     let id = id(asked, given)?.to_owned();
     let Pause {
         memory,
         require_healthy_guest,
-    } = json::read(body).await?;
+    } = body.read().await?;
     refuse_cold(memory)?;
     whole(asked, |daemon, caller| async move {
         match require_healthy_guest {
@@ -193,9 +184,8 @@ pub(crate) async fn forks(
         .collect())
 }
 
-pub(super) async fn fork(asked: &Asked<'_>, given: &str, body: Incoming) -> Result<Response<Body>, Refusal> {
-    asked.require(Scope::Create)?;
-    let Fork { timeout, count } = json::read(body).await?;
+pub(crate) async fn fork(asked: &Asked<'_>, given: &str, body: RequestBody) -> Result<Response<Body>, Refusal> {
+    let Fork { timeout, count } = body.read().await?;
     let request = ForkRequest {
         count: count.unwrap_or(1),
         timeout_seconds: timeout,
@@ -215,10 +205,9 @@ pub(super) async fn fork(asked: &Asked<'_>, given: &str, body: Incoming) -> Resu
     Ok(answer::json(StatusCode::CREATED, &shown))
 }
 
-pub(super) async fn set_network(asked: &Asked<'_>, given: &str, body: Incoming) -> Result<Response<Body>, Refusal> {
-    asked.require(Scope::Create)?;
+pub(crate) async fn set_network(asked: &Asked<'_>, given: &str, body: RequestBody) -> Result<Response<Body>, Refusal> {
     let id = id(asked, given)?.to_owned();
-    let network: shapes::Network = json::read(body).await?;
+    let network: shapes::Network = body.read().await?;
     let network = request::network(network)?;
     whole(asked, |daemon, caller| async move {
         daemon.set_network(&caller, &id, network).await
@@ -230,8 +219,7 @@ pub(super) async fn set_network(asked: &Asked<'_>, given: &str, body: Incoming) 
 /// How many lines, metrics or events are answered with at most.
 const MOST_LINES: u32 = 1000;
 
-pub(super) async fn metrics(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
-    asked.require(Scope::Read)?;
+pub(crate) async fn metrics(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
     let id = id(asked, given)?;
     let pairs = query::pairs(asked.query());
     let at = |name| Ok::<_, Refusal>(query::number(&pairs, name, 0..=time::LATEST)?.map(time::of_unix_seconds));
@@ -245,8 +233,7 @@ pub(super) async fn metrics(asked: &Asked<'_>, given: &str) -> Result<Response<B
     Ok(answer::json(StatusCode::OK, &shown))
 }
 
-pub(super) async fn logs(asked: &Asked<'_>, given: &str, version: Version) -> Result<Response<Body>, Refusal> {
-    asked.require(Scope::Read)?;
+pub(crate) async fn logs(asked: &Asked<'_>, given: &str, version: Version) -> Result<Response<Body>, Refusal> {
     let id = id(asked, given)?;
     let wanted = request::logs(asked.query(), version)?;
     let lines = asked.state.daemon.logs(&asked.caller, id, wanted).await;
@@ -257,8 +244,7 @@ pub(super) async fn logs(asked: &Asked<'_>, given: &str, version: Version) -> Re
     })
 }
 
-pub(super) async fn events(asked: &Asked<'_>, given: Option<&str>) -> Result<Response<Body>, Refusal> {
-    asked.require(Scope::Read)?;
+pub(crate) async fn events(asked: &Asked<'_>, given: Option<&str>) -> Result<Response<Body>, Refusal> {
     let id = given.map(|given| id(asked, given)).transpose()?;
     let pairs = query::pairs(asked.query());
     let limit = query::number(&pairs, "limit", 1..=MOST_LINES)?.unwrap_or(MOST_EVENTS);

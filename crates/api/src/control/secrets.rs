@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use http::{HeaderValue, Response, StatusCode};
-use hyper::body::Incoming;
 use offleash_manager::daemon::SecretView;
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +11,8 @@ use super::sandboxes::whole;
 use super::{Asked, done};
 use crate::answer::{self, Refusal};
 use crate::body::Body;
-use crate::{json, query, time};
+use crate::json::RequestBody;
+use crate::{query, time};
 
 /// How many a page has at most, and if nothing is said.
 const MOST: u32 = 100;
@@ -58,8 +58,8 @@ impl<'a> Secret<'a> {
     }
 }
 
-pub(super) async fn create(asked: &Asked<'_>, body: Incoming) -> Result<Response<Body>, Refusal> {
-    let new: NewSecret = json::read(body).await?;
+pub(crate) async fn create(asked: &Asked<'_>, body: RequestBody) -> Result<Response<Body>, Refusal> {
+    let new: NewSecret = body.read().await?;
     let made = whole(asked, |daemon, caller| async move {
         let metadata = new.metadata.unwrap_or_default();
         daemon.create_secret(&caller, &new.name, new.value, metadata).await
@@ -67,7 +67,7 @@ pub(super) async fn create(asked: &Asked<'_>, body: Incoming) -> Result<Response
     Ok(answer::json(StatusCode::CREATED, &Secret::of(&made.await?)))
 }
 
-pub(super) fn list(asked: &Asked<'_>) -> Result<Response<Body>, Refusal> {
+pub(crate) fn list(asked: &Asked<'_>) -> Result<Response<Body>, Refusal> {
     let pairs = query::pairs(asked.query());
     let limit = query::number(&pairs, "limit", 1..=MOST)?.unwrap_or(MOST);
     let after = query::value(&pairs, "nextToken").filter(|text| !text.is_empty());
@@ -82,22 +82,22 @@ pub(super) fn list(asked: &Asked<'_>) -> Result<Response<Body>, Refusal> {
     Ok(response)
 }
 
-pub(super) fn get(asked: &Asked<'_>, which: &str) -> Result<Response<Body>, Refusal> {
+pub(crate) fn get(asked: &Asked<'_>, which: &str) -> Result<Response<Body>, Refusal> {
     let found = asked.state.daemon.secret(&asked.caller, &query::decoded(which));
     let found = found.map_err(|error| asked.refused(&error))?;
     Ok(answer::json(StatusCode::OK, &Secret::of(&found)))
 }
 
-pub(super) async fn update(asked: &Asked<'_>, which: &str, body: Incoming) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn update(asked: &Asked<'_>, which: &str, body: RequestBody) -> Result<Response<Body>, Refusal> {
     let which = query::decoded(which);
-    let new: NewSecret = json::read(body).await?;
+    let new: NewSecret = body.read().await?;
     let updated = whole(asked, |daemon, caller| async move {
         daemon.update_secret(&caller, &which, new.value, new.metadata).await
     });
     Ok(answer::json(StatusCode::OK, &Secret::of(&updated.await?)))
 }
 
-pub(super) async fn remove(asked: &Asked<'_>, which: &str) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn remove(asked: &Asked<'_>, which: &str) -> Result<Response<Body>, Refusal> {
     let which = query::decoded(which);
     let removed =
         |daemon: offleash_manager::daemon::Daemon, caller| async move { daemon.remove_secret(&caller, &which).await };

@@ -63,7 +63,7 @@ impl<'a> Template<'a> {
     }
 }
 
-pub(super) async fn list(asked: &Asked<'_>) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn list(asked: &Asked<'_>) -> Result<Response<Body>, Refusal> {
     let listed = asked.state.daemon.templates(&asked.caller).await;
     let listed = listed.map_err(|error| asked.refused(&error))?;
     let limits = &asked.state.daemon.config().default_limits;
@@ -72,7 +72,7 @@ pub(super) async fn list(asked: &Asked<'_>) -> Result<Response<Body>, Refusal> {
 }
 
 /// Says whether a template of this name is there, or is built when it is asked for.
-pub(super) async fn alias(asked: &Asked<'_>, alias: &str) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn alias(asked: &Asked<'_>, alias: &str) -> Result<Response<Body>, Refusal> {
     let name = query::decoded(alias);
     let found = asked.state.daemon.has_template(&asked.caller, &name).await;
     if found.map_err(|error| asked.refused(&error))? {
@@ -82,7 +82,7 @@ pub(super) async fn alias(asked: &Asked<'_>, alias: &str) -> Result<Response<Bod
     Err(asked.refused(&DaemonError::UnknownTemplate { name }))
 }
 
-pub(super) async fn remove(asked: &Asked<'_>, name: &str) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn remove(asked: &Asked<'_>, name: &str) -> Result<Response<Body>, Refusal> {
     let name = query::decoded(name);
     if name == BASE_TEMPLATE {
         let message = "template `base` is the host's own, and cannot be removed";

@@ -2,10 +2,9 @@
 
 use offleash_protocol::files::{Change, ChangeKind, Entry};
 
-use super::filesystem_messages::{
-    CHMOD, CREATE, DIRECTORY, EntryInfo, FILE, FilesystemEvent, REMOVE, RENAME, SYMLINK, Timestamp, UNSPECIFIED, WRITE,
-};
+use super::messages::filesystem::{EntryInfo, EventType, FileType, FilesystemEvent};
 use super::path::{name, text};
+use crate::connect::Timestamp;
 
 /// Types of files in `st_mode` (inode(7)).
 const TYPE: u32 = 0o170_000;
@@ -27,11 +26,11 @@ pub(super) fn entry_info(entry: &Entry) -> EntryInfo {
     let (kind, mode) = match (is_symlink, target_mode) {
         (false, _) => (file_type(entry.mode), entry.mode),
         (true, Some(mode)) => (file_type(mode), mode),
-        (true, None) => (SYMLINK, entry.mode),
+        (true, None) => (FileType::Symlink, entry.mode),
     };
     EntryInfo {
         name: name(&entry.path),
-        kind,
+        r#type: kind.into(),
         path: text(&entry.path),
         size: i64::try_from(entry.size).unwrap_or(i64::MAX),
         mode: mode & 0o777,
@@ -66,26 +65,26 @@ pub(super) fn bytes_of(entry: &EntryInfo) -> usize {
 /// A change as the SDKs read it; `None` for one that has no word among theirs.
 pub(super) fn event(change: &Change) -> Option<FilesystemEvent> {
     let kind = match change.kind {
-        ChangeKind::Create => CREATE,
-        ChangeKind::Write => WRITE,
-        ChangeKind::Remove => REMOVE,
-        ChangeKind::Rename => RENAME,
-        ChangeKind::Chmod => CHMOD,
+        ChangeKind::Create => EventType::Create,
+        ChangeKind::Write => EventType::Write,
+        ChangeKind::Remove => EventType::Remove,
+        ChangeKind::Rename => EventType::Rename,
+        ChangeKind::Chmod => EventType::Chmod,
         ChangeKind::Overflow => return None,
     };
     Some(FilesystemEvent {
         name: text(&change.name),
-        kind,
+        r#type: kind.into(),
         entry: change.entry.as_ref().map(entry_info),
     })
 }
 
-fn file_type(mode: u32) -> i32 {
+fn file_type(mode: u32) -> FileType {
     match mode & TYPE {
-        REGULAR => FILE,
-        DIRECTORY_TYPE => DIRECTORY,
-        LINK => SYMLINK,
-        _ => UNSPECIFIED,
+        REGULAR => FileType::File,
+        DIRECTORY_TYPE => FileType::Directory,
+        LINK => FileType::Symlink,
+        _ => FileType::Unspecified,
     }
 }
 
@@ -167,7 +166,10 @@ mod tests {
             ..Entry::default()
         };
         let info = entry_info(&entry);
-        assert_eq!((info.kind, info.mode, info.is_symlink), (FILE, 0o644, true));
+        assert_eq!(
+            (info.r#type, info.mode, info.is_symlink),
+            (FileType::File.into(), 0o644, true)
+        );
         assert_eq!((info.permissions.as_str(), info.size), ("Lrwxrwxrwx", 7));
         assert_eq!(info.symlink_target.as_deref(), Some("/etc/hosts"));
     }
@@ -183,7 +185,7 @@ mod tests {
             }),
             ..Entry::default()
         };
-        assert_eq!(entry_info(&entry).kind, SYMLINK);
+        assert_eq!(entry_info(&entry).r#type(), FileType::Symlink);
     }
 
     #[test]
@@ -211,6 +213,9 @@ mod tests {
             entry: None,
         };
         assert_eq!(event(&change(ChangeKind::Overflow)), None);
-        assert_eq!(event(&change(ChangeKind::Chmod)).map(|event| event.kind), Some(CHMOD));
+        assert_eq!(
+            event(&change(ChangeKind::Chmod)).map(|event| event.r#type()),
+            Some(EventType::Chmod)
+        );
     }
 }

@@ -12,11 +12,13 @@ use tokio::time::{Instant, sleep_until};
 
 use super::entry::{entry_info, event};
 use super::failure::{Failure, gone};
-use super::filesystem_messages::{
-    Empty, EntryResponse, GetWatcherEventsResponse, ListDirRequest, MoveRequest, PathRequest, WatchDirResponse,
-    WatchRequest, WatcherId,
-};
 use super::listing::{self, Listed, Taken};
+use super::messages::filesystem::{
+    CreateWatcherRequest, CreateWatcherResponse, EntryInfo, GetWatcherEventsRequest, GetWatcherEventsResponse,
+    KeepAlive, ListDirRequest, METHODS, MakeDirRequest, MakeDirResponse, MoveRequest, MoveResponse, RemoveRequest,
+    RemoveResponse, RemoveWatcherRequest, RemoveWatcherResponse, StatRequest, StatResponse, WatchDirRequest,
+    WatchDirResponse, WatchStart,
+};
 use super::path::{Place, below};
 use super::{SandboxAccess, headers, read, unary};
 use crate::body::Body;
@@ -25,15 +27,9 @@ use crate::connect::{Call, Code, ConnectError, Frames, Kind, Outgoing, StreamEnd
 /// What is kept of what a program says about why it failed.
 const LONGEST_MESSAGE: usize = 1024;
 
-/// The methods, and how each is called.
+/// How a method is called, if there is one of that name.
 pub(super) fn kind(method: &str) -> Option<Kind> {
-    match method {
-        "Stat" | "MakeDir" | "Move" | "ListDir" | "Remove" | "CreateWatcher" | "GetWatcherEvents" | "RemoveWatcher" => {
-            Some(Kind::Unary)
-        }
-        "WatchDir" => Some(Kind::Stream),
-        _ => None,
-    }
+    METHODS.iter().find(|(name, _)| *name == method).map(|(_, kind)| *kind)
 }
 
 /// Answers a call of a method that [`kind`] knows.
@@ -79,19 +75,20 @@ pub(super) async fn answer(
             unary(sandbox, call, done.await)
         }
         "GetWatcherEvents" => {
-            let done = async { caller.watcher_events(read(call, body).await?) };
+            let done = async { caller.watcher_events(&read(call, body).await?) };
             unary(sandbox, call, done.await)
         }
         "RemoveWatcher" => {
-            let done = async { caller.remove_watcher(read(call, body).await?) };
+            let done = async { caller.remove_watcher(&read(call, body).await?) };
             unary(sandbox, call, done.await)
         }
         _ => {
             let begun = async {
                 let timeout = Call::timeout(&parts.headers)?;
-                let request = Frames::new(call.codec, body).only::<WatchRequest>().await?;
+                let request = Frames::new(call.codec, body).only::<WatchDirRequest>().await?;
                 let request = request.ok_or_else(|| ConnectError::invalid("the request has no message"))?;
-                Ok((caller.watch(request).await?, timeout))
+                let watch = caller.watch(&request.path, request.recursive, request.include_entry);
+                Ok((watch.await?, timeout))
             };
             match begun.await {
                 Ok((watch, timeout)) => {
@@ -138,29 +135,29 @@ impl Caller<'_> {
         }
     }
 
-    async fn at(&self, path: Option<String>) -> Result<(FileChannel, Vec<u8>), Failure> {
-        let path = self.resolve(path.unwrap_or_default().as_bytes()).await?;
+    async fn at(&self, path: &str) -> Result<(FileChannel, Vec<u8>), Failure> {
+        let path = self.resolve(path.as_bytes()).await?;
         Ok((self.open().await?, path))
     }
 
-    async fn stat(&self, request: PathRequest) -> Result<EntryResponse, Failure> {
-        let (mut files, path) = self.at(request.path).await?;
+    async fn stat(&self, request: StatRequest) -> Result<StatResponse, Failure> {
+        let (mut files, path) = self.at(&request.path).await?;
         let entry = files.stat(&path).await.map_err(|error| about(error, "file", &path))?;
-        Ok(entry_response(&entry))
+        Ok(StatResponse { entry: told(&entry) })
     }
 
-    async fn make_directory(&self, request: PathRequest) -> Result<EntryResponse, Failure> {
-        let (mut files, path) = self.at(request.path).await?;
+    async fn make_directory(&self, request: MakeDirRequest) -> Result<MakeDirResponse, Failure> {
+        let (mut files, path) = self.at(&request.path).await?;
         let entry = files
             .make_directory(&path)
             .await
             .map_err(|error| about(error, "directory", &path))?;
-        Ok(entry_response(&entry))
+        Ok(MakeDirResponse { entry: told(&entry) })
     }
 
-    async fn rename(&self, request: MoveRequest) -> Result<EntryResponse, Failure> {
-        let destination = self.resolve(request.destination.unwrap_or_default().as_bytes()).await?;
-        let (mut files, source) = self.at(request.source).await?;
+    async fn rename(&self, request: MoveRequest) -> Result<MoveResponse, Failure> {
+        let destination = self.resolve(request.destination.as_bytes()).await?;
+        let (mut files, source) = self.at(&request.source).await?;
         let entry = match files.rename(&source, &destination).await {
             Err(KeeperError::File { errno, .. }) if Errno::from_raw_os_error(errno) == Errno::XDEV => {
                 // Whether it is there is asked first: the kernel looks at file systems before.
@@ -172,7 +169,7 @@ impl Caller<'_> {
             renamed => renamed,
         };
         let entry = entry.map_err(|error| about(error, "source file", &source))?;
-        Ok(entry_response(&entry))
+        Ok(MoveResponse { entry: told(&entry) })
     }
 
     /// Moves to another file system, which takes a copy: `/tmp` is one of its own.
@@ -201,8 +198,8 @@ impl Caller<'_> {
     }
 
     async fn list(&self, request: ListDirRequest) -> Result<Listed, Failure> {
-        let (mut files, path) = self.at(request.path).await?;
-        let depth = request.depth.unwrap_or_default().max(1);
+        let (mut files, path) = self.at(&request.path).await?;
+        let depth = request.depth.max(1);
         let about = |error| about(error, "directory", &path);
         let listing = files.list(&path, depth).await.map_err(about)?;
         match self.sandbox.listings.take(&self.sandbox.key_id, listing).await {
@@ -212,37 +209,35 @@ impl Caller<'_> {
         }
     }
 
-    async fn remove(&self, request: PathRequest) -> Result<Empty, Failure> {
-        let (mut files, path) = self.at(request.path).await?;
+    async fn remove(&self, request: RemoveRequest) -> Result<RemoveResponse, Failure> {
+        let (mut files, path) = self.at(&request.path).await?;
         files.remove(&path).await.map_err(|error| about(error, "file", &path))?;
-        Ok(Empty {})
+        Ok(RemoveResponse {})
     }
 
-    async fn watch(&self, request: WatchRequest) -> Result<FileWatch, Failure> {
-        let (files, path) = self.at(request.path).await?;
-        let recursive = request.recursive.unwrap_or_default();
-        let entries = request.include_entry.unwrap_or_default();
+    async fn watch(&self, path: &str, recursive: bool, entries: bool) -> Result<FileWatch, Failure> {
+        let (files, path) = self.at(path).await?;
         let watch = files.watch(&path, recursive, entries).await;
         watch.map_err(|error| about_watching(error, &path))
     }
 
-    async fn create_watcher(&self, request: WatchRequest) -> Result<WatcherId, Failure> {
+    async fn create_watcher(&self, request: CreateWatcherRequest) -> Result<CreateWatcherResponse, Failure> {
         let room = self.sandbox.watchers.room(&self.sandbox.id)?;
-        let watch = self.watch(request).await?;
-        let watcher_id = Some(room.fill(watch)?);
-        Ok(WatcherId { watcher_id })
+        let watch = self
+            .watch(&request.path, request.recursive, request.include_entry)
+            .await?;
+        let watcher_id = room.fill(watch)?;
+        Ok(CreateWatcherResponse { watcher_id })
     }
 
-    fn watcher_events(&self, request: WatcherId) -> Result<GetWatcherEventsResponse, Failure> {
-        let id = request.watcher_id.unwrap_or_default();
-        let events = self.sandbox.watchers.take(&self.sandbox.id, &id)?;
+    fn watcher_events(&self, request: &GetWatcherEventsRequest) -> Result<GetWatcherEventsResponse, Failure> {
+        let events = self.sandbox.watchers.take(&self.sandbox.id, &request.watcher_id)?;
         Ok(GetWatcherEventsResponse { events })
     }
 
-    fn remove_watcher(&self, request: WatcherId) -> Result<Empty, Failure> {
-        let id = request.watcher_id.unwrap_or_default();
-        self.sandbox.watchers.remove(&self.sandbox.id, &id)?;
-        Ok(Empty {})
+    fn remove_watcher(&self, request: &RemoveWatcherRequest) -> Result<RemoveWatcherResponse, Failure> {
+        self.sandbox.watchers.remove(&self.sandbox.id, &request.watcher_id)?;
+        Ok(RemoveWatcherResponse {})
     }
 }
 
@@ -254,7 +249,7 @@ async fn tell(
     until: Option<Instant>,
 ) -> Result<(), StreamEnd> {
     let keepalive = headers::keepalive(&fields);
-    let start = Some(Empty {});
+    let start = Some(WatchStart {});
     outgoing
         .send(&WatchDirResponse {
             start,
@@ -276,7 +271,7 @@ async fn tell(
                     let text = "the watch lasted longer than connect-timeout-ms";
                     return Err(ConnectError::new(Code::DeadlineExceeded, text).into());
                 }
-                let keepalive = Some(Empty {});
+                let keepalive = Some(KeepAlive {});
                 outgoing.send(&WatchDirResponse { keepalive, ..WatchDirResponse::default() }).await?;
             }
         }
@@ -284,10 +279,8 @@ async fn tell(
     }
 }
 
-fn entry_response(entry: &offleash_protocol::files::Entry) -> EntryResponse {
-    EntryResponse {
-        entry: Some(entry_info(entry)),
-    }
+fn told(entry: &offleash_protocol::files::Entry) -> Option<EntryInfo> {
+    Some(entry_info(entry))
 }
 
 /// An error about a directory that is to be watched.

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::entry::{bytes_of, entry_info};
 use super::failure::Failure;
-use super::filesystem_messages::ListDirResponse;
+use super::messages::filesystem::ListDirResponse;
 use crate::body::Body;
 use crate::connect::{self, Code, Codec, ConnectError, MAX_ANSWER};
 use crate::driven::taken_within;

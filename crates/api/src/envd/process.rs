@@ -17,15 +17,16 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::attended::Attended;
 use super::failure::{Failure, gone};
-use super::path::{Place, text};
-use super::process_messages::{
-    DataEvent, Empty, EndEvent, EventResponse, ListResponse, ProcessConfig, ProcessEvent, ProcessInfo, ProcessInput,
-    ProcessSelector, Pty, SelectRequest, SendInputRequest, SendSignalRequest, StartEvent, StartRequest,
-    StreamInputRequest, UpdateRequest,
+use super::messages::process::{
+    CloseStdinRequest, CloseStdinResponse, ConnectRequest, ConnectResponse, DataEvent, EndEvent, KeepAlive,
+    ListRequest, ListResponse, METHODS, ProcessConfig, ProcessEvent, ProcessInfo, ProcessInput, ProcessSelector, Pty,
+    SendInputRequest, SendInputResponse, SendSignalRequest, SendSignalResponse, StartEvent, StartRequest,
+    StartResponse, StreamInputRequest, StreamInputResponse, UpdateRequest, UpdateResponse,
 };
+use super::path::{Place, text};
 use super::{SandboxAccess, headers, read, unary};
 use crate::body::Body;
-use crate::connect::{Call, Code, Codec, ConnectError, Frames, Kind, Outgoing, StreamEnd, refuse, stream};
+use crate::connect::{Call, Code, Codec, ConnectError, Frames, Kind, Message, Outgoing, StreamEnd, refuse, stream};
 use crate::trace::{Operation, Span};
 
 /// Most bytes of output in one event.
@@ -43,13 +44,9 @@ const SIGQUIT: i32 = 3;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
-/// The methods, and how each is called.
+/// How a method is called, if there is one of that name.
 pub(super) fn kind(method: &str) -> Option<Kind> {
-    match method {
-        "List" | "Update" | "SendInput" | "SendSignal" | "CloseStdin" => Some(Kind::Unary),
-        "Start" | "Connect" | "StreamInput" => Some(Kind::Stream),
-        _ => None,
-    }
+    METHODS.iter().find(|(name, _)| *name == method).map(|(_, kind)| *kind)
 }
 
 /// Answers a call of a method that [`kind`] knows.
@@ -65,7 +62,7 @@ pub(super) async fn answer(
     match method {
         "List" => {
             let listed = async {
-                let _nothing: Empty = read(call, body).await?;
+                let ListRequest {} = read(call, body).await?;
                 list(keeper).await
             };
             unary(sandbox, call, in_time(fields, listed).await)
@@ -87,17 +84,40 @@ pub(super) async fn answer(
             unary(sandbox, call, in_time(fields, done).await)
         }
         "StreamInput" => stream_input(sandbox, call, fields, body).await,
-        method => {
-            let followed = match method {
-                "Start" => start(sandbox, &parts.headers, call.codec, body).await,
-                _ => connect(keeper, &parts.headers, call.codec, body).await,
-            };
-            match followed {
-                Ok(followed) => stream(call.codec, |outgoing| followed.tell(outgoing)),
-                Err(Failure::Gone) => gone(&sandbox.id),
-                Err(Failure::Told(error)) => refuse(call, &error),
-            }
+        "Start" => {
+            let followed = start(sandbox, fields, call.codec, body).await;
+            told::<StartResponse>(sandbox, call, followed)
         }
+        _ => {
+            let followed = connect(keeper, fields, call.codec, body).await;
+            told::<ConnectResponse>(sandbox, call, followed)
+        }
+    }
+}
+
+/// A message that tells of an event.
+trait EventResponse: Message + Sync + 'static {
+    fn of(event: ProcessEvent) -> Self;
+}
+
+impl EventResponse for StartResponse {
+    fn of(event: ProcessEvent) -> Self {
+        Self { event: Some(event) }
+    }
+}
+
+impl EventResponse for ConnectResponse {
+    fn of(event: ProcessEvent) -> Self {
+        Self { event: Some(event) }
+    }
+}
+
+/// The events of a command that is followed, each a message `R`.
+fn told<R: EventResponse>(sandbox: &SandboxAccess, call: Call, followed: Result<Followed, Failure>) -> Response<Body> {
+    match followed {
+        Ok(followed) => stream(call.codec, |outgoing| followed.tell::<R>(outgoing)),
+        Err(Failure::Gone) => gone(&sandbox.id),
+        Err(Failure::Told(error)) => refuse(call, &error),
     }
 }
 
@@ -123,7 +143,7 @@ async fn list(keeper: &Keeper) -> Result<ListResponse, Failure> {
 fn process_info(running: &Running) -> ProcessInfo {
     let mut argv = running.argv.iter().map(|argument| text(argument));
     let config = ProcessConfig {
-        cmd: Some(argv.next().unwrap_or_default()),
+        cmd: argv.next().unwrap_or_default(),
         args: argv.collect(),
         envs: running
             .env
@@ -174,7 +194,7 @@ async fn start(sandbox: &SandboxAccess, fields: &HeaderMap, codec: Codec, body: 
 }
 
 async fn connect(keeper: &Keeper, fields: &HeaderMap, codec: Codec, body: Incoming) -> Result<Followed, Failure> {
-    let which = selector(only_message::<SelectRequest>(codec, body).await?.process)?;
+    let which = selector(only_message::<ConnectRequest>(codec, body).await?.process)?;
     let timeout = Call::timeout(fields)?;
     let processes = keeper.processes().await?;
     // One that has ended a moment ago is not among them; nothing but its end will be told.
@@ -191,9 +211,9 @@ async fn connect(keeper: &Keeper, fields: &HeaderMap, codec: Codec, body: Incomi
 
 impl Followed {
     /// Tells the caller what happens, until the command has ended.
-    async fn tell(mut self, outgoing: Outgoing) -> Result<(), StreamEnd> {
+    async fn tell<R: EventResponse>(mut self, outgoing: Outgoing) -> Result<(), StreamEnd> {
         let start = StartEvent { pid: self.exec.pid() };
-        send(
+        send::<R>(
             &outgoing,
             ProcessEvent {
                 start: Some(start),
@@ -206,8 +226,8 @@ impl Followed {
             let news = tokio::select! {
                 news = self.exec.next() => news.map_err(Failure::from)?,
                 () = sleep_until(silent_until) => {
-                    let keepalive = Some(Empty {});
-                    send(&outgoing, ProcessEvent { keepalive, ..ProcessEvent::default() }).await?;
+                    let keepalive = Some(KeepAlive {});
+                    send::<R>(&outgoing, ProcessEvent { keepalive, ..ProcessEvent::default() }).await?;
                     silent_until = Instant::now() + self.keepalive;
                     continue;
                 }
@@ -216,7 +236,7 @@ impl Followed {
             match news {
                 Some(ExecNews::Output { stream, bytes }) => {
                     for event in output(stream, bytes, self.is_terminal) {
-                        send(&outgoing, event).await?;
+                        send::<R>(&outgoing, event).await?;
                     }
                 }
                 Some(ExecNews::TimedOut) => {
@@ -229,7 +249,7 @@ impl Followed {
                     if let Some(mut span) = self.span.take() {
                         span.ended(ended == ExecEnd::Exited { code: 0 });
                     }
-                    return Ok(send(
+                    return Ok(send::<R>(
                         &outgoing,
                         ProcessEvent {
                             end: Some(end),
@@ -253,8 +273,8 @@ async fn reached(until: Option<Instant>) {
     }
 }
 
-async fn send(outgoing: &Outgoing, event: ProcessEvent) -> Result<(), ConnectError> {
-    outgoing.send(&EventResponse { event: Some(event) }).await
+async fn send<R: EventResponse>(outgoing: &Outgoing, event: ProcessEvent) -> Result<(), ConnectError> {
+    outgoing.send(&R::of(event)).await
 }
 
 fn output(stream: OutputStream, bytes: Vec<u8>, is_terminal: bool) -> impl Iterator<Item = ProcessEvent> {
@@ -328,7 +348,7 @@ fn signal_name(signal: i32) -> String {
 }
 
 /// The one message of a stream that has no more.
-async fn only_message<M: crate::connect::Message>(codec: Codec, body: Incoming) -> Result<M, ConnectError> {
+async fn only_message<M: Message>(codec: Codec, body: Incoming) -> Result<M, ConnectError> {
     let message = Frames::new(codec, body).only().await?;
     message.ok_or_else(|| ConnectError::invalid("the request has no message"))
 }
@@ -340,9 +360,10 @@ fn start_exec(
     timeout: Option<Duration>,
 ) -> Result<StartExec, Failure> {
     let process = request.process.unwrap_or_default();
-    let command = process.cmd.filter(|command| !command.is_empty());
-    let command = command.ok_or_else(|| ConnectError::invalid("the command is missing"))?;
-    let argv: Vec<Vec<u8>> = std::iter::once(command)
+    if process.cmd.is_empty() {
+        return Err(ConnectError::invalid("the command is missing").into());
+    }
+    let argv: Vec<Vec<u8>> = std::iter::once(process.cmd)
         .chain(process.args)
         .map(String::into_bytes)
         .collect();
@@ -389,9 +410,9 @@ fn is_variable(name: &str, value: &str) -> bool {
 
 fn terminal_size(pty: Pty) -> Result<(u16, u16), ConnectError> {
     let size = pty.size.unwrap_or_default();
-    let characters = |given: Option<u32>, usual: u16| match given {
-        None | Some(0) => Ok(usual),
-        Some(given) => u16::try_from(given)
+    let characters = |given: u32, usual: u16| match given {
+        0 => Ok(usual),
+        given => u16::try_from(given)
             .map_err(|_| ConnectError::invalid(format!("a terminal cannot have {given} rows or columns"))),
     };
     Ok((characters(size.rows, ROWS)?, characters(size.cols, COLUMNS)?))
@@ -414,21 +435,21 @@ fn not_started(error: KeeperError, command: &str, cwd: Option<String>) -> Failur
     }
 }
 
-async fn update(keeper: &Keeper, request: UpdateRequest) -> Result<Empty, Failure> {
+async fn update(keeper: &Keeper, request: UpdateRequest) -> Result<UpdateResponse, Failure> {
     let which = selector(request.process)?;
     let Some(pty) = request.pty else {
-        return Ok(Empty {});
+        return Ok(UpdateResponse {});
     };
     let (rows, columns) = terminal_size(pty)?;
     let resized = keeper.resize(&which, rows, columns).await;
     resized.map_err(|error| no_process(error, &which))?;
-    Ok(Empty {})
+    Ok(UpdateResponse {})
 }
 
-async fn send_input(keeper: &Keeper, request: SendInputRequest) -> Result<Empty, Failure> {
+async fn send_input(keeper: &Keeper, request: SendInputRequest) -> Result<SendInputResponse, Failure> {
     let which = selector(request.process)?;
     give(keeper, &which, request.input).await?;
-    Ok(Empty {})
+    Ok(SendInputResponse {})
 }
 
 async fn give(keeper: &Keeper, which: &Selector, input: Option<ProcessInput>) -> Result<(), Failure> {
@@ -443,10 +464,9 @@ async fn give(keeper: &Keeper, which: &Selector, input: Option<ProcessInput>) ->
 async fn stream_input(sandbox: &SandboxAccess, call: Call, fields: &HeaderMap, body: Incoming) -> Response<Body> {
     let taken = take_stream(&sandbox.keeper, Frames::new(call.codec, body));
     match in_time(fields, taken).await {
-        Ok(()) => stream(
-            call.codec,
-            |outgoing| async move { Ok(outgoing.send(&Empty {}).await?) },
-        ),
+        Ok(()) => stream(call.codec, |outgoing| async move {
+            Ok(outgoing.send(&StreamInputResponse {}).await?)
+        }),
         Err(Failure::Gone) => gone(&sandbox.id),
         Err(Failure::Told(error)) => refuse(call, &error),
     }
@@ -473,12 +493,12 @@ async fn take_stream(keeper: &Keeper, mut frames: Frames<Incoming>) -> Result<()
     Ok(())
 }
 
-async fn send_signal(keeper: &Keeper, request: SendSignalRequest) -> Result<Empty, Failure> {
+async fn send_signal(keeper: &Keeper, request: SendSignalRequest) -> Result<SendSignalResponse, Failure> {
     let which = selector(request.process)?;
     let signal = match request.signal {
-        Some(signal @ (SIGHUP | SIGINT | SIGQUIT | SIGKILL | SIGTERM)) => signal,
+        signal @ (SIGHUP | SIGINT | SIGQUIT | SIGKILL | SIGTERM) => signal,
         other => {
-            let text = format!("invalid signal: {}", other.unwrap_or_default());
+            let text = format!("invalid signal: {other}");
             return Err(ConnectError::new(Code::Unimplemented, text).into());
         }
     };
@@ -486,16 +506,16 @@ async fn send_signal(keeper: &Keeper, request: SendSignalRequest) -> Result<Empt
         .signal(&which, signal)
         .await
         .map_err(|error| no_process(error, &which))?;
-    Ok(Empty {})
+    Ok(SendSignalResponse {})
 }
 
-async fn close_stdin(keeper: &Keeper, request: SelectRequest) -> Result<Empty, Failure> {
+async fn close_stdin(keeper: &Keeper, request: CloseStdinRequest) -> Result<CloseStdinResponse, Failure> {
     let which = selector(request.process)?;
     keeper
         .close_input(&which)
         .await
         .map_err(|error| no_process(error, &which))?;
-    Ok(Empty {})
+    Ok(CloseStdinResponse {})
 }
 
 fn selector(selector: Option<ProcessSelector>) -> Result<Selector, ConnectError> {

@@ -1,14 +1,14 @@
 //! Bodies as the SDKs send them, and answers as they read them.
 
-use super::filesystem_messages::{
-    EntryInfo, EntryResponse, FilesystemEvent, GetWatcherEventsResponse, ListDirRequest, Timestamp, WatchDirResponse,
-    WatchRequest, WatcherId,
+use super::messages::filesystem::{
+    CreateWatcherRequest, CreateWatcherResponse, EntryInfo, FileType, FilesystemEvent, GetWatcherEventsRequest,
+    GetWatcherEventsResponse, ListDirRequest, StatResponse, WatchDirRequest, WatchDirResponse,
 };
-use super::process_messages::{
-    DataEvent, EndEvent, EventResponse, ProcessEvent, SelectRequest, SendInputRequest, SendSignalRequest, StartEvent,
-    StartRequest, StreamInputRequest, UpdateRequest,
+use super::messages::process::{
+    ConnectRequest, DataEvent, EndEvent, KeepAlive, ProcessEvent, SendInputRequest, SendSignalRequest, StartEvent,
+    StartRequest, StartResponse, StreamInputRequest, UpdateRequest,
 };
-use crate::connect::{Codec, Message};
+use crate::connect::{Codec, Message, Timestamp};
 
 fn json<M: Message>(text: &str) -> M {
     Codec::Json.decode(text.as_bytes()).unwrap()
@@ -24,7 +24,7 @@ fn a_command_is_started() {
         r#"{"process":{"cmd":"/bin/bash","args":["-l","-c","echo hi"],"envs":{"A":"b"},"cwd":"/tmp"},"stdin":false}"#,
     );
     let process = request.process.unwrap();
-    assert_eq!(process.cmd.as_deref(), Some("/bin/bash"));
+    assert_eq!(process.cmd, "/bin/bash");
     assert_eq!(process.args, ["-l", "-c", "echo hi"]);
     assert_eq!(process.envs["A"], "b");
     assert_eq!((process.cwd.as_deref(), request.stdin), (Some("/tmp"), Some(false)));
@@ -33,10 +33,7 @@ fn a_command_is_started() {
             "pty":{"size":{"cols":80,"rows":24}},"tag":"t"}"#,
     );
     let size = request.pty.unwrap().size.unwrap();
-    assert_eq!(
-        (size.cols, size.rows, request.tag.as_deref()),
-        (Some(80), Some(24), Some("t"))
-    );
+    assert_eq!((size.cols, size.rows, request.tag.as_deref()), (80, 24, Some("t")));
 }
 
 #[test]
@@ -46,10 +43,7 @@ fn a_command_is_started_in_binary_form() {
     let bytes = [&bytes[..1], &[19], &bytes[2..]].concat();
     let request: StartRequest = Codec::Proto.decode(&bytes).unwrap();
     let process = request.process.unwrap();
-    assert_eq!(
-        (process.cmd.as_deref(), process.args),
-        (Some("sh"), vec!["-c".to_owned()])
-    );
+    assert_eq!((process.cmd.as_str(), process.args), ("sh", vec!["-c".to_owned()]));
     assert_eq!((process.envs["A"].as_str(), process.cwd.as_deref()), ("b", Some("/")));
     assert_eq!(request.stdin, Some(false));
 }
@@ -57,12 +51,24 @@ fn a_command_is_started_in_binary_form() {
 #[test]
 fn commands_are_selected_fed_and_ended() {
     let request: SendSignalRequest = json(r#"{"process":{"pid":7},"signal":"SIGNAL_SIGKILL"}"#);
-    assert_eq!((request.process.unwrap().pid, request.signal), (Some(7), Some(9)));
+    assert_eq!((request.process.unwrap().pid, request.signal), (Some(7), 9));
     assert_eq!(
         json::<SendSignalRequest>(r#"{"process":{"tag":"t"},"signal":15}"#).signal,
-        Some(15)
+        15
     );
-    assert_eq!(json::<SendSignalRequest>("{}").signal, None);
+    for nothing in ["{}", r#"{"signal":null}"#, r#"{"signal":"SIGNAL_UNSPECIFIED"}"#] {
+        assert_eq!(json::<SendSignalRequest>(nothing).signal, 0, "{nothing}");
+    }
+    for wrong in [
+        r#"{"signal":"SIGKILL"}"#,
+        r#"{"signal":4294967296}"#,
+        r#"{"signal":9.0}"#,
+    ] {
+        assert!(
+            Codec::Json.decode::<SendSignalRequest>(wrong.as_bytes()).is_err(),
+            "{wrong}"
+        );
+    }
     let request: SendInputRequest = json(r#"{"process":{"pid":7},"input":{"stdin":"aGk="}}"#);
     assert_eq!(request.input.unwrap().stdin.unwrap(), b"hi");
     let request: SendInputRequest = json(r#"{"process":{"pid":7},"input":{"pty":"aGk="}}"#);
@@ -78,7 +84,10 @@ fn commands_are_selected_fed_and_ended() {
     assert_eq!(data.input.unwrap().stdin.unwrap(), b"hi");
     assert!(json::<StreamInputRequest>(r#"{"keepalive":{}}"#).keepalive.is_some());
     assert_eq!(
-        json::<SelectRequest>(r#"{"process":{"pid":"7"}}"#).process.unwrap().pid,
+        json::<ConnectRequest>(r#"{"process":{"pid":"7"}}"#)
+            .process
+            .unwrap()
+            .pid,
         Some(7)
     );
     assert!(
@@ -90,7 +99,7 @@ fn commands_are_selected_fed_and_ended() {
 
 #[test]
 fn events_are_told() {
-    let event = |event| written(&EventResponse { event: Some(event) });
+    let event = |event| written(&StartResponse { event: Some(event) });
     let none = ProcessEvent::default;
     let start = Some(StartEvent { pid: 7 });
     assert_eq!(
@@ -115,7 +124,7 @@ fn events_are_told() {
         event(ProcessEvent { end, ..none() }),
         r#"{"event":{"end":{"exitCode":-1,"exited":false,"status":"signal: killed","error":"signal: killed"}}}"#
     );
-    let keepalive = Some(super::process_messages::Empty {});
+    let keepalive = Some(KeepAlive {});
     assert_eq!(
         event(ProcessEvent { keepalive, ..none() }),
         r#"{"event":{"keepalive":{}}}"#
@@ -131,15 +140,20 @@ fn events_are_told() {
 #[test]
 fn files_are_listed_and_watched() {
     let request: ListDirRequest = json(r#"{"path":"/home/user","depth":1}"#);
-    assert_eq!((request.path.as_deref(), request.depth), (Some("/home/user"), Some(1)));
-    let request: WatchRequest =
+    assert_eq!((request.path.as_str(), request.depth), ("/home/user", 1));
+    let request: ListDirRequest = json(r#"{"path":null,"depth":"2"}"#);
+    assert_eq!((request.path.as_str(), request.depth), ("", 2));
+    let request: WatchDirRequest =
         json(r#"{"path":"/x","recursive":true,"includeEntry":true,"allowNetworkMounts":false}"#);
-    assert_eq!((request.recursive, request.include_entry), (Some(true), Some(true)));
-    let id: WatcherId = json(r#"{"watcherId":"w1"}"#);
-    assert_eq!(written(&id), r#"{"watcherId":"w1"}"#);
+    assert!(request.recursive && request.include_entry);
+    let request: CreateWatcherRequest = json(r#"{"path":"/x","recursive":null,"include_entry":true}"#);
+    assert!(!request.recursive && request.include_entry);
+    let id: GetWatcherEventsRequest = json(r#"{"watcherId":"w1"}"#);
+    let watcher_id = id.watcher_id;
+    assert_eq!(written(&CreateWatcherResponse { watcher_id }), r#"{"watcherId":"w1"}"#);
     let entry = EntryInfo {
         name: "a".to_owned(),
-        kind: 1,
+        r#type: FileType::File.into(),
         path: "/x/a".to_owned(),
         size: 5,
         mode: 0o644,
@@ -154,11 +168,11 @@ fn files_are_listed_and_watched() {
     };
     let text = r#"{"entry":{"name":"a","type":"FILE_TYPE_FILE","path":"/x/a","size":"5","mode":420,"permissions":"-rw-r--r--","owner":"user","group":"user","modifiedTime":"2023-11-14T22:13:20.005Z"}}"#;
     let entry = Some(entry);
-    assert_eq!(written(&EntryResponse { entry: entry.clone() }), text);
-    assert_eq!(json::<EntryResponse>(text).entry, entry);
+    assert_eq!(written(&StatResponse { entry: entry.clone() }), text);
+    assert_eq!(json::<StatResponse>(text).entry, entry);
     let event = FilesystemEvent {
         name: "a".to_owned(),
-        kind: 5,
+        r#type: 5,
         entry: None,
     };
     let events = vec![event.clone()];
@@ -171,5 +185,22 @@ fn files_are_listed_and_watched() {
     assert_eq!(
         written(&told),
         r#"{"filesystem":{"name":"a","type":"EVENT_TYPE_CHMOD"}}"#
+    );
+}
+
+/// A choice between fields that says two things is seen, and not taken for the last of them.
+#[test]
+fn of_a_choice_every_field_that_was_set_is_seen() {
+    let both = br#"{"process":{"pid":7,"tag":"t"}}"#;
+    let selector = Codec::Json.decode::<ConnectRequest>(both).unwrap().process.unwrap();
+    assert_eq!((selector.pid, selector.tag.as_deref()), (Some(7), Some("t")));
+    let bytes = Codec::Proto
+        .encode(&ConnectRequest {
+            process: Some(selector.clone()),
+        })
+        .unwrap();
+    assert_eq!(
+        Codec::Proto.decode::<ConnectRequest>(&bytes).unwrap().process,
+        Some(selector)
     );
 }

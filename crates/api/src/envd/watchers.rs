@@ -16,7 +16,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::entry::{bytes_of, event};
-use super::filesystem_messages::FilesystemEvent;
+use super::messages::filesystem::FilesystemEvent;
 use crate::connect::{Code, ConnectError};
 
 /// Watchers that a sandbox may have. Each takes one of the 32 inotify instances of a sandbox, and the code in it has its own.

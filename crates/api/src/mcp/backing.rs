@@ -28,24 +28,30 @@ pub(super) struct Opened {
 }
 
 /// What a sandbox is to be; everything that is absent is as usual.
-#[derive(Debug, Clone, Default, serde::Deserialize)]
+#[derive(Debug, Clone, Default, serde::Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct NewSandbox {
+pub(super) struct CreateArguments {
+    /// What is installed in it; `code-interpreter` has numpy, pandas, matplotlib, scipy and scikit-learn.
+    #[schemars(extend("default" = "base"))]
     pub(super) template: Option<String>,
+    /// Whether it may reach public addresses.
     pub(super) internet: Option<bool>,
+    /// Variables of the environment for everything that runs in it.
     pub(super) env: Option<BTreeMap<String, String>>,
+    /// Seconds until it is ended unless it is used.
+    #[schemars(range(min = 1))]
     pub(super) timeout_seconds: Option<u64>,
 }
 
 /// Whoever has the sandboxes.
 pub(super) trait Backing: Send + Sync + 'static {
-    /// Whether [`NewSandbox`] may say anything; otherwise all is as whoever started us has said.
+    /// Whether [`CreateArguments`] may say anything; otherwise all is as whoever started us has said.
     const CAN_BE_TOLD: bool;
     /// Whether [`Self::fork`] can ever do it; otherwise no tool for it is shown.
     const CAN_FORK: bool;
 
     /// Makes a sandbox.
-    fn create(&self, new: NewSandbox) -> impl Future<Output = Result<Opened, ToolError>> + Send;
+    fn create(&self, new: CreateArguments) -> impl Future<Output = Result<Opened, ToolError>> + Send;
 
     /// The sandbox of that id, if whoever asks may use it; its time begins anew where it has one.
     fn open(&self, id: &str) -> impl Future<Output = Result<Opened, ToolError>> + Send;

@@ -1,8 +1,14 @@
-//! The tools as models read them: names, descriptions, input schemas, annotations.
+//! The tools as models read them: names, descriptions, annotations, and the schemas of their arguments.
 
-use offleash_manager::daemon::{CarriedContexts, MOST_FORKS};
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
-use serde_json::{Value, json};
+use serde_json::Value;
+
+use super::arguments::{
+    ForkArguments, KillSandboxArguments, ListFilesArguments, NoArguments, ReadFileArguments, RunCodeArguments,
+    RunCommandArguments, WriteFileArguments,
+};
+use super::backing::CreateArguments;
+use crate::schema::object_schema;
 
 /// A tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +74,7 @@ pub(super) fn tools(can_be_told: bool, can_fork: bool, longest_seconds: u64) -> 
 
 fn tool(name: Name, can_be_told: bool, longest_seconds: u64) -> Tool {
     let (title, description) = words(name);
-    let schema = object(schema(name, can_be_told, longest_seconds));
+    let schema = schema(name, can_be_told, longest_seconds);
     Tool::new(name.as_str(), description, schema)
         .with_title(title)
         .with_annotations(annotations(name))
@@ -141,118 +147,40 @@ fn annotations(name: Name) -> ToolAnnotations {
     }
 }
 
-fn schema(name: Name, can_be_told: bool, longest_seconds: u64) -> Value {
-    let sandbox = json!({
-        "type": "string",
-        "description": "Id of the sandbox, as create_sandbox returned it. Leave it out to use the one of this session.",
-    });
-    let timeout = json!({
-        "type": "number",
-        "exclusiveMinimum": 0,
-        "maximum": longest_seconds,
-        "default": super::run::USUAL_TIMEOUT.as_secs().min(longest_seconds),
-        "description": "Seconds after which it is stopped.",
-    });
-    let path = json!({
-        "type": "string",
-        "description": "Path in the sandbox; relative ones are below the working directory.",
-    });
-    match name {
-        Name::RunCode => parameters(
-            &["code"],
-            json!({
-                "code": { "type": "string", "description": "The code, of at most 16 MiB. The value of its last expression is returned." },
-                "language": {
-                    "type": "string",
-                    "enum": ["python", "javascript", "typescript", "bash", "r", "java"],
-                    "default": "python",
-                    "description": "The language. Each has a state of its own.",
-                },
-                "context": {
-                    "type": "string",
-                    "description": "A separate state: `new` makes one and returns its id, which further calls pass here (without `language`). Leave it out to use the usual one of the language.",
-                },
-                "timeout_seconds": timeout,
-                "sandbox": sandbox,
-            }),
-        ),
-        Name::RunCommand => parameters(
-            &["command"],
-            json!({
-                "command": { "type": "string", "description": "The command line, for bash." },
-                "cwd": { "type": "string", "description": "Directory to start in; relative ones are below the working directory, which is the default." },
-                "env": { "type": "object", "additionalProperties": { "type": "string" }, "description": "Variables of the environment, beside the usual ones." },
-                "stdin": { "type": "string", "description": "What the command reads on standard input; nothing if left out." },
-                "user": { "type": "string", "description": "User to run as, such as `root` (inside the sandbox) where it has several." },
-                "timeout_seconds": timeout,
-                "sandbox": sandbox,
-            }),
-        ),
-        Name::ReadFile => parameters(
-            &["path"],
-            json!({
-                "path": path,
-                "offset": { "type": "integer", "minimum": 0, "default": 0, "description": "Byte to begin with." },
-                "length": { "type": "integer", "minimum": 1, "maximum": super::files::MOST_TEXT, "default": super::files::USUAL_TEXT, "description": "How many bytes of text at most." },
-                "sandbox": sandbox,
-            }),
-        ),
-        Name::WriteFile => parameters(
-            &["path", "content"],
-            json!({
-                "path": path,
-                "content": { "type": "string", "description": "All that the file is to have." },
-                "encoding": { "type": "string", "enum": ["utf-8", "base64"], "default": "utf-8", "description": "What `content` is." },
-                "sandbox": sandbox,
-            }),
-        ),
-        Name::ListFiles => parameters(
-            &[],
-            json!({
-                "path": { "type": "string", "description": "The directory; the working directory if left out." },
-                "depth": { "type": "integer", "minimum": 1, "maximum": super::files::DEEPEST, "default": 1, "description": "How many levels of directories." },
-                "sandbox": sandbox,
-            }),
-        ),
-        Name::CreateSandbox if !can_be_told => parameters(&[], json!({})),
-        Name::CreateSandbox => parameters(
-            &[],
-            json!({
-                "template": { "type": "string", "default": "base", "description": "What is installed in it; `code-interpreter` has numpy, pandas, matplotlib, scipy and scikit-learn." },
-                "internet": { "type": "boolean", "description": "Whether it may reach public addresses." },
-                "env": { "type": "object", "additionalProperties": { "type": "string" }, "description": "Variables of the environment for everything that runs in it." },
-                "timeout_seconds": { "type": "integer", "minimum": 1, "description": "Seconds until it is ended unless it is used." },
-            }),
-        ),
-        Name::KillSandbox => parameters(&[], json!({ "sandbox": sandbox })),
-        Name::Fork => parameters(
-            &[],
-            json!({
-                "sandbox": sandbox,
-                "count": { "type": "integer", "minimum": 1, "maximum": MOST_FORKS, "default": 1, "description": "How many copies." },
-                "contexts": { "type": "string", "enum": CarriedContexts::WORDS, "default": "all", "description": "Which variables: `all`, and nothing is copied where something cannot be; those for which it is `possible`; `none`." },
-            }),
-        ),
-    }
-}
-
-fn parameters(required: &[&str], properties: Value) -> Value {
-    let mut schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
-    if !required.is_empty() {
-        schema["required"] = json!(required);
+fn schema(name: Name, can_be_told: bool, longest_seconds: u64) -> JsonObject {
+    let mut schema = match name {
+        Name::RunCode => object_schema::<RunCodeArguments>(),
+        Name::RunCommand => object_schema::<RunCommandArguments>(),
+        Name::ReadFile => object_schema::<ReadFileArguments>(),
+        Name::WriteFile => object_schema::<WriteFileArguments>(),
+        Name::ListFiles => object_schema::<ListFilesArguments>(),
+        Name::CreateSandbox if !can_be_told => object_schema::<NoArguments>(),
+        Name::CreateSandbox => object_schema::<CreateArguments>(),
+        Name::KillSandbox => object_schema::<KillSandboxArguments>(),
+        Name::Fork => object_schema::<ForkArguments>(),
+    };
+    if matches!(name, Name::RunCode | Name::RunCommand) {
+        bound_timeout(&mut schema, longest_seconds);
     }
     schema
 }
 
-fn object(value: Value) -> JsonObject {
-    match value {
-        Value::Object(object) => object,
-        _ => JsonObject::new(),
+/// Says how long code and commands may take, which whoever has the sandboxes knows.
+fn bound_timeout(schema: &mut JsonObject, longest_seconds: u64) {
+    let timeout = schema
+        .get_mut("properties")
+        .and_then(|properties| properties.get_mut("timeout_seconds"));
+    if let Some(Value::Object(timeout)) = timeout {
+        let usual = super::run::USUAL_TIMEOUT.as_secs().min(longest_seconds);
+        timeout.insert("maximum".to_owned(), longest_seconds.into());
+        timeout.insert("default".to_owned(), usual.into());
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -281,6 +209,27 @@ mod tests {
             }
         }
         assert_eq!(Name::parse("cobol"), None);
+    }
+
+    #[test]
+    fn schemas_say_what_the_arguments_are_and_how_far_they_go() {
+        let property = |tool: &str, name: &str| {
+            let tools = tools(true, true, 60);
+            let tool = tools.iter().find(|known| known.name == tool).unwrap();
+            assert_eq!(tool.input_schema["additionalProperties"], false);
+            tool.input_schema["properties"][name].clone()
+        };
+        let timeout = property("run_command", "timeout_seconds");
+        for (key, expected) in [("exclusiveMinimum", 0), ("maximum", 60), ("default", 60)] {
+            assert_eq!(timeout[key], expected, "{timeout}");
+        }
+        assert_eq!(property("run_code", "language")["enum"].as_array().unwrap().len(), 6);
+        assert_eq!(property("write_file", "encoding")["enum"], json!(["utf-8", "base64"]));
+        assert_eq!(property("list_files", "depth")["maximum"], super::super::files::DEEPEST);
+        assert_eq!(
+            property("create_sandbox", "env")["additionalProperties"]["type"],
+            "string"
+        );
     }
 
     #[test]

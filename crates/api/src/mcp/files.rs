@@ -7,7 +7,7 @@ use offleash_manager::keeper::error::KeeperError;
 use offleash_protocol::files::Entry;
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 
-use super::arguments::{Encoding, ListFiles, ReadFile, WriteFile};
+use super::arguments::{Encoding, ListFilesArguments, ReadFileArguments, WriteFileArguments};
 use super::backing::Opened;
 use super::failure::ToolError;
 use super::kept::without_broken_end;
@@ -61,7 +61,7 @@ pub(super) async fn bytes(
 }
 
 /// Reads a file.
-pub(super) async fn read(sandbox: &Opened, asked: &ReadFile) -> Result<CallToolResult, ToolError> {
+pub(super) async fn read(sandbox: &Opened, asked: &ReadFileArguments) -> Result<CallToolResult, ToolError> {
     let whole = path(sandbox, &asked.path);
     let length = asked.length.unwrap_or(USUAL_TEXT).clamp(1, MOST_TEXT);
     let offset = asked.offset.unwrap_or(0);
@@ -101,7 +101,7 @@ pub(super) async fn read(sandbox: &Opened, asked: &ReadFile) -> Result<CallToolR
 }
 
 /// Writes a file.
-pub(super) async fn write(sandbox: &Opened, asked: &WriteFile) -> Result<CallToolResult, ToolError> {
+pub(super) async fn write(sandbox: &Opened, asked: &WriteFileArguments) -> Result<CallToolResult, ToolError> {
     let decoded;
     let contents = match asked.encoding.unwrap_or(Encoding::Utf8) {
         Encoding::Utf8 => asked.content.as_bytes(),
@@ -128,7 +128,7 @@ pub(super) async fn write(sandbox: &Opened, asked: &WriteFile) -> Result<CallToo
 }
 
 /// Lists a directory.
-pub(super) async fn list(sandbox: &Opened, asked: &ListFiles) -> Result<CallToolResult, ToolError> {
+pub(super) async fn list(sandbox: &Opened, asked: &ListFilesArguments) -> Result<CallToolResult, ToolError> {
     let given = asked.path.as_deref().unwrap_or(".");
     let depth = asked.depth.unwrap_or(1).clamp(1, DEEPEST);
     let whole = path(sandbox, given);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use offleash_manager::daemon::CarriedContexts;
 use offleash_manager::own::{OwnSandbox, OwnSandboxes};
 
-use super::backing::{Backing, NewSandbox, Opened};
+use super::backing::{Backing, CreateArguments, Opened};
 use super::failure::ToolError;
 
 /// What was refused in a sandbox of this program is its owner's to allow.
@@ -25,7 +25,7 @@ impl Backing for Own {
     // What these write may lie over a workspace of the host's, whose changes are its owner's to take out.
     const CAN_FORK: bool = false;
 
-    async fn create(&self, _: NewSandbox) -> Result<Opened, ToolError> {
+    async fn create(&self, _: CreateArguments) -> Result<Opened, ToolError> {
         Ok(opened(self.sandboxes.create().await?))
     }
 

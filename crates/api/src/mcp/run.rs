@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use offleash_core::exec::ExecEnd;
 use offleash_core::units::Bytes;
-use offleash_interpreter::cell::{Cell, CellEnd, CellEvent, Death};
+use offleash_interpreter::cell::Cell;
 use offleash_interpreter::contexts::ContextInfo;
 use offleash_interpreter::error::ContextError;
 use offleash_manager::keeper::client::ExecNews;
@@ -15,11 +15,12 @@ use rmcp::model::CallToolResult;
 use rmcp::service::RequestContext;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::arguments::{RunCode, RunCommand};
+use super::arguments::{RunCodeArguments, RunCommandArguments};
 use super::backing::Opened;
 use super::content::Outcome;
 use super::failure::ToolError;
 use super::progress::{self, Progress};
+use crate::cells::{CellEvents, CellOutcome, CellTarget, RenderedEnd, RenderedEvent, TruncatedPart, language};
 
 /// How long code and commands may take that are not told.
 pub(super) const USUAL_TIMEOUT: Duration = Duration::from_secs(120);
@@ -37,7 +38,7 @@ const SIGKILL: i32 = 9;
 /// Runs code in a context.
 pub(super) async fn code(
     sandbox: &Opened,
-    asked: RunCode,
+    asked: RunCodeArguments,
     longest: Duration,
     context: &RequestContext<RoleServer>,
 ) -> Result<CallToolResult, ToolError> {
@@ -48,22 +49,24 @@ pub(super) async fn code(
         timeout: Some(most),
     };
     let contexts = &sandbox.contexts;
-    let language = || crate::code::language(asked.language.as_deref());
+    let named = || language(asked.language.as_deref());
     let mut outcome = Outcome::default();
     let refusals = Refusals::so_far(sandbox).await;
-    let began = match asked.context.as_deref() {
-        None => contexts.execute_in_default(language()?, cell).await,
+    let made;
+    let target = match asked.context.as_deref() {
+        None => CellTarget::Default(named()?),
         Some(NEW_CONTEXT) => {
-            let made = contexts.create(language()?, None).await?;
+            made = contexts.create(named()?, None).await?;
             outcome.say(format!("context: {} (pass it as `context` to go on in it)", made.id));
-            contexts.execute(&made.id, cell).await
+            CellTarget::Context(&made.id)
         }
         Some(_) if asked.language.is_some() => {
             return Err(ToolError::new("either `context` or `language` may be given")
                 .with_hint("a context has its language already"));
         }
-        Some(id) => contexts.execute(id, cell).await,
+        Some(id) => CellTarget::Context(id),
     };
+    let began = CellEvents::begin(contexts, target, cell).await;
     let mut events = match began {
         Err(unknown @ ContextError::NotFound { .. }) => {
             let there = contexts.list().await.unwrap_or_default();
@@ -76,7 +79,7 @@ pub(super) async fn code(
     let mut failed = false;
     let end = loop {
         let event = tokio::select! {
-            event = events.recv() => event,
+            event = events.next() => event,
             _ = ticks.tick() => {
                 progress.tell(most, outcome.last_line()).await;
                 continue;
@@ -85,22 +88,22 @@ pub(super) async fn code(
             () = context.ct.cancelled() => return Err(ToolError::new("the call was cancelled")),
         };
         match event {
-            Some(CellEvent::Begin { .. }) => {}
-            Some(CellEvent::Output { stream, text, .. }) => outcome.output(stream, text.as_bytes()),
-            Some(CellEvent::Result(value)) => outcome.value(*value),
-            Some(CellEvent::Error(error)) => {
+            Some(RenderedEvent::Begin { .. }) => {}
+            Some(RenderedEvent::Output { stream, text, .. }) => outcome.output(stream, text.as_bytes()),
+            Some(RenderedEvent::Result(value)) => outcome.value(*value),
+            Some(RenderedEvent::Error(error)) => {
                 outcome.error(&error);
                 failed = true;
             }
-            Some(CellEvent::OutputTruncated { limit }) => outcome.say(format!("[output beyond {limit} bytes is lost]")),
-            Some(CellEvent::ResultsTruncated { limit }) => {
-                outcome.say(format!("[values beyond {limit} bytes are lost]"))
-            }
-            Some(CellEvent::End(end)) => break end,
+            Some(RenderedEvent::Truncated { part, limit }) => outcome.say(match part {
+                TruncatedPart::Output => format!("[output beyond {limit} bytes is lost]"),
+                TruncatedPart::Results => format!("[values beyond {limit} bytes are lost]"),
+            }),
+            Some(RenderedEvent::End(end)) => break end,
             None => return Err(KeeperError::Gone.into()),
         }
     };
-    if let Some(line) = told(&end, most)? {
+    if let Some(line) = told(end, most)? {
         outcome.say(line);
         failed = true;
     }
@@ -122,23 +125,25 @@ fn instead(there: &[ContextInfo]) -> String {
 }
 
 /// What is said of an end that is not the code's own; the sandbox may have ended with it.
-fn told(end: &CellEnd, most: Duration) -> Result<Option<String>, ToolError> {
-    Ok(match end {
-        CellEnd::Died(Death::SandboxGone { why }) => return Err(ToolError::gone(why.clone())),
-        CellEnd::Died(death) | CellEnd::DiedBefore(death) if death.is_of_the_sandbox() => {
-            return Err(KeeperError::Gone.into());
-        }
-        CellEnd::Done => None,
-        CellEnd::Interrupted => Some("error: the code was interrupted".to_owned()),
-        CellEnd::TimedOut => Some(format!(
+fn told(end: RenderedEnd, most: Duration) -> Result<Option<String>, ToolError> {
+    if let Some(lost) = end.lost_sandbox {
+        // One that was gone before is the business of whoever ended it.
+        let why = lost.why.filter(|_| end.outcome == CellOutcome::Died);
+        return Err(ToolError::gone(why));
+    }
+    let reason = end.reason.unwrap_or_default();
+    Ok(match end.outcome {
+        CellOutcome::Done => None,
+        CellOutcome::Interrupted => Some("error: the code was interrupted".to_owned()),
+        CellOutcome::TimedOut => Some(format!(
             "error: the code was interrupted after {} s; the state that it had is kept\nhint: `timeout_seconds` gives it more time",
             most.as_secs_f64()
         )),
-        CellEnd::Died(death) => Some(format!(
-            "error: the interpreter has lost its state: {death}\nhint: the next call finds a new one; do again what led here"
+        CellOutcome::Died => Some(format!(
+            "error: the interpreter has lost its state: {reason}\nhint: the next call finds a new one; do again what led here"
         )),
-        CellEnd::DiedBefore(death) => Some(format!(
-            "error: the code was not run, because the interpreter had lost its state before: {death}\nhint: the next call finds a new one"
+        CellOutcome::NotRun => Some(format!(
+            "error: the code was not run, because the interpreter had lost its state before: {reason}\nhint: the next call finds a new one"
         )),
     })
 }
@@ -146,7 +151,7 @@ fn told(end: &CellEnd, most: Duration) -> Result<Option<String>, ToolError> {
 /// Runs a command.
 pub(super) async fn command(
     sandbox: &Opened,
-    asked: RunCommand,
+    asked: RunCommandArguments,
     longest: Duration,
     context: &RequestContext<RoleServer>,
 ) -> Result<CallToolResult, ToolError> {

@@ -11,7 +11,7 @@ use offleash_manager::daemon::{
 };
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::backing::{Backing, NewSandbox, Opened};
+use super::backing::{Backing, CreateArguments, Opened};
 use super::failure::ToolError;
 use crate::failure;
 use crate::journal::Journal;
@@ -72,7 +72,7 @@ impl Backing for Served {
     const CAN_BE_TOLD: bool = true;
     const CAN_FORK: bool = true;
 
-    async fn create(&self, new: NewSandbox) -> Result<Opened, ToolError> {
+    async fn create(&self, new: CreateArguments) -> Result<Opened, ToolError> {
         let template = match new.template {
             Some(template) => template,
             None => self.usual_template().await,

@@ -13,8 +13,8 @@ use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServerHandler};
 use tokio::sync::Mutex;
 
-use super::arguments::{self, Fork, WhichSandbox};
-use super::backing::{Backing, NewSandbox, Opened};
+use super::arguments::{self, ForkArguments, KillSandboxArguments};
+use super::backing::{Backing, CreateArguments, Opened};
 use super::definitions::{self, Name};
 use super::failure::{ToolError, What};
 use super::resources;
@@ -68,7 +68,7 @@ impl<B: Backing> Session<B> {
             });
         }
         if is_alone(context) {
-            let opened = self.backing.create(NewSandbox::default()).await?;
+            let opened = self.backing.create(CreateArguments::default()).await?;
             let (is_news, is_own) = (true, false);
             return Ok(Chosen {
                 opened,
@@ -94,7 +94,7 @@ impl<B: Backing> Session<B> {
                 Err(error) => return Err(error),
             }
         }
-        let opened = self.backing.create(NewSandbox::default()).await?;
+        let opened = self.backing.create(CreateArguments::default()).await?;
         *own = Some(opened.id.clone());
         Ok(Chosen {
             opened,
@@ -126,37 +126,37 @@ impl<B: Backing> Session<B> {
         let given = request.arguments;
         match name {
             Name::RunCode => {
-                let asked: arguments::RunCode = arguments::read(given)?;
+                let asked: arguments::RunCodeArguments = arguments::read(given)?;
                 let chosen = self.choose(asked.sandbox.as_deref(), context).await?;
                 let done = super::run::code(&chosen.opened, asked, self.backing.longest(), context).await;
                 self.finish(chosen, done).await
             }
             Name::RunCommand => {
-                let asked: arguments::RunCommand = arguments::read(given)?;
+                let asked: arguments::RunCommandArguments = arguments::read(given)?;
                 let chosen = self.choose(asked.sandbox.as_deref(), context).await?;
                 let done = super::run::command(&chosen.opened, asked, self.backing.longest(), context).await;
                 self.finish(chosen, done).await
             }
             Name::ReadFile => {
-                let asked: arguments::ReadFile = arguments::read(given)?;
+                let asked: arguments::ReadFileArguments = arguments::read(given)?;
                 let chosen = self.choose(asked.sandbox.as_deref(), context).await?;
                 let done = super::files::read(&chosen.opened, &asked).await;
                 self.finish(chosen, done).await
             }
             Name::WriteFile => {
-                let asked: arguments::WriteFile = arguments::read(given)?;
+                let asked: arguments::WriteFileArguments = arguments::read(given)?;
                 let chosen = self.choose(asked.sandbox.as_deref(), context).await?;
                 let done = super::files::write(&chosen.opened, &asked).await;
                 self.finish(chosen, done).await
             }
             Name::ListFiles => {
-                let asked: arguments::ListFiles = arguments::read(given)?;
+                let asked: arguments::ListFilesArguments = arguments::read(given)?;
                 let chosen = self.choose(asked.sandbox.as_deref(), context).await?;
                 let done = super::files::list(&chosen.opened, &asked).await;
                 self.finish(chosen, done).await
             }
             Name::CreateSandbox => {
-                let new: NewSandbox = arguments::read(given)?;
+                let new: CreateArguments = arguments::read(given)?;
                 if !B::CAN_BE_TOLD && !new.is_usual() {
                     return Err(
                         ToolError::new("sandboxes are as the command line of `offleash mcp` says")
@@ -167,18 +167,18 @@ impl<B: Backing> Session<B> {
                 Ok(CallToolResult::success(vec![ContentBlock::text(told_of(&opened))]))
             }
             Name::KillSandbox => {
-                let asked: WhichSandbox = arguments::read(given)?;
+                let asked: KillSandboxArguments = arguments::read(given)?;
                 self.kill(asked.sandbox.as_deref()).await
             }
             Name::Fork => {
-                let asked: Fork = arguments::read(given)?;
+                let asked: ForkArguments = arguments::read(given)?;
                 self.fork(asked).await
             }
         }
     }
 
     /// Makes forks of the sandbox that is named, or of the session's own.
-    async fn fork(&self, asked: Fork) -> Result<CallToolResult, ToolError> {
+    async fn fork(&self, asked: ForkArguments) -> Result<CallToolResult, ToolError> {
         let own = self.own.lock().await.clone();
         let Some(id) = asked.sandbox.or(own) else {
             return Err(
@@ -306,7 +306,7 @@ fn told_of(opened: &Opened) -> String {
     text
 }
 
-impl NewSandbox {
+impl CreateArguments {
     fn is_usual(&self) -> bool {
         self.template.is_none() && self.internet.is_none() && self.env.is_none() && self.timeout_seconds.is_none()
     }

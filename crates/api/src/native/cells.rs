@@ -4,120 +4,139 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use http::Response;
-use hyper::body::Incoming;
 use offleash_core::exec::OutputStream;
-use offleash_interpreter::cell::{self, Cell, CellEnd};
+use offleash_interpreter::cell::{self, Cell};
 use offleash_interpreter::result::{self, Form};
+use offleash_manager::daemon::SandboxContexts;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::contexts::{of, refused};
-use super::schema::objects;
 use crate::answer::Refusal;
 use crate::body::Body;
-use crate::code::{self, MAX_BODY, Told, streamed};
+use crate::cells::{
+    CellDialect, CellEvents, CellLines, CellOutcome, CellTarget, RenderedEnd, RenderedEvent, language, streamed,
+};
 use crate::control::Asked;
-use crate::{json, time};
+use crate::json::RequestBody;
+use crate::routes::PathSegments;
 
-objects! {
-    request
-    /// A cell of code that is run in a context.
-    NewCell {
-        /// The code, in the language of the context; at most 16 MiB.
-        code: String,
-        /// Variables of the environment for this cell alone.
-        env: Option<BTreeMap<String, String>>,
-        /// After how many milliseconds it is interrupted, at least 1; never if absent.
-        timeout_ms: Option<u64>,
-    }
-
-    request
-    /// A cell of code that is run in the default context of a language.
-    NewDefaultCell {
-        /// The code; at most 16 MiB.
-        code: String,
-        /// Its language; `python` if absent.
-        language: Option<String>,
-        /// Variables of the environment for this cell alone.
-        env: Option<BTreeMap<String, String>>,
-        /// After how many milliseconds it is interrupted, at least 1; never if absent.
-        timeout_ms: Option<u64>,
-    }
-
-    answer
-    /// What happens to a cell. Which fields there are depends on `kind`; an answer that does not end with an `end` was cut.
-    CellEvent {
-        /// `begin`, `stdout`, `stderr`, `result`, `error`, `truncated`, `keepalive` (nothing happened for five seconds) or `end`.
-        kind: String,
-        /// `begin`: the number of the cell in its context, from 1.
-        count: Option<u64>,
-        /// `stdout`, `stderr`: what was written; characters are whole.
-        text: Option<String>,
-        /// `stdout`, `stderr`: when that was heard of.
-        at: Option<String>,
-        /// `result`: a value.
-        result: Option<CellResult>,
-        /// `error`: why the cell failed.
-        error: Option<CellError>,
-        /// `truncated`: of what the rest is left out, `output` or `results`.
-        what: Option<String>,
-        /// `truncated`: how many bytes a cell may have of it.
-        limit: Option<u64>,
-        /// `end`: `done` (also after an error), `interrupted`, `timed_out`, `died` when the context has lost its state,
-        /// `not_run` when it had lost it before and the cell was not run.
-        outcome: Option<String>,
-        /// `end`: how the context has lost its state.
-        reason: Option<String>,
-    }
-
-    answer
-    /// What a cell has for a value, or what it displays.
-    CellResult {
-        /// Whether it is the value of the cell's last expression.
-        is_main: bool,
-        /// Its forms, by MIME type: text, base64 of images and of PDF, or JSON.
-        forms: BTreeMap<String, Value>,
-        /// Forms that were too large, and how many bytes they had.
-        omitted: BTreeMap<String, u64>,
-    }
-
-    answer
-    /// Why a cell failed, in its language's words.
-    CellError {
-        /// As in `ValueError`.
-        name: String,
-        /// What it says.
-        value: String,
-        /// Where it was raised, lines with newlines between.
-        traceback: String,
-    }
+/// A cell of code that is run in a context.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewCell {
+    /// The code, in the language of the context; at most 16 MiB.
+    pub(crate) code: String,
+    /// Variables of the environment for this cell alone.
+    pub(crate) env: Option<BTreeMap<String, String>>,
+    /// After how many milliseconds it is interrupted, at least 1; never if absent.
+    pub(crate) timeout_ms: Option<u64>,
 }
 
-pub(super) async fn execute(
-    asked: &Asked<'_>,
-    given: &str,
-    context: &str,
-    body: Incoming,
-) -> Result<Response<Body>, Refusal> {
-    let contexts = of(asked, given).await?;
-    let new: NewCell = json::read_at_most(MAX_BODY, body).await?;
-    let cell = cell(new.code, new.env, new.timeout_ms)?;
-    let events = contexts.execute(context, cell).await;
-    let events = events.map_err(|error| refused(asked, &error))?;
-    Ok(streamed(events, told, keepalive))
+/// A cell of code that is run in the default context of a language.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewDefaultCell {
+    /// The code; at most 16 MiB.
+    pub(crate) code: String,
+    /// Its language; `python` if absent.
+    pub(crate) language: Option<String>,
+    /// Variables of the environment for this cell alone.
+    pub(crate) env: Option<BTreeMap<String, String>>,
+    /// After how many milliseconds it is interrupted, at least 1; never if absent.
+    pub(crate) timeout_ms: Option<u64>,
 }
 
-pub(super) async fn execute_in_default(
+/// What happens to a cell. Which fields there are depends on `kind`; an answer that does not end with an `end` was cut.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct CellEvent {
+    /// `begin`, `stdout`, `stderr`, `result`, `error`, `truncated`, `keepalive` (nothing happened for five seconds) or `end`.
+    pub(crate) kind: String,
+    /// `begin`: the number of the cell in its context, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) count: Option<u64>,
+    /// `stdout`, `stderr`: what was written; characters are whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) text: Option<String>,
+    /// `stdout`, `stderr`: when that was heard of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) at: Option<String>,
+    /// `result`: a value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) result: Option<CellResult>,
+    /// `error`: why the cell failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<CellError>,
+    /// `truncated`: of what the rest is left out, `output` or `results`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) what: Option<String>,
+    /// `truncated`: how many bytes a cell may have of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) limit: Option<u64>,
+    /// `end`: `done` (also after an error), `interrupted`, `timed_out`, `died` when the context has lost its state,
+    /// `not_run` when it had lost it before and the cell was not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) outcome: Option<String>,
+    /// `end`: how the context has lost its state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+}
+
+/// What a cell has for a value, or what it displays.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct CellResult {
+    /// Whether it is the value of the cell's last expression.
+    pub(crate) is_main: bool,
+    /// Its forms, by MIME type: text, base64 of images and of PDF, or JSON.
+    pub(crate) forms: BTreeMap<String, Value>,
+    /// Forms that were too large, and how many bytes they had.
+    pub(crate) omitted: BTreeMap<String, u64>,
+}
+
+/// Why a cell failed, in its language's words.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct CellError {
+    /// As in `ValueError`.
+    pub(crate) name: String,
+    /// What it says.
+    pub(crate) value: String,
+    /// Where it was raised, lines with newlines between.
+    pub(crate) traceback: String,
+}
+
+pub(crate) async fn execute(
     asked: &Asked<'_>,
-    given: &str,
-    body: Incoming,
+    [given, context]: PathSegments<'_>,
+    body: RequestBody,
 ) -> Result<Response<Body>, Refusal> {
     let contexts = of(asked, given).await?;
-    let new: NewDefaultCell = json::read_at_most(MAX_BODY, body).await?;
-    let language = code::language(new.language.as_deref()).map_err(|error| refused(asked, &error))?;
+    let new: NewCell = body.read().await?;
     let cell = cell(new.code, new.env, new.timeout_ms)?;
-    let events = contexts.execute_in_default(language, cell).await;
+    answered(asked, &contexts, CellTarget::Context(context), cell).await
+}
+
+pub(crate) async fn execute_in_default(
+    asked: &Asked<'_>,
+    given: &str,
+    body: RequestBody,
+) -> Result<Response<Body>, Refusal> {
+    let contexts = of(asked, given).await?;
+    let new: NewDefaultCell = body.read().await?;
+    let language = language(new.language.as_deref()).map_err(|error| refused(asked, &error))?;
+    let cell = cell(new.code, new.env, new.timeout_ms)?;
+    answered(asked, &contexts, CellTarget::Default(language), cell).await
+}
+
+async fn answered(
+    asked: &Asked<'_>,
+    contexts: &SandboxContexts,
+    target: CellTarget<'_>,
+    cell: Cell,
+) -> Result<Response<Body>, Refusal> {
+    let events = CellEvents::begin(contexts, target, cell).await;
     let events = events.map_err(|error| refused(asked, &error))?;
-    Ok(streamed(events, told, keepalive))
+    Ok(streamed(events, DIALECT))
 }
 
 fn cell(code: String, env: Option<BTreeMap<String, String>>, timeout_ms: Option<u64>) -> Result<Cell, Refusal> {
@@ -129,7 +148,7 @@ fn cell(code: String, env: Option<BTreeMap<String, String>>, timeout_ms: Option<
 }
 
 /// Refuses no time at all, in which nothing can be done and much may have begun.
-pub(super) fn some_time(timeout_ms: Option<u64>) -> Result<Option<u64>, Refusal> {
+pub(crate) fn some_time(timeout_ms: Option<u64>) -> Result<Option<u64>, Refusal> {
     match timeout_ms {
         Some(0) => Err(Refusal::bad_request(
             "`timeout_ms` must be at least 1; without it there is no such limit",
@@ -138,14 +157,19 @@ pub(super) fn some_time(timeout_ms: Option<u64>) -> Result<Option<u64>, Refusal>
     }
 }
 
-fn keepalive() -> Value {
-    CellEvent::of("keepalive").line()
-}
+/// The native form of events.
+const DIALECT: CellDialect = CellDialect {
+    write,
+    keepalive: || CellEvent::of("keepalive").line(),
+};
 
-fn told(event: cell::CellEvent) -> Told {
-    let is_last = matches!(event, cell::CellEvent::End(_));
+fn write(event: RenderedEvent) -> CellLines {
+    let is_last = matches!(event, RenderedEvent::End(_));
     let line = vec![CellEvent::from(event).line()];
-    if is_last { Told::Last(line) } else { Told::Lines(line) }
+    match is_last {
+        true => CellLines::Last(line),
+        false => CellLines::More(line),
+    }
 }
 
 impl CellEvent {
@@ -165,18 +189,17 @@ impl CellEvent {
         }
     }
 
-    fn truncated(what: &str, limit: u64) -> Self {
-        Self {
-            what: Some(what.to_owned()),
-            limit: Some(limit),
-            ..Self::of("truncated")
-        }
-    }
-
-    fn end(outcome: &str, reason: Option<String>) -> Self {
+    fn end(end: RenderedEnd) -> Self {
+        let outcome = match end.outcome {
+            CellOutcome::Done => "done",
+            CellOutcome::Interrupted => "interrupted",
+            CellOutcome::TimedOut => "timed_out",
+            CellOutcome::Died => "died",
+            CellOutcome::NotRun => "not_run",
+        };
         Self {
             outcome: Some(outcome.to_owned()),
-            reason,
+            reason: end.reason,
             ..Self::of("end")
         }
     }
@@ -184,48 +207,49 @@ impl CellEvent {
     /// As JSON, without the fields that it lacks.
     fn line(&self) -> Value {
         // It is written without fail: keys are text, and nothing in it is unusual.
-        let mut value = serde_json::to_value(self).unwrap_or_default();
-        if let Value::Object(fields) = &mut value {
-            fields.retain(|_, field| !field.is_null());
-        }
-        value
+        serde_json::to_value(self).unwrap_or_default()
     }
 }
 
-impl From<cell::CellEvent> for CellEvent {
-    fn from(event: cell::CellEvent) -> Self {
+impl From<RenderedEvent> for CellEvent {
+    fn from(event: RenderedEvent) -> Self {
         match event {
-            cell::CellEvent::Begin { count } => Self {
+            RenderedEvent::Begin { count } => Self {
                 count: Some(count),
                 ..Self::of("begin")
             },
-            cell::CellEvent::Output { stream, text, at } => Self {
+            RenderedEvent::Output { stream, text, at } => Self {
                 text: Some(text),
-                at: Some(time::text(at)),
+                at: Some(at),
                 ..Self::of(match stream {
                     OutputStream::Stdout => "stdout",
                     OutputStream::Stderr => "stderr",
                 })
             },
-            cell::CellEvent::Result(result) => Self {
+            RenderedEvent::Result(result) => Self {
                 result: Some((*result).into()),
                 ..Self::of("result")
             },
-            cell::CellEvent::Error(error) => Self {
-                error: Some(CellError {
-                    name: error.name,
-                    value: error.value,
-                    traceback: error.traceback,
-                }),
+            RenderedEvent::Error(error) => Self {
+                error: Some(error.into()),
                 ..Self::of("error")
             },
-            cell::CellEvent::OutputTruncated { limit } => Self::truncated("output", limit),
-            cell::CellEvent::ResultsTruncated { limit } => Self::truncated("results", limit),
-            cell::CellEvent::End(CellEnd::Done) => Self::end("done", None),
-            cell::CellEvent::End(CellEnd::Interrupted) => Self::end("interrupted", None),
-            cell::CellEvent::End(CellEnd::TimedOut) => Self::end("timed_out", None),
-            cell::CellEvent::End(CellEnd::Died(death)) => Self::end("died", Some(death.to_string())),
-            cell::CellEvent::End(CellEnd::DiedBefore(death)) => Self::end("not_run", Some(death.to_string())),
+            RenderedEvent::Truncated { part, limit } => Self {
+                what: Some(part.as_str().to_owned()),
+                limit: Some(limit),
+                ..Self::of("truncated")
+            },
+            RenderedEvent::End(end) => Self::end(end),
+        }
+    }
+}
+
+impl From<cell::CellError> for CellError {
+    fn from(error: cell::CellError) -> Self {
+        Self {
+            name: error.name,
+            value: error.value,
+            traceback: error.traceback,
         }
     }
 }
@@ -247,7 +271,7 @@ impl From<result::CellResult> for CellResult {
 
 #[cfg(test)]
 mod tests {
-    use offleash_interpreter::cell::Death;
+    use offleash_interpreter::cell::{CellEnd, Death};
     use serde_json::json;
 
     use super::*;
@@ -289,8 +313,8 @@ mod tests {
                 json!({ "kind": "end", "outcome": "not_run", "reason": "it was restarted" }),
             ),
         ] {
-            assert_eq!(CellEvent::from(event).line(), expected);
+            assert_eq!(CellEvent::from(RenderedEvent::from(event)).line(), expected);
         }
-        assert_eq!(keepalive(), json!({ "kind": "keepalive" }));
+        assert_eq!((DIALECT.keepalive)(), json!({ "kind": "keepalive" }));
     }
 }

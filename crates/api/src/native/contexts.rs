@@ -3,50 +3,51 @@
 use std::sync::Arc;
 
 use http::{Response, StatusCode};
-use hyper::body::Incoming;
 use offleash_interpreter::contexts::ContextInfo;
 use offleash_interpreter::error::ContextError;
 use offleash_manager::daemon::{SandboxContexts, State};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::schema::objects;
 use crate::answer::{self, Refusal};
 use crate::body::Body;
+use crate::cells::{context_refusal, language};
 use crate::control::Asked;
-use crate::{code, json};
+use crate::json::RequestBody;
+use crate::routes::PathSegments;
 
-objects! {
-    request
-    /// A context that is asked for.
-    NewContext {
-        /// Its language; `python` if absent.
-        language: Option<String>,
-        /// The directory in which it works; the user's home if absent.
-        cwd: Option<String>,
-    }
+/// A context that is asked for.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewContext {
+    /// Its language; `python` if absent.
+    pub(crate) language: Option<String>,
+    /// The directory in which it works; the user's home if absent.
+    pub(crate) cwd: Option<String>,
+}
 
-    answer
-    /// The contexts of a sandbox.
-    ContextList {
-        /// The contexts, in the order in which they were made.
-        contexts: Vec<Context>,
-    }
+/// The contexts of a sandbox.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ContextList {
+    /// The contexts, in the order in which they were made.
+    pub(crate) contexts: Vec<Context>,
+}
 
-    answer
-    /// A context: code that keeps its state from one cell to the next.
-    Context {
-        /// Its id.
-        id: String,
-        /// Its language.
-        language: String,
-        /// The directory in which it was started.
-        cwd: String,
-        /// Whether it is that of its language for cells that name none.
-        is_default: bool,
-        /// `starting`, `idle`, `busy`, or `dead` when its process has ended: the next cell finds a new one.
-        state: String,
-        /// How many cells it has run since it was started last.
-        count: u64,
-    }
+/// A context: code that keeps its state from one cell to the next.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Context {
+    /// Its id.
+    pub(crate) id: String,
+    /// Its language.
+    pub(crate) language: String,
+    /// The directory in which it was started.
+    pub(crate) cwd: String,
+    /// Whether it is that of its language for cells that name none.
+    pub(crate) is_default: bool,
+    /// `starting`, `idle`, `busy`, or `dead` when its process has ended: the next cell finds a new one.
+    pub(crate) state: String,
+    /// How many cells it has run since it was started last.
+    pub(crate) count: u64,
 }
 
 impl From<ContextInfo> for Context {
@@ -63,7 +64,7 @@ impl From<ContextInfo> for Context {
 }
 
 /// The contexts of one of the caller's sandboxes, which is resumed if traffic resumes it.
-pub(super) async fn of(asked: &Asked<'_>, given: &str) -> Result<Arc<SandboxContexts>, Refusal> {
+pub(crate) async fn of(asked: &Asked<'_>, given: &str) -> Result<Arc<SandboxContexts>, Refusal> {
     let id = crate::control::id(asked, given)?;
     let daemon = &asked.state.daemon;
     daemon.get(&asked.caller, id).map_err(|error| asked.refused(&error))?;
@@ -81,43 +82,46 @@ async fn shown(asked: &Asked<'_>, given: &str) -> Result<Arc<SandboxContexts>, R
 }
 
 /// What the caller is told of an error of contexts.
-pub(super) fn refused(asked: &Asked<'_>, error: &ContextError) -> Refusal {
-    code::refusal(&*asked.state.journal, error)
+pub(crate) fn refused(asked: &Asked<'_>, error: &ContextError) -> Refusal {
+    context_refusal(&*asked.state.journal, error)
 }
 
-pub(super) async fn list(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn list(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
     let all = shown(asked, given).await?.list().await;
     let all = all.map_err(|error| refused(asked, &error))?;
     let contexts = all.into_iter().map(Context::from).collect();
     Ok(answer::json(StatusCode::OK, &ContextList { contexts }))
 }
 
-pub(super) async fn create(asked: &Asked<'_>, given: &str, body: Incoming) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn create(asked: &Asked<'_>, given: &str, body: RequestBody) -> Result<Response<Body>, Refusal> {
     let contexts = of(asked, given).await?;
-    let new: NewContext = json::read(body).await?;
-    let language = code::language(new.language.as_deref()).map_err(|error| refused(asked, &error))?;
+    let new: NewContext = body.read().await?;
+    let language = language(new.language.as_deref()).map_err(|error| refused(asked, &error))?;
     let made = contexts.create(language, new.cwd).await;
     let made = made.map_err(|error| refused(asked, &error))?;
     Ok(answer::json(StatusCode::CREATED, &Context::from(made)))
 }
 
-pub(super) async fn get(asked: &Asked<'_>, given: &str, context: &str) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn get(asked: &Asked<'_>, [given, context]: PathSegments<'_>) -> Result<Response<Body>, Refusal> {
     let found = shown(asked, given).await?.get(context).await;
     let found = found.map_err(|error| refused(asked, &error))?;
     Ok(answer::json(StatusCode::OK, &Context::from(found)))
 }
 
-pub(super) async fn remove(asked: &Asked<'_>, given: &str, context: &str) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn remove(asked: &Asked<'_>, [given, context]: PathSegments<'_>) -> Result<Response<Body>, Refusal> {
     let removed = of(asked, given).await?.remove(context).await;
     done(asked, removed)
 }
 
-pub(super) async fn restart(asked: &Asked<'_>, given: &str, context: &str) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn restart(asked: &Asked<'_>, [given, context]: PathSegments<'_>) -> Result<Response<Body>, Refusal> {
     let restarted = of(asked, given).await?.restart(context).await;
     done(asked, restarted)
 }
 
-pub(super) async fn interrupt(asked: &Asked<'_>, given: &str, context: &str) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn interrupt(
+    asked: &Asked<'_>,
+    [given, context]: PathSegments<'_>,
+) -> Result<Response<Body>, Refusal> {
     let interrupted = of(asked, given).await?.interrupt(context).await;
     done(asked, interrupted)
 }

@@ -1,14 +1,14 @@
 //! Keys in the native REST.
 
 use http::{Response, StatusCode};
-use hyper::body::Incoming;
 use offleash_manager::daemon::{Caller, Daemon, DaemonError, Keys, Quota, Scope, Scopes};
 
 use super::shapes::{Key, KeyList, MadeKey, NewKey};
 use crate::answer::{self, Refusal};
 use crate::body::Body;
 use crate::control::{Asked, whole};
-use crate::{json, query};
+use crate::json::RequestBody;
+use crate::query;
 
 /// Works with the keys, away from the threads that answer requests: their file may have to be waited for.
 async fn with_keys<T: Send + 'static>(
@@ -27,14 +27,14 @@ async fn with_keys<T: Send + 'static>(
     whole(asked, blocking).await
 }
 
-pub(super) async fn list(asked: &Asked<'_>) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn list(asked: &Asked<'_>) -> Result<Response<Body>, Refusal> {
     let keys = with_keys(asked, |keys| keys.list()).await?;
     let keys = keys.into_iter().map(Key::from).collect();
     Ok(answer::json(StatusCode::OK, &KeyList { keys }))
 }
 
-pub(super) async fn create(asked: &Asked<'_>, body: Incoming) -> Result<Response<Body>, Refusal> {
-    let new: NewKey = json::read(body).await?;
+pub(crate) async fn create(asked: &Asked<'_>, body: RequestBody) -> Result<Response<Body>, Refusal> {
+    let new: NewKey = body.read().await?;
     let scopes = scopes(new.scopes)?;
     let quota: Quota = new.quota.unwrap_or_default().into();
     let (key, row) = with_keys(asked, move |keys| keys.create(&new.name, scopes, quota)).await?;
@@ -45,7 +45,7 @@ pub(super) async fn create(asked: &Asked<'_>, body: Incoming) -> Result<Response
     Ok(answer::json(StatusCode::CREATED, &made))
 }
 
-pub(super) async fn revoke(asked: &Asked<'_>, which: &str) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn revoke(asked: &Asked<'_>, which: &str) -> Result<Response<Body>, Refusal> {
     let which = which.to_owned();
     let stops = query::flag(&query::pairs(asked.query()), "stop_sandboxes")?;
     let known = {

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use http::{Response, StatusCode};
-use hyper::body::Incoming;
 use offleash_core::exec::{ExecEnd, OutputStream};
 use offleash_manager::daemon::{Caller, CreateRequest, Daemon};
 use offleash_manager::keeper::client::{ExecNews, ExecStream, Keeper};
@@ -17,8 +16,9 @@ use super::shapes::{NewCommand, NewRun, RunResult};
 use crate::answer::{self, Refusal};
 use crate::body::Body;
 use crate::control::{Asked, whole};
+use crate::failure;
+use crate::json::RequestBody;
 use crate::trace::{self, Operation};
-use crate::{failure, json};
 
 /// The most that is kept of each stream of output.
 const MOST_OUTPUT: usize = 1024 * 1024;
@@ -42,8 +42,8 @@ struct Outcome {
 }
 
 /// Makes a sandbox, runs a command in it, and kills it unless it is to be kept.
-pub(super) async fn run(asked: &Asked<'_>, body: Incoming) -> Result<Response<Body>, Refusal> {
-    let new: NewRun = json::read(body).await?;
+pub(crate) async fn run(asked: &Asked<'_>, body: RequestBody) -> Result<Response<Body>, Refusal> {
+    let new: NewRun = body.read().await?;
     let (exec, input) = command(new.command)?;
     let request = sandboxes::create_request(new.sandbox.unwrap_or_default(), None)?;
     let keep = new.keep.unwrap_or(false);
@@ -56,9 +56,9 @@ pub(super) async fn run(asked: &Asked<'_>, body: Incoming) -> Result<Response<Bo
 }
 
 /// Runs a command in a sandbox that is there.
-pub(super) async fn run_in(asked: &Asked<'_>, given: &str, body: Incoming) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn run_in(asked: &Asked<'_>, given: &str, body: RequestBody) -> Result<Response<Body>, Refusal> {
     let id = crate::control::id(asked, given)?;
-    let command_asked: NewCommand = json::read(body).await?;
+    let command_asked: NewCommand = body.read().await?;
     let (exec, input) = command(command_asked)?;
     let daemon = &asked.state.daemon;
     // Only the owner of a sandbox may.

@@ -1,7 +1,6 @@
 //! Sandboxes in the native REST.
 
 use http::{Response, StatusCode};
-use hyper::body::Incoming;
 use offleash_core::id::{SandboxName, SandboxNameError};
 use offleash_manager::daemon::{
     Caller, CarriedContexts, CreateRequest, Daemon, ForkRequest, LimitsRequest, NetworkSettings, OnTimeout, State,
@@ -13,12 +12,13 @@ use super::shapes::{
 };
 use crate::answer::{self, Refusal};
 use crate::body::Body;
-use crate::control::{Asked, filter, forks, id, idempotency_key, whole};
+use crate::control::{Asked, filter, forks, id, idempotency_key, unsupported, whole};
+use crate::json::RequestBody;
 use crate::trace::{self, Operation};
-use crate::{failure, json, query};
+use crate::{failure, query};
 
 /// What the manager is asked for.
-pub(super) fn create_request(new: NewSandbox, idempotency_key: Option<String>) -> Result<CreateRequest, Refusal> {
+pub(crate) fn create_request(new: NewSandbox, idempotency_key: Option<String>) -> Result<CreateRequest, Refusal> {
     let name = new.name.as_deref().map(named).transpose()?;
     let usual = CreateRequest::default();
     let pauses = new.pause_on_timeout.unwrap_or(false);
@@ -61,8 +61,8 @@ fn settings(new: NewPolicy) -> NetworkSettings {
     }
 }
 
-pub(super) async fn create(asked: &Asked<'_>, body: Incoming) -> Result<Response<Body>, Refusal> {
-    let new: NewSandbox = json::read(body).await?;
+pub(crate) async fn create(asked: &Asked<'_>, body: RequestBody) -> Result<Response<Body>, Refusal> {
+    let new: NewSandbox = body.read().await?;
     let request = create_request(new, idempotency_key(asked))?;
     let created = whole(
         asked,
@@ -72,7 +72,7 @@ pub(super) async fn create(asked: &Asked<'_>, body: Incoming) -> Result<Response
     Ok(answer::json(StatusCode::CREATED, &Sandbox::from(view)))
 }
 
-pub(super) fn list(asked: &Asked<'_>) -> Result<Response<Body>, Refusal> {
+pub(crate) fn list(asked: &Asked<'_>) -> Result<Response<Body>, Refusal> {
     let page = asked.state.daemon.list(&asked.caller, &filter(asked)?);
     let page = page.map_err(|error| asked.refused(&error))?;
     let list = SandboxList {
@@ -83,13 +83,27 @@ pub(super) fn list(asked: &Asked<'_>) -> Result<Response<Body>, Refusal> {
 }
 
 /// One sandbox of the caller's.
-pub(super) fn shown(asked: &Asked<'_>, given: &str) -> Result<Sandbox, Refusal> {
+fn shown(asked: &Asked<'_>, given: &str) -> Result<Sandbox, Refusal> {
     let view = asked.state.daemon.get(&asked.caller, id(asked, given)?);
     Ok(view.map_err(|error| asked.refused(&error))?.into())
 }
 
+pub(crate) fn get(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
+    Ok(answer::json(StatusCode::OK, &shown(asked, given)?))
+}
+
+pub(crate) fn get_policy(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
+    Ok(answer::json(StatusCode::OK, &shown(asked, given)?.policy))
+}
+
+/// What nobody answers yet; that the sandbox is not there comes first.
+pub(crate) fn workspace(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
+    shown(asked, given)?;
+    Err(unsupported("workspaces of the host are"))
+}
+
 /// What a name stands for.
-pub(super) async fn called(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn called(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
     let ended = query::flag(&query::pairs(asked.query()), "ended")?;
     let given = percent_encoding::percent_decode_str(given).decode_utf8_lossy();
     let name = named(&given)?;
@@ -102,27 +116,27 @@ pub(super) async fn called(asked: &Asked<'_>, given: &str) -> Result<Response<Bo
     Ok(answer::json(StatusCode::OK, &told))
 }
 
-pub(super) async fn kill(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn kill(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
     let id = id(asked, given)?.to_owned();
     whole(asked, |daemon, caller| async move { daemon.kill(&caller, &id).await }).await?;
     Ok(answer::empty(StatusCode::NO_CONTENT))
 }
 
-pub(super) async fn resume(asked: &Asked<'_>, given: &str, body: Incoming) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn resume(asked: &Asked<'_>, given: &str, body: RequestBody) -> Result<Response<Body>, Refusal> {
     let id = id(asked, given)?.to_owned();
-    let Resume { timeout_seconds } = json::read(body).await?;
+    let Resume { timeout_seconds } = body.read().await?;
     let resumed = |daemon: Daemon, caller: Caller| async move { daemon.go_on(&caller, &id, timeout_seconds).await };
     let (view, _) = trace::of(Operation::Resume, whole(asked, resumed), |(view, _)| view.id.clone()).await?;
     Ok(answer::json(StatusCode::OK, &Sandbox::from(view)))
 }
 
-pub(super) async fn fork(asked: &Asked<'_>, given: &str, body: Incoming) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn fork(asked: &Asked<'_>, given: &str, body: RequestBody) -> Result<Response<Body>, Refusal> {
     let NewForks {
         count,
         name,
         timeout_seconds,
         contexts,
-    } = json::read(body).await?;
+    } = body.read().await?;
     let contexts = contexts.as_deref().map(CarriedContexts::parse).transpose();
     let contexts = contexts.map_err(|error| asked.refused(&error))?.unwrap_or_default();
     let request = ForkRequest {
@@ -148,9 +162,9 @@ pub(super) async fn fork(asked: &Asked<'_>, given: &str, body: Incoming) -> Resu
     Ok(answer::json(StatusCode::CREATED, &list))
 }
 
-pub(super) async fn set_policy(asked: &Asked<'_>, given: &str, body: Incoming) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn set_policy(asked: &Asked<'_>, given: &str, body: RequestBody) -> Result<Response<Body>, Refusal> {
     let id = id(asked, given)?.to_owned();
-    let policy: NewPolicy = json::read(body).await?;
+    let policy: NewPolicy = body.read().await?;
     let network = settings(policy);
     whole(asked, |daemon, caller| async move {
         daemon.set_network(&caller, &id, network).await
@@ -159,7 +173,7 @@ pub(super) async fn set_policy(asked: &Asked<'_>, given: &str, body: Incoming) -
     Ok(answer::empty(StatusCode::NO_CONTENT))
 }
 
-pub(super) async fn usage(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn usage(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
     let id = id(asked, given)?;
     let daemon = &asked.state.daemon;
     let view = daemon.get(&asked.caller, id).map_err(|error| asked.refused(&error))?;

@@ -4,385 +4,393 @@ use std::collections::BTreeMap;
 
 use offleash_manager::daemon::{EventKind, KeyRow, Quota, SandboxView};
 use offleash_manager::keeper::message::KeeperUsage;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::schema::objects;
 use crate::control::state_word;
 use crate::time;
 
-objects! {
-    request
-    /// A command that is run, and the sandbox that is made for it.
-    NewRun {
-        /// The command.
-        command: NewCommand,
-        /// The sandbox; every default if absent.
-        sandbox: Option<NewSandbox>,
-        /// Whether the sandbox is kept when the command has ended; it is killed if absent.
-        keep: Option<bool>,
-    }
+/// A command that is run, and the sandbox that is made for it.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewRun {
+    /// The command.
+    pub(crate) command: NewCommand,
+    /// The sandbox; every default if absent.
+    pub(crate) sandbox: Option<NewSandbox>,
+    /// Whether the sandbox is kept when the command has ended; it is killed if absent.
+    pub(crate) keep: Option<bool>,
+}
 
-    request
-    /// A command that is run in a sandbox.
-    NewCommand {
-        /// Program and arguments; either this or `shell`.
-        argv: Option<Vec<String>>,
-        /// A line for `/bin/bash -l -c`; either this or `argv`.
-        shell: Option<String>,
-        /// What the command reads from standard input; nothing if absent. At most 512 KiB.
-        stdin: Option<String>,
-        /// Variables of the command's own.
-        env: Option<BTreeMap<String, String>>,
-        /// Working directory; the user's home if absent.
-        cwd: Option<String>,
-        /// As whom; `user` if absent.
-        user: Option<String>,
-        /// After how many milliseconds the command is killed, at least 1; with the sandbox's own time if absent.
-        timeout_ms: Option<u64>,
-    }
+/// A command that is run in a sandbox.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewCommand {
+    /// Program and arguments; either this or `shell`.
+    pub(crate) argv: Option<Vec<String>>,
+    /// A line for `/bin/bash -l -c`; either this or `argv`.
+    pub(crate) shell: Option<String>,
+    /// What the command reads from standard input; nothing if absent. At most 512 KiB.
+    pub(crate) stdin: Option<String>,
+    /// Variables of the command's own.
+    pub(crate) env: Option<BTreeMap<String, String>>,
+    /// Working directory; the user's home if absent.
+    pub(crate) cwd: Option<String>,
+    /// As whom; `user` if absent.
+    pub(crate) user: Option<String>,
+    /// After how many milliseconds the command is killed, at least 1; with the sandbox's own time if absent.
+    pub(crate) timeout_ms: Option<u64>,
+}
 
-    request
-    /// A sandbox that is asked for.
-    NewSandbox {
-        /// The template; `base` if absent.
-        template: Option<String>,
-        /// What it is called: label `offleash.name`, which no other sandbox of the key may have.
-        name: Option<String>,
-        /// How long it may live, seconds; 300 if absent.
-        timeout_seconds: Option<u64>,
-        /// Labels.
-        metadata: Option<BTreeMap<String, String>>,
-        /// Variables for every command in it.
-        env: Option<BTreeMap<String, String>>,
-        /// Whether it is paused when its time is up; it is killed if absent.
-        pause_on_timeout: Option<bool>,
-        /// Whether traffic resumes it when it is paused; not if absent.
-        auto_resume: Option<bool>,
-        /// What it may use.
-        limits: Option<NewLimits>,
-        /// What it may reach, and who may reach it.
-        policy: Option<NewPolicy>,
-    }
+/// A sandbox that is asked for.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewSandbox {
+    /// The template; `base` if absent.
+    pub(crate) template: Option<String>,
+    /// What it is called: label `offleash.name`, which no other sandbox of the key may have.
+    pub(crate) name: Option<String>,
+    /// How long it may live, seconds; 300 if absent.
+    pub(crate) timeout_seconds: Option<u64>,
+    /// Labels.
+    pub(crate) metadata: Option<BTreeMap<String, String>>,
+    /// Variables for every command in it.
+    pub(crate) env: Option<BTreeMap<String, String>>,
+    /// Whether it is paused when its time is up; it is killed if absent.
+    pub(crate) pause_on_timeout: Option<bool>,
+    /// Whether traffic resumes it when it is paused; not if absent.
+    pub(crate) auto_resume: Option<bool>,
+    /// What it may use.
+    pub(crate) limits: Option<NewLimits>,
+    /// What it may reach, and who may reach it.
+    pub(crate) policy: Option<NewPolicy>,
+}
 
-    request
-    /// How a sandbox goes on.
-    Resume {
-        /// How long it may live from now on, seconds; as long as it had left when it was paused if absent, or the default time
-        /// where that was nothing. The time of one that runs is only extended.
-        timeout_seconds: Option<u64>,
-    }
+/// How a sandbox goes on.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Resume {
+    /// How long it may live from now on, seconds; as long as it had left when it was paused if absent, or the default time
+    /// where that was nothing. The time of one that runs is only extended.
+    pub(crate) timeout_seconds: Option<u64>,
+}
 
-    request
-    /// Forks of a sandbox that are asked for.
-    NewForks {
-        /// How many, 1 to 20; one if absent.
-        count: Option<u32>,
-        /// What the fork is called, as in `NewSandbox`; of several each has its number behind that, from `NAME-1` on.
-        name: Option<String>,
-        /// How long each may live, seconds; 300 if absent.
-        timeout_seconds: Option<u64>,
-        /// What they have of contexts of code: `all`, and nothing is forked where something cannot be carried; what is
-        /// `possible`; `none`. `all` if absent.
-        contexts: Option<String>,
-    }
+/// Forks of a sandbox that are asked for.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewForks {
+    /// How many, 1 to 20; one if absent.
+    pub(crate) count: Option<u32>,
+    /// What the fork is called, as in `NewSandbox`; of several each has its number behind that, from `NAME-1` on.
+    pub(crate) name: Option<String>,
+    /// How long each may live, seconds; 300 if absent.
+    pub(crate) timeout_seconds: Option<u64>,
+    /// What they have of contexts of code: `all`, and nothing is forked where something cannot be carried; what is
+    /// `possible`; `none`. `all` if absent.
+    pub(crate) contexts: Option<String>,
+}
 
-    request
-    /// What a sandbox may use; the server's defaults for what is absent.
-    NewLimits {
-        /// CPUs at once.
-        cpus: Option<u32>,
-        /// Memory, MiB.
-        memory_mib: Option<u64>,
-        /// Disk, MiB.
-        disk_mib: Option<u64>,
-        /// Processes and threads.
-        pids: Option<u32>,
-    }
+/// What a sandbox may use; the server's defaults for what is absent.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewLimits {
+    /// CPUs at once.
+    pub(crate) cpus: Option<u32>,
+    /// Memory, MiB.
+    pub(crate) memory_mib: Option<u64>,
+    /// Disk, MiB.
+    pub(crate) disk_mib: Option<u64>,
+    /// Processes and threads.
+    pub(crate) pids: Option<u32>,
+}
 
-    request
-    /// What a sandbox may reach, and who may reach it. A list that is absent is empty.
-    NewPolicy {
-        /// Whether any public address may be reached; yes if absent.
-        internet: Option<bool>,
-        /// Addresses, networks, names and `*.names` that may be reached whatever `deny` says; where `internet` is false, some
-        /// ports of them alone are `HOST:PORTS`.
-        allow: Option<Vec<String>>,
-        /// Addresses and networks that may not be reached.
-        deny: Option<Vec<String>>,
-        /// Whether its ports are open to whoever can reach the server; yes if absent.
-        public_ports: Option<bool>,
-    }
+/// What a sandbox may reach, and who may reach it. A list that is absent is empty.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewPolicy {
+    /// Whether any public address may be reached; yes if absent.
+    pub(crate) internet: Option<bool>,
+    /// Addresses, networks, names and `*.names` that may be reached whatever `deny` says; where `internet` is false, some
+    /// ports of them alone are `HOST:PORTS`.
+    pub(crate) allow: Option<Vec<String>>,
+    /// Addresses and networks that may not be reached.
+    pub(crate) deny: Option<Vec<String>>,
+    /// Whether its ports are open to whoever can reach the server; yes if absent.
+    pub(crate) public_ports: Option<bool>,
+}
 
-    request
-    /// A key that is asked for.
-    NewKey {
-        /// The owner's name for it.
-        name: String,
-        /// What it may do: `admin`, `create`, `read`; `create` if absent.
-        scopes: Option<Vec<String>>,
-        /// How much it may have at a time; without limit if absent.
-        quota: Option<NewQuota>,
-    }
+/// A key that is asked for.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewKey {
+    /// The owner's name for it.
+    pub(crate) name: String,
+    /// What it may do: `admin`, `create`, `read`; `create` if absent.
+    pub(crate) scopes: Option<Vec<String>>,
+    /// How much it may have at a time; without limit if absent.
+    pub(crate) quota: Option<NewQuota>,
+}
 
-    request
-    /// How much a key may have at a time; without limit where nothing is said.
-    NewQuota {
-        /// Sandboxes, paused ones too.
-        sandboxes: Option<u32>,
-        /// CPUs of its running sandboxes together.
-        cpus: Option<u32>,
-        /// Memory limits of its sandboxes together, MiB.
-        memory_mib: Option<u64>,
-        /// Disk limits of its sandboxes together, MiB.
-        disk_mib: Option<u64>,
-    }
+/// How much a key may have at a time; without limit where nothing is said.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewQuota {
+    /// Sandboxes, paused ones too.
+    pub(crate) sandboxes: Option<u32>,
+    /// CPUs of its running sandboxes together.
+    pub(crate) cpus: Option<u32>,
+    /// Memory limits of its sandboxes together, MiB.
+    pub(crate) memory_mib: Option<u64>,
+    /// Disk limits of its sandboxes together, MiB.
+    pub(crate) disk_mib: Option<u64>,
+}
 
-    answer
-    /// What the server is.
-    Version {
-        /// Its version.
-        version: String,
-        /// The version of the file and process services of its sandboxes, in E2B's count.
-        envd_version: String,
-        /// What clients on its machine call it.
-        url: String,
-    }
+/// What the server is.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Version {
+    /// Its version.
+    pub(crate) version: String,
+    /// The version of the file and process services of its sandboxes, in E2B's count.
+    pub(crate) envd_version: String,
+    /// What clients on its machine call it.
+    pub(crate) url: String,
+}
 
-    answer
-    /// What a command did.
-    RunResult {
-        /// The sandbox.
-        sandbox: String,
-        /// Whether the sandbox is still there.
-        kept: bool,
-        /// The command's exit code; `null` when a signal ended it.
-        exit_code: Option<i32>,
-        /// The signal that ended it.
-        signal: Option<i32>,
-        /// Whether that was because the sandbox had no memory left.
-        out_of_memory: bool,
-        /// Whether it was killed because its time was up.
-        timed_out: bool,
-        /// What it wrote to standard output; what is no UTF-8 is replaced.
-        stdout: String,
-        /// What it wrote to standard error; what is no UTF-8 is replaced.
-        stderr: String,
-        /// Whether it wrote more than 1 MiB to one of them, which is left out.
-        truncated: bool,
-        /// How long it ran, milliseconds.
-        took_ms: u64,
-        /// The same without the ways to the sandbox and back, microseconds, as the process that holds it saw it; `null`
-        /// where nothing was started.
-        took_us: Option<u64>,
-    }
+/// What a command did.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct RunResult {
+    /// The sandbox.
+    pub(crate) sandbox: String,
+    /// Whether the sandbox is still there.
+    pub(crate) kept: bool,
+    /// The command's exit code; `null` when a signal ended it.
+    pub(crate) exit_code: Option<i32>,
+    /// The signal that ended it.
+    pub(crate) signal: Option<i32>,
+    /// Whether that was because the sandbox had no memory left.
+    pub(crate) out_of_memory: bool,
+    /// Whether it was killed because its time was up.
+    pub(crate) timed_out: bool,
+    /// What it wrote to standard output; what is no UTF-8 is replaced.
+    pub(crate) stdout: String,
+    /// What it wrote to standard error; what is no UTF-8 is replaced.
+    pub(crate) stderr: String,
+    /// Whether it wrote more than 1 MiB to one of them, which is left out.
+    pub(crate) truncated: bool,
+    /// How long it ran, milliseconds.
+    pub(crate) took_ms: u64,
+    /// The same without the ways to the sandbox and back, microseconds, as the process that holds it saw it; `null`
+    /// where nothing was started.
+    pub(crate) took_us: Option<u64>,
+}
 
-    answer
-    /// Several sandboxes.
-    SandboxList {
-        /// The sandboxes.
-        sandboxes: Vec<Sandbox>,
-        /// What `after` must be for those that follow; `null` when these are the last.
-        next: Option<String>,
-    }
+/// Several sandboxes.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct SandboxList {
+    /// The sandboxes.
+    pub(crate) sandboxes: Vec<Sandbox>,
+    /// What `after` must be for those that follow; `null` when these are the last.
+    pub(crate) next: Option<String>,
+}
 
-    answer
-    /// A sandbox.
-    Sandbox {
-        /// Its id.
-        id: String,
-        /// Its template.
-        template: String,
-        /// `running` or `paused`.
-        state: String,
-        /// How it is isolated, as in `process`.
-        level: String,
-        /// What was asked for and is not enforced on this machine, with the reason.
-        not_enforced: BTreeMap<String, String>,
-        /// How contexts of Python come to be: `forked`, as copies of an interpreter that is ready, or `started`.
-        interpreter: String,
-        /// The sandbox that it was forked from, which may be gone; `null` if it is no fork.
-        fork_of: Option<String>,
-        /// When it was handed out.
-        started_at: String,
-        /// When its time is up.
-        ends_at: String,
-        /// Whether it is paused then, instead of killed.
-        pause_on_timeout: bool,
-        /// Whether traffic resumes it when it is paused.
-        auto_resume: bool,
-        /// Its labels.
-        metadata: BTreeMap<String, String>,
-        /// What it may use.
-        limits: Limits,
-        /// What it may reach, and who may reach it.
-        policy: Policy,
-        /// What its file and process services ask for.
-        access_token: Option<String>,
-        /// What its ports ask for.
-        traffic_token: Option<String>,
-    }
+/// A sandbox.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Sandbox {
+    /// Its id.
+    pub(crate) id: String,
+    /// Its template.
+    pub(crate) template: String,
+    /// `running` or `paused`.
+    pub(crate) state: String,
+    /// How it is isolated, as in `process`.
+    pub(crate) level: String,
+    /// What was asked for and is not enforced on this machine, with the reason.
+    pub(crate) not_enforced: BTreeMap<String, String>,
+    /// How contexts of Python come to be: `forked`, as copies of an interpreter that is ready, or `started`.
+    pub(crate) interpreter: String,
+    /// The sandbox that it was forked from, which may be gone; `null` if it is no fork.
+    pub(crate) fork_of: Option<String>,
+    /// When it was handed out.
+    pub(crate) started_at: String,
+    /// When its time is up.
+    pub(crate) ends_at: String,
+    /// Whether it is paused then, instead of killed.
+    pub(crate) pause_on_timeout: bool,
+    /// Whether traffic resumes it when it is paused.
+    pub(crate) auto_resume: bool,
+    /// Its labels.
+    pub(crate) metadata: BTreeMap<String, String>,
+    /// What it may use.
+    pub(crate) limits: Limits,
+    /// What it may reach, and who may reach it.
+    pub(crate) policy: Policy,
+    /// What its file and process services ask for.
+    pub(crate) access_token: Option<String>,
+    /// What its ports ask for.
+    pub(crate) traffic_token: Option<String>,
+}
 
-    answer
-    /// What a sandbox may use.
-    Limits {
-        /// CPUs at once.
-        cpus: u32,
-        /// Memory, MiB.
-        memory_mib: u64,
-        /// Disk, MiB.
-        disk_mib: u64,
-        /// Processes and threads.
-        pids: u32,
-    }
+/// What a sandbox may use.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Limits {
+    /// CPUs at once.
+    pub(crate) cpus: u32,
+    /// Memory, MiB.
+    pub(crate) memory_mib: u64,
+    /// Disk, MiB.
+    pub(crate) disk_mib: u64,
+    /// Processes and threads.
+    pub(crate) pids: u32,
+}
 
-    answer
-    /// What a sandbox may reach, and who may reach it.
-    Policy {
-        /// Whether any public address may be reached.
-        internet: bool,
-        /// Addresses, networks, names and `*.names` that may be reached whatever `deny` says.
-        allow: Vec<String>,
-        /// Addresses and networks that may not be reached.
-        deny: Vec<String>,
-        /// Whether its ports are open to whoever can reach the server.
-        public_ports: bool,
-    }
+/// What a sandbox may reach, and who may reach it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Policy {
+    /// Whether any public address may be reached.
+    pub(crate) internet: bool,
+    /// Addresses, networks, names and `*.names` that may be reached whatever `deny` says.
+    pub(crate) allow: Vec<String>,
+    /// Addresses and networks that may not be reached.
+    pub(crate) deny: Vec<String>,
+    /// Whether its ports are open to whoever can reach the server.
+    pub(crate) public_ports: bool,
+}
 
-    answer
-    /// What a sandbox uses now.
-    SandboxUsage {
-        /// CPU time since it was made, microseconds.
-        cpu_us: u64,
-        /// Memory, bytes.
-        memory_bytes: u64,
-        /// The most memory that it had, bytes.
-        memory_peak_bytes: u64,
-        /// Its limit, bytes.
-        memory_limit_bytes: u64,
-        /// Disk, bytes.
-        disk_bytes: u64,
-        /// Its limit, bytes.
-        disk_limit_bytes: u64,
-        /// Processes and threads.
-        pids: u64,
-    }
+/// What a sandbox uses now.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct SandboxUsage {
+    /// CPU time since it was made, microseconds.
+    pub(crate) cpu_us: u64,
+    /// Memory, bytes.
+    pub(crate) memory_bytes: u64,
+    /// The most memory that it had, bytes.
+    pub(crate) memory_peak_bytes: u64,
+    /// Its limit, bytes.
+    pub(crate) memory_limit_bytes: u64,
+    /// Disk, bytes.
+    pub(crate) disk_bytes: u64,
+    /// Its limit, bytes.
+    pub(crate) disk_limit_bytes: u64,
+    /// Processes and threads.
+    pub(crate) pids: u64,
+}
 
-    answer
-    /// What a name stands for.
-    Called {
-        /// The caller's own sandbox; `null` if none of its own has the name.
-        id: Option<String>,
-        /// Where it has none: those of other keys, which only a caller with the scope `admin` sees. The name does not stand for
-        /// them.
-        others: Vec<String>,
-    }
+/// What a name stands for.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Called {
+    /// The caller's own sandbox; `null` if none of its own has the name.
+    pub(crate) id: Option<String>,
+    /// Where it has none: those of other keys, which only a caller with the scope `admin` sees. The name does not stand for
+    /// them.
+    pub(crate) others: Vec<String>,
+}
 
-    answer
-    /// How many sandboxes there are.
-    Usage {
-        /// Running ones of the caller's.
-        running: u64,
-        /// How much the caller may have at a time.
-        quota: KeyQuota,
-    }
+/// How many sandboxes there are.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Usage {
+    /// Running ones of the caller's.
+    pub(crate) running: u64,
+    /// How much the caller may have at a time.
+    pub(crate) quota: KeyQuota,
+}
 
-    answer
-    /// What happened.
-    Audit {
-        /// The events.
-        events: Vec<AuditEvent>,
-    }
+/// What happened.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Audit {
+    /// The events.
+    pub(crate) events: Vec<AuditEvent>,
+}
 
-    answer
-    /// Something that happened to a sandbox.
-    AuditEvent {
-        /// Its number; later ones have higher numbers.
-        number: i64,
-        /// When.
-        at: String,
-        /// The sandbox, which may be gone.
-        sandbox: String,
-        /// What it was called.
-        name: Option<String>,
-        /// Its template.
-        template: String,
-        /// `created`, `updated`, `paused`, `resumed`, `timed_out`, `killed` or `died`.
-        kind: String,
-        /// Why, where it has ended.
-        reason: Option<String>,
-    }
+/// Something that happened to a sandbox.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct AuditEvent {
+    /// Its number; later ones have higher numbers.
+    pub(crate) number: i64,
+    /// When.
+    pub(crate) at: String,
+    /// The sandbox, which may be gone.
+    pub(crate) sandbox: String,
+    /// What it was called.
+    pub(crate) name: Option<String>,
+    /// Its template.
+    pub(crate) template: String,
+    /// `created`, `updated`, `paused`, `resumed`, `timed_out`, `killed` or `died`.
+    pub(crate) kind: String,
+    /// Why, where it has ended.
+    pub(crate) reason: Option<String>,
+}
 
-    answer
-    /// Keys.
-    KeyList {
-        /// The keys, revoked ones too, the oldest first.
-        keys: Vec<Key>,
-    }
+/// Keys.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct KeyList {
+    /// The keys, revoked ones too, the oldest first.
+    pub(crate) keys: Vec<Key>,
+}
 
-    answer
-    /// A key, except for its secret.
-    Key {
-        /// Its id.
-        id: String,
-        /// The owner's name for it.
-        name: String,
-        /// How it begins.
-        prefix: String,
-        /// What it may do.
-        scopes: Vec<String>,
-        /// How much it may have at a time.
-        quota: KeyQuota,
-        /// When it was made, milliseconds since 1970.
-        created_ms: i64,
-        /// When it was revoked, milliseconds since 1970.
-        revoked_ms: Option<i64>,
-    }
+/// A key, except for its secret.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Key {
+    /// Its id.
+    pub(crate) id: String,
+    /// The owner's name for it.
+    pub(crate) name: String,
+    /// How it begins.
+    pub(crate) prefix: String,
+    /// What it may do.
+    pub(crate) scopes: Vec<String>,
+    /// How much it may have at a time.
+    pub(crate) quota: KeyQuota,
+    /// When it was made, milliseconds since 1970.
+    pub(crate) created_ms: i64,
+    /// When it was revoked, milliseconds since 1970.
+    pub(crate) revoked_ms: Option<i64>,
+}
 
-    answer
-    /// A key that was made.
-    MadeKey {
-        /// The key itself, which nobody will be shown again.
-        key: String,
-        /// What it is.
-        about: Key,
-    }
+/// A key that was made.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct MadeKey {
+    /// The key itself, which nobody will be shown again.
+    pub(crate) key: String,
+    /// What it is.
+    pub(crate) about: Key,
+}
 
-    answer
-    /// How much a key may have at a time; `null` is without limit.
-    KeyQuota {
-        /// Sandboxes, paused ones too.
-        sandboxes: Option<u32>,
-        /// CPUs of its running sandboxes together.
-        cpus: Option<u32>,
-        /// Memory limits of its sandboxes together, MiB.
-        memory_mib: Option<u64>,
-        /// Disk limits of its sandboxes together, MiB.
-        disk_mib: Option<u64>,
-    }
+/// How much a key may have at a time; `null` is without limit.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct KeyQuota {
+    /// Sandboxes, paused ones too.
+    pub(crate) sandboxes: Option<u32>,
+    /// CPUs of its running sandboxes together.
+    pub(crate) cpus: Option<u32>,
+    /// Memory limits of its sandboxes together, MiB.
+    pub(crate) memory_mib: Option<u64>,
+    /// Disk limits of its sandboxes together, MiB.
+    pub(crate) disk_mib: Option<u64>,
+}
 
-    answer
-    /// What came of the forks that were asked for.
-    ForkList {
-        /// One for each.
-        forks: Vec<Fork>,
-    }
+/// What came of the forks that were asked for.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ForkList {
+    /// One for each.
+    pub(crate) forks: Vec<Fork>,
+}
 
-    answer
-    /// What came of one fork: a sandbox or an error.
-    Fork {
-        /// The sandbox, if it was made.
-        sandbox: Option<Sandbox>,
-        /// Why not, otherwise.
-        error: Option<Refused>,
-    }
+/// What came of one fork: a sandbox or an error.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Fork {
+    /// The sandbox, if it was made.
+    pub(crate) sandbox: Option<Sandbox>,
+    /// Why not, otherwise.
+    pub(crate) error: Option<Refused>,
+}
 
-    answer
-    /// Why a request was refused.
-    Refused {
-        /// The status.
-        code: u16,
-        /// Why.
-        message: String,
-    }
+/// Why a request was refused.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Refused {
+    /// The status.
+    pub(crate) code: u16,
+    /// Why.
+    pub(crate) message: String,
 }
 
 impl From<SandboxView> for Sandbox {

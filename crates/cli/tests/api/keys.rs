@@ -3,55 +3,11 @@
 use serde_json::json;
 
 use crate::client::ask;
+use crate::routes::{keyed, line};
 use crate::sandboxes::made;
 use crate::server::Server;
 use crate::support::processes::eventually;
 use crate::support::{Site, stderr, stdout};
-
-/// A request of every route that needs a key, by scope.
-const ROUTES: [(&str, &str); 41] = [
-    ("create", "POST /sandboxes"),
-    ("create", "POST /v2/sandboxes"),
-    ("read", "GET /sandboxes"),
-    ("read", "GET /v2/sandboxes"),
-    ("read", "GET /sandboxes/i1"),
-    ("create", "DELETE /sandboxes/i1"),
-    ("create", "POST /sandboxes/i1/connect"),
-    ("create", "POST /v2/sandboxes/i1/connect"),
-    ("create", "POST /sandboxes/i1/resume"),
-    ("create", "POST /sandboxes/i1/timeout"),
-    ("create", "POST /sandboxes/i1/refreshes"),
-    ("create", "POST /sandboxes/i1/pause"),
-    ("create", "PUT /sandboxes/i1/network"),
-    ("read", "GET /sandboxes/i1/metrics"),
-    ("read", "GET /sandboxes/i1/logs"),
-    ("read", "GET /v2/sandboxes/i1/logs"),
-    ("read", "GET /events/sandboxes"),
-    ("read", "GET /events/sandboxes/i1"),
-    ("create", "POST /v1/run"),
-    ("read", "GET /v1/sandboxes"),
-    ("create", "POST /v1/sandboxes"),
-    ("read", "GET /v1/sandboxes/i1"),
-    ("create", "DELETE /v1/sandboxes/i1"),
-    ("create", "POST /v1/sandboxes/i1/run"),
-    ("create", "POST /v1/sandboxes/i1/execute"),
-    ("read", "GET /v1/sandboxes/i1/contexts"),
-    ("create", "POST /v1/sandboxes/i1/contexts"),
-    ("read", "GET /v1/sandboxes/i1/contexts/c1"),
-    ("create", "DELETE /v1/sandboxes/i1/contexts/c1"),
-    ("create", "POST /v1/sandboxes/i1/contexts/c1/restart"),
-    ("create", "POST /v1/sandboxes/i1/contexts/c1/interrupt"),
-    ("create", "POST /v1/sandboxes/i1/contexts/c1/execute"),
-    ("read", "GET /v1/sandboxes/i1/usage"),
-    ("read", "GET /v1/sandboxes/i1/policy"),
-    ("create", "POST /v1/sandboxes/i1/resume"),
-    ("create", "PUT /v1/sandboxes/i1/policy"),
-    ("read", "GET /v1/audit"),
-    ("read", "GET /v1/usage"),
-    ("admin", "GET /v1/keys"),
-    ("admin", "POST /v1/keys"),
-    ("admin", "DELETE /v1/keys/k1"),
-];
 
 #[test]
 fn keys_are_listed_and_removed_by_their_names() {
@@ -96,7 +52,9 @@ fn a7_without_a_valid_key_nothing_is_said_on_any_route() {
         format!("e2b_{}", "0".repeat(40)),
         "' OR 1=1 --".to_owned(),
     ];
-    for (_, route) in ROUTES.iter().chain(&[("", "GET /nowhere"), ("", "POST /v3/templates")]) {
+    let routes = keyed().iter().map(|(_, route)| line(route)).collect::<Vec<_>>();
+    let nowhere = ["GET /nowhere", "POST /v3/templates", "POST /v1/openapi.json"].map(str::to_owned);
+    for route in routes.iter().chain(&nowhere) {
         ask(server.address, route, &[], "").assert_refused(401);
         ask(server.address, route, &[("X-API-KEY", &bad[2])], "").assert_refused(401);
     }
@@ -120,9 +78,10 @@ fn a7_a_key_may_do_what_its_scopes_say() {
     let read = server.key(&["--scope", "read"]);
     let create = server.key(&["--scope", "create"]);
     let admin = server.key(&["--scope", "admin"]);
-    for (scope, route) in ROUTES {
+    for (scope, route) in keyed() {
+        let route = line(&route);
         // Without a body most are refused as they stand; what counts is that they get so far.
-        let status = |key: &str| server.ask(key, route, "").status;
+        let status = |key: &str| server.ask(key, &route, "").status;
         assert_ne!(status(&admin), 403, "{route}");
         assert_eq!(status(&read) == 403, scope != "read", "{route}");
         assert_eq!(status(&create) == 403, scope == "admin", "{route}");

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::super::process_messages::PtySize;
+use super::super::messages::process::PtySize;
 use super::*;
 
 fn config(command: &str) -> ProcessConfig {
     ProcessConfig {
-        cmd: Some(command.to_owned()),
+        cmd: command.to_owned(),
         ..ProcessConfig::default()
     }
 }
@@ -90,10 +90,10 @@ fn terminals_have_a_size() {
         size: Some(PtySize { cols, rows }),
     };
     let tty = |pty| started(config("a"), Some(pty), None).map(|start| start.tty);
-    assert_eq!(tty(sized(Some(100), Some(30))), Ok(Some((30, 100))));
-    assert_eq!(tty(sized(None, Some(0))), Ok(Some((24, 80))));
+    assert_eq!(tty(sized(100, 30)), Ok(Some((30, 100))));
+    assert_eq!(tty(sized(0, 0)), Ok(Some((24, 80))));
     assert_eq!(tty(Pty::default()), Ok(Some((24, 80))));
-    assert_eq!(tty(sized(Some(65_536), None)).unwrap_err().0, Code::InvalidArgument);
+    assert_eq!(tty(sized(65_536, 0)).unwrap_err().0, Code::InvalidArgument);
 }
 
 #[test]

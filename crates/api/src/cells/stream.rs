@@ -1,15 +1,14 @@
-//! What happens to a cell, as lines of JSON that come as it does.
+//! What happens to a cell, as lines of JSON that come as it does. The form of the lines is the caller's.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use offleash_interpreter::cell::CellEvent;
 use serde_json::Value;
-use tokio::sync::mpsc::Receiver;
 use tokio::time::{Instant, sleep_until};
 
+use super::{CellEvents, RenderedEvent};
 use crate::body::Body;
 use crate::driven::driven;
 
@@ -21,38 +20,43 @@ const KEEPALIVE: Duration = Duration::from_secs(5);
 
 /// What a client is told of an event.
 #[derive(Debug)]
-pub(crate) enum Told {
+pub(crate) enum CellLines {
     /// Something, and more may follow.
-    Lines(Vec<Value>),
+    More(Vec<Value>),
     /// The last.
     Last(Vec<Value>),
     /// That there is nobody left who could tell more: the connection is cut, so that nobody takes what came for the whole.
     Cut,
 }
 
-/// The events of a cell, as they come, in the words of `told`; a client that goes away interrupts the cell.
-pub(crate) fn streamed(
-    mut events: Receiver<CellEvent>,
-    told: fn(CellEvent) -> Told,
-    keepalive: fn() -> Value,
-) -> Response<Body> {
+/// A form of events in lines.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CellDialect {
+    /// How an event is written.
+    pub(crate) write: fn(RenderedEvent) -> CellLines,
+    /// What shows that a cell which says nothing is alive.
+    pub(crate) keepalive: fn() -> Value,
+}
+
+/// The events of a cell, as they come, in a form of their own; a client that goes away interrupts the cell.
+pub(crate) fn streamed(mut events: CellEvents, dialect: CellDialect) -> Response<Body> {
     let body = driven(move |feed| async move {
         let mut silent_until = Instant::now() + KEEPALIVE;
         loop {
             let lines = tokio::select! {
-                event = events.recv() => match event.map(told) {
-                    Some(Told::Lines(lines)) => lines,
-                    Some(Told::Last(lines)) => {
+                event = events.next() => match event.map(dialect.write) {
+                    Some(CellLines::More(lines)) => lines,
+                    Some(CellLines::Last(lines)) => {
                         feed.send(Ok(bytes(&lines))).await;
                         return;
                     }
                     // What runs cells is gone: nobody must take this for the whole.
-                    Some(Told::Cut) | None => {
+                    Some(CellLines::Cut) | None => {
                         feed.send(Err("the cell was given up".into())).await;
                         return;
                     }
                 },
-                () = sleep_until(silent_until) => vec![keepalive()],
+                () = sleep_until(silent_until) => vec![(dialect.keepalive)()],
             };
             feed.send(Ok(bytes(&lines))).await;
             silent_until = Instant::now() + KEEPALIVE;

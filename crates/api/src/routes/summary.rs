@@ -1,0 +1,47 @@
+//! The table as documents and tests read it.
+
+use offleash_manager::daemon::Scope;
+
+use super::{RouteEntry, RouteHandler, e2b, native};
+
+/// What there is to say about a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RouteSummary {
+    /// The operation's name, which no other route has.
+    pub operation: &'static str,
+    /// As in `GET`.
+    pub method: &'static str,
+    /// Segments in braces stand for any.
+    pub path: &'static str,
+    /// The scope that a key must have; no key is asked for if absent.
+    pub scope: Option<&'static str>,
+    /// How many bytes its body may have; none is read if absent.
+    pub max_body: Option<usize>,
+    /// What it does, a sentence.
+    pub summary: &'static str,
+}
+
+impl RouteSummary {
+    fn of(route: &'static RouteEntry) -> Self {
+        Self {
+            operation: route.operation,
+            method: route.method.as_str(),
+            path: route.path,
+            scope: match route.handler {
+                RouteHandler::Open(_) => None,
+                RouteHandler::Keyed(scope, _) => Some(Scope::as_str(scope)),
+            },
+            max_body: route.max_body,
+            summary: route.summary,
+        }
+    }
+}
+
+/// Every route: those of E2B's control plane, then those of the native REST.
+pub fn route_summaries() -> Vec<RouteSummary> {
+    e2b::ROUTES
+        .iter()
+        .chain(&native::ROUTES)
+        .map(RouteSummary::of)
+        .collect()
+}
