@@ -72,7 +72,9 @@ fn json_of(message: &DescriptorProto, field: &FieldDescriptorProto) -> Vec<Strin
     }
     // What E2B leaves out of its answers where it says nothing.
     match (message.name(), name) {
-        ("EntryInfo", "metadata") => rules.push("skip_serializing_if = \"std::collections::BTreeMap::is_empty\"".into()),
+        ("EntryInfo", "metadata") => {
+            rules.push("skip_serializing_if = \"std::collections::BTreeMap::is_empty\"".into())
+        }
         ("EntryInfo", "is_symlink") => rules.push("skip_serializing_if = \"std::ops::Not::not\"".into()),
         _ => {}
     }
@@ -89,7 +91,11 @@ impl ServiceGenerator for MethodTable {
             false => "Unary",
         };
         let row = |method: &Method| {
-            format!("    (\"{}\", crate::connect::Kind::{}),\n", method.proto_name, kind(method))
+            format!(
+                "    (\"{}\", crate::connect::Kind::{}),\n",
+                method.proto_name,
+                kind(method)
+            )
         };
         let rows: String = service.methods.iter().map(row).collect();
         text.push_str(&format!(
@@ -117,7 +123,11 @@ fn generated() -> Vec<(&'static str, String)> {
         if !PACKAGES.contains(&package.as_str()) {
             continue;
         }
-        enumerations.extend(file.enum_type.iter().map(|kind| (package.clone(), kind.name().to_owned())));
+        enumerations.extend(
+            file.enum_type
+                .iter()
+                .map(|kind| (package.clone(), kind.name().to_owned())),
+        );
         for message in &mut file.message_type {
             without_choices(message);
             for field in &message.field {

@@ -2,7 +2,7 @@
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
-use offleash_manager::daemon::{Caller, DaemonError};
+use offleash_daemon::{Caller, DaemonError};
 
 use crate::connection::{Client, Peer};
 use crate::server::State;

@@ -9,10 +9,10 @@ mod result;
 
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
+use offleash_daemon::SandboxContexts;
 use offleash_interpreter::cell::Cell;
 use offleash_interpreter::error::ContextError;
 use offleash_interpreter::language::Language;
-use offleash_manager::daemon::SandboxContexts;
 
 use self::messages::{Context, ExecuteBody, NewContextBody};
 use crate::answer::{self, Refusal};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use offleash_core::error::{ErrorKind, Explained as _};
-use offleash_manager::daemon::DaemonError;
+use offleash_daemon::DaemonError;
 use offleash_manager::keeper::error::KeeperError;
 
 use crate::answer::Refusal;

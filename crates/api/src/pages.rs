@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
-use offleash_manager::daemon::Daemon;
+use offleash_daemon::Daemon;
 
 use crate::body::{self, Body};
 use crate::clients::Clients;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use http::request::Parts;
 use http::{HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use offleash_manager::daemon::{Daemon, Scope};
+use offleash_daemon::{Daemon, Scope};
 use rustix::process::{Resource, getrlimit};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};

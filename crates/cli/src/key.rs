@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::text::{self, Text};
-use offleash_manager::daemon::{KeyRow, Keys, Quota, Scope, Scopes};
+use offleash_daemon::{KeyRow, Keys, Quota, Scope, Scopes};
 use offleash_store::{HostIdentity, StateDirectory};
 use serde_json::json;
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use offleash_core::spec::RootChoice;
 use offleash_core::text::Text;
+use offleash_daemon::local::{LocalConfig, LocalSandboxes};
 use offleash_manager::lifecycle::open_state;
-use offleash_manager::own::{OwnConfig, OwnSandboxes};
 use offleash_manager::templates;
 
 use crate::args::{McpArgs, SandboxArgs};
@@ -51,7 +51,7 @@ pub(crate) fn mcp(arguments: &McpArgs, state: Option<&Path>) -> Result<ExitCode,
         .map_or(LONGEST, |wall| Duration::from_millis(wall.0));
     let complaints = terminal::complaints()
         .map_err(|error| Failure::new(format!("cannot use standard error: {error}")).with_hint("leave it open"))?;
-    let sandboxes = Arc::new(OwnSandboxes::new(OwnConfig {
+    let sandboxes = Arc::new(LocalSandboxes::new(LocalConfig {
         state: state.map(Path::to_owned),
         arguments: std::env::args_os().skip(1).collect(),
         complaints,
@@ -86,7 +86,7 @@ fn through_server(arguments: &McpArgs, state: Option<&Path>) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-async fn converse(sandboxes: &Arc<OwnSandboxes>, longest: Duration) -> Result<(), Failure> {
+async fn converse(sandboxes: &Arc<LocalSandboxes>, longest: Duration) -> Result<(), Failure> {
     let end = serve::end_signal()?;
     let (input, output) = terminal::conversation();
     let spoken = tokio::select! {

@@ -15,7 +15,7 @@ use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::id::SandboxName;
 use offleash_core::text::Text;
 use offleash_core::units::Millis;
-use offleash_manager::daemon::NAME;
+use offleash_daemon::NAME;
 use offleash_store::{HostIdentity, StateDirectory};
 use serde_json::{Map, Value, json};
 

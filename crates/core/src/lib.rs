@@ -13,6 +13,7 @@ mod glob;
 pub mod id;
 pub mod level;
 pub mod limits;
+pub mod log_level;
 pub mod network;
 pub mod path_rules;
 pub mod plan;

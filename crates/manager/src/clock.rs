@@ -3,16 +3,17 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use offleash_store::registry::UnixMs;
+/// Milliseconds since the beginning of 1970, by the machine's clock.
+pub type UnixMs = i64;
 
 /// Now.
-pub(crate) fn now_ms() -> UnixMs {
+pub fn now_ms() -> UnixMs {
     to_ms(SystemTime::now())
 }
 
 /// Now, or the next moment that this process was not told of before: what begins later has a later time, so that times are
 /// an order.
-pub(crate) fn own_ms() -> UnixMs {
+pub fn own_ms() -> UnixMs {
     static LAST: AtomicI64 = AtomicI64::new(0);
     let now = now_ms();
     let mut last = LAST.load(Ordering::Acquire);
@@ -26,23 +27,23 @@ pub(crate) fn own_ms() -> UnixMs {
 }
 
 /// `time` in the registry's words; the nearest that there is.
-pub(crate) fn to_ms(time: SystemTime) -> UnixMs {
+pub fn to_ms(time: SystemTime) -> UnixMs {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     UnixMs::try_from(since.as_millis()).unwrap_or(UnixMs::MAX)
 }
 
 /// A time of the registry's.
-pub(crate) fn from_ms(ms: UnixMs) -> SystemTime {
+pub fn from_ms(ms: UnixMs) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }
 
 /// So long after `ms`.
-pub(crate) fn after(ms: UnixMs, time: Duration) -> UnixMs {
+pub fn after(ms: UnixMs, time: Duration) -> UnixMs {
     ms.saturating_add(UnixMs::try_from(time.as_millis()).unwrap_or(UnixMs::MAX))
 }
 
 /// So long before `ms`.
-pub(crate) fn before(ms: UnixMs, time: Duration) -> UnixMs {
+pub fn before(ms: UnixMs, time: Duration) -> UnixMs {
     ms.saturating_sub(UnixMs::try_from(time.as_millis()).unwrap_or(UnixMs::MAX))
 }
 

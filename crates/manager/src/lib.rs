@@ -6,13 +6,11 @@
 
 pub mod capture;
 pub mod changes;
-mod clock;
-pub mod daemon;
+pub mod clock;
 pub mod drive;
 pub mod keeper;
 mod last_words;
 pub mod lifecycle;
-pub mod own;
 pub mod probe;
 pub mod templates;
 pub mod warm;

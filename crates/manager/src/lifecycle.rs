@@ -299,7 +299,11 @@ pub(crate) fn ids_of_own_root(spec: &SandboxSpec) -> Result<IdChoice, ManagerErr
     Ok(level::Chosen::prepare(spec, &new_id()?)?.ids())
 }
 
-pub(crate) fn new_id() -> Result<RunId, ManagerError> {
+/// The id of a new run: now, and 64 random bits.
+///
+/// # Errors
+/// When the kernel gives no random bytes.
+pub fn new_id() -> Result<RunId, ManagerError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).map_err(|error| {
@@ -564,7 +568,7 @@ fn counted(count: usize, one: &str, many: &str) -> String {
 }
 
 /// Whether every group that a crashed run left is gone now.
-pub(crate) fn remove_leftover_groups(paths: &[PathBuf]) -> bool {
+pub fn remove_leftover_groups(paths: &[PathBuf]) -> bool {
     Group::adopt(paths.iter().cloned())
         .and_then(|group| group.kill().and_then(|()| group.remove()))
         .is_ok()

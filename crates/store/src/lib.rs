@@ -26,7 +26,6 @@ mod program;
 mod protection;
 mod quote;
 mod reap;
-pub mod registry;
 mod removal;
 mod run;
 mod run_error;

@@ -7,10 +7,10 @@ mod event;
 mod refusal;
 mod stream;
 
+use offleash_daemon::SandboxContexts;
 use offleash_interpreter::cell::{Cell, CellEvent};
 use offleash_interpreter::error::ContextError;
 use offleash_interpreter::language::Language;
-use offleash_manager::daemon::SandboxContexts;
 use tokio::sync::mpsc::Receiver;
 
 pub(crate) use self::event::{CellOutcome, RenderedEnd, RenderedEvent, TruncatedPart};

@@ -10,7 +10,7 @@ pub(crate) mod templates;
 
 use http::Response;
 use http::request::Parts;
-use offleash_manager::daemon::{Caller, DaemonError, ListFilter, Scope};
+use offleash_daemon::{Caller, DaemonError, ListFilter, Scope};
 
 pub(crate) use self::request::{Version, unsupported};
 pub(crate) use self::sandboxes::{forks, id, idempotency_key, whole};

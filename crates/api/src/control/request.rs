@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use http::StatusCode;
-use offleash_manager::daemon::{
-    CreateRequest, EgressProxy, ListFilter, LogLevel, LogsWanted, MOST_LISTED, NetworkSettings, OnTimeout, State,
+use offleash_daemon::{
+    CreateRequest, EgressProxy, ListFilter, LogLevel, LogsRequest, MOST_LISTED, NetworkSettings, OnTimeout, State,
 };
 use serde_json::Value;
 
@@ -133,16 +133,16 @@ const MOST_LINES: u32 = 1000;
 const LONGEST_SEARCH: usize = 256;
 
 /// Which lines about a sandbox are wanted. Times are milliseconds since the beginning of 1970.
-pub(super) fn logs(query: Option<&str>, version: Version) -> Result<LogsWanted, Refusal> {
+pub(super) fn logs(query: Option<&str>, version: Version) -> Result<LogsRequest, Refusal> {
     let pairs = query::pairs(query);
     let value = |name: &str| query::value(&pairs, name).filter(|value| !value.is_empty());
     let limit = query::number(&pairs, "limit", 0..=MOST_LINES)?.unwrap_or(MOST_LINES);
     let from = |name| Ok::<_, Refusal>(query::number(&pairs, name, 0..=time::LATEST * 1000)?.map(time::of_unix_ms));
     if version == Version::First {
-        return Ok(LogsWanted {
+        return Ok(LogsRequest {
             from: from("start")?,
             limit,
-            ..LogsWanted::default()
+            ..LogsRequest::default()
         });
     }
     let descending = match value("direction") {
@@ -157,7 +157,7 @@ pub(super) fn logs(query: Option<&str>, version: Version) -> Result<LogsWanted, 
         let why = format!("search: must be at most {LONGEST_SEARCH} bytes");
         return Err(Refusal::bad_request(why));
     }
-    Ok(LogsWanted {
+    Ok(LogsRequest {
         from: from("cursor")?,
         descending,
         level: level.unwrap_or(LogLevel::Debug),
@@ -310,14 +310,14 @@ mod tests {
     #[test]
     fn lines_are_asked_for_in_two_ways() {
         let first = logs(Some("start=1700000000120&limit=3&level=error"), Version::First).unwrap();
-        let expected = LogsWanted {
+        let expected = LogsRequest {
             from: Some(UNIX_EPOCH + Duration::from_millis(1_700_000_000_120)),
             limit: 3,
-            ..LogsWanted::default()
+            ..LogsRequest::default()
         };
         assert_eq!(first, expected);
         let second = "cursor=2&limit=3&direction=backward&level=warn&search=a%20b";
-        let expected = LogsWanted {
+        let expected = LogsRequest {
             from: Some(UNIX_EPOCH + Duration::from_millis(2)),
             descending: true,
             level: LogLevel::Warn,
@@ -325,7 +325,7 @@ mod tests {
             limit: 3,
         };
         assert_eq!(logs(Some(second), Version::Second).unwrap(), expected);
-        assert_eq!(logs(None, Version::Second).unwrap(), LogsWanted::default());
+        assert_eq!(logs(None, Version::Second).unwrap(), LogsRequest::default());
         let long = format!("search={}", "x".repeat(257));
         for query in [
             "limit=1001",

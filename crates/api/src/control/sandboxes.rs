@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use http::{HeaderValue, Response, StatusCode};
-use offleash_manager::daemon::{Caller, Daemon, DaemonError, ForkRequest, Forks, SandboxView};
+use offleash_daemon::{Caller, Daemon, DaemonError, ForkRequest, Forks, SandboxView};
 
 use super::request::{self, Version, unsupported};
 use super::shapes::{

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use http::{HeaderValue, Response, StatusCode};
-use offleash_manager::daemon::SecretView;
+use offleash_daemon::SecretView;
 use serde::{Deserialize, Serialize};
 
 use super::sandboxes::whole;
@@ -99,8 +99,7 @@ pub(crate) async fn update(asked: &Asked<'_>, which: &str, body: RequestBody) ->
 
 pub(crate) async fn remove(asked: &Asked<'_>, which: &str) -> Result<Response<Body>, Refusal> {
     let which = query::decoded(which);
-    let removed =
-        |daemon: offleash_manager::daemon::Daemon, caller| async move { daemon.remove_secret(&caller, &which).await };
+    let removed = |daemon: offleash_daemon::Daemon, caller| async move { daemon.remove_secret(&caller, &which).await };
     whole(asked, removed).await?;
     Ok(done())
 }

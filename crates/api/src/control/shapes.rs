@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use offleash_manager::daemon::{Event, LogLevel, LogLine, Metric, OnTimeout, SandboxView, State};
+use offleash_daemon::{Event, LogLevel, LogLine, Metric, OnTimeout, SandboxView, State};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

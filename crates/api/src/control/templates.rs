@@ -1,7 +1,7 @@
 //! The routes of templates: those that were built here are listed and removed.
 
 use http::{Response, StatusCode};
-use offleash_manager::daemon::{BASE_TEMPLATE, DaemonError, ENVD_VERSION, Limits};
+use offleash_daemon::{BASE_TEMPLATE, DaemonError, ENVD_VERSION, Limits};
 use offleash_manager::templates::TemplateListing;
 use serde::Serialize;
 use serde_json::json;

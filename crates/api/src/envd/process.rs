@@ -9,7 +9,7 @@ use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 use offleash_core::exec::{ExecEnd, OutputStream};
 use offleash_core::units::Bytes;
-use offleash_manager::daemon::is_driver_tag;
+use offleash_daemon::is_driver_tag;
 use offleash_manager::keeper::client::{ExecNews, Keeper};
 use offleash_manager::keeper::error::KeeperError;
 use offleash_manager::keeper::message::{LONGEST_TAG, ProcessInfo as Running, Selector, StartExec};

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use offleash_daemon::{CarriedContexts, MOST_FORKS};
 use offleash_interpreter::language::Language;
-use offleash_manager::daemon::{CarriedContexts, MOST_FORKS};
 use rmcp::model::JsonObject;
 use schemars::JsonSchema;
 use serde::Deserialize;

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use offleash_manager::daemon::{CarriedContexts, SandboxContexts};
+use offleash_daemon::{CarriedContexts, SandboxContexts};
 use offleash_manager::keeper::client::Keeper;
 
 use super::failure::ToolError;

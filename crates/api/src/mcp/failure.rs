@@ -3,11 +3,11 @@
 use std::error::Error;
 
 use offleash_core::error::{ErrorKind, Explained};
+use offleash_daemon::DaemonError;
+use offleash_daemon::local::LocalError;
 use offleash_interpreter::error::ContextError;
 use offleash_interpreter::process::ProcessError;
-use offleash_manager::daemon::DaemonError;
 use offleash_manager::keeper::error::KeeperError;
-use offleash_manager::own::OwnError;
 
 /// An error of a tool: what a model is told.
 #[derive(Debug)]
@@ -96,8 +96,8 @@ impl From<ContextError> for ToolError {
     }
 }
 
-impl From<OwnError> for ToolError {
-    fn from(error: OwnError) -> Self {
+impl From<LocalError> for ToolError {
+    fn from(error: LocalError) -> Self {
         Self::of(error)
     }
 }

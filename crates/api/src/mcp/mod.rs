@@ -25,7 +25,7 @@ pub(crate) mod stream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use offleash_manager::own::OwnSandboxes;
+use offleash_daemon::local::LocalSandboxes;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -54,7 +54,12 @@ pub enum SpeakError {
 ///
 /// # Errors
 /// [`SpeakError`]; that the other side went before it said anything is none.
-pub async fn speak<R, W>(sandboxes: Arc<OwnSandboxes>, longest: Duration, input: R, output: W) -> Result<(), SpeakError>
+pub async fn speak<R, W>(
+    sandboxes: Arc<LocalSandboxes>,
+    longest: Duration,
+    input: R,
+    output: W,
+) -> Result<(), SpeakError>
 where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,

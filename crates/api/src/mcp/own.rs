@@ -5,8 +5,8 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use offleash_manager::daemon::CarriedContexts;
-use offleash_manager::own::{OwnSandbox, OwnSandboxes};
+use offleash_daemon::CarriedContexts;
+use offleash_daemon::local::{LocalSandbox, LocalSandboxes};
 
 use super::backing::{Backing, CreateArguments, Opened};
 use super::failure::ToolError;
@@ -16,7 +16,7 @@ const REMEDY: &str = "only the owner of the sandbox can allow it, with `--allow 
 
 #[derive(Debug)]
 pub(super) struct Own {
-    pub(super) sandboxes: Arc<OwnSandboxes>,
+    pub(super) sandboxes: Arc<LocalSandboxes>,
     pub(super) longest: Duration,
 }
 
@@ -72,7 +72,7 @@ impl Backing for Own {
     }
 }
 
-fn opened(sandbox: OwnSandbox) -> Opened {
+fn opened(sandbox: LocalSandbox) -> Opened {
     Opened {
         id: sandbox.id,
         keeper: sandbox.keeper,

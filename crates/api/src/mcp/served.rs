@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use offleash_core::template::TemplateName;
-use offleash_interpreter::contexts::DEFAULT_CWD;
-use offleash_manager::daemon::{
+use offleash_daemon::{
     Caller, CarriedContexts, CreateRequest, Daemon, ForkRequest, NetworkSettings, SandboxView, Scope,
 };
+use offleash_interpreter::contexts::DEFAULT_CWD;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::backing::{Backing, CreateArguments, Opened};

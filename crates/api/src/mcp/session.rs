@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::request::Parts;
-use offleash_manager::daemon::CarriedContexts;
+use offleash_daemon::CarriedContexts;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData, Implementation,
     ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use http::Response;
 use offleash_core::exec::OutputStream;
+use offleash_daemon::SandboxContexts;
 use offleash_interpreter::cell::{self, Cell};
 use offleash_interpreter::result::{self, Form};
-use offleash_manager::daemon::SandboxContexts;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use http::{Response, StatusCode};
+use offleash_daemon::{SandboxContexts, State};
 use offleash_interpreter::contexts::ContextInfo;
 use offleash_interpreter::error::ContextError;
-use offleash_manager::daemon::{SandboxContexts, State};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
 //! Keys in the native REST.
 
 use http::{Response, StatusCode};
-use offleash_manager::daemon::{Caller, Daemon, DaemonError, Keys, Quota, Scope, Scopes};
+use offleash_daemon::{Caller, Daemon, DaemonError, Keys, Quota, Scope, Scopes};
 
 use super::shapes::{Key, KeyList, MadeKey, NewKey};
 use crate::answer::{self, Refusal};

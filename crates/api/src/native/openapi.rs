@@ -1,6 +1,6 @@
 //! The OpenAPI document of the native REST, made from its table and its types.
 
-use offleash_manager::daemon::Scope;
+use offleash_daemon::Scope;
 use schemars::JsonSchema;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};

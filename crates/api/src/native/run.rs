@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use http::{Response, StatusCode};
 use offleash_core::exec::{ExecEnd, OutputStream};
-use offleash_manager::daemon::{Caller, CreateRequest, Daemon};
+use offleash_daemon::{Caller, CreateRequest, Daemon};
 use offleash_manager::keeper::client::{ExecNews, ExecStream, Keeper};
 use offleash_manager::keeper::error::KeeperError;
 use offleash_manager::keeper::message::{Selector, StartExec};
@@ -74,7 +74,7 @@ pub(crate) async fn run_in(asked: &Asked<'_>, given: &str, body: RequestBody) ->
 /// Why a run has no outcome.
 #[derive(Debug)]
 enum Failed {
-    Daemon(offleash_manager::daemon::DaemonError),
+    Daemon(offleash_daemon::DaemonError),
     Keeper(KeeperError),
 }
 

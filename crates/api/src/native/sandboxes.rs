@@ -2,7 +2,7 @@
 
 use http::{Response, StatusCode};
 use offleash_core::id::{SandboxName, SandboxNameError};
-use offleash_manager::daemon::{
+use offleash_daemon::{
     Caller, CarriedContexts, CreateRequest, Daemon, ForkRequest, LimitsRequest, NetworkSettings, OnTimeout, State,
 };
 

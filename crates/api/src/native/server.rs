@@ -1,7 +1,7 @@
 //! What the server is, what happened on it, and how much the caller has.
 
 use http::{Response, StatusCode};
-use offleash_manager::daemon::ENVD_VERSION;
+use offleash_daemon::ENVD_VERSION;
 
 use super::shapes::{Audit, Usage, Version};
 use crate::answer::{self, Refusal};

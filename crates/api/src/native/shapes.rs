@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use offleash_manager::daemon::{EventKind, KeyRow, Quota, SandboxView};
+use offleash_daemon::{EventKind, KeyRow, Quota, SandboxView};
 use offleash_manager::keeper::message::KeeperUsage;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -405,7 +405,7 @@ impl From<SandboxView> for Sandbox {
             fork_of: view.fork_of,
             started_at: time::text(view.started_at),
             ends_at: time::text(view.end_at),
-            pause_on_timeout: view.on_timeout == offleash_manager::daemon::OnTimeout::Pause,
+            pause_on_timeout: view.on_timeout == offleash_daemon::OnTimeout::Pause,
             auto_resume: view.auto_resume,
             metadata: view.metadata,
             limits: Limits {
@@ -440,8 +440,8 @@ impl From<KeeperUsage> for SandboxUsage {
     }
 }
 
-impl From<offleash_manager::daemon::Event> for AuditEvent {
-    fn from(event: offleash_manager::daemon::Event) -> Self {
+impl From<offleash_daemon::Event> for AuditEvent {
+    fn from(event: offleash_daemon::Event) -> Self {
         Self {
             number: event.number,
             at: time::text(event.at),

@@ -14,7 +14,7 @@ use std::pin::Pin;
 
 use http::{Method, Response};
 use hyper::body::Incoming;
-use offleash_manager::daemon::Scope;
+use offleash_daemon::Scope;
 
 pub(crate) use self::refused::wrong_method;
 pub use self::summary::{RouteSummary, route_summaries};

@@ -1,6 +1,6 @@
 //! The table as documents and tests read it.
 
-use offleash_manager::daemon::Scope;
+use offleash_daemon::Scope;
 
 use super::{RouteEntry, RouteHandler, e2b, native};
 

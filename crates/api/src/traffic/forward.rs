@@ -6,7 +6,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use offleash_manager::daemon::Access;
+use offleash_daemon::Access;
 use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
 
 use super::awaited::{Awaited, Progress};

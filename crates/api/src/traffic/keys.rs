@@ -6,7 +6,7 @@ use data_encoding::BASE64_NOPAD;
 use http::header::AUTHORIZATION;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use offleash_manager::daemon::ApiKey;
+use offleash_daemon::ApiKey;
 
 use crate::query::decoded;
 

@@ -17,7 +17,7 @@ use http::header::RETRY_AFTER;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use offleash_manager::daemon::{Access, DaemonError, State as SandboxState};
+use offleash_daemon::{Access, DaemonError, State as SandboxState};
 use offleash_manager::keeper::error::KeeperError;
 use serde::Serialize;
 use subtle::ConstantTimeEq as _;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use offleash_api::client::{Client, ClientError};
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
-use offleash_manager::daemon::ALLOW_PTRACE;
+use offleash_daemon::ALLOW_PTRACE;
 use serde_json::json;
 
 use super::{assignments, line, seconds, text};

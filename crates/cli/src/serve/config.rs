@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use offleash_api::{Listen, ServerConfig, TlsFiles};
 use offleash_core::level::{Degrade, Level};
-use offleash_manager::daemon::{AdmissionConfig, DaemonConfig, Limits};
+use offleash_daemon::{AdmissionConfig, DaemonConfig, Limits};
 
 use self::keys::{Server, Tables};
 use self::written::{Written, Wrong};

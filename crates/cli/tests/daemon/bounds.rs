@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use offleash_core::error::{ErrorKind, Explained as _};
+use offleash_daemon::{Caller, Daemon, DaemonError, ForkRequest, ForksConfig, ListFilter, SandboxView};
 use offleash_interpreter::language::Language;
-use offleash_manager::daemon::{Caller, Daemon, DaemonError, ForkRequest, ForksConfig, ListFilter, SandboxView};
 
 use super::forks::{cell, keeper, of};
 use super::support::disks::SmallDisk;

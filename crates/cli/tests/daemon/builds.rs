@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use offleash_core::template::{Recipe, TemplateName};
-use offleash_manager::daemon::{Caller, CreateRequest, Daemon, DaemonError};
+use offleash_daemon::{Caller, CreateRequest, Daemon, DaemonError};
 use offleash_manager::templates::{BuildEvent, BuildWatcher};
 
 use super::world::{World, test, within};

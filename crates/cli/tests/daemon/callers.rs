@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use offleash_manager::daemon::{
+use offleash_daemon::{
     ALLOW_PTRACE, ApiKey, Caller, CreateRequest, Daemon, DaemonConfig, DaemonError, EventKind, Keys, ListFilter, Quota,
     Scope, Scopes, State,
 };

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use offleash_manager::daemon::{Caller, CreateRequest, Daemon, ListFilter};
+use offleash_daemon::{Caller, CreateRequest, Daemon, ListFilter};
 
 use super::world::{World, config, eventually, keepers_below, output, test, within};
 

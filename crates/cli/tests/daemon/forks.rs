@@ -5,12 +5,12 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use offleash_core::error::{ErrorKind, Explained as _};
-use offleash_interpreter::cell::{Cell, CellEnd, CellEvent};
-use offleash_interpreter::language::Language;
-use offleash_manager::daemon::{
+use offleash_daemon::{
     Caller, CarriedContexts, Daemon, DaemonError, ForkRequest, ListFilter, OnTimeout, Quota, SandboxContexts,
     SandboxView, Scope, Scopes,
 };
+use offleash_interpreter::cell::{Cell, CellEnd, CellEvent};
+use offleash_interpreter::language::Language;
 use offleash_manager::keeper::Keeper;
 use offleash_manager::keeper::message::StartExec;
 

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, SystemTime};
 
-use offleash_manager::daemon::{Caller, CreateRequest, DaemonError, EventKind, LimitsRequest, NetworkSettings, State};
+use offleash_daemon::{Caller, CreateRequest, DaemonError, EventKind, LimitsRequest, NetworkSettings, State};
 use offleash_manager::keeper::KeeperError;
 use offleash_manager::keeper::message::StartExec;
 use rustix::io::Errno;
@@ -45,7 +45,7 @@ fn a_sandbox_is_made_used_and_killed() {
         ));
         world.emptied().await;
         let events = eventually("the event of the end", || {
-            let events = world.registry().events(&offleash_store::registry::EventsWanted {
+            let events = world.registry().events(&offleash_daemon::registry::EventsQuery {
                 limit: 10,
                 ..Default::default()
             });
@@ -178,7 +178,7 @@ fn one_whose_gateway_ends_is_ended_and_it_is_told_why() {
         .await;
         world.emptied().await;
         within(daemon.drain()).await;
-        let wanted = offleash_store::registry::EventsWanted {
+        let wanted = offleash_daemon::registry::EventsQuery {
             limit: 10,
             ..Default::default()
         };

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use offleash_manager::daemon::{
-    Caller, CreateRequest, Daemon, DaemonError, LogLevel, LogsWanted, Quota, Scope, Scopes,
-};
+use offleash_daemon::{Caller, CreateRequest, Daemon, DaemonError, LogLevel, LogsRequest, Quota, Scope, Scopes};
 use offleash_manager::keeper::ExecNews;
 use offleash_manager::keeper::message::StartExec;
 
@@ -12,7 +10,7 @@ use super::world::{World, create, create_with, eventually, keepers_below, kill, 
 
 /// The lines of a sandbox.
 async fn lines(daemon: &Daemon, caller: &Caller, id: &str) -> Result<Vec<(LogLevel, String)>, DaemonError> {
-    let lines = within(daemon.logs(caller, id, LogsWanted::default())).await?;
+    let lines = within(daemon.logs(caller, id, LogsRequest::default())).await?;
     Ok(lines.into_iter().map(|line| (line.level, line.line)).collect())
 }
 

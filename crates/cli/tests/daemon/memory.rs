@@ -1,9 +1,9 @@
 //! Contexts of code in a sandbox that has no memory left.
 
 use offleash_core::exec::ExecEnd;
+use offleash_daemon::Caller;
 use offleash_interpreter::cell::{CellEnd, Death};
 use offleash_interpreter::language::Language;
-use offleash_manager::daemon::Caller;
 
 use super::world::{World, create_with, end_of, output, test, within};
 

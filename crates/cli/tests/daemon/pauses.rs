@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use offleash_manager::daemon::{Caller, DaemonError, EventKind, ListFilter, OnTimeout, State};
+use offleash_daemon::{Caller, DaemonError, EventKind, ListFilter, OnTimeout, State};
 
 use super::world::{World, create, create_with, eventually, output, test, within};
 
@@ -76,8 +76,8 @@ fn pause_keeps_what_runs_and_traffic_resumes_who_asked_for_it() {
             within(daemon.resume(&me, &made.id, None)).await,
             Err(DaemonError::Conflict { .. })
         ));
-        let resumed = |event: &offleash_store::registry::EventRow| event.kind == EventKind::Resumed;
-        let events = world.registry().events(&offleash_store::registry::EventsWanted {
+        let resumed = |event: &offleash_daemon::registry::EventRow| event.kind == EventKind::Resumed;
+        let events = world.registry().events(&offleash_daemon::registry::EventsQuery {
             limit: 10,
             ..Default::default()
         });

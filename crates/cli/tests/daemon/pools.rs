@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use offleash_manager::daemon::{Caller, Daemon, DaemonConfig, DaemonError, PoolConfig};
+use offleash_daemon::{Caller, Daemon, DaemonConfig, DaemonError, PoolConfig};
 
 use super::support::Site;
 use super::world::{World, create_with, eventually, keepers_below, output, test, within};
@@ -105,7 +105,7 @@ fn members_of_a_template_are_found_again_by_the_next_daemon_unless_it_changed_me
         let least = |config: &mut DaemonConfig| {
             pooled(config);
             for name in ["one", "two"] {
-                let own = offleash_manager::daemon::TemplatePool {
+                let own = offleash_daemon::TemplatePool {
                     min: Some(1),
                     ..Default::default()
                 };

@@ -4,13 +4,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use offleash_core::exec::ExecEnd;
+use offleash_daemon::registry::{Change, KeeperProcess, SandboxRow, SandboxState};
+use offleash_daemon::{Caller, Daemon, DaemonError, SandboxContexts, State};
 use offleash_interpreter::cell::{CellEnd, Death};
 use offleash_interpreter::contexts::State as ContextState;
 use offleash_interpreter::language::Language;
-use offleash_manager::daemon::{Caller, Daemon, DaemonError, SandboxContexts, State};
 use offleash_manager::keeper::Keeper;
 use offleash_manager::keeper::message::Selector;
-use offleash_store::registry::{Change, KeeperProcess, SandboxRow, SandboxState};
 
 use super::world::{World, config, create, create_with, end_of, keepers_below, kill, output, test, within};
 
@@ -255,7 +255,7 @@ fn the_warm_pool_is_filled_handed_out_adopted_and_ended_with_its_daemon() {
     test(async {
         let world = World::new();
         let me = Caller::local();
-        let pooled = |config: &mut offleash_manager::daemon::DaemonConfig| {
+        let pooled = |config: &mut offleash_daemon::DaemonConfig| {
             config.pool.min = 2;
             config.pool.max = 2;
         };

@@ -4,13 +4,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use offleash_core::exec::ExecEnd;
-use offleash_interpreter::cell::{Cell, CellEnd, CellEvent};
-use offleash_manager::daemon::{
+use offleash_daemon::registry::Registry;
+use offleash_daemon::{
     AdmissionConfig, Caller, CreateRequest, Daemon, DaemonConfig, Keys, PoolConfig, SandboxContexts, SandboxView,
 };
+use offleash_interpreter::cell::{Cell, CellEnd, CellEvent};
 use offleash_manager::keeper::message::StartExec;
 use offleash_manager::keeper::{ExecNews, Keeper};
-use offleash_store::registry::Registry;
 use offleash_store::{HostIdentity, StateDirectory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};

@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
+use offleash_daemon::{
+    Caller, Daemon, DaemonConfig, Interpreter, LogsRequest, SandboxContexts, SandboxView, TemplatePool,
+};
 use offleash_interpreter::cell::{Cell, CellEnd, CellEvent};
 use offleash_interpreter::contexts::State;
 use offleash_interpreter::language::Language;
-use offleash_manager::daemon::{
-    Caller, Daemon, DaemonConfig, Interpreter, LogsWanted, SandboxContexts, SandboxView, TemplatePool,
-};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::world::{World, create_with, eventually, keepers_below, test, within};
@@ -363,7 +363,9 @@ fn where_there_can_be_no_zygote_the_log_of_a_sandbox_says_why() {
         let deadline = std::time::Instant::now() + super::support::processes::PATIENCE;
         while !said.contains("are started, not copied") {
             assert!(std::time::Instant::now() < deadline, "{said}");
-            let lines = within(daemon.logs(&me, &made.id, LogsWanted::default())).await.unwrap();
+            let lines = within(daemon.logs(&me, &made.id, LogsRequest::default()))
+                .await
+                .unwrap();
             said = lines.into_iter().map(|line| line.line + "\n").collect();
         }
         within(daemon.kill(&me, &made.id)).await.unwrap();

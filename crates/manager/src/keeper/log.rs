@@ -11,23 +11,24 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 
 use offleash_core::exec::{ExecEnd, StartFailure};
+use offleash_core::log_level::LogLevel;
 use offleash_core::record::{LimitEffect, LimitHit};
 use offleash_core::text::one_line;
 use offleash_core::units::Bytes;
 use offleash_gateway::News;
-use offleash_store::registry::{LogLevel, UnixMs};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::message::ProcessInfo;
 use super::refusals;
+use crate::clock::UnixMs;
 
 /// The file that is written to.
-pub(crate) const FILE: &str = "log.jsonl";
+pub const FILE: &str = "log.jsonl";
 /// The one that was full before it.
-pub(crate) const EARLIER: &str = "log.1.jsonl";
+pub const EARLIER: &str = "log.1.jsonl";
 /// Longest file, but for its last line.
-pub(crate) const LONGEST_FILE: u64 = 128 * 1024;
+pub const LONGEST_FILE: u64 = 128 * 1024;
 /// Longest line; what is longer is cut.
 pub(crate) const LONGEST_LINE: usize = 1024;
 /// How much is told of a command.
@@ -37,21 +38,23 @@ const SHORTEST_SECRET: usize = 6;
 
 /// A line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Noted {
-    pub(crate) at_ms: UnixMs,
+pub struct Noted {
+    /// When it was written.
+    pub at_ms: UnixMs,
     level: String,
-    pub(crate) line: String,
+    /// The line.
+    pub line: String,
 }
 
 impl Noted {
     /// How serious it is.
-    pub(crate) fn level(&self) -> LogLevel {
+    pub fn level(&self) -> LogLevel {
         self.level.parse().unwrap_or(LogLevel::Info)
     }
 }
 
 /// The lines of such a file; what is none is left out.
-pub(crate) fn parse(bytes: &[u8]) -> Vec<Noted> {
+pub fn parse(bytes: &[u8]) -> Vec<Noted> {
     let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     lines.filter_map(|line| serde_json::from_slice(line).ok()).collect()
 }

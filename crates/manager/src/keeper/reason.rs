@@ -7,7 +7,7 @@ use super::message::{EndReason, Ended};
 
 impl Ended {
     /// Why it ended, unless it was told to. What there is to say of failures of the host stays with its owner.
-    pub(crate) fn why(&self) -> Option<String> {
+    pub fn why(&self) -> Option<String> {
         Some(match &self.reason {
             EndReason::Killed => return None,
             EndReason::Limit(hit) => exceeded(hit),

@@ -10,13 +10,13 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
+use offleash_core::log_level::LogLevel;
 use offleash_core::network::Approval;
 use offleash_core::record::{Denial, LimitEffect, LimitHit};
 use offleash_core::spec::Descent;
 use offleash_gateway::{Account, Gateway, Notice, Questions};
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::sandbox::{Final, Sandbox, SandboxEvent};
-use offleash_store::registry::LogLevel;
 use offleash_store::rfc3339_now;
 use offleash_sys::process;
 use offleash_sys::signals::SignalQueue;

@@ -124,7 +124,7 @@ pub(crate) fn hold(state: &Path, name: &TemplateName) -> Result<HeldTemplate, Te
 ///
 /// It is used all the same: it holds whole files, and where they do not fit the host's any more, programs in it fail and
 /// nothing else does.
-pub(crate) fn outdated(record: &TemplateRecord) -> Option<String> {
+pub fn outdated(record: &TemplateRecord) -> Option<String> {
     (record.base != Template::system_stamp()).then(|| {
         format!(
             "the host's packages have changed since template `{}` was built ({}); if something in it fails, build it again \

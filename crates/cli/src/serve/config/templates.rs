@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use offleash_core::network::{NetworkRule, RuleVerdict};
 use offleash_core::template::{ItemError, PythonModule, Recipe, TemplateName};
-use offleash_manager::daemon::{BASE_TEMPLATE, DaemonConfig, PoolConfig, TemplatePool, TemplatesConfig};
+use offleash_daemon::{BASE_TEMPLATE, DaemonConfig, PoolConfig, TemplatePool, TemplatesConfig};
 use offleash_store::{HostIdentity, StateDirectory};
 
 use super::keys::{Pool, Templates};

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::exec::{ExecRequest, TerminalSize};
+use offleash_core::log_level::LogLevel;
 use offleash_core::spec::Descent;
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::sandbox::ExecId;
-use offleash_store::registry::LogLevel;
 
 use super::Loop;
 use crate::keeper::ends::{self, Wanted};

@@ -1,0 +1,175 @@
+//! What a daemon does with the sandboxes of the one before: adopts what lives, ends what was half made, removes the
+//! rest.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use offleash_core::log_level::LogLevel;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::config::DaemonConfig;
+use crate::core::DaemonCore;
+use crate::ending::SandboxEnder;
+use crate::error::DaemonError;
+use crate::history::Cause;
+use crate::launch::Process;
+use crate::pool::ReadyPool;
+use crate::registry::{Registry, SandboxRow, SandboxState};
+use crate::sandboxes::SandboxEntry;
+use crate::secrets::SecretStore;
+use crate::specification::Specification;
+use crate::zygotes::ZygotePool;
+
+/// How many are looked at at a time.
+const AT_A_TIME: usize = 32;
+
+/// Takes over the sandboxes of the daemon before.
+#[derive(Debug)]
+pub(crate) struct SandboxAdoption {
+    core: DaemonCore,
+    config: Arc<DaemonConfig>,
+    pool: Arc<ReadyPool>,
+    zygotes: Arc<ZygotePool>,
+    secrets: Arc<SecretStore>,
+    ender: Arc<SandboxEnder>,
+}
+
+impl SandboxAdoption {
+    pub(crate) fn new(
+        core: DaemonCore,
+        config: Arc<DaemonConfig>,
+        pool: Arc<ReadyPool>,
+        zygotes: Arc<ZygotePool>,
+        secrets: Arc<SecretStore>,
+        ender: Arc<SandboxEnder>,
+    ) -> Self {
+        Self {
+            core,
+            config,
+            pool,
+            zygotes,
+            secrets,
+            ender,
+        }
+    }
+
+    /// Takes over every sandbox of the registry.
+    ///
+    /// # Errors
+    /// `Store` if the registry cannot be read. What is wrong with one sandbox keeps nobody from the others.
+    pub(crate) async fn adopt_all(self) -> Result<(), DaemonError> {
+        let registry = &self.core.registry;
+        let rows = registry.read("read the registry", Registry::sandboxes).await?;
+        let known: HashSet<String> = rows.iter().map(|row| row.id.clone()).collect();
+        let adoption = Arc::new(self);
+        let places = Arc::new(Semaphore::new(AT_A_TIME));
+        let mut adopting = JoinSet::new();
+        for row in rows {
+            let (adoption, places) = (Arc::clone(&adoption), Arc::clone(&places));
+            adopting.spawn(async move {
+                let _place = places.acquire().await;
+                adoption.adopt(row).await;
+            });
+        }
+        while adopting.join_next().await.is_some() {}
+        adoption.remove_unknown(&known).await
+    }
+
+    async fn adopt(&self, row: SandboxRow) {
+        let Ok(id) = row.id.parse() else {
+            // Ids are ours, so this one was written by somebody else; there is no directory of such a name.
+            return;
+        };
+        let specification = Specification::from_json(&row.spec);
+        let was = row.state;
+        let process = row.keeper.and_then(Process::find);
+        let readable = specification.is_some();
+        let specification = specification.unwrap_or_else(|| Specification::usual(&self.config));
+        let entry = Arc::new(SandboxEntry::adopted(id, row, specification));
+        self.core.sandboxes.insert(Arc::clone(&entry));
+        let turn = entry.turn().await;
+        match process.map(|process| process.again().map(|again| (process, again))) {
+            Some(Ok((process, watched))) => {
+                self.ender.watch(&entry, watched);
+                if readable
+                    && !matches!(was, SandboxState::Creating | SandboxState::Killing)
+                    && self.take_over(&entry).await
+                {
+                    return;
+                }
+                // Half made, half ended, or not to be talked to.
+                if was == SandboxState::Creating {
+                    let _ = process.kill();
+                }
+                self.ender.end_keeper(&entry).await;
+            }
+            _ => entry.note_keeper_ended(),
+        }
+        entry.set_state(SandboxState::Killing);
+        drop(turn);
+        entry.set_cause(match was {
+            SandboxState::Killing => Cause::killed("as it was asked before the daemon was started again"),
+            _ => Cause::died("its keeper was gone, or did not answer, when the daemon was started again"),
+        });
+        // What was never made has nothing to tell.
+        if was == SandboxState::Creating {
+            entry.disown();
+        }
+        self.ender.forget_in_background(&entry);
+    }
+
+    /// Talks to the keeper, and brings registry and sandbox into agreement. `false` if it cannot be talked to.
+    async fn take_over(&self, entry: &Arc<SandboxEntry>) -> bool {
+        let hello = match self.core.host.keeper(entry.id()).hello().await {
+            Ok(hello) if hello.id == *entry.id() => hello,
+            Ok(_) => return false,
+            Err(error) => {
+                let line = format!("its keeper does not answer: {error}");
+                self.core.registry.log(entry.name(), LogLevel::Error, line);
+                return false;
+            }
+        };
+        if !self.renew_network(entry).await {
+            return false;
+        }
+        let state = if hello.paused {
+            SandboxState::Paused
+        } else {
+            SandboxState::Running
+        };
+        if entry.state() != state {
+            let written = self.core.registry.write(entry, None, |row| row.state = state).await;
+            if written.is_err() {
+                entry.set_state(state);
+            }
+        }
+        if entry.key_id().is_none() {
+            self.pool.adopt(Arc::clone(entry), &entry.origin());
+        }
+        true
+    }
+
+    /// Sets the rules of the network again where the daemon before may have died while it set others. `false` if they cannot
+    /// be set, and for one of the pool that has others now: nothing runs with other rules than are on record.
+    async fn renew_network(&self, entry: &SandboxEntry) -> bool {
+        let (specification, key) = (entry.specification(), entry.key_id());
+        if key.is_none() || !specification.network_pending {
+            return !specification.network_pending;
+        }
+        match self.secrets.network_order(key.as_deref(), &specification.network) {
+            Ok((order, _)) => self.core.host.keeper(entry.id()).set_network(order).await.is_ok(),
+            Err(_) => false,
+        }
+    }
+
+    /// Removes directories that no record speaks of: their keepers were never told to make anything, or are zygotes.
+    async fn remove_unknown(&self, known: &HashSet<String>) -> Result<(), DaemonError> {
+        for id in self.core.host.ids().await? {
+            if !known.contains(id.as_str()) && !self.zygotes.is_left(&id).await {
+                self.ender.remove_leftovers(&id).await;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! Has the files of a sandbox copied for another one, by a process that ends with the daemon.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use offleash_core::error::ErrorKind;
+use offleash_planner::base::{COPY_COMMAND, CopyAnswer, CopyOrder};
+use offleash_sys::spawn::{Orphaned, Session, Spawn, spawn};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::unix::pipe;
+use tokio::time::timeout;
+
+use crate::error::DaemonError;
+use crate::launch::{OWN_PROGRAM, Process};
+
+/// Longest answer of one that copies.
+const LONGEST_ANSWER: u64 = 64 * 1024;
+
+/// Copies what `order` says, within `patience`; answers how many bytes on disk that are. What was copied when it fails is to
+/// be removed.
+///
+/// # Errors
+/// `NotCopied`, `Short`, `Host`. Nothing is copied any more then.
+pub(crate) async fn copy(program: Option<&Path>, order: &CopyOrder, patience: Duration) -> Result<u64, DaemonError> {
+    let copier = Copier::start(program).map_err(DaemonError::host("start a copy"))?;
+    let not_copied = |why: String, kind| DaemonError::NotCopied {
+        id: order.from.as_str().to_owned(),
+        why,
+        kind,
+    };
+    let Ok(answered) = timeout(patience, copier.ask(order)).await else {
+        let why = format!("it takes longer than {} s", patience.as_secs_f64());
+        return Err(not_copied(why, ErrorKind::Unavailable));
+    };
+    match answered.map_err(DaemonError::host("copy the files of a sandbox"))? {
+        CopyAnswer::Copied { bytes, .. } => Ok(bytes),
+        CopyAnswer::TooLarge { what } => {
+            let why = format!("it has more {what} than it may have");
+            Err(not_copied(why, ErrorKind::Exhausted))
+        }
+        CopyAnswer::Failed { reason, errno } => {
+            let error = match errno {
+                // Known by its number, whatever the text.
+                Some(errno) => io::Error::from_raw_os_error(errno),
+                None => io::Error::other(reason.clone()),
+            };
+            Err(match DaemonError::host("copy the files of a sandbox")(error) {
+                DaemonError::Host { tried, .. } => DaemonError::Host {
+                    tried,
+                    source: reason.into(),
+                },
+                short => short,
+            })
+        }
+    }
+}
+
+/// A process that copies, and is killed when this is dropped.
+struct Copier {
+    process: Option<Process>,
+    order: Option<OwnedFd>,
+    answer: Option<OwnedFd>,
+}
+
+impl Copier {
+    fn start(program: Option<&Path>) -> io::Result<Self> {
+        let (their_order, order) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (answer, their_answer) = pipe_with(PipeFlags::CLOEXEC)?;
+        let null = OpenOptions::new().write(true).open("/dev/null")?;
+        let program = program.unwrap_or(Path::new(OWN_PROGRAM));
+        let spawned = spawn(&Spawn {
+            argv: &[program.as_os_str().as_bytes().to_vec(), COPY_COMMAND.into()],
+            env: &[],
+            cwd: Some(b"/"),
+            descriptors: &[their_order.as_fd(), their_answer.as_fd(), null.as_fd()],
+            user: None,
+            session: Session::New,
+            // Threads of the event loop end with the daemon.
+            orphaned: Orphaned::Dies,
+        })
+        .map_err(io::Error::other)?;
+        // Not reaped yet, so its number is still its own.
+        let pid = Pid::from_raw(spawned.pid.max(0)).ok_or(io::ErrorKind::InvalidData)?;
+        let process = Process::new(pidfd_open(pid, PidfdFlags::empty())?);
+        Ok(Self {
+            process: Some(process),
+            order: Some(order),
+            answer: Some(answer),
+        })
+    }
+
+    async fn ask(mut self, order: &CopyOrder) -> io::Result<CopyAnswer> {
+        let missing = || io::Error::from(io::ErrorKind::InvalidInput);
+        let (order_pipe, answer_pipe) = (self.order.take(), self.answer.take());
+        let (order_pipe, answer_pipe) = (order_pipe.ok_or_else(missing)?, answer_pipe.ok_or_else(missing)?);
+        for end in [&order_pipe, &answer_pipe] {
+            rustix::io::ioctl_fionbio(end, true)?;
+        }
+        let mut order_pipe = pipe::Sender::from_owned_fd(order_pipe)?;
+        order_pipe.write_all(&serde_json::to_vec(order)?).await?;
+        drop(order_pipe);
+        let answer_pipe = pipe::Receiver::from_owned_fd(answer_pipe)?;
+        let mut answer = Vec::new();
+        answer_pipe.take(LONGEST_ANSWER).read_to_end(&mut answer).await?;
+        if let Some(process) = self.process.take() {
+            process.ended().await?;
+        }
+        Ok(serde_json::from_slice(&answer)?)
+    }
+}
+
+impl Drop for Copier {
+    fn drop(&mut self) {
+        if let Some(process) = self.process.take() {
+            let _killed = process.kill();
+            // Nobody waits for its end but the kernel.
+            tokio::spawn(process.ended());
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What a caller asks to be made, with all that it comes to.
+
+use std::time::Duration;
+
+use offleash_core::id::SandboxName;
+use offleash_interpreter::language::Language;
+use offleash_manager::clock::{after, own_ms};
+use offleash_store::HeldTemplate;
+
+use crate::caller::Caller;
+use crate::config::DaemonConfig;
+use crate::error::DaemonError;
+use crate::history::{Happened, who};
+use crate::origin::Origin;
+use crate::random;
+use crate::registry::{EventKind, SandboxRow};
+use crate::request::{CreateRequest, NAME, OnTimeout};
+use crate::sandboxes::SandboxClaim;
+use crate::specification::{self, Specification};
+
+/// Debuggers are the owner's to allow: more of the kernel can be reached where they may work.
+pub(crate) fn check_ptrace(
+    specification: &Specification,
+    caller: &Caller,
+    config: &DaemonConfig,
+) -> Result<(), DaemonError> {
+    match specification.allow_ptrace && !config.allow_ptrace && !caller.is_owner() {
+        true => Err(DaemonError::NotAllowed {
+            what: "sandboxes with debuggers",
+            setting: "sandboxes.allow_ptrace = true",
+        }),
+        false => Ok(()),
+    }
+}
+
+/// A create, checked and settled.
+#[derive(Debug)]
+pub(crate) struct CreateSpec {
+    pub(crate) caller: Caller,
+    pub(crate) request: CreateRequest,
+    pub(crate) specification: Specification,
+    pub(crate) timeout: Duration,
+    /// What was built that it is of.
+    pub(crate) template: Option<HeldTemplate>,
+}
+
+impl CreateSpec {
+    pub(crate) fn of(caller: &Caller, mut request: CreateRequest, config: &DaemonConfig) -> Result<Self, DaemonError> {
+        if request.metadata.contains_key(NAME) {
+            let why = format!("label `{NAME}` is what `name` sets, which is one sandbox's alone");
+            return Err(DaemonError::invalid("metadata", why));
+        }
+        if let Some(name) = &request.name {
+            request.metadata.insert(NAME.to_owned(), name.as_str().to_owned());
+        }
+        request.network.named_by_owner = caller.is_owner();
+        let specification = Specification::of(&request, config)?;
+        check_ptrace(&specification, caller, config)?;
+        let timeout = specification::timeout(request.timeout_seconds, config)?;
+        Ok(Self {
+            caller: caller.clone(),
+            request,
+            specification,
+            timeout,
+            template: None,
+        })
+    }
+
+    /// What it is of.
+    pub(crate) fn origin(&self) -> Origin {
+        Origin::of(self.template.as_ref())
+    }
+
+    /// Whether it asks for nothing that members of the warm pool have not.
+    pub(crate) fn is_usual(&self, config: &DaemonConfig) -> bool {
+        self.specification.limits == config.default_limits
+            && !self.specification.allow_ptrace
+            && !(self.is_late() && self.has_context(config))
+    }
+
+    /// Whether it has variables that an interpreter would have had to be started with.
+    fn is_late(&self) -> bool {
+        let mut names = self.request.env.keys();
+        names.any(|name| Language::is_read_by_python_at_start(name))
+    }
+
+    /// Whether sandboxes like it are to have a context that is ready.
+    fn has_context(&self, config: &DaemonConfig) -> bool {
+        let recipe = self.template.as_ref().map(|template| &template.record().recipe);
+        config.pool.ready_imports(&self.origin().template, recipe).is_some()
+    }
+
+    /// Whether it is worth having a copy of a zygote before anybody asks: a fork brings its own contexts.
+    pub(crate) fn wants_copy(&self, config: &DaemonConfig) -> bool {
+        self.specification.fork_of.is_none() && !self.is_late() && self.has_context(config)
+    }
+
+    /// What it counts against.
+    pub(crate) fn claim<'a>(&'a self, config: &'a DaemonConfig) -> SandboxClaim<'a> {
+        SandboxClaim {
+            owner: &self.caller.key_id,
+            quota: &self.caller.quota,
+            limits: &self.specification.limits,
+            max: config.max_sandboxes,
+            idempotency_key: self.request.idempotency_key.as_deref(),
+            name: self.request.name.as_ref().map(SandboxName::as_str),
+        }
+    }
+
+    /// What is told of a sandbox that was made for it.
+    pub(crate) fn created(&self, made: &Specification) -> Happened {
+        let (by, template, level) = (who(&self.caller), &self.request.template, &made.level);
+        let line = match &self.specification.fork_of {
+            None => format!("created by {by} from template `{template}`, isolated by `{level}`"),
+            Some(source) => format!("forked by {by} from sandbox `{source}`, isolated by `{level}`"),
+        };
+        Happened::new(EventKind::Created, line)
+    }
+
+    /// What of it goes into the row of a sandbox.
+    pub(crate) fn fill(&self, row: &mut SandboxRow) -> Result<(), DaemonError> {
+        let request = &self.request;
+        let closed = request.network.allow_public_traffic == Some(false);
+        row.key_id = Some(self.caller.key_id.clone());
+        row.metadata.clone_from(&request.metadata);
+        row.started_ms = own_ms();
+        row.end_ms = after(row.started_ms, self.timeout);
+        row.auto_pause = request.on_timeout == OnTimeout::Pause;
+        row.auto_resume = request.auto_resume;
+        row.access_token = request.secure.then(random::token).transpose()?;
+        row.traffic_token = closed.then(random::token).transpose()?;
+        row.idempotency_key.clone_from(&request.idempotency_key);
+        Ok(())
+    }
+}

@@ -1,0 +1,171 @@
+//! Creates sandboxes for callers: hands out those that were made ahead, or has them made.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::admission::AdmissionControl;
+use crate::caller::Caller;
+use crate::config::DaemonConfig;
+use crate::core::DaemonCore;
+use crate::create_spec::CreateSpec;
+use crate::ending::SandboxEnder;
+use crate::error::DaemonError;
+use crate::history::Cause;
+use crate::jobs::CallerPresence;
+use crate::making::SandboxMaker;
+use crate::pool::ReadyPool;
+use crate::random;
+use crate::request::CreateRequest;
+use crate::sandboxes::{Reservation, SandboxEntry};
+use crate::templates::TemplateStore;
+use crate::view::SandboxView;
+
+/// How long the answer to a request is waited for that the same request, repeated, is in the middle of.
+const REPEATED_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Creates sandboxes for callers.
+#[derive(Debug)]
+pub(crate) struct SandboxCreator {
+    core: DaemonCore,
+    config: Arc<DaemonConfig>,
+    admission: Arc<AdmissionControl>,
+    pool: Arc<ReadyPool>,
+    templates: Arc<TemplateStore>,
+    maker: Arc<SandboxMaker>,
+    ender: Arc<SandboxEnder>,
+}
+
+impl SandboxCreator {
+    pub(crate) fn new(
+        core: DaemonCore,
+        config: Arc<DaemonConfig>,
+        admission: Arc<AdmissionControl>,
+        pool: Arc<ReadyPool>,
+        templates: Arc<TemplateStore>,
+        maker: Arc<SandboxMaker>,
+        ender: Arc<SandboxEnder>,
+    ) -> Self {
+        Self {
+            core,
+            config,
+            admission,
+            pool,
+            templates,
+            maker,
+            ender,
+        }
+    }
+
+    /// Makes a sandbox, or hands out one that was made ahead.
+    ///
+    /// # Errors
+    /// `Invalid`, `UnknownTemplate`, `Unsupported`, `QuotaExceeded`, `Overloaded`, `Draining`, `Keeper`.
+    pub(crate) async fn create(
+        self: &Arc<Self>,
+        caller: &Caller,
+        request: CreateRequest,
+    ) -> Result<SandboxView, DaemonError> {
+        if self.core.jobs.is_draining() {
+            return Err(DaemonError::Draining);
+        }
+        let mut spec = CreateSpec::of(caller, request, &self.config)?;
+        // It stays in place until the sandbox itself holds it.
+        spec.template = self.templates.ready(&spec.request.template).await?;
+        spec.specification.build = spec.origin().build;
+        let listener = CallerPresence::default();
+        let (creator, listens) = (Arc::clone(self), listener.is_there());
+        let created = self.core.jobs.detached(async move {
+            let created = creator.find_or_make(&spec).await;
+            let entry = created.inspect_err(|_| creator.maker.count_failed())?;
+            // Nobody knows its id but who could ask again with the same key.
+            if listens.load(Ordering::Acquire) || spec.request.idempotency_key.is_some() {
+                return entry.view().ok_or_else(|| DaemonError::not_found(entry.name()));
+            }
+            creator.ender.end_unclaimed(&entry);
+            Err(DaemonError::not_found(entry.name()))
+        });
+        let created = created.await;
+        drop(listener);
+        created
+    }
+
+    async fn find_or_make(&self, spec: &CreateSpec) -> Result<Arc<SandboxEntry>, DaemonError> {
+        let is_usual = spec.is_usual(&self.config);
+        if is_usual {
+            self.pool.note_demand(&spec.origin());
+        }
+        self.admission.check()?;
+        let ready = match is_usual {
+            true => self.hand_out(spec).await?,
+            false => None,
+        };
+        let entry = match ready {
+            Some(Reservation::Before(before)) => return repeated(before).await,
+            Some(Reservation::Now(entry)) => {
+                self.maker.count_warm();
+                entry
+            }
+            None => match self.make(spec).await? {
+                Reservation::Before(before) => return repeated(before).await,
+                Reservation::Now(entry) => entry,
+            },
+        };
+        self.maker.settle(&entry, spec);
+        Ok(entry)
+    }
+
+    /// Hands out a member of the pool, if there is one.
+    async fn hand_out(&self, spec: &CreateSpec) -> Result<Option<Reservation>, DaemonError> {
+        let origin = spec.origin();
+        let claim = spec.claim(&self.config);
+        let reserved = self.core.sandboxes.reserve_ready(&claim, || {
+            let entry = self.pool.take(&origin)?;
+            let request = &spec.request;
+            entry.promise_to(&spec.caller.key_id, request.idempotency_key.as_ref(), &request.metadata);
+            Some(entry)
+        })?;
+        let entry = match reserved {
+            Some(Reservation::Now(entry)) => entry,
+            before_or_none => return Ok(before_or_none),
+        };
+        let turn = entry.turn().await;
+        match self.maker.assign(&entry, spec, &turn).await {
+            Ok(true) => Ok(Some(Reservation::Now(Arc::clone(&entry)))),
+            unusable => {
+                // It died while it waited, or cannot be given away: nobody's, and not to be used by anybody.
+                entry.take_back_promise();
+                self.ender
+                    .end_in_background(&entry, Cause::died("it died while it waited"));
+                unusable.map(|_| None)
+            }
+        }
+    }
+
+    /// Makes a sandbox for a caller.
+    async fn make(&self, spec: &CreateSpec) -> Result<Reservation, DaemonError> {
+        let id = random::sandbox_id()?;
+        let mut row = spec.specification.new_row(id.as_str(), &spec.origin().template);
+        spec.fill(&mut row)?;
+        let entry = Arc::new(SandboxEntry::new(id, row, spec.specification.clone()));
+        // Held until it is made, before anybody can find it.
+        let turn = entry.turn().await;
+        let reserved = self.core.sandboxes.reserve_new(&spec.claim(&self.config), &entry)?;
+        if matches!(reserved, Reservation::Now(_))
+            && let Err(error) = self.maker.make_in_turn(&entry, spec, &turn).await
+        {
+            self.core.sandboxes.remove(&entry);
+            return Err(error);
+        }
+        Ok(reserved)
+    }
+}
+
+/// The sandbox that the same request made before, once it is made.
+async fn repeated(entry: Arc<SandboxEntry>) -> Result<Arc<SandboxEntry>, DaemonError> {
+    // Held while it is made.
+    if entry.turn_within(REPEATED_TIMEOUT).await.is_none() {
+        return Err(DaemonError::conflict(entry.name(), "is still being made"));
+    }
+    Ok(entry)
+}

@@ -1,0 +1,303 @@
+//! The daemon, put together: which services there are, and which stands on which.
+//!
+//! What callers ask of it is in the files beside, each of which passes it on to the service that has to do with it, once
+//! it is clear that the caller may ask for it. Deliberately not here: state.
+
+mod sandboxes;
+mod secrets;
+mod templates;
+mod traffic;
+
+use std::sync::Arc;
+
+use crate::admission::AdmissionControl;
+use crate::adoption::SandboxAdoption;
+use crate::caller::Caller;
+use crate::code::ContextTable;
+use crate::config::DaemonConfig;
+use crate::core::DaemonCore;
+use crate::creating::SandboxCreator;
+use crate::ending::SandboxEnder;
+use crate::error::DaemonError;
+use crate::expiry::SandboxExpiry;
+use crate::filling::PoolFiller;
+use crate::forking::SandboxForker;
+use crate::history::Cause;
+use crate::host::SandboxHost;
+use crate::jobs::JobTracker;
+use crate::key_revocation::KeyRevocation;
+use crate::keys;
+use crate::leftovers::LeftoverRemover;
+use crate::maintenance::MaintenanceLoop;
+use crate::making::SandboxMaker;
+use crate::pool::ReadyPool;
+use crate::readiness::{Missing, ReadinessCheck};
+use crate::records::SandboxRecords;
+use crate::registry_handle::RegistryHandle;
+use crate::sampling::UsageSampler;
+use crate::sandboxes::SandboxTable;
+use crate::secrets::SecretStore;
+use crate::spares::Spares;
+use crate::template_removal::TemplateRemover;
+use crate::templates::TemplateStore;
+use crate::transitions::SandboxChanger;
+use crate::view::Counts;
+use crate::zygotes::ZygotePool;
+
+/// The daemon of one state directory; clones are the same one. Must be used within an event loop of tokio.
+///
+/// When the last clone is dropped the daemon ends and its sandboxes go on.
+#[derive(Debug, Clone)]
+pub struct Daemon {
+    services: Arc<DaemonServices>,
+}
+
+/// All services that callers have to do with, and those that go on by themselves.
+#[derive(Debug)]
+struct DaemonServices {
+    config: Arc<DaemonConfig>,
+    core: DaemonCore,
+    pool: Arc<ReadyPool>,
+    spares: Arc<Spares>,
+    templates: Arc<TemplateStore>,
+    template_remover: TemplateRemover,
+    zygotes: Arc<ZygotePool>,
+    secrets: Arc<SecretStore>,
+    contexts: Arc<ContextTable>,
+    maker: Arc<SandboxMaker>,
+    creator: Arc<SandboxCreator>,
+    forker: Arc<SandboxForker>,
+    changer: Arc<SandboxChanger>,
+    ender: Arc<SandboxEnder>,
+    records: SandboxRecords,
+    readiness: ReadinessCheck,
+    /// Go on as long as these are held.
+    maintenance: Arc<MaintenanceLoop>,
+    filler: Arc<PoolFiller>,
+    sampler: Arc<UsageSampler>,
+}
+
+impl Daemon {
+    /// Becomes the daemon of a state directory: takes its lock, opens its registry, adopts the sandboxes that live and
+    /// removes what is left of those that do not.
+    ///
+    /// # Errors
+    /// `AlreadyRunning`, `State`, `Store`, `Host`.
+    pub async fn open(config: DaemonConfig) -> Result<Self, DaemonError> {
+        let services = DaemonServices::open(config).await?;
+        services.maintenance.start();
+        services.filler.start();
+        services.sampler.start();
+        Ok(Self {
+            services: Arc::new(services),
+        })
+    }
+
+    /// Who has `key`. Keys are looked up each time, so that a revoked one is refused at once.
+    ///
+    /// # Errors
+    /// `Unauthorized`, `Store`.
+    pub fn authenticate(&self, key: &str) -> Result<Caller, DaemonError> {
+        keys::authenticate(&self.services.core.registry, key)
+    }
+
+    /// How many sandboxes there are.
+    pub fn counts(&self) -> Counts {
+        let (counts, tally) = (self.services.core.sandboxes.counts(), self.services.maker.tally());
+        // What is nobody's and runs is not yet, or no longer, to be handed out, if it is not in the pool.
+        let waiting = self.waiting().into_iter().map(|(_, count)| count).sum();
+        Counts {
+            pooled: counts.pooled.min(waiting),
+            changing: counts.changing + counts.pooled.saturating_sub(waiting),
+            created: tally.created,
+            created_warm: tally.created_warm,
+            failed: tally.failed,
+            ..counts
+        }
+    }
+
+    /// How many sandboxes of each template wait to be handed out.
+    pub fn waiting(&self) -> Vec<(String, usize)> {
+        self.services.pool.waiting()
+    }
+
+    /// The templates of which an interpreter is ready to be copied into new sandboxes, once no sandbox of them waits any
+    /// more that was made without it.
+    pub fn with_zygote(&self) -> Vec<String> {
+        let mut ready = self.services.zygotes.ready();
+        ready.retain(|(template, zygote)| self.services.pool.are_below(template, *zygote));
+        ready.into_iter().map(|(template, _)| template).collect()
+    }
+
+    /// What stands against making a sandbox now; nothing, if the daemon is ready. What was found out holds for five
+    /// seconds, but for its end.
+    pub async fn missing(&self) -> Vec<Missing> {
+        self.services.readiness.missing().await
+    }
+
+    /// What the owner set.
+    pub fn config(&self) -> &DaemonConfig {
+        &self.services.config
+    }
+
+    /// Makes no more sandboxes, and waits until what is being done with sandboxes has been done. Sandboxes live
+    /// on, but for those that were made ahead.
+    pub async fn drain(&self) {
+        let services = &*self.services;
+        let core = &services.core;
+        core.jobs.drain();
+        core.jobs.all_done().await;
+        // Nobody's sandboxes would wait for a daemon that may never come.
+        for entry in services.pool.take_all() {
+            services
+                .ender
+                .end_in_background(&entry, Cause::killed("the daemon ended"));
+        }
+        core.jobs.all_done().await;
+        services.zygotes.let_go();
+        services.spares.close();
+        // Whatever was handed in before is written when this is.
+        let _ = core.registry.apply(Vec::new()).await;
+    }
+}
+
+impl DaemonServices {
+    async fn open(config: DaemonConfig) -> Result<Self, DaemonError> {
+        let config = Arc::new(config);
+        let host = SandboxHost::open(config.state.clone(), config.program.clone()).await?;
+        let registry = RegistryHandle::open(host.state(), host.lock()).await?;
+        let core = DaemonCore {
+            jobs: Arc::new(JobTracker::default()),
+            registry: Arc::new(registry),
+            host: Arc::new(host),
+            sandboxes: Arc::new(SandboxTable::default()),
+        };
+        let services = Self::compose(config, core);
+        services.adoption().adopt_all().await?;
+        Ok(services)
+    }
+
+    /// Each service is given those that it stands on, so that none can stand on one that comes after it.
+    fn compose(config: Arc<DaemonConfig>, core: DaemonCore) -> Self {
+        let state = core.host.state().path().to_owned();
+        let admission = Arc::new(AdmissionControl::new(config.admission, state));
+        let pool = Arc::new(ReadyPool::new(config.pool.clone()));
+        let spares = Arc::new(Spares::default());
+        let contexts = Arc::new(ContextTable::new(Arc::clone(&core.host)));
+        let leftovers = Arc::new(LeftoverRemover::new(Arc::clone(&core.host), Arc::clone(&core.registry)));
+        let secrets = Arc::new(SecretStore::new(core.clone()));
+        let templates = Arc::new(TemplateStore::new(
+            Arc::clone(&core.host),
+            config.templates.clone(),
+            config.build_watcher.clone(),
+        ));
+        let ender = Arc::new(SandboxEnder::new(
+            core.clone(),
+            Arc::clone(&pool),
+            Arc::clone(&contexts),
+            Arc::clone(&leftovers),
+        ));
+        let zygotes = Arc::new(ZygotePool::new(
+            core.clone(),
+            Arc::clone(&config),
+            Arc::clone(&admission),
+            Arc::clone(&templates),
+            Arc::clone(&pool),
+            leftovers,
+        ));
+        let template_remover = TemplateRemover::new(
+            Arc::clone(&templates),
+            Arc::clone(&core.sandboxes),
+            Arc::clone(&pool),
+            Arc::clone(&zygotes),
+            Arc::clone(&ender),
+        );
+        let maker = Arc::new(SandboxMaker::new(
+            core.clone(),
+            Arc::clone(&config),
+            Arc::clone(&spares),
+            Arc::clone(&zygotes),
+            Arc::clone(&secrets),
+            Arc::clone(&contexts),
+            Arc::clone(&ender),
+        ));
+        let creator = Arc::new(SandboxCreator::new(
+            core.clone(),
+            Arc::clone(&config),
+            Arc::clone(&admission),
+            Arc::clone(&pool),
+            Arc::clone(&templates),
+            Arc::clone(&maker),
+            Arc::clone(&ender),
+        ));
+        let forker = Arc::new(SandboxForker::new(
+            core.clone(),
+            Arc::clone(&config),
+            Arc::clone(&admission),
+            Arc::clone(&templates),
+            Arc::clone(&contexts),
+            Arc::clone(&maker),
+            Arc::clone(&ender),
+        ));
+        let changer = Arc::new(SandboxChanger::new(
+            core.clone(),
+            Arc::clone(&config),
+            Arc::clone(&admission),
+            Arc::clone(&secrets),
+            Arc::clone(&ender),
+        ));
+        let maintenance = Arc::new(MaintenanceLoop::new(
+            core.clone(),
+            config.keep_logs,
+            Arc::new(SandboxExpiry::new(
+                core.clone(),
+                Arc::clone(&changer),
+                Arc::clone(&ender),
+            )),
+            Arc::new(KeyRevocation::new(core.clone(), Arc::clone(&ender))),
+            Arc::clone(&secrets),
+            Arc::clone(&ender),
+        ));
+        let filler = Arc::new(PoolFiller::new(
+            core.clone(),
+            Arc::clone(&admission),
+            Arc::clone(&pool),
+            Arc::clone(&templates),
+            Arc::clone(&zygotes),
+            Arc::clone(&maker),
+            Arc::clone(&ender),
+        ));
+        Self {
+            records: SandboxRecords::new(core.clone(), config.keep_logs),
+            readiness: ReadinessCheck::new(core.clone(), admission),
+            sampler: Arc::new(UsageSampler::new(core.clone(), config.sample_every)),
+            config,
+            core,
+            pool,
+            spares,
+            templates,
+            template_remover,
+            zygotes,
+            secrets,
+            contexts,
+            maker,
+            creator,
+            forker,
+            changer,
+            ender,
+            maintenance,
+            filler,
+        }
+    }
+
+    fn adoption(&self) -> SandboxAdoption {
+        SandboxAdoption::new(
+            self.core.clone(),
+            Arc::clone(&self.config),
+            Arc::clone(&self.pool),
+            Arc::clone(&self.zygotes),
+            Arc::clone(&self.secrets),
+            Arc::clone(&self.ender),
+        )
+    }
+}

@@ -1,0 +1,399 @@
+//! Why the daemon does not do what it was asked.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use offleash_core::error::{ErrorKind, Explained};
+use offleash_manager::keeper::error::KeeperError;
+use offleash_manager::templates::TemplateError;
+use offleash_store::StateError;
+use offleash_sys::spawn::SpawnError;
+use rustix::io::Errno;
+
+use crate::registry::RegistryError;
+
+/// Why the daemon does not do what it was asked.
+///
+/// What `Display` says is meant for the caller and names nothing of the host; sources may, and are for the log.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// There is no such sandbox, or it is somebody else's.
+    #[error("sandbox `{}` not found", .id.escape_debug())]
+    NotFound {
+        /// What was asked for.
+        id: String,
+    },
+    /// Something else is being done with the sandbox, or it is not in the state for it.
+    #[error("sandbox `{id}` {why}")]
+    Conflict {
+        /// The sandbox.
+        id: String,
+        /// As in `is already paused`.
+        why: Cow<'static, str>,
+    },
+    /// Another sandbox of the key has the name.
+    #[error("sandbox `{id}` is called `{name}` already")]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// Who has it.
+        id: String,
+    },
+    /// What was to be paused only if it is healthy is not: the guest in it does not answer.
+    #[error("the guest of sandbox `{id}` does not answer; it runs on")]
+    GuestUnresponsive {
+        /// The sandbox.
+        id: String,
+    },
+    /// The key has all that it may have.
+    #[error("the quota of this key is used up: {used} of {quota} {what}, {asked} more asked for")]
+    QuotaExceeded {
+        /// `sandboxes`, `CPUs`, `MiB of memory` or `MiB of disk`.
+        what: &'static str,
+        /// How much it may have.
+        quota: u64,
+        /// How much it has.
+        used: u64,
+        /// How much more it asked for.
+        asked: u64,
+    },
+    /// The machine has too little left.
+    #[error("the machine is short of {what}; try again later")]
+    Overloaded {
+        /// `memory`, `processes`, `disk`, `sandboxes` …
+        what: &'static str,
+        /// After how long it may be worth a try.
+        retry_after: Duration,
+    },
+    /// There are as many sandboxes, of all keys, as the owner lets there be.
+    #[error("there is no place for another sandbox; try again later")]
+    Full {
+        /// How many that are.
+        most: usize,
+    },
+    /// A call of ours failed because something ran out.
+    #[error("the machine is short of {what}; try again later")]
+    Short {
+        /// As in `file descriptors`.
+        what: &'static str,
+        /// Which call, and what it said.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The request itself is wrong.
+    #[error("{field}: {why}")]
+    Invalid {
+        /// Which field, as the API calls it.
+        field: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The files of a sandbox are not copied for a fork.
+    #[error("the files of sandbox `{id}` are not copied: {why}")]
+    NotCopied {
+        /// The sandbox.
+        id: String,
+        /// Why not.
+        why: String,
+        /// What kind of failure it is.
+        kind: ErrorKind,
+    },
+    /// The contexts of code of a sandbox are not carried to a fork.
+    #[error("sandbox `{id}`: {why}")]
+    Contexts {
+        /// The sandbox.
+        id: String,
+        /// Why not; where a context has what cannot be carried, which of it and why.
+        why: String,
+        /// What kind of failure it is.
+        kind: ErrorKind,
+        /// What to do.
+        hint: Option<String>,
+    },
+    /// There is no such template.
+    #[error("template `{}` not found", .name.escape_debug())]
+    UnknownTemplate {
+        /// What was asked for.
+        name: String,
+    },
+    /// The caller has no such secret.
+    #[error("secret `{}` not found", .name.escape_debug())]
+    UnknownSecret {
+        /// What was asked for.
+        name: String,
+    },
+    /// The caller has a secret of this name.
+    #[error("there is a secret `{}` already", .name.escape_debug())]
+    SecretExists {
+        /// The name.
+        name: String,
+    },
+    /// The template is being built, which is done once for all.
+    #[error("template `{name}` is being built ({installs}); try again in a moment")]
+    TemplateBuilding {
+        /// The template.
+        name: String,
+        /// What it installs.
+        installs: String,
+        /// After how long it may be worth a try.
+        retry_after: Duration,
+    },
+    /// The template could not be built.
+    #[error("template `{name}` could not be built; the server's log says why")]
+    TemplateFailed {
+        /// The template.
+        name: String,
+    },
+    /// Sandboxes use the template.
+    #[error("template `{name}` is used by sandboxes")]
+    TemplateInUse {
+        /// The template.
+        name: String,
+    },
+    /// Something of a template failed.
+    #[error("the templates cannot be used")]
+    Templates(#[from] TemplateError),
+    /// This machine or this level cannot do it.
+    #[error("{what} is not supported: {why}")]
+    Unsupported {
+        /// What was asked for.
+        what: String,
+        /// Why it cannot be done.
+        why: String,
+    },
+    /// No key, or none that is valid.
+    #[error("the API key is missing or not valid")]
+    Unauthorized,
+    /// The key may not do that.
+    #[error("this key does not have the scope `{scope}`")]
+    Forbidden {
+        /// What it would need.
+        scope: &'static str,
+    },
+    /// The server's configuration does not let callers have that.
+    #[error("this server does not allow {what}")]
+    NotAllowed {
+        /// What was asked for.
+        what: &'static str,
+        /// What the owner of the server would have to set.
+        setting: &'static str,
+    },
+    /// The daemon is ending.
+    #[error("the daemon is ending; try again in a moment")]
+    Draining,
+    /// The process that holds the sandbox failed, or did not answer.
+    #[error("the sandbox's keeper failed: {tried}")]
+    Keeper {
+        /// What was asked of it.
+        tried: &'static str,
+        /// Why it failed.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The registry failed.
+    #[error("the registry failed")]
+    Store(#[from] RegistryError),
+    /// The state directory cannot be used.
+    #[error("the state directory cannot be used")]
+    State(#[from] StateError),
+    /// Another daemon works on the state directory.
+    #[error("another daemon works on this state directory")]
+    AlreadyRunning,
+    /// The host failed us.
+    #[error("cannot {tried}")]
+    Host {
+        /// What was tried, as in `start a keeper`.
+        tried: &'static str,
+        /// Why it failed.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl DaemonError {
+    pub(crate) fn not_found(id: &str) -> Self {
+        Self::NotFound { id: id.to_owned() }
+    }
+
+    pub(crate) fn conflict(id: &str, why: impl Into<Cow<'static, str>>) -> Self {
+        Self::Conflict {
+            id: id.to_owned(),
+            why: why.into(),
+        }
+    }
+
+    pub(crate) fn invalid(field: &'static str, why: impl Into<String>) -> Self {
+        Self::Invalid { field, why: why.into() }
+    }
+
+    pub(crate) fn host(tried: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| match shortage(&source) {
+            Some(what) => Self::Short {
+                what,
+                source: Box::new(source),
+            },
+            None => Self::Host {
+                tried,
+                source: Box::new(source),
+            },
+        }
+    }
+
+    pub(crate) fn keeper(tried: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        let source = source.into();
+        match shortage(&*source) {
+            Some(what) => Self::Short { what, source },
+            None => Self::Keeper { tried, source },
+        }
+    }
+
+    /// What the refusal of a sandbox's keeper is to whoever asked the daemon.
+    pub(crate) fn of_keeper(tried: &'static str, id: &str, error: KeeperError) -> Self {
+        match error {
+            KeeperError::Gone => Self::not_found(id),
+            KeeperError::Unsupported { operation } => Self::Unsupported {
+                what: tried.to_owned(),
+                why: format!("this machine cannot {operation}"),
+            },
+            KeeperError::TrustStores(why) => {
+                let why = format!("keeps its trust stores from being extended, which headers in `rules` need: {why}");
+                Self::conflict(id, why)
+            }
+            other => Self::keeper(tried, other),
+        }
+    }
+}
+
+impl Explained for DaemonError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NotFound { .. } | Self::UnknownTemplate { .. } | Self::UnknownSecret { .. } => ErrorKind::NotFound,
+            Self::Conflict { .. }
+            | Self::NameTaken { .. }
+            | Self::SecretExists { .. }
+            | Self::GuestUnresponsive { .. }
+            | Self::AlreadyRunning
+            | Self::TemplateInUse { .. } => ErrorKind::Conflict,
+            Self::QuotaExceeded { .. } => ErrorKind::Exhausted,
+            Self::NotCopied { kind, .. } | Self::Contexts { kind, .. } => *kind,
+            Self::Overloaded { .. }
+            | Self::Full { .. }
+            | Self::Short { .. }
+            | Self::Draining
+            | Self::TemplateBuilding { .. }
+            | Self::TemplateFailed { .. } => ErrorKind::Unavailable,
+            Self::Templates(source) => source.kind(),
+            Self::Invalid { .. } => ErrorKind::Invalid,
+            Self::Unsupported { .. } => ErrorKind::Unsupported,
+            Self::Unauthorized | Self::Forbidden { .. } | Self::NotAllowed { .. } => ErrorKind::Denied,
+            Self::Keeper { .. } | Self::Host { .. } => ErrorKind::Internal,
+            Self::Store(source) => source.kind(),
+            Self::State(source) => source.kind(),
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::AlreadyRunning => Some("end it first, or name another directory with `--state DIR`".into()),
+            Self::Unauthorized => Some("`offleash key create` makes a key and shows it once".into()),
+            Self::NotAllowed { setting, .. } => Some(format!("`{setting}` in the server's configuration allows it")),
+            Self::Full { most } => Some(format!(
+                "`sandboxes.max` of the server's configuration is {most}: raise it, or remove some that `offleash ls` lists"
+            )),
+            Self::NotCopied {
+                kind: ErrorKind::Exhausted,
+                ..
+            } => Some("remove files in it that are not needed".into()),
+            Self::Contexts { hint, .. } => hint.clone(),
+            Self::Store(source) => source.hint(),
+            Self::State(source) => source.hint(),
+            _ => None,
+        }
+    }
+}
+
+/// What ran out, if that is why something failed: another try later may succeed, and nothing is wrong with us.
+fn shortage(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(what) = own_shortage(error) {
+            return Some(what);
+        }
+        next = error.source();
+    }
+    None
+}
+
+fn own_shortage(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+    if let Some(error) = error.downcast_ref::<std::io::Error>() {
+        // What is wrapped is not among the sources.
+        let inner = error.get_ref().and_then(|inner| shortage(inner));
+        return inner.or_else(|| missing(Errno::from_io_error(error)?));
+    }
+    if let Some(SpawnError::Step { errno, .. } | SpawnError::NotExecutable { errno }) = error.downcast_ref() {
+        return missing(*errno);
+    }
+    match error.downcast_ref() {
+        Some(KeeperError::NotMade {
+            kind: ErrorKind::Exhausted,
+            ..
+        }) => Some("disk space or memory"),
+        Some(KeeperError::File { errno, .. } | KeeperError::NotStarted { errno, .. }) => {
+            missing(Errno::from_raw_os_error(*errno))
+        }
+        _ => None,
+    }
+}
+
+fn missing(errno: Errno) -> Option<&'static str> {
+    match errno {
+        Errno::MFILE | Errno::NFILE => Some("file descriptors"),
+        Errno::NOMEM => Some("memory"),
+        // That is what clone(2) says of too many.
+        Errno::AGAIN => Some("processes"),
+        Errno::NOSPC | Errno::DQUOT => Some("disk space"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn what_ran_out_is_found_behind_what_failed() {
+        let errno = |errno: Errno| io::Error::from(errno);
+        let step = SpawnError::Step {
+            step: "clone",
+            errno: Errno::AGAIN,
+        };
+        let io = KeeperError::Io {
+            action: "connect to a keeper",
+            source: errno(Errno::NFILE),
+        };
+        for (error, what) in [
+            (
+                DaemonError::host("start a keeper")(errno(Errno::MFILE)),
+                Some("file descriptors"),
+            ),
+            (
+                DaemonError::host("start a keeper")(io::Error::other(errno(Errno::NOSPC))),
+                Some("disk space"),
+            ),
+            (
+                DaemonError::host("start a keeper")(io::Error::other(step)),
+                Some("processes"),
+            ),
+            (DaemonError::keeper("make a sandbox", io), Some("file descriptors")),
+            (DaemonError::host("start a keeper")(errno(Errno::ACCESS)), None),
+            (DaemonError::keeper("make a sandbox", KeeperError::Gone), None),
+        ] {
+            match (&error, what) {
+                (DaemonError::Short { what, .. }, Some(wanted)) if *what == wanted => {
+                    assert_eq!(error.kind(), ErrorKind::Unavailable);
+                }
+                (DaemonError::Host { .. } | DaemonError::Keeper { .. }, None) => {}
+                _ => panic!("{error:?} instead of {what:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,558 @@
+//! Forks: new sandboxes whose files begin as a copy of a running one's, at one moment.
+//!
+//! A fork is made as any sandbox is, of the same template and specification, with ids, network, limits and tokens of its
+//! own. What the source has written is copied while nothing in it moves; of several forks the others are copied from the
+//! first, when it moves again. Forks are in the registry before there is anything of them, so that the next daemon removes
+//! what is half made; the source goes on by itself when the daemon dies, because its keeper holds it only as long as it is
+//! asked to. Contexts of code of the source save what their cells left into its files before, and those of the forks load it;
+//! until the copy is there no cell of the source runs. Deliberately not here: processes of the source, which are not carried.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use offleash_core::error::Explained as _;
+use offleash_core::id::{SandboxName, SandboxNameError};
+use offleash_core::log_level::LogLevel;
+use offleash_core::units::Bytes;
+use offleash_interpreter::contexts::DEFAULT_CWD;
+use offleash_interpreter::error::ContextError;
+use offleash_interpreter::process::ProcessError;
+use offleash_interpreter::state::{Held, SaveOptions, SavedContext};
+use offleash_manager::keeper::error::KeeperError;
+use offleash_manager::keeper::order::MOST_FILES;
+use offleash_planner::base::CopyOrder;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::admission::AdmissionControl;
+use crate::caller::Caller;
+use crate::code::ContextTable;
+use crate::config::DaemonConfig;
+use crate::copying;
+use crate::core::DaemonCore;
+use crate::create_spec::{CreateSpec, check_ptrace};
+use crate::ending::SandboxEnder;
+use crate::error::DaemonError;
+use crate::history::{Cause, who};
+use crate::jobs::CallerPresence;
+use crate::making::SandboxMaker;
+use crate::random;
+use crate::registry::{Change, SandboxState};
+use crate::request::{CreateRequest, LimitsRequest, NAME, NetworkSettings, OnTimeout};
+use crate::sandboxes::{Reservation, SandboxClaim, SandboxEntry};
+use crate::specification::{self, Specification};
+use crate::templates::TemplateStore;
+use crate::view::SandboxView;
+
+/// Most forks that one request makes.
+pub const MOST_FORKS: u32 = 20;
+
+/// The part of the room on a sandbox's disk that states of contexts leave free: files that are being written are measured late.
+const KEPT_FREE: u64 = 8;
+
+/// What forks have of the contexts of their source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CarriedContexts {
+    /// All of each; where something cannot be carried, nothing is forked.
+    #[default]
+    All,
+    /// What can be carried.
+    Possible,
+    /// None.
+    Nothing,
+}
+
+impl CarriedContexts {
+    /// What those that ask may say.
+    pub const WORDS: [&str; 3] = ["all", "possible", "none"];
+
+    /// As somebody asked for it.
+    ///
+    /// # Errors
+    /// `Invalid` for any other word.
+    pub fn parse(word: &str) -> Result<Self, DaemonError> {
+        match word {
+            "all" => Ok(Self::All),
+            "possible" => Ok(Self::Possible),
+            "none" => Ok(Self::Nothing),
+            _ => Err(DaemonError::invalid(
+                "contexts",
+                format!("must be one of {}", Self::WORDS.join(", ")),
+            )),
+        }
+    }
+}
+
+/// Forks that are asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForkRequest {
+    /// How many, 1 to [`MOST_FORKS`].
+    pub count: u32,
+    /// How long they may live, seconds; the daemon's default if `None`. Zero is refused.
+    pub timeout_seconds: Option<u64>,
+    /// What they have of the contexts of code.
+    pub contexts: CarriedContexts,
+    /// What it is called; of several each has its number behind that, from `NAME-1` on.
+    pub name: Option<SandboxName>,
+}
+
+impl ForkRequest {
+    /// What each is called.
+    fn names(&self) -> Result<Vec<Option<SandboxName>>, DaemonError> {
+        let name = |number: u32| match &self.name {
+            Some(name) if self.count > 1 => format!("{}-{number}", name.as_str()).parse().map(Some),
+            name => Ok(name.clone()),
+        };
+        let names: Result<_, _> = (1..=self.count).map(name).collect();
+        names.map_err(|error: SandboxNameError| DaemonError::invalid("name", error.to_string()))
+    }
+}
+
+impl Default for ForkRequest {
+    fn default() -> Self {
+        Self {
+            count: 1,
+            timeout_seconds: None,
+            contexts: CarriedContexts::All,
+            name: None,
+        }
+    }
+}
+
+/// How many forks have their files copied at a time: what is copied is read and written as fast as the disk can.
+const MAX_COPYING: usize = 2;
+
+/// What came of one fork.
+type ForkOutcome = Result<Arc<SandboxEntry>, DaemonError>;
+
+/// What came of each fork that was asked for.
+pub type Forks = Vec<Result<SandboxView, DaemonError>>;
+
+/// Forks sandboxes.
+#[derive(Debug)]
+pub(crate) struct SandboxForker {
+    core: DaemonCore,
+    config: Arc<DaemonConfig>,
+    admission: Arc<AdmissionControl>,
+    templates: Arc<TemplateStore>,
+    contexts: Arc<ContextTable>,
+    maker: Arc<SandboxMaker>,
+    ender: Arc<SandboxEnder>,
+    /// Places for forks whose files are being copied.
+    places: Semaphore,
+}
+
+impl SandboxForker {
+    pub(crate) fn new(
+        core: DaemonCore,
+        config: Arc<DaemonConfig>,
+        admission: Arc<AdmissionControl>,
+        templates: Arc<TemplateStore>,
+        contexts: Arc<ContextTable>,
+        maker: Arc<SandboxMaker>,
+        ender: Arc<SandboxEnder>,
+    ) -> Self {
+        Self {
+            core,
+            config,
+            admission,
+            templates,
+            contexts,
+            maker,
+            ender,
+            places: Semaphore::new(MAX_COPYING),
+        }
+    }
+
+    /// Makes forks of a running sandbox. Each is made or not: the answer has an entry for each that was asked for.
+    ///
+    /// # Errors
+    /// When no fork can be: `NotFound`, `Invalid`, `Conflict` for one that is paused or whose template was built again since,
+    /// `Unsupported`, `QuotaExceeded`, `Overloaded`, `Draining`, `Contexts` where they cannot be carried, `NotCopied`,
+    /// `Keeper`.
+    pub(crate) async fn fork(
+        self: &Arc<Self>,
+        caller: &Caller,
+        id: &str,
+        request: ForkRequest,
+    ) -> Result<Forks, DaemonError> {
+        let source = self.core.sandboxes.find(caller, id)?;
+        if self.core.jobs.is_draining() {
+            return Err(DaemonError::Draining);
+        }
+        if !(1..=MOST_FORKS).contains(&request.count) {
+            let why = format!("must be between 1 and {MOST_FORKS}");
+            return Err(DaemonError::invalid("count", why));
+        }
+        let timeout = specification::timeout(request.timeout_seconds, &self.config)?;
+        let names = request.names()?;
+        let listener = CallerPresence::default();
+        let (forker, caller, listens) = (Arc::clone(self), caller.clone(), listener.is_there());
+        let work = async move {
+            let forks = forker
+                .fork_as(&source, &caller, timeout, &names, request.contexts)
+                .await?;
+            let answer = forks.into_iter().map(|made| {
+                let entry = made?;
+                if listens.load(Ordering::Acquire) {
+                    return entry.view().ok_or_else(|| DaemonError::not_found(entry.name()));
+                }
+                forker.ender.end_unclaimed(&entry);
+                Err(DaemonError::not_found(entry.name()))
+            });
+            Ok(answer.collect())
+        };
+        let answer = self.core.jobs.detached(work).await;
+        drop(listener);
+        answer
+    }
+
+    async fn fork_as(
+        self: &Arc<Self>,
+        source: &Arc<SandboxEntry>,
+        caller: &Caller,
+        timeout: Duration,
+        names: &[Option<SandboxName>],
+        contexts: CarriedContexts,
+    ) -> Result<Vec<ForkOutcome>, DaemonError> {
+        self.admission.check()?;
+        let spec = Arc::new(self.spec_of(source, caller, timeout).await?);
+        let mut forks: Vec<_> = names.iter().map(|name| self.reserve(&spec, name.as_ref())).collect();
+        let saved = match self.fill(source, &spec, &mut forks, contexts).await {
+            Ok(saved) => Arc::new(saved),
+            Err(error) => {
+                for entry in forks.into_iter().flatten() {
+                    self.ender.discard(&entry).await;
+                }
+                return Err(error);
+            }
+        };
+        let line = format!("{} had it forked", who(caller));
+        self.core.registry.log(source.name(), LogLevel::Info, line);
+        Ok(self.make_all(&spec, forks, &saved).await)
+    }
+
+    /// What each fork is made from: the same as its source.
+    async fn spec_of(
+        &self,
+        source: &SandboxEntry,
+        caller: &Caller,
+        timeout: Duration,
+    ) -> Result<CreateSpec, DaemonError> {
+        let (mut row, specification) = (source.row(), source.specification());
+        let template = self.templates.ready(&row.template).await?;
+        let build = template.as_ref().map(|template| template.record().build.clone());
+        if build != specification.build {
+            // What it wrote says nothing of what lies below.
+            return Err(DaemonError::conflict(
+                &row.id,
+                "is of another build of its template than there is now",
+            ));
+        }
+        check_ptrace(&specification, caller, &self.config)?;
+        let (limits, on_timeout) = (specification.limits, OnTimeout::of(&row));
+        // Whoever forks the sandbox of another does not speak with that one's voice.
+        let network = NetworkSettings {
+            named_by_owner: specification.network.named_by_owner && caller.is_owner(),
+            ..specification.network.clone()
+        };
+        // A name is one sandbox's.
+        row.metadata.remove(NAME);
+        Ok(CreateSpec {
+            caller: caller.clone(),
+            request: CreateRequest {
+                template: row.template,
+                timeout_seconds: None,
+                name: None,
+                metadata: row.metadata,
+                env: specification.env.clone(),
+                secure: row.access_token.is_some(),
+                on_timeout,
+                auto_resume: row.auto_resume,
+                network: network.clone(),
+                limits: LimitsRequest {
+                    cpus: Some(limits.cpus),
+                    memory_mib: Some(limits.memory_mib),
+                    disk_mib: Some(limits.disk_mib),
+                    pids: Some(limits.pids),
+                },
+                idempotency_key: None,
+            },
+            specification: Specification {
+                network,
+                network_pending: false,
+                zygote: None,
+                fork_of: Some(row.id),
+                level: String::new(),
+                not_enforced: std::collections::BTreeMap::new(),
+                ..Specification::clone(&specification)
+            },
+            timeout,
+            template,
+        })
+    }
+
+    /// A place for one fork, which is called so, counted to its owner.
+    fn reserve(&self, spec: &CreateSpec, name: Option<&SandboxName>) -> ForkOutcome {
+        let id = random::sandbox_id()?;
+        let mut row = spec.specification.new_row(id.as_str(), &spec.origin().template);
+        spec.fill(&mut row)?;
+        let name = name.map(SandboxName::as_str);
+        row.metadata.extend(name.map(|name| (NAME.to_owned(), name.to_owned())));
+        let entry = Arc::new(SandboxEntry::new(id, row, spec.specification.clone()));
+        let claim = SandboxClaim {
+            name,
+            ..spec.claim(&self.config)
+        };
+        match self.core.sandboxes.reserve_new(&claim, &entry)? {
+            Reservation::Now(entry) => Ok(entry),
+            Reservation::Before(_) => Err(DaemonError::not_found(entry.name())),
+        }
+    }
+
+    /// Copies what the source has written for each of `forks` that there is; those for which that fails are there no more.
+    /// Answers the contexts that saved themselves into it.
+    async fn fill(
+        &self,
+        source: &SandboxEntry,
+        spec: &CreateSpec,
+        forks: &mut [ForkOutcome],
+        carried: CarriedContexts,
+    ) -> Result<Vec<SavedContext>, DaemonError> {
+        let all: Vec<Arc<SandboxEntry>> = forks.iter().flatten().cloned().collect();
+        let Some(first) = all.first() else {
+            return match forks.iter_mut().next() {
+                Some(refused) => std::mem::replace(refused, Err(DaemonError::Draining)).map(|_| Vec::new()),
+                None => Ok(Vec::new()),
+            };
+        };
+        runs(source)?;
+        // Before its turn: cells may take long, and whoever ends the source meanwhile shall not wait for them. Dropped after
+        // it moves again, since a driver that stands still removes no file.
+        let contexts = self.save(source, carried).await?;
+        // The place comes before its turn, too, for others may be copied for long.
+        let place = self.place().await?;
+        let turn = source.turn_soon().await?;
+        runs(source)?;
+        let network = NetworkSettings {
+            named_by_owner: spec.specification.network.named_by_owner,
+            ..source.specification().network.clone()
+        };
+        if network != spec.specification.network {
+            return Err(DaemonError::conflict(source.name(), "has got other rules meanwhile"));
+        }
+        let keeper = self.core.host.keeper(source.id());
+        let failed = |error| from_keeper(source, error);
+        let used = keeper.usage().await.map_err(failed)?.disk_bytes;
+        let count = u64::try_from(all.len()).unwrap_or(u64::MAX);
+        self.admission.check_disk(used.saturating_mul(count))?;
+        for entry in &all {
+            let row = entry.row();
+            self.core
+                .registry
+                .apply(vec![Change::AddSandbox(Box::new(row))])
+                .await?;
+        }
+        let copy_order = |from: &SandboxEntry, is_copy, to: &SandboxEntry| CopyOrder {
+            state: self.core.host.state_text(),
+            from: from.id().clone(),
+            is_copy,
+            to: to.id().clone(),
+            bytes: Bytes::mib(spec.specification.limits.disk_mib).0,
+            entries: MOST_FILES,
+        };
+        let (program, time) = (self.core.host.program(), self.config.forks.copy);
+        let held = keeper.hold_still().await.map_err(failed)?;
+        let copied = copying::copy(program, &copy_order(source, false, first), time).await;
+        let still = held.release().await;
+        drop((turn, place));
+        copied?;
+        still.map_err(failed)?;
+        for fork in forks.iter_mut().filter(|fork| fork.is_ok()).skip(1) {
+            let Ok(entry) = fork else { continue };
+            // A place for each, so that others have theirs in between.
+            let order = copy_order(first, true, entry);
+            let copied = async {
+                let _place = self.place().await?;
+                copying::copy(program, &order, time).await
+            };
+            if let Err(error) = copied.await {
+                self.ender.discard(entry).await;
+                *fork = Err(error);
+            }
+        }
+        Ok(contexts.map(|held| held.contexts().to_vec()).unwrap_or_default())
+    }
+
+    /// A place among those that copy at the same time; first come, first served.
+    async fn place(&self) -> Result<SemaphorePermit<'_>, DaemonError> {
+        match timeout(self.config.create_timeout, self.places.acquire()).await {
+            Ok(Ok(place)) => Ok(place),
+            _ => Err(DaemonError::Overloaded {
+                what: "places for forks",
+                retry_after: Duration::from_secs(1),
+            }),
+        }
+    }
+
+    /// Has the contexts of the source save what their cells left, into its home directory, which is copied; they wait until what
+    /// this answers is dropped.
+    async fn save(&self, source: &SandboxEntry, carried: CarriedContexts) -> Result<Option<Held>, DaemonError> {
+        let options = SaveOptions {
+            skip: match carried {
+                CarriedContexts::All => false,
+                CarriedContexts::Possible => true,
+                CarriedContexts::Nothing => return Ok(None),
+            },
+            ..SaveOptions::new(DEFAULT_CWD)
+        };
+        let contexts = self.contexts.of(source);
+        let count = contexts
+            .list()
+            .await
+            .map_err(|error| from_contexts(source, error))?
+            .len();
+        let options = SaveOptions {
+            wait: self.config.forks.wait,
+            time: self.config.forks.save,
+            bytes: options
+                .bytes
+                .min(self.room(source).await? / u64::try_from(count.max(1)).unwrap_or(u64::MAX)),
+            ..options
+        };
+        let saved = contexts.save(&options).await;
+        saved.map(Some).map_err(|error| from_contexts(source, error))
+    }
+
+    /// How many bytes of states fit on the disk of the source: one that takes more than its limit ends.
+    async fn room(&self, source: &SandboxEntry) -> Result<u64, DaemonError> {
+        let used = self.core.host.keeper(source.id()).usage().await;
+        let used = used.map_err(|error| from_keeper(source, error))?.disk_bytes;
+        let limit = Bytes::mib(source.specification().limits.disk_mib).0;
+        let free = limit.saturating_sub(used);
+        Ok(free - free / KEPT_FREE)
+    }
+
+    /// Has the contexts of a fork load what they saved when they were those of its source.
+    async fn load(&self, entry: &SandboxEntry, saved: &[SavedContext]) -> Result<(), DaemonError> {
+        if saved.is_empty() {
+            return Ok(());
+        }
+        let contexts = self.contexts.of(entry);
+        let loaded = timeout(self.config.forks.load, contexts.restore(saved)).await;
+        let loaded = loaded.unwrap_or_else(|_| {
+            Err(ContextError::NotLoaded {
+                id: saved.first().map(|context| context.id.clone()).unwrap_or_default(),
+                reason: format!("it took longer than {} s", self.config.forks.load.as_secs_f64()),
+            })
+        });
+        let left_out = loaded.map_err(|error| from_contexts(entry, error))?;
+        let all = saved.iter().flat_map(|context| &context.left_out).chain(&left_out);
+        for obstacle in all {
+            self.core
+                .registry
+                .log(entry.name(), LogLevel::Warn, format!("not carried: {obstacle}"));
+        }
+        Ok(())
+    }
+
+    /// Makes sandboxes of those whose files are there.
+    async fn make_all(
+        self: &Arc<Self>,
+        spec: &Arc<CreateSpec>,
+        forks: Vec<ForkOutcome>,
+        saved: &Arc<Vec<SavedContext>>,
+    ) -> Vec<ForkOutcome> {
+        let mut making = JoinSet::new();
+        let mut answers: Vec<_> = forks.iter().map(|_| None).collect();
+        for (number, fork) in forks.into_iter().enumerate() {
+            let (forker, spec, saved) = (Arc::clone(self), Arc::clone(spec), Arc::clone(saved));
+            making.spawn(async move {
+                let made = match fork {
+                    Ok(entry) => forker.make_one(&spec, &entry, &saved).await.map(|()| entry),
+                    Err(error) => Err(error),
+                };
+                (number, made)
+            });
+        }
+        while let Some(made) = making.join_next().await {
+            if let Ok((number, made)) = made
+                && let Some(answer) = answers.get_mut(number)
+            {
+                *answer = Some(made);
+            }
+        }
+        let lost = || {
+            Err(DaemonError::Host {
+                tried: "finish a fork",
+                source: "it was cut off".into(),
+            })
+        };
+        answers.into_iter().map(|answer| answer.unwrap_or_else(lost)).collect()
+    }
+
+    async fn make_one(
+        &self,
+        spec: &CreateSpec,
+        entry: &Arc<SandboxEntry>,
+        saved: &[SavedContext],
+    ) -> Result<(), DaemonError> {
+        let turn = entry.turn().await;
+        if let Err(error) = self.maker.make_in_turn(entry, spec, &turn).await {
+            self.maker.count_failed();
+            self.ender.discard(entry).await;
+            return Err(error);
+        }
+        self.maker.settle(entry, spec);
+        drop(turn);
+        if let Err(error) = self.load(entry, saved).await {
+            let cause = Cause::killed("its contexts could not load what they had saved");
+            self.ender.end_in_background(entry, cause);
+            return Err(error);
+        }
+        Ok(())
+    }
+}
+
+fn runs(source: &SandboxEntry) -> Result<(), DaemonError> {
+    match source.state() {
+        SandboxState::Running => Ok(()),
+        SandboxState::Paused => Err(DaemonError::conflict(source.name(), "is paused")),
+        _ => Err(DaemonError::not_found(source.name())),
+    }
+}
+
+fn from_contexts(entry: &SandboxEntry, error: ContextError) -> DaemonError {
+    let id = entry.name();
+    match error {
+        ContextError::Process(ProcessError::Gone) => DaemonError::not_found(id),
+        ContextError::Process(ProcessError::Paused) => DaemonError::conflict(id, "is paused"),
+        error => DaemonError::Contexts {
+            id: id.to_owned(),
+            why: error.to_string(),
+            kind: error.kind(),
+            hint: error
+                .hint()
+                .and_then(|hint| Some(format!("{hint}: {}", left_out_by(&error)?))),
+        },
+    }
+}
+
+/// How whoever asks for forks has contexts, or what stands in their way, left out.
+fn left_out_by(error: &ContextError) -> Option<&'static str> {
+    match error {
+        ContextError::Unsavable { .. } => {
+            Some("`contexts` of a fork can be `possible`, as in `offleash fork --contexts possible`")
+        }
+        ContextError::NotSaved { .. } => {
+            Some("`contexts` of a fork can be `none`, as in `offleash fork --contexts none`")
+        }
+        _ => None,
+    }
+}
+
+fn from_keeper(source: &SandboxEntry, error: KeeperError) -> DaemonError {
+    DaemonError::of_keeper("fork a sandbox", source.name(), error)
+}

@@ -1,0 +1,237 @@
+//! What is told of a sandbox's life: who did what to it, and why it ended.
+
+use std::collections::BTreeMap;
+
+use offleash_core::id::RunId;
+use offleash_core::log_level::LogLevel;
+use offleash_manager::clock::UnixMs;
+use offleash_manager::clock::now_ms;
+use offleash_manager::keeper::log::{self, Noted};
+use offleash_manager::keeper::message::Ended;
+use offleash_manager::keeper::order::ENDED;
+use offleash_store::SandboxDirectories;
+use serde::{Deserialize, Serialize};
+
+use crate::caller::{Caller, LOCAL_KEY};
+use crate::registry::{Change, EventKind, EventRow, LogRow, SandboxRow};
+use crate::request::NAME;
+
+/// How much of a keeper's account is kept with the event of its end.
+const LONGEST_ACCOUNT: u64 = 8 * 1024;
+/// How many of a keeper's lines are kept when its sandbox has ended, the latest.
+const KEPT_LINES: usize = 500;
+
+/// Something that happened to a sandbox, as an event and in words.
+#[derive(Debug)]
+pub(crate) struct Happened {
+    pub(crate) kind: EventKind,
+    pub(crate) line: String,
+}
+
+impl Happened {
+    pub(crate) fn new(kind: EventKind, line: impl Into<String>) -> Self {
+        Self {
+            kind,
+            line: line.into(),
+        }
+    }
+
+    /// The changes that tell of it.
+    pub(crate) fn told(self, row: &SandboxRow) -> [Change; 2] {
+        [
+            event_of(row, self.kind, None),
+            line_of(&row.id, now_ms(), LogLevel::Info, self.line),
+        ]
+    }
+}
+
+/// Why a sandbox ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Cause {
+    kind: EventKind,
+    reason: String,
+}
+
+impl Cause {
+    /// Somebody or something had it ended.
+    pub(crate) fn killed(reason: impl Into<String>) -> Self {
+        Self {
+            kind: EventKind::Killed,
+            reason: reason.into(),
+        }
+    }
+
+    /// It ended without being told to.
+    pub(crate) fn died(reason: impl Into<String>) -> Self {
+        Self {
+            kind: EventKind::Died,
+            reason: reason.into(),
+        }
+    }
+
+    /// What is known once its keeper's account was read, which knows more than that the keeper is gone.
+    fn with(self, account: Option<&Ended>) -> Self {
+        let told = account.and_then(Ended::why);
+        match told {
+            Some(reason) if self.kind == EventKind::Died => Self { reason, ..self },
+            _ => self,
+        }
+    }
+}
+
+/// Who asked for something.
+pub(crate) fn who(caller: &Caller) -> String {
+    match caller.key_id.as_str() {
+        LOCAL_KEY => "the owner of the daemon".to_owned(),
+        key => format!("key `{key}`"),
+    }
+}
+
+/// Lines about what is not enforced, for the beginning of a sandbox's log.
+pub(crate) fn not_enforced(sandbox: &str, controls: &BTreeMap<String, String>) -> Vec<Change> {
+    let line = |(control, why): (&String, &String)| {
+        let line = format!("not enforced on this machine: `{control}`: {why}");
+        line_of(sandbox, now_ms(), LogLevel::Warn, line)
+    };
+    controls.iter().map(line).collect()
+}
+
+/// An event of a sandbox, in the registry's words.
+pub(crate) fn event_of(row: &SandboxRow, kind: EventKind, detail: Option<String>) -> Change {
+    Change::AddEvent(EventRow {
+        number: 0,
+        key_id: row.key_id.clone(),
+        sandbox: row.id.clone(),
+        name: row.metadata.get(NAME).cloned(),
+        template: row.template.clone(),
+        at_ms: now_ms(),
+        kind,
+        detail,
+    })
+}
+
+/// A line about a sandbox, in the registry's words.
+pub(crate) fn line_of(sandbox: &str, at_ms: UnixMs, level: LogLevel, line: impl Into<String>) -> Change {
+    Change::AddLog(LogRow {
+        number: 0,
+        sandbox: sandbox.to_owned(),
+        at_ms,
+        level,
+        line: line.into(),
+    })
+}
+
+/// What a keeper left behind when it ended.
+#[derive(Debug, Default)]
+pub(crate) struct KeeperRemains {
+    account: Option<Ended>,
+    lines: Vec<Noted>,
+}
+
+impl KeeperRemains {
+    /// Reads it in the directory of a sandbox. Blocks for a moment.
+    pub(crate) fn read(directories: &SandboxDirectories, id: &RunId) -> Self {
+        let account = directories.read(id, ENDED, LONGEST_ACCOUNT);
+        Self {
+            account: account.and_then(|text| serde_json::from_slice(&text.0).ok()),
+            lines: lines_of_keeper(directories, id),
+        }
+    }
+
+    /// The changes that keep it, and tell of the end.
+    pub(crate) fn told(self, row: &SandboxRow, cause: Cause) -> Vec<Change> {
+        let cause = cause.with(self.account.as_ref());
+        let surplus = self.lines.len().saturating_sub(KEPT_LINES);
+        let lines = self.lines.into_iter().skip(surplus);
+        let mut changes: Vec<Change> = lines
+            .map(|noted| line_of(&row.id, noted.at_ms, noted.level(), noted.line))
+            .collect();
+        let level = match cause.kind {
+            EventKind::Died => LogLevel::Error,
+            _ => LogLevel::Info,
+        };
+        let line = format!("{}: {}", cause.kind, cause.reason);
+        changes.push(line_of(&row.id, now_ms(), level, line));
+        let detail = Detail {
+            reason: cause.reason,
+            account: self.account,
+        };
+        // Strings and numbers: nothing that could fail.
+        changes.push(event_of(row, cause.kind, serde_json::to_string(&detail).ok()));
+        changes
+    }
+}
+
+/// What is kept with the event of an end.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Detail {
+    reason: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    account: Option<Ended>,
+}
+
+/// The reason in an event's detail.
+pub(crate) fn reason_in(detail: Option<&str>) -> Option<String> {
+    let detail: Detail = serde_json::from_str(detail?).ok()?;
+    Some(detail.reason)
+}
+
+/// What the keeper of a sandbox wrote, the oldest first. Blocks for a moment.
+pub(crate) fn lines_of_keeper(directories: &SandboxDirectories, id: &RunId) -> Vec<Noted> {
+    let most = log::LONGEST_FILE + 64 * 1024;
+    let files = [log::EARLIER, log::FILE].map(|name| directories.read(id, name, most));
+    files
+        .into_iter()
+        .flatten()
+        .flat_map(|text| log::parse(&text.0))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use offleash_core::limits::LimitName;
+    use offleash_core::record::{LimitEffect, LimitHit, Usage};
+
+    use super::*;
+    use offleash_manager::keeper::message::EndReason;
+
+    fn ended(reason: EndReason) -> Ended {
+        Ended {
+            reason,
+            at: String::new(),
+            usage: Usage::default(),
+            limits_hit: Vec::new(),
+            out_of_memory: false,
+        }
+    }
+
+    #[test]
+    fn a_keeper_knows_better_why_a_sandbox_died_and_not_who_killed_it() {
+        let limit = EndReason::Limit(LimitHit {
+            limit: LimitName::Memory,
+            value: 64 << 20,
+            effect: LimitEffect::Killed,
+        });
+        let died = |reason: EndReason| Cause::died("its keeper died").with(Some(&ended(reason))).reason;
+        assert_eq!(died(limit.clone()), "it exceeded the limit `memory` of 64M");
+        assert_eq!(died(EndReason::Killed), "its keeper died");
+        assert_eq!(
+            died(EndReason::Failed("opening `/home/me/x`".to_owned())),
+            "its keeper failed"
+        );
+        let killed = Cause::killed("killed by somebody");
+        assert_eq!(killed.clone().with(Some(&ended(limit))), killed);
+    }
+
+    #[test]
+    fn the_reason_is_found_in_what_is_kept() {
+        let detail = Detail {
+            reason: "because".to_owned(),
+            account: Some(ended(EndReason::Lost)),
+        };
+        let text = serde_json::to_string(&detail).unwrap();
+        assert_eq!(reason_in(Some(&text)).as_deref(), Some("because"));
+        assert_eq!(reason_in(None), None);
+    }
+}

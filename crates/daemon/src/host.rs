@@ -1,0 +1,147 @@
+//! Where sandboxes are on this machine: their directories, the processes that hold them, and what these leave.
+//!
+//! Deliberately not here: which sandboxes there are, and what the registry says of them.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use offleash_core::id::RunId;
+use offleash_core::text::Text;
+use offleash_manager::keeper::client::Keeper;
+use offleash_manager::keeper::log::Noted;
+use offleash_store::{DaemonLock, HostIdentity, SandboxDirectories, StateDirectory};
+
+use crate::error::DaemonError;
+use crate::history::{KeeperRemains, lines_of_keeper};
+use crate::jobs::blocking;
+use crate::launch::{self, Process, Started};
+use crate::remains;
+use crate::spares::Spare;
+
+/// How often, and for how long at most, a lock is asked for that the daemon before may be about to drop.
+const LOCK_TRIES: u32 = 20;
+const BETWEEN_LOCK_TRIES: Duration = Duration::from_millis(50);
+
+/// The state directory as the daemon uses it, and the program that holds sandboxes.
+#[derive(Debug)]
+pub(crate) struct SandboxHost {
+    state: StateDirectory,
+    directories: SandboxDirectories,
+    /// Ours if `None`.
+    program: Option<PathBuf>,
+    /// Held until nothing is done in the directory any more.
+    lock: Arc<DaemonLock>,
+}
+
+impl SandboxHost {
+    /// Opens the state directory, the user's own if `None`, and takes the daemon's lock of it.
+    ///
+    /// # Errors
+    /// `AlreadyRunning`, `State`, `Host`.
+    pub(crate) async fn open(state: Option<PathBuf>, program: Option<PathBuf>) -> Result<Self, DaemonError> {
+        let state = blocking("open the state directory", move || {
+            StateDirectory::open(state.as_deref(), &HostIdentity::of_this_process())
+        })
+        .await??;
+        let lock = Arc::new(lock(&state).await?);
+        Ok(Self {
+            directories: state.sandboxes()?,
+            state,
+            program,
+            lock,
+        })
+    }
+
+    /// The lock, for who does something in the directory without this.
+    pub(crate) fn lock(&self) -> Arc<DaemonLock> {
+        Arc::clone(&self.lock)
+    }
+
+    pub(crate) fn state(&self) -> &StateDirectory {
+        &self.state
+    }
+
+    /// The state directory, as keepers are told of it.
+    pub(crate) fn state_text(&self) -> Text {
+        Text::from(self.state.path())
+    }
+
+    /// The directory of a sandbox, as its keeper is told of it.
+    pub(crate) fn directory_text(&self, id: &RunId) -> Text {
+        Text::from(self.directories.path_of(id))
+    }
+
+    /// The program that holds sandboxes, builds and copies; ours if `None`.
+    pub(crate) fn program(&self) -> Option<&Path> {
+        self.program.as_deref()
+    }
+
+    /// The keeper of a sandbox, whether or not it lives.
+    pub(crate) fn keeper(&self, id: &RunId) -> Keeper {
+        Keeper::in_directory(&self.directories.path_of(id))
+    }
+
+    /// Makes the directory of a sandbox, and starts its keeper, unless one was started before and waits.
+    ///
+    /// # Errors
+    /// What the kernel refused, as `Short` or `Host`. The directory may be there then.
+    pub(crate) async fn launch(
+        &self,
+        id: &RunId,
+        spare: Option<Spare>,
+    ) -> Result<(Started, Process, Process), DaemonError> {
+        let (directories, program, id) = (self.directories.clone(), self.program.clone(), id.clone());
+        let launched = blocking("start a keeper", move || {
+            directories.make(&id).map_err(io::Error::other)?;
+            let kept = spare.and_then(Spare::into_keeper);
+            kept.map_or_else(|| launch::start(program.as_deref()), Ok)
+        });
+        launched.await?.map_err(DaemonError::host("start a keeper"))
+    }
+
+    /// Removes the directory of a sandbox and what its keeper may have left elsewhere.
+    ///
+    /// # Errors
+    /// What is in the way, as text for the log.
+    pub(crate) async fn remove(&self, id: &RunId) -> Result<(), String> {
+        let (state, directories) = (self.state.clone(), self.directories.clone());
+        let (program, id, lock) = (self.program.clone(), id.clone(), self.lock());
+        let removed = blocking("remove a sandbox", move || {
+            let _until_done = lock;
+            remains::remove(&state, &directories, program.as_deref(), &id)
+        });
+        removed.await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+
+    /// The ids of all directories of sandboxes.
+    ///
+    /// # Errors
+    /// `Host`.
+    pub(crate) async fn ids(&self) -> Result<Vec<RunId>, DaemonError> {
+        let directories = self.directories.clone();
+        let ids = blocking("list sandboxes", move || directories.ids()).await?;
+        ids.map_err(|error| DaemonError::host("list sandboxes")(io::Error::other(error)))
+    }
+
+    /// What the keeper of a sandbox wrote so far, the oldest first. Blocks for a moment.
+    pub(crate) fn keeper_lines(&self, id: &RunId) -> Vec<Noted> {
+        lines_of_keeper(&self.directories, id)
+    }
+
+    /// What the keeper of a sandbox left when it ended. Blocks for a moment.
+    pub(crate) fn keeper_remains(&self, id: &RunId) -> KeeperRemains {
+        KeeperRemains::read(&self.directories, id)
+    }
+}
+
+async fn lock(state: &StateDirectory) -> Result<DaemonLock, DaemonError> {
+    for _ in 0..LOCK_TRIES {
+        if let Some(lock) = state.lock_for_daemon()? {
+            return Ok(lock);
+        }
+        tokio::time::sleep(BETWEEN_LOCK_TRIES).await;
+    }
+    Err(DaemonError::AlreadyRunning)
+}

@@ -1,0 +1,77 @@
+//! Ids and tokens that nobody can guess.
+
+use offleash_core::id::{RunId, SANDBOX_ID_DIGITS};
+
+use crate::error::DaemonError;
+
+const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+
+/// Bytes of a token.
+const TOKEN_BYTES: usize = 32;
+
+/// The id of a new sandbox: `i` and 19 characters of `[a-z0-9]`.
+pub(crate) fn sandbox_id() -> Result<RunId, DaemonError> {
+    let id = name('i', SANDBOX_ID_DIGITS)?;
+    id.parse().map_err(|error| DaemonError::Host {
+        tried: "make an id",
+        source: Box::new(error),
+    })
+}
+
+/// The id of a new key: `k` and 11 characters of `[a-z0-9]`.
+pub(crate) fn key_id() -> Result<String, DaemonError> {
+    name('k', 11)
+}
+
+/// The id of a new secret: `sec_` and 24 characters of `[a-z0-9]`.
+pub(crate) fn secret_id() -> Result<String, DaemonError> {
+    Ok(format!("sec_{}", name('s', 23)?))
+}
+
+/// A token of 256 bits, in hexadecimal digits.
+pub(crate) fn token() -> Result<String, DaemonError> {
+    let mut bytes = [0; TOKEN_BYTES];
+    fill(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn name(letter: char, digits: usize) -> Result<String, DaemonError> {
+    // The largest multiple of 36 in a byte; what is beyond would make some digits likelier than others.
+    const FAIR: u8 = 252;
+    let mut name = String::from(letter);
+    let mut bytes = [0; 32];
+    while name.len() <= digits {
+        fill(&mut bytes)?;
+        for byte in bytes.iter().filter(|byte| **byte < FAIR) {
+            if name.len() <= digits {
+                name.push(char::from(DIGITS[usize::from(byte % 36)]));
+            }
+        }
+    }
+    Ok(name)
+}
+
+fn fill(bytes: &mut [u8]) -> Result<(), DaemonError> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
+            .map_err(std::io::Error::from)
+            .map_err(DaemonError::host("read random bytes"))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_what_hosts_and_files_can_be_called() {
+        let ids: std::collections::HashSet<String> =
+            (0..200).map(|_| sandbox_id().unwrap().as_str().to_owned()).collect();
+        assert_eq!(ids.len(), 200);
+        assert!(ids.iter().all(|id| id.len() == 20 && id.starts_with('i')));
+        let token = token().unwrap();
+        assert!(token.len() == 64 && token.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    }
+}

@@ -1,0 +1,335 @@
+//! The changes that can be made to the registry, and how each is made.
+
+use offleash_manager::clock::UnixMs;
+use rusqlite::{Connection, named_params};
+
+use super::error::RegistryError;
+use super::rows::{EventRow, KeyRow, LogRow, MetricRow, SandboxRow};
+use super::schema::{KEPT_EVENTS, KEPT_EVENTS_OF_KEY, KEPT_LOGS, KEPT_LOGS_OF_ALL, KEPT_METRICS};
+use super::secrets::{self, SecretRow};
+
+/// One change.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// A new sandbox; its generation is taken as it is.
+    AddSandbox(Box<SandboxRow>),
+    /// A sandbox as it is now; its generation is one more than the one that is there.
+    SetSandbox(Box<SandboxRow>),
+    /// A sandbox is gone, its samples with it; its log lines stay. Nothing happens if it was gone already.
+    RemoveSandbox(String),
+    /// A new key.
+    AddKey(Box<KeyRow>),
+    /// A key is not valid any more.
+    RevokeKey {
+        /// Its id.
+        id: String,
+        /// When.
+        at_ms: UnixMs,
+    },
+    /// Whatever sandbox a key that is not valid any more has is to end, also one that it has only later.
+    EndSandboxesOf {
+        /// The key's id.
+        key: String,
+    },
+    /// A new secret.
+    AddSecret(Box<SecretRow>),
+    /// A secret has another value.
+    SetSecret(Box<SecretRow>),
+    /// A secret is gone. Nothing happens if it was gone already.
+    RemoveSecret(String),
+    /// Something happened; its number is given by the registry.
+    AddEvent(EventRow),
+    /// A line; its number is given by the registry.
+    AddLog(LogRow),
+    /// The lines of a sandbox go.
+    RemoveLogs(String),
+    /// The lines of sandboxes go that are gone, unless an event says that one ended since `ended_ms`.
+    ForgetLogs {
+        /// When.
+        ended_ms: UnixMs,
+    },
+    /// A sample of a sandbox. Nothing happens if the sandbox is gone.
+    AddMetric {
+        /// The sandbox.
+        sandbox: String,
+        /// How many samples of it came before this one.
+        number: u64,
+        /// The sample.
+        sample: MetricRow,
+    },
+}
+
+/// Whether a change must be on the disk before it is told.
+pub(super) fn concerns_keys(change: &Change) -> bool {
+    matches!(
+        change,
+        Change::AddKey(_)
+            | Change::RevokeKey { .. }
+            | Change::EndSandboxesOf { .. }
+            | Change::AddSecret(_)
+            | Change::SetSecret(_)
+            | Change::RemoveSecret(_)
+    )
+}
+
+/// Makes one change, within a transaction of the caller's.
+pub(super) fn make(connection: &Connection, change: &Change) -> Result<(), RegistryError> {
+    match change {
+        Change::AddSandbox(row) => add_sandbox(connection, row),
+        Change::SetSandbox(row) => set_sandbox(connection, row),
+        Change::RemoveSandbox(id) => execute(connection, "DELETE FROM sandboxes WHERE id = ?1", [id]).map(|_| ()),
+        Change::AddKey(row) => add_key(connection, row),
+        Change::RevokeKey { id, at_ms } => revoke_key(connection, id, *at_ms),
+        Change::EndSandboxesOf { key } => end_sandboxes_of(connection, key),
+        Change::AddSecret(row) => secrets::add(connection, row),
+        Change::SetSecret(row) => secrets::set(connection, row),
+        Change::RemoveSecret(id) => secrets::remove(connection, id),
+        Change::AddEvent(row) => add_event(connection, row),
+        Change::AddLog(row) => add_log(connection, row),
+        Change::RemoveLogs(id) => execute(connection, "DELETE FROM logs WHERE sandbox = ?1", [id]).map(|_| ()),
+        Change::ForgetLogs { ended_ms } => forget_logs(connection, *ended_ms),
+        Change::AddMetric {
+            sandbox,
+            number,
+            sample,
+        } => add_metric(connection, sandbox, *number, sample),
+    }
+}
+
+pub(super) fn execute(
+    connection: &Connection,
+    query: &str,
+    parameters: impl rusqlite::Params,
+) -> Result<usize, RegistryError> {
+    try_execute(connection, query, parameters).map_err(|error| RegistryError::of("writing to the registry", error))
+}
+
+fn try_execute(connection: &Connection, query: &str, parameters: impl rusqlite::Params) -> rusqlite::Result<usize> {
+    connection.prepare_cached(query)?.execute(parameters)
+}
+
+/// As `execute`, for what must not be there twice.
+pub(super) fn insert(
+    connection: &Connection,
+    what: &'static str,
+    query: &str,
+    parameters: impl rusqlite::Params,
+) -> Result<(), RegistryError> {
+    match try_execute(connection, query, parameters) {
+        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::ConstraintViolation) => {
+            Err(RegistryError::Exists { what })
+        }
+        Err(error) => Err(RegistryError::of("writing to the registry", error)),
+        Ok(_) => Ok(()),
+    }
+}
+
+fn add_sandbox(connection: &Connection, row: &SandboxRow) -> Result<(), RegistryError> {
+    let query = "INSERT INTO sandboxes (id, key_id, state, template, spec, metadata, started_ms, end_ms, auto_pause,
+            auto_resume, access_token, traffic_token, keeper_pid, keeper_start, keeper_boot, generation, idempotency_key)
+        VALUES (:id, :key_id, :state, :template, :spec, :metadata, :started_ms, :end_ms, :auto_pause,
+            :auto_resume, :access_token, :traffic_token, :keeper_pid, :keeper_start, :keeper_boot, :generation,
+            :idempotency_key)";
+    write_sandbox(row, |parameters| {
+        insert(connection, "a sandbox of this id or request", query, parameters)
+    })
+}
+
+fn set_sandbox(connection: &Connection, row: &SandboxRow) -> Result<(), RegistryError> {
+    let query = "UPDATE sandboxes SET key_id = :key_id, state = :state, template = :template, spec = :spec,
+            metadata = :metadata, started_ms = :started_ms, end_ms = :end_ms, auto_pause = :auto_pause,
+            auto_resume = :auto_resume, access_token = :access_token, traffic_token = :traffic_token,
+            keeper_pid = :keeper_pid, keeper_start = :keeper_start, keeper_boot = :keeper_boot,
+            generation = :generation,
+            idempotency_key = :idempotency_key
+        WHERE id = :id AND generation = :generation - 1";
+    let changed = write_sandbox(row, |parameters| execute(connection, query, parameters))?;
+    found(changed, "sandbox", &row.id)
+}
+
+fn write_sandbox<T>(
+    row: &SandboxRow,
+    write: impl FnOnce(&[(&str, &dyn rusqlite::ToSql)]) -> Result<T, RegistryError>,
+) -> Result<T, RegistryError> {
+    let metadata = to_json(&row.metadata)?;
+    let keeper_pid = row.keeper.map(|keeper| keeper.pid);
+    let keeper_start = row.keeper.map(|keeper| keeper.start_ticks.cast_signed());
+    let keeper_boot = row.keeper.and_then(|keeper| keeper.boot).map(|boot| boot.to_string());
+    write(named_params! {
+        ":id": row.id,
+        ":key_id": row.key_id,
+        ":state": row.state.as_str(),
+        ":template": row.template,
+        ":spec": row.spec,
+        ":metadata": metadata,
+        ":started_ms": row.started_ms,
+        ":end_ms": row.end_ms,
+        ":auto_pause": row.auto_pause,
+        ":auto_resume": row.auto_resume,
+        ":access_token": row.access_token,
+        ":traffic_token": row.traffic_token,
+        ":keeper_pid": keeper_pid,
+        ":keeper_start": keeper_start,
+        ":keeper_boot": keeper_boot,
+        ":generation": row.generation,
+        ":idempotency_key": row.idempotency_key,
+    })
+}
+
+fn add_key(connection: &Connection, row: &KeyRow) -> Result<(), RegistryError> {
+    let query = "INSERT INTO keys (id, name, prefix, hash, scopes, quota, created_ms, revoked_ms)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    let parameters = (
+        &row.id,
+        &row.name,
+        &row.prefix,
+        row.hash,
+        to_json(&row.scopes)?,
+        to_json(&row.quota)?,
+        row.created_ms,
+        row.revoked_ms,
+    );
+    insert(connection, "this key", query, parameters)
+}
+
+fn revoke_key(connection: &Connection, id: &str, at_ms: UnixMs) -> Result<(), RegistryError> {
+    let query = "UPDATE keys SET revoked_ms = ?2 WHERE id = ?1 AND revoked_ms IS NULL";
+    let changed = execute(connection, query, (id, at_ms))?;
+    found(changed, "key", id)?;
+    secrets::remove_of(connection, id)
+}
+
+fn end_sandboxes_of(connection: &Connection, key: &str) -> Result<(), RegistryError> {
+    let query = "UPDATE keys SET ends_sandboxes = 1 WHERE id = ?1 AND revoked_ms IS NOT NULL";
+    let changed = execute(connection, query, [key])?;
+    found(changed, "key", key)
+}
+
+fn add_event(connection: &Connection, row: &EventRow) -> Result<(), RegistryError> {
+    let query = "INSERT INTO events (key_id, sandbox, template, at_ms, kind, detail, name)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+    let parameters = (
+        &row.key_id,
+        &row.sandbox,
+        &row.template,
+        row.at_ms,
+        row.kind.as_str(),
+        &row.detail,
+        &row.name,
+    );
+    execute(connection, query, parameters)?;
+    let key = row.key_id.as_deref().unwrap_or_default();
+    let of_key = tally(
+        connection,
+        "SELECT number FROM tallies WHERE kind = 'events' AND key_id = ?1",
+        [key],
+    )?;
+    remove_oldest(connection, Kept::Events, key, of_key - KEPT_EVENTS_OF_KEY)?;
+    cut(connection, Kept::Events, KEPT_EVENTS)
+}
+
+fn add_log(connection: &Connection, row: &LogRow) -> Result<(), RegistryError> {
+    // A late line is about a sandbox that is gone, of which the events still tell whose it was.
+    let query = "INSERT INTO logs (sandbox, at_ms, level, line, key_id) VALUES (?1, ?2, ?3, ?4, coalesce(
+        (SELECT key_id FROM sandboxes WHERE id = ?1),
+        (SELECT key_id FROM events WHERE sandbox = ?1 ORDER BY number DESC LIMIT 1)))";
+    let parameters = (&row.sandbox, row.at_ms, row.level.as_str(), &row.line);
+    execute(connection, query, parameters)?;
+    let oldest = "DELETE FROM logs WHERE sandbox = ?1 AND number <=
+        (SELECT number FROM logs WHERE sandbox = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)";
+    execute(connection, oldest, (&row.sandbox, KEPT_LOGS))?;
+    cut(connection, Kept::Logs, KEPT_LOGS_OF_ALL)
+}
+
+/// What is kept up to a number of rows.
+#[derive(Debug, Clone, Copy)]
+enum Kept {
+    Events,
+    Logs,
+}
+
+impl Kept {
+    fn table(self) -> &'static str {
+        match self {
+            Self::Events => "events",
+            Self::Logs => "logs",
+        }
+    }
+}
+
+/// Removes what is above `most` from the key that has most, so that nobody's rows go because of another's.
+fn cut(connection: &Connection, kept: Kept, most: i64) -> Result<(), RegistryError> {
+    let total = "SELECT sum(number) FROM tallies WHERE kind = ?1";
+    let surplus = tally(connection, total, [kept.table()])? - most;
+    if surplus <= 0 {
+        return Ok(());
+    }
+    let richest: String = connection
+        .prepare_cached("SELECT key_id FROM tallies WHERE kind = ?1 ORDER BY number DESC LIMIT 1")
+        .and_then(|mut statement| statement.query_row([kept.table()], |row| row.get(0)))
+        .map_err(|error| RegistryError::of("writing to the registry", error))?;
+    remove_oldest(connection, kept, &richest, surplus)
+}
+
+fn tally(connection: &Connection, query: &str, parameters: impl rusqlite::Params) -> Result<i64, RegistryError> {
+    connection
+        .prepare_cached(query)
+        .and_then(|mut statement| statement.query_row(parameters, |row| row.get(0)))
+        .map_err(|error| RegistryError::of("writing to the registry", error))
+}
+
+/// Removes the oldest `surplus` rows of a key, none if there is no surplus.
+fn remove_oldest(connection: &Connection, kept: Kept, key: &str, surplus: i64) -> Result<(), RegistryError> {
+    if surplus <= 0 {
+        return Ok(());
+    }
+    let table = kept.table();
+    let query = format!(
+        "DELETE FROM {table} WHERE number IN
+            (SELECT number FROM {table} WHERE coalesce(key_id, '') = ?1 ORDER BY number LIMIT ?2)"
+    );
+    execute(connection, &query, (key, surplus)).map(|_| ())
+}
+
+fn forget_logs(connection: &Connection, ended_ms: UnixMs) -> Result<(), RegistryError> {
+    let query = "DELETE FROM logs WHERE sandbox NOT IN (SELECT id FROM sandboxes)
+        AND sandbox NOT IN (SELECT sandbox FROM events WHERE kind IN ('killed', 'died') AND at_ms >= ?1)";
+    execute(connection, query, [ended_ms]).map(|_| ())
+}
+
+fn add_metric(connection: &Connection, sandbox: &str, number: u64, row: &MetricRow) -> Result<(), RegistryError> {
+    let query = "INSERT OR REPLACE INTO metrics (sandbox, place, at_ms, cpu_milli, cpu_used_pct, memory_used,
+            memory_total, memory_cache, disk_used, disk_total)
+        SELECT id, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10 FROM sandboxes WHERE id = ?1";
+    let parameters = (
+        sandbox,
+        number.cast_signed().rem_euclid(KEPT_METRICS),
+        row.at_ms,
+        row.cpu_milli,
+        row.cpu_used_pct,
+        row.memory_used.cast_signed(),
+        row.memory_total.cast_signed(),
+        row.memory_cache.cast_signed(),
+        row.disk_used.cast_signed(),
+        row.disk_total.cast_signed(),
+    );
+    execute(connection, query, parameters).map(|_| ())
+}
+
+pub(super) fn found(changed: usize, what: &'static str, id: &str) -> Result<(), RegistryError> {
+    if changed == 1 {
+        Ok(())
+    } else {
+        Err(RegistryError::Stale {
+            what,
+            id: id.to_owned(),
+        })
+    }
+}
+
+pub(super) fn to_json(value: &impl serde::Serialize) -> Result<String, RegistryError> {
+    serde_json::to_string(value).map_err(|error| RegistryError::Failed {
+        tried: "writing to the registry",
+        source: std::sync::Arc::new(error),
+    })
+}

@@ -1,0 +1,134 @@
+//! What callers ask of the daemon, and the bounds of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use offleash_core::id::SandboxName;
+use serde::{Deserialize, Serialize};
+
+use crate::origin::BASE_TEMPLATE;
+use crate::registry::SandboxRow;
+
+/// A sandbox that is asked for; [`CreateRequest::default`] asks for what E2B gives who says nothing.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CreateRequest {
+    /// The template's name; `base` is the one that is always there.
+    pub template: String,
+    /// How long it may live, seconds; the daemon's default if `None`. Zero is refused.
+    pub timeout_seconds: Option<u64>,
+    /// What it is called by people: label [`NAME`], which no other sandbox of the key has.
+    pub name: Option<SandboxName>,
+    /// Labels.
+    pub metadata: BTreeMap<String, String>,
+    /// Variables for every command in it.
+    pub env: BTreeMap<String, String>,
+    /// Whether its file and process services ask for an access token.
+    pub secure: bool,
+    /// What happens when its time is up.
+    pub on_timeout: OnTimeout,
+    /// Whether traffic resumes it when it is paused.
+    pub auto_resume: bool,
+    /// What it may reach, and who may reach it.
+    pub network: NetworkSettings,
+    /// What it may use, as far as the caller says.
+    pub limits: LimitsRequest,
+    /// A repeated request with the same one, from the same key, answers with the sandbox that is there.
+    pub idempotency_key: Option<String>,
+}
+
+/// The label that is a sandbox's name. Nobody sets it as a label.
+pub const NAME: &str = "offleash.name";
+
+/// The label by which a sandbox is asked for in which programs may trace and look into each other, as debuggers do: `true`.
+pub const ALLOW_PTRACE: &str = "offleash.allow_ptrace";
+
+/// What happens to a sandbox when its time is up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnTimeout {
+    /// It is killed.
+    Kill,
+    /// It is paused.
+    Pause,
+}
+
+impl OnTimeout {
+    /// What a row says.
+    pub(crate) fn of(row: &SandboxRow) -> Self {
+        if row.auto_pause { Self::Pause } else { Self::Kill }
+    }
+}
+
+/// What a sandbox may reach, and who may reach it, in E2B's words.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkSettings {
+    /// `allow_internet_access`: whether it may reach public addresses at all; yes if `None`.
+    pub internet: Option<bool>,
+    /// `allowOut`: addresses, networks, names and `*.names` that it may reach whatever `deny_out` says.
+    pub allow_out: Vec<String>,
+    /// `denyOut`: addresses and networks that it may not reach.
+    pub deny_out: Vec<String>,
+    /// `allowPublicTraffic`: whether its ports are open to whoever can reach the daemon; yes if `None`.
+    pub allow_public_traffic: Option<bool>,
+    /// `maskRequestHost`: what its ports see as `Host`; `${PORT}` in it is the port.
+    pub mask_request_host: Option<String>,
+    /// `rules`: headers that are set in requests over TLS to a host, each host's by name.
+    pub headers: BTreeMap<String, BTreeMap<String, String>>,
+    /// `dnsServers`: addresses of servers that are asked for the names that it may reach; those of the machine if empty.
+    pub dns_servers: Vec<String>,
+    /// `egressProxy`: the SOCKS 5 proxy through which it reaches everything.
+    pub egress_proxy: Option<EgressProxy>,
+    /// `httpsPorts`: ports where programs speak TLS; it is opened for traffic from outside, whatever their certificate.
+    pub https_ports: BTreeSet<u16>,
+    /// Whether the owner of the machine says so. What others allow opens no address that is not public, or the machine's
+    /// own. The daemon knows who asks, and sets it itself.
+    pub named_by_owner: bool,
+}
+
+/// A SOCKS 5 proxy. It is asked for names as they are.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EgressProxy {
+    /// `HOST:PORT`.
+    pub address: String,
+    /// Who asks, if it wants to know.
+    pub username: Option<String>,
+    /// Never told again.
+    pub password: Option<String>,
+}
+
+impl std::fmt::Debug for EgressProxy {
+    /// Without the password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "EgressProxy({:?})", self.address)
+    }
+}
+
+/// What a sandbox may use; what is `None` is the daemon's default.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LimitsRequest {
+    /// CPUs at once.
+    pub cpus: Option<u32>,
+    /// Memory, MiB.
+    pub memory_mib: Option<u64>,
+    /// Disk, MiB.
+    pub disk_mib: Option<u64>,
+    /// Processes and threads.
+    pub pids: Option<u32>,
+}
+
+impl Default for CreateRequest {
+    fn default() -> Self {
+        Self {
+            template: BASE_TEMPLATE.to_owned(),
+            timeout_seconds: None,
+            name: None,
+            metadata: BTreeMap::new(),
+            env: BTreeMap::new(),
+            secure: true,
+            on_timeout: OnTimeout::Kill,
+            auto_resume: false,
+            network: NetworkSettings::default(),
+            limits: LimitsRequest::default(),
+            idempotency_key: None,
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The sandboxes that there are, in memory.
+//!
+//! The registry has the same beside; what is here is also what goes on with each ([`SandboxEntry`]), and who is counted
+//! for it before it is there.
+
+mod entry;
+mod quota;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+pub(crate) use self::entry::{SandboxEntry, SandboxFacts, SandboxTurn};
+use self::quota::QuotaUse;
+use crate::caller::Caller;
+use crate::error::DaemonError;
+use crate::registry::{Quota, SandboxState};
+use crate::view::{Called, Counts, Limits};
+
+/// Who wants one more sandbox, and what stands against it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SandboxClaim<'a> {
+    pub(crate) owner: &'a str,
+    pub(crate) quota: &'a Quota,
+    pub(crate) limits: &'a Limits,
+    /// How many there may be of all owners.
+    pub(crate) max: usize,
+    pub(crate) idempotency_key: Option<&'a str>,
+    /// What no other of the owner may be called.
+    pub(crate) name: Option<&'a str>,
+}
+
+/// What came of a claim.
+#[derive(Debug)]
+pub(crate) enum Reservation {
+    /// A sandbox that is the owner's from now on.
+    Now(Arc<SandboxEntry>),
+    /// The one that the same request made before, or is making.
+    Before(Arc<SandboxEntry>),
+}
+
+/// What a paused sandbox needs to run is its owner's, until this is dropped; from then on its state says whether.
+#[derive(Debug)]
+pub(crate) struct ResumeReservation<'a> {
+    entry: &'a SandboxEntry,
+}
+
+impl Drop for ResumeReservation<'_> {
+    fn drop(&mut self) {
+        self.entry.set_resuming(false);
+    }
+}
+
+/// All sandboxes, by id.
+#[derive(Debug, Default)]
+pub(crate) struct SandboxTable {
+    entries: Mutex<BTreeMap<String, Arc<SandboxEntry>>>,
+    /// Told when another one may be the next whose time is up.
+    end_changed: Notify,
+}
+
+impl SandboxTable {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<SandboxEntry>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn get(&self, id: &str) -> Option<Arc<SandboxEntry>> {
+        self.lock().get(id).cloned()
+    }
+
+    /// Whether `entry` is there, and no other one in its place.
+    pub(crate) fn has(&self, entry: &Arc<SandboxEntry>) -> bool {
+        let found = self.get(entry.name());
+        found.is_some_and(|found| Arc::ptr_eq(&found, entry))
+    }
+
+    /// The sandbox `id`, if the caller may know of it.
+    pub(crate) fn find(&self, caller: &Caller, id: &str) -> Result<Arc<SandboxEntry>, DaemonError> {
+        let seen = |entry: &Arc<SandboxEntry>| {
+            let facts = entry.facts();
+            facts.visible_state().is_some() && caller.sees(facts.key_id())
+        };
+        self.get(id).filter(seen).ok_or_else(|| DaemonError::not_found(id))
+    }
+
+    /// The living sandboxes called `name` of which the caller may know: its own, else those of others.
+    pub(crate) fn called(&self, caller: &Caller, name: &str) -> Called {
+        let (mut own, mut others) = (None, Vec::new());
+        for entry in self.lock().values() {
+            let facts = entry.facts();
+            let key_id = facts.key_id();
+            if facts.visible_state().is_some() && facts.is_called(Some(name)) && caller.sees(key_id) {
+                let id = facts.row().id.clone();
+                match caller.is(key_id) {
+                    true => own = Some(id),
+                    false => others.push(id),
+                }
+            }
+        }
+        if own.is_some() {
+            others.clear();
+        }
+        Called { own, others }
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<SandboxEntry>> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// The time of a sandbox is up sooner or later than it was.
+    pub(crate) fn note_end_changed(&self) {
+        self.end_changed.notify_one();
+    }
+
+    /// Waits until another sandbox may be the next whose time is up.
+    pub(crate) async fn end_changed(&self) {
+        self.end_changed.notified().await;
+    }
+
+    pub(crate) fn insert(&self, entry: Arc<SandboxEntry>) {
+        self.lock().insert(entry.name().to_owned(), entry);
+    }
+
+    /// Removes `entry`, unless another is there by now.
+    pub(crate) fn remove(&self, entry: &Arc<SandboxEntry>) {
+        let mut entries = self.lock();
+        if entries.get(entry.name()).is_some_and(|found| Arc::ptr_eq(found, entry)) {
+            entries.remove(entry.name());
+        }
+    }
+
+    /// Counts `entry` to its owner, who is about to have it made, unless the quota or the most sandboxes that there may be
+    /// stand against it. Nothing is counted for a request that made one before.
+    ///
+    /// # Errors
+    /// `QuotaExceeded`, `NameTaken`, `Full`.
+    pub(crate) fn reserve_new(
+        &self,
+        claim: &SandboxClaim<'_>,
+        entry: &Arc<SandboxEntry>,
+    ) -> Result<Reservation, DaemonError> {
+        let mut entries = self.lock();
+        if let Some(before) = Self::check(&entries, claim)? {
+            return Ok(Reservation::Before(before));
+        }
+        entries.insert(entry.name().to_owned(), Arc::clone(entry));
+        Ok(Reservation::Now(Arc::clone(entry)))
+    }
+
+    /// As [`Self::reserve_new`], for one that `take` finds among those that there are, and promises to the owner.
+    ///
+    /// # Errors
+    /// As [`Self::reserve_new`].
+    pub(crate) fn reserve_ready(
+        &self,
+        claim: &SandboxClaim<'_>,
+        take: impl FnOnce() -> Option<Arc<SandboxEntry>>,
+    ) -> Result<Option<Reservation>, DaemonError> {
+        // Held until it is promised, so that it is counted by whoever comes next.
+        let entries = self.lock();
+        if let Some(before) = Self::check(&entries, claim)? {
+            return Ok(Some(Reservation::Before(before)));
+        }
+        Ok(take().map(Reservation::Now))
+    }
+
+    /// Fails if something stands against one more; the one that the same request made before, if it did.
+    fn check(
+        entries: &BTreeMap<String, Arc<SandboxEntry>>,
+        claim: &SandboxClaim<'_>,
+    ) -> Result<Option<Arc<SandboxEntry>>, DaemonError> {
+        let mut used = QuotaUse::default();
+        let mut all = 0;
+        for entry in entries.values() {
+            let facts = entry.facts();
+            all += usize::from(facts.owner().is_some());
+            if facts.owner() != Some(claim.owner) {
+                continue;
+            }
+            if facts.is_of_request(claim.idempotency_key) {
+                drop(facts);
+                return Ok(Some(Arc::clone(entry)));
+            }
+            if facts.is_called(claim.name) {
+                return Err(DaemonError::NameTaken {
+                    name: claim.name.unwrap_or_default().to_owned(),
+                    id: facts.row().id.clone(),
+                });
+            }
+            used.add(&facts);
+        }
+        if all >= claim.max {
+            return Err(DaemonError::Full { most: claim.max });
+        }
+        used.check(claim.quota, claim.limits)?;
+        Ok(None)
+    }
+
+    /// Counts the CPUs of `entry`, which is paused, to its owner again, unless the quota stands against it. Its memory and
+    /// disk are counted while it is paused, too.
+    pub(crate) fn reserve_resume<'a>(
+        &self,
+        entry: &'a SandboxEntry,
+        quota: &Quota,
+    ) -> Result<ResumeReservation<'a>, DaemonError> {
+        let entries = self.lock();
+        let (owner, limits) = {
+            let facts = entry.facts();
+            (facts.owner().map(str::to_owned), facts.specification().limits)
+        };
+        let mut used = QuotaUse::default();
+        for other in entries.values() {
+            let facts = other.facts();
+            if facts.owner() == owner.as_deref() {
+                used.add(&facts);
+            }
+        }
+        used.check_cpus(quota, &limits)?;
+        // Still under the table's lock: nobody has counted in between.
+        entry.set_resuming(true);
+        Ok(ResumeReservation { entry })
+    }
+
+    /// How many there are; as pooled count all that run and are nobody's.
+    pub(crate) fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        for entry in self.lock().values() {
+            let facts = entry.facts();
+            match facts.row().state {
+                SandboxState::Running if facts.owner().is_none() => counts.pooled += 1,
+                SandboxState::Running => counts.running += 1,
+                SandboxState::Paused => counts.paused += 1,
+                _ => counts.changing += 1,
+            }
+        }
+        counts
+    }
+}

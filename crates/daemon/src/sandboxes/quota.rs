@@ -1,0 +1,60 @@
+//! What a key may have at a time, against what it has.
+
+use crate::error::DaemonError;
+use crate::registry::Quota;
+use crate::view::Limits;
+
+use super::entry::SandboxFacts;
+
+/// What the sandboxes of one key use of its quota.
+#[derive(Debug, Default)]
+pub(super) struct QuotaUse {
+    sandboxes: u64,
+    cpus: u64,
+    memory_mib: u64,
+    disk_mib: u64,
+}
+
+impl QuotaUse {
+    pub(super) fn add(&mut self, facts: &SandboxFacts) {
+        let limits = &facts.specification().limits;
+        self.sandboxes += 1;
+        self.memory_mib = self.memory_mib.saturating_add(limits.memory_mib);
+        self.disk_mib = self.disk_mib.saturating_add(limits.disk_mib);
+        if facts.uses_cpus() {
+            self.cpus += u64::from(limits.cpus);
+        }
+    }
+
+    /// Whether another sandbox fits.
+    pub(super) fn check(&self, quota: &Quota, limits: &Limits) -> Result<(), DaemonError> {
+        self.check_cpus(quota, limits)?;
+        Self::check_rows([
+            ("sandboxes", quota.sandboxes.map(u64::from), self.sandboxes, 1),
+            ("MiB of memory", quota.memory_mib, self.memory_mib, limits.memory_mib),
+            ("MiB of disk", quota.disk_mib, self.disk_mib, limits.disk_mib),
+        ])
+    }
+
+    /// Whether what a paused sandbox does not use and a running one does fits.
+    pub(super) fn check_cpus(&self, quota: &Quota, limits: &Limits) -> Result<(), DaemonError> {
+        Self::check_rows([("CPUs", quota.cpus.map(u64::from), self.cpus, u64::from(limits.cpus))])
+    }
+
+    /// What is counted: its name, the quota, what is used and what is asked for.
+    fn check_rows<const ROWS: usize>(rows: [(&'static str, Option<u64>, u64, u64); ROWS]) -> Result<(), DaemonError> {
+        for (what, quota, used, asked) in rows {
+            if let Some(quota) = quota
+                && used.saturating_add(asked) > quota
+            {
+                return Err(DaemonError::QuotaExceeded {
+                    what,
+                    quota,
+                    used,
+                    asked,
+                });
+            }
+        }
+        Ok(())
+    }
+}

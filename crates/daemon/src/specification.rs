@@ -1,0 +1,315 @@
+//! From a request to what is kept of it: everything checked, nothing left open.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use offleash_core::spec::ProcessRef;
+use offleash_manager::clock::now_ms;
+use serde::{Deserialize, Serialize};
+
+use crate::config::DaemonConfig;
+use crate::error::DaemonError;
+use crate::network;
+use crate::registry::{SandboxRow, SandboxState};
+use crate::request::{ALLOW_PTRACE, CreateRequest, LimitsRequest, NetworkSettings};
+use crate::view::Limits;
+
+/// What is kept of a request beside what the registry has columns for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Specification {
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) network: NetworkSettings,
+    pub(crate) limits: Limits,
+    /// Whether its programs may trace each other.
+    pub(crate) allow_ptrace: bool,
+    /// Whether the rules above may not be those that the sandbox has: they are written before they are set.
+    pub(crate) network_pending: bool,
+    /// What was left of its time when it was last paused, milliseconds.
+    pub(crate) left_ms: Option<i64>,
+    /// Which build of its template a member of the warm pool is of.
+    pub(crate) build: Option<String>,
+    /// The zygote below which it was made, by that one's first process.
+    pub(crate) zygote: Option<ProcessRef>,
+    /// The sandbox whose files it begins with; they are copied before it is made.
+    pub(crate) fork_of: Option<String>,
+    /// How it is isolated; empty until it is there.
+    pub(crate) level: String,
+    /// What is not enforced, with the reason.
+    pub(crate) not_enforced: BTreeMap<String, String>,
+}
+
+/// Most labels or variables of a sandbox, and most bytes of them, counted as they are written in JSON: a character can take
+/// six there, and lists of sandboxes tell all labels. A request that is longer is none of a person's.
+const MOST_ENTRIES: usize = 256;
+const LONGEST_NAME: usize = 256;
+const LONGEST_VALUE: usize = 32 * 1024;
+const MOST_BYTES: usize = 64 * 1024;
+
+const LONGEST_IDEMPOTENCY_KEY: usize = 255;
+
+impl Specification {
+    /// Checks `request` and settles what it leaves open.
+    pub(crate) fn of(request: &CreateRequest, config: &DaemonConfig) -> Result<Self, DaemonError> {
+        check_map("metadata", &request.metadata)?;
+        check_env(&request.env)?;
+        check_idempotency_key(request.idempotency_key.as_deref())?;
+        network::check(&request.network)?;
+        Ok(Self {
+            env: request.env.clone(),
+            network: request.network.clone(),
+            limits: limits(&request.limits, config)?,
+            allow_ptrace: asks_for_ptrace(&request.metadata)?,
+            ..Self::usual(config)
+        })
+    }
+
+    /// What a member of the warm pool is.
+    pub(crate) fn usual(config: &DaemonConfig) -> Self {
+        Self {
+            env: BTreeMap::new(),
+            network: NetworkSettings::default(),
+            limits: config.default_limits,
+            allow_ptrace: false,
+            network_pending: false,
+            left_ms: None,
+            build: None,
+            zygote: None,
+            fork_of: None,
+            level: String::new(),
+            not_enforced: BTreeMap::new(),
+        }
+    }
+
+    /// How long it had left to live when it was last paused, if any time.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        let left = self.left_ms.and_then(|left| u64::try_from(left).ok());
+        left.filter(|left| *left > 0).map(Duration::from_millis)
+    }
+
+    /// The row of a sandbox that is about to be made like this, and is nobody's so far.
+    pub(crate) fn new_row(&self, id: &str, template: &str) -> SandboxRow {
+        SandboxRow {
+            id: id.to_owned(),
+            key_id: None,
+            state: SandboxState::Creating,
+            template: template.to_owned(),
+            spec: self.to_json(),
+            metadata: BTreeMap::new(),
+            started_ms: now_ms(),
+            end_ms: now_ms(),
+            auto_pause: false,
+            auto_resume: false,
+            access_token: None,
+            traffic_token: None,
+            keeper: None,
+            generation: 0,
+            idempotency_key: None,
+        }
+    }
+
+    pub(crate) fn from_json(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+
+    pub(crate) fn to_json(&self) -> String {
+        // Maps with keys that are strings, strings and numbers: nothing that could fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+/// How long a sandbox is to live.
+///
+/// # Errors
+/// `Invalid` beyond the longest time, and for no time at all.
+pub(crate) fn timeout(seconds: Option<u64>, config: &DaemonConfig) -> Result<Duration, DaemonError> {
+    match seconds {
+        Some(0) => Err(DaemonError::invalid("timeout", "must be at least 1 second")),
+        _ => time_left(seconds, config),
+    }
+}
+
+/// As [`timeout`], for one that may be over at once.
+pub(crate) fn time_left(seconds: Option<u64>, config: &DaemonConfig) -> Result<Duration, DaemonError> {
+    let timeout = seconds.map_or(config.default_timeout, Duration::from_secs);
+    if timeout > config.max_timeout {
+        let most = config.max_timeout.as_secs();
+        return Err(DaemonError::invalid(
+            "timeout",
+            format!("must be at most {most} seconds"),
+        ));
+    }
+    Ok(timeout)
+}
+
+fn limits(asked: &LimitsRequest, config: &DaemonConfig) -> Result<Limits, DaemonError> {
+    let (usual, least, most) = (&config.default_limits, Limits::LEAST, &config.max_limits);
+    Ok(Limits {
+        cpus: within("cpuCount", "", asked.cpus, usual.cpus, (least.cpus, most.cpus))?,
+        memory_mib: within(
+            "memoryMB",
+            " MiB",
+            asked.memory_mib,
+            usual.memory_mib,
+            (least.memory_mib, most.memory_mib),
+        )?,
+        disk_mib: within(
+            "diskSizeMB",
+            " MiB",
+            asked.disk_mib,
+            usual.disk_mib,
+            (least.disk_mib, most.disk_mib),
+        )?,
+        pids: within("pids", "", asked.pids, usual.pids, (least.pids, most.pids))?,
+    })
+}
+
+fn within<T: PartialOrd + std::fmt::Display + Copy>(
+    field: &'static str,
+    unit: &str,
+    asked: Option<T>,
+    usual: T,
+    (least, most): (T, T),
+) -> Result<T, DaemonError> {
+    match asked {
+        Some(asked) if asked < least || asked > most => Err(DaemonError::invalid(
+            field,
+            format!("{asked}{unit} is not between {least} and {most}{unit}"),
+        )),
+        asked => Ok(asked.unwrap_or(usual)),
+    }
+}
+
+/// Whether debuggers are asked for.
+fn asks_for_ptrace(metadata: &BTreeMap<String, String>) -> Result<bool, DaemonError> {
+    match metadata.get(ALLOW_PTRACE).map(String::as_str) {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(_) => Err(DaemonError::invalid(
+            "metadata",
+            format!("label `{ALLOW_PTRACE}` is `true` or `false`"),
+        )),
+    }
+}
+
+fn check_env(env: &BTreeMap<String, String>) -> Result<(), DaemonError> {
+    check_map("envVars", env)?;
+    for (name, value) in env {
+        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+            let why = format!("`{}` is not a variable", name.escape_debug());
+            return Err(DaemonError::invalid("envVars", why));
+        }
+    }
+    Ok(())
+}
+
+fn check_map(field: &'static str, map: &BTreeMap<String, String>) -> Result<(), DaemonError> {
+    if map.len() > MOST_ENTRIES {
+        return Err(DaemonError::invalid(field, format!("more than {MOST_ENTRIES} entries")));
+    }
+    let bytes: usize = map.iter().map(|(name, value)| written(name) + written(value)).sum();
+    if bytes > MOST_BYTES {
+        return Err(DaemonError::invalid(field, format!("more than {MOST_BYTES} bytes")));
+    }
+    for (name, value) in map {
+        if name.len() > LONGEST_NAME {
+            return Err(DaemonError::invalid(
+                field,
+                format!("a name has more than {LONGEST_NAME} bytes"),
+            ));
+        }
+        if value.len() > LONGEST_VALUE {
+            return Err(DaemonError::invalid(
+                field,
+                format!("a value has more than {LONGEST_VALUE} bytes"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// How many bytes a text takes in JSON, without its quotes.
+pub(crate) fn written(text: &str) -> usize {
+    let byte = |byte: u8| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+        0..0x20 => 6,
+        _ => 1,
+    };
+    text.bytes().map(byte).sum()
+}
+
+fn check_idempotency_key(key: Option<&str>) -> Result<(), DaemonError> {
+    let Some(key) = key else { return Ok(()) };
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if key.is_empty() || key.len() > LONGEST_IDEMPOTENCY_KEY || !key.bytes().all(allowed) {
+        let why = format!("expected 1 to {LONGEST_IDEMPOTENCY_KEY} characters of a-z, 0-9 and `-`");
+        return Err(DaemonError::invalid("Idempotency-Key", why));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_read_back_whole_or_not_at_all() {
+        let kept = Specification {
+            allow_ptrace: true,
+            left_ms: Some(7),
+            build: Some("1".to_owned()),
+            zygote: Some(ProcessRef { pid: 7, start_ticks: 9 }),
+            fork_of: Some("i1".to_owned()),
+            level: "process".to_owned(),
+            not_enforced: BTreeMap::from([("memory".to_owned(), "why".to_owned())]),
+            ..Specification::usual(&DaemonConfig::default())
+        };
+        let text = kept.to_json();
+        assert_eq!(Specification::from_json(&text), Some(kept));
+        let whole: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&text).unwrap();
+        for name in [
+            "env",
+            "network",
+            "limits",
+            "allow_ptrace",
+            "network_pending",
+            "level",
+            "not_enforced",
+        ] {
+            let mut part = whole.clone();
+            assert!(part.remove(name).is_some(), "{name}");
+            let text = serde_json::to_string(&part).unwrap();
+            assert_eq!(Specification::from_json(&text), None, "without {name}");
+        }
+    }
+
+    #[test]
+    fn texts_are_counted_as_they_are_written() {
+        for text in ["", "plain", "\u{1}\u{1f}\u{8}\u{c}\n\r\t\"\\/", "é\u{7f}\u{2028}😀"] {
+            let json = serde_json::to_string(text).unwrap();
+            assert_eq!(written(text) + 2, json.len(), "{json}");
+        }
+    }
+
+    #[test]
+    fn debuggers_are_asked_for_by_one_word() {
+        let asked = |value: &str| asks_for_ptrace(&BTreeMap::from([(ALLOW_PTRACE.to_owned(), value.to_owned())]));
+        assert!(!asks_for_ptrace(&BTreeMap::new()).unwrap());
+        assert!(asked("true").unwrap() && !asked("false").unwrap());
+        for word in ["", "1", "True", "yes"] {
+            asked(word).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn labels_and_variables_are_bounded_as_they_are_told() {
+        let with = |text: &str, count: usize| {
+            let map: BTreeMap<String, String> =
+                (0..count).map(|number| (number.to_string(), text.to_owned())).collect();
+            check_map("metadata", &map)
+        };
+        with(&"x".repeat(30 * 1024), 2).unwrap();
+        with(&"x".repeat(30 * 1024), 3).unwrap_err();
+        with(&"\u{1}".repeat(10_000), 1).unwrap();
+        with(&"\u{1}".repeat(10_000), 2).unwrap_err();
+    }
+}

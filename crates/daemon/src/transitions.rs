@@ -1,0 +1,432 @@
+//! What can be done with a sandbox that is there: other times, pause, resume, other rules for its network.
+//!
+//! What is going to be done is on record before the keeper is asked, what came of it afterwards.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use offleash_core::log_level::LogLevel;
+use offleash_manager::clock::{after, from_ms, now_ms};
+use offleash_manager::keeper::client::Keeper;
+use offleash_manager::keeper::error::KeeperError;
+use tokio::time::timeout;
+
+use crate::admission::AdmissionControl;
+use crate::caller::Caller;
+use crate::config::DaemonConfig;
+use crate::core::DaemonCore;
+use crate::ending::SandboxEnder;
+use crate::error::DaemonError;
+use crate::history::{Cause, Happened, who};
+use crate::network;
+use crate::registry::{EventKind, Quota, SandboxRow, SandboxState};
+use crate::request::NetworkSettings;
+use crate::sandboxes::{SandboxEntry, SandboxTurn};
+use crate::secrets::SecretStore;
+use crate::specification::Specification;
+use crate::view::{SandboxView, State};
+
+/// How long a guest may take to answer before it is said not to.
+const GUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Changes sandboxes that are there.
+#[derive(Debug)]
+pub(crate) struct SandboxChanger {
+    core: DaemonCore,
+    config: Arc<DaemonConfig>,
+    admission: Arc<AdmissionControl>,
+    secrets: Arc<SecretStore>,
+    ender: Arc<SandboxEnder>,
+}
+
+/// What becomes of a paused sandbox that traffic may resume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WhenPaused {
+    Resume,
+    Leave,
+}
+
+/// What a sandbox must be to be paused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PauseCondition {
+    Always,
+    GuestAnswers,
+}
+
+impl SandboxChanger {
+    pub(crate) fn new(
+        core: DaemonCore,
+        config: Arc<DaemonConfig>,
+        admission: Arc<AdmissionControl>,
+        secrets: Arc<SecretStore>,
+        ender: Arc<SandboxEnder>,
+    ) -> Self {
+        Self {
+            core,
+            config,
+            admission,
+            secrets,
+            ender,
+        }
+    }
+
+    /// Sets when the time of a running sandbox is up: what `end` makes of the time that it was.
+    ///
+    /// # Errors
+    /// `NotFound`, `Conflict` for a paused one, `Store`.
+    pub(crate) async fn set_end(
+        self: &Arc<Self>,
+        caller: &Caller,
+        id: &str,
+        end: impl FnOnce(i64) -> i64 + Send + 'static,
+    ) -> Result<(), DaemonError> {
+        let (entry, changer) = (self.core.sandboxes.find(caller, id)?, Arc::clone(self));
+        let by = who(caller);
+        let work = async move {
+            if entry.visible_state() == Some(State::Paused) {
+                return Err(DaemonError::conflict(entry.name(), "is paused"));
+            }
+            let end = end(entry.end_ms());
+            let line = format!("{by} had it end at {}", offleash_store::rfc3339(from_ms(end)));
+            let updated = Happened::new(EventKind::Updated, line);
+            let core = &changer.core;
+            core.registry
+                .write(&entry, Some(updated), |row| row.end_ms = end)
+                .await?;
+            core.sandboxes.note_end_changed();
+            Ok(())
+        };
+        self.core.jobs.detached(work).await
+    }
+
+    /// Makes sure that a sandbox runs: a paused one is resumed, for `time`, or what it had left; the time of a running one is
+    /// only ever extended. Says whether it was resumed.
+    ///
+    /// # Errors
+    /// `NotFound`, `Conflict` while something else is being done with it for long, `Keeper`; for a paused one
+    /// `QuotaExceeded` and `Overloaded`, as for one that is made.
+    pub(crate) async fn run_for(
+        self: &Arc<Self>,
+        caller: &Caller,
+        id: &str,
+        time: Option<Duration>,
+    ) -> Result<(SandboxView, bool), DaemonError> {
+        let (entry, changer) = (self.core.sandboxes.find(caller, id)?, Arc::clone(self));
+        let caller = caller.clone();
+        let work = async move {
+            let turn = entry.turn_soon().await?;
+            let resumed = match entry.state() {
+                SandboxState::Paused => {
+                    let left = || entry.specification().left();
+                    let time = time.or_else(left).unwrap_or(changer.config.default_timeout);
+                    changer.resume_for(&entry, &caller, time, &turn).await?;
+                    true
+                }
+                SandboxState::Running => {
+                    if let Some(time) = time {
+                        changer.extend(&entry, time).await?;
+                    }
+                    false
+                }
+                _ => return Err(DaemonError::not_found(entry.name())),
+            };
+            drop(turn);
+            let view = entry.view().ok_or_else(|| DaemonError::not_found(entry.name()))?;
+            Ok((view, resumed))
+        };
+        self.core.jobs.detached(work).await
+    }
+
+    async fn extend(&self, entry: &SandboxEntry, time: Duration) -> Result<(), DaemonError> {
+        let extend = |row: &mut SandboxRow| row.end_ms = after(now_ms(), time).max(row.end_ms);
+        self.core.registry.write(entry, None, extend).await?;
+        self.core.sandboxes.note_end_changed();
+        Ok(())
+    }
+
+    /// Freezes a sandbox with all that is in it, if it is such; its time does not run any more.
+    ///
+    /// # Errors
+    /// `NotFound`, `Conflict` if it is paused or something else is being done with it, `Unsupported`, `GuestUnresponsive`.
+    pub(crate) async fn pause_if(
+        self: &Arc<Self>,
+        caller: &Caller,
+        id: &str,
+        condition: PauseCondition,
+    ) -> Result<(), DaemonError> {
+        let (entry, changer) = (self.core.sandboxes.find(caller, id)?, Arc::clone(self));
+        let by = format!("by {}", who(caller));
+        let work = async move {
+            let turn = entry.turn_at_once()?;
+            match entry.state() {
+                SandboxState::Running => {
+                    if condition == PauseCondition::GuestAnswers {
+                        changer.check_guest(&entry).await?;
+                    }
+                    changer.pause(&entry, &by, &turn).await
+                }
+                SandboxState::Paused => Err(DaemonError::conflict(entry.name(), "is already paused")),
+                _ => Err(DaemonError::not_found(entry.name())),
+            }
+        };
+        self.core.jobs.detached(work).await
+    }
+
+    /// Lets a paused sandbox go on, for so long.
+    ///
+    /// # Errors
+    /// `NotFound`, `Conflict` if it runs or something else is being done with it; `QuotaExceeded` and `Overloaded` as for one
+    /// that is made: it stays paused then.
+    pub(crate) async fn resume(
+        self: &Arc<Self>,
+        caller: &Caller,
+        id: &str,
+        time: Duration,
+    ) -> Result<SandboxView, DaemonError> {
+        let (entry, changer) = (self.core.sandboxes.find(caller, id)?, Arc::clone(self));
+        let caller = caller.clone();
+        let work = async move {
+            let turn = entry.turn_at_once()?;
+            match entry.state() {
+                SandboxState::Paused => changer.resume_for(&entry, &caller, time, &turn).await?,
+                SandboxState::Running => return Err(DaemonError::conflict(entry.name(), "is running already")),
+                _ => return Err(DaemonError::not_found(entry.name())),
+            }
+            entry.view().ok_or_else(|| DaemonError::not_found(entry.name()))
+        };
+        self.core.jobs.detached(work).await
+    }
+
+    /// Replaces what a running sandbox may reach. Who may reach it stays as it was.
+    ///
+    /// # Errors
+    /// `NotFound`, `Invalid`, `Unsupported`, `Conflict` if it is paused, something else is being done with it, or its trust
+    /// stores cannot be extended.
+    pub(crate) async fn set_network(
+        self: &Arc<Self>,
+        caller: &Caller,
+        id: &str,
+        network: NetworkSettings,
+    ) -> Result<(), DaemonError> {
+        let network = NetworkSettings {
+            named_by_owner: caller.is_owner(),
+            ..network
+        };
+        network::check(&network)?;
+        let (entry, changer) = (self.core.sandboxes.find(caller, id)?, Arc::clone(self));
+        // Secrets are those of whoever has the sandbox, whoever asks.
+        let (order, told) = self.secrets.network_order(entry.key_id().as_deref(), &network)?;
+        let by = who(caller);
+        let work = async move {
+            let _turn = entry.turn_at_once()?;
+            if entry.state() != SandboxState::Running {
+                return Err(DaemonError::conflict(entry.name(), "is not running"));
+            }
+            let before = entry.specification();
+            let changed = with_network(&before, network);
+            let pending = Specification {
+                network_pending: true,
+                ..changed.clone()
+            };
+            let core = &changer.core;
+            core.registry.specify(&entry, pending, None).await?;
+            match core.host.keeper(entry.id()).set_network(order).await {
+                Ok(()) => {
+                    entry.set_told(Some(told));
+                    let line = format!("{by} changed what it may reach");
+                    let updated = Happened::new(EventKind::Updated, line);
+                    Ok(core.registry.specify(&entry, changed, Some(updated)).await?)
+                }
+                Err(error) => {
+                    let before = Specification::clone(&before);
+                    core.registry.specify(&entry, before, None).await?;
+                    Err(DaemonError::of_keeper(
+                        "change what a sandbox may reach",
+                        entry.name(),
+                        error,
+                    ))
+                }
+            }
+        };
+        self.core.jobs.detached(work).await
+    }
+
+    /// The keeper of a running sandbox, for whom somebody has checked who asks. One that is paused is resumed if traffic
+    /// resumes it and that is wanted.
+    ///
+    /// # Errors
+    /// `NotFound`, `Conflict` if it is paused, `Keeper`; `QuotaExceeded` and `Overloaded` where it cannot be resumed now.
+    pub(crate) async fn keeper(
+        self: &Arc<Self>,
+        id: &str,
+        when_paused: WhenPaused,
+    ) -> Result<(Arc<SandboxEntry>, Keeper), DaemonError> {
+        let known = |entry: &Arc<SandboxEntry>| entry.visible_state().is_some();
+        let found = self.core.sandboxes.get(id).filter(known);
+        let entry = found.ok_or_else(|| DaemonError::not_found(id))?;
+        let keeper = self.core.host.keeper(entry.id());
+        if entry.state() == SandboxState::Running {
+            return Ok((entry, keeper));
+        }
+        let changer = Arc::clone(self);
+        let work = async move {
+            let turn = entry.turn_soon().await?;
+            match entry.state() {
+                SandboxState::Running => {}
+                SandboxState::Paused if when_paused == WhenPaused::Resume && entry.is_resumed_by_traffic() => {
+                    let quota = changer.quota_of(&entry, None)?;
+                    let time = changer.config.default_timeout;
+                    changer.resume_within(&entry, time, &quota, "traffic", &turn).await?;
+                }
+                SandboxState::Paused => return Err(DaemonError::conflict(entry.name(), "is paused")),
+                _ => return Err(DaemonError::not_found(entry.name())),
+            }
+            drop(turn);
+            Ok(entry)
+        };
+        Ok((self.core.jobs.detached(work).await?, keeper))
+    }
+
+    /// Fails unless the guest of `entry` does something that only it can do: start a process that serves files.
+    async fn check_guest(&self, entry: &SandboxEntry) -> Result<(), DaemonError> {
+        let keeper = self.core.host.keeper(entry.id());
+        let asked = async { keeper.files(None).await?.stat(b"/").await };
+        match timeout(GUEST_TIMEOUT, asked).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(KeeperError::Gone)) => Err(DaemonError::not_found(entry.name())),
+            Ok(Err(_)) | Err(_) => Err(DaemonError::GuestUnresponsive {
+                id: entry.name().to_owned(),
+            }),
+        }
+    }
+
+    /// Pauses a running sandbox; `why` is `by somebody` or `because of something`.
+    ///
+    /// # Errors
+    /// `NotFound`, `Unsupported`, `Keeper`, `Store`.
+    pub(crate) async fn pause(
+        &self,
+        entry: &Arc<SandboxEntry>,
+        why: &str,
+        _turn: &SandboxTurn<'_>,
+    ) -> Result<(), DaemonError> {
+        let registry = &self.core.registry;
+        let specification = Specification {
+            left_ms: Some(entry.end_ms().saturating_sub(now_ms())),
+            ..Specification::clone(&entry.specification())
+        };
+        let text = specification.to_json();
+        let pausing = |row: &mut SandboxRow| {
+            row.state = SandboxState::Pausing;
+            row.spec = text;
+        };
+        registry.write(entry, None, pausing).await?;
+        entry.set_specification(specification);
+        match self.core.host.keeper(entry.id()).pause().await {
+            Ok(()) => {
+                let paused = |row: &mut SandboxRow| row.state = SandboxState::Paused;
+                let happened = Happened::new(EventKind::Paused, format!("paused {why}"));
+                Ok(registry.write(entry, Some(happened), paused).await?)
+            }
+            Err(error) => {
+                self.settle(entry).await;
+                Err(DaemonError::of_keeper("pause a sandbox", entry.name(), error))
+            }
+        }
+    }
+
+    /// What the owner of `entry` may have. Whoever asks, it is the owner's that is used.
+    fn quota_of(&self, entry: &SandboxEntry, caller: Option<&Caller>) -> Result<Quota, DaemonError> {
+        let Some(owner) = entry.owner() else {
+            return Ok(Quota::default());
+        };
+        if let Some(caller) = caller.filter(|caller| caller.key_id == owner) {
+            return Ok(caller.quota);
+        }
+        // The owner of the daemon has no key, and no quota.
+        let key = self.core.registry.look_up(|registry| registry.key(&owner))?;
+        Ok(key.map_or_else(Quota::default, |key| key.quota))
+    }
+
+    async fn resume_for(
+        &self,
+        entry: &Arc<SandboxEntry>,
+        caller: &Caller,
+        time: Duration,
+        turn: &SandboxTurn<'_>,
+    ) -> Result<(), DaemonError> {
+        let quota = self.quota_of(entry, Some(caller))?;
+        self.resume_within(entry, time, &quota, &who(caller), turn).await
+    }
+
+    /// Resumes a paused sandbox, for so long, if the machine and its owner's quota have what it needs to run.
+    async fn resume_within(
+        &self,
+        entry: &Arc<SandboxEntry>,
+        time: Duration,
+        quota: &Quota,
+        by: &str,
+        turn: &SandboxTurn<'_>,
+    ) -> Result<(), DaemonError> {
+        let core = &self.core;
+        self.admission.check()?;
+        let _reserved = core.sandboxes.reserve_resume(entry, quota)?;
+        let resuming = |row: &mut SandboxRow| row.state = SandboxState::Resuming;
+        core.registry.write(entry, None, resuming).await?;
+        match core.host.keeper(entry.id()).resume().await {
+            Ok(()) => {
+                let resumed = |row: &mut SandboxRow| {
+                    row.state = SandboxState::Running;
+                    row.end_ms = after(now_ms(), time);
+                };
+                let happened = Happened::new(EventKind::Resumed, format!("resumed by {by}"));
+                core.registry.write(entry, Some(happened), resumed).await?;
+                core.sandboxes.note_end_changed();
+                // They may be others since it was paused; where it cannot be told, it is told later.
+                let _told = self.secrets.renew_one(entry, turn).await;
+                Ok(())
+            }
+            Err(error) => {
+                self.settle(entry).await;
+                Err(DaemonError::of_keeper("resume a sandbox", entry.name(), error))
+            }
+        }
+    }
+
+    /// Sets the state of a sandbox to what its keeper says it is; ends one whose keeper cannot say.
+    async fn settle(&self, entry: &Arc<SandboxEntry>) {
+        let core = &self.core;
+        let state = match core.host.keeper(entry.id()).hello().await {
+            Ok(hello) if hello.paused => SandboxState::Paused,
+            Ok(_) => SandboxState::Running,
+            Err(error) => {
+                let line = format!("its keeper does not answer: {error}");
+                core.registry.log(entry.name(), LogLevel::Error, line);
+                self.ender
+                    .end_in_background(entry, Cause::died("its keeper did not answer"));
+                return;
+            }
+        };
+        let written = core.registry.write(entry, None, |row| row.state = state).await;
+        if written.is_err() {
+            entry.set_state(state);
+        }
+    }
+}
+
+/// A sandbox with other rules; who may reach it is as it was.
+fn with_network(before: &Specification, network: NetworkSettings) -> Specification {
+    let of_before = &before.network;
+    Specification {
+        network: NetworkSettings {
+            allow_public_traffic: of_before.allow_public_traffic,
+            https_ports: of_before.https_ports.clone(),
+            mask_request_host: network
+                .mask_request_host
+                .clone()
+                .or_else(|| of_before.mask_request_host.clone()),
+            ..network
+        },
+        ..before.clone()
+    }
+}
