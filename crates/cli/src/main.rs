@@ -6,8 +6,6 @@ mod changes;
 mod doctor;
 mod explain;
 mod failure;
-mod hold;
-mod keeper;
 mod key;
 mod learn;
 mod mcp;
@@ -18,6 +16,7 @@ mod remote;
 mod run;
 mod serve;
 mod specify;
+mod supervise;
 mod template;
 mod terminal;
 mod warm;
@@ -26,12 +25,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use offleash_isolation::limits::MEASURE_COMMAND;
-use offleash_manager::keeper::COMMAND;
-use offleash_manager::keeper::own::HOLD_COMMAND;
-use offleash_manager::templates::BUILDER;
-use offleash_manager::warm::WARM_COMMAND;
-use offleash_planner::base::{COPY_COMMAND, REMOVE_COMMAND};
+use offleash_manager::roles::SUPERVISE_COMMAND;
 
 use crate::args::{Arguments, Command, PolicyCommand, RunInvocation};
 use crate::failure::Failure;
@@ -43,13 +37,7 @@ fn main() -> ExitCode {
     let name = words.next().unwrap_or_default();
     match words.next() {
         Some(word) if word == "run" => alone(|| run_only(name, words.collect())),
-        Some(word) if word == COMMAND && words.next().is_none() => alone(keeper::keeper),
-        Some(word) if word == HOLD_COMMAND => alone(|| hold::hold(words)),
-        Some(word) if word == BUILDER && words.next().is_none() => alone(template::builder),
-        Some(word) if word == REMOVE_COMMAND => alone(|| keeper::remove_layer(words)),
-        Some(word) if word == COPY_COMMAND && words.next().is_none() => alone(keeper::copy_layer),
-        Some(word) if word == WARM_COMMAND && words.next().is_none() => alone(warm::hold),
-        Some(word) if word == MEASURE_COMMAND && words.next().is_none() => alone(keeper::measure_layer),
+        Some(word) if word == SUPERVISE_COMMAND => alone(|| supervise::supervise(words)),
         _ => any(),
     }
 }

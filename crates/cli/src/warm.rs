@@ -2,18 +2,18 @@
 //! one. `offleash warm` lists and ends them.
 
 use std::ffi::OsString;
-use std::io::{IsTerminal as _, Read as _};
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 use offleash_core::plan::Environment;
 use offleash_core::spec::SandboxSpec;
-use offleash_core::text::Text;
+use offleash_manager::frames::texts;
 use offleash_manager::lifecycle::{Checked, Prepared, RunRequest, open_existing_state, open_state, this_host};
 use offleash_manager::templates;
 use offleash_manager::warm::{
-    self, Asked as AskedOf, Caller, Described, Given, Handover, Holder, Key, Order, Place, RunWords,
+    self, Asked as AskedOf, Caller, Described, Given, Holder, Key, Place, PrewarmedOrder, RunWords,
 };
 use offleash_planner::Host;
 use offleash_store::{StateDirectory, rfc3339};
@@ -22,6 +22,7 @@ use crate::args::{RunArgs, RunInvocation, WarmCommand};
 use crate::failure::{EXIT_FAILURE, Failure};
 use crate::python::Python;
 use crate::run;
+use crate::supervise::read_order;
 use crate::terminal::{self, Prompt, TerminalDoor};
 
 /// How long a sandbox waits for a run.
@@ -72,7 +73,7 @@ pub(crate) fn keep_warm(words: &[OsString], parsed: &RunArgs, state: Option<&Pat
         return Ok(());
     };
     let variables = variables(parsed, &spec, std::env::vars_os().collect());
-    let order = Order::new(arguments.to_vec(), has_script, cwd, &key).with_variables(variables);
+    let order = PrewarmedOrder::new(arguments, has_script, cwd, &key).with_variables(&variables);
     Ok(warm::start(&open_state(state)?, &key, &order, spec.warm.into())?)
 }
 /// What an interpreter has of its caller's that is started before a run asks.
@@ -83,20 +84,14 @@ fn variables(arguments: &RunArgs, spec: &SandboxSpec, env: Environment) -> Envir
     }
 }
 
-/// `offleash warm-holder`: holds one sandbox until a run takes it. Nobody calls it by hand, so no help names it.
+/// Holds one sandbox until a run takes it (`offleash supervise prewarmed`).
 pub(crate) fn hold() -> ExitCode {
     offleash_sys::process::keep_free_memory();
-    let mut text = Vec::new();
-    let order = match std::io::stdin().lock().read_to_end(&mut text) {
-        Ok(_) => Order::decode(&text),
-        Err(_) => None,
+    let order: PrewarmedOrder = match read_order() {
+        Ok(order) => order,
+        Err(failure) => return failure.print(),
     };
-    let Some(order) = order else {
-        return Failure::new("expected the order for a sandbox that waits on standard input")
-            .with_hint("`offleash run --warm 1` starts its holder")
-            .print();
-    };
-    terminal::speak_as(&order.arguments);
+    terminal::speak_as(&order.arguments());
     match Waiting::prepare(order) {
         Ok(Some(waiting)) => match waiting.wait() {
             Ok(()) => ExitCode::SUCCESS,
@@ -109,7 +104,7 @@ pub(crate) fn hold() -> ExitCode {
 
 /// A sandbox that waits, and what it waits for.
 struct Waiting {
-    order: Order,
+    order: PrewarmedOrder,
     key: Key,
     invocation: RunInvocation,
     state: StateDirectory,
@@ -121,16 +116,17 @@ struct Waiting {
 impl Waiting {
     /// Makes the sandbox. `None` when none is to be: when it is of no use, or this process is not like the one that
     /// started it.
-    fn prepare(order: Order) -> Result<Option<Self>, Failure> {
-        let entered = std::env::set_current_dir(&order.cwd);
+    fn prepare(order: PrewarmedOrder) -> Result<Option<Self>, Failure> {
+        let (arguments, cwd) = (order.arguments(), order.cwd());
+        let entered = std::env::set_current_dir(&cwd);
         entered.map_err(|error| Failure::from_error(&error))?;
-        let key = Key::of_this_process(&order.arguments, order.has_script, &order.cwd);
+        let key = Key::of_this_process(&arguments, order.has_script, &cwd);
         let key = key.map_err(|error| Failure::from_error(&error))?;
         if !order.is_for(&key) {
             return Ok(None);
         }
         let command = [SEPARATOR, "true"].map(OsString::from);
-        let words = order.arguments.iter().cloned().chain(command).collect();
+        let words = arguments.into_iter().chain(command).collect();
         let invocation =
             RunInvocation::read("offleash".into(), words).map_err(|error| Failure::new(error.to_string()))?;
         let state = open_state(invocation.state.as_deref())?;
@@ -142,15 +138,12 @@ impl Waiting {
             prepared.discard()?;
             return Ok(None);
         }
-        let holder = describe(&order, &prepared).and_then(|description| {
-            let opened = Holder::open(place, key.clone(), prepared.id(), description);
-            opened.map_err(|error| Failure::from_error(&error))
-        });
-        let holder = match holder {
+        let opened = Holder::open(place, key.clone(), prepared.id(), describe(&order, &prepared));
+        let holder = match opened {
             Ok(holder) => holder,
-            Err(failure) => {
+            Err(error) => {
                 prepared.discard()?;
-                return Err(failure);
+                return Err(Failure::from_error(&error));
             }
         };
         Ok(Some(Self {
@@ -220,31 +213,26 @@ impl Waiting {
         left.map_err(|error| Failure::from_error(&error))?;
         leave_directory()?;
         remove_replaced(&state, &invocation);
-        let order = order.with_variables(variables(&invocation.run, &request.spec, given.handover.env));
+        let order = order.with_variables(&variables(&invocation.run, &request.spec, given.handover.env()));
         Ok(warm::start(&state, &key, &order, usize::from(request.spec.warm))?)
     }
 
     /// The run that was handed over, if it would make this sandbox.
     fn accept(&mut self, given: &Given) -> Option<(RunRequest, Option<Python>, Checked)> {
-        let Handover {
-            age,
-            cwd,
-            script,
-            command,
-            env,
-        } = &given.handover;
+        let handover = &given.handover;
         rustix::process::fchdir(&given.cwd).ok()?;
-        let started = Instant::now().checked_sub(*age)?;
+        let started = Instant::now().checked_sub(handover.age)?;
         let arguments = &mut self.invocation.run;
-        arguments.shell.clone_from(script);
-        arguments.command.clone_from(command);
+        arguments.shell = handover.script();
+        arguments.command = handover.command();
         let (spec, python) = run::specify_run(arguments, self.invocation.state.as_deref()).ok()?;
         let request = run::request(arguments, spec, self.invocation.state.as_deref(), started).ok()?;
+        let env = handover.env();
         let home = env.iter().find(|(name, value)| name == "HOME" && !value.is_empty());
         let host = Host {
             home: home.map(|(_, home)| PathBuf::from(home)),
-            cwd: cwd.clone(),
-            env: env.clone(),
+            cwd: handover.cwd(),
+            env,
             ..this_host(self.state.path()).ok()?
         };
         let checked = self.prepared.check(&request, host)?;
@@ -256,18 +244,15 @@ impl Waiting {
 /// has said meanwhile that it is to end.
 fn make_ready(
     invocation: &RunInvocation,
-    order: &Order,
+    order: &PrewarmedOrder,
     state: &StateDirectory,
     place: &Place,
 ) -> Result<Option<Prepared>, Failure> {
     let named = invocation.state.as_deref();
     let (spec, _) = run::specify_run(&invocation.run, named)?;
     let request = run::request(&invocation.run, spec.clone(), named, Instant::now())?;
-    let make = || {
-        let mut host = this_host(state.path())?;
-        host.env.extend(order.env.iter().cloned());
-        Prepared::make(spec.clone(), state, host)
-    };
+    let env = order.env();
+    let make = || Prepared::make(spec.clone(), state, &env);
     let mut prepared = make()?;
     if !invocation.run.python {
         return Ok(Some(prepared));
@@ -305,18 +290,17 @@ fn leave_directory() -> Result<(), Failure> {
     std::env::set_current_dir("/").map_err(|error| Failure::from_error(&error))
 }
 
-/// What `offleash warm ls` says of a sandbox, as JSON.
-fn describe(order: &Order, prepared: &Prepared) -> Result<String, Failure> {
+/// What `offleash warm ls` says of a sandbox.
+fn describe(order: &PrewarmedOrder, prepared: &Prepared) -> Described {
     let now = SystemTime::now();
-    let described = Described {
+    Described {
         id: prepared.id().to_string(),
         pid: std::process::id(),
         since: rfc3339(now),
         until: rfc3339(now + IDLE),
-        cwd: Text::from(order.cwd.as_path()),
-        arguments: order.arguments.iter().map(Text::from).collect(),
-    };
-    serde_json::to_string(&described).map_err(|error| Failure::from_error(&error))
+        cwd: order.cwd().into(),
+        arguments: texts(&order.arguments()),
+    }
 }
 
 /// `offleash warm`.

@@ -24,7 +24,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
     ("store", &["core", "protocol"]),
     ("gateway", &["core", "sys"]),
     ("interpreter", &["core"]),
-    ("planner", &["core", "isolation", "store", "sys"]),
+    ("planner", &["core", "isolation", "protocol", "store", "sys"]),
     (
         "manager",
         &[

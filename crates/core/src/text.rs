@@ -108,6 +108,9 @@ enum TextForm<'a> {
 
 impl serde::Serialize for Text {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if !serializer.is_human_readable() {
+            return serializer.serialize_bytes(&self.0);
+        }
         match std::str::from_utf8(&self.0) {
             Ok(text) => serializer.serialize_str(text),
             Err(_) => EncodedText {
@@ -120,6 +123,9 @@ impl serde::Serialize for Text {
 
 impl<'de> serde::Deserialize<'de> for Text {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if !deserializer.is_human_readable() {
+            return bytes::deserialize(deserializer).map(Self);
+        }
         match TextForm::deserialize(deserializer)? {
             TextForm::Plain(text) => Ok(Self::from(text)),
             TextForm::Encoded(encoded) => decode_base64(&encoded.base64)

@@ -8,16 +8,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use offleash_core::error::ErrorKind;
-use offleash_planner::base::{COPY_COMMAND, CopyAnswer, CopyOrder};
 use offleash_sys::spawn::{Orphaned, Session, Spawn, spawn};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
 use crate::error::DaemonError;
 use crate::launch::{OWN_PROGRAM, Process};
+use offleash_manager::frames::{only, order_file};
+use offleash_manager::roles::SupervisorRole;
+use offleash_planner::base::{CopyAnswer, CopyOrder};
 
 /// Longest answer of one that copies.
 const LONGEST_ANSWER: u64 = 64 * 1024;
@@ -28,13 +30,13 @@ const LONGEST_ANSWER: u64 = 64 * 1024;
 /// # Errors
 /// `NotCopied`, `Short`, `Host`. Nothing is copied any more then.
 pub(crate) async fn copy(program: Option<&Path>, order: &CopyOrder, patience: Duration) -> Result<u64, DaemonError> {
-    let copier = Copier::start(program).map_err(DaemonError::host("start a copy"))?;
+    let copier = Copier::start(program, order).map_err(DaemonError::host("start a copy"))?;
     let not_copied = |why: String, kind| DaemonError::NotCopied {
         id: order.from.as_str().to_owned(),
         why,
         kind,
     };
-    let Ok(answered) = timeout(patience, copier.ask(order)).await else {
+    let Ok(answered) = timeout(patience, copier.answer()).await else {
         let why = format!("it takes longer than {} s", patience.as_secs_f64());
         return Err(not_copied(why, ErrorKind::Unavailable));
     };
@@ -64,21 +66,20 @@ pub(crate) async fn copy(program: Option<&Path>, order: &CopyOrder, patience: Du
 /// A process that copies, and is killed when this is dropped.
 struct Copier {
     process: Option<Process>,
-    order: Option<OwnedFd>,
     answer: Option<OwnedFd>,
 }
 
 impl Copier {
-    fn start(program: Option<&Path>) -> io::Result<Self> {
-        let (their_order, order) = pipe_with(PipeFlags::CLOEXEC)?;
+    fn start(program: Option<&Path>, order: &CopyOrder) -> io::Result<Self> {
+        let order = order_file(order)?;
         let (answer, their_answer) = pipe_with(PipeFlags::CLOEXEC)?;
         let null = OpenOptions::new().write(true).open("/dev/null")?;
         let program = program.unwrap_or(Path::new(OWN_PROGRAM));
         let spawned = spawn(&Spawn {
-            argv: &[program.as_os_str().as_bytes().to_vec(), COPY_COMMAND.into()],
+            argv: &SupervisorRole::CopyLayer.arguments(program.as_os_str().as_bytes()),
             env: &[],
             cwd: Some(b"/"),
-            descriptors: &[their_order.as_fd(), their_answer.as_fd(), null.as_fd()],
+            descriptors: &[order.as_fd(), their_answer.as_fd(), null.as_fd()],
             user: None,
             session: Session::New,
             // Threads of the event loop end with the daemon.
@@ -90,28 +91,20 @@ impl Copier {
         let process = Process::new(pidfd_open(pid, PidfdFlags::empty())?);
         Ok(Self {
             process: Some(process),
-            order: Some(order),
             answer: Some(answer),
         })
     }
 
-    async fn ask(mut self, order: &CopyOrder) -> io::Result<CopyAnswer> {
-        let missing = || io::Error::from(io::ErrorKind::InvalidInput);
-        let (order_pipe, answer_pipe) = (self.order.take(), self.answer.take());
-        let (order_pipe, answer_pipe) = (order_pipe.ok_or_else(missing)?, answer_pipe.ok_or_else(missing)?);
-        for end in [&order_pipe, &answer_pipe] {
-            rustix::io::ioctl_fionbio(end, true)?;
-        }
-        let mut order_pipe = pipe::Sender::from_owned_fd(order_pipe)?;
-        order_pipe.write_all(&serde_json::to_vec(order)?).await?;
-        drop(order_pipe);
-        let answer_pipe = pipe::Receiver::from_owned_fd(answer_pipe)?;
+    async fn answer(mut self) -> io::Result<CopyAnswer> {
+        let answer = self.answer.take().ok_or(io::ErrorKind::InvalidInput)?;
+        rustix::io::ioctl_fionbio(&answer, true)?;
+        let answer_pipe = pipe::Receiver::from_owned_fd(answer)?;
         let mut answer = Vec::new();
         answer_pipe.take(LONGEST_ANSWER).read_to_end(&mut answer).await?;
         if let Some(process) = self.process.take() {
             process.ended().await?;
         }
-        Ok(serde_json::from_slice(&answer)?)
+        only(&answer)
     }
 }
 

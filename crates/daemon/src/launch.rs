@@ -12,10 +12,9 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use crate::registry::{BootId, KeeperProcess};
 use offleash_core::id::RunId;
-use offleash_manager::keeper::answer::{Answer, Made};
-use offleash_manager::keeper::order::SandboxOrder;
-use offleash_planner::base::REMOVE_COMMAND;
+use offleash_core::text::Text;
 use offleash_sys::process::start_ticks;
 use offleash_sys::spawn::{Orphaned, Session, Spawn, spawn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -27,12 +26,13 @@ use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
 use crate::error::DaemonError;
-use crate::registry::{BootId, KeeperProcess};
+use offleash_manager::frames::{frame, only, order_file};
+use offleash_manager::keeper::answer::{Answer, Made};
+use offleash_manager::keeper::order::SandboxOrder;
+use offleash_manager::roles::{RemoveOrder, SupervisorRole};
 
 /// This program, even when its file was replaced or removed.
 pub(crate) const OWN_PROGRAM: &str = "/proc/self/exe";
-/// The command of our program that is a keeper.
-const COMMAND: &str = "keeper";
 /// When it may be worth a try again after a keeper took too long.
 const RETRY: Duration = Duration::from_secs(5);
 /// Longest answer of a keeper to its order.
@@ -71,7 +71,7 @@ pub(crate) fn start(program: Option<&Path>) -> io::Result<(Started, Process, Pro
     // It writes to its sandbox's directory what it has to complain of once it knows that.
     let null = OpenOptions::new().write(true).open("/dev/null")?;
     let streams = [their_order.as_fd(), their_answer.as_fd(), null.as_fd()];
-    let pid = start_own(program, vec![COMMAND.into()], &passed_on(), streams)?;
+    let pid = start_own(program, SupervisorRole::Sandbox, &passed_on(), streams)?;
     let held = hold(pid).inspect_err(|_| {
         // Nobody would ever hear of its end.
         let _ = kill_process(pid, Signal::KILL);
@@ -90,19 +90,17 @@ pub(crate) fn start(program: Option<&Path>) -> io::Result<(Started, Process, Pro
     Ok((started, process, watched))
 }
 
-/// Starts `program`, ours if `None`, with these arguments, in a session of its own: it outlives the daemon. It is the caller's
+/// Starts `program`, ours if `None`, in that role, in a session of its own: it outlives the daemon. It is the caller's
 /// to reap, so that its number is its own until then.
 fn start_own(
     program: Option<&Path>,
-    arguments: Vec<Vec<u8>>,
+    role: SupervisorRole,
     env: &[(Vec<u8>, Vec<u8>)],
     streams: [BorrowedFd<'_>; 3],
 ) -> io::Result<Pid> {
     let program = program.unwrap_or(Path::new(OWN_PROGRAM));
-    let mut argv = vec![program.as_os_str().as_bytes().to_vec()];
-    argv.extend(arguments);
     let spawned = spawn(&Spawn {
-        argv: &argv,
+        argv: &role.arguments(program.as_os_str().as_bytes()),
         env,
         cwd: Some(b"/"),
         descriptors: &streams,
@@ -130,12 +128,12 @@ fn hold(pid: Pid) -> io::Result<(u64, Process, Process)> {
 /// When it cannot be started, or could not remove all of it.
 pub(crate) fn remove_layer(program: Option<&Path>, state: &Path, id: &RunId) -> io::Result<()> {
     let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
-    let arguments = vec![
-        REMOVE_COMMAND.into(),
-        state.as_os_str().as_bytes().to_vec(),
-        id.as_str().into(),
-    ];
-    let pid = start_own(program, arguments, &[], [null.as_fd(); 3])?;
+    let order = order_file(&RemoveOrder {
+        state: Text::from(state),
+        id: id.clone(),
+    })?;
+    let streams = [order.as_fd(), null.as_fd(), null.as_fd()];
+    let pid = start_own(program, SupervisorRole::RemoveLayer, &[], streams)?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
     let ended = rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?;
     match ended.and_then(|ended| ended.exit_status()) {
@@ -168,11 +166,11 @@ impl Started {
         }
         let mut order_pipe = pipe::Sender::from_owned_fd(self.order)?;
         let answer_pipe = pipe::Receiver::from_owned_fd(self.answer)?;
-        order_pipe.write_all(&serde_json::to_vec(order)?).await?;
+        order_pipe.write_all(&frame(order)?).await?;
         drop(order_pipe);
         let mut answer = Vec::new();
         answer_pipe.take(LONGEST_ANSWER).read_to_end(&mut answer).await?;
-        Ok(serde_json::from_slice(&answer)?)
+        only(&answer)
     }
 }
 
@@ -255,7 +253,6 @@ fn this_boot() -> Option<BootId> {
 mod tests {
     use offleash_core::level::Degrade;
     use offleash_core::spec::Descent;
-    use offleash_core::text::Text;
 
     use super::*;
     use offleash_manager::keeper::order::{LimitsOrder, NetworkOrder, Template};

@@ -8,19 +8,14 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::id::RunId;
-use offleash_manager::keeper::client::Keeper;
-use offleash_manager::keeper::error::KeeperError;
-use offleash_manager::keeper::message::{EndReason, Ended};
-use offleash_manager::keeper::order::ENDED;
-use offleash_manager::keeper::own::{HOLD_COMMAND, OwnAnswer};
-use offleash_manager::lifecycle::{ManagerError, new_id, open_state};
+use offleash_core::text::Text;
 use offleash_store::{DirectoryHold, FileError, SandboxDirectories};
 use offleash_sys::spawn::{Orphaned, Session, Spawn, SpawnError, spawn};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -31,6 +26,15 @@ use tokio::time::timeout;
 
 use crate::code::{SandboxContexts, contexts_of};
 use crate::launch::{OWN_PROGRAM, Process};
+use offleash_manager::frames::{only, order_file, texts};
+use offleash_manager::keeper::answer::{Answer, Made};
+use offleash_manager::keeper::client::Keeper;
+use offleash_manager::keeper::error::KeeperError;
+use offleash_manager::keeper::message::{EndReason, Ended};
+use offleash_manager::keeper::order::ENDED;
+use offleash_manager::keeper::own::LocalOrder;
+use offleash_manager::lifecycle::{ManagerError, new_id, open_state};
+use offleash_manager::roles::SupervisorRole;
 
 /// How long making a sandbox may take.
 const MAKING: Duration = Duration::from_secs(60);
@@ -218,7 +222,8 @@ impl LocalSandboxes {
             }
         };
         match answer {
-            OwnAnswer::Made { cwd, notes, .. } => {
+            Answer::Made(made) => {
+                let Made { cwd, notes, .. } = *made;
                 let keeper = Keeper::in_directory(directory);
                 let cwd = cwd.as_os_str().to_string_lossy().into_owned();
                 let contexts = contexts_of(keeper.clone(), BTreeMap::new()).working_in(cwd.clone());
@@ -231,7 +236,7 @@ impl LocalSandboxes {
                 };
                 Ok((sandbox, process))
             }
-            OwnAnswer::NotMade { kind, message, hint } => {
+            Answer::NotMade { kind, message, hint } => {
                 let _reaped = process.ended().await;
                 Err(LocalError::NotMade { kind, message, hint })
             }
@@ -239,23 +244,20 @@ impl LocalSandboxes {
     }
 
     fn spawn(&self, id: &RunId, directory: &Path, answer: OwnedFd) -> Result<Process, LocalError> {
-        let null = std::fs::OpenOptions::new().read(true).open("/dev/null");
-        let null = null.map_err(host("open /dev/null"))?;
-        let mut argv = vec![
-            OWN_PROGRAM.into(),
-            HOLD_COMMAND.into(),
-            directory.as_os_str().as_bytes().to_vec(),
-            id.as_str().into(),
-        ];
-        argv.extend(self.arguments.iter().map(|word| word.as_bytes().to_vec()));
+        let order = order_file(&LocalOrder {
+            id: id.clone(),
+            directory: Text::from(directory),
+            arguments: texts(&self.arguments),
+        });
+        let order = order.map_err(host("write the order for a sandbox"))?;
         let env: Vec<_> = std::env::vars_os()
             .map(|(name, value)| (name.into_vec(), value.into_vec()))
             .collect();
         let spawned = spawn(&Spawn {
-            argv: &argv,
+            argv: &SupervisorRole::Local.arguments(OWN_PROGRAM.as_bytes()),
             env: &env,
             cwd: None,
-            descriptors: &[null.as_fd(), answer.as_fd(), self.complaints.as_fd()],
+            descriptors: &[order.as_fd(), answer.as_fd(), self.complaints.as_fd()],
             user: None,
             session: Session::New,
             orphaned: Orphaned::Dies,
@@ -336,10 +338,10 @@ impl LocalSandboxes {
     }
 }
 
-async fn read(answer: OwnedFd) -> io::Result<OwnAnswer> {
+async fn read(answer: OwnedFd) -> io::Result<Answer> {
     rustix::io::ioctl_fionbio(&answer, true)?;
     let mut text = Vec::new();
     let answer = pipe::Receiver::from_owned_fd(answer)?;
     answer.take(LONGEST_ANSWER).read_to_end(&mut text).await?;
-    Ok(serde_json::from_slice(&text)?)
+    only(&text)
 }

@@ -269,7 +269,7 @@ impl SandboxMaker {
         &self,
         entry: &SandboxEntry,
         spec: Option<&CreateSpec>,
-        Made { hello, descent }: Made,
+        Made { hello, descent, .. }: Made,
     ) -> Result<(), DaemonError> {
         let specification = Specification {
             zygote: descent.zygote(),

@@ -24,8 +24,8 @@ mod refusals;
 mod replies;
 mod serve;
 mod users;
-mod zygote;
+pub(crate) mod zygote;
 
 pub use client::{ExecNews, ExecStream, Keeper};
 pub use error::KeeperError;
-pub use hold::{COMMAND, OF_THE_DAEMON, hold};
+pub use hold::{OF_THE_DAEMON, hold};

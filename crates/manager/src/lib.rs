@@ -1,16 +1,20 @@
 //! Runs: from what was asked for to the record of what happened.
 //!
 //! A door (the command line, later a server) hands in a `SandboxSpec` and a command. The manager resolves them into a
-//! plan ([`offleash_planner`]), has a backend of `isolation` make the sandbox, drives the execution ([`drive`]), and keeps
+//! plan ([`offleash_planner`]), has a backend of `isolation` make the sandbox, serves it and its clients in one loop
+//! (`sandbox_loop`), and keeps
 //! what the run leaves with `store` ([`lifecycle`]). Deliberately not here: how a sandbox is made, and printing.
 
 pub mod capture;
 pub mod changes;
 pub mod clock;
-pub mod drive;
+pub mod frames;
 pub mod keeper;
-mod last_words;
 pub mod lifecycle;
+mod output_tail;
 pub mod probe;
+pub mod roles;
+pub mod run_client;
+mod sandbox_loop;
 pub mod templates;
 pub mod warm;

@@ -1,6 +1,5 @@
 //! One run, from request to record.
 
-mod ahead;
 pub(crate) mod audit;
 mod error;
 mod kept;
@@ -8,6 +7,7 @@ mod level;
 pub(crate) mod making;
 mod network;
 mod own_root;
+mod preload;
 mod prepared;
 mod published;
 mod report;
@@ -15,7 +15,7 @@ mod secrets;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use offleash_core::error::{ErrorKind, Explained as _, with_causes};
 use offleash_core::exec::{ExecEnd, ExecRequest, Stdin, TerminalSize};
@@ -25,33 +25,32 @@ use offleash_core::plan::{Environment, Plan, User};
 use offleash_core::record::{ChangeSummary, NetworkUse, Outcome, RunRecord};
 use offleash_core::spec::{IdChoice, SandboxSpec, WorkspaceMode, WorkspaceSpec};
 use offleash_core::text::Text;
-use offleash_gateway::Gateway;
 use offleash_isolation::sandbox::{Enforcement, Final};
 use offleash_store::{
-    ApplyRequest, Finished, HostIdentity, LeftoverFate, LiveRun, NewRun, Run, RunError, Selection, StateDirectory,
-    reap_with, summarize,
+    ApplyRequest, Finished, HostIdentity, LeftoverFate, Run, RunError, Selection, StateDirectory, reap_with, summarize,
 };
 use offleash_sys::cgroup::Group;
 
 pub use self::error::ManagerError;
-pub(crate) use self::kept::{Kept, record_kept};
-pub(crate) use self::level::Chosen;
+pub(crate) use self::kept::{KeptSandbox, record_kept};
 pub use self::level::choose as choose_level;
-use self::making::{Made, Resolved, new_run, place_layers};
+use self::making::{
+    CallerEnvironment, HeldSandbox, LaunchSpec, PlannedCommand, RunningSandbox, SandboxMaking, SandboxSetup,
+    StateSource, Unmade,
+};
 pub use self::network::{ConnectAnswer, explain_connect};
-pub(crate) use self::network::{Outside, stores, way_out};
-pub(crate) use self::own_root::OwnRoot;
+pub(crate) use self::network::{stores, way_out};
+use self::own_root::OwnRoot;
 pub use self::prepared::{Checked, Prepared, Remains};
+use self::published::PublishedPorts;
 pub use self::secrets::SecretsError;
 use crate::capture::Capture;
-use crate::drive::{self, Door, Drive, Driven, Ending};
-use offleash_planner::{self, ExecBasis, Host, PlanError};
+use crate::run_client::{ExecIo, RunClient, RunOutcome};
+use crate::sandbox_loop::Ending;
+use offleash_planner::{ExecBasis, Host, PlanError};
 
 /// What a command that succeeded is answered with when not everything was written back in mode `rw`.
 const EXIT_HELD_BACK: u8 = 1;
-
-/// How long after its command a run may go on for what was begun and is not finished (`Sandbox::is_finishing`).
-const FINISHING: Duration = Duration::from_secs(30);
 
 /// What a user is told whose command failed, and something of it wanted a network.
 const NO_NETWORK: &str =
@@ -101,66 +100,40 @@ pub struct RunReport {
 /// # Errors
 /// When the request is wrong or the state directory cannot be used. A sandbox that cannot be made, or is lost through a
 /// failure of ours, has a record, too ([`RunReport::failure`]).
-pub fn run(request: &RunRequest, door: &mut dyn Door) -> Result<RunReport, ManagerError> {
-    // While the kernel makes namespaces, the rest is found out.
+pub fn run(request: &RunRequest, io: &mut dyn ExecIo) -> Result<RunReport, ManagerError> {
     let id = new_id()?;
-    let mut chosen = level::Chosen::prepare(&request.spec, &id)?;
-    let state = open_state(request.state.as_deref())?;
-    let host = this_host(state.path())?;
-    let resolved = match Resolved::of(&request.spec, host, &request.command, id.clone(), &chosen) {
-        Ok(resolved) => resolved,
-        Err(ManagerError::Plan(PlanError::CommandDenied { rule, .. })) => {
-            return report::command_denied(request, &state, id, chosen.level(), rule);
-        }
-        Err(error) => return Err(error),
-    };
-    let outside = resolved.outside(&request.spec, &request.command)?;
-    let Resolved {
-        host,
-        mut plan,
-        basis,
-        own_root,
-        ..
-    } = resolved;
-    let user = request
-        .user
-        .as_deref()
-        .map(|name| plan.user_named(name))
-        .transpose()?
-        .cloned();
-    let new = NewRun {
+    let making = SandboxMaking::begin(LaunchSpec {
+        spec: request.spec.clone(),
+        id: id.clone(),
+        state: StateSource::Swept(request.state.as_deref()),
+        environment: CallerEnvironment::Own,
+        planned_for: PlannedCommand::Known(&request.command),
+        user: request.user.as_deref(),
+        recorded: &request.command,
         purpose: request.purpose,
-        ..new_run(&request.spec, &request.command, &plan, &host)
+        wants_copy: false,
+    })?;
+    let planned = match making.plan() {
+        Err(ManagerError::Plan(PlanError::CommandDenied { rule, .. })) => {
+            return report::command_denied(request, making.state(), id, making.level(), rule);
+        }
+        planned => planned?,
     };
-    let mut live = LiveRun::create(&state, new)?;
-    place_layers(&mut plan, &live);
-    let task = Task {
-        request,
-        basis: &basis,
-        user: user.as_ref().unwrap_or(&basis.user),
+    let HeldSandbox {
+        mut running,
+        mut setup,
+        mut tending,
+    } = match making.make(planned) {
+        Ok(held) => held,
+        Err(Unmade { error, setup: None }) => return Err(error),
+        Err(Unmade {
+            error,
+            setup: Some(setup),
+        }) => return conclude(request, *setup, Err(error)),
     };
-    let notes = offleash_planner::grants_of_nothing(&request.spec, &host);
-    let outcome = execute(&task, &mut chosen, &mut plan, outside, &mut live, door);
-    let over = Over {
-        state,
-        host,
-        plan,
-        own_root,
-        live,
-        notes,
-    };
-    conclude(request, over, outcome)
-}
-
-/// A run whose execution is over, with what is to be settled of it.
-struct Over {
-    state: StateDirectory,
-    host: Host,
-    plan: Plan,
-    own_root: Option<OwnRoot>,
-    live: LiveRun,
-    /// What was to be said of the request when the run began.
-    notes: Vec<String>,
+    let outcome = carry_out(request, &mut setup, &mut running, &mut || tending.step(), io);
+    drop(running);
+    conclude(request, setup, outcome)
 }
 
 /// Keeps or writes back what changed, and puts the run on record.
@@ -168,60 +141,31 @@ struct Over {
 #[inline(never)]
 fn conclude(
     request: &RunRequest,
-    over: Over,
+    setup: SandboxSetup,
     outcome: Result<(Executed, Enforcement), ManagerError>,
 ) -> Result<RunReport, ManagerError> {
-    let Over {
-        state,
-        host,
-        plan,
-        own_root,
-        live,
-        notes: before,
-    } = over;
-    let started_at = live.run().started_at().to_owned();
-    let finished = live.finish();
-    let outdated = own_root.as_ref().and_then(OwnRoot::note);
-    let discarded = own_root.map_or(Ok(()), OwnRoot::discard);
+    let mut ended = setup.end();
     let (executed, enforcement) = match outcome {
         Ok(executed) => executed,
-        Err(failure) => return report::failed(request, &state, &plan, started_at, failure),
+        Err(failure) => return report::failed(request, ended, failure),
     };
-    let mut notes = Vec::from_iter(outdated);
     if executed.strays > 0 {
-        notes.push(NO_NETWORK.to_owned());
+        ended.notes.push(NO_NETWORK.to_owned());
     }
-    if let Err(error) = discarded {
-        notes.push(format!("the sandbox's layer was not removed: {}", with_causes(&error)));
-    }
-    let exceeded = report::exceeded_by_changes(&executed);
-    let Settled {
-        changes,
-        unkept,
-        held_back,
-    } = settle(finished, request.spec.workspace.as_ref(), exceeded, &mut notes);
-    let facts = report::Facts {
-        request,
-        plan: &plan,
-        host: &host,
-        started_at,
-        executed,
-        enforcement,
-        changes,
-    };
-    let mut record = facts.into_record();
-    notes.extend(before);
+    let settled = ended.settle(report::exceeded_by_changes(&executed));
+    let mut record = report::of_run(request, &ended, executed, enforcement, settled.changes);
+    let mut notes = ended.notes;
     notes.extend(written_back_of_an_ended_run(&record));
-    notes.extend(part_of_a_repository(&record, request.spec.workspace.as_ref()));
-    if held_back.is_some() && record.exit_code == 0 {
+    notes.extend(part_of_a_repository(&record, ended.spec.workspace.as_ref()));
+    if settled.held_back.is_some() && record.exit_code == 0 {
         record.exit_code = EXIT_HELD_BACK;
     }
-    let failure = audit::ended(&state, &record).err();
+    let failure = audit::ended(&ended.state, &record).err();
     Ok(RunReport {
         record,
         notes,
-        held_back,
-        unkept,
+        held_back: settled.held_back,
+        unkept: settled.unkept,
         failure,
     })
 }
@@ -321,81 +265,45 @@ pub fn new_id() -> Result<RunId, ManagerError> {
 /// What came of an execution.
 #[derive(Debug)]
 struct Executed {
-    driven: Driven,
+    outcome: RunOutcome,
     last: Final,
     network: Option<NetworkUse>,
     /// What a command that failed tried to reach without a network.
     strays: u64,
 }
 
-/// What is to be executed, and from what it starts.
-struct Task<'a> {
-    request: &'a RunRequest,
-    basis: &'a ExecBasis,
-    user: &'a User,
-}
-
-fn execute(
-    task: &Task<'_>,
-    chosen: &mut level::Chosen,
-    plan: &mut Plan,
-    outside: network::Outside,
-    live: &mut LiveRun,
-    door: &mut dyn Door,
-) -> Result<(Executed, Enforcement), ManagerError> {
-    let mut tending = live.tending();
-    let mut made = making::make(&task.request.spec, chosen, plan, &outside, live, &mut tending)?;
-    carry_out(task, chosen, plan, outside, &mut made, &mut || tending.step(), door)
-}
-
 /// Runs the command in a sandbox that was made, and ends both; the `chore` is done in between.
 fn carry_out(
-    task: &Task<'_>,
-    chosen: &level::Chosen,
-    plan: &Plan,
-    outside: network::Outside,
-    made: &mut Made,
+    request: &RunRequest,
+    setup: &mut SandboxSetup,
+    running: &mut RunningSandbox,
     chore: &mut dyn FnMut() -> bool,
-    door: &mut dyn Door,
+    io: &mut dyn ExecIo,
 ) -> Result<(Executed, Enforcement), ManagerError> {
-    let request = task.request;
-    let Made {
-        sandbox,
-        gateway,
-        ahead,
-    } = made;
-    outside.published.news().for_each(|line| door.note(&line));
-    let command = command_of(task, plan, outside.secrets.variables);
-    let exec = match ahead.take() {
-        Some(ahead) => ahead.become_command(&command, &mut **sandbox)?,
-        None => sandbox.exec(&command)?,
+    setup.outside.news().iter().for_each(|line| io.note(line));
+    let more = std::mem::take(&mut setup.outside.secrets.variables);
+    let command = setup.command_of(request, &setup.basis, more)?;
+    let exec = match running.preload.take() {
+        Some(preload) => preload.become_command(&command, &mut *running.sandbox)?,
+        None => running.sandbox.exec(&command)?,
     };
     let capture = Capture::new(request.capture);
-    let mut driven = Drive::new(&mut **sandbox, door, exec, &plan.limits, request.started, capture)
-        .with_chore(chore)
-        .with_questions(gateway.as_ref().map(Gateway::questions))
-        .with_gateway(gateway.as_ref())
-        .run()?;
-    if matches!(driven.ending, Ending::Command(_)) {
-        drive::finish(&mut **sandbox, Instant::now() + FINISHING)?;
-    }
-    let strays = match &driven.ending {
+    let client = RunClient::new(io, exec, &setup.plan.limits, request.started, capture);
+    let mut outcome = client.run(running, chore)?;
+    let strays = match &outcome.ending {
         Ending::Command(ExecEnd::Exited { code: 0 }) => 0,
-        _ if gateway.is_some() => 0,
-        _ => sandbox.found_no_route(),
+        _ if running.gateway.is_some() => 0,
+        _ => running.sandbox.found_no_route(),
     };
-    let last = sandbox.kill()?;
-    let network = gateway.take().map(|gateway| {
+    let last = running.sandbox.kill()?;
+    let network = running.gateway.take().map(|gateway| {
         let mut account = gateway.finish();
-        driven.limits_hit.append(&mut account.limits_hit);
-        network::told(account, outside.published)
+        outcome.limits_hit.append(&mut account.limits_hit);
+        network::told(account, std::mem::take(&mut setup.outside.published))
     });
-    let mut enforcement = sandbox.enforcement().clone();
-    if let Some(reason) = chosen.fallen() {
-        enforcement.lacks("level", reason);
-    }
+    let enforcement = setup.enforcement(&*running.sandbox);
     let executed = Executed {
-        driven,
+        outcome,
         last,
         network,
         strays,
@@ -403,37 +311,85 @@ fn carry_out(
     Ok((executed, enforcement))
 }
 
-/// The command as the sandbox is asked for it, with these variables beside its own.
-fn command_of(task: &Task<'_>, plan: &Plan, more: Environment) -> ExecRequest {
-    let (cwd, mut env) = directory_and_environment(task);
-    env.extend(more);
-    ExecRequest {
-        argv: task.request.command.clone(),
-        env,
-        cwd,
-        stdin: Stdin::Stream,
-        tty: task.request.tty,
-        // The first process is that user already, unless there are several.
-        user: plan.has_superuser().then(|| task.user.ids()),
+impl SandboxSetup {
+    /// The command as the sandbox is asked for it when it starts from `basis`, with these variables beside its own.
+    fn command_of(
+        &self,
+        request: &RunRequest,
+        basis: &ExecBasis,
+        more: Environment,
+    ) -> Result<ExecRequest, ManagerError> {
+        let named = request.user.as_deref().map(|name| self.plan.user_named(name));
+        let user = named.transpose()?.unwrap_or(&basis.user);
+        let (cwd, mut env) = directory_and_environment(request, basis, user);
+        env.extend(more);
+        Ok(ExecRequest {
+            argv: request.command.clone(),
+            env,
+            cwd,
+            stdin: Stdin::Stream,
+            tty: request.tty,
+            // The first process is that user already, unless there are several.
+            user: self.plan.has_superuser().then(|| user.ids()),
+        })
     }
 }
 
 /// Where the command starts, and its environment, in which `PWD` says the same unless the owner set another.
-fn directory_and_environment(task: &Task<'_>) -> (PathBuf, Environment) {
-    let basis = task.basis;
+fn directory_and_environment(request: &RunRequest, basis: &ExecBasis, user: &User) -> (PathBuf, Environment) {
     // Whoever stands in the usual user's home stands in his own.
     let usual = match basis.cwd == basis.user.home {
-        true => &task.user.home,
+        true => &user.home,
         false => &basis.cwd,
     };
-    let cwd = task.request.cwd.clone().unwrap_or_else(|| usual.clone());
-    let mut env = basis.environment_of(task.user);
+    let cwd = request.cwd.clone().unwrap_or_else(|| usual.clone());
+    let mut env = basis.environment_of(user);
     for (name, value) in &mut env {
         if name == "PWD" && value.as_os_str() == basis.cwd {
             *value = cwd.clone().into();
         }
     }
     (cwd, env)
+}
+
+/// A sandbox that has ended, whose changes are to be kept, with what its record is made from.
+pub(crate) struct EndedSandbox {
+    pub(crate) spec: SandboxSpec,
+    pub(crate) state: StateDirectory,
+    pub(crate) host: Host,
+    pub(crate) plan: Plan,
+    /// What listened on the host.
+    published: PublishedPorts,
+    started_at: String,
+    /// Taken when it is settled.
+    finished: Option<Result<Finished, RunError>>,
+    /// What its owner should know, a line each.
+    notes: Vec<String>,
+    /// What was to be said of the request when it began.
+    of_request: Vec<String>,
+}
+
+impl SandboxSetup {
+    /// Takes in what it left on disk, and removes what is not kept.
+    fn end(self) -> EndedSandbox {
+        let started_at = self.live.run().started_at().to_owned();
+        let finished = self.live.finish();
+        let mut notes = Vec::from_iter(self.own_root.as_ref().and_then(OwnRoot::note));
+        if let Some(Err(error)) = self.own_root.map(OwnRoot::discard) {
+            notes.push(format!("the sandbox's layer was not removed: {}", with_causes(&error)));
+        }
+        EndedSandbox {
+            spec: self.spec,
+            state: self.state,
+            host: self.host,
+            plan: self.plan,
+            published: self.outside.published,
+            started_at,
+            finished: Some(finished),
+            notes,
+            of_request: self.notes,
+        }
+    }
 }
 
 /// What became of the changes of a run that is over.
@@ -445,43 +401,43 @@ struct Settled {
     held_back: Option<String>,
 }
 
-/// Keeps or writes back what a run changed in its workspace; what is more than a limit allows (`exceeded`) is not written
-/// back. What it did to its files must not keep it out of the record and the log.
-fn settle(
-    finished: Result<Finished, RunError>,
-    workspace: Option<&WorkspaceSpec>,
-    exceeded: Option<LimitName>,
-    notes: &mut Vec<String>,
-) -> Settled {
-    let mut settled = Settled {
-        changes: None,
-        unkept: None,
-        held_back: None,
-    };
-    match finished {
-        Ok(finished) => {
-            settled.changes = workspace.map(|workspace| {
-                let mut summary = summarize(&finished.changes);
-                if let (WorkspaceMode::Rw, Some(run)) = (workspace.mode, finished.run) {
-                    settled.held_back = match exceeded {
-                        Some(limit) => Some(held_back_by(limit)),
-                        None => write_back(run, &mut summary, notes),
-                    };
-                }
-                summary
-            });
+impl EndedSandbox {
+    /// Keeps or writes back what was changed in the workspace; what is more than a limit allows (`exceeded`) is not written
+    /// back. What was done to its files must not keep a run out of the record and the log.
+    fn settle(&mut self, exceeded: Option<LimitName>) -> Settled {
+        let mut settled = Settled {
+            changes: None,
+            unkept: None,
+            held_back: None,
+        };
+        let workspace = self.spec.workspace.as_ref();
+        match self.finished.take() {
+            Some(Ok(finished)) => {
+                settled.changes = workspace.map(|workspace| {
+                    let mut summary = summarize(&finished.changes);
+                    if let (WorkspaceMode::Rw, Some(run)) = (workspace.mode, finished.run) {
+                        settled.held_back = match exceeded {
+                            Some(limit) => Some(held_back_by(limit)),
+                            None => write_back(run, &mut summary, &mut self.notes),
+                        };
+                    }
+                    summary
+                });
+            }
+            Some(Err(error)) => {
+                settled.held_back = workspace
+                    .filter(|workspace| workspace.mode == WorkspaceMode::Rw)
+                    .map(|_| "nothing was written back, since what was changed cannot be read".to_owned());
+                settled.changes = Some(ChangeSummary {
+                    error: Some(with_causes(settled.unkept.insert(error))),
+                    ..ChangeSummary::default()
+                });
+            }
+            None => {}
         }
-        Err(error) => {
-            settled.held_back = workspace
-                .filter(|workspace| workspace.mode == WorkspaceMode::Rw)
-                .map(|_| "nothing was written back, since what was changed cannot be read".to_owned());
-            settled.changes = Some(ChangeSummary {
-                error: Some(with_causes(settled.unkept.insert(error))),
-                ..ChangeSummary::default()
-            });
-        }
+        self.notes.append(&mut self.of_request);
+        settled
     }
-    settled
 }
 
 /// What is told in mode `rw` when more was changed than the limit allows, all of which is kept, as is told of any run.

@@ -24,13 +24,10 @@ mod words;
 
 pub use claim::Lost;
 pub use hand_over::hand_over;
-pub use holder::{Asked, Caller, Given, Holder, Order};
+pub use holder::{Asked, Caller, Given, Holder};
 pub use key::{Key, VARIABLES};
-pub use message::Handover;
+pub use message::{Handover, PrewarmedOrder};
 pub use place::{Described, Warm, holders, stop, tidy};
 pub use reserved::{Place, PlaceError};
 pub use start::{StartError, start};
 pub use words::RunWords;
-
-/// The hidden command under which a holder is started.
-pub const WARM_COMMAND: &str = "warm-holder";

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use offleash_api::client::{Client, ClientError, Exec, ExecStart, News};
 use offleash_core::exec::TerminalSize;
 use offleash_core::text::Text;
-use offleash_manager::drive::{Door as _, DoorEvent};
+use offleash_manager::run_client::{ExecIo as _, ExecIoEvent};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
@@ -135,24 +135,24 @@ impl Driven {
     }
 
     /// Whether nobody takes the output any more.
-    fn pass_on(&mut self, event: DoorEvent) -> bool {
+    fn pass_on(&mut self, event: ExecIoEvent) -> bool {
         match event {
-            DoorEvent::Input(bytes) => self.exec.input(bytes),
-            DoorEvent::EndOfInput => {
+            ExecIoEvent::Input(bytes) => self.exec.input(bytes),
+            ExecIoEvent::EndOfInput => {
                 self.takes_input = false;
                 self.exec.close_input();
             }
             // It is asked once, by the same signal, and killed when it is said again.
-            DoorEvent::Signal(signal @ (SIGHUP | SIGINT | SIGQUIT | SIGTERM)) => match self.asked_to_end {
+            ExecIoEvent::Signal(signal @ (SIGHUP | SIGINT | SIGQUIT | SIGTERM)) => match self.asked_to_end {
                 None => {
                     self.asked_to_end = Some(signal);
                     self.exec.signal(signal);
                 }
                 Some(_) => self.exec.signal(SIGKILL),
             },
-            DoorEvent::Resize(size) => self.exec.resize(size),
-            DoorEvent::OutputClosed | DoorEvent::CallerGone => return true,
-            DoorEvent::Signal(_) | DoorEvent::Answer(..) => {}
+            ExecIoEvent::Resize(size) => self.exec.resize(size),
+            ExecIoEvent::OutputClosed | ExecIoEvent::CallerGone => return true,
+            ExecIoEvent::Signal(_) | ExecIoEvent::Answer(..) => {}
         }
         false
     }

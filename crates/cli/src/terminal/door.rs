@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use offleash_core::exec::{OutputStream, TerminalSize};
 use offleash_core::network::{Approval, Question};
-use offleash_manager::drive::{Door, DoorEvent};
+use offleash_manager::run_client::{ExecIo, ExecIoEvent};
 use offleash_manager::warm::Caller;
 use offleash_sys::signals::{PASSED_ON, SignalQueue};
 use rustix::event::PollFlags;
@@ -132,35 +132,35 @@ impl TerminalDoor {
         self.input == InputState::Open && !(self.has_keys && self.prompt.is_open())
     }
 
-    fn read_input(&mut self, window: usize) -> io::Result<Option<DoorEvent>> {
+    fn read_input(&mut self, window: usize) -> io::Result<Option<ExecIoEvent>> {
         // Not zeroed: most of it is never touched.
         let mut buffer = Vec::with_capacity(window.min(64 * 1024));
         match rustix::io::read(io::stdin(), rustix::buffer::spare_capacity(&mut buffer)) {
             Ok(0) => {
                 self.input = InputState::Closed;
-                Ok(Some(DoorEvent::EndOfInput))
+                Ok(Some(ExecIoEvent::EndOfInput))
             }
             Ok(_) => {
                 buffer.shrink_to_fit();
-                Ok(Some(DoorEvent::Input(buffer)))
+                Ok(Some(ExecIoEvent::Input(buffer)))
             }
             Err(Errno::INTR | Errno::AGAIN) => Ok(None),
             // No standard input at all, or a terminal that does not belong to us now (background job).
             Err(Errno::BADF | Errno::IO) => {
                 self.input = InputState::Closed;
-                Ok(Some(DoorEvent::EndOfInput))
+                Ok(Some(ExecIoEvent::EndOfInput))
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    fn read_signals(&mut self, events: &mut Vec<DoorEvent>) -> io::Result<()> {
+    fn read_signals(&mut self, events: &mut Vec<ExecIoEvent>) -> io::Result<()> {
         loop {
-            let signal = match &self.signals {
+            let signal = match &mut self.signals {
                 Signals::Own(queue) => queue.next()?,
                 Signals::Passed(caller) => match caller.signal() {
                     Err(_) => {
-                        events.push(DoorEvent::CallerGone);
+                        events.push(ExecIoEvent::CallerGone);
                         return Ok(());
                     }
                     passed => passed?,
@@ -171,15 +171,15 @@ impl TerminalDoor {
                 events.extend(self.prompt.deny().map(answered));
             }
             match signal {
-                SIGWINCH => events.extend(Self::size().map(DoorEvent::Resize)),
+                SIGWINCH => events.extend(Self::size().map(ExecIoEvent::Resize)),
                 SIGPIPE => {}
-                signal => events.push(DoorEvent::Signal(signal)),
+                signal => events.push(ExecIoEvent::Signal(signal)),
             }
         }
     }
 }
 
-impl Door for TerminalDoor {
+impl ExecIo for TerminalDoor {
     fn interests(&self, take_input: bool) -> Vec<(BorrowedFd<'_>, PollFlags)> {
         let signals = match &self.signals {
             Signals::Own(queue) => queue.as_fd(),
@@ -217,7 +217,7 @@ impl Door for TerminalDoor {
         self.stdout.waiting.len() + self.stderr.waiting.len()
     }
 
-    fn turn(&mut self, window: usize) -> io::Result<Vec<DoorEvent>> {
+    fn turn(&mut self, window: usize) -> io::Result<Vec<ExecIoEvent>> {
         let mut events = Vec::new();
         self.read_signals(&mut events)?;
         events.extend(self.prompt.turn().map(answered));
@@ -230,14 +230,14 @@ impl Door for TerminalDoor {
         }
         if std::mem::take(&mut self.is_covered) {
             // A command that draws by itself draws anew.
-            events.push(DoorEvent::Signal(SIGWINCH));
+            events.push(ExecIoEvent::Signal(SIGWINCH));
         }
         for (name, outcome) in [
             ("standard output", self.stdout.write_to(stdout())),
             ("standard error", self.stderr.write_to(stderr())),
         ] {
             match outcome {
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => events.push(DoorEvent::OutputClosed),
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => events.push(ExecIoEvent::OutputClosed),
                 outcome => outcome.map_err(|error| io::Error::new(error.kind(), format!("{name}: {error}")))?,
             }
         }
@@ -255,8 +255,8 @@ impl Door for TerminalDoor {
     }
 }
 
-fn answered((question, approval): (u64, Approval)) -> DoorEvent {
-    DoorEvent::Answer(question, approval)
+fn answered((question, approval): (u64, Approval)) -> ExecIoEvent {
+    ExecIoEvent::Answer(question, approval)
 }
 
 fn stdin() -> BorrowedFd<'static> {

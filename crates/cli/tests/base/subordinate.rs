@@ -179,7 +179,8 @@ fn keepers_of(directory: &Path) -> Vec<i32> {
     let processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let has_open = |pid: &i32| {
         let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        let is_keeper = fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.ends_with(b"\0keeper\0"));
+        let is_keeper =
+            fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.ends_with(b"\0supervise\0sandbox\0"));
         is_keeper
             && open
                 .filter_map(|entry| fs::read_link(entry.path()).ok())

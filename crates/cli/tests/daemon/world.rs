@@ -132,7 +132,7 @@ fn is_keeper(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let is_dead = stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'));
     let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    !is_dead && command.ends_with(b"\0keeper\0")
+    !is_dead && command.ends_with(b"\0supervise\0sandbox\0")
 }
 
 fn has_open_below(pid: i32, root: &Path) -> bool {

@@ -222,7 +222,7 @@ fn processes_of(root: &Path) -> Vec<u32> {
     let is_ours = |pid: &u32| {
         let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let mut words = command.split(|byte| *byte == 0);
-        words.any(|word| word == b"keeper" || word == b"serve") && has_open(*pid, root)
+        words.any(|word| word == b"supervise" || word == b"serve") && has_open(*pid, root)
     };
     numbers.filter(is_ours).collect()
 }

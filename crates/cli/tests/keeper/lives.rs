@@ -6,10 +6,12 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use offleash_core::error::ErrorKind;
+use offleash_manager::frames::frame;
 use offleash_manager::keeper::answer::{Answer, Made};
 use offleash_manager::keeper::message::{EndReason, Ended, Hello, KeeperReply, KeeperRequest, Selector, VERSION};
 use offleash_manager::keeper::order::{ENDED, SOCKET};
-use offleash_manager::keeper::{COMMAND, Keeper, KeeperError};
+use offleash_manager::keeper::{Keeper, KeeperError};
+use offleash_manager::roles::{SUPERVISE_COMMAND, SupervisorRole};
 use offleash_protocol::encode;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -244,14 +246,14 @@ fn a_sandbox_of_which_nobody_has_heard_is_ended() {
     let order = order(&site);
     let mut command = Command::new(super::support::binary());
     command
-        .arg(COMMAND)
+        .args([SUPERVISE_COMMAND, SupervisorRole::Sandbox.word()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
     drop(child.stdout.take());
-    let text = serde_json::to_vec(&order).unwrap();
-    child.stdin.take().unwrap().write_all(&text).unwrap();
+    let order_frame = frame(&order).unwrap();
+    child.stdin.take().unwrap().write_all(&order_frame).unwrap();
     assert!(!child.wait().unwrap().success());
     assert_eq!(remains(&site), Vec::<PathBuf>::new());
     assert!(!exists(&order.socket()));
@@ -317,9 +319,7 @@ fn a_sandbox_may_be_deep_in_the_file_system() {
         let directory = site.state().join("d".repeat(120)).join("e".repeat(120));
         std::fs::create_dir_all(&directory).unwrap();
         order.directory = directory.as_path().into();
-        let Answer::Made(Made { hello, descent }) = launch(&order) else {
-            panic!("it was not made");
-        };
+        let Made { hello, descent, .. } = launch(&order).into_result().unwrap();
         let keeper = Keeper::in_directory(&directory);
         let kept = Kept {
             site,

@@ -10,10 +10,12 @@ use offleash_core::level::Degrade;
 use offleash_core::spec::Descent;
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
+use offleash_manager::frames::{frame, only};
 use offleash_manager::keeper::answer::{Answer, Made};
 use offleash_manager::keeper::message::{Hello, StartExec};
 use offleash_manager::keeper::order::{LimitsOrder, NetworkOrder, SandboxOrder, Template};
-use offleash_manager::keeper::{COMMAND, ExecNews, ExecStream, Keeper};
+use offleash_manager::keeper::{ExecNews, ExecStream, Keeper};
+use offleash_manager::roles::{SUPERVISE_COMMAND, SupervisorRole};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::support::Site;
@@ -67,17 +69,17 @@ pub(crate) fn order(site: &Site) -> SandboxOrder {
 pub(crate) fn launch(order: &SandboxOrder) -> Answer {
     let mut command = Command::new(super::support::binary());
     command
-        .arg(COMMAND)
+        .args([SUPERVISE_COMMAND, SupervisorRole::Sandbox.word()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
-    let text = serde_json::to_vec(order).unwrap();
-    child.stdin.take().unwrap().write_all(&text).unwrap();
+    let order = frame(order).unwrap();
+    child.stdin.take().unwrap().write_all(&order).unwrap();
     let mut answer = Vec::new();
     child.stdout.take().unwrap().read_to_end(&mut answer).unwrap();
     std::thread::spawn(move || child.wait());
-    serde_json::from_slice(&answer).unwrap()
+    only(&answer).unwrap()
 }
 
 impl Kept {
@@ -90,7 +92,7 @@ impl Kept {
         let site = Site::new();
         let mut order = order(&site);
         change(&mut order);
-        let Made { hello, descent } = launch(&order).into_result().unwrap();
+        let Made { hello, descent, .. } = launch(&order).into_result().unwrap();
         let keeper = Keeper::in_directory(order.directory.as_path());
         Self {
             site,
@@ -144,7 +146,7 @@ pub(crate) fn is_keeper(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let is_dead = stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'));
     let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    !is_dead && command.ends_with(b"\0keeper\0")
+    !is_dead && command.ends_with(b"\0supervise\0sandbox\0")
 }
 
 pub(crate) fn shell(script: &str) -> StartExec {

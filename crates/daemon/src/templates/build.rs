@@ -7,7 +7,8 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
 
 use offleash_core::text::one_line;
-use offleash_manager::templates::{BUILDER, BuildEvent, BuildOrder};
+use offleash_manager::roles::SupervisorRole;
+use offleash_manager::templates::{BuildEvent, BuildOrder};
 use offleash_sys::spawn::{Orphaned, Session, Spawn, spawn};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, WaitIdStatus, pidfd_open};
@@ -30,7 +31,7 @@ pub(super) async fn build(program: Option<&Path>, order: &BuildOrder, tell: impl
         .to_vec();
     let env = owners_variables();
     let spawned = spawn(&Spawn {
-        argv: &[argv, BUILDER.into()],
+        argv: &SupervisorRole::BuildTemplate.arguments(&argv),
         env: &env,
         cwd: Some(b"/"),
         descriptors: &[theirs.as_fd(), telling.as_fd(), telling.as_fd()],

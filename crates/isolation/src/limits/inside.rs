@@ -2,7 +2,7 @@
 //! supervisor, whoever is in them.
 //!
 //! A process of its own enters the sandbox's user namespace for it, because who does that must have one thread: our
-//! program under a hidden command ([`COMMAND`]). It holds capabilities over the sandbox's ids alone, sees nothing of the
+//! program in a role of its own ([`MEASURE_ROLE`]). It holds capabilities over the sandbox's ids alone, sees nothing of the
 //! sandbox but the layer, reads names and sizes, and ends with the supervisor.
 
 use std::fs::OpenOptions;
@@ -11,17 +11,21 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::{Duration, Instant};
 
+use offleash_protocol::{Decoder, Dialogue, encode};
 use offleash_sys::namespaces::enter_user;
 use offleash_sys::process;
 use offleash_sys::spawn::{Orphaned, Session, Spawn, spawn};
 use rustix::fs::OFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
+use serde::{Deserialize, Serialize};
 
 use super::layer::{LayerUsage, measure_once};
 
-/// The hidden command of our program that measures a layer; see [`measure_as_superuser`].
-pub const COMMAND: &str = "measure-layer";
+/// The hidden command of our program; the word behind it is the role of the process.
+pub const SUPERVISE_COMMAND: &str = "supervise";
+/// The role of a process that measures a layer; see [`measure_as_superuser`].
+pub const MEASURE_ROLE: &str = "measure-layer";
 /// Our program, even when its file was replaced or removed.
 const OWN_PROGRAM: &[u8] = b"/proc/self/exe";
 /// The layer, for the process that measures it: after the standard descriptors.
@@ -47,7 +51,7 @@ impl InsideMeasurement {
         let (answer, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
         rustix::io::ioctl_fionbio(&answer, true)?;
         let spawned = spawn(&Spawn {
-            argv: &[OWN_PROGRAM.to_vec(), COMMAND.into()],
+            argv: &[OWN_PROGRAM.to_vec(), SUPERVISE_COMMAND.into(), MEASURE_ROLE.into()],
             env: &[],
             cwd: Some(b"/"),
             descriptors: &[namespace.as_fd(), theirs.as_fd(), null.as_fd(), layer],
@@ -95,7 +99,7 @@ impl Drop for InsideMeasurement {
     }
 }
 
-/// Measures a layer as the superuser of a user namespace, and writes what was found to `answer`: a line of numbers.
+/// Measures a layer as the superuser of a user namespace, and writes what was found to `answer`, in one frame.
 ///
 /// The namespace is standard input, the layer the first descriptor after the standard ones. The calling process must have
 /// one thread, and is the superuser's from then on.
@@ -107,28 +111,43 @@ pub fn measure_as_superuser(mut answer: impl Write) -> io::Result<()> {
     let layer = OpenOptions::new().read(true).custom_flags(flags).open(LAYER)?;
     enter_user(io::stdin().as_fd())?;
     let usage = measure_once(layer.as_fd())?;
-    answer.write_all(shown(&usage).as_bytes())?;
+    answer.write_all(&shown(&usage)?)?;
     answer.flush()
 }
 
-fn shown(usage: &LayerUsage) -> String {
-    let LayerUsage {
+/// What the process says that measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct MeasureAnswer {
+    bytes: u64,
+    inodes: u64,
+    names: u64,
+    depth: u64,
+}
+
+impl Dialogue for MeasureAnswer {
+    const MAX_FRAME: usize = 64;
+}
+
+fn shown(usage: &LayerUsage) -> io::Result<Vec<u8>> {
+    let answer = MeasureAnswer {
+        bytes: usage.bytes,
+        inodes: usage.inodes,
+        names: usage.names,
+        depth: usage.depth,
+    };
+    encode(&answer).map_err(io::Error::other)
+}
+
+fn parse(frame: &[u8]) -> Option<LayerUsage> {
+    let mut decoder = Decoder::new();
+    decoder.push(frame);
+    let MeasureAnswer {
         bytes,
         inodes,
         names,
         depth,
-        ..
-    } = usage;
-    format!("{bytes} {inodes} {names} {depth}\n")
-}
-
-fn parse(text: &[u8]) -> Option<LayerUsage> {
-    let line = str::from_utf8(text).ok()?.strip_suffix('\n')?;
-    let numbers: Option<Vec<u64>> = line.split(' ').map(|word| word.parse().ok()).collect();
-    let [bytes, inodes, names, depth] = numbers?[..] else {
-        return None;
-    };
-    Some(LayerUsage {
+    } = decoder.next().ok()??;
+    (decoder.pending() == 0).then(|| LayerUsage {
         bytes,
         inodes,
         names,
@@ -150,17 +169,13 @@ mod tests {
             depth: 4,
             ..LayerUsage::default()
         };
-        assert_eq!(parse(shown(&usage).as_bytes()), Some(usage));
-        for bad in [
-            "",
-            "\n",
-            "1 2 3 4",
-            "1 2 3\n",
-            "1 2 3 4 5\n",
-            "1 2 3 -4\n",
-            "running 0 tests\n",
-        ] {
-            assert_eq!(parse(bad.as_bytes()), None, "{bad:?}");
+        let frame = shown(&usage).unwrap();
+        assert_eq!(parse(&frame), Some(usage));
+        for length in 0..frame.len() {
+            assert_eq!(parse(&frame[..length]), None, "{length}");
+        }
+        for bad in [b"running 0 tests\n".to_vec(), [frame.as_slice(), b"x"].concat()] {
+            assert_eq!(parse(&bad), None, "{bad:?}");
         }
     }
 }

@@ -20,7 +20,7 @@ mod tmpfs;
 mod walk;
 mod watcher;
 
-pub use inside::{COMMAND as MEASURE_COMMAND, measure_as_superuser};
+pub use inside::{MEASURE_ROLE, SUPERVISE_COMMAND, measure_as_superuser};
 pub use layer::{LayerMeter, LayerUsage};
 pub(crate) use oom_score::{COMMAND_OOM_SCORE, OOM_SCORE, prefer_to_kill};
 pub(crate) use process_tree::ProcessTree;

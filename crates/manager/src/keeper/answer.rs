@@ -1,21 +1,23 @@
-//! What a keeper says of its order: one JSON document on its standard output, which it then closes.
+//! What a keeper says of its order: one frame on its standard output, which it then closes.
 //!
 //! Nothing was made, and nothing is left, unless it says [`Answer::Made`]. Before its whole order was read a keeper makes
 //! nothing; one that cannot give its answer, because who asked has died, takes back what it made and ends.
 
-use offleash_core::error::ErrorKind;
+use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::spec::Descent;
+use offleash_core::text::Text;
+use offleash_protocol::Dialogue;
 use serde::{Deserialize, Serialize};
 
 use super::error::KeeperError;
 use super::message::Hello;
+use offleash_core::error::with_causes;
 
 /// What became of an order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// The sandbox is there, and its socket listens.
-    Made(Made),
+    Made(Box<Made>),
     /// It cannot be made.
     NotMade {
         /// What kind of failure it is.
@@ -34,16 +36,33 @@ pub struct Made {
     pub hello: Hello,
     /// Where it lies: below no zygote if that which was meant is gone or cannot be entered.
     pub descent: Descent,
+    /// Where commands start inside that are not told where.
+    pub cwd: Text,
+    /// What its owner should know now, a line each.
+    pub notes: Vec<String>,
+}
+
+impl Dialogue for Answer {
+    const MAX_FRAME: usize = 64 * 1024;
 }
 
 impl Answer {
+    /// That it cannot be made, because of `error`.
+    pub(super) fn not_made(error: &impl Explained) -> Self {
+        Self::NotMade {
+            kind: error.kind(),
+            message: with_causes(error),
+            hint: error.hint(),
+        }
+    }
+
     /// The sandbox, or why there is none.
     ///
     /// # Errors
     /// [`KeeperError::NotMade`].
     pub fn into_result(self) -> Result<Made, KeeperError> {
         match self {
-            Self::Made(made) => Ok(made),
+            Self::Made(made) => Ok(*made),
             Self::NotMade { kind, message, hint } => Err(KeeperError::NotMade { kind, message, hint }),
         }
     }

@@ -1,4 +1,4 @@
-//! What a keeper is told to make: all that it needs, as JSON on its standard input.
+//! What a keeper is told to make: all that it needs, as one frame on its standard input.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -21,6 +21,7 @@ use offleash_core::spec::{Descent, NetworkSpec, RootChoice, SandboxSpec};
 use offleash_core::template::TemplateName;
 use offleash_core::text::Text;
 use offleash_core::units::{Bytes, CpuCount};
+use offleash_protocol::Dialogue;
 use serde::{Deserialize, Serialize};
 
 /// The name of a keeper's socket in its directory.
@@ -64,12 +65,15 @@ pub struct SandboxOrder {
     pub longest_hold_ms: Option<u64>,
 }
 
+impl Dialogue for SandboxOrder {
+    const MAX_FRAME: usize = 8 * 1024 * 1024;
+}
+
 /// How long a client may hold a sandbox still unless it is ordered otherwise; clients themselves know shorter times.
 pub const LONGEST_HOLD: Duration = Duration::from_secs(300);
 
 /// What the files of a sandbox are at first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum Template {
     /// The host's programs below a root that can be written to.
     #[default]
@@ -82,7 +86,6 @@ pub enum Template {
 
 /// What a sandbox may use; there is no limit where nothing is said.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct LimitsOrder {
     /// CPUs at once.
     pub cpus: Option<CpuCount>,
@@ -96,7 +99,6 @@ pub struct LimitsOrder {
 
 /// What a sandbox may reach, and what becomes of its requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct NetworkOrder {
     /// Any public address, unless a rule says otherwise.
     pub internet: bool,
@@ -116,7 +118,6 @@ pub struct NetworkOrder {
 
 /// How the outside is reached; as the machine itself does, where nothing is said.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct WayOutOrder {
     /// Addresses of servers that are asked for names.
     pub dns_servers: Vec<String>,
@@ -391,5 +392,60 @@ impl SandboxOrder {
     /// Where its socket is.
     pub fn socket(&self) -> PathBuf {
         self.directory.as_path().join(SOCKET)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use offleash_core::spec::ProcessRef;
+
+    use super::*;
+    use crate::frames::{frame, only};
+
+    fn order() -> SandboxOrder {
+        SandboxOrder {
+            id: "a".parse().unwrap(),
+            state: Text(b"/s/\xff".to_vec()),
+            directory: "/s/a".into(),
+            template: Template::Built("python".parse().unwrap()),
+            env: vec![("A".into(), "".into())],
+            level: Some(Level::Process),
+            min_level: Some(Level::ProcessLandlock),
+            degrade: Degrade::Allow,
+            limits: LimitsOrder {
+                cpus: Some(CpuCount { millis: 1500 }),
+                memory: Some(Bytes(u64::MAX)),
+                disk: None,
+                pids: Some(7),
+            },
+            network: NetworkOrder {
+                internet: true,
+                allow: vec!["example.com:443".to_owned()],
+                headers: vec![HeaderOrder {
+                    host: "example.com".to_owned(),
+                    name: "X".to_owned(),
+                    value: "secret".to_owned(),
+                }],
+                way_out: WayOutOrder {
+                    dns_servers: vec!["192.0.2.1".to_owned()],
+                    proxy: Some(ProxyOrder {
+                        address: "p:1".to_owned(),
+                        credentials: Some(("n".to_owned(), "p".to_owned())),
+                    }),
+                },
+                ..NetworkOrder::default()
+            },
+            allow_ptrace: true,
+            descent: Descent::Below(ProcessRef { pid: 7, start_ticks: 9 }),
+            wants_copy: true,
+            is_copied: true,
+            longest_hold_ms: Some(1),
+        }
+    }
+
+    #[test]
+    fn an_order_arrives_as_it_was_given() {
+        let sent = order();
+        assert_eq!(only::<SandboxOrder>(&frame(&sent).unwrap()).unwrap(), sent);
     }
 }

@@ -8,21 +8,34 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::id::RunId;
 use offleash_core::spec::SandboxSpec;
 use offleash_core::text::Text;
 use offleash_isolation::sandbox::Enforcement;
+use offleash_protocol::Dialogue;
 use serde::{Deserialize, Serialize};
 
-use super::hold::{Facts, Held, Start, Wanted, detach};
-use super::message::Hello;
+use super::answer::Answer;
+use super::hold::{Held, ServiceSpec, Start, detach, shell};
 use super::order::LONGEST_HOLD;
-use crate::lifecycle::{Kept, ManagerError, RunReport, record_kept};
-use offleash_core::error::with_causes;
+use crate::lifecycle::making::{CallerEnvironment, LaunchSpec, PlannedCommand, StateSource};
+use crate::lifecycle::{KeptSandbox, ManagerError, RunReport, record_kept};
 
-/// The hidden command of our program that such a keeper is.
-pub const HOLD_COMMAND: &str = "hold";
+/// What the process is told that is to hold a sandbox for one program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LocalOrder {
+    /// The id of the sandbox, which no other has.
+    pub id: RunId,
+    /// The sandbox's own directory, which exists and is private (mode 0700).
+    pub directory: Text,
+    /// The arguments of the program, which say what is to be made.
+    pub arguments: Vec<Text>,
+}
+
+impl Dialogue for LocalOrder {
+    // As much as a process may be started with (execve(2)).
+    const MAX_FRAME: usize = 8 * 1024 * 1024;
+}
 
 /// A sandbox for one program.
 #[derive(Debug)]
@@ -41,30 +54,6 @@ pub struct OwnOrder {
     pub command: Vec<OsString>,
 }
 
-/// What became of the order of such a keeper: one JSON document on its standard output.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OwnAnswer {
-    /// The sandbox is there, and its socket listens.
-    Made {
-        /// Who it is.
-        hello: Box<Hello>,
-        /// Where commands start, inside.
-        cwd: Text,
-        /// What the user should know now, a line each.
-        notes: Vec<String>,
-    },
-    /// It cannot be made.
-    NotMade {
-        /// What kind of failure it is.
-        kind: ErrorKind,
-        /// What was tried, and why it failed, with its causes.
-        message: String,
-        /// What to do.
-        hint: Option<String>,
-    },
-}
-
 /// Makes the sandbox of `order`, tells `answered` what came of it, and serves the sandbox until that ends; answers its
 /// record, if there was a sandbox.
 ///
@@ -74,7 +63,7 @@ pub enum OwnAnswer {
 /// When the audit log cannot be written.
 pub fn hold_own(
     order: OwnOrder,
-    answered: impl FnOnce(&OwnAnswer) -> io::Result<()>,
+    answered: impl FnOnce(&Answer) -> io::Result<()>,
 ) -> Result<Option<RunReport>, ManagerError> {
     detach();
     let began = Instant::now();
@@ -86,68 +75,50 @@ pub fn hold_own(
         cwd,
         command,
     } = order;
-    let made = Held::make(Wanted {
-        spec: &spec,
-        id: &id,
-        state: state.as_deref(),
+    let shell = shell();
+    let made = Held::make(ServiceSpec {
+        launch: LaunchSpec {
+            spec,
+            id,
+            state: StateSource::Unswept(state.as_deref()),
+            environment: CallerEnvironment::Own,
+            planned_for: PlannedCommand::Known(&shell),
+            user: None,
+            recorded: &command,
+            purpose: None,
+            wants_copy: false,
+        },
         directory: &directory,
-        command,
-        purpose: None,
         cwd: Some(cwd.map_or(Start::Usual, Start::At)),
-        inherits: true,
-        wants_copy: false,
         longest_hold: LONGEST_HOLD,
     });
     let held = match made {
         Ok(held) => held,
         Err(error) => {
             // Nobody may be there to hear it, and there is nothing to be undone.
-            let _told = answered(&OwnAnswer::NotMade {
-                kind: error.kind(),
-                message: with_causes(&error),
-                hint: error.hint(),
-            });
+            let _told = answered(&Answer::not_made(&error));
             return Ok(None);
         }
     };
-    let hello = held.serving.hello.clone();
+    let hello = &held.service.hello;
     let enforcement = Enforcement {
         enforced: hello.enforced.clone(),
         not_enforced: hello.not_enforced.clone(),
     };
-    let told = answered(&OwnAnswer::Made {
-        hello: Box::new(hello),
-        cwd: Text::from(&held.facts.cwd),
-        notes: held.facts.outside.news(),
-    });
-    if told.is_err() {
+    if answered(&held.answer()).is_err() {
         held.undo();
         return Ok(None);
     }
     let mut recorded = Ok(None);
-    held.serve_for(|ended, remains, live, own_root, facts| {
-        let Facts {
-            state,
-            host,
-            plan,
-            outside,
-            command,
-            ..
-        } = facts;
-        recorded = record_kept(Kept {
-            spec: &spec,
-            state,
-            host,
-            plan,
-            outside,
+    held.serve_for(|ended, remains, setup| {
+        recorded = record_kept(KeptSandbox {
+            setup,
             command,
             enforcement,
             began,
             ended,
             denials: remains.denials,
             account: remains.network,
-            live,
-            own_root,
         })
         .map(Some);
     });

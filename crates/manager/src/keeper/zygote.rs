@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 ///
 /// # Errors
 /// What the kernel answered: `NotFound` when the zygote is gone, or is none.
-pub(super) fn connect(zygote: ProcessRef) -> io::Result<OwnedFd> {
+pub(crate) fn connect(zygote: ProcessRef) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     // Its root is the built one: it left the host's before it ran anything.
     let root = rustix::fs::open(format!("/proc/{}/root", zygote.pid), flags, Mode::empty())?;

@@ -1,152 +1,408 @@
-//! From a spec to a sandbox with its gateway: what a run and a keeper have in common.
+//! From a spec to a sandbox with its gateway: the steps by which every supervisor makes its sandbox, in their order.
+//!
+//! Who asked differs in a [`LaunchSpec`] and in nothing else: [`SandboxMaking::begin`] has the kernel make namespaces and
+//! finds out meanwhile what planning needs, [`SandboxMaking::plan`] resolves the spec, [`SandboxMaking::make`] puts the run
+//! on record and makes the sandbox. What is left of it at its end is a [`SandboxSetup`].
 
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use offleash_core::id::RunId;
-use offleash_core::plan::{Entry, Node, Plan};
-use offleash_core::spec::{Access, SandboxSpec};
+use offleash_core::level::Level;
+use offleash_core::plan::{Entry, Environment, Node, Plan};
+use offleash_core::spec::{Access, Descent, SandboxSpec};
 use offleash_core::text::Text;
 use offleash_gateway::{Gateway, Trust};
 use offleash_isolation::guest_image;
-use offleash_isolation::sandbox::{Leftovers, Sandbox};
-use offleash_store::{HostPath, LiveRun, NewRun, Tending};
+use offleash_isolation::sandbox::{Enforcement, Leftovers, Sandbox};
+use offleash_store::{HostIdentity, HostPath, LiveRun, NewRun, StateDirectory, Tending};
 
-use super::ahead::Ahead;
 use super::level::Chosen;
 use super::network::{self, Outside};
+use super::preload::Preload;
 use super::published::PublishedPorts;
 use super::secrets;
-use super::{ManagerError, OwnRoot};
+use super::{ManagerError, OwnRoot, open_state, this_host};
+use crate::keeper::zygote;
 use offleash_planner::{self, ExecBasis, Host, PlanError};
 
-/// A spec, resolved.
+/// A sandbox that is to be made, for whoever asked.
 #[derive(Debug)]
-pub(crate) struct Resolved {
-    pub(crate) host: Host,
-    pub(crate) plan: Plan,
-    pub(crate) basis: ExecBasis,
-    /// The root of its own, if it has one: to be discarded when the sandbox is gone.
-    pub(crate) own_root: Option<OwnRoot>,
-    /// What connections are opened with, if any are.
-    trust: Option<Arc<Trust>>,
+pub(crate) struct LaunchSpec<'a> {
+    /// What it is.
+    pub(crate) spec: SandboxSpec,
+    /// Its id, which no other has.
+    pub(crate) id: RunId,
+    /// Where its run is recorded.
+    pub(crate) state: StateSource<'a>,
+    /// Which variables of its caller it may have, as far as its spec lets them in.
+    pub(crate) environment: CallerEnvironment<'a>,
+    /// What planning looks at.
+    pub(crate) planned_for: PlannedCommand<'a>,
+    /// Who the command runs as, by name; the usual user when absent.
+    pub(crate) user: Option<&'a str>,
+    /// What the run is recorded as.
+    pub(crate) recorded: &'a [OsString],
+    /// What it is part of, for lists of runs; nothing when a person asked for it.
+    pub(crate) purpose: Option<&'static str>,
+    /// Whether a copy of its zygote's process is wanted as soon as it is made.
+    pub(crate) wants_copy: bool,
 }
 
-impl Resolved {
-    /// Resolves `spec` on `host` for a run of `command` at the level that was chosen.
-    ///
-    /// # Errors
-    /// As [`offleash_planner::resolve`], and when the certificate authorities of the machine are needed and cannot be read.
-    pub(crate) fn of(
-        spec: &SandboxSpec,
-        host: Host,
-        command: &[OsString],
-        id: RunId,
-        chosen: &Chosen,
-    ) -> Result<Self, ManagerError> {
-        let resolve =
-            |host: &Host, id: RunId, directory: &Path| offleash_planner::resolve(spec, host, command, id, directory);
-        Self::by(resolve, spec, host, id, chosen)
+/// The state directory of a launch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum StateSource<'a> {
+    /// That path or the usual one; what crashed runs left there is finished first.
+    Swept(Option<&'a Path>),
+    /// The same, without a look at what is there.
+    Unswept(Option<&'a Path>),
+    /// One that is open.
+    Open(&'a StateDirectory),
+}
+
+impl StateSource<'_> {
+    fn open(self) -> Result<StateDirectory, ManagerError> {
+        match self {
+            Self::Swept(path) => open_state(path),
+            Self::Unswept(path) => Ok(StateDirectory::open(path, &HostIdentity::of_this_process())?),
+            Self::Open(state) => Ok(state.clone()),
+        }
+    }
+}
+
+/// The variables that a caller has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum CallerEnvironment<'a> {
+    /// Those of this process.
+    Own,
+    /// Those of this process, and these.
+    OwnAnd(&'a Environment),
+    /// None.
+    Empty,
+}
+
+/// The command that a plan is made for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum PlannedCommand<'a> {
+    /// This one.
+    Known(&'a [OsString]),
+    /// One that will be known later.
+    Later,
+}
+
+impl<'a> PlannedCommand<'a> {
+    fn words(self) -> &'a [OsString] {
+        match self {
+            Self::Known(words) => words,
+            Self::Later => &[],
+        }
     }
 
-    /// The same for a sandbox that will wait for its command.
+    fn resolve(
+        self,
+        spec: &SandboxSpec,
+        host: &Host,
+        id: RunId,
+        directory: &Path,
+    ) -> Result<(Plan, ExecBasis), PlanError> {
+        match self {
+            Self::Known(words) => offleash_planner::resolve(spec, host, words, id, directory),
+            Self::Later => offleash_planner::resolve_without_command(spec, host, id, directory),
+        }
+    }
+}
+
+/// A sandbox on its way: its level is chosen, and the kernel is at work.
+#[derive(Debug)]
+pub(crate) struct SandboxMaking<'a> {
+    launch: LaunchSpec<'a>,
+    chosen: Chosen,
+    state: StateDirectory,
+    host: Host,
+}
+
+/// A sandbox that can be made.
+#[derive(Debug)]
+pub(crate) struct PlannedSandbox {
+    host: Host,
+    plan: Plan,
+    basis: ExecBasis,
+    own_root: Option<OwnRoot>,
+    outside: Outside,
+}
+
+/// What a sandbox was made from and what of it is on disk: all that its end needs.
+#[derive(Debug)]
+pub(crate) struct SandboxSetup {
+    pub(crate) spec: SandboxSpec,
+    pub(crate) chosen: Chosen,
+    pub(crate) state: StateDirectory,
+    pub(crate) host: Host,
+    /// As it was carried out.
+    pub(crate) plan: Plan,
+    /// What its commands start from.
+    pub(crate) basis: ExecBasis,
+    /// What the gateway has, and the sandbox has not.
+    pub(crate) outside: Outside,
+    /// The root of its own, if it has one.
+    pub(crate) own_root: Option<OwnRoot>,
+    pub(crate) live: LiveRun,
+    /// What there is to say of what was asked for, a line each.
+    pub(crate) notes: Vec<String>,
+}
+
+/// A sandbox that was made, which this process holds.
+#[derive(Debug)]
+pub(crate) struct HeldSandbox {
+    pub(crate) running: RunningSandbox,
+    pub(crate) setup: SandboxSetup,
+    /// What can be done for later runs while this one waits.
+    pub(crate) tending: Tending,
+}
+
+/// What there is of a sandbox while it runs.
+#[derive(Debug)]
+pub(crate) struct RunningSandbox {
+    pub(crate) sandbox: Box<dyn Sandbox>,
+    /// What serves its network, if it has one.
+    pub(crate) gateway: Option<Gateway>,
+    /// An interpreter that waits in it, to be the command if it can.
+    pub(crate) preload: Option<Preload>,
+}
+
+/// Why there is no sandbox, and what is on record of it.
+#[derive(Debug)]
+pub(crate) struct Unmade {
+    pub(crate) error: ManagerError,
+    /// Absent where it failed before there was anything.
+    pub(crate) setup: Option<Box<SandboxSetup>>,
+}
+
+impl PlannedSandbox {
+    /// As it was resolved.
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+}
+
+impl Unmade {
+    /// Removes what is on record of it.
+    pub(crate) fn forget(self) -> ManagerError {
+        if let Some(setup) = self.setup {
+            setup.forget();
+        }
+        self.error
+    }
+}
+
+impl<'a> SandboxMaking<'a> {
+    /// Chooses the level, which has the kernel begin, and finds out meanwhile where this is.
     ///
     /// # Errors
-    /// As [`Self::of`].
-    pub(super) fn without_command(
-        spec: &SandboxSpec,
-        host: Host,
-        id: RunId,
-        chosen: &Chosen,
-    ) -> Result<Self, ManagerError> {
-        let resolve = |host: &Host, id: RunId, directory: &Path| {
-            offleash_planner::resolve_without_command(spec, host, id, directory)
-        };
-        Self::by(resolve, spec, host, id, chosen)
+    /// When the level is not to be had, or the state directory cannot be used.
+    pub(crate) fn begin(mut launch: LaunchSpec<'a>) -> Result<Self, ManagerError> {
+        let mut chosen = choose(&mut launch)?;
+        if let (Descent::Below(zygote), true) = (launch.spec.descent, launch.wants_copy) {
+            // Otherwise it is asked for when it is to come in.
+            let _asked = zygote::connect(zygote).map(|socket| chosen.ask_for_copy(socket));
+        }
+        let state = launch.state.open()?;
+        let mut host = this_host(state.path())?;
+        match launch.environment {
+            CallerEnvironment::Own => {}
+            CallerEnvironment::OwnAnd(more) => host.env.extend(more.iter().cloned()),
+            CallerEnvironment::Empty => host.env = Vec::new(),
+        }
+        Ok(Self {
+            launch,
+            chosen,
+            state,
+            host,
+        })
     }
 
+    /// Where its run is recorded.
+    pub(crate) fn state(&self) -> &StateDirectory {
+        &self.state
+    }
+
+    /// The level that was chosen.
+    pub(crate) fn level(&self) -> Level {
+        self.chosen.level()
+    }
+
+    /// Resolves the spec; ports are listened on from now.
+    ///
+    /// # Errors
+    /// As [`offleash_planner::resolve`], and when what is to be outside of the sandbox is not to be had, or the user unknown.
     // In a frame of its own, which is not there while the command runs.
     #[inline(never)]
-    fn by(
-        resolve: impl FnOnce(&Host, RunId, &Path) -> Result<(Plan, ExecBasis), PlanError>,
-        spec: &SandboxSpec,
-        host: Host,
-        id: RunId,
-        chosen: &Chosen,
-    ) -> Result<Self, ManagerError> {
+    pub(crate) fn plan(&self) -> Result<PlannedSandbox, ManagerError> {
+        let LaunchSpec { spec, id, .. } = &self.launch;
         let trust = network::trust(&spec.network)?;
-        let own_root = OwnRoot::ready(spec, chosen.ids(), &host.state_directory, &id)?;
+        let own_root = OwnRoot::ready(spec, self.chosen.ids(), &self.host.state_directory, id)?;
         let host = Host {
-            ids: chosen.ids(),
+            ids: self.chosen.ids(),
             base: own_root.as_ref().map(OwnRoot::parts).transpose()?,
             trust: trust.as_deref().map(network::stores),
-            ..host
+            ..self.host.clone()
         };
         let run_directory = host.state_directory.join("runs").join(id.as_str());
-        let (plan, basis) = resolve(&host, id, &run_directory)?;
+        let command = self.launch.planned_for;
+        let (plan, basis) = command.resolve(spec, &host, id.clone(), &run_directory)?;
         let plan = Plan {
-            level: chosen.level(),
+            level: self.chosen.level(),
             ..plan
         };
-        Ok(Self {
+        let outside = outside(spec, &host, &plan, &basis, trust, command.words())?;
+        if let Some(name) = self.launch.user {
+            plan.user_named(name)?;
+        }
+        Ok(PlannedSandbox {
             host,
             plan,
             basis,
             own_root,
-            trust,
+            outside,
         })
     }
 
-    /// What the gateway has and the sandbox has not; ports are listened on from now.
+    /// Puts the run on record, makes the sandbox and starts its gateway.
     ///
     /// # Errors
-    /// When a secret, the proxy or a port that was asked for is not to be had.
-    pub(crate) fn outside(&self, spec: &SandboxSpec, command: &[OsString]) -> Result<Outside, ManagerError> {
-        Ok(Outside {
-            trust: self.trust.clone(),
-            secrets: secrets::ready(spec, &self.host, &self.plan, &self.basis.env, command)?,
-            upstream_proxy: network::upstream_proxy(&spec.network, &self.host)?,
-            published: PublishedPorts::listen(&spec.network.publish)?,
-        })
+    /// As [`Chosen::create`], and when the run cannot be recorded or the gateway not be started; nothing of the sandbox is
+    /// left then but what is on record.
+    // In a frame of its own, which is not there while the command runs.
+    #[inline(never)]
+    pub(crate) fn make(self, planned: PlannedSandbox) -> Result<HeldSandbox, Unmade> {
+        let PlannedSandbox {
+            host,
+            mut plan,
+            basis,
+            own_root,
+            outside,
+        } = planned;
+        let LaunchSpec {
+            spec,
+            recorded,
+            purpose,
+            ..
+        } = self.launch;
+        let new = NewRun {
+            purpose,
+            ..new_run(&spec, recorded, &plan, &host)
+        };
+        let live = match LiveRun::create(&self.state, new) {
+            Ok(live) => live,
+            Err(error) => {
+                return Err(Unmade {
+                    error: error.into(),
+                    setup: None,
+                });
+            }
+        };
+        place_layers(&mut plan, &live);
+        let mut tending = live.tending();
+        let mut setup = SandboxSetup {
+            notes: offleash_planner::grants_of_nothing(&spec, &host),
+            spec,
+            chosen: self.chosen,
+            state: self.state,
+            host,
+            plan,
+            basis,
+            outside,
+            own_root,
+            live,
+        };
+        match setup.start(&mut tending) {
+            Ok(running) => Ok(HeldSandbox {
+                running,
+                setup,
+                tending,
+            }),
+            Err(error) => Err(Unmade {
+                error,
+                setup: Some(Box::new(setup)),
+            }),
+        }
     }
 }
 
-/// A sandbox, and what serves its network if it has one.
-#[derive(Debug)]
-pub(crate) struct Made {
-    pub(crate) sandbox: Box<dyn Sandbox>,
-    pub(crate) gateway: Option<Gateway>,
-    /// An interpreter that waits in it, to be the command if it can.
-    pub(crate) ahead: Option<Ahead>,
+/// Chooses the level; below no zygote where the one that was meant is gone, or cannot be entered.
+fn choose(launch: &mut LaunchSpec<'_>) -> Result<Chosen, ManagerError> {
+    let chosen = Chosen::prepare(&launch.spec, &launch.id);
+    match launch.spec.descent {
+        Descent::Below(_) if chosen.is_err() => {
+            launch.spec.descent = Descent::Alone;
+            Chosen::prepare(&launch.spec, &launch.id)
+        }
+        _ => chosen,
+    }
 }
 
-/// Makes the sandbox of a run that is recorded, and starts its gateway.
-///
-/// # Errors
-/// As [`Chosen::create`], and when the gateway cannot be started; nothing of the sandbox is left then.
-// In a frame of its own, which is not there while the command runs.
-#[inline(never)]
-pub(crate) fn make(
+/// What the gateway has and the sandbox has not.
+fn outside(
     spec: &SandboxSpec,
-    chosen: &mut Chosen,
-    plan: &mut Plan,
-    outside: &Outside,
-    live: &mut LiveRun,
-    tending: &mut Tending,
-) -> Result<Made, ManagerError> {
-    plan.guest = guest_of_all(live, &plan.id);
-    let mut sandbox = chosen.create(plan, &mut Noted { live, tending })?;
-    forget_contents(plan);
-    let gateway = match sandbox.take_network() {
-        Some(sockets) => Some(network::start(&spec.network, &plan.limits, outside, sockets)?),
-        None => None,
-    };
-    Ok(Made {
-        sandbox,
-        gateway,
-        ahead: None,
+    host: &Host,
+    plan: &Plan,
+    basis: &ExecBasis,
+    trust: Option<Arc<Trust>>,
+    command: &[OsString],
+) -> Result<Outside, ManagerError> {
+    Ok(Outside {
+        trust,
+        secrets: secrets::ready(spec, host, plan, &basis.env, command)?,
+        upstream_proxy: network::upstream_proxy(&spec.network, host)?,
+        published: PublishedPorts::listen(&spec.network.publish)?,
     })
+}
+
+impl SandboxSetup {
+    /// Makes the sandbox and starts its gateway; while there is nothing to do, `tending` goes on.
+    fn start(&mut self, tending: &mut Tending) -> Result<RunningSandbox, ManagerError> {
+        let Self {
+            spec,
+            chosen,
+            plan,
+            outside,
+            live,
+            ..
+        } = self;
+        plan.guest = guest_of_all(live, &plan.id);
+        let mut sandbox = chosen.create(plan, &mut Noted { live, tending })?;
+        forget_contents(plan);
+        let gateway = match sandbox.take_network() {
+            Some(sockets) => Some(network::start(&spec.network, &plan.limits, outside, sockets)?),
+            None => None,
+        };
+        Ok(RunningSandbox {
+            sandbox,
+            gateway,
+            preload: None,
+        })
+    }
+
+    /// What is enforced, and what was asked for and is not.
+    pub(crate) fn enforcement(&self, sandbox: &dyn Sandbox) -> Enforcement {
+        let mut enforcement = sandbox.enforcement().clone();
+        if let Some(reason) = self.chosen.fallen() {
+            enforcement.lacks("level", reason);
+        }
+        enforcement
+    }
+
+    /// Removes what it has in the state directory.
+    pub(crate) fn forget(self) {
+        forget(self.own_root, self.live);
+    }
+}
+
+/// Removes what a sandbox has in the state directory; the next start does it where this fails.
+pub(crate) fn forget(own_root: Option<OwnRoot>, live: LiveRun) {
+    let _discarded = own_root.map(OwnRoot::discard);
+    let _erased = live.erase();
 }
 
 /// The guest's program as a file that all sandboxes execute. Where none can be made, as on a full disk, or executed, each
@@ -157,7 +413,7 @@ fn guest_of_all(live: &LiveRun, id: &RunId) -> Option<PathBuf> {
 }
 
 /// The run as the store is to know it.
-pub(crate) fn new_run(spec: &SandboxSpec, command: &[OsString], plan: &Plan, host: &Host) -> NewRun {
+fn new_run(spec: &SandboxSpec, command: &[OsString], plan: &Plan, host: &Host) -> NewRun {
     let mut layers: Vec<(usize, PathBuf)> = plan.entries.iter().filter_map(numbered_layer).collect();
     layers.sort();
     NewRun {
@@ -207,7 +463,7 @@ fn numbered_layer(entry: &Entry) -> Option<(usize, PathBuf)> {
 }
 
 /// Puts the store's directories in place of the plan's numbers.
-pub(crate) fn place_layers(plan: &mut Plan, live: &LiveRun) {
+fn place_layers(plan: &mut Plan, live: &LiveRun) {
     for entry in &mut plan.entries {
         let number = numbered_layer(entry);
         if let (Some((number, _)), Node::Overlay { layer, .. }) = (number, &mut entry.node) {

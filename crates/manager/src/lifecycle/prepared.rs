@@ -4,52 +4,47 @@
 //! is told by its inode, and that no file system was mounted or unmounted since is for the kernel to say.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
-use offleash_core::exec::ExecRequest;
+use offleash_core::exec::ExecEvent;
 use offleash_core::id::RunId;
 use offleash_core::level::Level;
 use offleash_core::plan::{Entry, Environment, Node, Plan};
+use offleash_core::record::LimitHit;
 use offleash_core::spec::{RootChoice, SandboxSpec};
 use offleash_core::template::PythonModule;
 use offleash_gateway::Gateway;
-use offleash_isolation::sandbox::SandboxEvent;
-use offleash_store::{LiveRun, StateDirectory};
+use offleash_isolation::error::IsolationError;
+use offleash_isolation::sandbox::{ExecId, Sandbox, SandboxEvent};
+use offleash_store::StateDirectory;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::ahead::{self, Ahead};
-use super::making::{Made, Resolved, new_run, place_layers};
-use super::{
-    ManagerError, Over, OwnRoot, RunReport, RunRequest, Task, carry_out, command_of, conclude, level, network, new_id,
+use super::making::{
+    CallerEnvironment, HeldSandbox, LaunchSpec, PlannedCommand, RunningSandbox, SandboxMaking, SandboxSetup,
+    StateSource,
 };
-use crate::drive::Door;
+use super::preload::{self, Preload};
+use super::{ManagerError, OwnRoot, RunReport, RunRequest, carry_out, conclude, level, new_id};
+use crate::run_client::ExecIo;
+use crate::sandbox_loop::{Attention, Ending, LoopSandbox, SandboxClient, SandboxLoop, WaitList};
 use offleash_planner::{self, ExecBasis, Host};
 
 /// A sandbox that waits for its command. Dropping it ends it; [`Self::discard`] does so and leaves nothing.
 #[derive(Debug)]
 pub struct Prepared {
-    spec: SandboxSpec,
-    chosen: level::Chosen,
-    state: StateDirectory,
-    host: Host,
-    outside: network::Outside,
+    setup: SandboxSetup,
+    running: RunningSandbox,
     /// As it was resolved.
     planned: Plan,
-    /// As it was carried out.
-    plan: Plan,
     /// What was where the plan's paths lead.
     places: Vec<Place>,
     mounts: Mounts,
-    made: Made,
-    own_root: Option<OwnRoot>,
-    /// What its commands start from, as far as that is known without one.
-    basis: ExecBasis,
     remains: Remains,
-    live: LiveRun,
 }
 
 /// What the kernel takes apart when this is dropped: for a moment when nobody waits for it any more.
@@ -57,7 +52,7 @@ pub struct Prepared {
 pub struct Remains {
     _mounts: Option<OwnedFd>,
     /// Nothing runs in it any more.
-    _sandbox: Option<Made>,
+    _sandbox: Option<RunningSandbox>,
 }
 
 /// A run for which a sandbox waits, with what its command starts from.
@@ -68,51 +63,45 @@ pub struct Checked {
 }
 
 impl Prepared {
-    /// Makes a sandbox of `spec` for a caller whose host this is.
+    /// Makes a sandbox of `spec` for a caller like this process, who has these variables beside.
     ///
     /// # Errors
     /// As [`super::run`].
-    pub fn make(spec: SandboxSpec, state: &StateDirectory, host: Host) -> Result<Self, ManagerError> {
+    pub fn make(spec: SandboxSpec, state: &StateDirectory, env: &Environment) -> Result<Self, ManagerError> {
         let mounts = Mounts::watch()?;
-        let id = new_id()?;
-        let mut chosen = level::Chosen::prepare(&spec, &id)?;
-        let resolved = Resolved::without_command(&spec, host, id, &chosen)?;
-        let outside = resolved.outside(&spec, &[])?;
-        let Resolved {
-            mut host,
-            plan: planned,
-            basis,
-            own_root,
-            ..
-        } = resolved;
+        let making = SandboxMaking::begin(LaunchSpec {
+            spec,
+            id: new_id()?,
+            state: StateSource::Open(state),
+            environment: CallerEnvironment::OwnAnd(env),
+            planned_for: PlannedCommand::Later,
+            user: None,
+            recorded: &[],
+            purpose: None,
+            wants_copy: false,
+        })?;
+        let ready = making.plan()?;
+        let planned = ready.plan().clone();
         let places = places(&planned);
-        let mut plan = planned.clone();
-        let mut live = LiveRun::create(state, new_run(&spec, &[], &plan, &host))?;
-        place_layers(&mut plan, &live);
-        let mut tending = live.tending();
-        let made = super::making::make(&spec, &mut chosen, &mut plan, &outside, &mut live, &mut tending)?;
+        let HeldSandbox {
+            running,
+            mut setup,
+            mut tending,
+        } = making.make(ready).map_err(|unmade| unmade.error)?;
         // The run itself is to have nothing else to do.
         while tending.step() {}
-        host.known = Some(Arc::new(offleash_planner::Known::read()));
+        setup.host.known = Some(Arc::new(offleash_planner::Known::read()));
         let remains = Remains {
-            _mounts: made.sandbox.keep_mounts(),
+            _mounts: running.sandbox.keep_mounts(),
             _sandbox: None,
         };
         Ok(Self {
-            spec,
-            chosen,
-            state: state.clone(),
-            host,
-            outside,
+            setup,
+            running,
             planned,
-            plan,
             places,
             mounts,
-            made,
-            own_root,
-            basis,
             remains,
-            live,
         })
     }
 
@@ -128,17 +117,16 @@ impl Prepared {
         is_wanted: &mut dyn FnMut() -> bool,
     ) -> Result<bool, ManagerError> {
         // One that was named may not exist, which the command's start is to tell.
-        let modules = self.own_root.as_ref().and_then(OwnRoot::imports);
-        let limits = &self.plan.limits;
-        let Some(modules) = modules.filter(|_| request.cwd.is_none() && ahead::fits(limits)) else {
+        let modules = self.setup.own_root.as_ref().and_then(OwnRoot::imports);
+        let limits = &self.setup.plan.limits;
+        let Some(modules) = modules.filter(|_| request.cwd.is_none() && preload::fits(limits)) else {
             return Ok(true);
         };
-        let like = self.command_of(request, &self.basis)?;
+        let like = self.setup.command_of(request, &self.setup.basis, Environment::new())?;
         let modules = modules.iter().map(PythonModule::to_string).collect();
-        let sandbox = &mut *self.made.sandbox;
-        self.made.ahead = Ahead::start(like, modules, sandbox, is_wanted)?;
-        let is_little = ahead::is_little(&sandbox.usage(), &self.plan.limits);
-        Ok(self.made.ahead.is_some() && is_little && self.has_no_changes())
+        self.running.preload = Preload::start(like, modules, &mut self.running, is_wanted)?;
+        let is_little = preload::is_little(&self.running.sandbox.usage(), limits);
+        Ok(self.running.preload.is_some() && is_little && self.has_no_changes())
     }
 
     /// Whether nothing in the workspace was changed.
@@ -147,22 +135,8 @@ impl Prepared {
             Node::Overlay { layer, .. } => Some(layer.join("upper")),
             _ => None,
         };
-        let mut layers = self.plan.entries.iter().filter_map(upper);
+        let mut layers = self.setup.plan.entries.iter().filter_map(upper);
         layers.all(|upper| std::fs::read_dir(upper).is_ok_and(|mut names| names.next().is_none()))
-    }
-
-    fn command_of(&self, request: &RunRequest, basis: &ExecBasis) -> Result<ExecRequest, ManagerError> {
-        let user = request
-            .user
-            .as_deref()
-            .map(|name| self.plan.user_named(name))
-            .transpose()?;
-        let task = Task {
-            request,
-            basis,
-            user: user.unwrap_or(&basis.user),
-        };
-        Ok(command_of(&task, &self.plan, Environment::new()))
     }
 
     /// Whether a sandbox of `spec` can wait for its command: not one that has what is its caller's alone (values of
@@ -180,69 +154,79 @@ impl Prepared {
 
     /// Whether it is as strong as its spec asks for; one that is not is of no use to later runs.
     pub fn is_whole(&self) -> bool {
-        self.chosen.fallen().is_none()
+        self.setup.chosen.fallen().is_none()
     }
 
-    /// What to wait for: then [`Self::is_alive`] has something to say.
-    pub fn interests(&self) -> Vec<PollFd<'_>> {
-        let sandbox = self.made.sandbox.wait_on(true).into_iter();
-        let mut interests: Vec<PollFd<'_>> = sandbox
-            .map(|interest| PollFd::from_borrowed_fd(interest.descriptor, PollFlags::IN))
-            .collect();
-        interests.extend(
-            self.made
-                .gateway
-                .as_ref()
-                .map(|gateway| PollFd::from_borrowed_fd(gateway.lives(), PollFlags::empty())),
-        );
-        interests
+    /// Waits for a run: has `hear` called whenever `listener` is readable, until that says that it is enough, `until` has come
+    /// or this can be of no use any more.
+    pub(crate) fn wait(&mut self, listener: BorrowedFd<'_>, until: Instant, hear: &mut dyn FnMut() -> bool) {
+        let mut client = HandoverClient {
+            attention: self.attention(),
+            mounts: &mut self.mounts,
+            listener,
+            until,
+            hear,
+        };
+        // One that fails is found out when it is to be used.
+        let _ended = SandboxLoop::new(&mut self.running).run(&mut client);
+    }
+
+    fn attention(&self) -> Attention {
+        match self.running.preload {
+            Some(_) => Attention::OnEvents,
+            None => Attention::NewsOnly,
+        }
     }
 
     /// Whether it can still be handed out, as far as can be told without a request.
     pub fn is_alive(&mut self) -> bool {
         let is_gone = |event: &SandboxEvent| matches!(event, SandboxEvent::Gone | SandboxEvent::Limit(_));
-        // Where nothing has run nothing can have reached a limit, and whoever asks waits.
-        let turned = match self.made.ahead {
-            Some(_) => self.made.sandbox.turn(true),
-            None => self.made.sandbox.news(true),
+        let turned = match self.attention() {
+            Attention::NewsOnly => self.running.sandbox.news(true),
+            _ => self.running.sandbox.turn(true),
         };
         !self.mounts.have_changed()
             && turned.is_ok_and(|events| !events.iter().any(is_gone))
-            && !self.made.gateway.as_ref().is_some_and(Gateway::has_ended)
+            && !self.running.gateway.as_ref().is_some_and(Gateway::has_ended)
     }
 
     /// Whether a run of `request` would make this sandbox at this moment; then, what it starts from. Everything that a
     /// run looks at is looked at again.
     pub fn check(&mut self, request: &RunRequest, host: Host) -> Option<Checked> {
-        if request.spec != self.spec || !self.is_alive() {
+        if request.spec != self.setup.spec || !self.is_alive() {
             return None;
         }
-        let is_current = |root: &OwnRoot| root.is_current(&self.spec, self.host.ids, &self.host.state_directory);
-        if !self.own_root.as_ref().is_none_or(is_current) {
+        let made_on = &self.setup.host;
+        let is_current = |root: &OwnRoot| root.is_current(&self.setup.spec, made_on.ids, &made_on.state_directory);
+        if !self.setup.own_root.as_ref().is_none_or(is_current) {
             return None;
         }
         let host = Host {
-            ids: self.host.ids,
-            base: self.host.base.clone(),
-            trust: self.host.trust.clone(),
-            state_directory: self.host.state_directory.clone(),
-            known: self.host.known.clone(),
+            ids: made_on.ids,
+            base: made_on.base.clone(),
+            trust: made_on.trust.clone(),
+            state_directory: made_on.state_directory.clone(),
+            known: made_on.known.clone(),
             ..host
         };
         let (id, directory) = (self.planned.id.clone(), &self.planned.run_directory);
-        let (plan, basis) = offleash_planner::resolve(&self.spec, &host, &request.command, id, directory).ok()?;
+        let (plan, basis) = offleash_planner::resolve(&self.setup.spec, &host, &request.command, id, directory).ok()?;
         let plan = Plan {
             level: self.planned.level,
             ..plan
         };
         let is_known_user = request.user.as_deref().is_none_or(|name| plan.user_named(name).is_ok());
         let is_same = plan == self.planned && is_known_user && places(&plan) == self.places;
-        let is_ready = match &self.made.ahead {
+        let is_ready = match &self.running.preload {
             None => true,
-            Some(ahead) => ahead.can_be(&self.command_of(request, &basis).ok()?, &*self.made.sandbox),
+            Some(preload) => {
+                let command = self.setup.command_of(request, &basis, Environment::new());
+                preload.can_be(&command.ok()?, &*self.running.sandbox)
+            }
         };
         let command = super::report::texts(&request.command);
-        (is_same && is_ready && self.live.begin(command, host.home.clone()).is_ok()).then_some(Checked { host, basis })
+        (is_same && is_ready && self.setup.live.begin(command, host.home.clone()).is_ok())
+            .then_some(Checked { host, basis })
     }
 
     /// Runs the command in it, and answers when all of it is over: nothing runs any more, but what was mounted is there
@@ -254,29 +238,23 @@ impl Prepared {
         self,
         request: &RunRequest,
         checked: Checked,
-        door: &mut dyn Door,
+        door: &mut dyn ExecIo,
         meanwhile: impl FnOnce(),
         remains: &mut Option<Remains>,
     ) -> Result<RunReport, ManagerError> {
         let Self {
-            chosen,
-            state,
-            outside,
-            plan,
-            mut made,
-            own_root,
+            setup,
+            mut running,
             remains: left,
-            live,
             ..
         } = self;
         let Checked { host, basis } = checked;
-        let user = request.user.as_deref().map(|name| plan.user_named(name)).transpose()?;
-        let task = Task {
-            request,
-            basis: &basis,
-            user: user.unwrap_or(&basis.user),
+        let mut setup = SandboxSetup {
+            notes: offleash_planner::grants_of_nothing(&request.spec, &host),
+            host,
+            basis,
+            ..setup
         };
-        let notes = offleash_planner::grants_of_nothing(&request.spec, &host);
         let mut meanwhile = Some(meanwhile);
         let mut chore = || {
             if let Some(meanwhile) = meanwhile.take() {
@@ -284,22 +262,14 @@ impl Prepared {
             }
             false
         };
-        let outcome = carry_out(&task, &chosen, &plan, outside, &mut made, &mut chore, door);
+        let outcome = carry_out(request, &mut setup, &mut running, &mut chore, door);
         drop(meanwhile);
         *remains = Some(Remains {
             // One that failed may not have ended.
-            _sandbox: outcome.is_ok().then_some(made),
+            _sandbox: outcome.is_ok().then_some(running),
             ..left
         });
-        let over = Over {
-            state,
-            host,
-            plan,
-            own_root,
-            live,
-            notes,
-        };
-        conclude(request, over, outcome)
+        conclude(request, setup, outcome)
     }
 
     /// Ends it unused. Nobody hears of it: nothing has run.
@@ -307,11 +277,56 @@ impl Prepared {
     /// # Errors
     /// When something of it cannot be removed.
     pub fn discard(mut self) -> Result<(), ManagerError> {
-        self.made.sandbox.kill()?;
-        drop(self.made);
-        let discarded = self.own_root.map_or(Ok(()), OwnRoot::discard);
-        self.live.erase()?;
+        self.running.sandbox.kill()?;
+        drop(self.running);
+        let discarded = self.setup.own_root.map_or(Ok(()), OwnRoot::discard);
+        self.setup.live.erase()?;
         Ok(discarded?)
+    }
+}
+
+/// A socket at which a run may ask for a sandbox that waits.
+struct HandoverClient<'a> {
+    attention: Attention,
+    mounts: &'a mut Mounts,
+    listener: BorrowedFd<'a>,
+    until: Instant,
+    hear: &'a mut dyn FnMut() -> bool,
+}
+
+impl SandboxClient for HandoverClient<'_> {
+    type Source = ();
+
+    fn wait_on<'c>(&'c self, _sandbox: &dyn Sandbox, waiting: &mut WaitList<'c, ()>) {
+        waiting.add((), self.listener, PollFlags::IN);
+    }
+
+    fn attention(&self) -> Attention {
+        self.attention
+    }
+
+    fn next_turn(&self) -> Option<Instant> {
+        Some(self.until)
+    }
+
+    fn hear(&mut self, held: &mut LoopSandbox<'_>, ready: &[()]) -> Result<(), IsolationError> {
+        if !ready.is_empty() && (self.hear)() {
+            held.end(Ending::ClientDone);
+        }
+        Ok(())
+    }
+
+    fn exec_event(&mut self, _held: &mut LoopSandbox<'_>, _exec: ExecId, _event: ExecEvent) {}
+
+    fn limit_hit(&mut self, held: &mut LoopSandbox<'_>, _hit: &LimitHit) {
+        held.end(Ending::ClientDone);
+    }
+
+    fn turn(&mut self, held: &mut LoopSandbox<'_>) -> Result<(), IsolationError> {
+        if Instant::now() >= self.until || self.mounts.have_changed() {
+            held.end(Ending::ClientDone);
+        }
+        Ok(())
     }
 }
 

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::time::Instant;
 
 use offleash_core::exec::{ExecEnd, StartFailure};
 use offleash_core::id::RunId;
 use offleash_core::level::Level;
 use offleash_core::limits::{LimitName, Limits};
 use offleash_core::plan::Plan;
-use offleash_core::record::{ChangeSummary, Denial, LimitEffect, LimitHit, Outcome, RECORD_VERSION, RunRecord};
+use offleash_core::record::{
+    ChangeSummary, Denial, LimitEffect, LimitHit, NetworkUse, Outcome, RECORD_VERSION, RunRecord, Usage,
+};
 use offleash_core::text::Text;
 use offleash_isolation::limits::LargestFile;
 use offleash_isolation::sandbox::{Enforcement, Final};
@@ -16,64 +19,110 @@ use offleash_store::{StateDirectory, rfc3339_now};
 use offleash_sys::rlimit::{self, Resource};
 use offleash_sys::signals;
 
-use super::{Executed, ManagerError, RunReport, RunRequest, audit};
+use super::{EndedSandbox, Executed, ManagerError, RunReport, RunRequest, audit};
 use crate::capture::Capture;
-use crate::drive::{Driven, Ending};
+use crate::run_client::RunOutcome;
+use crate::sandbox_loop::Ending;
 use offleash_core::error::with_causes;
 use offleash_planner::{self, Host};
 
 /// `SIGPIPE`.
 const SIGPIPE: i32 = 13;
 
-/// All that a record is made from.
-pub(super) struct Facts<'a> {
-    pub(super) request: &'a RunRequest,
-    pub(super) plan: &'a Plan,
-    pub(super) host: &'a Host,
-    pub(super) started_at: String,
-    pub(super) executed: Executed,
+/// What the record of a sandbox that has ended is made from, beside the sandbox itself.
+pub(super) struct RecordFacts<'a> {
+    /// What it is recorded as.
+    pub(super) command: &'a [OsString],
+    /// When it was asked for.
+    pub(super) began: Instant,
+    pub(super) outcome: Outcome,
     pub(super) enforcement: Enforcement,
+    pub(super) limits_hit: Vec<LimitHit>,
+    pub(super) output: Capture,
+    pub(super) usage: Usage,
+    /// What it was refused while it ran.
+    pub(super) denials: Vec<Denial>,
     pub(super) changes: Option<ChangeSummary>,
+    pub(super) network: Option<NetworkUse>,
 }
 
-impl Facts<'_> {
-    pub(super) fn into_record(self) -> RunRecord {
-        let outcome = self.outcome();
-        let withheld = self.request.spec.env.withheld(&self.host.env);
-        let Executed {
-            driven,
-            mut last,
-            network,
-            ..
-        } = self.executed;
-        last.limits_hit.extend(told_by_code(&outcome, &self.plan.limits));
-        last.limits_hit.extend(told_by_words(&driven, &last, &self.plan.limits));
-        let (stdout, stderr) = driven.capture.into_records();
-        let mut usage = last.usage;
-        usage.wall_ms = u64::try_from(self.request.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+impl RecordFacts<'_> {
+    pub(super) fn into_record(self, ended: &EndedSandbox) -> RunRecord {
+        let (stdout, stderr) = self.output.into_records();
+        let mut usage = self.usage;
+        usage.wall_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         RunRecord {
             version: RECORD_VERSION,
-            id: self.plan.id.clone(),
-            command: texts(&self.request.command),
-            started_at: self.started_at,
-            level: self.plan.level,
+            id: ended.plan.id.clone(),
+            command: texts(self.command),
+            started_at: ended.started_at.clone(),
+            level: ended.plan.level,
             enforced: self.enforcement.enforced,
             not_enforced: self.enforcement.not_enforced,
-            exit_code: outcome.exit_code(),
-            limits_hit: all_hits(driven.limits_hit, last.limits_hit, &outcome),
-            outcome,
+            exit_code: self.outcome.exit_code(),
+            limits_hit: self.limits_hit,
+            outcome: self.outcome,
             stdout,
             stderr,
             usage,
-            denials: denials(withheld, last.denials),
+            denials: denials(ended.spec.env.withheld(&ended.host.env), self.denials),
             changes: self.changes,
-            network,
+            network: self.network,
         }
     }
+}
 
+/// The record of a run whose command was executed.
+pub(super) fn of_run(
+    request: &RunRequest,
+    ended: &EndedSandbox,
+    executed: Executed,
+    enforcement: Enforcement,
+    changes: Option<ChangeSummary>,
+) -> RunRecord {
+    let plan = &ended.plan;
+    let outcome = ExecutedCommand {
+        request,
+        plan,
+        host: &ended.host,
+        executed: &executed,
+    }
+    .outcome();
+    let Executed {
+        outcome: run,
+        mut last,
+        network,
+        ..
+    } = executed;
+    last.limits_hit.extend(told_by_code(&outcome, &plan.limits));
+    last.limits_hit.extend(told_by_words(&run, &last, &plan.limits));
+    let facts = RecordFacts {
+        command: &request.command,
+        began: request.started,
+        limits_hit: all_hits(run.limits_hit, last.limits_hit, &outcome),
+        outcome,
+        enforcement,
+        output: run.capture,
+        usage: last.usage,
+        denials: last.denials,
+        changes,
+        network,
+    };
+    facts.into_record(ended)
+}
+
+/// A command that was executed, from which it is told what became of its run.
+struct ExecutedCommand<'a> {
+    request: &'a RunRequest,
+    plan: &'a Plan,
+    host: &'a Host,
+    executed: &'a Executed,
+}
+
+impl ExecutedCommand<'_> {
     fn outcome(&self) -> Outcome {
         let last = &self.executed.last;
-        match &self.executed.driven.ending {
+        match &self.executed.outcome.ending {
             Ending::Limit(hit) => limit_outcome(hit),
             Ending::Interrupted { signal } => Outcome::Interrupted { signal: *signal },
             Ending::OutputClosed => signaled(SIGPIPE),
@@ -81,12 +130,10 @@ impl Facts<'_> {
                 message: "the gateway of its network has ended; what it was doing there was cut off".to_owned(),
             },
             // It ended before anybody looked.
-            Ending::Command(_) if let Some(hit) = changes_hit(&self.executed) => limit_outcome(hit),
+            Ending::Command(_) | Ending::Lost if let Some(hit) = changes_hit(self.executed) => limit_outcome(hit),
             // Whatever the command made of that: of a sandbox without memory left nothing is to be believed, and whether the
             // command was told before the rest was ended is chance.
-            Ending::Command(ExecEnd::Exited { .. } | ExecEnd::Signaled { .. } | ExecEnd::Lost)
-                if last.out_of_memory =>
-            {
+            Ending::Command(ExecEnd::Exited { .. } | ExecEnd::Signaled { .. }) | Ending::Lost if last.out_of_memory => {
                 self.out_of_memory()
             }
             Ending::Command(ExecEnd::Exited { code }) => Outcome::Exited { code: *code },
@@ -94,7 +141,8 @@ impl Facts<'_> {
             // Of a sandbox that outlives the lack of memory, which that of a run does not.
             Ending::Command(ExecEnd::OutOfMemory { limit }) => Outcome::OutOfMemory { limit: *limit },
             Ending::Command(ExecEnd::NotStarted(failure)) => self.not_started(failure),
-            Ending::Command(ExecEnd::Lost) => lost(last),
+            // Nobody else ends a run.
+            Ending::Command(ExecEnd::Lost) | Ending::Lost | Ending::Killed | Ending::ClientDone => lost(last),
         }
     }
 
@@ -135,13 +183,13 @@ impl Facts<'_> {
 /// The limit of changes that was found to be exceeded in the end.
 fn changes_hit(executed: &Executed) -> Option<&LimitHit> {
     let is_of_changes = |hit: &&LimitHit| hit.effect == LimitEffect::Killed && hit.limit.is_of_changes();
-    let hits = executed.driven.limits_hit.iter().chain(&executed.last.limits_hit);
+    let hits = executed.outcome.limits_hit.iter().chain(&executed.last.limits_hit);
     hits.into_iter().find(is_of_changes)
 }
 
 /// The limit that the changes of a run exceed, if they do.
 pub(super) fn exceeded_by_changes(executed: &Executed) -> Option<LimitName> {
-    let by_end = match &executed.driven.ending {
+    let by_end = match &executed.outcome.ending {
         Ending::Limit(hit) => Some(hit).filter(|hit| hit.limit.is_of_changes()),
         _ => None,
     };
@@ -189,11 +237,11 @@ fn told_by_code(outcome: &Outcome, limits: &Limits) -> Option<LimitHit> {
 }
 
 /// The limits of which the command says that they were why it failed.
-fn told_by_words(driven: &Driven, last: &Final, limits: &Limits) -> Vec<LimitHit> {
-    let Ending::Command(end) = &driven.ending else {
+fn told_by_words(run: &RunOutcome, last: &Final, limits: &Limits) -> Vec<LimitHit> {
+    let Ending::Command(end) = &run.ending else {
         return Vec::new();
     };
-    let said = driven.last_words.of(end, &last.uncounted).into_iter();
+    let said = run.output_tail.of(end, &last.uncounted).into_iter();
     let held = said.filter_map(|limit| match limit {
         LimitName::FileSize => file_bound(limits, rlimit::current(Resource::FileSize).0),
         LimitName::OpenFiles => lower(limits.open_files, last.open_files).map(|value| (limit, value)),
@@ -261,7 +309,7 @@ pub(super) fn all_hits(refused: Vec<LimitHit>, last: Vec<LimitHit>, outcome: &Ou
 }
 
 /// Refusals of the running sandbox, and variables that were withheld from it.
-pub(super) fn denials(withheld: Vec<&OsStr>, mut running: Vec<Denial>) -> Vec<Denial> {
+fn denials(withheld: Vec<&OsStr>, mut running: Vec<Denial>) -> Vec<Denial> {
     running.extend(withheld.into_iter().map(|name| Denial {
         subject: "env".to_owned(),
         name: Text::from(name),
@@ -304,20 +352,24 @@ pub(super) fn command_denied(
 /// When the audit log cannot be written.
 pub(super) fn failed(
     request: &RunRequest,
-    state: &StateDirectory,
-    plan: &Plan,
-    started_at: String,
+    ended: EndedSandbox,
     failure: ManagerError,
 ) -> Result<RunReport, ManagerError> {
+    let EndedSandbox {
+        plan,
+        state,
+        started_at,
+        ..
+    } = ended;
     let outcome = Outcome::Failed {
         message: with_causes(&failure),
     };
     let record = RunRecord {
         started_at,
-        ..without_sandbox(request, plan.id.clone(), plan.level, outcome)
+        ..without_sandbox(request, plan.id, plan.level, outcome)
     };
     // A log that cannot be written must not hide why there is something to be logged.
-    let _logged = audit::ended(state, &record);
+    let _logged = audit::ended(&state, &record);
     Ok(report_of(record, Some(failure)))
 }
 
@@ -346,7 +398,7 @@ fn without_sandbox(request: &RunRequest, id: RunId, level: Level, outcome: Outco
         outcome,
         stdout,
         stderr,
-        usage: offleash_core::record::Usage::default(),
+        usage: Usage::default(),
         limits_hit: Vec::new(),
         denials: Vec::new(),
         changes: None,

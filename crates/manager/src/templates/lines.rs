@@ -11,7 +11,7 @@ use offleash_sys::signals::SignalQueue;
 use rustix::event::PollFlags;
 
 use super::build::Progress;
-use crate::drive::{Door, DoorEvent};
+use crate::run_client::{ExecIo, ExecIoEvent};
 
 /// SIGHUP, SIGINT, SIGQUIT and SIGTERM.
 const SIGNALS: [i32; 4] = [1, 2, 3, 15];
@@ -88,7 +88,7 @@ impl<'a> LinesDoor<'a> {
     }
 }
 
-impl Door for LinesDoor<'_> {
+impl ExecIo for LinesDoor<'_> {
     fn interests(&self, _take_input: bool) -> Vec<(BorrowedFd<'_>, PollFlags)> {
         vec![(self.signals.as_fd(), PollFlags::IN)]
     }
@@ -115,14 +115,14 @@ impl Door for LinesDoor<'_> {
         0
     }
 
-    fn turn(&mut self, _window: usize) -> io::Result<Vec<DoorEvent>> {
+    fn turn(&mut self, _window: usize) -> io::Result<Vec<ExecIoEvent>> {
         let mut events = Vec::new();
         if !std::mem::replace(&mut self.has_ended_input, true) {
-            events.push(DoorEvent::EndOfInput);
+            events.push(ExecIoEvent::EndOfInput);
         }
         while let Some(signal) = self.signals.next()? {
             self.was_interrupted = true;
-            events.push(DoorEvent::Signal(signal));
+            events.push(ExecIoEvent::Signal(signal));
         }
         self.progress.idle();
         Ok(events)

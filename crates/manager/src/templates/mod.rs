@@ -20,7 +20,7 @@ use offleash_store::{
 
 pub use self::build::{BuildRequest, Progress, USUAL_DISK, build};
 pub use self::error::TemplateError;
-pub use self::order::{BUILDER, BuildEvent, BuildOrder, BuildWatcher};
+pub use self::order::{BUILD_ROLE, BuildEvent, BuildOrder, BuildWatcher};
 use offleash_planner::base::{Template, remove_layer};
 
 /// A template in a list.

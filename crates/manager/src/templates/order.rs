@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::build::{BuildRequest, USUAL_DISK};
 
-/// The hidden command of our program that a builder is.
-pub const BUILDER: &str = "template-builder";
+/// The role of a process of ours that builds a template.
+pub const BUILD_ROLE: &str = "build-template";
 
 /// A template that a daemon wants to have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -18,8 +18,9 @@ use rustix::io::Errno;
 
 use super::claim::{Lost, connect_to, is_ours};
 use super::key::Key;
-use super::message::{Handover, TAKEN};
+use super::message::{Conversation, Handover, PrewarmedReply, PrewarmedRequest};
 use super::words::RunWords;
+use crate::frames::frame;
 
 /// How long a holder may take to look at everything again. One that was stopped takes longer; then the run makes a sandbox
 /// of its own.
@@ -40,7 +41,7 @@ pub fn hand_over(words: &[OsString]) -> Result<Option<u8>, Lost> {
         return Ok(None);
     };
     match take(words, started)? {
-        Some(taken) => taken.follow().map(Some),
+        Some(mut taken) => taken.follow().map(Some),
         None => Ok(None),
     }
 }
@@ -48,6 +49,7 @@ pub fn hand_over(words: &[OsString]) -> Result<Option<u8>, Lost> {
 /// A sandbox that is this run's now.
 struct Taken {
     stream: UnixStream,
+    replies: Conversation<PrewarmedReply>,
     signals: SignalQueue,
 }
 
@@ -77,49 +79,53 @@ fn take(words: RunWords<'_>, started: Instant) -> Result<Option<Taken>, Lost> {
     let Ok(signals) = SignalQueue::new(&PASSED_ON) else {
         return Ok(None);
     };
-    let handover = Handover {
-        age: started.elapsed(),
-        cwd,
-        script: words.script.cloned(),
-        command: words.command.to_vec(),
-        env: std::env::vars_os().collect(),
+    let handover = Handover::new(&key, started.elapsed(), cwd, words.script, words.command);
+    // More than may be said is no run of a sandbox that waits.
+    let Ok(request) = frame(&PrewarmedRequest::Run(Box::new(handover))) else {
+        return Ok(None);
     };
-    let request = handover.encode(key.text());
     for name in names {
         if let Ok(stream) = connect_to(&directory.socket(&name))
             && is_ours(&stream)
-            && ask(&stream, &request)?
+            && let Some(replies) = ask(&stream, &request)?
         {
-            return Ok(Some(Taken { stream, signals }));
+            return Ok(Some(Taken {
+                stream,
+                replies,
+                signals,
+            }));
         }
     }
     Ok(None)
 }
 
-/// Whether the sandbox behind `stream` is this run's now.
+/// What more is said by the sandbox behind `stream`, if it is this run's now.
 ///
 /// # Errors
 /// [`Lost`] when that cannot be told: the command may have been started.
-fn ask(stream: &UnixStream, request: &[u8]) -> Result<bool, Lost> {
+fn ask(stream: &UnixStream, request: &[u8]) -> Result<Option<Conversation<PrewarmedReply>>, Lost> {
     use rustix::stdio::{stderr, stdin, stdout};
 
     let Ok(cwd) = std::fs::File::open(".") else {
-        return Ok(false);
+        return Ok(None);
     };
     let descriptors = [stdin(), stdout(), stderr(), cwd.as_fd()];
     if socket::send_all(stream.as_fd(), request, &descriptors).is_err() {
-        return Ok(false);
+        return Ok(None);
     }
-    let mut answer = [0];
     if !is_ready(stream) {
         // From here on nothing can be said to us: what was not said before is not said at all (unix_stream_sendmsg).
         let closed = stream.shutdown(Shutdown::Read);
-        return match (closed, { stream }.read(&mut answer)) {
-            (Ok(()), Ok(0) | Err(_)) => Ok(false),
+        return match (closed, { stream }.read(&mut [0])) {
+            (Ok(()), Ok(0) | Err(_)) => Ok(None),
             _ => Err(Lost),
         };
     }
-    Ok(matches!({ stream }.read(&mut answer), Ok(1)) && answer == [TAKEN])
+    let mut replies = Conversation::default();
+    match replies.next(stream) {
+        Ok(PrewarmedReply::Taken) => Ok(Some(replies)),
+        _ => Ok(None),
+    }
 }
 
 fn is_ready(stream: &UnixStream) -> bool {
@@ -134,30 +140,30 @@ fn is_ready(stream: &UnixStream) -> bool {
 
 impl Taken {
     /// Passes signals on until the run is over; its exit code.
-    fn follow(&self) -> Result<u8, Lost> {
+    fn follow(&mut self) -> Result<u8, Lost> {
         loop {
-            let mut waiting = [
-                PollFd::new(&self.stream, PollFlags::IN),
-                PollFd::new(&self.signals, PollFlags::IN),
-            ];
-            match rustix::event::poll(&mut waiting, None) {
-                Ok(_) => {}
-                Err(Errno::INTR) => continue,
-                Err(_) => return Err(Lost),
-            }
-            let has_ended = !waiting[0].revents().is_empty();
-            while let Some(signal) = self.signals.next().map_err(|_| Lost)? {
-                if let Ok(signal) = u8::try_from(signal) {
-                    // Should it be over, it says so.
-                    let _passed = socket::send(self.stream.as_fd(), &[signal], &[]);
+            let mut has_news = self.replies.has_more();
+            if !has_news {
+                let mut waiting = [
+                    PollFd::new(&self.stream, PollFlags::IN),
+                    PollFd::new(&self.signals, PollFlags::IN),
+                ];
+                match rustix::event::poll(&mut waiting, None) {
+                    Ok(_) => {}
+                    Err(Errno::INTR) => continue,
+                    Err(_) => return Err(Lost),
                 }
+                has_news = !waiting[0].revents().is_empty();
             }
-            if has_ended {
-                let mut code = [0];
-                match (&self.stream).read(&mut code) {
-                    Ok(1..) => return Ok(code[0]),
-                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                    Ok(_) | Err(_) => return Err(Lost),
+            while let Some(signal) = self.signals.next().map_err(|_| Lost)? {
+                let said = frame(&PrewarmedRequest::Signal(signal)).map_err(|_| Lost)?;
+                // Should it be over, it says so.
+                let _passed = socket::send(self.stream.as_fd(), &said, &[]);
+            }
+            if has_news {
+                match self.replies.next(&self.stream) {
+                    Ok(PrewarmedReply::Ended { code }) => return Ok(code),
+                    _ => return Err(Lost),
                 }
             }
         }

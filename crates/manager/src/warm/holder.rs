@@ -1,100 +1,34 @@
 //! The side of a sandbox that waits: the socket, who may ask, and what was handed over.
 
-use std::ffi::{OsStr, OsString};
-use std::io::{self, Read as _, Write as _};
+use std::ffi::OsStr;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use offleash_core::id::RunId;
-use offleash_core::plan::Environment;
 use offleash_store::WarmDirectory;
 use offleash_sys::socket;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
 
 use super::claim::is_ours;
 use super::key::Key;
-use super::message::{self, Handover, Parts, Request, TAKEN, add, add_list, add_variables};
+use super::message::{Conversation, Handover, PrewarmedReply, PrewarmedRequest};
+use super::place::Described;
 use super::reserved::{Place, PlaceError};
+use crate::frames::frame;
 use crate::lifecycle::Prepared;
 
 /// How long whoever asks may take to say what.
-const ASKING: Duration = Duration::from_secs(2);
-
-/// What a holder is told when it is started.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Order {
-    /// The arguments of the run that it is for, without the command.
-    pub arguments: Vec<OsString>,
-    /// Whether the command is a script for the shell.
-    pub has_script: bool,
-    /// Where the run is started.
-    pub cwd: PathBuf,
-    /// The key of whoever started it. A holder that is not like that process is of no use to its like.
-    pub key: Vec<u8>,
-    /// The variables that a command of the run before had from its caller, for what is started before a run asks.
-    pub env: Environment,
-}
-
-impl Order {
-    /// The order for holders of runs with these arguments, from a process of this key.
-    pub fn new(arguments: Vec<OsString>, has_script: bool, cwd: PathBuf, key: &Key) -> Self {
-        Self {
-            arguments,
-            has_script,
-            cwd,
-            key: key.text().to_vec(),
-            env: Environment::new(),
-        }
-    }
-
-    /// The same, with variables for what is started before a run asks.
-    #[must_use]
-    pub fn with_variables(self, env: Environment) -> Self {
-        Self { env, ..self }
-    }
-
-    pub(super) fn encode(&self) -> Vec<u8> {
-        let mut text = Vec::new();
-        add(&mut text, &self.key);
-        add(&mut text, &u64::from(self.has_script).to_le_bytes());
-        add(&mut text, self.cwd.as_os_str().as_encoded_bytes());
-        add_list(&mut text, &self.arguments);
-        add_variables(&mut text, &self.env);
-        text
-    }
-
-    /// What a holder reads on its standard input. `None` if it is no order.
-    pub fn decode(text: &[u8]) -> Option<Self> {
-        let mut parts = Parts(text);
-        let key = parts.next()?.to_vec();
-        let has_script = parts.number()? != 0;
-        let cwd = parts.word()?.into();
-        let arguments = parts.list()?;
-        let env = parts.variables()?;
-        Some(Self {
-            arguments,
-            has_script,
-            cwd,
-            key,
-            env,
-        })
-    }
-
-    /// Whether this process is what the order's author was.
-    pub fn is_for(&self, key: &Key) -> bool {
-        self.key == key.text()
-    }
-}
+const ASKING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A sandbox that waits, to be found by runs until this is dropped.
 #[derive(Debug)]
 pub struct Holder {
     place: Place,
     key: Key,
-    description: String,
+    description: Described,
 }
 
 /// What a holder was asked for.
@@ -122,6 +56,7 @@ pub struct Given {
 #[derive(Debug)]
 pub struct Caller {
     stream: UnixStream,
+    conversation: Conversation<PrewarmedRequest>,
 }
 
 impl Holder {
@@ -129,7 +64,7 @@ impl Holder {
     ///
     /// # Errors
     /// [`PlaceError`].
-    pub fn open(mut place: Place, key: Key, id: &RunId, description: String) -> Result<Self, PlaceError> {
+    pub fn open(mut place: Place, key: Key, id: &RunId, description: Described) -> Result<Self, PlaceError> {
         place.open(OsStr::new(id.as_str()))?;
         Ok(Self {
             place,
@@ -140,49 +75,35 @@ impl Holder {
 
     /// Waits for a run, at most until `until`.
     pub fn wait(&self, prepared: &mut Prepared, until: Instant) -> Asked {
-        loop {
-            if Instant::now() >= until || !self.wait_once(prepared, until) || !prepared.is_alive() {
-                return Asked::End(None);
-            }
-            let Some(stream) = self.place.accept() else {
-                continue;
-            };
-            if let Some(asked) = self.hear(stream) {
-                return asked;
-            }
-        }
-    }
-
-    fn wait_once(&self, prepared: &Prepared, until: Instant) -> bool {
-        let left = until.saturating_duration_since(Instant::now());
-        let mut waiting = prepared.interests();
-        waiting.push(PollFd::new(&self.place.listener, PollFlags::IN));
-        let timeout = Timespec::try_from(left).ok();
-        matches!(
-            rustix::event::poll(&mut waiting, timeout.as_ref()),
-            Ok(_) | Err(Errno::INTR)
-        )
+        let mut asked = None;
+        prepared.wait(self.place.listener.as_fd(), until, &mut || {
+            asked = self.place.accept().and_then(|stream| self.hear(stream));
+            asked.is_some()
+        });
+        asked.unwrap_or(Asked::End(None))
     }
 
     fn hear(&self, stream: UnixStream) -> Option<Asked> {
         let (request, descriptors) = heard(&stream)?;
         match request {
-            Request::Stop => Some(Asked::End(Some(Caller { stream }))),
-            Request::Describe => {
+            PrewarmedRequest::Stop => Some(Asked::End(Some(Caller::new(stream)))),
+            PrewarmedRequest::Describe => {
+                let described = PrewarmedReply::Described(self.description.clone());
                 // Who does not wait for the answer does not want it.
-                let _told = (&stream).write_all(self.description.as_bytes());
+                let _told = frame(&described).and_then(|told| socket::send_all(stream.as_fd(), &told, &[]));
                 None
             }
-            Request::Run => {
+            PrewarmedRequest::Run(handover) => {
                 let [input, output, errors, cwd] = <[OwnedFd; 4]>::try_from(descriptors).ok()?;
-                let (key, handover) = Handover::decode(&message::read(&stream).ok()?)?;
+                let is_ours = handover.is_for(&self.key);
                 let given = Given {
-                    handover,
+                    handover: *handover,
                     streams: [input, output, errors],
                     cwd,
                 };
-                (key == self.key.text()).then(|| Asked::Run(Caller { stream }, Box::new(given)))
+                is_ours.then(|| Asked::Run(Caller::new(stream), Box::new(given)))
             }
+            PrewarmedRequest::Signal(_) => None,
         }
     }
 }
@@ -203,28 +124,32 @@ impl Place {
     pub fn told_to_end(&self) -> Option<Caller> {
         let stream = self.accept()?;
         let (request, _) = heard(&stream)?;
-        matches!(request, Request::Stop).then_some(Caller { stream })
+        matches!(request, PrewarmedRequest::Stop).then(|| Caller::new(stream))
     }
 }
 
 /// What somebody asks for, with the descriptors that came with it.
-fn heard(stream: &UnixStream) -> Option<(Request, Vec<OwnedFd>)> {
-    stream.set_read_timeout(Some(ASKING)).ok()?;
-    let mut byte = [0];
-    let (length, descriptors) = socket::receive(stream.as_fd(), &mut byte).ok()?;
-    if length == 0 {
-        return None;
-    }
-    Some((Request::of(byte[0])?, descriptors))
+fn heard(stream: &UnixStream) -> Option<(PrewarmedRequest, Vec<OwnedFd>)> {
+    stream.set_read_timeout(Some(ASKING_TIMEOUT)).ok()?;
+    let mut conversation = Conversation::default();
+    let request = conversation.next(stream).ok()?;
+    Some((request, conversation.descriptors))
 }
 
 impl Caller {
+    fn new(stream: UnixStream) -> Self {
+        Self {
+            stream,
+            conversation: Conversation::default(),
+        }
+    }
+
     /// Tells the run that the sandbox is its own. From then on it does not start its command itself.
     ///
     /// # Errors
     /// When the run is gone or has lost patience: then nothing may be started.
     pub fn take(&self) -> io::Result<()> {
-        socket::send(self.stream.as_fd(), &[TAKEN], &[])?;
+        socket::send(self.stream.as_fd(), &frame(&PrewarmedReply::Taken)?, &[])?;
         self.stream.set_nonblocking(true)
     }
 
@@ -232,13 +157,11 @@ impl Caller {
     ///
     /// # Errors
     /// `UnexpectedEof` when the run's process has died.
-    pub fn signal(&self) -> io::Result<Option<i32>> {
-        let mut byte = [0];
-        match (&self.stream).read(&mut byte) {
-            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) => Ok(Some(byte[0].into())),
+    pub fn signal(&mut self) -> io::Result<Option<i32>> {
+        match self.conversation.next(&self.stream) {
+            Ok(PrewarmedRequest::Signal(signal)) => Ok(Some(signal)),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(None),
-            Err(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) | Err(_) => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
 
@@ -247,15 +170,14 @@ impl Caller {
     /// # Errors
     /// `EMFILE`.
     pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self {
-            stream: self.stream.try_clone()?,
-        })
+        Ok(Self::new(self.stream.try_clone()?))
     }
 
     /// Tells the run its exit code: all of it is over and told.
     pub fn end(&self, code: u8) {
         // It may have been killed meanwhile.
-        let _told = socket::send(self.stream.as_fd(), &[code], &[]);
+        let _told =
+            frame(&PrewarmedReply::Ended { code }).and_then(|told| socket::send(self.stream.as_fd(), &told, &[]));
     }
 }
 
@@ -266,13 +188,19 @@ impl AsFd for Caller {
 }
 
 /// Asks the holder at `name` for something else than a run; answers what it says until it closes.
-pub(super) fn ask(directory: &WarmDirectory, name: &OsStr, request: Request) -> Option<String> {
+pub(super) fn ask(directory: &WarmDirectory, name: &OsStr, request: &PrewarmedRequest) -> Option<Vec<PrewarmedReply>> {
     let stream = super::claim::connect(directory, name)?;
-    stream.set_read_timeout(Some(ASKING)).ok()?;
-    socket::send(stream.as_fd(), &[request.byte()], &[]).ok()?;
-    let mut text = String::new();
-    let read = stream.take(1024 * 1024).read_to_string(&mut text);
-    read.is_ok().then_some(text)
+    stream.set_read_timeout(Some(ASKING_TIMEOUT)).ok()?;
+    socket::send(stream.as_fd(), &frame(request).ok()?, &[]).ok()?;
+    let mut conversation = Conversation::default();
+    let mut said = Vec::new();
+    loop {
+        match conversation.next(&stream) {
+            Ok(reply) => said.push(reply),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Some(said),
+            Err(_) => return None,
+        }
+    }
 }
 
 /// The directory of the program's file, for messages.
@@ -281,23 +209,4 @@ pub(super) const SELF: &str = "/proc/self/exe";
 /// Whether the program of this process still has its name: one that was replaced has no later runs.
 pub(super) fn is_current() -> bool {
     rustix::fs::stat(Path::new(SELF)).is_ok_and(|found| found.st_nlink > 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_order_arrives() {
-        let order = Order {
-            arguments: vec!["--warm".into(), "".into()],
-            has_script: true,
-            cwd: "/w".into(),
-            key: b"key".to_vec(),
-            env: vec![("A".into(), "".into())],
-        };
-        assert_eq!(Order::decode(&order.encode()), Some(order.clone()));
-        let cut = order.encode().len() - 1;
-        assert_eq!(Order::decode(&order.encode()[..cut]), None);
-    }
 }

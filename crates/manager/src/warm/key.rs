@@ -8,8 +8,6 @@ use std::path::Path;
 
 use rustix::fs::{FileType, Stat};
 
-use super::message::add;
-
 /// The variables that decide which plan a run makes: a holder has these and no others.
 pub const VARIABLES: [&str; 25] = [
     "ASDF_DATA_DIR",
@@ -82,6 +80,12 @@ impl Key {
         hasher.write(&self.text);
         format!("{:016x}", hasher.finish())
     }
+}
+
+/// Adds a byte string with its length.
+fn add(text: &mut Vec<u8>, part: &[u8]) {
+    text.extend_from_slice(&(part.len() as u64).to_le_bytes());
+    text.extend_from_slice(part);
 }
 
 /// Which file it is; a program that was replaced or written to is another one.

@@ -1,213 +1,273 @@
-//! What a run and the holder of its sandbox say to each other: lists of byte strings, and single bytes.
+//! What a run and the process that holds a sandbox for it say to each other, and what that process is told at its start.
 
 use std::ffi::OsString;
-use std::io::{self, Read};
-use std::os::unix::ffi::OsStringExt as _;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use offleash_core::plan::Environment;
+use offleash_core::text::Text;
+use offleash_protocol::{Decoder, Dialogue};
+use offleash_sys::socket;
+use serde::{Deserialize, Serialize};
 
-/// The most bytes of one message: arguments and environment together have at most 6 MiB (execve(2)).
-const LONGEST: usize = 16 * 1024 * 1024;
+use super::key::Key;
+use super::place::Described;
+use crate::frames::{environment, text_pairs, texts, words};
 
-/// The answer to [`Request::Run`]: the sandbox is the caller's, and its command is about to be started.
-pub(super) const TAKEN: u8 = b'T';
+/// How much is read at once: as much as most runs say.
+const AT_ONCE: usize = 8 * 1024;
 
-/// How many bytes say how long a message is.
-const LENGTH: usize = size_of::<u64>();
-
-/// What somebody wants of a holder.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Request {
-    Run,
+/// What is said to the process that holds a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum PrewarmedRequest {
+    /// A run wants the sandbox. Its standard streams and its directory come with the first byte.
+    Run(Box<Handover>),
+    /// To say what it holds; [`PrewarmedReply::Described`].
     Describe,
+    /// To end; it hangs up when all is gone.
     Stop,
+    /// A signal that the run was sent which has the sandbox.
+    Signal(i32),
 }
 
-impl Request {
-    const ALL: [(Self, u8); 3] = [(Self::Run, b'R'), (Self::Describe, b'D'), (Self::Stop, b'S')];
+impl Dialogue for PrewarmedRequest {
+    // Arguments and environment together have at most 6 MiB (execve(2)).
+    const MAX_FRAME: usize = 16 * 1024 * 1024;
+}
 
-    pub(super) fn byte(self) -> u8 {
-        let found = Self::ALL.into_iter().find(|(request, _)| *request == self);
-        found.map_or(0, |(_, byte)| byte)
-    }
+/// What it says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum PrewarmedReply {
+    /// The sandbox is the run's, and its command is about to be started.
+    Taken,
+    /// What it holds.
+    Described(Described),
+    /// The run is over, with this exit code.
+    Ended {
+        /// That.
+        code: u8,
+    },
+}
 
-    pub(super) fn of(byte: u8) -> Option<Self> {
-        let found = Self::ALL.into_iter().find(|(_, known)| *known == byte);
-        found.map(|(request, _)| request)
-    }
+impl Dialogue for PrewarmedReply {
+    const MAX_FRAME: usize = 16 * 1024 * 1024;
 }
 
 /// What a run hands over, besides what is open.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handover {
+    /// What it has to have in common with the process that it asks.
+    #[serde(with = "offleash_protocol::bytes")]
+    key: Vec<u8>,
     /// How long ago the run started.
     pub age: Duration,
-    /// Where it was started.
-    pub cwd: PathBuf,
-    /// The shell's script, if it is for a shell.
-    pub script: Option<OsString>,
-    /// Program and arguments, or the script's parameters.
-    pub command: Vec<OsString>,
-    /// The whole environment.
-    pub env: Environment,
+    cwd: Text,
+    script: Option<Text>,
+    command: Vec<Text>,
+    env: Vec<(Text, Text)>,
 }
 
 impl Handover {
-    /// All that a run says: what it wants, and behind its length the rest.
-    pub(super) fn encode(&self, key: &[u8]) -> Vec<u8> {
-        let mut text = Vec::with_capacity(8192);
-        text.push(Request::Run.byte());
-        let start = text.len();
-        text.extend_from_slice(&[0; LENGTH]);
-        add(&mut text, key);
-        let age = u64::try_from(self.age.as_nanos()).unwrap_or(u64::MAX);
-        add(&mut text, &age.to_le_bytes());
-        add(&mut text, self.cwd.as_os_str().as_encoded_bytes());
-        add_list(&mut text, self.script.as_slice());
-        add_list(&mut text, &self.command);
-        add_variables(&mut text, &self.env);
-        let length = (text.len() - start - LENGTH) as u64;
-        text[start..start + LENGTH].copy_from_slice(&length.to_le_bytes());
-        text
-    }
-
-    /// With its key. `None` if it is nothing that was encoded.
-    pub(super) fn decode(text: &[u8]) -> Option<(Vec<u8>, Self)> {
-        let mut parts = Parts(text);
-        let key = parts.next()?.to_vec();
-        let age = Duration::from_nanos(parts.number()?);
-        let cwd = parts.word()?.into();
-        let script = parts.list()?;
-        let command = parts.list()?;
-        let env = parts.variables()?;
-        let script = script.into_iter().next();
-        let handover = Self {
+    /// That of this process, whose command follows.
+    pub(super) fn new(key: &Key, age: Duration, cwd: PathBuf, script: Option<&OsString>, command: &[OsString]) -> Self {
+        Self {
+            key: key.text().to_vec(),
             age,
-            cwd,
-            script,
-            command,
-            env,
-        };
-        Some((key, handover))
-    }
-}
-
-/// Adds a byte string with its length.
-pub(super) fn add(text: &mut Vec<u8>, part: &[u8]) {
-    text.extend_from_slice(&(part.len() as u64).to_le_bytes());
-    text.extend_from_slice(part);
-}
-
-/// Adds byte strings with their number.
-pub(super) fn add_list<'a>(
-    text: &mut Vec<u8>,
-    list: impl IntoIterator<Item = &'a OsString, IntoIter: ExactSizeIterator>,
-) {
-    let list = list.into_iter();
-    add(text, &list.len().to_le_bytes());
-    list.for_each(|word| add(text, word.as_encoded_bytes()));
-}
-
-/// Adds variables; nothing follows them.
-pub(super) fn add_variables(text: &mut Vec<u8>, env: &Environment) {
-    for (name, value) in env {
-        add(text, name.as_encoded_bytes());
-        add(text, value.as_encoded_bytes());
-    }
-}
-
-/// The byte strings of a message, one after another.
-pub(super) struct Parts<'a>(pub(super) &'a [u8]);
-
-impl<'a> Parts<'a> {
-    pub(super) fn next(&mut self) -> Option<&'a [u8]> {
-        let (length, rest) = self.0.split_first_chunk()?;
-        let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
-        let (part, rest) = rest.split_at_checked(length)?;
-        self.0 = rest;
-        Some(part)
-    }
-
-    pub(super) fn word(&mut self) -> Option<OsString> {
-        Some(OsString::from_vec(self.next()?.to_vec()))
-    }
-
-    pub(super) fn number(&mut self) -> Option<u64> {
-        Some(u64::from_le_bytes(self.next()?.try_into().ok()?))
-    }
-
-    pub(super) fn list(&mut self) -> Option<Vec<OsString>> {
-        let length = self.number()?;
-        (0..length).map(|_| self.word()).collect()
-    }
-
-    /// All that follows.
-    pub(super) fn variables(&mut self) -> Option<Environment> {
-        let mut env = Environment::new();
-        while !self.0.is_empty() {
-            env.push((self.word()?, self.word()?));
+            cwd: cwd.into(),
+            script: script.map(Text::from),
+            command: texts(command),
+            env: std::env::vars_os()
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect(),
         }
-        Some(env)
+    }
+
+    /// Whether it is for a process of this key.
+    pub(super) fn is_for(&self, key: &Key) -> bool {
+        self.key == key.text()
+    }
+
+    /// Where the run was started.
+    pub fn cwd(&self) -> PathBuf {
+        self.cwd.as_path().to_owned()
+    }
+
+    /// The shell's script, if it is for a shell.
+    pub fn script(&self) -> Option<OsString> {
+        self.script.as_ref().map(|script| script.as_os_str().to_owned())
+    }
+
+    /// Program and arguments, or the script's parameters.
+    pub fn command(&self) -> Vec<OsString> {
+        words(&self.command)
+    }
+
+    /// The whole environment.
+    pub fn env(&self) -> Environment {
+        environment(&self.env)
     }
 }
 
-/// Receives a message.
-pub(super) fn read(mut stream: impl Read) -> io::Result<Vec<u8>> {
-    let mut length = [0; LENGTH];
-    stream.read_exact(&mut length)?;
-    let length = usize::try_from(u64::from_le_bytes(length)).unwrap_or(usize::MAX);
-    if length > LONGEST {
-        return Err(io::ErrorKind::InvalidData.into());
+/// What a process is told at its start that is to hold a sandbox for a later run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrewarmedOrder {
+    arguments: Vec<Text>,
+    /// Whether the command is a script for the shell.
+    pub has_script: bool,
+    cwd: Text,
+    /// The key of whoever started it. One that is not like that process is of no use to its like.
+    #[serde(with = "offleash_protocol::bytes")]
+    key: Vec<u8>,
+    env: Vec<(Text, Text)>,
+}
+
+impl Dialogue for PrewarmedOrder {
+    const MAX_FRAME: usize = 16 * 1024 * 1024;
+}
+
+impl PrewarmedOrder {
+    /// The order for runs with these arguments, from a process of this key.
+    pub fn new(arguments: &[OsString], has_script: bool, cwd: PathBuf, key: &Key) -> Self {
+        Self {
+            arguments: texts(arguments),
+            has_script,
+            cwd: cwd.into(),
+            key: key.text().to_vec(),
+            env: Vec::new(),
+        }
     }
-    let mut text = vec![0; length];
-    stream.read_exact(&mut text)?;
-    Ok(text)
+
+    /// The same, with variables for what is started before a run asks.
+    #[must_use]
+    pub fn with_variables(self, env: &Environment) -> Self {
+        Self {
+            env: text_pairs(env),
+            ..self
+        }
+    }
+
+    /// The arguments of the run that it is for, without the command.
+    pub fn arguments(&self) -> Vec<OsString> {
+        words(&self.arguments)
+    }
+
+    /// Where the run is started.
+    pub fn cwd(&self) -> PathBuf {
+        self.cwd.as_path().to_owned()
+    }
+
+    /// The variables that a command of the run before had from its caller, for what is started before a run asks.
+    pub fn env(&self) -> Environment {
+        environment(&self.env)
+    }
+
+    /// Whether this process is what the order's author was.
+    pub fn is_for(&self, key: &Key) -> bool {
+        self.key == key.text()
+    }
+}
+
+/// The messages that come over one connection.
+#[derive(Debug)]
+pub(super) struct Conversation<M> {
+    decoder: Decoder<M>,
+    /// What came with them.
+    pub(super) descriptors: Vec<OwnedFd>,
+}
+
+impl<M: Dialogue> Default for Conversation<M> {
+    fn default() -> Self {
+        Self {
+            decoder: Decoder::new(),
+            descriptors: Vec::new(),
+        }
+    }
+}
+
+impl<M: Dialogue> Conversation<M> {
+    /// The next message, for which it waits as the socket does.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` when the other side has hung up, `InvalidData` when it cannot be understood; otherwise as the socket.
+    pub(super) fn next(&mut self, stream: &UnixStream) -> io::Result<M> {
+        loop {
+            let next = self.decoder.next();
+            if let Some(message) = next.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))? {
+                return Ok(message);
+            }
+            let mut buffer = [0; AT_ONCE];
+            let (length, descriptors) = socket::receive(stream.as_fd(), &mut buffer)?;
+            self.descriptors.extend(descriptors);
+            match buffer.get(..length) {
+                None | Some([]) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Some(bytes) => self.decoder.push(bytes),
+            }
+        }
+    }
+
+    /// Whether something has come that was not taken yet.
+    pub(super) fn has_more(&self) -> bool {
+        self.decoder.pending() > 0
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frames::{frame, only};
 
-    fn handover() -> Handover {
-        Handover {
+    #[test]
+    fn what_is_handed_over_arrives_with_what_is_open() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let handover = Handover {
+            key: b"key".to_vec(),
             age: Duration::from_micros(1234),
             cwd: "/w".into(),
             script: Some("echo $1".into()),
-            command: vec!["a".into(), "".into()],
-            env: vec![("A".into(), "1".into()), ("B".into(), "".into())],
-        }
-    }
-
-    /// What follows the byte for what is wanted.
-    fn said(handover: &Handover) -> Vec<u8> {
-        let mut text = handover.encode(b"key");
-        assert_eq!(Request::of(text.remove(0)), Some(Request::Run));
-        text
-    }
-
-    #[test]
-    fn what_is_handed_over_arrives() {
-        for script in [None, Some("echo".into())] {
-            let sent = Handover { script, ..handover() };
-            let arrived = Handover::decode(&read(&*said(&sent)).unwrap());
-            assert_eq!(arrived, Some((b"key".to_vec(), sent)));
-        }
+            command: vec!["a".into(), "".into(), Text(b"\xff".to_vec())],
+            env: vec![("A".into(), "x".repeat(100 * AT_ONCE).into()), ("B".into(), "".into())],
+        };
+        let sent = PrewarmedRequest::Run(Box::new(handover));
+        let said = frame(&sent).unwrap();
+        let heard = std::thread::scope(|scope| {
+            scope.spawn(|| socket::send_all(ours.as_fd(), &said, &[ours.as_fd()]).unwrap());
+            let mut conversation = Conversation::default();
+            (conversation.next(&theirs).unwrap(), conversation.descriptors.len())
+        });
+        assert_eq!(heard, (sent, 1));
     }
 
     #[test]
-    fn what_is_cut_or_too_long_is_nothing() {
-        let message = said(&handover());
-        let text = read(&*message).unwrap();
-        let whole = Handover::decode(&text).unwrap();
-        for length in 0..text.len() {
-            assert_ne!(Handover::decode(&text[..length]), Some(whole.clone()), "{length}");
-        }
-        let mut long = text.clone();
-        long[..8].fill(0xff);
-        assert_eq!(Handover::decode(&long), None);
-        assert!(read(&message[..message.len() - 1]).is_err());
-        assert!(read(&u64::MAX.to_le_bytes()[..]).is_err());
+    fn an_order_arrives() {
+        let order = PrewarmedOrder {
+            arguments: vec!["--warm".into(), "".into()],
+            has_script: true,
+            cwd: "/w".into(),
+            key: b"key".to_vec(),
+            env: vec![("A".into(), "".into())],
+        };
+        assert_eq!(only::<PrewarmedOrder>(&frame(&order).unwrap()).unwrap(), order);
+    }
+
+    #[test]
+    fn who_hangs_up_or_says_something_else_is_not_understood() {
+        let kind = |bytes: &[u8]| {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            socket::send(ours.as_fd(), bytes, &[]).unwrap();
+            drop(ours);
+            Conversation::<PrewarmedRequest>::default()
+                .next(&theirs)
+                .unwrap_err()
+                .kind()
+        };
+        assert_eq!(
+            kind(&frame(&PrewarmedRequest::Stop).unwrap()[..3]),
+            io::ErrorKind::UnexpectedEof
+        );
+        assert_eq!(kind(b"\x01\x00\x00\x00\xff"), io::ErrorKind::InvalidData);
+        assert_eq!(kind(&[0xff; 8]), io::ErrorKind::InvalidData);
     }
 }

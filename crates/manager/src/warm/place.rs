@@ -6,7 +6,7 @@ use offleash_core::text::Text;
 use offleash_store::{FileError, StateDirectory};
 
 use super::holder::ask;
-use super::message::Request;
+use super::message::{PrewarmedReply, PrewarmedRequest};
 
 /// What a holder says of its sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -36,8 +36,13 @@ pub fn holders(state: &StateDirectory) -> Result<Warm, FileError> {
     let mut found = Warm::new();
     for directory in state.all_warm()? {
         for name in directory.names()? {
-            let said = ask(&directory, &name, Request::Describe);
-            found.extend(said.and_then(|said| serde_json::from_str(&said).ok()));
+            let said = ask(&directory, &name, &PrewarmedRequest::Describe)
+                .into_iter()
+                .flatten();
+            found.extend(said.filter_map(|reply| match reply {
+                PrewarmedReply::Described(described) => Some(described),
+                _ => None,
+            }));
         }
     }
     found.sort_by(|one: &Described, other| one.id.cmp(&other.id));
@@ -56,7 +61,7 @@ pub fn stop(state: &StateDirectory, ids: &[String]) -> Result<Vec<String>, FileE
             // Those that are being made, too: they hear of it when they are ready.
             for name in directory.places()? {
                 let is_meant = ids.is_empty() || ids.iter().any(|id| *name == **id);
-                if is_meant && ask(&directory, &name, Request::Stop).is_some() {
+                if is_meant && ask(&directory, &name, &PrewarmedRequest::Stop).is_some() {
                     ended.push(name.to_string_lossy().into_owned());
                 }
             }

@@ -1,19 +1,19 @@
 //! Starts holders, which have nothing of whoever starts them: neither streams nor terminal nor directory nor variables.
 
-use std::io::{Seek as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStringExt as _;
 
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_store::{FileError, StateDirectory};
 use offleash_sys::spawn::{Orphaned, Session, Spawn, SpawnError, spawn};
-use rustix::fs::MemfdFlags;
 
-use super::WARM_COMMAND;
-use super::holder::{Order, SELF, is_current};
+use super::holder::{SELF, is_current};
 use super::key::{Key, VARIABLES};
+use super::message::PrewarmedOrder;
 use super::place::tidy;
 use super::reserved::{Place, PlaceError};
+use crate::frames::order_file;
+use crate::roles::SupervisorRole;
 
 /// The most sandboxes that wait in one state directory.
 const MOST: usize = 16;
@@ -60,7 +60,7 @@ impl Explained for StartError {
 ///
 /// # Errors
 /// [`StartError`].
-pub fn start(state: &StateDirectory, key: &Key, order: &Order, wanted: usize) -> Result<(), StartError> {
+pub fn start(state: &StateDirectory, key: &Key, order: &PrewarmedOrder, wanted: usize) -> Result<(), StartError> {
     let living = tidy(state)?;
     if !is_current() {
         return Ok(());
@@ -77,19 +77,16 @@ pub fn start(state: &StateDirectory, key: &Key, order: &Order, wanted: usize) ->
     Ok(())
 }
 
-fn start_one(order: &Order, mut place: Place) -> Result<(), StartError> {
-    let memory = rustix::fs::memfd_create("order", MemfdFlags::CLOEXEC).map_err(std::io::Error::from)?;
-    let mut memory = std::fs::File::from(memory);
-    memory.write_all(&order.encode())?;
-    memory.rewind()?;
+fn start_one(order: &PrewarmedOrder, mut place: Place) -> Result<(), StartError> {
+    let order = order_file(order)?;
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     let variable = |name: &&str| Some((name.as_bytes().to_vec(), std::env::var_os(name)?.into_vec()));
     let env: Vec<_> = VARIABLES.iter().filter_map(variable).collect();
     spawn(&Spawn {
-        argv: &[SELF.into(), WARM_COMMAND.into()],
+        argv: &SupervisorRole::Prewarmed.arguments(SELF.as_bytes()),
         env: &env,
         cwd: Some(b"/"),
-        descriptors: &[memory.as_fd(), null.as_fd(), null.as_fd(), place.as_fd()],
+        descriptors: &[order.as_fd(), null.as_fd(), null.as_fd(), place.as_fd()],
         user: None,
         session: Session::New,
         orphaned: Orphaned::Lives,

@@ -9,13 +9,11 @@ use std::path::Path;
 use offleash_core::id::RunId;
 use offleash_core::text::Text;
 use offleash_isolation::process;
+use offleash_protocol::Dialogue;
 use offleash_store::{CopyBudget, CopyError, copy_layer};
 use serde::{Deserialize, Serialize};
 
 use super::layer::{new_of, scratch_of};
-
-/// The hidden command of our program that copies a layer ([`copy()`]).
-pub const COPY_COMMAND: &str = "copy-layer";
 
 /// Which layer is to be copied for whom.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,9 +32,12 @@ pub struct CopyOrder {
     pub entries: u64,
 }
 
+impl Dialogue for CopyOrder {
+    const MAX_FRAME: usize = 64 * 1024;
+}
+
 /// What came of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum CopyAnswer {
     /// It is there.
     Copied {
@@ -57,6 +58,10 @@ pub enum CopyAnswer {
         /// What the kernel said, if it did.
         errno: Option<i32>,
     },
+}
+
+impl Dialogue for CopyAnswer {
+    const MAX_FRAME: usize = 64 * 1024;
 }
 
 /// Copies a layer, and has `answered` told what came of it: in another process, which is the superuser of the caller's ids,

@@ -20,9 +20,6 @@ const NEW: &str = ".new-";
 /// How many layers of others are looked at when one is removed.
 const LOOKED_AT: usize = 8;
 
-/// The hidden command of our program that removes the layer of one sandbox ([`remove_left`]): for who has threads.
-pub const REMOVE_COMMAND: &str = "remove-layer";
-
 /// Makes a part of a layer, or makes one ready that an earlier sandbox left: overlayfs refuses to work where it was cut
 /// off before. Answers whether it is new.
 pub(super) fn prepare(layer: &Path, mode: u32) -> Result<bool, BaseError> {

@@ -30,10 +30,9 @@ use offleash_store::remove_directory;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-pub use self::copy::{COPY_COMMAND, CopyAnswer, CopyOrder, copy};
+pub use self::copy::{CopyAnswer, CopyOrder, copy};
 pub use self::error::BaseError;
-pub use self::layer::{REMOVE_COMMAND, Scratch, remove_layer, remove_left};
-pub use self::layer::{is_copied, new_of, scratch_of};
+pub use self::layer::{Scratch, is_copied, new_of, remove_layer, remove_left, scratch_of};
 use crate::system::ROOT_NAMES;
 use crate::{BasePart, BaseTemplate};
 

@@ -11,13 +11,14 @@ use offleash_core::spec::Descent;
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::sandbox::ExecId;
 
-use super::Loop;
+use super::SocketClients;
 use crate::keeper::ends::{self, Wanted};
 use crate::keeper::executions::{Client, Execution, Fed, Feed};
 use crate::keeper::message::{
-    EndReason, Hello, INPUT_CHUNK, KeeperFailure, KeeperReply, KeeperRequest, ProcessInfo, Selector, StartExec,
+    Hello, INPUT_CHUNK, KeeperFailure, KeeperReply, KeeperRequest, ProcessInfo, Selector, StartExec,
 };
 use crate::keeper::zygote;
+use crate::sandbox_loop::{Ending, LoopSandbox};
 use offleash_core::error::with_causes;
 
 /// Most commands at once that were asked for; what they start themselves does not count.
@@ -46,14 +47,14 @@ enum Origin {
 
 pub(super) type Outcome = Result<(), KeeperFailure>;
 
-impl Loop {
+impl SocketClients {
     /// Answers a request, or notes who is to be answered when.
-    pub(super) fn carry_out(&mut self, client: Client, request: KeeperRequest) -> Outcome {
+    pub(super) fn carry_out(&mut self, held: &mut LoopSandbox<'_>, client: Client, request: KeeperRequest) -> Outcome {
         match request {
             KeeperRequest::Hello => self.hello(client),
-            KeeperRequest::Start(start) => return self.start(client, &start, Origin::Program),
-            KeeperRequest::StartCopy(start) => return self.start(client, &start, Origin::Zygote),
-            KeeperRequest::First => return self.first(client),
+            KeeperRequest::Start(start) => return self.start(held, client, &start, Origin::Program),
+            KeeperRequest::StartCopy(start) => return self.start(held, client, &start, Origin::Zygote),
+            KeeperRequest::First => return self.first(held, client),
             KeeperRequest::Attach(which) => return self.attach(client, &which),
             KeeperRequest::Processes => self.processes(client),
             KeeperRequest::Input { which, bytes } => {
@@ -63,31 +64,31 @@ impl Loop {
                 return self.take_feed(client, &which, Fed::Bytes { bytes, sent: 0 });
             }
             KeeperRequest::CloseInput(which) => return self.take_feed(client, &which, Fed::End),
-            KeeperRequest::Signal { which, signal } => return self.signal(client, &which, signal),
+            KeeperRequest::Signal { which, signal } => return self.signal(held, client, &which, signal),
             KeeperRequest::Resize { which, rows, columns } => {
-                return self.resize(client, &which, TerminalSize { rows, columns });
+                return self.resize(held, client, &which, TerminalSize { rows, columns });
             }
             KeeperRequest::Kill => {
                 if let Some(connection) = self.connections.get_mut(&client) {
                     connection.waits_for_the_end = true;
                 }
-                self.end_for(EndReason::Killed);
+                held.end(Ending::Killed);
             }
-            KeeperRequest::Files { user } => return self.files(client, user.as_deref()),
-            KeeperRequest::Port(port) => return self.port(client, port),
-            KeeperRequest::Usage => self.usage(client),
-            KeeperRequest::SetNetwork(network) => return self.set_network(client, &network),
-            KeeperRequest::Pause => return self.pause(client),
-            KeeperRequest::Resume => return self.resume(client),
-            KeeperRequest::Authority => return self.authority(client),
-            KeeperRequest::Hold => return self.hold_still(client),
+            KeeperRequest::Files { user } => return self.files(held, client, user.as_deref()),
+            KeeperRequest::Port(port) => return self.port(held, client, port),
+            KeeperRequest::Usage => self.usage(held, client),
+            KeeperRequest::SetNetwork(network) => return self.set_network(held, client, &network),
+            KeeperRequest::Pause => return self.pause(held, client),
+            KeeperRequest::Resume => return self.resume(held, client),
+            KeeperRequest::Authority => return self.authority(held, client),
+            KeeperRequest::Hold => return self.hold_still(held, client),
             KeeperRequest::Ends => self.ends(client),
             KeeperRequest::NoteEnd { tag, note } => return self.note_end(client, &tag, note),
             KeeperRequest::Refusals { after } => {
                 // What a command met that has ended was told before that.
-                self.note_network();
-                if self.serving.gateway.is_none() {
-                    self.refusals.note_strays(self.serving.sandbox.found_no_route());
+                self.note_network(held);
+                if held.gateway.is_none() {
+                    self.refusals.note_strays(held.sandbox.found_no_route());
                 }
                 self.answer(client, &KeeperReply::Refusals(self.refusals.after(after)));
             }
@@ -98,13 +99,13 @@ impl Loop {
     fn hello(&mut self, client: Client) {
         let hello = Hello {
             paused: self.paused_since.is_some(),
-            ..self.serving.hello.clone()
+            ..self.service.hello.clone()
         };
         self.answer(client, &KeeperReply::Hello(hello));
     }
 
-    fn first(&mut self, client: Client) -> Outcome {
-        let first = self.serving.sandbox.first_process();
+    fn first(&mut self, held: &mut LoopSandbox<'_>, client: Client) -> Outcome {
+        let first = held.sandbox.first_process();
         let first = first.ok_or_else(|| KeeperFailure::Unsupported {
             operation: "have a first process of its own".to_owned(),
         })?;
@@ -113,25 +114,25 @@ impl Loop {
     }
 
     /// A copy of the zygote's process for that request, if it is to be had.
-    fn copy(&mut self, request: &ExecRequest) -> Option<ExecId> {
-        let Descent::Below(zygote) = self.serving.descent else {
+    fn copy(&mut self, held: &mut LoopSandbox<'_>, request: &ExecRequest) -> Option<ExecId> {
+        let Descent::Below(zygote) = self.service.descent else {
             return None;
         };
         let mut connect = || {
             let connected = zygote::connect(zygote);
             connected.map_err(|error| io::Error::new(error.kind(), format!("its zygote cannot be reached: {error}")))
         };
-        match self.serving.sandbox.enter(request, &mut connect) {
+        match held.sandbox.enter(request, &mut connect) {
             Ok(exec) => Some(exec),
             Err(error) => {
                 let line = format!("an interpreter was started anew: {}", with_causes(&error));
-                self.serving.log.note(LogLevel::Warn, &line);
+                self.service.log.note(LogLevel::Warn, &line);
                 None
             }
         }
     }
 
-    fn start(&mut self, client: Client, start: &StartExec, origin: Origin) -> Outcome {
+    fn start(&mut self, held: &mut LoopSandbox<'_>, client: Client, start: &StartExec, origin: Origin) -> Outcome {
         let asked = Instant::now();
         self.check_running()?;
         if self.executions.count() >= MOST_EXECUTIONS {
@@ -139,14 +140,14 @@ impl Loop {
                 what: "commands at once".to_owned(),
             });
         }
-        let (request, user) = self.serving.users.request(start)?;
+        let (request, user) = self.service.users.request(start)?;
         let copied = match origin {
-            Origin::Zygote => self.copy(&request),
+            Origin::Zygote => self.copy(held, &request),
             Origin::Program => None,
         };
         let exec = match copied {
             Some(exec) => exec,
-            None => self.serving.sandbox.exec(&request).map_err(failed)?,
+            None => held.sandbox.exec(&request).map_err(failed)?,
         };
         let room = REMEMBERED_OF_ALL.saturating_sub(self.executions.remembered());
         let (argv, of_argv) = first_bytes(&start.argv, room, Vec::len);
@@ -257,33 +258,33 @@ impl Loop {
         Ok(())
     }
 
-    fn signal(&mut self, client: Client, which: &Selector, signal: i32) -> Outcome {
+    fn signal(&mut self, held: &mut LoopSandbox<'_>, client: Client, which: &Selector, signal: i32) -> Outcome {
         self.check_running()?;
         if !SIGNALS.contains(&signal) {
             return Err(invalid("there is no such signal"));
         }
         let exec = self.exec_of(which)?;
-        self.serving.sandbox.signal(exec, signal).map_err(failed)?;
+        held.sandbox.signal(exec, signal).map_err(failed)?;
         self.answer(client, &KeeperReply::Done);
         Ok(())
     }
 
-    fn resize(&mut self, client: Client, which: &Selector, size: TerminalSize) -> Outcome {
+    fn resize(&mut self, held: &mut LoopSandbox<'_>, client: Client, which: &Selector, size: TerminalSize) -> Outcome {
         self.check_running()?;
         let (exec, execution) = self.executions.find(which).ok_or(KeeperFailure::NoProcess)?;
         if !execution.process.tty {
             return Err(KeeperFailure::NoTerminal);
         }
-        self.serving.sandbox.resize(exec, size).map_err(failed)?;
+        held.sandbox.resize(exec, size).map_err(failed)?;
         self.answer(client, &KeeperReply::Done);
         Ok(())
     }
 
-    fn files(&mut self, client: Client, user: Option<&str>) -> Outcome {
+    fn files(&mut self, held: &mut LoopSandbox<'_>, client: Client, user: Option<&str>) -> Outcome {
         self.check_running()?;
-        let user = self.serving.users.find(user)?;
-        let ids = self.serving.users.ids(user);
-        let socket = self.serving.sandbox.open_files(ids).map_err(failed)?;
+        let user = self.service.users.find(user)?;
+        let ids = self.service.users.ids(user);
+        let socket = held.sandbox.open_files(ids).map_err(failed)?;
         if let Some(connection) = self.connections.get_mut(&client) {
             connection.answer_with(&KeeperReply::Files, socket);
         }

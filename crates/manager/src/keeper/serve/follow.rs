@@ -7,10 +7,11 @@ use offleash_core::exec::{ExecEnd, ExecEvent, StartFailure};
 use offleash_isolation::error::IsolationError;
 use offleash_isolation::sandbox::ExecId;
 
-use super::Loop;
+use super::SocketClients;
 use crate::keeper::connection::{Stage, frame};
 use crate::keeper::executions::{Client, Execution, Fed};
 use crate::keeper::message::{KeeperFailure, KeeperReply};
+use crate::sandbox_loop::LoopSandbox;
 
 /// What a client may leave unread before the command that it follows has to wait.
 const MOST_UNREAD: usize = 256 * 1024;
@@ -19,22 +20,22 @@ const MANY_UNREAD: usize = 8 * 1024 * 1024;
 const SMALL_SHARE: usize = 16 * 1024;
 const SIGKILL: i32 = 9;
 
-impl Loop {
+impl SocketClients {
     /// Tells everybody who follows an execution what happened to it.
-    pub(super) fn tell(&mut self, exec: ExecId, event: ExecEvent) {
+    pub(super) fn tell(&mut self, held: &mut LoopSandbox<'_>, exec: ExecId, event: ExecEvent) {
         match event {
             ExecEvent::InputTaken { .. } => {}
             ExecEvent::Started { pid } => {
                 if let Some(execution) = self.executions.get(exec) {
                     execution.process.pid = pid;
-                    self.serving.log.started(&execution.process);
+                    self.service.log.started(&execution.process);
                 }
                 self.tell_followers(exec, &frame(&KeeperReply::Started { pid }));
             }
             ExecEvent::Output { stream, bytes } => {
                 self.tell_followers(exec, &frame(&KeeperReply::Output { stream, bytes }));
             }
-            ExecEvent::Ended(end) => self.take_end(exec, end),
+            ExecEvent::Ended(end) => self.take_end(held, exec, end),
         }
     }
 
@@ -49,12 +50,12 @@ impl Loop {
         }
     }
 
-    fn take_end(&mut self, exec: ExecId, end: ExecEnd) {
-        let end = self.with_reason(exec, end);
+    fn take_end(&mut self, held: &mut LoopSandbox<'_>, exec: ExecId, end: ExecEnd) {
+        let end = self.with_reason(held, exec, end);
         let Some(execution) = self.executions.end(exec, &end) else {
             return;
         };
-        self.serving.log.ended(&execution.process, execution.timed_out, &end);
+        self.service.log.ended(&execution.process, execution.timed_out, &end);
         for feed in &execution.feeds {
             self.answer(feed.client, &KeeperReply::Failed(KeeperFailure::NoProcess));
         }
@@ -74,12 +75,12 @@ impl Loop {
     }
 
     /// Says of a command that was killed, by nobody who asked us to, whether that was for want of memory.
-    fn with_reason(&mut self, exec: ExecId, end: ExecEnd) -> ExecEnd {
+    fn with_reason(&mut self, held: &mut LoopSandbox<'_>, exec: ExecId, end: ExecEnd) -> ExecEnd {
         let is_asked_for = self.executions.get(exec).is_none_or(|execution| execution.timed_out);
         if is_asked_for || end != (ExecEnd::Signaled { signal: SIGKILL }) {
             return end;
         }
-        let limit = self.serving.sandbox.was_out_of_memory();
+        let limit = held.sandbox.was_out_of_memory();
         limit.map_or(end, |limit| ExecEnd::OutOfMemory { limit })
     }
 
@@ -110,7 +111,7 @@ impl Loop {
     }
 
     /// Kills commands whose time is over.
-    pub(super) fn kill_what_is_late(&mut self) -> Result<(), IsolationError> {
+    pub(super) fn kill_what_is_late(&mut self, held: &mut LoopSandbox<'_>) -> Result<(), IsolationError> {
         if self.is_still() {
             return Ok(());
         }
@@ -118,18 +119,18 @@ impl Loop {
         for (exec, execution) in self.executions.all() {
             if !execution.timed_out && execution.deadline.is_some_and(|deadline| now >= deadline) {
                 execution.timed_out = true;
-                self.serving.sandbox.signal(exec, SIGKILL)?;
+                held.sandbox.signal(exec, SIGKILL)?;
             }
         }
         Ok(())
     }
 
     /// Passes on input as far as there is room for it.
-    pub(super) fn feed(&mut self) -> Result<(), IsolationError> {
+    pub(super) fn feed(&mut self, held: &mut LoopSandbox<'_>) -> Result<(), IsolationError> {
         if self.is_still() {
             return Ok(());
         }
-        let sandbox = &mut self.serving.sandbox;
+        let sandbox = &mut *held.sandbox;
         let mut fed = Vec::new();
         for (exec, execution) in self.executions.all() {
             while let Some(feed) = execution.feeds.front_mut() {
@@ -159,7 +160,7 @@ impl Loop {
     }
 
     /// Lets commands wait whose output is not taken, and go on when it was.
-    pub(super) fn hold_and_release(&mut self) -> Result<(), IsolationError> {
+    pub(super) fn hold_and_release(&mut self, held: &mut LoopSandbox<'_>) -> Result<(), IsolationError> {
         let all: usize = self.connections.values().map(|connection| connection.unsent()).sum();
         let most = if all > MANY_UNREAD { SMALL_SHARE } else { MOST_UNREAD };
         for (exec, execution) in self.executions.all() {
@@ -168,17 +169,15 @@ impl Loop {
                 .iter()
                 .filter_map(|follower| self.connections.get(follower));
             let unread = unread.map(|connection| connection.unsent()).max().unwrap_or(0);
-            let held = if execution.held {
-                unread > most / 2
-            } else {
-                unread > most
+            let waits = match execution.held {
+                true => unread > most / 2,
+                false => unread > most,
             };
-            if held != execution.held {
-                execution.held = held;
-                if held {
-                    self.serving.sandbox.hold_output(exec)?;
-                } else {
-                    self.serving.sandbox.release_output(exec)?;
+            if waits != execution.held {
+                execution.held = waits;
+                match waits {
+                    true => held.sandbox.hold_output(exec)?,
+                    false => held.sandbox.release_output(exec)?,
                 }
             }
         }

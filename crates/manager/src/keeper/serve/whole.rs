@@ -9,23 +9,24 @@ use offleash_gateway::Reach;
 use offleash_isolation::sandbox::Measure;
 use offleash_sys::socket;
 
+use super::SocketClients;
 use super::carry_out::{Outcome, failed, invalid};
-use super::{Loop, Serving};
 use crate::keeper::connection::frame;
 use crate::keeper::executions::Client;
 use crate::keeper::message::{KeeperFailure, KeeperReply, KeeperUsage};
 use crate::keeper::order::NetworkOrder;
 use crate::lifecycle::way_out;
+use crate::sandbox_loop::LoopSandbox;
 use offleash_core::error::with_causes;
 
-impl Loop {
-    pub(super) fn pause(&mut self, client: Client) -> Outcome {
+impl SocketClients {
+    pub(super) fn pause(&mut self, held: &mut LoopSandbox<'_>, client: Client) -> Outcome {
         if self.paused_since.is_none() {
-            if let Some(gateway) = &self.serving.gateway {
+            if let Some(gateway) = held.gateway {
                 gateway.close();
             }
-            if let Err(error) = self.serving.sandbox.pause() {
-                self.open_network();
+            if let Err(error) = held.sandbox.pause() {
+                held.gateway.iter().for_each(|gateway| gateway.open());
                 return Err(failed(error));
             }
             self.paused_since = Some(Instant::now());
@@ -34,30 +35,24 @@ impl Loop {
         Ok(())
     }
 
-    pub(super) fn resume(&mut self, client: Client) -> Outcome {
+    pub(super) fn resume(&mut self, held: &mut LoopSandbox<'_>, client: Client) -> Outcome {
         if let Some(since) = self.paused_since {
-            self.serving.sandbox.resume().map_err(failed)?;
+            held.sandbox.resume().map_err(failed)?;
             self.paused_since = None;
             self.executions.postpone(since.elapsed());
-            self.open_network();
+            held.gateway.iter().for_each(|gateway| gateway.open());
         }
         self.answer(client, &KeeperReply::Done);
         Ok(())
     }
 
-    fn open_network(&self) {
-        if let Some(gateway) = &self.serving.gateway {
-            gateway.open();
-        }
-    }
-
     /// Answered by the gateway, on its thread: it takes as long as a program inside takes to accept.
-    pub(super) fn port(&mut self, client: Client, port: u16) -> Outcome {
+    pub(super) fn port(&mut self, held: &mut LoopSandbox<'_>, client: Client, port: u16) -> Outcome {
         self.check_running()?;
         if port == 0 {
             return Err(invalid("no program listens on port 0"));
         }
-        let gateway = self.serving.gateway.as_ref().ok_or_else(no_network)?;
+        let gateway = held.gateway.ok_or_else(no_network)?;
         let Some(connection) = self.connections.get(&client) else {
             return Ok(());
         };
@@ -68,10 +63,15 @@ impl Loop {
         Ok(())
     }
 
-    pub(super) fn set_network(&mut self, client: Client, network: &NetworkOrder) -> Outcome {
+    pub(super) fn set_network(
+        &mut self,
+        held: &mut LoopSandbox<'_>,
+        client: Client,
+        network: &NetworkOrder,
+    ) -> Outcome {
         let spec = network.spec().map_err(|error| invalid(&with_causes(&error)))?;
-        let gateway = self.serving.gateway.as_ref().ok_or_else(no_network)?;
-        let trust = self.serving.authority.trust();
+        let gateway = held.gateway.ok_or_else(no_network)?;
+        let trust = self.service.authority.trust();
         if spec.opens() && trust.is_none() {
             return Err(invalid("headers are to be set, and the sandbox has no authority yet"));
         }
@@ -94,25 +94,23 @@ impl Loop {
     }
 
     /// The sandbox's authority, which is made if it has none, and what its programs must find to trust it.
-    pub(super) fn authority(&mut self, client: Client) -> Outcome {
-        let Serving {
-            authority,
-            users,
-            gateway,
-            ..
-        } = &mut self.serving;
-        if gateway.is_none() {
+    pub(super) fn authority(&mut self, held: &mut LoopSandbox<'_>, client: Client) -> Outcome {
+        if held.gateway.is_none() {
             return Err(no_network());
         }
-        let files = authority.files().map_err(|error| KeeperFailure::Unsupported {
-            operation: format!("open TLS: {}", with_causes(&error)),
-        })?;
-        users.name_authority();
+        let files = self
+            .service
+            .authority
+            .files()
+            .map_err(|error| KeeperFailure::Unsupported {
+                operation: format!("open TLS: {}", with_causes(&error)),
+            })?;
+        self.service.users.name_authority();
         self.answer(client, &KeeperReply::Authority(files));
         Ok(())
     }
 
-    pub(super) fn usage(&mut self, client: Client) {
+    pub(super) fn usage(&mut self, held: &mut LoopSandbox<'_>, client: Client) {
         let Measure {
             cpu_us,
             memory_bytes,
@@ -120,8 +118,8 @@ impl Loop {
             memory_peak_bytes,
             pids,
             disk_bytes,
-        } = self.serving.sandbox.measure();
-        let bounds = self.serving.bounds;
+        } = held.sandbox.measure();
+        let bounds = self.service.bounds;
         let usage = KeeperUsage {
             cpu_us,
             cpus_millis: bounds.cpus_millis,

@@ -4,21 +4,22 @@ use std::time::{Duration, Instant};
 
 use offleash_core::exec::{ExecEvent, ExecRequest, OutputStream};
 use offleash_core::limits::Limits;
-use offleash_core::record::Usage;
-use offleash_interpreter::ahead;
+use offleash_core::record::{LimitHit, Usage};
+use offleash_interpreter::ahead as waiting_python;
 use offleash_isolation::error::IsolationError;
-use offleash_isolation::sandbox::{ExecId, Sandbox, SandboxEvent};
+use offleash_isolation::sandbox::{ExecId, Sandbox};
 
-use crate::drive::{poll_until, what_is_awaited};
+use super::making::RunningSandbox;
+use crate::sandbox_loop::{Ending, LoopSandbox, SandboxClient, SandboxLoop, WaitList};
 
 /// How long its imports may take.
-const IMPORTS: Duration = Duration::from_secs(60);
+const IMPORT_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often it is asked whether anybody still wants it.
 const ASKED_EVERY: Duration = Duration::from_millis(100);
 /// Where it is started: nothing of the run's own is looked at before the run.
 const DIRECTORY: &str = "/";
 /// What it uses counts as the run's own, so it is to be no more than a small part of what that may use.
-const LARGEST_PART: u64 = 8;
+const MIN_LIMIT_PARTS: u64 = 8;
 
 /// What one uses at least that has something to import.
 const LEAST: Usage = Usage {
@@ -34,13 +35,13 @@ const LEAST: Usage = Usage {
 
 /// An interpreter that has imported what it was to, and waits.
 #[derive(Debug)]
-pub(crate) struct Ahead {
+pub(crate) struct Preload {
     exec: ExecId,
     /// As what it was started.
     started: ExecRequest,
 }
 
-impl Ahead {
+impl Preload {
     /// Starts one that imports `modules`, of which all but arguments and directory is as `like` says, and waits until it is
     /// ready. `None` if it does not come to that, or nobody wants it any more: then the sandbox is to be ended.
     ///
@@ -49,41 +50,25 @@ impl Ahead {
     pub(super) fn start(
         like: ExecRequest,
         modules: Vec<String>,
-        sandbox: &mut dyn Sandbox,
+        running: &mut RunningSandbox,
         is_wanted: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Self>, IsolationError> {
         let started = ExecRequest {
-            argv: ahead::command(modules),
+            argv: waiting_python::command(modules),
             cwd: DIRECTORY.into(),
             ..like
         };
-        let exec = sandbox.exec(&started)?;
-        let until = Instant::now() + IMPORTS;
-        let mut said = Vec::new();
-        while Instant::now() < until && is_wanted() {
-            wait(sandbox, until.min(Instant::now() + ASKED_EVERY))?;
-            for event in sandbox.turn(true)? {
-                match event {
-                    SandboxEvent::Exec { exec: of, event } if of == exec => match event {
-                        ExecEvent::Output {
-                            stream: OutputStream::Stdout,
-                            bytes,
-                        } => said.extend(bytes),
-                        ExecEvent::Output { .. } | ExecEvent::Ended(_) => return Ok(None),
-                        ExecEvent::Started { .. } | ExecEvent::InputTaken { .. } => {}
-                    },
-                    SandboxEvent::Limit(_) | SandboxEvent::Gone => return Ok(None),
-                    SandboxEvent::Exec { .. } => {}
-                }
-            }
-            if said == ahead::READY {
-                return Ok(Some(Self { exec, started }));
-            }
-            if !ahead::READY.starts_with(&said) {
-                break;
-            }
-        }
-        Ok(None)
+        let exec = running.sandbox.exec(&started)?;
+        let mut client = PreloadClient {
+            exec,
+            until: Instant::now() + IMPORT_TIMEOUT,
+            said: Vec::new(),
+            is_ready: false,
+            is_wanted,
+        };
+        let end = SandboxLoop::new(running).run(&mut client)?;
+        let is_ready = client.is_ready && end.limits_hit.is_empty() && end.ending == Ending::ClientDone;
+        Ok(is_ready.then_some(Self { exec, started }))
     }
 
     /// Whether it can be `command`: whatever else it was started with has to be the same.
@@ -93,7 +78,9 @@ impl Ahead {
             cwd: self.started.cwd.clone(),
             ..command.clone()
         } == self.started;
-        is_as_started && ahead::can_run(&command.argv) && input(command).len() <= sandbox.input_window(self.exec)
+        is_as_started
+            && waiting_python::can_run(&command.argv)
+            && input(command).len() <= sandbox.input_window(self.exec)
     }
 
     /// Has it be `command`, which it can be.
@@ -117,7 +104,8 @@ pub(super) fn fits(limits: &Limits) -> bool {
 
 /// Whether what was used before the run is too little to be noticed by what `limits` the run has.
 pub(super) fn is_little(used: &Usage, limits: &Limits) -> bool {
-    let is_part = |part: u64, whole: Option<u64>| whole.is_none_or(|whole| part.saturating_mul(LARGEST_PART) <= whole);
+    let is_part =
+        |part: u64, whole: Option<u64>| whole.is_none_or(|whole| part.saturating_mul(MIN_LIMIT_PARTS) <= whole);
     is_part(
         used.user_cpu_us.saturating_add(used.system_cpu_us) / 1000,
         limits.cpu_time.map(|time| time.0),
@@ -128,14 +116,51 @@ pub(super) fn is_little(used: &Usage, limits: &Limits) -> bool {
 }
 
 fn input(command: &ExecRequest) -> Vec<u8> {
-    ahead::input(&command.cwd, &command.argv)
+    waiting_python::input(&command.cwd, &command.argv)
 }
 
-/// Waits until there is something to hear of the sandbox.
-fn wait(sandbox: &dyn Sandbox, until: Instant) -> Result<(), IsolationError> {
-    let interests = sandbox.wait_on(true);
-    let mut waiting: Vec<_> = interests.iter().map(what_is_awaited).collect();
-    poll_until(&mut waiting, until.min(sandbox.next_turn())).map(|_| ())
+/// Waits for an interpreter to have imported what it was to.
+struct PreloadClient<'a> {
+    exec: ExecId,
+    until: Instant,
+    /// What it has written to its standard output.
+    said: Vec<u8>,
+    is_ready: bool,
+    is_wanted: &'a mut dyn FnMut() -> bool,
+}
+
+impl SandboxClient for PreloadClient<'_> {
+    type Source = ();
+
+    fn wait_on<'c>(&'c self, _sandbox: &dyn Sandbox, _waiting: &mut WaitList<'c, ()>) {}
+
+    fn next_turn(&self) -> Option<Instant> {
+        Some(self.until.min(Instant::now() + ASKED_EVERY))
+    }
+
+    fn exec_event(&mut self, held: &mut LoopSandbox<'_>, exec: ExecId, event: ExecEvent) {
+        let stdout = OutputStream::Stdout;
+        match event {
+            _ if exec != self.exec => {}
+            ExecEvent::Started { .. } | ExecEvent::InputTaken { .. } => {}
+            ExecEvent::Output { stream, bytes } if stream == stdout => self.said.extend(bytes),
+            // It is not what was expected.
+            ExecEvent::Output { .. } | ExecEvent::Ended(_) => held.end(Ending::Lost),
+        }
+    }
+
+    fn limit_hit(&mut self, held: &mut LoopSandbox<'_>, _hit: &LimitHit) {
+        held.end(Ending::Lost);
+    }
+
+    fn turn(&mut self, held: &mut LoopSandbox<'_>) -> Result<(), IsolationError> {
+        self.is_ready = self.said == waiting_python::READY;
+        let goes_on = waiting_python::READY.starts_with(&self.said) && Instant::now() < self.until;
+        if self.is_ready || !goes_on || !(self.is_wanted)() {
+            held.end(Ending::ClientDone);
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ const KEPT: usize = 16 * 1024;
 
 /// What programs and runtimes say, in lower case: the C library's words for the error (errno(3)), and those of runtimes
 /// that have their own.
-const SAYINGS: [(LimitName, &[&str]); 4] = [
+const MESSAGES: [(LimitName, &[&str]); 4] = [
     (LimitName::OpenFiles, &["too many open files"]),
     (
         LimitName::Pids,
@@ -46,7 +46,7 @@ const OF_THE_MACHINE: &str = "too many open files in system";
 
 /// The end of a command's output.
 #[derive(Debug, Default)]
-pub(crate) struct LastWords {
+pub(crate) struct OutputTail {
     stdout: Tail,
     stderr: Tail,
 }
@@ -54,7 +54,7 @@ pub(crate) struct LastWords {
 #[derive(Debug, Default)]
 struct Tail(Vec<u8>);
 
-impl LastWords {
+impl OutputTail {
     pub(crate) fn take(&mut self, stream: OutputStream, bytes: &[u8]) {
         match stream {
             OutputStream::Stdout => self.stdout.take(bytes),
@@ -69,7 +69,7 @@ impl LastWords {
         }
         let texts = [&self.stdout, &self.stderr].map(|tail| tail.lower().replace(OF_THE_MACHINE, ""));
         let is_said = |saying: &&str| texts.iter().any(|text| text.contains(saying));
-        let said = SAYINGS.iter().filter(|(_, sayings)| sayings.iter().any(&is_said));
+        let said = MESSAGES.iter().filter(|(_, messages)| messages.iter().any(&is_said));
         said.map(|(limit, _)| *limit)
             .filter(|limit| uncounted.contains(limit))
             .collect()
@@ -104,12 +104,12 @@ mod tests {
     ];
     const FAILED: ExecEnd = ExecEnd::Exited { code: 1 };
 
-    fn said(stream: OutputStream, pieces: &[&[u8]]) -> LastWords {
-        let mut words = LastWords::default();
+    fn said(stream: OutputStream, pieces: &[&[u8]]) -> OutputTail {
+        let mut tail = OutputTail::default();
         for piece in pieces {
-            words.take(stream, piece);
+            tail.take(stream, piece);
         }
-        words
+        tail
     }
 
     #[test]
@@ -128,13 +128,13 @@ mod tests {
             ("OSError: [Errno 27] File too large", LimitName::FileSize),
         ] {
             for stream in [OutputStream::Stdout, OutputStream::Stderr] {
-                let words = said(stream, &[text.as_bytes()]);
-                assert_eq!(words.of(&FAILED, &ALL), [limit], "{text}");
-                assert_eq!(words.of(&ExecEnd::Signaled { signal: 6 }, &ALL), [limit], "{text}");
+                let tail = said(stream, &[text.as_bytes()]);
+                assert_eq!(tail.of(&FAILED, &ALL), [limit], "{text}");
+                assert_eq!(tail.of(&ExecEnd::Signaled { signal: 6 }, &ALL), [limit], "{text}");
                 // Whoever succeeds was not ended by it, and what is counted is known better.
-                assert_eq!(words.of(&ExecEnd::Exited { code: 0 }, &ALL), [], "{text}");
+                assert_eq!(tail.of(&ExecEnd::Exited { code: 0 }, &ALL), [], "{text}");
                 let others: Vec<_> = ALL.into_iter().filter(|other| *other != limit).collect();
-                assert_eq!(words.of(&FAILED, &others), [], "{text}");
+                assert_eq!(tail.of(&FAILED, &others), [], "{text}");
             }
         }
         for other in [
@@ -153,8 +153,8 @@ mod tests {
         let text = b"Too many open files\n";
         for at in 0..text.len() {
             let (one, other) = text.split_at(at);
-            let words = said(OutputStream::Stderr, &[&long, one, other]);
-            assert_eq!(words.of(&FAILED, &ALL), [LimitName::OpenFiles], "{at}");
+            let tail = said(OutputStream::Stderr, &[&long, one, other]);
+            assert_eq!(tail.of(&FAILED, &ALL), [LimitName::OpenFiles], "{at}");
         }
         let single: Vec<&[u8]> = text.chunks(1).collect();
         assert_eq!(
@@ -164,11 +164,11 @@ mod tests {
         let mut before = text.to_vec();
         before.extend(&long);
         assert_eq!(said(OutputStream::Stderr, &[&before]).of(&FAILED, &ALL), []);
-        let mut words = said(OutputStream::Stderr, &[text]);
+        let mut tail = said(OutputStream::Stderr, &[text]);
         for piece in long.chunks(100) {
-            words.take(OutputStream::Stderr, piece);
-            assert!(words.stderr.0.len() <= 2 * KEPT);
+            tail.take(OutputStream::Stderr, piece);
+            assert!(tail.stderr.0.len() <= 2 * KEPT);
         }
-        assert_eq!(words.of(&FAILED, &ALL), []);
+        assert_eq!(tail.of(&FAILED, &ALL), []);
     }
 }

@@ -1,0 +1,179 @@
+//! `offleash supervise ROLE`: the process that holds one sandbox, or does one thing for one. Nobody calls it by hand, so no help
+//! names it.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use offleash_core::error::ErrorKind;
+use offleash_core::spec::NetworkSpec;
+use offleash_isolation::limits::measure_as_superuser;
+use offleash_manager::frames::{self, Message, frame};
+use offleash_manager::keeper::answer::Answer;
+use offleash_manager::keeper::hold;
+use offleash_manager::keeper::order::SandboxOrder;
+use offleash_manager::keeper::own::{LocalOrder, OwnOrder, hold_own};
+use offleash_manager::roles::{RemoveOrder, SupervisorRole};
+use offleash_planner::base::{self, CopyOrder};
+
+use crate::args::{Arguments, Command, McpArgs};
+use crate::failure::{EXIT_FAILURE, Failure};
+use crate::python::Python;
+use crate::{alone, run, specify, template, terminal, warm};
+
+/// Where a sandbox's supervisor writes what it has to complain of, in the sandbox's directory.
+const COMPLAINTS: &str = "keeper.log";
+
+/// Does what the role says that is the first of `words`.
+pub(crate) fn supervise(mut words: impl Iterator<Item = OsString>) -> ExitCode {
+    let role = words.next().and_then(|word| SupervisorRole::of(word.to_str()?));
+    match (role, words.next()) {
+        (Some(SupervisorRole::Sandbox), None) => alone(sandbox),
+        (Some(SupervisorRole::Local), None) => alone(local),
+        (Some(SupervisorRole::Prewarmed), None) => alone(warm::hold),
+        (Some(SupervisorRole::CopyLayer), None) => alone(copy_layer),
+        (Some(SupervisorRole::RemoveLayer), None) => alone(remove_layer),
+        (Some(SupervisorRole::MeasureLayer), None) => alone(measure_layer),
+        (Some(SupervisorRole::BuildTemplate), None) => alone(template::builder),
+        _ => Failure::new("expected the role of a process that offleash starts itself")
+            .with_hint("`offleash run` runs a command")
+            .print(),
+    }
+}
+
+/// Holds a sandbox for a daemon: reads an order, answers, and serves until the sandbox ends.
+fn sandbox() -> ExitCode {
+    offleash_sys::process::keep_free_memory();
+    give_up_protection();
+    match read_order::<SandboxOrder>() {
+        Ok(order) => {
+            // Without it nobody reads why this ended.
+            let _opened = terminal::complain_to(&order.directory.as_path().join(COMPLAINTS));
+            exit_code(hold(&order, |made| terminal::answer_and_leave(&frame(made)?)).is_ok())
+        }
+        Err(failure) => failure.print(),
+    }
+}
+
+/// Holds a sandbox for `offleash mcp`, whose arguments say what it is, and records it as a run.
+fn local() -> ExitCode {
+    offleash_sys::process::keep_free_memory();
+    let order: LocalOrder = match read_order() {
+        Ok(order) => order,
+        Err(failure) => return failure.print(),
+    };
+    let program = std::iter::once(OsString::from("offleash"));
+    let arguments = match Arguments::try_parse_from(program.chain(frames::words(&order.arguments))) {
+        Ok(arguments) => arguments,
+        Err(error) => return Failure::new(error.to_string()).print(),
+    };
+    terminal::speak_as(&frames::words(&order.arguments));
+    let Command::Mcp(asked) = arguments.command else {
+        return Failure::new("expected the arguments of `offleash mcp`").print();
+    };
+    match specified(&asked, arguments.state, order) {
+        Ok(order) => serve_local(order),
+        Err(failure) => {
+            let (message, hint) = failure.into_words();
+            let kind = ErrorKind::Invalid;
+            // Whoever waits for it hears of nothing otherwise.
+            let _told = answer_and_complain(&Answer::NotMade { kind, message, hint });
+            ExitCode::from(EXIT_FAILURE)
+        }
+    }
+}
+
+fn specified(asked: &McpArgs, state: Option<PathBuf>, order: LocalOrder) -> Result<OwnOrder, Failure> {
+    let mut spec = specify::specify(&asked.sandbox)?;
+    // Code is what it is for: that has the libraries of the usual template where that is built.
+    Python::choose(&asked.sandbox, &mut spec, state.as_deref())?;
+    let cwd = asked.sandbox.cwd.as_deref();
+    let cwd = cwd.map(specify::directory_inside).transpose()?;
+    Ok(OwnOrder {
+        spec,
+        id: order.id,
+        state,
+        directory: order.directory.as_path().to_owned(),
+        cwd: cwd.map(|cwd| Path::new(&cwd).to_owned()),
+        command: vec!["offleash".into(), "mcp".into()],
+    })
+}
+
+fn serve_local(order: OwnOrder) -> ExitCode {
+    let network: NetworkSpec = order.spec.network.clone();
+    match hold_own(order, answer_and_complain) {
+        Ok(Some(report)) => {
+            run::tell(&report.record, &network, &report.notes);
+            if let Some(error) = report.unkept {
+                terminal::complain(&Failure::from(error).to_string());
+            }
+            if let Some(held_back) = report.held_back {
+                terminal::complain(&format!("offleash: {held_back}"));
+            }
+            ExitCode::SUCCESS
+        }
+        Ok(None) => ExitCode::from(EXIT_FAILURE),
+        Err(error) => Failure::from(error).print(),
+    }
+}
+
+/// Says what came of an order, and goes on with standard error alone.
+fn answer_and_complain(answer: &Answer) -> io::Result<()> {
+    terminal::answer_and_stay(&frame(answer)?)
+}
+
+/// Removes what a sandbox left that is gone. A daemon has it done, because it takes a process with one thread.
+fn remove_layer() -> ExitCode {
+    let removed = read_order().and_then(|order: RemoveOrder| {
+        base::remove_left(order.state.as_path(), &order.id).map_err(|error| Failure::from_error(&error))
+    });
+    match removed {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.print(),
+    }
+}
+
+/// Copies what a sandbox wrote for another one. A daemon has it done, for the same reason.
+fn copy_layer() -> ExitCode {
+    match read_order::<CopyOrder>() {
+        Ok(order) => exit_code(base::copy(&order, |copied| terminal::answer_and_leave(&frame(copied)?)).is_ok()),
+        Err(failure) => failure.print(),
+    }
+}
+
+/// Measures what a sandbox wrote, for its supervisor, which may not enter all of it.
+fn measure_layer() -> ExitCode {
+    let mut found = Vec::new();
+    let measured = measure_as_superuser(&mut found);
+    match measured.and_then(|()| terminal::answer_and_leave(&found)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => Failure::new(format!("cannot measure the layer on descriptor 3: {error}")).print(),
+    }
+}
+
+/// When memory runs out the kernel may spare the daemon that started us; what holds a sandbox is not spared.
+fn give_up_protection() {
+    const ADJUSTMENT: &str = "/proc/self/oom_score_adj";
+    let inherited = std::fs::read_to_string(ADJUSTMENT).unwrap_or_default();
+    if inherited.starts_with('-') {
+        // Raising it is always permitted.
+        let _raised = std::fs::write(ADJUSTMENT, "0");
+    }
+}
+
+/// The order on standard input.
+pub(crate) fn read_order<Order: Message>() -> Result<Order, Failure> {
+    frames::read(io::stdin().lock()).map_err(|error| {
+        Failure::new(format!("the order on standard input cannot be read: {error}"))
+            .with_hint("offleash starts such processes itself; use `offleash run` to run a command")
+    })
+}
+
+fn exit_code(has_succeeded: bool) -> ExitCode {
+    match has_succeeded {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(EXIT_FAILURE),
+    }
+}

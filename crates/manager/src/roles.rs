@@ -1,0 +1,93 @@
+//! What a process of ours is that no help names: `offleash supervise ROLE`.
+//!
+//! A supervisor holds one sandbox; the others do one thing for one, because it takes a process with one thread. Each reads an
+//! order on standard input ([`crate::frames`]) and answers on standard output.
+
+use offleash_core::id::RunId;
+use offleash_core::text::Text;
+use offleash_isolation::limits::MEASURE_ROLE;
+pub use offleash_isolation::limits::SUPERVISE_COMMAND;
+use offleash_protocol::Dialogue;
+use serde::{Deserialize, Serialize};
+
+use crate::templates::BUILD_ROLE;
+
+/// A role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SupervisorRole {
+    /// Holds a sandbox for a daemon, which it outlives.
+    Sandbox,
+    /// Holds a sandbox for one program, with which it ends.
+    Local,
+    /// Holds a sandbox until a run takes it.
+    Prewarmed,
+    /// Copies what a sandbox wrote, for another one.
+    CopyLayer,
+    /// Removes what a sandbox left that is gone.
+    RemoveLayer,
+    /// Measures what a sandbox wrote, where its supervisor may not enter all of it.
+    MeasureLayer,
+    /// Builds a template.
+    BuildTemplate,
+}
+
+impl SupervisorRole {
+    const ALL: [Self; 7] = [
+        Self::Sandbox,
+        Self::Local,
+        Self::Prewarmed,
+        Self::CopyLayer,
+        Self::RemoveLayer,
+        Self::MeasureLayer,
+        Self::BuildTemplate,
+    ];
+
+    /// Its word behind the command.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Sandbox => "sandbox",
+            Self::Local => "local",
+            Self::Prewarmed => "prewarmed",
+            Self::CopyLayer => "copy-layer",
+            Self::RemoveLayer => "remove-layer",
+            Self::MeasureLayer => MEASURE_ROLE,
+            Self::BuildTemplate => BUILD_ROLE,
+        }
+    }
+
+    /// The role of that word.
+    pub fn of(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| role.word() == word)
+    }
+
+    /// The arguments of a process of it, our program first.
+    pub fn arguments(self, program: &[u8]) -> Vec<Vec<u8>> {
+        vec![program.to_vec(), SUPERVISE_COMMAND.into(), self.word().into()]
+    }
+}
+
+/// What is to be removed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoveOrder {
+    /// The state directory.
+    pub state: Text,
+    /// The sandbox, which is gone.
+    pub id: RunId,
+}
+
+impl Dialogue for RemoveOrder {
+    const MAX_FRAME: usize = 64 * 1024;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_role_has_a_word_of_its_own() {
+        for role in SupervisorRole::ALL {
+            assert_eq!(SupervisorRole::of(role.word()), Some(role));
+        }
+        assert_eq!(SupervisorRole::of("keeper"), None);
+    }
+}

@@ -1,0 +1,493 @@
+//! The loop of every process that holds a sandbox: waits for the sandbox, its gateway and its client, and has each take its
+//! turn.
+//!
+//! Who uses the sandbox is a [`SandboxClient`]: the streams of a run ([`crate::run_client`]), programs at a socket
+//! (`keeper::serve`), runs that may take it over (`lifecycle::prepared`). One thread, which waits with poll.
+
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use offleash_core::exec::{ExecEnd, ExecEvent};
+use offleash_core::network::{Approval, Question};
+use offleash_core::record::{LimitEffect, LimitHit};
+use offleash_gateway::{Gateway, Notice};
+use offleash_isolation::error::IsolationError;
+use offleash_isolation::sandbox::{ExecId, Sandbox, SandboxEvent};
+use offleash_sys::process;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+
+use crate::lifecycle::making::RunningSandbox;
+
+/// After this time what only the start needed is given back.
+const SETTLED: Duration = Duration::from_millis(500);
+/// Where nothing is due.
+const FAR: Duration = Duration::from_secs(24 * 3600);
+
+/// Why a loop has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// The command of a run ended by itself.
+    Command(ExecEnd),
+    /// Somebody asked for it.
+    Killed,
+    /// We end the sandbox because of a limit.
+    Limit(LimitHit),
+    /// The user interrupted the run twice.
+    Interrupted { signal: i32 },
+    /// Nobody takes the output any more.
+    OutputClosed,
+    /// The sandbox's first process ended.
+    Lost,
+    /// The gateway of its network has ended by itself.
+    NetworkLost,
+    /// The client has what it waited for, or waits no more. The sandbox goes on.
+    ClientDone,
+}
+
+/// How a loop ended.
+#[derive(Debug)]
+pub(crate) struct LoopEnd {
+    pub(crate) ending: Ending,
+    /// Limits that were hit and have not ended it.
+    pub(crate) limits_hit: Vec<LimitHit>,
+}
+
+/// How much a sandbox is attended to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Attention {
+    /// Its limits are looked at whenever that is due.
+    Full,
+    /// Its limits are looked at when something else happens.
+    OnEvents,
+    /// Nothing has run in it: no limit can have been reached, and whoever asks is not to wait for a look at them.
+    NewsOnly,
+}
+
+/// Whoever uses a sandbox.
+pub(crate) trait SandboxClient {
+    /// One of several that it waits for.
+    type Source: Copy;
+
+    /// Names what it waits for.
+    fn wait_on<'c>(&'c self, sandbox: &dyn Sandbox, waiting: &mut WaitList<'c, Self::Source>);
+
+    /// Whether output is to be taken from the sandbox.
+    fn takes_output(&self) -> bool {
+        true
+    }
+
+    /// How much the sandbox is attended to.
+    fn attention(&self) -> Attention {
+        Attention::Full
+    }
+
+    /// When it has a turn even if nothing is ready.
+    fn next_turn(&self) -> Option<Instant>;
+
+    /// Takes in what is ready of what it waited for, before the sandbox has its turn.
+    ///
+    /// # Errors
+    /// When the sandbox fails.
+    fn hear(&mut self, held: &mut LoopSandbox<'_>, ready: &[Self::Source]) -> Result<(), IsolationError> {
+        let _it_all_in_its_turn = (held, ready);
+        Ok(())
+    }
+
+    /// Something happened to an execution.
+    fn exec_event(&mut self, held: &mut LoopSandbox<'_>, exec: ExecId, event: ExecEvent);
+
+    /// A limit was hit.
+    fn limit_hit(&mut self, held: &mut LoopSandbox<'_>, hit: &LimitHit) {
+        let _is_kept_by_the_loop = (held, hit);
+    }
+
+    /// Puts a question of the gateway to whoever is there; the answer, where it comes at once.
+    fn ask(&mut self, question: Question) -> Option<Approval> {
+        let _nobody_is_there = question;
+        Some(Approval::NoTerminal)
+    }
+
+    /// No question needs an answer any more.
+    fn withdraw(&mut self) {}
+
+    /// Does what is due after the sandbox had its turn.
+    ///
+    /// # Errors
+    /// When the sandbox or the client fails.
+    fn turn(&mut self, held: &mut LoopSandbox<'_>) -> Result<(), IsolationError>;
+}
+
+/// Descriptors that are waited for, and whose they are.
+#[derive(Debug)]
+pub(crate) struct WaitList<'c, S> {
+    owners: Vec<Owner<S>>,
+    polled: Vec<PollFd<'c>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Owner<S> {
+    Sandbox,
+    Gateway,
+    Questions,
+    Client(S),
+}
+
+impl<'c, S: Copy> WaitList<'c, S> {
+    /// One of the client's.
+    pub(crate) fn add(&mut self, source: S, descriptor: BorrowedFd<'c>, flags: PollFlags) {
+        self.push(Owner::Client(source), descriptor, flags);
+    }
+
+    fn push(&mut self, owner: Owner<S>, descriptor: BorrowedFd<'c>, flags: PollFlags) {
+        self.owners.push(owner);
+        self.polled.push(PollFd::from_borrowed_fd(descriptor, flags));
+    }
+}
+
+/// What became ready.
+struct Ready<S> {
+    gateway: bool,
+    questions: bool,
+    client: Vec<S>,
+}
+
+/// What has become of a sandbox so far.
+#[derive(Debug, Default)]
+struct LoopFindings {
+    ending: Option<Ending>,
+    limits_hit: Vec<LimitHit>,
+}
+
+impl LoopFindings {
+    /// The first ending counts; what follows is its consequence.
+    fn end(&mut self, ending: Ending) {
+        self.ending.get_or_insert(ending);
+    }
+
+    fn hit(&mut self, hit: LimitHit) {
+        // What was changed is too much also when the command has ended before it was found: nobody is told again.
+        let is_to_be_kept = hit.effect != LimitEffect::Killed || (self.ending.is_some() && hit.limit.is_of_changes());
+        match is_to_be_kept {
+            true if self.limits_hit.contains(&hit) => {}
+            true => self.limits_hit.push(hit),
+            false => self.end(Ending::Limit(hit)),
+        }
+    }
+}
+
+/// The sandbox of a loop, for its client.
+#[derive(Debug)]
+pub(crate) struct LoopSandbox<'a> {
+    pub(crate) sandbox: &'a mut dyn Sandbox,
+    pub(crate) gateway: Option<&'a Gateway>,
+    findings: LoopFindings,
+}
+
+impl LoopSandbox<'_> {
+    /// Ends the loop. The first ending counts.
+    pub(crate) fn end(&mut self, ending: Ending) {
+        let ending = match ending {
+            // A command that sees its connections close may be heard of first.
+            Ending::Command(_) | Ending::Lost if self.gateway.is_some_and(Gateway::has_ended) => Ending::NetworkLost,
+            ending => ending,
+        };
+        self.findings.end(ending);
+    }
+}
+
+/// The loop.
+pub(crate) struct SandboxLoop<'a> {
+    held: LoopSandbox<'a>,
+    /// Does a little of what can wait, while there is nothing to wait for; says whether there is more.
+    chore: Option<&'a mut dyn FnMut() -> bool>,
+    /// When memory that only the start needed is given back; `None` where it is kept, and afterwards.
+    settles: Option<Instant>,
+}
+
+impl<'a> SandboxLoop<'a> {
+    pub(crate) fn new(running: &'a mut RunningSandbox) -> Self {
+        Self {
+            held: LoopSandbox {
+                sandbox: &mut *running.sandbox,
+                gateway: running.gateway.as_ref(),
+                findings: LoopFindings::default(),
+            },
+            chore: None,
+            settles: None,
+        }
+    }
+
+    /// Gives it something to do in small pieces whenever nothing else is to be done.
+    pub(crate) fn with_chore(self, chore: &'a mut dyn FnMut() -> bool) -> Self {
+        Self {
+            chore: Some(chore),
+            ..self
+        }
+    }
+
+    /// Has it give back, after a while, memory that only the start needed.
+    pub(crate) fn settling(self) -> Self {
+        Self {
+            settles: Some(Instant::now() + SETTLED),
+            ..self
+        }
+    }
+
+    /// Goes on until something ends it.
+    ///
+    /// # Errors
+    /// When the sandbox or its client fails.
+    pub(crate) fn run<C: SandboxClient>(mut self, client: &mut C) -> Result<LoopEnd, IsolationError> {
+        loop {
+            if let Some(ending) = self.held.findings.ending.take() {
+                let limits_hit = self.held.findings.limits_hit;
+                return Ok(LoopEnd { ending, limits_hit });
+            }
+            let ready = self.wait(client)?;
+            if ready.gateway {
+                // A command that is cut off from its network does not go on as if nothing had happened.
+                self.held.end(Ending::NetworkLost);
+            }
+            client.hear(&mut self.held, &ready.client)?;
+            self.turn_sandbox(client)?;
+            if ready.questions {
+                self.turn_questions(client);
+            }
+            client.turn(&mut self.held)?;
+            self.settle();
+        }
+    }
+
+    fn wait<C: SandboxClient>(&mut self, client: &C) -> Result<Ready<C::Source>, IsolationError> {
+        let mut waiting = WaitList {
+            owners: Vec::with_capacity(8),
+            polled: Vec::with_capacity(8),
+        };
+        for interest in self.held.sandbox.wait_on(client.takes_output()) {
+            let mut flags = PollFlags::IN;
+            flags.set(PollFlags::OUT, interest.writable);
+            waiting.push(Owner::Sandbox, interest.descriptor, flags);
+        }
+        if let Some(gateway) = self.held.gateway {
+            waiting.push(Owner::Gateway, gateway.lives(), PollFlags::empty());
+            waiting.push(Owner::Questions, gateway.questions().as_fd(), PollFlags::IN);
+        }
+        client.wait_on(&*self.held.sandbox, &mut waiting);
+        let until = self.next_turn(client);
+        let is_ready = wait_with(&mut self.chore, &mut waiting.polled, until)?;
+        let mut ready = Ready {
+            gateway: false,
+            questions: false,
+            client: Vec::new(),
+        };
+        if !is_ready {
+            return Ok(ready);
+        }
+        for (owner, polled) in waiting.owners.iter().zip(&waiting.polled) {
+            match owner {
+                _ if polled.revents().is_empty() => {}
+                Owner::Sandbox => {}
+                Owner::Gateway => ready.gateway = true,
+                Owner::Questions => ready.questions = true,
+                Owner::Client(source) => ready.client.push(*source),
+            }
+        }
+        Ok(ready)
+    }
+
+    fn next_turn<C: SandboxClient>(&self, client: &C) -> Instant {
+        let of_sandbox = (client.attention() == Attention::Full).then(|| self.held.sandbox.next_turn());
+        let due = [of_sandbox, client.next_turn(), self.settles];
+        due.into_iter().flatten().min().unwrap_or_else(|| Instant::now() + FAR)
+    }
+
+    fn turn_sandbox<C: SandboxClient>(&mut self, client: &mut C) -> Result<(), IsolationError> {
+        let takes_output = client.takes_output();
+        let events = match client.attention() {
+            Attention::Full | Attention::OnEvents => self.held.sandbox.turn(takes_output)?,
+            Attention::NewsOnly => self.held.sandbox.news(takes_output)?,
+        };
+        for event in events {
+            match event {
+                SandboxEvent::Exec { exec, event } => client.exec_event(&mut self.held, exec, event),
+                SandboxEvent::Limit(hit) => {
+                    client.limit_hit(&mut self.held, &hit);
+                    self.held.findings.hit(hit);
+                }
+                SandboxEvent::Gone => self.held.end(Ending::Lost),
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts to the client what the gateway asks.
+    fn turn_questions<C: SandboxClient>(&mut self, client: &mut C) {
+        let Some(questions) = self.held.gateway.map(Gateway::questions) else {
+            return;
+        };
+        for notice in questions.take() {
+            match notice {
+                Notice::Asked(question) => {
+                    let id = question.id;
+                    if let Some(approval) = client.ask(question) {
+                        questions.answer(id, approval);
+                    }
+                }
+                Notice::Withdrawn(_) => client.withdraw(),
+            }
+        }
+    }
+
+    fn settle(&mut self) {
+        if self.settles.is_some_and(|settles| Instant::now() >= settles) {
+            self.settles = None;
+            process::release_memory_of_start();
+        }
+    }
+}
+
+/// Waits, with the chore in between as long as there is some; says whether anything is ready.
+fn wait_with(
+    chore: &mut Option<&mut dyn FnMut() -> bool>,
+    polled: &mut [PollFd<'_>],
+    until: Instant,
+) -> Result<bool, IsolationError> {
+    while let Some(piece) = chore.as_mut() {
+        let now = Instant::now();
+        let is_ready = poll_until(polled, now)?;
+        if is_ready || now >= until {
+            return Ok(is_ready);
+        }
+        if !piece() {
+            *chore = None;
+        }
+    }
+    poll_until(polled, until)
+}
+
+/// Lets a sandbox finish what was begun for a program that has ended.
+#[derive(Debug)]
+struct FinishingClient {
+    deadline: Instant,
+}
+
+impl SandboxClient for FinishingClient {
+    type Source = ();
+
+    fn wait_on<'c>(&'c self, _sandbox: &dyn Sandbox, _waiting: &mut WaitList<'c, ()>) {}
+
+    fn takes_output(&self) -> bool {
+        false
+    }
+
+    fn next_turn(&self) -> Option<Instant> {
+        Some(self.deadline)
+    }
+
+    fn exec_event(&mut self, _held: &mut LoopSandbox<'_>, _exec: ExecId, _event: ExecEvent) {}
+
+    fn turn(&mut self, held: &mut LoopSandbox<'_>) -> Result<(), IsolationError> {
+        if !held.sandbox.is_finishing() || Instant::now() >= self.deadline {
+            held.end(Ending::ClientDone);
+        }
+        Ok(())
+    }
+}
+
+/// Lets a sandbox finish what was begun for a program that has ended, at most until `deadline`.
+///
+/// # Errors
+/// When the sandbox fails.
+pub(crate) fn finish(running: &mut RunningSandbox, deadline: Instant) -> Result<(), IsolationError> {
+    if running.sandbox.is_finishing() {
+        SandboxLoop::new(running).run(&mut FinishingClient { deadline })?;
+    }
+    Ok(())
+}
+
+/// A client for whom something is left when the loop has ended.
+pub(crate) trait Lingering {
+    /// What to wait for; nothing when nobody is left to take anything.
+    fn left(&self) -> Vec<PollFd<'_>>;
+
+    /// Passes on what is taken now; whether there is more to wait for.
+    ///
+    /// # Errors
+    /// When it cannot be passed on.
+    fn pass_rest(&mut self) -> Result<bool, IsolationError>;
+}
+
+/// Has a client take what is left for it, until `deadline`.
+///
+/// # Errors
+/// As [`Lingering::pass_rest`].
+pub(crate) fn linger(client: &mut impl Lingering, deadline: Instant) -> Result<(), IsolationError> {
+    while client.pass_rest()? {
+        let mut waiting = client.left();
+        if waiting.is_empty() || Instant::now() >= deadline {
+            break;
+        }
+        poll_until(&mut waiting, deadline)?;
+    }
+    Ok(())
+}
+
+/// Waits until one of `waiting` is ready or `until` has come; says whether one is.
+fn poll_until(waiting: &mut [PollFd<'_>], until: Instant) -> Result<bool, IsolationError> {
+    let left = until.saturating_duration_since(Instant::now());
+    let timeout = Timespec {
+        tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(left.subsec_nanos()),
+    };
+    match rustix::event::poll(waiting, Some(&timeout)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::INTR) => Ok(true),
+        Err(error) => Err(IsolationError::Running {
+            action: "wait for the sandbox",
+            source: error.into(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use offleash_core::limits::LimitName;
+
+    use super::*;
+
+    fn killed(limit: LimitName) -> LimitHit {
+        LimitHit {
+            limit,
+            value: 1,
+            effect: LimitEffect::Killed,
+        }
+    }
+
+    #[test]
+    fn too_many_changes_are_told_also_when_they_are_found_as_the_command_ends() {
+        let ended = || Ending::Command(ExecEnd::Exited { code: 0 });
+        let found = |limit: LimitName| {
+            let mut found = LoopFindings::default();
+            found.end(ended());
+            found.hit(killed(limit));
+            found.hit(killed(limit));
+            (found.ending, found.limits_hit)
+        };
+        assert_eq!(
+            found(LimitName::Workspace),
+            (Some(ended()), vec![killed(LimitName::Workspace)])
+        );
+        assert_eq!(found(LimitName::Memory), (Some(ended()), Vec::new()));
+    }
+
+    #[test]
+    fn the_first_ending_counts() {
+        let mut found = LoopFindings::default();
+        found.hit(killed(LimitName::Workspace));
+        found.end(Ending::Command(ExecEnd::Lost));
+        found.hit(killed(LimitName::Memory));
+        assert_eq!(found.ending, Some(Ending::Limit(killed(LimitName::Workspace))));
+        assert_eq!(found.limits_hit, Vec::new());
+    }
+}
