@@ -10,6 +10,7 @@ use offleash_core::spec::MOST_WARM;
 
 use crate::failure::Failure;
 
+mod image;
 mod learn;
 mod limits;
 mod network;
@@ -18,6 +19,10 @@ mod serve;
 mod template;
 mod words;
 
+pub(crate) use image::{
+    ImageCommand, ImageInspectArgs, ImageLoadArgs, ImageLsArgs, ImagePruneArgs, ImagePullArgs, ImageRmArgs, PullArg,
+    RegistryArgs,
+};
 pub(crate) use learn::LearnArgs;
 pub(crate) use limits::LimitArgs;
 pub(crate) use network::NetworkArgs;
@@ -67,6 +72,9 @@ pub(crate) enum Command {
     /// Build templates of sandboxes, and look after them.
     #[command(subcommand)]
     Template(TemplateCommand),
+    /// Fetch images of containers, and look after them.
+    #[command(subcommand)]
+    Image(ImageCommand),
     /// Make a sandbox in the daemon, and print its id.
     Create(CreateArgs),
     /// List the sandboxes of the daemon.
@@ -197,6 +205,15 @@ pub(crate) struct RunArgs {
     /// Do not say on standard error what became of the run, but for an exit code that is not the command's.
     #[arg(long, short = 'q')]
     pub(crate) quiet: bool,
+    /// Image of containers that the root directory is of, such as `python:3.12-slim`; its layers lie below one that the
+    /// sandbox writes to. Without a command its own one is run.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["root", "template"])]
+    pub(crate) image: Option<String>,
+    /// When the image is pulled. [default: missing]
+    #[arg(long, value_enum, value_name = "missing|always|never", requires = "image")]
+    pub(crate) pull: Option<PullArg>,
+    #[command(flatten)]
+    pub(crate) registry: RegistryArgs,
     /// Command and arguments; `--` before it is needed only if it begins with a dash.
     #[arg(value_name = "COMMAND", trailing_var_arg = true)]
     pub(crate) command: Vec<OsString>,

@@ -6,6 +6,7 @@ mod changes;
 mod doctor;
 mod explain;
 mod failure;
+mod image;
 mod key;
 mod learn;
 mod mcp;
@@ -119,6 +120,7 @@ fn any() -> ExitCode {
         Command::Serve(arguments) => serve::serve(&arguments, state),
         Command::Mcp(arguments) => mcp::mcp(&arguments, state),
         Command::Template(command) => template::template(&command, state),
+        Command::Image(command) => image::image(&command, state),
         Command::Key(command) => key::key(&command, state),
         Command::Completions(completions) => args::completions(completions.shell),
     };

@@ -31,7 +31,7 @@ impl Python {
         spec: &mut SandboxSpec,
         state: Option<&Path>,
     ) -> Result<Self, Failure> {
-        if arguments.root.is_some() || arguments.template.is_some() {
+        if arguments.root.is_some() || arguments.template.is_some() || spec.root != RootChoice::System {
             return Ok(Self::AsAsked);
         }
         // Only this level has roots of their own.

@@ -22,7 +22,7 @@ use crate::learn::Learning;
 use crate::policy_file::PolicyFile;
 use crate::python::{self, Python};
 use crate::terminal::{self, Destination, Prompt, RememberRule, TerminalDoor};
-use crate::{refusals, specify};
+use crate::{image, refusals, specify};
 
 /// How much of each output stream a record keeps.
 const CAPTURED: usize = 1024 * 1024;
@@ -54,6 +54,9 @@ pub(crate) fn specify_run(arguments: &RunArgs, state: Option<&Path>) -> Result<(
     if let Some(warm) = arguments.warm {
         spec.warm = warm;
     }
+    if let Some(name) = &arguments.image {
+        spec.root = image::root(name, arguments, state)?;
+    }
     let python = arguments
         .python
         .then(|| Python::choose(&arguments.sandbox, &mut spec, state))
@@ -78,12 +81,14 @@ pub(crate) fn request(
     started: Instant,
 ) -> Result<RunRequest, Failure> {
     let reports = arguments.json || arguments.report.is_some();
+    let command = match (arguments.python, image::own_command(arguments, &spec.root, state)?) {
+        (true, _) => python::command(arguments.shell.as_ref(), &arguments.command),
+        (false, Some(command)) => command,
+        (false, None) => specify::command(arguments.shell.as_ref(), &arguments.command)?,
+    };
     Ok(RunRequest {
         spec,
-        command: match arguments.python {
-            true => python::command(arguments.shell.as_ref(), &arguments.command),
-            false => specify::command(arguments.shell.as_ref(), &arguments.command)?,
-        },
+        command,
         purpose: None,
         cwd: arguments
             .sandbox

@@ -207,7 +207,7 @@ fn failure(error: TemplateError) -> Failure {
 }
 
 /// Whole MiB, or KiB, are enough for people.
-fn rounded(bytes: u64) -> u64 {
+pub(crate) fn rounded(bytes: u64) -> u64 {
     let unit = if bytes >= 10 << 20 { 1 << 20 } else { 1 << 10 };
     (bytes / unit).max(1) * unit
 }

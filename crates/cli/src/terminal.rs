@@ -165,6 +165,14 @@ pub(crate) fn output() -> io::Result<OwnedFd> {
     io::stdout().as_fd().try_clone_to_owned()
 }
 
+/// Standard input, for what is too large to be held.
+///
+/// # Errors
+/// As [`complaints`].
+pub(crate) fn input() -> io::Result<std::fs::File> {
+    io::stdin().as_fd().try_clone_to_owned().map(Into::into)
+}
+
 /// Whether standard output is a terminal.
 pub(crate) fn shows_to_a_person() -> bool {
     io::stdout().is_terminal()

@@ -101,6 +101,13 @@ const COMMANDS: [&[&str]; 46] = [
     &["template", "ls"],
     &["template", "inspect"],
     &["template", "rm"],
+    &["image"],
+    &["image", "pull"],
+    &["image", "load"],
+    &["image", "ls"],
+    &["image", "inspect"],
+    &["image", "rm"],
+    &["image", "prune"],
 ];
 const LAST_COMMAND: &[&str] = &["completions"];
 

@@ -15,7 +15,7 @@ use offleash_sys::seccomp;
 use serde_json::Value;
 
 /// Which rooms a room uses, as in ARCHITECTURE.md; an arrow that is not drawn there is not allowed in advance either.
-const ARROWS: [(&str, &[&str]); 13] = [
+const ARROWS: [(&str, &[&str]); 14] = [
     ("core", &[]),
     ("protocol", &[]),
     ("sys", &[]),
@@ -23,6 +23,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
     ("isolation", &["core", "protocol", "sys"]),
     ("store", &["core", "protocol"]),
     ("gateway", &["core", "sys"]),
+    ("images", &["core", "store", "sys"]),
     ("interpreter", &["core"]),
     ("planner", &["core", "isolation", "protocol", "store", "sys"]),
     (
@@ -30,6 +31,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
         &[
             "core",
             "gateway",
+            "images",
             "interpreter",
             "isolation",
             "planner",
@@ -46,6 +48,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
             "api",
             "core",
             "daemon",
+            "images",
             "isolation",
             "manager",
             "planner",

@@ -241,6 +241,9 @@ pub enum Node {
         /// The host's directory, resolved.
         #[serde(with = "crate::text::path_bytes")]
         lower: PathBuf,
+        /// Directories in `lower` that are meant instead of all of it, the topmost first; none for `lower` itself.
+        #[serde(with = "crate::text::paths_bytes")]
+        stack: Vec<PathBuf>,
         /// What a template holds of it, to be put above all of `lower`; read only.
         #[serde(with = "crate::text::option_path_bytes")]
         template: Option<PathBuf>,

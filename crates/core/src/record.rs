@@ -49,6 +49,17 @@ pub struct RunRecord {
     pub changes: Option<ChangeSummary>,
     /// What was asked of the network; absent when there was none.
     pub network: Option<NetworkUse>,
+    /// The image that the root directory was of; absent when it was of none.
+    pub image: Option<ImageUse>,
+}
+
+/// The image of a run.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ImageUse {
+    /// Its whole name.
+    pub name: String,
+    /// The digest of its manifest.
+    pub digest: String,
 }
 
 /// What a run asked of the network.

@@ -8,6 +8,7 @@ use crate::env::EnvRules;
 use crate::level::{Degrade, Level, LevelChoice};
 use crate::limits::Limits;
 use crate::path_rules::PathRules;
+use crate::plan::User;
 use crate::template::TemplateName;
 
 mod network;
@@ -120,6 +121,27 @@ pub enum RootChoice {
         /// one that goes with the sandbox.
         layer: Option<PathBuf>,
     },
+    /// An image of containers below a writable layer that goes with the sandbox.
+    Image(Box<ImageSpec>),
+}
+
+/// An image that is here, and what its configuration says of its programs.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ImageSpec {
+    /// Its whole name.
+    pub name: String,
+    /// The digest of its manifest, by which it is opened.
+    pub digest: String,
+    /// Its accounts, the one first as which its programs are started; with the ids that it gives them.
+    pub users: Vec<User>,
+    /// Its lists of users and of groups, as they are in its `/etc`; empty where it has none.
+    pub passwd: String,
+    /// See `passwd`.
+    pub group: String,
+    /// Variables of its programs.
+    pub env: Vec<(String, String)>,
+    /// The directory in which its programs start, absolute; `None` where it names none.
+    pub working_directory: Option<PathBuf>,
 }
 
 /// The directory that the code works in.

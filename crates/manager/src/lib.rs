@@ -9,6 +9,7 @@ pub mod capture;
 pub mod changes;
 pub mod clock;
 pub mod frames;
+pub mod images;
 pub mod keeper;
 pub mod lifecycle;
 mod output_tail;

@@ -7,6 +7,7 @@ use offleash_core::plan::{Entry, Environment, Node, User};
 use offleash_core::spec::{IdChoice, RootChoice};
 use offleash_core::units::Bytes;
 
+use super::image;
 use super::system::{bind, inodes_in_memory, superuser, system, user};
 
 /// To tmpfs a size of less than a page is none, and no limit.
@@ -27,6 +28,7 @@ impl BaseTemplate {
         let part = |target: &str, lower: PathBuf| BasePart {
             target: target.into(),
             lower,
+            stack: Vec::new(),
             template: None,
             skeleton: None,
             layer: state_directory.join("scratch"),
@@ -45,6 +47,8 @@ pub struct BasePart {
     pub target: PathBuf,
     /// The host's directory, resolved.
     pub lower: PathBuf,
+    /// Directories in it that are meant instead, the topmost first: the layers of an image.
+    pub stack: Vec<PathBuf>,
     /// The layer in which a template was built, which holds what it has of the directory; see [`Node::Base`].
     pub template: Option<PathBuf>,
     /// The same directories, which belong to the sandbox's superuser; see [`Node::Base`].
@@ -63,6 +67,7 @@ pub fn users(root: &RootChoice, ids: IdChoice) -> Vec<User> {
     let usual = user();
     match (root, ids) {
         (RootChoice::System, _) => vec![usual],
+        (RootChoice::Image(image), ids) => image::users(image, ids),
         (RootChoice::Base { .. }, IdChoice::Range) => vec![usual, superuser()],
         (RootChoice::Base { .. }, IdChoice::Single) => {
             let same = User {
@@ -78,7 +83,7 @@ pub fn users(root: &RootChoice, ids: IdChoice) -> Vec<User> {
 /// The user that the first process is: the superuser, where there is one.
 pub fn first_user(root: &RootChoice, ids: IdChoice) -> User {
     match (root, ids) {
-        (RootChoice::Base { .. }, IdChoice::Range) => superuser(),
+        (RootChoice::Base { .. } | RootChoice::Image(_), IdChoice::Range) => superuser(),
         _ => user(),
     }
 }
@@ -91,11 +96,12 @@ fn in_memory(limits: &Limits, part: u64) -> Option<Bytes> {
     limits.tmp.into_iter().chain(share).min_by_key(|size| size.0)
 }
 
-/// The entries of the system, without what of `/etc` depends on the sandbox.
-pub(super) fn entries(template: &BaseTemplate, users: &[User], limits: &Limits) -> Vec<Entry> {
+/// The parts of a root of its own, what is the kernel's, and what is in memory.
+pub(super) fn entries_of_kernel(template: &BaseTemplate, limits: &Limits) -> Vec<Entry> {
     let part = |part: &BasePart| {
         let node = Node::Base {
             lower: part.lower.clone(),
+            stack: part.stack.clone(),
             template: part.template.clone(),
             skeleton: part.skeleton.clone(),
             layer: part.layer.clone(),
@@ -107,21 +113,26 @@ pub(super) fn entries(template: &BaseTemplate, users: &[User], limits: &Limits) 
         inodes: inodes_in_memory(limits),
         mode,
     };
-    let home = |user: &User| {
-        // Servers that run as users of their own serve what is in it, and contexts of code may work in that of the superuser.
-        let (owner, mode) = (user.ids(), 0o755);
-        system(&user.home, Node::Home { owner, mode })
-    };
-    let nix = Path::new("/nix/store");
     let mut entries: Vec<Entry> = template.parts.iter().map(part).collect();
     entries.extend([
         system("/proc", Node::Proc),
         system("/dev", Node::Dev),
         system("/dev/shm", memory(0o1777, 2)),
         system("/run", memory(0o755, 4)),
-        system("/run/lock", Node::Directory),
-        system(SUDO, Node::Guest),
     ]);
+    entries
+}
+
+/// The entries of the system, without what of `/etc` depends on the sandbox.
+pub(super) fn entries(template: &BaseTemplate, users: &[User], limits: &Limits) -> Vec<Entry> {
+    let home = |user: &User| {
+        // Servers that run as users of their own serve what is in it, and contexts of code may work in that of the superuser.
+        let (owner, mode) = (user.ids(), 0o755);
+        system(&user.home, Node::Home { owner, mode })
+    };
+    let nix = Path::new("/nix/store");
+    let mut entries = entries_of_kernel(template, limits);
+    entries.extend([system("/run/lock", Node::Directory), system(SUDO, Node::Guest)]);
     entries.extend(nix.is_dir().then(|| bind(nix)));
     entries.extend(users.iter().map(home));
     entries

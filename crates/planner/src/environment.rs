@@ -8,6 +8,7 @@ use offleash_core::env::{EnvError, EnvRules, check_variable};
 use offleash_core::plan::{Environment, User};
 use offleash_core::spec::RootChoice;
 
+use super::image;
 use super::toolchain::ToolchainAdditions;
 use super::{Host, trust};
 
@@ -42,8 +43,11 @@ const SYSTEM_PATH_OF_BASE: [&str; 6] = [
 pub(super) fn search_path(root: &RootChoice, added: &ToolchainAdditions) -> Vec<PathBuf> {
     let system = match root {
         RootChoice::System => SYSTEM_PATH,
-        RootChoice::Base { .. } => SYSTEM_PATH_OF_BASE,
+        RootChoice::Base { .. } | RootChoice::Image(_) => SYSTEM_PATH_OF_BASE,
     };
+    if let Some(path) = image::search_path(root) {
+        return added.path.iter().cloned().chain(path).collect();
+    }
     added
         .path
         .iter()

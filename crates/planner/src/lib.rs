@@ -25,6 +25,7 @@ pub mod etc;
 mod explain;
 mod git;
 pub mod git_system;
+pub mod image;
 mod known;
 mod mounts;
 mod outside;
@@ -188,6 +189,13 @@ fn resolve_for(
             tree.add_system(etc::of_the_network(HOSTNAME, network));
             tree.add_system(host.trust.iter().flat_map(trust::own_entries));
         }
+        RootChoice::Image(image) => {
+            let template = host.base.as_ref().ok_or(PlanError::NoTemplate)?;
+            tree.add_system(base_entries::entries_of_kernel(template, &spec.limits));
+            tree.add_system(etc::of_the_network(HOSTNAME, network));
+            tree.add_system(host.trust.iter().flat_map(trust::own_entries));
+            tree.add_system(image::own_entries(image, ids, tree.view()));
+        }
     }
 
     let workspace = match &spec.workspace {
@@ -207,7 +215,8 @@ fn resolve_for(
     rules::deny(&spec.paths, anchors, workspace.as_deref(), &mut tree)?;
     hide_state(host, &mut tree);
 
-    let cwd = workspace::directory(workspace.as_deref(), host, &user.home);
+    let cwd =
+        image::directory(&spec.root).unwrap_or_else(|| workspace::directory(workspace.as_deref(), host, &user.home));
     let search_path = environment::search_path(&spec.root, &added);
     if let Some(program) = program {
         let found = commands::find(program, &search_path, &cwd, tree.view());

@@ -11,6 +11,8 @@ use std::path::{Component, Path, PathBuf};
 
 use offleash_core::plan::{Entry, Node};
 
+use super::image;
+
 /// As many links as the kernel follows (path_resolution(7)).
 const MOST_LINKS: usize = 40;
 
@@ -52,6 +54,11 @@ impl<'a> PlanView<'a> {
         let entry = self.entry_above(inside)?;
         let rest = inside.strip_prefix(&entry.target).ok()?;
         let source = source_of(&entry.node)?;
+        if let Node::Base { lower, stack, .. } = &entry.node
+            && !stack.is_empty()
+        {
+            return image::path_in(lower, stack, rest);
+        }
         if rest.as_os_str().is_empty() {
             return Some(source.to_path_buf());
         }
@@ -63,6 +70,12 @@ impl<'a> PlanView<'a> {
     /// The names in a directory that was resolved, from wherever they come.
     pub(super) fn names_in(&self, directory: &HostNode) -> BTreeSet<OsString> {
         let rest = |entry: &'a Entry| directory.inside.strip_prefix(&entry.target).ok();
+        if let Some(entry) = self.entry_above(&directory.inside)
+            && let Node::Base { lower, stack, .. } = &entry.node
+            && !stack.is_empty()
+        {
+            return rest(entry).map_or_else(BTreeSet::new, |rest| image::names_in(lower, stack, rest));
+        }
         let parts = self.entry_above(&directory.inside).map(|entry| {
             let roots = [
                 source_of(&entry.node).map(Path::to_owned),
@@ -210,6 +223,7 @@ mod tests {
             "/usr",
             Node::Base {
                 lower: host.clone(),
+                stack: Vec::new(),
                 template: Some(layer.clone()),
                 skeleton: None,
                 layer: scratch.path().into(),

@@ -325,6 +325,62 @@ pub fn run_helper(program: &str, arguments: &[String]) -> io::Result<(bool, Stri
     ))
 }
 
+/// Runs a helper program that the user has set up, with our environment; gives it `input` and answers whether it succeeded
+/// and what it wrote to standard output, of which `limit` bytes are read. Its standard error is ours.
+///
+/// # Errors
+/// `NotFound` when there is no such program; `TimedOut` when it has not ended after `patience`, and was killed.
+pub fn ask_helper(
+    program: &str,
+    arguments: &[&str],
+    input: &[u8],
+    limit: usize,
+    patience: std::time::Duration,
+) -> io::Result<(bool, Vec<u8>)> {
+    use std::io::{Read as _, Write as _};
+    use std::process::Stdio;
+    #[expect(clippy::disallowed_methods, reason = "this is the place that starts helper programs")]
+    let mut child = std::process::Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    // One that does not want its input says why in its answer.
+    let _written = child.stdin.take().map(|mut stdin| stdin.write_all(input));
+    let Some(mut stdout) = child.stdout.take() else {
+        return Err(io::ErrorKind::BrokenPipe.into());
+    };
+    let end = std::time::Instant::now() + patience;
+    let mut answer = Vec::new();
+    let mut buffer = [0; 4096];
+    let mut ended = Ok(());
+    while answer.len() < limit {
+        let left = end.saturating_duration_since(std::time::Instant::now());
+        let left = rustix::event::Timespec::try_from(left).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let mut polled = [rustix::event::PollFd::new(&stdout, rustix::event::PollFlags::IN)];
+        match rustix::event::poll(&mut polled, Some(&left)) {
+            Ok(0) => {
+                ended = Err(io::ErrorKind::TimedOut.into());
+                break;
+            }
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+        }
+        match stdout.read(&mut buffer)? {
+            0 => break,
+            read => answer.extend_from_slice(&buffer[..read]),
+        }
+    }
+    drop(stdout);
+    if ended.is_err() {
+        // It may have ended just now.
+        let _killed = child.kill();
+    }
+    let status = child.wait()?;
+    ended.map(|()| (status.success(), answer))
+}
+
 /// Makes `number` refer to what `descriptor` refers to, open across exec; what was at `number` is closed.
 ///
 /// Meant for a child right before exec: no owner of `number` may exist in this process.
@@ -349,6 +405,20 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
+
+    #[test]
+    fn a_helper_is_asked_and_does_not_keep_us_waiting() {
+        let ask = |script: &str, patience| {
+            let patience = std::time::Duration::from_millis(patience);
+            ask_helper("/bin/sh", &["-c", script], b"input", 100, patience)
+        };
+        assert_eq!(ask("cat; exit 3", 20_000).unwrap(), (false, b"input".to_vec()));
+        assert_eq!(ask("echo said", 20_000).unwrap(), (true, b"said\n".to_vec()));
+        let error = ask("exec sleep 300", 50).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let missing = ask_helper("/nonexistent/helper", &[], b"", 1, std::time::Duration::ZERO);
+        assert_eq!(missing.unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
 
     #[test]
     fn there_is_room_for_descriptors_that_were_reserved() {

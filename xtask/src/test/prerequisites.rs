@@ -14,7 +14,7 @@ struct Program {
     needed_for: &'static str,
 }
 
-const PROGRAMS: [Program; 20] = [
+const PROGRAMS: [Program; 24] = [
     Program {
         command: "bwrap",
         package: "bubblewrap",
@@ -109,6 +109,26 @@ const PROGRAMS: [Program; 20] = [
         command: "javac",
         package: "default-jdk-headless",
         needed_for: "contexts of Java",
+    },
+    Program {
+        command: "busybox",
+        package: "busybox-static",
+        needed_for: "an image of containers that is small and whole",
+    },
+    Program {
+        command: "docker-registry",
+        package: "docker-registry",
+        needed_for: "a registry of images",
+    },
+    Program {
+        command: "skopeo",
+        package: "skopeo",
+        needed_for: "images in each of their forms, and pushing them",
+    },
+    Program {
+        command: "umoci",
+        package: "umoci",
+        needed_for: "comparing with what another tool makes of an image",
     },
     Program {
         command: "qemu-system-x86_64",

@@ -249,6 +249,7 @@ impl RootAssembly<'_> {
             Node::Overlay { lower, layer } => self.overlay(number, lower, layer, target),
             Node::Base {
                 lower,
+                stack,
                 template,
                 skeleton,
                 layer,
@@ -256,6 +257,7 @@ impl RootAssembly<'_> {
                 number,
                 base::LowerParts {
                     lower,
+                    stack,
                     template: template.as_deref(),
                     skeleton: skeleton.as_deref(),
                 },

@@ -8,6 +8,7 @@ use offleash_core::network::Publish;
 use offleash_core::network::upstream_proxy::ProxyError;
 use offleash_core::plan::UnknownUser;
 use offleash_gateway::TrustError;
+use offleash_images::ImageError;
 use offleash_isolation::error::IsolationError;
 use offleash_store::{ApplyError, AuditError, FileError, RunError, StateError};
 
@@ -25,6 +26,9 @@ pub enum ManagerError {
     /// What a root of the sandbox's own consists of cannot be made or removed.
     #[error(transparent)]
     Base(#[from] BaseError),
+    /// An image cannot be used.
+    #[error(transparent)]
+    Image(#[from] ImageError),
     /// A template cannot be used or built.
     #[error(transparent)]
     Template(#[from] TemplateError),
@@ -94,6 +98,7 @@ impl ManagerError {
     fn explained(&self) -> Option<&dyn Explained> {
         match self {
             Self::Base(error) => Some(error),
+            Self::Image(error) => Some(error),
             Self::Template(error) => Some(error),
             Self::User(error) => Some(error),
             Self::Plan(error) => Some(error),

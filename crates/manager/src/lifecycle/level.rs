@@ -69,7 +69,7 @@ impl Chosen {
             fallen: None,
             ids: spec.ids.unwrap_or_default(),
         };
-        let has_own_root = matches!(spec.root, RootChoice::Base { .. });
+        let has_own_root = matches!(spec.root, RootChoice::Base { .. } | RootChoice::Image(_));
         if has_own_root && level != Level::Process {
             let operation = "give a sandbox a root of its own";
             return Err(IsolationError::Unsupported { level, operation }.into());

@@ -6,9 +6,11 @@ use offleash_core::id::RunId;
 use offleash_core::plan::{Environment, User};
 use offleash_core::spec::{IdChoice, RootChoice, SandboxSpec};
 use offleash_core::template::PythonModule;
+use offleash_images::ImageRoot;
 use offleash_store::HeldTemplate;
 
 use super::ManagerError;
+use crate::images;
 use crate::templates;
 use offleash_planner::base::{BaseError, Scratch, Template, inherit, is_copied};
 use offleash_planner::{self, BaseTemplate};
@@ -20,12 +22,21 @@ const PIP_MAY_INSTALL: (&str, &str) = ("PIP_BREAK_SYSTEM_PACKAGES", "1");
 /// What a root of the sandbox's own lies over, and where it is written to.
 #[derive(Debug)]
 pub(crate) struct OwnRoot {
-    template: Template,
-    /// What was built that lies between; it stays as long as it is used.
-    built: Option<HeldTemplate>,
+    lower: LowerRoot,
     layer: Layer,
     /// The usual user, if his home in what was built may belong to an id that this sandbox does not have.
     heir: Option<User>,
+}
+
+/// What is below the writable layer; it stays as long as it is used.
+#[derive(Debug)]
+enum LowerRoot {
+    Base {
+        template: Template,
+        /// What was built that lies between.
+        built: Option<HeldTemplate>,
+    },
+    Image(ImageRoot),
 }
 
 #[derive(Debug)]
@@ -42,8 +53,16 @@ impl OwnRoot {
         state: &Path,
         id: &RunId,
     ) -> Result<Option<Self>, ManagerError> {
-        let RootChoice::Base { template: built, layer } = &spec.root else {
-            return Ok(None);
+        let (built, layer) = match &spec.root {
+            RootChoice::System => return Ok(None),
+            RootChoice::Image(image) => {
+                return Ok(Some(Self {
+                    lower: LowerRoot::Image(images::open(state, image, ids)?),
+                    layer: Layer::Scratch(Scratch::new(state, id)?),
+                    heir: None,
+                }));
+            }
+            RootChoice::Base { template, layer } => (template, layer),
         };
         let built = built.as_ref().map(|name| templates::hold(state, name)).transpose()?;
         let template = Template::ready(state, &offleash_planner::users(&spec.root, ids))?;
@@ -56,15 +75,25 @@ impl OwnRoot {
             None => Layer::Scratch(Scratch::new(state, id)?),
         };
         Ok(Some(Self {
-            template,
-            built,
+            lower: LowerRoot::Base { template, built },
             layer,
             heir,
         }))
     }
 
+    fn built(&self) -> Option<&HeldTemplate> {
+        match &self.lower {
+            LowerRoot::Base { built, .. } => built.as_ref(),
+            LowerRoot::Image(_) => None,
+        }
+    }
+
     fn variables(&self) -> Environment {
-        let env = self.built.iter().flat_map(|built| &built.record().recipe.env);
+        if let LowerRoot::Image(image) = &self.lower {
+            let env = image.config.env.iter();
+            return env.map(|(name, value)| (name.into(), value.into())).collect();
+        }
+        let env = self.built().into_iter().flat_map(|built| &built.record().recipe.env);
         let env = env.map(|(name, value)| (name.as_str(), value.as_str()));
         let all = [PIP_MAY_INSTALL].into_iter().chain(env);
         all.map(|(name, value)| (name.into(), value.into())).collect()
@@ -76,33 +105,47 @@ impl OwnRoot {
             return false;
         };
         let built = template.as_ref().map(|name| templates::hold(state, name));
-        let is_same = match (&self.built, &built) {
+        let LowerRoot::Base {
+            template: own,
+            built: own_built,
+        } = &self.lower
+        else {
+            return false;
+        };
+        let is_same = match (own_built, &built) {
             (None, None) => true,
             (Some(one), Some(Ok(other))) => one.record().build == other.record().build,
             _ => false,
         };
-        is_same && self.template.is_current(&offleash_planner::users(&spec.root, ids))
+        is_same && own.is_current(&offleash_planner::users(&spec.root, ids))
     }
 
     /// What interpreters of Python import that are started before it is known what they are to run; `None` when none is to
     /// be.
     pub(crate) fn imports(&self) -> Option<Vec<PythonModule>> {
-        self.built.as_ref()?.record().recipe.ready_imports()
+        self.built()?.record().recipe.ready_imports()
     }
 
     /// What the owner should know of what was built, if anything.
     pub(crate) fn note(&self) -> Option<String> {
-        templates::outdated(self.built.as_ref()?.record())
+        if let LowerRoot::Image(image) = &self.lower {
+            return images::note(&image.report);
+        }
+        templates::outdated(self.built()?.record())
     }
 
     /// What it consists of.
     pub(crate) fn parts(&self) -> Result<BaseTemplate, BaseError> {
-        let built = self.built.as_ref().map(HeldTemplate::layer);
         let layer = match &self.layer {
             Layer::Given(path) => path,
             Layer::Scratch(scratch) => scratch.path(),
         };
-        let parts = self.template.over(layer, built.as_deref())?;
+        let parts = match &self.lower {
+            LowerRoot::Image(image) => images::parts(image, layer)?,
+            LowerRoot::Base { template, built } => {
+                template.over(layer, built.as_ref().map(HeldTemplate::layer).as_deref())?
+            }
+        };
         if let (Some(heir), Some(root)) = (&self.heir, parts.parts.first()) {
             inherit(root, &heir.home)?;
         }

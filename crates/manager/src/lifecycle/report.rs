@@ -21,6 +21,7 @@ use offleash_sys::signals;
 
 use super::{EndedSandbox, Executed, ManagerError, RunReport, RunRequest, audit};
 use crate::capture::Capture;
+use crate::images;
 use crate::run_client::RunOutcome;
 use crate::sandbox_loop::Ending;
 use offleash_core::error::with_causes;
@@ -68,6 +69,7 @@ impl RecordFacts<'_> {
             denials: denials(ended.spec.env.withheld(&ended.host.env), self.denials),
             changes: self.changes,
             network: self.network,
+            image: images::used(&ended.spec.root),
         }
     }
 }
@@ -403,6 +405,7 @@ fn without_sandbox(request: &RunRequest, id: RunId, level: Level, outcome: Outco
         denials: Vec::new(),
         changes: None,
         network: None,
+        image: images::used(&request.spec.root),
     }
 }
 

@@ -22,7 +22,7 @@ const LOOKED_AT: usize = 8;
 
 /// Makes a part of a layer, or makes one ready that an earlier sandbox left: overlayfs refuses to work where it was cut
 /// off before. Answers whether it is new.
-pub(super) fn prepare(layer: &Path, mode: u32) -> Result<bool, BaseError> {
+pub fn prepare(layer: &Path, mode: u32) -> Result<bool, BaseError> {
     make_private(layer)?;
     let (upper, work) = (layer.join("upper"), layer.join("work"));
     let is_new = make_directory(&upper, mode)?;

@@ -32,7 +32,7 @@ use rustix::io::Errno;
 
 pub use self::copy::{CopyAnswer, CopyOrder, copy};
 pub use self::error::BaseError;
-pub use self::layer::{Scratch, is_copied, new_of, remove_layer, remove_left, scratch_of};
+pub use self::layer::{Scratch, is_copied, new_of, prepare, remove_layer, remove_left, scratch_of};
 use crate::system::ROOT_NAMES;
 use crate::{BasePart, BaseTemplate};
 
@@ -159,6 +159,7 @@ impl Template {
         let part = BasePart {
             target: target.to_owned(),
             lower,
+            stack: Vec::new(),
             template: None,
             skeleton,
             layer,

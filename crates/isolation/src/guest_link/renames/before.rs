@@ -32,6 +32,10 @@ impl OverlayTable {
         };
         let overlays = plan.entries.iter().filter_map(|entry| match &entry.node {
             Node::Overlay { lower, .. } => Some(overlay(&entry.target, vec![lower.clone()])),
+            Node::Base { lower, stack, .. } if !stack.is_empty() => {
+                let layers = stack.iter().map(|layer| lower.join(layer));
+                Some(overlay(&entry.target, layers.collect()))
+            }
             Node::Base {
                 lower,
                 template,

@@ -5,19 +5,21 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use offleash_core::exec::UserIds;
 use offleash_sys::mount;
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Uid};
 
-use super::layers;
+use super::layers::{self, DetachedPart};
 use super::root::{RootBuilder, TargetKind};
 use super::{RootAssembly, SEALED, kernel, step};
 use crate::process::handshake::StepFailure;
 
 /// Where the root is put together, on the tmpfs that goes afterwards.
 const PLACE: &str = ".base";
+/// Where the layers of an image are while an overlay is made of them, likewise.
+const STACK: &str = ".stack";
 /// What a new home directory is filled with.
 const SKELETON: &str = "etc/skel";
 /// Files of it up to this size.
@@ -27,6 +29,8 @@ const COPIED_UP_TO: usize = 64 << 10;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LowerParts<'a> {
     pub(super) lower: &'a Path,
+    /// Directories in it that are meant instead, the topmost first.
+    pub(super) stack: &'a [PathBuf],
     /// What a template holds of it, above all else.
     pub(super) template: Option<&'a Path>,
     pub(super) skeleton: Option<&'a Path>,
@@ -39,6 +43,7 @@ impl RootAssembly<'_> {
         number: usize,
         LowerParts {
             lower,
+            stack,
             template,
             skeleton,
         }: LowerParts<'_>,
@@ -56,7 +61,14 @@ impl RootAssembly<'_> {
                     .into(),
             );
         }
-        lowers.push(self.source(number, lower)?.into());
+        let source = self.source(number, lower)?;
+        match stack {
+            [] => lowers.push(source.into()),
+            stack => {
+                let layers = self.stacked(source, stack).map_err(step("opening layers in", lower))?;
+                lowers.extend(layers.into_iter().map(DetachedPart::from));
+            }
+        }
         let layer = self.layer(number, layer)?;
         let overlay = layers::writable(&mut self.foundation, &mut self.staging, &lowers, &layer)
             .map_err(step("mounting an overlay over", lower))?;
@@ -69,6 +81,18 @@ impl RootAssembly<'_> {
         let root = enter(&mut self.foundation, overlay).map_err(step("mounting the new root", ""))?;
         self.own_root = Some(root);
         Ok(())
+    }
+}
+
+impl RootAssembly<'_> {
+    /// The directories `stack` in a tree, which stays on the foundation and goes with that.
+    fn stacked(&mut self, tree: OwnedFd, stack: &[PathBuf]) -> io::Result<Vec<OwnedFd>> {
+        let place = Path::new(STACK);
+        self.foundation.attach(tree.as_fd(), TargetKind::Directory, place)?;
+        let clones = stack
+            .iter()
+            .map(|layer| mount::clone_tree(self.foundation.mount(), &place.join(layer)));
+        clones.collect()
     }
 }
 

@@ -14,6 +14,9 @@ use super::{SEALED, WRITABLE, new_tmpfs};
 /// Where parts are kept while overlays are made of them, on the foundation; gone before anything runs.
 const STAGING: &str = ".staging";
 
+/// With more lower layers than these their names are numbers alone.
+const MOST_NAMED: usize = 8;
+
 /// What becomes of the parts once their overlay is made.
 #[derive(Debug)]
 pub(super) enum PartStaging {
@@ -71,9 +74,12 @@ pub(super) fn writable(
     // `volatile`: nothing in a sandbox needs to survive a power failure, and without it unmounting would write back
     // the host's whole file system. `userxattr`: the form that needs no privilege.
     const OPTIONS: &[(&CStr, &[u8])] = &[(c"userxattr", b""), (c"volatile", b""), (c"index", b"off")];
-    let names = (0..lowers.len())
-        .map(|index| format!("lower{index}"))
-        .collect::<Vec<_>>();
+    // An option has room for 255 bytes (fsconfig(2)).
+    let name = |index| match lowers.len() {
+        0..=MOST_NAMED => format!("lower{index}"),
+        _ => format!("{index}"),
+    };
+    let names = (0..lowers.len()).map(name).collect::<Vec<_>>();
     let named = names.iter().zip(lowers).map(|(name, lower)| match lower.below {
         "" => name.clone(),
         below => format!("{name}/{below}"),

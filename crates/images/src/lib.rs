@@ -1,0 +1,24 @@
+//! OCI and Docker images: pulled from registries or loaded from files, kept by content, unpacked for sandboxes.
+
+mod digest;
+mod error;
+mod load;
+mod manifest;
+mod progress;
+mod pull;
+mod reference;
+mod registry;
+mod store;
+mod tar;
+mod unpack;
+
+pub use digest::{DigestError, ImageDigest};
+pub use error::ImageError;
+pub use load::{LoadOrder, LoadSource, stem_of};
+pub use manifest::ImageConfig;
+pub use progress::{ImageProgress, NoProgress, ProgressStep};
+pub use pull::{PullOrder, PulledImage};
+pub use reference::{DEFAULT_REGISTRY, ImageReference, ReferenceError};
+pub use registry::{MirrorSetting, RegistrySettings};
+pub use store::{IdNamespace, ImageLease, ImageListing, ImageRecord, ImageRoot, ImageStore, PruneReport, RemovedImage};
+pub use unpack::{LayerError, LayerOwnership, LayerRefusal, LayerReport, UnpackLimits};

@@ -1,0 +1,668 @@
+//! Pulls from a registry that is made here, honest or not.
+
+use std::collections::HashMap;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::*;
+use crate::digest::ImageDigest;
+use crate::manifest::{OCI_CONFIG, OCI_LAYER, OCI_MANIFEST};
+use crate::progress::{NoProgress, ProgressStep};
+use crate::store::{IdNamespace, ImageStore};
+use crate::tar::testing::TarBuilder;
+use crate::unpack::LayerOwnership;
+use crate::{ImageProgress, PullOrder, PulledImage};
+
+/// A request as it came.
+#[derive(Debug, Clone)]
+struct Request {
+    path: String,
+    headers: HashMap<String, String>,
+}
+
+/// An answer, and how it ends.
+#[derive(Debug, Clone)]
+struct Answer {
+    status: u16,
+    headers: Vec<(String, String)>,
+    body: Vec<u8>,
+    /// After so many bytes of the body …
+    ends_at: usize,
+    /// … nothing comes any more, or the connection is closed.
+    stalls: bool,
+}
+
+impl Answer {
+    fn ok(body: impl Into<Vec<u8>>) -> Self {
+        Self::status(200, body)
+    }
+
+    fn status(status: u16, body: impl Into<Vec<u8>>) -> Self {
+        let body = body.into();
+        Self {
+            status,
+            headers: Vec::new(),
+            ends_at: body.len(),
+            body,
+            stalls: false,
+        }
+    }
+
+    fn with(mut self, name: &str, value: impl ToString) -> Self {
+        self.headers.push((name.to_owned(), value.to_string()));
+        self
+    }
+
+    fn send(&self, stream: &mut TcpStream) -> std::io::Result<()> {
+        let mut head = format!("HTTP/1.1 {} X\r\nConnection: close\r\n", self.status);
+        if !self.headers.iter().any(|(name, _)| name == "Transfer-Encoding") {
+            head += &format!("Content-Length: {}\r\n", self.body.len());
+        }
+        for (name, value) in &self.headers {
+            head += &format!("{name}: {value}\r\n");
+        }
+        stream.write_all(format!("{head}\r\n").as_bytes())?;
+        stream.write_all(&self.body[..self.ends_at])?;
+        stream.flush()?;
+        if self.stalls {
+            std::thread::sleep(Duration::from_secs(5));
+        }
+        Ok(())
+    }
+}
+
+type Handler = dyn Fn(&Request, usize) -> Answer + Send + Sync;
+
+/// A server on loopback, which ends with the process.
+struct Server {
+    port: u16,
+    seen: Arc<Mutex<Vec<Request>>>,
+}
+
+impl Server {
+    /// `handler` is told how often the same path was asked for before.
+    fn start(handler: impl Fn(&Request, usize) -> Answer + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (all, handler): (_, Arc<Handler>) = (Arc::clone(&seen), Arc::new(handler));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (all, handler) = (Arc::clone(&all), Arc::clone(&handler));
+                std::thread::spawn(move || serve(stream, &all, &*handler));
+            }
+        });
+        Self { port, seen }
+    }
+
+    fn paths(&self) -> Vec<String> {
+        self.seen
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|request| request.path.clone())
+            .collect()
+    }
+}
+
+fn serve(mut stream: TcpStream, all: &Mutex<Vec<Request>>, handler: &Handler) {
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut line = String::new();
+    if reader.read_line(&mut line).unwrap_or(0) == 0 {
+        return;
+    }
+    let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
+    let mut headers = HashMap::new();
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line).unwrap_or(0) == 0 || line == "\r\n" {
+            break;
+        }
+        if let Some((name, value)) = line.trim_end().split_once(": ") {
+            headers.insert(name.to_lowercase(), value.to_owned());
+        }
+    }
+    if let Some(length) = headers.get("content-length").and_then(|length| length.parse().ok()) {
+        let mut body = vec![0; length];
+        let _read = reader.read_exact(&mut body);
+    }
+    let request = Request { path, headers };
+    let times = {
+        let mut all = all.lock().unwrap();
+        all.push(request.clone());
+        all.iter().filter(|other| other.path == request.path).count() - 1
+    };
+    let _sent = handler(&request, times).send(&mut stream);
+}
+
+/// An image with one layer.
+#[derive(Clone)]
+struct Image {
+    manifest: Vec<u8>,
+    config: Vec<u8>,
+    layer: Vec<u8>,
+}
+
+impl Image {
+    fn new() -> Self {
+        let noise: Vec<u8> = (0..100_000_u32)
+            .flat_map(|number| number.wrapping_mul(0x9e37_79b9).to_le_bytes())
+            .collect();
+        let layer = TarBuilder::default().file("bin/tool", &noise).end();
+        let config = json!({
+            "architecture": "amd64", "os": "linux",
+            "rootfs": { "type": "layers", "diff_ids": [ImageDigest::of(&layer)] },
+        });
+        Self::of(config.to_string().into_bytes(), layer)
+    }
+
+    fn of(config: Vec<u8>, layer: Vec<u8>) -> Self {
+        let part = |kind: &str, bytes: &[u8]| json!({ "mediaType": kind, "digest": ImageDigest::of(bytes), "size": bytes.len() });
+        let manifest = json!({
+            "schemaVersion": 2, "mediaType": OCI_MANIFEST,
+            "config": part(OCI_CONFIG, &config), "layers": [part(OCI_LAYER, &layer)],
+        });
+        Self {
+            manifest: manifest.to_string().into_bytes(),
+            config,
+            layer,
+        }
+    }
+
+    fn layer_path(&self) -> String {
+        format!("/v2/a/b/blobs/{}", ImageDigest::of(&self.layer))
+    }
+
+    /// What an honest registry answers.
+    fn answer(&self, request: &Request) -> Answer {
+        let config = format!("/v2/a/b/blobs/{}", ImageDigest::of(&self.config));
+        let by_digest = format!("/v2/a/b/manifests/{}", ImageDigest::of(&self.manifest));
+        let path = request.path.as_str();
+        if path == "/v2/a/b/manifests/t" || path == by_digest {
+            return Answer::ok(&*self.manifest).with("Content-Type", OCI_MANIFEST);
+        }
+        if path == config {
+            return Answer::ok(&*self.config);
+        }
+        if path == self.layer_path() {
+            let from = request
+                .headers
+                .get("range")
+                .and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok());
+            return match from {
+                Some(from) => {
+                    let whole = self.layer.len();
+                    let rest = &self.layer[from..];
+                    Answer::status(206, rest).with("Content-Range", format!("bytes {from}-{}/{whole}", whole - 1))
+                }
+                None => Answer::ok(&*self.layer),
+            };
+        }
+        Answer::status(
+            404,
+            r#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}"#,
+        )
+    }
+}
+
+struct NoIds;
+
+impl IdNamespace for NoIds {
+    fn run(&self, _: &mut dyn FnMut() -> std::io::Result<()>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Err("not here".into())
+    }
+}
+
+struct Site {
+    directory: tempfile::TempDir,
+    store: ImageStore,
+    settings: RegistrySettings,
+}
+
+impl Site {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let store = ImageStore::at(&directory.path().join("images")).unwrap();
+        let settings = RegistrySettings {
+            plain_http: true,
+            stall_timeout: Duration::from_millis(500),
+            first_pause: Duration::from_millis(1),
+            ..RegistrySettings::default()
+        };
+        Self {
+            directory,
+            store,
+            settings,
+        }
+    }
+
+    fn pull_as(&self, name: &str, progress: &dyn ImageProgress) -> Result<PulledImage, ImageError> {
+        let order = PullOrder {
+            settings: self.settings.clone(),
+            ownership: LayerOwnership::Flat,
+        };
+        self.store.pull(&name.parse().unwrap(), &order, &NoIds, progress)
+    }
+
+    fn pull(&self, server: &Server) -> Result<PulledImage, ImageError> {
+        self.pull_as(&format!("localhost:{}/a/b:t", server.port), &NoProgress)
+    }
+
+    fn is_whole(&self, image: &Image) {
+        let listed = self.store.list().unwrap();
+        assert_eq!(listed.len(), 1);
+        assert_eq!(listed[0].record.digest, ImageDigest::of(&image.manifest));
+        let opened = self.store.open_image(
+            &listed[0].record.digest.hex(),
+            LayerOwnership::Flat,
+            &NoIds,
+            &NoProgress,
+        );
+        let opened = opened.unwrap();
+        assert_eq!(
+            std::fs::metadata(opened.layers[0].join("bin/tool")).unwrap().len(),
+            400_000
+        );
+    }
+
+    /// Nothing has a name, and nothing is half there under one.
+    fn is_empty(&self) {
+        assert!(self.store.list().unwrap().is_empty());
+        self.store.prune(false, &NoIds).unwrap();
+        for name in ["blobs", "partial", "references"] {
+            let left = std::fs::read_dir(self.store.path.join(name)).unwrap().count();
+            assert_eq!(left, 0, "{name}");
+        }
+        for entry in std::fs::read_dir(self.store.path.join("layers/flat")).unwrap() {
+            assert_eq!(entry.unwrap().file_name(), ".unpacking");
+        }
+    }
+}
+
+#[test]
+fn an_image_is_pulled_once_and_found_by_its_name() {
+    let image = Image::new();
+    let served = image.clone();
+    let server = Server::start(move |request, _| served.answer(request));
+    let site = Site::new();
+    assert!(!site.pull(&server).unwrap().was_current);
+    site.is_whole(&image);
+    let before = server.paths().len();
+    assert!(site.pull(&server).unwrap().was_current);
+    assert_eq!(
+        server.paths().len(),
+        before + 1,
+        "the manifest alone is asked for again"
+    );
+    let name = format!("localhost:{}/a/b:t", server.port);
+    let lease = site
+        .store
+        .open_image(&name, LayerOwnership::Flat, &NoIds, &NoProgress)
+        .unwrap();
+    assert!(matches!(
+        site.store.remove(&name, &NoIds),
+        Err(ImageError::InUse { .. })
+    ));
+    site.store.prune(true, &NoIds).unwrap();
+    assert!(lease.layers[0].join("bin/tool").exists());
+    drop(lease);
+    site.store.remove(&name, &NoIds).unwrap();
+    site.is_empty();
+    assert!(matches!(site.store.find(&name), Err(ImageError::Missing { .. })));
+}
+
+#[test]
+fn the_part_of_this_machine_is_taken_from_a_list() {
+    let image = Image::new();
+    let digest = ImageDigest::of(&image.manifest);
+    let index = json!({ "schemaVersion": 2, "manifests": [
+        { "mediaType": OCI_MANIFEST, "digest": ImageDigest::of(b"arm"), "size": 3, "platform": { "os": "linux", "architecture": "arm64" } },
+        { "mediaType": OCI_MANIFEST, "digest": digest, "size": image.manifest.len(), "platform": { "os": "linux", "architecture": "amd64" } },
+    ]});
+    let index = index.to_string().into_bytes();
+    let (served, list) = (image.clone(), index.clone());
+    let server = Server::start(move |request, _| match request.path.ends_with("/t") {
+        true => Answer::ok(&*list).with("Content-Type", "application/vnd.oci.image.index.v1+json"),
+        false => served.answer(request),
+    });
+    let site = Site::new();
+    let pulled = site.pull(&server).unwrap();
+    assert_eq!(
+        (pulled.record.digest, pulled.record.index),
+        (digest, Some(ImageDigest::of(&index)))
+    );
+    site.is_whole(&image);
+}
+
+#[test]
+fn a_registry_that_lies_is_refused() {
+    type Lie = fn(&Image, &Request, Answer) -> Answer;
+    let lies: [(&str, Lie); 7] = [
+        ("other contents", |image, request, answer| {
+            match request.path == image.layer_path() {
+                true => Answer::ok(vec![7; image.layer.len()]),
+                false => answer,
+            }
+        }),
+        ("more", |image, request, answer| {
+            match request.path == image.layer_path() {
+                true => Answer::ok([&image.layer[..], b"x"].concat()),
+                false => answer,
+            }
+        }),
+        ("more than it says", |image, request, answer| {
+            match request.path == image.layer_path() {
+                true => {
+                    let body = [&image.layer[..], &[7; 9_999_999]].concat();
+                    let framed = [
+                        format!("{:x}\r\n", body.len()).into_bytes(),
+                        body,
+                        b"\r\n0\r\n\r\n".to_vec(),
+                    ]
+                    .concat();
+                    Answer::ok(framed).with("Transfer-Encoding", "chunked")
+                }
+                false => answer,
+            }
+        }),
+        ("another manifest", |_, request, answer| {
+            match request.path.ends_with("/t") {
+                true => answer.with("Docker-Content-Digest", ImageDigest::of(b"other")),
+                false => answer,
+            }
+        }),
+        ("another kind", |_, request, answer| {
+            match request.path.ends_with("/t") {
+                true => Answer::ok(answer.body).with("Content-Type", "application/vnd.oci.image.index.v1+json"),
+                false => answer,
+            }
+        }),
+        ("another configuration", |image, request, answer| {
+            match answer.body == image.config && request.path.contains("blobs") {
+                true => Answer::ok(vec![b' '; image.config.len()]),
+                false => answer,
+            }
+        }),
+        ("an endless manifest", |_, request, answer| {
+            match request.path.ends_with("/t") {
+                true => Answer::ok(vec![b' '; 5 << 20]),
+                false => answer,
+            }
+        }),
+    ];
+    for (lie, change) in lies {
+        let image = Image::new();
+        let server = Server::start(move |request, _| change(&image, request, image.answer(request)));
+        let site = Site::new();
+        let error = site.pull(&server).unwrap_err();
+        let is_refused = matches!(
+            error,
+            ImageError::OtherDigest { .. }
+                | ImageError::OtherSize { .. }
+                | ImageError::Malformed { .. }
+                | ImageError::TooLarge { .. }
+        );
+        assert!(is_refused, "{lie}: {error:?}");
+        site.is_empty();
+    }
+}
+
+#[test]
+fn what_broke_off_goes_on_from_there() {
+    let image = Image::new();
+    let served = image.clone();
+    let server = Server::start(move |request, times| {
+        let mut answer = served.answer(request);
+        if request.path == served.layer_path() && times < 3 {
+            // Longer than its end: the connection is closed before.
+            answer.ends_at = 100_000;
+        }
+        answer
+    });
+    let site = Site::new();
+    site.pull(&server).unwrap();
+    site.is_whole(&image);
+    let seen = server.seen.lock().unwrap();
+    let ranges: Vec<_> = seen
+        .iter()
+        .filter_map(|request| request.headers.get("range").cloned())
+        .collect();
+    assert_eq!(ranges, ["bytes=100000-", "bytes=200000-", "bytes=300000-"]);
+}
+
+#[test]
+fn what_an_earlier_process_left_is_used_unless_it_is_damaged() {
+    for damage in [false, true] {
+        let image = Image::new();
+        let served = image.clone();
+        let server = Server::start(move |request, _| served.answer(request));
+        let site = Site::new();
+        let mut left = image.layer[..50_000].to_vec();
+        left[7] ^= u8::from(damage);
+        let partial = site
+            .store
+            .path
+            .join("partial")
+            .join(ImageDigest::of(&image.layer).hex());
+        std::fs::write(partial, left).unwrap();
+        site.pull(&server).unwrap();
+        site.is_whole(&image);
+        let asked = server
+            .paths()
+            .into_iter()
+            .filter(|path| *path == image.layer_path())
+            .count();
+        assert_eq!(asked, 1 + usize::from(damage));
+    }
+}
+
+#[test]
+fn a_registry_that_falls_silent_is_given_up() {
+    for path in ["manifests", "blobs"] {
+        let image = Image::new();
+        let server = Server::start(move |request, _| {
+            let mut answer = image.answer(request);
+            if request.path.contains(path) {
+                answer.ends_at = answer.body.len() / 2;
+                answer.stalls = true;
+            }
+            answer
+        });
+        let site = Site::new();
+        let error = site.pull(&server).unwrap_err();
+        assert!(
+            matches!(error, ImageError::Stalled { .. } | ImageError::Unreachable { .. }),
+            "{path}: {error:?}"
+        );
+        site.is_empty();
+    }
+}
+
+#[test]
+fn tokens_and_passwords_go_to_whom_they_are_for() {
+    let image = Image::new();
+    let elsewhere = Arc::new({
+        let image = image.clone();
+        Server::start(move |_, _| Answer::ok(&*image.layer))
+    });
+    let port = elsewhere.port;
+    let served = image.clone();
+    let server = Server::start(move |request, _| {
+        let own = &request.headers["host"];
+        if request.path.starts_with("/token") {
+            let is_known = request
+                .headers
+                .get("authorization")
+                .is_some_and(|basic| basic == "Basic bWU6d29yZA==");
+            return match is_known {
+                true => Answer::ok(r#"{"token":"confidential-token"}"#),
+                false => Answer::status(401, r#"{"errors":[{"message":"who are you"}]}"#),
+            };
+        }
+        if request
+            .headers
+            .get("authorization")
+            .is_none_or(|token| token != "Bearer confidential-token")
+        {
+            let challenge = format!("Bearer realm=\"http://{own}/token\",service=\"s\",scope=\"repository:a/b:pull\"");
+            return Answer::status(401, "{}").with("WWW-Authenticate", challenge);
+        }
+        match request.path == served.layer_path() {
+            true => Answer::status(307, "").with("Location", format!("http://127.0.0.1:{port}/elsewhere?signed=1")),
+            false => served.answer(request),
+        }
+    });
+    let mut site = Site::new();
+    let error = site.pull(&server).unwrap_err();
+    assert!(
+        matches!(&error, ImageError::Denied { said, .. } if said == "who are you"),
+        "{error:?}"
+    );
+    let config = site.directory.path().join("config.json");
+    let auths = json!({ "auths": { format!("localhost:{}", server.port): { "auth": "bWU6d29yZA==" } } });
+    std::fs::write(&config, auths.to_string()).unwrap();
+    site.settings.docker_config = Some(config);
+    site.pull(&server).unwrap();
+    site.is_whole(&image);
+    let seen = elsewhere.seen.lock().unwrap();
+    assert_eq!(seen.len(), 1);
+    assert!(!seen[0].headers.contains_key("authorization"), "{seen:?}");
+    let token = server
+        .paths()
+        .into_iter()
+        .find(|path| path.starts_with("/token"))
+        .unwrap();
+    assert_eq!(token, "/token?scope=repository%3Aa%2Fb%3Apull&service=s");
+}
+
+#[test]
+fn redirects_end_and_lead_to_no_place_without_encryption() {
+    let image = Image::new();
+    let server = Server::start(move |request, _| match request.path == image.layer_path() {
+        true => Answer::status(302, "").with("Location", &request.path),
+        false => image.answer(request),
+    });
+    let error = Site::new().pull(&server).unwrap_err();
+    assert!(matches!(error, ImageError::BadAnswer { .. }), "{error:?}");
+    let server = Server::start(|_, _| Answer::status(302, "").with("Location", "http://registry.example/"));
+    let error = Site::new().pull(&server).unwrap_err();
+    assert!(matches!(error, ImageError::PlainHttp { .. }), "{error:?}");
+    let error = Site::new().pull_as("registry.example/a/b:t", &NoProgress).unwrap_err();
+    assert!(matches!(error, ImageError::PlainHttp { .. }), "{error:?}");
+}
+
+#[test]
+fn what_is_missing_or_not_for_us_is_said() {
+    let server = Server::start(|_, _| Answer::status(404, "{}"));
+    let error = Site::new().pull(&server).unwrap_err();
+    assert!(matches!(error, ImageError::Unknown { .. }), "{error:?}");
+    let image = Image::new();
+    let server = Server::start(move |request, _| match request.path == image.layer_path() {
+        true => Answer::status(404, ""),
+        false => image.answer(request),
+    });
+    let error = Site::new().pull(&server).unwrap_err();
+    assert!(matches!(error, ImageError::MissingBlob { .. }), "{error:?}");
+    let arm = json!({ "architecture": "arm64", "os": "linux", "rootfs": { "diff_ids": [] } });
+    let arm = Image::of(arm.to_string().into_bytes(), Image::new().layer);
+    let layer = arm.layer_path();
+    let server = Server::start(move |request, _| arm.answer(request));
+    let error = Site::new().pull(&server).unwrap_err();
+    assert!(matches!(error, ImageError::OtherPlatform { .. }), "{error:?}");
+    assert!(
+        !server.paths().contains(&layer),
+        "what it is for is seen before its layers are fetched"
+    );
+    let old = Server::start(|_, _| Answer::ok(r#"{"schemaVersion":1,"fsLayers":[]}"#));
+    assert!(matches!(Site::new().pull(&old), Err(ImageError::SchemaOne)));
+}
+
+#[test]
+fn a_hostile_layer_leaves_no_image() {
+    let layer = TarBuilder::default()
+        .symlink("out", "/etc")
+        .file("out/passwd", b"mine")
+        .end();
+    let config = json!({ "architecture": "amd64", "os": "linux", "rootfs": { "diff_ids": [ImageDigest::of(&layer)] } });
+    let image = Image::of(config.to_string().into_bytes(), layer);
+    let server = Server::start(move |request, _| image.answer(request));
+    let site = Site::new();
+    let error = site.pull(&server).unwrap_err();
+    assert!(matches!(error, ImageError::Layer { .. }), "{error:?}");
+    site.is_empty();
+}
+
+#[test]
+fn a_mirror_is_asked_first_and_may_not_have_it() {
+    let image = Image::new();
+    let served = image.clone();
+    let registry = Server::start(move |request, _| served.answer(request));
+    let (served, broken) = (image.clone(), Arc::new(Mutex::new(true)));
+    let is_broken = Arc::clone(&broken);
+    let mirror = Server::start(move |request, _| match *is_broken.lock().unwrap() {
+        true => Answer::status(404, "{}"),
+        false => served.answer(request),
+    });
+    for is_broken in [true, false] {
+        *broken.lock().unwrap() = is_broken;
+        let mut site = Site::new();
+        site.settings.mirrors = vec![MirrorSetting {
+            registry: format!("localhost:{}", registry.port),
+            url: format!("http://127.0.0.1:{}", mirror.port),
+        }];
+        let before = registry.paths().len();
+        site.pull(&registry).unwrap();
+        site.is_whole(&image);
+        assert_eq!(registry.paths().len() > before, is_broken);
+    }
+}
+
+/// Counts what is told.
+#[derive(Default)]
+struct Told(Mutex<Vec<ProgressStep>>);
+
+impl ImageProgress for Told {
+    fn step(&self, step: ProgressStep) {
+        self.0.lock().unwrap().push(step);
+    }
+}
+
+#[test]
+fn two_at_once_fetch_a_layer_once() {
+    let image = Image::new();
+    let served = image.clone();
+    let server = Server::start(move |request, _| {
+        if request.path == served.layer_path() {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        served.answer(request)
+    });
+    let site = Site::new();
+    let name = format!("localhost:{}/a/b:t", server.port);
+    let told = std::thread::scope(|scope| {
+        let pulls = [0, 1].map(|_| {
+            scope.spawn(|| {
+                let told = Told::default();
+                site.pull_as(&name, &told).unwrap();
+                told.0.into_inner().unwrap()
+            })
+        });
+        pulls.map(|pull| pull.join().unwrap()).concat()
+    });
+    site.is_whole(&image);
+    let asked = server
+        .paths()
+        .into_iter()
+        .filter(|path| *path == image.layer_path())
+        .count();
+    assert_eq!(asked, 1);
+    let unpacked = told
+        .iter()
+        .filter(|step| matches!(step, ProgressStep::Unpacking { .. }))
+        .count();
+    assert_eq!(unpacked, 1);
+}
