@@ -175,12 +175,12 @@ pub(crate) struct RunArgs {
     /// Run STRING with `sh -c`; further arguments become its positional parameters.
     #[arg(short = 'c', value_name = "STRING")]
     pub(crate) shell: Option<OsString>,
-    /// Run Python, of template `code-interpreter` where that is built and nothing else was asked for: `-c` is Python's,
-    /// and so are words.
+    /// Run Python: `-c` is Python's then, and so are words. It is that of template `code-interpreter` where that is built
+    /// and nothing else was asked for.
     #[arg(long)]
     pub(crate) python: bool,
-    /// Give the command a terminal. All keys are then the command's, Ctrl-C too; one that does not end is ended by closing
-    /// the window, or by `kill` and the process id of offleash.
+    /// Give the command a terminal. All keys are then the command's, Ctrl-C too. Close the window to end a command that
+    /// does not end, or use `kill` with the process id of offleash.
     #[arg(short = 't', long)]
     pub(crate) tty: bool,
     /// Changes nothing: standard input is always passed on.
@@ -195,14 +195,14 @@ pub(crate) struct RunArgs {
     /// Write the JSON record of the run to FILE, beside the normal output; `-` is standard output.
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
-    /// Keep N sandboxes ready for later runs of the same kind, which then start sooner; 0 for none, 8 at most, and of all
-    /// kinds together 16. They end after five minutes without such a run. For runs of `-- COMMAND` or `-c STRING`, its parameters behind a `--`, that ask for no network, secrets
-    /// or terminal and have no terminal as standard input, from a process without
-    /// no_new_privs or a system call filter; others start as ever. With `--python` and a template, Python waits in them with the
-    /// template's libraries imported. [default: 0]
+    /// Keep N sandboxes ready for later runs of the same kind, which then start sooner. N is 8 at most, and 16 for all
+    /// kinds together; 0 is none. The sandboxes end after five minutes without such a run. They serve runs of
+    /// `-- COMMAND` or `-c STRING`, its parameters behind a `--`. Such a run asks for no network, secrets or terminal,
+    /// and its standard input is no terminal. Its caller has no no_new_privs and no system call filter. Other runs start
+    /// as ever. With `--python` and a template, Python waits in them with the template's libraries imported. [default: 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=i64::from(MOST_WARM)))]
     pub(crate) warm: Option<u8>,
-    /// Do not say on standard error what became of the run, but for an exit code that is not the command's.
+    /// Do not say on standard error what became of the run, unless the exit code is not the command's.
     #[arg(long, short = 'q')]
     pub(crate) quiet: bool,
     /// Image of containers that the root directory is of, such as `python:3.12-slim`; its layers lie below one that the

@@ -5,6 +5,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "documents/prose.rs"]
+mod prose;
 #[path = "documents/record.rs"]
 mod record;
 #[path = "documents/routes.rs"]
@@ -125,47 +127,7 @@ fn help_of(site: &Site, command: &[&str]) -> String {
 fn cli_document() -> String {
     let site = Site::new();
     let mut text = format!("# Command line\n\n{MADE}\n");
-    text.push_str(
-        "`offleash run` makes a sandbox, runs one command in it and ends when the command does. What the command changed\n\
-         in the workspace is kept until `apply` or `discard`. [policy.md](policy.md) is the reference of policy files,\n\
-         [record.md](record.md) that of the record that `--json` and `--report` write.\n\n\
-         Runs and the audit log are kept in one directory, which `--state` or `OFFLEASH_STATE` names: `/var/lib/offleash` for\n\
-         root, else `offleash` in `XDG_STATE_HOME` or `~/.local/state`, or `/var/tmp/offleash-UID` for a user without a home\n\
-         directory. `offleash doctor` says which it is.\n\n\
-         ## What a command has of its caller\n\n\
-         Its standard input, output and error are pipes that `run` passes on as they come, or with `-t` a terminal. So a run takes what\n\
-         there is of standard input, also what the command never reads: in a loop that reads lines give it `</dev/null`. What it\n\
-         writes to its two outputs is in order in each, and between them only about: for one order join them inside, `-c '… 2>&1'`.\n\
-         Variables are passed by a short list (`--env`); the umask is 022; limits are those below, or lower ones of the caller.\n\
-         A relative `--cwd` is taken from where `run` is called.\n\n\
-         ## What git compares\n\n\
-         Files have other owners inside, and other numbers and change times once they were written to, and git would read every\n\
-         file of a repository again. So `/etc/gitconfig` is the sandbox's own and tells it to compare size, time and mode alone\n\
-         (`core.checkStat`, `core.trustctime`); configuration of a user or a repository goes over it. A file that was changed to the\n\
-         same size, and has its old time again, is not seen. The host's file is not shown. make, cargo, rsync and\n\
-         Python's compiled files compare size and time by themselves.\n\n\
-         ## Words of other tools\n\n\
-         Flags of Docker, E2B and bubblewrap that have a flag of ours for the same thing are that flag: `--timeout` is `--wall-time`,\n\
-         `--disk` is `--workspace-size`, `-v` and `--volume` are `--mount` (read-only unless `:rw` stands behind it, other than Docker's),\n\
-         `--net none`, `-m`, `-p`, `-u`, `--workdir`, `--bind` and `--ro-bind` are what they say, and `--rm` and `-i` change nothing. What\n\
-         is said afterwards names the flag that was typed. A flag of theirs that we have nothing for is refused with what there is instead.\n\
-         `-w` is the workspace for `run`, which is where a command starts, and the directory inside for `exec`.\n\n",
-    );
-    text.push_str(
-        "## What the overlay shows\n\n\
-         The workspace, a root of the sandbox's own and its templates are overlays over what was there before (not at level\n\
-         `process-landlock`). Programs see it in these places:\n\n\
-         - A directory that was there before is renamed by copying: the new name appears as a whole, then the old one goes. Until then\n\
-         \x20\x20both are there, and beside the new one `.offleash-rename-…` or `.offleash-renamed-…`. Whoever works in the directory\n\
-         \x20\x20meanwhile is left in one that is gone, watches of it end, and its inode is another one. Files stay the same files; those\n\
-         \x20\x20that the kernel keeps from being linked, as files of other owners, are copied and become the caller's.\n\
-         - It is refused as between file systems (`EXDEV`): two directories exchanged (`RENAME_EXCHANGE`); one that holds directories\n\
-         \x20\x20of other owners, unreadable ones, ones with a setgid bit that their owner may not write to, or more than 1024 levels; by a process in a root of\n\
-         \x20\x20its own (`chroot`), or with other ids or fewer capabilities than its user has; a mount in the directory answers `EBUSY`.\n\
-         - The first write to a file that was there before gives it an inode of its own: hard links of it show what it was, and who\n\
-         \x20\x20had it open for reading reads what it was.\n\
-         - A unix socket or a pipe that was there before leads to nobody.\n\n",
-    );
+    text.push_str(prose::CLI_BEGINNING);
     text.push_str("## Exit codes\n\n| code | meaning |\n|---|---|\n");
     for (code, meaning) in [
         ("the command's own", "the command ended by itself"),
@@ -192,16 +154,8 @@ fn cli_document() -> String {
     ] {
         writeln!(text, "| {code} | {meaning} |").unwrap();
     }
-    text.push_str(
-        "\nArguments that cannot be understood end every command with 125, as `docker run`, `env` and `timeout` have it: 2 is what many a\n\
-         command ends with by itself.\n\n\
-         What is held back is told by `run` in mode `rw` and by `apply` alike, `not applied: PATH: WHY` for each change; both answer\n\
-         1 then, `run` unless the command's own code is another. What `diff` shows it marks beforehand: `protected`, or a link that\n\
-         leads out of the workspace. Links to what the sandbox saw read-only of the host (`/usr`, toolchains, `--read`) are applied.\n\n\
-         `apply` answers 1 also when the host changed meanwhile, `audit verify` when the log was\n\
-         changed, `doctor` when no level is available, `cp` when it left something out: links to nowhere, on the way in all\n\
-         links, and what is neither file nor directory. It copies contents and names; modes and times are those of new files.\n\n",
-    );
+    text.push('\n');
+    text.push_str(prose::AFTER_EXIT_CODES);
     text.push_str(&limits_table());
     text.push_str("\n## Commands\n");
     for command in COMMANDS.into_iter().chain([LAST_COMMAND]) {
@@ -217,11 +171,10 @@ fn cli_document() -> String {
 }
 
 fn limits_table() -> String {
-    let mut text =
-        "## Limits\n\nEvery limit may be `unlimited`. A size is a number of bytes or has a unit (`K`, `M`, `G`, \
-                    `T`, by 1024); a time is\na number of seconds or has a unit (`ms`, `s`, `m`, `h`). With a unit, and of CPUs, there may be a fraction.\n\n\
-                    | flag | policy key | default | takes | at least | bounds |\n|---|---|---|---|---|---|\n"
-            .to_owned();
+    let mut text = format!(
+        "{}| flag | policy key | default | takes | at least | bounds |\n|---|---|---|---|---|---|\n",
+        prose::LIMITS_BEGINNING
+    );
     for row in &LIMITS {
         let takes = match row.unit {
             LimitUnit::Cpus => "CPUs",
@@ -276,15 +229,7 @@ fn no_command_is_left_out_of_the_reference() {
 
 fn policy_document() -> String {
     let mut text = format!("# Policy files\n\n{MADE}\n");
-    text.push_str(
-        "A policy is a TOML file: `offleash run --policy FILE`, checked by `offleash policy check FILE`; `offleash policy\n\
-         keys` prints what follows here. Unknown keys and values that make no sense are errors with line and column. Flags win over the policy, the policy over defaults;\n\
-         lists of paths, variables, mounts and denied commands add up. Of rules for paths the most specific wins.\n\n\
-         An `offleash.toml` in the workspace is used without being named, and may only restrict: it may have come with\n\
-         the code. Whatever gives more than the defaults do counts only in a file that is named with `--policy`.\n\n\
-         Settings of Anthropic's sandbox-runtime are read with `--srt-settings FILE`: its file rules, and its domains at\n\
-         every port that they do not limit; what cannot be honoured is an error that names the key.\n",
-    );
+    text.push_str(prose::POLICY_BEGINNING);
     let keys = reference();
     let top: Vec<&KeyDoc> = keys.iter().filter(|key| !key.key.contains('.')).collect();
     text.push_str(&key_table("Keys", &top));
@@ -307,11 +252,8 @@ fn policy_document() -> String {
         text.push_str(&key_table(&title, &inner));
     }
     write!(text, "\n## Example\n\n```toml\n{EXAMPLE}```\n").unwrap();
-    text.push_str(
-        "\n## Protected names\n\nChanges to these names in a workspace are not applied unless they are named, at any depth, \
-         in capital or small letters, and with\neverything beneath, because something runs or trusts them later, outside the sandbox.\n\n\
-         | names | because |\n|---|---|\n",
-    );
+    text.push_str(prose::PROTECTED_BEGINNING);
+    text.push_str("| names | because |\n|---|---|\n");
     let mut reasons: Vec<&str> = PROTECTED_NAMES.iter().map(|name| name.why).collect();
     reasons.dedup();
     for why in reasons {
@@ -329,20 +271,7 @@ fn policy_document() -> String {
         cell(GIT_LINK.why)
     )
     .unwrap();
-    text.push_str(
-        "\nSo are other names of the same things, whatever they are called; `diff` shows them with what leads there:\n\n\
-         - where links lead that have such a name, or are in such a directory, or stand in place of a directory above one, by as many\n  \
-         links as there are; and what `protect` covers\n\
-         - repositories that lie elsewhere: where a `.git` that is no directory points, and what `commondir` says\n\
-         - what git configuration names, included files and that of the user (`~/.gitconfig`, `~/.config/git/config`) and the\n  \
-         machine among it: `core.hooksPath`, `include`, `init.templateDir`, and files in the command lines of filters, drivers, editors,\n  \
-         pagers, helpers, `core.fsmonitor`, `core.sshCommand`, aliases with `!` and their like\n\
-         - programs and plugins that `.npmrc`, `.yarnrc`, `.yarnrc.yml`, `.cargo/config.toml`, `bunfig.toml`, `.hg/hgrc`,\n  \
-         `.pre-commit-config.yaml`, `lefthook.yml`, `.mcp.json` and `.claude/settings.json` name\n\
-         - where a protected name of the home directory leads that is a link into the workspace\n\n\
-         Each is looked at as the host has it and as the run left it, whenever changes are shown or applied. A configuration of git\n\
-         that cannot be read, or is longer than 4 MiB, holds back everything in its repository.\n",
-    );
+    text.push_str(prose::PROTECTED_END);
     text
 }
 

@@ -308,8 +308,8 @@ pub const LIMITS: [LimitRow; 17] = [
         LimitName::Depth,
         ("depth", "--depth"),
         LimitUnit::Count,
-        "directories in one another in changes in the workspace; those below 1024 others cannot be measured, so that \
-         lifting it is of use only with `workspace` and `inodes` lifted too",
+        "levels of directories in changes in the workspace; what lies below 1024 cannot be measured, so lifting it helps \
+         only with `workspace` and `inodes` lifted, too",
     )
     .at_least(16, "programs that build or install something make as many")
     .at_most(MOST_DEPTH),

@@ -20,8 +20,8 @@ pub(crate) struct NetworkArgs {
     /// Keep this host from being reached although a less specific rule allows it; every port unless named.
     #[arg(long, value_name = "HOST[:PORTS]")]
     pub(crate) deny_host: Vec<OsString>,
-    /// Let these requests through to a host, and no others: methods or `*`, a host, a path in which `*` is a segment or,
-    /// at the end, whatever follows. TLS to the host is opened by the gateway.
+    /// Let these requests through to a host, and no others. METHODS may be `*`. In PATH `*` is a segment or, at the end,
+    /// whatever follows. The gateway opens TLS to the host.
     #[arg(long, value_name = "METHODS HOST/PATH")]
     pub(crate) allow_method: Vec<OsString>,
     /// Set this header in requests to a host, in place of what the sandbox sent.
@@ -30,26 +30,27 @@ pub(crate) struct NetworkArgs {
     /// Take this header from requests to a host.
     #[arg(long, value_name = "HOST NAME")]
     pub(crate) remove_header: Vec<OsString>,
-    /// Reach every public address, at any port, of which no rule says anything; private networks and this machine stay
+    /// Reach every public address at any port, unless a rule says otherwise. Private networks and this machine stay
     /// closed.
     #[arg(long, conflicts_with = "network")]
     pub(crate) internet: bool,
-    /// Ask this DNS server for the addresses of names, in place of the machine's own; the next one where it does not answer.
+    /// Ask this DNS server for the addresses of names, in place of the machine's own. Where it does not answer, the next
+    /// one is asked.
     #[arg(long, value_name = "IP[:PORT]")]
     pub(crate) dns_server: Vec<OsString>,
-    /// Reach everything through the proxy of your network: its URL without a password (`http://HOST:PORT`, `socks5://…`, or
-    /// `socks5h://…` for one that is to resolve names), `env` for HTTPS_PROXY and its kin, or the variable or the file that
-    /// holds the URL, which may have a password then.
+    /// Reach everything through the proxy of your network. A URL here has no password: `http://HOST:PORT`, `socks5://…`,
+    /// or `socks5h://…` for a proxy that resolves names. `env` is HTTPS_PROXY and its kin. `env:VARIABLE` and `file:PATH`
+    /// name what holds the URL, which may have a password then.
     #[arg(long, value_name = "URL|env|env:VARIABLE|file:PATH")]
     pub(crate) upstream_proxy: Option<OsString>,
     /// Reach this host without the upstream proxy: a name, `*.` before a name, an address or a network.
     #[arg(long, value_name = "HOST")]
     pub(crate) no_proxy: Vec<OsString>,
-    /// Tell programs of the proxy inside by HTTP_PROXY and its kin, for those that insist on one.
+    /// Set HTTP_PROXY and its kin to the proxy inside, for programs that insist on one.
     #[arg(long)]
     pub(crate) proxy_variables: bool,
-    /// Let requests to a host use a secret that the sandbox does not have: NAME holds a placeholder inside, and the
-    /// gateway puts the value in. SOURCE is `env:VARIABLE` or `file:PATH`, PLACE `bearer`, `basic`, `header:NAME`,
+    /// Let requests to a host use a secret that the sandbox does not have. NAME holds a placeholder inside, and the
+    /// gateway puts the value in. SOURCE is `env:VARIABLE` or `file:PATH`. PLACE is `bearer`, `basic`, `header:NAME`,
     /// `query:NAME` or `sigv4`; any header for credentials unless named.
     #[arg(
         long,
@@ -57,8 +58,8 @@ pub(crate) struct NetworkArgs {
         conflicts_with = "network"
     )]
     pub(crate) secret: Vec<OsString>,
-    /// Let programs outside connect to a port of the sandbox; on 127.0.0.1 unless an IPv4 address is named, and at any
-    /// free port if HOSTPORT is 0. PORT alone is the same on both sides.
+    /// Let programs outside connect to a port of the sandbox, on 127.0.0.1 unless an IPv4 address is named. HOSTPORT 0 is
+    /// any free port. PORT alone is the same on both sides.
     #[arg(long, short = 'p', value_name = "[ADDRESS:]HOSTPORT:PORT")]
     pub(crate) publish: Vec<OsString>,
     /// Let the sandbox reach this service on the host's 127.0.0.1, at the same port of its own 127.0.0.1 or at INSIDE.

@@ -42,7 +42,7 @@ pub(crate) struct CreateArgs {
     /// A variable for every command in it.
     #[arg(long, short = 'e', value_name = "NAME=VALUE")]
     pub(crate) env: Vec<String>,
-    /// Allow debuggers: programs in it may trace and look into each other. Who did not start the server may only where its
+    /// Allow debuggers: programs in it may trace and look into each other. Whoever started the server always may. Others may only where its
     /// configuration says `sandboxes.allow_ptrace`; label `offleash.allow_ptrace` says it.
     #[arg(long)]
     pub(crate) allow_ptrace: bool,

@@ -82,14 +82,16 @@ const KEYS: [(&str, &str, &str, &str, &str); 43] = [
         "network.methods",
         "list of METHODS HOST/PATH",
         "none",
-        "requests that pass to a host, to which then no others do: methods or `*`, a host, and a path in which `*` stands for a segment or, at the end, for whatever follows; the host may be reached on ports 80 and 443, and TLS to it is opened by the gateway",
+        "the only requests that pass to a host: methods or `*`, a host, and a path in which `*` is a segment or, at the \
+         end, whatever follows; the host may be reached on ports 80 and 443, and the gateway opens TLS to it",
         "[\"GET,HEAD api.example.com/v1/*\"]",
     ),
     (
         "network.set_headers",
         "list of HOST NAME: VALUE",
         "none",
-        "headers that requests to a host get, in place of what the sandbox sent; over TLS, or where a rule names port 80 or the protocol http",
+        "headers that requests to a host get, in place of what the sandbox sent; only over TLS, or where a rule names \
+         port 80 or the protocol http",
         "[\"api.example.com X-Team: agents\"]",
     ),
     (
@@ -103,16 +105,16 @@ const KEYS: [(&str, &str, &str, &str, &str); 43] = [
         "network.dns_servers",
         "list of IP[:PORT]",
         "those of the machine",
-        "who is asked for the addresses of names that may be reached, at most 10; what they answer is checked as ever",
+        "DNS servers for names that may be reached, at most 10; their answers are checked as ever",
         "[\"192.0.2.53\"]",
     ),
     (
         "network.upstream_proxy",
         "http://HOST:PORT or socks5://HOST:PORT, env, env:VARIABLE or file:PATH",
         "none",
-        "the proxy of your network, through which everything is reached: its URL, or the variable or the file that holds \
-         it, which may have a password in it; env stands for HTTPS_PROXY and its kin; \
-         with socks5 names are resolved here, with socks5h and http by the proxy",
+        "the proxy of your network, through which everything is reached: its URL, or the variable or file that holds it; \
+         there the URL may have a password; env is HTTPS_PROXY and its kin; with socks5 names are resolved here, with \
+         socks5h and http by the proxy",
         "\"env:CORPORATE_PROXY\"",
     ),
     (
@@ -126,14 +128,14 @@ const KEYS: [(&str, &str, &str, &str, &str); 43] = [
         "network.internet",
         "boolean",
         "false",
-        "whether every public address may be reached, at any port, of which no rule says anything",
+        "whether every public address may be reached, at any port, unless a rule says otherwise",
         "true",
     ),
     (
         "network.proxy_variables",
         "boolean",
         "false",
-        "whether HTTP_PROXY and its kin tell programs of the proxy inside, for those that insist on one",
+        "whether HTTP_PROXY and its kin name the proxy inside, for programs that insist on one",
         "true",
     ),
     (

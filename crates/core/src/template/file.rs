@@ -53,7 +53,7 @@ pub fn reference() -> [RecipeKeyDoc; 11] {
         row(
             "apt",
             "list of packages",
-            "packages of the distribution; needs a superuser inside: root, or subordinate ids",
+            "packages of the distribution; they need a superuser inside: root, or subordinate ids",
             "[\"graphviz\"]",
         ),
         row(
@@ -77,7 +77,7 @@ pub fn reference() -> [RecipeKeyDoc; 11] {
         row(
             "optional",
             "list of `apt`, `npm`",
-            "whose packages are left out, and said to be, where they cannot be installed; the build fails without it",
+            "package managers whose packages may fail: the build then leaves them out and says so; without this key it fails",
             "[\"apt\"]",
         ),
         row(
@@ -102,9 +102,9 @@ pub fn reference() -> [RecipeKeyDoc; 11] {
         row(
             "imports",
             "list of modules",
-            "what a Python has imported that waits for `run --python --warm`, and what contexts have that a server makes \
-             ready ahead; without it `numpy`, `pandas` and \
-             `matplotlib.pyplot` where IPython is among `pip`, and no context is made ready where it is not",
+            "modules that are imported ahead, in a Python that waits for `run --python --warm` and in contexts that a \
+             server makes ready; without this key they are `numpy`, `pandas` and `matplotlib.pyplot` where IPython is \
+             among `pip`; where it is not, no context is made ready",
             "[\"polars\"]",
         ),
     ]

@@ -54,7 +54,7 @@ tables! {
         otlp_endpoint: String = "none",
     }
     "sandboxes" Sandboxes {
-        /// How long a sandbox lives whose creator does not say, seconds.
+        /// How long a sandbox lives if its creator does not say, seconds.
         default_timeout_seconds: u64 = "`300`",
         /// The longest that anybody may ask for, seconds.
         max_timeout_seconds: u64 = "`86400`",
@@ -70,16 +70,16 @@ tables! {
         keep_logs_seconds: u64 = "`86400`",
         /// Level of isolation: `auto`, `process`, ….
         level: String = "`auto`",
-        /// Below which level none is made.
+        /// The weakest level at which sandboxes are made.
         min_level: String = "none",
         /// Whether every key may ask for sandboxes in which debuggers work (`offleash create --allow-ptrace`, or label
-        /// `offleash.allow_ptrace`); who started the server always may.
+        /// `offleash.allow_ptrace`). Whoever started the server always may.
         allow_ptrace: bool = "`false`",
         /// Whether sandboxes are made whose limits cannot all be enforced here: `allow` or `refuse`.
         degrade: String = "`allow`",
     }
     "limits" DefaultLimits {
-        /// CPUs at once of a sandbox whose creator does not say.
+        /// CPUs at once of a sandbox, if its creator does not say.
         cpus: u32 = "`2`",
         /// Its memory, MiB.
         memory_mib: u64 = "`512`",
@@ -109,9 +109,9 @@ tables! {
     "pool" Pool {
         /// Sandboxes of template `base` that are made ahead and wait, at least.
         min: usize = "`2`",
-        /// Sandboxes of each template that wait at most; the number between follows demand.
+        /// Sandboxes of each template that wait, at most. The number between follows demand.
         max: usize = "`32`",
-        /// Sandboxes that wait or are being made ahead at most, of all templates together. 0 switches the pool off.
+        /// Sandboxes that wait or are being made ahead, at most, of all templates together. 0 switches the pool off.
         max_total: usize = "as `max`",
         /// How many are made ahead at a time.
         max_creating: usize = "`2`",
@@ -121,28 +121,28 @@ tables! {
         templates: BTreeMap<String, PoolTemplate> = "none",
     }
     "pool.templates.NAME" PoolTemplate {
-        /// Sandboxes of template NAME that wait at least, also when nobody has asked for one.
+        /// Sandboxes of template NAME that wait, at least, also when nobody has asked for one.
         min: usize = "`0`, for `base` as `pool.min`",
-        /// And at most.
+        /// Sandboxes of template NAME that wait, at most.
         max: usize = "as `pool.max`",
-        /// Whether they have a context of Python that is ready for its first cell.
+        /// Whether these sandboxes have a context of Python that is ready for its first cell.
         interpreter: bool = "as the template: whether its `pip` has IPython, or it says `imports`",
-        /// What that has imported, as far as it is installed.
+        /// Modules that this context has imported, as far as they are installed.
         imports: Vec<String> = "those of the template, or numpy, pandas, matplotlib.pyplot",
     }
     "zygotes" Zygotes {
-        /// Of how many templates an interpreter of Python waits at once that has imported everything and of which
-        /// sandboxes get copies. 0 for none: then each context starts its own.
+        /// For how many templates at once a Python interpreter waits that has imported everything. Sandboxes get copies
+        /// of it. With 0 each context starts its own.
         max: usize = "`8`",
-        /// How long one waits for the next sandbox of its template before it is ended, seconds.
+        /// How long such an interpreter waits for the next sandbox of its template before it is ended, seconds.
         idle_seconds: u64 = "`1800`",
     }
     "templates" Templates {
-        /// Build templates `code-interpreter` and `mcp-gateway`, which E2B's SDKs ask for, when one is asked for and not there.
+        /// Whether to build templates `code-interpreter` and `mcp-gateway`, which E2B's SDKs ask for, when one is missing.
         build_on_first_use: bool = "`true`",
-        /// How long a create waits for that before it is answered to try again, seconds.
+        /// How long a create waits for such a build before it is answered to try again, seconds.
         wait_seconds: u64 = "`45`",
-        /// What pip installs in it; nothing else is installed then.
+        /// What pip installs in `code-interpreter`; nothing else is installed then.
         pip: Vec<String> = "those of the [usual recipe](templates.md#the-code-interpreters)",
         /// Where pip looks instead of PyPI.
         index_url: String = "none",

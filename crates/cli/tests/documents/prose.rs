@@ -1,0 +1,146 @@
+//! The parts of the references that people write, as they stand in `docs/`.
+
+/// What `docs/cli.md` says before its tables.
+pub(crate) const CLI_BEGINNING: &str = r"`offleash run` makes a sandbox, runs one command in it and ends when the command does. What the command changed in the
+workspace is kept until `apply` or `discard`. [policy.md](policy.md) is the reference of policy files.
+[record.md](record.md) is that of the record that `--json` and `--report` write.
+
+Runs and the audit log are kept in one directory, which `--state` or `OFFLEASH_STATE` names. Its default is
+`/var/lib/offleash` for root. For others it is `offleash` in `XDG_STATE_HOME` or `~/.local/state`, or
+`/var/tmp/offleash-UID` without a home directory. `offleash doctor` says which it is.
+
+## What a command has of its caller
+
+- **Streams**: its standard input, output and error are pipes that `run` passes on as they come, or with `-t` a
+  terminal.
+- **Input**: a run takes everything on standard input, also what the command never reads. In a loop that reads lines,
+  give it `</dev/null`.
+- **Output**: each of the two outputs is in order. Between the two the order is only about right. For one order join
+  them inside, `-c '… 2>&1'`.
+- **Variables** are passed by a short list (`--env`).
+- **Umask** is 022.
+- **Limits** are those below, or lower ones of the caller.
+- **Directory**: a relative `--cwd` is taken from where `run` is called.
+
+## What git compares
+
+Files have other owners inside. Once they were written to, they also have other numbers and change times. git would
+therefore read every file of a repository again. So `/etc/gitconfig` is the sandbox's own, and the host's file is not
+shown. It tells git to compare only size, time and mode (`core.checkStat`, `core.trustctime`). Configuration of a user
+or a repository goes over it. git does not see a file that was changed to the same size and has its old time again.
+make, cargo, rsync and Python's compiled files compare size and time by themselves.
+
+## Words of other tools
+
+Some flags of Docker, E2B and bubblewrap have a flag of ours for the same thing. They are that flag:
+
+| flag | is |
+|---|---|
+| `--timeout` | `--wall-time` |
+| `--disk` | `--workspace-size` |
+| `-v`, `--volume` | `--mount`; read-only unless `:rw` stands behind it, other than Docker's |
+| `--net none`, `-m`, `-p`, `-u`, `--workdir`, `--bind`, `--ro-bind` | what they say |
+| `--rm`, `-i` | no flag; they change nothing |
+| `-w` | for `run` the workspace, which is where a command starts; for `exec` the directory inside |
+
+Messages name the flag that was typed. A flag of theirs that we have nothing for is refused, and the error says what
+there is instead.
+
+## What the overlay shows
+
+The workspace, a root of the sandbox's own and its templates are overlays over what was there before (not at level
+`process-landlock`). Programs see it in these places:
+
+- **A directory that was there before is renamed by copying.** The new name appears as a whole, then the old one goes.
+  Until then both are there, and beside the new one `.offleash-rename-…` or `.offleash-renamed-…`. A process that
+  works in the directory meanwhile is left in one that is gone. Watches of it end, and its inode is another one. Files
+  stay the same files. The kernel keeps some from being linked, such as files of other owners. These are copied and
+  become the caller's.
+- **Some renames are refused** as between file systems (`EXDEV`):
+  - two directories exchanged (`RENAME_EXCHANGE`)
+  - a directory that holds directories of other owners, unreadable ones, or ones with a setgid bit that their owner
+    may not write to
+  - a directory that holds more than 1024 levels
+  - a rename by a process in a root of its own (`chroot`), or with other ids or fewer capabilities than its user has
+- **A mount in the directory** answers `EBUSY`.
+- **The first write to a file that was there before** gives it an inode of its own. Hard links of it show what it was.
+  A program that had it open for reading reads what it was.
+- **A unix socket or a pipe that was there before** leads to nobody.
+
+";
+
+/// What it says after the table of exit codes.
+pub(crate) const AFTER_EXIT_CODES: &str = r"Arguments that cannot be understood end every command with 125, as `docker run`, `env` and `timeout` have it. 2 is
+what many a command ends with by itself.
+
+`run` in mode `rw` and `apply` tell alike what they hold back, `not applied: PATH: WHY` for each change. Both answer 1
+then, `run` unless the command's own code is another. `diff` marks such changes beforehand: `protected`, or a link
+that leads out of the workspace. Links to what the sandbox saw read-only of the host (`/usr`, toolchains, `--read`)
+are applied.
+
+These are further causes of 1:
+
+| command | answers 1 when |
+|---|---|
+| `apply` | the host changed meanwhile |
+| `audit verify` | the log was changed |
+| `doctor` | no level is available |
+| `cp` | it left something out: links to nowhere; on the way in all links; what is neither file nor directory |
+
+`cp` copies contents and names. Modes and times are those of new files.
+
+";
+
+/// What it says before the table of limits.
+pub(crate) const LIMITS_BEGINNING: &str = r"## Limits
+
+Every limit may be `unlimited`. A size is a number of bytes or has a unit (`K`, `M`, `G`, `T`, by 1024). A time is a
+number of seconds or has a unit (`ms`, `s`, `m`, `h`). A number with a unit may have a fraction, and so may a number
+of CPUs.
+
+";
+
+/// What `docs/policy.md` says before its tables.
+pub(crate) const POLICY_BEGINNING: &str = r"A policy is a TOML file. `offleash run --policy FILE` uses it, and `offleash policy check FILE` checks it.
+`offleash policy keys` prints the tables below. Unknown keys and values that make no sense are errors with line and
+column.
+
+- Flags win over the policy, and the policy over defaults.
+- Lists of paths, variables, mounts and denied commands add up.
+- Of rules for paths the most specific wins.
+
+An `offleash.toml` in the workspace is used without being named. It may have come with the code, so it may only
+restrict. Whatever gives more than the defaults counts only in a file that is named with `--policy`.
+
+`--srt-settings FILE` reads settings of Anthropic's sandbox-runtime: its file rules, and its domains at every port
+that they do not limit. What cannot be honoured is an error that names the key.
+";
+
+/// What it says before the table of protected names.
+pub(crate) const PROTECTED_BEGINNING: &str = r"
+## Protected names
+
+Changes to these names in a workspace are not applied unless you name them. Something runs or trusts them later,
+outside the sandbox. That holds at any depth, in capital or small letters, and for everything beneath.
+
+";
+
+/// What it says after that table.
+pub(crate) const PROTECTED_END: &str = r"
+Other names of the same things are protected, too, whatever they are called. `diff` shows them with what leads there:
+
+- where links lead, over any number of links; such a link has a protected name, is in a directory with one, or stands
+  in place of a directory above one
+- where links lead that `protect` covers
+- repositories that lie elsewhere: where a `.git` that is no directory points, and what `commondir` says
+- what git configuration names: `core.hooksPath`, `include`, `init.templateDir`, and files in command lines. These are
+  command lines of filters, drivers, editors, pagers, helpers, `core.fsmonitor`, `core.sshCommand`, aliases with `!`
+  and their like. Included files count, and so does the configuration of the user (`~/.gitconfig`,
+  `~/.config/git/config`) and of the machine.
+- programs and plugins that `.npmrc`, `.yarnrc`, `.yarnrc.yml`, `.cargo/config.toml`, `bunfig.toml`, `.hg/hgrc`,
+  `.pre-commit-config.yaml`, `lefthook.yml`, `.mcp.json` and `.claude/settings.json` name
+- where a protected name of the home directory leads that is a link into the workspace
+
+Each is looked at as the host has it and as the run left it, whenever changes are shown or applied. A configuration of
+git that cannot be read, or is longer than 4 MiB, holds back everything in its repository.
+";
