@@ -26,6 +26,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use offleash_manager::gateway_process;
 use offleash_manager::roles::SUPERVISE_COMMAND;
 
 use crate::args::{Arguments, Command, PolicyCommand, RunInvocation};
@@ -36,6 +37,9 @@ fn main() -> ExitCode {
     offleash_sys::signals::outlive_file_sizes();
     let mut words = std::env::args_os();
     let name = words.next().unwrap_or_default();
+    if name == gateway_process::PROCESS_NAME {
+        return gateway();
+    }
     match words.next() {
         Some(word) if word == "run" => alone(|| run_only(name, words.collect())),
         Some(word) if word == SUPERVISE_COMMAND => alone(|| supervise::supervise(words)),
@@ -47,6 +51,14 @@ fn main() -> ExitCode {
 #[inline(never)]
 fn alone(run: impl FnOnce() -> ExitCode) -> ExitCode {
     run()
+}
+
+/// The gateway of a sandbox, started by who holds that, to whom it tells what keeps it from being one.
+fn gateway() -> ExitCode {
+    match gateway_process::run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
 }
 
 fn run_only(name: OsString, arguments: Vec<OsString>) -> ExitCode {

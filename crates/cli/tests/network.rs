@@ -20,6 +20,8 @@ mod asked;
 mod clients;
 #[path = "network/endurance.rs"]
 mod endurance;
+#[path = "network/gateway.rs"]
+mod gateway;
 #[path = "network/greetings.rs"]
 mod greetings;
 #[path = "network/host_ports.rs"]

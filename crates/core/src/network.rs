@@ -7,17 +7,26 @@
 //!
 //! No rule means no connection.
 
-/// Gives a type that is displayed and parsed as text the same form in serde.
+/// Gives a type that is displayed and parsed as text that form where people read it, in JSON above all, and its parts in the
+/// compact forms that our own processes speak: what was parsed once is not parsed again.
+///
+/// The type derives both traits of serde with `remote = "Self"`, which makes the functions that are called here.
 macro_rules! string_in_serde {
     ($type:ty) => {
         impl serde::Serialize for $type {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
+                match serializer.is_human_readable() {
+                    true => serializer.collect_str(self),
+                    false => <$type>::serialize(self, serializer),
+                }
             }
         }
 
         impl<'de> serde::Deserialize<'de> for $type {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                if !deserializer.is_human_readable() {
+                    return <$type>::deserialize(deserializer);
+                }
                 let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
                 text.parse().map_err(serde::de::Error::custom)
             }
@@ -28,10 +37,13 @@ macro_rules! string_in_serde {
 pub mod address;
 pub mod approval;
 pub mod cidr;
+pub(crate) mod confidential;
 pub mod decide;
 pub mod dial;
 pub mod dns_server;
 mod embedded;
+#[cfg(test)]
+mod forms;
 pub mod header_rule;
 pub mod host;
 pub mod host_pattern;

@@ -84,6 +84,48 @@ pub struct NetworkUse {
     pub secrets: Vec<SecretUse>,
     /// How many requests with secrets there were beyond those.
     pub more_secrets: u64,
+    /// How the gateway was lost through which all of it goes; absent unless it was. The sandbox had no network from then on,
+    /// and what was on its way then may be missing here.
+    pub lost: Option<NetworkLoss>,
+}
+
+/// The end of a gateway that nobody had ended.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct NetworkLoss {
+    /// When, RFC 3339, UTC.
+    pub at: String,
+    /// `signaled` when a signal ended its process, `exited` when that ended by itself, `misbehaved` when offleash ended it
+    /// because it did not answer or said what no gateway says.
+    pub cause: NetworkLossCause,
+    /// The signal; absent unless one ended it.
+    pub signal: Option<i32>,
+    /// Its exit code; absent unless it ended by itself.
+    pub code: Option<i32>,
+}
+
+/// How a gateway came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NetworkLossCause {
+    /// By a signal.
+    Signaled,
+    /// By itself.
+    Exited,
+    /// By us.
+    Misbehaved,
+}
+
+impl NetworkLoss {
+    /// The line that tells of it.
+    pub fn line(&self) -> String {
+        let how = match (self.cause, self.signal, self.code) {
+            (NetworkLossCause::Signaled, Some(signal), _) => format!("was killed by signal {signal}"),
+            (NetworkLossCause::Exited, _, Some(code)) => format!("ended by itself with code {code}"),
+            (NetworkLossCause::Misbehaved, ..) => "was ended because it did not do what it is there for".to_owned(),
+            _ => "has ended".to_owned(),
+        };
+        format!("the gateway of the sandbox's network {how}; there is no network any more")
+    }
 }
 
 /// A secret in requests to one host.

@@ -296,7 +296,6 @@ impl LocalSandboxes {
             }
             EndReason::Lost if ended.out_of_memory => "it was out of memory; `--memory` gives it more".to_owned(),
             EndReason::Lost => "its first process ended".to_owned(),
-            EndReason::NetworkLost => "the gateway of its network has ended".to_owned(),
             EndReason::Failed(reason) => reason,
         })
     }

@@ -23,7 +23,6 @@ use crate::http;
 use crate::http_requests::RequestError;
 use crate::journal::{Connection, Outcome};
 use crate::limits::{Counts, Reached};
-use crate::names::Names;
 use crate::opened::Log;
 use crate::policy;
 use crate::proxy_request::Way;
@@ -81,12 +80,7 @@ pub(crate) async fn serve(shared: Rc<Shared>, client: TcpStream, destination: So
 
 /// What is meant by an address inside.
 pub(crate) fn host_at(shared: &Shared, address: IpAddr) -> Option<Host> {
-    match address.to_canonical() {
-        IpAddr::V4(address) if Names::is_synthetic(address) => {
-            shared.names.borrow().name_at(address).cloned().map(Host::Name)
-        }
-        address => Some(Host::Address(address)),
-    }
+    shared.names.borrow().host_at(address)
 }
 
 /// Ends a connection so that the client sees it refused and not ended.

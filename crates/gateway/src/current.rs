@@ -8,14 +8,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use offleash_core::network::{Host, RuleVerdict};
+use offleash_core::network::secret::Secret;
+use offleash_core::network::{Host, NetworkPolicy, RequestRules, RuleVerdict};
 use tokio::sync::watch;
 
-use crate::opened::Opening;
+use crate::Shared;
+use crate::opened::{GatewayTrust, Opening};
 use crate::policy::{self, Policy, Unknown};
 use crate::secrets::Secrets;
-use crate::upstream::{Judge, Made, Unreachable, Upstream};
-use crate::{Reach, Shared};
+use crate::upstream::{Judge, Made, SystemNames, Unreachable, Upstream, WayOut};
 
 /// What a new connection finds.
 #[derive(Debug)]
@@ -24,6 +25,19 @@ pub(crate) struct Current {
     told: watch::Sender<Weak<Shared>>,
     /// Connections to servers beyond one for each that is opened.
     more_servers: usize,
+}
+
+/// What is to hold from now on.
+#[derive(Debug, Default)]
+pub(crate) struct NewRules {
+    pub(crate) rules: NetworkPolicy,
+    pub(crate) internet: bool,
+    pub(crate) requests: RequestRules,
+    /// With what connections are opened, if there is nothing for that yet.
+    pub(crate) trust: Option<Arc<GatewayTrust>>,
+    pub(crate) way_out: WayOut,
+    pub(crate) system_names: SystemNames,
+    pub(crate) secrets: Arc<[Secret]>,
 }
 
 /// Where the connections to servers lead that one connection of the sandbox has, for as long as each of them is open.
@@ -84,7 +98,7 @@ impl Current {
     }
 
     /// Replaces the rules.
-    pub(crate) fn set_rules(&self, reach: Reach) {
+    pub(crate) fn set_rules(&self, reach: NewRules) {
         let now = self.now();
         let unknown = Unknown::of(false, reach.internet);
         let policy = now.policy.with_rules(reach.rules, unknown, reach.requests);
@@ -96,7 +110,7 @@ impl Current {
         let upstream = if *now.upstream.way() == reach.way_out {
             Rc::clone(&now.upstream)
         } else {
-            Rc::new(Upstream::at_any_rate(reach.way_out))
+            Rc::new(Upstream::at_any_rate(reach.way_out, &reach.system_names))
         };
         self.put(Shared {
             policy,

@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use offleash_core::network::Approval;
 use offleash_core::record::LimitHit;
+
+use crate::process::Link;
+use crate::wire::Report;
 
 /// How many connections are told one by one; a sandbox can make more than anybody reads.
 const CONNECTIONS: usize = 10_000;
@@ -16,11 +19,13 @@ const REQUESTS: usize = 20_000;
 const NAMES: usize = 1_000;
 /// How many uses of secrets that differ.
 const SECRETS: usize = 1_000;
+/// How many limits, of which there are fewer.
+const LIMITS: usize = 64;
 /// How many refusals that differ are told as they happen.
 const NEWS: usize = 200;
 
 /// What became of a connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Outcome {
     /// It was made.
     Allowed,
@@ -33,7 +38,7 @@ pub enum Outcome {
 }
 
 /// One connection of a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Connection {
     /// When it was asked for; of several the first.
     pub at: SystemTime,
@@ -64,7 +69,7 @@ pub struct Connection {
 }
 
 /// One request on a connection that was opened.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Request {
     /// Its method.
     pub method: String,
@@ -87,7 +92,7 @@ pub struct Request {
 }
 
 /// A secret that was used, or whose placeholder was refused.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct SecretUse {
     /// Its name.
     pub secret: String,
@@ -100,7 +105,7 @@ pub struct SecretUse {
 }
 
 /// One connection to the sandbox, from outside.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Inbound {
     /// When it was made.
     pub at: SystemTime,
@@ -143,9 +148,58 @@ pub enum News {
     Limit(LimitHit),
 }
 
+/// Something for the record, on its way from the gateway's process.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub(crate) enum JournalEntry {
+    Connection(Connection),
+    RefusedName {
+        name: String,
+        times: u64,
+    },
+    Inbound(Inbound),
+    Limit(LimitHit),
+    Secret {
+        used: SecretUse,
+        times: u64,
+    },
+    /// How many there were beyond what is told one by one.
+    More(MoreEntries),
+}
+
+/// What is told by its number alone.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct MoreEntries {
+    connections: u64,
+    refused_names: u64,
+    inbound: u64,
+    secrets: u64,
+}
+
+/// How the gateway of a sandbox ended that nobody had ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewayLoss {
+    /// When that was noticed.
+    pub at: SystemTime,
+    /// How.
+    pub cause: LossCause,
+}
+
+/// How a process came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LossCause {
+    /// A signal ended it.
+    Signaled(i32),
+    /// It ended by itself, with this code.
+    Exited(i32),
+    /// It said what no gateway says, and was ended for it.
+    Misbehaved,
+}
+
 /// What was told so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Account {
+    /// How the gateway ended, if it was lost: from then on there was no network.
+    pub lost: Option<GatewayLoss>,
     /// Connections, in the order in which they ended.
     pub connections: Vec<Connection>,
     /// How many connections there were beyond those.
@@ -166,6 +220,10 @@ pub struct Account {
     pub more_secrets: u64,
     /// How many requests are told one by one, those of connections that go on included.
     requests: usize,
+    /// How many more may be told of those that another journal was told of; `None` where they are counted as they begin.
+    room_for_requests: Option<usize>,
+    /// How many of the limits another journal knows.
+    limits_told: usize,
     /// Which of the connections stands for those that were only refused.
     refusals: HashMap<Refusal, usize>,
     /// What nobody has taken yet of what is told as it happens.
@@ -179,13 +237,13 @@ pub struct Account {
 
 impl Account {
     /// Tells of a refusal unless it was told; where very many others were, it is counted.
-    fn refuse(&mut self, host: &str, port: Option<u16>, reason: &str) {
+    fn refuse(&mut self, host: &str, port: Option<u16>, reason: &str, times: u64) {
         let known = (host.to_owned(), port, reason.to_owned());
         if self.refused.contains(&known) {
             return;
         }
         if self.refused.len() >= NEWS {
-            self.untold += 1;
+            self.untold = self.untold.saturating_add(times);
         } else {
             self.refused.insert(known);
             self.news.push(News::Refused {
@@ -194,6 +252,21 @@ impl Account {
                 reason: reason.to_owned(),
             });
         }
+    }
+}
+
+impl Account {
+    /// Leaves out requests beyond those of all connections together that are told, which were counted when they began if they
+    /// were seen here.
+    fn bound_requests(&mut self, connection: &mut Connection) {
+        let Some(room) = self.room_for_requests.as_mut() else {
+            return;
+        };
+        let beyond = connection.requests.len().saturating_sub(*room);
+        connection.requests.truncate(*room);
+        *room -= connection.requests.len();
+        let beyond = u64::try_from(beyond).unwrap_or(u64::MAX);
+        connection.more_requests = connection.more_requests.saturating_add(beyond);
     }
 }
 
@@ -214,14 +287,57 @@ impl Connection {
     }
 }
 
-/// Where the gateway writes and the supervisor reads.
+/// Where a gateway writes, and its supervisor reads what came of that.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Journal(Arc<Mutex<Account>>);
+pub(crate) struct Journal {
+    account: Arc<Mutex<Account>>,
+    /// Whom all of it is passed on to, if it is not kept here.
+    link: Option<Link>,
+}
 
 impl Journal {
+    /// One that takes in what others were told ([`Self::take_in`]).
+    pub(crate) fn of_another() -> Self {
+        let account = Account {
+            room_for_requests: Some(REQUESTS),
+            ..Account::default()
+        };
+        Self {
+            account: Arc::new(Mutex::new(account)),
+            link: None,
+        }
+    }
+
+    /// One of which all is passed on.
+    pub(crate) fn passed_on(link: Link) -> Self {
+        Self {
+            link: Some(link),
+            ..Self::default()
+        }
+    }
+
+    /// Passes on what was told, at once if it is told as it happens: whoever is refused may end of it.
+    fn told(&self) {
+        if let Some(link) = &self.link {
+            match self.has_news() {
+                true => self.pass_on(),
+                false => link.wake(),
+            }
+        }
+    }
+
+    /// Passes on all that was told, unless the other side has yet to take what it was told before.
+    pub(crate) fn pass_on(&self) {
+        let Some(link) = self.link.as_ref().filter(|link| link.has_room()) else {
+            return;
+        };
+        let entries = self.entries().into_iter();
+        link.send_all(entries.map(Report::Entry));
+    }
+
     /// Whether one more request is told one by one. Asked when it begins: those of connections that go on are kept, too.
     pub(crate) fn has_place_for_request(&self) -> bool {
-        let mut account = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut account = self.account();
         let has_place = account.requests < REQUESTS;
         account.requests += usize::from(has_place);
         has_place
@@ -230,18 +346,24 @@ impl Journal {
     /// One that has ended. Of those that were only refused, a program that tries again and again makes any number: they
     /// are told together, so that room is left for others.
     pub(crate) fn connection(&self, connection: Connection) {
-        let account = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.note_connection(connection);
+        self.told();
+    }
+
+    fn note_connection(&self, mut connection: Connection) {
+        let account = &mut *self.account();
         let requests = connection.requests.iter().map(|request| &request.outcome);
         for outcome in requests.chain([&connection.outcome]) {
             if let Outcome::Refused(reason) = outcome {
-                account.refuse(&connection.host, Some(connection.port), reason);
+                account.refuse(&connection.host, Some(connection.port), reason, connection.times);
             }
         }
+        account.bound_requests(&mut connection);
         let refusal = connection.only_refused();
         if let Some(number) = refusal.as_ref().and_then(|refusal| account.refusals.get(refusal))
             && let Some(known) = account.connections.get_mut(*number)
         {
-            known.times += connection.times;
+            known.times = known.times.saturating_add(connection.times);
             return;
         }
         if account.connections.len() == CONNECTIONS {
@@ -274,21 +396,31 @@ impl Journal {
     }
 
     pub(crate) fn refused_name(&self, name: String) {
-        let mut account = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.refused_names(name, 1);
+        self.told();
+    }
+
+    fn refused_names(&self, name: String, more: u64) {
+        let mut account = self.account();
         if let Some(times) = account.refused_names.get_mut(&name) {
-            *times += 1;
+            *times = times.saturating_add(more);
             return;
         }
-        account.refuse(&name, None, "no rule allows the name");
+        account.refuse(&name, None, "no rule allows the name", more);
         if account.refused_names.len() < NAMES {
-            account.refused_names.insert(name, 1);
+            account.refused_names.insert(name, more);
         } else {
-            account.more_refused_names += 1;
+            account.more_refused_names = account.more_refused_names.saturating_add(more);
         }
     }
 
     pub(crate) fn inbound(&self, inbound: Inbound) {
-        let mut account = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.note_inbound(inbound);
+        self.told();
+    }
+
+    fn note_inbound(&self, inbound: Inbound) {
+        let mut account = self.account();
         if account.inbound.len() < CONNECTIONS {
             account.inbound.push(inbound);
         } else {
@@ -297,8 +429,13 @@ impl Journal {
     }
 
     pub(crate) fn limit(&self, hit: LimitHit) {
-        let mut account = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !account.limits_hit.contains(&hit) {
+        self.note_limit(hit);
+        self.told();
+    }
+
+    fn note_limit(&self, hit: LimitHit) {
+        let mut account = self.account();
+        if !account.limits_hit.contains(&hit) && account.limits_hit.len() < LIMITS {
             account.news.push(News::Limit(hit.clone()));
             account.limits_hit.push(hit);
         }
@@ -306,7 +443,7 @@ impl Journal {
 
     /// What happened since the last time.
     pub(crate) fn news(&self) -> Vec<News> {
-        let account = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let account = &mut *self.account();
         let mut news = std::mem::take(&mut account.news);
         let count = std::mem::take(&mut account.untold);
         if count > 0 {
@@ -317,151 +454,90 @@ impl Journal {
     }
 
     pub(crate) fn secret(&self, used: SecretUse) {
-        let mut account = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.secrets(used, 1);
+        self.told();
+    }
+
+    fn secrets(&self, used: SecretUse, more: u64) {
+        let mut account = self.account();
         if let Some(times) = account.secrets.get_mut(&used) {
-            *times += 1;
+            *times = times.saturating_add(more);
         } else if account.secrets.len() < SECRETS {
-            account.secrets.insert(used, 1);
+            account.secrets.insert(used, more);
         } else {
-            account.more_secrets += 1;
+            account.more_secrets = account.more_secrets.saturating_add(more);
         }
     }
 
+    /// All that was told, which is told no more.
     pub(crate) fn take(&self) -> Account {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.account())
+    }
+
+    /// Whether something is among what was told that is told as it happens.
+    pub(crate) fn has_news(&self) -> bool {
+        !self.account().news.is_empty()
+    }
+
+    /// What was told since the last time, for another journal. What was refused is remembered, so that it is no news again.
+    pub(crate) fn entries(&self) -> Vec<JournalEntry> {
+        let account = &mut *self.account();
+        account.refusals.clear();
+        account.news.clear();
+        account.untold = 0;
+        let more = MoreEntries {
+            connections: std::mem::take(&mut account.more_connections),
+            refused_names: std::mem::take(&mut account.more_refused_names),
+            inbound: std::mem::take(&mut account.more_inbound),
+            secrets: std::mem::take(&mut account.more_secrets),
+        };
+        let names = std::mem::take(&mut account.refused_names).into_iter();
+        let secrets = std::mem::take(&mut account.secrets).into_iter();
+        // Each is told once, so that those that were hit stay.
+        let limits = account
+            .limits_hit
+            .get(account.limits_told..)
+            .unwrap_or_default()
+            .to_vec();
+        account.limits_told = account.limits_hit.len();
+        let connections = std::mem::take(&mut account.connections).into_iter();
+        connections
+            .map(JournalEntry::Connection)
+            .chain(names.map(|(name, times)| JournalEntry::RefusedName { name, times }))
+            .chain(
+                std::mem::take(&mut account.inbound)
+                    .into_iter()
+                    .map(JournalEntry::Inbound),
+            )
+            .chain(limits.into_iter().map(JournalEntry::Limit))
+            .chain(secrets.map(|(used, times)| JournalEntry::Secret { used, times }))
+            .chain((more != MoreEntries::default()).then_some(JournalEntry::More(more)))
+            .collect()
+    }
+
+    /// Takes in what another journal was told.
+    pub(crate) fn take_in(&self, entry: JournalEntry) {
+        match entry {
+            JournalEntry::Connection(connection) => self.connection(connection),
+            JournalEntry::RefusedName { name, times } => self.refused_names(name, times),
+            JournalEntry::Inbound(inbound) => self.inbound(inbound),
+            JournalEntry::Limit(hit) => self.limit(hit),
+            JournalEntry::Secret { used, times } => self.secrets(used, times),
+            JournalEntry::More(more) => {
+                let mut account = self.account();
+                let add = |count: &mut u64, more: u64| *count = count.saturating_add(more);
+                add(&mut account.more_connections, more.connections);
+                add(&mut account.more_refused_names, more.refused_names);
+                add(&mut account.more_inbound, more.inbound);
+                add(&mut account.more_secrets, more.secrets);
+            }
+        }
+    }
+
+    fn account(&self) -> MutexGuard<'_, Account> {
+        self.account.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A connection that was accepted before it was refused.
-    fn accepted(host: &str) -> Connection {
-        Connection {
-            at: SystemTime::now(),
-            times: 1,
-            host: host.to_owned(),
-            port: 80,
-            address: None,
-            outcome: Outcome::Refused("no rule allows it".to_owned()),
-            rule: None,
-            asked: None,
-            sent: 0,
-            received: 0,
-            duration: Duration::from_millis(3),
-            requests: Vec::new(),
-            more_requests: 0,
-        }
-    }
-
-    #[test]
-    fn refusals_of_accepted_connections_are_told_together_unless_there_is_more_to_tell() {
-        let journal = Journal::default();
-        for _ in 0..CONNECTIONS {
-            journal.connection(accepted("a.example"));
-        }
-        let asked = Some(Approval::Denied);
-        for more in [
-            Connection {
-                sent: 1,
-                ..accepted("a.example")
-            },
-            Connection {
-                asked,
-                ..accepted("a.example")
-            },
-            Connection {
-                outcome: Outcome::Failed("no rule allows it".to_owned()),
-                ..accepted("a.example")
-            },
-        ] {
-            journal.connection(more.clone());
-            journal.connection(more);
-        }
-        journal.connection(accepted("a.example"));
-        journal.connection(accepted("b.example"));
-        let account = journal.take();
-        let told: Vec<u64> = account.connections.iter().map(|one| one.times).collect();
-        let many = u64::try_from(CONNECTIONS + 1).unwrap();
-        assert_eq!(told, [many, 1, 1, 1, 1, 1, 1, 1]);
-        assert_eq!(account.more_connections, 0);
-        assert_eq!(account.connections[0].duration, Duration::from_millis(3));
-    }
-
-    #[test]
-    fn what_is_refused_is_told_once_as_it_happens() {
-        let journal = Journal::default();
-        let refused = |host: &str, port: Option<u16>, reason: &str| News::Refused {
-            host: host.to_owned(),
-            port,
-            reason: reason.to_owned(),
-        };
-        for _ in 0..3 {
-            journal.unmade(SystemTime::now(), ("a.example".to_owned(), 443, None, "no".to_owned()));
-            journal.refused_name("b.example".to_owned());
-        }
-        let expected = [
-            refused("a.example", Some(443), "no"),
-            refused("b.example", None, "no rule allows the name"),
-        ];
-        assert_eq!(journal.news(), expected);
-        assert_eq!(journal.news(), []);
-        for number in 0..2 * NEWS {
-            journal.refused_name(format!("n{number}.example"));
-        }
-        // All that have a place, and how many have none; told again it is counted anew.
-        let more = u64::try_from(NEWS + 2).unwrap();
-        let news = journal.news();
-        assert_eq!(news.len(), NEWS - 1);
-        let full = News::More {
-            count: more,
-            is_first: true,
-        };
-        assert_eq!(news.last(), Some(&full));
-        assert_eq!(journal.news(), []);
-        journal.refused_name("n0.example".to_owned());
-        assert_eq!(journal.news(), []);
-        journal.refused_name("late.example".to_owned());
-        let later = News::More {
-            count: 1,
-            is_first: false,
-        };
-        assert_eq!(journal.news(), [later]);
-    }
-
-    #[test]
-    fn equal_refusals_are_told_together_and_leave_room_for_others() {
-        let journal = Journal::default();
-        let refuse = |host: &str, port: u16, reason: &str| {
-            journal.unmade(SystemTime::now(), (host.to_owned(), port, None, reason.to_owned()));
-        };
-        for _ in 0..CONNECTIONS * 2 {
-            refuse("a.example", 443, "no rule allows it");
-        }
-        refuse("a.example", 444, "no rule allows it");
-        refuse("a.example", 443, "the rule refuses it");
-        refuse("b.example", 443, "no rule allows it");
-        let account = journal.take();
-        let told: Vec<_> = account
-            .connections
-            .iter()
-            .map(|one| (&*one.host, one.port, one.times))
-            .collect();
-        let many = u64::try_from(CONNECTIONS * 2).unwrap();
-        let expected = [
-            ("a.example", 443, many),
-            ("a.example", 444, 1),
-            ("a.example", 443, 1),
-            ("b.example", 443, 1),
-        ];
-        assert_eq!(told, expected);
-        assert_eq!(account.more_connections, 0);
-        for number in 0..CONNECTIONS + 5 {
-            refuse(&format!("n{number}.example"), 443, "no rule allows it");
-        }
-        let account = journal.take();
-        assert_eq!((account.connections.len(), account.more_connections), (CONNECTIONS, 5));
-        assert_eq!(account.refusals.len(), CONNECTIONS);
-    }
-}
+mod tests;

@@ -4,10 +4,13 @@
 //! protocol. The addresses are those for measurements between networks (RFC 2544, RFC 6890), which lead nowhere.
 
 use std::collections::HashMap;
-use std::net::Ipv4Addr;
-use std::rc::Rc;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
-use offleash_core::network::DomainName;
+use offleash_core::network::{DomainName, Host};
+
+use crate::process::Link;
+use crate::wire::Report;
 
 /// 198.18.0.0/15. The first 256 are kept for the gateway itself.
 const FIRST: u32 = 0xc612_0100;
@@ -18,22 +21,41 @@ pub(crate) const MOST: u32 = 16_384;
 /// Which address stands for which name; it never changes while the sandbox lives.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    by_name: HashMap<Rc<DomainName>, Ipv4Addr>,
-    in_order: Vec<Rc<DomainName>>,
+    by_name: HashMap<Arc<DomainName>, Ipv4Addr>,
+    in_order: Vec<Arc<DomainName>>,
+    /// Who is told which name has the next address.
+    link: Option<Link>,
 }
 
 impl Names {
+    /// None yet, of which each is told.
+    pub(crate) fn told_to(link: Link) -> Self {
+        Self {
+            link: Some(link),
+            ..Self::default()
+        }
+    }
+
     /// The address of `name`, given to it now if it has none; `None` when all are given out.
     pub(crate) fn address_of(&mut self, name: &DomainName) -> Option<Ipv4Addr> {
         if let Some(known) = self.by_name.get(name) {
             return Some(*known);
         }
+        let address = self.give(name)?;
+        // Before anybody inside can use it.
+        if let Some(link) = &self.link {
+            link.send(&Report::Named(name.clone()));
+        }
+        Some(address)
+    }
+
+    fn give(&mut self, name: &DomainName) -> Option<Ipv4Addr> {
         let number = u32::try_from(self.in_order.len())
             .ok()
             .filter(|number| *number < MOST)?;
         let address = Ipv4Addr::from_bits(FIRST.checked_add(number)?);
-        let name = Rc::new(name.clone());
-        self.in_order.push(Rc::clone(&name));
+        let name = Arc::new(name.clone());
+        self.in_order.push(Arc::clone(&name));
         self.by_name.insert(name, address);
         Some(address)
     }
@@ -41,7 +63,15 @@ impl Names {
     /// The name that `address` stands for.
     pub(crate) fn name_at(&self, address: Ipv4Addr) -> Option<&DomainName> {
         let number = address.to_bits().checked_sub(FIRST)?;
-        self.in_order.get(usize::try_from(number).ok()?).map(Rc::as_ref)
+        self.in_order.get(usize::try_from(number).ok()?).map(Arc::as_ref)
+    }
+
+    /// What is meant by an address inside; `None` where it stands for names, and for none yet.
+    pub(crate) fn host_at(&self, address: IpAddr) -> Option<Host> {
+        match address.to_canonical() {
+            IpAddr::V4(address) if Self::is_synthetic(address) => self.name_at(address).cloned().map(Host::Name),
+            address => Some(Host::Address(address)),
+        }
     }
 
     /// Whether `address` is one of those that stand for names, given out or not.

@@ -38,8 +38,10 @@ use crate::Shared;
 use crate::connection::Stopped;
 use crate::limits::Counts;
 
+pub(crate) use authority::Authority;
 pub(crate) use log::Log;
 pub(crate) use requests::Destination;
+pub(crate) use trust::GatewayTrust;
 pub use trust::{Trust, TrustError};
 
 /// What all opened connections of a sandbox share.
@@ -60,7 +62,7 @@ const PLACES: usize = 256;
 
 impl Opening {
     /// Connections to servers may be `more_servers` in all beyond one for each connection of the sandbox.
-    pub(crate) fn new(trust: &Arc<Trust>, more_servers: usize) -> io::Result<Self> {
+    pub(crate) fn new(trust: &Arc<GatewayTrust>, more_servers: usize) -> io::Result<Self> {
         Ok(Self {
             leaves: RefCell::new(authority::Leaves::new(Arc::clone(trust))?),
             connectors: servers::Connectors::new(trust)?,

@@ -2,9 +2,12 @@
 
 use std::cell::RefCell;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 
 use offleash_core::network::leads_to;
 use offleash_sys::network::addresses::OwnAddresses;
+
+use crate::wire::OwnOrder;
 
 /// Which addresses are those of this machine.
 #[derive(Debug)]
@@ -32,6 +35,21 @@ impl Own {
                 Err(error) => Err(format!("which addresses this machine has cannot be found out: {error}")),
             },
             Self::Known(own) => judge(own),
+        }
+    }
+}
+
+impl Own {
+    /// Those of this machine, which the kernel tells by sockets of another process.
+    pub(crate) fn from_descriptors(descriptors: [OwnedFd; 2]) -> Self {
+        OwnAddresses::from_descriptors(descriptors).into()
+    }
+
+    /// How another process is told of them.
+    pub(crate) fn into_order(self) -> (OwnOrder, Vec<OwnedFd>) {
+        match self {
+            Self::Known(known) => (OwnOrder::Known(known), Vec::new()),
+            Self::Watched(own) => (OwnOrder::Watched, own.into_inner().into_descriptors().into()),
         }
     }
 }

@@ -48,6 +48,21 @@ impl Unknown {
             (false, false) => Self::Denied,
         }
     }
+
+    /// What becomes of a connection on which the rules decided so.
+    fn of_decision(self, decision: Decision<'_>) -> Decision<'_> {
+        let verdict = match (decision.rule, self) {
+            (Some(_), _) | (None, Self::Denied) => decision.verdict,
+            (None, Self::Asked) => RuleVerdict::Ask,
+            (None, Self::Reached) => RuleVerdict::Allow,
+        };
+        Decision { verdict, ..decision }
+    }
+}
+
+/// Whether a connection to `host` at `port` may be made by these rules.
+pub(crate) fn decide<'a>(rules: &'a NetworkPolicy, unknown: Unknown, host: &Host, port: u16) -> Decision<'a> {
+    unknown.of_decision(rules.decide(host, port))
 }
 
 /// Why a program that asks for its own loopback is not led to that of this machine: a rule for such an address counts
@@ -163,16 +178,11 @@ impl Policy {
     /// Whether a connection to `host` at `port` may be made. When it says `Ask`, the caller has to ask first; then the
     /// connection is made as if it were allowed.
     pub(crate) fn decide(&self, host: &Host, port: u16) -> Decision<'_> {
-        self.or_unknown(self.rules.decide(host, port))
+        decide(&self.rules, self.unknown, host, port)
     }
 
     fn or_unknown<'a>(&self, decision: Decision<'a>) -> Decision<'a> {
-        let verdict = match (decision.rule, self.unknown) {
-            (Some(_), _) | (None, Unknown::Denied) => decision.verdict,
-            (None, Unknown::Asked) => RuleVerdict::Ask,
-            (None, Unknown::Reached) => RuleVerdict::Allow,
-        };
-        Decision { verdict, ..decision }
+        self.unknown.of_decision(decision)
     }
 
     /// Whether `address`, to which `name` leads, may be dialled; if not, why.

@@ -9,6 +9,8 @@ use offleash_core::network::{Approval, Question};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
 
+use crate::client::OrderSocket;
+
 /// What is told to whoever answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
@@ -33,7 +35,12 @@ struct Line {
     notices: VecDeque<Notice>,
     open: Option<(u64, oneshot::Sender<Approval>)>,
     asked: u64,
+    /// Who is told answers to the questions of another process.
+    answers: Option<OrderSocket>,
 }
+
+/// The most notices that wait for somebody to take them; a gateway has one open question at a time.
+const MAX_NOTICES: usize = 1024;
 
 impl Questions {
     pub(crate) fn new() -> io::Result<Self> {
@@ -42,6 +49,23 @@ impl Questions {
             wake,
             line: Mutex::default(),
         })))
+    }
+
+    /// Those of another process, whose answers go to `answers`.
+    pub(crate) fn of_another(answers: OrderSocket) -> io::Result<Self> {
+        let questions = Self::new()?;
+        questions.line().answers = Some(answers);
+        Ok(questions)
+    }
+
+    /// Passes on what another process says.
+    pub(crate) fn notice(&self, notice: Notice) {
+        let mut line = self.line();
+        if line.notices.len() < MAX_NOTICES {
+            line.notices.push_back(notice);
+        }
+        drop(line);
+        self.wake();
     }
 
     fn line(&self) -> MutexGuard<'_, Line> {
@@ -59,6 +83,11 @@ impl Questions {
     /// Answers the question of this number, if it is still open.
     pub fn answer(&self, id: u64, approval: Approval) {
         let mut line = self.line();
+        if let Some(answers) = &line.answers {
+            let answers = answers.clone();
+            drop(line);
+            return answers.answer(id, approval);
+        }
         if let Some((_, waiting)) = line.open.take_if(|(open, _)| *open == id) {
             // The one who asked may be gone with the gateway.
             let _told = waiting.send(approval);

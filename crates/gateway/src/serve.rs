@@ -5,35 +5,41 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use offleash_core::network::NetworkPolicy;
-use offleash_sys::network::queue::Queue;
+use offleash_core::limits::Limits;
+use offleash_core::network::{Asks, HostPort, NetworkPolicy};
 use offleash_sys::network::{self, NetworkSockets, datagrams};
 use offleash_sys::rlimit::{self, Resource};
 use rustix::io::Errno;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::runtime::Runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinSet, LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
 use crate::approvals::Approvals;
 use crate::connection::{self, proxied};
-use crate::current::Current;
+use crate::current::{Current, NewRules};
 use crate::dns::{self, Asked};
-use crate::ended::Ended;
+use crate::ended::TellsOfEnd;
 use crate::entrance::Entrances;
 use crate::inbound::{self, Published};
+use crate::journal::Journal;
 use crate::limits::Budget;
 use crate::names::Names;
 use crate::opened::Opening;
+use crate::own::Own;
 use crate::policy::{Policy, Unknown};
+use crate::process::{Keys, Link, orders};
+use crate::questions::Questions;
 use crate::relay::Pipes;
 use crate::secrets::Secrets;
 use crate::upstream::Upstream;
-use crate::{Config, Shared, Ties, first_packets, orders};
+use crate::wire::Report;
+use crate::wire::frames::Incoming;
+use crate::{Audience, Shared};
 
 /// The longest question that is read; the names in it have 255 bytes.
 const QUESTION: usize = 4096;
@@ -47,85 +53,140 @@ const PIPES: u64 = 32;
 /// How many descriptors of this process there must be for each of them.
 const SHARE_FOR_A_PIPE: u64 = 32;
 /// How many files this process should be able to open, so that a sandbox gets all the connections that it may have.
-pub const OPEN_FILES: u64 = CONNECTIONS * DESCRIPTORS + PIPES * 2;
+pub(crate) const OPEN_FILES: u64 = CONNECTIONS * DESCRIPTORS + PIPES * 2;
 /// For how many connections there is one to a server beyond one for each, where requests need several.
 const SHARE_OF_MORE_SERVERS: usize = 4;
 /// How long a client may be silent on a connection for questions.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// Runs what `begin` starts until it is told to stop.
-pub(crate) fn run(mut ties: Ties, begin: impl FnOnce(&mut Ties) -> io::Result<Servers>) {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return tell(&ties.ready, Err(error)),
-    };
-    let tasks = LocalSet::new();
-    tasks.block_on(&runtime, async {
-        match begin(&mut ties) {
-            Ok(mut servers) => {
-                let _told_before_connections_end = ties.ended.told_by();
-                tell(&ties.ready, Ok(()));
-                tokio::select! {
-                    // An error says that the sender is gone, which means the same.
-                    _ = ties.stopped => {}
-                    // A socket that nobody serves any more: what is left ends, too, and it shows.
-                    Some(_) = servers.tasks.join_next() => {}
-                }
-            }
-            Err(error) => tell(&ties.ready, Err(error)),
-        }
-    });
+/// What a gateway serves, and by what.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) rules: NewRules,
+    pub(crate) own: Own,
+    pub(crate) host_ports: Vec<HostPort>,
+    pub(crate) published: Vec<Published>,
+    pub(crate) limits: Limits,
+    pub(crate) asks: Asks,
+    pub(crate) audience: Audience,
 }
 
-fn tell(ready: &SyncSender<io::Result<()>>, outcome: io::Result<()>) {
-    // Nobody listens when the one who started us has died; then we end, too.
-    let _ = ready.send(outcome);
+/// What ties a gateway to its supervisor.
+#[derive(Debug)]
+pub(crate) struct Ties {
+    pub(crate) link: Link,
+    pub(crate) journal: Journal,
+    pub(crate) questions: Questions,
+    pub(crate) keys: Keys,
+    pub(crate) incoming: Incoming,
+}
+
+impl Ties {
+    /// # Errors
+    /// When the kernel has no more descriptors.
+    pub(crate) fn new(link: Link, incoming: Incoming, keys: Keys) -> io::Result<Self> {
+        Ok(Self {
+            journal: Journal::passed_on(link.clone()),
+            questions: Questions::new()?,
+            keys,
+            incoming,
+            link,
+        })
+    }
+}
+
+/// The event loop. Made before a gateway gives anything up: it may need a kind of socket that a gateway has no use for.
+///
+/// # Errors
+/// When the kernel has no more descriptors.
+pub(crate) fn event_loop() -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+/// Runs what `begin` starts until it is told to stop, and tells what is left to be told.
+///
+/// # Errors
+/// What kept it from starting, or ended it.
+pub(crate) fn run(
+    mut ties: Ties,
+    runtime: Runtime,
+    begin: impl FnOnce(&mut Ties) -> io::Result<Servers>,
+) -> io::Result<()> {
+    let (link, journal) = (ties.link.clone(), ties.journal.clone());
+    let served = serve(&mut ties, &runtime, begin);
+    drop(runtime);
+    // Every connection has told the journal by now, those that were cut off with the rest as well.
+    while !link.has_room() {
+        link.send_last();
+    }
+    journal.pass_on();
+    if served.is_ok() {
+        link.send(&Report::Ended);
+    }
+    link.send_last();
+    served
+}
+
+fn serve(ties: &mut Ties, runtime: &Runtime, begin: impl FnOnce(&mut Ties) -> io::Result<Servers>) -> io::Result<()> {
+    let link = ties.link.clone();
+    LocalSet::new().block_on(runtime, async {
+        let mut servers = begin(ties).inspect_err(|error| link.send(&Report::Ready(Err(error.into()))))?;
+        let _told_before_connections_end = TellsOfEnd::by(&link);
+        link.send(&Report::Ready(Ok(())));
+        spawn_local(orders::tell_in_time(link.clone(), ties.journal.clone()));
+        spawn_local(orders::tell_questions(link.clone(), ties.questions.clone()));
+        let orders = orders::carry_out(&link, servers.current.clone(), ties);
+        tokio::select! {
+            done = orders => done,
+            // What is left ends, too, and it shows.
+            Some(_) = servers.tasks.join_next() => Err(io::Error::other("a socket of the sandbox is not served any more")),
+        }
+    })
 }
 
 /// Those who serve a socket each, none of whom ends by itself.
 #[derive(Debug)]
 pub(crate) struct Servers {
     tasks: JoinSet<()>,
-    ended: Ended,
+    link: Link,
+    /// What orders are about.
+    current: Option<Rc<Current>>,
 }
 
 impl Servers {
-    fn new(ended: Ended) -> Self {
+    pub(crate) fn new(link: Link) -> Self {
         Self {
             tasks: JoinSet::new(),
-            ended,
+            link,
+            current: None,
         }
     }
 
     /// Has `serve` serve `socket`, which is closed after the end of that was told.
     fn add<S: 'static>(&mut self, socket: S, serve: impl AsyncFnOnce(&S) + 'static) {
-        let ended = self.ended.clone();
+        let link = self.link.clone();
         self.tasks.spawn_local(async move {
             let socket = socket;
-            let _told_before_it_is_closed = ended.told_by();
+            let _told_before_it_is_closed = TellsOfEnd::by(&link);
             serve(&socket).await;
         });
     }
 }
 
 /// Starts serving every socket.
-pub(crate) fn begin(config: Config, sockets: NetworkSockets, ties: &mut Ties) -> io::Result<Servers> {
+pub(crate) fn begin(setup: Setup, sockets: NetworkSockets, ties: &Ties) -> io::Result<Servers> {
     let (descriptors, _) = rlimit::current(Resource::OpenFiles);
     let room = Room::within(descriptors);
     let places = &Arc::new(Semaphore::new(room.connections));
-    if config.trust.is_none() && !(config.requests.is_empty() && config.secrets.is_empty()) {
-        return Err(io::Error::other(
-            "there are rules for requests or secrets, and nothing to open connections with",
-        ));
-    }
+    let rules = setup.rules;
     let more_servers = room.connections / SHARE_OF_MORE_SERVERS;
-    let opening = config
+    let opening = rules
         .trust
         .as_ref()
         .map(|trust| Opening::new(trust, more_servers).map(Rc::new))
         .transpose()?;
     let journal = ties.journal.clone();
-    let upstream = Rc::new(Upstream::new(config.way_out)?);
+    let upstream = Rc::new(Upstream::new(rules.way_out, &rules.system_names)?);
     let entrances = Rc::new(Entrances::new(sockets.entrances)?);
     let current = Rc::new(Current::new(more_servers, |successor| Shared {
         pipes: Rc::new(Pipes::new(room.pipes)),
@@ -133,29 +194,24 @@ pub(crate) fn begin(config: Config, sockets: NetworkSockets, ties: &mut Ties) ->
         closures: 0,
         successor,
         policy: Policy::new(
-            config.rules,
-            config.own,
-            Unknown::of(config.asks.about_the_unknown, config.internet),
+            rules.rules,
+            setup.own,
+            Unknown::of(setup.asks.about_the_unknown, rules.internet),
         )
-        .with_requests(config.requests)
-        .with_host_ports(config.host_ports),
-        approvals: Rc::new(Approvals::new(ties.questions.clone(), config.asks.timeout())),
-        secrets: Secrets::new(config.secrets, journal.clone()),
-        audience: config.audience,
-        names: Rc::new(RefCell::new(Names::default())),
+        .with_requests(rules.requests)
+        .with_host_ports(setup.host_ports),
+        approvals: Rc::new(Approvals::new(ties.questions.clone(), setup.asks.timeout())),
+        secrets: Secrets::new(rules.secrets, journal.clone()),
+        audience: setup.audience,
+        names: Rc::new(RefCell::new(Names::told_to(ties.link.clone()))),
         upstream,
         entrances,
-        budget: Budget::new(&config.limits, journal.clone()),
+        budget: Budget::new(&setup.limits, journal.clone()),
         journal,
         opening,
     }));
     let shared = &current;
-    let mut servers = Servers::new(ties.ended.clone());
-    if let Some(socket) = sockets.first_packets {
-        let queue = first_packets::watched(Queue::from_descriptor(socket))?;
-        let shared = Rc::clone(shared);
-        servers.add(queue, async move |queue| first_packets::serve(shared, queue).await);
-    }
+    let mut servers = Servers::new(ties.link.clone());
     for socket in sockets.connections {
         let (shared, places) = (Rc::clone(shared), Arc::clone(places));
         servers.add(listener(socket)?, async move |listener| {
@@ -168,7 +224,7 @@ pub(crate) fn begin(config: Config, sockets: NetworkSockets, ties: &mut Ties) ->
             services(shared, listener, places).await;
         });
     }
-    for Published { listener: socket, port } in config.published {
+    for Published { listener: socket, port } in setup.published {
         let (shared, places) = (Rc::clone(shared), Arc::clone(places));
         servers.add(listener(socket.into())?, async move |listener| {
             published(shared, listener, port, places).await;
@@ -188,9 +244,7 @@ pub(crate) fn begin(config: Config, sockets: NetworkSockets, ties: &mut Ties) ->
             long_questions(shared, listener, places).await;
         });
     }
-    if let Some(orders) = ties.orders.take() {
-        servers.tasks.spawn_local(orders::carry_out(current, orders));
-    }
+    servers.current = Some(current);
     Ok(servers)
 }
 

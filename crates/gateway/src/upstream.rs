@@ -9,11 +9,14 @@ mod socks;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
-use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolverConfig};
+use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::proto::rr::Name;
+use hickory_resolver::system_conf::read_system_conf;
+use hickory_resolver::{Hosts, TokioResolver};
 use offleash_core::network::upstream_proxy::{ProxyKind, UpstreamProxy};
 use offleash_core::network::{DomainName, Host};
 use tokio::net::TcpStream;
@@ -33,7 +36,7 @@ const REMEMBERED: u64 = 256;
 const ATTEMPTS: usize = 4;
 
 /// Whom to ask for the addresses of names.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Resolvers {
     /// Those of the machine, from `/etc/resolv.conf`.
     #[default]
@@ -43,7 +46,7 @@ pub enum Resolvers {
 }
 
 /// How the outside is reached.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct WayOut {
     /// Whom to ask for the addresses of names.
     pub resolvers: Resolvers,
@@ -54,7 +57,7 @@ pub struct WayOut {
 }
 
 /// Who named the servers of a [`WayOut`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum NamedBy {
     /// Whoever runs the sandbox on this machine, and may reach all that this machine can.
     #[default]
@@ -71,6 +74,59 @@ impl NamedBy {
             Self::Owner => "the proxy of `--upstream-proxy`",
             Self::Caller => "the proxy of `egressProxy`",
         }
+    }
+}
+
+/// What the machine knows of names, as somebody read it who may.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct SystemNames {
+    /// Its resolvers, where they are to be asked, or why there are none.
+    resolvers: Option<Result<SystemResolvers, String>>,
+    /// `/etc/hosts`; nothing where it cannot be read.
+    hosts: Vec<u8>,
+}
+
+/// What `/etc/resolv.conf` says, with the domain that the name of the machine has where that says none.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+struct SystemResolvers {
+    servers: Vec<IpAddr>,
+    domain: Option<String>,
+    search: Vec<String>,
+    dots: usize,
+    edns: bool,
+}
+
+impl SystemNames {
+    /// Reads what `resolvers` need.
+    pub(crate) fn read(resolvers: &Resolvers) -> Self {
+        Self {
+            resolvers: (*resolvers == Resolvers::System).then(SystemResolvers::read),
+            hosts: std::fs::read("/etc/hosts").unwrap_or_default(),
+        }
+    }
+}
+
+impl SystemResolvers {
+    fn read() -> Result<Self, String> {
+        let (config, options) = read_system_conf().map_err(|error| error.to_string())?;
+        Ok(Self {
+            servers: config.name_servers().iter().map(|server| server.ip).collect(),
+            domain: config.domain().map(Name::to_ascii),
+            search: config.search().iter().map(Name::to_ascii).collect(),
+            dots: options.ndots,
+            edns: options.edns0,
+        })
+    }
+
+    fn config(&self) -> io::Result<(ResolverConfig, ResolverOpts)> {
+        let name = |text: &String| Name::from_ascii(text).map_err(io::Error::other);
+        let domain = self.domain.as_ref().map(name).transpose()?;
+        let search = self.search.iter().map(name).collect::<io::Result<Vec<Name>>>()?;
+        let servers = self.servers.iter().map(|server| NameServerConfig::udp_and_tcp(*server));
+        let mut options = ResolverOpts::default();
+        options.ndots = self.dots;
+        options.edns0 = self.edns;
+        Ok((ResolverConfig::from_parts(domain, search, servers.collect()), options))
     }
 }
 
@@ -111,14 +167,14 @@ pub(crate) struct Made {
 impl Upstream {
     /// # Errors
     /// When the resolver cannot be made.
-    pub(crate) fn new(way: WayOut) -> io::Result<Self> {
-        let resolver = Ok(resolver(&way.resolvers)?);
+    pub(crate) fn new(way: WayOut, system: &SystemNames) -> io::Result<Self> {
+        let resolver = Ok(resolver(&way.resolvers, system)?);
         Ok(Self { resolver, way })
     }
 
     /// The same without an error: where the resolver cannot be made, no name is resolved.
-    pub(crate) fn at_any_rate(way: WayOut) -> Self {
-        let resolver = resolver(&way.resolvers).map_err(|error| error.to_string());
+    pub(crate) fn at_any_rate(way: WayOut, system: &SystemNames) -> Self {
+        let resolver = resolver(&way.resolvers, system).map_err(|error| error.to_string());
         Self { resolver, way }
     }
 
@@ -266,10 +322,12 @@ impl Upstream {
     }
 }
 
-fn resolver(resolvers: &Resolvers) -> io::Result<TokioResolver> {
-    let mut builder = match resolvers {
-        Resolvers::System => TokioResolver::builder_tokio().map_err(io::Error::other)?,
-        Resolvers::At(servers) => {
+fn resolver(resolvers: &Resolvers, system: &SystemNames) -> io::Result<TokioResolver> {
+    let (config, mut options) = match (resolvers, &system.resolvers) {
+        (Resolvers::System, Some(Ok(read))) => read.config()?,
+        (Resolvers::System, Some(Err(reason))) => return Err(io::Error::other(reason.clone())),
+        (Resolvers::System, None) => return Err(io::Error::other("nobody read which resolvers there are")),
+        (Resolvers::At(servers), _) => {
             let servers = servers.iter().map(|server| {
                 let mut config = NameServerConfig::udp_and_tcp(server.ip());
                 for connection in &mut config.connections {
@@ -278,15 +336,20 @@ fn resolver(resolvers: &Resolvers) -> io::Result<TokioResolver> {
                 config
             });
             let config = ResolverConfig::from_parts(None, Vec::new(), servers.collect());
-            TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
+            (config, ResolverOpts::default())
         }
     };
-    let options = builder.options_mut();
     options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
     options.timeout = ANSWER;
     options.attempts = QUESTIONS;
     options.cache_size = REMEMBERED;
-    builder.build().map_err(io::Error::other)
+    options.use_hosts_file = ResolveHosts::Never;
+    let builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+    let mut resolver = builder.with_options(options).build().map_err(io::Error::other)?;
+    let mut hosts = Hosts::default();
+    hosts.read_hosts_conf(system.hosts.as_slice())?;
+    resolver.set_hosts(Arc::new(hosts));
+    Ok(resolver)
 }
 
 #[cfg(test)]
@@ -322,11 +385,12 @@ mod tests {
     }
 
     async fn resolved_for(named_by: NamedBy, server: SocketAddr) -> Result<Vec<IpAddr>, Unreachable> {
-        let upstream = Upstream::new(WayOut {
+        let way = WayOut {
             resolvers: Resolvers::At(vec![server]),
             named_by,
             ..WayOut::default()
-        });
+        };
+        let upstream = Upstream::new(way, &SystemNames::default());
         upstream
             .unwrap()
             .resolve(&"slow.example".parse().unwrap(), &Strict)
@@ -363,7 +427,7 @@ mod tests {
                 named_by,
                 ..WayOut::default()
             };
-            let upstream = Upstream::at_any_rate(way);
+            let upstream = Upstream::at_any_rate(way, &SystemNames::default());
             let host = Host::parse("www.example.com").unwrap();
             let hanging_up = async { drop(server.accept().await.unwrap()) };
             let made = tokio::select! {

@@ -39,7 +39,7 @@ use self::making::{
     StateSource, Unmade,
 };
 pub use self::network::{ConnectAnswer, explain_connect};
-pub(crate) use self::network::{stores, way_out};
+pub(crate) use self::network::{loss, stores, way_out};
 use self::own_root::OwnRoot;
 pub use self::prepared::{Checked, Prepared, Remains};
 use self::published::PublishedPorts;
@@ -102,7 +102,7 @@ pub struct RunReport {
 /// failure of ours, has a record, too ([`RunReport::failure`]).
 pub fn run(request: &RunRequest, io: &mut dyn ExecIo) -> Result<RunReport, ManagerError> {
     let id = new_id()?;
-    let making = SandboxMaking::begin(LaunchSpec {
+    let mut making = SandboxMaking::begin(LaunchSpec {
         spec: request.spec.clone(),
         id: id.clone(),
         state: StateSource::Swept(request.state.as_deref()),
@@ -153,9 +153,11 @@ fn conclude(
         ended.notes.push(NO_NETWORK.to_owned());
     }
     let settled = ended.settle(report::exceeded_by_changes(&executed));
+    let has_told_of_loss = executed.outcome.has_told_of_loss;
     let mut record = report::of_run(request, &ended, executed, enforcement, settled.changes);
     let mut notes = ended.notes;
     notes.extend(written_back_of_an_ended_run(&record));
+    notes.extend(lost_network(&record).filter(|_| !has_told_of_loss));
     notes.extend(part_of_a_repository(&record, ended.spec.workspace.as_ref()));
     if settled.held_back.is_some() && record.exit_code == 0 {
         record.exit_code = EXIT_HELD_BACK;
@@ -467,6 +469,12 @@ fn written_back_of_an_ended_run(record: &RunRecord) -> Option<String> {
             )
         )
     })
+}
+
+/// What is told when the gateway was lost.
+fn lost_network(record: &RunRecord) -> Option<String> {
+    let lost = record.network.as_ref()?.lost.as_ref()?;
+    Some(lost.line())
 }
 
 /// What is told when the command ended as git does that finds no repository, and the workspace lies in one.

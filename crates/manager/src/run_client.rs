@@ -76,6 +76,8 @@ pub(crate) struct RunOutcome {
     pub(crate) limits_hit: Vec<LimitHit>,
     pub(crate) capture: Capture,
     pub(crate) output_tail: OutputTail,
+    /// Whether the user was told that the gateway was lost.
+    pub(crate) has_told_of_loss: bool,
 }
 
 /// When so much waits to be passed on, no more output is taken from the sandbox.
@@ -103,6 +105,7 @@ pub(crate) struct RunClient<'a> {
     is_closed: bool,
     capture: Capture,
     output_tail: OutputTail,
+    has_told_of_loss: bool,
 }
 
 impl<'a> RunClient<'a> {
@@ -124,6 +127,7 @@ impl<'a> RunClient<'a> {
             is_closed: false,
             capture,
             output_tail: OutputTail::default(),
+            has_told_of_loss: false,
         }
     }
 
@@ -149,6 +153,7 @@ impl<'a> RunClient<'a> {
             limits_hit,
             capture: self.capture,
             output_tail: self.output_tail,
+            has_told_of_loss: self.has_told_of_loss,
         })
     }
 
@@ -262,6 +267,11 @@ impl SandboxClient for RunClient<'_> {
 
     fn withdraw(&mut self) {
         self.io.withdraw();
+    }
+
+    fn network_lost(&mut self, line: String) {
+        self.has_told_of_loss = true;
+        self.io.note(&line);
     }
 
     fn turn(&mut self, held: &mut LoopSandbox<'_>) -> Result<(), IsolationError> {

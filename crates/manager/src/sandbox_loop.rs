@@ -17,6 +17,7 @@ use offleash_sys::process;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
+use crate::lifecycle::loss;
 use crate::lifecycle::making::RunningSandbox;
 
 /// After this time what only the start needed is given back.
@@ -39,8 +40,6 @@ pub(crate) enum Ending {
     OutputClosed,
     /// The sandbox's first process ended.
     Lost,
-    /// The gateway of its network has ended by itself.
-    NetworkLost,
     /// The client has what it waited for, or waits no more. The sandbox goes on.
     ClientDone,
 }
@@ -110,6 +109,11 @@ pub(crate) trait SandboxClient {
 
     /// No question needs an answer any more.
     fn withdraw(&mut self) {}
+
+    /// The gateway was lost, as `line` says; the sandbox goes on without a network. Nothing more is heard of it.
+    fn network_lost(&mut self, line: String) {
+        let _is_in_the_record = line;
+    }
 
     /// Does what is due after the sandbox had its turn.
     ///
@@ -187,11 +191,6 @@ pub(crate) struct LoopSandbox<'a> {
 impl LoopSandbox<'_> {
     /// Ends the loop. The first ending counts.
     pub(crate) fn end(&mut self, ending: Ending) {
-        let ending = match ending {
-            // A command that sees its connections close may be heard of first.
-            Ending::Command(_) | Ending::Lost if self.gateway.is_some_and(Gateway::has_ended) => Ending::NetworkLost,
-            ending => ending,
-        };
         self.findings.end(ending);
     }
 }
@@ -203,6 +202,8 @@ pub(crate) struct SandboxLoop<'a> {
     chore: Option<&'a mut dyn FnMut() -> bool>,
     /// When memory that only the start needed is given back; `None` where it is kept, and afterwards.
     settles: Option<Instant>,
+    /// Whether its gateway was lost, and the client told.
+    has_lost_network: bool,
 }
 
 impl<'a> SandboxLoop<'a> {
@@ -215,6 +216,7 @@ impl<'a> SandboxLoop<'a> {
             },
             chore: None,
             settles: None,
+            has_lost_network: false,
         }
     }
 
@@ -246,8 +248,7 @@ impl<'a> SandboxLoop<'a> {
             }
             let ready = self.wait(client)?;
             if ready.gateway {
-                // A command that is cut off from its network does not go on as if nothing had happened.
-                self.held.end(Ending::NetworkLost);
+                self.tell_of_lost_network(client);
             }
             client.hear(&mut self.held, &ready.client)?;
             self.turn_sandbox(client)?;
@@ -269,7 +270,7 @@ impl<'a> SandboxLoop<'a> {
             flags.set(PollFlags::OUT, interest.writable);
             waiting.push(Owner::Sandbox, interest.descriptor, flags);
         }
-        if let Some(gateway) = self.held.gateway {
+        if let Some(gateway) = self.held.gateway.filter(|_| !self.has_lost_network) {
             waiting.push(Owner::Gateway, gateway.lives(), PollFlags::empty());
             waiting.push(Owner::Questions, gateway.questions().as_fd(), PollFlags::IN);
         }
@@ -319,6 +320,15 @@ impl<'a> SandboxLoop<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Once: nothing is to be heard of it any more.
+    fn tell_of_lost_network<C: SandboxClient>(&mut self, client: &mut C) {
+        if let Some(lost) = self.held.gateway.and_then(Gateway::loss) {
+            self.has_lost_network = true;
+            client.withdraw();
+            client.network_lost(loss(lost).line());
+        }
     }
 
     /// Puts to the client what the gateway asks.

@@ -37,6 +37,8 @@ pub mod rlimit;
 #[cfg(feature = "std")]
 pub mod seccomp;
 #[cfg(feature = "std")]
+pub mod seclusion;
+#[cfg(feature = "std")]
 pub mod signals;
 #[cfg(feature = "std")]
 pub mod socket;

@@ -329,7 +329,7 @@ fn unshare(flags: UnshareFlags) -> io::Result<()> {
 }
 
 /// The number of threads of this process.
-fn thread_count() -> io::Result<u64> {
+pub(crate) fn thread_count() -> io::Result<u64> {
     // Every thread is a directory in `task`, and a directory's link count is two more than its subdirectories.
     Ok(rustix::fs::stat("/proc/self/task")?.st_nlink.saturating_sub(2))
 }

@@ -293,6 +293,50 @@ pub fn keep_free_memory() {
     }
 }
 
+/// Wipes the value that the environment of this process has for the variable `name`, where it lies: what `/proc` shows of it,
+/// and what programs that are started later inherit. The variable stays, with a value of as many zero bytes, which is none.
+///
+/// To be called by the only thread there is: another could be reading it.
+///
+/// # Errors
+/// `EDEADLK` if there is another.
+pub fn wipe_variable(name: &[u8]) -> io::Result<()> {
+    if crate::namespaces::thread_count()? != 1 {
+        return Err(rustix::io::Errno::DEADLK.into());
+    }
+    unsafe extern "C" {
+        // The C library's; ends with a null pointer (environ(7)).
+        static mut environ: *mut *mut libc::c_char;
+    }
+    // SAFETY: no other thread is there that could change it.
+    let mut next = unsafe { environ };
+    if next.is_null() {
+        return Ok(());
+    }
+    loop {
+        // SAFETY: the array ends with a null pointer, which was not passed.
+        let entry = unsafe { *next };
+        if entry.is_null() {
+            return Ok(());
+        }
+        // SAFETY: every entry is a string with a zero byte behind it, which nobody else writes meanwhile.
+        let bytes = unsafe { CStr::from_ptr(entry) }.to_bytes();
+        let value = bytes.strip_prefix(name).and_then(|rest| rest.strip_prefix(b"="));
+        if let Some(length) = value.map(<[u8]>::len) {
+            let start = bytes.len() - length;
+            for offset in start..bytes.len() {
+                // SAFETY: inside the string, before the byte that ends it.
+                let byte = unsafe { entry.add(offset) };
+                // SAFETY: as above; the environment is the process's own memory and can be written. Nobody reads it again,
+                // so that an ordinary write could be left out.
+                unsafe { byte.write_volatile(0) };
+            }
+        }
+        // SAFETY: this was not the null pointer at the end.
+        next = unsafe { next.add(1) };
+    }
+}
+
 /// Whether this process runs as root of the machine, that is, with uid 0 and privilege over the initial namespaces.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
@@ -452,6 +496,27 @@ mod tests {
         );
         assert!(released + OTHERS < free, "{released} {free}");
         drop(held);
+    }
+
+    #[test]
+    fn a_variable_is_wiped_where_it_lies() {
+        const CHILD: &str = "OFFLEASH_TEST_WIPED";
+        if std::env::var_os(CHILD).is_some() {
+            let environment = || std::fs::read("/proc/self/environ").unwrap();
+            let is_there = |environment: &[u8]| environment.windows(9).any(|part| part == b"to-forget");
+            assert!(is_there(&environment()));
+            wipe_variable(CHILD.as_bytes()).unwrap();
+            assert!(!is_there(&environment()) && std::env::var(CHILD).as_deref() == Ok(""));
+            return;
+        }
+        #[expect(clippy::disallowed_methods, reason = "the test program starts itself")]
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        let test = "process::tests::a_variable_is_wiped_where_it_lies";
+        command
+            .args([test, "--exact", "--test-threads=1"])
+            .env(CHILD, "to-forget");
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     }
 
     #[test]

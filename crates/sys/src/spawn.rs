@@ -124,10 +124,19 @@ const STACK: usize = 32 * 1024;
 /// # Errors
 /// As the variants say. The child of a failed start has been reaped.
 pub fn spawn(request: &Spawn<'_>) -> Result<Spawned, SpawnError> {
-    spawn_by(None, request)
+    spawn_by(None, None, request)
 }
 
-fn spawn_by(starter: Option<Starter>, request: &Spawn<'_>) -> Result<Spawned, SpawnError> {
+/// As [`spawn`], of the program at the path `file`, whatever its name among the arguments is: the one that lists of processes
+/// show.
+///
+/// # Errors
+/// As [`spawn`].
+pub fn spawn_file(file: &[u8], request: &Spawn<'_>) -> Result<Spawned, SpawnError> {
+    spawn_by(None, Some(file), request)
+}
+
+fn spawn_by(starter: Option<Starter>, file: Option<&[u8]>, request: &Spawn<'_>) -> Result<Spawned, SpawnError> {
     let invalid = |step| SpawnError::Step {
         step,
         errno: Errno::INVAL,
@@ -141,8 +150,8 @@ fn spawn_by(starter: Option<Starter>, request: &Spawn<'_>) -> Result<Spawned, Sp
     let env = environment(request.env).ok_or(invalid("environment"))?;
     let cwd = CStringArray::new(request.cwd.iter().map(|path| [*path]))
         .ok_or(SpawnError::Directory { errno: Errno::INVAL })?;
-    let searched = !program.contains(&b'/');
-    let candidates = candidates(program, searched, request.env).ok_or(SpawnError::NotFound)?;
+    let searched = file.is_none() && !program.contains(&b'/');
+    let candidates = candidates(file.unwrap_or(program), searched, request.env).ok_or(SpawnError::NotFound)?;
     let mut shell_argv = vec_of_shell(&argv);
     let sources =
         DescriptorSources::new(request.descriptors).map_err(|errno| SpawnError::Step { step: "dup", errno })?;

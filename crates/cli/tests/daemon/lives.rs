@@ -1,16 +1,13 @@
 //! From create to the end.
 
-use std::os::fd::OwnedFd;
 use std::time::{Duration, SystemTime};
 
-use offleash_daemon::{Caller, CreateRequest, DaemonError, EventKind, LimitsRequest, NetworkSettings, State};
-use offleash_manager::keeper::KeeperError;
-use offleash_manager::keeper::message::StartExec;
-use rustix::io::Errno;
-use rustix::net::AddressFamily;
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use offleash_daemon::{
+    Caller, CreateRequest, DaemonError, EventKind, LimitsRequest, LogsRequest, NetworkSettings, State,
+};
+use rustix::process::{Pid, Signal};
 
-use super::support::skip;
+use super::support::processes::children_named;
 use super::world::{World, create, create_with, eventually, keepers_below, kill, output, test, within};
 
 #[test]
@@ -130,63 +127,35 @@ fn one_whose_keeper_dies_is_gone() {
     });
 }
 
-/// A socket of IP at which a keeper's gateway listens; `None` where other processes' descriptors are not to be had.
-fn listener_of(keeper: i32) -> Option<OwnedFd> {
-    let process = pidfd_open(Pid::from_raw(keeper).unwrap(), PidfdFlags::empty()).unwrap();
-    for entry in std::fs::read_dir(format!("/proc/{keeper}/fd")).unwrap() {
-        let number: i32 = entry.unwrap().file_name().to_string_lossy().parse().unwrap();
-        let copy = match pidfd_getfd(&process, number, PidfdGetfdFlags::empty()) {
-            Ok(copy) => copy,
-            // It was closed meanwhile.
-            Err(Errno::BADF) => continue,
-            Err(Errno::PERM | Errno::NOSYS) => return None,
-            Err(error) => panic!("{error}"),
-        };
-        let is_ip = rustix::net::sockopt::socket_domain(&copy)
-            .is_ok_and(|family| [AddressFamily::INET, AddressFamily::INET6].contains(&family));
-        if is_ip && rustix::net::sockopt::socket_acceptconn(&copy) == Ok(true) {
-            return Some(copy);
-        }
-    }
-    panic!("it listens nowhere");
-}
-
 #[test]
-fn one_whose_gateway_ends_is_ended_and_it_is_told_why() {
+fn one_whose_gateway_is_killed_goes_on_without_a_network_and_says_so() {
     test(async {
         let world = World::new();
         let daemon = world.daemon().await;
         let me = Caller::local();
         let made = create(&daemon).await;
         let keeper = daemon.keeper(&made.id).await.unwrap();
-        let start = StartExec {
-            argv: vec![b"/bin/sleep".to_vec(), b"1000".to_vec()],
-            ..StartExec::default()
+        let held_by = within(keeper.hello()).await.unwrap().pid;
+        let gateway = children_named(held_by, "offleash: gateway")[0];
+        let gateway = Pid::from_raw(gateway.cast_signed()).unwrap();
+        rustix::process::kill_process(gateway, Signal::KILL).unwrap();
+        let told = async {
+            loop {
+                let lines = daemon.logs(&me, &made.id, LogsRequest::default()).await.unwrap();
+                let line = "the gateway of the sandbox's network was killed by signal 9";
+                if lines.iter().any(|noted| noted.line.contains(line)) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
         };
-        let mut stream = within(keeper.start(start)).await.unwrap();
-        // What the gateway listens at is taken from it, which no sandbox can do: it has nothing left to serve then.
-        let Some(listener) = listener_of(keepers_below(world.site.root())[0]) else {
-            return skip("the descriptors of other processes cannot be had here");
-        };
-        rustix::net::shutdown(&listener, rustix::net::Shutdown::Both).unwrap();
-        // Nothing goes on without a network that had one.
-        let next = within(stream.next()).await;
-        assert!(matches!(next, Ok(None) | Err(KeeperError::Gone)), "{next:?}");
-        eventually("that it is noticed", || {
-            daemon.get(&me, &made.id).is_err().then_some(())
-        })
-        .await;
+        within(told).await;
+        assert_eq!(output(&keeper, "echo $((6 * 7))").await, "42\n");
+        // A port inside is reached through the gateway.
+        let refused = within(keeper.port(8000)).await;
+        assert!(refused.is_err(), "{refused:?}");
+        within(daemon.kill(&me, &made.id)).await.unwrap();
         world.emptied().await;
-        within(daemon.drain()).await;
-        let wanted = offleash_daemon::registry::EventsQuery {
-            limit: 10,
-            ..Default::default()
-        };
-        let events = world.registry().events(&wanted).unwrap();
-        let died: Vec<_> = events.iter().filter(|event| event.kind == EventKind::Died).collect();
-        assert_eq!(died.len(), 1, "{events:?}");
-        let detail = died[0].detail.as_deref().unwrap_or_default();
-        assert!(detail.contains("NetworkLost"), "{detail}");
     });
 }
 

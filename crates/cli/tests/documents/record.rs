@@ -63,8 +63,10 @@ fn opened(line: &str) -> Option<String> {
 fn kind_in_json(kind: &str) -> &'static str {
     match kind {
         "u8" | "u16" | "u32" | "u64" | "i32" => "number",
-        "Option<u16>" | "Option<u64>" => "number or null",
-        "String" | "Level" | "LimitName" | "LimitEffect" | "RunId" | "ConnectionVerdict" => "string",
+        "Option<u16>" | "Option<u64>" | "Option<i32>" => "number or null",
+        "String" | "Level" | "LimitName" | "LimitEffect" | "RunId" | "ConnectionVerdict" | "NetworkLossCause" => {
+            "string"
+        }
         "Option<String>" | "Option<IpAddr>" | "Option<Approval>" => "string or null",
         "bool" => "boolean",
         "Text" => "text",
@@ -80,6 +82,7 @@ fn kind_in_json(kind: &str) -> &'static str {
         "Vec<Denial>" => "list of [denials](#denial)",
         "Option<ChangeSummary>" => "[change summary](#changesummary) or null",
         "Option<NetworkUse>" => "[use of the network](#networkuse) or null",
+        "Option<NetworkLoss>" => "[loss of the network](#networkloss) or null",
         "Vec<PublishedPort>" => "list of [published ports](#publishedport)",
         "Vec<InboundConnection>" => "list of [inbound connections](#inboundconnection)",
         "Vec<Connection>" => "list of [connections](#connection)",
@@ -139,6 +142,7 @@ fn record_document() -> String {
         "SecretUse",
         "PublishedPort",
         "InboundConnection",
+        "NetworkLoss",
     ] {
         let Described { doc, fields, .. } = find(name);
         let title = if name == "RunRecord" { "Record" } else { name };

@@ -129,6 +129,18 @@ pub fn processes_with(word: &str) -> Vec<u32> {
     numbers.filter(mentions).collect()
 }
 
+/// The children of `parent` whose name among their arguments is `name`.
+pub fn children_named(parent: u32, name: &str) -> Vec<u32> {
+    let is_child = |pid: &u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status.lines().any(|line| {
+            line.strip_prefix("PPid:")
+                .is_some_and(|parent_of| parent_of.trim() == parent.to_string())
+        })
+    };
+    processes_with(name).into_iter().filter(is_child).collect()
+}
+
 /// A number of seconds for sleep(1) that no other process of this machine has, to find it by.
 pub fn long_sleep() -> String {
     let mut random = [0; 4];

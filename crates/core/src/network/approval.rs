@@ -11,7 +11,7 @@ use crate::units::Millis;
 pub const ASK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What is asked about, and for how long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Asks {
     /// When a question counts as denied, if it was said.
     pub timeout: Option<Duration>,
@@ -39,7 +39,7 @@ impl Asks {
 }
 
 /// A question about a connection that waits.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Question {
     /// Its number in the run; an answer names it, so that a late one answers no other question.
     pub id: u64,

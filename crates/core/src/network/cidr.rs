@@ -5,7 +5,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// All addresses with the same leading bits (RFC 4632; RFC 4291, section 2.3), or one address. Displayed as a rule says
 /// it: `10.0.0.0/8`, `192.0.2.1`, `[fd00::]/8`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Cidr {
     first: IpAddr,
     prefix: u8,

@@ -27,7 +27,7 @@ pub enum RuleVerdict {
 /// A rule: a verdict and what it is about. Displayed as denials call it: `network.allow: example.com`.
 ///
 /// Without ports it is about 80 and 443 when it allows or asks, and about every port when it denies.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct NetworkRule {
     verdict: RuleVerdict,
     pattern: NetworkPattern,
@@ -36,7 +36,7 @@ pub struct NetworkRule {
 }
 
 /// The rules of a sandbox's network. None at all means that nothing may be reached.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct NetworkPolicy {
     /// In any order.
     pub rules: Vec<NetworkRule>,

@@ -30,7 +30,7 @@ const OF_THE_CONNECTION: [&str; 13] = [
 ];
 
 /// A rule about one header of all requests to a host. Displayed as refusals call it, without the value.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct HeaderRule {
     host: HostPattern,
     /// In small letters.

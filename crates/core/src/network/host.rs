@@ -16,7 +16,8 @@ const LONGEST_TEXT: usize = 1024;
 
 /// What a connection goes to. Displayed as in a URL, so that a port can follow: `example.com`, `192.0.2.1`,
 /// `[2001:db8::1]`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(remote = "Self")]
 pub enum Host {
     /// A name that is to be resolved.
     Name(DomainName),

@@ -13,7 +13,7 @@ use crate::network::name::DomainName;
 /// The hosts of a rule: `example.com`, `*.example.com`, `192.0.2.1`, `[2001:db8::1]`, `10.0.0.0/8`, `[fd00::]/8`.
 ///
 /// Names and addresses never match each other: a rule for an address says nothing about the names that resolve to it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub enum HostPattern {
     /// This name alone.
     Name(DomainName),

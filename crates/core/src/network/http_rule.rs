@@ -20,7 +20,8 @@ const NEVER: [&str; 2] = ["TRACE", "CONNECT"];
 
 /// A rule that lets requests through, as text `GET,HEAD api.example.com/v1/*`: methods or `*`, a host (a name, a
 /// wildcard or an address), a path.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(remote = "Self")]
 pub struct MethodRule {
     methods: MethodSet,
     host: HostPattern,
@@ -28,7 +29,7 @@ pub struct MethodRule {
 }
 
 /// Rules for requests, in any order.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct MethodRules {
     /// The rules.
     pub rules: Vec<MethodRule>,
@@ -45,26 +46,26 @@ pub enum RequestDecision<'a> {
     Refused,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 enum MethodSet {
     Any,
     These(BTreeSet<String>),
 }
 
 /// A path in which a whole segment may be `*`, for any one segment, and the end, for whatever follows.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 struct PathPattern {
     directories: Vec<PathSegment>,
     last: LastSegment,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 enum PathSegment {
     Exactly(String),
     Any,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 enum LastSegment {
     Exactly(String),
     /// This and whatever follows, further segments included.

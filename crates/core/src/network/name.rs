@@ -14,7 +14,8 @@ const LONGEST_NAME: usize = 253;
 /// A name in canonical form: lower-case ASCII, international labels as `xn--` (UTS 46, non-transitional), without the
 /// dot of the root. Labels have 1 to 63 letters, digits, `_` and inner hyphens, the name at most 253 bytes
 /// (RFC 1035, section 2.3.4; RFC 1123, section 2.1). It is no IPv4 address in any spelling.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(remote = "Self")]
 pub struct DomainName(String);
 
 impl DomainName {

@@ -16,7 +16,8 @@ const LONGEST_TEXT: usize = 1024;
 /// What a rule is about: `example.com`, `*.example.com:443`, `10.0.0.0/8:22/tcp`, `[2001:db8::1]:8000-8100`.
 ///
 /// Displayed in canonical form, which parses back to the same.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(remote = "Self")]
 pub struct NetworkPattern {
     host: HostPattern,
     /// `None` when the rule names none.

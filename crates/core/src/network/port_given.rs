@@ -26,7 +26,7 @@ pub struct Publish {
 }
 
 /// A service on the host's loopback that is on the sandbox's loopback, too. As text `PORT[:INSIDE]`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct HostPort {
     /// The port on the host's loopback.
     pub port: u16,

@@ -5,10 +5,10 @@ use core::fmt;
 const LONGEST_LIST: usize = 64;
 
 /// The ports of a rule. As text `22,443`, ranges `8000-8100`, or `*` for all; displayed in order, without overlaps.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Ports(Vec<PortRange>);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 struct PortRange {
     first: u16,
     last: u16,

@@ -5,7 +5,7 @@ use crate::network::host::Host;
 use crate::network::http_rule::MethodRules;
 
 /// Which requests pass, and what becomes of their headers. None means that requests are not looked at.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct RequestRules {
     /// Which requests pass.
     pub methods: MethodRules,
@@ -16,7 +16,7 @@ pub struct RequestRules {
 }
 
 /// Which rules for headers count for a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub enum HeaderScope {
     /// All that are about its host. A request without TLS is refused where one sets a header, unless a rule for
     /// connections says that the clear is meant.

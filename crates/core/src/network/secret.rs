@@ -23,7 +23,7 @@ pub use placeholder::Placeholder;
 pub use value::{LONGEST_VALUE, SHORTEST_VALUE, SecretValue, ValueError};
 
 /// A secret as its owner described it: `API_KEY=env:REAL_KEY@api.example.com,*.example.org#header:x-api-key`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct SecretSpec {
     /// The variable inside, which holds the placeholder. By it the secret is known in records.
     pub name: String,
@@ -36,7 +36,7 @@ pub struct SecretSpec {
 }
 
 /// Where the value of a secret is.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub enum SecretSource {
     /// In a variable of whoever starts offleash.
     Variable(String),
@@ -45,7 +45,7 @@ pub enum SecretSource {
 }
 
 /// A secret with its value, as the gateway has it.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub struct Secret {
     /// What was asked for.
     pub spec: SecretSpec,

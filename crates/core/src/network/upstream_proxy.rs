@@ -12,6 +12,7 @@ use core::str::FromStr;
 use zeroize::Zeroizing;
 
 use crate::error::{ErrorKind, Explained};
+use crate::network::confidential;
 use crate::network::host::{Host, HostError};
 use crate::network::host_pattern::{HostPattern, HostPatternError};
 use crate::text::Text;
@@ -46,7 +47,7 @@ pub enum ProxySource {
 }
 
 /// How a proxy is asked, and who resolves names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum ProxyKind {
     /// By `CONNECT` (RFC 9110, 9.3.6); it resolves names.
     Http,
@@ -83,7 +84,7 @@ impl ProxyKind {
 }
 
 /// A proxy that connects for the gateway.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct UpstreamProxy {
     /// How it is asked.
     pub kind: ProxyKind,
@@ -98,9 +99,11 @@ pub struct UpstreamProxy {
 }
 
 /// A user's name and password, shown to nobody: what `Basic` (RFC 7617, 2) or SOCKS (RFC 1929, 2) can say.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ProxyCredentials {
+    #[serde(with = "confidential")]
     name: Zeroizing<String>,
+    #[serde(with = "confidential")]
     password: Zeroizing<String>,
 }
 

@@ -13,7 +13,7 @@ use offleash_core::limits::Limits;
 use offleash_core::network::{NetworkPolicy, NetworkRule, RequestRules, RuleVerdict};
 use offleash_sys::network::NetworkSockets;
 
-use super::{Current, LedTo, PAUSED, Policy, Shared, Successor, Unknown};
+use super::{Current, LedTo, NewRules, PAUSED, Policy, Shared, Successor, Unknown};
 use crate::approvals::Approvals;
 use crate::journal::Journal;
 use crate::limits::Budget;
@@ -236,9 +236,9 @@ fn a_connection_whose_requests_are_judged_is_cut_when_it_leads_to_what_is_denied
 fn what_was_replaced_is_kept_by_no_connection_that_goes_on() {
     let current = Current::new(0, shared);
     let oldest = current.now();
-    current.set_rules(Reach::default());
+    current.set_rules(NewRules::default());
     let between = Rc::downgrade(&current.now());
-    current.set_rules(Reach::default());
+    current.set_rules(NewRules::default());
     assert!(between.upgrade().is_none());
     assert!(Rc::ptr_eq(&oldest.latest().unwrap(), &current.now()));
 }
@@ -266,7 +266,10 @@ fn shared(successor: Successor) -> Shared {
         approvals: Rc::new(Approvals::new(Questions::new().unwrap(), PATIENCE)),
         secrets: Secrets::default(),
         names: Rc::default(),
-        upstream: Rc::new(Upstream::at_any_rate(WayOut::default())),
+        upstream: Rc::new(Upstream::at_any_rate(
+            WayOut::default(),
+            &crate::upstream::SystemNames::default(),
+        )),
         budget: Budget::new(&Limits::default(), journal.clone()),
         entrances: Rc::default(),
         journal,

@@ -17,7 +17,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::NoServerSessionStorage;
 use rustls::sign::{CertifiedKey, SigningKey, SingleCertAndKey};
 
-use super::trust::Trust;
+use super::trust::GatewayTrust;
 
 /// Whom certificates name as their issuer.
 pub(super) const COMMON_NAME: &str = "offleash sandbox";
@@ -29,13 +29,13 @@ const AFTER: Duration = Duration::from_secs(365 * 24 * 3600);
 const LEAVES: usize = 256;
 
 /// Signs certificates that nobody but one sandbox trusts. Its key is in the memory of this process alone.
-pub(super) struct Authority {
+pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: rcgen::Certificate,
 }
 
 impl Authority {
-    pub(super) fn new() -> Result<Self, rcgen::Error> {
+    pub(crate) fn new() -> Result<Self, rcgen::Error> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let mut params = params(COMMON_NAME);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -47,10 +47,11 @@ impl Authority {
         })
     }
 
-    pub(super) fn der(&self) -> &CertificateDer<'static> {
+    pub(crate) fn der(&self) -> &CertificateDer<'static> {
         self.certificate.der()
     }
 
+    #[cfg(test)]
     pub(super) fn pem(&self) -> String {
         self.certificate.pem()
     }
@@ -91,7 +92,7 @@ fn params(common_name: &str) -> CertificateParams {
 
 /// How to be each server that the sandbox connects to. All of them have the same key, which is this process's alone.
 pub(super) struct Leaves {
-    trust: Arc<Trust>,
+    trust: Arc<GatewayTrust>,
     key: KeyPair,
     signing: Arc<dyn SigningKey>,
     made: HashMap<Host, Arc<ServerConfig>>,
@@ -99,7 +100,7 @@ pub(super) struct Leaves {
 }
 
 impl Leaves {
-    pub(super) fn new(trust: Arc<Trust>) -> io::Result<Self> {
+    pub(super) fn new(trust: Arc<GatewayTrust>) -> io::Result<Self> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(io::Error::other)?;
         let der = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
         Ok(Self {
@@ -163,7 +164,7 @@ mod tests {
 
     #[test]
     fn certificates_are_kept_within_bounds() {
-        let mut leaves = Leaves::new(Arc::new(Trust::with_roots(Vec::new()).unwrap())).unwrap();
+        let mut leaves = Leaves::new(Arc::new(GatewayTrust::with_roots(Vec::new()).unwrap())).unwrap();
         let host = |number: usize| format!("n{number}.example.com").parse::<Host>().unwrap();
         let first = leaves.config(&host(0)).unwrap();
         assert!(Arc::ptr_eq(&first, &leaves.config(&host(0)).unwrap()));
@@ -176,9 +177,9 @@ mod tests {
 
     #[test]
     fn keys_are_shown_nowhere() {
-        let trust = Arc::new(Trust::with_roots(Vec::new()).unwrap());
+        let trust = Arc::new(GatewayTrust::with_roots(Vec::new()).unwrap());
         let leaves = Leaves::new(Arc::clone(&trust)).unwrap();
         assert_eq!(format!("{trust:?} {leaves:?}").matches("rivate").count(), 0);
-        assert!(!trust.own_pem().contains("PRIVATE"));
+        assert!(!trust.authority().pem().contains("PRIVATE"));
     }
 }

@@ -25,7 +25,7 @@ use super::client::LocalExecutor;
 use super::log::Log;
 use super::requests::{self, Destination};
 use super::server_stream::Stream;
-use super::trust::Trust;
+use super::trust::GatewayTrust;
 use super::{Opening, hops, server_name};
 use crate::Shared;
 use crate::connection::Stopped;
@@ -57,7 +57,7 @@ pub(super) struct Connectors {
 }
 
 impl Connectors {
-    pub(super) fn new(trust: &Trust) -> io::Result<Self> {
+    pub(super) fn new(trust: &GatewayTrust) -> io::Result<Self> {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(trust.roots().iter().cloned());
         let roots = Arc::new(roots);

@@ -119,7 +119,7 @@ fn list_of_trailers(protocol: &[u8]) -> String {
 /// The internet, the gateway between, and what the gateway saw.
 struct Setting {
     port: u16,
-    trust: Arc<Trust>,
+    trust: Arc<GatewayTrust>,
     met: Rc<Met>,
     log: Rc<Log>,
     gateway: SocketAddr,
@@ -127,7 +127,7 @@ struct Setting {
 
 /// A gateway whose sandbox may only use what `rule` lets through, of a server at `port`.
 async fn gateway(rule: &str, port: u16, roots: CertificateDer<'static>, more_servers: usize, met: Rc<Met>) -> Setting {
-    let trust = Arc::new(Trust::with_roots(vec![roots]).unwrap());
+    let trust = Arc::new(GatewayTrust::with_roots(vec![roots]).unwrap());
     let mut requests = RequestRules::default();
     requests.methods.rules.push(rule.parse().unwrap());
     requests.headers = vec![
@@ -147,7 +147,10 @@ async fn gateway(rule: &str, port: u16, roots: CertificateDer<'static>, more_ser
         successor,
         names: Rc::new(RefCell::new(Names::default())),
         entrances: Rc::new(crate::entrance::Entrances::default()),
-        upstream: Rc::new(Upstream::at_any_rate(WayOut::default())),
+        upstream: Rc::new(Upstream::at_any_rate(
+            WayOut::default(),
+            &crate::upstream::SystemNames::default(),
+        )),
         budget: Budget::new(&Limits::default(), journal.clone()),
         secrets: Secrets::new(Arc::from([secret()]), journal.clone()),
         audience: crate::Audience::Run,
@@ -196,7 +199,7 @@ impl Setting {
     }
 
     async fn with_rule(rule: &str, protocol: &'static [u8], most: usize, more_servers: usize) -> Self {
-        let internet = Arc::new(Trust::with_roots(Vec::new()).unwrap());
+        let internet = Arc::new(GatewayTrust::with_roots(Vec::new()).unwrap());
         let root = internet.authority().der().clone();
         let met = Rc::<Met>::default();
         let port = server(protocol, internet, Rc::clone(&met), most).await;
@@ -375,8 +378,8 @@ fn a_server_that_hangs_up_between_requests_is_dialled_again() {
 #[test]
 fn a_server_that_is_not_there_or_not_trusted_is_told() {
     run(async {
-        let internet = Arc::new(Trust::with_roots(Vec::new()).unwrap());
-        let stranger = Trust::with_roots(Vec::new()).unwrap().authority().der().clone();
+        let internet = Arc::new(GatewayTrust::with_roots(Vec::new()).unwrap());
+        let stranger = GatewayTrust::with_roots(Vec::new()).unwrap().authority().der().clone();
         let met = Rc::<Met>::default();
         let port = server(HTTP1, internet, Rc::clone(&met), 1).await;
         let setting = gateway("* 127.0.0.1/v1/*", port, stranger, 0, met).await;

@@ -1,16 +1,54 @@
 //! Whom the two sides of an opened connection trust: the sandbox an authority of its own, the gateway those of the
 //! machine.
 
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use rustls::pki_types::CertificateDer;
 
 use super::authority::{Authority, COMMON_NAME};
 use super::key_store;
+use crate::client::GatewayProcess;
 
-/// The certificate authorities of the machine, and one made for a sandbox.
+/// How files of certificates end their lines.
+const LINES: pem::EncodeConfig = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
+
+/// The certificate authorities of the machine, and the certificate of one that was made for a sandbox: what its supervisor
+/// has, and puts into it. The key is in the process of the gateway alone.
 #[derive(Debug)]
 pub struct Trust {
-    authority: Authority,
+    certificate: CertificateDer<'static>,
     roots: Vec<CertificateDer<'static>>,
+    /// The process that made the key, until it is started.
+    process: Mutex<Option<GatewayProcess>>,
+}
+
+/// The same as the gateway has it: with the key.
+#[derive(Debug)]
+pub(crate) struct GatewayTrust {
+    authority: Arc<Authority>,
+    roots: Vec<CertificateDer<'static>>,
+}
+
+impl GatewayTrust {
+    pub(crate) fn new(authority: Arc<Authority>, roots: Vec<CertificateDer<'static>>) -> Self {
+        Self { authority, roots }
+    }
+
+    /// These authorities, and a new one.
+    #[cfg(test)]
+    pub(crate) fn with_roots(roots: Vec<CertificateDer<'static>>) -> Result<Self, TrustError> {
+        let authority = Authority::new().map_err(|error| TrustError::Own(error.to_string()))?;
+        Ok(Self::new(Arc::new(authority), roots))
+    }
+
+    pub(super) fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    pub(super) fn roots(&self) -> &[CertificateDer<'static>] {
+        &self.roots
+    }
 }
 
 /// Why connections cannot be opened.
@@ -34,6 +72,10 @@ impl Trust {
     /// # Errors
     /// [`TrustError`] names the file that cannot be read.
     pub fn of_this_machine() -> Result<Self, TrustError> {
+        Self::made_by(GatewayProcess::start(), Self::machine)
+    }
+
+    fn machine() -> Result<Vec<CertificateDer<'static>>, TrustError> {
         let found = rustls_native_certs::load_native_certs();
         let errors: Vec<String> = found.errors.iter().map(ToString::to_string).collect();
         let named = ["SSL_CERT_FILE", "SSL_CERT_DIR"]
@@ -48,7 +90,7 @@ impl Trust {
                 false => errors.join("; "),
             }));
         }
-        Self::with_roots(found.certs)
+        Ok(found.certs)
     }
 
     /// These authorities, and a new one.
@@ -56,26 +98,53 @@ impl Trust {
     /// # Errors
     /// [`TrustError::Own`].
     pub fn with_roots(roots: Vec<CertificateDer<'static>>) -> Result<Self, TrustError> {
-        let authority = Authority::new().map_err(|error| TrustError::Own(error.to_string()))?;
-        Ok(Self { authority, roots })
+        Self::made_by(GatewayProcess::start(), || Ok(roots))
     }
 
-    pub(super) fn authority(&self) -> &Authority {
-        &self.authority
+    /// Has the authority made while the others are found.
+    fn made_by(
+        process: io::Result<GatewayProcess>,
+        find: impl FnOnce() -> Result<Vec<CertificateDer<'static>>, TrustError>,
+    ) -> Result<Self, TrustError> {
+        let own = |error: io::Error| TrustError::Own(error.to_string());
+        let mut process = process.map_err(own)?;
+        process.ask_for_authority().map_err(own)?;
+        let roots = find()?;
+        let certificate = process.authority().map_err(own)?;
+        Ok(Self {
+            certificate: certificate.into(),
+            roots,
+            process: Mutex::new(Some(process)),
+        })
     }
 
-    pub(super) fn roots(&self) -> &[CertificateDer<'static>] {
-        &self.roots
+    /// The authorities of the machine, and the authority of this certificate, which a gateway has that serves already.
+    pub(crate) fn of_gateway(certificate: Vec<u8>) -> Result<Self, TrustError> {
+        Ok(Self {
+            certificate: certificate.into(),
+            roots: Self::machine()?,
+            process: Mutex::new(None),
+        })
+    }
+
+    /// The process that has the key, if nobody has started it.
+    pub(crate) fn take_process(&self) -> Option<GatewayProcess> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The authorities of the machine, in DER.
+    pub(crate) fn roots(&self) -> Vec<Vec<u8>> {
+        self.roots.iter().map(|root| root.to_vec()).collect()
     }
 
     /// The certificate of the sandbox's own authority, in DER.
     pub fn own_der(&self) -> &[u8] {
-        self.authority.der()
+        &self.certificate
     }
 
     /// The same in PEM.
     pub fn own_pem(&self) -> String {
-        self.authority.pem()
+        pem::encode_config(&pem::Pem::new("CERTIFICATE", self.own_der()), LINES)
     }
 
     /// All authorities in PEM, the sandbox's own last.
@@ -85,8 +154,7 @@ impl Trust {
             .iter()
             .map(|root| pem::Pem::new("CERTIFICATE", root.as_ref()));
         let machine: Vec<pem::Pem> = machine.collect();
-        let config = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
-        let mut bundle = pem::encode_many_config(&machine, config);
+        let mut bundle = pem::encode_many_config(&machine, LINES);
         bundle.push('\n');
         bundle.push_str(&self.own_pem());
         bundle
@@ -94,7 +162,7 @@ impl Trust {
 
     /// All authorities as a key store of Java, under its usual password.
     pub fn java_key_store(&self) -> Vec<u8> {
-        let own = std::iter::once(self.authority.der());
+        let own = std::iter::once(&self.certificate);
         key_store::write(own.chain(&self.roots).map(AsRef::as_ref))
     }
 

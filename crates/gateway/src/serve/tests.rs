@@ -4,7 +4,8 @@ use std::io::Read as _;
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
 
 use super::*;
-use crate::{Gateway, Resolvers, WayOut};
+use crate::client::GatewayProcess;
+use crate::{Config, Gateway, Resolvers, WayOut};
 
 #[test]
 fn connections_and_pipes_leave_descriptors_for_others() {
@@ -54,6 +55,15 @@ fn gateway() -> (Gateway, StdListener, SocketAddr) {
     (Gateway::start(config, sockets).unwrap(), listener, address)
 }
 
+/// A gateway that does what `serve` does.
+fn on_thread(serve: impl FnOnce(Ties) + Send + 'static) -> io::Result<Gateway> {
+    let process = GatewayProcess::on_thread(|link| {
+        let ties = Ties::new(link, Incoming::new(usize::MAX), Keys::default());
+        serve(ties.unwrap());
+    });
+    Gateway::of_process(process?, Config::default(), NetworkSockets::default())
+}
+
 #[test]
 fn a_gateway_that_ends_by_itself_is_known_to_have_ended_before_its_connections_are() {
     for _ in 0..20 {
@@ -73,9 +83,9 @@ fn a_panic_of_what_serves_a_socket_ends_all_of_it_and_is_known_before() {
     for _ in 0..20 {
         let listener = StdListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let started = Gateway::on_thread(move |ties| {
-            run(ties, |ties| {
-                let mut servers = Servers::new(ties.ended.clone());
+        let started = on_thread(move |ties| {
+            let _ended = run(ties, event_loop().unwrap(), |ties| {
+                let mut servers = Servers::new(ties.link.clone());
                 servers.add(super::listener(listener.into())?, async |listener: &TcpListener| {
                     let (first, _) = listener.accept().await.unwrap();
                     spawn_local(async move {
@@ -106,8 +116,8 @@ fn a_panic_of_what_serves_a_socket_ends_all_of_it_and_is_known_before() {
 #[test]
 fn a_panic_outside_of_what_serves_a_socket_is_known_too() {
     let (may_panic, panics) = std::sync::mpsc::channel::<()>();
-    let gateway = Gateway::on_thread(move |ties| {
-        tell(&ties.ready, Ok(()));
+    let gateway = on_thread(move |ties| {
+        ties.link.send(&Report::Ready(Ok(())));
         let _ = panics.recv();
         panic!("as if something was wrong with the event loop");
     });
@@ -125,6 +135,6 @@ fn a_panic_outside_of_what_serves_a_socket_is_known_too() {
 
 #[test]
 fn a_gateway_that_panics_while_it_starts_is_an_error() {
-    let error = Gateway::on_thread(|_| panic!("as if something was wrong with the start")).unwrap_err();
+    let error = on_thread(|_| panic!("as if something was wrong with the start")).unwrap_err();
     assert!(error.to_string().contains("ended while it started"), "{error}");
 }

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use offleash_gateway::{Trust, TrustError};
+use offleash_gateway::{Gateway, Trust, TrustError};
 use tokio::time::timeout;
 
 use super::client::Keeper;
@@ -51,13 +51,13 @@ impl Authority {
 
     /// What has to be in the sandbox so that its programs trust the authority, which is made if there is none. Nothing
     /// where the sandbox was made with it.
-    pub(super) fn files(&mut self) -> Result<Files, TrustError> {
+    pub(super) fn files(&mut self, gateway: &Gateway) -> Result<Files, TrustError> {
         if self.built_in {
             return Ok(Vec::new());
         }
         let trust = match &self.trust {
             Some(trust) => Arc::clone(trust),
-            None => Arc::clone(self.trust.insert(Arc::new(Trust::of_this_machine()?))),
+            None => Arc::clone(self.trust.insert(Arc::new(gateway.authority()?))),
         };
         let bytes = |path: std::path::PathBuf| path.into_os_string().into_vec();
         let files = trust_files(&stores(&trust)).into_iter();

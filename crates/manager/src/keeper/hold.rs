@@ -183,7 +183,7 @@ impl Held {
             ..asked.launch
         };
         let descent = launch.spec.descent;
-        let making = SandboxMaking::begin(launch)?;
+        let mut making = SandboxMaking::begin(launch)?;
         let planned = making.plan()?;
         let HeldSandbox { running, setup, .. } = making.make(planned).map_err(Unmade::forget)?;
         // From here on its socket can be found.

@@ -338,8 +338,6 @@ pub enum EndReason {
     Limit(LimitHit),
     /// Its first process ended, which it does not by itself.
     Lost,
-    /// The gateway of its network ended, which it does not by itself.
-    NetworkLost,
     /// A call on the host failed.
     Failed(String),
 }

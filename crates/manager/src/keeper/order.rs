@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use offleash_core::error::{ErrorKind, Explained};
@@ -292,7 +291,7 @@ impl NetworkOrder {
     ///
     /// # Errors
     /// When one is none.
-    pub fn secrets(&self) -> Result<Arc<[Secret]>, OrderError> {
+    pub fn secrets(&self) -> Result<Vec<Secret>, OrderError> {
         self.secrets.iter().map(SecretOrder::secret).collect()
     }
 

@@ -17,7 +17,6 @@ impl Ended {
                 None if self.out_of_memory => "it had no memory left".to_owned(),
                 None => "its first process ended".to_owned(),
             },
-            EndReason::NetworkLost => "the gateway of its network ended".to_owned(),
             EndReason::Failed(_) => "its keeper failed".to_owned(),
         })
     }

@@ -37,7 +37,7 @@ impl Recent {
         }
     }
 
-    fn keep(&mut self, mut line: String) {
+    pub(super) fn keep(&mut self, mut line: String) {
         line.truncate(line.floor_char_boundary(LONGEST));
         if self.lines.len() == KEPT {
             self.lines.pop_front();

@@ -135,6 +135,11 @@ impl SandboxClient for SocketClients {
         }
     }
 
+    fn network_lost(&mut self, line: String) {
+        self.service.log.note(LogLevel::Error, &line);
+        self.refusals.keep(line);
+    }
+
     fn next_turn(&self) -> Option<Instant> {
         let asking = |one: &&Connection| one.stage == Stage::Asking && self.hold.is_none();
         let impatient = self.connections.values().filter(asking);
@@ -419,7 +424,6 @@ pub(super) fn serve(mut running: RunningSandbox, service: Service, clean_up: imp
 fn reason(ending: Ending) -> EndReason {
     match ending {
         Ending::Limit(hit) => EndReason::Limit(hit),
-        Ending::NetworkLost => EndReason::NetworkLost,
         Ending::Killed => EndReason::Killed,
         // The others are those of a run.
         Ending::Lost | Ending::Command(_) | Ending::Interrupted { .. } | Ending::OutputClosed | Ending::ClientDone => {

@@ -66,7 +66,6 @@ fn outcome(ended: &Ended, plan: &Plan) -> Outcome {
             limit: plan.limits.memory.map_or(0, |memory| memory.0),
         },
         EndReason::Lost => failed("the sandbox's first process ended by itself"),
-        EndReason::NetworkLost => failed("the gateway of its network has ended"),
         EndReason::Failed(reason) => failed(reason),
     }
 }

@@ -238,11 +238,11 @@ impl<'a> SandboxMaking<'a> {
     /// As [`offleash_planner::resolve`], and when what is to be outside of the sandbox is not to be had, or the user unknown.
     // In a frame of its own, which is not there while the command runs.
     #[inline(never)]
-    pub(crate) fn plan(&self) -> Result<PlannedSandbox, ManagerError> {
+    pub(crate) fn plan(&mut self) -> Result<PlannedSandbox, ManagerError> {
         let LaunchSpec { spec, id, .. } = &self.launch;
         let trust = network::trust(&spec.network)?;
         let own_root = OwnRoot::ready(spec, self.chosen.ids(), &self.host.state_directory, id)?;
-        let host = Host {
+        let mut host = Host {
             ids: self.chosen.ids(),
             base: own_root.as_ref().map(OwnRoot::parts).transpose()?,
             trust: trust.as_deref().map(network::stores),
@@ -256,6 +256,8 @@ impl<'a> SandboxMaking<'a> {
             ..plan
         };
         let outside = outside(spec, &host, &plan, &basis, trust, command.words())?;
+        secrets::forget_sources(&spec.network.secrets, &mut host);
+        secrets::forget_sources(&spec.network.secrets, &mut self.host);
         if let Some(name) = self.launch.user {
             plan.user_named(name)?;
         }
@@ -351,9 +353,11 @@ fn outside(
     trust: Option<Arc<Trust>>,
     command: &[OsString],
 ) -> Result<Outside, ManagerError> {
+    let secrets = secrets::ready(spec, host, plan, &basis.env, command)?;
     Ok(Outside {
+        process: network::process_ahead(&spec.network, plan.level, trust.as_ref()),
         trust,
-        secrets: secrets::ready(spec, host, plan, &basis.env, command)?,
+        secrets,
         upstream_proxy: network::upstream_proxy(&spec.network, host)?,
         published: PublishedPorts::listen(&spec.network.publish)?,
     })

@@ -6,19 +6,24 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use offleash_core::level::Level;
 use offleash_core::limits::Limits;
 use offleash_core::network::upstream_proxy::{
     NO_PROXY_VARIABLES, PROXY_VARIABLES, ProxyError, ProxySource, UpstreamProxy, parse_no_proxy,
 };
 use offleash_core::network::{Host, HostPort};
 use offleash_core::plan::Environment;
-use offleash_core::record::{Connection, ConnectionVerdict, InboundConnection, NetworkUse, RequestSeen, SecretUse};
+use offleash_core::record::{
+    Connection, ConnectionVerdict, InboundConnection, NetworkLoss, NetworkLossCause, NetworkUse, RequestSeen, SecretUse,
+};
 use offleash_core::spec::NetworkSpec;
-use offleash_gateway::{Account, Audience, Config, Gateway, NamedBy, OPEN_FILES, Outcome, Resolvers, Trust, WayOut};
+use offleash_gateway::{
+    Account, Audience, Config, Gateway, GatewayLoss, GatewayProcess, LossCause, NamedBy, Outcome, Resolvers, Trust,
+    WayOut,
+};
 use offleash_store::rfc3339;
 use offleash_sys::network::NetworkSockets;
 use offleash_sys::network::addresses::OwnAddresses;
-use offleash_sys::rlimit::{self, Resource};
 
 use super::ManagerError;
 use super::published::PublishedPorts;
@@ -75,6 +80,8 @@ pub(crate) struct Outside {
     pub(super) published: PublishedPorts,
     /// The proxy of the owner's network, if everything goes through one.
     pub(super) upstream_proxy: Option<UpstreamProxy>,
+    /// The gateway's process, which makes itself ready while the sandbox is made.
+    pub(super) process: Option<GatewayProcess>,
 }
 
 impl Outside {
@@ -115,22 +122,28 @@ pub(crate) fn stores(trust: &Trust) -> TrustStores {
     }
 }
 
-/// Serves the sockets of a sandbox as `asked`, within `limits`, with what is `outside`.
+/// Starts the process of a gateway ahead, for a sandbox that will have a network; none where that of its `trust` is one. What
+/// keeps it from being started is found again when it is needed.
+pub(super) fn process_ahead(asked: &NetworkSpec, level: Level, trust: Option<&Arc<Trust>>) -> Option<GatewayProcess> {
+    let is_needed = asked.needs_gateway() && level == Level::Process && trust.is_none();
+    is_needed.then(|| GatewayProcess::start().ok()).flatten()
+}
+
+/// Serves the sockets of a sandbox as `asked`, within `limits`, with what is `outside`, of which the gateway takes what it
+/// alone is to have.
 ///
 /// # Errors
 /// `Host` when the gateway cannot be started; the sandbox then has no network.
 pub(super) fn start(
     asked: &NetworkSpec,
     limits: &Limits,
-    outside: &Outside,
+    outside: &mut Outside,
     sockets: NetworkSockets,
 ) -> Result<Gateway, ManagerError> {
     let failed = |source| ManagerError::Host {
         action: "start the gateway of the sandbox's network",
         source,
     };
-    // The sandbox exists already, and keeps the limit that it was started with.
-    rlimit::raise_soft(Resource::OpenFiles, OPEN_FILES).map_err(|error| failed(error.source.into()))?;
     let own = OwnAddresses::watch().map_err(|error| failed(io::Error::other(error)))?;
     let config = Config {
         rules: asked.policy.clone(),
@@ -139,11 +152,12 @@ pub(super) fn start(
         trust: outside.trust.clone(),
         own: own.into(),
         host_ports: asked.host_ports.clone(),
-        published: outside.published.listeners().map_err(failed)?,
+        published: outside.published.take_listeners(),
         limits: limits.clone(),
         asks: asked.asks,
+        process: outside.process.take(),
         way_out: way_out(asked, outside.upstream_proxy.clone()),
-        secrets: Arc::clone(&outside.secrets.secrets),
+        secrets: std::mem::take(&mut outside.secrets.secrets),
         audience: if is_of_server(asked) {
             Audience::Server
         } else {
@@ -258,6 +272,22 @@ pub(super) fn told(account: Account, published: PublishedPorts) -> NetworkUse {
         more_refused_names: account.more_refused_names,
         secrets: account.secrets.into_iter().map(secret).collect(),
         more_secrets: account.more_secrets,
+        lost: account.lost.map(loss),
+    }
+}
+
+/// How a gateway was lost, as the record tells it.
+pub(crate) fn loss(loss: GatewayLoss) -> NetworkLoss {
+    let (cause, signal, code) = match loss.cause {
+        LossCause::Signaled(signal) => (NetworkLossCause::Signaled, Some(signal), None),
+        LossCause::Exited(code) => (NetworkLossCause::Exited, None, Some(code)),
+        LossCause::Misbehaved => (NetworkLossCause::Misbehaved, None, None),
+    };
+    NetworkLoss {
+        at: rfc3339(loss.at),
+        cause,
+        signal,
+        code,
     }
 }
 

@@ -69,7 +69,7 @@ impl Prepared {
     /// As [`super::run`].
     pub fn make(spec: SandboxSpec, state: &StateDirectory, env: &Environment) -> Result<Self, ManagerError> {
         let mounts = Mounts::watch()?;
-        let making = SandboxMaking::begin(LaunchSpec {
+        let mut making = SandboxMaking::begin(LaunchSpec {
             spec,
             id: new_id()?,
             state: StateSource::Open(state),

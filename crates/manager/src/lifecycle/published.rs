@@ -15,7 +15,8 @@ pub(super) struct PublishedPorts(Vec<Listening>);
 
 #[derive(Debug)]
 struct Listening {
-    listener: TcpListener,
+    /// Until the gateway has it.
+    listener: Option<TcpListener>,
     address: SocketAddr,
     asked: Publish,
 }
@@ -32,7 +33,7 @@ impl PublishedPorts {
                 let listener = TcpListener::bind(wanted)?;
                 let address = listener.local_addr()?;
                 Ok(Listening {
-                    listener,
+                    listener: Some(listener),
                     address,
                     asked: *asked,
                 })
@@ -42,11 +43,11 @@ impl PublishedPorts {
         listening.collect::<Result<_, _>>().map(Self)
     }
 
-    /// What a gateway serves.
-    pub(super) fn listeners(&self) -> io::Result<Vec<Published>> {
-        let published = self.0.iter().map(|listening| {
-            Ok(Published {
-                listener: listening.listener.try_clone()?,
+    /// What a gateway serves. Nothing of it stays here, so that nobody listens any more when the gateway ends.
+    pub(super) fn take_listeners(&mut self) -> Vec<Published> {
+        let published = self.0.iter_mut().filter_map(|listening| {
+            Some(Published {
+                listener: listening.listener.take()?,
                 port: listening.asked.port,
             })
         });

@@ -128,9 +128,6 @@ impl ExecutedCommand<'_> {
             Ending::Limit(hit) => limit_outcome(hit),
             Ending::Interrupted { signal } => Outcome::Interrupted { signal: *signal },
             Ending::OutputClosed => signaled(SIGPIPE),
-            Ending::NetworkLost => Outcome::Failed {
-                message: "the gateway of its network has ended; what it was doing there was cut off".to_owned(),
-            },
             // It ended before anybody looked.
             Ending::Command(_) | Ending::Lost if let Some(hit) = changes_hit(self.executed) => limit_outcome(hit),
             // Whatever the command made of that: of a sandbox without memory left nothing is to be believed, and whether the

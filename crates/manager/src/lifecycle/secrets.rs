@@ -5,9 +5,8 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use offleash_core::error::{ErrorKind, Explained};
 use offleash_core::network::secret::{
@@ -16,7 +15,9 @@ use offleash_core::network::secret::{
 use offleash_core::plan::{Entry, Environment, Node, Plan};
 use offleash_core::spec::SandboxSpec;
 use offleash_core::text::Text;
+use offleash_sys::process;
 use offleash_sys::rlimit::{self, Resource};
+use zeroize::Zeroize as _;
 
 use offleash_planner::{Host, absolute};
 
@@ -100,7 +101,8 @@ pub enum SecretsError {
 /// The secrets of a run, and the variables by which the sandbox knows of them.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
-    pub(super) secrets: Arc<[Secret]>,
+    /// The gateway takes them.
+    pub(super) secrets: Vec<Secret>,
     pub(super) variables: Environment,
 }
 
@@ -134,8 +136,26 @@ pub(super) fn ready(
     let variable = |secret: &Secret| (OsString::from(&secret.spec.name), secret.placeholder.as_str().into());
     Ok(Ready {
         variables: secrets.iter().map(variable).collect(),
-        secrets: secrets.into(),
+        secrets,
     })
+}
+
+/// Wipes the values that came from variables of this process, here and in its environment: the gateway is to have them alone.
+pub(super) fn forget_sources(asked: &[SecretSpec], host: &mut Host) {
+    for secret in asked {
+        let SecretSource::Variable(variable) = &secret.source else {
+            continue;
+        };
+        for (_, value) in host
+            .env
+            .iter_mut()
+            .filter(|(name, _)| name.as_os_str() == variable.as_str())
+        {
+            std::mem::take(value).into_vec().zeroize();
+        }
+        // With another thread it stays where it is: nobody is to write what that may read.
+        let _wiped = process::wipe_variable(variable.as_bytes());
+    }
 }
 
 fn forbid_dumps() -> Result<(), SecretsError> {

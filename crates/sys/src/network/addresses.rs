@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
@@ -28,13 +29,20 @@ const ROUTE_STEP: &str = "asking whether an address leads to this machine";
 /// If the kernel does not answer, or not in a form that we know; `EAGAIN` if the list changes all the time.
 pub fn own_addresses() -> Result<BTreeSet<IpAddr>, NetworkError> {
     let failed = |source| NetworkError::Talking { step: STEP, source };
-    let netlink = NetlinkSocket::open(NetlinkFamily::Route).map_err(failed)?;
+    list_all(&NetlinkSocket::open(NetlinkFamily::Route).map_err(failed)?)
+}
+
+/// The list once it did not change while it was told.
+fn list_all(netlink: &NetlinkSocket) -> Result<BTreeSet<IpAddr>, NetworkError> {
     for _ in 0..ATTEMPTS {
-        if let Some(found) = list(&netlink)? {
+        if let Some(found) = list(netlink)? {
             return Ok(found);
         }
     }
-    Err(failed(Errno::AGAIN.into()))
+    Err(NetworkError::Talking {
+        step: STEP,
+        source: Errno::AGAIN.into(),
+    })
 }
 
 /// The addresses of this machine at any time: the kernel tells when one comes or goes.
@@ -58,8 +66,22 @@ impl OwnAddresses {
             source,
         })?;
         // What changes from here on is told.
-        let known = own_addresses()?.into_iter().collect();
+        let known = list_all(&routes)?.into_iter().collect();
         Ok(Self { changes, routes, known })
+    }
+
+    /// Those of another process of ours, which sent [`Self::into_descriptors`]. They are listed when they are asked for.
+    pub fn from_descriptors([changes, routes]: [OwnedFd; 2]) -> Self {
+        Self {
+            changes: NetlinkSocket::from_descriptor(changes),
+            routes: NetlinkSocket::from_descriptor(routes),
+            known: Vec::new(),
+        }
+    }
+
+    /// What another process needs to know them, though it may make no such sockets.
+    pub fn into_descriptors(self) -> [OwnedFd; 2] {
+        [self.changes.into_descriptor(), self.routes.into_descriptor()]
     }
 
     /// Every address that there is now. A system call where none came or went since the last time.
@@ -70,7 +92,7 @@ impl OwnAddresses {
         if self.have_changed() {
             // Until they could be listed, they count as unknown.
             self.known.clear();
-            self.known.extend(own_addresses()?);
+            self.known.extend(list_all(&self.routes)?);
         }
         Ok(&self.known)
     }

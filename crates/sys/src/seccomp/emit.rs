@@ -33,9 +33,20 @@ const UNKNOWN: u32 = SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
 
 /// The program for these options, in the order in which the kernel runs it.
 pub(super) fn program(options: &Options) -> Vec<sock_filter> {
-    let mut builder = ProgramBuilder::new(options.notify);
+    program_of(&NumberRanges::of(options), options.notify)
+}
+
+/// The program that lets pass what `rule` has a rule for, and answers `otherwise` to every other call.
+pub(super) fn program_by(rule: impl Fn(u32) -> Option<&'static CallRule>, otherwise: i32) -> Vec<sock_filter> {
+    let unknown = JumpTarget::Answer(SECCOMP_RET_ERRNO | otherwise.cast_unsigned());
+    let target = |number| rule(number).map_or(unknown, |rule| JumpTarget::of(rule, false));
+    program_of(&NumberRanges::by(target, unknown), false)
+}
+
+fn program_of(ranges: &NumberRanges, notify: bool) -> Vec<sock_filter> {
+    let mut builder = ProgramBuilder::new(notify);
     let kill = builder.result(SECCOMP_RET_KILL_PROCESS);
-    let search = builder.search(&NumberRanges::of(options));
+    let search = builder.search(ranges);
     let by_number = builder.load(NUMBER_AT, search);
     let right_architecture = builder.branch(BPF_JEQ, ARCHITECTURE, by_number, kill);
     builder.load(ARCHITECTURE_AT, right_architecture);
@@ -89,17 +100,25 @@ struct NumberRanges {
 
 impl NumberRanges {
     fn of(options: &Options) -> NumberRanges {
+        let unknown = JumpTarget::Answer(UNKNOWN);
+        let by_table = |number: u32| match table::by_number(usize::try_from(number).unwrap_or(usize::MAX)) {
+            Some(entry) => JumpTarget::of(entry.rule(options), options.notify),
+            None => unknown,
+        };
+        Self::by(by_table, unknown)
+    }
+
+    /// By what `target` says of each number of the table, and with `beyond` for every one above.
+    fn by(target: impl Fn(u32) -> JumpTarget, beyond: JumpTarget) -> NumberRanges {
         let mut found = NumberRanges {
             ranges: Vec::with_capacity(128),
             picked: Vec::with_capacity(64),
         };
-        for (first, number) in (0_u32..).zip(0..table::END) {
-            let target = match table::by_number(number) {
-                Some(entry) => JumpTarget::of(entry.rule(options), options.notify),
-                None => JumpTarget::Answer(UNKNOWN),
-            };
-            found.add(first, target);
+        let end = u32::try_from(table::END).unwrap_or(u32::MAX);
+        for number in 0..end {
+            found.add(number, target(number));
         }
+        found.add(end, beyond);
         found.picked.sort_unstable_by_key(|(number, _)| *number);
         found
     }

@@ -14,6 +14,7 @@ mod emit;
 mod notify;
 mod numbers;
 mod rule;
+mod service;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -75,6 +76,14 @@ pub fn compile(options: &Options) -> Filter {
     Filter {
         program: emit::program(options),
         asks: options.notify || options.observe_connect,
+    }
+}
+
+/// Compiles the filter of a process of our own that serves sockets which it is handed (`service`).
+pub fn compile_service() -> Filter {
+    Filter {
+        program: service::program(),
+        asks: false,
     }
 }
 

@@ -177,7 +177,7 @@ impl TableEntry {
     clippy::cast_sign_loss,
     reason = "checked in the line above"
 )]
-const fn number_of(number: libc::c_long) -> u32 {
+pub(super) const fn number_of(number: libc::c_long) -> u32 {
     assert!(number >= 0 && number < 1024, "a system call's number");
     number as u32
 }

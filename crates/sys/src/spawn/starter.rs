@@ -29,7 +29,7 @@ impl Starter {
     /// # Errors
     /// As [`super::spawn`].
     pub fn spawn(self, request: &Spawn<'_>) -> Result<Spawned, SpawnError> {
-        spawn_by(Some(self), request)
+        spawn_by(Some(self), None, request)
     }
 }
 

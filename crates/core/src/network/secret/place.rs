@@ -7,7 +7,7 @@ use crate::error::{ErrorKind, Explained};
 use crate::text::Text;
 
 /// A place in a request, as text `bearer`, `basic`, `header:NAME`, `query:NAME` or `sigv4`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub enum SecretPlace {
     /// The token of `Authorization: Bearer` (RFC 6750, 2.1).
     Bearer,

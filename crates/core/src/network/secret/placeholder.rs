@@ -8,7 +8,7 @@ use super::SecretValue;
 /// enough, its length. Everything but the beginning is random, 128 bits and more; nothing is derived from the value.
 ///
 /// It has letters, digits, `-`, `_` and `.` alone, so that it looks the same in a header and in a URL.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Placeholder(String);
 
 /// Beginnings by which the makers of keys let them be known; of two that fit, the longer one comes first.

@@ -5,6 +5,7 @@ use core::fmt;
 use zeroize::Zeroizing;
 
 use crate::error::{ErrorKind, Explained};
+use crate::network::confidential;
 
 /// The shortest value: one that is shorter occurs by chance in what servers answer, where it could not be told apart.
 pub const SHORTEST_VALUE: usize = 8;
@@ -12,8 +13,10 @@ pub const SHORTEST_VALUE: usize = 8;
 /// The longest value: servers take heads of not much more.
 pub const LONGEST_VALUE: usize = 8 * 1024;
 
-/// The value of a secret. Neither `Debug` nor `Display` show it.
-pub struct SecretValue(Zeroizing<Vec<u8>>);
+/// The value of a secret. Neither `Debug` nor `Display` show it, and serde writes it in no form that people read.
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
+pub struct SecretValue(#[serde(with = "confidential")] Zeroizing<Vec<u8>>);
 
 /// Bytes that are no value of a secret; what they are is not said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

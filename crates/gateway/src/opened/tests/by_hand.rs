@@ -217,7 +217,7 @@ fn a_client_waits_for_leave_to_send_its_body_and_goes_on() {
 }
 
 /// A server of one connection: says `answer` to the first request on it, and then everything that it is sent.
-async fn stubborn(internet: Arc<Trust>, answer: &'static str, met: Rc<Met>) -> u16 {
+async fn stubborn(internet: Arc<GatewayTrust>, answer: &'static str, met: Rc<Met>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let host: Host = "127.0.0.1".parse().unwrap();
@@ -256,7 +256,7 @@ async fn stubborn(internet: Arc<Trust>, answer: &'static str, met: Rc<Met>) -> u
 
 /// A gateway before a server that says `answer`.
 async fn before(answer: &'static str) -> Setting {
-    let internet = Arc::new(Trust::with_roots(Vec::new()).unwrap());
+    let internet = Arc::new(GatewayTrust::with_roots(Vec::new()).unwrap());
     let root = internet.authority().der().clone();
     let met = Rc::<Met>::default();
     let port = stubborn(internet, answer, Rc::clone(&met)).await;

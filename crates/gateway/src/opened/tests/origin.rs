@@ -35,7 +35,7 @@ impl Drop for Answering {
 }
 
 /// A server that says what it was asked, on connections of which each ends after `most` requests.
-pub(super) async fn server(protocol: &'static [u8], internet: Arc<Trust>, met: Rc<Met>, most: usize) -> u16 {
+pub(super) async fn server(protocol: &'static [u8], internet: Arc<GatewayTrust>, met: Rc<Met>, most: usize) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let host: Host = "127.0.0.1".parse().unwrap();

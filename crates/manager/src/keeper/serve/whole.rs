@@ -5,7 +5,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Instant;
 
 use offleash_core::network::upstream_proxy::ProxySource;
-use offleash_gateway::Reach;
+use offleash_gateway::{Gateway, Reach};
 use offleash_isolation::sandbox::Measure;
 use offleash_sys::socket;
 
@@ -52,7 +52,7 @@ impl SocketClients {
         if port == 0 {
             return Err(invalid("no program listens on port 0"));
         }
-        let gateway = held.gateway.ok_or_else(no_network)?;
+        let gateway = serving_gateway(held)?;
         let Some(connection) = self.connections.get(&client) else {
             return Ok(());
         };
@@ -70,7 +70,7 @@ impl SocketClients {
         network: &NetworkOrder,
     ) -> Outcome {
         let spec = network.spec().map_err(|error| invalid(&with_causes(&error)))?;
-        let gateway = held.gateway.ok_or_else(no_network)?;
+        let gateway = serving_gateway(held)?;
         let trust = self.service.authority.trust();
         if spec.opens() && trust.is_none() {
             return Err(invalid("headers are to be set, and the sandbox has no authority yet"));
@@ -95,13 +95,11 @@ impl SocketClients {
 
     /// The sandbox's authority, which is made if it has none, and what its programs must find to trust it.
     pub(super) fn authority(&mut self, held: &mut LoopSandbox<'_>, client: Client) -> Outcome {
-        if held.gateway.is_none() {
-            return Err(no_network());
-        }
+        let gateway = serving_gateway(held)?;
         let files = self
             .service
             .authority
-            .files()
+            .files(gateway)
             .map_err(|error| KeeperFailure::Unsupported {
                 operation: format!("open TLS: {}", with_causes(&error)),
             })?;
@@ -132,6 +130,17 @@ impl SocketClients {
             disk_limit_bytes: bounds.disk_bytes,
         };
         self.answer(client, &KeeperReply::Usage(usage));
+    }
+}
+
+/// The gateway, if there is one that serves.
+fn serving_gateway<'a>(held: &LoopSandbox<'a>) -> Result<&'a Gateway, KeeperFailure> {
+    let gateway = held.gateway.ok_or_else(no_network)?;
+    match gateway.has_ended() {
+        true => Err(KeeperFailure::Failed {
+            reason: "the gateway of its network has ended".to_owned(),
+        }),
+        false => Ok(gateway),
     }
 }
 

@@ -5,6 +5,7 @@ mod kernel;
 mod machine;
 mod neighbours;
 mod program;
+mod service;
 mod supervisor;
 
 use super::Options;
