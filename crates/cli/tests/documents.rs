@@ -56,7 +56,7 @@ fn cell(text: &str) -> String {
 // ---- docs/cli.md
 
 /// Every command, each with its own help.
-const COMMANDS: [&[&str]; 46] = [
+const COMMANDS: [&[&str]; 53] = [
     &[],
     &["run"],
     &["diff"],

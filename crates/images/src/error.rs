@@ -304,6 +304,9 @@ impl Explained for ImageError {
             Self::MissingBlob { .. } => "pull or load the image again",
             Self::Ids { .. } => "`offleash doctor` says what is missing; `--ids single` does without subordinate ids",
             Self::Credentials { .. } => "correct Docker's `config.json`, or name another with `DOCKER_CONFIG`",
+            Self::Malformed { .. } => "make sure that it is an image of OCI or Docker, and that all of it is there",
+            Self::Setting { .. } => "correct it, or leave it out",
+            Self::TooLarge { .. } => "use a smaller image, or make sure that it is one",
             Self::Layer { source, .. } if source.kind() == ErrorKind::Denied => {
                 "the layer was not made by a usual tool, or somebody means harm; nothing was unpacked"
             }

@@ -83,6 +83,7 @@ fn kind_in_json(kind: &str) -> &'static str {
         "Option<ChangeSummary>" => "[change summary](#changesummary) or null",
         "Option<NetworkUse>" => "[use of the network](#networkuse) or null",
         "Option<NetworkLoss>" => "[loss of the network](#networkloss) or null",
+        "Option<ImageUse>" => "[image](#imageuse) or null",
         "Vec<PublishedPort>" => "list of [published ports](#publishedport)",
         "Vec<InboundConnection>" => "list of [inbound connections](#inboundconnection)",
         "Vec<Connection>" => "list of [connections](#connection)",

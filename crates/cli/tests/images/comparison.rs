@@ -127,8 +127,8 @@ fn an_image_of_the_host_s_files_is_what_umoci_makes_of_it() {
     let site = Site::new();
     let [first, second] = ["first", "second"].map(|name| site.root().join(name));
     // Of every kind that packages have: links of both kinds, modes, owners, times, long names, holes.
-    let script = r#"set -e; mkdir -p "$1/usr/share" "$1/var" "$2/usr/share/doc"
-        cp -a /usr/share/doc "$1/usr/share/"; cp -a /etc/alternatives "$1/var/"; cp -a /var/lib/dpkg/info "$1/var/" 2>/dev/null || true
+    let script = r#"set -e; mkdir -p "$1/usr/share/doc" "$1/var" "$2/usr/share/doc"
+        cp -a $(ls -d /usr/share/doc/* | head -100) "$1/usr/share/doc/"; cp -a /etc/alternatives "$1/var/"
         mkdir -p "$1/var/mail"; chmod 2775 "$1/var/mail"; chown 8:8 "$1/var/mail"; mkfifo "$1/var/pipe"; chmod 0 "$1/var/pipe"
         truncate -s 5M "$1/var/holes"; echo end >>"$1/var/holes"; ln "$1/var/holes" "$1/var/linked"; ln -s linked "$1/var/link"
         long=$(printf 'n%.0s' $(seq 200)); mkdir -p "$1/var/$long/$long"; echo x >"$1/var/$long/$long/$long"; ln -s "$long/$long/$long" "$1/var/far"
@@ -152,7 +152,7 @@ fn an_image_of_the_host_s_files_is_what_umoci_makes_of_it() {
     for (number, format) in ["--format=pax", "--format=gnu"].into_iter().enumerate() {
         let site = Site::new();
         let layers = [tar(&first, format), tar(&second, format)];
-        let layout = Layout::new(&site.root().join("host"), &layers, &serde_json::json!({}));
+        let layout = Layout::write(&site.root().join("host"), &layers, &serde_json::json!({}));
         compare(&site, &layout, "localhost/host:t");
         assert!(number < 2);
     }
@@ -165,7 +165,7 @@ fn each_compression_makes_the_same_of_a_layer() {
     fs::create_dir(&directory).unwrap();
     fs::write(directory.join("file"), b"some words ".repeat(10_000)).unwrap();
     let plain = layer(&directory, "0");
-    let layout = Layout::new(&site.root().join("plain"), &[plain], &serde_json::json!({}));
+    let layout = Layout::write(&site.root().join("plain"), &[plain], &serde_json::json!({}));
     site.succeed(["image", "load", "-q", layout.to_str().unwrap()]);
     for format in ["gzip", "zstd"] {
         let to = site.root().join(format);

@@ -14,7 +14,7 @@ pub(crate) struct Layout;
 
 impl Layout {
     /// Writes an image of these layers, called `t`, with what it says of its programs.
-    pub(crate) fn new(directory: &Path, layers: &[Vec<u8>], process: &Value) -> PathBuf {
+    pub(crate) fn write(directory: &Path, layers: &[Vec<u8>], process: &Value) -> PathBuf {
         fs::create_dir_all(directory.join("blobs/sha256")).unwrap();
         let keep = |bytes: &[u8], kind: &str| {
             let digest = sha256(directory, bytes);
@@ -65,7 +65,7 @@ pub(crate) fn layer(directory: &Path, owner: &str) -> Vec<u8> {
     command
         .arg("-C")
         .arg(directory)
-        .args(["--numeric-owner", "--sort=name", "--xattrs", "-c"]);
+        .args(["--numeric-owner", "--sort=name", "--format=gnu", "-c"]);
     command.arg(format!("--owner={owner}")).arg(format!("--group={owner}"));
     let output = command.arg(".").output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
@@ -155,7 +155,7 @@ impl Busybox {
             "Env": ["PATH=/bin", "OF_THE_IMAGE=yes"], "WorkingDir": "/work", "Cmd": ["own"],
             "Entrypoint": ["sh", "-c", "echo its $0"],
         });
-        let layout = Layout::new(&site.join("box"), &layers, &process);
+        let layout = Layout::write(&site.join("box"), &layers, &process);
         Some(layout)
     }
 }
@@ -172,7 +172,7 @@ fn dynamic(program: &Path) -> bool {
 
 /// An image of the host's Python and what it is linked to; `None`, and said so, where there is none.
 pub(crate) fn python(site: &Path) -> Option<PathBuf> {
-    let script = r#"set -e; root=$1; python=$(readlink -f /usr/bin/python3); library=$(python3 -c 'import os; print(os.path.dirname(os.__file__))')
+    let script = r#"set -e; root=$1; python=$(readlink -f /usr/bin/python3); library=$(/usr/bin/python3 -c 'import os; print(os.path.dirname(os.__file__))')
         mkdir -p "$root/usr/bin" "$root/tmp" "$root$library"; ln -s usr/lib "$root/lib"; ln -s usr/lib64 "$root/lib64"; ln -s usr/bin "$root/bin"; mkdir -p "$root/usr/lib" "$root/usr/lib64"
         cp "$python" "$root/usr/bin/python3"
         for part in json encodings collections importlib re lib-dynload; do cp -rL "$library/$part" "$root$library/"; done
@@ -192,5 +192,5 @@ pub(crate) fn python(site: &Path) -> Option<PathBuf> {
         return None;
     }
     let process = json!({ "Env": ["PATH=/usr/bin", "PYTHONDONTWRITEBYTECODE=1"], "Cmd": ["python3"] });
-    Some(Layout::new(&site.join("python"), &[layer(&root, "0")], &process))
+    Some(Layout::write(&site.join("python"), &[layer(&root, "0")], &process))
 }

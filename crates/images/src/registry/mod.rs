@@ -233,4 +233,6 @@ fn challenges_of(response: &Response<Incoming>) -> Vec<String> {
 }
 
 #[cfg(test)]
+mod testing;
+#[cfg(test)]
 mod tests;

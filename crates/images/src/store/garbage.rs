@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::layers::{NEW, remove_layer};
-use super::{BLOBS, IdNamespace, ImageStore, PARTIAL, lock};
+use super::{BLOBS, IdNamespace, ImageStore, PARTIAL, REFERENCES, lock};
 use crate::digest::chain_ids;
 use crate::error::ImageError;
 use crate::unpack::LayerOwnership;
@@ -92,6 +92,11 @@ impl ImageStore {
             blobs.insert(manifest.config.digest.hex());
             blobs.extend(manifest.layers.iter().map(|layer| layer.digest.hex()));
             chains.extend(chain_ids(&config.diff_ids).iter().map(crate::ImageDigest::hex));
+        }
+        // What somebody was writing who was ended.
+        let references = entries(&self.path.join(REFERENCES))?.into_iter();
+        for path in references.filter(|path| path.extension().is_none_or(|extension| extension != "json")) {
+            fs::remove_file(&path).map_err(ImageError::file("removing", &path))?;
         }
         let mut report = PruneReport::default();
         for path in entries(&self.path.join(BLOBS))?
