@@ -53,7 +53,7 @@ fn json_of(message: &DescriptorProto, field: &FieldDescriptorProto) -> Vec<Strin
     if has_presence && !is_list {
         rules.push("skip_serializing_if = \"Option::is_none\"".to_owned());
     }
-    let json = |name: &str| format!("crate::connect::json::{name}");
+    let json = |name: &str| format!("crate::e2b::connect::json::{name}");
     let reads = |name: &str| format!("deserialize_with = \"{}\"", json(name));
     match field.r#type() {
         _ if is_list => rules.push(reads("nullable")),
@@ -92,14 +92,14 @@ impl ServiceGenerator for MethodTable {
         };
         let row = |method: &Method| {
             format!(
-                "    (\"{}\", crate::connect::Kind::{}),\n",
+                "    (\"{}\", crate::e2b::connect::CallKind::{}),\n",
                 method.proto_name,
                 kind(method)
             )
         };
         let rows: String = service.methods.iter().map(row).collect();
         text.push_str(&format!(
-            "/// The methods of `{}.{}`, and how each is called.\npub const METHODS: [(&str, crate::connect::Kind); {}] = [\n{rows}];\n",
+            "/// The methods of `{}.{}`, and how each is called.\npub const METHODS: [(&str, crate::e2b::connect::CallKind); {}] = [\n{rows}];\n",
             service.package,
             service.proto_name,
             service.methods.len()
@@ -113,7 +113,7 @@ fn generated() -> Vec<(&'static str, String)> {
     let mut config = Config::new();
     config
         .btree_map(["."])
-        .extern_path(TIMESTAMP, "crate::connect::Timestamp")
+        .extern_path(TIMESTAMP, "crate::e2b::connect::Timestamp")
         .service_generator(Box::new(MethodTable))
         .message_attribute(".", "#[derive(::serde::Serialize, ::serde::Deserialize)]")
         .message_attribute(".", "#[serde(rename_all = \"camelCase\", default)]");
@@ -148,9 +148,11 @@ fn generated() -> Vec<(&'static str, String)> {
             let text = fs::read_to_string(out.path().join(package).with_extension("rs")).unwrap();
             let mut text = text.replace("pub ", "pub(crate) ");
             for (_, kind) in enumerations.iter().filter(|(of, _)| of == package) {
-                text.push_str(&format!("crate::connect::json::enumeration!({kind});\n"));
+                text.push_str(&format!("crate::e2b::connect::json::enumeration!({kind});\n"));
             }
-            let header = format!("// Made of proto/{package}.proto by xtask/tests/messages.rs; change those.\n\n");
+            let header = format!(
+                "//! The messages of `proto/{package}.proto`. Made of it by xtask/tests/messages.rs; change those.\n\n"
+            );
             (*package, header + &text)
         })
         .collect()
@@ -159,7 +161,7 @@ fn generated() -> Vec<(&'static str, String)> {
 #[test]
 fn the_committed_messages_are_those_of_the_protocol() {
     for (package, text) in generated() {
-        let path = root().join("src/envd/messages").join(package).with_extension("rs");
+        let path = root().join("src/e2b/envd/messages").join(package).with_extension("rs");
         if std::env::var_os("OFFLEASH_UPDATE_MESSAGES").is_some() {
             fs::write(&path, &text).unwrap();
         }

@@ -4,7 +4,7 @@ use offleash_core::exec::{ExecEnd, OutputStream};
 use offleash_interpreter::cell::{CellEnd, CellError, CellEvent, Death};
 use offleash_interpreter::result::CellResult;
 
-use crate::time;
+use crate::http::time;
 
 /// Something that happened to a cell, in order; the last is [`RenderedEvent::End`].
 #[derive(Debug, Clone, PartialEq)]

@@ -4,12 +4,12 @@ use http::StatusCode;
 use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_interpreter::error::ContextError;
 
-use crate::answer::Refusal;
-use crate::failure;
+use crate::http::answer::ApiRefusal;
+use crate::http::failure;
 use crate::journal::Journal;
 
 /// What a client is told of an error of contexts; the owner hears of those that are ours.
-pub(crate) fn context_refusal(journal: &dyn Journal, error: &ContextError) -> Refusal {
+pub(crate) fn context_refusal(journal: &dyn Journal, error: &ContextError) -> ApiRefusal {
     let status = match error.kind() {
         // Contexts and cells are the caller's to have fewer of.
         ErrorKind::Exhausted => StatusCode::TOO_MANY_REQUESTS,
@@ -18,8 +18,8 @@ pub(crate) fn context_refusal(journal: &dyn Journal, error: &ContextError) -> Re
     if failure::is_ours(status) {
         let told = "the sandbox does not run code";
         failure::record(journal, told, error);
-        return Refusal::new(status, told);
+        return ApiRefusal::new(status, told);
     }
     let hint = error.hint().map_or_else(String::new, |hint| format!("; {hint}"));
-    Refusal::new(status, format!("{error}{hint}")).final_answer()
+    ApiRefusal::new(status, format!("{error}{hint}")).final_answer()
 }

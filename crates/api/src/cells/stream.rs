@@ -9,8 +9,8 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
 use super::{CellEvents, RenderedEvent};
-use crate::body::Body;
-use crate::driven::driven;
+use crate::http::body::Body;
+use crate::http::driven::driven;
 
 /// The type of such an answer.
 pub(crate) const NDJSON: &str = "application/x-ndjson";

@@ -10,7 +10,7 @@ use super::{Client, ClientError, encoded};
 /// The most events that a daemon tells at once.
 const PAGE: i64 = 1000;
 /// How long it is waited for the account of an end, and how often it is asked for.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const EVERY: Duration = Duration::from_millis(100);
 
 /// How a sandbox ended.
@@ -80,7 +80,7 @@ impl Client {
 
     /// Why the answer about a command in the sandbox `id` was cut; waits a moment for the account of an end.
     pub fn why_cut(&self, id: &str, cut: ClientError) -> ClientError {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
         loop {
             match self.running(id) {
                 Err(ClientError::NotRunning { .. }) => return ClientError::ServerEnded { id: id.to_owned() },

@@ -18,11 +18,11 @@ use rustix::event::EventfdFlags;
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use self::messages::{Messages, news_of};
+use self::messages::{MessageStream, news_of};
 use super::transport;
-use super::{Client, ClientError, Target, malformed};
-use crate::body;
-use crate::envd::ENDS_WITH_CLIENT;
+use super::{Client, ClientError, ClientTarget, malformed};
+use crate::e2b::envd::ENDS_WITH_CLIENT;
+use crate::http::body;
 
 /// Input that is on the way and not taken yet, in bytes.
 const WINDOW: usize = 256 << 10;
@@ -61,7 +61,7 @@ pub enum News {
 
 /// What is asked of a command.
 #[derive(Debug)]
-enum Ask {
+enum ExecAsk {
     Input(Vec<u8>),
     CloseInput,
     Signal(i32),
@@ -72,13 +72,13 @@ enum Ask {
 #[derive(Debug)]
 pub struct Exec {
     news: mpsc::Receiver<Result<News, ClientError>>,
-    asks: Option<mpsc::UnboundedSender<Ask>>,
-    shared: Arc<Shared>,
+    asks: Option<mpsc::UnboundedSender<ExecAsk>>,
+    shared: Arc<ExecShared>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ExecShared {
     /// Readable when there is news.
     wake: OwnedFd,
     /// Input that is on the way.
@@ -98,14 +98,14 @@ impl Client {
         };
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let wake = rustix::event::eventfd(0, flags).map_err(|error| local(error.into()))?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ExecShared {
             wake,
             unacknowledged: AtomicUsize::new(0),
         });
         let (send_news, news) = mpsc::channel(QUEUE);
         let (asks, asked) = mpsc::unbounded_channel();
         let runtime = transport::runtime()?;
-        let conversation = Conversation {
+        let conversation = ExecConversation {
             socket: self.socket.clone(),
             target,
             news: send_news,
@@ -157,25 +157,25 @@ impl Exec {
     /// Gives input, at most [`Self::window`] bytes.
     pub fn input(&self, bytes: Vec<u8>) {
         self.shared.unacknowledged.fetch_add(bytes.len(), Ordering::Relaxed);
-        self.ask(Ask::Input(bytes));
+        self.ask(ExecAsk::Input(bytes));
     }
 
     /// No input follows.
     pub fn close_input(&self) {
-        self.ask(Ask::CloseInput);
+        self.ask(ExecAsk::CloseInput);
     }
 
     /// Sends a signal: `SIGHUP`, `SIGINT`, `SIGQUIT`, `SIGTERM` or `SIGKILL`.
     pub fn signal(&self, signal: i32) {
-        self.ask(Ask::Signal(signal));
+        self.ask(ExecAsk::Signal(signal));
     }
 
     /// Tells its terminal a size.
     pub fn resize(&self, size: TerminalSize) {
-        self.ask(Ask::Resize(size));
+        self.ask(ExecAsk::Resize(size));
     }
 
-    fn ask(&self, ask: Ask) {
+    fn ask(&self, ask: ExecAsk) {
         if let Some(asks) = &self.asks {
             // Nobody takes it when the command has ended.
             let _ended = asks.send(ask);
@@ -194,7 +194,7 @@ impl Drop for Exec {
     }
 }
 
-impl Shared {
+impl ExecShared {
     fn wake(&self) {
         // It can only be full, and is readable then.
         let _is_readable = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
@@ -202,15 +202,15 @@ impl Shared {
 }
 
 /// The other thread's part.
-struct Conversation {
+struct ExecConversation {
     socket: PathBuf,
-    target: Target,
+    target: ClientTarget,
     news: mpsc::Sender<Result<News, ClientError>>,
-    shared: Arc<Shared>,
+    shared: Arc<ExecShared>,
 }
 
-impl Conversation {
-    async fn hold(self, start: ExecStart, asked: mpsc::UnboundedReceiver<Ask>) {
+impl ExecConversation {
+    async fn hold(self, start: ExecStart, asked: mpsc::UnboundedReceiver<ExecAsk>) {
         let is_terminal = start.tty.is_some();
         let ended = tokio::select! {
             ended = self.follow(&start, is_terminal, asked) => ended,
@@ -227,7 +227,7 @@ impl Conversation {
         &self,
         start: &ExecStart,
         is_terminal: bool,
-        mut asked: mpsc::UnboundedReceiver<Ask>,
+        mut asked: mpsc::UnboundedReceiver<ExecAsk>,
     ) -> Result<(), ClientError> {
         let mut messages = self.start(start).await?;
         let mut asking: Option<tokio::task::JoinHandle<()>> = None;
@@ -242,7 +242,7 @@ impl Conversation {
             if let News::Started(pid) = news {
                 let (_, closed) = mpsc::unbounded_channel();
                 let asked = std::mem::replace(&mut asked, closed);
-                let asker = Asker {
+                let asker = ExecAsker {
                     socket: self.socket.clone(),
                     target: self.target.clone(),
                     shared: Arc::clone(&self.shared),
@@ -265,7 +265,7 @@ impl Conversation {
         outcome
     }
 
-    async fn start(&self, start: &ExecStart) -> Result<Messages, ClientError> {
+    async fn start(&self, start: &ExecStart) -> Result<MessageStream, ClientError> {
         const PATH: &str = "/process.Process/Start";
         let mut process = json!({
             "cmd": start.argv.first(),
@@ -291,26 +291,26 @@ impl Conversation {
             .header(ENDS_WITH_CLIENT, "1")
             .body(body::full(frame));
         let answer = transport::send(&self.socket, transport::built(request, PATH)?, PATH).await?;
-        Ok(Messages::of(answer))
+        Ok(MessageStream::of(answer))
     }
 }
 
 /// Passes on what is asked, one after another.
-struct Asker {
+struct ExecAsker {
     socket: PathBuf,
-    target: Target,
-    shared: Arc<Shared>,
+    target: ClientTarget,
+    shared: Arc<ExecShared>,
     pid: u32,
     is_terminal: bool,
 }
 
-impl Asker {
-    async fn serve(self, mut asked: mpsc::UnboundedReceiver<Ask>) {
+impl ExecAsker {
+    async fn serve(self, mut asked: mpsc::UnboundedReceiver<ExecAsk>) {
         while let Some(ask) = asked.recv().await {
             let socket: &Path = &self.socket;
             let process = json!({ "pid": self.pid });
             match ask {
-                Ask::Input(bytes) => {
+                ExecAsk::Input(bytes) => {
                     for piece in bytes.chunks(PIECE) {
                         let place = if self.is_terminal { "pty" } else { "stdin" };
                         let text = data_encoding::BASE64.encode(piece);
@@ -321,15 +321,15 @@ impl Asker {
                     self.shared.unacknowledged.fetch_sub(bytes.len(), Ordering::Relaxed);
                     self.shared.wake();
                 }
-                Ask::CloseInput => {
+                ExecAsk::CloseInput => {
                     let message = json!({ "process": process });
                     let _gone = self.target.call(socket, "process.Process/CloseStdin", &message).await;
                 }
-                Ask::Signal(signal) => {
+                ExecAsk::Signal(signal) => {
                     let message = json!({ "process": process, "signal": signal });
                     let _gone = self.target.call(socket, "process.Process/SendSignal", &message).await;
                 }
-                Ask::Resize(size) => {
+                ExecAsk::Resize(size) => {
                     let pty = json!({ "size": { "cols": size.columns, "rows": size.rows } });
                     let message = json!({ "process": process, "pty": pty });
                     let _gone = self.target.call(socket, "process.Process/Update", &message).await;

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::exec::local;
 use super::{Client, ClientError, encoded, malformed, transport};
-use crate::body;
+use crate::http::body;
 
 /// How much of a file is on the way at once, in pieces.
 const AHEAD: usize = 4;
@@ -123,7 +123,7 @@ impl Client {
             .name("upload".to_owned())
             .spawn(move || read_pieces(from, &send))
             .map_err(local("start a thread for the file"))?;
-        let body = Pieces(pieces).map_err(Into::into).boxed_unsync();
+        let body = FilePieces(pieces).map_err(Into::into).boxed_unsync();
         let request = target
             .request(Method::POST, &uri, "application/octet-stream")
             .body(body);
@@ -170,9 +170,9 @@ fn read_pieces(mut from: File, to: &mpsc::Sender<io::Result<Bytes>>) -> io::Resu
 }
 
 /// A file on its way.
-struct Pieces(mpsc::Receiver<io::Result<Bytes>>);
+struct FilePieces(mpsc::Receiver<io::Result<Bytes>>);
 
-impl Body for Pieces {
+impl Body for FilePieces {
     type Data = Bytes;
     type Error = io::Error;
 

@@ -6,7 +6,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 
 use super::{Client, ClientError, transport};
-use crate::body;
+use crate::http::body;
 use crate::mcp::{http::PATH, stream::PROTOCOL};
 
 impl Client {

@@ -21,7 +21,7 @@ pub use ended::Ended;
 pub use exec::{Exec, ExecStart, News};
 pub use files::Kind;
 
-use crate::body;
+use crate::http::body;
 
 /// The name of the socket in the state directory at which a daemon serves its owner.
 pub const SOCKET: &str = "api.sock";
@@ -161,7 +161,7 @@ pub struct Client {
 
 /// A sandbox as its services are asked for.
 #[derive(Debug, Clone)]
-pub(crate) struct Target {
+pub(crate) struct ClientTarget {
     id: String,
     token: Option<String>,
     user: Option<String>,
@@ -292,10 +292,10 @@ impl Client {
     }
 
     /// A request to the services of a sandbox, by its id and access token, as a user.
-    fn target(&self, id: &str, user: Option<&str>) -> Result<Target, ClientError> {
+    fn target(&self, id: &str, user: Option<&str>) -> Result<ClientTarget, ClientError> {
         let detail = self.running(id)?;
         let token = detail.get("envdAccessToken").and_then(Value::as_str);
-        Ok(Target {
+        Ok(ClientTarget {
             id: id.to_owned(),
             token: token.map(str::to_owned),
             user: user.map(str::to_owned),
@@ -303,7 +303,7 @@ impl Client {
     }
 }
 
-impl Target {
+impl ClientTarget {
     /// A request to the sandbox's services.
     fn request(&self, method: Method, path: &str, kind: &str) -> http::request::Builder {
         let mut request = Request::builder()

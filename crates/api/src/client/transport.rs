@@ -16,16 +16,16 @@ use serde_json::Value;
 use tokio::net::UnixStream;
 
 use super::{ClientError, malformed};
-use crate::body::Body;
+use crate::http::body::Body;
 
 /// What is read of an answer that is no file.
-const MOST_READ: usize = 64 << 20;
+const MAX_READ: usize = 64 << 20;
 
 /// How long a daemon may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// What `sockaddr_un` holds (unix(7)).
-const LONGEST_SOCKET_PATH: usize = 107;
+const MAX_SOCKET_PATH_LENGTH: usize = 107;
 
 /// An answer that is not a refusal.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ async fn exchange(socket: &Path, request: Request<Body>, asked: &str) -> Result<
 }
 
 async fn connect(socket: &Path) -> io::Result<UnixStream> {
-    if socket.as_os_str().len() <= LONGEST_SOCKET_PATH {
+    if socket.as_os_str().len() <= MAX_SOCKET_PATH_LENGTH {
         return UnixStream::connect(socket).await;
     }
     // By way of its directory, whose descriptor has a short name.
@@ -141,7 +141,7 @@ impl Answer {
     /// The whole body.
     pub(super) async fn bytes(self) -> Result<Bytes, ClientError> {
         let asked = self.asked;
-        let read = Limited::new(self.response.into_body(), MOST_READ).collect().await;
+        let read = Limited::new(self.response.into_body(), MAX_READ).collect().await;
         Ok(read.map_err(|error| malformed(&asked, error))?.to_bytes())
     }
 

@@ -1,55 +1,121 @@
-//! E2B's control plane: sandboxes are made, found, changed and ended.
+//! What every API over the daemon shares: who calls, the daemon that is asked, and what a client is told when it says no.
 //!
-//! Every route asks for a key before it says whether it exists.
+//! E2B's control plane, the native REST and the tools of agent hosts are built on it; it knows none of them.
 
-mod request;
-pub(crate) mod sandboxes;
-pub(crate) mod secrets;
-mod shapes;
-pub(crate) mod templates;
+mod authentication;
+mod keys;
+pub(crate) mod listing;
+mod work;
 
-use http::Response;
+use std::sync::Arc;
+
 use http::request::Parts;
-use offleash_daemon::{Caller, DaemonError, ListFilter, Scope};
+use http::{HeaderMap, Response};
+use offleash_daemon::{Caller, Daemon, DaemonError, Scope};
 
-pub(crate) use self::request::{Version, unsupported};
-pub(crate) use self::sandboxes::{forks, id, idempotency_key, whole};
-pub(crate) use self::shapes::state_word;
-use crate::answer::Refusal;
-use crate::body::Body;
-use crate::server::State;
-use crate::{answer, failure};
+pub(crate) use self::authentication::API_KEY;
+use self::keys::KeyService;
+use crate::http::answer::ApiRefusal;
+use crate::http::body::Body;
+use crate::http::failure;
+use crate::http::large::LargeAnswers;
+use crate::http::peer::ClientConnection;
+use crate::journal::Journal;
 
-/// A request of the control plane, whose caller is known.
+/// The daemon, as the APIs reach it.
 #[derive(Debug)]
-pub(crate) struct Asked<'a> {
-    pub(crate) state: &'a State,
+pub(crate) struct ControlPlane {
+    daemon: Daemon,
+    journal: Arc<dyn Journal>,
+    address: ServerAddress,
+    large: LargeAnswers,
+    keys: KeyService,
+}
+
+/// What a server is called.
+#[derive(Debug)]
+pub(crate) struct ServerAddress {
+    /// By clients on this machine, as in `http://127.0.0.1:3000`.
+    pub(crate) url: String,
+    /// Below which SDKs are to build host names, with the port unless that is the usual one.
+    pub(crate) domain: Option<String>,
+}
+
+impl ControlPlane {
+    pub(crate) fn new(daemon: Daemon, journal: Arc<dyn Journal>, address: ServerAddress) -> Self {
+        Self {
+            keys: KeyService::new(daemon.config().state.clone()),
+            daemon,
+            journal,
+            address,
+            large: LargeAnswers::default(),
+        }
+    }
+
+    pub(crate) fn daemon(&self) -> &Daemon {
+        &self.daemon
+    }
+
+    pub(crate) fn keys(&self) -> &KeyService {
+        &self.keys
+    }
+
+    pub(crate) fn address(&self) -> &ServerAddress {
+        &self.address
+    }
+
+    /// Who a request is from.
+    ///
+    /// # Errors
+    /// 401 for whoever shows no key, two that differ, or one that is not valid.
+    pub(crate) fn caller(&self, client: &ClientConnection, headers: &HeaderMap) -> Result<Caller, ApiRefusal> {
+        let caller = authentication::caller(&self.daemon, client, headers);
+        caller.map_err(|error| failure::refusal(&*self.journal, &error, false))
+    }
+}
+
+/// A request whose caller is known.
+#[derive(Debug)]
+pub(crate) struct ApiRequest<'a> {
+    pub(crate) control: &'a ControlPlane,
     pub(crate) caller: Caller,
     pub(crate) parts: &'a Parts,
 }
 
-impl Asked<'_> {
+impl ApiRequest<'_> {
     /// Fails unless the caller has `scope`.
-    pub(crate) fn require(&self, scope: Scope) -> Result<(), Refusal> {
+    pub(crate) fn require(&self, scope: Scope) -> Result<(), ApiRefusal> {
         self.caller.require(scope).map_err(|error| self.refused(&error))
     }
 
-    pub(crate) fn refused(&self, error: &DaemonError) -> Refusal {
+    /// What the caller is told of an error of the daemon.
+    pub(crate) fn refused(&self, error: &DaemonError) -> ApiRefusal {
         let is_owner = self.caller.scopes.allow(Scope::Admin);
-        failure::refusal(&*self.state.journal, error, is_owner)
+        failure::refusal(self.journal(), error, is_owner)
+    }
+
+    pub(crate) fn daemon(&self) -> &Daemon {
+        &self.control.daemon
+    }
+
+    pub(crate) fn journal(&self) -> &dyn Journal {
+        &*self.control.journal
+    }
+
+    /// The domain that SDKs are to build host names with.
+    pub(crate) fn domain(&self) -> Option<&str> {
+        self.control.address.domain.as_deref()
     }
 
     pub(crate) fn query(&self) -> Option<&str> {
         self.parts.uri.query()
     }
-}
 
-/// Which sandboxes a request asks for.
-pub(crate) fn filter(asked: &Asked<'_>) -> Result<ListFilter, Refusal> {
-    request::filter(asked.query(), Version::Second)
-}
-
-/// An answer without a body.
-fn done() -> Response<Body> {
-    answer::empty(http::StatusCode::NO_CONTENT)
+    /// `response`, within the bounds of what may wait for the caller's clients.
+    ///
+    /// # Errors
+    /// As [`LargeAnswers::bounded`].
+    pub(crate) async fn bounded(&self, response: Response<Body>) -> Result<Response<Body>, ApiRefusal> {
+        self.control.large.bounded(&self.caller.key_id, response).await
+    }
 }

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::failure::ToolError;
-use super::files::{DEEPEST, MOST_TEXT, USUAL_TEXT};
+use super::files::{MAX_DEPTH, MAX_TEXT, USUAL_TEXT};
 
 /// Those of `run_code`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -63,7 +63,7 @@ pub(super) struct ReadFileArguments {
     #[schemars(extend("default" = 0))]
     pub(super) offset: Option<u64>,
     /// How many bytes of text at most.
-    #[schemars(range(min = 1, max = MOST_TEXT), extend("default" = USUAL_TEXT))]
+    #[schemars(range(min = 1, max = MAX_TEXT), extend("default" = USUAL_TEXT))]
     pub(super) length: Option<u64>,
     /// Id of the sandbox, as create_sandbox returned it. Leave it out to use the one of this session.
     pub(super) sandbox: Option<String>,
@@ -79,14 +79,14 @@ pub(super) struct WriteFileArguments {
     pub(super) content: String,
     /// What `content` is.
     #[schemars(extend("default" = "utf-8"))]
-    pub(super) encoding: Option<Encoding>,
+    pub(super) encoding: Option<ContentEncoding>,
     /// Id of the sandbox, as create_sandbox returned it. Leave it out to use the one of this session.
     pub(super) sandbox: Option<String>,
 }
 
 /// How bytes are written in JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-pub(super) enum Encoding {
+pub(super) enum ContentEncoding {
     #[serde(rename = "utf-8")]
     Utf8,
     #[serde(rename = "base64")]
@@ -100,7 +100,7 @@ pub(super) struct ListFilesArguments {
     /// The directory; the working directory if left out.
     pub(super) path: Option<String>,
     /// How many levels of directories.
-    #[schemars(range(min = 1, max = DEEPEST), extend("default" = 1))]
+    #[schemars(range(min = 1, max = MAX_DEPTH), extend("default" = 1))]
     pub(super) depth: Option<u32>,
     /// Id of the sandbox, as create_sandbox returned it. Leave it out to use the one of this session.
     pub(super) sandbox: Option<String>,

@@ -13,7 +13,7 @@ use super::failure::ToolError;
 
 /// A sandbox that tools can work in.
 #[derive(Debug, Clone)]
-pub(super) struct Opened {
+pub(super) struct OpenedSandbox {
     pub(super) id: String,
     pub(super) keeper: Keeper,
     pub(super) contexts: Arc<SandboxContexts>,
@@ -44,17 +44,17 @@ pub(super) struct CreateArguments {
 }
 
 /// Whoever has the sandboxes.
-pub(super) trait Backing: Send + Sync + 'static {
+pub(super) trait SandboxBacking: Send + Sync + 'static {
     /// Whether [`CreateArguments`] may say anything; otherwise all is as whoever started us has said.
     const CAN_BE_TOLD: bool;
     /// Whether [`Self::fork`] can ever do it; otherwise no tool for it is shown.
     const CAN_FORK: bool;
 
     /// Makes a sandbox.
-    fn create(&self, new: CreateArguments) -> impl Future<Output = Result<Opened, ToolError>> + Send;
+    fn create(&self, new: CreateArguments) -> impl Future<Output = Result<OpenedSandbox, ToolError>> + Send;
 
     /// The sandbox of that id, if whoever asks may use it; its time begins anew where it has one.
-    fn open(&self, id: &str) -> impl Future<Output = Result<Opened, ToolError>> + Send;
+    fn open(&self, id: &str) -> impl Future<Output = Result<OpenedSandbox, ToolError>> + Send;
 
     /// Makes forks of a sandbox; of each the id, or why it was not made.
     fn fork(

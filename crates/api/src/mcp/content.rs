@@ -5,13 +5,13 @@ use offleash_interpreter::cell::CellError;
 use offleash_interpreter::result::{CellResult, Form};
 use rmcp::model::ContentBlock;
 
-use super::kept::{Kept, cut};
+use super::kept::{KeptText, cut};
 
 /// The most images of one result, and the most that one may have, in bytes of base64.
-const MOST_IMAGES: usize = 16;
-const LARGEST_IMAGE: usize = 4 * 1024 * 1024;
+const MAX_IMAGES: usize = 16;
+const MAX_IMAGE_BYTES: usize = 4 * 1024 * 1024;
 /// The most values of one result that are shown.
-const MOST_VALUES: usize = 64;
+const MAX_VALUES: usize = 64;
 
 /// Images that hosts show, the best first.
 const IMAGES: [&str; 2] = ["image/png", "image/jpeg"];
@@ -27,9 +27,9 @@ const TEXTS: [&str; 6] = [
 
 /// What was written and shown so far.
 #[derive(Debug, Default)]
-pub(super) struct Outcome {
-    stdout: Kept,
-    stderr: Kept,
+pub(super) struct ToolOutcome {
+    stdout: KeptText,
+    stderr: KeptText,
     values: Vec<ContentBlock>,
     images: Vec<ContentBlock>,
     /// What is said at the end, a line each.
@@ -38,7 +38,7 @@ pub(super) struct Outcome {
     last: Option<OutputStream>,
 }
 
-impl Outcome {
+impl ToolOutcome {
     pub(super) fn output(&mut self, stream: OutputStream, bytes: &[u8]) {
         self.last = Some(stream);
         match stream {
@@ -71,7 +71,7 @@ impl Outcome {
     /// A value that code has or displays: its image if it has one, otherwise the text that says most.
     pub(super) fn value(&mut self, mut value: CellResult) {
         self.shown_values += 1;
-        if self.shown_values > MOST_VALUES {
+        if self.shown_values > MAX_VALUES {
             return;
         }
         for (mime, bytes) in &value.omitted {
@@ -96,14 +96,14 @@ impl Outcome {
     fn image(&mut self, mime: &str, data: String) {
         // Drivers write base64 in lines.
         let data: String = data.split_ascii_whitespace().collect();
-        if data.len() > LARGEST_IMAGE {
+        if data.len() > MAX_IMAGE_BYTES {
             let size = data.len() / 4 * 3;
             self.said.push(format!(
                 "[an image of {size} bytes is left out: save it to a file, or make it smaller]"
             ));
-        } else if self.images.len() >= MOST_IMAGES {
+        } else if self.images.len() >= MAX_IMAGES {
             self.said
-                .push(format!("[an image is left out: one call shows {MOST_IMAGES}]"));
+                .push(format!("[an image is left out: one call shows {MAX_IMAGES}]"));
         } else {
             self.images.push(ContentBlock::image(data, mime.to_owned()));
         }
@@ -123,8 +123,8 @@ impl Outcome {
         }
         content.extend(self.values);
         content.extend(self.images);
-        if self.shown_values > MOST_VALUES {
-            let more = self.shown_values - MOST_VALUES;
+        if self.shown_values > MAX_VALUES {
+            let more = self.shown_values - MAX_VALUES;
             content.push(ContentBlock::text(format!("[{more} more values are left out]")));
         }
         if !self.said.is_empty() {
@@ -171,7 +171,7 @@ mod tests {
         }
     }
 
-    fn texts(outcome: Outcome) -> Vec<String> {
+    fn texts(outcome: ToolOutcome) -> Vec<String> {
         let content = outcome.into_content().into_iter();
         content
             .map(|block| {
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn an_image_stands_for_the_text_of_its_value() {
-        let mut outcome = Outcome::default();
+        let mut outcome = ToolOutcome::default();
         outcome.value(value(&[("text/plain", "<Figure>"), ("image/png", "iVBO\nRw0K")]));
         outcome.value(value(&[("text/plain", "1"), ("text/html", "<b>1</b>")]));
         assert_eq!(texts(outcome), ["1", "image"]);
@@ -193,16 +193,16 @@ mod tests {
 
     #[test]
     fn what_is_too_much_is_said_to_be_left_out() {
-        let mut outcome = Outcome::default();
-        for _ in 0..MOST_IMAGES + 1 {
+        let mut outcome = ToolOutcome::default();
+        for _ in 0..MAX_IMAGES + 1 {
             outcome.value(value(&[("image/png", "AAAA")]));
         }
-        outcome.value(value(&[("image/png", &"A".repeat(LARGEST_IMAGE + 4))]));
-        for _ in 0..MOST_VALUES {
+        outcome.value(value(&[("image/png", &"A".repeat(MAX_IMAGE_BYTES + 4))]));
+        for _ in 0..MAX_VALUES {
             outcome.value(value(&[("text/plain", "x")]));
         }
         let texts = texts(outcome);
-        assert_eq!(texts.iter().filter(|text| *text == "image").count(), MOST_IMAGES);
+        assert_eq!(texts.iter().filter(|text| *text == "image").count(), MAX_IMAGES);
         assert!(texts.iter().any(|text| text.contains("one call shows")));
         assert!(texts.iter().any(|text| text.contains("make it smaller")));
         assert!(texts.iter().any(|text| text.contains("18 more values")));
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn there_is_always_something() {
-        assert_eq!(texts(Outcome::default()), ["(no output)"]);
+        assert_eq!(texts(ToolOutcome::default()), ["(no output)"]);
     }
 
     #[test]

@@ -8,11 +8,11 @@ use super::arguments::{
     RunCommandArguments, WriteFileArguments,
 };
 use super::backing::CreateArguments;
-use crate::schema::object_schema;
+use crate::http::schema::object_schema;
 
 /// A tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Name {
+pub(super) enum ToolName {
     RunCode,
     RunCommand,
     ReadFile,
@@ -23,7 +23,7 @@ pub(super) enum Name {
     Fork,
 }
 
-impl Name {
+impl ToolName {
     const ALL: [Self; 8] = [
         Self::RunCode,
         Self::RunCommand,
@@ -69,10 +69,10 @@ impl Name {
 /// All tools that there are; `create_sandbox` takes arguments only where it can be told what to make.
 pub(super) fn tools(can_be_told: bool, can_fork: bool, longest_seconds: u64) -> Vec<Tool> {
     let define = |name| tool(name, can_be_told, longest_seconds);
-    Name::shown(can_fork).map(define).collect()
+    ToolName::shown(can_fork).map(define).collect()
 }
 
-fn tool(name: Name, can_be_told: bool, longest_seconds: u64) -> Tool {
+fn tool(name: ToolName, can_be_told: bool, longest_seconds: u64) -> Tool {
     let (title, description) = words(name);
     let schema = schema(name, can_be_told, longest_seconds);
     Tool::new(name.as_str(), description, schema)
@@ -80,46 +80,46 @@ fn tool(name: Name, can_be_told: bool, longest_seconds: u64) -> Tool {
         .with_annotations(annotations(name))
 }
 
-fn words(name: Name) -> (&'static str, &'static str) {
+fn words(name: ToolName) -> (&'static str, &'static str) {
     match name {
-        Name::RunCode => (
+        ToolName::RunCode => (
             "Run code",
             "Runs code in a sandbox and returns what it printed, the value of its last expression, and images that it \
              shows (such as matplotlib figures). Variables, imports and functions are kept between calls, as in a \
              notebook. Nothing outside the sandbox can be read, changed or reached unless its owner allowed it.",
         ),
-        Name::RunCommand => (
+        ToolName::RunCommand => (
             "Run a command",
             "Runs a shell command (bash) in a sandbox and returns standard output, standard error and the exit code. \
              Each call is a new shell: only files stay. End commands that run on (servers) with `&` and send their \
              output to a file.",
         ),
-        Name::ReadFile => (
+        ToolName::ReadFile => (
             "Read a file",
             "Returns a file of a sandbox: text as text, images as images, anything else as base64. At most 64 KiB of \
              text at a time; `offset` reads on.",
         ),
-        Name::WriteFile => (
+        ToolName::WriteFile => (
             "Write a file",
             "Writes a file in a sandbox, over what was there, and makes the directories that lead to it. Changes stay \
              inside the sandbox until its owner takes them out.",
         ),
-        Name::ListFiles => (
+        ToolName::ListFiles => (
             "List files",
             "Lists a directory of a sandbox, one entry a line: type (`d` directory, `-` file, `l` link), size in bytes, \
              path.",
         ),
-        Name::CreateSandbox => (
+        ToolName::CreateSandbox => (
             "Make a sandbox",
             "Makes a further sandbox and returns its id, to be passed as `sandbox`. Not needed to begin: tools that are \
              told no sandbox use the one of this session, which is made by the first of them.",
         ),
-        Name::KillSandbox => (
+        ToolName::KillSandbox => (
             "End a sandbox",
             "Ends a sandbox with everything that runs in it. Without `sandbox` it is that of this session, and the next \
              call makes a new, empty one.",
         ),
-        Name::Fork => (
+        ToolName::Fork => (
             "Fork a sandbox",
             "Makes further sandboxes whose files and variables of code begin as a copy of those of a running one, and returns \
              their ids, to be passed as `sandbox`: for trying several ways from the same state. Processes are not copied.",
@@ -127,19 +127,21 @@ fn words(name: Name) -> (&'static str, &'static str) {
     }
 }
 
-fn annotations(name: Name) -> ToolAnnotations {
+fn annotations(name: ToolName) -> ToolAnnotations {
     let of = ToolAnnotations::new();
     match name {
         // What runs may reach the network where its owner allowed that, and may remove what is in the sandbox.
-        Name::RunCode | Name::RunCommand => of.read_only(false).destructive(true).idempotent(false).open_world(true),
-        Name::ReadFile | Name::ListFiles => of.read_only(true).open_world(false),
-        Name::WriteFile => of.read_only(false).destructive(true).idempotent(true).open_world(false),
-        Name::CreateSandbox | Name::Fork => of
+        ToolName::RunCode | ToolName::RunCommand => {
+            of.read_only(false).destructive(true).idempotent(false).open_world(true)
+        }
+        ToolName::ReadFile | ToolName::ListFiles => of.read_only(true).open_world(false),
+        ToolName::WriteFile => of.read_only(false).destructive(true).idempotent(true).open_world(false),
+        ToolName::CreateSandbox | ToolName::Fork => of
             .read_only(false)
             .destructive(false)
             .idempotent(false)
             .open_world(false),
-        Name::KillSandbox => of
+        ToolName::KillSandbox => of
             .read_only(false)
             .destructive(true)
             .idempotent(false)
@@ -147,19 +149,19 @@ fn annotations(name: Name) -> ToolAnnotations {
     }
 }
 
-fn schema(name: Name, can_be_told: bool, longest_seconds: u64) -> JsonObject {
+fn schema(name: ToolName, can_be_told: bool, longest_seconds: u64) -> JsonObject {
     let mut schema = match name {
-        Name::RunCode => object_schema::<RunCodeArguments>(),
-        Name::RunCommand => object_schema::<RunCommandArguments>(),
-        Name::ReadFile => object_schema::<ReadFileArguments>(),
-        Name::WriteFile => object_schema::<WriteFileArguments>(),
-        Name::ListFiles => object_schema::<ListFilesArguments>(),
-        Name::CreateSandbox if !can_be_told => object_schema::<NoArguments>(),
-        Name::CreateSandbox => object_schema::<CreateArguments>(),
-        Name::KillSandbox => object_schema::<KillSandboxArguments>(),
-        Name::Fork => object_schema::<ForkArguments>(),
+        ToolName::RunCode => object_schema::<RunCodeArguments>(),
+        ToolName::RunCommand => object_schema::<RunCommandArguments>(),
+        ToolName::ReadFile => object_schema::<ReadFileArguments>(),
+        ToolName::WriteFile => object_schema::<WriteFileArguments>(),
+        ToolName::ListFiles => object_schema::<ListFilesArguments>(),
+        ToolName::CreateSandbox if !can_be_told => object_schema::<NoArguments>(),
+        ToolName::CreateSandbox => object_schema::<CreateArguments>(),
+        ToolName::KillSandbox => object_schema::<KillSandboxArguments>(),
+        ToolName::Fork => object_schema::<ForkArguments>(),
     };
-    if matches!(name, Name::RunCode | Name::RunCommand) {
+    if matches!(name, ToolName::RunCode | ToolName::RunCommand) {
         bound_timeout(&mut schema, longest_seconds);
     }
     schema
@@ -205,10 +207,10 @@ mod tests {
                 {
                     assert!(properties.contains_key(required.as_str().unwrap()));
                 }
-                assert_eq!(Name::parse(&tool.name).map(Name::as_str), Some(&*tool.name));
+                assert_eq!(ToolName::parse(&tool.name).map(ToolName::as_str), Some(&*tool.name));
             }
         }
-        assert_eq!(Name::parse("cobol"), None);
+        assert_eq!(ToolName::parse("cobol"), None);
     }
 
     #[test]
@@ -225,7 +227,10 @@ mod tests {
         }
         assert_eq!(property("run_code", "language")["enum"].as_array().unwrap().len(), 6);
         assert_eq!(property("write_file", "encoding")["enum"], json!(["utf-8", "base64"]));
-        assert_eq!(property("list_files", "depth")["maximum"], super::super::files::DEEPEST);
+        assert_eq!(
+            property("list_files", "depth")["maximum"],
+            super::super::files::MAX_DEPTH
+        );
         assert_eq!(
             property("create_sandbox", "env")["additionalProperties"]["type"],
             "string"
@@ -236,6 +241,6 @@ mod tests {
     fn a_tool_that_could_only_refuse_is_not_shown() {
         let has_fork = |can_fork| tools(false, can_fork, 1).iter().any(|tool| tool.name == "fork");
         assert_eq!([has_fork(true), has_fork(false)], [true, false]);
-        assert!(Name::list(true).contains("fork") && !Name::list(false).contains("fork"));
+        assert!(ToolName::list(true).contains("fork") && !ToolName::list(false).contains("fork"));
     }
 }

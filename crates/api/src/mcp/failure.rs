@@ -14,12 +14,12 @@ use offleash_manager::keeper::error::KeeperError;
 pub(super) struct ToolError {
     pub(super) message: String,
     pub(super) hint: Option<String>,
-    pub(super) what: What,
+    pub(super) what: ToolErrorKind,
 }
 
 /// What kind of error it is.
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum ToolErrorKind {
     /// One that the caller can do something about.
     Usual,
     /// There is no such file or sandbox.
@@ -35,13 +35,13 @@ impl ToolError {
         Self {
             message: message.into(),
             hint: None,
-            what: What::Usual,
+            what: ToolErrorKind::Usual,
         }
     }
 
     pub(super) fn not_found(message: impl Into<String>) -> Self {
         Self {
-            what: What::NotFound,
+            what: ToolErrorKind::NotFound,
             ..Self::new(message)
         }
     }
@@ -60,7 +60,7 @@ impl ToolError {
     /// The sandbox that was open has ended, because of that.
     pub(super) fn gone(why: Option<String>) -> Self {
         Self {
-            what: What::Gone(why),
+            what: ToolErrorKind::Gone(why),
             ..Self::new("the sandbox is gone")
         }
     }
@@ -68,9 +68,9 @@ impl ToolError {
     fn of<E: Explained + Send + Sync + 'static>(error: E) -> Self {
         let (message, hint) = (error.to_string(), error.hint());
         let what = match error.kind() {
-            ErrorKind::Internal => What::Internal(Box::new(error)),
-            ErrorKind::NotFound => What::NotFound,
-            _ => What::Usual,
+            ErrorKind::Internal => ToolErrorKind::Internal(Box::new(error)),
+            ErrorKind::NotFound => ToolErrorKind::NotFound,
+            _ => ToolErrorKind::Usual,
         };
         Self { message, hint, what }
     }

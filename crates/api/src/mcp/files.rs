@@ -7,21 +7,21 @@ use offleash_manager::keeper::error::KeeperError;
 use offleash_protocol::files::Entry;
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 
-use super::arguments::{Encoding, ListFilesArguments, ReadFileArguments, WriteFileArguments};
-use super::backing::Opened;
+use super::arguments::{ContentEncoding, ListFilesArguments, ReadFileArguments, WriteFileArguments};
+use super::backing::OpenedSandbox;
 use super::failure::ToolError;
 use super::kept::without_broken_end;
 use super::resources;
 
 /// How much of a text is returned at once, unless more is asked for, and the most that may be, in bytes.
 pub(super) const USUAL_TEXT: u64 = 64 * 1024;
-pub(super) const MOST_TEXT: u64 = 1024 * 1024;
+pub(super) const MAX_TEXT: u64 = 1024 * 1024;
 /// The largest file that is returned whole because it is no text, in bytes.
-pub(super) const MOST_BYTES: u64 = 3 * 1024 * 1024;
+pub(super) const MAX_BYTES: u64 = 3 * 1024 * 1024;
 /// How many levels of directories are listed at most.
-pub(super) const DEEPEST: u32 = 10;
+pub(super) const MAX_DEPTH: u32 = 10;
 /// The most entries that are listed.
-const MOST_ENTRIES: usize = 1000;
+const MAX_ENTRIES: usize = 1000;
 
 /// `S_IFMT` and what it may hold (inode(7)).
 const TYPE: u32 = 0o170_000;
@@ -29,7 +29,7 @@ const DIRECTORY: u32 = 0o040_000;
 const LINK: u32 = 0o120_000;
 
 /// The whole path of what a model calls `path`.
-pub(super) fn path(sandbox: &Opened, path: &str) -> Vec<u8> {
+pub(super) fn path(sandbox: &OpenedSandbox, path: &str) -> Vec<u8> {
     Path::new(&sandbox.cwd).join(path).into_os_string().into_encoded_bytes()
 }
 
@@ -45,7 +45,7 @@ fn failed(tried: &str, path: &str) -> impl FnOnce(KeeperError) -> ToolError {
 
 /// The beginning of a file from `offset` on, at most `most` bytes, and how large all of it is.
 pub(super) async fn bytes(
-    sandbox: &Opened,
+    sandbox: &OpenedSandbox,
     path: &[u8],
     offset: u64,
     most: u64,
@@ -61,9 +61,9 @@ pub(super) async fn bytes(
 }
 
 /// Reads a file.
-pub(super) async fn read(sandbox: &Opened, asked: &ReadFileArguments) -> Result<CallToolResult, ToolError> {
+pub(super) async fn read(sandbox: &OpenedSandbox, asked: &ReadFileArguments) -> Result<CallToolResult, ToolError> {
     let whole = path(sandbox, &asked.path);
-    let length = asked.length.unwrap_or(USUAL_TEXT).clamp(1, MOST_TEXT);
+    let length = asked.length.unwrap_or(USUAL_TEXT).clamp(1, MAX_TEXT);
     let offset = asked.offset.unwrap_or(0);
     let tried = || failed("read", &asked.path);
     let (bytes, size) = self::bytes(sandbox, &whole, offset, length).await.map_err(tried())?;
@@ -81,14 +81,14 @@ pub(super) async fn read(sandbox: &Opened, asked: &ReadFileArguments) -> Result<
         }
         return Ok(CallToolResult::success(content));
     }
-    if size > MOST_BYTES {
+    if size > MAX_BYTES {
         return Err(ToolError::new(format!(
-            "`{}` is no text and has {size} bytes; {MOST_BYTES} are returned at most",
+            "`{}` is no text and has {size} bytes; {MAX_BYTES} are returned at most",
             asked.path
         ))
         .with_hint("look at it with run_command or run_code inside the sandbox"));
     }
-    let (bytes, _) = self::bytes(sandbox, &whole, 0, MOST_BYTES).await.map_err(tried())?;
+    let (bytes, _) = self::bytes(sandbox, &whole, 0, MAX_BYTES).await.map_err(tried())?;
     let data = BASE64.encode(&bytes);
     let block = match resources::image_type(&bytes) {
         Some(mime) => ContentBlock::image(data, mime),
@@ -101,11 +101,11 @@ pub(super) async fn read(sandbox: &Opened, asked: &ReadFileArguments) -> Result<
 }
 
 /// Writes a file.
-pub(super) async fn write(sandbox: &Opened, asked: &WriteFileArguments) -> Result<CallToolResult, ToolError> {
+pub(super) async fn write(sandbox: &OpenedSandbox, asked: &WriteFileArguments) -> Result<CallToolResult, ToolError> {
     let decoded;
-    let contents = match asked.encoding.unwrap_or(Encoding::Utf8) {
-        Encoding::Utf8 => asked.content.as_bytes(),
-        Encoding::Base64 => {
+    let contents = match asked.encoding.unwrap_or(ContentEncoding::Utf8) {
+        ContentEncoding::Utf8 => asked.content.as_bytes(),
+        ContentEncoding::Base64 => {
             decoded = BASE64_MIME_PERMISSIVE
                 .decode(asked.content.as_bytes())
                 .map_err(|error| ToolError::new(format!("`content` is not base64: {error}")))?;
@@ -128,11 +128,11 @@ pub(super) async fn write(sandbox: &Opened, asked: &WriteFileArguments) -> Resul
 }
 
 /// Lists a directory.
-pub(super) async fn list(sandbox: &Opened, asked: &ListFilesArguments) -> Result<CallToolResult, ToolError> {
+pub(super) async fn list(sandbox: &OpenedSandbox, asked: &ListFilesArguments) -> Result<CallToolResult, ToolError> {
     let given = asked.path.as_deref().unwrap_or(".");
-    let depth = asked.depth.unwrap_or(1).clamp(1, DEEPEST);
+    let depth = asked.depth.unwrap_or(1).clamp(1, MAX_DEPTH);
     let whole = path(sandbox, given);
-    let (entries, more) = entries(sandbox, &whole, depth, MOST_ENTRIES)
+    let (entries, more) = entries(sandbox, &whole, depth, MAX_ENTRIES)
         .await
         .map_err(failed("list", given))?;
     let mut text: String = entries.iter().map(|entry| line(entry) + "\n").collect();
@@ -140,14 +140,14 @@ pub(super) async fn list(sandbox: &Opened, asked: &ListFilesArguments) -> Result
         text.push_str("(empty)\n");
     }
     if more {
-        text.push_str(&format!("[there are more; {MOST_ENTRIES} are listed at most]\n"));
+        text.push_str(&format!("[there are more; {MAX_ENTRIES} are listed at most]\n"));
     }
     Ok(CallToolResult::success(vec![ContentBlock::text(text)]))
 }
 
 /// The entries of a directory, at most `most`, and whether there are more.
 pub(super) async fn entries(
-    sandbox: &Opened,
+    sandbox: &OpenedSandbox,
     path: &[u8],
     depth: u32,
     most: usize,

@@ -14,70 +14,74 @@ use http::header::AUTHORIZATION;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use offleash_daemon::Caller;
+use offleash_daemon::{Caller, Daemon};
 use rmcp::ServerHandler;
 use rmcp::transport::streamable_http_server::session::local::{LocalSessionManager, SessionConfig};
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio::sync::Semaphore;
 
-use super::LONGEST_MESSAGE;
-use super::served::{LONGEST, Served};
-use super::session::Session;
-use crate::answer::Refusal;
-use crate::authentication::API_KEY;
-use crate::body::Body;
-use crate::control::Asked;
-use crate::json;
-use crate::server::State;
+use super::MAX_MESSAGE_LENGTH;
+use super::served::{MAX_CALL_TIME, ServedSandboxes};
+use super::session::ToolSession;
+use crate::control::API_KEY;
+use crate::control::ApiRequest;
+use crate::http::answer::ApiRefusal;
+use crate::http::body::Body;
+use crate::http::json;
+use crate::journal::Journal;
 
 /// Where it is.
 pub(crate) const PATH: &str = "/mcp";
 
 /// The most sessions at a time, of all keys and of one; a request without a session counts while it is answered.
-const MOST_SESSIONS: usize = 1024;
-const MOST_OF_KEY: usize = 64;
+const MAX_SESSIONS: usize = 1024;
+const MAX_OF_KEY: usize = 64;
 /// How long a session lives in which nothing is said: longer than any call takes.
-const IDLE: Duration = LONGEST.saturating_add(Duration::from_secs(10 * 60));
+const IDLE: Duration = MAX_CALL_TIME.saturating_add(Duration::from_secs(10 * 60));
 /// When another session may be possible.
 const LATER: Duration = Duration::from_secs(30);
 
-type Service = StreamableHttpService<Session<Served>, LocalSessionManager>;
+type Service = StreamableHttpService<ToolSession<ServedSandboxes>, LocalSessionManager>;
 
 /// Begins a session, if there is a place for it.
-type Begin = Arc<dyn Fn() -> io::Result<Session<Served>> + Send + Sync>;
+type Begin = Arc<dyn Fn() -> io::Result<ToolSession<ServedSandboxes>> + Send + Sync>;
 
-/// The sessions of all keys.
-pub(crate) struct Sessions {
+/// The tools over the daemon's sandboxes: the sessions of all keys.
+pub(crate) struct McpService {
+    daemon: Daemon,
+    journal: Arc<dyn Journal>,
     all: Arc<Semaphore>,
-    by_key: Mutex<HashMap<String, OfKey>>,
+    by_key: Mutex<HashMap<String, KeySessions>>,
 }
 
 /// Those of one key.
 #[derive(Clone)]
-struct OfKey {
+struct KeySessions {
     service: Service,
     begin: Begin,
     places: Arc<Semaphore>,
 }
 
-impl Default for Sessions {
-    fn default() -> Self {
+impl std::fmt::Debug for McpService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let free = self.all.available_permits();
+        f.debug_struct("McpService")
+            .field("free", &free)
+            .finish_non_exhaustive()
+    }
+}
+
+impl McpService {
+    pub(crate) fn new(daemon: Daemon, journal: Arc<dyn Journal>) -> Self {
         Self {
-            all: Arc::new(Semaphore::new(MOST_SESSIONS)),
+            daemon,
+            journal,
+            all: Arc::new(Semaphore::new(MAX_SESSIONS)),
             by_key: Mutex::default(),
         }
     }
-}
 
-impl std::fmt::Debug for Sessions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let free = self.all.available_permits();
-        f.debug_struct("Sessions").field("free", &free).finish_non_exhaustive()
-    }
-}
-
-impl Sessions {
-    /// Ends all of them.
+    /// Ends all sessions.
     pub(crate) fn end(&self) {
         let by_key = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
         by_key
@@ -85,27 +89,27 @@ impl Sessions {
             .for_each(|of_key| of_key.service.config.cancellation_token.cancel());
     }
 
-    fn of(&self, state: &State, caller: &Caller) -> OfKey {
+    fn of(&self, caller: &Caller) -> KeySessions {
         let mut by_key = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = by_key.get(&caller.key_id) {
             return known.clone();
         }
         // Keys come and go; one without sessions has nothing to be kept.
-        by_key.retain(|_, other| other.places.available_permits() < MOST_OF_KEY);
-        let made = OfKey::new(&self.all, state, caller);
+        by_key.retain(|_, other| other.places.available_permits() < MAX_OF_KEY);
+        let made = KeySessions::new(self, caller);
         by_key.insert(caller.key_id.clone(), made.clone());
         made
     }
 }
 
-impl OfKey {
-    fn new(all: &Arc<Semaphore>, state: &State, caller: &Caller) -> Self {
-        let places = Arc::new(Semaphore::new(MOST_OF_KEY));
-        let (all, own) = (Arc::clone(all), Arc::clone(&places));
-        let (daemon, caller, journal) = (state.daemon.clone(), caller.clone(), Arc::clone(&state.journal));
+impl KeySessions {
+    fn new(mcp: &McpService, caller: &Caller) -> Self {
+        let places = Arc::new(Semaphore::new(MAX_OF_KEY));
+        let (all, own) = (Arc::clone(&mcp.all), Arc::clone(&places));
+        let (daemon, caller, journal) = (mcp.daemon.clone(), caller.clone(), Arc::clone(&mcp.journal));
         let begin: Begin = Arc::new(move || {
             let place = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned().map_err(io::Error::other);
-            Ok(Session::new(Served {
+            Ok(ToolSession::new(ServedSandboxes {
                 daemon: daemon.clone(),
                 caller: caller.clone(),
                 journal: Arc::clone(&journal),
@@ -135,61 +139,62 @@ where
     let config = StreamableHttpServerConfig::default()
         .disable_allowed_hosts()
         .disable_allowed_origins()
-        .with_max_request_body_bytes(LONGEST_MESSAGE);
+        .with_max_request_body_bytes(MAX_MESSAGE_LENGTH);
     StreamableHttpService::new(begin, Arc::new(sessions), config)
 }
 
-/// Answers a request of a caller who may make sandboxes.
-pub(crate) async fn answer(asked: &Asked<'_>, body: Incoming) -> Result<Response<Body>, Refusal> {
-    let sessions = &asked.state.mcp;
-    let of_key = sessions.of(asked.state, &asked.caller);
-    let mut parts = asked.parts.clone();
-    // Whose it is was found out, and nobody behind this needs to know the key.
-    parts.headers.remove(AUTHORIZATION);
-    parts.headers.remove(API_KEY);
-    let ends = parts.method == Method::DELETE;
-    let begins = !parts.headers.contains_key(super::session::SESSION_HEADER);
-    let body = match parts.method {
-        Method::POST => json::unread(LONGEST_MESSAGE, body).await?,
-        _ => Bytes::new(),
-    };
-    if begins && parts.method == Method::POST {
-        check_places(sessions, &of_key)?;
+impl McpService {
+    /// Answers a request of a caller who may make sandboxes.
+    pub(crate) async fn answer(&self, asked: &ApiRequest<'_>, body: Incoming) -> Result<Response<Body>, ApiRefusal> {
+        let of_key = self.of(&asked.caller);
+        let mut parts = asked.parts.clone();
+        // Whose it is was found out, and nobody behind this needs to know the key.
+        parts.headers.remove(AUTHORIZATION);
+        parts.headers.remove(API_KEY);
+        let ends = parts.method == Method::DELETE;
+        let begins = !parts.headers.contains_key(super::session::SESSION_HEADER);
+        let body = match parts.method {
+            Method::POST => json::unread(MAX_MESSAGE_LENGTH, body).await?,
+            _ => Bytes::new(),
+        };
+        if begins && parts.method == Method::POST {
+            self.check_places(&of_key)?;
+        }
+        let request = Request::from_parts(parts, Full::new(body));
+        let mut response = of_key.service.handle(request).await;
+        if ends && response.status() == StatusCode::ACCEPTED {
+            // It has ended by now, and clients complain of a word that says that it will.
+            *response.status_mut() = StatusCode::NO_CONTENT;
+        }
+        Ok(response.map(|body| body.map_err(|never| match never {}).boxed_unsync()))
     }
-    let request = Request::from_parts(parts, Full::new(body));
-    let mut response = of_key.service.handle(request).await;
-    if ends && response.status() == StatusCode::ACCEPTED {
-        // It has ended by now, and clients complain of a word that says that it will.
-        *response.status_mut() = StatusCode::NO_CONTENT;
+
+    /// Begins a session that is not spoken to in requests; and what ends when it is to end.
+    pub(super) fn begin(
+        &self,
+        asked: &ApiRequest<'_>,
+    ) -> Result<(ToolSession<ServedSandboxes>, impl Future<Output = ()> + Send + 'static), ApiRefusal> {
+        let of_key = self.of(&asked.caller);
+        self.check_places(&of_key)?;
+        let session = (of_key.begin)().map_err(|_| full())?;
+        let ending = of_key.service.config.cancellation_token.clone();
+        Ok((session, async move { ending.cancelled().await }))
     }
-    Ok(response.map(|body| body.map_err(|never| match never {}).boxed_unsync()))
+
+    fn check_places(&self, of_key: &KeySessions) -> Result<(), ApiRefusal> {
+        if of_key.places.available_permits() == 0 {
+            let message = format!("this key has {MAX_OF_KEY} sessions already, as many as it may; end some of them");
+            return Err(ApiRefusal::new(StatusCode::TOO_MANY_REQUESTS, message).retry_after(LATER));
+        }
+        match self.all.available_permits() {
+            0 => Err(full()),
+            _ => Ok(()),
+        }
+    }
 }
 
-/// Begins a session that is not spoken to in requests; and what ends when it is to end.
-pub(super) fn begin(
-    asked: &Asked<'_>,
-) -> Result<(Session<Served>, impl Future<Output = ()> + Send + 'static), Refusal> {
-    let sessions = &asked.state.mcp;
-    let of_key = sessions.of(asked.state, &asked.caller);
-    check_places(sessions, &of_key)?;
-    let session = (of_key.begin)().map_err(|_| full())?;
-    let ending = of_key.service.config.cancellation_token.clone();
-    Ok((session, async move { ending.cancelled().await }))
-}
-
-fn full() -> Refusal {
-    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the server is full of sessions").retry_after(LATER)
-}
-
-fn check_places(sessions: &Sessions, of_key: &OfKey) -> Result<(), Refusal> {
-    if of_key.places.available_permits() == 0 {
-        let message = format!("this key has {MOST_OF_KEY} sessions already, as many as it may; end some of them");
-        return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, message).retry_after(LATER));
-    }
-    match sessions.all.available_permits() {
-        0 => Err(full()),
-        _ => Ok(()),
-    }
+fn full() -> ApiRefusal {
+    ApiRefusal::new(StatusCode::SERVICE_UNAVAILABLE, "the server is full of sessions").retry_after(LATER)
 }
 
 #[cfg(test)]

@@ -6,17 +6,17 @@ use std::collections::VecDeque;
 const HEAD: usize = 32 * 1024;
 const TAIL: usize = 16 * 1024;
 /// Longest line that is shown as progress, in characters.
-const LONGEST_LINE: usize = 200;
+const MAX_LINE_LENGTH: usize = 200;
 
 /// One stream of output.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct KeptText {
     head: Vec<u8>,
     tail: VecDeque<u8>,
     dropped: u64,
 }
 
-impl Kept {
+impl KeptText {
     pub(super) fn take(&mut self, bytes: &[u8]) {
         let (head, rest) = bytes.split_at(bytes.len().min(HEAD - self.head.len()));
         self.head.extend_from_slice(head);
@@ -41,7 +41,7 @@ impl Kept {
         };
         let text = String::from_utf8_lossy(&end);
         let line = text.lines().rev().find(|line| !line.trim().is_empty())?;
-        Some(line.trim().chars().take(LONGEST_LINE).collect())
+        Some(line.trim().chars().take(MAX_LINE_LENGTH).collect())
     }
 
     /// All that is kept, with a mark where something was left out.
@@ -63,7 +63,7 @@ impl Kept {
 
 /// Text that has more than a stream may have is cut as one.
 pub(super) fn cut(text: &str) -> String {
-    let mut kept = Kept::default();
+    let mut kept = KeptText::default();
     kept.take(text.as_bytes());
     kept.into_text()
 }
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn what_fits_is_kept_whole() {
-        let mut kept = Kept::default();
+        let mut kept = KeptText::default();
         kept.take(b"a\nb\n\n");
         assert_eq!(kept.last_line().as_deref(), Some("b"));
         assert_eq!(kept.into_text(), "a\nb\n\n");
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn the_middle_of_what_does_not_fit_is_left_out() {
-        let mut kept = Kept::default();
+        let mut kept = KeptText::default();
         let piece = "é".repeat(50_001);
         for piece in piece.as_bytes().chunks(777) {
             kept.take(piece);
@@ -119,7 +119,7 @@ mod tests {
             .collect();
         let whole = cut(std::str::from_utf8(&all).unwrap());
         for size in [1, 1000, 16 * 1024, 40_000] {
-            let mut kept = Kept::default();
+            let mut kept = KeptText::default();
             all.chunks(size).for_each(|piece| kept.take(piece));
             assert_eq!(kept.into_text(), whole, "{size}");
         }

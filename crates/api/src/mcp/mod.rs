@@ -1,7 +1,7 @@
 //! The Model Context Protocol (<https://modelcontextprotocol.io>): tools by which the model of an agent host runs code and
 //! works with files in sandboxes, and files of sandboxes as resources.
 //!
-//! The tools are written over `backing::Backing`, which has two forms: sandboxes of this process alone, spoken to over
+//! The tools are written over `backing::SandboxBacking`, which has two forms: sandboxes of this process alone, spoken to over
 //! its standard streams ([`speak`]), and those of the daemon, spoken to over HTTP (`http`) or, by `offleash mcp --server`,
 //! over a connection to the owner's socket (`stream`). What goes wrong is an error of
 //! the tool, which models read; an error of the protocol is what hosts show to nobody.
@@ -14,7 +14,7 @@ mod failure;
 mod files;
 pub(crate) mod http;
 mod kept;
-mod own;
+mod local;
 mod progress;
 mod resources;
 mod run;
@@ -29,12 +29,12 @@ use offleash_daemon::local::LocalSandboxes;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use self::backing::Backing;
-use self::own::Own;
-use self::session::Session;
+use self::backing::SandboxBacking;
+use self::local::LocalBacking;
+use self::session::ToolSession;
 
 /// The longest message: code may have 16 MiB, and JSON writes some characters longer.
-const LONGEST_MESSAGE: usize = 32 * 1024 * 1024;
+const MAX_MESSAGE_LENGTH: usize = 32 * 1024 * 1024;
 
 /// What ended a conversation early.
 #[derive(Debug, thiserror::Error)]
@@ -64,17 +64,17 @@ where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    converse(Session::new(Own { sandboxes, longest }), input, output).await
+    converse(ToolSession::new(LocalBacking { sandboxes, longest }), input, output).await
 }
 
 /// A conversation over two streams, from its first word to its last.
-async fn converse<B, R, W>(session: Session<B>, input: R, output: W) -> Result<(), SpeakError>
+async fn converse<B, R, W>(session: ToolSession<B>, input: R, output: W) -> Result<(), SpeakError>
 where
-    B: Backing,
+    B: SandboxBacking,
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    let transport = AsyncRwTransport::new_server(input, output).with_max_line_length(LONGEST_MESSAGE);
+    let transport = AsyncRwTransport::new_server(input, output).with_max_line_length(MAX_MESSAGE_LENGTH);
     let service = match rmcp::serve_server(session, transport).await {
         Ok(service) => service,
         Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),

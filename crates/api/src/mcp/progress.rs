@@ -11,13 +11,13 @@ pub(super) const EVERY: Duration = Duration::from_secs(1);
 
 /// Somebody who wants to be told.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct ProgressTeller {
     peer: Peer<RoleServer>,
     token: Option<ProgressToken>,
     began: Instant,
 }
 
-impl Progress {
+impl ProgressTeller {
     pub(super) fn of(context: &RequestContext<RoleServer>) -> Self {
         Self {
             peer: context.peer.clone(),

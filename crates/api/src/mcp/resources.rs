@@ -6,16 +6,16 @@ use offleash_manager::keeper::error::KeeperError;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 use rmcp::model::{ErrorData, ReadResourceResult, Resource, ResourceContents, ResourceTemplate};
 
-use super::backing::Backing;
-use super::failure::{ToolError, What};
+use super::backing::SandboxBacking;
+use super::failure::{ToolError, ToolErrorKind};
 use super::files;
-use super::session::Session;
+use super::session::ToolSession;
 
 const SCHEME: &str = "offleash://";
 /// The largest file that is read.
-const MOST_BYTES: u64 = 8 * 1024 * 1024;
+const MAX_BYTES: u64 = 8 * 1024 * 1024;
 /// The most files that are listed.
-const MOST_LISTED: usize = 500;
+const MAX_LISTED: usize = 500;
 /// What a path has encoded in an address (RFC 3986, `pchar` and `/`).
 const ENCODED: &AsciiSet = &CONTROLS
     .add(b' ')
@@ -45,7 +45,7 @@ fn parse(uri: &str) -> Option<(&str, Vec<u8>)> {
     let (sandbox, path) = uri.strip_prefix(SCHEME)?.split_once('/')?;
     let mut whole = b"/".to_vec();
     whole.extend(percent_decode_str(path));
-    (crate::route::is_id(sandbox) && !whole.contains(&0)).then_some((sandbox, whole))
+    (crate::http::destination::is_id(sandbox) && !whole.contains(&0)).then_some((sandbox, whole))
 }
 
 pub(super) fn template() -> ResourceTemplate {
@@ -58,11 +58,11 @@ pub(super) fn template() -> ResourceTemplate {
 }
 
 /// The files in the working directory of the session's own sandbox; none before there is one.
-pub(super) async fn list<B: Backing>(session: &Session<B>) -> Vec<Resource> {
+pub(super) async fn list<B: SandboxBacking>(session: &ToolSession<B>) -> Vec<Resource> {
     let Some(sandbox) = session.own().await else {
         return Vec::new();
     };
-    let Ok((entries, _)) = files::entries(&sandbox, sandbox.cwd.as_bytes(), 1, MOST_LISTED).await else {
+    let Ok((entries, _)) = files::entries(&sandbox, sandbox.cwd.as_bytes(), 1, MAX_LISTED).await else {
         return Vec::new();
     };
     let files = entries.iter().filter(|entry| files::is_regular(entry));
@@ -74,27 +74,32 @@ pub(super) async fn list<B: Backing>(session: &Session<B>) -> Vec<Resource> {
 }
 
 /// The contents of a file.
-pub(super) async fn read<B: Backing>(session: &Session<B>, uri: &str) -> Result<ReadResourceResult, ErrorData> {
+pub(super) async fn read<B: SandboxBacking>(
+    session: &ToolSession<B>,
+    uri: &str,
+) -> Result<ReadResourceResult, ErrorData> {
     let shown: String = uri.chars().take(200).collect();
     let not_found = |why: &str| ErrorData::resource_not_found(format!("`{}`: {why}", shown.escape_debug()), None);
     let Some((id, path)) = parse(uri) else {
         return Err(not_found("not the address of a file, offleash://SANDBOX/PATH"));
     };
     let told = |error: ToolError| match &error.what {
-        What::Internal(cause) => ErrorData::internal_error(session.backing().internal(&error.message, &**cause), None),
-        What::NotFound | What::Gone(_) => not_found(&error.message),
-        What::Usual => ErrorData::invalid_params(error.message, None),
+        ToolErrorKind::Internal(cause) => {
+            ErrorData::internal_error(session.backing().internal(&error.message, &**cause), None)
+        }
+        ToolErrorKind::NotFound | ToolErrorKind::Gone(_) => not_found(&error.message),
+        ToolErrorKind::Usual => ErrorData::invalid_params(error.message, None),
     };
     let sandbox = session.open(id).await.map_err(told)?;
     // One byte more tells whether there is more.
-    let read = files::bytes(&sandbox, &path, 0, MOST_BYTES + 1).await;
+    let read = files::bytes(&sandbox, &path, 0, MAX_BYTES + 1).await;
     let (bytes, size) = read.map_err(|error: KeeperError| match error.kind() {
         ErrorKind::NotFound => not_found(&error.to_string()),
         _ => told(error.into()),
     })?;
-    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MOST_BYTES {
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_BYTES {
         return Err(ErrorData::invalid_params(
-            format!("the file has {size} bytes; {MOST_BYTES} are read at most"),
+            format!("the file has {size} bytes; {MAX_BYTES} are read at most"),
             None,
         ));
     }

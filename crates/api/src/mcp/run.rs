@@ -16,20 +16,20 @@ use rmcp::service::RequestContext;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::arguments::{RunCodeArguments, RunCommandArguments};
-use super::backing::Opened;
-use super::content::Outcome;
+use super::backing::OpenedSandbox;
+use super::content::ToolOutcome;
 use super::failure::ToolError;
-use super::progress::{self, Progress};
+use super::progress::{self, ProgressTeller};
 use crate::cells::{CellEvents, CellOutcome, CellTarget, RenderedEnd, RenderedEvent, TruncatedPart, language};
 
 /// How long code and commands may take that are not told.
 pub(super) const USUAL_TIMEOUT: Duration = Duration::from_secs(120);
 /// The most that a command is given to read.
-const MOST_INPUT: usize = 16 * 1024 * 1024;
+const MAX_INPUT: usize = 16 * 1024 * 1024;
 /// The most refusals that one result names.
-const MOST_REFUSALS: usize = 16;
+const MAX_REFUSALS: usize = 16;
 /// The most contexts that a hint names.
-const MOST_CONTEXTS: usize = 10;
+const MAX_CONTEXTS: usize = 10;
 /// The word that asks for a context that does not exist yet.
 const NEW_CONTEXT: &str = "new";
 
@@ -37,7 +37,7 @@ const SIGKILL: i32 = 9;
 
 /// Runs code in a context.
 pub(super) async fn code(
-    sandbox: &Opened,
+    sandbox: &OpenedSandbox,
     asked: RunCodeArguments,
     longest: Duration,
     context: &RequestContext<RoleServer>,
@@ -50,8 +50,8 @@ pub(super) async fn code(
     };
     let contexts = &sandbox.contexts;
     let named = || language(asked.language.as_deref());
-    let mut outcome = Outcome::default();
-    let refusals = Refusals::so_far(sandbox).await;
+    let mut outcome = ToolOutcome::default();
+    let refusals = RefusalCount::so_far(sandbox).await;
     let made;
     let target = match asked.context.as_deref() {
         None => CellTarget::Default(named()?),
@@ -74,7 +74,7 @@ pub(super) async fn code(
         }
         began => began?,
     };
-    let progress = Progress::of(context);
+    let progress = ProgressTeller::of(context);
     let mut ticks = ticks();
     let mut failed = false;
     let end = loop {
@@ -117,7 +117,7 @@ fn instead(there: &[ContextInfo]) -> String {
     let there = match there {
         [] => "the sandbox has none yet".to_owned(),
         there => {
-            let named: Vec<String> = there.iter().rev().take(MOST_CONTEXTS).map(named).collect();
+            let named: Vec<String> = there.iter().rev().take(MAX_CONTEXTS).map(named).collect();
             format!("the latest of the sandbox: {}", named.join(", "))
         }
     };
@@ -150,15 +150,15 @@ fn told(end: RenderedEnd, most: Duration) -> Result<Option<String>, ToolError> {
 
 /// Runs a command.
 pub(super) async fn command(
-    sandbox: &Opened,
+    sandbox: &OpenedSandbox,
     asked: RunCommandArguments,
     longest: Duration,
     context: &RequestContext<RoleServer>,
 ) -> Result<CallToolResult, ToolError> {
     let most = timeout(asked.timeout_seconds, longest)?;
     let input = asked.stdin.map(String::into_bytes);
-    if input.as_ref().is_some_and(|input| input.len() > MOST_INPUT) {
-        return Err(ToolError::new(format!("`stdin` may have {MOST_INPUT} bytes"))
+    if input.as_ref().is_some_and(|input| input.len() > MAX_INPUT) {
+        return Err(ToolError::new(format!("`stdin` may have {MAX_INPUT} bytes"))
             .with_hint("write it to a file with write_file, and redirect the command from there"));
     }
     let mut env = sandbox.env.clone();
@@ -173,7 +173,7 @@ pub(super) async fn command(
         timeout_ms: Some(u64::try_from(most.as_millis()).unwrap_or(u64::MAX)),
         ..StartExec::default()
     };
-    let refusals = Refusals::so_far(sandbox).await;
+    let refusals = RefusalCount::so_far(sandbox).await;
     let mut stream = sandbox.keeper.start(start).await?;
     let which = Selector::Pid(stream.pid());
     if let Some(input) = input {
@@ -184,8 +184,8 @@ pub(super) async fn command(
             let _closed = keeper.close_input(&which).await;
         });
     }
-    let mut outcome = Outcome::default();
-    let progress = Progress::of(context);
+    let mut outcome = ToolOutcome::default();
+    let progress = ProgressTeller::of(context);
     let mut ticks = ticks();
     let mut timed_out = false;
     let end = loop {
@@ -240,10 +240,10 @@ pub(super) async fn command(
 }
 
 /// How many refusals there had been when a call began.
-struct Refusals(u64);
+struct RefusalCount(u64);
 
-impl Refusals {
-    async fn so_far(sandbox: &Opened) -> Self {
+impl RefusalCount {
+    async fn so_far(sandbox: &OpenedSandbox) -> Self {
         // Of a sandbox that cannot say it, the call itself says more.
         Self(
             sandbox
@@ -255,12 +255,12 @@ impl Refusals {
     }
 
     /// Tells what was refused since, with what a model can do about it.
-    async fn tell(self, sandbox: &Opened, outcome: &mut Outcome) {
+    async fn tell(self, sandbox: &OpenedSandbox, outcome: &mut ToolOutcome) {
         let Ok(since) = sandbox.keeper.refusals(self.0).await else {
             return;
         };
         let count = since.count.saturating_sub(self.0);
-        let lines = since.lines.into_iter().take(MOST_REFUSALS);
+        let lines = since.lines.into_iter().take(MAX_REFUSALS);
         let lines: Vec<String> = lines.map(|line| format!("refused by the sandbox: {line}")).collect();
         if lines.is_empty() {
             return;
@@ -274,7 +274,7 @@ impl Refusals {
     }
 }
 
-fn result(outcome: Outcome, failed: bool) -> CallToolResult {
+fn result(outcome: ToolOutcome, failed: bool) -> CallToolResult {
     let content = outcome.into_content();
     if failed {
         CallToolResult::error(content)

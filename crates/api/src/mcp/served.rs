@@ -11,9 +11,9 @@ use offleash_daemon::{
 use offleash_interpreter::contexts::DEFAULT_CWD;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::backing::{Backing, CreateArguments, Opened};
+use super::backing::{CreateArguments, OpenedSandbox, SandboxBacking};
 use super::failure::ToolError;
-use crate::failure;
+use crate::http::failure;
 use crate::journal::Journal;
 
 /// How long a sandbox lives that is not used, unless something else was asked for.
@@ -21,13 +21,13 @@ const LIFETIME: Duration = Duration::from_secs(30 * 60);
 /// How much of that is used up before it begins anew.
 const RENEWAL: Duration = Duration::from_secs(60);
 /// How long a command or a cell may take; a session that says nothing lives longer.
-pub(super) const LONGEST: Duration = Duration::from_secs(20 * 60);
+pub(super) const MAX_CALL_TIME: Duration = Duration::from_secs(20 * 60);
 
 /// What was refused in a sandbox of the daemon is its owner's to allow.
 const REMEDY: &str = "only the owner of the sandbox can allow it";
 
 #[derive(Debug)]
-pub(super) struct Served {
+pub(super) struct ServedSandboxes {
     pub(super) daemon: Daemon,
     pub(super) caller: Caller,
     pub(super) journal: Arc<dyn Journal>,
@@ -35,16 +35,16 @@ pub(super) struct Served {
     pub(super) _places: [OwnedSemaphorePermit; 2],
 }
 
-impl Served {
+impl ServedSandboxes {
     fn lifetime(&self) -> u64 {
         LIFETIME.min(self.daemon.config().max_timeout).as_secs()
     }
 
-    async fn opened(&self, view: SandboxView) -> Result<Opened, ToolError> {
+    async fn opened(&self, view: SandboxView) -> Result<OpenedSandbox, ToolError> {
         let keeper = self.daemon.keeper(&view.id).await?;
         let contexts = self.daemon.contexts(&view.id).await?;
         let notes = view.not_enforced.iter();
-        Ok(Opened {
+        Ok(OpenedSandbox {
             notes: notes
                 .map(|(what, why)| format!("not enforced: {what}: {why}"))
                 .collect(),
@@ -68,11 +68,11 @@ impl Served {
     }
 }
 
-impl Backing for Served {
+impl SandboxBacking for ServedSandboxes {
     const CAN_BE_TOLD: bool = true;
     const CAN_FORK: bool = true;
 
-    async fn create(&self, new: CreateArguments) -> Result<Opened, ToolError> {
+    async fn create(&self, new: CreateArguments) -> Result<OpenedSandbox, ToolError> {
         let template = match new.template {
             Some(template) => template,
             None => self.usual_template().await,
@@ -91,7 +91,7 @@ impl Backing for Served {
         self.opened(view).await
     }
 
-    async fn open(&self, id: &str) -> Result<Opened, ToolError> {
+    async fn open(&self, id: &str) -> Result<OpenedSandbox, ToolError> {
         self.caller.require(Scope::Create)?;
         let view = self.daemon.get(&self.caller, id)?;
         let left = view.end_at.duration_since(SystemTime::now()).unwrap_or_default();
@@ -142,7 +142,7 @@ impl Backing for Served {
     }
 
     fn longest(&self) -> Duration {
-        LONGEST
+        MAX_CALL_TIME
     }
 
     fn internal(&self, told: &str, cause: &(dyn Error + 'static)) -> String {

@@ -14,9 +14,9 @@ use rmcp::{RoleServer, ServerHandler};
 use tokio::sync::Mutex;
 
 use super::arguments::{self, ForkArguments, KillSandboxArguments};
-use super::backing::{Backing, CreateArguments, Opened};
-use super::definitions::{self, Name};
-use super::failure::{ToolError, What};
+use super::backing::{CreateArguments, OpenedSandbox, SandboxBacking};
+use super::definitions::{self, ToolName};
+use super::failure::{ToolError, ToolErrorKind};
 use super::resources;
 
 /// What a model is told at the beginning.
@@ -29,22 +29,22 @@ pub(super) const SESSION_HEADER: &str = "mcp-session-id";
 
 /// One conversation. Over HTTP, requests of a protocol without sessions have one each.
 #[derive(Debug)]
-pub(super) struct Session<B: Backing> {
+pub(super) struct ToolSession<B: SandboxBacking> {
     backing: Arc<B>,
     /// The id of its own sandbox.
     own: Mutex<Option<String>>,
 }
 
 /// A sandbox for a call.
-pub(super) struct Chosen {
-    pub(super) opened: Opened,
+pub(super) struct ChosenSandbox {
+    pub(super) opened: OpenedSandbox,
     /// Whether it was made for this call, and the caller must be told its id to use it again.
     is_news: bool,
     /// Whether it is the session's own.
     is_own: bool,
 }
 
-impl<B: Backing> Session<B> {
+impl<B: SandboxBacking> ToolSession<B> {
     pub(super) fn new(backing: B) -> Self {
         Self {
             backing: Arc::new(backing),
@@ -57,11 +57,15 @@ impl<B: Backing> Session<B> {
     }
 
     /// The sandbox that is named, or that of the session, which is made if there is none.
-    async fn choose(&self, named: Option<&str>, context: &RequestContext<RoleServer>) -> Result<Chosen, ToolError> {
+    async fn choose(
+        &self,
+        named: Option<&str>,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<ChosenSandbox, ToolError> {
         if let Some(id) = named {
             let opened = self.open(id).await?;
             let (is_news, is_own) = (false, false);
-            return Ok(Chosen {
+            return Ok(ChosenSandbox {
                 opened,
                 is_news,
                 is_own,
@@ -70,7 +74,7 @@ impl<B: Backing> Session<B> {
         if is_alone(context) {
             let opened = self.backing.create(CreateArguments::default()).await?;
             let (is_news, is_own) = (true, false);
-            return Ok(Chosen {
+            return Ok(ChosenSandbox {
                 opened,
                 is_news,
                 is_own,
@@ -81,13 +85,13 @@ impl<B: Backing> Session<B> {
         if let Some(id) = &*own {
             match self.backing.open(id).await {
                 Ok(opened) => {
-                    return Ok(Chosen {
+                    return Ok(ChosenSandbox {
                         opened,
                         is_news,
                         is_own,
                     });
                 }
-                Err(error) if matches!(error.what, What::NotFound) => {
+                Err(error) if matches!(error.what, ToolErrorKind::NotFound) => {
                     *own = None;
                     return Err(lost(None));
                 }
@@ -96,15 +100,15 @@ impl<B: Backing> Session<B> {
         }
         let opened = self.backing.create(CreateArguments::default()).await?;
         *own = Some(opened.id.clone());
-        Ok(Chosen {
+        Ok(ChosenSandbox {
             opened,
             is_news,
             is_own,
         })
     }
 
-    pub(super) async fn open(&self, id: &str) -> Result<Opened, ToolError> {
-        if !crate::route::is_id(id) {
+    pub(super) async fn open(&self, id: &str) -> Result<OpenedSandbox, ToolError> {
+        if !crate::http::destination::is_id(id) {
             return Err(ToolError::not_found("`sandbox` is not the id of a sandbox")
                 .with_hint("leave it out to use the sandbox of this session"));
         }
@@ -112,50 +116,50 @@ impl<B: Backing> Session<B> {
     }
 
     /// The session's own sandbox, if it has one.
-    pub(super) async fn own(&self) -> Option<Opened> {
+    pub(super) async fn own(&self) -> Option<OpenedSandbox> {
         let id = self.own.lock().await.clone()?;
         self.backing.open(&id).await.ok()
     }
 
     async fn call(
         &self,
-        name: Name,
+        name: ToolName,
         request: CallToolRequestParams,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, ToolError> {
         let given = request.arguments;
         match name {
-            Name::RunCode => {
+            ToolName::RunCode => {
                 let asked: arguments::RunCodeArguments = arguments::read(given)?;
                 let chosen = self.choose(asked.sandbox.as_deref(), context).await?;
                 let done = super::run::code(&chosen.opened, asked, self.backing.longest(), context).await;
                 self.finish(chosen, done).await
             }
-            Name::RunCommand => {
+            ToolName::RunCommand => {
                 let asked: arguments::RunCommandArguments = arguments::read(given)?;
                 let chosen = self.choose(asked.sandbox.as_deref(), context).await?;
                 let done = super::run::command(&chosen.opened, asked, self.backing.longest(), context).await;
                 self.finish(chosen, done).await
             }
-            Name::ReadFile => {
+            ToolName::ReadFile => {
                 let asked: arguments::ReadFileArguments = arguments::read(given)?;
                 let chosen = self.choose(asked.sandbox.as_deref(), context).await?;
                 let done = super::files::read(&chosen.opened, &asked).await;
                 self.finish(chosen, done).await
             }
-            Name::WriteFile => {
+            ToolName::WriteFile => {
                 let asked: arguments::WriteFileArguments = arguments::read(given)?;
                 let chosen = self.choose(asked.sandbox.as_deref(), context).await?;
                 let done = super::files::write(&chosen.opened, &asked).await;
                 self.finish(chosen, done).await
             }
-            Name::ListFiles => {
+            ToolName::ListFiles => {
                 let asked: arguments::ListFilesArguments = arguments::read(given)?;
                 let chosen = self.choose(asked.sandbox.as_deref(), context).await?;
                 let done = super::files::list(&chosen.opened, &asked).await;
                 self.finish(chosen, done).await
             }
-            Name::CreateSandbox => {
+            ToolName::CreateSandbox => {
                 let new: CreateArguments = arguments::read(given)?;
                 if !B::CAN_BE_TOLD && !new.is_usual() {
                     return Err(
@@ -166,11 +170,11 @@ impl<B: Backing> Session<B> {
                 let opened = self.backing.create(new).await?;
                 Ok(CallToolResult::success(vec![ContentBlock::text(told_of(&opened))]))
             }
-            Name::KillSandbox => {
+            ToolName::KillSandbox => {
                 let asked: KillSandboxArguments = arguments::read(given)?;
                 self.kill(asked.sandbox.as_deref()).await
             }
-            Name::Fork => {
+            ToolName::Fork => {
                 let asked: ForkArguments = arguments::read(given)?;
                 self.fork(asked).await
             }
@@ -207,7 +211,7 @@ impl<B: Backing> Session<B> {
     /// What a tool did, with what must be said of its sandbox.
     async fn finish(
         &self,
-        chosen: Chosen,
+        chosen: ChosenSandbox,
         done: Result<CallToolResult, ToolError>,
     ) -> Result<CallToolResult, ToolError> {
         match done {
@@ -218,7 +222,8 @@ impl<B: Backing> Session<B> {
                 Ok(result)
             }
             Err(ToolError {
-                what: What::Gone(told), ..
+                what: ToolErrorKind::Gone(told),
+                ..
             }) => {
                 let id = &chosen.opened.id;
                 let why = self.backing.bury(id).await.or(told);
@@ -241,7 +246,7 @@ impl<B: Backing> Session<B> {
     async fn kill(&self, named: Option<&str>) -> Result<CallToolResult, ToolError> {
         let mut own = self.own.lock().await;
         let id = match named {
-            Some(id) if crate::route::is_id(id) => id.to_owned(),
+            Some(id) if crate::http::destination::is_id(id) => id.to_owned(),
             Some(_) => return Err(ToolError::not_found("`sandbox` is not the id of a sandbox")),
             None => match own.clone() {
                 Some(id) => id,
@@ -262,7 +267,7 @@ impl<B: Backing> Session<B> {
 
     fn result_of(&self, error: ToolError) -> CallToolResult {
         let message = match &error.what {
-            What::Internal(cause) => self.backing.internal(&error.message, &**cause),
+            ToolErrorKind::Internal(cause) => self.backing.internal(&error.message, &**cause),
             _ => error.message,
         };
         let mut text = format!("error: {message}");
@@ -273,7 +278,7 @@ impl<B: Backing> Session<B> {
     }
 }
 
-impl<B: Backing> Drop for Session<B> {
+impl<B: SandboxBacking> Drop for ToolSession<B> {
     fn drop(&mut self) {
         if let Some(id) = self.own.get_mut().take() {
             self.backing.leave(id);
@@ -295,7 +300,7 @@ fn lost(why: Option<&str>) -> ToolError {
     .with_hint("the next call makes a new, empty one")
 }
 
-fn told_of(opened: &Opened) -> String {
+fn told_of(opened: &OpenedSandbox) -> String {
     let mut text = format!(
         "sandbox: {}\nworking directory: {}\nPass this id as `sandbox` to go on in it.",
         opened.id, opened.cwd
@@ -312,7 +317,7 @@ impl CreateArguments {
     }
 }
 
-impl<B: Backing> ServerHandler for Session<B> {
+impl<B: SandboxBacking> ServerHandler for ToolSession<B> {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().build();
         let own_name = Implementation::new("offleash", env!("CARGO_PKG_VERSION"));
@@ -338,12 +343,12 @@ impl<B: Backing> ServerHandler for Session<B> {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let Some(name) = Name::parse(&request.name) else {
+        let Some(name) = ToolName::parse(&request.name) else {
             let shown: String = request.name.chars().take(60).collect();
             let message = format!(
                 "there is no tool `{}`; there are: {}",
                 shown.escape_debug(),
-                Name::list(B::CAN_FORK)
+                ToolName::list(B::CAN_FORK)
             );
             return Err(ErrorData::invalid_params(message, None));
         };
@@ -376,7 +381,7 @@ impl<B: Backing> ServerHandler for Session<B> {
     }
 }
 
-impl<B: Backing> Session<B> {
+impl<B: SandboxBacking> ToolSession<B> {
     fn tools(&self) -> Vec<Tool> {
         definitions::tools(B::CAN_BE_TOLD, B::CAN_FORK, self.backing.longest().as_secs().max(1))
     }

@@ -8,23 +8,27 @@ use http::request::Parts;
 use http::{HeaderValue, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 
-use super::http::begin;
-use crate::answer::Refusal;
-use crate::body::{self, Body};
-use crate::connection::{Client, Peer};
-use crate::control::Asked;
+use super::http::McpService;
+use crate::control::ApiRequest;
+use crate::http::answer::ApiRefusal;
+use crate::http::body::{self, Body};
+use crate::http::peer::{ClientConnection, ClientPeer};
 
 /// What the connection becomes.
 pub(crate) const PROTOCOL: HeaderValue = HeaderValue::from_static("offleash-mcp");
 
 /// Whether a request is for this. Others than the owner have HTTP, where sessions in which nothing is said end.
-pub(crate) fn is_asked_for(client: &Client, parts: &Parts) -> bool {
-    client.peer == Peer::Owner && parts.headers.get(UPGRADE) == Some(&PROTOCOL)
+pub(crate) fn is_asked_for(client: &ClientConnection, parts: &Parts) -> bool {
+    client.peer == ClientPeer::Owner && parts.headers.get(UPGRADE) == Some(&PROTOCOL)
 }
 
 /// Begins a session of a caller who may make sandboxes; it is spoken in when this is answered.
-pub(crate) fn answer(asked: &Asked<'_>, client: &Client) -> Result<Response<Body>, Refusal> {
-    let (session, ending) = begin(asked)?;
+pub(crate) fn answer(
+    mcp: &McpService,
+    asked: &ApiRequest<'_>,
+    client: &ClientConnection,
+) -> Result<Response<Body>, ApiRefusal> {
+    let (session, ending) = mcp.begin(asked)?;
     let theirs = hyper::upgrade::on(Request::from_parts(asked.parts.clone(), ()));
     let place = client.held.clone();
     tokio::spawn(async move {

@@ -13,14 +13,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::contexts::{of, refused};
-use crate::answer::Refusal;
-use crate::body::Body;
 use crate::cells::{
     CellDialect, CellEvents, CellLines, CellOutcome, CellTarget, RenderedEnd, RenderedEvent, language, streamed,
 };
-use crate::control::Asked;
-use crate::json::RequestBody;
-use crate::routes::PathSegments;
+use crate::control::ApiRequest;
+use crate::http::answer::ApiRefusal;
+use crate::http::body::Body;
+use crate::http::destination::PathSegments;
+use crate::http::json::RequestBody;
 
 /// A cell of code that is run in a context.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -106,10 +106,10 @@ pub(crate) struct CellError {
 }
 
 pub(crate) async fn execute(
-    asked: &Asked<'_>,
+    asked: &ApiRequest<'_>,
     [given, context]: PathSegments<'_>,
     body: RequestBody,
-) -> Result<Response<Body>, Refusal> {
+) -> Result<Response<Body>, ApiRefusal> {
     let contexts = of(asked, given).await?;
     let new: NewCell = body.read().await?;
     let cell = cell(new.code, new.env, new.timeout_ms)?;
@@ -117,10 +117,10 @@ pub(crate) async fn execute(
 }
 
 pub(crate) async fn execute_in_default(
-    asked: &Asked<'_>,
+    asked: &ApiRequest<'_>,
     given: &str,
     body: RequestBody,
-) -> Result<Response<Body>, Refusal> {
+) -> Result<Response<Body>, ApiRefusal> {
     let contexts = of(asked, given).await?;
     let new: NewDefaultCell = body.read().await?;
     let language = language(new.language.as_deref()).map_err(|error| refused(asked, &error))?;
@@ -129,17 +129,17 @@ pub(crate) async fn execute_in_default(
 }
 
 async fn answered(
-    asked: &Asked<'_>,
+    asked: &ApiRequest<'_>,
     contexts: &SandboxContexts,
     target: CellTarget<'_>,
     cell: Cell,
-) -> Result<Response<Body>, Refusal> {
+) -> Result<Response<Body>, ApiRefusal> {
     let events = CellEvents::begin(contexts, target, cell).await;
     let events = events.map_err(|error| refused(asked, &error))?;
     Ok(streamed(events, DIALECT))
 }
 
-fn cell(code: String, env: Option<BTreeMap<String, String>>, timeout_ms: Option<u64>) -> Result<Cell, Refusal> {
+fn cell(code: String, env: Option<BTreeMap<String, String>>, timeout_ms: Option<u64>) -> Result<Cell, ApiRefusal> {
     Ok(Cell {
         code,
         env: env.unwrap_or_default(),
@@ -148,9 +148,9 @@ fn cell(code: String, env: Option<BTreeMap<String, String>>, timeout_ms: Option<
 }
 
 /// Refuses no time at all, in which nothing can be done and much may have begun.
-pub(crate) fn some_time(timeout_ms: Option<u64>) -> Result<Option<u64>, Refusal> {
+pub(crate) fn some_time(timeout_ms: Option<u64>) -> Result<Option<u64>, ApiRefusal> {
     match timeout_ms {
-        Some(0) => Err(Refusal::bad_request(
+        Some(0) => Err(ApiRefusal::bad_request(
             "`timeout_ms` must be at least 1; without it there is no such limit",
         )),
         other => Ok(other),

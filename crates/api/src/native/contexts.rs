@@ -9,12 +9,12 @@ use offleash_interpreter::error::ContextError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::answer::{self, Refusal};
-use crate::body::Body;
 use crate::cells::{context_refusal, language};
-use crate::control::Asked;
-use crate::json::RequestBody;
-use crate::routes::PathSegments;
+use crate::control::ApiRequest;
+use crate::http::answer::{self, ApiRefusal};
+use crate::http::body::Body;
+use crate::http::destination::PathSegments;
+use crate::http::json::RequestBody;
 
 /// A context that is asked for.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -30,12 +30,13 @@ pub(crate) struct NewContext {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ContextList {
     /// The contexts, in the order in which they were made.
-    pub(crate) contexts: Vec<Context>,
+    pub(crate) contexts: Vec<ContextAnswer>,
 }
 
 /// A context: code that keeps its state from one cell to the next.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Context {
+#[schemars(rename = "Context")]
+pub(crate) struct ContextAnswer {
     /// Its id.
     pub(crate) id: String,
     /// Its language.
@@ -50,7 +51,7 @@ pub(crate) struct Context {
     pub(crate) count: u64,
 }
 
-impl From<ContextInfo> for Context {
+impl From<ContextInfo> for ContextAnswer {
     fn from(info: ContextInfo) -> Self {
         Self {
             id: info.id,
@@ -64,69 +65,82 @@ impl From<ContextInfo> for Context {
 }
 
 /// The contexts of one of the caller's sandboxes, which is resumed if traffic resumes it.
-pub(crate) async fn of(asked: &Asked<'_>, given: &str) -> Result<Arc<SandboxContexts>, Refusal> {
-    let id = crate::control::id(asked, given)?;
-    let daemon = &asked.state.daemon;
+pub(crate) async fn of(asked: &ApiRequest<'_>, given: &str) -> Result<Arc<SandboxContexts>, ApiRefusal> {
+    let id = asked.sandbox_id(given)?;
+    let daemon = &asked.daemon();
     daemon.get(&asked.caller, id).map_err(|error| asked.refused(&error))?;
     daemon.contexts(id).await.map_err(|error| asked.refused(&error))
 }
 
 /// The same, for those who only look: that must not resume it.
-async fn shown(asked: &Asked<'_>, given: &str) -> Result<Arc<SandboxContexts>, Refusal> {
-    let id = crate::control::id(asked, given)?;
-    let view = asked.state.daemon.get(&asked.caller, id);
+async fn shown(asked: &ApiRequest<'_>, given: &str) -> Result<Arc<SandboxContexts>, ApiRefusal> {
+    let id = asked.sandbox_id(given)?;
+    let view = asked.daemon().get(&asked.caller, id);
     if view.map_err(|error| asked.refused(&error))?.state == State::Paused {
-        return Err(Refusal::new(StatusCode::CONFLICT, "the sandbox is paused"));
+        return Err(ApiRefusal::new(StatusCode::CONFLICT, "the sandbox is paused"));
     }
     of(asked, given).await
 }
 
 /// What the caller is told of an error of contexts.
-pub(crate) fn refused(asked: &Asked<'_>, error: &ContextError) -> Refusal {
-    context_refusal(&*asked.state.journal, error)
+pub(crate) fn refused(asked: &ApiRequest<'_>, error: &ContextError) -> ApiRefusal {
+    context_refusal(asked.journal(), error)
 }
 
-pub(crate) async fn list(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn list(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
     let all = shown(asked, given).await?.list().await;
     let all = all.map_err(|error| refused(asked, &error))?;
-    let contexts = all.into_iter().map(Context::from).collect();
+    let contexts = all.into_iter().map(ContextAnswer::from).collect();
     Ok(answer::json(StatusCode::OK, &ContextList { contexts }))
 }
 
-pub(crate) async fn create(asked: &Asked<'_>, given: &str, body: RequestBody) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn create(
+    asked: &ApiRequest<'_>,
+    given: &str,
+    body: RequestBody,
+) -> Result<Response<Body>, ApiRefusal> {
     let contexts = of(asked, given).await?;
     let new: NewContext = body.read().await?;
     let language = language(new.language.as_deref()).map_err(|error| refused(asked, &error))?;
     let made = contexts.create(language, new.cwd).await;
     let made = made.map_err(|error| refused(asked, &error))?;
-    Ok(answer::json(StatusCode::CREATED, &Context::from(made)))
+    Ok(answer::json(StatusCode::CREATED, &ContextAnswer::from(made)))
 }
 
-pub(crate) async fn get(asked: &Asked<'_>, [given, context]: PathSegments<'_>) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn get(
+    asked: &ApiRequest<'_>,
+    [given, context]: PathSegments<'_>,
+) -> Result<Response<Body>, ApiRefusal> {
     let found = shown(asked, given).await?.get(context).await;
     let found = found.map_err(|error| refused(asked, &error))?;
-    Ok(answer::json(StatusCode::OK, &Context::from(found)))
+    Ok(answer::json(StatusCode::OK, &ContextAnswer::from(found)))
 }
 
-pub(crate) async fn remove(asked: &Asked<'_>, [given, context]: PathSegments<'_>) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn remove(
+    asked: &ApiRequest<'_>,
+    [given, context]: PathSegments<'_>,
+) -> Result<Response<Body>, ApiRefusal> {
     let removed = of(asked, given).await?.remove(context).await;
     done(asked, removed)
 }
 
-pub(crate) async fn restart(asked: &Asked<'_>, [given, context]: PathSegments<'_>) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn restart(
+    asked: &ApiRequest<'_>,
+    [given, context]: PathSegments<'_>,
+) -> Result<Response<Body>, ApiRefusal> {
     let restarted = of(asked, given).await?.restart(context).await;
     done(asked, restarted)
 }
 
 pub(crate) async fn interrupt(
-    asked: &Asked<'_>,
+    asked: &ApiRequest<'_>,
     [given, context]: PathSegments<'_>,
-) -> Result<Response<Body>, Refusal> {
+) -> Result<Response<Body>, ApiRefusal> {
     let interrupted = of(asked, given).await?.interrupt(context).await;
     done(asked, interrupted)
 }
 
-fn done(asked: &Asked<'_>, outcome: Result<(), ContextError>) -> Result<Response<Body>, Refusal> {
+fn done(asked: &ApiRequest<'_>, outcome: Result<(), ContextError>) -> Result<Response<Body>, ApiRefusal> {
     outcome.map_err(|error| refused(asked, &error))?;
     Ok(answer::empty(StatusCode::NO_CONTENT))
 }

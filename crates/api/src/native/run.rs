@@ -13,23 +13,23 @@ use offleash_manager::keeper::message::{Selector, StartExec};
 use super::cells::some_time;
 use super::sandboxes;
 use super::shapes::{NewCommand, NewRun, RunResult};
-use crate::answer::{self, Refusal};
-use crate::body::Body;
-use crate::control::{Asked, whole};
-use crate::failure;
-use crate::json::RequestBody;
-use crate::trace::{self, Operation};
+use crate::control::ApiRequest;
+use crate::http::answer::{self, ApiRefusal};
+use crate::http::body::Body;
+use crate::http::failure;
+use crate::http::json::RequestBody;
+use crate::trace::{self, SpanOperation};
 
 /// The most that is kept of each stream of output.
-const MOST_OUTPUT: usize = 1024 * 1024;
+const MAX_OUTPUT: usize = 1024 * 1024;
 /// The most that a command is given to read.
-const MOST_INPUT: usize = 512 * 1024;
+const MAX_INPUT: usize = 512 * 1024;
 
 const SIGKILL: i32 = 9;
 
 /// What a command did.
 #[derive(Debug, Default)]
-struct Outcome {
+struct RunOutcome {
     exit_code: Option<i32>,
     signal: Option<i32>,
     out_of_memory: bool,
@@ -42,7 +42,7 @@ struct Outcome {
 }
 
 /// Makes a sandbox, runs a command in it, and kills it unless it is to be kept.
-pub(crate) async fn run(asked: &Asked<'_>, body: RequestBody) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn run(asked: &ApiRequest<'_>, body: RequestBody) -> Result<Response<Body>, ApiRefusal> {
     let new: NewRun = body.read().await?;
     let (exec, input) = command(new.command)?;
     let request = sandboxes::create_request(new.sandbox.unwrap_or_default(), None)?;
@@ -51,40 +51,44 @@ pub(crate) async fn run(asked: &Asked<'_>, body: RequestBody) -> Result<Response
     let work = |daemon: Daemon, caller: Caller| async move {
         Ok(made_and_run(&daemon, &caller, request, exec, input, keep).await)
     };
-    let (id, outcome) = whole(asked, work).await?.map_err(|failed| failed.told(asked))?;
+    let (id, outcome) = asked.whole(work).await?.map_err(|failed| failed.told(asked))?;
     Ok(answered(id, keep, outcome))
 }
 
 /// Runs a command in a sandbox that is there.
-pub(crate) async fn run_in(asked: &Asked<'_>, given: &str, body: RequestBody) -> Result<Response<Body>, Refusal> {
-    let id = crate::control::id(asked, given)?;
+pub(crate) async fn run_in(
+    asked: &ApiRequest<'_>,
+    given: &str,
+    body: RequestBody,
+) -> Result<Response<Body>, ApiRefusal> {
+    let id = asked.sandbox_id(given)?;
     let command_asked: NewCommand = body.read().await?;
     let (exec, input) = command(command_asked)?;
-    let daemon = &asked.state.daemon;
+    let daemon = &asked.daemon();
     // Only the owner of a sandbox may.
     let view = daemon.get(&asked.caller, id).map_err(|error| asked.refused(&error))?;
     let exec = with_env(exec, view.env);
     let keeper = daemon.keeper(id).await.map_err(|error| asked.refused(&error))?;
     let outcome = executed(&keeper, exec, input)
         .await
-        .map_err(|error| Failed::Keeper(error).told(asked))?;
+        .map_err(|error| RunFailure::Keeper(error).told(asked))?;
     Ok(answered(id.to_owned(), true, outcome))
 }
 
 /// Why a run has no outcome.
 #[derive(Debug)]
-enum Failed {
+enum RunFailure {
     Daemon(offleash_daemon::DaemonError),
     Keeper(KeeperError),
 }
 
-impl Failed {
-    fn told(&self, asked: &Asked<'_>) -> Refusal {
+impl RunFailure {
+    fn told(&self, asked: &ApiRequest<'_>) -> ApiRefusal {
         let error = match self {
             Self::Daemon(error) => return asked.refused(error),
             Self::Keeper(error) => error,
         };
-        failure::refusal_of_keeper(&*asked.state.journal, "the command was not run", error)
+        failure::refusal_of_keeper(asked.journal(), "the command was not run", error)
     }
 }
 
@@ -95,19 +99,19 @@ async fn made_and_run(
     exec: StartExec,
     input: Option<Vec<u8>>,
     keep: bool,
-) -> Result<(String, Outcome), Failed> {
-    let created = trace::of(Operation::Create, daemon.create(caller, request), |view| {
+) -> Result<(String, RunOutcome), RunFailure> {
+    let created = trace::of(SpanOperation::Create, daemon.create(caller, request), |view| {
         view.id.clone()
     });
-    let view = created.await.map_err(Failed::Daemon)?;
+    let view = created.await.map_err(RunFailure::Daemon)?;
     let (id, exec) = (view.id, with_env(exec, view.env));
     let outcome = match daemon.keeper(&id).await {
         Ok(keeper) => {
             let executed = executed(&keeper, exec, input);
-            let executed = trace::of(Operation::Exec, executed, |_| id.clone()).await;
-            executed.map_err(Failed::Keeper)
+            let executed = trace::of(SpanOperation::Exec, executed, |_| id.clone()).await;
+            executed.map_err(RunFailure::Keeper)
         }
-        Err(error) => Err(Failed::Daemon(error)),
+        Err(error) => Err(RunFailure::Daemon(error)),
     };
     if !keep {
         // It may have ended by itself; and the outcome is what was asked for.
@@ -117,7 +121,7 @@ async fn made_and_run(
 }
 
 /// What is to be run, and what it is to read.
-fn command(new: NewCommand) -> Result<(StartExec, Option<Vec<u8>>), Refusal> {
+fn command(new: NewCommand) -> Result<(StartExec, Option<Vec<u8>>), ApiRefusal> {
     let argv: Vec<String> = match (new.argv, new.shell) {
         (Some(argv), None) if !argv.is_empty() => argv,
         (None, Some(line)) => ["/bin/bash", "-l", "-c"]
@@ -126,7 +130,7 @@ fn command(new: NewCommand) -> Result<(StartExec, Option<Vec<u8>>), Refusal> {
             .chain([line])
             .collect(),
         _ => {
-            return Err(Refusal::bad_request(
+            return Err(ApiRefusal::bad_request(
                 "command: either `argv` or `shell` must say what to run",
             ));
         }
@@ -135,14 +139,14 @@ fn command(new: NewCommand) -> Result<(StartExec, Option<Vec<u8>>), Refusal> {
     let has_nul = |text: &str| text.contains('\0');
     let texts = argv.iter().chain(env.keys()).chain(env.values()).chain(&new.cwd);
     if texts.into_iter().any(|text| has_nul(text)) || env.keys().any(|name| name.is_empty() || name.contains('=')) {
-        return Err(Refusal::bad_request(
+        return Err(ApiRefusal::bad_request(
             "command: no NUL may be in it, nor a `=` in the name of a variable",
         ));
     }
     let input = new.stdin.map(String::into_bytes);
-    if input.as_ref().is_some_and(|input| input.len() > MOST_INPUT) {
-        return Err(Refusal::bad_request(format!(
-            "command: `stdin` may have {MOST_INPUT} bytes"
+    if input.as_ref().is_some_and(|input| input.len() > MAX_INPUT) {
+        return Err(ApiRefusal::bad_request(format!(
+            "command: `stdin` may have {MAX_INPUT} bytes"
         )));
     }
     let exec = StartExec {
@@ -169,11 +173,11 @@ fn with_env(mut exec: StartExec, env: BTreeMap<String, String>) -> StartExec {
 }
 
 /// Runs a command and waits for its end.
-async fn executed(keeper: &Keeper, exec: StartExec, input: Option<Vec<u8>>) -> Result<Outcome, KeeperError> {
+async fn executed(keeper: &Keeper, exec: StartExec, input: Option<Vec<u8>>) -> Result<RunOutcome, KeeperError> {
     let began = Instant::now();
     let mut stream = match keeper.start(exec).await {
         Ok(stream) => stream,
-        Err(error) => return Outcome::of_no_command(error),
+        Err(error) => return RunOutcome::of_no_command(error),
     };
     let which = Selector::Pid(stream.pid());
     let fed = async {
@@ -191,8 +195,8 @@ async fn executed(keeper: &Keeper, exec: StartExec, input: Option<Vec<u8>>) -> R
     Ok(outcome)
 }
 
-async fn outcome(stream: &mut ExecStream) -> Result<Outcome, KeeperError> {
-    let mut outcome = Outcome::default();
+async fn outcome(stream: &mut ExecStream) -> Result<RunOutcome, KeeperError> {
+    let mut outcome = RunOutcome::default();
     loop {
         match stream.next().await?.ok_or(KeeperError::Gone)? {
             ExecNews::Output { stream, bytes } => outcome.take(stream, &bytes),
@@ -215,7 +219,7 @@ async fn outcome(stream: &mut ExecStream) -> Result<Outcome, KeeperError> {
     }
 }
 
-impl Outcome {
+impl RunOutcome {
     /// What a shell says of a command that is not there or cannot be executed; every other error stays one.
     fn of_no_command(error: KeeperError) -> Result<Self, KeeperError> {
         let Some(code) = error.exit_code() else {
@@ -233,13 +237,13 @@ impl Outcome {
             OutputStream::Stdout => &mut self.stdout,
             OutputStream::Stderr => &mut self.stderr,
         };
-        let taken = bytes.len().min(MOST_OUTPUT - kept.len());
+        let taken = bytes.len().min(MAX_OUTPUT - kept.len());
         kept.extend_from_slice(&bytes[..taken]);
         self.truncated |= taken < bytes.len();
     }
 }
 
-fn answered(sandbox: String, kept: bool, outcome: Outcome) -> Response<Body> {
+fn answered(sandbox: String, kept: bool, outcome: RunOutcome) -> Response<Body> {
     let text = |bytes: Vec<u8>| {
         String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
     };

@@ -7,18 +7,20 @@ use offleash_daemon::{
 };
 
 use super::shapes::{
-    Called, Fork, ForkList, NewForks, NewLimits, NewPolicy, NewSandbox, Refused, Resume, Sandbox, SandboxList,
-    SandboxUsage,
+    ForkAnswer, ForkList, NameAnswer, NewForks, NewLimits, NewPolicy, NewSandbox, RefusalAnswer, ResumeBody,
+    SandboxAnswer, SandboxList, SandboxUsage,
 };
-use crate::answer::{self, Refusal};
-use crate::body::Body;
-use crate::control::{Asked, filter, forks, id, idempotency_key, unsupported, whole};
-use crate::json::RequestBody;
-use crate::trace::{self, Operation};
-use crate::{failure, query};
+use crate::control::ApiRequest;
+use crate::control::listing::list_filter;
+use crate::http::answer::{self, ApiRefusal};
+use crate::http::body::Body;
+use crate::http::failure;
+use crate::http::json::RequestBody;
+use crate::http::query;
+use crate::trace::{self, SpanOperation};
 
 /// What the manager is asked for.
-pub(crate) fn create_request(new: NewSandbox, idempotency_key: Option<String>) -> Result<CreateRequest, Refusal> {
+pub(crate) fn create_request(new: NewSandbox, idempotency_key: Option<String>) -> Result<CreateRequest, ApiRefusal> {
     let name = new.name.as_deref().map(named).transpose()?;
     let usual = CreateRequest::default();
     let pauses = new.pause_on_timeout.unwrap_or(false);
@@ -37,9 +39,9 @@ pub(crate) fn create_request(new: NewSandbox, idempotency_key: Option<String>) -
     })
 }
 
-fn named(given: &str) -> Result<SandboxName, Refusal> {
+fn named(given: &str) -> Result<SandboxName, ApiRefusal> {
     let name = given.parse();
-    name.map_err(|error: SandboxNameError| Refusal::bad_request(format!("name: {error}")))
+    name.map_err(|error: SandboxNameError| ApiRefusal::bad_request(format!("name: {error}")))
 }
 
 fn limits(new: &NewLimits) -> LimitsRequest {
@@ -61,76 +63,79 @@ fn settings(new: NewPolicy) -> NetworkSettings {
     }
 }
 
-pub(crate) async fn create(asked: &Asked<'_>, body: RequestBody) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn create(asked: &ApiRequest<'_>, body: RequestBody) -> Result<Response<Body>, ApiRefusal> {
     let new: NewSandbox = body.read().await?;
-    let request = create_request(new, idempotency_key(asked))?;
-    let created = whole(
-        asked,
-        |daemon, caller| async move { daemon.create(&caller, request).await },
-    );
-    let view = trace::of(Operation::Create, created, |view| view.id.clone()).await?;
-    Ok(answer::json(StatusCode::CREATED, &Sandbox::from(view)))
+    let request = create_request(new, asked.idempotency_key())?;
+    let created = asked.whole(|daemon, caller| async move { daemon.create(&caller, request).await });
+    let view = trace::of(SpanOperation::Create, created, |view| view.id.clone()).await?;
+    Ok(answer::json(StatusCode::CREATED, &SandboxAnswer::from(view)))
 }
 
-pub(crate) fn list(asked: &Asked<'_>) -> Result<Response<Body>, Refusal> {
-    let page = asked.state.daemon.list(&asked.caller, &filter(asked)?);
+pub(crate) fn list(asked: &ApiRequest<'_>) -> Result<Response<Body>, ApiRefusal> {
+    let page = asked.daemon().list(&asked.caller, &list_filter(asked.query())?);
     let page = page.map_err(|error| asked.refused(&error))?;
     let list = SandboxList {
-        sandboxes: page.sandboxes.into_iter().map(Sandbox::from).collect(),
+        sandboxes: page.sandboxes.into_iter().map(SandboxAnswer::from).collect(),
         next: page.next,
     };
     Ok(answer::json(StatusCode::OK, &list))
 }
 
 /// One sandbox of the caller's.
-fn shown(asked: &Asked<'_>, given: &str) -> Result<Sandbox, Refusal> {
-    let view = asked.state.daemon.get(&asked.caller, id(asked, given)?);
+fn shown(asked: &ApiRequest<'_>, given: &str) -> Result<SandboxAnswer, ApiRefusal> {
+    let view = asked.daemon().get(&asked.caller, asked.sandbox_id(given)?);
     Ok(view.map_err(|error| asked.refused(&error))?.into())
 }
 
-pub(crate) fn get(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
+pub(crate) fn get(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
     Ok(answer::json(StatusCode::OK, &shown(asked, given)?))
 }
 
-pub(crate) fn get_policy(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
+pub(crate) fn get_policy(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
     Ok(answer::json(StatusCode::OK, &shown(asked, given)?.policy))
 }
 
 /// What nobody answers yet; that the sandbox is not there comes first.
-pub(crate) fn workspace(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
+pub(crate) fn workspace(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
     shown(asked, given)?;
-    Err(unsupported("workspaces of the host are"))
+    Err(ApiRefusal::unsupported("workspaces of the host are"))
 }
 
 /// What a name stands for.
-pub(crate) async fn called(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn called(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
     let ended = query::flag(&query::pairs(asked.query()), "ended")?;
     let given = percent_encoding::percent_decode_str(given).decode_utf8_lossy();
     let name = named(&given)?;
-    let found = asked.state.daemon.called(&asked.caller, &name, ended).await;
+    let found = asked.daemon().called(&asked.caller, &name, ended).await;
     let found = found.map_err(|error| asked.refused(&error))?;
-    let told = Called {
+    let told = NameAnswer {
         id: found.own,
         others: found.others,
     };
     Ok(answer::json(StatusCode::OK, &told))
 }
 
-pub(crate) async fn kill(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
-    let id = id(asked, given)?.to_owned();
-    whole(asked, |daemon, caller| async move { daemon.kill(&caller, &id).await }).await?;
+pub(crate) async fn kill(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
+    let id = asked.sandbox_id(given)?.to_owned();
+    asked
+        .whole(|daemon, caller| async move { daemon.kill(&caller, &id).await })
+        .await?;
     Ok(answer::empty(StatusCode::NO_CONTENT))
 }
 
-pub(crate) async fn resume(asked: &Asked<'_>, given: &str, body: RequestBody) -> Result<Response<Body>, Refusal> {
-    let id = id(asked, given)?.to_owned();
-    let Resume { timeout_seconds } = body.read().await?;
+pub(crate) async fn resume(
+    asked: &ApiRequest<'_>,
+    given: &str,
+    body: RequestBody,
+) -> Result<Response<Body>, ApiRefusal> {
+    let id = asked.sandbox_id(given)?.to_owned();
+    let ResumeBody { timeout_seconds } = body.read().await?;
     let resumed = |daemon: Daemon, caller: Caller| async move { daemon.go_on(&caller, &id, timeout_seconds).await };
-    let (view, _) = trace::of(Operation::Resume, whole(asked, resumed), |(view, _)| view.id.clone()).await?;
-    Ok(answer::json(StatusCode::OK, &Sandbox::from(view)))
+    let (view, _) = trace::of(SpanOperation::Resume, asked.whole(resumed), |(view, _)| view.id.clone()).await?;
+    Ok(answer::json(StatusCode::OK, &SandboxAnswer::from(view)))
 }
 
-pub(crate) async fn fork(asked: &Asked<'_>, given: &str, body: RequestBody) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn fork(asked: &ApiRequest<'_>, given: &str, body: RequestBody) -> Result<Response<Body>, ApiRefusal> {
     let NewForks {
         count,
         name,
@@ -145,14 +150,14 @@ pub(crate) async fn fork(asked: &Asked<'_>, given: &str, body: RequestBody) -> R
         contexts,
         name: name.as_deref().map(named).transpose()?,
     };
-    let forks = forks(asked, given, request).await?.into_iter().map(|fork| match fork {
-        Ok(view) => Fork {
+    let forks = asked.forks(given, request).await?.into_iter().map(|fork| match fork {
+        Ok(view) => ForkAnswer {
             sandbox: Some(view.into()),
             error: None,
         },
-        Err(refusal) => Fork {
+        Err(refusal) => ForkAnswer {
             sandbox: None,
-            error: Some(Refused {
+            error: Some(RefusalAnswer {
                 code: refusal.status.as_u16(),
                 message: refusal.message,
             }),
@@ -162,29 +167,32 @@ pub(crate) async fn fork(asked: &Asked<'_>, given: &str, body: RequestBody) -> R
     Ok(answer::json(StatusCode::CREATED, &list))
 }
 
-pub(crate) async fn set_policy(asked: &Asked<'_>, given: &str, body: RequestBody) -> Result<Response<Body>, Refusal> {
-    let id = id(asked, given)?.to_owned();
+pub(crate) async fn set_policy(
+    asked: &ApiRequest<'_>,
+    given: &str,
+    body: RequestBody,
+) -> Result<Response<Body>, ApiRefusal> {
+    let id = asked.sandbox_id(given)?.to_owned();
     let policy: NewPolicy = body.read().await?;
     let network = settings(policy);
-    whole(asked, |daemon, caller| async move {
-        daemon.set_network(&caller, &id, network).await
-    })
-    .await?;
+    asked
+        .whole(|daemon, caller| async move { daemon.set_network(&caller, &id, network).await })
+        .await?;
     Ok(answer::empty(StatusCode::NO_CONTENT))
 }
 
-pub(crate) async fn usage(asked: &Asked<'_>, given: &str) -> Result<Response<Body>, Refusal> {
-    let id = id(asked, given)?;
-    let daemon = &asked.state.daemon;
+pub(crate) async fn usage(asked: &ApiRequest<'_>, given: &str) -> Result<Response<Body>, ApiRefusal> {
+    let id = asked.sandbox_id(given)?;
+    let daemon = &asked.daemon();
     let view = daemon.get(&asked.caller, id).map_err(|error| asked.refused(&error))?;
     if view.state == State::Paused {
         // Looking at one must not resume it.
-        return Err(Refusal::new(StatusCode::CONFLICT, "the sandbox is paused"));
+        return Err(ApiRefusal::new(StatusCode::CONFLICT, "the sandbox is paused"));
     }
     let keeper = daemon.keeper_unless_paused(id).await;
     let keeper = keeper.map_err(|error| asked.refused(&error))?;
     let usage = keeper.usage().await;
     let told = "what the sandbox uses cannot be measured";
-    let usage = usage.map_err(|error| failure::refusal_of_keeper(&*asked.state.journal, told, &error))?;
+    let usage = usage.map_err(|error| failure::refusal_of_keeper(asked.journal(), told, &error))?;
     Ok(answer::json(StatusCode::OK, &SandboxUsage::from(usage)))
 }

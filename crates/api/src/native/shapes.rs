@@ -7,8 +7,8 @@ use offleash_manager::keeper::message::KeeperUsage;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::control::state_word;
-use crate::time;
+use crate::control::listing::state_word;
+use crate::http::time;
 
 /// A command that is run, and the sandbox that is made for it.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -69,7 +69,8 @@ pub(crate) struct NewSandbox {
 /// How a sandbox goes on.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Resume {
+#[schemars(rename = "Resume")]
+pub(crate) struct ResumeBody {
     /// How long it may live from now on, seconds; as long as it had left when it was paused if absent, or the default time
     /// where that was nothing. The time of one that runs is only extended.
     pub(crate) timeout_seconds: Option<u64>,
@@ -147,7 +148,8 @@ pub(crate) struct NewQuota {
 
 /// What the server is.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Version {
+#[schemars(rename = "Version")]
+pub(crate) struct VersionAnswer {
     /// Its version.
     pub(crate) version: String,
     /// The version of the file and process services of its sandboxes, in E2B's count.
@@ -188,14 +190,15 @@ pub(crate) struct RunResult {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct SandboxList {
     /// The sandboxes.
-    pub(crate) sandboxes: Vec<Sandbox>,
+    pub(crate) sandboxes: Vec<SandboxAnswer>,
     /// What `after` must be for those that follow; `null` when these are the last.
     pub(crate) next: Option<String>,
 }
 
 /// A sandbox.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Sandbox {
+#[schemars(rename = "Sandbox")]
+pub(crate) struct SandboxAnswer {
     /// Its id.
     pub(crate) id: String,
     /// Its template.
@@ -221,9 +224,9 @@ pub(crate) struct Sandbox {
     /// Its labels.
     pub(crate) metadata: BTreeMap<String, String>,
     /// What it may use.
-    pub(crate) limits: Limits,
+    pub(crate) limits: LimitsAnswer,
     /// What it may reach, and who may reach it.
-    pub(crate) policy: Policy,
+    pub(crate) policy: PolicyAnswer,
     /// What its file and process services ask for.
     pub(crate) access_token: Option<String>,
     /// What its ports ask for.
@@ -232,7 +235,8 @@ pub(crate) struct Sandbox {
 
 /// What a sandbox may use.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Limits {
+#[schemars(rename = "Limits")]
+pub(crate) struct LimitsAnswer {
     /// CPUs at once.
     pub(crate) cpus: u32,
     /// Memory, MiB.
@@ -245,7 +249,8 @@ pub(crate) struct Limits {
 
 /// What a sandbox may reach, and who may reach it.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Policy {
+#[schemars(rename = "Policy")]
+pub(crate) struct PolicyAnswer {
     /// Whether any public address may be reached.
     pub(crate) internet: bool,
     /// Addresses, networks, names and `*.names` that may be reached whatever `deny` says.
@@ -277,7 +282,8 @@ pub(crate) struct SandboxUsage {
 
 /// What a name stands for.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Called {
+#[schemars(rename = "Called")]
+pub(crate) struct NameAnswer {
     /// The caller's own sandbox; `null` if none of its own has the name.
     pub(crate) id: Option<String>,
     /// Where it has none: those of other keys, which only a caller with the scope `admin` sees. The name does not stand for
@@ -287,7 +293,8 @@ pub(crate) struct Called {
 
 /// How many sandboxes there are.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Usage {
+#[schemars(rename = "Usage")]
+pub(crate) struct UsageAnswer {
     /// Running ones of the caller's.
     pub(crate) running: u64,
     /// How much the caller may have at a time.
@@ -296,7 +303,8 @@ pub(crate) struct Usage {
 
 /// What happened.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Audit {
+#[schemars(rename = "Audit")]
+pub(crate) struct AuditAnswer {
     /// The events.
     pub(crate) events: Vec<AuditEvent>,
 }
@@ -324,12 +332,13 @@ pub(crate) struct AuditEvent {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct KeyList {
     /// The keys, revoked ones too, the oldest first.
-    pub(crate) keys: Vec<Key>,
+    pub(crate) keys: Vec<KeyAnswer>,
 }
 
 /// A key, except for its secret.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Key {
+#[schemars(rename = "Key")]
+pub(crate) struct KeyAnswer {
     /// Its id.
     pub(crate) id: String,
     /// The owner's name for it.
@@ -352,7 +361,7 @@ pub(crate) struct MadeKey {
     /// The key itself, which nobody will be shown again.
     pub(crate) key: String,
     /// What it is.
-    pub(crate) about: Key,
+    pub(crate) about: KeyAnswer,
 }
 
 /// How much a key may have at a time; `null` is without limit.
@@ -372,28 +381,30 @@ pub(crate) struct KeyQuota {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ForkList {
     /// One for each.
-    pub(crate) forks: Vec<Fork>,
+    pub(crate) forks: Vec<ForkAnswer>,
 }
 
 /// What came of one fork: a sandbox or an error.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Fork {
+#[schemars(rename = "Fork")]
+pub(crate) struct ForkAnswer {
     /// The sandbox, if it was made.
-    pub(crate) sandbox: Option<Sandbox>,
+    pub(crate) sandbox: Option<SandboxAnswer>,
     /// Why not, otherwise.
-    pub(crate) error: Option<Refused>,
+    pub(crate) error: Option<RefusalAnswer>,
 }
 
 /// Why a request was refused.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Refused {
+#[schemars(rename = "Refused")]
+pub(crate) struct RefusalAnswer {
     /// The status.
     pub(crate) code: u16,
     /// Why.
     pub(crate) message: String,
 }
 
-impl From<SandboxView> for Sandbox {
+impl From<SandboxView> for SandboxAnswer {
     fn from(view: SandboxView) -> Self {
         Self {
             id: view.id,
@@ -408,13 +419,13 @@ impl From<SandboxView> for Sandbox {
             pause_on_timeout: view.on_timeout == offleash_daemon::OnTimeout::Pause,
             auto_resume: view.auto_resume,
             metadata: view.metadata,
-            limits: Limits {
+            limits: LimitsAnswer {
                 cpus: view.limits.cpus,
                 memory_mib: view.limits.memory_mib,
                 disk_mib: view.limits.disk_mib,
                 pids: view.limits.pids,
             },
-            policy: Policy {
+            policy: PolicyAnswer {
                 internet: view.network.internet.unwrap_or(true),
                 allow: view.network.allow_out,
                 deny: view.network.deny_out,
@@ -476,7 +487,7 @@ impl From<NewQuota> for Quota {
     }
 }
 
-impl From<KeyRow> for Key {
+impl From<KeyRow> for KeyAnswer {
     fn from(row: KeyRow) -> Self {
         Self {
             id: row.id,

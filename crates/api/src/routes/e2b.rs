@@ -1,8 +1,8 @@
 //! The routes of E2B's control plane. Some are there in two versions, as its SDKs have called both.
 
 use super::{ADMIN, CREATE, READ, RouteEntry, at_once, route};
-use crate::control::{Version, sandboxes, secrets, templates};
-use crate::json::MAX_BODY;
+use crate::e2b::control::{CallVersion, sandboxes, secrets, templates};
+use crate::http::json::MAX_BODY;
 
 /// No body is read.
 const NO_BODY: Option<usize> = None;
@@ -13,19 +13,19 @@ pub(super) static ROUTES: [RouteEntry; 27] = [
     route!("E2bCreateSandboxFirst", POST "/sandboxes", CREATE, BODY,
         "Makes a sandbox; it lives for 15 seconds if nothing is said.",
         None,
-        |call| Box::pin(sandboxes::create(call.asked, call.body, Version::First))),
+        |call| Box::pin(sandboxes::create(call.asked, call.body, CallVersion::First))),
     route!("E2bCreateSandbox", POST "/v2/sandboxes", CREATE, BODY,
         "Makes a sandbox; it lives for 300 seconds if nothing is said.",
         None,
-        |call| Box::pin(sandboxes::create(call.asked, call.body, Version::Second))),
+        |call| Box::pin(sandboxes::create(call.asked, call.body, CallVersion::Second))),
     route!("E2bListSandboxesFirst", GET "/sandboxes", READ, NO_BODY,
         "Lists sandboxes that run.",
         None,
-        |call| at_once(sandboxes::list(call.asked, Version::First))),
+        |call| at_once(sandboxes::list(call.asked, CallVersion::First))),
     route!("E2bListSandboxes", GET "/v2/sandboxes", READ, NO_BODY,
         "Lists sandboxes, in pages.",
         None,
-        |call| at_once(sandboxes::list(call.asked, Version::Second))),
+        |call| at_once(sandboxes::list(call.asked, CallVersion::Second))),
     route!("E2bGetSandbox", GET "/sandboxes/{id}", READ, NO_BODY,
         "Shows a sandbox.",
         None,
@@ -73,11 +73,11 @@ pub(super) static ROUTES: [RouteEntry; 27] = [
     route!("E2bSandboxLogsFirst", GET "/sandboxes/{id}/logs", READ, NO_BODY,
         "Shows the log of a sandbox.",
         None,
-        |call| Box::pin(sandboxes::logs(call.asked, call.first(), Version::First))),
+        |call| Box::pin(sandboxes::logs(call.asked, call.first(), CallVersion::First))),
     route!("E2bSandboxLogs", GET "/v2/sandboxes/{id}/logs", READ, NO_BODY,
         "Shows the log of a sandbox, in pages and by level.",
         None,
-        |call| Box::pin(sandboxes::logs(call.asked, call.first(), Version::Second))),
+        |call| Box::pin(sandboxes::logs(call.asked, call.first(), CallVersion::Second))),
     route!("E2bListEvents", GET "/events/sandboxes", READ, NO_BODY,
         "Says what happened to sandboxes, the newest first.",
         None,

@@ -6,6 +6,7 @@
 
 mod e2b;
 mod native;
+mod openapi;
 mod refused;
 mod summary;
 
@@ -16,13 +17,13 @@ use http::{Method, Response};
 use hyper::body::Incoming;
 use offleash_daemon::Scope;
 
-pub(crate) use self::refused::wrong_method;
+use self::openapi::RouteSchemas;
 pub use self::summary::{RouteSummary, route_summaries};
-use crate::answer::Refusal;
-use crate::body::Body;
-use crate::control::Asked;
-use crate::json::RequestBody;
-use crate::native::RouteSchemas;
+use crate::control::ApiRequest;
+use crate::http::answer::{self, ApiRefusal};
+use crate::http::body::Body;
+use crate::http::destination::PathSegments;
+use crate::http::json::RequestBody;
 
 /// Who may call, and what answers then.
 #[derive(Debug, Clone, Copy)]
@@ -34,19 +35,16 @@ pub(crate) enum RouteHandler {
 }
 
 /// An answer that is being made.
-pub(crate) type RouteFuture<'a> = Pin<Box<dyn Future<Output = Result<Response<Body>, Refusal>> + Send + 'a>>;
+pub(crate) type RouteFuture<'a> = Pin<Box<dyn Future<Output = Result<Response<Body>, ApiRefusal>> + Send + 'a>>;
 
 /// A request that has found its route.
 #[derive(Debug)]
 pub(crate) struct RouteCall<'a> {
-    pub(crate) asked: &'a Asked<'a>,
+    pub(crate) asked: &'a ApiRequest<'a>,
     /// The segments that stand in place of those in braces.
     pub(crate) segments: PathSegments<'a>,
     pub(crate) body: RequestBody,
 }
-
-/// The segments of a path that stand in place of those in braces, in their order; empty where there are fewer.
-pub(crate) type PathSegments<'a> = [&'a str; 2];
 
 /// One route.
 #[derive(Debug)]
@@ -96,13 +94,18 @@ macro_rules! route {
 use route;
 
 /// An answer that is there at once.
-fn at_once<'a>(answer: Result<Response<Body>, Refusal>) -> RouteFuture<'a> {
+fn at_once<'a>(answer: Result<Response<Body>, ApiRefusal>) -> RouteFuture<'a> {
     Box::pin(std::future::ready(answer))
 }
 
-/// The routes of the native REST.
-pub(crate) fn native_routes() -> &'static [RouteEntry] {
-    &native::ROUTES
+/// Whether a path is one of the native REST.
+fn is_native(path: &str) -> bool {
+    path == "/v1" || path.starts_with("/v1/")
+}
+
+/// Answers with the OpenAPI document.
+fn document() -> Response<Body> {
+    answer::json(http::StatusCode::OK, &openapi::document(&native::ROUTES))
 }
 
 /// The answer to a request that needs no key; `None` for all others, whether or not there is a route.
@@ -118,21 +121,22 @@ pub(crate) fn answer_open(method: &Method, path: &str) -> Option<Response<Body>>
 /// # Errors
 /// 404 and 405 for what nobody answers, 501 for what E2B's control plane has and this one has not, 403 without the scope,
 /// and whatever the handler refuses.
-pub(crate) async fn answer(asked: &Asked<'_>, body: Incoming) -> Result<Response<Body>, Refusal> {
+pub(crate) async fn answer(asked: &ApiRequest<'_>, body: Incoming) -> Result<Response<Body>, ApiRefusal> {
     let (route, segments) = find(&asked.parts.method, asked.parts.uri.path())?;
     let body = RequestBody::new(body, route.max_body.unwrap_or(0));
     match route.handler {
         RouteHandler::Open(answer) => Ok(answer()),
         RouteHandler::Keyed(scope, handler) => {
             asked.require(scope)?;
-            handler(RouteCall { asked, segments, body }).await
+            let response = handler(RouteCall { asked, segments, body }).await?;
+            asked.bounded(response).await
         }
     }
 }
 
 /// Finds the route of a request.
-fn find<'a>(method: &Method, path: &'a str) -> Result<(&'static RouteEntry, PathSegments<'a>), Refusal> {
-    if crate::native::is_native(path) {
+fn find<'a>(method: &Method, path: &'a str) -> Result<(&'static RouteEntry, PathSegments<'a>), ApiRefusal> {
+    if is_native(path) {
         return found(&native::ROUTES, method, path).map_err(|missing| missing.refusal(method));
     }
     // SDKs put their path behind an address that may end with a slash.
@@ -149,10 +153,10 @@ enum MissingRoute {
 }
 
 impl MissingRoute {
-    fn refusal(self, method: &Method) -> Refusal {
+    fn refusal(self, method: &Method) -> ApiRefusal {
         match self {
-            Self::OtherMethod => wrong_method(method),
-            Self::Nothing => Refusal::not_found("there is no such route"),
+            Self::OtherMethod => ApiRefusal::wrong_method(method),
+            Self::Nothing => ApiRefusal::not_found("there is no such route"),
         }
     }
 }

@@ -1,10 +1,9 @@
 //! What is answered where no route is: what E2B's control plane has and this one has not, and what nobody has.
 
-use http::{Method, StatusCode};
+use http::Method;
 
 use super::MissingRoute;
-use crate::answer::Refusal;
-use crate::control::unsupported;
+use crate::http::answer::ApiRefusal;
 
 /// Paths of E2B's control plane that nothing answers yet, by what begins them, and of what that is said. A `*` stands for
 /// any segment.
@@ -23,14 +22,14 @@ const WITHOUT_BELOW: &str = "sandboxes/*/snapshots";
 const EVENTS: &str = "events/sandboxes";
 
 /// Why no route of E2B's control plane answers a request.
-pub(super) fn of_e2b(method: &Method, path: &str, missing: MissingRoute) -> Refusal {
+pub(super) fn of_e2b(method: &Method, path: &str, missing: MissingRoute) -> ApiRefusal {
     for (beginning, what) in UNSUPPORTED {
         if begins(path, beginning, beginning != WITHOUT_BELOW) {
-            return unsupported(what);
+            return ApiRefusal::unsupported(what);
         }
     }
     if begins(path, EVENTS, true) {
-        return wrong_method(method);
+        return ApiRefusal::wrong_method(method);
     }
     missing.refusal(method)
 }
@@ -42,10 +41,4 @@ fn begins(path: &str, beginning: &str, with_below: bool) -> bool {
         .split('/')
         .all(|expected| given.next().is_some_and(|segment| fits(expected, segment)))
         && (with_below || given.next().is_none())
-}
-
-/// Why nothing is done by this method where others do something.
-pub(crate) fn wrong_method(method: &Method) -> Refusal {
-    let message = format!("`{method}` does nothing here");
-    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, message)
 }

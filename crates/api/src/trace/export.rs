@@ -16,50 +16,50 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::TracesEndpoint;
-use super::span::{Ended, Fact};
+use super::span::{EndedSpan, SpanFact};
 use crate::journal::{Event, Journal};
 
 /// Most spans that wait; further ones are dropped.
-const MOST_WAITING: usize = 4096;
+const MAX_WAITING: usize = 4096;
 /// Most of one message, and how long the first of them waits for others.
-const MOST_AT_ONCE: usize = 512;
+const MAX_AT_ONCE: usize = 512;
 const EVERY: Duration = Duration::from_secs(1);
 /// How long a collector may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often at most it is told that there is none.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
 /// What is read of its answer.
-const MOST_READ: usize = 64 * 1024;
+const MAX_READ: usize = 64 * 1024;
 /// How long the end of the server waits for what is left.
-const FAREWELL: Duration = Duration::from_secs(2);
+const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What waits to be sent.
 #[derive(Debug, Clone)]
-pub(super) struct Queue {
-    waiting: mpsc::Sender<Waiting>,
+pub(super) struct SpanQueue {
+    waiting: mpsc::Sender<WaitingSpan>,
 }
 
 #[derive(Debug)]
-enum Waiting {
-    Span(Ended),
+enum WaitingSpan {
+    WorkSpan(EndedSpan),
     /// Whoever wants to hear that everything before was sent.
     Flush(oneshot::Sender<()>),
 }
 
-impl Queue {
-    pub(super) fn put(&self, span: Ended) {
+impl SpanQueue {
+    pub(super) fn put(&self, span: EndedSpan) {
         // Dropped where there are too many: nobody is to wait for a collector.
-        let _put = self.waiting.try_send(Waiting::Span(span));
+        let _put = self.waiting.try_send(WaitingSpan::WorkSpan(span));
     }
 
     pub(super) async fn flush(&self) {
         let (done, flushed) = oneshot::channel();
         let all = async {
-            if self.waiting.send(Waiting::Flush(done)).await.is_ok() {
+            if self.waiting.send(WaitingSpan::Flush(done)).await.is_ok() {
                 let _flushed = flushed.await;
             }
         };
-        let _in_time = timeout(FAREWELL, all).await;
+        let _in_time = timeout(LINGER_TIMEOUT, all).await;
     }
 }
 
@@ -79,18 +79,18 @@ enum ExportError {
 }
 
 /// Begins to send what comes; ends when nobody can send any more.
-pub(super) fn start(endpoint: TracesEndpoint, journal: Arc<dyn Journal>) -> Queue {
-    let (waiting, receiver) = mpsc::channel(MOST_WAITING);
+pub(super) fn start(endpoint: TracesEndpoint, journal: Arc<dyn Journal>) -> SpanQueue {
+    let (waiting, receiver) = mpsc::channel(MAX_WAITING);
     tokio::spawn(send_all(endpoint, receiver, journal));
-    Queue { waiting }
+    SpanQueue { waiting }
 }
 
-async fn send_all(endpoint: TracesEndpoint, mut waiting: mpsc::Receiver<Waiting>, journal: Arc<dyn Journal>) {
+async fn send_all(endpoint: TracesEndpoint, mut waiting: mpsc::Receiver<WaitingSpan>, journal: Arc<dyn Journal>) {
     let mut told: Option<Instant> = None;
     while let Some(first) = waiting.recv().await {
         let (spans, flushed) = gather(first, &mut waiting).await;
         if !spans.is_empty()
-            && let Err(error) = timeout(PATIENCE, post(&endpoint, &spans))
+            && let Err(error) = timeout(EXPORT_TIMEOUT, post(&endpoint, &spans))
                 .await
                 .unwrap_or(Err(ExportError::Late))
             && told.is_none_or(|told| told.elapsed() >= TOLD_EVERY)
@@ -107,24 +107,27 @@ async fn send_all(endpoint: TracesEndpoint, mut waiting: mpsc::Receiver<Waiting>
 }
 
 /// What comes within a moment, or until somebody waits for it.
-async fn gather(first: Waiting, waiting: &mut mpsc::Receiver<Waiting>) -> (Vec<Ended>, Option<oneshot::Sender<()>>) {
+async fn gather(
+    first: WaitingSpan,
+    waiting: &mut mpsc::Receiver<WaitingSpan>,
+) -> (Vec<EndedSpan>, Option<oneshot::Sender<()>>) {
     let deadline = Instant::now() + EVERY;
     let mut spans = Vec::new();
     let mut next = Some(first);
     loop {
         match next {
-            Some(Waiting::Span(span)) => spans.push(span),
-            Some(Waiting::Flush(flushed)) => return (spans, Some(flushed)),
+            Some(WaitingSpan::WorkSpan(span)) => spans.push(span),
+            Some(WaitingSpan::Flush(flushed)) => return (spans, Some(flushed)),
             None => return (spans, None),
         }
-        if spans.len() >= MOST_AT_ONCE {
+        if spans.len() >= MAX_AT_ONCE {
             return (spans, None);
         }
         next = timeout_at(deadline, waiting.recv()).await.ok().flatten();
     }
 }
 
-async fn post(endpoint: &TracesEndpoint, spans: &[Ended]) -> Result<(), ExportError> {
+async fn post(endpoint: &TracesEndpoint, spans: &[EndedSpan]) -> Result<(), ExportError> {
     let stream = TcpStream::connect(endpoint.address())
         .await
         .map_err(ExportError::Connect)?;
@@ -136,7 +139,7 @@ async fn post(endpoint: &TracesEndpoint, spans: &[Ended]) -> Result<(), ExportEr
     let asked = async {
         let response = sender.send_request(request).await?;
         let status = response.status();
-        let _read = Limited::new(response.into_body(), MOST_READ).collect().await;
+        let _read = Limited::new(response.into_body(), MAX_READ).collect().await;
         match status.is_success() {
             true => Ok(()),
             false => Err(ExportError::Refused(status)),
@@ -151,7 +154,7 @@ async fn post(endpoint: &TracesEndpoint, spans: &[Ended]) -> Result<(), ExportEr
 }
 
 /// `ExportTraceServiceRequest`, in the form that OTLP gives it in JSON.
-fn message(spans: &[Ended]) -> Value {
+fn message(spans: &[EndedSpan]) -> Value {
     let word = |key: &str, value: &str| json!({ "key": key, "value": { "stringValue": value } });
     let version = env!("CARGO_PKG_VERSION");
     let resource = [word("service.name", "offleash"), word("service.version", version)];
@@ -163,7 +166,7 @@ fn message(spans: &[Ended]) -> Value {
     }]})
 }
 
-fn described(span: &Ended) -> Value {
+fn described(span: &EndedSpan) -> Value {
     let nanoseconds = |time: SystemTime| {
         time.duration_since(UNIX_EPOCH)
             .unwrap_or_default()
@@ -172,9 +175,9 @@ fn described(span: &Ended) -> Value {
     };
     let facts = span.facts.iter().map(|(key, fact)| {
         let value = match fact {
-            Fact::Word(word) => json!({ "stringValue": word }),
-            Fact::Id(id) => json!({ "stringValue": id }),
-            Fact::Number(number) => json!({ "intValue": number.to_string() }),
+            SpanFact::Word(word) => json!({ "stringValue": word }),
+            SpanFact::Id(id) => json!({ "stringValue": id }),
+            SpanFact::Number(number) => json!({ "intValue": number.to_string() }),
         };
         json!({ "key": key, "value": value })
     });

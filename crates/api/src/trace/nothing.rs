@@ -2,8 +2,8 @@
 
 use http::{HeaderMap, Method, StatusCode};
 
-use super::Operation;
-use crate::server::Subject;
+use super::RequestSubject;
+use super::SpanOperation;
 
 #[derive(Debug)]
 pub(crate) struct Tracer;
@@ -24,14 +24,14 @@ impl RequestSpan {
         work.await
     }
 
-    pub(crate) fn end(self, _subject: &Subject, _status: StatusCode) {}
+    pub(crate) fn end(self, _subject: &RequestSubject, _status: StatusCode) {}
 }
 
 #[derive(Debug)]
-pub(crate) struct Span;
+pub(crate) struct WorkSpan;
 
-impl Span {
-    pub(crate) fn begin(_operation: Operation) -> Self {
+impl WorkSpan {
+    pub(crate) fn begin(_operation: SpanOperation) -> Self {
         Self
     }
 

@@ -8,31 +8,31 @@ use http::{HeaderMap, HeaderName, Method, StatusCode};
 use offleash_core::id::RunId;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::export::{self, Queue};
-use super::{Operation, TracesEndpoint};
+use super::RequestSubject;
+use super::export::{self, SpanQueue};
+use super::{SpanOperation, TracesEndpoint};
+use crate::http::destination::{CODE_PORT, ENVD_PORT};
 use crate::journal::Journal;
-use crate::route::{CODE_PORT, ENVD_PORT};
-use crate::server::Subject;
 
 /// What names the span of the caller (W3C Trace Context).
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 tokio::task_local! {
     /// The request that is being answered.
-    static REQUEST: Option<Place>;
+    static REQUEST: Option<SpanContext>;
 }
 
 /// Which trace it is, and what is below which span in it.
 #[derive(Debug, Clone)]
-struct Place {
-    queue: Queue,
+struct SpanContext {
+    queue: SpanQueue,
     trace: [u8; 16],
     span: [u8; 8],
 }
 
 /// A span that has ended.
 #[derive(Debug)]
-pub(super) struct Ended {
+pub(super) struct EndedSpan {
     pub(super) trace: [u8; 16],
     pub(super) span: [u8; 8],
     pub(super) parent: Option<[u8; 8]>,
@@ -41,14 +41,14 @@ pub(super) struct Ended {
     pub(super) is_request: bool,
     pub(super) began: SystemTime,
     pub(super) ended: SystemTime,
-    pub(super) facts: Vec<(&'static str, Fact)>,
+    pub(super) facts: Vec<(&'static str, SpanFact)>,
     /// `None` where that is not known, or the caller's own fault.
     pub(super) well: Option<bool>,
 }
 
 /// The value of an attribute.
 #[derive(Debug)]
-pub(super) enum Fact {
+pub(super) enum SpanFact {
     Word(&'static str),
     Id(String),
     Number(u64),
@@ -57,7 +57,7 @@ pub(super) enum Fact {
 /// Where spans go.
 #[derive(Debug)]
 pub(crate) struct Tracer {
-    queue: Option<Queue>,
+    queue: Option<SpanQueue>,
 }
 
 impl Tracer {
@@ -79,8 +79,8 @@ impl Tracer {
                 Some(caller) => caller.trace,
                 None => random()?,
             };
-            Some(Begun::at(
-                Place {
+            Some(BegunSpan::at(
+                SpanContext {
                     queue,
                     trace,
                     span: random()?,
@@ -104,16 +104,16 @@ impl Tracer {
 
 /// A span that goes on.
 #[derive(Debug)]
-struct Begun {
-    place: Place,
+struct BegunSpan {
+    place: SpanContext,
     parent: Option<[u8; 8]>,
     since: Instant,
     began: SystemTime,
-    facts: Vec<(&'static str, Fact)>,
+    facts: Vec<(&'static str, SpanFact)>,
 }
 
-impl Begun {
-    fn at(place: Place, parent: Option<[u8; 8]>) -> Self {
+impl BegunSpan {
+    fn at(place: SpanContext, parent: Option<[u8; 8]>) -> Self {
         Self {
             place,
             parent,
@@ -126,13 +126,13 @@ impl Begun {
     fn sandbox(&mut self, id: &str) {
         // What only looks like one is the caller's text.
         if id.parse::<RunId>().is_ok() {
-            self.facts.push(("offleash.sandbox", Fact::Id(id.to_owned())));
+            self.facts.push(("offleash.sandbox", SpanFact::Id(id.to_owned())));
         }
     }
 
     fn end(self, name: &'static str, is_request: bool, well: Option<bool>) {
-        let Place { queue, trace, span } = self.place;
-        queue.put(Ended {
+        let SpanContext { queue, trace, span } = self.place;
+        queue.put(EndedSpan {
             trace,
             span,
             parent: self.parent,
@@ -150,7 +150,7 @@ impl Begun {
 /// The span of a request, until its answer begins.
 #[derive(Debug)]
 pub(crate) struct RequestSpan {
-    begun: Option<Begun>,
+    begun: Option<BegunSpan>,
     method: &'static str,
 }
 
@@ -161,11 +161,13 @@ impl RequestSpan {
         REQUEST.scope(place, work).await
     }
 
-    pub(crate) fn end(self, subject: &Subject, status: StatusCode) {
+    pub(crate) fn end(self, subject: &RequestSubject, status: StatusCode) {
         let Some(mut begun) = self.begun else { return };
-        begun.facts.push(("http.request.method", Fact::Word(self.method)));
+        begun.facts.push(("http.request.method", SpanFact::Word(self.method)));
         let number = u64::from(status.as_u16());
-        begun.facts.push(("http.response.status_code", Fact::Number(number)));
+        begun
+            .facts
+            .push(("http.response.status_code", SpanFact::Number(number)));
         if let Some(sandbox) = &subject.sandbox {
             begun.sandbox(sandbox);
         }
@@ -174,7 +176,7 @@ impl RequestSpan {
             Some(ENVD_PORT) => "services",
             Some(CODE_PORT) => "code",
             Some(port) => {
-                begun.facts.push(("offleash.port", Fact::Number(port.into())));
+                begun.facts.push(("offleash.port", SpanFact::Number(port.into())));
                 "port"
             }
         };
@@ -184,20 +186,20 @@ impl RequestSpan {
 
 /// The span of what is done for a request.
 #[derive(Debug)]
-pub(crate) struct Span {
-    begun: Option<Begun>,
+pub(crate) struct WorkSpan {
+    begun: Option<BegunSpan>,
     name: &'static str,
     well: Option<bool>,
 }
 
-impl Span {
+impl WorkSpan {
     /// Begins one below the request that is being answered. It ends when it is dropped.
-    pub(crate) fn begin(operation: Operation) -> Self {
+    pub(crate) fn begin(operation: SpanOperation) -> Self {
         let place = REQUEST.try_with(Clone::clone).ok().flatten();
         let begun = place.and_then(|request| {
             let parent = request.span;
-            Some(Begun::at(
-                Place {
+            Some(BegunSpan::at(
+                SpanContext {
                     span: random()?,
                     ..request
                 },
@@ -205,9 +207,9 @@ impl Span {
             ))
         });
         let name = match operation {
-            Operation::Create => "sandbox.create",
-            Operation::Resume => "sandbox.resume",
-            Operation::Exec => "sandbox.exec",
+            SpanOperation::Create => "sandbox.create",
+            SpanOperation::Resume => "sandbox.resume",
+            SpanOperation::Exec => "sandbox.exec",
         };
         let well = None;
         Self { begun, name, well }
@@ -226,7 +228,7 @@ impl Span {
     }
 }
 
-impl Drop for Span {
+impl Drop for WorkSpan {
     fn drop(&mut self) {
         if let Some(begun) = self.begun.take() {
             begun.end(self.name, false, self.well);
@@ -242,14 +244,14 @@ pub(crate) fn carry<F: Future>(work: F) -> impl Future<Output = F::Output> {
 
 /// The span of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Caller {
+struct TraceParent {
     trace: [u8; 16],
     span: [u8; 8],
     sampled: bool,
 }
 
 /// Who calls, if he says so once and in the form that the standard gives it.
-fn caller(fields: &HeaderMap) -> Option<Caller> {
+fn caller(fields: &HeaderMap) -> Option<TraceParent> {
     let mut given = fields.get_all(TRACEPARENT).iter();
     let (text, more) = (given.next()?.to_str().ok()?, given.next());
     if more.is_some() || text.bytes().any(|byte| byte.is_ascii_uppercase()) {
@@ -262,7 +264,7 @@ fn caller(fields: &HeaderMap) -> Option<Caller> {
     // Later versions may have more to say, this one not.
     let is_whole = parts.next().is_none() || version != 0;
     let is_valid = version != 0xff && trace != [0; 16] && span != [0; 8];
-    (is_whole && is_valid).then_some(Caller {
+    (is_whole && is_valid).then_some(TraceParent {
         trace,
         span,
         sampled: flags & 1 == 1,

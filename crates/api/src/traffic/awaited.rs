@@ -10,27 +10,28 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
+use crate::http::watched::{StreamWatch, WatchedStream};
+
 /// Bytes that may come before an answer's own head was read; some of them may be of its body.
-const MOST_BYTES: usize = 256 * 1024;
+const MAX_BYTES: usize = 256 * 1024;
 /// Heads that may come before it.
-const MOST_HEADS: usize = 64;
+const MAX_HEADS: usize = 64;
 /// How long it may take from the first byte on. A program that says nothing at all may take longer.
-const PATIENCE: Duration = Duration::from_secs(300);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// How far an answer is.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Progress(Arc<Come>);
+pub(super) struct AnswerProgress(Arc<AnswerCounts>);
 
 #[derive(Debug, Default)]
-struct Come {
+struct AnswerCounts {
     heads: AtomicUsize,
     answered: AtomicBool,
 }
 
-impl Progress {
+impl AnswerProgress {
     /// A head came that is not the answer's own.
     pub(super) fn head(&self) {
         self.0.heads.fetch_add(1, Ordering::AcqRel);
@@ -42,73 +43,59 @@ impl Progress {
     }
 }
 
-/// The connection.
+/// A connection whose answer is awaited.
+pub(super) type AwaitedStream<S> = WatchedStream<S, AnswerWatch>;
+
+/// What came before the answer.
 #[derive(Debug)]
-pub(super) struct Awaited<S> {
-    stream: S,
-    progress: Progress,
+pub(super) struct AnswerWatch {
+    progress: AnswerProgress,
     bytes: usize,
     /// When it takes too long.
     late: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Awaited<S> {
-    pub(super) fn new(stream: S, progress: Progress) -> Self {
-        Self {
-            stream,
-            progress,
-            bytes: 0,
-            late: None,
-        }
+/// A connection on which `progress` says how far the answer is.
+pub(super) fn awaited<S>(stream: S, progress: AnswerProgress) -> AwaitedStream<S> {
+    let watch = AnswerWatch {
+        progress,
+        bytes: 0,
+        late: None,
+    };
+    WatchedStream::new(stream, watch)
+}
+
+impl AnswerWatch {
+    fn is_answered(&self) -> bool {
+        self.progress.0.answered.load(Ordering::Acquire)
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Awaited<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.progress.0.answered.load(Ordering::Acquire) {
-            self.late = None;
-            return Pin::new(&mut self.stream).poll_read(cx, buffer);
+impl<S> StreamWatch<S> for AnswerWatch {
+    fn may_read(&mut self) -> io::Result<()> {
+        if self.is_answered() {
+            return Ok(());
         }
-        if self.bytes > MOST_BYTES || self.progress.0.heads.load(Ordering::Acquire) > MOST_HEADS {
+        if self.bytes > MAX_BYTES || self.progress.0.heads.load(Ordering::Acquire) > MAX_HEADS {
             let text = "too much comes before the answer's own head";
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, text)));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
-        let before = buffer.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        self.bytes += buffer.filled().len() - before;
+        Ok(())
+    }
+
+    fn read(&mut self, cx: &mut Context<'_>, bytes: usize, polled: Poll<io::Result<()>>) -> Poll<io::Result<()>> {
+        if self.is_answered() {
+            self.late = None;
+            return polled;
+        }
+        self.bytes += bytes;
         if self.bytes > 0 && polled.is_pending() {
-            let late = self.late.get_or_insert_with(|| Box::pin(sleep(PATIENCE)));
+            let late = self.late.get_or_insert_with(|| Box::pin(sleep(HEAD_TIMEOUT)));
             if late.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
         }
         polled
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Awaited<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 
@@ -125,7 +112,7 @@ mod tests {
     }
 
     /// What comes of reading 64 kB at a time, of which there are `pieces`.
-    async fn read(pieces: usize, progress: &Progress) -> io::Result<usize> {
+    async fn read(pieces: usize, progress: &AnswerProgress) -> io::Result<usize> {
         let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
         tokio::spawn(async move {
             for _ in 0..pieces {
@@ -134,12 +121,12 @@ mod tests {
             // Silent, and there.
             std::future::pending::<()>().await;
         });
-        let mut stream = Awaited::new(ours, progress.clone());
+        let mut stream = awaited(ours, progress.clone());
         let (mut buffer, mut taken) = (vec![0; 64 * 1024], 0);
         while taken < pieces * buffer.len() {
             taken += stream.read(&mut buffer).await?;
         }
-        tokio::time::timeout(PATIENCE * 2, stream.read(&mut buffer))
+        tokio::time::timeout(HEAD_TIMEOUT * 2, stream.read(&mut buffer))
             .await
             .map_or(Ok(taken), |read| read)
     }
@@ -148,14 +135,17 @@ mod tests {
     fn what_comes_before_an_answer_is_bounded() {
         run(async {
             let kind = |outcome: io::Result<usize>| outcome.unwrap_err().kind();
-            assert_eq!(kind(read(8, &Progress::default()).await), io::ErrorKind::InvalidData);
-            assert_eq!(kind(read(1, &Progress::default()).await), io::ErrorKind::TimedOut);
+            assert_eq!(
+                kind(read(8, &AnswerProgress::default()).await),
+                io::ErrorKind::InvalidData
+            );
+            assert_eq!(kind(read(1, &AnswerProgress::default()).await), io::ErrorKind::TimedOut);
             // Nothing at all may take its time.
-            assert_eq!(read(0, &Progress::default()).await.unwrap(), 0);
-            let many = Progress::default();
-            (0..=MOST_HEADS).for_each(|_| many.head());
+            assert_eq!(read(0, &AnswerProgress::default()).await.unwrap(), 0);
+            let many = AnswerProgress::default();
+            (0..=MAX_HEADS).for_each(|_| many.head());
             assert_eq!(kind(read(1, &many).await), io::ErrorKind::InvalidData);
-            let answered = Progress::default();
+            let answered = AnswerProgress::default();
             answered.answered();
             assert_eq!(read(8, &answered).await.unwrap(), 8 * 64 * 1024);
         });

@@ -9,11 +9,11 @@ use hyper_util::rt::TokioIo;
 use offleash_daemon::Access;
 use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
 
-use super::awaited::{Awaited, Progress};
-use super::places::Place;
-use super::{To, headers, keys};
-use crate::body::{self, Body};
-use crate::connection::Client;
+use super::awaited::{AnswerProgress, awaited};
+use super::slots::PortSlot;
+use super::{PortTarget, headers, keys};
+use crate::http::body::{self, Body};
+use crate::http::peer::ClientConnection;
 
 /// The most that the head of an answer may have, and fields in it.
 const MAX_HEAD: usize = 64 * 1024;
@@ -21,10 +21,10 @@ const MAX_FIELDS: usize = 200;
 
 /// From whom to whom.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Way<'a> {
-    pub(super) client: &'a Client,
+pub(super) struct ForwardPath<'a> {
+    pub(super) client: &'a ClientConnection,
     pub(super) access: &'a Access,
-    pub(super) to: &'a To<'a>,
+    pub(super) to: &'a PortTarget<'a>,
 }
 
 /// Why a program's answer is not passed on.
@@ -43,13 +43,13 @@ pub(super) enum ForwardError {
 /// # Errors
 /// When the program does not speak HTTP, stops before it answers, says too much before, or changes the protocol without being asked.
 pub(super) async fn forward(
-    way: &Way<'_>,
+    way: &ForwardPath<'_>,
     request: Request<Incoming>,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    place: Place,
+    place: PortSlot,
 ) -> Result<Response<Body>, ForwardError> {
-    let progress = Progress::default();
-    let stream = Awaited::new(stream, progress.clone());
+    let progress = AnswerProgress::default();
+    let stream = awaited(stream, progress.clone());
     let (mut sender, connection) = http1::Builder::new()
         .max_buf_size(MAX_HEAD)
         .max_headers(MAX_FIELDS)
@@ -85,7 +85,7 @@ pub(super) async fn forward(
 }
 
 /// A request as the program gets it: with a path instead of an address.
-fn prepared(way: &Way<'_>, request: Request<Incoming>) -> Request<Incoming> {
+fn prepared(way: &ForwardPath<'_>, request: Request<Incoming>) -> Request<Incoming> {
     let (mut parts, body) = request.into_parts();
     let upgrade = headers::upgrade(&parts.headers);
     let mask = way.access.mask_request_host.as_deref();

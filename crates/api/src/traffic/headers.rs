@@ -7,9 +7,9 @@ use http::header::{
 };
 use http::{HeaderMap, Uri};
 
-use super::{TRAFFIC_TOKEN, To, keys};
-use crate::connection::Client;
-use crate::route;
+use super::{PortTarget, TRAFFIC_TOKEN, keys};
+use crate::http::destination;
+use crate::http::peer::ClientConnection;
 
 /// What holds for one connection alone (RFC 9110, section 7.6.1).
 const HOP_BY_HOP: [HeaderName; 7] = [
@@ -63,8 +63,8 @@ const NOT_OUR_PAGE: HeaderValue =
 pub(super) fn to_program(
     headers: &mut HeaderMap,
     uri: &Uri,
-    client: &Client,
-    to: &To<'_>,
+    client: &ClientConnection,
+    to: &PortTarget<'_>,
     mask: Option<&str>,
     upgrade: Option<HeaderValue>,
 ) {
@@ -77,7 +77,7 @@ pub(super) fn to_program(
         // They are for whatever else has our address.
         headers.remove(COOKIE);
     }
-    let addressed = route::authority(uri, headers).and_then(|host| HeaderValue::from_str(host).ok());
+    let addressed = destination::authority(uri, headers).and_then(|host| HeaderValue::from_str(host).ok());
     let host = mask.map(|mask| mask.replace("${PORT}", &to.port.to_string()));
     let host = host.and_then(|host| HeaderValue::from_str(&host).ok());
     let local = || HeaderValue::from_str(&format!("localhost:{}", to.port)).ok();
@@ -92,7 +92,7 @@ pub(super) fn to_program(
 }
 
 /// What the client sees of an answer.
-pub(super) fn to_client(headers: &mut HeaderMap, to: &To<'_>, upgrade: Option<HeaderValue>) {
+pub(super) fn to_client(headers: &mut HeaderMap, to: &PortTarget<'_>, upgrade: Option<HeaderValue>) {
     remove_hop_by_hop(headers);
     if to.by_path {
         for name in OF_THE_WHOLE_HOST {
@@ -143,7 +143,7 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
 }
 
 /// Says who asked, as every proxy does; what a client said of that itself does not count.
-fn forwarded(headers: &mut HeaderMap, client: &Client, host: Option<HeaderValue>) {
+fn forwarded(headers: &mut HeaderMap, client: &ClientConnection, host: Option<HeaderValue>) {
     headers.remove("forwarded");
     let address = client.peer.address().map(|address| address.ip().to_string());
     let scheme = if client.secure { "https" } else { "http" };
@@ -166,8 +166,8 @@ fn forwarded(headers: &mut HeaderMap, client: &Client, host: Option<HeaderValue>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connection::Peer;
-    use crate::pace::Busy;
+    use crate::http::pace::BusyFlag;
+    use crate::http::peer::ClientPeer;
 
     const KEY: &str = "e2b_0123456789abcdef0123456789abcdef01234567";
 
@@ -176,13 +176,13 @@ mod tests {
         for (name, value) in fields {
             headers.append(HeaderName::from_static(name), HeaderValue::from_str(value).unwrap());
         }
-        let client = Client {
-            peer: Peer::Anybody("192.0.2.1:9".parse().unwrap()),
+        let client = ClientConnection {
+            peer: ClientPeer::Anybody("192.0.2.1:9".parse().unwrap()),
             secure: true,
-            busy: Busy::default(),
+            busy: BusyFlag::default(),
             held: None,
         };
-        let to = To {
+        let to = PortTarget {
             id: "i1",
             port: 8000,
             by_path: false,
@@ -231,17 +231,17 @@ mod tests {
 
     #[test]
     fn by_a_path_nothing_is_said_for_all_that_has_our_address() {
-        let to = To {
+        let to = PortTarget {
             id: "i1",
             port: 8000,
             by_path: true,
         };
         let mut headers = HeaderMap::new();
         headers.insert(COOKIE, HeaderValue::from_static("other=secret"));
-        let client = Client {
-            peer: Peer::Anybody("192.0.2.1:9".parse().unwrap()),
+        let client = ClientConnection {
+            peer: ClientPeer::Anybody("192.0.2.1:9".parse().unwrap()),
             secure: false,
-            busy: Busy::default(),
+            busy: BusyFlag::default(),
             held: None,
         };
         to_program(&mut headers, &Uri::from_static("/"), &client, &to, None, None);

@@ -8,7 +8,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use offleash_daemon::ApiKey;
 
-use crate::query::decoded;
+use crate::http::query::decoded;
 
 /// Removes every header with a key, as it is or as name or password of basic authentication.
 pub(super) fn remove_from_headers(headers: &mut HeaderMap) {

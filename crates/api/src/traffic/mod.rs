@@ -7,8 +7,8 @@ mod awaited;
 mod forward;
 mod headers;
 mod keys;
-mod places;
 mod secured;
+mod slots;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,30 +17,33 @@ use http::header::RETRY_AFTER;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use offleash_daemon::{Access, DaemonError, State as SandboxState};
+use offleash_daemon::{Access, Daemon, DaemonError, State as SandboxState};
 use offleash_manager::keeper::error::KeeperError;
 use serde::Serialize;
 use subtle::ConstantTimeEq as _;
+use tokio::sync::Semaphore;
 
-pub(crate) use self::places::Places;
-use crate::answer::{self, Refusal};
-use crate::body::Body;
-use crate::code;
-use crate::connection::Client;
-use crate::envd::{self, SandboxAccess, SignedUrl};
-use crate::failure;
-use crate::route::{CODE_PORT, ENVD_PORT};
-use crate::server::State;
+use self::slots::PortSlots;
+use crate::e2b::code;
+use crate::e2b::envd::{self, EnvdService, SignedUrl};
+use crate::http::answer::{self, ApiRefusal};
+use crate::http::body::Body;
+use crate::http::destination::{CODE_PORT, ENVD_PORT};
+use crate::http::failure;
+use crate::http::peer::ClientConnection;
+use crate::journal::Journal;
 
 const TRAFFIC_TOKEN: &str = "e2b-traffic-access-token";
 
 /// How long a signature that names no sandbox waits to be looked at, and when to ask again.
-const SIGNATURE_PATIENCE: Duration = Duration::from_secs(10);
+const SIGNATURE_TIMEOUT: Duration = Duration::from_secs(10);
 const SOON: Duration = Duration::from_secs(1);
+/// How many signatures that name no sandbox are looked at, at once: each with the token of every sandbox.
+const MAX_SIGNATURES: usize = 2;
 
 /// A request to a sandbox.
 #[derive(Debug)]
-pub(crate) struct To<'a> {
+pub(crate) struct PortTarget<'a> {
     pub(crate) id: &'a str,
     pub(crate) port: u16,
     /// Whether it was named by a path, below which a page of it must not be taken for one of ours.
@@ -49,7 +52,7 @@ pub(crate) struct To<'a> {
 
 /// Why traffic does not get to a sandbox; the SDKs know these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unreached {
+pub(super) enum TrafficRefusal {
     /// It is gone, or paused for good.
     NotFound,
     /// Nobody listens on the port.
@@ -63,7 +66,7 @@ pub(super) enum Unreached {
     /// It is paused, and the quota of its key has no room for another that runs.
     OverQuota,
     /// It is paused, and the machine has too little left to resume it.
-    Busy { retry_after: Duration },
+    BusyFlag { retry_after: Duration },
     /// It is to be reached by TLS, and does not speak that.
     NoTls,
     /// The way there is broken.
@@ -71,7 +74,7 @@ pub(super) enum Unreached {
 }
 
 #[derive(Serialize)]
-struct UnreachedBody<'a> {
+struct TrafficRefusalBody<'a> {
     #[serde(rename = "sandboxId")]
     sandbox: &'a str,
     message: &'static str,
@@ -80,8 +83,8 @@ struct UnreachedBody<'a> {
     code: u16,
 }
 
-impl Unreached {
-    fn answer(self, to: &To<'_>) -> Response<Body> {
+impl TrafficRefusal {
+    fn answer(self, to: &PortTarget<'_>) -> Response<Body> {
         let (status, message) = match self {
             Self::NotFound => (StatusCode::BAD_GATEWAY, "The sandbox was not found"),
             Self::PortClosed => (StatusCode::BAD_GATEWAY, "The sandbox is running but port is not open"),
@@ -95,7 +98,7 @@ impl Unreached {
                 StatusCode::TOO_MANY_REQUESTS,
                 "The sandbox is paused, and the quota of its key is used up",
             ),
-            Self::Busy { .. } => (
+            Self::BusyFlag { .. } => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "The sandbox is paused, and the machine has too little left to resume it",
             ),
@@ -105,14 +108,14 @@ impl Unreached {
             ),
             Self::Failed => (StatusCode::BAD_GATEWAY, "The sandbox cannot be reached"),
         };
-        let body = UnreachedBody {
+        let body = TrafficRefusalBody {
             sandbox: to.id,
             message,
             port: (self == Self::PortClosed).then_some(to.port),
             code: status.as_u16(),
         };
         let mut response = answer::json(status, &body);
-        if let Self::Busy { retry_after } = self {
+        if let Self::BusyFlag { retry_after } = self {
             let seconds = HeaderValue::from(retry_after.as_secs().max(1));
             response.headers_mut().insert(RETRY_AFTER, seconds);
         }
@@ -120,103 +123,178 @@ impl Unreached {
     }
 }
 
-/// Answers a request to a sandbox.
-pub(crate) async fn answer(state: &State, client: &Client, to: &To<'_>, request: Request<Incoming>) -> Response<Body> {
-    match reach(state, client, to, request).await {
-        Ok(response) => response,
-        Err(unreached) => unreached.answer(to),
-    }
+/// The way to every sandbox's ports and services.
+#[derive(Debug)]
+pub(crate) struct TrafficService {
+    daemon: Daemon,
+    journal: Arc<dyn Journal>,
+    envd: EnvdService,
+    slots: PortSlots,
+    /// The turns in which signatures that name no sandbox are looked at.
+    signatures: Semaphore,
 }
 
-async fn reach(
-    state: &State,
-    client: &Client,
-    to: &To<'_>,
-    request: Request<Incoming>,
-) -> Result<Response<Body>, Unreached> {
-    let access = state.daemon.access(to.id).map_err(|error| unreached(state, &error))?;
-    if access.state == SandboxState::Paused && !access.auto_resume {
-        return Err(Unreached::NotFound);
+impl TrafficService {
+    /// With at most `max_of_sandbox` connections to the ports of each sandbox.
+    pub(crate) fn new(daemon: Daemon, journal: Arc<dyn Journal>, max_of_sandbox: usize) -> Self {
+        Self {
+            daemon,
+            journal,
+            envd: EnvdService::default(),
+            slots: PortSlots::new(max_of_sandbox),
+            signatures: Semaphore::new(MAX_SIGNATURES),
+        }
     }
-    if to.port == CODE_PORT {
+
+    /// Requests are cut from here on because the server ends.
+    pub(crate) fn end(&self) {
+        self.envd.end();
+    }
+
+    /// Answers a request to a sandbox.
+    pub(crate) async fn answer(
+        &self,
+        client: &ClientConnection,
+        to: &PortTarget<'_>,
+        request: Request<Incoming>,
+    ) -> Response<Body> {
+        match self.reach(client, to, request).await {
+            Ok(response) => response,
+            Err(unreached) => unreached.answer(to),
+        }
+    }
+
+    async fn reach(
+        &self,
+        client: &ClientConnection,
+        to: &PortTarget<'_>,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, TrafficRefusal> {
+        let access = self.daemon.access(to.id).map_err(|error| self.unreached(&error))?;
+        if access.state == SandboxState::Paused && !access.auto_resume {
+            return Err(TrafficRefusal::NotFound);
+        }
+        if to.port == CODE_PORT {
+            check_traffic_token(&access, request.headers())?;
+            return self.code(access, request).await;
+        }
+        if to.port == ENVD_PORT {
+            return self.services(access, request).await;
+        }
         check_traffic_token(&access, request.headers())?;
-        return code(state, access, request).await;
+        let place = self.slots.take(to.id).ok_or(TrafficRefusal::Full)?;
+        let keeper = self.daemon.keeper(to.id).await;
+        let keeper = keeper.map_err(|error| self.unreached(&error))?;
+        let stream = keeper.port(to.port).await.map_err(|error| self.no_port(&error))?;
+        let way = forward::ForwardPath {
+            client,
+            access: &access,
+            to,
+        };
+        // Not being able to is being slower.
+        let _set = stream.set_nodelay(true);
+        let answered = if access.https_ports.contains(&to.port) {
+            let stream = secured::begin(stream).await.map_err(|error| {
+                failure::record(&*self.journal, "TLS with a program in a sandbox", &error);
+                TrafficRefusal::NoTls
+            })?;
+            forward::forward(&way, request, stream, place).await
+        } else {
+            forward::forward(&way, request, stream, place).await
+        };
+        answered.map_err(|error| {
+            failure::record(&*self.journal, "The sandbox cannot be reached", &error);
+            TrafficRefusal::Failed
+        })
     }
-    if to.port == ENVD_PORT {
-        return services(state, access, request).await;
+
+    /// Answers a request to the services of a sandbox, which is resumed by this when it may be, and only for those who have
+    /// a right to it.
+    async fn services(&self, access: Access, request: Request<Incoming>) -> Result<Response<Body>, TrafficRefusal> {
+        let admitted = match envd::admit(access.access_token.as_deref(), &request) {
+            Ok(admitted) => admitted,
+            Err(answer) => return Ok(*answer),
+        };
+        let keeper = if admitted.resumes() {
+            self.daemon.keeper(&access.id).await
+        } else if access.state == SandboxState::Paused {
+            return Err(TrafficRefusal::NotFound);
+        } else {
+            self.daemon.keeper_unless_paused(&access.id).await
+        };
+        let keeper = keeper.map_err(|error| self.unreached(&error))?;
+        let sandbox = self.envd.of(access, keeper);
+        Ok(envd::handle(&sandbox, admitted, request).await)
     }
-    check_traffic_token(&access, request.headers())?;
-    let place = state.places.take(to.id).ok_or(Unreached::Full)?;
-    let keeper = state.daemon.keeper(to.id).await;
-    let keeper = keeper.map_err(|error| unreached(state, &error))?;
-    let stream = keeper.port(to.port).await.map_err(|error| no_port(state, &error))?;
-    let way = forward::Way {
-        client,
-        access: &access,
-        to,
-    };
-    // Not being able to is being slower.
-    let _set = stream.set_nodelay(true);
-    let answered = if access.https_ports.contains(&to.port) {
-        let stream = secured::begin(stream).await.map_err(|error| {
-            failure::record(&*state.journal, "TLS with a program in a sandbox", &error);
-            Unreached::NoTls
-        })?;
-        forward::forward(&way, request, stream, place).await
-    } else {
-        forward::forward(&way, request, stream, place).await
-    };
-    answered.map_err(|error| {
-        failure::record(&*state.journal, "The sandbox cannot be reached", &error);
-        Unreached::Failed
-    })
+
+    /// Answers for the contexts of a sandbox, which is resumed by this when it may be, and only for those who may run code in
+    /// it.
+    async fn code(&self, access: Access, request: Request<Incoming>) -> Result<Response<Body>, TrafficRefusal> {
+        let admitted = match code::admit(&request, access.access_token.as_deref()) {
+            Ok(admitted) => admitted,
+            Err(refusal) => return Ok(refusal.answer()),
+        };
+        let contexts = if admitted.resumes() {
+            self.daemon.contexts(&access.id).await
+        } else if access.state == SandboxState::Paused {
+            return Err(TrafficRefusal::NotFound);
+        } else {
+            self.daemon.contexts_unless_paused(&access.id).await
+        };
+        let contexts = contexts.map_err(|error| self.unreached(&error))?;
+        Ok(code::answer(&*self.journal, &contexts, admitted, request.into_body()).await)
+    }
+
+    /// The sandbox with whose token a request was signed.
+    ///
+    /// SDKs that are told one address for all sandboxes make URLs of a path and a signature alone.
+    ///
+    /// # Errors
+    /// 401 if it is none, or the signature's time is over; 400 for what cannot have been signed; 503 while too many are looked
+    /// at.
+    pub(crate) async fn sandbox_of_signature(&self, parts: &Parts) -> Result<String, ApiRefusal> {
+        let unknown = || ApiRefusal::new(StatusCode::UNAUTHORIZED, "the signature is not valid for any sandbox");
+        let url = SignedUrl::of(&parts.method, &parts.uri)?.filter(SignedUrl::is_shaped);
+        let url = url.ok_or_else(unknown)?;
+        url.check_time()?;
+        let turn = tokio::time::timeout(SIGNATURE_TIMEOUT, self.signatures.acquire()).await;
+        let busy =
+            || ApiRefusal::new(StatusCode::SERVICE_UNAVAILABLE, "too many signatures are looked at").retry_after(SOON);
+        let _turn = turn.map_err(|_| busy())?;
+        let found = self.daemon.find_by_access_token(|token| url.is_signed_by(token));
+        found.ok_or_else(unknown)
+    }
+
+    fn unreached(&self, error: &DaemonError) -> TrafficRefusal {
+        match error {
+            DaemonError::NotFound { .. } => TrafficRefusal::NotFound,
+            DaemonError::Conflict { .. } => TrafficRefusal::Changing,
+            DaemonError::QuotaExceeded { .. } => TrafficRefusal::OverQuota,
+            DaemonError::Overloaded { retry_after, .. } => TrafficRefusal::BusyFlag {
+                retry_after: *retry_after,
+            },
+            _ => {
+                failure::record(&*self.journal, "The sandbox cannot be reached", error);
+                TrafficRefusal::Failed
+            }
+        }
+    }
+
+    fn no_port(&self, error: &KeeperError) -> TrafficRefusal {
+        match error {
+            KeeperError::PortClosed => TrafficRefusal::PortClosed,
+            KeeperError::Gone => TrafficRefusal::NotFound,
+            KeeperError::Paused => TrafficRefusal::Changing,
+            KeeperError::Exhausted { .. } => TrafficRefusal::Full,
+            _ => {
+                failure::record(&*self.journal, "The sandbox cannot be reached", error);
+                TrafficRefusal::Failed
+            }
+        }
+    }
 }
 
-/// Answers a request to the services of a sandbox, which is resumed by this when it may be, and only for those who have
-/// a right to it.
-async fn services(state: &State, access: Access, request: Request<Incoming>) -> Result<Response<Body>, Unreached> {
-    let admitted = match envd::admit(access.access_token.as_deref(), &request) {
-        Ok(admitted) => admitted,
-        Err(answer) => return Ok(*answer),
-    };
-    let keeper = if admitted.resumes() {
-        state.daemon.keeper(&access.id).await
-    } else if access.state == SandboxState::Paused {
-        return Err(Unreached::NotFound);
-    } else {
-        state.daemon.keeper_unless_paused(&access.id).await
-    };
-    let sandbox = SandboxAccess {
-        id: access.id,
-        key_id: access.key_id,
-        env: access.env,
-        keeper: keeper.map_err(|error| unreached(state, &error))?,
-        watchers: Arc::clone(&state.watchers),
-        listings: state.listings.clone(),
-        server_ends: Arc::clone(&state.is_ending),
-    };
-    Ok(envd::handle(&sandbox, admitted, request).await)
-}
-
-/// Answers for the contexts of a sandbox, which is resumed by this when it may be, and only for those who may run code in
-/// it.
-async fn code(state: &State, access: Access, request: Request<Incoming>) -> Result<Response<Body>, Unreached> {
-    let admitted = match code::admit(&request, access.access_token.as_deref()) {
-        Ok(admitted) => admitted,
-        Err(refusal) => return Ok(refusal.answer()),
-    };
-    let contexts = if admitted.resumes() {
-        state.daemon.contexts(&access.id).await
-    } else if access.state == SandboxState::Paused {
-        return Err(Unreached::NotFound);
-    } else {
-        state.daemon.contexts_unless_paused(&access.id).await
-    };
-    let contexts = contexts.map_err(|error| unreached(state, &error))?;
-    Ok(code::answer(state, &contexts, admitted, request.into_body()).await)
-}
-
-fn check_traffic_token(access: &Access, headers: &HeaderMap) -> Result<(), Unreached> {
+fn check_traffic_token(access: &Access, headers: &HeaderMap) -> Result<(), TrafficRefusal> {
     let Some(expected) = &access.traffic_token else {
         return Ok(());
     };
@@ -225,35 +303,7 @@ fn check_traffic_token(access: &Access, headers: &HeaderMap) -> Result<(), Unrea
     if given.is_some_and(|given| expected.as_bytes().ct_eq(given.as_bytes()).into()) {
         Ok(())
     } else {
-        Err(Unreached::Forbidden)
-    }
-}
-
-fn unreached(state: &State, error: &DaemonError) -> Unreached {
-    match error {
-        DaemonError::NotFound { .. } => Unreached::NotFound,
-        DaemonError::Conflict { .. } => Unreached::Changing,
-        DaemonError::QuotaExceeded { .. } => Unreached::OverQuota,
-        DaemonError::Overloaded { retry_after, .. } => Unreached::Busy {
-            retry_after: *retry_after,
-        },
-        _ => {
-            failure::record(&*state.journal, "The sandbox cannot be reached", error);
-            Unreached::Failed
-        }
-    }
-}
-
-fn no_port(state: &State, error: &KeeperError) -> Unreached {
-    match error {
-        KeeperError::PortClosed => Unreached::PortClosed,
-        KeeperError::Gone => Unreached::NotFound,
-        KeeperError::Paused => Unreached::Changing,
-        KeeperError::Exhausted { .. } => Unreached::Full,
-        _ => {
-            failure::record(&*state.journal, "The sandbox cannot be reached", error);
-            Unreached::Failed
-        }
+        Err(TrafficRefusal::Forbidden)
     }
 }
 
@@ -261,23 +311,4 @@ fn no_port(state: &State, error: &KeeperError) -> Unreached {
 pub(crate) fn is_signed(parts: &Parts) -> bool {
     let query = parts.uri.query().unwrap_or_default();
     parts.uri.path() == "/files" && query.split('&').any(|pair| pair.starts_with("signature="))
-}
-
-/// The sandbox with whose token a request was signed.
-///
-/// SDKs that are told one address for all sandboxes make URLs of a path and a signature alone.
-///
-/// # Errors
-/// 401 if it is none, or the signature's time is over; 400 for what cannot have been signed; 503 while too many are looked
-/// at.
-pub(crate) async fn sandbox_of_signature(state: &State, parts: &Parts) -> Result<String, Refusal> {
-    let unknown = || Refusal::new(StatusCode::UNAUTHORIZED, "the signature is not valid for any sandbox");
-    let url = SignedUrl::of(&parts.method, &parts.uri)?.filter(SignedUrl::is_shaped);
-    let url = url.ok_or_else(unknown)?;
-    url.check_time()?;
-    let turn = tokio::time::timeout(SIGNATURE_PATIENCE, state.signatures.acquire()).await;
-    let busy = || Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too many signatures are looked at").retry_after(SOON);
-    let _turn = turn.map_err(|_| busy())?;
-    let found = state.daemon.find_by_access_token(|token| url.is_signed_by(token));
-    found.ok_or_else(unknown)
 }

@@ -39,16 +39,16 @@ fn connector() -> Option<TlsConnector> {
         .with_safe_default_protocol_versions()
         .ok()?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Whoever(provider)))
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
         .with_no_client_auth();
     Some(TlsConnector::from(Arc::new(config)))
 }
 
 /// Takes whatever certificate there is, and checks that the other side has the key of it.
 #[derive(Debug)]
-struct Whoever(Arc<CryptoProvider>);
+struct AnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Whoever {
+impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,

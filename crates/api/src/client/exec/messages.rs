@@ -6,20 +6,20 @@ use serde_json::Value;
 use super::News;
 use crate::client::transport::Answer;
 use crate::client::{ClientError, malformed, parsed};
-use crate::connect::EXIT_CODE;
+use crate::e2b::connect::EXIT_CODE;
 
 /// The largest message of a stream.
-const MOST_MESSAGE: usize = 8 << 20;
+const MAX_MESSAGE: usize = 8 << 20;
 /// The last message of a stream.
 const END_OF_STREAM: u8 = 2;
 
 /// The messages of a stream.
-pub(super) struct Messages {
+pub(super) struct MessageStream {
     answer: Answer,
     held: Vec<u8>,
 }
 
-impl Messages {
+impl MessageStream {
     /// Those of an answer that begins.
     pub(super) fn of(answer: Answer) -> Self {
         Self {
@@ -35,7 +35,7 @@ impl Messages {
             if let Some((header, rest)) = self.held.split_first_chunk::<5>() {
                 let [flags, length @ ..] = *header;
                 let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
-                if length > MOST_MESSAGE {
+                if length > MAX_MESSAGE {
                     return Err(malformed(ASKED, format!("a message of {length} bytes")));
                 }
                 if let Some(message) = rest.get(..length) {

@@ -1,0 +1,97 @@
+//! What a client is told when the manager says no.
+
+use std::error::Error;
+use std::time::Duration;
+
+use http::StatusCode;
+use offleash_core::error::{ErrorKind, Explained as _};
+use offleash_daemon::DaemonError;
+use offleash_manager::keeper::error::KeeperError;
+
+use crate::http::answer::ApiRefusal;
+use crate::journal::{Event, Journal};
+
+/// When it is worth asking again what a server cannot do while it ends.
+const SOON: Duration = Duration::from_secs(1);
+/// When it is where somebody has to end a sandbox first.
+const LATER: Duration = Duration::from_secs(5);
+
+/// By this the SDKs tell a pause that was refused from one of what is paused already.
+const GUEST_UNRESPONSIVE: &str = "sandbox_snapshot_guest_agent_unresponsive";
+
+/// Turns an error of the manager into what the client is told, and tells the owner of what is ours. Whoever `is_owner` is told
+/// what the owner alone can change, too.
+pub(crate) fn refusal(journal: &dyn Journal, error: &DaemonError, is_owner: bool) -> ApiRefusal {
+    let status = status(error);
+    let told = ApiRefusal::new(status, message(error, is_owner));
+    // The owner must hear of what ran out, too.
+    if is_ours(status) || matches!(error, DaemonError::Short { .. }) {
+        record(journal, &told.message, error);
+    }
+    match error {
+        DaemonError::Overloaded { retry_after, .. } | DaemonError::TemplateBuilding { retry_after, .. } => {
+            told.retry_after(*retry_after)
+        }
+        DaemonError::Full { .. } => told.retry_after(LATER),
+        DaemonError::Draining | DaemonError::Short { .. } => told.retry_after(SOON),
+        DaemonError::GuestUnresponsive { .. } => told.with_error_code(GUEST_UNRESPONSIVE).final_answer(),
+        // Only the caller itself can make room, or mend its request.
+        _ => told.final_answer(),
+    }
+}
+
+/// Tells the owner why something failed that a client is told less of.
+pub(crate) fn record(journal: &dyn Journal, told: &str, cause: &(dyn Error + 'static)) {
+    journal.record(&Event::Failure { told, cause });
+}
+
+/// Whether a status stands for a failure of ours, which the owner must hear of.
+pub(crate) fn is_ours(status: StatusCode) -> bool {
+    status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED && status != StatusCode::SERVICE_UNAVAILABLE
+}
+
+/// What a client is told when the process that holds a sandbox says no.
+pub(crate) fn refusal_of_keeper(journal: &dyn Journal, told: &str, error: &KeeperError) -> ApiRefusal {
+    let status = of_kind(error.kind());
+    if is_ours(status) {
+        record(journal, told, error);
+        return ApiRefusal::new(status, told);
+    }
+    ApiRefusal::new(status, error.to_string()).final_answer()
+}
+
+/// The status that the SDKs turn into the exception that fits.
+fn status(error: &DaemonError) -> StatusCode {
+    match error {
+        DaemonError::Unauthorized => StatusCode::UNAUTHORIZED,
+        DaemonError::QuotaExceeded { .. } => StatusCode::TOO_MANY_REQUESTS,
+        other => of_kind(other.kind()),
+    }
+}
+
+/// The status of everything that has no other.
+pub(crate) fn of_kind(kind: ErrorKind) -> StatusCode {
+    match kind {
+        ErrorKind::Invalid => StatusCode::BAD_REQUEST,
+        ErrorKind::NotFound => StatusCode::NOT_FOUND,
+        ErrorKind::Conflict => StatusCode::CONFLICT,
+        ErrorKind::Denied => StatusCode::FORBIDDEN,
+        ErrorKind::Exhausted => StatusCode::INSUFFICIENT_STORAGE,
+        ErrorKind::Timeout => StatusCode::GATEWAY_TIMEOUT,
+        ErrorKind::Unsupported => StatusCode::NOT_IMPLEMENTED,
+        ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// What `Display` says is meant for the client; sources are not.
+fn message(error: &DaemonError, is_owner: bool) -> String {
+    match (error, error.hint()) {
+        // Hints of other errors are for whoever sits at the machine.
+        (DaemonError::Unauthorized | DaemonError::Contexts { .. } | DaemonError::NotAllowed { .. }, Some(hint)) => {
+            format!("{error}; {hint}")
+        }
+        (DaemonError::Full { .. }, Some(hint)) if is_owner => format!("{error}; {hint}"),
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,104 @@
+//! The arrows between the rooms of this crate, which go one way.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Each room, and the rooms above it in this table that it may use: none uses what is below.
+const ROOMS: [(&str, &[&str]); 12] = [
+    ("journal", &[]),
+    ("http", &["journal"]),
+    ("trace", &["http", "journal"]),
+    ("cells", &["http", "journal"]),
+    ("control", &["http", "journal", "trace"]),
+    ("e2b", &["cells", "control", "http", "journal", "trace"]),
+    ("native", &["cells", "control", "http", "trace"]),
+    ("mcp", &["cells", "control", "http", "journal"]),
+    ("traffic", &["e2b", "http", "journal"]),
+    ("client", &["e2b", "http", "mcp"]),
+    ("routes", &["cells", "control", "e2b", "http", "native"]),
+    (
+        "server",
+        &["control", "http", "journal", "mcp", "routes", "trace", "traffic"],
+    ),
+];
+
+/// The Rust files of a room.
+fn files(room: &str) -> Vec<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let file = source.join(room).with_extension("rs");
+    if file.exists() {
+        return vec![file];
+    }
+    let mut found = Vec::new();
+    let mut left = vec![source.join(room)];
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => left.push(path),
+                false => found.push(path),
+            }
+        }
+    }
+    found
+}
+
+/// The rooms that a line of a program names.
+fn named(line: &str) -> impl Iterator<Item = &str> {
+    let code = line.split("//").next().unwrap_or_default();
+    code.split("crate::").skip(1).flat_map(|rest| {
+        let one = rest.trim_start_matches('{');
+        let names = if rest.starts_with('{') {
+            one.split(", ").collect()
+        } else {
+            vec![one]
+        };
+        names.into_iter().filter_map(|name| {
+            name.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
+                .next()
+        })
+    })
+}
+
+#[test]
+fn rooms_use_the_rooms_that_the_table_says() {
+    let is_room = |name: &str| ROOMS.iter().any(|(room, _)| *room == name);
+    for (place, (room, may)) in ROOMS.iter().enumerate() {
+        for used in *may {
+            assert!(
+                ROOMS[..place].iter().any(|(above, _)| above == used),
+                "`{room}` goes down to `{used}`"
+            );
+        }
+        let mut uses = Vec::new();
+        for file in files(room) {
+            let text = fs::read_to_string(&file).unwrap();
+            for used in text
+                .lines()
+                .flat_map(named)
+                .filter(|name| is_room(name) && name != room)
+            {
+                assert!(may.contains(&used), "{}: `{room}` uses `{used}`", file.display());
+                uses.push(used.to_owned());
+            }
+        }
+        for allowed in *may {
+            assert!(
+                uses.iter().any(|used| used == allowed),
+                "`{room}` does not use `{allowed}` any more"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_room_is_in_the_table() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for entry in fs::read_dir(source).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        assert!(name == "lib" || ROOMS.iter().any(|(room, _)| *room == name), "{name}");
+    }
+}
