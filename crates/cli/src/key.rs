@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::text::{self, Text};
-use offleash_daemon::{KeyRow, Keys, Quota, Scope, Scopes};
+use offleash_daemon::{KeyRow, KeyStore, Quota, Scope, Scopes};
 use offleash_store::{HostIdentity, StateDirectory};
 use serde_json::json;
 
@@ -21,7 +21,7 @@ const LOOKED_AT_EVERY: Duration = Duration::from_millis(100);
 
 pub(crate) fn key(command: &KeyCommand, state: Option<&Path>) -> Result<ExitCode, Failure> {
     match command {
-        KeyCommand::Create(arguments) => create(&Keys::open(state)?, arguments)?,
+        KeyCommand::Create(arguments) => create(&KeyStore::open(state)?, arguments)?,
         KeyCommand::Ls(arguments) => {
             if let Some(keys) = existing(state)? {
                 list(&keys, arguments.json)?;
@@ -42,13 +42,13 @@ pub(crate) fn key(command: &KeyCommand, state: Option<&Path>) -> Result<ExitCode
 }
 
 /// Looking makes no state directory, and refuses one that was named and is not there.
-fn existing(state: Option<&Path>) -> Result<Option<Keys>, Failure> {
+fn existing(state: Option<&Path>) -> Result<Option<KeyStore>, Failure> {
     StateDirectory::find(state, &HostIdentity::of_this_process())?;
-    Ok(Keys::open_existing(state)?)
+    Ok(KeyStore::open_existing(state)?)
 }
 
 /// Prints the key alone to standard output, so that it can be assigned; what is to be known of it, to the person.
-fn create(keys: &Keys, arguments: &KeyCreateArgs) -> Result<(), Failure> {
+fn create(keys: &KeyStore, arguments: &KeyCreateArgs) -> Result<(), Failure> {
     let scopes: Result<Vec<Scope>, _> = arguments.scope.iter().map(|word| word.parse()).collect();
     let scopes = scopes
         .map_err(|error| Failure::from_error(&error).with_hint("`--scope create` makes sandboxes and uses them"))?;
@@ -66,7 +66,7 @@ fn create(keys: &Keys, arguments: &KeyCreateArgs) -> Result<(), Failure> {
 }
 
 /// Prints the id; to the person, what becomes of the key's sandboxes.
-fn remove(keys: &Keys, arguments: &KeyRemoveArgs) -> Result<(), Failure> {
+fn remove(keys: &KeyStore, arguments: &KeyRemoveArgs) -> Result<(), Failure> {
     let revoked = match arguments.stop_sandboxes {
         true => keys.revoke_with_sandboxes(&arguments.key),
         false => keys.revoke(&arguments.key),
@@ -116,7 +116,7 @@ fn remove(keys: &Keys, arguments: &KeyRemoveArgs) -> Result<(), Failure> {
     }
 }
 
-fn list(keys: &Keys, as_json: bool) -> Result<(), Failure> {
+fn list(keys: &KeyStore, as_json: bool) -> Result<(), Failure> {
     let mut out = Vec::new();
     for row in keys.list()? {
         if as_json {

@@ -15,7 +15,7 @@ use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::id::SandboxName;
 use offleash_core::text::Text;
 use offleash_core::units::Millis;
-use offleash_daemon::NAME;
+use offleash_daemon::NAME_LABEL;
 use offleash_store::{HostIdentity, StateDirectory};
 use serde_json::{Map, Value, json};
 
@@ -74,7 +74,7 @@ pub(crate) fn ls(arguments: &LsArgs, state: Option<&Path>) -> Result<ExitCode, F
             .and_then(Value::as_object)
             .cloned()
             .unwrap_or_default();
-        let name = labels.remove(NAME);
+        let name = labels.remove(NAME_LABEL);
         let name = name.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
         let labels: Vec<String> = labels
             .iter()
@@ -175,7 +175,7 @@ fn described(ended: &Ended) -> Value {
         "reason": ended.reason,
     });
     if let Some(name) = &ended.name {
-        described["metadata"] = json!({ NAME: name });
+        described["metadata"] = json!({ NAME_LABEL: name });
     }
     described
 }
@@ -321,8 +321,10 @@ fn field(value: &Value, name: &str) -> String {
 fn assignment(flag: &str, text: &str) -> Result<(String, String), Failure> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err(Failure::new(format!("`{flag} {}` is not NAME=VALUE", Text::from(text)))
-            .with_hint(format!("write it as `{flag} NAME=VALUE`"))),
+        _ => Err(
+            Failure::new(format!("`{flag} {}` is not NAME_LABEL=VALUE", Text::from(text)))
+                .with_hint(format!("write it as `{flag} NAME_LABEL=VALUE`")),
+        ),
     }
 }
 

@@ -50,3 +50,17 @@ impl FromStr for LogLevel {
         found.ok_or_else(|| LogLevelError(word.to_owned()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_read_as_they_are_written_and_in_the_order_of_seriousness() {
+        for level in LogLevel::ALL {
+            assert_eq!(level.to_string().parse(), Ok(level));
+        }
+        assert!(LogLevel::ALL.is_sorted());
+        assert_eq!("Warn".parse::<LogLevel>(), Err(LogLevelError("Warn".to_owned())));
+    }
+}

@@ -10,7 +10,7 @@ use crate::config::AdmissionConfig;
 use crate::error::DaemonError;
 
 /// How long one look holds: a burst of creates does not read the same files again and again.
-const HOLDS: Duration = Duration::from_millis(200);
+const HOLDS_FOR: Duration = Duration::from_millis(200);
 /// What callers are told to wait.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
@@ -78,7 +78,7 @@ impl AdmissionControl {
     fn left(&self) -> MachineRoom {
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         match *latest {
-            Some((when, left)) if when.elapsed() < HOLDS => left,
+            Some((when, left)) if when.elapsed() < HOLDS_FOR => left,
             _ => {
                 let left = self.look();
                 *latest = Some((Instant::now(), left));

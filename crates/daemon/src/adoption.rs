@@ -9,10 +9,10 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::config::DaemonConfig;
-use crate::core::DaemonCore;
+use crate::daemon_core::DaemonCore;
 use crate::ending::SandboxEnder;
 use crate::error::DaemonError;
-use crate::history::Cause;
+use crate::history::EndCause;
 use crate::launch::Process;
 use crate::pool::ReadyPool;
 use crate::registry::{Registry, SandboxRow, SandboxState};
@@ -109,8 +109,8 @@ impl SandboxAdoption {
         entry.set_state(SandboxState::Killing);
         drop(turn);
         entry.set_cause(match was {
-            SandboxState::Killing => Cause::killed("as it was asked before the daemon was started again"),
-            _ => Cause::died("its keeper was gone, or did not answer, when the daemon was started again"),
+            SandboxState::Killing => EndCause::killed("as it was asked before the daemon was started again"),
+            _ => EndCause::died("its keeper was gone, or did not answer, when the daemon was started again"),
         });
         // What was never made has nothing to tell.
         if was == SandboxState::Creating {

@@ -11,7 +11,7 @@ use offleash_core::template::{PythonModule, Recipe};
 use offleash_manager::templates::BuildWatcher;
 
 use crate::origin::BASE_TEMPLATE;
-use crate::view::Limits;
+use crate::view::SandboxLimits;
 
 /// What the owner of a daemon can set; [`DaemonConfig::default`] is what happens if nothing is.
 #[derive(Debug, Clone)]
@@ -27,9 +27,9 @@ pub struct DaemonConfig {
     /// Whether every caller may ask for sandboxes in which programs may trace each other; the owner always may.
     pub allow_ptrace: bool,
     /// What a sandbox may use whose creator does not say.
-    pub default_limits: Limits,
+    pub default_limits: SandboxLimits,
     /// The most that anybody may ask for.
-    pub max_limits: Limits,
+    pub max_limits: SandboxLimits,
     /// The level of sandboxes; the strongest that the machine offers if `None`.
     pub level: Option<Level>,
     /// Below which level none is made.
@@ -189,13 +189,13 @@ impl Default for DaemonConfig {
             default_timeout: Duration::from_secs(300),
             max_timeout: Duration::from_secs(24 * 60 * 60),
             allow_ptrace: false,
-            default_limits: Limits {
+            default_limits: SandboxLimits {
                 cpus: 2,
                 memory_mib: 512,
                 disk_mib: 1024,
                 pids: 512,
             },
-            max_limits: Limits {
+            max_limits: SandboxLimits {
                 cpus: 32,
                 memory_mib: 64 * 1024,
                 disk_mib: 100 * 1024,

@@ -10,11 +10,11 @@ use offleash_store::HeldTemplate;
 use crate::caller::Caller;
 use crate::config::DaemonConfig;
 use crate::error::DaemonError;
-use crate::history::{Happened, who};
-use crate::origin::Origin;
+use crate::history::{EventNote, who};
+use crate::origin::TemplateOrigin;
 use crate::random;
 use crate::registry::{EventKind, SandboxRow};
-use crate::request::{CreateRequest, NAME, OnTimeout};
+use crate::request::{CreateRequest, NAME_LABEL, OnTimeout};
 use crate::sandboxes::SandboxClaim;
 use crate::specification::{self, Specification};
 
@@ -46,12 +46,12 @@ pub(crate) struct CreateSpec {
 
 impl CreateSpec {
     pub(crate) fn of(caller: &Caller, mut request: CreateRequest, config: &DaemonConfig) -> Result<Self, DaemonError> {
-        if request.metadata.contains_key(NAME) {
-            let why = format!("label `{NAME}` is what `name` sets, which is one sandbox's alone");
+        if request.metadata.contains_key(NAME_LABEL) {
+            let why = format!("label `{NAME_LABEL}` is what `name` sets, which is one sandbox's alone");
             return Err(DaemonError::invalid("metadata", why));
         }
         if let Some(name) = &request.name {
-            request.metadata.insert(NAME.to_owned(), name.as_str().to_owned());
+            request.metadata.insert(NAME_LABEL.to_owned(), name.as_str().to_owned());
         }
         request.network.named_by_owner = caller.is_owner();
         let specification = Specification::of(&request, config)?;
@@ -67,8 +67,8 @@ impl CreateSpec {
     }
 
     /// What it is of.
-    pub(crate) fn origin(&self) -> Origin {
-        Origin::of(self.template.as_ref())
+    pub(crate) fn origin(&self) -> TemplateOrigin {
+        TemplateOrigin::of(self.template.as_ref())
     }
 
     /// Whether it asks for nothing that members of the warm pool have not.
@@ -108,13 +108,13 @@ impl CreateSpec {
     }
 
     /// What is told of a sandbox that was made for it.
-    pub(crate) fn created(&self, made: &Specification) -> Happened {
+    pub(crate) fn created(&self, made: &Specification) -> EventNote {
         let (by, template, level) = (who(&self.caller), &self.request.template, &made.level);
         let line = match &self.specification.fork_of {
             None => format!("created by {by} from template `{template}`, isolated by `{level}`"),
             Some(source) => format!("forked by {by} from sandbox `{source}`, isolated by `{level}`"),
         };
-        Happened::new(EventKind::Created, line)
+        EventNote::new(EventKind::Created, line)
     }
 
     /// What of it goes into the row of a sandbox.

@@ -7,11 +7,11 @@ use std::time::Duration;
 use crate::admission::AdmissionControl;
 use crate::caller::Caller;
 use crate::config::DaemonConfig;
-use crate::core::DaemonCore;
 use crate::create_spec::CreateSpec;
+use crate::daemon_core::DaemonCore;
 use crate::ending::SandboxEnder;
 use crate::error::DaemonError;
-use crate::history::Cause;
+use crate::history::EndCause;
 use crate::jobs::CallerPresence;
 use crate::making::SandboxMaker;
 use crate::pool::ReadyPool;
@@ -136,7 +136,7 @@ impl SandboxCreator {
                 // It died while it waited, or cannot be given away: nobody's, and not to be used by anybody.
                 entry.take_back_promise();
                 self.ender
-                    .end_in_background(&entry, Cause::died("it died while it waited"));
+                    .end_in_background(&entry, EndCause::died("it died while it waited"));
                 unusable.map(|_| None)
             }
         }

@@ -13,16 +13,16 @@ use std::sync::Arc;
 use crate::admission::AdmissionControl;
 use crate::adoption::SandboxAdoption;
 use crate::caller::Caller;
-use crate::code::ContextTable;
 use crate::config::DaemonConfig;
-use crate::core::DaemonCore;
+use crate::contexts::ContextTable;
 use crate::creating::SandboxCreator;
+use crate::daemon_core::DaemonCore;
 use crate::ending::SandboxEnder;
 use crate::error::DaemonError;
 use crate::expiry::SandboxExpiry;
 use crate::filling::PoolFiller;
 use crate::forking::SandboxForker;
-use crate::history::Cause;
+use crate::history::EndCause;
 use crate::host::SandboxHost;
 use crate::jobs::JobTracker;
 use crate::key_revocation::KeyRevocation;
@@ -31,17 +31,17 @@ use crate::leftovers::LeftoverRemover;
 use crate::maintenance::MaintenanceLoop;
 use crate::making::SandboxMaker;
 use crate::pool::ReadyPool;
-use crate::readiness::{Missing, ReadinessCheck};
+use crate::readiness::{ReadinessCheck, ReadinessObstacle};
 use crate::records::SandboxRecords;
 use crate::registry_handle::RegistryHandle;
 use crate::sampling::UsageSampler;
 use crate::sandboxes::SandboxTable;
 use crate::secrets::SecretStore;
-use crate::spares::Spares;
+use crate::supervisor_pool::SupervisorPool;
 use crate::template_removal::TemplateRemover;
 use crate::templates::TemplateStore;
 use crate::transitions::SandboxChanger;
-use crate::view::Counts;
+use crate::view::SandboxCounts;
 use crate::zygotes::ZygotePool;
 
 /// The daemon of one state directory; clones are the same one. Must be used within an event loop of tokio.
@@ -58,7 +58,7 @@ struct DaemonServices {
     config: Arc<DaemonConfig>,
     core: DaemonCore,
     pool: Arc<ReadyPool>,
-    spares: Arc<Spares>,
+    supervisors: Arc<SupervisorPool>,
     templates: Arc<TemplateStore>,
     template_remover: TemplateRemover,
     zygotes: Arc<ZygotePool>,
@@ -102,11 +102,11 @@ impl Daemon {
     }
 
     /// How many sandboxes there are.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> SandboxCounts {
         let (counts, tally) = (self.services.core.sandboxes.counts(), self.services.maker.tally());
         // What is nobody's and runs is not yet, or no longer, to be handed out, if it is not in the pool.
         let waiting = self.waiting().into_iter().map(|(_, count)| count).sum();
-        Counts {
+        SandboxCounts {
             pooled: counts.pooled.min(waiting),
             changing: counts.changing + counts.pooled.saturating_sub(waiting),
             created: tally.created,
@@ -131,7 +131,7 @@ impl Daemon {
 
     /// What stands against making a sandbox now; nothing, if the daemon is ready. What was found out holds for five
     /// seconds, but for its end.
-    pub async fn missing(&self) -> Vec<Missing> {
+    pub async fn missing(&self) -> Vec<ReadinessObstacle> {
         self.services.readiness.missing().await
     }
 
@@ -151,11 +151,11 @@ impl Daemon {
         for entry in services.pool.take_all() {
             services
                 .ender
-                .end_in_background(&entry, Cause::killed("the daemon ended"));
+                .end_in_background(&entry, EndCause::killed("the daemon ended"));
         }
         core.jobs.all_done().await;
         services.zygotes.let_go();
-        services.spares.close();
+        services.supervisors.close();
         // Whatever was handed in before is written when this is.
         let _ = core.registry.apply(Vec::new()).await;
     }
@@ -182,7 +182,7 @@ impl DaemonServices {
         let state = core.host.state().path().to_owned();
         let admission = Arc::new(AdmissionControl::new(config.admission, state));
         let pool = Arc::new(ReadyPool::new(config.pool.clone()));
-        let spares = Arc::new(Spares::default());
+        let supervisors = Arc::new(SupervisorPool::default());
         let contexts = Arc::new(ContextTable::new(Arc::clone(&core.host)));
         let leftovers = Arc::new(LeftoverRemover::new(Arc::clone(&core.host), Arc::clone(&core.registry)));
         let secrets = Arc::new(SecretStore::new(core.clone()));
@@ -215,7 +215,7 @@ impl DaemonServices {
         let maker = Arc::new(SandboxMaker::new(
             core.clone(),
             Arc::clone(&config),
-            Arc::clone(&spares),
+            Arc::clone(&supervisors),
             Arc::clone(&zygotes),
             Arc::clone(&secrets),
             Arc::clone(&contexts),
@@ -274,7 +274,7 @@ impl DaemonServices {
             config,
             core,
             pool,
-            spares,
+            supervisors,
             templates,
             template_remover,
             zygotes,

@@ -8,10 +8,10 @@ use offleash_core::log_level::LogLevel;
 use tokio::time::timeout;
 
 use crate::caller::Caller;
-use crate::code::ContextTable;
-use crate::core::DaemonCore;
+use crate::contexts::ContextTable;
+use crate::daemon_core::DaemonCore;
 use crate::error::DaemonError;
-use crate::history::{Cause, KeeperRemains, who};
+use crate::history::{EndCause, KeeperRemains, who};
 use crate::jobs::blocking;
 use crate::launch::Process;
 use crate::leftovers::LeftoverRemover;
@@ -55,7 +55,7 @@ impl SandboxEnder {
     /// `NotFound`, also when it ended meanwhile; `Conflict` if it cannot be had for a minute.
     pub(crate) async fn kill(self: &Arc<Self>, caller: &Caller, id: &str) -> Result<(), DaemonError> {
         let entry = self.core.sandboxes.find(caller, id)?;
-        let cause = Cause::killed(format!("by {}", who(caller)));
+        let cause = EndCause::killed(format!("by {}", who(caller)));
         let ender = Arc::clone(self);
         let work = async move {
             let busy = || DaemonError::conflict(entry.name(), "is being changed for very long");
@@ -70,7 +70,7 @@ impl SandboxEnder {
     }
 
     /// Ends the sandbox of `entry`; what is left of it is removed in the background.
-    pub(crate) async fn end(self: &Arc<Self>, entry: &Arc<SandboxEntry>, cause: Cause, turn: SandboxTurn<'_>) {
+    pub(crate) async fn end(self: &Arc<Self>, entry: &Arc<SandboxEntry>, cause: EndCause, turn: SandboxTurn<'_>) {
         entry.set_cause(cause);
         let killing = self.core.registry.write(entry, None, |row| {
             row.state = SandboxState::Killing;
@@ -92,7 +92,7 @@ impl SandboxEnder {
     }
 
     /// As [`Self::end`], without waiting for it, unless it is being ended already.
-    pub(crate) fn end_in_background(self: &Arc<Self>, entry: &Arc<SandboxEntry>, cause: Cause) {
+    pub(crate) fn end_in_background(self: &Arc<Self>, entry: &Arc<SandboxEntry>, cause: EndCause) {
         let (ender, entry) = (Arc::clone(self), Arc::clone(entry));
         self.core
             .jobs
@@ -100,7 +100,7 @@ impl SandboxEnder {
     }
 
     /// As [`Self::end`], unless it is being ended already.
-    pub(crate) async fn end_unless_ending(self: &Arc<Self>, entry: &Arc<SandboxEntry>, cause: Cause) {
+    pub(crate) async fn end_unless_ending(self: &Arc<Self>, entry: &Arc<SandboxEntry>, cause: EndCause) {
         let turn = entry.turn().await;
         if entry.state() != SandboxState::Killing {
             self.end(entry, cause, turn).await;
@@ -125,7 +125,7 @@ impl SandboxEnder {
         }
         let (host, id) = (Arc::clone(&self.core.host), entry.id().clone());
         let read = blocking("read a keeper's account", move || host.keeper_remains(&id)).await;
-        let cause = cause.unwrap_or_else(|| Cause::died("its keeper died"));
+        let cause = cause.unwrap_or_else(|| EndCause::died("its keeper died"));
         read.unwrap_or_else(|_| KeeperRemains::default()).told(&row, cause)
     }
 
@@ -170,7 +170,7 @@ impl SandboxEnder {
         let turn = entry.turn().await;
         if self.core.sandboxes.has(entry) && !matches!(entry.state(), SandboxState::Killing | SandboxState::Creating) {
             self.pool.forget(entry);
-            self.end(entry, Cause::died("its keeper died"), turn).await;
+            self.end(entry, EndCause::died("its keeper died"), turn).await;
         }
     }
 
@@ -201,7 +201,7 @@ impl SandboxEnder {
 
     /// As [`Self::end_in_background`], for one whose creator has gone before he knew of it.
     pub(crate) fn end_unclaimed(self: &Arc<Self>, entry: &Arc<SandboxEntry>) {
-        self.end_in_background(entry, Cause::killed("its creator went away while it was made"));
+        self.end_in_background(entry, EndCause::killed("its creator went away while it was made"));
     }
 
     /// Removes what is left of a sandbox that no record speaks of.

@@ -6,9 +6,9 @@ use std::time::Duration;
 use offleash_core::log_level::LogLevel;
 use offleash_manager::clock::{UnixMs, now_ms};
 
-use crate::core::DaemonCore;
+use crate::daemon_core::DaemonCore;
 use crate::ending::SandboxEnder;
-use crate::history::{Cause, Happened};
+use crate::history::{EndCause, EventNote};
 use crate::registry::{EventKind, SandboxState};
 use crate::sandboxes::SandboxEntry;
 use crate::transitions::SandboxChanger;
@@ -58,7 +58,7 @@ impl SandboxExpiry {
         }
         let row = entry.row();
         // An event that is lost on a full disk does not keep a sandbox alive.
-        let timed_out = Happened::new(EventKind::TimedOut, "its time was up");
+        let timed_out = EventNote::new(EventKind::TimedOut, "its time was up");
         let _ = self.core.registry.apply(timed_out.told(&row).into()).await;
         if row.auto_pause {
             match self.changer.pause(entry, "because its time was up", &turn).await {
@@ -69,7 +69,7 @@ impl SandboxExpiry {
                 }
             }
         }
-        self.ender.end(entry, Cause::killed("its time was up"), turn).await;
+        self.ender.end(entry, EndCause::killed("its time was up"), turn).await;
     }
 }
 

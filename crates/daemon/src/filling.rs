@@ -7,12 +7,12 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::admission::AdmissionControl;
-use crate::core::DaemonCore;
+use crate::daemon_core::DaemonCore;
 use crate::ending::SandboxEnder;
 use crate::error::DaemonError;
-use crate::history::Cause;
+use crate::history::EndCause;
 use crate::making::SandboxMaker;
-use crate::origin::Origin;
+use crate::origin::TemplateOrigin;
 use crate::pool::{PoolOutcome, ReadyPool};
 use crate::registry::SandboxState;
 use crate::sandboxes::SandboxEntry;
@@ -98,7 +98,7 @@ impl PoolFiller {
             if let Ok(found) = self.templates.current(&name).await {
                 match found {
                     Some(held) => {
-                        self.pool.note_current(&Origin::of(Some(&held)));
+                        self.pool.note_current(&TemplateOrigin::of(Some(&held)));
                         self.zygotes.expect(&held);
                     }
                     None => self.pool.note_gone(&name),
@@ -113,7 +113,7 @@ impl PoolFiller {
 
     fn end_all(&self, entries: Vec<Arc<SandboxEntry>>, why: &'static str) {
         for entry in entries {
-            self.ender.end_in_background(&entry, Cause::killed(why));
+            self.ender.end_in_background(&entry, EndCause::killed(why));
         }
     }
 
@@ -137,7 +137,7 @@ impl PoolFiller {
         }
     }
 
-    async fn make(self: &Arc<Self>, origin: &Origin) -> Result<Arc<SandboxEntry>, DaemonError> {
+    async fn make(self: &Arc<Self>, origin: &TemplateOrigin) -> Result<Arc<SandboxEntry>, DaemonError> {
         let (filler, origin) = (Arc::clone(self), origin.clone());
         let work = async move {
             let template = filler.templates.current(&origin.template).await?;
@@ -147,7 +147,7 @@ impl PoolFiller {
     }
 
     /// Puts what was made into the pool, if it is still what is wanted there.
-    async fn put(&self, origin: &Origin, made: Result<Arc<SandboxEntry>, DaemonError>) {
+    async fn put(&self, origin: &TemplateOrigin, made: Result<Arc<SandboxEntry>, DaemonError>) {
         let mut ready = None;
         let outcome = match made {
             Ok(entry) if entry.state() != SandboxState::Running => PoolOutcome::Failed,
@@ -181,16 +181,16 @@ impl PoolFiller {
     }
 
     /// Whether a sandbox that was made for `origin` lies below the zygote that there is now, or below none if there is none.
-    fn has_its_zygote(&self, entry: &SandboxEntry, origin: &Origin) -> bool {
+    fn has_its_zygote(&self, entry: &SandboxEntry, origin: &TemplateOrigin) -> bool {
         entry.zygote() == self.zygotes.descent(origin).zygote()
     }
 
     /// Whether a sandbox that was made for `origin` is of it: its keeper took what was there then.
-    async fn is_current(&self, origin: &Origin) -> bool {
+    async fn is_current(&self, origin: &TemplateOrigin) -> bool {
         if origin.build.is_none() {
             return true;
         }
         let found = self.templates.current(&origin.template).await;
-        found.is_ok_and(|found| found.is_some_and(|held| Origin::of(Some(&held)) == *origin))
+        found.is_ok_and(|found| found.is_some_and(|held| TemplateOrigin::of(Some(&held)) == *origin))
     }
 }

@@ -28,26 +28,26 @@ use tokio::time::timeout;
 
 use crate::admission::AdmissionControl;
 use crate::caller::Caller;
-use crate::code::ContextTable;
 use crate::config::DaemonConfig;
+use crate::contexts::ContextTable;
 use crate::copying;
-use crate::core::DaemonCore;
 use crate::create_spec::{CreateSpec, check_ptrace};
+use crate::daemon_core::DaemonCore;
 use crate::ending::SandboxEnder;
 use crate::error::DaemonError;
-use crate::history::{Cause, who};
+use crate::history::{EndCause, who};
 use crate::jobs::CallerPresence;
 use crate::making::SandboxMaker;
 use crate::random;
 use crate::registry::{Change, SandboxState};
-use crate::request::{CreateRequest, LimitsRequest, NAME, NetworkSettings, OnTimeout};
+use crate::request::{CreateRequest, LimitsRequest, NAME_LABEL, NetworkSettings, OnTimeout};
 use crate::sandboxes::{Reservation, SandboxClaim, SandboxEntry};
 use crate::specification::{self, Specification};
 use crate::templates::TemplateStore;
 use crate::view::SandboxView;
 
 /// Most forks that one request makes.
-pub const MOST_FORKS: u32 = 20;
+pub const MAX_FORKS: u32 = 20;
 
 /// The part of the room on a sandbox's disk that states of contexts leave free: files that are being written are measured late.
 const KEPT_FREE: u64 = 8;
@@ -88,7 +88,7 @@ impl CarriedContexts {
 /// Forks that are asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForkRequest {
-    /// How many, 1 to [`MOST_FORKS`].
+    /// How many, 1 to [`MAX_FORKS`].
     pub count: u32,
     /// How long they may live, seconds; the daemon's default if `None`. Zero is refused.
     pub timeout_seconds: Option<u64>,
@@ -128,7 +128,7 @@ const MAX_COPYING: usize = 2;
 type ForkOutcome = Result<Arc<SandboxEntry>, DaemonError>;
 
 /// What came of each fork that was asked for.
-pub type Forks = Vec<Result<SandboxView, DaemonError>>;
+pub type ForkResults = Vec<Result<SandboxView, DaemonError>>;
 
 /// Forks sandboxes.
 #[derive(Debug)]
@@ -177,13 +177,13 @@ impl SandboxForker {
         caller: &Caller,
         id: &str,
         request: ForkRequest,
-    ) -> Result<Forks, DaemonError> {
+    ) -> Result<ForkResults, DaemonError> {
         let source = self.core.sandboxes.find(caller, id)?;
         if self.core.jobs.is_draining() {
             return Err(DaemonError::Draining);
         }
-        if !(1..=MOST_FORKS).contains(&request.count) {
-            let why = format!("must be between 1 and {MOST_FORKS}");
+        if !(1..=MAX_FORKS).contains(&request.count) {
+            let why = format!("must be between 1 and {MAX_FORKS}");
             return Err(DaemonError::invalid("count", why));
         }
         let timeout = specification::timeout(request.timeout_seconds, &self.config)?;
@@ -259,7 +259,7 @@ impl SandboxForker {
             ..specification.network.clone()
         };
         // A name is one sandbox's.
-        row.metadata.remove(NAME);
+        row.metadata.remove(NAME_LABEL);
         Ok(CreateSpec {
             caller: caller.clone(),
             request: CreateRequest {
@@ -300,7 +300,8 @@ impl SandboxForker {
         let mut row = spec.specification.new_row(id.as_str(), &spec.origin().template);
         spec.fill(&mut row)?;
         let name = name.map(SandboxName::as_str);
-        row.metadata.extend(name.map(|name| (NAME.to_owned(), name.to_owned())));
+        row.metadata
+            .extend(name.map(|name| (NAME_LABEL.to_owned(), name.to_owned())));
         let entry = Arc::new(SandboxEntry::new(id, row, spec.specification.clone()));
         let claim = SandboxClaim {
             name,
@@ -508,7 +509,7 @@ impl SandboxForker {
         self.maker.settle(entry, spec);
         drop(turn);
         if let Err(error) = self.load(entry, saved).await {
-            let cause = Cause::killed("its contexts could not load what they had saved");
+            let cause = EndCause::killed("its contexts could not load what they had saved");
             self.ender.end_in_background(entry, cause);
             return Err(error);
         }

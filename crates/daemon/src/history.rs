@@ -14,21 +14,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::caller::{Caller, LOCAL_KEY};
 use crate::registry::{Change, EventKind, EventRow, LogRow, SandboxRow};
-use crate::request::NAME;
+use crate::request::NAME_LABEL;
 
 /// How much of a keeper's account is kept with the event of its end.
-const LONGEST_ACCOUNT: u64 = 8 * 1024;
+const MAX_ACCOUNT: u64 = 8 * 1024;
 /// How many of a keeper's lines are kept when its sandbox has ended, the latest.
 const KEPT_LINES: usize = 500;
 
 /// Something that happened to a sandbox, as an event and in words.
 #[derive(Debug)]
-pub(crate) struct Happened {
+pub(crate) struct EventNote {
     pub(crate) kind: EventKind,
     pub(crate) line: String,
 }
 
-impl Happened {
+impl EventNote {
     pub(crate) fn new(kind: EventKind, line: impl Into<String>) -> Self {
         Self {
             kind,
@@ -47,12 +47,12 @@ impl Happened {
 
 /// Why a sandbox ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Cause {
+pub(crate) struct EndCause {
     kind: EventKind,
     reason: String,
 }
 
-impl Cause {
+impl EndCause {
     /// Somebody or something had it ended.
     pub(crate) fn killed(reason: impl Into<String>) -> Self {
         Self {
@@ -102,7 +102,7 @@ pub(crate) fn event_of(row: &SandboxRow, kind: EventKind, detail: Option<String>
         number: 0,
         key_id: row.key_id.clone(),
         sandbox: row.id.clone(),
-        name: row.metadata.get(NAME).cloned(),
+        name: row.metadata.get(NAME_LABEL).cloned(),
         template: row.template.clone(),
         at_ms: now_ms(),
         kind,
@@ -131,7 +131,7 @@ pub(crate) struct KeeperRemains {
 impl KeeperRemains {
     /// Reads it in the directory of a sandbox. Blocks for a moment.
     pub(crate) fn read(directories: &SandboxDirectories, id: &RunId) -> Self {
-        let account = directories.read(id, ENDED, LONGEST_ACCOUNT);
+        let account = directories.read(id, ENDED, MAX_ACCOUNT);
         Self {
             account: account.and_then(|text| serde_json::from_slice(&text.0).ok()),
             lines: lines_of_keeper(directories, id),
@@ -139,7 +139,7 @@ impl KeeperRemains {
     }
 
     /// The changes that keep it, and tell of the end.
-    pub(crate) fn told(self, row: &SandboxRow, cause: Cause) -> Vec<Change> {
+    pub(crate) fn told(self, row: &SandboxRow, cause: EndCause) -> Vec<Change> {
         let cause = cause.with(self.account.as_ref());
         let surplus = self.lines.len().saturating_sub(KEPT_LINES);
         let lines = self.lines.into_iter().skip(surplus);
@@ -152,7 +152,7 @@ impl KeeperRemains {
         };
         let line = format!("{}: {}", cause.kind, cause.reason);
         changes.push(line_of(&row.id, now_ms(), level, line));
-        let detail = Detail {
+        let detail = EventDetail {
             reason: cause.reason,
             account: self.account,
         };
@@ -165,7 +165,7 @@ impl KeeperRemains {
 /// What is kept with the event of an end.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Detail {
+struct EventDetail {
     reason: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     account: Option<Ended>,
@@ -173,7 +173,7 @@ struct Detail {
 
 /// The reason in an event's detail.
 pub(crate) fn reason_in(detail: Option<&str>) -> Option<String> {
-    let detail: Detail = serde_json::from_str(detail?).ok()?;
+    let detail: EventDetail = serde_json::from_str(detail?).ok()?;
     Some(detail.reason)
 }
 
@@ -213,20 +213,20 @@ mod tests {
             value: 64 << 20,
             effect: LimitEffect::Killed,
         });
-        let died = |reason: EndReason| Cause::died("its keeper died").with(Some(&ended(reason))).reason;
+        let died = |reason: EndReason| EndCause::died("its keeper died").with(Some(&ended(reason))).reason;
         assert_eq!(died(limit.clone()), "it exceeded the limit `memory` of 64M");
         assert_eq!(died(EndReason::Killed), "its keeper died");
         assert_eq!(
             died(EndReason::Failed("opening `/home/me/x`".to_owned())),
             "its keeper failed"
         );
-        let killed = Cause::killed("killed by somebody");
+        let killed = EndCause::killed("killed by somebody");
         assert_eq!(killed.clone().with(Some(&ended(limit))), killed);
     }
 
     #[test]
     fn the_reason_is_found_in_what_is_kept() {
-        let detail = Detail {
+        let detail = EventDetail {
             reason: "because".to_owned(),
             account: Some(ended(EndReason::Lost)),
         };

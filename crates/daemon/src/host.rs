@@ -18,7 +18,7 @@ use crate::history::{KeeperRemains, lines_of_keeper};
 use crate::jobs::blocking;
 use crate::launch::{self, Process, Started};
 use crate::remains;
-use crate::spares::Spare;
+use crate::supervisor_pool::WaitingSupervisor;
 
 /// How often, and for how long at most, a lock is asked for that the daemon before may be about to drop.
 const LOCK_TRIES: u32 = 20;
@@ -90,12 +90,12 @@ impl SandboxHost {
     pub(crate) async fn launch(
         &self,
         id: &RunId,
-        spare: Option<Spare>,
+        waiting: Option<WaitingSupervisor>,
     ) -> Result<(Started, Process, Process), DaemonError> {
         let (directories, program, id) = (self.directories.clone(), self.program.clone(), id.clone());
         let launched = blocking("start a keeper", move || {
             directories.make(&id).map_err(io::Error::other)?;
-            let kept = spare.and_then(Spare::into_keeper);
+            let kept = waiting.and_then(WaitingSupervisor::into_keeper);
             kept.map_or_else(|| launch::start(program.as_deref()), Ok)
         });
         launched.await?.map_err(DaemonError::host("start a keeper"))

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::core::DaemonCore;
+use crate::daemon_core::DaemonCore;
 use crate::ending::SandboxEnder;
-use crate::history::Cause;
+use crate::history::EndCause;
 use crate::registry::{Registry, SandboxState};
 use crate::sandboxes::SandboxEntry;
 
@@ -47,7 +47,7 @@ impl KeyRevocation {
     fn end_in_background(&self, entry: Arc<SandboxEntry>) {
         let ender = Arc::clone(&self.ender);
         self.core.jobs.spawn(async move {
-            let cause = Cause::killed("as its key was removed");
+            let cause = EndCause::killed("as its key was removed");
             ender.end_unless_ending(&entry, cause).await;
             entry.end_expiring();
         });

@@ -13,15 +13,15 @@ use crate::registry_handle::RegistryHandle;
 
 /// The keys of a state directory. A daemon that runs meanwhile knows of every change at once.
 #[derive(Debug)]
-pub struct Keys {
+pub struct KeyStore {
     state: StateDirectory,
     registry: Registry,
 }
 
 /// Longest name of a key.
-const LONGEST_NAME: usize = 100;
+const MAX_NAME: usize = 100;
 
-impl Keys {
+impl KeyStore {
     /// Opens those of `state`, the user's own state directory if `None`.
     ///
     /// # Errors
@@ -142,8 +142,8 @@ fn only(mut found: Vec<KeyRow>, which: &str) -> Result<KeyRow, DaemonError> {
 }
 
 fn create(registry: &Registry, name: &str, scopes: Scopes, quota: Quota) -> Result<(ApiKey, KeyRow), DaemonError> {
-    if name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
-        let why = format!("expected 1 to {LONGEST_NAME} bytes without control characters");
+    if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
+        let why = format!("expected 1 to {MAX_NAME} bytes without control characters");
         return Err(DaemonError::invalid("name", why));
     }
     if scopes.0.is_empty() {

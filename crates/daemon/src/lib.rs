@@ -8,13 +8,14 @@
 mod admission;
 mod adoption;
 mod caller;
-mod code;
 mod config;
+mod contexts;
 mod copying;
-mod core;
 mod create_spec;
 mod creating;
 mod daemon;
+mod daemon_core;
+mod egress_route;
 mod ending;
 mod error;
 mod expiry;
@@ -34,6 +35,7 @@ mod making;
 mod network;
 mod origin;
 mod pool;
+mod pool_shares;
 mod random;
 mod readiness;
 mod records;
@@ -45,33 +47,34 @@ mod sampling;
 mod sandboxes;
 mod secret_use;
 mod secrets;
-mod shares;
-mod spares;
 mod specification;
+mod supervisor_pool;
 mod template_removal;
 mod templates;
 mod transitions;
 mod view;
-mod way_out;
 mod zygotes;
 
 pub use self::caller::{Caller, LOCAL_KEY};
-pub use self::code::{SandboxContexts, SandboxProcesses, SandboxStream, is_driver_tag};
 pub use self::config::{
     AdmissionConfig, DaemonConfig, ForksConfig, PoolConfig, TemplatePool, TemplatesConfig, ZygotesConfig,
 };
+pub use self::contexts::{SandboxContexts, SandboxProcesses, SandboxStream, is_driver_tag};
 pub use self::daemon::Daemon;
 pub use self::error::DaemonError;
-pub use self::forking::{CarriedContexts, ForkRequest, Forks, MOST_FORKS};
-pub use self::keys::Keys;
-pub use self::listing::{ListFilter, MOST_LISTED};
+pub use self::forking::{CarriedContexts, ForkRequest, ForkResults, MAX_FORKS};
+pub use self::keys::KeyStore;
+pub use self::listing::{ListFilter, MAX_LISTED};
 pub use self::origin::BASE_TEMPLATE;
-pub use self::readiness::Missing;
+pub use self::readiness::ReadinessObstacle;
 pub use self::records::LogsRequest;
 pub use self::registry::{ApiKey, EventKind, KeyRow, Quota, Scope, Scopes};
-pub use self::request::{ALLOW_PTRACE, CreateRequest, EgressProxy, LimitsRequest, NAME, NetworkSettings, OnTimeout};
+pub use self::request::{
+    ALLOW_PTRACE_LABEL, CreateRequest, EgressProxy, LimitsRequest, NAME_LABEL, NetworkSettings, OnTimeout,
+};
 pub use self::secrets::SecretView;
 pub use self::view::{
-    Access, Called, Counts, ENVD_VERSION, Event, Interpreter, Limits, LogLine, Metric, Page, SandboxView, State,
+    AccessRules, ENVD_VERSION, InterpreterOrigin, LogLine, NameMatches, SandboxCounts, SandboxEvent, SandboxLimits,
+    SandboxPage, SandboxView, UsageSample, VisibleState,
 };
 pub use offleash_core::log_level::LogLevel;

@@ -10,7 +10,7 @@ use crate::caller::Caller;
 use crate::error::DaemonError;
 use crate::sandboxes::{SandboxFacts, SandboxTable};
 use crate::specification::written;
-use crate::view::{Page, State};
+use crate::view::{SandboxPage, VisibleState};
 
 /// Bytes of a page, but for what every sandbox has; one that has more is a page of its own.
 const MAX_BYTES: usize = 1024 * 1024;
@@ -24,7 +24,7 @@ pub struct ListFilter {
     /// Labels that they must have, all of them.
     pub metadata: BTreeMap<String, String>,
     /// In which states they are; in any if empty.
-    pub states: Vec<State>,
+    pub states: Vec<VisibleState>,
     /// Of which template they are.
     pub template: Option<String>,
     /// Those that were started later than this.
@@ -38,7 +38,7 @@ pub struct ListFilter {
 }
 
 /// Entries of a page.
-pub const MOST_LISTED: usize = 100;
+pub const MAX_LISTED: usize = 100;
 
 impl Default for ListFilter {
     fn default() -> Self {
@@ -48,7 +48,7 @@ impl Default for ListFilter {
             template: None,
             started_after: None,
             ascending: false,
-            limit: MOST_LISTED,
+            limit: MAX_LISTED,
             after: None,
         }
     }
@@ -59,9 +59,13 @@ impl Default for ListFilter {
 ///
 /// # Errors
 /// `Invalid` for a limit that is not between 1 and 100, and for a place that no page ended at.
-pub(crate) fn page_of(sandboxes: &SandboxTable, caller: &Caller, filter: &ListFilter) -> Result<Page, DaemonError> {
-    if filter.limit == 0 || filter.limit > MOST_LISTED {
-        let why = format!("must be between 1 and {MOST_LISTED}");
+pub(crate) fn page_of(
+    sandboxes: &SandboxTable,
+    caller: &Caller,
+    filter: &ListFilter,
+) -> Result<SandboxPage, DaemonError> {
+    if filter.limit == 0 || filter.limit > MAX_LISTED {
+        let why = format!("must be between 1 and {MAX_LISTED}");
         return Err(DaemonError::invalid("limit", why));
     }
     let after = filter.after.as_deref().map(position_of).transpose()?;
@@ -72,7 +76,7 @@ pub(crate) fn page_of(sandboxes: &SandboxTable, caller: &Caller, filter: &ListFi
                 return None;
             }
             let state = facts.visible_state();
-            total_running += usize::from(state == Some(State::Running));
+            total_running += usize::from(state == Some(VisibleState::Running));
             let is_listed = state.is_some_and(|state| matches(facts, state, filter));
             is_listed.then(|| (facts.row().started_ms, facts.row().id.clone()))
         });
@@ -94,7 +98,7 @@ pub(crate) fn page_of(sandboxes: &SandboxTable, caller: &Caller, filter: &ListFi
     let rest = found.into_iter().filter(|(position, _)| beyond(position));
     let (page, is_last) = first_of(rest, filter.limit, |(_, entry)| entry.read(weight));
     let next = page.last().filter(|_| !is_last).map(|(position, _)| text_of(position));
-    Ok(Page {
+    Ok(SandboxPage {
         // One may have begun to end since it was found.
         sandboxes: page.iter().filter_map(|(_, entry)| entry.view()).collect(),
         next,
@@ -140,7 +144,7 @@ fn weight(facts: &SandboxFacts) -> usize {
     labels.sum::<usize>() + lists.map(|text| written(text)).sum::<usize>() + headers.sum::<usize>()
 }
 
-fn matches(facts: &SandboxFacts, state: State, filter: &ListFilter) -> bool {
+fn matches(facts: &SandboxFacts, state: VisibleState, filter: &ListFilter) -> bool {
     let row = facts.row();
     let labelled = |(name, value): (&String, &String)| row.metadata.get(name) == Some(value);
     // As it is told, a sandbox's own time is the end of those that are no later.

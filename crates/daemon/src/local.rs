@@ -24,7 +24,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
-use crate::code::{SandboxContexts, contexts_of};
+use crate::contexts::{SandboxContexts, contexts_of};
 use crate::launch::{OWN_PROGRAM, Process};
 use offleash_manager::frames::{only, order_file, texts};
 use offleash_manager::keeper::answer::{Answer, Made};
@@ -37,11 +37,11 @@ use offleash_manager::lifecycle::{ManagerError, new_id, open_state};
 use offleash_manager::roles::SupervisorRole;
 
 /// How long making a sandbox may take.
-const MAKING: Duration = Duration::from_secs(60);
+const MAKE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the keeper of a sandbox that was ended may take to keep or write back its changes.
-const ENDING: Duration = Duration::from_secs(120);
+const END_TIMEOUT: Duration = Duration::from_secs(120);
 /// Longest answer of a keeper to its order.
-const LONGEST_ANSWER: u64 = 64 * 1024;
+const MAX_ANSWER: u64 = 64 * 1024;
 /// The most sandboxes of one program at a time.
 pub const MAX_LOCAL: usize = 32;
 
@@ -62,11 +62,11 @@ pub struct LocalSandboxes {
     arguments: Vec<OsString>,
     complaints: OwnedFd,
     directories: SandboxDirectories,
-    all: Mutex<BTreeMap<String, Held>>,
+    all: Mutex<BTreeMap<String, HeldSandbox>>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldSandbox {
     sandbox: LocalSandbox,
     process: Process,
     _hold: DirectoryHold,
@@ -118,7 +118,7 @@ pub enum LocalError {
         hint: Option<String>,
     },
     /// Its keeper did not answer in time.
-    #[error("the sandbox was not made within {} s", MAKING.as_secs())]
+    #[error("the sandbox was not made within {} s", MAKE_TIMEOUT.as_secs())]
     Timeout,
     /// There are as many as there may be.
     #[error("there are {MAX_LOCAL} sandboxes already")]
@@ -171,7 +171,7 @@ impl LocalSandboxes {
         })
     }
 
-    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<String, HeldSandbox>> {
         // Whoever holds it does one thing to it.
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -190,7 +190,7 @@ impl LocalSandboxes {
         let made = self.start(&id, &directory).await;
         match made {
             Ok((sandbox, process)) => {
-                let own = Held {
+                let own = HeldSandbox {
                     sandbox: sandbox.clone(),
                     process,
                     _hold: hold,
@@ -209,7 +209,7 @@ impl LocalSandboxes {
     async fn start(&self, id: &RunId, directory: &Path) -> Result<(LocalSandbox, Process), LocalError> {
         let (answer, theirs) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| host("make a pipe")(error.into()))?;
         let process = self.spawn(id, directory, theirs)?;
-        let answered = timeout(MAKING, read(answer)).await;
+        let answered = timeout(MAKE_TIMEOUT, read(answer)).await;
         let answer = match answered {
             Ok(Ok(answer)) => answer,
             failed => {
@@ -282,7 +282,7 @@ impl LocalSandboxes {
 
     /// Why a sandbox has ended by itself, in words; `None` where it has not, or nobody wrote it down.
     pub fn why_ended(&self, id: &str) -> Option<String> {
-        let text = self.directories.read(&id.parse().ok()?, ENDED, LONGEST_ANSWER)?;
+        let text = self.directories.read(&id.parse().ok()?, ENDED, MAX_ANSWER)?;
         let ended: Ended = serde_json::from_slice(&text.0).ok()?;
         Some(match ended.reason {
             EndReason::Killed => "it was ended".to_owned(),
@@ -319,7 +319,7 @@ impl LocalSandboxes {
                 let _killed = own.process.end();
             }
         }
-        let ended = timeout(ENDING, own.process.ended()).await;
+        let ended = timeout(END_TIMEOUT, own.process.ended()).await;
         ended
             .map_err(|_| LocalError::Timeout)?
             .map_err(host("wait for the keeper of the sandbox"))?;
@@ -341,6 +341,6 @@ async fn read(answer: OwnedFd) -> io::Result<Answer> {
     rustix::io::ioctl_fionbio(&answer, true)?;
     let mut text = Vec::new();
     let answer = pipe::Receiver::from_owned_fd(answer)?;
-    answer.take(LONGEST_ANSWER).read_to_end(&mut text).await?;
+    answer.take(MAX_ANSWER).read_to_end(&mut text).await?;
     only(&text)
 }

@@ -8,7 +8,7 @@ use offleash_manager::clock::{before, now_ms};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::core::DaemonCore;
+use crate::daemon_core::DaemonCore;
 use crate::ending::SandboxEnder;
 use crate::expiry::SandboxExpiry;
 use crate::key_revocation::KeyRevocation;

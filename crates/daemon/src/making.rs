@@ -18,26 +18,26 @@ use offleash_store::HeldTemplate;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::code::ContextTable;
 use crate::config::DaemonConfig;
-use crate::core::DaemonCore;
+use crate::contexts::ContextTable;
 use crate::create_spec::CreateSpec;
+use crate::daemon_core::DaemonCore;
 use crate::ending::SandboxEnder;
 use crate::error::DaemonError;
 use crate::history;
 use crate::launch::{Process, Started};
 use crate::network;
-use crate::origin::Origin;
+use crate::origin::TemplateOrigin;
 use crate::random;
 use crate::registry::{Change, SandboxState};
 use crate::request::NetworkSettings;
 use crate::sandboxes::{SandboxEntry, SandboxTurn};
 use crate::secret_use;
 use crate::secrets::SecretStore;
-use crate::spares::{self, Spares};
 use crate::specification::Specification;
+use crate::supervisor_pool::{self, SupervisorPool};
 use crate::templates;
-use crate::view::Limits;
+use crate::view::SandboxLimits;
 use crate::zygotes::ZygotePool;
 
 /// Makes sandboxes.
@@ -45,7 +45,7 @@ use crate::zygotes::ZygotePool;
 pub(crate) struct SandboxMaker {
     core: DaemonCore,
     config: Arc<DaemonConfig>,
-    spares: Arc<Spares>,
+    supervisors: Arc<SupervisorPool>,
     zygotes: Arc<ZygotePool>,
     secrets: Arc<SecretStore>,
     contexts: Arc<ContextTable>,
@@ -75,7 +75,7 @@ impl SandboxMaker {
     pub(crate) fn new(
         core: DaemonCore,
         config: Arc<DaemonConfig>,
-        spares: Arc<Spares>,
+        supervisors: Arc<SupervisorPool>,
         zygotes: Arc<ZygotePool>,
         secrets: Arc<SecretStore>,
         contexts: Arc<ContextTable>,
@@ -86,7 +86,7 @@ impl SandboxMaker {
             tally: TallyCounters::default(),
             core,
             config,
-            spares,
+            supervisors,
             zygotes,
             secrets,
             contexts,
@@ -158,7 +158,7 @@ impl SandboxMaker {
     /// Why there is none; `Draining`.
     pub(crate) async fn make_ahead(
         &self,
-        origin: &Origin,
+        origin: &TemplateOrigin,
         template: Option<&HeldTemplate>,
     ) -> Result<Arc<SandboxEntry>, DaemonError> {
         let recipe = template.map(|template| &template.record().recipe);
@@ -205,8 +205,8 @@ impl SandboxMaker {
         turn: &SandboxTurn<'_>,
     ) -> Result<(), DaemonError> {
         // What is made ahead has time.
-        let spare = spec.and_then(|_| spares::take(&self.spares, self.core.host.program()));
-        let (started, process, watched) = match self.core.host.launch(entry.id(), spare).await {
+        let waiting = spec.and_then(|_| supervisor_pool::take(&self.supervisors, self.core.host.program()));
+        let (started, process, watched) = match self.core.host.launch(entry.id(), waiting).await {
             Ok(launched) => launched,
             Err(error) => {
                 self.ender.discard(entry).await;
@@ -316,7 +316,7 @@ impl SandboxMaker {
     fn sandbox_order(&self, entry: &SandboxEntry) -> Result<SandboxOrder, DaemonError> {
         let (host, config) = (&self.core.host, &self.config);
         let specification = entry.specification();
-        let Limits {
+        let SandboxLimits {
             cpus,
             memory_mib,
             disk_mib,

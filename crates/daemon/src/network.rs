@@ -16,11 +16,11 @@ use offleash_manager::keeper::order::{HeaderOrder, WayOutOrder};
 
 use crate::error::DaemonError;
 use crate::request::NetworkSettings;
-use crate::{secret_use, way_out};
+use crate::{egress_route, secret_use};
 
 /// What a gateway is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Rules {
+pub(crate) struct GatewayRules {
     /// Whether what no rule names may be reached.
     pub(crate) internet: bool,
     /// Rules that allow, in the words of a policy.
@@ -36,12 +36,12 @@ pub(crate) struct Rules {
 }
 
 /// Most entries of a list, and most rules that come of them.
-const MOST_ENTRIES: usize = 1000;
-const MOST_RULES: usize = 4000;
+const MAX_ENTRIES: usize = 1000;
+const MAX_RULES: usize = 4000;
 
 /// Most hosts for whose requests headers are set, and most headers of each, as E2B has it.
-const MOST_HOSTS: usize = 10;
-const MOST_HEADERS: usize = 20;
+const MAX_HOSTS: usize = 10;
+const MAX_HEADERS: usize = 20;
 
 /// What is not reached through the API, whatever is allowed (E2B's own list; the gateway refuses these and more).
 const NEVER: [(IpAddr, u8); 9] = [
@@ -61,17 +61,17 @@ const NEVER: [(IpAddr, u8); 9] = [
 /// # Errors
 /// `Invalid` for what is no address, network or name, and for names without `0.0.0.0/0` among what is denied;
 /// `Unsupported` for headers with what would have to be minted.
-pub(crate) fn order(settings: &NetworkSettings) -> Result<Rules, DaemonError> {
+pub(crate) fn order(settings: &NetworkSettings) -> Result<GatewayRules, DaemonError> {
     let headers = headers(&settings.headers)?;
-    let way_out = way_out::order(settings)?;
+    let way_out = egress_route::order(settings)?;
     check_mask(settings.mask_request_host.as_deref())?;
     for (field, list) in [("allowOut", &settings.allow_out), ("denyOut", &settings.deny_out)] {
-        if list.len() > MOST_ENTRIES {
-            return Err(DaemonError::invalid(field, format!("more than {MOST_ENTRIES} entries")));
+        if list.len() > MAX_ENTRIES {
+            return Err(DaemonError::invalid(field, format!("more than {MAX_ENTRIES} entries")));
         }
     }
     let mut denied = networks("denyOut", &settings.deny_out)?;
-    let Allowed {
+    let AllowedTargets {
         rules,
         networks: allowed,
         at_ports,
@@ -88,7 +88,7 @@ pub(crate) fn order(settings: &NetworkSettings) -> Result<Rules, DaemonError> {
     }
     if allowed.contains(&everything()[0]) || !all_denied {
         let deny = subtracted("denyOut", &denied, &allowed)?;
-        return Ok(Rules {
+        return Ok(GatewayRules {
             internet: true,
             allow: Vec::new(),
             deny: deny.iter().map(Cidr::to_string).collect(),
@@ -107,12 +107,12 @@ pub(crate) fn order(settings: &NetworkSettings) -> Result<Rules, DaemonError> {
     for (network, rest) in &at_ports {
         let public = subtracted("allowOut", &[*network], &never())?;
         allow.extend(public.iter().map(|network| format!("{network}{rest}")));
-        if allow.len() > MOST_RULES {
-            let why = format!("says in more than {MOST_RULES} rules what may be reached");
+        if allow.len() > MAX_RULES {
+            let why = format!("says in more than {MAX_RULES} rules what may be reached");
             return Err(DaemonError::invalid("allowOut", why));
         }
     }
-    Ok(Rules {
+    Ok(GatewayRules {
         internet: false,
         named_by_owner: settings.named_by_owner && !allow.is_empty(),
         allow,
@@ -149,14 +149,14 @@ pub(crate) fn check(settings: &NetworkSettings) -> Result<(), DaemonError> {
 /// The headers that are set, in the words of a keeper. They open no host: that is for the lists to say.
 fn headers(asked: &BTreeMap<String, BTreeMap<String, String>>) -> Result<Vec<HeaderOrder>, DaemonError> {
     let invalid = |why: String| DaemonError::invalid("network.rules", why);
-    if asked.len() > MOST_HOSTS {
-        return Err(invalid(format!("more than {MOST_HOSTS} hosts")));
+    if asked.len() > MAX_HOSTS {
+        return Err(invalid(format!("more than {MAX_HOSTS} hosts")));
     }
     let mut orders = Vec::new();
     for (host, headers) in asked {
-        if headers.len() > MOST_HEADERS {
+        if headers.len() > MAX_HEADERS {
             let host = host.escape_debug();
-            return Err(invalid(format!("more than {MOST_HEADERS} headers for `{host}`")));
+            return Err(invalid(format!("more than {MAX_HEADERS} headers for `{host}`")));
         }
         for (name, value) in headers {
             if secret_use::names_in(value).is_err() {
@@ -206,7 +206,7 @@ fn never() -> Vec<Cidr> {
 
 /// What is allowed.
 #[derive(Debug, Default)]
-struct Allowed {
+struct AllowedTargets {
     /// Names and `*.names`, with ports where some are named, in the words of a policy.
     rules: Vec<String>,
     /// Addresses and networks, at every port.
@@ -216,8 +216,8 @@ struct Allowed {
 }
 
 /// Reads what is allowed. E2B's lists know no ports; `HOST:PORTS` is what a policy says, too.
-fn split_allowed(list: &[String]) -> Result<Allowed, DaemonError> {
-    let mut allowed = Allowed::default();
+fn split_allowed(list: &[String]) -> Result<AllowedTargets, DaemonError> {
+    let mut allowed = AllowedTargets::default();
     for text in list {
         if let Some(network) = network(text) {
             allowed.networks.push(network);
@@ -266,7 +266,7 @@ fn subtracted(field: &'static str, networks: &[Cidr], holes: &[Cidr]) -> Result<
     let mut rest = Vec::new();
     let mut todo: Vec<Cidr> = networks.to_vec();
     while let Some(network) = todo.pop() {
-        if rest.len() + todo.len() > MOST_RULES {
+        if rest.len() + todo.len() > MAX_RULES {
             return Err(DaemonError::invalid(field, "the two lists overlap in too many places"));
         }
         if holes.iter().any(|hole| hole.covers(&network)) {

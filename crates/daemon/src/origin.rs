@@ -7,14 +7,14 @@ pub const BASE_TEMPLATE: &str = "base";
 
 /// What a sandbox is made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Origin {
+pub(crate) struct TemplateOrigin {
     /// The template's name.
     pub(crate) template: String,
     /// Which build of it; the base has none.
     pub(crate) build: Option<String>,
 }
 
-impl Origin {
+impl TemplateOrigin {
     /// The origin of sandboxes of `template`, or of the base.
     pub(crate) fn of(template: Option<&HeldTemplate>) -> Self {
         let record = template.map(HeldTemplate::record);

@@ -2,8 +2,8 @@
 //!
 //! Each template has a queue of its own; all are with the default limits and network. How many wait in a queue follows
 //! demand: as many as were asked for lately, between the bounds of the template, and no more in all queues together than
-//! the bound over all, which is shared fairly ([`shares`](super::shares)). They are made in the background
-//! ([`filling`](super::filling)), and a create that finds none makes its own.
+//! the bound over all, which is shared fairly ([`crate::pool_shares`]). They are made in the background
+//! ([`crate::filling`]), and a create that finds none makes its own.
 //!
 //! A member is of one build of its template and is handed out for that one alone.
 
@@ -15,18 +15,18 @@ use offleash_core::spec::ProcessRef;
 use tokio::sync::Notify;
 
 use crate::config::{PoolBounds, PoolConfig};
-use crate::origin::{BASE_TEMPLATE, Origin};
+use crate::origin::{BASE_TEMPLATE, TemplateOrigin};
+use crate::pool_shares::{PoolWish, shares};
 use crate::sandboxes::SandboxEntry;
-use crate::shares::{Wish, shares};
 
 /// What is left of demand after a second: half after about half a minute.
 const DECAY: f64 = 0.977;
 /// Demand that is less is none: what one create leaves is that little after three minutes.
-const FORGOTTEN: f64 = 0.015;
+const LEAST_DEMAND: f64 = 0.015;
 /// Nothing is made until none was handed out for this long, because whoever got one is about to use it …
-const CALM: Duration = Duration::from_millis(50);
+const QUIET_TIME: Duration = Duration::from_millis(50);
 /// … but no longer than this, so that a long row of creates does not come to an empty pool.
-const LONGEST_WAIT: Duration = Duration::from_millis(500);
+const MAX_WAIT: Duration = Duration::from_millis(500);
 /// What the first one of a template is taken to need of the machine's memory, MiB: as much as an interpreter with large
 /// libraries.
 const FIRST_MIB: u64 = 128;
@@ -37,28 +37,28 @@ const AFTER_FAILURE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct ReadyPool {
     config: PoolConfig,
-    contents: Mutex<Contents>,
+    contents: Mutex<PoolContents>,
     /// Told when one was taken or there is another queue.
     wanted: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
-struct Contents {
+struct PoolContents {
     /// By the name of their template.
-    queues: BTreeMap<String, Queue>,
+    queues: BTreeMap<String, PoolQueue>,
     /// Templates that are being removed: none of them is made.
     closed: BTreeSet<String>,
-    spell: Option<Spell>,
+    spell: Option<HandOutSpell>,
     /// What nobody is to have any more.
     stale: Vec<Arc<SandboxEntry>>,
 }
 
 #[derive(Debug)]
-struct Queue {
-    origin: Origin,
+struct PoolQueue {
+    origin: TemplateOrigin,
     bounds: PoolBounds,
     /// The oldest first; the freshest is handed out last.
-    members: VecDeque<Member>,
+    members: VecDeque<PoolMember>,
     /// How many are being made.
     making: usize,
     /// What the last one that was made holds of the machine's memory, MiB.
@@ -71,13 +71,13 @@ struct Queue {
 
 /// Members that were handed out one soon after the other.
 #[derive(Debug, Clone, Copy)]
-struct Spell {
+struct HandOutSpell {
     first: Instant,
     latest: Instant,
 }
 
 #[derive(Debug)]
-struct Member {
+struct PoolMember {
     entry: Arc<SandboxEntry>,
     since: Instant,
 }
@@ -110,19 +110,19 @@ impl Drop for ClosedQueue<'_> {
 
 impl ReadyPool {
     pub(crate) fn new(config: PoolConfig) -> Self {
-        let base = Queue::new(Origin::base(), config.bounds(BASE_TEMPLATE));
+        let base = PoolQueue::new(TemplateOrigin::base(), config.bounds(BASE_TEMPLATE));
         let queues = BTreeMap::from([(BASE_TEMPLATE.to_owned(), base)]);
         Self {
             config,
-            contents: Mutex::new(Contents {
+            contents: Mutex::new(PoolContents {
                 queues,
-                ..Contents::default()
+                ..PoolContents::default()
             }),
             wanted: Arc::default(),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Contents> {
+    fn lock(&self) -> MutexGuard<'_, PoolContents> {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -151,7 +151,7 @@ impl ReadyPool {
     }
 
     /// Somebody wants a sandbox of `origin`.
-    pub(crate) fn note_demand(&self, origin: &Origin) {
+    pub(crate) fn note_demand(&self, origin: &TemplateOrigin) {
         if self.is_off() {
             return;
         }
@@ -162,7 +162,7 @@ impl ReadyPool {
     }
 
     /// `origin` is what there is of its template now: members of another build are nobody's from here on.
-    pub(crate) fn note_current(&self, origin: &Origin) {
+    pub(crate) fn note_current(&self, origin: &TemplateOrigin) {
         let mut contents = self.lock();
         if !contents.closed.contains(&origin.template) {
             let _there = contents.queue(origin, &self.config);
@@ -186,7 +186,7 @@ impl ReadyPool {
     }
 
     /// Takes out one of `origin`.
-    pub(crate) fn take(&self, origin: &Origin) -> Option<Arc<SandboxEntry>> {
+    pub(crate) fn take(&self, origin: &TemplateOrigin) -> Option<Arc<SandboxEntry>> {
         let taken = {
             let mut contents = self.lock();
             contents.note_taken(Instant::now());
@@ -209,7 +209,7 @@ impl ReadyPool {
     }
 
     /// Puts in one that an earlier daemon made.
-    pub(crate) fn adopt(&self, entry: Arc<SandboxEntry>, origin: &Origin) {
+    pub(crate) fn adopt(&self, entry: Arc<SandboxEntry>, origin: &TemplateOrigin) {
         let mut contents = self.lock();
         let queue = contents.queue(origin, &self.config);
         queue.add(entry);
@@ -218,7 +218,7 @@ impl ReadyPool {
     }
 
     /// Puts in one that was made; answers one that nobody is to have.
-    pub(crate) fn finish(&self, origin: &Origin, made: PoolOutcome) -> Option<Arc<SandboxEntry>> {
+    pub(crate) fn finish(&self, origin: &TemplateOrigin, made: PoolOutcome) -> Option<Arc<SandboxEntry>> {
         let mut contents = self.lock();
         let queue = contents.queues.get_mut(&origin.template);
         let queue = queue.filter(|queue| queue.origin == *origin);
@@ -254,7 +254,7 @@ impl ReadyPool {
         let members = std::mem::take(&mut queue.members);
         let (old, kept) = members.into_iter().partition(|member| is_such(member.entry.zygote()));
         queue.members = kept;
-        let old: VecDeque<Member> = old;
+        let old: VecDeque<PoolMember> = old;
         contents.stale.extend(old.into_iter().map(|member| member.entry));
         drop(contents);
         self.wanted.notify_one();
@@ -333,10 +333,10 @@ impl ReadyPool {
     }
 
     /// The next one to make: of the template that lacks the largest part of its share; `None` if none is lacking.
-    pub(crate) fn next(&self) -> Option<Origin> {
+    pub(crate) fn next(&self) -> Option<TemplateOrigin> {
         let mut contents = self.lock();
         let shares = contents.shares(&self.config);
-        let all: usize = contents.queues.values().map(Queue::len).sum();
+        let all: usize = contents.queues.values().map(PoolQueue::len).sum();
         if all >= self.config.max_total() {
             return None;
         }
@@ -374,17 +374,17 @@ impl ReadyPool {
     }
 }
 
-impl Contents {
+impl PoolContents {
     /// The queue of `origin`; what was of another build of the same template is stale.
-    fn queue(&mut self, origin: &Origin, config: &PoolConfig) -> &mut Queue {
+    fn queue(&mut self, origin: &TemplateOrigin, config: &PoolConfig) -> &mut PoolQueue {
         let queue = self
             .queues
             .entry(origin.template.clone())
-            .or_insert_with(|| Queue::new(origin.clone(), config.bounds(&origin.template)));
+            .or_insert_with(|| PoolQueue::new(origin.clone(), config.bounds(&origin.template)));
         if queue.origin != *origin {
-            let fresh = Queue {
+            let fresh = PoolQueue {
                 demand: queue.demand,
-                ..Queue::new(origin.clone(), queue.bounds)
+                ..PoolQueue::new(origin.clone(), queue.bounds)
             };
             let old = std::mem::replace(queue, fresh);
             self.stale.extend(old.members.into_iter().map(|member| member.entry));
@@ -400,19 +400,19 @@ impl Contents {
 
     /// How many of each queue may wait, in their order.
     fn shares(&self, config: &PoolConfig) -> Vec<usize> {
-        let wishes: Vec<Wish> = self.queues.values().map(|queue| queue.wish(config)).collect();
+        let wishes: Vec<PoolWish> = self.queues.values().map(|queue| queue.wish(config)).collect();
         shares(config.max_total(), &wishes)
     }
 
     fn note_taken(&mut self, now: Instant) {
-        let goes_on = |spell: &Spell| now.saturating_duration_since(spell.latest) < CALM;
+        let goes_on = |spell: &HandOutSpell| now.saturating_duration_since(spell.latest) < QUIET_TIME;
         let first = self.spell.filter(goes_on).map_or(now, |spell| spell.first);
-        self.spell = Some(Spell { first, latest: now });
+        self.spell = Some(HandOutSpell { first, latest: now });
     }
 }
 
-impl Queue {
-    fn new(origin: Origin, bounds: PoolBounds) -> Self {
+impl PoolQueue {
+    fn new(origin: TemplateOrigin, bounds: PoolBounds) -> Self {
         Self {
             origin,
             bounds,
@@ -426,7 +426,7 @@ impl Queue {
 
     fn add(&mut self, entry: Arc<SandboxEntry>) {
         let since = Instant::now();
-        self.members.push_back(Member { entry, since });
+        self.members.push_back(PoolMember { entry, since });
     }
 
     /// Those that wait and those that are being made.
@@ -444,9 +444,9 @@ impl Queue {
     }
 
     /// How many it would have if there were no others.
-    fn wish(&self, config: &PoolConfig) -> Wish {
+    fn wish(&self, config: &PoolConfig) -> PoolWish {
         let max = self.bounds.max.min(config.max_total());
-        let demand = if self.demand < FORGOTTEN {
+        let demand = if self.demand < LEAST_DEMAND {
             0.0
         } else {
             self.demand.ceil()
@@ -454,16 +454,16 @@ impl Queue {
         // Creates of half a minute: far below where it would matter how a number is rounded.
         let demand = (0..=max).find(|count| f64_of(*count) >= demand).unwrap_or(max);
         let least = self.bounds.min.min(max);
-        Wish {
+        PoolWish {
             least,
             want: demand.max(least),
         }
     }
 }
 
-impl Spell {
+impl HandOutSpell {
     fn end(self) -> Instant {
-        (self.latest + CALM).min(self.first + LONGEST_WAIT)
+        (self.latest + QUIET_TIME).min(self.first + MAX_WAIT)
     }
 }
 

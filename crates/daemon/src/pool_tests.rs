@@ -22,25 +22,25 @@ fn pool_with(min: usize, max: usize, change: impl FnOnce(&mut PoolConfig)) -> Re
     ReadyPool::new(config)
 }
 
-fn base() -> Origin {
-    Origin::base()
+fn base() -> TemplateOrigin {
+    TemplateOrigin::base()
 }
 
-fn built(template: &str, build: &str) -> Origin {
-    Origin {
+fn built(template: &str, build: &str) -> TemplateOrigin {
+    TemplateOrigin {
         template: template.to_owned(),
         build: Some(build.to_owned()),
     }
 }
 
-fn entry(origin: &Origin) -> Arc<SandboxEntry> {
+fn entry(origin: &TemplateOrigin) -> Arc<SandboxEntry> {
     let id = random::sandbox_id().unwrap();
     let specification = Specification::usual(&DaemonConfig::default());
     let row = specification.new_row(id.as_str(), &origin.template);
     Arc::new(SandboxEntry::new(id, row, specification))
 }
 
-fn ask(pool: &ReadyPool, origin: &Origin, times: usize) {
+fn ask(pool: &ReadyPool, origin: &TemplateOrigin, times: usize) {
     (0..times).for_each(|_| pool.note_demand(origin));
 }
 
@@ -100,7 +100,7 @@ fn demand_for_many_templates_stays_below_the_bound_over_all_and_is_served_fairly
     ask(&pool, &base(), 1000);
     fill(&pool);
     assert_eq!(waiting(&pool, "base"), 10);
-    let others: Vec<Origin> = (0..4).map(|number| built(&format!("t{number}"), "1")).collect();
+    let others: Vec<TemplateOrigin> = (0..4).map(|number| built(&format!("t{number}"), "1")).collect();
     for other in &others {
         ask(&pool, other, 1000);
     }
@@ -129,7 +129,7 @@ fn demand_for_many_templates_stays_below_the_bound_over_all_and_is_served_fairly
 fn those_that_are_being_made_count() {
     let pool = pool(0, 3);
     ask(&pool, &base(), 9);
-    let begun: Vec<Origin> = std::iter::from_fn(|| pool.next()).collect();
+    let begun: Vec<TemplateOrigin> = std::iter::from_fn(|| pool.next()).collect();
     assert_eq!(begun.len(), 3);
     assert!(pool.finish(&base(), PoolOutcome::Failed).is_none());
     assert!(pool.next().is_none(), "nothing is made just after a failure");
@@ -212,19 +212,19 @@ fn half_is_given_up_at_a_time() {
 
 #[test]
 fn members_are_made_when_none_was_handed_out_for_a_moment_and_in_a_long_row_all_the_same() {
-    let mut contents = Contents::default();
+    let mut contents = PoolContents::default();
     let start = Instant::now();
-    let end = |contents: &Contents| contents.spell.unwrap().end() - start;
+    let end = |contents: &PoolContents| contents.spell.unwrap().end() - start;
     let at = |ms| start + Duration::from_millis(ms);
     contents.note_taken(start);
-    assert_eq!(end(&contents), CALM);
+    assert_eq!(end(&contents), QUIET_TIME);
     contents.note_taken(at(20));
-    assert_eq!(end(&contents), Duration::from_millis(20) + CALM);
+    assert_eq!(end(&contents), Duration::from_millis(20) + QUIET_TIME);
     (1..100).for_each(|number| contents.note_taken(at(20 + number * 10)));
-    assert_eq!(end(&contents), LONGEST_WAIT);
+    assert_eq!(end(&contents), MAX_WAIT);
     // Another row.
     contents.note_taken(at(5000));
-    assert_eq!(end(&contents), Duration::from_millis(5000) + CALM);
+    assert_eq!(end(&contents), Duration::from_millis(5000) + QUIET_TIME);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use crate::admission::AdmissionControl;
-use crate::core::DaemonCore;
+use crate::daemon_core::DaemonCore;
 use crate::error::DaemonError;
 use crate::jobs::blocking;
 use crate::launch;
@@ -27,7 +27,7 @@ const BLOCK: [u8; 4096] = [0; 4096];
 
 /// What stands against making a sandbox. Names nothing of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum Missing {
+pub enum ReadinessObstacle {
     /// No more are made.
     #[error("the server is ending")]
     Ending,
@@ -51,7 +51,7 @@ pub(crate) struct ReadinessCheck {
     core: DaemonCore,
     admission: Arc<AdmissionControl>,
     /// What was found out last, and when.
-    latest: Mutex<Option<(Instant, Vec<Missing>)>>,
+    latest: Mutex<Option<(Instant, Vec<ReadinessObstacle>)>>,
 }
 
 impl ReadinessCheck {
@@ -65,9 +65,9 @@ impl ReadinessCheck {
 
     /// What stands against making a sandbox now; nothing, if the daemon is ready. What was found out holds for a while, but
     /// for its end.
-    pub(crate) async fn missing(&self) -> Vec<Missing> {
+    pub(crate) async fn missing(&self) -> Vec<ReadinessObstacle> {
         if self.core.jobs.is_draining() {
-            return vec![Missing::Ending];
+            return vec![ReadinessObstacle::Ending];
         }
         let mut latest = self.latest.lock().await;
         if let Some((at, missing)) = &*latest
@@ -80,12 +80,12 @@ impl ReadinessCheck {
         missing
     }
 
-    async fn look(&self) -> Vec<Missing> {
+    async fn look(&self) -> Vec<ReadinessObstacle> {
         let mut missing = Vec::new();
         // A transaction of nothing: the thread that writes is there, and nobody else holds the file.
         let written = timeout(STEP_TIMEOUT, self.core.registry.apply(Vec::new()));
         if !matches!(written.await, Ok(Ok(()))) {
-            missing.push(Missing::Registry);
+            missing.push(ReadinessObstacle::Registry);
         }
         let host = &self.core.host;
         let directory = host.state().path().join(DIRECTORY);
@@ -95,24 +95,24 @@ impl ReadinessCheck {
         });
         match timeout(STEP_TIMEOUT, tried).await {
             Ok(Ok(found)) => missing.extend(found),
-            _ => missing.push(Missing::Keepers),
+            _ => missing.push(ReadinessObstacle::Keepers),
         }
         if let Err(DaemonError::Overloaded { what, .. }) = self.admission.check() {
-            missing.push(Missing::Machine(what));
+            missing.push(ReadinessObstacle::Machine(what));
         }
         missing
     }
 }
 
 /// Writes a block, and starts a keeper that gets no order.
-fn try_both(directory: &Path, program: Option<&Path>) -> Option<Missing> {
+fn try_both(directory: &Path, program: Option<&Path>) -> Option<ReadinessObstacle> {
     if write(directory).is_err() {
-        return Some(Missing::State);
+        return Some(ReadinessObstacle::State);
     }
     let started = launch::start(program).and_then(|(_, process, _)| process.end());
     // What is left is written over by the next look.
     let _removed = fs::remove_dir_all(directory);
-    started.err().map(|_| Missing::Keepers)
+    started.err().map(|_| ReadinessObstacle::Keepers)
 }
 
 fn write(directory: &Path) -> io::Result<()> {

@@ -8,13 +8,13 @@ use offleash_core::log_level::LogLevel;
 use offleash_manager::clock::{UnixMs, before, from_ms, now_ms, to_ms};
 
 use crate::caller::Caller;
-use crate::core::DaemonCore;
+use crate::daemon_core::DaemonCore;
 use crate::error::DaemonError;
 use crate::history::reason_in;
 use crate::host::SandboxHost;
 use crate::registry::{EventRow, EventsQuery, MetricRow, Registry, RegistryError, SandboxState, Scope};
 use crate::sampling::row_of;
-use crate::view::{Called, Event, LogLine, Metric};
+use crate::view::{LogLine, NameMatches, SandboxEvent, UsageSample};
 
 /// Most rows of one answer.
 const MAX_ROWS: u32 = 1000;
@@ -109,7 +109,7 @@ impl SandboxRecords {
         id: &str,
         from: Option<SystemTime>,
         to: Option<SystemTime>,
-    ) -> Result<Vec<Metric>, DaemonError> {
+    ) -> Result<Vec<UsageSample>, DaemonError> {
         let entry = self.core.sandboxes.find(caller, id)?;
         let (from, to) = (from.map_or(0, to_ms), to.map_or(i64::MAX, to_ms));
         let id = id.to_owned();
@@ -117,7 +117,7 @@ impl SandboxRecords {
             .core
             .registry
             .read("read samples", move |registry| registry.metrics(&id, from, to));
-        let mut samples: Vec<Metric> = rows.await?.iter().map(metric).collect();
+        let mut samples: Vec<UsageSample> = rows.await?.iter().map(metric).collect();
         if samples.is_empty()
             && (from..=to).contains(&now_ms())
             && entry.state() == SandboxState::Running
@@ -181,7 +181,11 @@ impl SandboxRecords {
     ///
     /// # Errors
     /// `Store`.
-    pub(crate) async fn events(&self, caller: &Caller, request: EventsRequest) -> Result<Vec<Event>, DaemonError> {
+    pub(crate) async fn events(
+        &self,
+        caller: &Caller,
+        request: EventsRequest,
+    ) -> Result<Vec<SandboxEvent>, DaemonError> {
         let all = caller.scopes.allow(Scope::Admin);
         let key_id = (!all).then(|| caller.key_id.clone());
         let rows = self.core.registry.read("read events", move |registry| {
@@ -193,7 +197,7 @@ impl SandboxRecords {
                 limit: request.limit.min(MAX_ROWS),
             })
         });
-        let event = |row: EventRow| Event {
+        let event = |row: EventRow| SandboxEvent {
             number: row.number,
             sandbox: row.sandbox,
             name: row.name,
@@ -213,7 +217,12 @@ impl SandboxRecords {
     ///
     /// # Errors
     /// `Store`.
-    pub(crate) async fn called(&self, caller: &Caller, name: &SandboxName, ended: bool) -> Result<Called, DaemonError> {
+    pub(crate) async fn called(
+        &self,
+        caller: &Caller,
+        name: &SandboxName,
+        ended: bool,
+    ) -> Result<NameMatches, DaemonError> {
         let living = self.core.sandboxes.called(caller, name.as_str());
         if living.own.is_some() || !ended {
             return Ok(living);
@@ -229,11 +238,11 @@ impl SandboxRecords {
             .partition(|end| caller.is(end.key_id.as_deref()));
         let own = own.into_iter().next().map(|end| end.sandbox);
         Ok(match own {
-            Some(own) => Called {
+            Some(own) => NameMatches {
                 own: Some(own),
                 others: Vec::new(),
             },
-            None if living.others.is_empty() => Called {
+            None if living.others.is_empty() => NameMatches {
                 own: None,
                 others: others.into_iter().map(|end| end.sandbox).collect(),
             },
@@ -265,8 +274,8 @@ fn lines_of(registry: &Registry, host: &SandboxHost, id: &str, lives: bool) -> R
     }
 }
 
-fn metric(row: &MetricRow) -> Metric {
-    Metric {
+fn metric(row: &MetricRow) -> UsageSample {
+    UsageSample {
         at: from_ms(row.at_ms),
         cpus: row.cpu_milli.div_ceil(1000),
         cpu_used_pct: row.cpu_used_pct,

@@ -10,7 +10,7 @@ use offleash_store::{DaemonLock, StateDirectory};
 use tokio::sync::oneshot;
 
 use crate::error::DaemonError;
-use crate::history::{Happened, line_of};
+use crate::history::{EventNote, line_of};
 use crate::jobs::blocking;
 use crate::registry::{Change, Registry, RegistryError, SandboxRow};
 use crate::sandboxes::SandboxEntry;
@@ -94,7 +94,7 @@ impl RegistryHandle {
     pub(crate) async fn write(
         &self,
         entry: &SandboxEntry,
-        happened: Option<Happened>,
+        happened: Option<EventNote>,
         change: impl FnOnce(&mut SandboxRow),
     ) -> Result<(), RegistryError> {
         let write = entry.begin_write().await;
@@ -116,7 +116,7 @@ impl RegistryHandle {
         &self,
         entry: &SandboxEntry,
         specification: Specification,
-        happened: Option<Happened>,
+        happened: Option<EventNote>,
     ) -> Result<(), RegistryError> {
         let text = specification.to_json();
         self.write(entry, happened, |row| row.spec = text).await?;

@@ -13,7 +13,7 @@ use crate::launch;
 
 /// How long who still holds a run may take: what a keeper had just started dies a moment after it, and another keeper
 /// may look at the same moment for what a crash left.
-const PATIENCE: Duration = Duration::from_secs(5);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 
 /// Removes the cgroups, the layers and the directory of `id`, whose keeper has ended. What is not there is no error.
@@ -28,7 +28,7 @@ pub(crate) fn remove(
     program: Option<&Path>,
     id: &RunId,
 ) -> Result<(), String> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + BUSY_TIMEOUT;
     loop {
         match erase(state, id, &mut remove_leftover_groups) {
             Ok(()) => break,

@@ -15,7 +15,7 @@ pub struct CreateRequest {
     pub template: String,
     /// How long it may live, seconds; the daemon's default if `None`. Zero is refused.
     pub timeout_seconds: Option<u64>,
-    /// What it is called by people: label [`NAME`], which no other sandbox of the key has.
+    /// What it is called by people: label [`NAME_LABEL`], which no other sandbox of the key has.
     pub name: Option<SandboxName>,
     /// Labels.
     pub metadata: BTreeMap<String, String>,
@@ -36,10 +36,10 @@ pub struct CreateRequest {
 }
 
 /// The label that is a sandbox's name. Nobody sets it as a label.
-pub const NAME: &str = "offleash.name";
+pub const NAME_LABEL: &str = "offleash.name";
 
 /// The label by which a sandbox is asked for in which programs may trace and look into each other, as debuggers do: `true`.
-pub const ALLOW_PTRACE: &str = "offleash.allow_ptrace";
+pub const ALLOW_PTRACE_LABEL: &str = "offleash.allow_ptrace";
 
 /// What happens to a sandbox when its time is up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

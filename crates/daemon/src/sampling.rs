@@ -9,7 +9,7 @@ use offleash_manager::keeper::message::KeeperUsage;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::core::DaemonCore;
+use crate::daemon_core::DaemonCore;
 use crate::registry::{Change, MetricRow, SandboxState};
 use crate::sandboxes::SandboxEntry;
 

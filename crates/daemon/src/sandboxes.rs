@@ -16,14 +16,14 @@ use self::quota::QuotaUse;
 use crate::caller::Caller;
 use crate::error::DaemonError;
 use crate::registry::{Quota, SandboxState};
-use crate::view::{Called, Counts, Limits};
+use crate::view::{NameMatches, SandboxCounts, SandboxLimits};
 
 /// Who wants one more sandbox, and what stands against it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SandboxClaim<'a> {
     pub(crate) owner: &'a str,
     pub(crate) quota: &'a Quota,
-    pub(crate) limits: &'a Limits,
+    pub(crate) limits: &'a SandboxLimits,
     /// How many there may be of all owners.
     pub(crate) max: usize,
     pub(crate) idempotency_key: Option<&'a str>,
@@ -85,7 +85,7 @@ impl SandboxTable {
     }
 
     /// The living sandboxes called `name` of which the caller may know: its own, else those of others.
-    pub(crate) fn called(&self, caller: &Caller, name: &str) -> Called {
+    pub(crate) fn called(&self, caller: &Caller, name: &str) -> NameMatches {
         let (mut own, mut others) = (None, Vec::new());
         for entry in self.lock().values() {
             let facts = entry.facts();
@@ -101,7 +101,7 @@ impl SandboxTable {
         if own.is_some() {
             others.clear();
         }
-        Called { own, others }
+        NameMatches { own, others }
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<SandboxEntry>> {
@@ -223,8 +223,8 @@ impl SandboxTable {
     }
 
     /// How many there are; as pooled count all that run and are nobody's.
-    pub(crate) fn counts(&self) -> Counts {
-        let mut counts = Counts::default();
+    pub(crate) fn counts(&self) -> SandboxCounts {
+        let mut counts = SandboxCounts::default();
         for entry in self.lock().values() {
             let facts = entry.facts();
             match facts.row().state {

@@ -14,7 +14,7 @@ use offleash_manager::clock::{from_ms, own_ms};
 use offleash_manager::keeper::order::{NetworkOrder, SecretOrder};
 
 use crate::caller::Caller;
-use crate::core::DaemonCore;
+use crate::daemon_core::DaemonCore;
 use crate::error::DaemonError;
 use crate::network;
 use crate::random;

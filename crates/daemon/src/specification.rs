@@ -11,15 +11,15 @@ use crate::config::DaemonConfig;
 use crate::error::DaemonError;
 use crate::network;
 use crate::registry::{SandboxRow, SandboxState};
-use crate::request::{ALLOW_PTRACE, CreateRequest, LimitsRequest, NetworkSettings};
-use crate::view::Limits;
+use crate::request::{ALLOW_PTRACE_LABEL, CreateRequest, LimitsRequest, NetworkSettings};
+use crate::view::SandboxLimits;
 
 /// What is kept of a request beside what the registry has columns for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Specification {
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) network: NetworkSettings,
-    pub(crate) limits: Limits,
+    pub(crate) limits: SandboxLimits,
     /// Whether its programs may trace each other.
     pub(crate) allow_ptrace: bool,
     /// Whether the rules above may not be those that the sandbox has: they are written before they are set.
@@ -40,12 +40,12 @@ pub(crate) struct Specification {
 
 /// Most labels or variables of a sandbox, and most bytes of them, counted as they are written in JSON: a character can take
 /// six there, and lists of sandboxes tell all labels. A request that is longer is none of a person's.
-const MOST_ENTRIES: usize = 256;
-const LONGEST_NAME: usize = 256;
-const LONGEST_VALUE: usize = 32 * 1024;
-const MOST_BYTES: usize = 64 * 1024;
+const MAX_ENTRIES: usize = 256;
+const MAX_NAME: usize = 256;
+const MAX_VALUE: usize = 32 * 1024;
+const MAX_BYTES: usize = 64 * 1024;
 
-const LONGEST_IDEMPOTENCY_KEY: usize = 255;
+const MAX_IDEMPOTENCY_KEY: usize = 255;
 
 impl Specification {
     /// Checks `request` and settles what it leaves open.
@@ -141,9 +141,9 @@ pub(crate) fn time_left(seconds: Option<u64>, config: &DaemonConfig) -> Result<D
     Ok(timeout)
 }
 
-fn limits(asked: &LimitsRequest, config: &DaemonConfig) -> Result<Limits, DaemonError> {
-    let (usual, least, most) = (&config.default_limits, Limits::LEAST, &config.max_limits);
-    Ok(Limits {
+fn limits(asked: &LimitsRequest, config: &DaemonConfig) -> Result<SandboxLimits, DaemonError> {
+    let (usual, least, most) = (&config.default_limits, SandboxLimits::LEAST, &config.max_limits);
+    Ok(SandboxLimits {
         cpus: within("cpuCount", "", asked.cpus, usual.cpus, (least.cpus, most.cpus))?,
         memory_mib: within(
             "memoryMB",
@@ -181,12 +181,12 @@ fn within<T: PartialOrd + std::fmt::Display + Copy>(
 
 /// Whether debuggers are asked for.
 fn asks_for_ptrace(metadata: &BTreeMap<String, String>) -> Result<bool, DaemonError> {
-    match metadata.get(ALLOW_PTRACE).map(String::as_str) {
+    match metadata.get(ALLOW_PTRACE_LABEL).map(String::as_str) {
         None | Some("false") => Ok(false),
         Some("true") => Ok(true),
         Some(_) => Err(DaemonError::invalid(
             "metadata",
-            format!("label `{ALLOW_PTRACE}` is `true` or `false`"),
+            format!("label `{ALLOW_PTRACE_LABEL}` is `true` or `false`"),
         )),
     }
 }
@@ -203,24 +203,24 @@ fn check_env(env: &BTreeMap<String, String>) -> Result<(), DaemonError> {
 }
 
 fn check_map(field: &'static str, map: &BTreeMap<String, String>) -> Result<(), DaemonError> {
-    if map.len() > MOST_ENTRIES {
-        return Err(DaemonError::invalid(field, format!("more than {MOST_ENTRIES} entries")));
+    if map.len() > MAX_ENTRIES {
+        return Err(DaemonError::invalid(field, format!("more than {MAX_ENTRIES} entries")));
     }
     let bytes: usize = map.iter().map(|(name, value)| written(name) + written(value)).sum();
-    if bytes > MOST_BYTES {
-        return Err(DaemonError::invalid(field, format!("more than {MOST_BYTES} bytes")));
+    if bytes > MAX_BYTES {
+        return Err(DaemonError::invalid(field, format!("more than {MAX_BYTES} bytes")));
     }
     for (name, value) in map {
-        if name.len() > LONGEST_NAME {
+        if name.len() > MAX_NAME {
             return Err(DaemonError::invalid(
                 field,
-                format!("a name has more than {LONGEST_NAME} bytes"),
+                format!("a name has more than {MAX_NAME} bytes"),
             ));
         }
-        if value.len() > LONGEST_VALUE {
+        if value.len() > MAX_VALUE {
             return Err(DaemonError::invalid(
                 field,
-                format!("a value has more than {LONGEST_VALUE} bytes"),
+                format!("a value has more than {MAX_VALUE} bytes"),
             ));
         }
     }
@@ -240,8 +240,8 @@ pub(crate) fn written(text: &str) -> usize {
 fn check_idempotency_key(key: Option<&str>) -> Result<(), DaemonError> {
     let Some(key) = key else { return Ok(()) };
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    if key.is_empty() || key.len() > LONGEST_IDEMPOTENCY_KEY || !key.bytes().all(allowed) {
-        let why = format!("expected 1 to {LONGEST_IDEMPOTENCY_KEY} characters of a-z, 0-9 and `-`");
+    if key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY || !key.bytes().all(allowed) {
+        let why = format!("expected 1 to {MAX_IDEMPOTENCY_KEY} characters of a-z, 0-9 and `-`");
         return Err(DaemonError::invalid("Idempotency-Key", why));
     }
     Ok(())
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn debuggers_are_asked_for_by_one_word() {
-        let asked = |value: &str| asks_for_ptrace(&BTreeMap::from([(ALLOW_PTRACE.to_owned(), value.to_owned())]));
+        let asked = |value: &str| asks_for_ptrace(&BTreeMap::from([(ALLOW_PTRACE_LABEL.to_owned(), value.to_owned())]));
         assert!(!asks_for_ptrace(&BTreeMap::new()).unwrap());
         assert!(asked("true").unwrap() && !asked("false").unwrap());
         for word in ["", "1", "True", "yes"] {

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::ending::SandboxEnder;
 use crate::error::DaemonError;
-use crate::history::Cause;
+use crate::history::EndCause;
 use crate::pool::{ClosedQueue, ReadyPool};
 use crate::sandboxes::SandboxTable;
 use crate::templates::{TemplateStore, named};
@@ -72,7 +72,7 @@ impl TemplateRemover {
         self.zygotes.close(name.as_str()).await;
         for entry in members {
             self.ender
-                .end_in_background(&entry, Cause::killed("its template is being removed"));
+                .end_in_background(&entry, EndCause::killed("its template is being removed"));
         }
         // Those that are being made are ended then, too.
         let until = Instant::now() + POOL_END_TIMEOUT;

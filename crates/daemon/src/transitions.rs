@@ -14,17 +14,17 @@ use tokio::time::timeout;
 use crate::admission::AdmissionControl;
 use crate::caller::Caller;
 use crate::config::DaemonConfig;
-use crate::core::DaemonCore;
+use crate::daemon_core::DaemonCore;
 use crate::ending::SandboxEnder;
 use crate::error::DaemonError;
-use crate::history::{Cause, Happened, who};
+use crate::history::{EndCause, EventNote, who};
 use crate::network;
 use crate::registry::{EventKind, Quota, SandboxRow, SandboxState};
 use crate::request::NetworkSettings;
 use crate::sandboxes::{SandboxEntry, SandboxTurn};
 use crate::secrets::SecretStore;
 use crate::specification::Specification;
-use crate::view::{SandboxView, State};
+use crate::view::{SandboxView, VisibleState};
 
 /// How long a guest may take to answer before it is said not to.
 const GUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -83,12 +83,12 @@ impl SandboxChanger {
         let (entry, changer) = (self.core.sandboxes.find(caller, id)?, Arc::clone(self));
         let by = who(caller);
         let work = async move {
-            if entry.visible_state() == Some(State::Paused) {
+            if entry.visible_state() == Some(VisibleState::Paused) {
                 return Err(DaemonError::conflict(entry.name(), "is paused"));
             }
             let end = end(entry.end_ms());
             let line = format!("{by} had it end at {}", offleash_store::rfc3339(from_ms(end)));
-            let updated = Happened::new(EventKind::Updated, line);
+            let updated = EventNote::new(EventKind::Updated, line);
             let core = &changer.core;
             core.registry
                 .write(&entry, Some(updated), |row| row.end_ms = end)
@@ -234,7 +234,7 @@ impl SandboxChanger {
                 Ok(()) => {
                     entry.set_told(Some(told));
                     let line = format!("{by} changed what it may reach");
-                    let updated = Happened::new(EventKind::Updated, line);
+                    let updated = EventNote::new(EventKind::Updated, line);
                     Ok(core.registry.specify(&entry, changed, Some(updated)).await?)
                 }
                 Err(error) => {
@@ -325,7 +325,7 @@ impl SandboxChanger {
         match self.core.host.keeper(entry.id()).pause().await {
             Ok(()) => {
                 let paused = |row: &mut SandboxRow| row.state = SandboxState::Paused;
-                let happened = Happened::new(EventKind::Paused, format!("paused {why}"));
+                let happened = EventNote::new(EventKind::Paused, format!("paused {why}"));
                 Ok(registry.write(entry, Some(happened), paused).await?)
             }
             Err(error) => {
@@ -379,7 +379,7 @@ impl SandboxChanger {
                     row.state = SandboxState::Running;
                     row.end_ms = after(now_ms(), time);
                 };
-                let happened = Happened::new(EventKind::Resumed, format!("resumed by {by}"));
+                let happened = EventNote::new(EventKind::Resumed, format!("resumed by {by}"));
                 core.registry.write(entry, Some(happened), resumed).await?;
                 core.sandboxes.note_end_changed();
                 // They may be others since it was paused; where it cannot be told, it is told later.
@@ -403,7 +403,7 @@ impl SandboxChanger {
                 let line = format!("its keeper does not answer: {error}");
                 core.registry.log(entry.name(), LogLevel::Error, line);
                 self.ender
-                    .end_in_background(entry, Cause::died("its keeper did not answer"));
+                    .end_in_background(entry, EndCause::died("its keeper did not answer"));
                 return;
             }
         };

@@ -10,7 +10,7 @@ use crate::request::{NetworkSettings, OnTimeout};
 
 /// What a sandbox does, as callers see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum State {
+pub enum VisibleState {
     /// It runs.
     Running,
     /// It is frozen with all that is in it.
@@ -25,7 +25,7 @@ pub struct SandboxView {
     /// Its template.
     pub template: String,
     /// What it does.
-    pub state: State,
+    pub state: VisibleState,
     /// When it was handed out.
     pub started_at: SystemTime,
     /// When its time is up.
@@ -45,13 +45,13 @@ pub struct SandboxView {
     /// What it may reach, and who may reach it.
     pub network: NetworkSettings,
     /// What it may use.
-    pub limits: Limits,
+    pub limits: SandboxLimits,
     /// How it is isolated, as in `process`.
     pub level: String,
     /// What was asked for and is not enforced on this machine, with the reason.
     pub not_enforced: BTreeMap<String, String>,
     /// How contexts of Python come to be in it.
-    pub interpreter: Interpreter,
+    pub interpreter: InterpreterOrigin,
     /// The sandbox that it was forked from, which may be gone. Whoever may know of the fork may know of that: a key forks
     /// what it sees.
     pub fork_of: Option<String>,
@@ -61,14 +61,14 @@ pub struct SandboxView {
 
 /// How contexts of Python come to be in a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Interpreter {
+pub enum InterpreterOrigin {
     /// As copies of one that has imported everything, as long as that is there.
     Forked,
     /// As programs that are started.
     Started,
 }
 
-impl Interpreter {
+impl InterpreterOrigin {
     /// As in `forked`.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -80,7 +80,7 @@ impl Interpreter {
 
 /// What a sandbox may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Limits {
+pub struct SandboxLimits {
     /// CPUs at once.
     pub cpus: u32,
     /// Memory, MiB.
@@ -91,7 +91,7 @@ pub struct Limits {
     pub pids: u32,
 }
 
-impl Limits {
+impl SandboxLimits {
     /// The least that anybody may ask for.
     pub const LEAST: Self = Self {
         cpus: 1,
@@ -103,7 +103,7 @@ impl Limits {
 
 /// A page of a list.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Page {
+pub struct SandboxPage {
     /// The sandboxes.
     pub sandboxes: Vec<SandboxView>,
     /// Where the next page begins; `None` on the last one.
@@ -114,13 +114,13 @@ pub struct Page {
 
 /// What the data plane must know of a sandbox before it lets anybody in.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Access {
+pub struct AccessRules {
     /// The sandbox.
     pub id: String,
     /// Whose it is.
     pub key_id: String,
     /// What it does now.
-    pub state: State,
+    pub state: VisibleState,
     /// Whether traffic resumes it.
     pub auto_resume: bool,
     /// What its file and process services ask for.
@@ -134,12 +134,12 @@ pub struct Access {
     /// Variables for every command in it.
     pub env: BTreeMap<String, String>,
     /// The limits it has.
-    pub limits: Limits,
+    pub limits: SandboxLimits,
 }
 
 /// What a sandbox used at one moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Metric {
+pub struct UsageSample {
     /// When.
     pub at: SystemTime,
     /// CPUs that it may use at once.
@@ -160,7 +160,7 @@ pub struct Metric {
 
 /// Something that happened to a sandbox.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Event {
+pub struct SandboxEvent {
     /// Its number; later ones have higher numbers.
     pub number: i64,
     /// The sandbox, which may be gone.
@@ -190,7 +190,7 @@ pub struct LogLine {
 
 /// How many sandboxes there are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct SandboxCounts {
     /// Running ones.
     pub running: usize,
     /// Paused ones.
@@ -209,7 +209,7 @@ pub struct Counts {
 
 /// What has a name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Called {
+pub struct NameMatches {
     /// The id of the caller's own.
     pub own: Option<String>,
     /// Those of others of which the caller may know, where it has none of its own.

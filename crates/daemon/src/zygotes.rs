@@ -26,10 +26,10 @@ use self::making::{MadeZygote, make};
 use self::table::{StopRequest, ZygoteSlot, ZygoteTable};
 use crate::admission::AdmissionControl;
 use crate::config::DaemonConfig;
-use crate::core::DaemonCore;
+use crate::daemon_core::DaemonCore;
 use crate::launch::Process;
 use crate::leftovers::LeftoverRemover;
-use crate::origin::Origin;
+use crate::origin::TemplateOrigin;
 use crate::pool::ReadyPool;
 use crate::templates::TemplateStore;
 
@@ -70,7 +70,7 @@ impl ZygotePool {
     }
 
     /// Where a sandbox of this origin is to be made.
-    pub(crate) fn descent(&self, origin: &Origin) -> Descent {
+    pub(crate) fn descent(&self, origin: &TemplateOrigin) -> Descent {
         self.table.descent(origin)
     }
 
@@ -139,7 +139,7 @@ impl ZygotePool {
             return;
         }
         let imports = self.imports_of(template).unwrap_or_default();
-        let origin = Origin::of(Some(template));
+        let origin = TemplateOrigin::of(Some(template));
         if let Some((slot, stopped)) = self.table.begin(&origin) {
             let weak = Arc::downgrade(self);
             tokio::spawn(async move { live(&weak, &origin, &slot, &imports, stopped).await });
@@ -181,7 +181,7 @@ impl ZygotePool {
 /// The life of one, from its slot among all to its end.
 async fn live(
     weak: &Weak<ZygotePool>,
-    origin: &Origin,
+    origin: &TemplateOrigin,
     slot: &ZygoteSlot,
     imports: &[PythonModule],
     mut stopped: watch::Receiver<StopRequest>,

@@ -21,7 +21,7 @@ use crate::sdks;
 const ID: u32 = 4242;
 
 /// The rooms whose tests inside the sources depend on who runs them.
-const ROOMS_THAT_TOUCH_THE_KERNEL: [&str; 5] = ["sys", "isolation", "guest", "store", "manager"];
+const ROOMS_THAT_TOUCH_THE_KERNEL: [&str; 6] = ["sys", "isolation", "guest", "store", "manager", "daemon"];
 
 /// Tests that read the workspace, by the name of their file. The drivers of languages are programs as any other, whoever runs
 /// them; what moves a copy into a sandbox is tested through keepers, too.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use offleash_daemon::{DaemonError, Keys};
+use offleash_daemon::{DaemonError, KeyStore};
 
 /// Where the keys are.
 #[derive(Debug)]
@@ -19,11 +19,11 @@ impl KeyService {
     /// Work with the keys, away from the threads that answer requests: their file may have to be waited for.
     pub(crate) fn work<T: Send + 'static>(
         &self,
-        work: impl FnOnce(Keys) -> Result<T, DaemonError> + Send + 'static,
+        work: impl FnOnce(KeyStore) -> Result<T, DaemonError> + Send + 'static,
     ) -> impl Future<Output = Result<T, DaemonError>> + Send + 'static {
         let state = self.state.clone();
         async move {
-            let opened = move || Keys::open(state.as_deref()).and_then(work);
+            let opened = move || KeyStore::open(state.as_deref()).and_then(work);
             let done = tokio::task::spawn_blocking(opened).await;
             done.unwrap_or_else(|error| {
                 let (tried, source) = ("work with the keys", error.into());

@@ -1,6 +1,6 @@
 //! Which sandboxes a list shows, and the words for what they do.
 
-use offleash_daemon::{ListFilter, MOST_LISTED, State};
+use offleash_daemon::{ListFilter, MAX_LISTED, VisibleState};
 
 use crate::http::answer::ApiRefusal;
 use crate::http::{query, time};
@@ -34,22 +34,22 @@ pub(crate) fn list_filter(query: Option<&str>) -> Result<ListFilter, ApiRefusal>
         filter.started_after =
             Some(time.ok_or_else(|| ApiRefusal::bad_request("startedAfter: must be a time of RFC 3339"))?);
     }
-    filter.limit = query::number(&pairs, "limit", 1..=MOST_LISTED)?.unwrap_or(MOST_LISTED);
+    filter.limit = query::number(&pairs, "limit", 1..=MAX_LISTED)?.unwrap_or(MAX_LISTED);
     Ok(filter)
 }
 
-fn state(word: &str) -> Result<State, ApiRefusal> {
+fn state(word: &str) -> Result<VisibleState, ApiRefusal> {
     match word {
-        "running" => Ok(State::Running),
-        "paused" => Ok(State::Paused),
+        "running" => Ok(VisibleState::Running),
+        "paused" => Ok(VisibleState::Paused),
         _ => Err(ApiRefusal::bad_request("state: must be `running`, `paused` or both")),
     }
 }
 
 /// The word for a state.
-pub(crate) fn state_word(state: State) -> &'static str {
+pub(crate) fn state_word(state: VisibleState) -> &'static str {
     match state {
-        State::Running => "running",
-        State::Paused => "paused",
+        VisibleState::Running => "running",
+        VisibleState::Paused => "paused",
     }
 }

@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use http::StatusCode;
-use offleash_daemon::{Caller, Daemon, DaemonError, ForkRequest, Forks, SandboxView};
+use offleash_daemon::{Caller, Daemon, DaemonError, ForkRequest, ForkResults, SandboxView};
 
 use super::ApiRequest;
 use crate::http::answer::ApiRefusal;
@@ -57,7 +57,7 @@ impl ApiRequest<'_> {
     ) -> Result<Vec<Result<SandboxView, ApiRefusal>>, ApiRefusal> {
         let id = self.sandbox_id(given)?.to_owned();
         let forks = self.whole(|daemon, caller| async move { daemon.fork(&caller, &id, request).await });
-        let first = |forks: &Forks| {
+        let first = |forks: &ForkResults| {
             forks
                 .iter()
                 .flatten()

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use offleash_daemon::{CarriedContexts, MOST_FORKS};
+use offleash_daemon::{CarriedContexts, MAX_FORKS};
 use offleash_interpreter::language::Language;
 use rmcp::model::JsonObject;
 use schemars::JsonSchema;
@@ -126,7 +126,7 @@ pub(super) struct ForkArguments {
     /// Id of the sandbox, as create_sandbox returned it. Leave it out to use the one of this session.
     pub(super) sandbox: Option<String>,
     /// How many copies.
-    #[schemars(range(min = 1, max = MOST_FORKS), extend("default" = 1))]
+    #[schemars(range(min = 1, max = MAX_FORKS), extend("default" = 1))]
     pub(super) count: Option<u32>,
     /// Which variables: `all`, and nothing is copied where something cannot be; those for which it is `possible`; `none`.
     #[schemars(extend("enum" = CarriedContexts::WORDS, "default" = "all"))]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::{Response, StatusCode};
-use offleash_daemon::{SandboxContexts, State};
+use offleash_daemon::{SandboxContexts, VisibleState};
 use offleash_interpreter::contexts::ContextInfo;
 use offleash_interpreter::error::ContextError;
 use schemars::JsonSchema;
@@ -76,7 +76,7 @@ pub(crate) async fn of(asked: &ApiRequest<'_>, given: &str) -> Result<Arc<Sandbo
 async fn shown(asked: &ApiRequest<'_>, given: &str) -> Result<Arc<SandboxContexts>, ApiRefusal> {
     let id = asked.sandbox_id(given)?;
     let view = asked.daemon().get(&asked.caller, id);
-    if view.map_err(|error| asked.refused(&error))?.state == State::Paused {
+    if view.map_err(|error| asked.refused(&error))?.state == VisibleState::Paused {
         return Err(ApiRefusal::new(StatusCode::CONFLICT, "the sandbox is paused"));
     }
     of(asked, given).await

@@ -1,7 +1,7 @@
 //! Keys in the native REST.
 
 use http::{Response, StatusCode};
-use offleash_daemon::{DaemonError, Keys, Quota, Scope, Scopes};
+use offleash_daemon::{DaemonError, KeyStore, Quota, Scope, Scopes};
 
 use super::shapes::{KeyAnswer, KeyList, MadeKey, NewKey};
 use crate::control::ApiRequest;
@@ -13,7 +13,7 @@ use crate::http::query;
 /// Works with the keys; that goes on when the client goes away meanwhile.
 async fn with_keys<T: Send + 'static>(
     asked: &ApiRequest<'_>,
-    work: impl FnOnce(Keys) -> Result<T, DaemonError> + Send + 'static,
+    work: impl FnOnce(KeyStore) -> Result<T, DaemonError> + Send + 'static,
 ) -> Result<T, ApiRefusal> {
     asked.whole(|_, _| asked.control.keys().work(work)).await
 }

@@ -3,7 +3,8 @@
 use http::{Response, StatusCode};
 use offleash_core::id::{SandboxName, SandboxNameError};
 use offleash_daemon::{
-    Caller, CarriedContexts, CreateRequest, Daemon, ForkRequest, LimitsRequest, NetworkSettings, OnTimeout, State,
+    Caller, CarriedContexts, CreateRequest, Daemon, ForkRequest, LimitsRequest, NetworkSettings, OnTimeout,
+    VisibleState,
 };
 
 use super::shapes::{
@@ -185,7 +186,7 @@ pub(crate) async fn usage(asked: &ApiRequest<'_>, given: &str) -> Result<Respons
     let id = asked.sandbox_id(given)?;
     let daemon = &asked.daemon();
     let view = daemon.get(&asked.caller, id).map_err(|error| asked.refused(&error))?;
-    if view.state == State::Paused {
+    if view.state == VisibleState::Paused {
         // Looking at one must not resume it.
         return Err(ApiRefusal::new(StatusCode::CONFLICT, "the sandbox is paused"));
     }

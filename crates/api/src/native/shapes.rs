@@ -451,8 +451,8 @@ impl From<KeeperUsage> for SandboxUsage {
     }
 }
 
-impl From<offleash_daemon::Event> for AuditEvent {
-    fn from(event: offleash_daemon::Event) -> Self {
+impl From<offleash_daemon::SandboxEvent> for AuditEvent {
+    fn from(event: offleash_daemon::SandboxEvent) -> Self {
         Self {
             number: event.number,
             at: time::text(event.at),

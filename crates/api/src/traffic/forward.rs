@@ -6,7 +6,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use offleash_daemon::Access;
+use offleash_daemon::AccessRules;
 use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
 
 use super::awaited::{AnswerProgress, awaited};
@@ -23,7 +23,7 @@ const MAX_FIELDS: usize = 200;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ForwardPath<'a> {
     pub(super) client: &'a ClientConnection,
-    pub(super) access: &'a Access,
+    pub(super) access: &'a AccessRules,
     pub(super) to: &'a PortTarget<'a>,
 }
 

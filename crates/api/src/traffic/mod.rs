@@ -17,7 +17,7 @@ use http::header::RETRY_AFTER;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use offleash_daemon::{Access, Daemon, DaemonError, State as SandboxState};
+use offleash_daemon::{AccessRules, Daemon, DaemonError, VisibleState as SandboxState};
 use offleash_manager::keeper::error::KeeperError;
 use serde::Serialize;
 use subtle::ConstantTimeEq as _;
@@ -210,7 +210,11 @@ impl TrafficService {
 
     /// Answers a request to the services of a sandbox, which is resumed by this when it may be, and only for those who have
     /// a right to it.
-    async fn services(&self, access: Access, request: Request<Incoming>) -> Result<Response<Body>, TrafficRefusal> {
+    async fn services(
+        &self,
+        access: AccessRules,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, TrafficRefusal> {
         let admitted = match envd::admit(access.access_token.as_deref(), &request) {
             Ok(admitted) => admitted,
             Err(answer) => return Ok(*answer),
@@ -229,7 +233,7 @@ impl TrafficService {
 
     /// Answers for the contexts of a sandbox, which is resumed by this when it may be, and only for those who may run code in
     /// it.
-    async fn code(&self, access: Access, request: Request<Incoming>) -> Result<Response<Body>, TrafficRefusal> {
+    async fn code(&self, access: AccessRules, request: Request<Incoming>) -> Result<Response<Body>, TrafficRefusal> {
         let admitted = match code::admit(&request, access.access_token.as_deref()) {
             Ok(admitted) => admitted,
             Err(refusal) => return Ok(refusal.answer()),
@@ -294,7 +298,7 @@ impl TrafficService {
     }
 }
 
-fn check_traffic_token(access: &Access, headers: &HeaderMap) -> Result<(), TrafficRefusal> {
+fn check_traffic_token(access: &AccessRules, headers: &HeaderMap) -> Result<(), TrafficRefusal> {
     let Some(expected) = &access.traffic_token else {
         return Ok(());
     };

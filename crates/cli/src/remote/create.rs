@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use offleash_api::client::{Client, ClientError};
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
-use offleash_daemon::ALLOW_PTRACE;
+use offleash_daemon::ALLOW_PTRACE_LABEL;
 use serde_json::json;
 
 use super::{assignments, line, seconds, text};
@@ -47,7 +47,7 @@ pub(super) fn create(client: &Client, arguments: &CreateArgs) -> Result<ExitCode
         },
     });
     if arguments.allow_ptrace {
-        body["metadata"][ALLOW_PTRACE] = json!("true");
+        body["metadata"][ALLOW_PTRACE_LABEL] = json!("true");
     }
     if let Some(name) = &arguments.name {
         body["name"] = json!(name.as_str());

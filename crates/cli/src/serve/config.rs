@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use offleash_api::{Listen, ServerConfig, TlsFiles};
 use offleash_core::level::{Degrade, Level};
-use offleash_daemon::{AdmissionConfig, DaemonConfig, Limits};
+use offleash_daemon::{AdmissionConfig, DaemonConfig, SandboxLimits};
 
 use self::keys::{Server, Tables};
 use self::written::{Written, Wrong};
@@ -225,7 +225,7 @@ fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Wrong> 
             return Err(Wrong::new("sandboxes.degrade", message).with_hint("it is `allow` or `refuse`"));
         }
     };
-    let Limits {
+    let SandboxLimits {
         cpus,
         memory_mib,
         disk_mib,
@@ -235,7 +235,7 @@ fn daemon(tables: &Tables, state: Option<&Path>) -> Result<DaemonConfig, Wrong> 
     set(memory_mib, limits.memory_mib);
     set(disk_mib, limits.disk_mib);
     set(pids, limits.pids);
-    let Limits {
+    let SandboxLimits {
         cpus,
         memory_mib,
         disk_mib,
@@ -281,7 +281,7 @@ fn check_level(config: &DaemonConfig) -> Result<(), Wrong> {
 
 /// Refuses defaults beyond or below what may be asked for.
 fn check_order(config: &DaemonConfig) -> Result<(), Wrong> {
-    let (least, usual, most) = (Limits::LEAST, &config.default_limits, &config.max_limits);
+    let (least, usual, most) = (SandboxLimits::LEAST, &config.default_limits, &config.max_limits);
     let orders = [
         ("limits.cpus", least.cpus.into(), usual.cpus.into(), most.cpus.into()),
         ("limits.memory_mib", least.memory_mib, usual.memory_mib, most.memory_mib),

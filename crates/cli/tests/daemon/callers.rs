@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use offleash_daemon::{
-    ALLOW_PTRACE, ApiKey, Caller, CreateRequest, Daemon, DaemonConfig, DaemonError, EventKind, Keys, ListFilter, Quota,
-    Scope, Scopes, State,
+    ALLOW_PTRACE_LABEL, ApiKey, Caller, CreateRequest, Daemon, DaemonConfig, DaemonError, EventKind, KeyStore,
+    ListFilter, Quota, Scope, Scopes, VisibleState,
 };
 
 use super::world::{World, create, output, test, within};
@@ -115,7 +115,7 @@ fn a_quota_of_cpus_is_kept_by_sandboxes_that_were_paused() {
             cpus: Some(4),
             ..Quota::default()
         };
-        let keys = Keys::open(Some(&world.site.state())).unwrap();
+        let keys = KeyStore::open(Some(&world.site.state())).unwrap();
         let (_, key) = keys.create("k", Scopes(vec![Scope::Create]), quota).unwrap();
         let owner = caller(&key.id, Scope::Create, quota);
         let mut ids = Vec::new();
@@ -143,8 +143,8 @@ fn a_quota_of_cpus_is_kept_by_sandboxes_that_were_paused() {
         assert_eq!((daemon.counts().running, daemon.counts().paused), (2, 2));
 
         let state = |id: &String| daemon.get(&owner, id).unwrap().state;
-        let paused = ids.iter().find(|id| state(id) == State::Paused).unwrap();
-        let running = ids.iter().find(|id| state(id) == State::Running).unwrap();
+        let paused = ids.iter().find(|id| state(id) == VisibleState::Paused).unwrap();
+        let running = ids.iter().find(|id| state(id) == VisibleState::Running).unwrap();
         // Neither does it come back by another way, nor by somebody else who has no quota.
         let admin = caller("k2", Scope::Admin, Quota::default());
         for refused in [
@@ -155,10 +155,10 @@ fn a_quota_of_cpus_is_kept_by_sandboxes_that_were_paused() {
         ] {
             assert!(refused.as_ref().is_some_and(exceeded), "{refused:?}");
         }
-        assert_eq!(state(paused), State::Paused);
+        assert_eq!(state(paused), VisibleState::Paused);
         within(daemon.pause(&owner, running)).await.unwrap();
         within(daemon.keeper(paused)).await.unwrap();
-        assert_eq!(state(paused), State::Running);
+        assert_eq!(state(paused), VisibleState::Running);
     });
 }
 
@@ -182,7 +182,7 @@ fn an_overloaded_machine_resumes_nothing() {
             let overloaded = matches!(refused, Some(DaemonError::Overloaded { what: "memory", .. }));
             assert!(overloaded, "{refused:?}");
         }
-        assert_eq!(daemon.get(&me, &made.id).unwrap().state, State::Paused);
+        assert_eq!(daemon.get(&me, &made.id).unwrap().state, VisibleState::Paused);
     });
 }
 
@@ -214,7 +214,7 @@ fn keys_are_made_used_and_revoked_while_the_daemon_runs() {
     test(async {
         let world = World::new();
         let daemon = world.daemon().await;
-        let keys = Keys::open(Some(&world.site.state())).unwrap();
+        let keys = KeyStore::open(Some(&world.site.state())).unwrap();
         let (key, row) = keys
             .create("laptop", Scopes(vec![Scope::Create]), Quota::default())
             .unwrap();
@@ -254,7 +254,7 @@ fn sandboxes_of_a_key_end_with_it_if_that_is_asked_for() {
     test(async {
         let world = World::new();
         let daemon = world.daemon().await;
-        let keys = Keys::open(Some(&world.site.state())).unwrap();
+        let keys = KeyStore::open(Some(&world.site.state())).unwrap();
         assert!(keys.has_daemon().unwrap());
         let create = |name: &str| {
             keys.create(name, Scopes(vec![Scope::Create]), Quota::default())
@@ -328,7 +328,7 @@ fn lists_are_filtered_ordered_and_paged() {
         let newest_first: Vec<String> = ids.iter().rev().cloned().collect();
         assert_eq!(list(&|_| {}), (newest_first, None));
         assert_eq!(list(&|filter| filter.ascending = true).0, ids);
-        assert_eq!(list(&|filter| filter.states = vec![State::Paused]).0, [""; 0]);
+        assert_eq!(list(&|filter| filter.states = vec![VisibleState::Paused]).0, [""; 0]);
         let even = |filter: &mut ListFilter| {
             filter.metadata = BTreeMap::from([("even".into(), "false".into())]);
             filter.ascending = true;
@@ -372,7 +372,7 @@ fn debuggers_are_given_to_the_owner_and_where_the_configuration_says_so() {
         let world = World::new();
         let daemon = world.daemon().await;
         let asking = |word: &str| CreateRequest {
-            metadata: BTreeMap::from([(ALLOW_PTRACE.to_owned(), word.to_owned())]),
+            metadata: BTreeMap::from([(ALLOW_PTRACE_LABEL.to_owned(), word.to_owned())]),
             ..CreateRequest::default()
         };
         let other = caller("k1", Scope::Admin, Quota::default());

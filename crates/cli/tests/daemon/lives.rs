@@ -22,7 +22,7 @@ fn a_sandbox_is_made_used_and_killed() {
         })
         .await;
         assert!(
-            made.id.len() == 20 && made.state == State::Running && made.access_token.is_some(),
+            made.id.len() == 20 && made.state == VisibleState::Running && made.access_token.is_some(),
             "{made:?}"
         );
         assert!(made.end_at > SystemTime::now());
@@ -295,7 +295,7 @@ fn one_whose_time_is_up_is_killed() {
         let short = create_with(&daemon, |request| request.timeout_seconds = Some(1)).await;
         let stays = create(&daemon).await;
         eventually("its end", || daemon.get(&me, &short.id).is_err().then_some(())).await;
-        assert_eq!(daemon.get(&me, &stays.id).unwrap().state, State::Running);
+        assert_eq!(daemon.get(&me, &stays.id).unwrap().state, VisibleState::Running);
         within(daemon.set_timeout(&me, &stays.id, 0)).await.unwrap();
         eventually("the end of the other", || {
             daemon.get(&me, &stays.id).is_err().then_some(())

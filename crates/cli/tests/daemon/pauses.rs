@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use offleash_daemon::{Caller, DaemonError, EventKind, ListFilter, OnTimeout, State};
+use offleash_daemon::{Caller, DaemonError, EventKind, ListFilter, OnTimeout, VisibleState};
 
 use super::world::{World, create, create_with, eventually, output, test, within};
 
@@ -22,16 +22,16 @@ fn one_whose_time_is_up_is_killed_or_paused() {
         eventually("the end of one", || daemon.get(&me, &killed.id).is_err().then_some(())).await;
         let state = |id: &str| daemon.get(&me, id).unwrap().state;
         eventually("the pause of one", || {
-            (state(&paused.id) == State::Paused).then_some(())
+            (state(&paused.id) == VisibleState::Paused).then_some(())
         })
         .await;
-        assert_eq!(state(&stays.id), State::Running);
+        assert_eq!(state(&stays.id), VisibleState::Running);
         assert!(matches!(
             daemon.keeper(&paused.id).await,
             Err(DaemonError::Conflict { .. })
         ));
         let (view, resumed) = within(daemon.connect(&me, &paused.id, Some(300))).await.unwrap();
-        assert!(resumed && view.state == State::Running);
+        assert!(resumed && view.state == VisibleState::Running);
         let keeper = daemon.keeper(&paused.id).await.unwrap();
         assert_eq!(output(&keeper, "echo again").await, "again\n");
         within(daemon.set_timeout(&me, &paused.id, 0)).await.unwrap();
@@ -41,7 +41,7 @@ fn one_whose_time_is_up_is_killed_or_paused() {
         })
         .await;
         eventually("the pause of the first", || {
-            (state(&paused.id) == State::Paused).then_some(())
+            (state(&paused.id) == VisibleState::Paused).then_some(())
         })
         .await;
         within(daemon.kill(&me, &paused.id)).await.unwrap();
@@ -96,7 +96,7 @@ fn a_pause_outlives_the_daemon() {
         drop(first);
         let second = world.daemon().await;
         let filter = ListFilter {
-            states: vec![State::Paused],
+            states: vec![VisibleState::Paused],
             ..ListFilter::default()
         };
         assert_eq!(second.list(&me, &filter).unwrap().sandboxes[0].id, made.id);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use offleash_core::exec::ExecEnd;
 use offleash_daemon::registry::{Change, KeeperProcess, SandboxRow, SandboxState};
-use offleash_daemon::{Caller, Daemon, DaemonError, SandboxContexts, State};
+use offleash_daemon::{Caller, Daemon, DaemonError, SandboxContexts, VisibleState};
 use offleash_interpreter::cell::{CellEnd, Death};
 use offleash_interpreter::contexts::State as ContextState;
 use offleash_interpreter::language::Language;
@@ -150,7 +150,7 @@ fn what_died_meanwhile_is_cleaned_up() {
 
         let second = world.daemon().await;
         assert!(matches!(second.get(&me, &dead.id), Err(DaemonError::NotFound { .. })));
-        assert_eq!(second.get(&me, &lives.id).unwrap().state, State::Running);
+        assert_eq!(second.get(&me, &lives.id).unwrap().state, VisibleState::Running);
         within(second.drain()).await;
         assert!(!world.site.state().join("sandboxes").join(&dead.id).exists());
         drop(second);
@@ -234,8 +234,8 @@ fn what_was_half_made_or_half_ended_is_undone() {
 fn a_change_that_was_begun_is_settled_by_what_the_sandbox_does() {
     test(async {
         for (state, settled) in [
-            (SandboxState::Pausing, State::Running),
-            (SandboxState::Resuming, State::Running),
+            (SandboxState::Pausing, VisibleState::Running),
+            (SandboxState::Resuming, VisibleState::Running),
         ] {
             let world = World::new();
             let first = world.daemon().await;

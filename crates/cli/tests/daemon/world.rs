@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use offleash_core::exec::ExecEnd;
 use offleash_daemon::registry::Registry;
 use offleash_daemon::{
-    AdmissionConfig, Caller, CreateRequest, Daemon, DaemonConfig, Keys, PoolConfig, SandboxContexts, SandboxView,
+    AdmissionConfig, Caller, CreateRequest, Daemon, DaemonConfig, KeyStore, PoolConfig, SandboxContexts, SandboxView,
 };
 use offleash_interpreter::cell::{Cell, CellEnd, CellEvent};
 use offleash_manager::keeper::message::StartExec;
@@ -91,7 +91,7 @@ impl World {
     /// it would still see its keepers die.
     pub(crate) async fn close(&self, daemon: Daemon) {
         drop(daemon);
-        let keys = Keys::open(Some(&self.site.state())).unwrap();
+        let keys = KeyStore::open(Some(&self.site.state())).unwrap();
         eventually("the daemon's end", || (!keys.has_daemon().unwrap()).then_some(())).await;
     }
 

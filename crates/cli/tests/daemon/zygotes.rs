@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use offleash_daemon::{
-    Caller, Daemon, DaemonConfig, Interpreter, LogsRequest, SandboxContexts, SandboxView, TemplatePool,
+    Caller, Daemon, DaemonConfig, InterpreterOrigin, LogsRequest, SandboxContexts, SandboxView, TemplatePool,
 };
 use offleash_interpreter::cell::{Cell, CellEnd, CellEvent};
 use offleash_interpreter::contexts::State;
@@ -255,7 +255,7 @@ fn what_waits_is_copied_from_a_zygote_that_is_made_first_and_again_when_it_dies(
             assert_eq!(controllers(sandbox), controllers(zygotes[0]), "what bounds a zygote");
         }
         let first = view(&daemon).await;
-        assert_eq!(first.interpreter, Interpreter::Forked);
+        assert_eq!(first.interpreter, InterpreterOrigin::Forked);
         assert_eq!(code_waits_in(&daemon, &first.id).await, "copy");
         until_two_wait(&daemon).await;
 
@@ -275,7 +275,7 @@ fn what_waits_is_copied_from_a_zygote_that_is_made_first_and_again_when_it_dies(
         let warm = daemon.counts().created_warm;
         let second = view(&daemon).await;
         assert_eq!(daemon.counts().created_warm, warm + 1);
-        assert_eq!(second.interpreter, Interpreter::Forked);
+        assert_eq!(second.interpreter, InterpreterOrigin::Forked);
         assert_eq!(code_waits_in(&daemon, &second.id).await, "copy");
         within(daemon.drain()).await;
         for id in [first.id, second.id] {
@@ -336,7 +336,7 @@ fn without_zygotes_interpreters_are_started_and_sandboxes_say_so() {
         until_two_wait(&daemon).await;
         assert!(daemon.with_zygote().is_empty());
         let made = view(&daemon).await;
-        assert_eq!(made.interpreter, Interpreter::Started);
+        assert_eq!(made.interpreter, InterpreterOrigin::Started);
         assert_eq!(code_waits_in(&daemon, &made.id).await, "program");
         within(daemon.kill(&Caller::local(), &made.id)).await.unwrap();
         within(daemon.drain()).await;
@@ -358,7 +358,7 @@ fn where_there_can_be_no_zygote_the_log_of_a_sandbox_says_why() {
         let daemon = world.daemon_with(pooled).await;
         until_two_wait(&daemon).await;
         let made = view(&daemon).await;
-        assert_eq!(made.interpreter, Interpreter::Started);
+        assert_eq!(made.interpreter, InterpreterOrigin::Started);
         let mut said = String::new();
         let deadline = std::time::Instant::now() + super::support::processes::PATIENCE;
         while !said.contains("are started, not copied") {

@@ -8,14 +8,14 @@ use offleash_manager::clock::{after, now_ms};
 use super::Daemon;
 use crate::caller::Caller;
 use crate::error::DaemonError;
-use crate::forking::{ForkRequest, Forks};
+use crate::forking::{ForkRequest, ForkResults};
 use crate::listing::{self, ListFilter};
 use crate::records::{EventsRequest, LogsRequest};
 use crate::registry::Scope;
 use crate::request::{CreateRequest, NetworkSettings};
 use crate::specification::{time_left, timeout};
 use crate::transitions::PauseCondition;
-use crate::view::{Called, Event, LogLine, Metric, Page, SandboxView};
+use crate::view::{LogLine, NameMatches, SandboxEvent, SandboxPage, SandboxView, UsageSample};
 
 impl Daemon {
     /// Makes a sandbox, or hands out one that was made ahead.
@@ -33,7 +33,7 @@ impl Daemon {
     /// When no fork can be: `NotFound`, `Forbidden`, `Invalid`, `Conflict` for one that is paused or whose template was built
     /// again since, `Unsupported`, `QuotaExceeded`, `Overloaded`, `Draining`, `Contexts` where they cannot be carried,
     /// `NotCopied`, `Keeper`.
-    pub async fn fork(&self, caller: &Caller, id: &str, request: ForkRequest) -> Result<Forks, DaemonError> {
+    pub async fn fork(&self, caller: &Caller, id: &str, request: ForkRequest) -> Result<ForkResults, DaemonError> {
         caller.require(Scope::Create)?;
         self.services.forker.fork(caller, id, request).await
     }
@@ -53,7 +53,7 @@ impl Daemon {
     ///
     /// # Errors
     /// `Forbidden`; `Invalid` for a limit that is not between 1 and 100, and for a place that no page ended at.
-    pub fn list(&self, caller: &Caller, filter: &ListFilter) -> Result<Page, DaemonError> {
+    pub fn list(&self, caller: &Caller, filter: &ListFilter) -> Result<SandboxPage, DaemonError> {
         caller.require(Scope::Read)?;
         listing::page_of(&self.services.core.sandboxes, caller, filter)
     }
@@ -62,7 +62,7 @@ impl Daemon {
     ///
     /// # Errors
     /// `Forbidden`, `Store`.
-    pub async fn called(&self, caller: &Caller, name: &SandboxName, ended: bool) -> Result<Called, DaemonError> {
+    pub async fn called(&self, caller: &Caller, name: &SandboxName, ended: bool) -> Result<NameMatches, DaemonError> {
         caller.require(Scope::Read)?;
         self.services.records.called(caller, name, ended).await
     }
@@ -194,7 +194,7 @@ impl Daemon {
         id: &str,
         from: Option<SystemTime>,
         to: Option<SystemTime>,
-    ) -> Result<Vec<Metric>, DaemonError> {
+    ) -> Result<Vec<UsageSample>, DaemonError> {
         caller.require(Scope::Read)?;
         self.services.records.metrics(caller, id, from, to).await
     }
@@ -221,7 +221,7 @@ impl Daemon {
         after: i64,
         descending: bool,
         limit: u32,
-    ) -> Result<Vec<Event>, DaemonError> {
+    ) -> Result<Vec<SandboxEvent>, DaemonError> {
         caller.require(Scope::Read)?;
         let request = EventsRequest {
             sandbox: sandbox.map(str::to_owned),

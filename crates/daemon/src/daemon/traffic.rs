@@ -5,18 +5,18 @@ use std::sync::Arc;
 use offleash_manager::keeper::client::Keeper;
 
 use super::Daemon;
-use crate::code::SandboxContexts;
+use crate::contexts::SandboxContexts;
 use crate::error::DaemonError;
 use crate::listing;
 use crate::transitions::WhenPaused;
-use crate::view::Access;
+use crate::view::AccessRules;
 
 impl Daemon {
     /// What the data plane must know of a sandbox before it lets anybody in.
     ///
     /// # Errors
     /// `NotFound`.
-    pub fn access(&self, id: &str) -> Result<Access, DaemonError> {
+    pub fn access(&self, id: &str) -> Result<AccessRules, DaemonError> {
         let entry = self.services.core.sandboxes.get(id);
         entry
             .and_then(|entry| entry.access())

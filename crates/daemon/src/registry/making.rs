@@ -224,8 +224,8 @@ fn add_event(connection: &Connection, row: &EventRow) -> Result<(), RegistryErro
         "SELECT number FROM tallies WHERE kind = 'events' AND key_id = ?1",
         [key],
     )?;
-    remove_oldest(connection, Kept::Events, key, of_key - KEPT_EVENTS_OF_KEY)?;
-    cut(connection, Kept::Events, KEPT_EVENTS)
+    remove_oldest(connection, KeptRows::Events, key, of_key - KEPT_EVENTS_OF_KEY)?;
+    cut(connection, KeptRows::Events, KEPT_EVENTS)
 }
 
 fn add_log(connection: &Connection, row: &LogRow) -> Result<(), RegistryError> {
@@ -238,17 +238,17 @@ fn add_log(connection: &Connection, row: &LogRow) -> Result<(), RegistryError> {
     let oldest = "DELETE FROM logs WHERE sandbox = ?1 AND number <=
         (SELECT number FROM logs WHERE sandbox = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)";
     execute(connection, oldest, (&row.sandbox, KEPT_LOGS))?;
-    cut(connection, Kept::Logs, KEPT_LOGS_OF_ALL)
+    cut(connection, KeptRows::Logs, KEPT_LOGS_OF_ALL)
 }
 
 /// What is kept up to a number of rows.
 #[derive(Debug, Clone, Copy)]
-enum Kept {
+enum KeptRows {
     Events,
     Logs,
 }
 
-impl Kept {
+impl KeptRows {
     fn table(self) -> &'static str {
         match self {
             Self::Events => "events",
@@ -258,7 +258,7 @@ impl Kept {
 }
 
 /// Removes what is above `most` from the key that has most, so that nobody's rows go because of another's.
-fn cut(connection: &Connection, kept: Kept, most: i64) -> Result<(), RegistryError> {
+fn cut(connection: &Connection, kept: KeptRows, most: i64) -> Result<(), RegistryError> {
     let total = "SELECT sum(number) FROM tallies WHERE kind = ?1";
     let surplus = tally(connection, total, [kept.table()])? - most;
     if surplus <= 0 {
@@ -279,7 +279,7 @@ fn tally(connection: &Connection, query: &str, parameters: impl rusqlite::Params
 }
 
 /// Removes the oldest `surplus` rows of a key, none if there is no surplus.
-fn remove_oldest(connection: &Connection, kept: Kept, key: &str, surplus: i64) -> Result<(), RegistryError> {
+fn remove_oldest(connection: &Connection, kept: KeptRows, key: &str, surplus: i64) -> Result<(), RegistryError> {
     if surplus <= 0 {
         return Ok(());
     }

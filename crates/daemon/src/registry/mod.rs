@@ -34,8 +34,8 @@ pub use rows::{
 };
 use rusqlite::{Connection, OpenFlags};
 pub use secrets::SecretRow;
-pub use writer::Done;
-use writer::Writer;
+pub use writer::BatchCallback;
+use writer::RegistryWriter;
 
 /// The database in the state directory.
 const FILE: &str = "registry.sqlite3";
@@ -45,7 +45,7 @@ const FILE: &str = "registry.sqlite3";
 pub struct Registry {
     path: PathBuf,
     reader: Mutex<Connection>,
-    writer: Writer,
+    writer: RegistryWriter,
 }
 
 impl Registry {
@@ -60,7 +60,7 @@ impl Registry {
         let reader = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         Ok(Self {
             reader: Mutex::new(reader),
-            writer: Writer::start(connection)?,
+            writer: RegistryWriter::start(connection)?,
             path,
         })
     }
@@ -78,7 +78,7 @@ impl Registry {
     /// Applies `batch` as a whole, soon, and calls `done` with the outcome on the writer's thread.
     ///
     /// Batches are applied in the order in which they are handed in. `done` must not wait for anything.
-    pub fn submit(&self, batch: Vec<Change>, done: Done) {
+    pub fn submit(&self, batch: Vec<Change>, done: BatchCallback) {
         self.writer.submit(batch, done);
     }
 

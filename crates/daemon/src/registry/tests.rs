@@ -386,7 +386,7 @@ fn a_full_disk_and_a_read_only_one_have_names() {
     let full = Registry {
         path: place.file(),
         reader: Mutex::new(connect(&place.file(), OpenFlags::SQLITE_OPEN_READ_WRITE).unwrap()),
-        writer: Writer::start(connection).unwrap(),
+        writer: RegistryWriter::start(connection).unwrap(),
     };
     let big = SandboxRow {
         spec: "x".repeat(1 << 20),

@@ -12,25 +12,25 @@ use super::error::RegistryError;
 use super::making::{Change, concerns_keys, make};
 
 /// What is called with the outcome of a batch.
-pub type Done = Box<dyn FnOnce(Result<(), RegistryError>) + Send>;
+pub type BatchCallback = Box<dyn FnOnce(Result<(), RegistryError>) + Send>;
 
-struct Batch {
+struct ChangeBatch {
     changes: Vec<Change>,
-    done: Done,
+    done: BatchCallback,
 }
 
 /// The writer's end that everybody uses.
-pub(super) struct Writer {
+pub(super) struct RegistryWriter {
     /// Dropped to end the thread.
-    batches: Option<Sender<Batch>>,
+    batches: Option<Sender<ChangeBatch>>,
     waiting: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Most batches in one transaction, so that the first of them does not wait for long.
-const MOST_TOGETHER: usize = 256;
+const MAX_TOGETHER: usize = 256;
 
-impl Writer {
+impl RegistryWriter {
     pub(super) fn start(connection: Connection) -> Result<Self, RegistryError> {
         let (sender, receiver) = channel();
         let waiting = Arc::new(AtomicUsize::new(0));
@@ -49,12 +49,12 @@ impl Writer {
         })
     }
 
-    pub(super) fn submit(&self, changes: Vec<Change>, done: Done) {
+    pub(super) fn submit(&self, changes: Vec<Change>, done: BatchCallback) {
         let Some(batches) = &self.batches else {
             return done(Err(RegistryError::Closed));
         };
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        if let Err(refused) = batches.send(Batch { changes, done }) {
+        if let Err(refused) = batches.send(ChangeBatch { changes, done }) {
             (refused.0.done)(Err(RegistryError::Closed));
         }
     }
@@ -65,7 +65,7 @@ impl Writer {
 }
 
 /// Whatever was submitted is still written.
-impl Drop for Writer {
+impl Drop for RegistryWriter {
     fn drop(&mut self) {
         self.batches = None;
         if let Some(thread) = self.thread.take()
@@ -78,7 +78,7 @@ impl Drop for Writer {
     }
 }
 
-impl fmt::Debug for Writer {
+impl fmt::Debug for RegistryWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Writer")
             .field("waiting", &self.waiting)
@@ -86,17 +86,17 @@ impl fmt::Debug for Writer {
     }
 }
 
-fn write_all(mut connection: Connection, batches: &Receiver<Batch>, waiting: &AtomicUsize) {
+fn write_all(mut connection: Connection, batches: &Receiver<ChangeBatch>, waiting: &AtomicUsize) {
     while let Ok(first) = batches.recv() {
         let mut together = vec![first];
-        together.extend(batches.try_iter().take(MOST_TOGETHER - 1));
+        together.extend(batches.try_iter().take(MAX_TOGETHER - 1));
         waiting.fetch_sub(together.len(), Ordering::Relaxed);
         commit(&mut connection, together);
     }
 }
 
 /// Applies `batches` in one transaction; one that fails leaves no trace and does not disturb the others.
-fn commit(connection: &mut Connection, batches: Vec<Batch>) {
+fn commit(connection: &mut Connection, batches: Vec<ChangeBatch>) {
     let flushed = batches.iter().flat_map(|batch| &batch.changes).any(concerns_keys);
     let outcomes = set_flushing(connection, flushed).and_then(|()| try_commit(connection, &batches));
     match outcomes {
@@ -124,7 +124,7 @@ const TRIED: &str = "writing to the registry";
 
 type Outcomes = Vec<Result<(), RegistryError>>;
 
-fn try_commit(connection: &mut Connection, batches: &[Batch]) -> Result<Outcomes, RegistryError> {
+fn try_commit(connection: &mut Connection, batches: &[ChangeBatch]) -> Result<Outcomes, RegistryError> {
     let tried = |error| RegistryError::of(TRIED, error);
     let mut transaction = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)

@@ -12,13 +12,13 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::error::DaemonError;
-use crate::history::Cause;
-use crate::origin::Origin;
+use crate::history::EndCause;
+use crate::origin::TemplateOrigin;
 use crate::registry::{KeeperProcess, SandboxRow, SandboxState};
-use crate::request::{NAME, OnTimeout};
+use crate::request::{NAME_LABEL, OnTimeout};
 use crate::secret_use::SecretVersions;
 use crate::specification::Specification;
-use crate::view::{Access, ENVD_VERSION, Interpreter, SandboxView, State};
+use crate::view::{AccessRules, ENVD_VERSION, InterpreterOrigin, SandboxView, VisibleState};
 
 /// How long somebody who can wait does so while something else is being done with a sandbox.
 const SOON: Duration = Duration::from_secs(15);
@@ -50,7 +50,7 @@ pub(crate) struct SandboxFacts {
     /// Which secrets its gateway was told of; `None` where nobody knows.
     told: Option<SecretVersions>,
     /// Why it is being ended.
-    cause: Option<Cause>,
+    cause: Option<EndCause>,
     /// Whether its CPUs are counted although it is paused: it is about to run again.
     resuming: bool,
 }
@@ -171,9 +171,9 @@ impl SandboxEntry {
     }
 
     /// What it is made from.
-    pub(crate) fn origin(&self) -> Origin {
+    pub(crate) fn origin(&self) -> TemplateOrigin {
         let facts = self.facts();
-        Origin {
+        TemplateOrigin {
             template: facts.row.template.clone(),
             build: facts.specification.build.clone(),
         }
@@ -188,7 +188,7 @@ impl SandboxEntry {
         self.facts().told = told;
     }
 
-    pub(crate) fn set_cause(&self, cause: Cause) {
+    pub(crate) fn set_cause(&self, cause: EndCause) {
         self.facts().cause = Some(cause);
     }
 
@@ -240,11 +240,11 @@ impl SandboxEntry {
     }
 
     /// What the data plane must know of it; `None` as with [`Self::view`].
-    pub(crate) fn access(&self) -> Option<Access> {
+    pub(crate) fn access(&self) -> Option<AccessRules> {
         self.facts().access()
     }
 
-    pub(crate) fn visible_state(&self) -> Option<State> {
+    pub(crate) fn visible_state(&self) -> Option<VisibleState> {
         self.facts().visible_state()
     }
 
@@ -344,7 +344,7 @@ impl SandboxFacts {
     }
 
     /// Why it is being ended.
-    pub(crate) fn cause(&self) -> Option<&Cause> {
+    pub(crate) fn cause(&self) -> Option<&EndCause> {
         self.cause.as_ref()
     }
 
@@ -360,17 +360,17 @@ impl SandboxFacts {
     }
 
     pub(super) fn is_called(&self, name: Option<&str>) -> bool {
-        let own = self.row.metadata.get(NAME).map(String::as_str);
+        let own = self.row.metadata.get(NAME_LABEL).map(String::as_str);
         name.is_some() && own == name && self.row.state != SandboxState::Killing
     }
 
     /// What its owner sees it do; `None` while it is made, and once it is being ended.
-    pub(crate) fn visible_state(&self) -> Option<State> {
+    pub(crate) fn visible_state(&self) -> Option<VisibleState> {
         self.row.key_id.as_ref()?;
         match self.row.state {
             SandboxState::Creating | SandboxState::Killing => None,
-            SandboxState::Running | SandboxState::Pausing => Some(State::Running),
-            SandboxState::Paused | SandboxState::Resuming => Some(State::Paused),
+            SandboxState::Running | SandboxState::Pausing => Some(VisibleState::Running),
+            SandboxState::Paused | SandboxState::Resuming => Some(VisibleState::Paused),
         }
     }
 
@@ -393,17 +393,17 @@ impl SandboxFacts {
             level: specification.level.clone(),
             not_enforced: specification.not_enforced.clone(),
             interpreter: match specification.zygote {
-                Some(_) => Interpreter::Forked,
-                None => Interpreter::Started,
+                Some(_) => InterpreterOrigin::Forked,
+                None => InterpreterOrigin::Started,
             },
             fork_of: specification.fork_of.clone(),
             envd_version: ENVD_VERSION,
         })
     }
 
-    fn access(&self) -> Option<Access> {
+    fn access(&self) -> Option<AccessRules> {
         let (row, specification) = (&self.row, &*self.specification);
-        Some(Access {
+        Some(AccessRules {
             state: self.visible_state()?,
             id: row.id.clone(),
             key_id: row.key_id.clone()?,

@@ -2,7 +2,7 @@
 
 use crate::error::DaemonError;
 use crate::registry::Quota;
-use crate::view::Limits;
+use crate::view::SandboxLimits;
 
 use super::entry::SandboxFacts;
 
@@ -27,7 +27,7 @@ impl QuotaUse {
     }
 
     /// Whether another sandbox fits.
-    pub(super) fn check(&self, quota: &Quota, limits: &Limits) -> Result<(), DaemonError> {
+    pub(super) fn check(&self, quota: &Quota, limits: &SandboxLimits) -> Result<(), DaemonError> {
         self.check_cpus(quota, limits)?;
         Self::check_rows([
             ("sandboxes", quota.sandboxes.map(u64::from), self.sandboxes, 1),
@@ -37,7 +37,7 @@ impl QuotaUse {
     }
 
     /// Whether what a paused sandbox does not use and a running one does fits.
-    pub(super) fn check_cpus(&self, quota: &Quota, limits: &Limits) -> Result<(), DaemonError> {
+    pub(super) fn check_cpus(&self, quota: &Quota, limits: &SandboxLimits) -> Result<(), DaemonError> {
         Self::check_rows([("CPUs", quota.cpus.map(u64::from), self.cpus, u64::from(limits.cpus))])
     }
 

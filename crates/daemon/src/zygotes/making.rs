@@ -18,7 +18,7 @@ use crate::config::DaemonConfig;
 use crate::error::DaemonError;
 use crate::host::SandboxHost;
 use crate::launch::Process;
-use crate::origin::Origin;
+use crate::origin::TemplateOrigin;
 use crate::{random, templates};
 
 use super::ZygotePool;
@@ -27,7 +27,7 @@ use super::ZygotePool;
 pub(super) const IMPORT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What a copy takes before it is in the cgroup of its sandbox, in bytes.
-const COPY: u64 = 1024 * 1024;
+const COPY_BYTES: u64 = 1024 * 1024;
 
 /// A zygote that was made.
 pub(super) struct MadeZygote {
@@ -41,7 +41,7 @@ pub(super) struct MadeZygote {
 /// Makes one; what was made of it is gone again when it fails.
 pub(super) async fn make(
     zygotes: &ZygotePool,
-    origin: &Origin,
+    origin: &TemplateOrigin,
     imports: &[PythonModule],
 ) -> Result<MadeZygote, (Option<RunId>, String)> {
     let id = random::sandbox_id().map_err(|error| (None, with_causes(&error)))?;
@@ -57,7 +57,7 @@ pub(super) async fn make(
 async fn make_as(
     zygotes: &ZygotePool,
     id: &RunId,
-    origin: &Origin,
+    origin: &TemplateOrigin,
     imports: &[PythonModule],
 ) -> Result<MadeZygote, DaemonError> {
     let (host, config) = (&zygotes.core.host, &zygotes.config);
@@ -113,7 +113,7 @@ fn not_started(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Daem
 
 /// Waits until the interpreter says that it listens.
 async fn listening(stream: &mut ExecStream) -> Result<(), String> {
-    const MOST: usize = 4096;
+    const MAX_SAID: usize = 4096;
     let mut said = Vec::new();
     loop {
         match stream.next().await {
@@ -124,12 +124,12 @@ async fn listening(stream: &mut ExecStream) -> Result<(), String> {
             return Ok(());
         }
         // What libraries say when they are imported is of no use.
-        let surplus = said.len().saturating_sub(MOST);
+        let surplus = said.len().saturating_sub(MAX_SAID);
         said.drain(..surplus);
     }
 }
 
-fn order(host: &SandboxHost, config: &DaemonConfig, id: &RunId, origin: &Origin) -> SandboxOrder {
+fn order(host: &SandboxHost, config: &DaemonConfig, id: &RunId, origin: &TemplateOrigin) -> SandboxOrder {
     SandboxOrder {
         id: id.clone(),
         state: host.state_text(),
@@ -153,7 +153,7 @@ fn order(host: &SandboxHost, config: &DaemonConfig, id: &RunId, origin: &Origin)
 /// CPUs: a copy can only lower what its zygote has, and all that lies below counts as the zygote's own.
 fn limits(config: &DaemonConfig) -> LimitsOrder {
     let usual = &config.default_limits;
-    let of_copies = COPY.saturating_mul(u64::try_from(config.max_sandboxes).unwrap_or(u64::MAX));
+    let of_copies = COPY_BYTES.saturating_mul(u64::try_from(config.max_sandboxes).unwrap_or(u64::MAX));
     LimitsOrder {
         cpus: Some(CpuCount {
             millis: u64::from(usual.cpus) * 1000,

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use super::making::IMPORT_TIMEOUT;
 use crate::config::ZygotesConfig;
-use crate::origin::Origin;
+use crate::origin::TemplateOrigin;
 
 /// How long none is made for a template after one failed, at most: a second after the first one in a row, and twice as long
 /// after each further one.
@@ -27,13 +27,13 @@ const END_LOOK: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(super) struct ZygoteTable {
     config: ZygotesConfig,
-    contents: Mutex<Contents>,
+    contents: Mutex<ZygoteContents>,
     /// Told when one is ready or has failed.
     settled: watch::Sender<()>,
 }
 
 #[derive(Debug, Default)]
-struct Contents {
+struct ZygoteContents {
     by_template: HashMap<String, HeldZygote>,
     /// When it was last looked at whether a template needs one.
     looked: HashMap<String, Instant>,
@@ -83,7 +83,7 @@ impl ZygoteTable {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Contents> {
+    fn lock(&self) -> MutexGuard<'_, ZygoteContents> {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -109,7 +109,7 @@ impl ZygoteTable {
     }
 
     /// Where a sandbox of this origin is to be made.
-    pub(super) fn descent(&self, origin: &Origin) -> Descent {
+    pub(super) fn descent(&self, origin: &TemplateOrigin) -> Descent {
         let mut contents = self.lock();
         contents.leave_other_build(origin);
         let Some(held) = contents.by_template.get_mut(&origin.template) else {
@@ -119,11 +119,11 @@ impl ZygoteTable {
         held.first.map_or(Descent::Alone, Descent::Below)
     }
 
-    /// Why there is none of a template, if one failed.
+    /// Why there is none of a template, if one failed; also while another one is being made.
     pub(super) fn why_none(&self, template: &str) -> Option<String> {
         let contents = self.lock();
         let held = contents.by_template.get(template)?;
-        held.reason.clone().filter(|_| held.failed.is_some())
+        held.reason.clone().filter(|_| held.first.is_none())
     }
 
     /// Waits until that of a template is ready, if one is being made.
@@ -173,7 +173,7 @@ impl ZygoteTable {
 
     /// Takes a slot for the zygote of an origin, unless there is one, one failed lately, or others need all slots. One that is
     /// there is needed from now on for a while.
-    pub(super) fn begin(&self, origin: &Origin) -> Option<(ZygoteSlot, watch::Receiver<StopRequest>)> {
+    pub(super) fn begin(&self, origin: &TemplateOrigin) -> Option<(ZygoteSlot, watch::Receiver<StopRequest>)> {
         let mut contents = self.lock();
         contents.leave_other_build(origin);
         let now = Instant::now();
@@ -184,7 +184,7 @@ impl ZygoteTable {
             if failed.elapsed() < held.pause() {
                 return None;
             }
-            (failures, reason) = (held.failures, held.reason.take());
+            (failures, reason) = (held.failures, held.reason.clone());
         }
         if !contents.make_room(self.config.max, &origin.template) {
             return None;
@@ -257,9 +257,9 @@ impl ZygoteTable {
     }
 }
 
-impl Contents {
+impl ZygoteContents {
     /// Has one end that is of another build than the template is now.
-    fn leave_other_build(&mut self, origin: &Origin) {
+    fn leave_other_build(&mut self, origin: &TemplateOrigin) {
         let held = self.by_template.get(&origin.template);
         if held.is_some_and(|held| held.build != origin.build)
             && let Some(old) = self.by_template.remove(&origin.template)
@@ -297,8 +297,8 @@ impl HeldZygote {
 mod tests {
     use super::*;
 
-    fn origin(template: &str, build: &str) -> Origin {
-        Origin {
+    fn origin(template: &str, build: &str) -> TemplateOrigin {
+        TemplateOrigin {
             template: template.to_owned(),
             build: Some(build.to_owned()),
         }
@@ -333,18 +333,18 @@ mod tests {
     fn each_template_has_one_of_the_build_that_it_is_now() {
         let all = zygotes(8);
         let (first, second) = (origin("a", "1"), origin("a", "2"));
-        let (place, stopped) = all.begin(&first).unwrap();
+        let (slot, stopped) = all.begin(&first).unwrap();
         assert!(all.begin(&first).is_none());
         assert_eq!(all.descent(&first), Descent::Alone);
-        all.is_ready(&place, process(7));
+        all.is_ready(&slot, process(7));
         assert_eq!(all.descent(&first), Descent::Below(process(7)));
         assert_eq!(all.ready(), [("a".to_owned(), process(7))]);
         let (other, _stopped) = all.begin(&second).unwrap();
         assert_eq!(*stopped.borrow(), StopRequest::Unused);
         assert_eq!(all.descent(&second), Descent::Alone);
         // What is said of the one before concerns nobody.
-        all.is_ready(&place, process(7));
-        all.end(&place);
+        all.is_ready(&slot, process(7));
+        all.end(&slot);
         all.is_ready(&other, process(8));
         assert_eq!(all.descent(&second), Descent::Below(process(8)));
     }
@@ -353,9 +353,9 @@ mod tests {
     fn one_that_fails_is_made_again_after_a_while_and_its_reason_is_told_once() {
         let all = zygotes(8);
         let wanted = origin("a", "1");
-        let (place, _stopped) = all.begin(&wanted).unwrap();
+        let (slot, _stopped) = all.begin(&wanted).unwrap();
         assert_eq!(all.why_none("a"), None);
-        assert!(all.fail(&place, Duration::ZERO, "why"));
+        assert!(all.fail(&slot, Duration::ZERO, "why"));
         assert_eq!(all.why_none("a").as_deref(), Some("why"));
         assert!(all.begin(&wanted).is_none());
         let past = |all: &ZygoteTable| {
@@ -363,12 +363,13 @@ mod tests {
             all.lock().by_template.get_mut("a").unwrap().failed = Some(long_ago);
         };
         past(&all);
-        let (place, _stopped) = all.begin(&wanted).unwrap();
-        assert!(!all.fail(&place, Duration::ZERO, "why"));
+        let (slot, _stopped) = all.begin(&wanted).unwrap();
+        assert_eq!(all.why_none("a").as_deref(), Some("why"), "the next one is not ready");
+        assert!(!all.fail(&slot, Duration::ZERO, "why"));
         assert_eq!(all.lock().by_template["a"].pause(), Duration::from_secs(2));
         past(&all);
-        let (place, _stopped) = all.begin(&wanted).unwrap();
-        assert!(all.fail(&place, AFTER_FAILURES, "another"));
+        let (slot, _stopped) = all.begin(&wanted).unwrap();
+        assert!(all.fail(&slot, AFTER_FAILURES, "another"));
         assert_eq!(all.lock().by_template["a"].pause(), Duration::from_secs(1));
         assert_eq!(all.descent(&wanted), Descent::Alone);
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use offleash_daemon::{
-    CreateRequest, EgressProxy, ListFilter, LogLevel, LogsRequest, NetworkSettings, OnTimeout, State,
+    CreateRequest, EgressProxy, ListFilter, LogLevel, LogsRequest, NetworkSettings, OnTimeout, VisibleState,
 };
 use serde_json::Value;
 
@@ -166,7 +166,7 @@ pub(super) fn logs(query: Option<&str>, version: CallVersion) -> Result<LogsRequ
 pub(super) fn filter(query: Option<&str>, version: CallVersion) -> Result<ListFilter, ApiRefusal> {
     let mut filter = list_filter(query)?;
     if version == CallVersion::First {
-        filter.states.insert(0, State::Running);
+        filter.states.insert(0, VisibleState::Running);
     }
     Ok(filter)
 }
@@ -263,7 +263,7 @@ mod tests {
         let filter = filter(Some(query), CallVersion::Second).unwrap();
         let expected = ListFilter {
             metadata: BTreeMap::from([("a".to_owned(), "1&".to_owned()), ("b".to_owned(), "x".to_owned())]),
-            states: vec![State::Running, State::Paused],
+            states: vec![VisibleState::Running, VisibleState::Paused],
             template: Some("base".to_owned()),
             started_after: Some(UNIX_EPOCH + Duration::from_secs(1_700_000_000)),
             ascending: true,

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use offleash_daemon::{Event, LogLevel, LogLine, Metric, OnTimeout, SandboxView, State};
+use offleash_daemon::{LogLevel, LogLine, OnTimeout, SandboxEvent, SandboxView, UsageSample, VisibleState};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -314,7 +314,7 @@ impl<'a> SandboxDetail<'a> {
                     OnTimeout::Pause => "pause",
                 },
             },
-            pause_mode: (view.state == State::Paused).then_some("full"),
+            pause_mode: (view.state == VisibleState::Paused).then_some("full"),
         }
     }
 }
@@ -334,8 +334,8 @@ pub(super) struct ShownMetric {
     disk_total: u64,
 }
 
-impl From<&Metric> for ShownMetric {
-    fn from(metric: &Metric) -> Self {
+impl From<&UsageSample> for ShownMetric {
+    fn from(metric: &UsageSample) -> Self {
         Self {
             timestamp: time::text(metric.at),
             timestamp_unix: time::unix_seconds(metric.at),
@@ -424,7 +424,7 @@ pub(super) struct ShownEvent<'a> {
 }
 
 impl<'a> ShownEvent<'a> {
-    pub(super) fn of(event: &'a Event) -> Self {
+    pub(super) fn of(event: &'a SandboxEvent) -> Self {
         Self {
             version: "v1",
             id: event.number.to_string(),

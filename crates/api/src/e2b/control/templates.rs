@@ -1,7 +1,7 @@
 //! The routes of templates: those that were built here are listed and removed.
 
 use http::{Response, StatusCode};
-use offleash_daemon::{BASE_TEMPLATE, DaemonError, ENVD_VERSION, Limits};
+use offleash_daemon::{BASE_TEMPLATE, DaemonError, ENVD_VERSION, SandboxLimits};
 use offleash_manager::templates::TemplateListing;
 use serde::Serialize;
 use serde_json::json;
@@ -41,7 +41,7 @@ struct ListedTemplate<'a> {
 }
 
 impl<'a> ListedTemplate<'a> {
-    fn of(listing: &'a TemplateListing, limits: &Limits) -> Self {
+    fn of(listing: &'a TemplateListing, limits: &SandboxLimits) -> Self {
         let record = &listing.record;
         Self {
             id: record.name.as_str(),

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use http::header::{ALLOW, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use offleash_daemon::Access;
+use offleash_daemon::AccessRules;
 use offleash_manager::keeper::client::Keeper;
 
 pub(crate) use self::attended::ENDS_WITH_CLIENT;
@@ -112,7 +112,7 @@ pub(crate) struct EnvdService {
 
 impl EnvdService {
     /// The services of one sandbox, which runs.
-    pub(crate) fn of(&self, access: Access, keeper: Keeper) -> SandboxAccess {
+    pub(crate) fn of(&self, access: AccessRules, keeper: Keeper) -> SandboxAccess {
         SandboxAccess {
             id: access.id,
             key_id: access.key_id,

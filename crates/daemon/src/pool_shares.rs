@@ -4,7 +4,7 @@
 
 /// What one template would have if there were no others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct PoolWish {
     /// How many it has before anybody has more; at most `want`.
     pub(crate) least: usize,
     /// How many it could use.
@@ -15,7 +15,7 @@ pub(crate) struct Wish {
 ///
 /// So a template that is asked for a lot takes no place from one that has fewer, and what one does not want the others
 /// get. The least of each comes first; of those, too, none gets a second one before every other has its first.
-pub(crate) fn shares(places: usize, wishes: &[Wish]) -> Vec<usize> {
+pub(crate) fn shares(places: usize, wishes: &[PoolWish]) -> Vec<usize> {
     let mut given = vec![0; wishes.len()];
     let mut left = places;
     let least: Vec<usize> = wishes.iter().map(|wish| wish.least).collect();
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     fn divided(places: usize, wishes: &[(usize, usize)]) -> Vec<usize> {
-        let wishes: Vec<Wish> = wishes.iter().map(|&(least, want)| Wish { least, want }).collect();
+        let wishes: Vec<PoolWish> = wishes.iter().map(|&(least, want)| PoolWish { least, want }).collect();
         shares(places, &wishes)
     }
 

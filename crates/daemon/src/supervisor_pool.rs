@@ -18,13 +18,13 @@ const WAITS: Duration = Duration::from_secs(60);
 
 /// Those of a daemon.
 #[derive(Debug, Default)]
-pub(crate) struct Spares {
-    state: Mutex<State>,
+pub(crate) struct SupervisorPool {
+    state: Mutex<PoolState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    waiting: Option<Spare>,
+struct PoolState {
+    waiting: Option<WaitingSupervisor>,
     /// Whether one is about to be started.
     expected: bool,
     /// How many have been there.
@@ -34,12 +34,12 @@ struct State {
 
 /// A keeper that waits. It is ended when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Spare {
+pub(crate) struct WaitingSupervisor {
     /// Taken when it becomes the keeper of a sandbox.
     parts: Option<(Started, Process, Process)>,
 }
 
-impl Spare {
+impl WaitingSupervisor {
     /// What it is once it is somebody's.
     pub(crate) fn into_keeper(mut self) -> Option<(Started, Process, Process)> {
         self.parts.take()
@@ -50,14 +50,14 @@ impl Spare {
     }
 }
 
-impl Drop for Spare {
+impl Drop for WaitingSupervisor {
     fn drop(&mut self) {
         // It fails only for one that has ended, which is to be reaped as well.
         let _ended = self.parts.take().map(|(_, process, _)| process.end());
     }
 }
 
-impl Spares {
+impl SupervisorPool {
     /// No more of them.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
@@ -65,12 +65,12 @@ impl Spares {
         state.waiting = None;
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self) -> Option<Spare> {
-        self.lock().waiting.take().filter(Spare::lives)
+    fn take(&self) -> Option<WaitingSupervisor> {
+        self.lock().waiting.take().filter(WaitingSupervisor::lives)
     }
 
     /// Whether one is to be started, which is expected from then on.
@@ -82,11 +82,11 @@ impl Spares {
     }
 
     /// What was expected has come, or has not; its number.
-    fn put(&self, spare: Option<Spare>) -> u64 {
+    fn put(&self, waiting: Option<WaitingSupervisor>) -> u64 {
         let mut state = self.lock();
         state.expected = false;
         state.count += 1;
-        state.waiting = spare.filter(|_| !state.closed);
+        state.waiting = waiting.filter(|_| !state.closed);
         state.count
     }
 
@@ -100,25 +100,25 @@ impl Spares {
 }
 
 /// A keeper for a sandbox that is asked for, if one waits. In a while there is another one.
-pub(crate) fn take(spares: &Arc<Spares>, program: Option<&Path>) -> Option<Spare> {
-    let spare = spares.take();
-    if spares.expect() {
-        let (weak, program) = (Arc::downgrade(spares), program.map(Path::to_owned));
+pub(crate) fn take(pool: &Arc<SupervisorPool>, program: Option<&Path>) -> Option<WaitingSupervisor> {
+    let waiting = pool.take();
+    if pool.expect() {
+        let (weak, program) = (Arc::downgrade(pool), program.map(Path::to_owned));
         tokio::spawn(async move {
             tokio::time::sleep(AFTER).await;
-            let Some(spares) = weak.upgrade() else { return };
+            let Some(pool) = weak.upgrade() else { return };
             let started = blocking("start a keeper", move || launch::start(program.as_deref())).await;
             // Whoever asks for a sandbox next starts one, and is told why that fails.
             let parts = started.ok().and_then(Result::ok);
-            let number = spares.put(parts.map(|parts| Spare { parts: Some(parts) }));
-            drop(spares);
+            let number = pool.put(parts.map(|parts| WaitingSupervisor { parts: Some(parts) }));
+            drop(pool);
             tokio::time::sleep(WAITS).await;
-            if let Some(spares) = weak.upgrade() {
-                spares.drop_if_it_waits(number);
+            if let Some(pool) = weak.upgrade() {
+                pool.drop_if_it_waits(number);
             }
         });
     }
-    spare
+    waiting
 }
 
 #[cfg(test)]
@@ -128,10 +128,10 @@ mod tests {
     /// A program in place of a keeper: it writes as long as somebody reads that.
     const WAITS: &str = "/usr/bin/yes";
 
-    fn spare() -> (Spare, i32) {
+    fn waiting() -> (WaitingSupervisor, i32) {
         let parts = launch::start(Some(Path::new(WAITS))).unwrap();
         let pid = parts.0.process.pid;
-        (Spare { parts: Some(parts) }, pid)
+        (WaitingSupervisor { parts: Some(parts) }, pid)
     }
 
     fn is_there(pid: i32) -> bool {
@@ -140,16 +140,16 @@ mod tests {
 
     #[test]
     fn what_waits_is_handed_out_once_and_the_next_one_is_expected_once() {
-        let spares = Spares::default();
-        assert!(spares.take().is_none());
-        assert!(spares.expect());
-        assert!(!spares.expect());
-        let (waiting, pid) = spare();
-        spares.put(Some(waiting));
-        assert!(!spares.expect());
-        let taken = spares.take().unwrap();
-        assert!(spares.take().is_none());
-        assert!(spares.expect());
+        let pool = SupervisorPool::default();
+        assert!(pool.take().is_none());
+        assert!(pool.expect());
+        assert!(!pool.expect());
+        let (waiting, pid) = waiting();
+        pool.put(Some(waiting));
+        assert!(!pool.expect());
+        let taken = pool.take().unwrap();
+        assert!(pool.take().is_none());
+        assert!(pool.expect());
         let (started, process, _watched) = taken.into_keeper().unwrap();
         assert_eq!(started.process.pid, pid);
         process.end().unwrap();
@@ -157,34 +157,34 @@ mod tests {
 
     #[test]
     fn what_has_ended_is_not_handed_out() {
-        let spares = Spares::default();
-        let (ended, pid) = spare();
+        let pool = SupervisorPool::default();
+        let (ended, pid) = waiting();
         assert!(ended.lives());
         ended.parts.as_ref().unwrap().1.kill().unwrap();
         while ended.lives() {
             std::thread::yield_now();
         }
-        spares.put(Some(ended));
-        assert!(spares.take().is_none());
+        pool.put(Some(ended));
+        assert!(pool.take().is_none());
         assert!(!is_there(pid), "nobody has reaped it");
     }
 
     #[test]
     fn nothing_waits_longer_than_it_may_or_than_the_daemon() {
-        let spares = Spares::default();
-        let (first, of_first) = spare();
-        let number = spares.put(Some(first));
-        spares.drop_if_it_waits(number + 1);
+        let pool = SupervisorPool::default();
+        let (first, of_first) = waiting();
+        let number = pool.put(Some(first));
+        pool.drop_if_it_waits(number + 1);
         assert!(is_there(of_first));
-        spares.drop_if_it_waits(number);
+        pool.drop_if_it_waits(number);
         assert!(!is_there(of_first));
-        let (second, of_second) = spare();
-        spares.put(Some(second));
-        spares.close();
+        let (second, of_second) = waiting();
+        pool.put(Some(second));
+        pool.close();
         assert!(!is_there(of_second));
-        let (late, of_late) = spare();
-        spares.put(Some(late));
+        let (late, of_late) = waiting();
+        pool.put(Some(late));
         assert!(!is_there(of_late));
-        assert!(!spares.expect());
+        assert!(!pool.expect());
     }
 }
