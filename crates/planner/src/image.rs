@@ -140,6 +140,8 @@ pub(super) fn names_in(lower: &Path, stack: &[PathBuf], rest: &Path) -> BTreeSet
     let (mut names, mut hidden) = (BTreeSet::new(), BTreeSet::new());
     for layer in stack {
         match look(&lower.join(layer), rest) {
+            // What is no directory hides those below, and a link is not followed.
+            LayerPath::Found(path) if !fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) => break,
             LayerPath::Found(directory) => {
                 for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
                     let name = entry.file_name();
