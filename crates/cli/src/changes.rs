@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use offleash_core::id::RunId;
 use offleash_core::text::Text;
 use offleash_manager::changes;
-use offleash_manager::keeper::OF_THE_DAEMON;
 use offleash_manager::lifecycle::{ManagerError, open_existing_state};
+use offleash_manager::supervisor::OF_THE_DAEMON;
 use offleash_store::{
     ApplyError, ApplyRequest, Change, ChangeKind, Refusal, RefusalReason, Run, RunError, RunListing, RunState,
     Selection, StateDirectory, leads_out_to, runs as list_runs,

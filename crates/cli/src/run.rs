@@ -21,7 +21,7 @@ use crate::failure::Failure;
 use crate::learn::Learning;
 use crate::policy_file::PolicyFile;
 use crate::python::{self, Python};
-use crate::terminal::{self, Destination, Prompt, RememberRule, TerminalDoor};
+use crate::terminal::{self, Destination, Prompt, RememberRule, TerminalIo};
 use crate::{image, refusals, specify};
 
 /// How much of each output stream a record keeps.
@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &RunArgs, state: Option<&Path>) -> Result<u8, Failu
     tell_which(python, arguments);
     let door = |destination| {
         let prompt = Prompt::new(&program(&request), arguments.tty, remember);
-        TerminalDoor::open(destination, arguments.tty, prompt)
+        TerminalIo::open(destination, arguments.tty, prompt)
     };
     let report = carry_out(arguments, door, |door| run_sandbox(&request, door))?;
     conclude(arguments, &request, report, learning)
@@ -99,7 +99,7 @@ pub(crate) fn request(
         user: arguments.user.clone(),
         tty: arguments
             .tty
-            .then(|| TerminalDoor::size().unwrap_or(TerminalSize { rows: 24, columns: 80 })),
+            .then(|| TerminalIo::size().unwrap_or(TerminalSize { rows: 24, columns: 80 })),
         capture: if reports { CAPTURED } else { 0 },
         state: state.map(Path::to_owned),
         started,
@@ -121,8 +121,8 @@ pub(crate) struct CarriedOut<'a> {
 /// Has a run carried out through the door that `open` opens.
 pub(crate) fn carry_out<'a>(
     arguments: &'a RunArgs,
-    open: impl FnOnce(Destination) -> io::Result<TerminalDoor>,
-    run: impl FnOnce(&mut TerminalDoor) -> Result<RunReport, ManagerError>,
+    open: impl FnOnce(Destination) -> io::Result<TerminalIo>,
+    run: impl FnOnce(&mut TerminalIo) -> Result<RunReport, ManagerError>,
 ) -> Result<CarriedOut<'a>, Failure> {
     let file = arguments.report.as_deref().map(ReportFile::create).transpose()?;
     let destination = if arguments.json {

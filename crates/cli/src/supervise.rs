@@ -11,11 +11,11 @@ use offleash_core::error::ErrorKind;
 use offleash_core::spec::NetworkSpec;
 use offleash_isolation::limits::measure_as_superuser;
 use offleash_manager::frames::{self, Message, frame};
-use offleash_manager::keeper::answer::Answer;
-use offleash_manager::keeper::hold;
-use offleash_manager::keeper::order::SandboxOrder;
-use offleash_manager::keeper::own::{LocalOrder, OwnOrder, hold_own};
 use offleash_manager::roles::{RemoveOrder, SupervisorRole};
+use offleash_manager::supervisor::answer::LaunchAnswer;
+use offleash_manager::supervisor::hold;
+use offleash_manager::supervisor::local::{LocalOrder, LocalSpec, hold_local};
+use offleash_manager::supervisor::order::SupervisorOrder;
 use offleash_planner::base::{self, CopyOrder};
 
 use crate::args::{Arguments, Command, McpArgs};
@@ -24,7 +24,7 @@ use crate::python::Python;
 use crate::{alone, run, specify, template, terminal, warm};
 
 /// Where a sandbox's supervisor writes what it has to complain of, in the sandbox's directory.
-const COMPLAINTS: &str = "keeper.log";
+const COMPLAINTS: &str = "supervisor.log";
 
 /// Does what the role says that is the first of `words`.
 pub(crate) fn supervise(mut words: impl Iterator<Item = OsString>) -> ExitCode {
@@ -47,7 +47,7 @@ pub(crate) fn supervise(mut words: impl Iterator<Item = OsString>) -> ExitCode {
 fn sandbox() -> ExitCode {
     offleash_sys::process::keep_free_memory();
     give_up_protection();
-    match read_order::<SandboxOrder>() {
+    match read_order::<SupervisorOrder>() {
         Ok(order) => {
             // Without it nobody reads why this ended.
             let _opened = terminal::complain_to(&order.directory.as_path().join(COMPLAINTS));
@@ -79,19 +79,19 @@ fn local() -> ExitCode {
             let (message, hint) = failure.into_words();
             let kind = ErrorKind::Invalid;
             // Whoever waits for it hears of nothing otherwise.
-            let _told = answer_and_complain(&Answer::NotMade { kind, message, hint });
+            let _told = answer_and_complain(&LaunchAnswer::NotMade { kind, message, hint });
             ExitCode::from(EXIT_FAILURE)
         }
     }
 }
 
-fn specified(asked: &McpArgs, state: Option<PathBuf>, order: LocalOrder) -> Result<OwnOrder, Failure> {
+fn specified(asked: &McpArgs, state: Option<PathBuf>, order: LocalOrder) -> Result<LocalSpec, Failure> {
     let mut spec = specify::specify(&asked.sandbox)?;
     // Code is what it is for: that has the libraries of the usual template where that is built.
     Python::choose(&asked.sandbox, &mut spec, state.as_deref())?;
     let cwd = asked.sandbox.cwd.as_deref();
     let cwd = cwd.map(specify::directory_inside).transpose()?;
-    Ok(OwnOrder {
+    Ok(LocalSpec {
         spec,
         id: order.id,
         state,
@@ -101,9 +101,9 @@ fn specified(asked: &McpArgs, state: Option<PathBuf>, order: LocalOrder) -> Resu
     })
 }
 
-fn serve_local(order: OwnOrder) -> ExitCode {
+fn serve_local(order: LocalSpec) -> ExitCode {
     let network: NetworkSpec = order.spec.network.clone();
-    match hold_own(order, answer_and_complain) {
+    match hold_local(order, answer_and_complain) {
         Ok(Some(report)) => {
             run::tell(&report.record, &network, &report.notes);
             if let Some(error) = report.unkept {
@@ -120,7 +120,7 @@ fn serve_local(order: OwnOrder) -> ExitCode {
 }
 
 /// Says what came of an order, and goes on with standard error alone.
-fn answer_and_complain(answer: &Answer) -> io::Result<()> {
+fn answer_and_complain(answer: &LaunchAnswer) -> io::Result<()> {
     terminal::answer_and_stay(&frame(answer)?)
 }
 

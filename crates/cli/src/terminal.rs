@@ -1,13 +1,13 @@
-//! The user's terminal: the door of a run, raw mode, and output that cannot drive the terminal.
+//! The user's terminal: a run's streams and signals, raw mode, and output that cannot drive the terminal.
 
 mod bar;
-mod door;
+mod exec_io;
 mod json;
 mod neutral;
 mod prompt;
 
 pub(crate) use bar::Bar;
-pub(crate) use door::{Destination, TerminalDoor};
+pub(crate) use exec_io::{Destination, TerminalIo};
 pub(crate) use json::{json_document, json_line};
 pub(crate) use neutral::literal;
 pub(crate) use prompt::{Prompt, RememberRule};

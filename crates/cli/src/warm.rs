@@ -10,11 +10,13 @@ use std::time::{Duration, Instant, SystemTime};
 use offleash_core::plan::Environment;
 use offleash_core::spec::SandboxSpec;
 use offleash_manager::frames::texts;
-use offleash_manager::lifecycle::{Checked, Prepared, RunRequest, open_existing_state, open_state, this_host};
-use offleash_manager::templates;
-use offleash_manager::warm::{
-    self, Asked as AskedOf, Caller, Described, Given, Holder, Key, Place, PrewarmedOrder, RunWords,
+use offleash_manager::lifecycle::{
+    CheckedRun, PrewarmedSandbox, RunRequest, open_existing_state, open_state, this_host,
 };
+use offleash_manager::prewarmed::{
+    self, Asked as AskedOf, Caller, Described, HandedRun, Key, PrewarmedOrder, PrewarmedSocket, RunWords, SocketPlace,
+};
+use offleash_manager::templates;
 use offleash_planner::Host;
 use offleash_store::{StateDirectory, rfc3339};
 
@@ -23,7 +25,7 @@ use crate::failure::{EXIT_FAILURE, Failure};
 use crate::python::Python;
 use crate::run;
 use crate::supervise::read_order;
-use crate::terminal::{self, Prompt, TerminalDoor};
+use crate::terminal::{self, Prompt, TerminalIo};
 
 /// How long a sandbox waits for a run.
 const IDLE: Duration = Duration::from_secs(5 * 60);
@@ -42,7 +44,7 @@ fn agrees(words: &RunWords<'_>, parsed: &RunArgs) -> bool {
 // In a frame of its own, which is not there while the command runs.
 #[inline(never)]
 pub(crate) fn handed_over(words: &[OsString]) -> Result<Option<u8>, Failure> {
-    Ok(warm::hand_over(words)?)
+    Ok(prewarmed::hand_over(words)?)
 }
 
 /// Sees to it that as many sandboxes wait for runs with these words as was asked for.
@@ -59,7 +61,7 @@ pub(crate) fn keep_warm(words: &[OsString], parsed: &RunArgs, state: Option<&Pat
         .as_deref()
         .is_none_or(|path| !run::is_door_of_the_system(path));
     let is_plain = !parsed.tty && parsed.learn.learn.is_none() && has_own_report;
-    if spec.warm == 0 || !is_plain || !Prepared::can_wait(&spec) {
+    if spec.warm == 0 || !is_plain || !PrewarmedSandbox::can_wait(&spec) {
         return Ok(());
     }
     // What reads from a terminal has to belong to it.
@@ -74,7 +76,7 @@ pub(crate) fn keep_warm(words: &[OsString], parsed: &RunArgs, state: Option<&Pat
     };
     let variables = variables(parsed, &spec, std::env::vars_os().collect());
     let order = PrewarmedOrder::new(arguments, has_script, cwd, &key).with_variables(&variables);
-    Ok(warm::start(&open_state(state)?, &key, &order, spec.warm.into())?)
+    Ok(prewarmed::start(&open_state(state)?, &key, &order, spec.warm.into())?)
 }
 /// What an interpreter has of its caller's that is started before a run asks.
 fn variables(arguments: &RunArgs, spec: &SandboxSpec, env: Environment) -> Environment {
@@ -108,8 +110,8 @@ struct Waiting {
     key: Key,
     invocation: RunInvocation,
     state: StateDirectory,
-    holder: Holder,
-    prepared: Prepared,
+    holder: PrewarmedSocket,
+    prepared: PrewarmedSandbox,
     until: Instant,
 }
 
@@ -130,7 +132,7 @@ impl Waiting {
         let invocation =
             RunInvocation::read("offleash".into(), words).map_err(|error| Failure::new(error.to_string()))?;
         let state = open_state(invocation.state.as_deref())?;
-        let place = Place::take_over(&state, &key).map_err(|error| Failure::from_error(&error))?;
+        let place = SocketPlace::take_over(&state, &key).map_err(|error| Failure::from_error(&error))?;
         let Some(prepared) = make_ready(&invocation, &order, &state, &place)? else {
             return Ok(None);
         };
@@ -138,7 +140,7 @@ impl Waiting {
             prepared.discard()?;
             return Ok(None);
         }
-        let opened = Holder::open(place, key.clone(), prepared.id(), describe(&order, &prepared));
+        let opened = PrewarmedSocket::open(place, key.clone(), prepared.id(), describe(&order, &prepared));
         let holder = match opened {
             Ok(holder) => holder,
             Err(error) => {
@@ -174,7 +176,7 @@ impl Waiting {
         }
     }
 
-    fn serve(mut self, caller: &Caller, given: Given) -> Result<(), Failure> {
+    fn serve(mut self, caller: &Caller, given: HandedRun) -> Result<(), Failure> {
         let Ok(door) = caller.try_clone() else {
             return self.discard();
         };
@@ -197,7 +199,7 @@ impl Waiting {
         run::tell_which(python, &invocation.run);
         let door = |destination| {
             let prompt = Prompt::new(&run::program(&request), false, None);
-            TerminalDoor::for_another(destination, prompt, door)
+            TerminalIo::for_another(destination, prompt, door)
         };
         let mut remains = None;
         let carried_out = run::carry_out(&invocation.run, door, |door| {
@@ -214,11 +216,11 @@ impl Waiting {
         leave_directory()?;
         remove_replaced(&state, &invocation);
         let order = order.with_variables(&variables(&invocation.run, &request.spec, given.handover.env()));
-        Ok(warm::start(&state, &key, &order, usize::from(request.spec.warm))?)
+        Ok(prewarmed::start(&state, &key, &order, usize::from(request.spec.warm))?)
     }
 
     /// The run that was handed over, if it would make this sandbox.
-    fn accept(&mut self, given: &Given) -> Option<(RunRequest, Option<Python>, Checked)> {
+    fn accept(&mut self, given: &HandedRun) -> Option<(RunRequest, Option<Python>, CheckedRun)> {
         let handover = &given.handover;
         rustix::process::fchdir(&given.cwd).ok()?;
         let started = Instant::now().checked_sub(handover.age)?;
@@ -246,13 +248,13 @@ fn make_ready(
     invocation: &RunInvocation,
     order: &PrewarmedOrder,
     state: &StateDirectory,
-    place: &Place,
-) -> Result<Option<Prepared>, Failure> {
+    place: &SocketPlace,
+) -> Result<Option<PrewarmedSandbox>, Failure> {
     let named = invocation.state.as_deref();
     let (spec, _) = run::specify_run(&invocation.run, named)?;
     let request = run::request(&invocation.run, spec.clone(), named, Instant::now())?;
     let env = order.env();
-    let make = || Prepared::make(spec.clone(), state, &env);
+    let make = || PrewarmedSandbox::make(spec.clone(), state, &env);
     let mut prepared = make()?;
     if !invocation.run.python {
         return Ok(Some(prepared));
@@ -291,7 +293,7 @@ fn leave_directory() -> Result<(), Failure> {
 }
 
 /// What `offleash warm ls` says of a sandbox.
-fn describe(order: &PrewarmedOrder, prepared: &Prepared) -> Described {
+fn describe(order: &PrewarmedOrder, prepared: &PrewarmedSandbox) -> Described {
     let now = SystemTime::now();
     Described {
         id: prepared.id().to_string(),
@@ -314,7 +316,7 @@ pub(crate) fn warm(command: &WarmCommand, state: Option<&Path>) -> Result<ExitCo
 }
 
 fn list(state: Option<&StateDirectory>, json: bool) -> Result<(), Failure> {
-    let all = state.map(warm::holders).transpose()?.unwrap_or_default();
+    let all = state.map(prewarmed::all).transpose()?.unwrap_or_default();
     if json {
         return terminal::print(&terminal::json_line(&all)?);
     }
@@ -336,7 +338,7 @@ fn list(state: Option<&StateDirectory>, json: bool) -> Result<(), Failure> {
 
 fn stop(state: Option<&StateDirectory>, ids: &[String]) -> Result<(), Failure> {
     let ended = state
-        .map(|state| warm::stop(state, ids))
+        .map(|state| prewarmed::stop(state, ids))
         .transpose()?
         .unwrap_or_default();
     match ids.iter().find(|id| !ended.contains(id)) {

@@ -11,7 +11,7 @@
 
 mod support;
 #[allow(dead_code, reason = "other tests use the rest")]
-#[path = "keeper/world.rs"]
+#[path = "supervisor/world.rs"]
 mod world;
 
 use std::mem::MaybeUninit;
@@ -233,16 +233,16 @@ fn a_pause_freezes_the_group_and_asks_for_its_memory_and_a_resume_ends_it() {
         };
         let read = |file: &str| std::fs::read_to_string(group.join(file)).unwrap();
         let written = Written::to(group);
-        kept.keeper.pause().await.unwrap();
+        kept.supervisor.pause().await.unwrap();
         assert_eq!(read("cgroup.freeze").trim(), "1");
         assert!(read("cgroup.events").contains("frozen 1"), "{}", read("cgroup.events"));
         // Since Linux 5.19.
         let can_reclaim = group.join("memory.reclaim").exists();
         let expected = ["cgroup.freeze", "memory.reclaim"];
         assert_eq!(written.names(), expected[..1 + usize::from(can_reclaim)]);
-        assert!(kept.keeper.hello().await.unwrap().paused);
+        assert!(kept.supervisor.hello().await.unwrap().paused);
 
-        kept.keeper.resume().await.unwrap();
+        kept.supervisor.resume().await.unwrap();
         assert_eq!(read("cgroup.freeze").trim(), "0");
         assert!(read("cgroup.events").contains("frozen 0"), "{}", read("cgroup.events"));
         assert_eq!(kept.output("touch /tmp/go; echo alive").await, "alive\n");

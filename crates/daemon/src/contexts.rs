@@ -10,9 +10,9 @@ use offleash_interpreter::error::ContextError;
 use offleash_interpreter::language::Language;
 use offleash_interpreter::limits::Limits;
 use offleash_interpreter::process::{Ended, ProcessError, ProcessNews, ProcessStream, Processes, Running, Start};
-use offleash_manager::keeper::client::{ExecNews, ExecStream, Keeper};
-use offleash_manager::keeper::error::{KeeperError, reason};
-use offleash_manager::keeper::message::{Selector, StartExec};
+use offleash_manager::supervisor::client::{ExecNews, ExecStream, SupervisorClient};
+use offleash_manager::supervisor::error::{SupervisorError, reason};
+use offleash_manager::supervisor::message::{Selector, StartExec};
 
 use crate::host::SandboxHost;
 use crate::sandboxes::SandboxEntry;
@@ -119,7 +119,7 @@ impl ContextTable {
 }
 
 /// The contexts of the sandbox that `keeper` holds, in which every command has the variables of `env`.
-pub(crate) fn contexts_of(keeper: Keeper, env: BTreeMap<String, String>) -> SandboxContexts {
+pub(crate) fn contexts_of(keeper: SupervisorClient, env: BTreeMap<String, String>) -> SandboxContexts {
     let env = Arc::new(RwLock::new(Arc::new(env)));
     let processes = SandboxProcesses {
         keeper,
@@ -137,7 +137,7 @@ pub fn is_driver_tag(tag: Option<&str>) -> bool {
 /// The processes of a sandbox, with the variables that every command in it gets.
 #[derive(Debug, Clone)]
 pub struct SandboxProcesses {
-    keeper: Keeper,
+    keeper: SupervisorClient,
     env: Arc<RwLock<Environment>>,
     /// Whether copies of a zygote's process can be had.
     has_zygote: bool,
@@ -236,13 +236,13 @@ impl ProcessStream for SandboxStream {
     }
 }
 
-fn told(error: KeeperError) -> ProcessError {
+fn told(error: SupervisorError) -> ProcessError {
     match error {
-        KeeperError::Gone => ProcessError::Gone,
-        KeeperError::Paused => ProcessError::Paused,
-        KeeperError::NotFound | KeeperError::NotExecutable { .. } => ProcessError::NotFound,
-        KeeperError::NoProcess | KeeperError::InputClosed => ProcessError::Ended,
-        KeeperError::Directory { errno } => ProcessError::Directory {
+        SupervisorError::Gone => ProcessError::Gone,
+        SupervisorError::Paused => ProcessError::Paused,
+        SupervisorError::NotFound | SupervisorError::NotExecutable { .. } => ProcessError::NotFound,
+        SupervisorError::NoProcess | SupervisorError::InputClosed => ProcessError::Ended,
+        SupervisorError::Directory { errno } => ProcessError::Directory {
             reason: reason(errno).to_string(),
         },
         other => ProcessError::Other {

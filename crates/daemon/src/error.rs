@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use offleash_core::error::{ErrorKind, Explained};
-use offleash_manager::keeper::error::KeeperError;
+use offleash_manager::supervisor::error::SupervisorError;
 use offleash_manager::templates::TemplateError;
 use offleash_store::StateError;
 use offleash_sys::spawn::SpawnError;
@@ -182,7 +182,7 @@ pub enum DaemonError {
     Draining,
     /// The process that holds the sandbox failed, or did not answer.
     #[error("the sandbox's keeper failed: {tried}")]
-    Keeper {
+    SupervisorClient {
         /// What was asked of it.
         tried: &'static str,
         /// Why it failed.
@@ -240,19 +240,19 @@ impl DaemonError {
         let source = source.into();
         match shortage(&*source) {
             Some(what) => Self::Short { what, source },
-            None => Self::Keeper { tried, source },
+            None => Self::SupervisorClient { tried, source },
         }
     }
 
     /// What the refusal of a sandbox's keeper is to whoever asked the daemon.
-    pub(crate) fn of_keeper(tried: &'static str, id: &str, error: KeeperError) -> Self {
+    pub(crate) fn of_keeper(tried: &'static str, id: &str, error: SupervisorError) -> Self {
         match error {
-            KeeperError::Gone => Self::not_found(id),
-            KeeperError::Unsupported { operation } => Self::Unsupported {
+            SupervisorError::Gone => Self::not_found(id),
+            SupervisorError::Unsupported { operation } => Self::Unsupported {
                 what: tried.to_owned(),
                 why: format!("this machine cannot {operation}"),
             },
-            KeeperError::TrustStores(why) => {
+            SupervisorError::TrustStores(why) => {
                 let why = format!("keeps its trust stores from being extended, which headers in `rules` need: {why}");
                 Self::conflict(id, why)
             }
@@ -283,7 +283,7 @@ impl Explained for DaemonError {
             Self::Invalid { .. } => ErrorKind::Invalid,
             Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::Unauthorized | Self::Forbidden { .. } | Self::NotAllowed { .. } => ErrorKind::Denied,
-            Self::Keeper { .. } | Self::Host { .. } => ErrorKind::Internal,
+            Self::SupervisorClient { .. } | Self::Host { .. } => ErrorKind::Internal,
             Self::Store(source) => source.kind(),
             Self::State(source) => source.kind(),
         }
@@ -331,11 +331,11 @@ fn own_shortage(error: &(dyn std::error::Error + 'static)) -> Option<&'static st
         return missing(*errno);
     }
     match error.downcast_ref() {
-        Some(KeeperError::NotMade {
+        Some(SupervisorError::NotMade {
             kind: ErrorKind::Exhausted,
             ..
         }) => Some("disk space or memory"),
-        Some(KeeperError::File { errno, .. } | KeeperError::NotStarted { errno, .. }) => {
+        Some(SupervisorError::File { errno, .. } | SupervisorError::NotStarted { errno, .. }) => {
             missing(Errno::from_raw_os_error(*errno))
         }
         _ => None,
@@ -366,7 +366,7 @@ mod tests {
             step: "clone",
             errno: Errno::AGAIN,
         };
-        let io = KeeperError::Io {
+        let io = SupervisorError::Io {
             action: "connect to a keeper",
             source: errno(Errno::NFILE),
         };
@@ -385,13 +385,13 @@ mod tests {
             ),
             (DaemonError::keeper("make a sandbox", io), Some("file descriptors")),
             (DaemonError::host("start a keeper")(errno(Errno::ACCESS)), None),
-            (DaemonError::keeper("make a sandbox", KeeperError::Gone), None),
+            (DaemonError::keeper("make a sandbox", SupervisorError::Gone), None),
         ] {
             match (&error, what) {
                 (DaemonError::Short { what, .. }, Some(wanted)) if *what == wanted => {
                     assert_eq!(error.kind(), ErrorKind::Unavailable);
                 }
-                (DaemonError::Host { .. } | DaemonError::Keeper { .. }, None) => {}
+                (DaemonError::Host { .. } | DaemonError::SupervisorClient { .. }, None) => {}
                 _ => panic!("{error:?} instead of {what:?}"),
             }
         }

@@ -19,8 +19,8 @@ use offleash_interpreter::contexts::DEFAULT_CWD;
 use offleash_interpreter::error::ContextError;
 use offleash_interpreter::process::ProcessError;
 use offleash_interpreter::state::{Held, SaveOptions, SavedContext};
-use offleash_manager::keeper::error::KeeperError;
-use offleash_manager::keeper::order::MOST_FILES;
+use offleash_manager::supervisor::error::SupervisorError;
+use offleash_manager::supervisor::order::MOST_FILES;
 use offleash_planner::base::CopyOrder;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
@@ -554,6 +554,6 @@ fn left_out_by(error: &ContextError) -> Option<&'static str> {
     }
 }
 
-fn from_keeper(source: &SandboxEntry, error: KeeperError) -> DaemonError {
+fn from_keeper(source: &SandboxEntry, error: SupervisorError) -> DaemonError {
     DaemonError::of_keeper("fork a sandbox", source.name(), error)
 }

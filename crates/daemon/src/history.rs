@@ -6,9 +6,9 @@ use offleash_core::id::RunId;
 use offleash_core::log_level::LogLevel;
 use offleash_manager::clock::UnixMs;
 use offleash_manager::clock::now_ms;
-use offleash_manager::keeper::log::{self, Noted};
-use offleash_manager::keeper::message::Ended;
-use offleash_manager::keeper::order::ENDED;
+use offleash_manager::supervisor::log::{self, Noted};
+use offleash_manager::supervisor::message::Ended;
+use offleash_manager::supervisor::order::ENDED;
 use offleash_store::SandboxDirectories;
 use serde::{Deserialize, Serialize};
 
@@ -194,7 +194,7 @@ mod tests {
     use offleash_core::record::{LimitEffect, LimitHit, Usage};
 
     use super::*;
-    use offleash_manager::keeper::message::EndReason;
+    use offleash_manager::supervisor::message::EndReason;
 
     fn ended(reason: EndReason) -> Ended {
         Ended {
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(died(EndReason::Killed), "its keeper died");
         assert_eq!(
             died(EndReason::Failed("opening `/home/me/x`".to_owned())),
-            "its keeper failed"
+            "its supervisor failed"
         );
         let killed = EndCause::killed("killed by somebody");
         assert_eq!(killed.clone().with(Some(&ended(limit))), killed);

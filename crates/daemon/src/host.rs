@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use offleash_core::id::RunId;
 use offleash_core::text::Text;
-use offleash_manager::keeper::client::Keeper;
-use offleash_manager::keeper::log::Noted;
+use offleash_manager::supervisor::client::SupervisorClient;
+use offleash_manager::supervisor::log::Noted;
 use offleash_store::{DaemonLock, HostIdentity, SandboxDirectories, StateDirectory};
 
 use crate::error::DaemonError;
@@ -79,8 +79,8 @@ impl SandboxHost {
     }
 
     /// The keeper of a sandbox, whether or not it lives.
-    pub(crate) fn keeper(&self, id: &RunId) -> Keeper {
-        Keeper::in_directory(&self.directories.path_of(id))
+    pub(crate) fn keeper(&self, id: &RunId) -> SupervisorClient {
+        SupervisorClient::in_directory(&self.directories.path_of(id))
     }
 
     /// Makes the directory of a sandbox, and starts its keeper, unless one was started before and waits.

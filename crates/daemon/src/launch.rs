@@ -1,6 +1,6 @@
-//! Starts keepers and hears of their end.
+//! Starts supervisors and hears of their end.
 //!
-//! A keeper gets nothing of the daemon but its order and two pipes, and its own session, so that it outlives the daemon
+//! A supervisor gets nothing of the daemon but its order and two pipes, and its own session, so that it outlives the daemon
 //! and whatever ends that. It does nothing before it has read the whole order: one whose daemon dies before finds the
 //! end of its input and goes. So it can be started before it is known for which sandbox.
 
@@ -27,18 +27,18 @@ use tokio::time::timeout;
 
 use crate::error::DaemonError;
 use offleash_manager::frames::{frame, only, order_file};
-use offleash_manager::keeper::answer::{Answer, Made};
-use offleash_manager::keeper::order::SandboxOrder;
 use offleash_manager::roles::{RemoveOrder, SupervisorRole};
+use offleash_manager::supervisor::answer::{LaunchAnswer, MadeSandbox};
+use offleash_manager::supervisor::order::SupervisorOrder;
 
 /// This program, even when its file was replaced or removed.
 pub(crate) const OWN_PROGRAM: &str = "/proc/self/exe";
-/// When it may be worth a try again after a keeper took too long.
+/// When it may be worth a try again after a supervisor took too long.
 const RETRY: Duration = Duration::from_secs(5);
-/// Longest answer of a keeper to its order.
+/// Longest answer of a supervisor to its order.
 const LONGEST_ANSWER: u64 = 64 * 1024;
 
-/// A keeper that was started and waits for its order.
+/// A supervisor that was started and waits for its order.
 #[derive(Debug)]
 pub(crate) struct Started {
     pub(crate) process: KeeperProcess,
@@ -52,7 +52,7 @@ pub(crate) struct Process {
     pidfd: OwnedFd,
 }
 
-/// Variables of the daemon that a keeper has too: where the certificate authorities of the machine are, which a gateway
+/// Variables of the daemon that a supervisor has too: where the certificate authorities of the machine are, which a gateway
 /// that opens TLS trusts.
 const PASSED_ON: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
 
@@ -61,7 +61,7 @@ fn passed_on() -> Vec<(Vec<u8>, Vec<u8>)> {
     PASSED_ON.iter().filter_map(value).collect()
 }
 
-/// Starts a keeper; answers its process twice, once for whoever watches it. Blocks for a moment.
+/// Starts a supervisor; answers its process twice, once for whoever watches it. Blocks for a moment.
 ///
 /// # Errors
 /// What the kernel refused; there is no keeper then.
@@ -118,7 +118,7 @@ fn hold(pid: Pid) -> io::Result<(u64, Process, Process)> {
     let process = Process { pidfd };
     let watched = process.again()?;
     let start_ticks = start_ticks(pid.as_raw_pid())?;
-    let start_ticks = start_ticks.ok_or_else(|| io::Error::other("the keeper ended at once"))?;
+    let start_ticks = start_ticks.ok_or_else(|| io::Error::other("the supervisor ended at once"))?;
     Ok((start_ticks, process, watched))
 }
 
@@ -143,11 +143,11 @@ pub(crate) fn remove_layer(program: Option<&Path>, state: &Path, id: &RunId) -> 
 }
 
 impl Started {
-    /// Gives the keeper its order and waits until it has made the sandbox.
+    /// Gives the supervisor its order and waits until it has made the sandbox.
     ///
     /// # Errors
     /// Why it has not; `Overloaded` when it took longer than `patience`.
-    pub(crate) async fn give(self, order: &SandboxOrder, patience: Duration) -> Result<Made, DaemonError> {
+    pub(crate) async fn give(self, order: &SupervisorOrder, patience: Duration) -> Result<MadeSandbox, DaemonError> {
         let answered = timeout(patience, self.ask(order)).await;
         let answer = answered
             .map_err(|_| DaemonError::Overloaded {
@@ -160,7 +160,7 @@ impl Started {
             .map_err(|error| DaemonError::keeper("make a sandbox", error))
     }
 
-    async fn ask(self, order: &SandboxOrder) -> io::Result<Answer> {
+    async fn ask(self, order: &SupervisorOrder) -> io::Result<LaunchAnswer> {
         for end in [&self.order, &self.answer] {
             rustix::io::ioctl_fionbio(end, true)?;
         }
@@ -231,7 +231,7 @@ impl Process {
         Ok(ended.reap())
     }
 
-    /// How it ended. A keeper that an earlier daemon started is somebody else's to reap.
+    /// How it ended. A supervisor that an earlier daemon started is somebody else's to reap.
     fn reap(&self) -> Option<WaitIdStatus> {
         rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED).ok()?
     }
@@ -255,7 +255,7 @@ mod tests {
     use offleash_core::spec::Descent;
 
     use super::*;
-    use offleash_manager::keeper::order::{LimitsOrder, NetworkOrder, Template};
+    use offleash_manager::supervisor::order::{LimitsOrder, NetworkOrder, Template};
 
     #[test]
     fn a_process_is_told_from_a_later_one_of_the_same_number() {
@@ -296,8 +296,8 @@ mod tests {
         assert!(matches!(made, Err(DaemonError::Overloaded { .. })), "{made:?}");
     }
 
-    fn some_order() -> SandboxOrder {
-        SandboxOrder {
+    fn some_order() -> SupervisorOrder {
+        SupervisorOrder {
             id: "isomething".parse().unwrap(),
             state: Text(Vec::new()),
             directory: Text(Vec::new()),

@@ -27,14 +27,14 @@ use tokio::time::timeout;
 use crate::contexts::{SandboxContexts, contexts_of};
 use crate::launch::{OWN_PROGRAM, Process};
 use offleash_manager::frames::{only, order_file, texts};
-use offleash_manager::keeper::answer::{Answer, Made};
-use offleash_manager::keeper::client::Keeper;
-use offleash_manager::keeper::error::KeeperError;
-use offleash_manager::keeper::message::{EndReason, Ended};
-use offleash_manager::keeper::order::ENDED;
-use offleash_manager::keeper::own::LocalOrder;
 use offleash_manager::lifecycle::{ManagerError, new_id, open_state};
 use offleash_manager::roles::SupervisorRole;
+use offleash_manager::supervisor::answer::{LaunchAnswer, MadeSandbox};
+use offleash_manager::supervisor::client::SupervisorClient;
+use offleash_manager::supervisor::error::SupervisorError;
+use offleash_manager::supervisor::local::LocalOrder;
+use offleash_manager::supervisor::message::{EndReason, Ended};
+use offleash_manager::supervisor::order::ENDED;
 
 /// How long making a sandbox may take.
 const MAKE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -78,7 +78,7 @@ pub struct LocalSandbox {
     /// Its id.
     pub id: String,
     /// What holds it.
-    pub keeper: Keeper,
+    pub keeper: SupervisorClient,
     /// The contexts of code in it.
     pub contexts: Arc<SandboxContexts>,
     /// Where commands start, inside.
@@ -222,9 +222,9 @@ impl LocalSandboxes {
             }
         };
         match answer {
-            Answer::Made(made) => {
-                let Made { cwd, notes, .. } = *made;
-                let keeper = Keeper::in_directory(directory);
+            LaunchAnswer::Made(made) => {
+                let MadeSandbox { cwd, notes, .. } = *made;
+                let keeper = SupervisorClient::in_directory(directory);
                 let cwd = cwd.as_os_str().to_string_lossy().into_owned();
                 let contexts = contexts_of(keeper.clone(), BTreeMap::new()).working_in(cwd.clone());
                 let sandbox = LocalSandbox {
@@ -236,7 +236,7 @@ impl LocalSandboxes {
                 };
                 Ok((sandbox, process))
             }
-            Answer::NotMade { kind, message, hint } => {
+            LaunchAnswer::NotMade { kind, message, hint } => {
                 let _reaped = process.ended().await;
                 Err(LocalError::NotMade { kind, message, hint })
             }
@@ -314,7 +314,7 @@ impl LocalSandboxes {
         let own = self.all().remove(id);
         let own = own.ok_or_else(|| LocalError::NotFound(id.chars().take(60).collect()))?;
         match own.sandbox.keeper.kill().await {
-            Ok(_) | Err(KeeperError::Gone | KeeperError::Timeout { .. }) => {}
+            Ok(_) | Err(SupervisorError::Gone | SupervisorError::Timeout { .. }) => {}
             Err(_) => {
                 let _killed = own.process.end();
             }
@@ -337,7 +337,7 @@ impl LocalSandboxes {
     }
 }
 
-async fn read(answer: OwnedFd) -> io::Result<Answer> {
+async fn read(answer: OwnedFd) -> io::Result<LaunchAnswer> {
     rustix::io::ioctl_fionbio(&answer, true)?;
     let mut text = Vec::new();
     let answer = pipe::Receiver::from_owned_fd(answer)?;

@@ -12,8 +12,8 @@ use offleash_core::spec::Descent;
 use offleash_core::template::PythonModule;
 use offleash_core::units::{Bytes, CpuCount};
 use offleash_manager::clock::{after, own_ms};
-use offleash_manager::keeper::answer::Made;
-use offleash_manager::keeper::order::{LimitsOrder, SandboxOrder};
+use offleash_manager::supervisor::answer::MadeSandbox;
+use offleash_manager::supervisor::order::{LimitsOrder, SupervisorOrder};
 use offleash_store::HeldTemplate;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -243,7 +243,7 @@ impl SandboxMaker {
                 .apply(vec![Change::AddSandbox(Box::new(row))])
                 .await?;
         }
-        let order = SandboxOrder {
+        let order = SupervisorOrder {
             descent: self.zygotes.descent(&entry.origin()),
             wants_copy,
             is_copied,
@@ -269,7 +269,7 @@ impl SandboxMaker {
         &self,
         entry: &SandboxEntry,
         spec: Option<&CreateSpec>,
-        Made { hello, descent, .. }: Made,
+        MadeSandbox { hello, descent, .. }: MadeSandbox,
     ) -> Result<(), DaemonError> {
         let specification = Specification {
             zygote: descent.zygote(),
@@ -313,7 +313,7 @@ impl SandboxMaker {
         self.ender.discard(entry).await;
     }
 
-    fn sandbox_order(&self, entry: &SandboxEntry) -> Result<SandboxOrder, DaemonError> {
+    fn sandbox_order(&self, entry: &SandboxEntry) -> Result<SupervisorOrder, DaemonError> {
         let (host, config) = (&self.core.host, &self.config);
         let specification = entry.specification();
         let SandboxLimits {
@@ -322,7 +322,7 @@ impl SandboxMaker {
             disk_mib,
             pids,
         } = specification.limits;
-        Ok(SandboxOrder {
+        Ok(SupervisorOrder {
             id: entry.id().clone(),
             state: host.state_text(),
             directory: host.directory_text(entry.id()),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use offleash_manager::clock::now_ms;
-use offleash_manager::keeper::message::KeeperUsage;
+use offleash_manager::supervisor::message::SupervisorUsage;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -73,7 +73,7 @@ impl UsageSampler {
         marks
     }
 
-    fn note(&self, entry: &SandboxEntry, usage: &KeeperUsage, before: Option<CpuMark>, when: Instant) {
+    fn note(&self, entry: &SandboxEntry, usage: &SupervisorUsage, before: Option<CpuMark>, when: Instant) {
         let at_ms = now_ms();
         let every = self.every.as_millis().max(1);
         self.core.registry.submit_droppable(Change::AddMetric {
@@ -89,7 +89,7 @@ impl UsageSampler {
     }
 }
 
-pub(crate) fn row_of(usage: &KeeperUsage, at_ms: i64, cpu_used_pct: f64) -> MetricRow {
+pub(crate) fn row_of(usage: &SupervisorUsage, at_ms: i64, cpu_used_pct: f64) -> MetricRow {
     MetricRow {
         at_ms,
         cpu_milli: u32::try_from(usage.cpus_millis).unwrap_or(u32::MAX),

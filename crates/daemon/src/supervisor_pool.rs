@@ -1,4 +1,4 @@
-//! Keepers that were started before anybody asked for a sandbox, and wait for an order.
+//! Supervisors that were started before anybody asked for a sandbox, and wait for an order.
 //!
 //! Starting one takes as long as many of the steps by which it makes a sandbox. What waits is a process that knows of no
 //! sandbox, holds nothing of the host's and ends when the daemon does. There is one for as long as sandboxes are asked
@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::jobs::blocking;
 use crate::launch::{self, Process, Started};
 
-/// How long after a sandbox was asked for the next keeper is started: what follows at once is not to wait for that.
+/// How long after a sandbox was asked for the next supervisor is started: what follows at once is not to wait for that.
 const AFTER: Duration = Duration::from_millis(25);
 /// How long one waits for an order. Then nobody is expected to ask for a sandbox soon.
 const WAITS: Duration = Duration::from_secs(60);
@@ -32,7 +32,7 @@ struct PoolState {
     closed: bool,
 }
 
-/// A keeper that waits. It is ended when it is dropped.
+/// A supervisor that waits. It is ended when it is dropped.
 #[derive(Debug)]
 pub(crate) struct WaitingSupervisor {
     /// Taken when it becomes the keeper of a sandbox.
@@ -125,7 +125,7 @@ pub(crate) fn take(pool: &Arc<SupervisorPool>, program: Option<&Path>) -> Option
 mod tests {
     use super::*;
 
-    /// A program in place of a keeper: it writes as long as somebody reads that.
+    /// A program in place of a supervisor: it writes as long as somebody reads that.
     const WAITS: &str = "/usr/bin/yes";
 
     fn waiting() -> (WaitingSupervisor, i32) {

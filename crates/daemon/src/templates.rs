@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use offleash_core::template::{CODE_INTERPRETER, MCP_GATEWAY, Recipe, TemplateName};
 use offleash_core::text::Text;
-use offleash_manager::keeper::order::Template;
+use offleash_manager::supervisor::order::Template;
 use offleash_manager::templates::{self, BuildEvent, BuildOrder, BuildWatcher, TemplateListing};
 use offleash_store::{HeldTemplate, Taken, remove_directory};
 use tokio::sync::watch;

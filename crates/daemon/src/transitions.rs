@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use offleash_core::log_level::LogLevel;
 use offleash_manager::clock::{after, from_ms, now_ms};
-use offleash_manager::keeper::client::Keeper;
-use offleash_manager::keeper::error::KeeperError;
+use offleash_manager::supervisor::client::SupervisorClient;
+use offleash_manager::supervisor::error::SupervisorError;
 use tokio::time::timeout;
 
 use crate::admission::AdmissionControl;
@@ -260,7 +260,7 @@ impl SandboxChanger {
         self: &Arc<Self>,
         id: &str,
         when_paused: WhenPaused,
-    ) -> Result<(Arc<SandboxEntry>, Keeper), DaemonError> {
+    ) -> Result<(Arc<SandboxEntry>, SupervisorClient), DaemonError> {
         let known = |entry: &Arc<SandboxEntry>| entry.visible_state().is_some();
         let found = self.core.sandboxes.get(id).filter(known);
         let entry = found.ok_or_else(|| DaemonError::not_found(id))?;
@@ -293,7 +293,7 @@ impl SandboxChanger {
         let asked = async { keeper.files(None).await?.stat(b"/").await };
         match timeout(GUEST_TIMEOUT, asked).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(KeeperError::Gone)) => Err(DaemonError::not_found(entry.name())),
+            Ok(Err(SupervisorError::Gone)) => Err(DaemonError::not_found(entry.name())),
             Ok(Err(_)) | Err(_) => Err(DaemonError::GuestUnresponsive {
                 id: entry.name().to_owned(),
             }),

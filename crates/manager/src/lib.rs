@@ -10,15 +10,15 @@ pub mod changes;
 pub mod clock;
 pub mod frames;
 pub mod images;
-pub mod keeper;
 pub mod lifecycle;
 mod output_tail;
+pub mod prewarmed;
 pub mod probe;
 pub mod roles;
 pub mod run_client;
 mod sandbox_loop;
+pub mod supervisor;
 pub mod templates;
-pub mod warm;
 
 /// The process of a gateway: what this program is under the name [`gateway_process::PROCESS_NAME`].
 pub use offleash_gateway::process as gateway_process;

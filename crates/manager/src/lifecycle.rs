@@ -8,7 +8,7 @@ pub(crate) mod making;
 mod network;
 mod own_root;
 mod preload;
-mod prepared;
+mod prewarmed;
 mod published;
 mod report;
 mod secrets;
@@ -36,12 +36,12 @@ pub(crate) use self::kept::{KeptSandbox, record_kept};
 pub use self::level::choose as choose_level;
 use self::making::{
     CallerEnvironment, HeldSandbox, LaunchSpec, PlannedCommand, RunningSandbox, SandboxMaking, SandboxSetup,
-    StateSource, Unmade,
+    StateSource, UnmadeSandbox,
 };
 pub use self::network::{ConnectAnswer, explain_connect};
 pub(crate) use self::network::{loss, stores, way_out};
 use self::own_root::OwnRoot;
-pub use self::prepared::{Checked, Prepared, Remains};
+pub use self::prewarmed::{CheckedRun, MountRemains, PrewarmedSandbox};
 use self::published::PublishedPorts;
 pub use self::secrets::SecretsError;
 use crate::capture::Capture;
@@ -125,8 +125,8 @@ pub fn run(request: &RunRequest, io: &mut dyn ExecIo) -> Result<RunReport, Manag
         mut tending,
     } = match making.make(planned) {
         Ok(held) => held,
-        Err(Unmade { error, setup: None }) => return Err(error),
-        Err(Unmade {
+        Err(UnmadeSandbox { error, setup: None }) => return Err(error),
+        Err(UnmadeSandbox {
             error,
             setup: Some(setup),
         }) => return conclude(request, *setup, Err(error)),
@@ -142,7 +142,7 @@ pub fn run(request: &RunRequest, io: &mut dyn ExecIo) -> Result<RunReport, Manag
 fn conclude(
     request: &RunRequest,
     setup: SandboxSetup,
-    outcome: Result<(Executed, Enforcement), ManagerError>,
+    outcome: Result<(ExecutedRun, Enforcement), ManagerError>,
 ) -> Result<RunReport, ManagerError> {
     let mut ended = setup.end();
     let (executed, enforcement) = match outcome {
@@ -242,7 +242,7 @@ fn finish_crashed(state: &StateDirectory) -> Result<(), ManagerError> {
 /// # Errors
 /// When the machine does not let its level be had.
 pub(crate) fn ids_of_own_root(spec: &SandboxSpec) -> Result<IdChoice, ManagerError> {
-    Ok(level::Chosen::prepare(spec, &new_id()?)?.ids())
+    Ok(level::ChosenLevel::prepare(spec, &new_id()?)?.ids())
 }
 
 /// The id of a new run: now, and 64 random bits.
@@ -266,7 +266,7 @@ pub fn new_id() -> Result<RunId, ManagerError> {
 
 /// What came of an execution.
 #[derive(Debug)]
-struct Executed {
+struct ExecutedRun {
     outcome: RunOutcome,
     last: Final,
     network: Option<NetworkUse>,
@@ -281,7 +281,7 @@ fn carry_out(
     running: &mut RunningSandbox,
     chore: &mut dyn FnMut() -> bool,
     io: &mut dyn ExecIo,
-) -> Result<(Executed, Enforcement), ManagerError> {
+) -> Result<(ExecutedRun, Enforcement), ManagerError> {
     setup.outside.news().iter().for_each(|line| io.note(line));
     let more = std::mem::take(&mut setup.outside.secrets.variables);
     let command = setup.command_of(request, &setup.basis, more)?;
@@ -304,7 +304,7 @@ fn carry_out(
         network::told(account, std::mem::take(&mut setup.outside.published))
     });
     let enforcement = setup.enforcement(&*running.sandbox);
-    let executed = Executed {
+    let executed = ExecutedRun {
         outcome,
         last,
         network,
@@ -395,7 +395,7 @@ impl SandboxSetup {
 }
 
 /// What became of the changes of a run that is over.
-struct Settled {
+struct SettledChanges {
     changes: Option<ChangeSummary>,
     /// Why they could not be read or kept.
     unkept: Option<RunError>,
@@ -406,8 +406,8 @@ struct Settled {
 impl EndedSandbox {
     /// Keeps or writes back what was changed in the workspace; what is more than a limit allows (`exceeded`) is not written
     /// back. What was done to its files must not keep a run out of the record and the log.
-    fn settle(&mut self, exceeded: Option<LimitName>) -> Settled {
-        let mut settled = Settled {
+    fn settle(&mut self, exceeded: Option<LimitName>) -> SettledChanges {
+        let mut settled = SettledChanges {
             changes: None,
             unkept: None,
             held_back: None,

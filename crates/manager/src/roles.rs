@@ -88,6 +88,6 @@ mod tests {
         for role in SupervisorRole::ALL {
             assert_eq!(SupervisorRole::of(role.word()), Some(role));
         }
-        assert_eq!(SupervisorRole::of("keeper"), None);
+        assert_eq!(SupervisorRole::of("supervisor"), None);
     }
 }

@@ -2,7 +2,7 @@
 //! turn.
 //!
 //! Who uses the sandbox is a [`SandboxClient`]: the streams of a run ([`crate::run_client`]), programs at a socket
-//! (`keeper::serve`), runs that may take it over (`lifecycle::prepared`). One thread, which waits with poll.
+//! (`supervisor::serve`), runs that may take it over (`lifecycle::prepared`). One thread, which waits with poll.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};

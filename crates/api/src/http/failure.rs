@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::StatusCode;
 use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_daemon::DaemonError;
-use offleash_manager::keeper::error::KeeperError;
+use offleash_manager::supervisor::error::SupervisorError;
 
 use crate::http::answer::ApiRefusal;
 use crate::journal::{Event, Journal};
@@ -51,7 +51,7 @@ pub(crate) fn is_ours(status: StatusCode) -> bool {
 }
 
 /// What a client is told when the process that holds a sandbox says no.
-pub(crate) fn refusal_of_keeper(journal: &dyn Journal, told: &str, error: &KeeperError) -> ApiRefusal {
+pub(crate) fn refusal_of_keeper(journal: &dyn Journal, told: &str, error: &SupervisorError) -> ApiRefusal {
     let status = of_kind(error.kind());
     if is_ours(status) {
         record(journal, told, error);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use offleash_daemon::{CarriedContexts, SandboxContexts};
-use offleash_manager::keeper::client::Keeper;
+use offleash_manager::supervisor::client::SupervisorClient;
 
 use super::failure::ToolError;
 
@@ -15,7 +15,7 @@ use super::failure::ToolError;
 #[derive(Debug, Clone)]
 pub(super) struct OpenedSandbox {
     pub(super) id: String,
-    pub(super) keeper: Keeper,
+    pub(super) keeper: SupervisorClient,
     pub(super) contexts: Arc<SandboxContexts>,
     /// Variables that every command gets.
     pub(super) env: BTreeMap<String, String>,

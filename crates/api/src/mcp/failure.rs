@@ -7,7 +7,7 @@ use offleash_daemon::DaemonError;
 use offleash_daemon::local::LocalError;
 use offleash_interpreter::error::ContextError;
 use offleash_interpreter::process::ProcessError;
-use offleash_manager::keeper::error::KeeperError;
+use offleash_manager::supervisor::error::SupervisorError;
 
 /// An error of a tool: what a model is told.
 #[derive(Debug)]
@@ -76,12 +76,12 @@ impl ToolError {
     }
 }
 
-impl From<KeeperError> for ToolError {
-    fn from(error: KeeperError) -> Self {
+impl From<SupervisorError> for ToolError {
+    fn from(error: SupervisorError) -> Self {
         match error {
-            KeeperError::Gone => Self::gone(None),
+            SupervisorError::Gone => Self::gone(None),
             // What went wrong is the sandbox's own, and no secret.
-            KeeperError::NotStarted { .. } => Self::new(error.to_string()),
+            SupervisorError::NotStarted { .. } => Self::new(error.to_string()),
             error => Self::of(error),
         }
     }
@@ -90,7 +90,7 @@ impl From<KeeperError> for ToolError {
 impl From<ContextError> for ToolError {
     fn from(error: ContextError) -> Self {
         match error {
-            ContextError::Process(ProcessError::Gone) => KeeperError::Gone.into(),
+            ContextError::Process(ProcessError::Gone) => SupervisorError::Gone.into(),
             error => Self::of(error),
         }
     }

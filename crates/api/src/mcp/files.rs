@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use data_encoding::{BASE64, BASE64_MIME_PERMISSIVE};
-use offleash_manager::keeper::error::KeeperError;
+use offleash_manager::supervisor::error::SupervisorError;
 use offleash_protocol::files::Entry;
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 
@@ -33,11 +33,11 @@ pub(super) fn path(sandbox: &OpenedSandbox, path: &str) -> Vec<u8> {
     Path::new(&sandbox.cwd).join(path).into_os_string().into_encoded_bytes()
 }
 
-fn failed(tried: &str, path: &str) -> impl FnOnce(KeeperError) -> ToolError {
+fn failed(tried: &str, path: &str) -> impl FnOnce(SupervisorError) -> ToolError {
     let shown: String = path.chars().take(200).collect();
     let tried = format!("{tried} `{}`", shown.escape_debug());
     move |error| {
-        let is_gone = matches!(error, KeeperError::Gone);
+        let is_gone = matches!(error, SupervisorError::Gone);
         let error = ToolError::from(error);
         if is_gone { error } else { error.while_trying(tried) }
     }
@@ -49,7 +49,7 @@ pub(super) async fn bytes(
     path: &[u8],
     offset: u64,
     most: u64,
-) -> Result<(Vec<u8>, u64), KeeperError> {
+) -> Result<(Vec<u8>, u64), SupervisorError> {
     let mut channel = sandbox.keeper.files(None).await?;
     let mut reader = channel.read(path, offset, Some(most)).await?;
     let size = reader.entry().size;
@@ -151,7 +151,7 @@ pub(super) async fn entries(
     path: &[u8],
     depth: u32,
     most: usize,
-) -> Result<(Vec<Entry>, bool), KeeperError> {
+) -> Result<(Vec<Entry>, bool), SupervisorError> {
     let mut channel = sandbox.keeper.files(None).await?;
     let mut listing = channel.list(path, depth).await?;
     let mut entries: Vec<Entry> = Vec::new();

@@ -2,7 +2,7 @@
 
 use data_encoding::BASE64;
 use offleash_core::error::{ErrorKind, Explained as _};
-use offleash_manager::keeper::error::KeeperError;
+use offleash_manager::supervisor::error::SupervisorError;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 use rmcp::model::{ErrorData, ReadResourceResult, Resource, ResourceContents, ResourceTemplate};
 
@@ -93,7 +93,7 @@ pub(super) async fn read<B: SandboxBacking>(
     let sandbox = session.open(id).await.map_err(told)?;
     // One byte more tells whether there is more.
     let read = files::bytes(&sandbox, &path, 0, MAX_BYTES + 1).await;
-    let (bytes, size) = read.map_err(|error: KeeperError| match error.kind() {
+    let (bytes, size) = read.map_err(|error: SupervisorError| match error.kind() {
         ErrorKind::NotFound => not_found(&error.to_string()),
         _ => told(error.into()),
     })?;

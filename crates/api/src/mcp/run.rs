@@ -7,9 +7,9 @@ use offleash_core::units::Bytes;
 use offleash_interpreter::cell::Cell;
 use offleash_interpreter::contexts::ContextInfo;
 use offleash_interpreter::error::ContextError;
-use offleash_manager::keeper::client::ExecNews;
-use offleash_manager::keeper::error::KeeperError;
-use offleash_manager::keeper::message::{Selector, StartExec};
+use offleash_manager::supervisor::client::ExecNews;
+use offleash_manager::supervisor::error::SupervisorError;
+use offleash_manager::supervisor::message::{Selector, StartExec};
 use rmcp::RoleServer;
 use rmcp::model::CallToolResult;
 use rmcp::service::RequestContext;
@@ -100,7 +100,7 @@ pub(super) async fn code(
                 TruncatedPart::Results => format!("[values beyond {limit} bytes are lost]"),
             }),
             Some(RenderedEvent::End(end)) => break end,
-            None => return Err(KeeperError::Gone.into()),
+            None => return Err(SupervisorError::Gone.into()),
         }
     };
     if let Some(line) = told(end, most)? {
@@ -233,7 +233,7 @@ pub(super) async fn command(
             ));
             true
         }
-        ExecEnd::NotStarted(_) | ExecEnd::Lost => return Err(KeeperError::Gone.into()),
+        ExecEnd::NotStarted(_) | ExecEnd::Lost => return Err(SupervisorError::Gone.into()),
     };
     refusals.tell(sandbox, &mut outcome).await;
     Ok(result(outcome, failed))

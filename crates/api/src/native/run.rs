@@ -6,9 +6,9 @@ use std::time::Instant;
 use http::{Response, StatusCode};
 use offleash_core::exec::{ExecEnd, OutputStream};
 use offleash_daemon::{Caller, CreateRequest, Daemon};
-use offleash_manager::keeper::client::{ExecNews, ExecStream, Keeper};
-use offleash_manager::keeper::error::KeeperError;
-use offleash_manager::keeper::message::{Selector, StartExec};
+use offleash_manager::supervisor::client::{ExecNews, ExecStream, SupervisorClient};
+use offleash_manager::supervisor::error::SupervisorError;
+use offleash_manager::supervisor::message::{Selector, StartExec};
 
 use super::cells::some_time;
 use super::sandboxes;
@@ -71,7 +71,7 @@ pub(crate) async fn run_in(
     let keeper = daemon.keeper(id).await.map_err(|error| asked.refused(&error))?;
     let outcome = executed(&keeper, exec, input)
         .await
-        .map_err(|error| RunFailure::Keeper(error).told(asked))?;
+        .map_err(|error| RunFailure::Supervisor(error).told(asked))?;
     Ok(answered(id.to_owned(), true, outcome))
 }
 
@@ -79,14 +79,14 @@ pub(crate) async fn run_in(
 #[derive(Debug)]
 enum RunFailure {
     Daemon(offleash_daemon::DaemonError),
-    Keeper(KeeperError),
+    Supervisor(SupervisorError),
 }
 
 impl RunFailure {
     fn told(&self, asked: &ApiRequest<'_>) -> ApiRefusal {
         let error = match self {
             Self::Daemon(error) => return asked.refused(error),
-            Self::Keeper(error) => error,
+            Self::Supervisor(error) => error,
         };
         failure::refusal_of_keeper(asked.journal(), "the command was not run", error)
     }
@@ -109,7 +109,7 @@ async fn made_and_run(
         Ok(keeper) => {
             let executed = executed(&keeper, exec, input);
             let executed = trace::of(SpanOperation::Exec, executed, |_| id.clone()).await;
-            executed.map_err(RunFailure::Keeper)
+            executed.map_err(RunFailure::Supervisor)
         }
         Err(error) => Err(RunFailure::Daemon(error)),
     };
@@ -173,7 +173,11 @@ fn with_env(mut exec: StartExec, env: BTreeMap<String, String>) -> StartExec {
 }
 
 /// Runs a command and waits for its end.
-async fn executed(keeper: &Keeper, exec: StartExec, input: Option<Vec<u8>>) -> Result<RunOutcome, KeeperError> {
+async fn executed(
+    keeper: &SupervisorClient,
+    exec: StartExec,
+    input: Option<Vec<u8>>,
+) -> Result<RunOutcome, SupervisorError> {
     let began = Instant::now();
     let mut stream = match keeper.start(exec).await {
         Ok(stream) => stream,
@@ -195,10 +199,10 @@ async fn executed(keeper: &Keeper, exec: StartExec, input: Option<Vec<u8>>) -> R
     Ok(outcome)
 }
 
-async fn outcome(stream: &mut ExecStream) -> Result<RunOutcome, KeeperError> {
+async fn outcome(stream: &mut ExecStream) -> Result<RunOutcome, SupervisorError> {
     let mut outcome = RunOutcome::default();
     loop {
-        match stream.next().await?.ok_or(KeeperError::Gone)? {
+        match stream.next().await?.ok_or(SupervisorError::Gone)? {
             ExecNews::Output { stream, bytes } => outcome.take(stream, &bytes),
             ExecNews::TimedOut => outcome.timed_out = true,
             ExecNews::Ended(ExecEnd::Exited { code }) => {
@@ -214,14 +218,14 @@ async fn outcome(stream: &mut ExecStream) -> Result<RunOutcome, KeeperError> {
                 outcome.out_of_memory = true;
                 return Ok(outcome);
             }
-            ExecNews::Ended(ExecEnd::NotStarted(_) | ExecEnd::Lost) => return Err(KeeperError::Gone),
+            ExecNews::Ended(ExecEnd::NotStarted(_) | ExecEnd::Lost) => return Err(SupervisorError::Gone),
         }
     }
 }
 
 impl RunOutcome {
     /// What a shell says of a command that is not there or cannot be executed; every other error stays one.
-    fn of_no_command(error: KeeperError) -> Result<Self, KeeperError> {
+    fn of_no_command(error: SupervisorError) -> Result<Self, SupervisorError> {
         let Some(code) = error.exit_code() else {
             return Err(error);
         };

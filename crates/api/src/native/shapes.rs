@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use offleash_daemon::{EventKind, KeyRow, Quota, SandboxView};
-use offleash_manager::keeper::message::KeeperUsage;
+use offleash_manager::supervisor::message::SupervisorUsage;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -437,8 +437,8 @@ impl From<SandboxView> for SandboxAnswer {
     }
 }
 
-impl From<KeeperUsage> for SandboxUsage {
-    fn from(usage: KeeperUsage) -> Self {
+impl From<SupervisorUsage> for SandboxUsage {
+    fn from(usage: SupervisorUsage) -> Self {
         Self {
             cpu_us: usage.cpu_us,
             memory_bytes: usage.memory_bytes,

@@ -18,7 +18,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use offleash_daemon::{AccessRules, Daemon, DaemonError, VisibleState as SandboxState};
-use offleash_manager::keeper::error::KeeperError;
+use offleash_manager::supervisor::error::SupervisorError;
 use serde::Serialize;
 use subtle::ConstantTimeEq as _;
 use tokio::sync::Semaphore;
@@ -284,12 +284,12 @@ impl TrafficService {
         }
     }
 
-    fn no_port(&self, error: &KeeperError) -> TrafficRefusal {
+    fn no_port(&self, error: &SupervisorError) -> TrafficRefusal {
         match error {
-            KeeperError::PortClosed => TrafficRefusal::PortClosed,
-            KeeperError::Gone => TrafficRefusal::NotFound,
-            KeeperError::Paused => TrafficRefusal::Changing,
-            KeeperError::Exhausted { .. } => TrafficRefusal::Full,
+            SupervisorError::PortClosed => TrafficRefusal::PortClosed,
+            SupervisorError::Gone => TrafficRefusal::NotFound,
+            SupervisorError::Paused => TrafficRefusal::Changing,
+            SupervisorError::Exhausted { .. } => TrafficRefusal::Full,
             _ => {
                 failure::record(&*self.journal, "The sandbox cannot be reached", error);
                 TrafficRefusal::Failed

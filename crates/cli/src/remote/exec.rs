@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::args::ExecArgs;
 use crate::failure::Failure;
-use crate::terminal::{Destination, Prompt, TerminalDoor};
+use crate::terminal::{Destination, Prompt, TerminalIo};
 
 /// The signals that ask first and kill when they come again.
 const SIGHUP: i32 = 1;
@@ -33,7 +33,7 @@ pub(super) fn exec(client: &Client, arguments: ExecArgs) -> Result<ExitCode, Fai
     let program = Text::from(arguments.command.first().map(String::as_str).unwrap_or_default());
     let tty = arguments
         .tty
-        .then(|| TerminalDoor::size().unwrap_or(TerminalSize { rows: 24, columns: 80 }));
+        .then(|| TerminalIo::size().unwrap_or(TerminalSize { rows: 24, columns: 80 }));
     let start = ExecStart {
         argv: arguments.command,
         env,
@@ -46,7 +46,7 @@ pub(super) fn exec(client: &Client, arguments: ExecArgs) -> Result<ExitCode, Fai
     // First, because signals are waited for only by threads that were started afterwards; others would end of them.
     // Keys that are not passed on stay those of this terminal, so that Ctrl-C is a signal here.
     let takes_keys = arguments.tty && arguments.interactive;
-    let mut door = TerminalDoor::open(Destination::Streams, takes_keys, prompt)
+    let mut door = TerminalIo::open(Destination::Streams, takes_keys, prompt)
         .map_err(|error| crate::run::terminal_failure(&error))?;
     let exec = match client.exec(&arguments.id, start) {
         Ok(exec) => exec,
@@ -80,7 +80,7 @@ struct Driven {
 
 impl Driven {
     /// Until the command ends and its output is written; answers its code, or why it is not known.
-    fn run(mut self, door: &mut TerminalDoor) -> Result<Result<u8, ClientError>, Failure> {
+    fn run(mut self, door: &mut TerminalIo) -> Result<Result<u8, ClientError>, Failure> {
         let mut ended = None;
         loop {
             while ended.is_none() && door.pending() < MOST_PENDING {
@@ -119,7 +119,7 @@ impl Driven {
         }
     }
 
-    fn wait(&self, door: &TerminalDoor, has_ended: bool) -> Result<(), Failure> {
+    fn wait(&self, door: &TerminalIo, has_ended: bool) -> Result<(), Failure> {
         let takes_input = self.takes_input && self.exec.window() > 0 && !has_ended;
         let mut waiting = Vec::with_capacity(6);
         if !has_ended && door.pending() < MOST_PENDING {

@@ -50,7 +50,7 @@ impl Answer {
             "/proc/",
             "/home/",
             "/root",
-            "keeper.sock",
+            "supervisor.sock",
             "sandboxes/i",
             "os error",
             ".rs:",

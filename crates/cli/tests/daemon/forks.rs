@@ -11,8 +11,8 @@ use offleash_daemon::{
 };
 use offleash_interpreter::cell::{Cell, CellEnd, CellEvent};
 use offleash_interpreter::language::Language;
-use offleash_manager::keeper::Keeper;
-use offleash_manager::keeper::message::StartExec;
+use offleash_manager::supervisor::SupervisorClient;
+use offleash_manager::supervisor::message::StartExec;
 
 use tokio::sync::mpsc::Receiver;
 
@@ -29,12 +29,12 @@ async fn fork(daemon: &Daemon, id: &str, count: u32) -> Vec<SandboxView> {
     forks.into_iter().map(Result::unwrap).collect()
 }
 
-pub(super) async fn keeper(daemon: &Daemon, sandbox: &SandboxView) -> Keeper {
+pub(super) async fn keeper(daemon: &Daemon, sandbox: &SandboxView) -> SupervisorClient {
     daemon.keeper(&sandbox.id).await.unwrap()
 }
 
 /// What `sh -c SCRIPT` writes that runs as the superuser.
-async fn as_root(keeper: &Keeper, script: &str) -> String {
+async fn as_root(keeper: &SupervisorClient, script: &str) -> String {
     let start = StartExec {
         argv: ["/bin/sh", "-c", script].map(|word| word.as_bytes().to_vec()).into(),
         user: Some("root".to_owned()),
@@ -43,7 +43,7 @@ async fn as_root(keeper: &Keeper, script: &str) -> String {
     let mut stream = within(keeper.start(start)).await.unwrap();
     let mut text = String::new();
     while let Some(news) = within(stream.next()).await.unwrap() {
-        if let offleash_manager::keeper::ExecNews::Output { bytes, .. } = news {
+        if let offleash_manager::supervisor::ExecNews::Output { bytes, .. } = news {
             text.push_str(&String::from_utf8_lossy(&bytes));
         }
     }

@@ -9,8 +9,8 @@ use offleash_daemon::{Caller, Daemon, DaemonError, SandboxContexts, VisibleState
 use offleash_interpreter::cell::{CellEnd, Death};
 use offleash_interpreter::contexts::State as ContextState;
 use offleash_interpreter::language::Language;
-use offleash_manager::keeper::Keeper;
-use offleash_manager::keeper::message::Selector;
+use offleash_manager::supervisor::SupervisorClient;
+use offleash_manager::supervisor::message::Selector;
 
 use super::world::{World, config, create, create_with, end_of, keepers_below, kill, output, test, within};
 
@@ -69,7 +69,7 @@ fn that_a_context_died_is_known_to_the_next_daemon() {
         }
         within(contexts.remove(removed)).await.unwrap();
         drop((contexts, first));
-        let keeper = Keeper::in_directory(&world.site.state().join("sandboxes").join(&sandbox.id));
+        let keeper = SupervisorClient::in_directory(&world.site.state().join("sandboxes").join(&sandbox.id));
         let is_its = |tag: &Option<String>| tag.as_deref().is_some_and(|tag| tag.contains(meanwhile.as_str()));
         let processes = keeper.processes().await.unwrap();
         for process in processes.iter().filter(|process| is_its(&process.tag)) {
@@ -104,7 +104,7 @@ fn that_a_context_died_is_known_to_the_next_daemon() {
 }
 
 /// Waits until a context has another driver in the place of one that ended by itself.
-async fn until_it_came_back(keeper: &Keeper, contexts: &SandboxContexts, id: &str) {
+async fn until_it_came_back(keeper: &SupervisorClient, contexts: &SandboxContexts, id: &str) {
     let is_its_second = |tag: &str| tag.contains(id) && tag.ends_with("again");
     loop {
         let processes = keeper.processes().await.unwrap();

@@ -9,8 +9,8 @@ use offleash_daemon::{
     AdmissionConfig, Caller, CreateRequest, Daemon, DaemonConfig, KeyStore, PoolConfig, SandboxContexts, SandboxView,
 };
 use offleash_interpreter::cell::{Cell, CellEnd, CellEvent};
-use offleash_manager::keeper::message::StartExec;
-use offleash_manager::keeper::{ExecNews, Keeper};
+use offleash_manager::supervisor::message::StartExec;
+use offleash_manager::supervisor::{ExecNews, SupervisorClient};
 use offleash_store::{HostIdentity, StateDirectory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -168,7 +168,7 @@ pub(crate) async fn create_with(daemon: &Daemon, change: impl FnOnce(&mut Create
 }
 
 /// What `sh -c SCRIPT` writes in a sandbox; it must succeed.
-pub(crate) async fn output(keeper: &Keeper, script: &str) -> String {
+pub(crate) async fn output(keeper: &SupervisorClient, script: &str) -> String {
     let start = StartExec {
         argv: ["/bin/sh", "-c", script].map(|word| word.as_bytes().to_vec()).into(),
         ..StartExec::default()

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use offleash_manager::keeper::client::Keeper;
+use offleash_manager::supervisor::client::SupervisorClient;
 
 use super::Daemon;
 use crate::contexts::SandboxContexts;
@@ -33,7 +33,7 @@ impl Daemon {
     ///
     /// # Errors
     /// `NotFound`, `Conflict` if it is paused, `Keeper`; `QuotaExceeded` and `Overloaded` where it cannot be resumed now.
-    pub async fn keeper(&self, id: &str) -> Result<Keeper, DaemonError> {
+    pub async fn keeper(&self, id: &str) -> Result<SupervisorClient, DaemonError> {
         let found = self.services.changer.keeper(id, WhenPaused::Resume).await;
         found.map(|(_, keeper)| keeper)
     }
@@ -42,7 +42,7 @@ impl Daemon {
     ///
     /// # Errors
     /// As [`Self::keeper`].
-    pub async fn keeper_unless_paused(&self, id: &str) -> Result<Keeper, DaemonError> {
+    pub async fn keeper_unless_paused(&self, id: &str) -> Result<SupervisorClient, DaemonError> {
         let found = self.services.changer.keeper(id, WhenPaused::Leave).await;
         found.map(|(_, keeper)| keeper)
     }

@@ -9,9 +9,9 @@ use offleash_core::spec::{Descent, ProcessRef};
 use offleash_core::template::PythonModule;
 use offleash_core::units::{Bytes, CpuCount};
 use offleash_interpreter::zygote;
-use offleash_manager::keeper::client::{ExecNews, ExecStream, Keeper};
-use offleash_manager::keeper::message::{INPUT_CHUNK, Selector, StartExec};
-use offleash_manager::keeper::order::{LimitsOrder, NetworkOrder, SandboxOrder};
+use offleash_manager::supervisor::client::{ExecNews, ExecStream, SupervisorClient};
+use offleash_manager::supervisor::message::{INPUT_CHUNK, Selector, StartExec};
+use offleash_manager::supervisor::order::{LimitsOrder, NetworkOrder, SupervisorOrder};
 use tokio::time::timeout;
 
 use crate::config::DaemonConfig;
@@ -32,7 +32,7 @@ const COPY_BYTES: u64 = 1024 * 1024;
 /// A zygote that was made.
 pub(super) struct MadeZygote {
     pub(super) id: RunId,
-    pub(super) keeper: Keeper,
+    pub(super) keeper: SupervisorClient,
     pub(super) process: Process,
     pub(super) stream: ExecStream,
     pub(super) first: ProcessRef,
@@ -87,7 +87,10 @@ async fn make_as(
 }
 
 /// Starts the interpreter, and waits until it takes requests.
-async fn begin(keeper: Keeper, imports: &[PythonModule]) -> Result<(Keeper, ExecStream, ProcessRef), DaemonError> {
+async fn begin(
+    keeper: SupervisorClient,
+    imports: &[PythonModule],
+) -> Result<(SupervisorClient, ExecStream, ProcessRef), DaemonError> {
     let start = StartExec {
         argv: zygote::command().into_iter().map(String::into_bytes).collect(),
         stdin: true,
@@ -129,8 +132,8 @@ async fn listening(stream: &mut ExecStream) -> Result<(), String> {
     }
 }
 
-fn order(host: &SandboxHost, config: &DaemonConfig, id: &RunId, origin: &TemplateOrigin) -> SandboxOrder {
-    SandboxOrder {
+fn order(host: &SandboxHost, config: &DaemonConfig, id: &RunId, origin: &TemplateOrigin) -> SupervisorOrder {
+    SupervisorOrder {
         id: id.clone(),
         state: host.state_text(),
         directory: host.directory_text(id),

@@ -12,7 +12,7 @@ use super::making::SandboxSetup;
 use super::report::{RecordFacts, all_hits, limit_outcome};
 use super::{ManagerError, RunReport, audit, network};
 use crate::capture::Capture;
-use crate::keeper::message::{EndReason, Ended};
+use crate::supervisor::message::{EndReason, Ended};
 
 /// A sandbox that has ended, and what it leaves.
 pub(crate) struct KeptSandbox<'a> {

@@ -43,7 +43,7 @@ fn backend(level: Level) -> Result<Box<dyn Backend>, ManagerError> {
 
 /// The level that a run has got, with what makes its sandbox.
 #[derive(Debug)]
-pub(crate) struct Chosen {
+pub(crate) struct ChosenLevel {
     level: Level,
     backend: Box<dyn Backend>,
     /// The level to take when namespaces turn out to be forbidden. That is not asked beforehand: it would cost every
@@ -55,7 +55,7 @@ pub(crate) struct Chosen {
     ids: IdChoice,
 }
 
-impl Chosen {
+impl ChosenLevel {
     /// Chooses, and does ahead what does not depend on a plan.
     ///
     /// # Errors

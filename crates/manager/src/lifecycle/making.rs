@@ -18,13 +18,13 @@ use offleash_isolation::guest_image;
 use offleash_isolation::sandbox::{Enforcement, Leftovers, Sandbox};
 use offleash_store::{HostIdentity, HostPath, LiveRun, NewRun, StateDirectory, Tending};
 
-use super::level::Chosen;
+use super::level::ChosenLevel;
 use super::network::{self, Outside};
 use super::preload::Preload;
 use super::published::PublishedPorts;
 use super::secrets;
 use super::{ManagerError, OwnRoot, open_state, this_host};
-use crate::keeper::zygote;
+use crate::supervisor::zygote;
 use offleash_planner::{self, ExecBasis, Host, PlanError};
 
 /// A sandbox that is to be made, for whoever asked.
@@ -117,7 +117,7 @@ impl<'a> PlannedCommand<'a> {
 #[derive(Debug)]
 pub(crate) struct SandboxMaking<'a> {
     launch: LaunchSpec<'a>,
-    chosen: Chosen,
+    chosen: ChosenLevel,
     state: StateDirectory,
     host: Host,
 }
@@ -136,7 +136,7 @@ pub(crate) struct PlannedSandbox {
 #[derive(Debug)]
 pub(crate) struct SandboxSetup {
     pub(crate) spec: SandboxSpec,
-    pub(crate) chosen: Chosen,
+    pub(crate) chosen: ChosenLevel,
     pub(crate) state: StateDirectory,
     pub(crate) host: Host,
     /// As it was carried out.
@@ -173,7 +173,7 @@ pub(crate) struct RunningSandbox {
 
 /// Why there is no sandbox, and what is on record of it.
 #[derive(Debug)]
-pub(crate) struct Unmade {
+pub(crate) struct UnmadeSandbox {
     pub(crate) error: ManagerError,
     /// Absent where it failed before there was anything.
     pub(crate) setup: Option<Box<SandboxSetup>>,
@@ -186,7 +186,7 @@ impl PlannedSandbox {
     }
 }
 
-impl Unmade {
+impl UnmadeSandbox {
     /// Removes what is on record of it.
     pub(crate) fn forget(self) -> ManagerError {
         if let Some(setup) = self.setup {
@@ -273,11 +273,11 @@ impl<'a> SandboxMaking<'a> {
     /// Puts the run on record, makes the sandbox and starts its gateway.
     ///
     /// # Errors
-    /// As [`Chosen::create`], and when the run cannot be recorded or the gateway not be started; nothing of the sandbox is
+    /// As [`ChosenLevel::create`], and when the run cannot be recorded or the gateway not be started; nothing of the sandbox is
     /// left then but what is on record.
     // In a frame of its own, which is not there while the command runs.
     #[inline(never)]
-    pub(crate) fn make(self, planned: PlannedSandbox) -> Result<HeldSandbox, Unmade> {
+    pub(crate) fn make(self, planned: PlannedSandbox) -> Result<HeldSandbox, UnmadeSandbox> {
         let PlannedSandbox {
             host,
             mut plan,
@@ -298,7 +298,7 @@ impl<'a> SandboxMaking<'a> {
         let live = match LiveRun::create(&self.state, new) {
             Ok(live) => live,
             Err(error) => {
-                return Err(Unmade {
+                return Err(UnmadeSandbox {
                     error: error.into(),
                     setup: None,
                 });
@@ -324,7 +324,7 @@ impl<'a> SandboxMaking<'a> {
                 setup,
                 tending,
             }),
-            Err(error) => Err(Unmade {
+            Err(error) => Err(UnmadeSandbox {
                 error,
                 setup: Some(Box::new(setup)),
             }),
@@ -333,12 +333,12 @@ impl<'a> SandboxMaking<'a> {
 }
 
 /// Chooses the level; below no zygote where the one that was meant is gone, or cannot be entered.
-fn choose(launch: &mut LaunchSpec<'_>) -> Result<Chosen, ManagerError> {
-    let chosen = Chosen::prepare(&launch.spec, &launch.id);
+fn choose(launch: &mut LaunchSpec<'_>) -> Result<ChosenLevel, ManagerError> {
+    let chosen = ChosenLevel::prepare(&launch.spec, &launch.id);
     match launch.spec.descent {
         Descent::Below(_) if chosen.is_err() => {
             launch.spec.descent = Descent::Alone;
-            Chosen::prepare(&launch.spec, &launch.id)
+            ChosenLevel::prepare(&launch.spec, &launch.id)
         }
         _ => chosen,
     }
@@ -375,7 +375,7 @@ impl SandboxSetup {
             ..
         } = self;
         plan.guest = guest_of_all(live, &plan.id);
-        let mut sandbox = chosen.create(plan, &mut Noted { live, tending })?;
+        let mut sandbox = chosen.create(plan, &mut LeftoverNotes { live, tending })?;
         forget_contents(plan);
         let gateway = match sandbox.take_network() {
             Some(sockets) => Some(network::start(&spec.network, &plan.limits, outside, sockets)?),
@@ -493,12 +493,12 @@ fn protect_patterns(spec: &SandboxSpec) -> Vec<Text> {
 }
 
 /// Writes down in the run's record what a crash would leave.
-struct Noted<'a> {
+struct LeftoverNotes<'a> {
     live: &'a mut LiveRun,
     tending: &'a mut Tending,
 }
 
-impl Leftovers for Noted<'_> {
+impl Leftovers for LeftoverNotes<'_> {
     fn cgroups(&mut self, paths: &[PathBuf]) -> std::io::Result<()> {
         self.live.record_cgroups(paths).map_err(std::io::Error::other)
     }

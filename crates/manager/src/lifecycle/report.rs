@@ -19,7 +19,7 @@ use offleash_store::{StateDirectory, rfc3339_now};
 use offleash_sys::rlimit::{self, Resource};
 use offleash_sys::signals;
 
-use super::{EndedSandbox, Executed, ManagerError, RunReport, RunRequest, audit};
+use super::{EndedSandbox, ExecutedRun, ManagerError, RunReport, RunRequest, audit};
 use crate::capture::Capture;
 use crate::images;
 use crate::run_client::RunOutcome;
@@ -78,7 +78,7 @@ impl RecordFacts<'_> {
 pub(super) fn of_run(
     request: &RunRequest,
     ended: &EndedSandbox,
-    executed: Executed,
+    executed: ExecutedRun,
     enforcement: Enforcement,
     changes: Option<ChangeSummary>,
 ) -> RunRecord {
@@ -90,7 +90,7 @@ pub(super) fn of_run(
         executed: &executed,
     }
     .outcome();
-    let Executed {
+    let ExecutedRun {
         outcome: run,
         mut last,
         network,
@@ -118,7 +118,7 @@ struct ExecutedCommand<'a> {
     request: &'a RunRequest,
     plan: &'a Plan,
     host: &'a Host,
-    executed: &'a Executed,
+    executed: &'a ExecutedRun,
 }
 
 impl ExecutedCommand<'_> {
@@ -180,14 +180,14 @@ impl ExecutedCommand<'_> {
 }
 
 /// The limit of changes that was found to be exceeded in the end.
-fn changes_hit(executed: &Executed) -> Option<&LimitHit> {
+fn changes_hit(executed: &ExecutedRun) -> Option<&LimitHit> {
     let is_of_changes = |hit: &&LimitHit| hit.effect == LimitEffect::Killed && hit.limit.is_of_changes();
     let hits = executed.outcome.limits_hit.iter().chain(&executed.last.limits_hit);
     hits.into_iter().find(is_of_changes)
 }
 
 /// The limit that the changes of a run exceed, if they do.
-pub(super) fn exceeded_by_changes(executed: &Executed) -> Option<LimitName> {
+pub(super) fn exceeded_by_changes(executed: &ExecutedRun) -> Option<LimitName> {
     let by_end = match &executed.outcome.ending {
         Ending::Limit(hit) => Some(hit).filter(|hit| hit.limit.is_of_changes()),
         _ => None,

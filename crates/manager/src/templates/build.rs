@@ -19,7 +19,7 @@ use offleash_store::{NewTemplate, StateDirectory, TemplateRecord, remove_directo
 use offleash_sys::signals::SignalQueue;
 
 use super::error::TemplateError;
-use super::lines::{LinesDoor, signals};
+use super::lines::{LinesIo, signals};
 use super::remove_abandoned;
 use crate::lifecycle::{self, RunRequest};
 use offleash_planner;
@@ -238,7 +238,7 @@ impl Build<'_> {
             state: Some(self.state.to_owned()),
             started: Instant::now(),
         };
-        let mut door = LinesDoor::new(signals, progress);
+        let mut door = LinesIo::new(signals, progress);
         let ran = lifecycle::run(&request, &mut door);
         let seen = door.finish();
         let failed = |source| TemplateError::Sandbox {

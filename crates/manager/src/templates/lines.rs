@@ -26,7 +26,7 @@ pub(super) fn signals() -> io::Result<SignalQueue> {
 }
 
 /// Gives a step no input, and its output to `progress`, a line at a time.
-pub(super) struct LinesDoor<'a> {
+pub(super) struct LinesIo<'a> {
     signals: &'a SignalQueue,
     progress: &'a mut dyn Progress,
     /// What has no end of line yet, of each stream.
@@ -45,7 +45,7 @@ pub(super) struct Seen {
     pub(super) was_interrupted: bool,
 }
 
-impl<'a> LinesDoor<'a> {
+impl<'a> LinesIo<'a> {
     pub(super) fn new(signals: &'a SignalQueue, progress: &'a mut dyn Progress) -> Self {
         Self {
             signals,
@@ -88,7 +88,7 @@ impl<'a> LinesDoor<'a> {
     }
 }
 
-impl ExecIo for LinesDoor<'_> {
+impl ExecIo for LinesIo<'_> {
     fn interests(&self, _take_input: bool) -> Vec<(BorrowedFd<'_>, PollFlags)> {
         vec![(self.signals.as_fd(), PollFlags::IN)]
     }
@@ -161,7 +161,7 @@ mod tests {
     fn output_comes_as_lines_however_it_is_divided_and_drives_no_terminal() {
         let signals = signals().unwrap();
         let mut told = Told::default();
-        let mut door = LinesDoor::new(&signals, &mut told);
+        let mut door = LinesIo::new(&signals, &mut told);
         for piece in ["a", "b\nc", "d\n\n", "10%\r20%\r100%\n", "\u{1b}[31mred\n", "  in\t\n"] {
             door.write(OutputStream::Stdout, piece.into());
             door.write(OutputStream::Stderr, b"e".to_vec());
@@ -178,7 +178,7 @@ mod tests {
     fn only_the_last_lines_are_kept() {
         let signals = signals().unwrap();
         let mut told = Told::default();
-        let mut door = LinesDoor::new(&signals, &mut told);
+        let mut door = LinesIo::new(&signals, &mut told);
         for number in 0..100 {
             door.write(OutputStream::Stdout, format!("{number}\n").into());
         }

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::HeaderMap;
-use offleash_manager::keeper::client::{ExecNews, ExecStream, Keeper};
-use offleash_manager::keeper::error::KeeperError;
-use offleash_manager::keeper::message::Selector;
+use offleash_manager::supervisor::client::{ExecNews, ExecStream, SupervisorClient};
+use offleash_manager::supervisor::error::SupervisorError;
+use offleash_manager::supervisor::message::Selector;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
@@ -36,7 +36,7 @@ pub(super) struct AttendedExec {
 /// Who ends it.
 #[derive(Debug, Clone)]
 struct End {
-    keeper: Keeper,
+    keeper: SupervisorClient,
     server_ends: Arc<AtomicBool>,
 }
 
@@ -66,7 +66,7 @@ impl AttendedExec {
         self.pid
     }
 
-    pub(super) async fn next(&mut self) -> Result<Option<ExecNews>, KeeperError> {
+    pub(super) async fn next(&mut self) -> Result<Option<ExecNews>, SupervisorError> {
         let Some(exec) = &mut self.exec else { return Ok(None) };
         let news = exec.next().await;
         if matches!(news, Err(_) | Ok(None | Some(ExecNews::Ended(_)))) {

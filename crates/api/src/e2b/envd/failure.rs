@@ -1,7 +1,7 @@
 //! What failures of a sandbox are called in each kind of answer.
 
 use http::{Response, StatusCode};
-use offleash_manager::keeper::error::KeeperError;
+use offleash_manager::supervisor::error::SupervisorError;
 use rustix::io::Errno;
 use serde::Serialize;
 
@@ -31,29 +31,31 @@ impl From<PathError> for ServiceFailure {
     }
 }
 
-impl From<KeeperError> for ServiceFailure {
-    fn from(error: KeeperError) -> Self {
+impl From<SupervisorError> for ServiceFailure {
+    fn from(error: SupervisorError) -> Self {
         let (code, message) = match &error {
-            KeeperError::Gone | KeeperError::Paused => return Self::Gone,
-            KeeperError::InvalidUser(name) => (
+            SupervisorError::Gone | SupervisorError::Paused => return Self::Gone,
+            SupervisorError::InvalidUser(name) => (
                 ConnectCode::Unauthenticated,
                 format!("invalid username: '{}'", name.escape_debug()),
             ),
-            KeeperError::NoProcess => (ConnectCode::NotFound, error.to_string()),
-            KeeperError::Directory { .. } | KeeperError::NotFound | KeeperError::NotExecutable { .. } => {
+            SupervisorError::NoProcess => (ConnectCode::NotFound, error.to_string()),
+            SupervisorError::Directory { .. } | SupervisorError::NotFound | SupervisorError::NotExecutable { .. } => {
                 (ConnectCode::InvalidArgument, error.to_string())
             }
-            KeeperError::NotStarted { errno, .. } if is_exhaustion(*errno) => {
+            SupervisorError::NotStarted { errno, .. } if is_exhaustion(*errno) => {
                 (ConnectCode::ResourceExhausted, error.to_string())
             }
-            KeeperError::NotStarted { .. } | KeeperError::Invalid { .. } => {
+            SupervisorError::NotStarted { .. } | SupervisorError::Invalid { .. } => {
                 (ConnectCode::InvalidArgument, error.to_string())
             }
-            KeeperError::InputClosed | KeeperError::NoTerminal => (ConnectCode::FailedPrecondition, error.to_string()),
-            KeeperError::Unsupported { .. } => (ConnectCode::Unimplemented, error.to_string()),
-            KeeperError::Exhausted { .. } => (ConnectCode::ResourceExhausted, error.to_string()),
-            KeeperError::Timeout { .. } => (ConnectCode::DeadlineExceeded, error.to_string()),
-            KeeperError::File { errno, .. } => (file_code(*errno), error.to_string()),
+            SupervisorError::InputClosed | SupervisorError::NoTerminal => {
+                (ConnectCode::FailedPrecondition, error.to_string())
+            }
+            SupervisorError::Unsupported { .. } => (ConnectCode::Unimplemented, error.to_string()),
+            SupervisorError::Exhausted { .. } => (ConnectCode::ResourceExhausted, error.to_string()),
+            SupervisorError::Timeout { .. } => (ConnectCode::DeadlineExceeded, error.to_string()),
+            SupervisorError::File { errno, .. } => (file_code(*errno), error.to_string()),
             // What these say is about the host.
             _ => (ConnectCode::Internal, "the sandbox's keeper failed".to_owned()),
         };
@@ -136,7 +138,7 @@ pub(crate) fn gone(id: &str) -> Response<Body> {
 mod tests {
     use super::*;
 
-    fn told(error: KeeperError) -> (ConnectCode, String) {
+    fn told(error: SupervisorError) -> (ConnectCode, String) {
         match ServiceFailure::from(error) {
             ServiceFailure::Told(error) => (error.code, error.message),
             ServiceFailure::Gone => panic!("gone"),
@@ -145,27 +147,30 @@ mod tests {
 
     #[test]
     fn failures_have_the_codes_that_the_sdks_know() {
-        let (code, message) = told(KeeperError::InvalidUser("x'\n".to_owned()));
+        let (code, message) = told(SupervisorError::InvalidUser("x'\n".to_owned()));
         assert_eq!(
             (code, message.as_str()),
             (ConnectCode::Unauthenticated, r"invalid username: 'x\'\n'")
         );
         assert_eq!(
-            told(KeeperError::Directory { errno: 2 }).0,
+            told(SupervisorError::Directory { errno: 2 }).0,
             ConnectCode::InvalidArgument
         );
-        assert_eq!(told(KeeperError::NotFound).0, ConnectCode::InvalidArgument);
-        assert_eq!(told(KeeperError::NoProcess).0, ConnectCode::NotFound);
+        assert_eq!(told(SupervisorError::NotFound).0, ConnectCode::InvalidArgument);
+        assert_eq!(told(SupervisorError::NoProcess).0, ConnectCode::NotFound);
         for errno in [11, 12, 23, 24, 28] {
             let step = "clone".to_owned();
             assert_eq!(
-                told(KeeperError::NotStarted { step, errno }).0,
+                told(SupervisorError::NotStarted { step, errno }).0,
                 ConnectCode::ResourceExhausted
             );
         }
-        assert!(matches!(ServiceFailure::from(KeeperError::Gone), ServiceFailure::Gone));
         assert!(matches!(
-            ServiceFailure::from(KeeperError::Paused),
+            ServiceFailure::from(SupervisorError::Gone),
+            ServiceFailure::Gone
+        ));
+        assert!(matches!(
+            ServiceFailure::from(SupervisorError::Paused),
             ServiceFailure::Gone
         ));
     }
@@ -173,7 +178,7 @@ mod tests {
     #[test]
     fn what_failed_on_the_host_is_not_told() {
         let reason = "/var/lib/x: broken".to_owned();
-        let (code, message) = told(KeeperError::Failed { reason });
+        let (code, message) = told(SupervisorError::Failed { reason });
         assert_eq!(
             (code, message.as_str()),
             (ConnectCode::Internal, "the sandbox's keeper failed")

@@ -9,7 +9,7 @@ mod upload;
 use http::header::{ALLOW, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use offleash_manager::keeper::error::KeeperError;
+use offleash_manager::supervisor::error::SupervisorError;
 use rustix::io::Errno;
 
 pub(crate) use self::access::SignedUrl;
@@ -57,18 +57,18 @@ impl FileFailure {
     }
 
     /// What an error about `path` is to the client.
-    fn about(error: KeeperError, path: &[u8]) -> Self {
+    fn about(error: SupervisorError, path: &[u8]) -> Self {
         let shown = String::from_utf8_lossy(path);
         let shown = shown.escape_debug();
         match error {
-            KeeperError::InvalidUser(name) => {
+            SupervisorError::InvalidUser(name) => {
                 let text = format!(
                     "error looking up user '{0}': user: unknown user {0}",
                     name.escape_debug()
                 );
                 Self::told(StatusCode::UNAUTHORIZED, text)
             }
-            KeeperError::File { errno, step } => {
+            SupervisorError::File { errno, step } => {
                 let status = file_status(errno);
                 let errno = Errno::from_raw_os_error(errno);
                 let text = match errno {

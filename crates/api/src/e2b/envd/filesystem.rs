@@ -3,10 +3,10 @@
 use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 use offleash_core::exec::ExecEnd;
-use offleash_manager::keeper::client::ExecNews;
-use offleash_manager::keeper::error::KeeperError;
-use offleash_manager::keeper::files::{FileChannel, FileWatch};
-use offleash_manager::keeper::message::StartExec;
+use offleash_manager::supervisor::client::ExecNews;
+use offleash_manager::supervisor::error::SupervisorError;
+use offleash_manager::supervisor::files::{FileChannel, FileWatch};
+use offleash_manager::supervisor::message::StartExec;
 use rustix::io::Errno;
 use tokio::time::{Instant, sleep_until};
 
@@ -113,7 +113,7 @@ pub(super) struct FileCaller<'a> {
 
 impl FileCaller<'_> {
     /// A conversation with a process inside that acts as the user.
-    pub(super) async fn open(&self) -> Result<FileChannel, KeeperError> {
+    pub(super) async fn open(&self) -> Result<FileChannel, SupervisorError> {
         self.sandbox.keeper.files(self.user).await
     }
 
@@ -133,7 +133,7 @@ impl FileCaller<'_> {
         };
         match found {
             Some(user) => Ok(user.home),
-            None => Err(KeeperError::InvalidUser(self.user.unwrap_or_default().to_owned()).into()),
+            None => Err(SupervisorError::InvalidUser(self.user.unwrap_or_default().to_owned()).into()),
         }
     }
 
@@ -161,7 +161,7 @@ impl FileCaller<'_> {
         let destination = self.resolve(request.destination.as_bytes()).await?;
         let (mut files, source) = self.at(&request.source).await?;
         let entry = match files.rename(&source, &destination).await {
-            Err(KeeperError::File { errno, .. }) if Errno::from_raw_os_error(errno) == Errno::XDEV => {
+            Err(SupervisorError::File { errno, .. }) if Errno::from_raw_os_error(errno) == Errno::XDEV => {
                 // Whether it is there is asked first: the kernel looks at file systems before.
                 let stat = files.stat(&source).await;
                 stat.map_err(|error| about(error, "source file", &source))?;
@@ -206,7 +206,7 @@ impl FileCaller<'_> {
         let listing = files.list(&path, depth).await.map_err(about)?;
         match self.sandbox.listings.take(&self.sandbox.key_id, listing).await {
             Ok(listed) => Ok(listed),
-            Err(ListingFailure::Keeper(error)) => Err(about(error)),
+            Err(ListingFailure::Supervisor(error)) => Err(about(error)),
             Err(ListingFailure::Told(error)) => Err(error.into()),
         }
     }
@@ -286,7 +286,7 @@ fn told(entry: &offleash_protocol::files::Entry) -> Option<EntryInfo> {
 }
 
 /// An error about a directory that is to be watched.
-fn about_watching(error: KeeperError, path: &[u8]) -> ServiceFailure {
+fn about_watching(error: SupervisorError, path: &[u8]) -> ServiceFailure {
     match about(error, "directory", path) {
         // What the kernel calls too many open files is the number of watches.
         ServiceFailure::Told(error) if error.code == ConnectCode::ResourceExhausted => {
@@ -301,7 +301,7 @@ fn about_watching(error: KeeperError, path: &[u8]) -> ServiceFailure {
 }
 
 /// An error about a file, with its path and in words that callers look for.
-fn about(error: KeeperError, what: &str, path: &[u8]) -> ServiceFailure {
+fn about(error: SupervisorError, what: &str, path: &[u8]) -> ServiceFailure {
     let shown = String::from_utf8_lossy(path);
     let shown = shown.escape_debug();
     match ServiceFailure::from(error) {

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use http::Response;
-use offleash_manager::keeper::error::KeeperError;
-use offleash_manager::keeper::files::FileListing;
+use offleash_manager::supervisor::error::SupervisorError;
+use offleash_manager::supervisor::files::FileListing;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
@@ -149,14 +149,14 @@ impl ListingTurns {
 #[derive(Debug)]
 pub(super) enum ListingFailure {
     /// The sandbox says so.
-    Keeper(KeeperError),
+    Supervisor(SupervisorError),
     /// It is for the caller.
     Told(ConnectError),
 }
 
-impl From<KeeperError> for ListingFailure {
-    fn from(error: KeeperError) -> Self {
-        Self::Keeper(error)
+impl From<SupervisorError> for ListingFailure {
+    fn from(error: SupervisorError) -> Self {
+        Self::Supervisor(error)
     }
 }
 

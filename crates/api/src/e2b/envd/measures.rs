@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::{Response, StatusCode};
-use offleash_manager::keeper::message::KeeperUsage;
+use offleash_manager::supervisor::message::SupervisorUsage;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
@@ -48,7 +48,7 @@ async fn measure(sandbox: &SandboxAccess) -> Result<SandboxMeasures, ServiceFail
     Ok(measures(&before, &after, begun.elapsed(), now.as_secs()))
 }
 
-fn measures(before: &KeeperUsage, after: &KeeperUsage, span: Duration, ts: u64) -> SandboxMeasures {
+fn measures(before: &SupervisorUsage, after: &SupervisorUsage, span: Duration, ts: u64) -> SandboxMeasures {
     let used_us = u32::try_from(after.cpu_us.saturating_sub(before.cpu_us)).unwrap_or(u32::MAX);
     let cpus = f64::from(u32::try_from(after.cpus_millis).unwrap_or(u32::MAX)) / 1000.0;
     let possible = Duration::from_micros(1).as_secs_f64() * f64::from(used_us) / span.as_secs_f64().max(1e-6);
@@ -73,12 +73,12 @@ mod tests {
 
     #[test]
     fn cpus_are_measured_between_two_looks() {
-        let before = KeeperUsage {
+        let before = SupervisorUsage {
             cpu_us: 1_000_000,
             cpus_millis: 1500,
-            ..KeeperUsage::default()
+            ..SupervisorUsage::default()
         };
-        let after = KeeperUsage {
+        let after = SupervisorUsage {
             cpu_us: 1_150_000,
             memory_bytes: 3 * MIB,
             memory_cache_bytes: MIB,

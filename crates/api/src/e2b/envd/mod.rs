@@ -30,7 +30,7 @@ use http::header::{ALLOW, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use offleash_daemon::AccessRules;
-use offleash_manager::keeper::client::Keeper;
+use offleash_manager::supervisor::client::SupervisorClient;
 
 pub(crate) use self::attended::ENDS_WITH_CLIENT;
 use self::failure::{ServiceFailure, gone};
@@ -93,7 +93,7 @@ pub(crate) struct SandboxAccess {
     /// The environment that every command of the sandbox gets.
     env: BTreeMap<String, String>,
     /// Who does what is asked.
-    keeper: Keeper,
+    keeper: SupervisorClient,
     /// The watchers of all sandboxes.
     watchers: Arc<SandboxWatchers>,
     /// The turns of large lists, of all sandboxes.
@@ -112,7 +112,7 @@ pub(crate) struct EnvdService {
 
 impl EnvdService {
     /// The services of one sandbox, which runs.
-    pub(crate) fn of(&self, access: AccessRules, keeper: Keeper) -> SandboxAccess {
+    pub(crate) fn of(&self, access: AccessRules, keeper: SupervisorClient) -> SandboxAccess {
         SandboxAccess {
             id: access.id,
             key_id: access.key_id,

@@ -10,9 +10,9 @@ use hyper::body::Incoming;
 use offleash_core::exec::{ExecEnd, OutputStream};
 use offleash_core::units::Bytes;
 use offleash_daemon::is_driver_tag;
-use offleash_manager::keeper::client::{ExecNews, Keeper};
-use offleash_manager::keeper::error::KeeperError;
-use offleash_manager::keeper::message::{LONGEST_TAG, ProcessInfo as Running, Selector, StartExec};
+use offleash_manager::supervisor::client::{ExecNews, SupervisorClient};
+use offleash_manager::supervisor::error::SupervisorError;
+use offleash_manager::supervisor::message::{LONGEST_TAG, ProcessInfo as Running, Selector, StartExec};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::attended::AttendedExec;
@@ -142,7 +142,7 @@ async fn in_time<T>(
     }
 }
 
-async fn list(keeper: &Keeper) -> Result<ListResponse, ServiceFailure> {
+async fn list(keeper: &SupervisorClient) -> Result<ListResponse, ServiceFailure> {
     let running = keeper.processes().await?;
     // Drivers of contexts are nobody's commands.
     let commands = running.iter().filter(|process| !is_driver_tag(process.tag.as_deref()));
@@ -209,7 +209,7 @@ async fn start(
 }
 
 async fn connect(
-    keeper: &Keeper,
+    keeper: &SupervisorClient,
     fields: &HeaderMap,
     codec: MessageCodec,
     body: Incoming,
@@ -438,12 +438,12 @@ fn terminal_size(pty: Pty) -> Result<(u16, u16), ConnectError> {
     Ok((characters(size.rows, ROWS)?, characters(size.cols, COLUMNS)?))
 }
 
-fn not_started(error: KeeperError, command: &str, cwd: Option<String>) -> ServiceFailure {
+fn not_started(error: SupervisorError, command: &str, cwd: Option<String>) -> ServiceFailure {
     let (command, cwd) = (command.escape_debug(), cwd.unwrap_or_default());
     let text = match &error {
-        KeeperError::Directory { errno: 2 } => format!("cwd '{}' does not exist", cwd.escape_debug()),
-        KeeperError::Directory { .. } => format!("cwd '{}': {error}", cwd.escape_debug()),
-        KeeperError::NotFound | KeeperError::NotExecutable { .. } => {
+        SupervisorError::Directory { errno: 2 } => format!("cwd '{}' does not exist", cwd.escape_debug()),
+        SupervisorError::Directory { .. } => format!("cwd '{}': {error}", cwd.escape_debug()),
+        SupervisorError::NotFound | SupervisorError::NotExecutable { .. } => {
             format!("error starting process '{command}': {error}")
         }
         _ => return error.into(),
@@ -455,7 +455,7 @@ fn not_started(error: KeeperError, command: &str, cwd: Option<String>) -> Servic
     }
 }
 
-async fn update(keeper: &Keeper, request: UpdateRequest) -> Result<UpdateResponse, ServiceFailure> {
+async fn update(keeper: &SupervisorClient, request: UpdateRequest) -> Result<UpdateResponse, ServiceFailure> {
     let which = selector(request.process)?;
     let Some(pty) = request.pty else {
         return Ok(UpdateResponse {});
@@ -466,13 +466,13 @@ async fn update(keeper: &Keeper, request: UpdateRequest) -> Result<UpdateRespons
     Ok(UpdateResponse {})
 }
 
-async fn send_input(keeper: &Keeper, request: SendInputRequest) -> Result<SendInputResponse, ServiceFailure> {
+async fn send_input(keeper: &SupervisorClient, request: SendInputRequest) -> Result<SendInputResponse, ServiceFailure> {
     let which = selector(request.process)?;
     give(keeper, &which, request.input).await?;
     Ok(SendInputResponse {})
 }
 
-async fn give(keeper: &Keeper, which: &Selector, input: Option<ProcessInput>) -> Result<(), ServiceFailure> {
+async fn give(keeper: &SupervisorClient, which: &Selector, input: Option<ProcessInput>) -> Result<(), ServiceFailure> {
     let bytes = input.and_then(|input| input.stdin.or(input.pty));
     let bytes = bytes.ok_or_else(|| ConnectError::new(ConnectCode::Unimplemented, "invalid input type"))?;
     keeper
@@ -497,13 +497,13 @@ async fn stream_input(
     }
 }
 
-async fn take_stream(keeper: &Keeper, mut frames: MessageFrames<Incoming>) -> Result<(), ServiceFailure> {
+async fn take_stream(keeper: &SupervisorClient, mut frames: MessageFrames<Incoming>) -> Result<(), ServiceFailure> {
     let mut which = None;
     while let Some(request) = frames.next::<StreamInputRequest>().await? {
         if let Some(start) = request.start {
             let selected = selector(start.process)?;
             if running(&keeper.processes().await?, &selected).is_none() {
-                return Err(no_process(KeeperError::NoProcess, &selected));
+                return Err(no_process(SupervisorError::NoProcess, &selected));
             }
             which = Some(selected);
         } else if let Some(data) = request.data {
@@ -518,7 +518,10 @@ async fn take_stream(keeper: &Keeper, mut frames: MessageFrames<Incoming>) -> Re
     Ok(())
 }
 
-async fn send_signal(keeper: &Keeper, request: SendSignalRequest) -> Result<SendSignalResponse, ServiceFailure> {
+async fn send_signal(
+    keeper: &SupervisorClient,
+    request: SendSignalRequest,
+) -> Result<SendSignalResponse, ServiceFailure> {
     let which = selector(request.process)?;
     let signal = match request.signal {
         signal @ (SIGHUP | SIGINT | SIGQUIT | SIGKILL | SIGTERM) => signal,
@@ -534,7 +537,10 @@ async fn send_signal(keeper: &Keeper, request: SendSignalRequest) -> Result<Send
     Ok(SendSignalResponse {})
 }
 
-async fn close_stdin(keeper: &Keeper, request: CloseStdinRequest) -> Result<CloseStdinResponse, ServiceFailure> {
+async fn close_stdin(
+    keeper: &SupervisorClient,
+    request: CloseStdinRequest,
+) -> Result<CloseStdinResponse, ServiceFailure> {
     let which = selector(request.process)?;
     keeper
         .close_input(&which)
@@ -558,10 +564,12 @@ fn running<'a>(processes: &'a [Running], which: &Selector) -> Option<&'a Running
     })
 }
 
-fn no_process(error: KeeperError, which: &Selector) -> ServiceFailure {
+fn no_process(error: SupervisorError, which: &Selector) -> ServiceFailure {
     let text = match (&error, which) {
-        (KeeperError::NoProcess, Selector::Pid(pid)) => format!("process with pid {pid} not found"),
-        (KeeperError::NoProcess, Selector::Tag(tag)) => format!("process with tag {} not found", tag.escape_debug()),
+        (SupervisorError::NoProcess, Selector::Pid(pid)) => format!("process with pid {pid} not found"),
+        (SupervisorError::NoProcess, Selector::Tag(tag)) => {
+            format!("process with tag {} not found", tag.escape_debug())
+        }
         _ => return error.into(),
     };
     ConnectError::new(ConnectCode::NotFound, text).into()

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use data_encoding::BASE32_NOPAD;
-use offleash_manager::keeper::error::KeeperError;
-use offleash_manager::keeper::files::FileWatch;
+use offleash_manager::supervisor::error::SupervisorError;
+use offleash_manager::supervisor::files::FileWatch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -263,7 +263,7 @@ async fn record(mut watch: FileWatch, queue: Arc<Mutex<EventQueue>>) {
     };
     let mut queue = lock(&queue);
     queue.ended = true;
-    if matches!(end, KeeperError::Gone) {
+    if matches!(end, SupervisorError::Gone) {
         // Nobody can ask a sandbox that is gone for anything.
         queue.lost = false;
         drop(queue.take());

@@ -12,8 +12,8 @@ use http::header::{
 };
 use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
-use offleash_manager::keeper::error::KeeperError;
-use offleash_manager::keeper::files::OwnedFileReader;
+use offleash_manager::supervisor::error::SupervisorError;
+use offleash_manager::supervisor::files::OwnedFileReader;
 use offleash_protocol::files::Entry;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
@@ -178,7 +178,7 @@ struct FileContents {
 
 impl FileContents {
     /// Whether there is anything.
-    async fn begins(&mut self) -> Result<bool, KeeperError> {
+    async fn begins(&mut self) -> Result<bool, SupervisorError> {
         self.begin = self.reader.next().await?.map(Bytes::from);
         Ok(self.begin.is_some())
     }

@@ -8,8 +8,8 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::request::Parts;
 use http::{Response, StatusCode};
 use hyper::body::Incoming;
-use offleash_manager::keeper::error::KeeperError;
-use offleash_manager::keeper::files::FileChannel;
+use offleash_manager::supervisor::error::SupervisorError;
+use offleash_manager::supervisor::files::FileChannel;
 use serde::Serialize;
 
 use super::super::filesystem::FileCaller;
@@ -214,7 +214,7 @@ async fn write(
     metadata: &Pairs,
     contents: &mut impl ContentPieces,
 ) -> Result<(), FileFailure> {
-    let about = |error: KeeperError| FileFailure::about(error, path);
+    let about = |error: SupervisorError| FileFailure::about(error, path);
     let mut writer = files.write(path, metadata.clone()).await.map_err(about)?;
     while let Some(bytes) = contents.next().await? {
         writer.send(&bytes).await.map_err(about)?;

@@ -201,7 +201,7 @@ fn processes_are_selected_by_pid_or_tag() {
     assert_eq!(by(None, Some("t")), Ok(Selector::Tag("t".to_owned())));
     assert_eq!(by(None, None).unwrap_err().code, ConnectCode::InvalidArgument);
     assert_eq!(selector(None).unwrap_err().code, ConnectCode::InvalidArgument);
-    let (code, message) = told(no_process(KeeperError::NoProcess, &Selector::Pid(7)));
+    let (code, message) = told(no_process(SupervisorError::NoProcess, &Selector::Pid(7)));
     assert_eq!(
         (code, message.as_str()),
         (ConnectCode::NotFound, "process with pid 7 not found")
@@ -211,14 +211,14 @@ fn processes_are_selected_by_pid_or_tag() {
 #[test]
 fn a_missing_directory_is_named() {
     let cwd = || Some("/gone".to_owned());
-    let (code, message) = told(not_started(KeeperError::Directory { errno: 2 }, "ls", cwd()));
+    let (code, message) = told(not_started(SupervisorError::Directory { errno: 2 }, "ls", cwd()));
     assert_eq!(
         (code, message.as_str()),
         (ConnectCode::InvalidArgument, "cwd '/gone' does not exist")
     );
-    let (code, _) = told(not_started(KeeperError::NotFound, "nope", None));
+    let (code, _) = told(not_started(SupervisorError::NotFound, "nope", None));
     assert_eq!(code, ConnectCode::InvalidArgument);
-    let (code, message) = told(not_started(KeeperError::InvalidUser("x".to_owned()), "ls", cwd()));
+    let (code, message) = told(not_started(SupervisorError::InvalidUser("x".to_owned()), "ls", cwd()));
     assert_eq!(
         (code, message.as_str()),
         (ConnectCode::Unauthenticated, "invalid username: 'x'")

@@ -1,0 +1,450 @@
+//! What a supervisor is told to make: all that it needs, as one frame on its standard input.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use offleash_core::error::{ErrorKind, Explained};
+use offleash_core::id::RunId;
+use offleash_core::level::{Degrade, Level, LevelChoice};
+use offleash_core::limits::Limits;
+use offleash_core::network::host_pattern::HostPattern;
+use offleash_core::network::secret::{
+    PlaceError, Placeholder, Secret, SecretPlace, SecretSource, SecretSpec, SecretValue, ValueError,
+};
+use offleash_core::network::upstream_proxy::{ProxyCredentials, ProxyError, ProxySource, UpstreamProxy};
+use offleash_core::network::{
+    DnsServerError, HeaderRule, HeaderRuleError, HeaderScope, NetworkRule, PatternError, RequestRules, RuleVerdict,
+};
+use offleash_core::spec::{Descent, NetworkSpec, RootChoice, SandboxSpec};
+use offleash_core::template::TemplateName;
+use offleash_core::text::Text;
+use offleash_core::units::{Bytes, CpuCount};
+use offleash_protocol::Dialogue;
+use serde::{Deserialize, Serialize};
+
+/// The name of a supervisor's socket in its directory.
+pub const SOCKET: &str = "supervisor.sock";
+
+/// The name of the file in which a supervisor writes how its sandbox ended.
+pub const ENDED: &str = "ended.json";
+
+/// A sandbox that is to be made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SupervisorOrder {
+    /// Its id, which no other has.
+    pub id: RunId,
+    /// The state directory.
+    pub state: Text,
+    /// The sandbox's own directory, which exists and is private (mode 0700): its socket is in there.
+    pub directory: Text,
+    /// What its files are at first.
+    pub template: Template,
+    /// Variables that every command has.
+    pub env: Vec<(Text, Text)>,
+    /// The level; the strongest that is to be had if absent.
+    pub level: Option<Level>,
+    /// Below which level it is not to be made.
+    pub min_level: Option<Level>,
+    /// Whether weaker enforcement than asked for is acceptable.
+    pub degrade: Degrade,
+    /// What it may use.
+    pub limits: LimitsOrder,
+    /// What it may reach.
+    pub network: NetworkOrder,
+    /// Whether its programs may trace each other, as debuggers do.
+    pub allow_ptrace: bool,
+    /// Whose copies its processes may be.
+    pub descent: Descent,
+    /// Whether a copy of the zygote's process is wanted as soon as it is made, so that it is worth asking for ahead.
+    pub wants_copy: bool,
+    /// Whether what it writes to was copied for it, from another one's.
+    pub is_copied: bool,
+    /// How long a client may hold it still, in milliseconds; [`LONGEST_HOLD`] if absent.
+    pub longest_hold_ms: Option<u64>,
+}
+
+impl Dialogue for SupervisorOrder {
+    const MAX_FRAME: usize = 8 * 1024 * 1024;
+}
+
+/// How long a client may hold a sandbox still unless it is ordered otherwise; clients themselves know shorter times.
+pub const LONGEST_HOLD: Duration = Duration::from_secs(300);
+
+/// What the files of a sandbox are at first.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Template {
+    /// The host's programs below a root that can be written to.
+    #[default]
+    Base,
+    /// The same with a template that was built between the two.
+    Built(TemplateName),
+    /// The host's programs, read-only, and a home directory in memory.
+    System,
+}
+
+/// What a sandbox may use; there is no limit where nothing is said.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitsOrder {
+    /// CPUs at once.
+    pub cpus: Option<CpuCount>,
+    /// Memory of all processes together, in bytes.
+    pub memory: Option<Bytes>,
+    /// What its files may take on disk, in bytes.
+    pub disk: Option<Bytes>,
+    /// Processes and threads.
+    pub pids: Option<u64>,
+}
+
+/// What a sandbox may reach, and what becomes of its requests.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkOrder {
+    /// Any public address, unless a rule says otherwise.
+    pub internet: bool,
+    /// Rules that allow, as policies have them.
+    pub allow: Vec<String>,
+    /// Rules that deny.
+    pub deny: Vec<String>,
+    /// Headers that are set in requests over TLS.
+    pub headers: Vec<HeaderOrder>,
+    /// How names are resolved, and through what everything is reached.
+    pub way_out: WayOutOrder,
+    /// Whether the owner of the machine allows it. Otherwise no rule opens what is not public, or is the machine's own.
+    pub named_by_owner: bool,
+    /// Secrets that headers name; they are put in once the sandbox is there.
+    pub secrets: Vec<SecretOrder>,
+}
+
+/// How the outside is reached; as the machine itself does, where nothing is said.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WayOutOrder {
+    /// Addresses of servers that are asked for names.
+    pub dns_servers: Vec<String>,
+    /// The proxy through which everything is reached.
+    pub proxy: Option<ProxyOrder>,
+}
+
+/// A proxy that is asked by SOCKS 5 for names as they are.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProxyOrder {
+    /// `HOST:PORT`.
+    pub address: String,
+    /// The name and the password that it wants.
+    pub credentials: Option<(String, String)>,
+}
+
+impl std::fmt::Debug for ProxyOrder {
+    /// Without the credentials.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ProxyOrder({:?})", self.address)
+    }
+}
+
+impl ProxyOrder {
+    /// The proxy of a gateway.
+    ///
+    /// # Errors
+    /// When the address is none, or the credentials cannot be said.
+    pub fn proxy(&self) -> Result<UpstreamProxy, ProxyError> {
+        let credentials = self.credentials.as_ref();
+        let credentials = credentials.map(|(name, password)| ProxyCredentials::for_socks(name, password));
+        UpstreamProxy::socks(&self.address, credentials.transpose()?)
+    }
+}
+
+/// A header that is set in every request over TLS to a host, in place of what a program sends. Of several hosts that
+/// mean the same one, only what is said of the most specific counts.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeaderOrder {
+    /// The host, or `*.example.com` for those below one.
+    pub host: String,
+    /// The name of the header.
+    pub name: String,
+    /// Its value, which may be confidential.
+    pub value: String,
+}
+
+impl std::fmt::Debug for HeaderOrder {
+    /// Without the value.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "HeaderOrder({:?} {:?}: ****)", self.host, self.name)
+    }
+}
+
+impl HeaderOrder {
+    /// The rule of a gateway.
+    ///
+    /// # Errors
+    /// When host, name or value are none that a request can have.
+    pub fn rule(&self) -> Result<HeaderRule, HeaderRuleError> {
+        let rule = HeaderRule::parse_set(&format!("{} {}:{}", self.host, self.name, self.value))?;
+        // What has a space or a colon in it would be read as something else.
+        if rule.name() != self.name.to_ascii_lowercase() {
+            return Err(HeaderRuleError::Name(self.name.as_str().into()));
+        }
+        Ok(rule)
+    }
+}
+
+/// A secret that headers name by a placeholder.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecretOrder {
+    /// What its owner calls it.
+    pub name: String,
+    /// What stands in headers for it.
+    pub placeholder: String,
+    /// What is put in its place; requests that need one without a value are refused.
+    pub value: Option<String>,
+    /// The hosts that it is for.
+    pub hosts: Vec<String>,
+    /// The headers that it may stand in.
+    pub headers: Vec<String>,
+}
+
+impl std::fmt::Debug for SecretOrder {
+    /// Without the value.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SecretOrder({:?}: ****)", self.name)
+    }
+}
+
+/// In place of a value that there is not: it is for no host, so it goes nowhere.
+const NO_VALUE: &str = "there is no such secret";
+
+impl SecretOrder {
+    /// The secret of a gateway.
+    ///
+    /// # Errors
+    /// When a host, a header or the value is none.
+    pub fn secret(&self) -> Result<Secret, OrderError> {
+        let value = self.value.as_deref().unwrap_or(NO_VALUE);
+        let value = SecretValue::new(value.as_bytes().to_vec()).map_err(OrderError::SecretValue)?;
+        let mut hosts = Vec::new();
+        for host in self.hosts.iter().filter(|_| self.value.is_some()) {
+            hosts.push(HostPattern::parse(host).map_err(|_| OrderError::SecretHost(host.as_str().into()))?);
+        }
+        let places: Result<Vec<SecretPlace>, _> = self
+            .headers
+            .iter()
+            .map(|name| format!("header:{name}").parse())
+            .collect();
+        Ok(Secret {
+            spec: SecretSpec {
+                name: self.name.clone(),
+                // Where the value came from nobody asks any more.
+                source: SecretSource::Variable(self.name.clone()),
+                hosts,
+                places: places.map_err(OrderError::SecretPlace)?,
+            },
+            value,
+            placeholder: Placeholder::given(self.placeholder.clone()),
+        })
+    }
+}
+
+/// A rule of the network that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OrderError {
+    /// One about connections.
+    #[error(transparent)]
+    Connections(#[from] PatternError),
+    /// One about headers.
+    #[error(transparent)]
+    Headers(#[from] HeaderRuleError),
+    /// A server for names.
+    #[error(transparent)]
+    DnsServer(#[from] DnsServerError),
+    /// A proxy.
+    #[error(transparent)]
+    Proxy(#[from] ProxyError),
+    /// What is to be the value of a secret.
+    #[error("a secret: {0}")]
+    SecretValue(ValueError),
+    /// Where a secret is to stand.
+    #[error("a secret: {0}")]
+    SecretPlace(PlaceError),
+    /// The host that a secret is for.
+    #[error("a secret is for `{0}`, which is no host")]
+    SecretHost(Text),
+}
+
+impl Explained for OrderError {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Invalid
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Connections(error) => error.hint(),
+            Self::Headers(error) => error.hint(),
+            Self::DnsServer(error) => error.hint(),
+            Self::Proxy(error) => error.hint(),
+            Self::SecretValue(error) => error.hint(),
+            Self::SecretPlace(error) => error.hint(),
+            Self::SecretHost(_) => None,
+        }
+    }
+}
+
+impl NetworkOrder {
+    /// The secrets that a gateway is told of.
+    ///
+    /// # Errors
+    /// When one is none.
+    pub fn secrets(&self) -> Result<Vec<Secret>, OrderError> {
+        self.secrets.iter().map(SecretOrder::secret).collect()
+    }
+
+    /// What a gateway is told; there is always a way in.
+    ///
+    /// # Errors
+    /// When a rule cannot be read.
+    pub fn spec(&self) -> Result<NetworkSpec, OrderError> {
+        let mut spec = NetworkSpec {
+            internet: self.internet,
+            entrance: true,
+            ..NetworkSpec::default()
+        };
+        spec.policy.public_only = !self.named_by_owner;
+        for (verdict, texts) in [(RuleVerdict::Allow, &self.allow), (RuleVerdict::Deny, &self.deny)] {
+            for text in texts {
+                spec.policy.rules.push(NetworkRule::parse(verdict, text)?);
+            }
+        }
+        let headers: Result<Vec<_>, _> = self.headers.iter().map(HeaderOrder::rule).collect();
+        spec.requests = RequestRules {
+            headers: headers?,
+            scope: HeaderScope::SpecificHostOverTls,
+            ..RequestRules::default()
+        };
+        for server in &self.way_out.dns_servers {
+            spec.add_dns_server(server.parse()?)?;
+        }
+        if let Some(proxy) = &self.way_out.proxy {
+            spec.upstream_proxy = Some(ProxySource::Url(proxy.proxy()?));
+        }
+        Ok(spec)
+    }
+}
+
+impl LimitsOrder {
+    fn limits(&self) -> Limits {
+        Limits {
+            cpus: self.cpus,
+            cpu_time: None,
+            wall_time: None,
+            memory: self.memory,
+            swap: self.memory.map(|_| Bytes(0)),
+            pids: self.pids,
+            workspace: self.disk,
+            file_size: self.disk,
+            inodes: self.disk.map(|_| MOST_FILES),
+            output: None,
+            net_bytes: None,
+            net_connections: None,
+            ..Limits::default()
+        }
+    }
+}
+
+/// Files, directories and links of a sandbox whose disk is limited.
+pub const MOST_FILES: u64 = 2_000_000;
+
+impl SupervisorOrder {
+    /// The same as every door describes a sandbox.
+    ///
+    /// # Errors
+    /// When a rule of the network cannot be read.
+    pub fn spec(&self) -> Result<SandboxSpec, OrderError> {
+        let mut network = self.network.spec()?;
+        // They open no host; with other rules they may be of use later.
+        network.drop_idle();
+        let mut spec = SandboxSpec {
+            level: self.level.map_or(LevelChoice::Auto, LevelChoice::Exactly),
+            min_level: self.min_level,
+            degrade: self.degrade,
+            limits: self.limits.limits(),
+            network,
+            pausable: true,
+            allow_ptrace: self.allow_ptrace,
+            descent: self.descent,
+            root: match &self.template {
+                // The layer is the supervisor's, and goes with the sandbox.
+                Template::Base => RootChoice::Base {
+                    template: None,
+                    layer: None,
+                },
+                Template::Built(name) => RootChoice::Base {
+                    template: Some(name.clone()),
+                    layer: None,
+                },
+                Template::System => RootChoice::System,
+            },
+            ..SandboxSpec::default()
+        };
+        let os = |text: &Text| text.as_os_str().to_owned();
+        let set: Vec<(OsString, OsString)> = self.env.iter().map(|(name, value)| (os(name), os(value))).collect();
+        spec.env.set = set;
+        Ok(spec)
+    }
+
+    /// Where its socket is.
+    pub fn socket(&self) -> PathBuf {
+        self.directory.as_path().join(SOCKET)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use offleash_core::spec::ProcessRef;
+
+    use super::*;
+    use crate::frames::{frame, only};
+
+    fn order() -> SupervisorOrder {
+        SupervisorOrder {
+            id: "a".parse().unwrap(),
+            state: Text(b"/s/\xff".to_vec()),
+            directory: "/s/a".into(),
+            template: Template::Built("python".parse().unwrap()),
+            env: vec![("A".into(), "".into())],
+            level: Some(Level::Process),
+            min_level: Some(Level::ProcessLandlock),
+            degrade: Degrade::Allow,
+            limits: LimitsOrder {
+                cpus: Some(CpuCount { millis: 1500 }),
+                memory: Some(Bytes(u64::MAX)),
+                disk: None,
+                pids: Some(7),
+            },
+            network: NetworkOrder {
+                internet: true,
+                allow: vec!["example.com:443".to_owned()],
+                headers: vec![HeaderOrder {
+                    host: "example.com".to_owned(),
+                    name: "X".to_owned(),
+                    value: "secret".to_owned(),
+                }],
+                way_out: WayOutOrder {
+                    dns_servers: vec!["192.0.2.1".to_owned()],
+                    proxy: Some(ProxyOrder {
+                        address: "p:1".to_owned(),
+                        credentials: Some(("n".to_owned(), "p".to_owned())),
+                    }),
+                },
+                ..NetworkOrder::default()
+            },
+            allow_ptrace: true,
+            descent: Descent::Below(ProcessRef { pid: 7, start_ticks: 9 }),
+            wants_copy: true,
+            is_copied: true,
+            longest_hold_ms: Some(1),
+        }
+    }
+
+    #[test]
+    fn an_order_arrives_as_it_was_given() {
+        let sent = order();
+        assert_eq!(only::<SupervisorOrder>(&frame(&sent).unwrap()).unwrap(), sent);
+    }
+}
