@@ -35,7 +35,7 @@ pub(crate) struct ClientSlot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TooManyClients {
     /// There are as many clients as there may be.
-    ClientSlots(usize),
+    Clients(usize),
     /// As many are at this address as may be at one.
     OfAddress(usize),
 }
@@ -44,7 +44,7 @@ impl TooManyClients {
     /// How many there may be.
     pub(crate) fn most(self) -> usize {
         match self {
-            Self::ClientSlots(most) | Self::OfAddress(most) => most,
+            Self::Clients(most) | Self::OfAddress(most) => most,
         }
     }
 }
@@ -67,9 +67,9 @@ impl ClientSlots {
         let address = address.map(counted);
         let mut counts = self.lock();
         match address {
-            None if counts.owner >= OF_OWNER => return Err(TooManyClients::ClientSlots(OF_OWNER)),
+            None if counts.owner >= OF_OWNER => return Err(TooManyClients::Clients(OF_OWNER)),
             None => counts.owner += 1,
-            Some(_) if counts.anybody >= self.most => return Err(TooManyClients::ClientSlots(self.most)),
+            Some(_) if counts.anybody >= self.most => return Err(TooManyClients::Clients(self.most)),
             Some(address) => {
                 let there = counts.by_address.get(&address).copied().unwrap_or(0);
                 if there >= self.most_of_address {
@@ -148,10 +148,7 @@ mod tests {
             clients.admit(at("192.0.2.2")).unwrap(),
             clients.admit(at("192.0.2.2")).unwrap(),
         ];
-        assert_eq!(
-            clients.admit(at("192.0.2.3")).unwrap_err(),
-            TooManyClients::ClientSlots(8)
-        );
+        assert_eq!(clients.admit(at("192.0.2.3")).unwrap_err(), TooManyClients::Clients(8));
         drop(held);
         let _place = clients.admit(at("192.0.2.3")).unwrap();
         assert_eq!(clients.count(), 3);
@@ -171,7 +168,7 @@ mod tests {
         let clients = ClientSlots::new(1, 1);
         let _all = clients.admit(at("192.0.2.1")).unwrap();
         let held: Vec<_> = (0..OF_OWNER).map(|_| clients.admit(None).unwrap()).collect();
-        assert_eq!(clients.admit(None).unwrap_err(), TooManyClients::ClientSlots(OF_OWNER));
+        assert_eq!(clients.admit(None).unwrap_err(), TooManyClients::Clients(OF_OWNER));
         drop(held);
         assert_eq!(clients.count(), 1);
     }

@@ -131,7 +131,7 @@ async fn speak<S>(
 /// Tells a client that it is too many, as well as that can be done at once.
 pub(crate) async fn turn_away(mut stream: TcpStream, why: TooManyClients, _turn: OwnedSemaphorePermit) {
     let told = match why {
-        TooManyClients::ClientSlots(_) => FULL,
+        TooManyClients::Clients(_) => FULL,
         TooManyClients::OfAddress(_) => FULL_OF_ADDRESS,
     };
     let farewell = async {

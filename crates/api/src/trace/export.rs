@@ -41,7 +41,7 @@ pub(super) struct SpanQueue {
 
 #[derive(Debug)]
 enum WaitingSpan {
-    WorkSpan(EndedSpan),
+    Span(EndedSpan),
     /// Whoever wants to hear that everything before was sent.
     Flush(oneshot::Sender<()>),
 }
@@ -49,7 +49,7 @@ enum WaitingSpan {
 impl SpanQueue {
     pub(super) fn put(&self, span: EndedSpan) {
         // Dropped where there are too many: nobody is to wait for a collector.
-        let _put = self.waiting.try_send(WaitingSpan::WorkSpan(span));
+        let _put = self.waiting.try_send(WaitingSpan::Span(span));
     }
 
     pub(super) async fn flush(&self) {
@@ -116,7 +116,7 @@ async fn gather(
     let mut next = Some(first);
     loop {
         match next {
-            Some(WaitingSpan::WorkSpan(span)) => spans.push(span),
+            Some(WaitingSpan::Span(span)) => spans.push(span),
             Some(WaitingSpan::Flush(flushed)) => return (spans, Some(flushed)),
             None => return (spans, None),
         }

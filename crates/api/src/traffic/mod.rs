@@ -66,7 +66,7 @@ pub(super) enum TrafficRefusal {
     /// It is paused, and the quota of its key has no room for another that runs.
     OverQuota,
     /// It is paused, and the machine has too little left to resume it.
-    BusyFlag { retry_after: Duration },
+    Busy { retry_after: Duration },
     /// It is to be reached by TLS, and does not speak that.
     NoTls,
     /// The way there is broken.
@@ -98,7 +98,7 @@ impl TrafficRefusal {
                 StatusCode::TOO_MANY_REQUESTS,
                 "The sandbox is paused, and the quota of its key is used up",
             ),
-            Self::BusyFlag { .. } => (
+            Self::Busy { .. } => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "The sandbox is paused, and the machine has too little left to resume it",
             ),
@@ -115,7 +115,7 @@ impl TrafficRefusal {
             code: status.as_u16(),
         };
         let mut response = answer::json(status, &body);
-        if let Self::BusyFlag { retry_after } = self {
+        if let Self::Busy { retry_after } = self {
             let seconds = HeaderValue::from(retry_after.as_secs().max(1));
             response.headers_mut().insert(RETRY_AFTER, seconds);
         }
@@ -274,7 +274,7 @@ impl TrafficService {
             DaemonError::NotFound { .. } => TrafficRefusal::NotFound,
             DaemonError::Conflict { .. } => TrafficRefusal::Changing,
             DaemonError::QuotaExceeded { .. } => TrafficRefusal::OverQuota,
-            DaemonError::Overloaded { retry_after, .. } => TrafficRefusal::BusyFlag {
+            DaemonError::Overloaded { retry_after, .. } => TrafficRefusal::Busy {
                 retry_after: *retry_after,
             },
             _ => {

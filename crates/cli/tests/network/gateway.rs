@@ -158,7 +158,7 @@ fn what_a_killed_gateway_had_told_is_in_the_record() {
     let mut input = run.stdin.take().unwrap();
     std::io::Write::write_all(&mut input, b"\n").unwrap();
     read_until(run.stdout.as_mut().unwrap(), "gone?\n");
-    // What was made is told within a moment, what was refused before its program hears of it.
+    // What was made is told within a moment, what was refused at once.
     std::thread::sleep(std::time::Duration::from_millis(500));
     kill(gateway_of(&run));
     std::io::Write::write_all(&mut input, b"\n").unwrap();

@@ -55,7 +55,7 @@ fn one_that_never_stops_telling_is_given_up() {
             name: name.clone(),
             times: 1,
         };
-        for _ in 0..300 {
+        for _ in 0..8 {
             link.send(&Report::Entry(entry()));
             link.send_last();
         }
@@ -130,8 +130,12 @@ fn secrets_and_rules_arrive_as_they_were_and_answers_come_back() {
     let mut answer = [0; 12];
     std::io::Read::read_exact(&mut client, &mut answer).unwrap();
     assert_eq!(answer[3], 2, "not allowed by the rules");
-    // It was told before the program heard of it.
-    assert_eq!(gateway.news().len(), 1);
+    // It is told at once.
+    let until = std::time::Instant::now() + PATIENCE;
+    while gateway.news().is_empty() {
+        assert!(std::time::Instant::now() < until);
+        std::thread::yield_now();
+    }
     let account = gateway.finish();
     assert_eq!((account.connections.len(), account.lost), (1, None));
 }

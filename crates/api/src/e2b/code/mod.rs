@@ -98,7 +98,7 @@ pub(crate) async fn answer(
 /// Why a request is not answered.
 enum CodeFailure {
     Refused(ApiRefusal),
-    CodeContext(ContextError),
+    Context(ContextError),
 }
 
 impl From<ApiRefusal> for CodeFailure {
@@ -109,7 +109,7 @@ impl From<ApiRefusal> for CodeFailure {
 
 impl From<ContextError> for CodeFailure {
     fn from(error: ContextError) -> Self {
-        Self::CodeContext(error)
+        Self::Context(error)
     }
 }
 
@@ -117,7 +117,7 @@ impl CodeFailure {
     fn refusal(self, journal: &dyn Journal) -> ApiRefusal {
         match self {
             Self::Refused(refusal) => refusal,
-            Self::CodeContext(error) => context_refusal(journal, &error),
+            Self::Context(error) => context_refusal(journal, &error),
         }
     }
 }

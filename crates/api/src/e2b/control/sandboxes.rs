@@ -157,7 +157,7 @@ pub(crate) async fn fork(asked: &ApiRequest<'_>, given: &str, body: RequestBody)
     let shown: Vec<ForkOutcome<'_>> = forks
         .iter()
         .map(|fork| match fork {
-            Ok(view) => ForkOutcome::CreatedSandbox(CreatedSandbox::of(view, asked.domain())),
+            Ok(view) => ForkOutcome::Sandbox(CreatedSandbox::of(view, asked.domain())),
             Err(refusal) => ForkOutcome::Error {
                 code: refusal.status.as_u16(),
                 message: refusal.message.clone(),

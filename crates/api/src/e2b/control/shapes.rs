@@ -132,7 +132,7 @@ pub(super) struct ForkBody {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum ForkOutcome<'a> {
-    CreatedSandbox(CreatedSandbox<'a>),
+    Sandbox(CreatedSandbox<'a>),
     Error { code: u16, message: String },
 }
 
@@ -437,5 +437,29 @@ impl<'a> ShownEvent<'a> {
             sandbox_template_id: &event.template,
             timestamp: time::text(event.at),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_came_of_a_fork_has_the_name_by_which_sdks_look_for_it() {
+        let sandbox = CreatedSandbox {
+            template: "base",
+            id: "i1",
+            client: CLIENT,
+            envd_version: "1",
+            alias: "base",
+            envd_access_token: None,
+            traffic_access_token: None,
+            domain: None,
+        };
+        let written = |outcome: &ForkOutcome<'_>| serde_json::to_value(outcome).unwrap();
+        assert_eq!(written(&ForkOutcome::Sandbox(sandbox))["sandbox"]["sandboxID"], "i1");
+        let message = "no".to_owned();
+        let failed = written(&ForkOutcome::Error { code: 409, message });
+        assert_eq!(failed, serde_json::json!({ "error": { "code": 409, "message": "no" } }));
     }
 }

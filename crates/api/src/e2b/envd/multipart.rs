@@ -15,7 +15,7 @@ const MAX_BOUNDARY_LENGTH: usize = 200;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FormError {
     #[error(transparent)]
-    UploadSource(#[from] SourceError),
+    Source(#[from] SourceError),
     #[error("error reading form: {0}")]
     Malformed(&'static str),
 }

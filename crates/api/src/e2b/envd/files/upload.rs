@@ -235,7 +235,7 @@ impl From<SourceError> for FileFailure {
 impl From<FormError> for FileFailure {
     fn from(error: FormError) -> Self {
         match error {
-            FormError::UploadSource(error) => error.into(),
+            FormError::Source(error) => error.into(),
             error => Self::bad_request(error.to_string()),
         }
     }
