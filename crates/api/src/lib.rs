@@ -2,7 +2,7 @@
 //! the way to every port inside.
 //!
 //! One port for all of it; `server` takes connections and `http::destination` says which request is for whom. This room alone knows what HTTP looks like, and it
-//! decides nothing about sandboxes: that is the manager's. `cli` is the only caller, and asks through [`client`].
+//! decides nothing about sandboxes: that is the daemon's. `cli` is the only caller, and asks through [`client`].
 
 mod cells;
 pub mod client;

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use offleash_core::text::Text;
-use offleash_manager::lifecycle::open_existing_state;
 use offleash_store::Audit;
+use offleash_supervisor::lifecycle::open_existing_state;
 
 use crate::args::{AuditAction, AuditArgs};
 use crate::failure::Failure;

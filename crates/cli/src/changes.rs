@@ -6,13 +6,13 @@ use std::process::ExitCode;
 
 use offleash_core::id::RunId;
 use offleash_core::text::Text;
-use offleash_manager::changes;
-use offleash_manager::lifecycle::{ManagerError, open_existing_state};
-use offleash_manager::supervisor::OF_THE_DAEMON;
 use offleash_store::{
     ApplyError, ApplyRequest, Change, ChangeKind, Refusal, RefusalReason, Run, RunError, RunListing, RunState,
     Selection, StateDirectory, leads_out_to, runs as list_runs,
 };
+use offleash_supervisor::changes;
+use offleash_supervisor::lifecycle::{ManagerError, open_existing_state};
+use offleash_supervisor::service::OF_THE_DAEMON;
 
 use crate::args::{ApplyArgs, DiffArgs, DiscardArgs, RunsArgs};
 use crate::failure::Failure;

@@ -1,6 +1,6 @@
 //! `offleash doctor`: what this machine offers, as a table or as JSON.
 //!
-//! What is found out, and how, is `isolation::probe` and, of code in contexts, `manager::probe`; this only shows it.
+//! What is found out, and how, is `isolation::probe` and, of code in contexts, `supervisor::probe`; this only shows it.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -23,7 +23,7 @@ pub(crate) fn doctor(options: &DoctorArgs, state: Option<&Path>) -> Result<ExitC
     let state = state.map_or_else(|| HostIdentity::of_this_process().default_state(), PathBuf::from);
     let subject = Subject::this_process(state).map_err(|error| Failure::from_error(&error))?;
     let mut report = probe::probe(&subject);
-    let of_code = offleash_manager::probe::checks(&report, &subject.state_directory);
+    let of_code = offleash_supervisor::probe::checks(&report, &subject.state_directory);
     report.checks.extend(of_code);
     let mut text = Vec::new();
     let rendered = if options.json {

@@ -10,8 +10,8 @@ use offleash_core::limits::{LimitName, LimitNameError};
 use offleash_core::network::Host;
 use offleash_core::policy::reference;
 use offleash_core::text::Text;
-use offleash_manager::lifecycle::{self, ManagerError};
 use offleash_store::HostIdentity;
+use offleash_supervisor::lifecycle::{self, ManagerError};
 use offleash_sys::seccomp::{self, Verdict};
 
 use crate::args::{ExplainArgs, PolicyCheckArgs, Question, SandboxArgs};

@@ -11,8 +11,8 @@ use offleash_images::{
     ImageDigest, ImageError, ImageListing, ImageReference, ImageStore, LayerOwnership, LayerReport, LoadOrder,
     LoadSource, MirrorSetting, PullOrder, RegistrySettings, stem_of,
 };
-use offleash_manager::images::{self, CallerIds, usual_ownership};
-use offleash_manager::lifecycle::{open_existing_state, open_state};
+use offleash_supervisor::images::{self, CallerIds, usual_ownership};
+use offleash_supervisor::lifecycle::{open_existing_state, open_state};
 use serde::Serialize;
 
 use self::progress::ShownProgress;

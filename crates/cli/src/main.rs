@@ -1,4 +1,4 @@
-//! The command line of offleash: reads arguments, asks the manager, prints. Nothing else in the project prints.
+//! The command line of offleash: reads arguments, asks supervisors and the daemon, prints. Nothing else in the project prints.
 
 mod args;
 mod audit;
@@ -26,8 +26,8 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use offleash_manager::gateway_process;
-use offleash_manager::roles::SUPERVISE_COMMAND;
+use offleash_supervisor::gateway_process;
+use offleash_supervisor::roles::SUPERVISE_COMMAND;
 
 use crate::args::{Arguments, Command, PolicyCommand, RunInvocation};
 use crate::failure::Failure;

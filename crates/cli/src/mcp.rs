@@ -11,8 +11,8 @@ use std::time::Duration;
 use offleash_core::spec::RootChoice;
 use offleash_core::text::Text;
 use offleash_daemon::local::{LocalConfig, LocalSandboxes};
-use offleash_manager::lifecycle::open_state;
-use offleash_manager::templates;
+use offleash_supervisor::lifecycle::open_state;
+use offleash_supervisor::templates;
 
 use crate::args::{McpArgs, SandboxArgs};
 use crate::failure::Failure;

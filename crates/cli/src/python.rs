@@ -6,8 +6,8 @@ use std::path::Path;
 use offleash_core::level::{Level, LevelChoice};
 use offleash_core::spec::{RootChoice, SandboxSpec};
 use offleash_core::template::TemplateName;
-use offleash_manager::lifecycle::open_state;
-use offleash_manager::templates::{self, TemplateError};
+use offleash_supervisor::lifecycle::open_state;
+use offleash_supervisor::templates::{self, TemplateError};
 
 use crate::args::SandboxArgs;
 use crate::failure::Failure;

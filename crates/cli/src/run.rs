@@ -12,7 +12,7 @@ use offleash_core::record::{LimitHit, Outcome, RunRecord};
 use offleash_core::spec::{NetworkSpec, SandboxSpec};
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
-use offleash_manager::lifecycle::{ManagerError, RunReport, RunRequest, run as run_sandbox};
+use offleash_supervisor::lifecycle::{ManagerError, RunReport, RunRequest, run as run_sandbox};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 

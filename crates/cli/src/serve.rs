@@ -55,7 +55,7 @@ pub(crate) fn serve(arguments: &ServeArgs, state: Option<&Path>) -> Result<ExitC
     prepare_process();
     let state = StateDirectory::open(state, &HostIdentity::of_this_process())?;
     // As long as there is one thread; what cannot be removed now is of no use to anybody and goes another time.
-    let _cleaned = offleash_manager::templates::clean(&state);
+    let _cleaned = offleash_supervisor::templates::clean(&state);
     config.daemon.state = Some(state.path().to_owned());
     config.server.local = Some(state.path().join(SOCKET));
     let threads = std::thread::available_parallelism().map_or(2, |count| count.get().clamp(2, MOST_THREADS));

@@ -1,4 +1,4 @@
-//! From arguments and policy to the one form that the manager takes: a `SandboxSpec`.
+//! From arguments and policy to the one form that a supervisor takes: a `SandboxSpec`.
 //!
 //! Precedence: flags over policy over defaults.
 

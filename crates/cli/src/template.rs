@@ -12,9 +12,9 @@ use offleash_core::spec::{IdChoice, SandboxSpec};
 use offleash_core::template::{Recipe, RecipeFile, TemplateName, split_requirements};
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
-use offleash_manager::lifecycle::{open_existing_state, open_state};
-use offleash_manager::templates::{self, BuildRequest, TemplateError, TemplateListing, USUAL_DISK};
 use offleash_store::StateDirectory;
+use offleash_supervisor::lifecycle::{open_existing_state, open_state};
+use offleash_supervisor::templates::{self, BuildRequest, TemplateError, TemplateListing, USUAL_DISK};
 use serde::Serialize;
 
 use self::progress::Shown;

@@ -9,16 +9,16 @@ use std::time::{Duration, Instant, SystemTime};
 
 use offleash_core::plan::Environment;
 use offleash_core::spec::SandboxSpec;
-use offleash_manager::frames::texts;
-use offleash_manager::lifecycle::{
-    CheckedRun, PrewarmedSandbox, RunRequest, open_existing_state, open_state, this_host,
-};
-use offleash_manager::prewarmed::{
-    self, Asked as AskedOf, Caller, Described, HandedRun, Key, PrewarmedOrder, PrewarmedSocket, RunWords, SocketPlace,
-};
-use offleash_manager::templates;
 use offleash_planner::Host;
 use offleash_store::{StateDirectory, rfc3339};
+use offleash_supervisor::frames::texts;
+use offleash_supervisor::lifecycle::{
+    CheckedRun, PrewarmedSandbox, RunRequest, open_existing_state, open_state, this_host,
+};
+use offleash_supervisor::prewarmed::{
+    self, Asked as AskedOf, Caller, Described, HandedRun, Key, PrewarmedOrder, PrewarmedSocket, RunWords, SocketPlace,
+};
+use offleash_supervisor::templates;
 
 use crate::args::{RunArgs, RunInvocation, WarmCommand};
 use crate::failure::{EXIT_FAILURE, Failure};

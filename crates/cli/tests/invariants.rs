@@ -27,7 +27,7 @@ const ARROWS: [(&str, &[&str]); 14] = [
     ("interpreter", &["core"]),
     ("planner", &["core", "isolation", "protocol", "store", "sys"]),
     (
-        "manager",
+        "supervisor",
         &[
             "core",
             "gateway",
@@ -40,8 +40,11 @@ const ARROWS: [(&str, &[&str]); 14] = [
             "sys",
         ],
     ),
-    ("daemon", &["core", "interpreter", "manager", "planner", "store", "sys"]),
-    ("api", &["core", "daemon", "interpreter", "manager", "protocol"]),
+    (
+        "daemon",
+        &["core", "interpreter", "supervisor", "planner", "store", "sys"],
+    ),
+    ("api", &["core", "daemon", "interpreter", "supervisor", "protocol"]),
     (
         "cli",
         &[
@@ -50,7 +53,7 @@ const ARROWS: [(&str, &[&str]); 14] = [
             "daemon",
             "images",
             "isolation",
-            "manager",
+            "supervisor",
             "planner",
             "store",
             "sys",

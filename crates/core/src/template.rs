@@ -1,6 +1,6 @@
 //! Templates: roots of sandboxes with more in them than the host has, and the recipes that they are built from.
 //!
-//! Pure: a recipe is read and checked here; building it is the manager's.
+//! Pure: a recipe is read and checked here; building it is the supervisor's.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use offleash_core::level::{Degrade, Level};
 use offleash_core::template::{PythonModule, Recipe};
-use offleash_manager::templates::BuildWatcher;
+use offleash_supervisor::templates::BuildWatcher;
 
 use crate::origin::BASE_TEMPLATE;
 use crate::view::SandboxLimits;

@@ -10,9 +10,9 @@ use offleash_interpreter::error::ContextError;
 use offleash_interpreter::language::Language;
 use offleash_interpreter::limits::Limits;
 use offleash_interpreter::process::{Ended, ProcessError, ProcessNews, ProcessStream, Processes, Running, Start};
-use offleash_manager::supervisor::client::{ExecNews, ExecStream, SupervisorClient};
-use offleash_manager::supervisor::error::{SupervisorError, reason};
-use offleash_manager::supervisor::message::{Selector, StartExec};
+use offleash_supervisor::service::client::{ExecNews, ExecStream, SupervisorClient};
+use offleash_supervisor::service::error::{SupervisorError, reason};
+use offleash_supervisor::service::message::{Selector, StartExec};
 
 use crate::host::SandboxHost;
 use crate::sandboxes::SandboxEntry;

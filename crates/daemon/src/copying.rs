@@ -17,9 +17,9 @@ use tokio::time::timeout;
 
 use crate::error::DaemonError;
 use crate::launch::{OWN_PROGRAM, Process};
-use offleash_manager::frames::{only, order_file};
-use offleash_manager::roles::SupervisorRole;
 use offleash_planner::base::{CopyAnswer, CopyOrder};
+use offleash_supervisor::frames::{only, order_file};
+use offleash_supervisor::roles::SupervisorRole;
 
 /// Longest answer of one that copies.
 const LONGEST_ANSWER: u64 = 64 * 1024;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use offleash_core::id::SandboxName;
 use offleash_interpreter::language::Language;
-use offleash_manager::clock::{after, own_ms};
 use offleash_store::HeldTemplate;
+use offleash_supervisor::clock::{after, own_ms};
 
 use crate::caller::Caller;
 use crate::config::DaemonConfig;

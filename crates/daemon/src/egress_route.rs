@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use offleash_core::network::dns_server::MOST_DNS_SERVERS;
 use offleash_core::network::{AddressClass, Host, classify};
-use offleash_manager::supervisor::order::{ProxyOrder, WayOutOrder};
+use offleash_supervisor::service::order::{ProxyOrder, WayOutOrder};
 
 use crate::error::DaemonError;
 use crate::request::{EgressProxy, NetworkSettings};

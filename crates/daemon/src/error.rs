@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use offleash_core::error::{ErrorKind, Explained};
-use offleash_manager::supervisor::error::SupervisorError;
-use offleash_manager::templates::TemplateError;
 use offleash_store::StateError;
+use offleash_supervisor::service::error::SupervisorError;
+use offleash_supervisor::templates::TemplateError;
 use offleash_sys::spawn::SpawnError;
 use rustix::io::Errno;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use offleash_core::log_level::LogLevel;
-use offleash_manager::clock::{UnixMs, now_ms};
+use offleash_supervisor::clock::{UnixMs, now_ms};
 
 use crate::daemon_core::DaemonCore;
 use crate::ending::SandboxEnder;

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use offleash_core::id::RunId;
 use offleash_core::log_level::LogLevel;
-use offleash_manager::clock::UnixMs;
-use offleash_manager::clock::now_ms;
-use offleash_manager::supervisor::log::{self, Noted};
-use offleash_manager::supervisor::message::Ended;
-use offleash_manager::supervisor::order::ENDED;
 use offleash_store::SandboxDirectories;
+use offleash_supervisor::clock::UnixMs;
+use offleash_supervisor::clock::now_ms;
+use offleash_supervisor::service::log::{self, Noted};
+use offleash_supervisor::service::message::Ended;
+use offleash_supervisor::service::order::ENDED;
 use serde::{Deserialize, Serialize};
 
 use crate::caller::{Caller, LOCAL_KEY};
@@ -194,7 +194,7 @@ mod tests {
     use offleash_core::record::{LimitEffect, LimitHit, Usage};
 
     use super::*;
-    use offleash_manager::supervisor::message::EndReason;
+    use offleash_supervisor::service::message::EndReason;
 
     fn ended(reason: EndReason) -> Ended {
         Ended {

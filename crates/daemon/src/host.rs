@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use offleash_core::id::RunId;
 use offleash_core::text::Text;
-use offleash_manager::supervisor::client::SupervisorClient;
-use offleash_manager::supervisor::log::Noted;
 use offleash_store::{DaemonLock, HostIdentity, SandboxDirectories, StateDirectory};
+use offleash_supervisor::service::client::SupervisorClient;
+use offleash_supervisor::service::log::Noted;
 
 use crate::error::DaemonError;
 use crate::history::{KeeperRemains, lines_of_keeper};

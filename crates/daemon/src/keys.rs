@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use offleash_manager::clock::now_ms;
 use offleash_store::{HostIdentity, StateDirectory};
+use offleash_supervisor::clock::now_ms;
 
 use crate::caller::Caller;
 use crate::error::DaemonError;

@@ -26,10 +26,10 @@ use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
 use crate::error::DaemonError;
-use offleash_manager::frames::{frame, only, order_file};
-use offleash_manager::roles::{RemoveOrder, SupervisorRole};
-use offleash_manager::supervisor::answer::{LaunchAnswer, MadeSandbox};
-use offleash_manager::supervisor::order::SupervisorOrder;
+use offleash_supervisor::frames::{frame, only, order_file};
+use offleash_supervisor::roles::{RemoveOrder, SupervisorRole};
+use offleash_supervisor::service::answer::{LaunchAnswer, MadeSandbox};
+use offleash_supervisor::service::order::SupervisorOrder;
 
 /// This program, even when its file was replaced or removed.
 pub(crate) const OWN_PROGRAM: &str = "/proc/self/exe";
@@ -255,7 +255,7 @@ mod tests {
     use offleash_core::spec::Descent;
 
     use super::*;
-    use offleash_manager::supervisor::order::{LimitsOrder, NetworkOrder, Template};
+    use offleash_supervisor::service::order::{LimitsOrder, NetworkOrder, Template};
 
     #[test]
     fn a_process_is_told_from_a_later_one_of_the_same_number() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use data_encoding::BASE64URL_NOPAD;
-use offleash_manager::clock::{UnixMs, to_ms};
+use offleash_supervisor::clock::{UnixMs, to_ms};
 
 use crate::caller::Caller;
 use crate::error::DaemonError;

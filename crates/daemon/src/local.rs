@@ -26,15 +26,15 @@ use tokio::time::timeout;
 
 use crate::contexts::{SandboxContexts, contexts_of};
 use crate::launch::{OWN_PROGRAM, Process};
-use offleash_manager::frames::{only, order_file, texts};
-use offleash_manager::lifecycle::{ManagerError, new_id, open_state};
-use offleash_manager::roles::SupervisorRole;
-use offleash_manager::supervisor::answer::{LaunchAnswer, MadeSandbox};
-use offleash_manager::supervisor::client::SupervisorClient;
-use offleash_manager::supervisor::error::SupervisorError;
-use offleash_manager::supervisor::local::LocalOrder;
-use offleash_manager::supervisor::message::{EndReason, Ended};
-use offleash_manager::supervisor::order::ENDED;
+use offleash_supervisor::frames::{only, order_file, texts};
+use offleash_supervisor::lifecycle::{ManagerError, new_id, open_state};
+use offleash_supervisor::roles::SupervisorRole;
+use offleash_supervisor::service::answer::{LaunchAnswer, MadeSandbox};
+use offleash_supervisor::service::client::SupervisorClient;
+use offleash_supervisor::service::error::SupervisorError;
+use offleash_supervisor::service::local::LocalOrder;
+use offleash_supervisor::service::message::{EndReason, Ended};
+use offleash_supervisor::service::order::ENDED;
 
 /// How long making a sandbox may take.
 const MAKE_TIMEOUT: Duration = Duration::from_secs(60);

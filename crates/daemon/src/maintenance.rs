@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use offleash_manager::clock::{before, now_ms};
+use offleash_supervisor::clock::{before, now_ms};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 

@@ -11,10 +11,10 @@ use offleash_core::log_level::LogLevel;
 use offleash_core::spec::Descent;
 use offleash_core::template::PythonModule;
 use offleash_core::units::{Bytes, CpuCount};
-use offleash_manager::clock::{after, own_ms};
-use offleash_manager::supervisor::answer::MadeSandbox;
-use offleash_manager::supervisor::order::{LimitsOrder, SupervisorOrder};
 use offleash_store::HeldTemplate;
+use offleash_supervisor::clock::{after, own_ms};
+use offleash_supervisor::service::answer::MadeSandbox;
+use offleash_supervisor::service::order::{LimitsOrder, SupervisorOrder};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 

@@ -12,7 +12,7 @@ use offleash_core::network::address::has_public;
 use offleash_core::network::cidr::Cidr;
 use offleash_core::network::host_pattern::HostPattern;
 use offleash_core::network::pattern::NetworkPattern;
-use offleash_manager::supervisor::order::{HeaderOrder, WayOutOrder};
+use offleash_supervisor::service::order::{HeaderOrder, WayOutOrder};
 
 use crate::error::DaemonError;
 use crate::request::NetworkSettings;

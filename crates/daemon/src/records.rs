@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use offleash_core::id::SandboxName;
 use offleash_core::log_level::LogLevel;
-use offleash_manager::clock::{UnixMs, before, from_ms, now_ms, to_ms};
+use offleash_supervisor::clock::{UnixMs, before, from_ms, now_ms, to_ms};
 
 use crate::caller::Caller;
 use crate::daemon_core::DaemonCore;

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use offleash_core::log_level::LogLevel;
-use offleash_manager::clock::now_ms;
 use offleash_store::{DaemonLock, StateDirectory};
+use offleash_supervisor::clock::now_ms;
 use tokio::sync::oneshot;
 
 use crate::error::DaemonError;

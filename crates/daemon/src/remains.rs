@@ -5,9 +5,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use offleash_core::id::RunId;
-use offleash_manager::lifecycle::remove_leftover_groups;
 use offleash_planner::base::{new_of, scratch_of};
 use offleash_store::{RunError, SandboxDirectories, StateDirectory, erase, remove_directory};
+use offleash_supervisor::lifecycle::remove_leftover_groups;
 
 use crate::launch;
 

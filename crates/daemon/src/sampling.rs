@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use offleash_manager::clock::now_ms;
-use offleash_manager::supervisor::message::SupervisorUsage;
+use offleash_supervisor::clock::now_ms;
+use offleash_supervisor::service::message::SupervisorUsage;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 

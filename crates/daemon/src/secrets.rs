@@ -10,8 +10,8 @@ use std::time::SystemTime;
 use data_encoding::BASE64URL_NOPAD;
 use offleash_core::log_level::LogLevel;
 use offleash_core::network::secret::SecretValue;
-use offleash_manager::clock::{from_ms, own_ms};
-use offleash_manager::supervisor::order::{NetworkOrder, SecretOrder};
+use offleash_supervisor::clock::{from_ms, own_ms};
+use offleash_supervisor::service::order::{NetworkOrder, SecretOrder};
 
 use crate::caller::Caller;
 use crate::daemon_core::DaemonCore;

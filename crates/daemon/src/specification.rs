@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use offleash_core::spec::ProcessRef;
-use offleash_manager::clock::now_ms;
+use offleash_supervisor::clock::now_ms;
 use serde::{Deserialize, Serialize};
 
 use crate::config::DaemonConfig;

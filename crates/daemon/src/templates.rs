@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use offleash_core::template::{CODE_INTERPRETER, MCP_GATEWAY, Recipe, TemplateName};
 use offleash_core::text::Text;
-use offleash_manager::supervisor::order::Template;
-use offleash_manager::templates::{self, BuildEvent, BuildOrder, BuildWatcher, TemplateListing};
 use offleash_store::{HeldTemplate, Taken, remove_directory};
+use offleash_supervisor::service::order::Template;
+use offleash_supervisor::templates::{self, BuildEvent, BuildOrder, BuildWatcher, TemplateListing};
 use tokio::sync::watch;
 
 use crate::config::TemplatesConfig;

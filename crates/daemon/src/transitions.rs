@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use offleash_core::log_level::LogLevel;
-use offleash_manager::clock::{after, from_ms, now_ms};
-use offleash_manager::supervisor::client::SupervisorClient;
-use offleash_manager::supervisor::error::SupervisorError;
+use offleash_supervisor::clock::{after, from_ms, now_ms};
+use offleash_supervisor::service::client::SupervisorClient;
+use offleash_supervisor::service::error::SupervisorError;
 use tokio::time::timeout;
 
 use crate::admission::AdmissionControl;

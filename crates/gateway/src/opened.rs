@@ -4,7 +4,7 @@
 //! Bodies are carried as they come, never gathered. What a message's framing says is read by one library and written
 //! anew by it, so that both sides see the same messages; requests that could be read in another way as well are refused
 //! before they reach it. Deliberately not here: which connections are opened
-//! (`Policy`), and the trust stores of the sandbox (`manager` puts them there).
+//! (`Policy`), and the trust stores of the sandbox (`supervisor` puts them there).
 
 mod answers;
 mod authority;

@@ -1,7 +1,7 @@
 //! Where code runs: the traits of a level, and one folder for each level.
 //!
 //! A [`Backend`](sandbox::Backend) makes a [`Sandbox`](sandbox::Sandbox) from a `core::plan::Plan`; the sandbox runs commands and reports
-//! events. Deliberately not here: which level to take and what to grant (that is decided before, in `manager` and
+//! events. Deliberately not here: which level to take and what to grant (that is decided before, in `supervisor` and
 //! `core`), and anything that prints.
 
 mod entered;

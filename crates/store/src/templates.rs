@@ -8,7 +8,7 @@
 //! templates/.old-ID                 one that was removed or replaced, as long as sandboxes use it
 //! ```
 //!
-//! Whoever uses a template holds a shared lock on its directory. Deliberately not here: what is in a layer (`manager`
+//! Whoever uses a template holds a shared lock on its directory. Deliberately not here: what is in a layer (`supervisor`
 //! builds it, and removes it, since files of subordinate ids take their superuser).
 
 use std::fs::{self, DirBuilder, File};
@@ -46,7 +46,7 @@ pub struct TemplateRecord {
     pub built_at: String,
     /// From what.
     pub recipe: Recipe,
-    /// The state of the host's system that it was built on, as the manager writes it.
+    /// The state of the host's system that it was built on, as the supervisor writes it.
     pub base: String,
     /// How many ids the sandbox had that it was built in.
     pub ids: IdChoice,

@@ -1,4 +1,4 @@
-//! What a client is told when the manager says no.
+//! What a client is told when the daemon says no.
 
 use std::error::Error;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::StatusCode;
 use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_daemon::DaemonError;
-use offleash_manager::supervisor::error::SupervisorError;
+use offleash_supervisor::service::error::SupervisorError;
 
 use crate::http::answer::ApiRefusal;
 use crate::journal::{Event, Journal};
@@ -19,7 +19,7 @@ const LATER: Duration = Duration::from_secs(5);
 /// By this the SDKs tell a pause that was refused from one of what is paused already.
 const GUEST_UNRESPONSIVE: &str = "sandbox_snapshot_guest_agent_unresponsive";
 
-/// Turns an error of the manager into what the client is told, and tells the owner of what is ours. Whoever `is_owner` is told
+/// Turns an error of the daemon into what the client is told, and tells the owner of what is ours. Whoever `is_owner` is told
 /// what the owner alone can change, too.
 pub(crate) fn refusal(journal: &dyn Journal, error: &DaemonError, is_owner: bool) -> ApiRefusal {
     let status = status(error);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use offleash_daemon::{CarriedContexts, SandboxContexts};
-use offleash_manager::supervisor::client::SupervisorClient;
+use offleash_supervisor::service::client::SupervisorClient;
 
 use super::failure::ToolError;
 

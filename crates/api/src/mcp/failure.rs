@@ -7,7 +7,7 @@ use offleash_daemon::DaemonError;
 use offleash_daemon::local::LocalError;
 use offleash_interpreter::error::ContextError;
 use offleash_interpreter::process::ProcessError;
-use offleash_manager::supervisor::error::SupervisorError;
+use offleash_supervisor::service::error::SupervisorError;
 
 /// An error of a tool: what a model is told.
 #[derive(Debug)]

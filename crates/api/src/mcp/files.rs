@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use data_encoding::{BASE64, BASE64_MIME_PERMISSIVE};
-use offleash_manager::supervisor::error::SupervisorError;
 use offleash_protocol::files::Entry;
+use offleash_supervisor::service::error::SupervisorError;
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 
 use super::arguments::{ContentEncoding, ListFilesArguments, ReadFileArguments, WriteFileArguments};

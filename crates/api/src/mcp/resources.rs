@@ -2,7 +2,7 @@
 
 use data_encoding::BASE64;
 use offleash_core::error::{ErrorKind, Explained as _};
-use offleash_manager::supervisor::error::SupervisorError;
+use offleash_supervisor::service::error::SupervisorError;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 use rmcp::model::{ErrorData, ReadResourceResult, Resource, ResourceContents, ResourceTemplate};
 

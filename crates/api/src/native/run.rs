@@ -6,9 +6,9 @@ use std::time::Instant;
 use http::{Response, StatusCode};
 use offleash_core::exec::{ExecEnd, OutputStream};
 use offleash_daemon::{Caller, CreateRequest, Daemon};
-use offleash_manager::supervisor::client::{ExecNews, ExecStream, SupervisorClient};
-use offleash_manager::supervisor::error::SupervisorError;
-use offleash_manager::supervisor::message::{Selector, StartExec};
+use offleash_supervisor::service::client::{ExecNews, ExecStream, SupervisorClient};
+use offleash_supervisor::service::error::SupervisorError;
+use offleash_supervisor::service::message::{Selector, StartExec};
 
 use super::cells::some_time;
 use super::sandboxes;

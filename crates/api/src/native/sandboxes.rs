@@ -20,7 +20,7 @@ use crate::http::json::RequestBody;
 use crate::http::query;
 use crate::trace::{self, SpanOperation};
 
-/// What the manager is asked for.
+/// What the daemon is asked for.
 pub(crate) fn create_request(new: NewSandbox, idempotency_key: Option<String>) -> Result<CreateRequest, ApiRefusal> {
     let name = new.name.as_deref().map(named).transpose()?;
     let usual = CreateRequest::default();

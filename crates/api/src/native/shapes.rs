@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use offleash_daemon::{EventKind, KeyRow, Quota, SandboxView};
-use offleash_manager::supervisor::message::SupervisorUsage;
+use offleash_supervisor::service::message::SupervisorUsage;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -18,7 +18,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use offleash_daemon::{AccessRules, Daemon, DaemonError, VisibleState as SandboxState};
-use offleash_manager::supervisor::error::SupervisorError;
+use offleash_supervisor::service::error::SupervisorError;
 use serde::Serialize;
 use subtle::ConstantTimeEq as _;
 use tokio::sync::Semaphore;

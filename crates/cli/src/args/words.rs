@@ -94,9 +94,14 @@ const FOREIGN: &[(&[&str], &[&str], &str)] = &[
         "`--mount SRC:DST:rw` grants a directory, and `--workspace DIR:rw` writes changes back",
     ),
     (
-        &["--image", "--from"],
+        &["--image"],
+        &["mcp", "explain", "create"],
+        "only `run` takes an image; `--template NAME` names what a sandbox is made from, `offleash template ls` lists what there is",
+    ),
+    (
+        &["--from"],
         ALL,
-        "`--template NAME` names what a sandbox is made from; `offleash template ls` lists what there is",
+        "`--template NAME` names what a sandbox is made from, and `run --image NAME` an image",
     ),
     (&["--entrypoint"], ALL, "write the program as the command"),
     (
@@ -204,9 +209,14 @@ const FOREIGN: &[(&[&str], &[&str], &str)] = &[
         "leave it out",
     ),
     (
-        &["--pull", "--platform", "--restart", "--sig-proxy", "--stop-timeout"],
+        &["--platform", "--restart", "--sig-proxy", "--stop-timeout"],
         ALL,
-        "leave it out: no image is fetched, and nothing is started again",
+        "leave it out: everything is of this machine's kind, and nothing is started again",
+    ),
+    (
+        &["--pull"],
+        &["mcp", "explain", "create"],
+        "leave it out: only `run` takes an image",
     ),
 ];
 

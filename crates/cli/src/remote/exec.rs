@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use offleash_api::client::{Client, ClientError, Exec, ExecStart, News};
 use offleash_core::exec::TerminalSize;
 use offleash_core::text::Text;
-use offleash_manager::run_client::{ExecIo as _, ExecIoEvent};
+use offleash_supervisor::run_client::{ExecIo as _, ExecIoEvent};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use offleash_core::template::TemplateName;
-use offleash_manager::templates::{BuildEvent, BuildWatcher};
+use offleash_supervisor::templates::{BuildEvent, BuildWatcher};
 use serde_json::json;
 
 use super::journal::JsonLines;

@@ -4,8 +4,8 @@ use std::io::{self, Read as _};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use offleash_manager::lifecycle::open_state;
-use offleash_manager::templates::{self, BuildEvent, BuildOrder, Progress, TemplateError};
+use offleash_supervisor::lifecycle::open_state;
+use offleash_supervisor::templates::{self, BuildEvent, BuildOrder, Progress, TemplateError};
 
 use crate::failure::{EXIT_FAILURE, Failure};
 use crate::terminal;

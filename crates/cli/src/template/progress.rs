@@ -1,6 +1,6 @@
 //! How a build goes on, for whoever watches: a bar with the latest line on a terminal, a line a step elsewhere.
 
-use offleash_manager::templates::Progress;
+use offleash_supervisor::templates::Progress;
 
 use crate::terminal::{self, Bar};
 

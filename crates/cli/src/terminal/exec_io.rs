@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use offleash_core::exec::{OutputStream, TerminalSize};
 use offleash_core::network::{Approval, Question};
-use offleash_manager::prewarmed::Caller;
-use offleash_manager::run_client::{ExecIo, ExecIoEvent};
+use offleash_supervisor::prewarmed::Caller;
+use offleash_supervisor::run_client::{ExecIo, ExecIoEvent};
 use offleash_sys::signals::{PASSED_ON, SignalQueue};
 use rustix::event::PollFlags;
 use rustix::io::Errno;

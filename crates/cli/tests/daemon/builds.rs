@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use offleash_core::template::{Recipe, TemplateName};
 use offleash_daemon::{Caller, CreateRequest, Daemon, DaemonError};
-use offleash_manager::templates::{BuildEvent, BuildWatcher};
+use offleash_supervisor::templates::{BuildEvent, BuildWatcher};
 
 use super::world::{World, test, within};
 

@@ -11,8 +11,8 @@ use offleash_daemon::{
 };
 use offleash_interpreter::cell::{Cell, CellEnd, CellEvent};
 use offleash_interpreter::language::Language;
-use offleash_manager::supervisor::SupervisorClient;
-use offleash_manager::supervisor::message::StartExec;
+use offleash_supervisor::service::SupervisorClient;
+use offleash_supervisor::service::message::StartExec;
 
 use tokio::sync::mpsc::Receiver;
 
@@ -43,7 +43,7 @@ async fn as_root(keeper: &SupervisorClient, script: &str) -> String {
     let mut stream = within(keeper.start(start)).await.unwrap();
     let mut text = String::new();
     while let Some(news) = within(stream.next()).await.unwrap() {
-        if let offleash_manager::supervisor::ExecNews::Output { bytes, .. } = news {
+        if let offleash_supervisor::service::ExecNews::Output { bytes, .. } = news {
             text.push_str(&String::from_utf8_lossy(&bytes));
         }
     }

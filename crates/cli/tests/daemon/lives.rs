@@ -167,7 +167,7 @@ fn a_kill_in_the_middle_of_a_command_ends_it() {
         let me = Caller::local();
         let made = create(&daemon).await;
         let keeper = daemon.keeper(&made.id).await.unwrap();
-        let start = offleash_manager::supervisor::message::StartExec {
+        let start = offleash_supervisor::service::message::StartExec {
             argv: vec![b"/bin/sleep".to_vec(), b"3600".to_vec()],
             ..Default::default()
         };
@@ -175,7 +175,7 @@ fn a_kill_in_the_middle_of_a_command_ends_it() {
         let (first, second) = tokio::join!(daemon.kill(&me, &made.id), daemon.kill(&me, &made.id));
         assert!(first.is_ok() != second.is_ok(), "{first:?} {second:?}");
         while let Ok(Some(news)) = within(stream.next()).await {
-            if matches!(news, offleash_manager::supervisor::ExecNews::Ended(_)) {
+            if matches!(news, offleash_supervisor::service::ExecNews::Ended(_)) {
                 break;
             }
         }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use offleash_daemon::{Caller, CreateRequest, Daemon, DaemonError, LogLevel, LogsRequest, Quota, Scope, Scopes};
-use offleash_manager::supervisor::ExecNews;
-use offleash_manager::supervisor::message::StartExec;
+use offleash_supervisor::service::ExecNews;
+use offleash_supervisor::service::message::StartExec;
 
 use super::world::{World, create, create_with, eventually, keepers_below, kill, output, test, within};
 

@@ -9,8 +9,8 @@ use offleash_daemon::{Caller, Daemon, DaemonError, SandboxContexts, VisibleState
 use offleash_interpreter::cell::{CellEnd, Death};
 use offleash_interpreter::contexts::State as ContextState;
 use offleash_interpreter::language::Language;
-use offleash_manager::supervisor::SupervisorClient;
-use offleash_manager::supervisor::message::Selector;
+use offleash_supervisor::service::SupervisorClient;
+use offleash_supervisor::service::message::Selector;
 
 use super::world::{World, config, create, create_with, end_of, keepers_below, kill, output, test, within};
 

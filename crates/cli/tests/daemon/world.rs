@@ -9,9 +9,9 @@ use offleash_daemon::{
     AdmissionConfig, Caller, CreateRequest, Daemon, DaemonConfig, KeyStore, PoolConfig, SandboxContexts, SandboxView,
 };
 use offleash_interpreter::cell::{Cell, CellEnd, CellEvent};
-use offleash_manager::supervisor::message::StartExec;
-use offleash_manager::supervisor::{ExecNews, SupervisorClient};
 use offleash_store::{HostIdentity, StateDirectory};
+use offleash_supervisor::service::message::StartExec;
+use offleash_supervisor::service::{ExecNews, SupervisorClient};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 

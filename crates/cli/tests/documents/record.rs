@@ -144,6 +144,7 @@ fn record_document() -> String {
         "PublishedPort",
         "InboundConnection",
         "NetworkLoss",
+        "ImageUse",
     ] {
         let Described { doc, fields, .. } = find(name);
         let title = if name == "RunRecord" { "Record" } else { name };

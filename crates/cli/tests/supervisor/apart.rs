@@ -1,6 +1,6 @@
 //! A zygote is kept apart from the sandboxes that are made below it.
 
-use offleash_manager::supervisor::order::Template;
+use offleash_supervisor::service::order::Template;
 
 use super::super::world::{collect, shell, until, within};
 use super::{Zygote, test};

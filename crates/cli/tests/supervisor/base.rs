@@ -1,9 +1,9 @@
 //! The base template in a sandbox that is kept: its users, its root, and files by way of its workers.
 
 use offleash_core::exec::ExecEnd;
-use offleash_manager::supervisor::SupervisorError;
-use offleash_manager::supervisor::order::Template;
 use offleash_protocol::files::ChangeKind;
+use offleash_supervisor::service::SupervisorError;
+use offleash_supervisor::service::order::Template;
 
 use super::world::{Kept, collect, exists, remains, shell, test, within};
 

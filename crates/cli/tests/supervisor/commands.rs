@@ -1,8 +1,8 @@
 //! Commands in a sandbox that is kept.
 
 use offleash_core::exec::ExecEnd;
-use offleash_manager::supervisor::message::{Selector, StartExec};
-use offleash_manager::supervisor::{ExecNews, SupervisorError};
+use offleash_supervisor::service::message::{Selector, StartExec};
+use offleash_supervisor::service::{ExecNews, SupervisorError};
 
 use super::world::{Kept, collect, piece, shell, test, until, within};
 

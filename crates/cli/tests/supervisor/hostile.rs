@@ -6,9 +6,9 @@ use offleash_core::exec::ExecEnd;
 use offleash_core::spec::Descent;
 use offleash_core::units::{Bytes, CpuCount};
 use offleash_interpreter::zygote;
-use offleash_manager::supervisor::ExecStream;
-use offleash_manager::supervisor::message::StartExec;
-use offleash_manager::supervisor::order::{LimitsOrder, Template};
+use offleash_supervisor::service::ExecStream;
+use offleash_supervisor::service::message::StartExec;
+use offleash_supervisor::service::order::{LimitsOrder, Template};
 
 use super::super::world::{Kept, collect, shell, until, within};
 use super::{Driver, SIGKILL, Zygote, feed, said, test, words};

@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use offleash_core::error::ErrorKind;
-use offleash_manager::frames::frame;
-use offleash_manager::roles::{SUPERVISE_COMMAND, SupervisorRole};
-use offleash_manager::supervisor::answer::{LaunchAnswer, MadeSandbox};
-use offleash_manager::supervisor::message::{
+use offleash_protocol::encode;
+use offleash_supervisor::frames::frame;
+use offleash_supervisor::roles::{SUPERVISE_COMMAND, SupervisorRole};
+use offleash_supervisor::service::answer::{LaunchAnswer, MadeSandbox};
+use offleash_supervisor::service::message::{
     EndReason, Ended, Hello, Selector, SupervisorReply, SupervisorRequest, VERSION,
 };
-use offleash_manager::supervisor::order::{ENDED, SOCKET};
-use offleash_manager::supervisor::{SupervisorClient, SupervisorError};
-use offleash_protocol::encode;
+use offleash_supervisor::service::order::{ENDED, SOCKET};
+use offleash_supervisor::service::{SupervisorClient, SupervisorError};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::support::Site;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use offleash_core::exec::ExecEnd;
 use offleash_core::units::Bytes;
-use offleash_manager::supervisor::ExecNews;
+use offleash_supervisor::service::ExecNews;
 
 use super::support::skip;
 use super::world::{Kept, collect, test, until, within};

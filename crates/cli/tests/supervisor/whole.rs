@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use offleash_core::exec::ExecEnd;
-use offleash_manager::supervisor::SupervisorError;
-use offleash_manager::supervisor::message::Selector;
-use offleash_manager::supervisor::order::NetworkOrder;
+use offleash_supervisor::service::SupervisorError;
+use offleash_supervisor::service::message::Selector;
+use offleash_supervisor::service::order::NetworkOrder;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::support::processes::eventually;

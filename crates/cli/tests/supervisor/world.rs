@@ -10,12 +10,12 @@ use offleash_core::level::Degrade;
 use offleash_core::spec::Descent;
 use offleash_core::text::Text;
 use offleash_core::units::Bytes;
-use offleash_manager::frames::{frame, only};
-use offleash_manager::roles::{SUPERVISE_COMMAND, SupervisorRole};
-use offleash_manager::supervisor::answer::{LaunchAnswer, MadeSandbox};
-use offleash_manager::supervisor::message::{Hello, StartExec};
-use offleash_manager::supervisor::order::{LimitsOrder, NetworkOrder, SupervisorOrder, Template};
-use offleash_manager::supervisor::{ExecNews, ExecStream, SupervisorClient};
+use offleash_supervisor::frames::{frame, only};
+use offleash_supervisor::roles::{SUPERVISE_COMMAND, SupervisorRole};
+use offleash_supervisor::service::answer::{LaunchAnswer, MadeSandbox};
+use offleash_supervisor::service::message::{Hello, StartExec};
+use offleash_supervisor::service::order::{LimitsOrder, NetworkOrder, SupervisorOrder, Template};
+use offleash_supervisor::service::{ExecNews, ExecStream, SupervisorClient};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::support::Site;

@@ -8,9 +8,9 @@ use offleash_core::spec::{Descent, ProcessRef};
 use offleash_core::units::CpuCount;
 use offleash_interpreter::language::Language;
 use offleash_interpreter::zygote;
-use offleash_manager::supervisor::message::{Selector, StartExec};
-use offleash_manager::supervisor::order::{LimitsOrder, Template};
-use offleash_manager::supervisor::{ExecNews, ExecStream, SupervisorClient};
+use offleash_supervisor::service::message::{Selector, StartExec};
+use offleash_supervisor::service::order::{LimitsOrder, Template};
+use offleash_supervisor::service::{ExecNews, ExecStream, SupervisorClient};
 
 use super::support::processes::PATIENCE;
 use super::world::{Kept, collect, shell, until, within};

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use offleash_core::id::SandboxName;
-use offleash_manager::clock::{after, now_ms};
+use offleash_supervisor::clock::{after, now_ms};
 
 use super::Daemon;
 use crate::caller::Caller;

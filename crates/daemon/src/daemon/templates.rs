@@ -1,6 +1,6 @@
 //! What callers ask of templates.
 
-use offleash_manager::templates::TemplateListing;
+use offleash_supervisor::templates::TemplateListing;
 
 use super::Daemon;
 use crate::caller::Caller;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use offleash_manager::supervisor::client::SupervisorClient;
+use offleash_supervisor::service::client::SupervisorClient;
 
 use super::Daemon;
 use crate::contexts::SandboxContexts;

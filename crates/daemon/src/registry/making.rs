@@ -1,6 +1,6 @@
 //! The changes that can be made to the registry, and how each is made.
 
-use offleash_manager::clock::UnixMs;
+use offleash_supervisor::clock::UnixMs;
 use rusqlite::{Connection, named_params};
 
 use super::error::RegistryError;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use offleash_manager::clock::UnixMs;
+use offleash_supervisor::clock::UnixMs;
 use rusqlite::Row;
 
 use super::Registry;

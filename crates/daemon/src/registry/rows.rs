@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use offleash_core::log_level::LogLevel;
-use offleash_manager::clock::UnixMs;
+use offleash_supervisor::clock::UnixMs;
 use serde::{Deserialize, Serialize};
 
 /// A sandbox as the registry has it.
@@ -19,7 +19,7 @@ pub struct SandboxRow {
     pub state: SandboxState,
     /// The name of its template.
     pub template: String,
-    /// What was asked for, as JSON; the manager knows what is in it.
+    /// What was asked for, as JSON; the daemon knows what is in it.
     pub spec: String,
     /// The caller's labels.
     pub metadata: BTreeMap<String, String>,

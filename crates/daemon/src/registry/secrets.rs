@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use offleash_manager::clock::UnixMs;
+use offleash_supervisor::clock::UnixMs;
 use rusqlite::{Connection, Row};
 
 use super::Registry;

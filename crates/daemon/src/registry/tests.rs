@@ -3,8 +3,8 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use offleash_core::error::{ErrorKind, Explained as _};
 use offleash_core::log_level::LogLevel;
-use offleash_manager::clock::UnixMs;
 use offleash_store::HostIdentity;
+use offleash_supervisor::clock::UnixMs;
 use proptest::prelude::*;
 
 use super::*;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use offleash_core::id::RunId;
 use offleash_core::spec::ProcessRef;
-use offleash_manager::clock::{UnixMs, from_ms};
+use offleash_supervisor::clock::{UnixMs, from_ms};
 use tokio::sync::watch;
 use tokio::time::timeout;
 

@@ -7,8 +7,8 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
 
 use offleash_core::text::one_line;
-use offleash_manager::roles::SupervisorRole;
-use offleash_manager::templates::{BuildEvent, BuildOrder};
+use offleash_supervisor::roles::SupervisorRole;
+use offleash_supervisor::templates::{BuildEvent, BuildOrder};
 use offleash_sys::spawn::{Orphaned, Session, Spawn, spawn};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, WaitIdStatus, pidfd_open};

@@ -9,9 +9,9 @@ use offleash_core::spec::{Descent, ProcessRef};
 use offleash_core::template::PythonModule;
 use offleash_core::units::{Bytes, CpuCount};
 use offleash_interpreter::zygote;
-use offleash_manager::supervisor::client::{ExecNews, ExecStream, SupervisorClient};
-use offleash_manager::supervisor::message::{INPUT_CHUNK, Selector, StartExec};
-use offleash_manager::supervisor::order::{LimitsOrder, NetworkOrder, SupervisorOrder};
+use offleash_supervisor::service::client::{ExecNews, ExecStream, SupervisorClient};
+use offleash_supervisor::service::message::{INPUT_CHUNK, Selector, StartExec};
+use offleash_supervisor::service::order::{LimitsOrder, NetworkOrder, SupervisorOrder};
 use tokio::time::timeout;
 
 use crate::config::DaemonConfig;

@@ -1,7 +1,7 @@
 //! What this machine offers: each feature tried, or read from the kernel's own files, never assumed.
 //!
 //! `doctor` shows the [`Report`]; nothing is changed on the machine and nothing takes longer than a few milliseconds.
-//! Deliberately not here: what to do with the answer (levels are chosen in `manager`) and how it looks (`cli`).
+//! Deliberately not here: what to do with the answer (levels are chosen in `supervisor`) and how it looks (`cli`).
 
 mod apparmor;
 mod cgroups;

@@ -1,4 +1,4 @@
-//! From E2B's requests to the manager's: what is asked for, and what cannot be had.
+//! From E2B's requests to the daemon's: what is asked for, and what cannot be had.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,7 +2,7 @@
 
 use http::{Response, StatusCode};
 use offleash_daemon::{BASE_TEMPLATE, DaemonError, ENVD_VERSION, SandboxLimits};
-use offleash_manager::templates::TemplateListing;
+use offleash_supervisor::templates::TemplateListing;
 use serde::Serialize;
 use serde_json::json;
 

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::HeaderMap;
-use offleash_manager::supervisor::client::{ExecNews, ExecStream, SupervisorClient};
-use offleash_manager::supervisor::error::SupervisorError;
-use offleash_manager::supervisor::message::Selector;
+use offleash_supervisor::service::client::{ExecNews, ExecStream, SupervisorClient};
+use offleash_supervisor::service::error::SupervisorError;
+use offleash_supervisor::service::message::Selector;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 

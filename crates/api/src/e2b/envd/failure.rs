@@ -1,7 +1,7 @@
 //! What failures of a sandbox are called in each kind of answer.
 
 use http::{Response, StatusCode};
-use offleash_manager::supervisor::error::SupervisorError;
+use offleash_supervisor::service::error::SupervisorError;
 use rustix::io::Errno;
 use serde::Serialize;
 

@@ -9,7 +9,7 @@ mod upload;
 use http::header::{ALLOW, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use offleash_manager::supervisor::error::SupervisorError;
+use offleash_supervisor::service::error::SupervisorError;
 use rustix::io::Errno;
 
 pub(crate) use self::access::SignedUrl;

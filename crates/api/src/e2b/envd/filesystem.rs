@@ -3,10 +3,10 @@
 use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 use offleash_core::exec::ExecEnd;
-use offleash_manager::supervisor::client::ExecNews;
-use offleash_manager::supervisor::error::SupervisorError;
-use offleash_manager::supervisor::files::{FileChannel, FileWatch};
-use offleash_manager::supervisor::message::StartExec;
+use offleash_supervisor::service::client::ExecNews;
+use offleash_supervisor::service::error::SupervisorError;
+use offleash_supervisor::service::files::{FileChannel, FileWatch};
+use offleash_supervisor::service::message::StartExec;
 use rustix::io::Errno;
 use tokio::time::{Instant, sleep_until};
 

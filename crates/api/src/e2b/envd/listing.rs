@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use http::Response;
-use offleash_manager::supervisor::error::SupervisorError;
-use offleash_manager::supervisor::files::FileListing;
+use offleash_supervisor::service::error::SupervisorError;
+use offleash_supervisor::service::files::FileListing;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::{Response, StatusCode};
-use offleash_manager::supervisor::message::SupervisorUsage;
+use offleash_supervisor::service::message::SupervisorUsage;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 

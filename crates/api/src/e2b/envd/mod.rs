@@ -30,7 +30,7 @@ use http::header::{ALLOW, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use offleash_daemon::AccessRules;
-use offleash_manager::supervisor::client::SupervisorClient;
+use offleash_supervisor::service::client::SupervisorClient;
 
 pub(crate) use self::attended::ENDS_WITH_CLIENT;
 use self::failure::{ServiceFailure, gone};

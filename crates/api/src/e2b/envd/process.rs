@@ -10,9 +10,9 @@ use hyper::body::Incoming;
 use offleash_core::exec::{ExecEnd, OutputStream};
 use offleash_core::units::Bytes;
 use offleash_daemon::is_driver_tag;
-use offleash_manager::supervisor::client::{ExecNews, SupervisorClient};
-use offleash_manager::supervisor::error::SupervisorError;
-use offleash_manager::supervisor::message::{LONGEST_TAG, ProcessInfo as Running, Selector, StartExec};
+use offleash_supervisor::service::client::{ExecNews, SupervisorClient};
+use offleash_supervisor::service::error::SupervisorError;
+use offleash_supervisor::service::message::{LONGEST_TAG, ProcessInfo as Running, Selector, StartExec};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::attended::AttendedExec;

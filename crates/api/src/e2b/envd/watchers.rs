@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use data_encoding::BASE32_NOPAD;
-use offleash_manager::supervisor::error::SupervisorError;
-use offleash_manager::supervisor::files::FileWatch;
+use offleash_supervisor::service::error::SupervisorError;
+use offleash_supervisor::service::files::FileWatch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 

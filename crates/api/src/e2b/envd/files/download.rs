@@ -12,9 +12,9 @@ use http::header::{
 };
 use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
-use offleash_manager::supervisor::error::SupervisorError;
-use offleash_manager::supervisor::files::OwnedFileReader;
 use offleash_protocol::files::Entry;
+use offleash_supervisor::service::error::SupervisorError;
+use offleash_supervisor::service::files::OwnedFileReader;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::super::filesystem::FileCaller;

@@ -8,8 +8,8 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::request::Parts;
 use http::{Response, StatusCode};
 use hyper::body::Incoming;
-use offleash_manager::supervisor::error::SupervisorError;
-use offleash_manager::supervisor::files::FileChannel;
+use offleash_supervisor::service::error::SupervisorError;
+use offleash_supervisor::service::files::FileChannel;
 use serde::Serialize;
 
 use super::super::filesystem::FileCaller;

@@ -24,7 +24,7 @@ use super::preload::Preload;
 use super::published::PublishedPorts;
 use super::secrets;
 use super::{ManagerError, OwnRoot, open_state, this_host};
-use crate::supervisor::zygote;
+use crate::service::zygote;
 use offleash_planner::{self, ExecBasis, Host, PlanError};
 
 /// A sandbox that is to be made, for whoever asked.

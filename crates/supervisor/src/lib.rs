@@ -1,6 +1,6 @@
 //! Runs: from what was asked for to the record of what happened.
 //!
-//! A door (the command line, later a server) hands in a `SandboxSpec` and a command. The manager resolves them into a
+//! A door (the command line, later a server) hands in a `SandboxSpec` and a command. The supervisor resolves them into a
 //! plan ([`offleash_planner`]), has a backend of `isolation` make the sandbox, serves it and its clients in one loop
 //! (`sandbox_loop`), and keeps
 //! what the run leaves with `store` ([`lifecycle`]). Deliberately not here: how a sandbox is made, and printing.
@@ -17,7 +17,7 @@ pub mod probe;
 pub mod roles;
 pub mod run_client;
 mod sandbox_loop;
-pub mod supervisor;
+pub mod service;
 pub mod templates;
 
 /// The process of a gateway: what this program is under the name [`gateway_process::PROCESS_NAME`].

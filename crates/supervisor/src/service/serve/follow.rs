@@ -9,9 +9,9 @@ use offleash_isolation::sandbox::ExecId;
 
 use super::SocketClients;
 use crate::sandbox_loop::LoopSandbox;
-use crate::supervisor::connection::{ConnectionStage, frame};
-use crate::supervisor::executions::{Client, Execution, FedInput};
-use crate::supervisor::message::{SupervisorFailure, SupervisorReply};
+use crate::service::connection::{ConnectionStage, frame};
+use crate::service::executions::{Client, Execution, FedInput};
+use crate::service::message::{SupervisorFailure, SupervisorReply};
 
 /// What a client may leave unread before the command that it follows has to wait.
 const MOST_UNREAD: usize = 256 * 1024;

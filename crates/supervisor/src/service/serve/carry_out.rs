@@ -13,12 +13,12 @@ use offleash_isolation::sandbox::ExecId;
 
 use super::SocketClients;
 use crate::sandbox_loop::{Ending, LoopSandbox};
-use crate::supervisor::ends::{self, EndRetention};
-use crate::supervisor::executions::{Client, Execution, FedInput, InputFeed};
-use crate::supervisor::message::{
+use crate::service::ends::{self, EndRetention};
+use crate::service::executions::{Client, Execution, FedInput, InputFeed};
+use crate::service::message::{
     Hello, INPUT_CHUNK, ProcessInfo, Selector, StartExec, SupervisorFailure, SupervisorReply, SupervisorRequest,
 };
-use crate::supervisor::zygote;
+use crate::service::zygote;
 use offleash_core::error::with_causes;
 
 /// Most commands at once that were asked for; what they start themselves does not count.

@@ -12,7 +12,7 @@ use super::making::SandboxSetup;
 use super::report::{RecordFacts, all_hits, limit_outcome};
 use super::{ManagerError, RunReport, audit, network};
 use crate::capture::Capture;
-use crate::supervisor::message::{EndReason, Ended};
+use crate::service::message::{EndReason, Ended};
 
 /// A sandbox that has ended, and what it leaves.
 pub(crate) struct KeptSandbox<'a> {

@@ -13,10 +13,10 @@ use super::SocketClients;
 use super::carry_out::{Outcome, failed, invalid};
 use crate::lifecycle::way_out;
 use crate::sandbox_loop::LoopSandbox;
-use crate::supervisor::connection::frame;
-use crate::supervisor::executions::Client;
-use crate::supervisor::message::{SupervisorFailure, SupervisorReply, SupervisorUsage};
-use crate::supervisor::order::NetworkOrder;
+use crate::service::connection::frame;
+use crate::service::executions::Client;
+use crate::service::message::{SupervisorFailure, SupervisorReply, SupervisorUsage};
+use crate::service::order::NetworkOrder;
 use offleash_core::error::with_causes;
 
 impl SocketClients {

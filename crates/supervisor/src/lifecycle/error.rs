@@ -17,7 +17,7 @@ use crate::templates::TemplateError;
 use offleash_planner::PlanError;
 use offleash_planner::base::BaseError;
 
-/// An error of the manager, or of a room that it uses.
+/// An error of the supervisor, or of a room that it uses.
 #[derive(Debug, thiserror::Error)]
 pub enum ManagerError {
     /// The spec cannot become a plan.

@@ -1,10 +1,10 @@
 //! Other rules for the network of a sandbox.
 
 use super::{AT_ONCE, SupervisorClient, unexpected};
-use crate::supervisor::authority;
-use crate::supervisor::error::SupervisorError;
-use crate::supervisor::message::{SupervisorReply, SupervisorRequest};
-use crate::supervisor::order::NetworkOrder;
+use crate::service::authority;
+use crate::service::error::SupervisorError;
+use crate::service::message::{SupervisorReply, SupervisorRequest};
+use crate::service::order::NetworkOrder;
 
 const OPERATION: &str = "change the network";
 

@@ -7,8 +7,8 @@ use offleash_isolation::error::IsolationError;
 
 use super::carry_out::{Outcome, failed};
 use crate::sandbox_loop::LoopSandbox;
-use crate::supervisor::executions::Client;
-use crate::supervisor::message::SupervisorReply;
+use crate::service::executions::Client;
+use crate::service::message::SupervisorReply;
 
 /// A sandbox that is held still.
 #[derive(Debug)]
