@@ -1,6 +1,6 @@
 //! `offleash mcp`: tools for an agent host, over standard input and output.
 //!
-//! Nothing but the protocol goes to standard output. Each sandbox is held by a process of its own ([`crate::hold`]), which
+//! Nothing but the protocol goes to standard output. Each sandbox is held by a process of its own ([`crate::supervise`]), which
 //! reads the same arguments and ends with this one.
 
 use std::path::Path;

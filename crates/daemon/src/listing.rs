@@ -33,7 +33,7 @@ pub struct ListFilter {
     pub ascending: bool,
     /// How many at most, 1 to 100.
     pub limit: usize,
-    /// Where a page before ended, as it said ([`Page::next`]).
+    /// Where a page before ended, as it said ([`SandboxPage::next`]).
     pub after: Option<String>,
 }
 

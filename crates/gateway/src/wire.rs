@@ -25,7 +25,7 @@ use crate::upstream::{SystemNames, WayOut};
 pub(crate) enum Order {
     /// Make the authority of the sandbox, if there is none, and tell its certificate.
     MakeAuthority,
-    /// Serve. Descriptors follow: [`StartOrder::descriptors`].
+    /// Serve. Descriptors follow.
     Start(Box<StartOrder>),
     /// Replace the rules.
     Rules { number: u64, reach: Box<ReachOrder> },
