@@ -18,13 +18,13 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
+use crate::config::{Config, Reach};
 use crate::journal::{Account, GatewayLoss, News};
 use crate::opened::{Trust, TrustError};
 use crate::policy::Unknown;
 use crate::questions::Questions;
 use crate::upstream::SystemNames;
 use crate::wire::{Order, ReachOrder, SocketCounts, StartOrder};
-use crate::{Config, Reach};
 
 use connection::Connection;
 pub(crate) use connection::OrderSocket;

@@ -16,7 +16,6 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::Shared;
 use crate::client_hello::{ClientHello, ClientHelloReader, Progress};
 use crate::current::{Leading, PAUSED};
 use crate::http;
@@ -27,6 +26,7 @@ use crate::opened::Log;
 use crate::policy;
 use crate::proxy_request::Way;
 use crate::relay;
+use crate::shared::Shared;
 use crate::upstream::Unreachable;
 
 /// How long a client may take to say what it wants where that must be known.

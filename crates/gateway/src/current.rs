@@ -12,10 +12,10 @@ use offleash_core::network::secret::Secret;
 use offleash_core::network::{Host, NetworkPolicy, RequestRules, RuleVerdict};
 use tokio::sync::watch;
 
-use crate::Shared;
 use crate::opened::{GatewayTrust, Opening};
 use crate::policy::{self, Policy, Unknown};
 use crate::secrets::Secrets;
+use crate::shared::Shared;
 use crate::upstream::{Judge, Made, SystemNames, Unreachable, Upstream, WayOut};
 
 /// What a new connection finds.

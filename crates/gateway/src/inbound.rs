@@ -7,10 +7,10 @@ use std::time::{Instant, SystemTime};
 
 use tokio::net::TcpStream;
 
-use crate::Shared;
 use crate::journal::{Inbound, Outcome};
 use crate::limits::{Counts, Reached};
 use crate::relay;
+use crate::shared::Shared;
 
 /// A port of the sandbox that is published.
 #[derive(Debug)]

@@ -34,9 +34,9 @@ use offleash_core::network::Host;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
-use crate::Shared;
 use crate::connection::Stopped;
 use crate::limits::Counts;
+use crate::shared::Shared;
 
 pub(crate) use authority::Authority;
 pub(crate) use log::Log;

@@ -20,6 +20,7 @@ use tokio::task::{JoinSet, LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
 use crate::approvals::Approvals;
+use crate::audience::Audience;
 use crate::connection::{self, proxied};
 use crate::current::{Current, NewRules};
 use crate::dns::{self, Asked};
@@ -36,10 +37,10 @@ use crate::process::{Keys, Link, orders};
 use crate::questions::Questions;
 use crate::relay::Pipes;
 use crate::secrets::Secrets;
+use crate::shared::Shared;
 use crate::upstream::Upstream;
 use crate::wire::Report;
 use crate::wire::frames::Incoming;
-use crate::{Audience, Shared};
 
 /// The longest question that is read; the names in it have 255 bytes.
 const QUESTION: usize = 4096;

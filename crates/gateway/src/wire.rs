@@ -16,7 +16,7 @@ use offleash_core::network::{Approval, Asks, DomainName, HostPort, NetworkPolicy
 use offleash_sys::network::{Entrance, NetworkSockets};
 use serde::{Deserialize, Serialize};
 
-use crate::Audience;
+use crate::audience::Audience;
 use crate::journal::JournalEntry;
 use crate::upstream::{SystemNames, WayOut};
 

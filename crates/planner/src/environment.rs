@@ -8,9 +8,10 @@ use offleash_core::env::{EnvError, EnvRules, check_variable};
 use offleash_core::plan::{Environment, User};
 use offleash_core::spec::RootChoice;
 
+use super::host::Host;
 use super::image;
 use super::toolchain::ToolchainAdditions;
-use super::{Host, trust};
+use super::trust;
 
 /// Of a sandbox without debuggers: the search for leaks at the end of a program that was built with a sanitizer is one, and
 /// without it the program fails (<https://clang.llvm.org/docs/LeakSanitizer.html>).

@@ -175,7 +175,7 @@ impl Explained for PlanError {
             PlanError::UnknownToolchain { .. } => {
                 return Some(format!(
                     "known toolchains are {}; anything else is given as a path with a slash",
-                    super::toolchain::NAMES.join(", ")
+                    super::toolchain_names::TOOLCHAIN_NAMES.join(", ")
                 ));
             }
             PlanError::ToolchainMissing { .. } => "give the path of the installation: `--toolchain PATH`",

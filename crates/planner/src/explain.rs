@@ -10,7 +10,10 @@ use offleash_core::spec::{Access, SandboxSpec, WorkspaceMode};
 use offleash_store::led_to;
 use std::os::unix::ffi::OsStrExt as _;
 
-use super::{BaseTemplate, ExecBasis, Host, PlanError, resolve};
+use super::base_entries::BaseTemplate;
+use super::error::PlanError;
+use super::host::{ExecBasis, Host};
+use super::resolve::resolve;
 
 /// What may be done with a path inside.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,9 +7,10 @@ use offleash_core::plan::{Entry, Node};
 use offleash_core::spec::{Access, MountSpec, TmpfsSpec};
 
 use super::error::PlanError;
+use super::host::Host;
+use super::reach;
 use super::system::inodes_in_memory;
 use super::tree::EntryTree;
-use super::{Host, reach};
 
 /// Adds the mounts, those above first, whatever the order in which they were written.
 pub(super) fn add(

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use offleash_core::text::Text;
 
-use super::{Host, toolchain};
+use super::host::Host;
+use super::toolchain;
 
 /// What to add so that `command`, which is not found inside, would be; `None` when the host does not have it either.
 pub fn find_outside(command: &OsStr, host: &Host) -> Option<String> {

@@ -9,8 +9,8 @@ use std::path::{Component, Path, PathBuf};
 use offleash_core::plan::{Entry, Node};
 use offleash_core::text::Text;
 
-use super::Host;
 use super::error::PlanError;
+use super::host::Host;
 use super::view::{PlanView, source_of};
 
 /// Kernel interfaces and devices: nothing of them is ever taken from the host.

@@ -17,9 +17,10 @@ use offleash_core::spec::{Access, SandboxSpec};
 use offleash_core::text::Text;
 
 use super::error::PlanError;
+use super::host::Host;
+use super::reach;
 use super::tree::EntryTree;
 use super::view::{PlanView, source_of};
-use super::{Host, reach};
 
 /// How many paths the patterns of one rule are compared with.
 pub(super) const MOST_PATHS: usize = 200_000;

@@ -1,11 +1,13 @@
 use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::ErrorKind as Io;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 
 use offleash_core::error::Explained;
-use offleash_core::plan::{Entry, Node};
-use offleash_core::spec::{Access, MountSpec, TmpfsSpec, WorkspaceMode, WorkspaceSpec};
+use offleash_core::plan::{Entry, Node, Plan};
+use offleash_core::spec::{Access, IdChoice, MountSpec, SandboxSpec, TmpfsSpec, WorkspaceMode, WorkspaceSpec};
 use offleash_core::units::Bytes;
 
 use super::*;

@@ -13,13 +13,13 @@ use offleash_core::spec::Access;
 use offleash_core::text::Text;
 
 use super::error::PlanError;
+use super::host::Host;
+use super::toolchain_names::TOOLCHAIN_NAMES;
 use super::tree::EntryTree;
-use super::{Host, reach, rules};
+use super::{reach, rules};
 
 mod known;
 mod version;
-
-pub(super) use known::NAMES;
 
 const ROLE: &str = "toolchain";
 
@@ -139,7 +139,7 @@ fn grant(path: &Path, rule: &str, host: &Host, tree: &mut EntryTree) -> Result<(
 /// The name of the toolchain that `path`, or what it leads to, is part of.
 pub(super) fn owner_of(path: &Path, host: &Host) -> Option<&'static str> {
     let resolved = reach::existing(path);
-    NAMES
+    TOOLCHAIN_NAMES
         .into_iter()
         .find(|name| match known::find(OsStr::new(name), host, None) {
             Some(known::ToolchainSearch::Found(toolchain)) => {

@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 
 use offleash_core::plan::{Entry, Node};
 
-use super::image;
+use super::image_stack;
 
 /// As many links as the kernel follows (path_resolution(7)).
 const MOST_LINKS: usize = 40;
@@ -57,7 +57,7 @@ impl<'a> PlanView<'a> {
         if let Node::Base { lower, stack, .. } = &entry.node
             && !stack.is_empty()
         {
-            return image::path_in(lower, stack, rest);
+            return image_stack::path_in(lower, stack, rest);
         }
         if rest.as_os_str().is_empty() {
             return Some(source.to_path_buf());
@@ -74,7 +74,7 @@ impl<'a> PlanView<'a> {
             && let Node::Base { lower, stack, .. } = &entry.node
             && !stack.is_empty()
         {
-            return rest(entry).map_or_else(BTreeSet::new, |rest| image::names_in(lower, stack, rest));
+            return rest(entry).map_or_else(BTreeSet::new, |rest| image_stack::names_in(lower, stack, rest));
         }
         let parts = self.entry_above(&directory.inside).map(|entry| {
             let roots = [

@@ -8,7 +8,8 @@ use offleash_core::spec::{Access, WorkspaceMode, WorkspaceSpec};
 use offleash_core::text::Text;
 
 use super::error::PlanError;
-use super::{Host, git, reach};
+use super::host::Host;
+use super::{git, reach};
 
 const ROLE: &str = "workspace";
 

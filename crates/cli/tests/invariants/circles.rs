@@ -16,10 +16,10 @@ const CIRCLES: [(&str, &[usize]); 10] = [
     ("guest", &[3]),
     ("isolation", &[5]),
     ("store", &[3, 3]),
-    ("gateway", &[21]),
+    ("gateway", &[22]),
     ("interpreter", &[8]),
     ("images", &[2]),
-    ("planner", &[20]),
+    ("planner", &[12]),
     ("supervisor", &[5]),
     ("cli", &[4, 3, 3]),
 ];

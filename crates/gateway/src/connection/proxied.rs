@@ -10,9 +10,9 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{PATIENCE, Session, Stopped, broken, host_at, reset};
-use crate::Shared;
 use crate::http;
 use crate::proxy_request::{Failing, Progress, ProxyRequestError, ProxyRequestReader, Way};
+use crate::shared::Shared;
 
 /// How long a client may take to read why it was refused.
 const FAREWELL: Duration = Duration::from_secs(2);

@@ -10,8 +10,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{Session, Stopped, reset};
-use crate::Shared;
 use crate::current::PAUSED;
+use crate::shared::Shared;
 
 /// How long the service may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(10);

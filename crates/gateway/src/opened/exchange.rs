@@ -18,9 +18,9 @@ use super::requests::{self, Destination};
 use super::servers::Servers;
 use super::trailers::Trailers;
 use super::{Opening, hops, lengths, secrets};
-use crate::Shared;
 use crate::journal::Outcome;
 use crate::secrets::Mask;
+use crate::shared::Shared;
 
 /// What the requests of one connection share.
 #[derive(Debug)]

@@ -27,9 +27,9 @@ use super::requests::{self, Destination};
 use super::server_stream::Stream;
 use super::trust::GatewayTrust;
 use super::{Opening, hops, server_name};
-use crate::Shared;
 use crate::connection::Stopped;
 use crate::http_head::Scheme;
+use crate::shared::Shared;
 
 /// How long a handshake with a server may take.
 const HANDSHAKE: Duration = Duration::from_secs(15);

@@ -7,9 +7,9 @@ use std::rc::Rc;
 use http::HeaderMap;
 
 use super::requests::{self, Destination};
-use crate::Shared;
 use crate::http_body;
 use crate::secrets::Recipient;
+use crate::shared::Shared;
 
 /// Which trailers of a request to `to` are sent on.
 #[derive(Debug, Clone)]

@@ -33,8 +33,8 @@ use rustix::io::Errno;
 pub use self::copy::{CopyAnswer, CopyOrder, copy};
 pub use self::error::BaseError;
 pub use self::layer::{Scratch, is_copied, new_of, prepare, remove_layer, remove_left, scratch_of};
+use crate::base_entries::{BasePart, BaseTemplate};
 use crate::system::ROOT_NAMES;
-use crate::{BasePart, BaseTemplate};
 
 /// Directories of the host that a root of its own shows below a layer, where they exist and are no links. They are what
 /// packages write to and what is too large to be copied.

@@ -6,12 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::ToolchainParts;
 use super::version;
-use crate::Host;
-
-/// Every name.
-pub(in super::super) const NAMES: [&str; 11] = [
-    "pyenv", "nvm", "uv", "cargo", "conda", "asdf", "mise", "volta", "go", "deno", "bun",
-];
+use crate::host::Host;
+use crate::toolchain_names::TOOLCHAIN_NAMES;
 
 /// What became of looking for a toolchain.
 pub(super) enum ToolchainSearch {
@@ -31,7 +27,7 @@ struct SearchPlaces<'a> {
 /// Looks for a toolchain by name; `None` when there is no such name. `cargo` answers to `rustup`, too.
 pub(super) fn find(name: &OsStr, host: &Host, workspace: Option<&Path>) -> Option<ToolchainSearch> {
     let name = if name == "rustup" { OsStr::new("cargo") } else { name };
-    let name = NAMES.into_iter().find(|known| name == *known)?;
+    let name = TOOLCHAIN_NAMES.into_iter().find(|known| name == *known)?;
     let mut places = SearchPlaces {
         host,
         workspace,

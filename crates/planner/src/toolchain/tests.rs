@@ -84,7 +84,7 @@ fn a_link_in_the_home_directory_is_kept() {
 #[test]
 fn what_is_missing_or_unknown_is_an_error() {
     let (_directory, host) = host_with_home();
-    for name in NAMES {
+    for name in TOOLCHAIN_NAMES {
         let expected_elsewhere = name == "conda" && Path::new("/opt/conda").is_dir();
         let missing = matches!(add_to_empty(&[name], &host), Err(PlanError::ToolchainMissing { .. }));
         assert!(missing || expected_elsewhere, "{name}");
